@@ -455,9 +455,12 @@ pub enum Image {
     /// Make the image of a software card
     #[command(after_help = IMAGE_EXIT)]
     Make {
-        /// The logic of each vFPGA, the first one first; there is vqe, the queue engine
+        /// The logic of each vFPGA, the first one first; vqe, the queue engine, or stock, as published
         #[arg(long, required = true, value_delimiter = ',', value_name = "LOGIC[,LOGIC...]")]
         soft: Vec<Logic>,
+        /// Make it of this vFPGA alone, for a card that has others beside it
+        #[arg(long, value_name = "N")]
+        vfpga: Option<u8>,
         /// The file to write
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
@@ -776,8 +779,8 @@ An image is checked before the card is touched, and the card behind it: where it
 it is said that it needs to be flashed again, and never that it was. Programs that have it open are why it is refused;
 with --force-disconnect they get IBV_EVENT_DEVICE_FATAL first, and those that keep it open for 5 s more are ended.
 Its addresses stay. Once it has begun it goes on whatever becomes of this program. Images are signed as balboa image
-tells. Only the user who runs balboad may flash. Software cards take the images of balboa image make; a card
-behind VFIO is not flashed yet.
+tells. Only the user who runs balboad may flash. Software cards take the images of balboa image make, also those behind
+VFIO; FPGAs are not flashed by it. An image of one vFPGA alone concerns the programs of that; the others go on.
 
 Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
 was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;

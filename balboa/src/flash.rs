@@ -125,7 +125,7 @@ fn list(state_dir: Option<&Path>, as_json: bool) -> Result<(), Failure> {
             json!({
                 "name": card["name"], "address": card["location"], "current": flash["current"],
                 "previous": flash["previous"], "writing": flash["writing"], "needs": flash["needs"],
-                "flashable": !flash.is_null(),
+                "vfpgas": flash["vfpgas"], "flashable": !flash.is_null(),
             })
         })
         .collect();
@@ -137,7 +137,10 @@ fn list(state_dir: Option<&Path>, as_json: bool) -> Result<(), Failure> {
         let state = match (card["flashable"] == true, text(&card["needs"])) {
             (false, _) => "not flashed by balboad".to_owned(),
             _ if !card["writing"].is_null() => "being flashed".to_owned(),
-            (true, needs) if needs.is_empty() => "well".to_owned(),
+            (true, needs) if needs.is_empty() => match needy_vfpga(card) {
+                None => "well".to_owned(),
+                Some(needs) => needs,
+            },
             (true, needs) => format!("needs to be flashed again: {needs}"),
         };
         let [current, previous] = ["current", "previous"].map(|field| short(&card[field]));
@@ -145,6 +148,12 @@ fn list(state_dir: Option<&Path>, as_json: bool) -> Result<(), Failure> {
     });
     let lines: Vec<_> = std::iter::once(head).chain(lines).collect();
     Ok(say(format_args!("{}", table(&lines)))?)
+}
+
+/// Which vFPGA of a card needs to be flashed again, by the card's part of `flash list` or of the state.
+fn needy_vfpga(flash: &Value) -> Option<String> {
+    let (vfpga, why) = flash["vfpgas"].as_object()?.iter().next()?;
+    Some(format!("vFPGA {} needs to be flashed again: {}", vfpga, text(why)))
 }
 
 fn inspect(file: &Path, keys: Option<&Path>, as_json: bool) -> Result<(), Failure> {
@@ -171,7 +180,7 @@ fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
     let found = state::card(&state, todo.card)?;
     let incoming = Incoming::read(file, keys.as_deref(), *allow_unsigned)?;
     incoming.for_card(found, file)?;
-    let programs = state::programs_of(&state, todo.card);
+    let programs = state::programs_of(&state, todo.card, incoming.vfpga());
     let mut shown =
         show_plan(&todo, found, &incoming.facts(), &programs, *force_disconnect, dry_run)?;
     if dry_run {
@@ -186,7 +195,13 @@ fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
     told(
         &todo,
         &shown,
-        &format!("{card} has the image {}, and was brought up with it", incoming.name),
+        &match incoming.vfpga() {
+            None => format!("{card} has the image {}, and was brought up with it", incoming.name),
+            Some(vfpga) => format!(
+                "vFPGA {vfpga} of {card} has the image {}, and its engine was started anew",
+                incoming.name
+            ),
+        },
     )
 }
 
@@ -198,7 +213,7 @@ fn rollback(todo: &Todo<'_>, yes: bool, dry_run: bool, force: bool) -> Result<()
     if previous.is_null() {
         return Err(anyhow!("{card} had no other image that could be put back").into());
     }
-    let programs = state::programs_of(&state, card);
+    let programs = state::programs_of(&state, card, None);
     let mut shown = show_plan(todo, found, previous, &programs, force, dry_run)?;
     if dry_run {
         return Ok(());
@@ -265,6 +280,9 @@ fn verify(
     if let Some(needs) = flash["needs"].as_str() {
         let why = anyhow!("{card} needs to be flashed again: {}", text(&json!(needs)));
         return Err(Failure::new(code::AGAIN, why));
+    }
+    if let Some(needs) = needy_vfpga(flash) {
+        return Err(Failure::new(code::AGAIN, anyhow!("{card}: {needs}")));
     }
     todo.client()?.verify_image(card.0)?;
     let current = &flash["current"];
@@ -352,8 +370,12 @@ fn described(image: &Value) -> String {
         return "not known".into();
     }
     let logic: Vec<_> = items(&image["logic"]).iter().map(text).collect();
+    let alone = match image["vfpga"].as_u64() {
+        None => String::new(),
+        Some(vfpga) => format!("vFPGA {vfpga} alone, "),
+    };
     format!(
-        "{}: {} ({} bytes, {})",
+        "{}: {alone}{} ({} bytes, {})",
         text(&image["name"]),
         logic.join(", "),
         text(&image["bytes"]),
@@ -536,6 +558,11 @@ mod tests {
             told.contains("signed by site.pub\nprograms  ib_write_bw (42): told that"),
             "{told}"
         );
+        shown["incoming"]["vfpga"] = json!(2);
+        assert!(planned(&card, &shown).contains("incoming  n: vFPGA 2 alone, vqe, vqe (81 bytes"));
+        let flash = json!({ "vfpgas": { "3": "spoilt" } });
+        assert_eq!(needy_vfpga(&flash).unwrap(), "vFPGA 3 needs to be flashed again: spoilt");
+        assert_eq!(needy_vfpga(&json!({ "vfpgas": {} })), None);
         shown["needs"] = json!("its power went");
         shown["programs"] = json!([]);
         let told = planned(&card, &shown);

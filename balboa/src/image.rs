@@ -29,8 +29,8 @@ const KEYS: &str = "/etc/balboa/keys";
 /// When it cannot be done, or an image, manifest or signature is not right.
 pub fn image(action: &args::Image) -> Result<()> {
     match action {
-        args::Image::Make { soft, output, bytes, sign } => {
-            make(soft, *bytes, output, sign.as_deref())
+        args::Image::Make { soft, vfpga, output, bytes, sign } => {
+            make(of(soft, *vfpga)?, *bytes, output, sign.as_deref())
         }
         args::Image::Inspect { file, json } => inspect(file, *json),
         args::Image::Lint { file, json } => lint(file, *json),
@@ -39,8 +39,22 @@ pub fn image(action: &args::Image) -> Result<()> {
     }
 }
 
-fn make(logic: &[Logic], filled: Option<u32>, output: &Path, key: Option<&Path>) -> Result<()> {
-    let mut image = SoftImage::new(logic.to_vec()).map_err(anyhow::Error::msg)?;
+/// The image with this logic, of a whole card or of one vFPGA alone.
+fn of(logic: &[Logic], vfpga: Option<u8>) -> Result<SoftImage> {
+    let image = match (vfpga, logic) {
+        (None, logic) => SoftImage::new(logic.to_vec()),
+        (Some(vfpga), [logic]) => SoftImage::of_one(vfpga, *logic),
+        (Some(_), _) => Err("--vfpga: name the logic of that vFPGA alone, as --soft vqe".into()),
+    };
+    image.map_err(anyhow::Error::msg)
+}
+
+fn make(
+    mut image: SoftImage,
+    filled: Option<u32>,
+    output: &Path,
+    key: Option<&Path>,
+) -> Result<()> {
     if let Some(bytes) = filled {
         image = image.filled_to(bytes).map_err(anyhow::Error::msg)?;
     }
@@ -170,6 +184,9 @@ pub fn facts(bytes: &[u8], image: &Image) -> Value {
         Image::Pdi(pdi) => facts["loader_bytes"] = json!(pdi.loader_bytes),
         Image::Soft(soft) => {
             facts["logic"] = json!(soft.logic().iter().map(|it| it.name()).collect::<Vec<_>>());
+            if let Some(vfpga) = soft.alone() {
+                facts["vfpga"] = json!(vfpga);
+            }
         }
     }
     facts

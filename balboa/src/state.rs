@@ -61,12 +61,15 @@ pub fn clients_of(state: &Value, name: CardName) -> Vec<Value> {
     items(&state["clients"]).iter().filter(on).cloned().collect()
 }
 
-/// The clients in a state that have a card open, each by its `command` and `pid`.
-pub fn programs_of(state: &Value, name: CardName) -> Vec<Value> {
+/// The clients in a state that have a card open, or one vFPGA of it, each by its `command` and `pid`.
+pub fn programs_of(state: &Value, name: CardName, vfpga: Option<u8>) -> Vec<Value> {
     let clients = clients_of(state, name);
     // One that has closed it keeps its place for the next time.
     let opens = |client: &&Value| {
-        items(&client["places"]).iter().any(|it| it["card"] == name.0 && it["open"] == true)
+        items(&client["places"]).iter().any(|it| {
+            let there = vfpga.is_none_or(|vfpga| it["window"] == vfpga);
+            it["card"] == name.0 && it["open"] == true && there
+        })
     };
     clients
         .iter()

@@ -123,6 +123,9 @@ fn describe_card(out: &mut String, card: &Value) {
             format!("needs to be flashed again: {}", needs.replace(char::is_control, "?")),
         );
     }
+    for (vfpga, why) in card["flash"]["vfpgas"].as_object().into_iter().flatten() {
+        row("flash", format!("vFPGA {vfpga} needs to be flashed again: {}", text(why)));
+    }
     row("image", format!("{}, driven as {}", text(&card["image"]), text(&card["engine"])));
     row("interface", format!("{}, {}", text(&card["driver"]), text(&card["interface"])));
     row("trust", text(&card["trust"]));

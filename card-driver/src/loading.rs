@@ -4,6 +4,9 @@
 //! static layer's engine, the end of the last one is awaited, the shell is reset and coupled again, and then the card is
 //! brought up as one that has just come. One chunk is under way at a time, so that how far a card has come is known.
 //!
+//! An image of one vFPGA alone goes the same way, but that vFPGA is taken off the datapath instead of the shell, and then
+//! its engine is started anew; the others go on.
+//!
 //! Nothing here says that an image is there: [`Device::check_image`] asks the card, once it is up.
 
 use std::os::fd::AsFd as _;
@@ -23,8 +26,10 @@ use crate::backend::CardBackend;
 use crate::bringup;
 use crate::device::Device;
 use crate::error::{Error, GONE};
-use crate::iova::{ARENA_END, ARENA_START};
+use crate::iova::{ARENA_END, ARENA_START, IovaRange};
 use crate::shell::Shell;
+
+mod one;
 
 /// How long a card may take for a chunk, or for its end: the published figure for a whole shell is below a second.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -61,6 +66,10 @@ pub struct Loading {
     backend: Arc<dyn CardBackend>,
     image: Arc<[u8]>,
     buffer: Arc<SharedMapping>,
+    /// Where the card sees the buffer.
+    iova: u64,
+    /// The vFPGA that it is for alone, and the addresses of the buffer.
+    alone: Option<(u8, IovaRange)>,
     pace: Pace,
     /// Bytes that the card was given, and those that it has taken.
     given: usize,
@@ -144,14 +153,42 @@ impl Loading {
         self.buffer.write_bytes(0, chunk)?;
         let length = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
         let last = chunk.len() == left.len();
-        let high = u16::try_from(ARENA_START >> 32).unwrap_or(u16::MAX);
-        self.write(s::PR_ADDR_LOW, ARENA_START as u32);
+        let high = u16::try_from(self.iova >> 32).unwrap_or(u16::MAX);
+        self.write(s::PR_ADDR_LOW, self.iova as u32);
         self.write(s::PR_ADDR_HIGH, PrAddrHigh { address: high }.encode());
         self.write(s::PR_LEN, PrLen { length }.encode());
         self.write(s::PR_CTRL, PrCtrl { start: true, last, clear: last }.encode());
         self.given = self.taken.saturating_add(chunk.len());
         self.since = now;
         Ok(())
+    }
+}
+
+/// Takes back the end of an image.
+const CLEAR: PrCtrl = PrCtrl { start: false, last: false, clear: true };
+
+/// A buffer of a chunk, that the card sees at an address.
+fn buffer_at(backend: &dyn CardBackend, iova: u64) -> Result<Arc<SharedMapping>, Error> {
+    let bytes = s::PR_CHUNK_BYTES as usize;
+    let file = memfd::create("balboad-image", bytes)?;
+    let buffer = Arc::new(SharedMapping::new(file.as_fd(), 0, bytes, Access::ReadWrite)?);
+    let memory = DmaMemory::Shared { mapping: Arc::clone(&buffer), offset: 0 };
+    backend.dma_map(iova, s::PR_CHUNK_BYTES, memory)?;
+    Ok(buffer)
+}
+
+/// Has the end of the next image signalled; how many descriptors the engine has counted so far.
+fn expect_end(backend: &dyn CardBackend) -> u32 {
+    let enable = xdma::INTERRUPT_BLOCK.wrapping_add(xdma::USER_INTERRUPT_ENABLE_SET);
+    backend.write32(Bar::Xdma, enable, xdma::USER_INTERRUPT_RECONFIGURATION);
+    backend.write32(Bar::Static, s::PR_CTRL, CLEAR.encode());
+    backend.read32(Bar::Static, s::PR_CNT)
+}
+
+/// Takes the signal of an image's end, which has been looked at.
+fn swallow_end(backend: &dyn CardBackend) {
+    if let Some(vector) = backend.vector(RECONFIGURATION_VECTOR) {
+        let _ = nix::unistd::read(vector, &mut [0; 8]);
     }
 }
 
@@ -196,19 +233,11 @@ impl Device {
                 ));
             }
         }
-        let bytes = s::PR_CHUNK_BYTES as usize;
-        let file = memfd::create("balboad-image", bytes)?;
-        let buffer = Arc::new(SharedMapping::new(file.as_fd(), 0, bytes, Access::ReadWrite)?);
-        let memory = DmaMemory::Shared { mapping: Arc::clone(&buffer), offset: 0 };
-        backend.dma_map(ARENA_START, s::PR_CHUNK_BYTES, memory)?;
-        let enable = xdma::INTERRUPT_BLOCK.wrapping_add(xdma::USER_INTERRUPT_ENABLE_SET);
-        backend.write32(Bar::Xdma, enable, xdma::USER_INTERRUPT_RECONFIGURATION);
+        let (buffer, iova) = (buffer_at(&*backend, ARENA_START)?, ARENA_START);
         backend.write32(Bar::Static, s::PR_DCPL_SET, 1);
-        let clear = PrCtrl { clear: true, ..PrCtrl::default() };
-        backend.write32(Bar::Static, s::PR_CTRL, clear.encode());
-        let count = backend.read32(Bar::Static, s::PR_CNT);
-        let (given, taken, since) = (0, 0, Instant::now());
-        Ok(Loading { card, backend, image, buffer, pace, given, taken, count, since })
+        let count = expect_end(&*backend);
+        let (alone, given, taken, since) = (None, 0, 0, Instant::now());
+        Ok(Loading { card, backend, image, buffer, iova, alone, pace, given, taken, count, since })
     }
 
     /// Brings a card up that has taken all of an image, by what the image is. `up` has it before its interrupts are
@@ -225,11 +254,8 @@ impl Device {
         let Loading { backend, .. } = loading;
         let write = |register, value| backend.write32(Bar::Static, register, value);
         backend.dma_unmap(ARENA_START, s::PR_CHUNK_BYTES)?;
-        write(s::PR_CTRL, PrCtrl { clear: true, ..PrCtrl::default() }.encode());
-        if let Some(vector) = backend.vector(RECONFIGURATION_VECTOR) {
-            // What was to be waited for has been looked at.
-            let _ = nix::unistd::read(vector, &mut [0; 8]);
-        }
+        write(s::PR_CTRL, CLEAR.encode());
+        swallow_end(&*backend);
         bringup::reset_shell(&*backend);
         write(s::PR_DCPL_CLR, 1);
         self.come_up(manifest, up)

@@ -54,6 +54,8 @@ pub struct Card {
     pub record: Record,
     /// Why nobody can use it, whatever its engines are.
     pub unusable: Option<String>,
+    /// The vFPGA that is being given an image of its own.
+    pub reloading: Option<u8>,
     /// Its queue pair 1, where connections are managed by it.
     pub gsi: Option<Arc<Gsi>>,
 }
@@ -215,7 +217,7 @@ impl Card {
     pub fn new(mut device: Device) -> Self {
         let users = nobody(&mut device);
         let (claims, xrc, quarantine) = Default::default();
-        let (wanted_back, follows_kernel, gsi) = (false, false, None);
+        let (wanted_back, follows_kernel, gsi, reloading) = (false, false, None, None);
         let takes_images = device.backend.takes_images();
         if takes_images && !device.windows.is_empty() {
             // One behind VFIO has what it was found to have.
@@ -234,6 +236,7 @@ impl Card {
             follows_kernel,
             record,
             unusable,
+            reloading,
             gsi,
         }
     }
@@ -270,6 +273,7 @@ impl Card {
                 Device::without_image(number, backend, address, manifest, options)
             }));
         card.record = record.unwrap_or(card.record);
+        card.look_for_engines();
         card.unusable = card.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
         if let Some(why) = &card.unusable {
             log::error!("balboa{number}: {why}");
@@ -287,6 +291,18 @@ impl Card {
         let begun = self.device.begin_loading(image, pace);
         self.let_engines_go();
         Ok(begun?)
+    }
+
+    /// Notes which of the vFPGAs that had no image are seen to have an engine.
+    fn look_for_engines(&mut self) {
+        let found: Vec<_> = self.device.windows.iter().map(|window| window.index).collect();
+        self.record.find(&found);
+    }
+
+    /// Whether the engine of a window is not to be started by itself: its vFPGA has no image, or is given one.
+    #[must_use]
+    pub fn is_held(&self, window: u8) -> bool {
+        self.reloading == Some(window) || self.record.vfpgas.contains_key(&window)
     }
 
     /// Has no engine any more.
@@ -339,7 +355,18 @@ impl Card {
         if managed {
             self.manage_connections();
         }
+        self.look_for_engines();
         Ok(())
+    }
+
+    /// The engine of a window has started anew, of which nobody has anything.
+    pub fn has_started_anew(&mut self, index: u8) {
+        let Ok(window) = self.window(index) else { return };
+        log::warn!("{}: started anew after its death", window.engine.name());
+        window.users.forget();
+        for target in self.xrc.forget_window(index) {
+            target.peer.into_iter().for_each(|peer| self.claims.release(peer, target.qp));
+        }
     }
 
     /// Opens its queue pair 1 for the connection manager, if it has one to give.

@@ -190,19 +190,15 @@ fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
         return;
     }
     // One that was reset has lost more than its engine, and one that leaves wants none.
-    if !window.users.are_none() || card.wanted_back || card.device.was_reset() {
+    if !window.users.are_none()
+        || card.wanted_back
+        || card.is_held(index)
+        || card.device.was_reset()
+    {
         return;
     }
-    let restarted = card.device.restart(index);
-    let Ok(window) = card.window(index) else { return };
-    match restarted {
-        Ok(()) => {
-            log::warn!("{}: started anew after its death", window.engine.name());
-            window.users.forget();
-            for target in card.xrc.forget_window(index) {
-                target.peer.into_iter().for_each(|peer| card.claims.release(peer, target.qp));
-            }
-        }
+    match card.device.restart(index) {
+        Ok(()) => card.has_started_anew(index),
         Err(error) => log::error!("{error}"),
     }
 }

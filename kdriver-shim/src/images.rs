@@ -32,6 +32,7 @@ pub fn name_of(name: &str, image: &SoftImage, bytes: &[u8]) -> ImageName {
         sha256: Sha256::of(bytes).to_string(),
         bytes: bytes.len() as u64,
         logic: image.logic().iter().map(|logic| logic.name().to_owned()).collect(),
+        vfpga: image.alone(),
     }
 }
 
@@ -61,7 +62,7 @@ pub fn accept(bytes: &[u8]) -> Result<SoftImage, String> {
             ));
         }
     };
-    if softcard::fits(&image).is_none() {
+    if image.alone().is_none() && softcard::fits(&image).is_none() {
         return Err(format!(
             "it has logic for {} vFPGAs, and a software card's shell has room for {}",
             image.logic().len(),
@@ -74,11 +75,19 @@ pub fn accept(bytes: &[u8]) -> Result<SoftImage, String> {
 /// What the driver has to know of an image.
 ///
 /// # Errors
-/// When a software card's shell has no room for it.
+/// When a software card's shell has no room for it, or it is of one vFPGA alone and the card has other logic.
 pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manifest, String> {
-    let (_, count) = softcard::fits(image).ok_or("it does not fit")?;
     // It has the same logic in all of them.
     let engine = image.logic().first().copied().map(engine_of).unwrap_or_default();
+    if let Some(vfpga) = image.alone() {
+        return match engine == like.engine {
+            true => Ok(like.clone()),
+            false => Err(format!(
+                "it is of vFPGA {vfpga} alone, and wants another network than the card has; load an image of the whole card"
+            )),
+        };
+    }
+    let (_, count) = softcard::fits(image).ok_or("it does not fit")?;
     Ok(Manifest { name: name.to_owned(), map: like.map, engine, regions: Some(count) })
 }
 

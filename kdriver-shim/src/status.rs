@@ -118,6 +118,8 @@ struct FlashStatus {
     writing: Option<ImageName>,
     /// Why it needs to be flashed again.
     needs: Option<String>,
+    /// The vFPGAs that need to be flashed again, and why, where the others are well.
+    vfpgas: BTreeMap<u8, String>,
     /// The oldest first.
     history: Vec<FlashEvent>,
     /// vFPGAs that its shell has room for.
@@ -318,6 +320,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
             previous: card.record.previous.clone(),
             writing: card.record.writing.as_ref().map(|it| it.image.clone()),
             needs: card.record.needs.clone(),
+            vfpgas: card.record.vfpgas.clone(),
             history: card.record.history.clone(),
             room: softcard::WINDOWS,
             logic: Logic::ALL.map(Logic::name).to_vec(),

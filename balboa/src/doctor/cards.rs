@@ -55,6 +55,17 @@ pub(super) fn engine(patient: &Patient) -> Vec<Finding> {
                 format!("balboa flash rollback {name}, or balboa flash apply {name} FILE"),
             )];
         }
+        if let Some((vfpga, why)) =
+            card["flash"]["vfpgas"].as_object().and_then(|it| it.iter().next())
+        {
+            return vec![Finding::wrong(
+                CHECK,
+                format!("{name}: vFPGA {vfpga} needs to be flashed again: {}", text(why)),
+                format!(
+                    "balboa flash apply {name} FILE, with an image of that vFPGA or of the whole card"
+                ),
+            )];
+        }
         vec![match dead {
             Some(window) => Finding::wrong(
                 CHECK,
@@ -270,6 +281,14 @@ mod tests {
                 Wrong,
                 "balboa0 needs to be flashed again: power?",
                 "balboa flash rollback balboa0",
+            ),
+            (
+                "flash",
+                json!({ "needs": null, "vfpgas": { "2": "spoilt" } }),
+                "engine",
+                Wrong,
+                "vFPGA 2 needs to be flashed again: spoilt",
+                "balboa flash apply balboa0 FILE",
             ),
             (
                 "counters",

@@ -80,7 +80,13 @@ impl Incoming {
             ));
         }
         let (room, count) = (card["flash"]["room"].as_u64().unwrap_or(0), soft.logic().len());
-        if count as u64 > room {
+        if let Some(vfpga) = soft.alone() {
+            if !items(&card["windows"]).iter().any(|window| window["window"] == vfpga) {
+                return other(format!(
+                    "it is of vFPGA {vfpga}, in which balboad drives no engine of {name}"
+                ));
+            }
+        } else if count as u64 > room {
             return other(format!(
                 "it has logic for {count} vFPGAs, and the shell of {name} has room for {room}"
             ));
@@ -96,6 +102,14 @@ impl Incoming {
         }
     }
 
+    /// The vFPGA that it is of alone.
+    pub(super) fn vfpga(&self) -> Option<u8> {
+        match &self.image {
+            Image::Soft(soft) => soft.alone(),
+            _ => None,
+        }
+    }
+
     /// What is shown of it.
     pub(super) fn facts(&self) -> Value {
         let logic = match &self.image {
@@ -104,7 +118,7 @@ impl Incoming {
         };
         json!({
             "name": self.name, "sha256": self.sha256.to_string(), "bytes": self.bytes.len(),
-            "logic": logic, "signed_by": self.signed_by,
+            "logic": logic, "vfpga": self.vfpga(), "signed_by": self.signed_by,
         })
     }
 }
@@ -139,6 +153,11 @@ mod tests {
             told,
             "x.soft: it has logic for 5 vFPGAs, and the shell of balboa0 has room for 4"
         );
+        let one = |vfpga| incoming(&SoftImage::of_one(vfpga, Logic::Vqe).unwrap().to_bytes());
+        card["windows"] = json!([{ "window": 0 }, { "window": 1 }]);
+        assert!(one(1).for_card(&card, Path::new("x.soft")).is_ok());
+        let told = refusal(&one(2), &card);
+        assert_eq!(told, "x.soft: it is of vFPGA 2, in which balboad drives no engine of balboa0");
         let told = refusal(&soft(Logic::Stock, 1), &card);
         assert_eq!(told, "x.soft: it has stock, which balboad does not drive; it drives vqe");
         let words: [u32; 5] = [0xaa99_5566, 0x3001_8001, 0x14b7_d093, 0x3000_8001, 13];

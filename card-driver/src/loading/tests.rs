@@ -67,6 +67,37 @@ impl Rig {
         Ok(taken)
     }
 
+    /// Loads an image of one vFPGA alone, whose engine is given up before.
+    fn load_one(&mut self, vfpga: u8, image: Arc<[u8]>) -> Result<(), Error> {
+        self.give_up(vfpga);
+        let mut loading = self.device.begin_loading_one(vfpga, image, pace())?;
+        let (begun, mut waited) = (Instant::now(), 0);
+        loop {
+            match loading.step(begun + Duration::from_millis(waited)) {
+                Ok(Step::Ended) => return self.device.finish_loading_one(loading),
+                Ok(Step::Moved) => waited = 0,
+                Ok(Step::Waits) => waited += 10,
+                Err(error) => {
+                    self.device.let_image_go(loading).unwrap();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, vfpga: u8) {
+        let window = &mut self.device.windows[usize::from(vfpga)];
+        window.engine.abandon("an image is loaded into it");
+    }
+
+    /// Which of its engines answer a command.
+    fn living(&mut self) -> Vec<u8> {
+        let answers = |window: &mut crate::device::Window| {
+            window.engine.query_port().is_ok().then_some(window.index)
+        };
+        self.device.windows.iter_mut().filter_map(answers).collect()
+    }
+
     fn end(self) {
         drop((self.device, self.card));
         self.runtime.shutdown();
@@ -168,6 +199,74 @@ fn whatever_goes_wrong_at_whichever_chunk_is_told_and_the_next_image_mends_it() 
             rig.end();
         }
     }
+}
+
+/// The image of one vFPGA alone.
+fn one(vfpga: u8) -> Arc<[u8]> {
+    let image = SoftImage::of_one(vfpga, Logic::Vqe).unwrap();
+    image.filled_to(1000).unwrap().to_bytes().into()
+}
+
+#[test]
+fn one_vfpga_is_loaded_while_the_engines_of_the_others_go_on() {
+    let mut rig = Rig::new(4);
+    for vfpga in [0, 2, 3] {
+        rig.load_one(vfpga, one(vfpga)).unwrap();
+        assert_eq!(rig.living(), [0, 1, 2, 3], "vFPGA {vfpga}");
+        rig.device.check_image().unwrap();
+    }
+    assert_eq!(rig.device.arena.lost_bytes(), 0, "the buffers' addresses came back");
+    // Nothing was given: it is started anew with what it had.
+    rig.give_up(1);
+    assert_eq!(rig.living(), [0, 2, 3]);
+    let loading = rig.device.begin_loading_one(1, one(1), pace()).unwrap();
+    rig.device.let_image_go(loading).unwrap();
+    assert_eq!(rig.living(), [0, 1, 2, 3]);
+    // One whose engine runs, and one that is not there.
+    for vfpga in [1, 7] {
+        assert!(rig.device.begin_loading_one(vfpga, one(1), pace()).is_err());
+    }
+    assert_eq!(rig.living(), [0, 1, 2, 3]);
+    rig.load(image(4), manifest(4)).unwrap();
+    rig.end();
+}
+
+#[test]
+fn whatever_goes_wrong_with_one_vfpga_the_others_go_on_unless_the_card_loses_its_power() {
+    for chunk in 0..CHUNKS {
+        for how in [Spoil::PowerLost, Spoil::WrongBit, Spoil::Stall, Spoil::NoEnd] {
+            let at = format!("{how:?} at {chunk}");
+            let mut rig = Rig::new(3);
+            rig.card.spoil_reconfiguration(chunk, how);
+            rig.load_one(1, one(1)).unwrap_err();
+            let lost = how == Spoil::PowerLost;
+            assert_eq!(rig.device.has_lost_image(), lost, "{at}");
+            if lost {
+                assert!(rig.device.check_image().is_err(), "{at}");
+            } else {
+                assert_eq!(rig.living(), [0, 2], "{at}");
+            }
+            // Behind a standstill its engine goes on with a reset only, and then with a whole image.
+            if how == Spoil::WrongBit {
+                rig.load_one(1, one(1)).unwrap();
+                assert_eq!(rig.living(), [0, 1, 2], "{at}");
+            }
+            rig.load(image(2), manifest(2)).unwrap();
+            assert_eq!(rig.living(), [0, 1], "{at}");
+            rig.end();
+        }
+    }
+}
+
+#[test]
+fn a_card_whose_engines_are_hosted_takes_whole_images_alone() {
+    let mut rig = Rig::new(2);
+    let stock = SoftImage::new(vec![Logic::Stock; 2]).unwrap().filled_to(1000).unwrap().to_bytes();
+    let is = Manifest { engine: EngineKind::Stock, ..manifest(2) };
+    rig.load(stock.into(), is).unwrap();
+    let why = rig.load_one(1, one(1)).unwrap_err().to_string();
+    assert!(why.contains("one stack in common"), "{why}");
+    rig.end();
 }
 
 #[test]

@@ -55,16 +55,17 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
 
 /// The record of a card's images, with changed bytes.
 fn record(u: &mut Unstructured<'_>) -> Outcome {
-    let image = || ImageName {
+    let image = |vfpga| ImageName {
         name: "x".into(),
         sha256: Sha256::of(b"x").to_string(),
         bytes: 1,
         logic: vec!["vqe".into()],
+        vfpga,
     };
-    let mut record = Record::new(Some(image()));
+    let mut record = Record::new(Some(image(None)));
     for _ in 0..u.int_in_range(0..=4)? {
         match u.int_in_range(0..=3)? {
-            0 => record.begin(Deed::Flash, image()),
+            0 => record.begin(Deed::Flash, image(u.arbitrary()?)),
             1 => record.succeed(u.arbitrary()?),
             2 => record.fail(u.arbitrary()?, u.arbitrary()?, true),
             _ => record.fail(u.arbitrary()?, u.arbitrary()?, false),

@@ -28,6 +28,7 @@ pub fn cases() -> Vec<Case> {
             killed(setting, "stock")
         }),
         Case::new("flash/cards become such as published, and back", &[PERFTEST], published),
+        Case::new("flash/one vFPGA, under a program of another", &[PERFTEST], one_vfpga),
     ]
 }
 
@@ -257,8 +258,6 @@ fn published(setting: &Setting) -> Result<()> {
     for command in ["ib_write_bw -n 100", "ib_read_bw -n 50"] {
         run_between((&daemon, 0), (&daemon, 1), &format!("{command} {STEADY_CLOCK}"))?;
     }
-    let refused = daemon.run("ib_send_bw -d balboa0").run()?;
-    ensure!(!refused.status.success(), "SEND on a card as published: {refused}");
     for (number, card) in [(0, "balboa0"), (1, "balboa1")] {
         on_it(&format!("rollback {card} --yes"))?.success()?;
         ensure!(driven_as(&daemon, number)? == "vqe");
@@ -274,6 +273,66 @@ fn published(setting: &Setting) -> Result<()> {
     let told = flash(&daemon, setting, "rollback balboa0 --yes").run()?.code(1)?;
     told.complains("start balboad without --tunnel")?;
     ensure!(driven_as(&daemon, 0)? == "stock");
+    daemon.stop()
+}
+
+/// The vFPGA of the first card in which a program has its place.
+fn vfpga_of(daemon: &Daemon<'_>, command: &str) -> Result<u64> {
+    let status = daemon.status()?;
+    let mut clients = status["clients"].as_array().into_iter().flatten();
+    let client = clients.find(|it| it["command"] == command).context("it has gone")?;
+    let mut places = client["places"].as_array().into_iter().flatten();
+    let place = places.find(|it| it["card"] == 0).context("no place")?;
+    place["window"].as_u64().context("no window")
+}
+
+/// Whose vFPGA is flashed is told; a transfer by another vFPGA of the card goes on to its end.
+fn one_vfpga(setting: &Setting) -> Result<()> {
+    prepare(setting)?;
+    let make = |vfpga: u64, more: &str| -> Result<()> {
+        let words = format!("image make --soft vqe --vfpga {vfpga} -o one-{vfpga}.soft {more}");
+        setting.built("balboa").words(&words).run()?.success().map(drop)
+    };
+    let daemon = setting.balboad("--soft 2")?;
+    let on_it = |words: &str| flash(&daemon, setting, words).run();
+    let port = free_port()?;
+    let side =
+        |card: u32| daemon.run(&format!("ib_write_bw -F -d balboa{card} -x 1 -D 5 -p {port}"));
+    let server = start_server(side(0), port)?;
+    let client = side(1).arg("127.0.0.1").start()?;
+    let mut program = daemon.mortal("survive async-event --card").start()?;
+    program.wait_until("it waits", |it| it.output().contains("waiting"))?;
+    let vfpga = vfpga_of(&daemon, "verbs-mortal")?;
+    ensure!(vfpga != vfpga_of(&daemon, "ib_write_bw")?, "both are in vFPGA {vfpga}");
+    make(vfpga, "--sign key")?;
+    let file = format!("balboa0 one-{vfpga}.soft --keys keys");
+    let plan = on_it(&format!("plan {file} --force-disconnect"))?.success()?;
+    plan.says(&format!("vFPGA {vfpga} alone, vqe"))?.says("programs  verbs-mortal (")?;
+    let told = on_it(&format!("apply {file} --yes"))?.code(7)?;
+    told.complains("verbs-mortal has balboa0 open")?;
+    let told = on_it(&format!("apply {file} --yes --force-disconnect"))?.success()?;
+    told.says(&format!("vFPGA {vfpga} of balboa0 has the image one-{vfpga}.soft"))?;
+    program.wait_until("it was told", |it| it.output().contains("told"))?;
+    program.signal(Signal::SIGKILL)?;
+    program.wait()?;
+    client.wait()?.success()?;
+    server.wait()?.success()?;
+    on_it("verify balboa0")?.success()?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 4);
+    make(9, "--sign key")?;
+    let told = on_it("plan balboa0 one-9.soft --keys keys")?.code(5)?;
+    told.complains("of vFPGA 9, in which balboad drives no engine")?;
+    // balboad dies on the way: the next one has the card as its whole image makes it.
+    make(3, &format!("--bytes {LONG} --sign key"))?;
+    let mut tool = flash(&daemon, setting, "apply balboa0 one-3.soft --keys keys --yes").start()?;
+    has_begun(&mut tool);
+    let state = daemon.state_dir().to_owned();
+    daemon.kill()?;
+    tool.wait()?;
+    let daemon = setting.balboad_in(&state, "--soft 2")?;
+    flash(&daemon, setting, "verify balboa0").run()?.success()?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 4);
+    run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
     daemon.stop()
 }
 

@@ -3,6 +3,7 @@
 //! A record is written before the card is given anything and behind each end, so that whoever finds it knows what the
 //! card has: what it says, or, where an image was on its way when its writer died, nothing that is known.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use bitstreams::digest::Sha256;
@@ -27,6 +28,9 @@ pub struct ImageName {
     pub bytes: u64,
     /// The logic in each vFPGA.
     pub logic: Vec<String>,
+    /// The vFPGA that it is of alone; `None` where it is of a whole card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vfpga: Option<u8>,
 }
 
 /// What was done to a card.
@@ -76,6 +80,9 @@ pub struct Record {
     pub writing: Option<Writing>,
     /// Why it needs to be flashed again.
     pub needs: Option<String>,
+    /// The vFPGAs that need to be flashed again, where the others are well, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub vfpgas: BTreeMap<u8, String>,
     /// What was done, the oldest first.
     pub history: Vec<Event>,
 }
@@ -84,8 +91,8 @@ impl Record {
     /// That of a card to which nothing was done yet.
     #[must_use]
     pub fn new(current: Option<ImageName>) -> Self {
-        let (previous, writing, needs, history) = Default::default();
-        Self { format: FORMAT, current, previous, writing, needs, history }
+        let (previous, writing, needs, vfpgas, history) = Default::default();
+        Self { format: FORMAT, current, previous, writing, needs, vfpgas, history }
     }
 
     /// That of a card of which nothing is known, and why.
@@ -135,20 +142,27 @@ impl Record {
     /// The card was seen to have what it was given.
     pub fn succeed(&mut self, at: u64) {
         let Some(Writing { deed, image }) = self.writing.take() else { return };
+        if let Some(vfpga) = image.vfpga {
+            self.vfpgas.remove(&vfpga);
+            return self.note(Event { at, deed, image, failed: None });
+        }
         let before = self.current.replace(image.clone());
         // Of a card whose image was lost the one before that stays.
         if let Some(before) = before.filter(|before| before.sha256 != image.sha256) {
             self.previous = Some(before);
         }
         self.needs = None;
+        self.vfpgas.clear();
         self.note(Event { at, deed, image, failed: None });
     }
 
-    /// What was begun has failed; `lost` says whether the card's image went with it.
+    /// What was begun has failed; `lost` says whether the image of the card, or of the vFPGA, went with it.
     pub fn fail(&mut self, at: u64, why: &str, lost: bool) {
         let Some(Writing { deed, image }) = self.writing.take() else { return };
-        if lost {
-            self.lose(why.to_owned());
+        match image.vfpga {
+            Some(vfpga) if lost => drop(self.vfpgas.insert(vfpga, why.to_owned())),
+            None if lost => self.lose(why.to_owned()),
+            _ => {}
         }
         self.note(Event { at, deed, image, failed: Some(why.to_owned()) });
     }
@@ -157,6 +171,12 @@ impl Record {
     pub fn lose(&mut self, why: String) {
         self.previous = self.current.take().or(self.previous.take());
         self.needs = Some(why);
+        self.vfpgas.clear();
+    }
+
+    /// These vFPGAs were seen to have an engine.
+    pub fn find(&mut self, vfpgas: &[u8]) {
+        self.vfpgas.retain(|vfpga, _| !vfpgas.contains(vfpga));
     }
 
     fn note(&mut self, event: Event) {
@@ -194,7 +214,7 @@ mod tests {
 
     fn image(name: &str) -> ImageName {
         let sha256 = Sha256::of(name.as_bytes()).to_string();
-        ImageName { name: name.into(), sha256, bytes: 1, logic: vec!["vqe".into()] }
+        ImageName { name: name.into(), sha256, bytes: 1, logic: vec!["vqe".into()], vfpga: None }
     }
 
     fn done(record: &mut Record, deed: Deed, name: &str) {
@@ -230,6 +250,28 @@ mod tests {
         record.begin(Deed::Flash, image("b"));
         record.fail(9, "refused", false);
         assert_eq!((&record.current, record.needs.clone()), (&Some(image("a")), None));
+    }
+
+    #[test]
+    fn an_image_of_one_vfpga_changes_what_is_known_of_that_alone() {
+        let of = |vfpga| ImageName { vfpga: Some(vfpga), ..image("one") };
+        let mut record = Record::new(Some(image("a")));
+        record.begin(Deed::Flash, of(2));
+        record.succeed(7);
+        assert_eq!((&record.current, &record.previous), (&Some(image("a")), &None));
+        for vfpga in [1, 2] {
+            record.begin(Deed::Flash, of(vfpga));
+            record.fail(8, "spoilt", true);
+        }
+        assert_eq!((record.needs.clone(), record.vfpgas.len()), (None, 2));
+        assert_eq!(Record::parse(&record.text()), Ok(record.clone()));
+        record.find(&[0, 1]);
+        assert_eq!(record.vfpgas.keys().collect::<Vec<_>>(), [&2]);
+        record.begin(Deed::Flash, of(2));
+        record.fail(9, "refused", false);
+        assert_eq!(record.vfpgas.len(), 1, "it has what it had: nothing");
+        done(&mut record, Deed::Flash, "b");
+        assert_eq!((record.vfpgas.len(), record.history.len()), (0, 5));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::{Server, unwatch, watch};
 use crate::cards::{Card, find};
 use crate::clients::{Client, Stage};
 use crate::error::Error;
+use crate::events;
 use crate::images::record::{Deed, ImageName};
 use crate::images::{self, AGAIN};
 use crate::process::ClientId;
@@ -27,6 +28,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// What is told of a card that has an image on its way.
 const FLASHING: &str = "an image is being loaded into it";
+/// Why programs lose a card.
+const WHY: &str = "an image is loaded into it";
 
 /// An image as a tool brings it, piece by piece.
 pub(super) struct Upload {
@@ -56,6 +59,26 @@ enum Phase {
     Leaving { since: Instant },
     /// The card is taking it.
     Loading(Box<Loading>),
+}
+
+/// Whether a client has its place in a vFPGA, where one alone is meant.
+fn is_of(client: &Client, card: u32, alone: Option<u8>) -> bool {
+    alone.is_none_or(|vfpga| client.uses(card, vfpga))
+}
+
+/// Whether one vFPGA of a card can be given an image.
+fn can_take_one(card: &mut Card, vfpga: u8) -> Result<(), Error> {
+    let name = card.device.name();
+    if let Some(why) = &card.unusable {
+        return Err(Error::Invalid(format!("{name}: {why}: load an image of the whole card")));
+    }
+    card.device.takes_images_of_one()?;
+    match card.window(vfpga) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::Invalid(format!(
+            "balboad drives no engine in vFPGA {vfpga} of {name}; load an image of the whole card"
+        ))),
+    }
 }
 
 /// Whether a request is one of those served here.
@@ -178,11 +201,13 @@ impl Server {
                 job.card
             )));
         }
-        let has = |client: &&Client| client.has_open(number);
+        let alone = image.alone();
+        let has = |client: &&Client| client.has_open(number) && is_of(client, number, alone);
         let programs = self.clients.values().filter(has).map(Client::label).collect::<Vec<_>>();
         if !programs.is_empty() && !force {
+            let what = alone.map(|vfpga| format!("vFPGA {vfpga} of ")).unwrap_or_default();
             return Err(Error::Occupied(format!(
-                "{} programs have balboa{number} open ({}); end them, or say --force-disconnect",
+                "{} programs have {what}balboa{number} open ({}); end them, or say --force-disconnect",
                 programs.len(),
                 programs.join(", ")
             )));
@@ -190,6 +215,9 @@ impl Server {
         let card = self.flashable(number)?;
         let manifest = images::manifest(&image, &name.name, &card.device.manifest);
         let manifest = manifest.map_err(Error::Invalid)?;
+        if let Some(vfpga) = alone {
+            can_take_one(card, vfpga)?;
+        }
         let (device, engine) = (&card.device, manifest.engine);
         if engine != device.manifest.engine && !device.options.peers.is_empty() {
             return Err(Error::Invalid(format!(
@@ -215,21 +243,45 @@ impl Server {
                     self.store.put(&initial.sha256, &bytes)?;
                 }
             }
-            self.store.put(&name.sha256, &bytes)?;
+            // One of a vFPGA alone is not gone back to.
+            if alone.is_none() {
+                self.store.put(&name.sha256, &bytes)?;
+            }
             self.store.save(&location, &record)
         };
         kept().map_err(|error| self.not_recorded(&error))?;
         let card = find(&mut self.cards, number)?;
         card.record = record;
-        card.unusable = Some(FLASHING.into());
         self.flashed.remove(&number);
-        if let Err(error) = self.take_from_programs(number, "an image is loaded into it") {
-            self.settle(number, &error.to_string(), true);
-            return Err(error);
+        match alone {
+            None => {
+                card.unusable = Some(FLASHING.into());
+                if let Err(error) = self.take_from_programs(number, WHY) {
+                    self.settle(number, &error.to_string(), true);
+                    return Err(error);
+                }
+            }
+            Some(vfpga) => self.take_window_from_programs(number, vfpga),
         }
         let (bytes, phase) = (bytes.into(), Phase::Leaving { since: Instant::now() });
         self.flash = Some(Job { card: number, name, bytes, manifest, phase, waits: false });
         Ok(())
+    }
+
+    /// Tells the programs of one vFPGA that their device is gone. Those that have closed it give their places back.
+    fn take_window_from_programs(&mut self, number: u32, vfpga: u8) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        card.reloading = Some(vfpga);
+        if let Ok(window) = card.window(vfpga) {
+            window.engine.abandon(WHY);
+        }
+        events::dispatch(&mut self.cards, &self.clients);
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        for client in self.clients.values_mut().filter(|it| it.stage != Stage::Ending) {
+            if client.uses(number, vfpga) && !client.has_open(number) {
+                while !client.leave(card) {}
+            }
+        }
     }
 
     fn not_recorded(&self, error: &std::io::Error) -> Error {
@@ -268,9 +320,14 @@ impl Server {
         match outcome {
             Ok(()) => self.flash = Some(job),
             Err((error, lost)) => {
+                let Job { name, phase, .. } = job;
+                let why = error.to_string();
+                if let Some(vfpga) = name.vfpga {
+                    return self.settle_one(number, vfpga, phase, &why);
+                }
                 // What it was sent from goes with it.
-                drop(job);
-                self.settle(number, &error.to_string(), lost);
+                drop(phase);
+                self.settle(number, &why, lost);
             }
         }
     }
@@ -283,14 +340,27 @@ impl Server {
             return Ok(());
         }
         let card = find(&mut self.cards, number).map_err(|error| (error, false))?;
-        if !card.is_unused() {
+        let alone = job.name.vfpga;
+        let is_unused = match alone {
+            None => card.is_unused(),
+            Some(vfpga) => card.window(vfpga).is_ok_and(|window| window.users.are_none()),
+        };
+        if !is_unused {
             if since.elapsed() >= GRACE {
-                let has = |client: &&Client| client.owned.places.contains_key(&number);
+                let has = |client: &&Client| {
+                    client.owned.places.contains_key(&number) && is_of(client, number, alone)
+                };
                 let left = self.clients.values().filter(has).map(|client| client.id);
                 for id in left.collect::<Vec<_>>() {
                     self.end(id, "an image is loaded into a card that it keeps open");
                 }
             }
+            return Ok(());
+        }
+        if let Some(vfpga) = alone {
+            let begun = card.device.begin_loading_one(vfpga, Arc::clone(&job.bytes), self.pace);
+            job.phase = Phase::Loading(Box::new(begun.map_err(|error| (error.into(), false))?));
+            job.waits = false;
             return Ok(());
         }
         let watches = self.watches.remove(&number).unwrap_or_default();
@@ -307,6 +377,9 @@ impl Server {
         let Job { card: number, manifest, phase, .. } = job;
         let Phase::Loading(loading) = phase else { return };
         let Ok(card) = find(&mut self.cards, number) else { return };
+        if let Some(vfpga) = job.name.vfpga {
+            return self.end_flash_of_one(number, vfpga, *loading);
+        }
         if let Err(error) = card.finish_loading(*loading, manifest) {
             return self.settle(number, &error.to_string(), true);
         }
@@ -330,6 +403,84 @@ impl Server {
         self.tell_ports();
     }
 
+    /// Starts the engine of the vFPGA anew that has taken all of its image.
+    fn end_flash_of_one(&mut self, number: u32, vfpga: u8, loading: Loading) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        let outcome = card.device.finish_loading_one(loading);
+        card.reloading = None;
+        if let Err(error) = outcome {
+            return self.note_failure_of_one(number, vfpga, &error.to_string(), true);
+        }
+        card.has_started_anew(vfpga);
+        let before = card.record.clone();
+        card.record.succeed(images::now());
+        let (location, record) = (card.device.identity.location.clone(), card.record.clone());
+        let name = card.device.name();
+        if let Err(error) = self.store.save(&location, &record) {
+            // The next balboad would take it for one of which nothing is known.
+            let why = self.not_recorded(&error).to_string();
+            if let Ok(card) = find(&mut self.cards, number) {
+                card.record = before;
+            }
+            return self.note_failure_of_one(number, vfpga, &why, true);
+        }
+        log::warn!("{name}: vFPGA {vfpga} has another image, and its engine was started anew");
+        self.flashed.insert(number, FlashState::Done);
+    }
+
+    /// Ends what was begun with one vFPGA and has failed: where the card was given nothing, its engine is started anew.
+    fn settle_one(&mut self, number: u32, vfpga: u8, phase: Phase, why: &str) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        // One without an image has no engine that could be started.
+        let empty = card.record.vfpgas.contains_key(&vfpga);
+        let (begun, ended) = match phase {
+            Phase::Leaving { .. } if empty => (false, Ok(())),
+            Phase::Leaving { .. } => (false, card.device.restart(vfpga)),
+            Phase::Loading(loading) => (loading.has_begun(), card.device.let_image_go(*loading)),
+        };
+        card.reloading = None;
+        match ended {
+            Ok(()) if !begun && !empty => card.has_started_anew(vfpga),
+            Ok(()) => {}
+            Err(error) => log::error!("{error}"),
+        }
+        if !card.device.has_lost_image() {
+            return self.note_failure_of_one(number, vfpga, why, begun);
+        }
+        // Its power went, say, and all else with it.
+        let why = format!("{why}, and holds no image any more");
+        card.record.fail(images::now(), &why, true);
+        card.record.lose(why.clone());
+        card.unusable = Some(format!("{AGAIN}: {why}"));
+        if let Err(error) = self.take_from_programs(number, &why) {
+            log::error!("{error}");
+        }
+        self.flashed.insert(number, FlashState::Failed(format!("{AGAIN}: {why}")));
+        self.save_record(number);
+        self.tell_ports();
+    }
+
+    /// Notes that one vFPGA was not flashed, and whether what it had went with it.
+    fn note_failure_of_one(&mut self, number: u32, vfpga: u8, why: &str, lost: bool) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        card.record.fail(images::now(), why, lost);
+        let told = match lost {
+            true => format!("vFPGA {vfpga}: {AGAIN}: {why}"),
+            false => format!("vFPGA {vfpga}: {why}"),
+        };
+        log::error!("{}: was not flashed: {told}", card.device.name());
+        self.flashed.insert(number, FlashState::Failed(told));
+        self.save_record(number);
+    }
+
+    fn save_record(&mut self, number: u32) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        let (location, record) = (card.device.identity.location.clone(), card.record.clone());
+        if let Err(error) = self.store.save(&location, &record) {
+            log::error!("{}", self.not_recorded(&error));
+        }
+    }
+
     /// Notes that a card was not flashed, and whether it has its old image still.
     fn settle(&mut self, number: u32, why: &str, lost: bool) {
         let Ok(card) = find(&mut self.cards, number) else { return };
@@ -346,14 +497,11 @@ impl Server {
         if lost {
             card.let_engines_go();
         }
-        let (location, record) = (card.device.identity.location.clone(), card.record.clone());
         log::error!(
             "{name}: was not flashed: {why}{}",
             if lost { "; it needs to be flashed again" } else { "" }
         );
-        if let Err(error) = self.store.save(&location, &record) {
-            log::error!("{}", self.not_recorded(&error));
-        }
+        self.save_record(number);
         let told = match lost {
             true => format!("{AGAIN}: {why}"),
             false => why.to_owned(),
@@ -391,6 +539,9 @@ impl Server {
         if let Some(why) = &card.unusable {
             return Err(Error::Invalid(format!("balboa{number}: {why}")));
         }
+        if let Some((vfpga, why)) = card.record.vfpgas.first_key_value() {
+            return Err(Error::Invalid(format!("balboa{number}: vFPGA {vfpga}: {AGAIN}: {why}")));
+        }
         card.device.check_image()?;
         let logic = card.record.current.as_ref().map_or(0, |image| image.logic.len());
         let regions = card.device.manifest.regions.map(usize::from);
@@ -423,7 +574,7 @@ impl Upload {
             )));
         }
         let image = match reader.finish() {
-            Ok(image) if softcard::fits(&image).is_some() => image,
+            Ok(image) if image.alone().is_some() || softcard::fits(&image).is_some() => image,
             _ => images::accept(&bytes).map_err(Error::Invalid)?,
         };
         Ok((images::name_of(&name, &image, &bytes), image, bytes))

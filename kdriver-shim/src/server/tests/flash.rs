@@ -83,6 +83,15 @@ impl World {
         self.outcome(tool)
     }
 
+    /// Asks for something, and goes on for so many steps, in the middle of which it may be left.
+    fn begin(&mut self, tool: &Peer, request: &Request, steps: u64) {
+        let message = shim_abi::encode(request);
+        fdpass::send(tool.socket.as_fd(), &message, &[], Wait::Never).unwrap();
+        for _ in 0..steps {
+            assert!(self.bench.server.step(Some(Duration::ZERO)).unwrap());
+        }
+    }
+
     fn record(&self) -> &Record {
         &self.bench.server.cards[0].record
     }
@@ -110,7 +119,7 @@ impl World {
             Err(refusal) => {
                 let why = refusal.reason;
                 assert!(why.contains("needs to be flashed again"), "{why}");
-                assert!(card.device.windows.is_empty() && card.record.current.is_none());
+                assert!(card.device.is_dead() && card.record.current.is_none());
                 let (context, _) = self.bench.try_ask(&tool, &Request::OpenContext { card: 0 });
                 assert!(context.is_err(), "it can be opened");
                 None
@@ -335,6 +344,140 @@ fn a_record_or_an_image_that_is_spoilt_is_no_image_that_is_known() {
     world.end();
 }
 
+/// The image of one vFPGA alone.
+fn one(vfpga: u8) -> Vec<u8> {
+    SoftImage::of_one(vfpga, Logic::Vqe).unwrap().filled_to(BYTES).unwrap().to_bytes()
+}
+
+impl World {
+    /// Which engines of the card live.
+    fn living(&mut self) -> Vec<u8> {
+        let windows = self.bench.server.cards[0].windows();
+        let living = windows.filter(|window| window.engine.death().is_none());
+        living.map(|window| window.index).collect()
+    }
+}
+
+#[test]
+fn one_vfpga_is_flashed_and_the_programs_of_the_others_are_left_alone() {
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    let peers = [(); 2].map(|()| world.bench.provider());
+    let opened = [0, 1].map(|it| world.bench.open(&peers[it], 0));
+    let [(context, fds), (bystander, others)] = &opened;
+    let window = |server: &Server, peer: usize| {
+        let mut ids: Vec<_> =
+            server.clients.iter().filter(|(_, it)| it.stage == Stage::Provider).collect();
+        ids.sort_by_key(|(id, _)| **id);
+        ids[peer].1.owned.places[&0].window
+    };
+    let (mine, theirs) = (window(&world.bench.server, 0), window(&world.bench.server, 1));
+    assert_ne!(mine, theirs, "each has a vFPGA of its own");
+    let (cqn, _) = world.bench.cq(&peers[1], bystander.context, None);
+    world.bring(&tool, &one(mine));
+    let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
+    assert_eq!(refusal.errno, Errno::EBUSY as i32);
+    assert!(refusal.reason.contains(&format!("vFPGA {mine} of balboa0")), "{}", refusal.reason);
+    // One that nobody has is flashed without a word to anybody.
+    let free = (0..4).find(|vfpga| ![mine, theirs].contains(vfpga)).unwrap();
+    assert_eq!(world.flash_with(&tool, &one(free)), FlashState::Done);
+    assert!(records(&fds[0]).is_empty() && records(&others[0]).is_empty());
+    world.bring(&tool, &one(mine));
+    world.bench.ask(&tool, Request::FlashApply { force: true });
+    assert_eq!((records(&fds[0]).len(), records(&others[0]).len()), (1, 0));
+    // While that one is left, others come to the rest of the card.
+    let late = world.bench.provider();
+    let (latecomer, _) = world.bench.open(&late, 0);
+    assert_ne!(window(&world.bench.server, 2), mine);
+    world.bench.ask(&peers[0], Request::CloseContext { context: context.context });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    assert_eq!((world.living(), world.known()), (vec![0, 1, 2, 3], Some(4)));
+    world.bench.ask(&peers[1], Request::DestroyCq { cqn });
+    world.bench.cq(&late, latecomer.context, None);
+    let (again, _) = world.bench.open(&peers[0], 0);
+    world.bench.cq(&peers[0], again.context, None);
+    // It is not what one would go back to, and the next balboad has the card.
+    assert_eq!((world.record().history.len(), world.record().previous.is_none()), (2, true));
+    for (image, why) in [
+        (one(5), "no engine in vFPGA 5"),
+        (SoftImage::of_one(1, Logic::Stock).unwrap().to_bytes(), "wants another network"),
+    ] {
+        world.bring(&tool, &image);
+        let refusal = world.bench.refused(&tool, Request::FlashApply { force: true });
+        assert!(refusal.reason.contains(why), "{}", refusal.reason);
+    }
+    assert!(records(&others[0]).is_empty());
+    drop((peers, late));
+    world.bench.turn();
+    // Queue pair 1 is back with the vFPGA that has it.
+    assert_eq!(world.flash_with(&tool, &one(0)), FlashState::Done);
+    assert!(world.bench.server.cards[0].gsi.as_ref().unwrap().is_open());
+    let mut world = World::start(world.end());
+    assert_eq!(world.known(), Some(4));
+    world.end();
+}
+
+#[test]
+fn one_vfpga_that_was_not_flashed_says_so_and_is_mended_by_the_next_image() {
+    for how in [Spoil::WrongBit, Spoil::Stall, Spoil::NoEnd, Spoil::PowerLost] {
+        let mut world = World::start(tempfile::tempdir().unwrap());
+        let tool = world.tool();
+        let peer = world.bench.provider();
+        let (context, fds) = world.bench.open(&peer, 0);
+        world.card.spoil_reconfiguration(3, how);
+        let ended = world.flash_with(&tool, &one(3));
+        let FlashState::Failed(why) = ended else { panic!("{how:?}: {ended:?}") };
+        assert!(why.contains("needs to be flashed again"), "{how:?}: {why}");
+        let refusal = world.bench.refused(&tool, Request::FlashVerify { card: 0 });
+        assert!(refusal.reason.contains("needs to be flashed again"), "{}", refusal.reason);
+        if how == Spoil::PowerLost {
+            assert_eq!(records(&fds[0]).len(), 1, "it has lost the card");
+            drop(peer);
+            assert_eq!(world.known(), None);
+        } else {
+            assert_eq!((world.living(), records(&fds[0]).len()), (vec![0, 1, 2], 0), "{how:?}");
+            assert_eq!(world.record().vfpgas.keys().collect::<Vec<_>>(), [&3]);
+            // Whose program ends does not have the engine started anew.
+            world.bench.cq(&peer, context.context, None);
+            drop(peer);
+        }
+        match how {
+            Spoil::WrongBit | Spoil::NoEnd => {
+                assert_eq!(world.flash_with(&tool, &one(3)), FlashState::Done);
+                assert_eq!(world.known(), Some(4));
+            }
+            Spoil::Stall => {
+                let again = world.flash_with(&tool, &one(3));
+                let FlashState::Failed(why) = again else { panic!("{again:?}") };
+                assert!(why.contains("only a reset ends that"), "{why}");
+                assert_eq!((world.living(), world.record().vfpgas.len()), (vec![0, 1, 2], 1));
+            }
+            Spoil::PowerLost => {}
+        }
+        assert_eq!(world.flash(&tool, 2), FlashState::Done, "{how:?}");
+        assert_eq!((world.known(), world.record().vfpgas.len()), (Some(2), 0), "{how:?}");
+        world.end();
+    }
+}
+
+#[test]
+fn a_balboad_that_dies_while_one_vfpga_is_flashed_has_the_card_again() {
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    for steps in 0..30 {
+        let tool = world.tool();
+        world.bring(&tool, &one(1));
+        world.begin(&tool, &Request::FlashApply { force: false }, steps);
+        drop(tool);
+        // A software card of balboad's own comes as its record's whole image again.
+        world = World::start(world.end());
+        assert_eq!(world.known(), Some(4), "{steps}");
+    }
+    let history = &world.record().history;
+    let failed = history.iter().filter(|it| it.failed.is_some()).count();
+    assert!((1..history.len()).contains(&failed), "{failed} of {}", history.len());
+    world.end();
+}
+
 /// Draws numbers, always the same ones for a seed.
 struct Draw(u64);
 
@@ -354,7 +497,8 @@ fn rounds(seed: u64, count: u32) {
     let mut draw = Draw(seed);
     let mut world = World::start(tempfile::tempdir().unwrap());
     let mut has = world.known_logic();
-    // How often a round ended with another image, with another engine, with none, and with balboad's death.
+    // How often a round ended with another image, with another engine, with none, and with a balboad that died while an
+    // image was on its way.
     let (mut flashed, mut turned, mut lost, mut died) = (0, 0, 0, 0);
     for round in 0..count {
         let chunks = u64::from(BYTES) / CHUNK as u64;
@@ -366,34 +510,36 @@ fn rounds(seed: u64, count: u32) {
         let tool = world.tool();
         let previous = world.record().previous.as_ref();
         let previous = previous.map(|it| (it.logic[0].parse().unwrap(), it.logic.len()));
-        let wanted = match (draw.below(4), previous) {
+        let (wanted, request) = match (draw.below(4), previous) {
             (0, Some(previous)) => {
-                world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
-                previous
+                (previous, Some(Request::FlashRollback { card: 0, force: false }))
             }
             _ => {
                 let wanted = (Logic::ALL[draw.below(2) as usize], 1 + draw.below(4) as usize);
                 world.bring(&tool, &image_of(wanted.0, wanted.1));
-                if draw.below(8) > 0 {
-                    world.bench.ask(&tool, Request::FlashApply { force: false });
-                }
-                wanted
+                (wanted, (draw.below(8) > 0).then_some(Request::FlashApply { force: false }))
             }
         };
         let mut told = None;
-        match draw.below(3) {
+        match (draw.below(3), request) {
+            (_, None) => drop(tool),
             // The tool dies, and balboad goes on by itself.
-            0 => drop(tool),
-            // balboad dies somewhere on the way.
-            1 => {
-                for _ in 0..draw.below(3 * chunks) {
-                    assert!(world.bench.server.step(Some(Duration::ZERO)).unwrap());
-                }
+            (0, Some(request)) => {
+                world.bench.ask(&tool, request);
                 drop(tool);
-                world = World::start(world.end());
-                died += 1;
             }
-            _ => told = Some(world.outcome(&tool)),
+            // balboad dies somewhere on the way.
+            (1, Some(request)) => {
+                world.begin(&tool, &request, draw.below(3 * chunks));
+                drop(tool);
+                let before = world.record().writing.is_some();
+                world = World::start(world.end());
+                died += u32::from(before);
+            }
+            (_, Some(request)) => {
+                world.bench.ask(&tool, request);
+                told = Some(world.outcome(&tool));
+            }
         }
         let tool = world.tool();
         let ended = world.outcome(&tool);

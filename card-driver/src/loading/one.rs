@@ -1,0 +1,147 @@
+//! Images of one vFPGA alone, which is taken off the datapath while the others go on.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::shell::{self, Datapath, PrCnfg};
+use fpga_regs::coyote::static_layer::{self as s, PrQueue};
+use fpga_regs::coyote::vfpga::user_csr;
+use fpga_regs::engine::window;
+
+use super::{CLEAR, Loading, Pace, buffer_at, expect_end, swallow_end};
+use crate::backend::CardBackend;
+use crate::device::{Device, Reach, Window};
+use crate::engine::EngineLimits;
+use crate::error::Error;
+
+/// Takes a vFPGA off the datapath, or puts it back.
+fn datapath(backend: &dyn CardBackend, map: shell::Map, index: u8, off: bool) {
+    let bit = 1u32.wrapping_shl(index.into());
+    let register = if off { shell::DATAPATH_SET } else { shell::DATAPATH_CLEAR };
+    let value = Datapath { decouple: bit, reset: bit }.encode();
+    backend.write64(Bar::Shell, register.at(map), value);
+}
+
+impl Device {
+    /// Whether images of one vFPGA alone can be loaded into it.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with what it has not.
+    pub fn takes_images_of_one(&self) -> Result<(), Error> {
+        let card = self.number;
+        let failed = |why: &str| Err(Error::Load { card, why: why.to_owned() });
+        if self.backend.below().is_some() {
+            return failed(
+                "its vFPGAs have one stack in common, which keeps their queue pairs; load an image of the whole card",
+            );
+        }
+        match PrCnfg::decode(self.backend.read64(Bar::Shell, shell::PR_CNFG)).enabled {
+            true => Ok(()),
+            false => failed(
+                "its shell is built without reconfiguration of single vFPGAs (EN_PR); load an image of the whole card",
+            ),
+        }
+    }
+
+    /// Takes a vFPGA that nobody uses, and whose engine is given up, off the datapath, and prepares the card for an image
+    /// of it. It is for [`Self::finish_loading_one`] or [`Self::let_image_go`].
+    ///
+    /// # Errors
+    /// [`Error::Load`] and the back-end's: nothing was given to it then.
+    pub fn begin_loading_one(
+        &mut self,
+        index: u8,
+        image: Arc<[u8]>,
+        pace: Pace,
+    ) -> Result<Loading, Error> {
+        let card = self.number;
+        let failed = |why: &str| Error::Load { card, why: why.to_owned() };
+        self.takes_images_of_one()?;
+        let dead = |window: &Window| window.engine.death().is_some();
+        if image.is_empty()
+            || !(1..=s::PR_CHUNK_BYTES as usize).contains(&pace.chunk)
+            || !self.windows.iter().any(|window| window.index == index && dead(window))
+        {
+            return Err(failed(
+                "there is nothing to load, or in no such chunks, or its engine runs",
+            ));
+        }
+        let backend = Arc::clone(&self.backend);
+        if PrQueue::decode(backend.read32(Bar::Static, s::PR_CTRL)).queued > 0 {
+            return Err(failed("its engine is at another image, and only a reset ends that"));
+        }
+        let none = Error::NoAddressSpace { card, length: s::PR_CHUNK_BYTES };
+        let range = self.arena.allocate(s::PR_CHUNK_BYTES, 0, Instant::now()).ok_or(none)?;
+        let iova = range.start();
+        let buffer = match buffer_at(&*backend, iova) {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                self.release_iova(range, Reach::Nobody);
+                return Err(error);
+            }
+        };
+        datapath(&*backend, self.manifest.map, index, true);
+        let count = expect_end(&*backend);
+        let (alone, given, taken, since) = (Some((index, range)), 0, 0, Instant::now());
+        Ok(Loading { card, backend, image, buffer, iova, alone, pace, given, taken, count, since })
+    }
+
+    /// Puts the vFPGA of which a card has taken an image on the datapath again, and starts its engine anew.
+    ///
+    /// # Errors
+    /// Where there is no engine then, or another one than before: what there is is not used.
+    pub fn finish_loading_one(&mut self, loading: Loading) -> Result<(), Error> {
+        let Some(index) = self.end_loading_one(loading, true) else { return Ok(()) };
+        let card = self.number;
+        let csr = user_csr(u64::from(index));
+        let read = |register: u64| self.backend.read64(Bar::Shell, csr.wrapping_add(register));
+        if read(window::MAGIC) != window::MAGIC_VALUE {
+            return Err(Error::Load { card, why: format!("vFPGA {index} holds no queue engine") });
+        }
+        let found = EngineLimits::read(read);
+        let mut windows = self.windows.iter();
+        if windows.any(|it| it.index == index && *it.engine.limits() != found) {
+            let why = format!(
+                "the engine in vFPGA {index} offers other things than that of before, which only an image of the whole card changes"
+            );
+            return Err(Error::Load { card, why });
+        }
+        self.restart(index)
+    }
+
+    /// Lets an image of one vFPGA alone go that is not loaded to its end. Its vFPGA stays off the datapath; where nothing
+    /// was given to the card, it has what it had, and is started anew.
+    ///
+    /// # Errors
+    /// The engine's, where it was to be started.
+    pub fn let_image_go(&mut self, loading: Loading) -> Result<(), Error> {
+        let has_begun = loading.has_begun();
+        match self.end_loading_one(loading, !has_begun) {
+            Some(index) if !has_begun => self.restart(index),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes back what the card was given for an image of one vFPGA alone, which this returns, and couples that.
+    fn end_loading_one(&mut self, loading: Loading, couples: bool) -> Option<u8> {
+        let Loading { backend, alone, given, taken, .. } = loading;
+        let (index, range) = alone?;
+        // What it has not confirmed to have taken it may reach for until it is reset.
+        let unmapped = backend.dma_unmap(range.start(), range.length());
+        let reach = if given == taken && unmapped.is_ok() { Reach::Nobody } else { Reach::Card };
+        self.release_iova(range, reach);
+        backend.write32(Bar::Static, s::PR_CTRL, CLEAR.encode());
+        swallow_end(&*backend);
+        if couples {
+            datapath(&*backend, self.manifest.map, index, false);
+        }
+        Some(index)
+    }
+
+    /// Whether it holds no image any more, of which its shell was.
+    #[must_use]
+    pub fn has_lost_image(&self) -> bool {
+        self.backend.read64(Bar::Shell, shell::N_REGIONS) == u64::MAX
+    }
+}
