@@ -39,6 +39,8 @@ pub struct Manager {
     transmits: VecDeque<Transmit>,
     events: VecDeque<Event>,
     counters: Counters,
+    /// The listener whose backlog had no room for what came last.
+    found_full: Option<BindingId>,
 }
 
 /// What was prepared for a step.
@@ -82,6 +84,7 @@ impl Manager {
             transmits: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            found_full: None,
         }
     }
 
@@ -133,6 +136,12 @@ impl Manager {
         if let Some(binding) = binding {
             self.bindings.decided(binding);
         }
+    }
+
+    /// The listener that could not be asked by the last datagram, for its backlog was full. Where its owner has taken
+    /// note of requests meanwhile ([`Self::take_up`]), the datagram may be taken once more.
+    pub fn take_full(&mut self) -> Option<BindingId> {
+        self.found_full.take()
     }
 
     /// Gives a bound port back. Requests that it was asked about are their owner's to decide.

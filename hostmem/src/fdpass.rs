@@ -228,11 +228,17 @@ pub fn refuses_descriptors(socket: BorrowedFd<'_>) -> bool {
 
 /// Whether the peer of a Unix socket has read everything that was sent to it.
 pub fn is_read(socket: BorrowedFd<'_>) -> Result<bool> {
+    Ok(unread(socket)? == 0)
+}
+
+/// Memory that the kernel keeps for what was sent to the peer of a Unix socket and not read, in bytes: for each message
+/// more than it has.
+pub fn unread(socket: BorrowedFd<'_>) -> Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the ioctl writes one integer, to where it is told.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     Errno::result(result).map_err(Error::os("ioctl(SIOCOUTQ)"))?;
-    Ok(bytes == 0)
+    Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
 /// Takes possession of all descriptors in a received header's control data.

@@ -234,8 +234,6 @@ impl Client {
     /// Logs why it is refused what it asked for.
     pub fn log_refusal(&self, why: &Error) {
         let level = match why {
-            // Who waits for an event asks first.
-            Error::NoEvent => log::Level::Trace,
             // librdmacm tries so at each start.
             Error::Connection { errno: Errno::EAFNOSUPPORT, .. } => log::Level::Debug,
             _ => log::Level::Info,

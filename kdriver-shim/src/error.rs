@@ -167,9 +167,6 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// An event channel has no event.
-    #[error("there is no event to read")]
-    NoEvent,
     /// Another process's QP is connected to the same far end.
     #[error(
         "QP {peer:#x} of {gid} is connected to QP {qpn:#x} of {owner}; a second process cannot speak for it"
@@ -201,7 +198,6 @@ impl Error {
             Self::NoPlaces { .. }
             | Self::Crowded { .. }
             | Self::Unanswered { .. }
-            | Self::NoEvent
             | Self::NoDomain => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,
             Self::Busy { .. }

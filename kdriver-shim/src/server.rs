@@ -20,6 +20,7 @@ use crate::aside::Aside;
 use crate::cards::{Card, find};
 use crate::clients::{Client, Stage};
 use crate::cm::ConnectionManager;
+use crate::cm::network::Cards;
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::images::store::Store;
@@ -306,7 +307,9 @@ impl Server {
             Token::CmArrival(card) => self.take_datagrams(card),
             Token::CmChannel(key) => {
                 if gone {
-                    self.connections.hang_up(&self.poller, key);
+                    self.connections.hang_up(key);
+                } else {
+                    self.connections.go_on_telling(&Cards(&mut self.cards), key);
                 }
             }
             Token::Answers => self.hear_answers(),

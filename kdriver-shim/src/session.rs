@@ -192,7 +192,7 @@ impl Session<'_> {
             Request::DestroyQp { qpn } => self.destroy_qp(qpn),
             Request::OpenCmChannel => self.open_cm_channel(),
             Request::CmCommand { channel, command, from } => {
-                self.cm_command(&channel, &command, from.as_ref())
+                self.cm_command(channel, &command, from)
             }
             Request::DeregMr { .. }
             | Request::ModifyQp { .. }

@@ -19,7 +19,7 @@ use hostmem::{
 };
 use nix::errno::Errno;
 use nix::unistd::geteuid;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use shim_abi::{ContextInfo, Grant, Request, Response, Role, Way};
 use shim_client::{Client, ConnectError};
 use vfio::Iommu;
@@ -38,6 +38,8 @@ pub(crate) struct Connection {
     canary: ForkCanary,
     /// What comes with the first context serves later ones, which must find it: one at a time.
     opening: Mutex<()>,
+    /// Held while an event of the connection manager's is read, and while it is asked to end or to move some.
+    reading: Mutex<()>,
     /// [`THERE`], [`GIVEN_UP`] or [`GONE`].
     state: AtomicU8,
     /// How long an answer is waited for.
@@ -193,6 +195,7 @@ impl Connection {
             balboad: Mutex::new(balboad),
             canary,
             opening: Mutex::new(()),
+            reading: Mutex::new(()),
             state: AtomicU8::new(THERE),
             seconds,
             granted: Mutex::default(),
@@ -217,21 +220,13 @@ impl Connection {
 
     /// Sends a request and waits for its answer and the descriptors with it.
     pub(crate) fn call(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
-        self.call_then(request, |_| {})
+        self.check()?;
+        self.exchange(name(request), |balboad| balboad.ask(request))
     }
 
-    /// Does something about the answer, if there is one, before anybody else is given one.
-    pub(crate) fn call_then(
-        &self,
-        request: &Request,
-        then: impl FnOnce(Option<&Response>),
-    ) -> Result<(Response, Vec<OwnedFd>)> {
-        self.check()?;
-        self.exchange(name(request), |balboad| {
-            let answer = balboad.ask(request);
-            then(answer.as_ref().ok().map(|(response, _)| response));
-            answer
-        })
+    /// Keeps others from reading events of the connection manager's.
+    pub(crate) fn reading(&self) -> MutexGuard<'_, ()> {
+        self.reading.lock()
     }
 
     /// Has ring memory, as if a context had been opened.

@@ -1,9 +1,11 @@
 //! The connection manager: what librdmacm writes to the kernel's device, carried to balboad.
 //!
-//! A program's event channel is a socket whose other end balboad has. All it carries is that there are
-//! events, one byte each time that there begin to be some, so that a program may poll it, make it
-//! non-blocking, duplicate it and pass it on in a fork as it would the kernel's file. Commands go along the
-//! process's own connection and name the channel by its token.
+//! A program's event channel is a socket whose other end balboad has. Events come by it, one message each, so that a
+//! program may poll it, make it non-blocking, duplicate it and pass it on in a fork as it would the kernel's file.
+//! Commands go along the process's own connection, name the channel by its token, and say how far it was read. Events
+//! that go with what a command ends, or move with it, are in the socket still: balboad says which, and they are not given
+//! to the program. They are taken off as soon as none is before them, so the socket is readable only while it has
+//! something to read.
 //!
 //! When balboad has gone, each of a program's identifiers is told that its device is (DEVICE_REMOVAL), and may be
 //! destroyed; everything else fails with EIO.
@@ -14,7 +16,7 @@
 //! A channel is known by its socket, not by the number of its descriptor: so it is also what `dup` made of
 //! it, and a number that is used anew is not taken for it. It is forgotten when librdmacm closes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +24,9 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{MsgFlags, recv};
-use shim_abi::{CmAhead, CmQuestion, CmToken, Request, Response};
+use shim_abi::{
+    CM_EVENT_BYTES, CmAhead, CmEvent, CmQuestion, CmReader, CmToken, Request, Response,
+};
 
 use crate::control::{Connection, unexpected};
 use crate::error::{Error, Result, invalid};
@@ -76,6 +80,8 @@ const ID: usize = 8;
 const STATE: usize = 12;
 /// In MIGRATE_ID: where the descriptor (u32) of the channel is that the id leaves.
 const MIGRATE_FROM: usize = 12;
+/// Bytes of an event without its end, which an older librdmacm has no room for.
+const EVENT_LEAST: usize = 324;
 /// The longest value of an option. The longest that means something is of 6 path records.
 const LONGEST_OPTION: u32 = 4096;
 /// `rdma_ucm_destroy_id_resp`: events that were reported (u32).
@@ -102,6 +108,45 @@ pub(crate) struct Channel {
     ids: BTreeMap<u32, u64>,
     /// What balboad said ahead, by identifier.
     ahead: BTreeMap<u32, CmAhead>,
+    /// The number of the last event that was read.
+    read: u64,
+    /// Numbers of events that come and are for nobody.
+    void: BTreeSet<u64>,
+    /// An event that was taken in the place of one of those, which another process took meanwhile.
+    held: Option<CmEvent>,
+}
+
+impl Channel {
+    fn new(known: Known) -> Self {
+        let (ids, ahead, read, void, held) = Default::default();
+        Self { known, ids, ahead, read, void, held }
+    }
+
+    /// Forgets what was said ahead and may be changed now.
+    fn outdate(&mut self, outdates: Outdates) {
+        match outdates {
+            Outdates::Nothing => {}
+            Outdates::Identifier(id) => drop(self.ahead.remove(&id)),
+            Outdates::Everything => self.ahead.clear(),
+        }
+    }
+
+    /// Takes note of an event that was read; whether it is for the program.
+    fn note_read(&mut self, event: &CmEvent) -> bool {
+        let is_void = self.void.contains(&event.number);
+        self.read = event.number;
+        // What was before it, another process has read.
+        self.void = self.void.split_off(&event.number.saturating_add(1));
+        !is_void
+    }
+}
+
+/// What a look into a channel's socket finds.
+enum Found {
+    Event(CmEvent),
+    Nothing,
+    /// balboad has closed it.
+    End,
 }
 
 /// What a command may change of what is known ahead.
@@ -177,8 +222,7 @@ pub(crate) fn open(connection: Arc<Connection>, flags: OFlag) -> Result<OwnedFd>
     }
     let file = file(socket.as_raw_fd());
     let file = file.ok_or_else(|| unexpected(&request, "the channel is no file"))?;
-    let (ids, ahead) = Default::default();
-    let channel = Channel { known: Known { file, token, connection }, ids, ahead };
+    let channel = Channel::new(Known { file, token, connection });
     let replaced = CHANNELS.with(|all| all.insert(file, channel));
     drop(replaced);
     Ok(socket)
@@ -255,14 +299,16 @@ impl<'a> Command<'a> {
         Some(RawFd::try_from(fd).unwrap_or(-1))
     }
 
-    /// Has balboad do it on the channel that `fd` is; `value` is what [`Self::value`] names.
+    /// Does it on the channel that `fd` is; `value` is what [`Self::value`] names.
     ///
     /// It does not wait for events.
     pub(crate) fn perform(&self, fd: RawFd, channel: &Known, value: &[u8]) -> Result<Done> {
-        if self.waits() && peek(fd, libc::MSG_DONTWAIT) == Err(Errno::EAGAIN) {
-            return Ok(Done::NoEvent);
-        }
-        if let Some(told) = self.told_ahead(channel) {
+        if self.waits() {
+            if let Some(done) = self.read_event(fd, channel)? {
+                return Ok(done);
+            }
+            // balboad has closed it, and is asked why.
+        } else if let Some(told) = self.told_ahead(channel) {
             return Ok(told);
         }
         let from = self.from();
@@ -271,43 +317,84 @@ impl<'a> Command<'a> {
             known(from).ok_or_else(|| Error::Refused { errno: libc::EINVAL, reason: reason() })
         });
         let left = left.transpose()?;
-        let command = [self.bytes, value].concat();
-        let token = left.as_ref().map(|left| left.token);
-        let request = Request::CmCommand { channel: channel.token, command, from: token };
-        let left = left.map(|left| left.file);
         let connection = channel.connection()?;
-        // Before another thread asks, which would find the byte of an event that is gone.
-        let emptied = |response: Option<&Response>| {
-            self.outdate(channel.file, left);
-            let Some(Response::CmAnswer { drained, ahead, .. }) = response else { return };
-            if *drained {
-                take(from.unwrap_or(fd));
-            }
-            if let Some(ahead) = ahead {
-                with_channel(channel.file, |channel| channel.ahead.insert(ahead.id, ahead.clone()));
-            }
+        // What is said to be read, and nothing else, is read until it is known what is void.
+        let mut reading = self.ends_events().then(|| connection.reading());
+        let request = |command| {
+            let from = left.as_ref().map(|left| self.begin(left));
+            Request::CmCommand { channel: self.begin(channel), command, from }
         };
-        let mut answer = connection.call_then(&request, emptied);
+        let command = [self.bytes, value].concat();
+        let mut asked = request(command.clone());
+        let mut answer = connection.call(&asked);
         if self.number == number::DESTROY_ID && is_again(&answer) {
+            drop(reading.take());
             leave_to_readers(fd);
-            answer = connection.call_then(&request, emptied);
+            reading = Some(connection.reading());
+            asked = request(command);
+            answer = connection.call(&asked);
         }
+        let left = left.map(|left| left.file);
         match answer {
-            Ok((Response::CmAnswer { output, .. }, _)) => {
+            Ok((Response::CmAnswer { output, void }, _)) => {
+                drop_void(from.unwrap_or(fd), left.unwrap_or(channel.file), void)?;
+                drop(reading);
                 self.note(channel.file, left, &output);
-                self.answered(&request, output)
+                self.answered(&asked, output)
             }
-            Ok(_) => Err(unexpected(&request, "it answers another request")),
-            // Another process, which has the channel too, has got the event, and takes the byte any moment.
-            Err(error) if self.waits() && error.errno() == libc::EAGAIN => {
-                std::thread::yield_now();
-                Ok(Done::NoEvent)
-            }
+            Ok(_) => Err(unexpected(&asked, "it answers another request")),
             Err(error @ Error::Gone) => match self.farewell(channel.file) {
-                Some(output) => self.answered(&request, output),
+                Some(output) => self.answered(&asked, output),
                 None => Err(error),
             },
             Err(error) => Err(error),
+        }
+    }
+
+    /// Whether events that were not read end with what it ends, or move.
+    fn ends_events(&self) -> bool {
+        matches!(self.number, number::DESTROY_ID | number::LEAVE_MCAST | number::MIGRATE_ID)
+    }
+
+    /// Says how far a channel was read, and forgets what it may change of what was said ahead there, whatever comes of it.
+    /// Of what is read from then on, balboad knows that it may be changed.
+    fn begin(&self, known: &Known) -> CmReader {
+        let read = with_channel(known.file, |channel| {
+            channel.outdate(self.outdates());
+            Some(channel.read)
+        });
+        CmReader { channel: known.token, read: read.unwrap_or(0) }
+    }
+
+    /// Reads the next event; none where balboad has closed the channel.
+    fn read_event(&self, fd: RawFd, known: &Known) -> Result<Option<Done>> {
+        let address = self.address()?;
+        if self.room < EVENT_LEAST {
+            let reason = format!("an event has {EVENT_LEAST} bytes, and there is no room for them");
+            return Err(Error::Refused { errno: libc::ENOSPC, reason });
+        }
+        let connection = known.connection()?;
+        let _reading = connection.reading();
+        loop {
+            let held = with_channel(known.file, |channel| channel.held.take());
+            let found = held.map_or_else(|| look(fd, MsgFlags::empty()), |it| Ok(Found::Event(it)));
+            let mut event = match found? {
+                Found::Event(event) => event,
+                Found::Nothing => return Ok(Some(Done::NoEvent)),
+                Found::End => return Ok(None),
+            };
+            let is_ours = with_channel(known.file, |channel| {
+                let is_ours = channel.note_read(&event);
+                if let Some(ahead) = event.ahead.take().filter(|_| is_ours) {
+                    channel.ahead.insert(ahead.id, ahead);
+                }
+                Some(is_ours)
+            });
+            if is_ours != Some(false) {
+                drop_void(fd, known.file, Vec::new())?;
+                event.output.truncate(self.room);
+                return Ok(Some(Done::Answered { address, output: event.output }));
+            }
         }
     }
 
@@ -361,24 +448,6 @@ impl<'a> Command<'a> {
         u32_at(self.body(), at).map_or(Outdates::Everything, Outdates::Identifier)
     }
 
-    /// Forgets what it may have changed, whatever came of it.
-    fn outdate(&self, channel: File, left: Option<File>) {
-        let outdates = self.outdates();
-        if outdates == Outdates::Nothing {
-            return;
-        }
-        for file in [Some(channel), left].into_iter().flatten() {
-            with_channel(file, |channel| {
-                match outdates {
-                    Outdates::Nothing => {}
-                    Outdates::Identifier(id) => drop(channel.ahead.remove(&id)),
-                    Outdates::Everything => channel.ahead.clear(),
-                }
-                Some(())
-            });
-        }
-    }
-
     /// Takes note of what becomes of identifiers.
     fn note(&self, channel: File, left: Option<File>, output: &[u8]) {
         let (uid, id) = (u64_at(self.body(), UID), u32_at(self.body(), ID));
@@ -420,22 +489,62 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// Where the answer goes.
+    fn address(&self) -> Result<u64> {
+        self.place().filter(|address| *address != 0).ok_or_else(|| {
+            let reason = "the command's answer would go to address 0".into();
+            Error::Refused { errno: libc::EFAULT, reason }
+        })
+    }
+
     fn answered(&self, request: &Request, output: Vec<u8>) -> Result<Done> {
         if output.is_empty() {
-            return Ok(if self.waits() { Done::NoEvent } else { Done::Nothing });
+            return Ok(Done::Nothing);
         }
         if output.len() > self.room {
             return Err(unexpected(request, "it is longer than there is room for"));
         }
-        match self.place() {
-            Some(address) if address != 0 => Ok(Done::Answered { address, output }),
-            Some(_) => {
-                let reason = "the command's answer would go to address 0".into();
-                Err(Error::Refused { errno: libc::EFAULT, reason })
-            }
-            None => Err(unexpected(request, "the command has none")),
+        if self.place().is_none() {
+            return Err(unexpected(request, "the command has none"));
+        }
+        Ok(Done::Answered { address: self.address()?, output })
+    }
+}
+
+/// Looks for the next event of a channel, with further flags of `recv`'s; without any, it takes it.
+fn look(fd: RawFd, flags: MsgFlags) -> Result<Found> {
+    let mut room = [0; CM_EVENT_BYTES];
+    match recv(fd, &mut room, flags | MsgFlags::MSG_DONTWAIT) {
+        Err(Errno::EAGAIN) => Ok(Found::Nothing),
+        Ok(0) | Err(_) => Ok(Found::End),
+        Ok(bytes) => {
+            let event = shim_abi::decode(room.get(..bytes).unwrap_or_default());
+            event.map(Found::Event).map_err(Error::Decode)
         }
     }
+}
+
+/// Takes note of events of a channel that are void, and takes those off its socket that are next.
+fn drop_void(fd: RawFd, file: File, void: Vec<u64>) -> Result<()> {
+    let has_void = || with_channel(file, |channel| Some(!channel.void.is_empty())) == Some(true);
+    with_channel(file, |channel| {
+        channel.void.extend(void);
+        Some(())
+    });
+    while has_void() {
+        let Found::Event(next) = look(fd, MsgFlags::MSG_PEEK)? else { return Ok(()) };
+        let is_void = |channel: &mut Channel| channel.void.contains(&next.number);
+        if with_channel(file, |channel| Some(is_void(channel))) != Some(true) {
+            return Ok(());
+        }
+        if let Found::Event(taken) = look(fd, MsgFlags::empty())? {
+            with_channel(file, |channel| {
+                channel.held = Some(taken).filter(|taken| channel.note_read(taken));
+                Some(())
+            });
+        }
+    }
+    Ok(())
 }
 
 fn is_again<T>(answer: &Result<T>) -> bool {
@@ -444,9 +553,8 @@ fn is_again<T>(answer: &Result<T>) -> bool {
 
 /// Gives who was woken for an event a moment to take it.
 ///
-/// An identifier's unread events end with it, as with the kernel, and who has polled and then reads waits for ever.
-/// But there a thread has its event as soon as it is awake, and here it asks balboad first, which took so long that one
-/// in four of rping's clients of rdma-core 65 did not end. So balboad says of an identifier with unread events, once,
+/// An identifier's unread events end with it, as with the kernel, and who has polled and then reads waits for ever. Of
+/// rping's clients of rdma-core 65 one in four did not end so. So balboad says of an identifier with unread events, once,
 /// that it has some. Who leaves them unread for good pays [`A_MOMENT`] for its end.
 fn leave_to_readers(fd: RawFd) {
     let begun = Instant::now();
@@ -480,12 +588,6 @@ impl Known {
         drop(parents);
         Ok(own)
     }
-}
-
-/// Takes one byte off a channel: the events that it told of are gone.
-fn take(fd: RawFd) {
-    // There is none where another process was faster; and who reads next is told if the socket fails.
-    let _ = recv(fd, &mut [0], MsgFlags::MSG_DONTWAIT);
 }
 
 /// Waits for an event on a channel, as long as its descriptor says, which may change meanwhile.

@@ -33,6 +33,8 @@ pub const SOCKET_NAME: &str = "balboad.sock";
 pub const PORTS_DIR: &str = "ports";
 /// Largest message in bytes, both ways.
 pub const MAX_MESSAGE: usize = 64 << 10;
+/// Largest event of the connection manager's ([`CmEvent`]) in bytes.
+pub const CM_EVENT_BYTES: usize = 2048;
 /// File descriptors one message may carry.
 pub const MAX_FDS: usize = 8;
 /// Bytes at the start of a process's ring memory that hold no ring.

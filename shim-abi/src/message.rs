@@ -452,19 +452,19 @@ pub enum Request {
     /// Opens an event channel of the connection manager. → [`Response::CmChannel`] with the client's end of
     /// a socket pair.
     ///
-    /// A byte comes there each time the channel's queue of events turns from empty to not empty; nothing
-    /// else. The channel ends when all descriptors of that end are closed.
+    /// The channel's events come there, each a [`CmEvent`] of [`crate::CM_EVENT_BYTES`] at most; nothing else. What
+    /// finds the socket full comes when there is room. The channel ends when all descriptors of that end are closed.
     OpenCmChannel,
     /// A command of the kernel's user interface of RDMA CM. → [`Response::CmAnswer`]
     CmCommand {
         /// From [`Response::CmChannel`]; also of a process that this one was forked from.
-        channel: CmToken,
+        channel: CmReader,
         /// What the program writes to the kernel's device: `rdma_ucm_cmd_hdr` and as many bytes as that says.
         ///
         /// Behind a SET_OPTION follow the bytes that its pointer names. Pointers are not looked at.
         command: Vec<u8>,
         /// MIGRATE_ID: the channel that its descriptor is.
-        from: Option<CmToken>,
+        from: Option<CmReader>,
     },
 }
 
@@ -670,19 +670,38 @@ pub enum Response {
         /// What the kernel would write to the command's place for answers; at most as long as the command
         /// says.
         output: Vec<u8>,
-        /// The channel has no event any more, so the client takes the byte off its socket; with MIGRATE_ID, off
-        /// that of the channel which the identifier leaves. GET_EVENT is not the only one that takes the last
-        /// event away: DESTROY_ID and LEAVE_MCAST do, too.
-        drained: bool,
-        /// With an event, what librdmacm asks next.
-        ahead: Option<CmAhead>,
+        /// Numbers of events that have gone with what they are of (DESTROY_ID, LEAVE_MCAST), or to another channel
+        /// (MIGRATE_ID): the client drops them when it finds them in the channel's socket; with MIGRATE_ID, in that of
+        /// the channel which the identifier leaves.
+        void: Vec<u64>,
     },
+}
+
+/// An event channel, and how far the process has read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmReader {
+    /// The channel.
+    pub channel: CmToken,
+    /// The number of the last event that it has read; 0 before the first.
+    pub read: u64,
+}
+
+/// An event of the connection manager's, as it comes by a channel's socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmEvent {
+    /// Its number, larger than that of all before it on the channel.
+    pub number: u64,
+    /// What the kernel would answer GET_EVENT with, where there is room for all of it.
+    pub output: Vec<u8>,
+    /// What librdmacm asks next.
+    pub ahead: Option<CmAhead>,
 }
 
 /// Answers to questions about an identifier that were not asked yet.
 ///
 /// The process that is given them may use each instead of asking, any number of times, as long as it has sent no command
-/// that names the identifier, but those of [`CmQuestion`], and the word at [`crate::CM_ERA`] is `era`.
+/// that names the identifier since it read the event, but those of [`CmQuestion`], and the word at [`crate::CM_ERA`] is
+/// `era`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmAhead {
     /// The identifier.

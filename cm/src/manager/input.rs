@@ -171,6 +171,7 @@ impl Manager {
         // CM-21
         if listener.undecided >= listener.backlog {
             counters::add(&mut self.counters.drop_backlog);
+            self.found_full = Some(binding);
             return None;
         }
         if let Err(error) = self.may_own(owner) {

@@ -25,7 +25,7 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
 use shim_abi::{
-    AddressVector, CreateQp, FileId, Hello, MAX_MESSAGE, Reply, Request, Response, Role,
+    AddressVector, CmReader, CreateQp, FileId, Hello, MAX_MESSAGE, Reply, Request, Response, Role,
     SOCKET_NAME, hello_frame,
 };
 
@@ -327,7 +327,9 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         38 => Request::OpenCmChannel,
         39 => {
             let bytes: usize = u.int_in_range(0..=300)?;
-            let (channel, from) = (u.arbitrary()?, u.arbitrary()?);
+            let mut reader = || Ok(CmReader { channel: u.arbitrary()?, read: u.arbitrary()? });
+            let channel = reader()?;
+            let from = if u.arbitrary()? { Some(reader()?) } else { None };
             Request::CmCommand { channel, command: u.bytes(bytes.min(u.len()))?.to_vec(), from }
         }
         5 => Request::QueryPort { context: number(u)? },

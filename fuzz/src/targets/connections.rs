@@ -1,11 +1,13 @@
 //! balboad's connection manager between hostile programs and a hostile peer: commands of any bytes and of any
 //! order, with numbers that are somebody's, and datagrams that know what was said.
 //!
-//! What is checked: an answer is no longer than its room; a channel's socket has a byte exactly where there is an
-//! event; nobody reaches another's identifiers; and when all programs have gone nothing is left.
+//! What is checked: an answer is no longer than its room; events come in their order, and are void only while they are on
+//! their way to who says truly what it has read; nobody reaches another's identifiers; and when all programs have gone
+//! nothing is left.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use arbitrary::Unstructured;
 use hostmem::fdpass::{Wait, receive};
@@ -14,8 +16,7 @@ use kdriver_shim::cm::network::Network as _;
 use kdriver_shim::cm::{Asker, Census, ConnectionManager, Said, abi};
 use kdriver_shim::poller::Poller;
 use kdriver_shim::process::ClientId;
-use nix::errno::Errno;
-use shim_abi::CmToken;
+use shim_abi::{CmEvent, CmReader, CmToken};
 
 use crate::Outcome;
 
@@ -40,15 +41,25 @@ struct Program {
     asker: Asker,
     token: CmToken,
     socket: OwnedFd,
-    /// Bytes that its socket has.
-    bytes: usize,
+    /// The number of the last event that it has read.
+    read: u64,
+    /// Whether it says that it has read more.
+    lies: bool,
+    /// Numbers of events that are for nobody.
+    void: BTreeSet<u64>,
+}
+
+impl Program {
+    fn reader(&self) -> CmReader {
+        CmReader { channel: self.token, read: if self.lies { u64::MAX } else { self.read } }
+    }
 }
 
 struct Bench {
     server: ConnectionManager,
     /// Two cards, whose datagrams a hostile peer has in its hands.
     cable: Wire,
-    poller: Poller,
+    poller: Arc<Poller>,
     programs: Vec<Program>,
     /// Numbers that were given out.
     ids: BTreeSet<u32>,
@@ -67,7 +78,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     for card in 0..2 {
         server.set_port(card, &cable.port(card).expect("a card"));
     }
-    let poller = Poller::new().expect("an epoll set");
+    let poller = Arc::new(Poller::new().expect("an epoll set"));
     let (ids, joins) = Default::default();
     let mut bench = Bench { server, cable, poller, programs: Vec::new(), ids, joins };
     // What an input began when it came to its end is undone, too.
@@ -76,7 +87,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         bench.cable.under_way.drain(..forgotten);
     }
     for client in 0..3 {
-        bench.server.end_client(&bench.poller, ClientId(client));
+        bench.server.end_client(ClientId(client));
     }
     bench.end();
     let left = bench.server.census();
@@ -102,11 +113,12 @@ impl Bench {
                 let asker = Asker { client, uid: 1000 };
                 let (token, socket) =
                     self.server.open(&self.poller, asker).expect("a channel of so few");
-                self.programs.push(Program { asker, token, socket, bytes: 0 });
+                let (read, lies, void) = (0, u.ratio(1, 4)?, BTreeSet::new());
+                self.programs.push(Program { asker, token, socket, read, lies, void });
             }
             1 if u.ratio(1, 8)? => {
                 let client = ClientId(u.int_in_range(0..=2)?);
-                self.server.end_client(&self.poller, client);
+                self.server.end_client(client);
                 self.programs.retain(|program| program.asker.client != client);
                 self.end();
             }
@@ -186,7 +198,7 @@ impl Bench {
             }
             _ => {
                 for _ in 0..u.int_in_range(1..=4)? {
-                    self.say(at, &raw(12, 8, &[]), own);
+                    self.read(at);
                 }
                 let ids: Vec<_> = self.ids.iter().rev().copied().take(4).collect();
                 let id = u.choose(&ids)?.to_ne_bytes();
@@ -292,54 +304,36 @@ impl Bench {
         let Self { server, cable, programs, .. } = self;
         let program = &programs[at];
         let number = bytes.first().copied().unwrap_or(u8::MAX);
-        let get = number == 12;
-        let outcome = server.command(cable, program.asker, &program.token, bytes, Some(&from));
-        self.hear_sockets();
+        let left = programs.iter().position(|it| it.token == from).expect("it is there");
+        let from = programs[left].reader();
+        let outcome = server.command(cable, program.asker, program.reader(), bytes, Some(from));
         let whole = bytes.len() >= abi::HEADER;
         let out = if whole { u16::from_ne_bytes([bytes[6], bytes[7]]) } else { 0 };
-        match outcome {
-            Ok(Said { output, drained, .. }) => {
-                assert!(output.len() <= usize::from(out));
-                let first = output.first_chunk().map(|it| u32::from_ne_bytes(*it));
-                match number {
-                    0 => self.ids.extend(first),
-                    16 | 22 => self.joins.extend(first),
-                    // A request brings an identifier.
-                    12 => self.ids.extend(
-                        output
-                            .get(8..)
-                            .unwrap_or_default()
-                            .first_chunk()
-                            .map(|it| u32::from_ne_bytes(*it)),
-                    ),
-                    _ => {}
-                }
-                if drained {
-                    let is_left = |it: &&mut Program| it.token == from && number == 18;
-                    let left = self.programs.iter_mut().find(is_left).map(|it| it.token);
-                    let token = left.unwrap_or(self.programs[at].token);
-                    let of = self.programs.iter_mut().find(|it| it.token == token);
-                    let of = of.expect("it is there");
-                    of.bytes = of.bytes.checked_sub(1).expect("a byte to take");
-                }
-            }
-            Err(error) if get && error.errno() == Errno::EAGAIN => {
-                assert_eq!(self.programs[at].bytes, 0, "a byte without an event");
-            }
-            Err(_) => {}
+        let Ok(Said { output, void }) = outcome else { return };
+        assert!(output.len() <= usize::from(out));
+        let first = output.first_chunk().map(|it| u32::from_ne_bytes(*it));
+        match number {
+            0 => self.ids.extend(first),
+            16 | 22 => self.joins.extend(first),
+            _ => {}
         }
-        for program in &self.programs {
-            assert!(program.bytes <= 1, "more than one byte for a channel");
-        }
+        let of = &mut self.programs[if number == 18 { left } else { at }];
+        assert!(of.lies || void.iter().all(|number| *number > of.read), "it was read");
+        of.void.extend(void);
     }
 
-    /// Takes note of the bytes that have come.
-    fn hear_sockets(&mut self) {
-        for program in &mut self.programs {
-            while let Ok(received) = receive(program.socket.as_fd(), &mut [0; 2], Wait::Never) {
-                assert_eq!(received.bytes, 1, "it is one byte, and not the end");
-                program.bytes += 1;
-            }
+    /// Reads an event, if there is one.
+    fn read(&mut self, at: usize) {
+        let program = &mut self.programs[at];
+        let mut room = [0; shim_abi::CM_EVENT_BYTES];
+        let Ok(received) = receive(program.socket.as_fd(), &mut room, Wait::Never) else { return };
+        let event: CmEvent = shim_abi::decode(&room[..received.bytes]).expect("an event");
+        assert!(event.number > program.read, "events come in their order");
+        program.read = event.number;
+        if !program.void.remove(&event.number) {
+            // A request brings an identifier.
+            let about = event.output.get(8..).and_then(|it| it.first_chunk());
+            self.ids.extend(about.map(|it| u32::from_ne_bytes(*it)));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use cm::wire::{IpHeader, Message, Req, TransportService};
 use cm::{PortSpace, ServiceId};
-use shim_abi::{CmToken, Request, Response};
+use shim_abi::{CmReader, CmToken, Request, Response};
 
 use super::{GID, Place};
 use crate::attack::requests::{CONNECTED, FLOODED_PORT, SEED};
@@ -216,7 +216,9 @@ impl Asker {
         for (at, field) in fields {
             command[8 + at..8 + at + field.len()].copy_from_slice(field);
         }
-        let request = Request::CmCommand { channel: self.channel, command, from: None };
+        // It reads no events.
+        let channel = CmReader { channel: self.channel, read: 0 };
+        let request = Request::CmCommand { channel, command, from: None };
         match self.client.ask(&request)?.0 {
             Response::CmAnswer { output, .. } => Ok(output),
             other => bail!("{other:?}"),

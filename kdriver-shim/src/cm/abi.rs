@@ -313,6 +313,12 @@ pub enum Command<'a> {
 }
 
 impl Command<'_> {
+    /// Whether events that were not read end with what it ends, or move.
+    #[must_use]
+    pub fn ends_events(&self) -> bool {
+        matches!(self, Self::DestroyId { .. } | Self::Leave { .. } | Self::MigrateId { .. })
+    }
+
     /// The identifier that it may change, where it does more than ask.
     #[must_use]
     pub fn changes(&self) -> Option<u32> {

@@ -11,8 +11,9 @@ use hostmem::SharedMapping;
 use shim_abi::{CmAhead, CmQuestion};
 
 use super::abi::{event, length};
+use super::identifier::State;
 use super::network::Network;
-use super::{Asker, ConnectionManager, calls};
+use super::{ConnectionManager, calls};
 use crate::process::ClientId;
 
 /// Until when a client's answers hold.
@@ -44,11 +45,11 @@ impl ConnectionManager {
         }
     }
 
-    /// What is asked next by who has read an event of that number about an identifier.
+    /// What is asked next by who reads an event of that number about an identifier, at that place of a channel's.
     pub(super) fn ahead(
         &mut self,
         network: &dyn Network,
-        (asker, key): (Asker, u64),
+        (key, place): (u64, u64),
         (id, number): (u32, u32),
     ) -> Option<CmAhead> {
         let states: &[QpState] = match number {
@@ -59,30 +60,33 @@ impl ConnectionManager {
             }
             _ => return None,
         };
-        let client = self.clients.get(&asker.client)?;
+        let reader = self.channels.get(&key)?.client;
+        let client = self.clients.get(&reader)?;
         client.era.memory.as_ref()?;
         let era = client.era.number;
-        let it = self.check(key, id).ok()?;
+        let it = self.ids.get(&id).filter(|it| it.state != State::Removed)?;
         // Of datagrams only the first change is asked for.
         let states =
             if it.kind == QpType::Ud { states.get(..1).unwrap_or_default() } else { states };
         let route = it.facts(calls::guid(network, it)).route(length::QUERY_ROUTE);
         let mut answers = vec![(CmQuestion::Route, route)];
         for state in states.iter().map(|state| u32::from(state.0)) {
-            let answer = self.init_qp_attr(network, key, id, state).ok();
+            let answer = self.qp_change(network, id, state).ok();
             answers.extend(answer.map(|answer| (CmQuestion::QpAttributes(state), answer)));
         }
-        // Another process that has the channel, too, may have been told before.
-        self.outdate(id, Some(asker.client));
-        self.ids.get_mut(&id)?.told_ahead = Some(asker.client);
+        self.ids.get_mut(&id)?.told_ahead = Some((reader, place));
         Some(CmAhead { id, era, answers })
     }
 
     /// What somebody was told ahead of an identifier may not be true any more; `by` whose own command it is, who sees
-    /// that himself.
+    /// that himself, if he has read what he was told.
     pub(super) fn outdate(&mut self, id: u32, by: Option<ClientId>) {
-        let told = self.ids.get_mut(&id).and_then(|it| it.told_ahead.take());
-        self.end_era(told.filter(|told| by != Some(*told)));
+        let Some(it) = self.ids.get_mut(&id) else { return };
+        let (told, channel) = (it.told_ahead.take(), self.channels.get(&it.channel));
+        let sees = |(client, place): &(ClientId, u64)| {
+            by == Some(*client) && !channel.is_some_and(|channel| channel.has(*place))
+        };
+        self.end_era(told.filter(|told| !sees(told)).map(|(client, _)| client));
     }
 
     /// As [`Self::outdate`], of who was told of an identifier.

@@ -102,7 +102,10 @@ impl ConnectionManager {
             }
             Command::Disconnect { id } => self.disconnect(key, id).map(done),
             Command::InitQpAttr { id, state } => self.init_qp_attr(network, key, id, state),
-            Command::GetEvent => self.get_event(key, out),
+            Command::GetEvent => {
+                let why = "events come by the channel's socket, and are not asked for";
+                Err(refused(Errno::EOPNOTSUPP, why))
+            }
             Command::SetOption { id, level, name, value } => {
                 self.set_option(key, id, level, name, value).map(done)
             }
@@ -118,8 +121,7 @@ impl ConnectionManager {
 
     /// An identifier of a channel's, whatever has become of it. One of a request that was not read is not there yet.
     fn find(&mut self, key: u64, id: u32) -> Result<&mut Identifier, Error> {
-        let none = || refused(Errno::ENOENT, "no such identifier");
-        let it = self.ids.get_mut(&id).filter(|it| it.is_known).ok_or_else(none)?;
+        let it = self.ids.get_mut(&id).filter(|it| it.is_known).ok_or_else(no_identifier)?;
         if it.channel != key {
             return Err(refused(Errno::EINVAL, "the identifier is another channel's"));
         }
@@ -186,7 +188,7 @@ impl ConnectionManager {
         let mut reported = None;
         while let Some(id) = left.pop() {
             let Some(mut it) = self.ids.remove(&id) else { continue };
-            self.end_era(it.told_ahead);
+            self.end_era(it.told_ahead.map(|(client, _)| client));
             self.let_go(id, &mut it);
             for place in std::mem::take(&mut it.unread) {
                 // A request that nobody took up goes with its listener.
@@ -214,7 +216,7 @@ impl ConnectionManager {
     }
 
     /// An event is not waiting any more: it does not count.
-    fn settle(&mut self, key: u64, event: &Event) {
+    pub(super) fn settle(&mut self, key: u64, event: &Event) {
         if is_own_doing(event.number) {
             self.give(key, Resource::CmEvents);
         }
@@ -534,7 +536,18 @@ impl ConnectionManager {
         id: u32,
         state: u32,
     ) -> Result<Vec<u8>, Error> {
-        let it = self.check(key, id)?;
+        self.check(key, id)?;
+        self.qp_change(network, id, state)
+    }
+
+    /// What a queue pair is to be changed to, whether its program knows of the identifier already or not.
+    pub(super) fn qp_change(
+        &self,
+        network: &dyn Network,
+        id: u32,
+        state: u32,
+    ) -> Result<Vec<u8>, Error> {
+        let it = self.ids.get(&id).ok_or_else(no_identifier)?;
         let (Some(device), kind, connection) = (it.device, it.kind, it.connection) else {
             return Err(refused(Errno::EINVAL, "the identifier has no card"));
         };
@@ -560,30 +573,6 @@ impl ConnectionManager {
         let gone = || refused(Errno::EINVAL, "the card has the connection's address no more");
         let index = network.index(device.card, device.address).ok_or_else(gone)?;
         Ok(change.connected(&attributes, index).encode())
-    }
-
-    fn get_event(&mut self, key: u64, out: usize) -> Result<Vec<u8>, Error> {
-        let channel = self.channels.get_mut(&key).ok_or(Error::NoEvent)?;
-        let event = channel.pop().ok_or(Error::NoEvent)?;
-        self.settle(key, &event);
-        if let Some(it) = self.ids.get_mut(&event.of) {
-            it.reported = it.reported.wrapping_add(1);
-            it.unread.pop_front();
-        }
-        if let Some(join) = event.join.and_then(|join| self.joins.get_mut(&join)) {
-            join.reported = join.reported.wrapping_add(1);
-            join.unread = None;
-        }
-        if event.number == event::CONNECT_REQUEST {
-            let connection = self.ids.get_mut(&event.about).and_then(|it| {
-                it.is_known = true;
-                it.connection
-            });
-            if let Some(connection) = connection {
-                self.manager.take_up(connection);
-            }
-        }
-        Ok(event.encode(out))
     }
 
     fn set_option(
@@ -794,6 +783,7 @@ impl ConnectionManager {
             }
             places.push_back(place);
         }
+        self.unsent.insert(key);
         self.find(key, id)?.unread = places;
         Ok(reported)
     }
@@ -833,6 +823,10 @@ fn is_own_doing(number: u32) -> bool {
             | event::USER
             | event::INTERNAL
     )
+}
+
+fn no_identifier() -> Error {
+    refused(Errno::ENOENT, "no such identifier")
 }
 
 fn no_channel() -> Error {

@@ -1,11 +1,15 @@
 //! Event channels: what programs have in the place of the kernel's open file.
+//!
+//! Events go to the program by the channel's socket, whole and in their order. One is kept here, too, until a command says
+//! how far the program has read: until then it may be another channel's, or nobody's, by what its identifier does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use hostmem::fdpass::{self, Wait};
 use nix::sys::epoll::EpollFlags;
-use nix::sys::socket::{Shutdown, shutdown};
+use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
 use shim_abi::CmToken;
 
 use super::abi::{Output, length};
@@ -13,6 +17,9 @@ use super::answers::AddressHandle;
 use crate::error::Error;
 use crate::poller::{Poller, Token, Watch};
 use crate::process::ClientId;
+
+/// Bytes of events, as a socket counts them, that wait in it for the program, at most; the kernel doubles it.
+const SOCKET_BYTES: usize = 128 << 10;
 
 /// What the peer of a connection says of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,7 +90,7 @@ pub struct Event {
 impl Event {
     /// The bytes that the kernel would answer GET_EVENT with.
     #[must_use]
-    pub fn encode(&self, out: usize) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut answer = Output::new(length::EVENT);
         answer.put(0, &self.uid.to_ne_bytes());
         answer.put(8, &self.about.to_ne_bytes());
@@ -116,14 +123,8 @@ impl Event {
                 answer.put(316, &[u8::try_from(private_data.len()).unwrap_or(0)]);
             }
         }
-        answer.cut(out)
+        answer.cut(length::EVENT)
     }
-}
-
-/// What an event is about, and what happened, as its bytes tell.
-pub fn told(bytes: &[u8]) -> Option<(u32, u32)> {
-    let word = |at| bytes.get(at..)?.first_chunk().map(|it| u32::from_ne_bytes(*it));
-    Some((word(8)?, word(12)?))
 }
 
 /// An event channel.
@@ -138,11 +139,19 @@ pub struct Channel {
     /// Its identifiers.
     pub ids: BTreeSet<u32>,
     socket: OwnedFd,
+    poller: Arc<Poller>,
     watch: Option<Watch>,
+    // By their places, which ascend: those that were not read, as far as it is known.
     events: BTreeMap<u64, Event>,
     last: u64,
-    // The byte of the events that are here is in the socket; who takes the last of them takes it, too.
-    told: bool,
+    // The place of the last event that is in the socket, or was.
+    sent: u64,
+    // How many of `events` are in the socket, or were.
+    on_the_way: usize,
+    // The socket has no room: the poller tells when it has.
+    is_full: bool,
+    // Events that were taken out while they were on their way.
+    void: Vec<u64>,
 }
 
 impl Channel {
@@ -151,7 +160,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Memory`] or [`Error::Os`] when descriptors run out.
     pub fn new(
-        poller: &Poller,
+        poller: &Arc<Poller>,
         key: u64,
         client: ClientId,
         uid: u32,
@@ -160,48 +169,113 @@ impl Channel {
         let (socket, theirs) = fdpass::pair()?;
         // The program has nothing to say here.
         shutdown(socket.as_raw_fd(), Shutdown::Read).map_err(Error::os("shutdown of a channel"))?;
+        setsockopt(&socket, sockopt::SndBuf, &SOCKET_BYTES)
+            .map_err(Error::os("setsockopt of a channel"))?;
         let watch = poller.watch(&socket, Token::CmChannel(key), EpollFlags::empty())?;
-        let (ids, events) = Default::default();
-        let watch = Some(watch);
-        Ok((Self { client, uid, token, ids, socket, watch, events, last: 0, told: false }, theirs))
+        let channel = Self {
+            client,
+            uid,
+            token,
+            ids: BTreeSet::new(),
+            socket,
+            poller: Arc::clone(poller),
+            watch: Some(watch),
+            events: BTreeMap::new(),
+            last: 0,
+            sent: 0,
+            on_the_way: 0,
+            is_full: false,
+            void: Vec::new(),
+        };
+        Ok((channel, theirs))
     }
 
-    /// Adds an event, and answers its place.
+    /// Adds an event, which is to be sent, and answers its place.
     pub fn push(&mut self, event: Event) -> u64 {
         self.last = self.last.wrapping_add(1);
         self.events.insert(self.last, event);
-        if !self.told {
-            // It has room but for who never takes a byte: it is readable then, too.
-            self.told = fdpass::send(self.socket.as_fd(), &[1], &[], Wait::Never).is_ok();
-        }
         self.last
     }
 
-    /// Takes the oldest event.
-    pub fn pop(&mut self) -> Option<Event> {
-        self.events.pop_first().map(|(_, event)| event)
+    /// The next event to be sent, and its place; none while the socket is full.
+    pub fn unsent(&self) -> Option<(u64, &Event)> {
+        let mut unsent = self.events.range(self.sent.saturating_add(1)..);
+        unsent.next().filter(|_| !self.is_full).map(|(place, event)| (*place, event))
+    }
+
+    /// Sends the event of a place, which is the next; where there is no room, the poller tells when there is.
+    pub fn send(&mut self, place: u64, message: &[u8]) {
+        if fdpass::send(self.socket.as_fd(), message, &[], Wait::Never).is_ok() {
+            self.sent = place;
+            self.on_the_way = self.on_the_way.saturating_add(1);
+        } else {
+            // One whose other end is closed is told of by the poller, too.
+            self.heed_room(true);
+        }
+    }
+
+    /// The socket has room again.
+    pub fn has_room(&mut self) {
+        self.heed_room(false);
+    }
+
+    fn heed_room(&mut self, is_full: bool) {
+        if std::mem::replace(&mut self.is_full, is_full) != is_full {
+            let interest = if is_full { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+            if let Some(watch) = &self.watch {
+                self.poller.change(self.socket.as_fd(), watch, interest);
+            }
+        }
+    }
+
+    /// Takes the oldest event that was read, where all were up to a place.
+    pub fn take_read(&mut self, up_to: u64) -> Option<Event> {
+        let oldest = self.events.first_entry()?;
+        if *oldest.key() > up_to.min(self.sent) {
+            return None;
+        }
+        self.on_the_way = self.on_the_way.saturating_sub(1);
+        Some(oldest.remove())
+    }
+
+    /// The place up to which all events were certainly read, whatever the program says; all of them, where none is in
+    /// the socket.
+    pub fn certainly_read(&self) -> u64 {
+        if self.on_the_way == 0 {
+            return 0;
+        }
+        let unread = fdpass::unread(self.socket.as_fd()).unwrap_or(usize::MAX);
+        // Each takes more memory than it has bytes.
+        let unread = unread.div_ceil(length::EVENT);
+        let read = self.on_the_way.saturating_sub(unread);
+        let last = read.checked_sub(1).and_then(|last| self.events.keys().nth(last));
+        last.copied().unwrap_or(0)
+    }
+
+    /// Whether an event was not read, as far as it is known.
+    pub fn has(&self, place: u64) -> bool {
+        self.events.contains_key(&place)
     }
 
     /// Takes an event out by its place.
     pub fn remove(&mut self, place: u64) -> Option<Event> {
-        self.events.remove(&place)
+        let event = self.events.remove(&place)?;
+        if place <= self.sent {
+            self.on_the_way = self.on_the_way.saturating_sub(1);
+            self.void.push(place);
+        }
+        Some(event)
     }
 
-    /// Whether the last event has gone since this was asked last: then the program takes its byte.
-    pub fn drained(&mut self) -> bool {
-        self.events.is_empty() && std::mem::replace(&mut self.told, false)
-    }
-
-    /// Whether there is a byte in the socket and no event, where nobody is about to take it.
-    pub fn has_stale_byte(&self) -> bool {
-        let is_read = || fdpass::is_read(self.socket.as_fd()).unwrap_or(true);
-        self.events.is_empty() && !self.told && !is_read()
+    /// Places of events that were taken out while they were on their way, since this was asked last.
+    pub fn take_void(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.void)
     }
 
     /// Is heard no more.
-    pub fn unwatch(&mut self, poller: &Poller) {
+    pub fn unwatch(&mut self) {
         if let Some(watch) = self.watch.take() {
-            poller.unwatch(&self.socket, watch);
+            self.poller.unwatch(&self.socket, watch);
         }
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
     }

@@ -90,8 +90,8 @@ pub struct Identifier {
     pub unread: VecDeque<u64>,
     /// The program has asked to end it, and was told that there are some.
     pub is_ending: bool,
-    /// The client that was told ahead what it would ask, which still holds.
-    pub told_ahead: Option<ClientId>,
+    /// The client that is told ahead what it would ask, which still holds, and the place of the event that tells it.
+    pub told_ahead: Option<(ClientId, u64)>,
     /// Its joins.
     pub joins: BTreeSet<u32>,
     /// Type of service.

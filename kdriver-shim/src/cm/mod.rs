@@ -10,13 +10,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use card_driver::engine::EngineLimits;
 use card_driver::gsi::{GsiAddress, GsiArrival, Party};
 use cm::{BindingId, Counters, Id, Instant, Manager, Owner, PortAttributes, Route, Transmit};
 use nix::errno::Errno;
-use shim_abi::{CmAhead, CmToken};
+use shim_abi::{CmEvent, CmReader, CmToken};
 
 use crate::error::Error;
 use crate::numbers::Numbers;
@@ -72,16 +73,14 @@ pub struct Asker {
     pub uid: u32,
 }
 
-/// The answer to a command; to GET_EVENT it is empty where there is none, and a byte to be taken nevertheless.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// The bytes.
     pub output: Vec<u8>,
-    /// The program is to take a byte off the channel's socket; with MIGRATE_ID, off that of the channel which
-    /// the identifier leaves.
-    pub drained: bool,
-    /// With an event, what is asked next.
-    pub ahead: Option<CmAhead>,
+    /// Numbers of events on their way that nobody is to be given any more, on the channel; with MIGRATE_ID, on that
+    /// which the identifier leaves.
+    pub void: Vec<u64>,
 }
 
 /// A group that an identifier has joined.
@@ -132,8 +131,8 @@ pub struct ConnectionManager {
     join_numbers: Numbers,
     connections: BTreeMap<Id, u32>,
     listeners: BTreeMap<BindingId, u32>,
-    // Who was told to take the byte off a channel's socket, and has not asked for anything since.
-    takers: BTreeMap<ClientId, u64>,
+    // Channels with events that were not sent yet.
+    unsent: BTreeSet<u64>,
     // For each client, its identifiers whose destination is looked for, by when that goes on.
     searches: BTreeMap<ClientId, BTreeSet<(Instant, u32)>>,
     // Whose search was looked at last.
@@ -175,7 +174,7 @@ impl ConnectionManager {
             join_numbers: Numbers::default(),
             connections: BTreeMap::new(),
             listeners: BTreeMap::new(),
-            takers: BTreeMap::new(),
+            unsent: BTreeSet::new(),
             searches: BTreeMap::new(),
             last_looker: ClientId(0),
             ending: VecDeque::new(),
@@ -199,7 +198,11 @@ impl ConnectionManager {
     ///
     /// # Errors
     /// [`Error::Quota`] where the client has too many, or why there is no socket.
-    pub fn open(&mut self, poller: &Poller, asker: Asker) -> Result<(CmToken, OwnedFd), Error> {
+    pub fn open(
+        &mut self,
+        poller: &Arc<Poller>,
+        asker: Asker,
+    ) -> Result<(CmToken, OwnedFd), Error> {
         let mut token: CmToken = self.random.draw();
         while self.tokens.contains_key(&token) {
             token = self.random.draw();
@@ -226,48 +229,68 @@ impl ConnectionManager {
         &mut self,
         network: &mut dyn Network,
         asker: Asker,
-        channel: &CmToken,
+        channel: CmReader,
         bytes: &[u8],
-        from: Option<&CmToken>,
+        from: Option<CmReader>,
     ) -> Result<Said, Error> {
-        let key = self.named(asker, channel)?;
-        self.takers.remove(&asker.client);
+        let key = self.named(asker, &channel.channel)?;
+        self.note_read(key, channel.read);
         let (command, out) = abi::parse(bytes).map_err(|errno| {
             refused(errno, "the command is not one, or has no room for its answer")
         })?;
         let from = from.filter(|_| matches!(command, abi::Command::MigrateId { .. }));
-        let from = from.map(|token| self.named(asker, token)).transpose()?;
-        let caller = calls::Caller { key, uid: asker.uid, from };
+        let left = from.map(|from| self.named(asker, &from.channel)).transpose()?;
+        if let (Some(left), Some(from)) = (left, from) {
+            self.note_read(left, from.read);
+        }
+        let caller = calls::Caller { key, uid: asker.uid, from: left };
+        // Only one of the two can lose events.
+        let lost = left.unwrap_or(key);
+        if command.ends_events() {
+            self.look_what_is_read(lost);
+        }
         if let Some(id) = command.changes() {
             self.outdate(id, Some(asker.client));
         }
         let outcome = self.execute(network, caller, &command, out);
         self.flush(network);
-        // Only one of the two can have lost an event.
-        let lost = from.unwrap_or(key);
-        let said = match outcome {
-            Err(Error::NoEvent) if self.has_stale_byte(key) => {
-                Said { output: Vec::new(), drained: true, ahead: None }
-            }
-            outcome => {
-                let output = outcome?;
-                let drained = self.channels.get_mut(&lost).is_some_and(Channel::drained);
-                let read = (command == abi::Command::GetEvent).then(|| channel::told(&output));
-                let ahead = read.flatten().and_then(|it| self.ahead(network, (asker, key), it));
-                Said { output, drained, ahead }
-            }
-        };
-        if said.drained {
-            self.takers.insert(asker.client, lost);
-        }
-        Ok(said)
+        let void = self.channels.get_mut(&lost).map(Channel::take_void).unwrap_or_default();
+        Ok(Said { output: outcome?, void })
     }
 
-    /// Whether a channel's socket tells of events that are gone, because somebody died who was to take the byte off
-    /// it, or never does: then whoever looks for an event in vain takes it.
-    fn has_stale_byte(&self, key: u64) -> bool {
-        let is_taken = || self.takers.values().any(|taken| *taken == key);
-        self.channels.get(&key).is_some_and(|channel| channel.has_stale_byte() && !is_taken())
+    /// A channel's program has read its events up to one.
+    fn note_read(&mut self, key: u64, up_to: u64) {
+        while let Some(event) = self.channels.get_mut(&key).and_then(|it| it.take_read(up_to)) {
+            self.settle(key, &event);
+            if let Some(it) = self.ids.get_mut(&event.of) {
+                it.reported = it.reported.wrapping_add(1);
+                it.unread.pop_front();
+            }
+            if let Some(join) = event.join.and_then(|join| self.joins.get_mut(&join)) {
+                join.reported = join.reported.wrapping_add(1);
+                join.unread = None;
+            }
+            if event.number == abi::event::CONNECT_REQUEST {
+                self.take_up(event.about);
+            }
+        }
+    }
+
+    /// A program knows of a request.
+    fn take_up(&mut self, id: u32) {
+        let Some(it) = self.ids.get_mut(&id) else { return };
+        it.is_known = true;
+        if let Some(connection) = it.connection {
+            self.manager.take_up(connection);
+        }
+    }
+
+    /// Takes note of what was read of a channel's and no command has said yet, as far as its socket tells; whether it
+    /// was anything.
+    fn look_what_is_read(&mut self, key: u64) -> bool {
+        let read = self.channels.get(&key).map_or(0, Channel::certainly_read);
+        self.note_read(key, read);
+        read > 0
     }
 
     /// The channel of a name that a process may use.
@@ -287,7 +310,16 @@ impl ConnectionManager {
             flow_label: arrival.flow_label,
             ..Route::between(card, local, remote)
         };
-        self.manager.input(self.now(), &from, arrival.source_qpn, &arrival.datagram);
+        let now = self.now();
+        self.manager.input(now, &from, arrival.source_qpn, &arrival.datagram);
+        // Its program may have read requests, and not said so.
+        let full = self.manager.take_full().and_then(|full| self.listeners.get(&full).copied());
+        if let Some(key) = full.and_then(|id| self.ids.get(&id)).map(|it| it.channel) {
+            if self.look_what_is_read(key) {
+                self.manager.input(now, &from, arrival.source_qpn, &arrival.datagram);
+                self.manager.take_full();
+            }
+        }
         self.flush(network);
     }
 
@@ -314,6 +346,7 @@ impl ConnectionManager {
             self.flush(network);
         }
         self.go_on_searching(network, now);
+        self.send_events(network);
     }
 
     /// Sends what is to be sent, and tells what is to be told.
@@ -322,26 +355,50 @@ impl ConnectionManager {
             while let Some(transmit) = self.manager.poll_transmit() {
                 send(network, &transmit);
             }
-            let Some(event) = self.manager.poll_event() else { return };
+            let Some(event) = self.manager.poll_event() else { break };
             self.told(network, event);
+        }
+        self.send_events(network);
+    }
+
+    /// Sends events that are to be sent, as far as there is room for them.
+    fn send_events(&mut self, network: &dyn Network) {
+        while let Some(key) = self.unsent.pop_first() {
+            while let Some((place, event)) = self.channels.get(&key).and_then(Channel::unsent) {
+                let (about, number, output) = (event.about, event.number, event.encode());
+                let ahead = self.ahead(network, (key, place), (about, number));
+                let message = shim_abi::encode(&CmEvent { number: place, output, ahead });
+                debug_assert!(message.len() <= shim_abi::CM_EVENT_BYTES, "so it is read whole");
+                if let Some(channel) = self.channels.get_mut(&key) {
+                    channel.send(place, &message);
+                }
+            }
+        }
+    }
+
+    /// A channel's socket has room again.
+    pub fn go_on_telling(&mut self, network: &dyn Network, key: u64) {
+        if let Some(channel) = self.channels.get_mut(&key) {
+            channel.has_room();
+            self.unsent.insert(key);
+            self.send_events(network);
         }
     }
 
     /// The program has closed all descriptors of a channel.
-    pub fn hang_up(&mut self, poller: &Poller, key: u64) {
+    pub fn hang_up(&mut self, key: u64) {
         let Some(channel) = self.channels.get_mut(&key) else { return };
-        channel.unwatch(poller);
+        channel.unwatch();
         if self.tokens.remove(&channel.token).is_some() {
             self.ending.push_back(key);
         }
     }
 
     /// Ends the channels of a client.
-    pub fn end_client(&mut self, poller: &Poller, client: ClientId) {
-        self.takers.remove(&client);
+    pub fn end_client(&mut self, client: ClientId) {
         let Some(it) = self.clients.get(&client) else { return };
         let channels: Vec<_> = it.channels.iter().copied().collect();
-        channels.into_iter().for_each(|key| self.hang_up(poller, key));
+        channels.into_iter().for_each(|key| self.hang_up(key));
         self.forget(client);
     }
 
@@ -459,6 +516,7 @@ impl ConnectionManager {
         let Some(channel) = self.channels.get_mut(&it.channel) else { return };
         let join = event.join;
         let place = channel.push(event);
+        self.unsent.insert(it.channel);
         it.unread.push_back(place);
         if let Some(join) = join.and_then(|join| self.joins.get_mut(&join)) {
             join.unread = Some(place);

@@ -53,7 +53,7 @@ impl Server {
         };
         log::log!(level, client = client.process.pid; "{} ends: {why}", client.label());
         client.begin_end(&self.poller);
-        self.connections.end_client(&self.poller, id);
+        self.connections.end_client(id);
         self.go_on_ending(id);
     }
 

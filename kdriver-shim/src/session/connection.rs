@@ -1,6 +1,6 @@
 //! Connection management.
 
-use shim_abi::{CmToken, Response};
+use shim_abi::{CmReader, Response};
 
 use super::{Answer, Session};
 use crate::cm::network::Cards;
@@ -24,17 +24,17 @@ impl Session<'_> {
 
     pub(super) fn cm_command(
         &mut self,
-        channel: &CmToken,
+        channel: CmReader,
         command: &[u8],
-        from: Option<&CmToken>,
+        from: Option<CmReader>,
     ) -> Result<Answer, Error> {
         let asker = self.asker();
         if let Some(rings) = &self.client.owned.rings {
             self.connections.tell_ahead(asker.client, rings.mapping());
         }
         let mut network = Cards(self.cards);
-        let Said { output, drained, ahead } =
+        let Said { output, void } =
             self.connections.command(&mut network, asker, channel, command, from)?;
-        Ok(Response::CmAnswer { output, drained, ahead }.into())
+        Ok(Response::CmAnswer { output, void }.into())
     }
 }

@@ -307,8 +307,7 @@ mod tests {
     #[test]
     fn a_command_s_answer_stands_where_the_program_wants_it() {
         let output = vec![9, 0, 0, 0];
-        let (channel, _theirs, _script) =
-            channel(Response::CmAnswer { output, drained: false, ahead: None });
+        let (channel, _theirs, _script) = channel(Response::CmAnswer { output, void: vec![] });
         let mut place = 0u32;
         let address = (&raw mut place).expose_provenance() as u64;
         // DESTROY_ID.
@@ -334,7 +333,7 @@ mod tests {
     }
 
     extern "C-unwind" fn get_event(fd: *mut c_void) -> *mut c_void {
-        const COMMAND: [u8; 16] = [12, 0, 0, 0, 8, 0, 120, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        const COMMAND: [u8; 16] = [12, 0, 0, 0, 8, 0, 120, 1, 8, 0, 0, 0, 0, 0, 0, 0];
         // SAFETY: the command is there; there is no event, so nothing is written for it.
         unsafe { write(fd.addr() as c_int, COMMAND.as_ptr().cast(), COMMAND.len()) };
         null_mut()
@@ -343,7 +342,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_cancelled_while_it_waits_leaves_nothing_taken() {
         let (channel, _theirs, _script) =
-            channel(Response::CmAnswer { output: vec![], drained: false, ahead: None });
+            channel(Response::CmAnswer { output: vec![], void: vec![] });
         let mut thread = 0;
         let fd = channel.as_raw_fd() as usize as *mut c_void;
         let mut result = null_mut();

@@ -28,8 +28,33 @@ fn bench(flags: OFlag, answers: Vec<Answer>) -> Bench {
     Bench { connection, channel, theirs, script }
 }
 
-fn told(output: &[u8], drained: bool) -> Answer {
-    answer(Response::CmAnswer { output: output.to_vec(), drained, ahead: None })
+fn told(output: &[u8]) -> Answer {
+    told_void(output, &[])
+}
+
+/// An answer with which events are void.
+fn told_void(output: &[u8], void: &[u64]) -> Answer {
+    answer(Response::CmAnswer { output: output.to_vec(), void: void.to_vec() })
+}
+
+/// A command as it goes to balboad, when nothing was read.
+fn asked(command: Vec<u8>) -> Request {
+    asked_after(0, command)
+}
+
+/// A command as it goes to balboad, when that event was read.
+fn asked_after(read: u64, command: Vec<u8>) -> Request {
+    Request::CmCommand { channel: CmReader { channel: TOKEN, read }, command, from: None }
+}
+
+/// An event's output.
+fn output(number: u64) -> Vec<u8> {
+    vec![number as u8; 336]
+}
+
+/// What comes of reading one.
+fn event(number: u64) -> Result<Done, i32> {
+    Ok(Done::Answered { address: 0x1234, output: output(number) })
 }
 
 fn refused(errno: i32) -> Answer {
@@ -58,8 +83,14 @@ impl Bench {
         command.perform(self.fd(), &channel, value).map_err(|error| error.errno())
     }
 
-    fn tell(&self) {
-        send(self.theirs.as_fd(), &[1], &[], Wait::AsSocket).unwrap();
+    /// Tells of events.
+    fn tell(&self, numbers: &[u64]) {
+        numbers.iter().for_each(|number| self.tell_with(*number, None));
+    }
+
+    fn tell_with(&self, number: u64, ahead: Option<CmAhead>) {
+        let event = shim_abi::encode(&CmEvent { number, output: output(number), ahead });
+        send(self.theirs.as_fd(), &event, &[], Wait::AsSocket).unwrap();
     }
 
     fn is_readable(&self) -> bool {
@@ -70,8 +101,7 @@ impl Bench {
     fn another_channel(&self, socket: &OwnedFd) -> Known {
         let file = file(socket.as_raw_fd()).unwrap();
         let known = Known { file, token: [8; 16], connection: Arc::clone(&self.connection) };
-        let entry = Channel { known: known.clone(), ids: BTreeMap::new(), ahead: BTreeMap::new() };
-        CHANNELS.with(|all| all.insert(file, entry));
+        CHANNELS.with(|all| all.insert(file, Channel::new(known.clone())));
         known
     }
 
@@ -120,48 +150,102 @@ fn a_command_goes_to_balboad_as_it_is_and_its_answer_to_its_place() {
     let body = [&1u64.to_ne_bytes()[..], &0xabcd_u64.to_ne_bytes(), &[6, 1, 2, 0, 0, 0, 0, 0]];
     let create = written(number::CREATE_ID, &body.concat(), 4);
     let listen = written(7, &[5, 0, 0, 0, 9, 0, 0, 0], 0);
-    let bench = bench(OFlag::empty(), vec![told(&[5, 0, 0, 0], false), told(&[], false)]);
+    let bench = bench(OFlag::empty(), vec![told(&[5, 0, 0, 0]), told(&[])]);
     let output = vec![5, 0, 0, 0];
     // What is written behind the command is none of it.
     let longer = [&create[..], b"more"].concat();
     assert_eq!(bench.perform(&longer, &[]), Ok(Done::Answered { address: 0xabcd, output }));
     assert_eq!(bench.perform(&listen, &[]), Ok(Done::Nothing));
-    let command = |command| Request::CmCommand { channel: TOKEN, command, from: None };
-    assert_eq!(bench.asked(), [command(create), command(listen)]);
+    assert_eq!(bench.asked(), [asked(create), asked(listen)]);
 }
 
 #[test]
-fn the_last_event_takes_the_byte_that_told_of_it() {
-    let event = vec![1; 16];
-    let bench = bench(OFlag::empty(), vec![told(&event, false), told(&event, true)]);
-    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent), "and nobody is asked");
-    bench.tell();
-    let answered = Ok(Done::Answered { address: 0x1234, output: event });
-    assert_eq!(bench.perform(&get_event(), &[]), answered);
+fn events_come_by_the_socket_and_commands_say_which_were_read() {
+    let bench = bench(OFlag::empty(), vec![told(&[])]);
+    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
+    bench.tell(&[3, 4, 9]);
+    assert_eq!(bench.perform(&get_event(), &[]), event(3));
+    assert_eq!(bench.perform(&get_event(), &[]), event(4));
+    let listen = written(7, &[5, 0, 0, 0, 9, 0, 0, 0], 0);
+    assert_eq!(bench.perform(&listen, &[]), Ok(Done::Nothing));
+    // An older librdmacm reads it without its end.
+    let older = written(number::GET_EVENT, &0x1234u64.to_ne_bytes(), 328);
+    let cut = Done::Answered { address: 0x1234, output: vec![9; 328] };
+    assert_eq!(bench.perform(&older, &[]), Ok(cut));
+    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
+    assert_eq!(bench.asked(), [asked_after(4, listen)], "events are not asked for");
+}
+
+#[test]
+fn an_event_that_cannot_be_told_stays_where_it_is() {
+    let bench = bench(OFlag::empty(), vec![]);
+    bench.tell(&[1]);
+    let nowhere = written(number::GET_EVENT, &[0; 8], 336);
+    assert_eq!(bench.perform(&nowhere, &[]), Err(libc::EFAULT));
+    let short = written(number::GET_EVENT, &0x1234u64.to_ne_bytes(), 323);
+    assert_eq!(bench.perform(&short, &[]), Err(libc::ENOSPC));
+    assert_eq!(bench.perform(&get_event(), &[]), event(1));
+    send(bench.theirs.as_fd(), &[0xff; 40], &[], Wait::AsSocket).unwrap();
+    assert_eq!(bench.perform(&get_event(), &[]), Err(libc::EPROTO), "what is no event");
+}
+
+#[test]
+fn void_events_are_given_to_nobody_and_leave_the_socket_readable_for_others_only() {
+    let answers = vec![told_void(&[0; 4], &[1, 2, 4, 5, 9]), told_void(&[0; 4], &[10])];
+    let bench = bench(OFlag::empty(), answers);
+    bench.tell(&[1, 2, 3, 4, 5]);
+    bench.perform(&destroy(1), &[]).unwrap();
     assert!(bench.is_readable());
-    assert_eq!(bench.perform(&get_event(), &[]), answered);
+    assert_eq!(bench.perform(&get_event(), &[]), event(3));
+    assert!(!bench.is_readable());
+    // One that comes later, and one of those with which it ends.
+    bench.tell(&[9, 10]);
+    assert!(bench.is_readable());
+    bench.perform(&destroy(2), &[]).unwrap();
     assert!(!bench.is_readable());
     assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
-    assert_eq!(bench.asked().len(), 2);
+    assert_eq!(bench.asked(), [asked(destroy(1)), asked_after(5, destroy(2))]);
 }
 
 #[test]
-fn an_event_that_somebody_else_has_got_is_none() {
-    let bench = bench(OFlag::empty(), vec![refused(libc::EAGAIN), told(&[], true)]);
-    bench.tell();
-    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
-    assert!(bench.is_readable(), "the byte is for who has got the event");
-    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
-    assert!(!bench.is_readable(), "balboad says that nobody else takes it");
+fn what_another_process_reads_is_not_waited_for() {
+    let bench = bench(OFlag::empty(), vec![told_void(&[0; 4], &[2, 3])]);
+    bench.tell(&[1, 2, 3, 4]);
+    bench.perform(&destroy(1), &[]).unwrap();
+    for number in [1, 2, 3] {
+        let Ok(Found::Event(read)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
+        assert_eq!(read.number, number);
+    }
+    assert_eq!(bench.perform(&get_event(), &[]), event(4));
+    let void = with_channel(file(bench.fd()).unwrap(), |channel| Some(channel.void.len()));
+    assert_eq!(void, Some(0));
 }
 
 #[test]
-fn an_id_that_takes_the_last_events_along_takes_the_byte_of_the_channel_it_leaves() {
-    let bench = bench(OFlag::empty(), vec![told(&[0; 4], true)]);
-    bench.tell();
+fn events_that_were_not_read_are_left_to_readers_once() {
+    let answers = vec![refused(libc::EAGAIN), told_void(&[0; 4], &[8])];
+    let bench = bench(OFlag::empty(), answers);
+    bench.tell(&[7, 8]);
+    let fd = bench.fd();
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| bench.perform(&get_event(), &[]));
+        bench.perform(&destroy(1), &[]).unwrap();
+        assert_eq!(reads.join().unwrap(), event(7));
+    });
+    assert_eq!(peek(fd, libc::MSG_DONTWAIT), Err(Errno::EAGAIN));
+    let asked = bench.asked();
+    assert_eq!(asked.len(), 2);
+}
+
+#[test]
+fn an_id_that_moves_leaves_void_events_on_the_channel_that_it_leaves() {
+    let bench = bench(OFlag::empty(), vec![told_void(&[0; 4], &[2])]);
+    bench.tell(&[1, 2]);
+    assert_eq!(bench.perform(&get_event(), &[]), event(1));
     // Another channel, to which it goes.
     let (ours, theirs) = pair().unwrap();
-    send(theirs.as_fd(), &[1], &[], Wait::AsSocket).unwrap();
+    let there = CmEvent { number: 2, output: output(2), ahead: None };
+    send(theirs.as_fd(), &shim_abi::encode(&there), &[], Wait::AsSocket).unwrap();
     let other = bench.another_channel(&ours);
     let migrate = |from: RawFd| {
         let body = [&0x99u64.to_ne_bytes()[..], &3u32.to_ne_bytes(), &from.to_ne_bytes()];
@@ -179,10 +263,9 @@ fn an_id_that_takes_the_last_events_along_takes_the_byte_of_the_channel_it_leave
         assert_eq!(refused.map_err(|error| error.errno()), Err(libc::EINVAL), "{none}");
     }
     forget(ours.as_raw_fd());
-    assert_eq!(
-        bench.asked(),
-        [Request::CmCommand { channel: [8; 16], command, from: Some(TOKEN) }]
-    );
+    let (channel, left) =
+        (CmReader { channel: [8; 16], read: 0 }, CmReader { channel: TOKEN, read: 1 });
+    assert_eq!(bench.asked(), [Request::CmCommand { channel, command, from: Some(left) }]);
 }
 
 #[test]
@@ -200,10 +283,9 @@ fn an_option_s_value_goes_behind_its_command() {
     assert_eq!(value(&get_event()).unwrap(), None);
     assert_eq!(value(&written(number::SET_OPTION, &[0; 20], 0)).unwrap(), None, "too short a body");
 
-    let bench = bench(OFlag::empty(), vec![told(&[], false)]);
+    let bench = bench(OFlag::empty(), vec![told(&[])]);
     assert_eq!(bench.perform(&option(2), &[4, 0]), Ok(Done::Nothing));
-    let command = [&option(2)[..], &[4, 0]].concat();
-    assert_eq!(bench.asked(), [Request::CmCommand { channel: TOKEN, command, from: None }]);
+    assert_eq!(bench.asked(), [asked([&option(2)[..], &[4, 0]].concat())]);
 }
 
 #[test]
@@ -215,8 +297,8 @@ fn what_is_no_command_is_refused_here() {
 
 #[test]
 fn an_answer_that_has_no_place_is_not_taken() {
-    let four = || told(&[0; 4], false);
-    let answers = vec![told(&[0; 5], false), four(), four(), answer(Response::Done)];
+    let four = || told(&[0; 4]);
+    let answers = vec![told(&[0; 5]), four(), four(), answer(Response::Done)];
     let bench = bench(OFlag::empty(), answers);
     let destroy = |place: u64| written(number::DESTROY_ID, &place.to_ne_bytes(), 4);
     assert_eq!(bench.perform(&destroy(1), &[]), Err(libc::EPROTO), "longer than the room");
@@ -256,8 +338,8 @@ fn the_end_of_balboad_ends_waits_and_is_an_event_of_each_identifier() {
     let accept = written(number::ACCEPT, &accept, 0);
     // The side that connects accepts, too, when it is answered.
     let confirm = written(number::ACCEPT, &[0; ACCEPTED + 16], 0);
-    let ids = [1u32, 2].map(|id| told(&id.to_ne_bytes(), false));
-    let others = [told(&[], false), told(&[], false), told(&[0; 4], false)];
+    let ids = [1u32, 2].map(|id| told(&id.to_ne_bytes()));
+    let others = [told(&[]), told(&[]), told(&[0; 4])];
     let bench = bench(OFlag::empty(), ids.into_iter().chain(others).collect());
     for command in [create(0x10), create(0x20), accept, confirm, destroy(1)] {
         assert!(bench.perform(&command, &[]).is_ok());
@@ -289,7 +371,7 @@ fn the_end_of_balboad_ends_waits_and_is_an_event_of_each_identifier() {
 
 #[test]
 fn an_identifier_is_told_of_the_end_on_the_channel_it_has_gone_to() {
-    let answers = vec![told(&[5, 0, 0, 0], false), told(&[0; 4], false)];
+    let answers = vec![told(&[5, 0, 0, 0]), told(&[0; 4])];
     let bench = bench(OFlag::empty(), answers);
     assert!(bench.perform(&create(0x50), &[]).is_ok());
     let (ours, _theirs) = pair().unwrap();
@@ -315,7 +397,7 @@ fn who_does_not_wait_is_told_so_and_who_does_is_woken() {
     fcntl(&bench.channel, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| wait(bench.fd()));
-        bench.tell();
+        bench.tell(&[1]);
         assert_eq!(waits.join().unwrap(), Ok(()));
     });
     assert!(bench.is_readable(), "it is for the command to take it");
@@ -327,12 +409,11 @@ fn about(number: u32, id: u32, state: u32, room: u16) -> Vec<u8> {
     written(number, &[&0x5678u64.to_ne_bytes()[..], &words].concat(), room)
 }
 
-/// An event with which the answers about an identifier come.
-fn told_with(id: u32, era: u32) -> Answer {
+/// The answers about an identifier that come with an event.
+fn ahead(id: u32) -> Option<CmAhead> {
     let answers =
         vec![(CmQuestion::Route, vec![1; 208]), (CmQuestion::QpAttributes(1), vec![2; 144])];
-    let ahead = Some(CmAhead { id, era, answers });
-    answer(Response::CmAnswer { output: vec![9; 16], drained: false, ahead })
+    Some(CmAhead { id, era: 0, answers })
 }
 
 /// A bench whose process shares memory with balboad.
@@ -350,10 +431,10 @@ fn answered(output: Vec<u8>) -> Result<Done, i32> {
 
 #[test]
 fn what_came_with_an_event_is_not_asked_for() {
-    let other = || told(&[3; 144], false);
-    let (bench, _rings) = bench_with_rings(vec![told_with(5, 0), other(), other()]);
-    bench.tell();
-    bench.perform(&get_event(), &[]).unwrap();
+    let other = || told(&[3; 144]);
+    let (bench, _rings) = bench_with_rings(vec![other(), other()]);
+    bench.tell_with(1, ahead(5));
+    assert_eq!(bench.perform(&get_event(), &[]), event(1));
     for _ in 0..2 {
         let route = bench.perform(&about(number::QUERY_ROUTE, 5, 0, 208), &[]);
         assert_eq!(route, answered(vec![1; 208]));
@@ -365,20 +446,18 @@ fn what_came_with_an_event_is_not_asked_for() {
         let other = bench.perform(&about(number::INIT_QP_ATTR, id, state, 144), &[]);
         assert_eq!(other, answered(vec![3; 144]));
     }
-    assert_eq!(bench.asked().len(), 3);
+    assert_eq!(bench.asked().len(), 2);
 }
 
 #[test]
 fn what_came_with_an_event_ends_with_the_era_or_a_command_that_changes_it() {
-    let events = [told_with(5, 0), told_with(6, 0), told_with(7, 0)];
-    let other = || told(&[3; 144], false);
-    let commands = [told(&[], false), refused(libc::EINVAL), told(&[], false)];
+    let other = || told(&[3; 144]);
+    let commands = [told(&[]), refused(libc::EINVAL), told(&[])];
     let answers = [other(), other(), other(), other()];
-    let (bench, rings) =
-        bench_with_rings(events.into_iter().chain(commands).chain(answers).collect());
-    bench.tell();
-    for _ in 0..3 {
-        bench.perform(&get_event(), &[]).unwrap();
+    let (bench, rings) = bench_with_rings(commands.into_iter().chain(answers).collect());
+    for (number, id) in [(1, 5), (2, 6), (3, 7)] {
+        bench.tell_with(number, ahead(id));
+        assert_eq!(bench.perform(&get_event(), &[]), event(number));
     }
     let init = |id| bench.perform(&about(number::INIT_QP_ATTR, id, 1, 144), &[]);
     // An ACCEPT of one, a DISCONNECT of another that is refused, and a question, which changes nothing.
@@ -395,5 +474,5 @@ fn what_came_with_an_event_ends_with_the_era_or_a_command_that_changes_it() {
     assert_eq!(cut, Err(libc::EPROTO));
     rings.store_release_u32(shim_abi::CM_ERA as usize, 1).unwrap();
     assert_eq!(init(7), answered(vec![3; 144]));
-    assert_eq!(bench.asked().len(), 10);
+    assert_eq!(bench.asked().len(), 7);
 }

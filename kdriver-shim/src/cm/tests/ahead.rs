@@ -147,7 +147,7 @@ fn addresses_and_cards_that_go_end_all_eras() {
 fn a_channel_that_ends_ends_the_era_of_who_was_told() {
     let mut it = asked();
     let key = it.bench.server.tokens[&it.bob.token];
-    it.bench.server.hang_up(&it.bench.poller, key);
+    it.bench.server.hang_up(key);
     while it.bench.server.is_ending() {
         it.bench.server.go_on_ending(&mut it.bench.wire);
     }

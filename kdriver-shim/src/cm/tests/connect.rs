@@ -1,6 +1,9 @@
 //! Connections from their beginning to their end, between programs on two cards.
 
+use nix::sys::epoll::EpollFlags;
+
 use super::*;
+use crate::poller::Token;
 
 /// The bits of a change: STATE, AV, PATH_MTU, RQ_PSN, MIN_RNR_TIMER, MAX_DEST_RD_ATOMIC, DEST_QPN.
 const TO_RTR: u32 = 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20;
@@ -204,7 +207,7 @@ fn a_client_that_dies_ends_its_connections_and_listeners() {
     assert_eq!(of(ours).number, event::DISCONNECTED);
     assert_eq!((of(other).number, of(other).status), (event::REJECTED, 28));
     // The socket of a forked child says that it is over.
-    assert_eq!(receive(bob.socket.as_fd(), &mut [0; 2], Wait::Never).unwrap().bytes, 1);
+    assert_eq!(bob.look(MsgFlags::empty()).unwrap().ahead, None);
     assert_eq!(receive(bob.socket.as_fd(), &mut [0; 2], Wait::Never).unwrap().bytes, 0);
     let census = bench.server.census();
     assert_eq!((census.channels, census.listeners, census.identifiers), (1, 0, 2));
@@ -217,21 +220,21 @@ fn a_client_that_dies_ends_its_connections_and_listeners() {
 #[test]
 fn a_channel_ends_when_all_its_descriptors_are_closed() {
     let (mut bench, mut alice, bob, _) = Bench::pair();
-    let Program { socket, token, .. } = bob;
-    drop(socket);
+    let reader = bob.reader();
+    drop(bob);
     let gone = bench.poller.wait(Some(0)).unwrap();
     let found = gone.iter().filter_map(|(number, flags)| {
-        assert!(flags.contains(nix::sys::epoll::EpollFlags::EPOLLHUP));
+        assert!(flags.contains(EpollFlags::EPOLLHUP));
         bench.poller.token(*number)
     });
     let found: Vec<_> = found.collect();
-    let [crate::poller::Token::CmChannel(key)] = found[..] else { panic!("{found:?}") };
-    bench.server.hang_up(&bench.poller, key);
+    let [Token::CmChannel(key)] = found[..] else { panic!("{found:?}") };
+    bench.server.hang_up(key);
     bench.go_on_ending();
     bench.carry();
     assert_eq!(bench.event(&mut alice).number, event::DISCONNECTED);
     let Bench { server, wire, .. } = &mut bench;
-    let ended = server.command(wire, BOB, &token, &raw(number::GET_EVENT, &[0; 8], 336), None);
+    let ended = server.command(wire, BOB, reader, &raw(number::GET_EVENT, &[0; 8], 336), None);
     assert_eq!(errno(&ended.unwrap_err()), Errno::EBADF);
 }
 
@@ -294,14 +297,10 @@ fn an_identifier_moves_to_another_channel_with_what_was_not_read() {
     let migrate = raw(number::MIGRATE_ID, &body(16, &[(8, &id.to_ne_bytes())]), 4);
     let nowhere = bench.say(&mut new, &migrate).unwrap_err();
     assert_eq!(errno(&nowhere), Errno::ENOENT);
-    let stranger = bench.say_from(&mut bob, &migrate, Some(&old.token)).unwrap_err();
+    let stranger = bench.say_from(&mut bob, &migrate, &mut old).unwrap_err();
     assert_eq!(errno(&stranger), Errno::EINVAL);
-    // The byte is that of the channel which has lost its last event.
-    let Bench { server, wire, .. } = &mut bench;
-    let from = Some(&old.token);
-    let said = server.command(wire, new.asker, &new.token, &migrate, from).unwrap();
-    assert_eq!((word(&said.output, 0), said.drained), (1, true));
-    old.take_byte();
+    let moved = bench.say_from(&mut new, &migrate, &mut old).unwrap();
+    assert_eq!((word(&moved, 0), old.void.len(), new.void.len()), (1, 1, 0));
     bench.no_event(&mut old);
     let moved = bench.event(&mut new);
     assert_eq!((moved.number, moved.id), (event::ROUTE_RESOLVED, id));
@@ -356,10 +355,18 @@ fn a_card_that_many_had_is_told_of_some_at_a_time() {
     bench.bind(&mut bob, late, "10.77.0.1:0").unwrap();
     bench.bind(&mut bob, other, "10.77.0.2:0").unwrap();
     let told = |bench: &mut Bench, program: &mut Program| {
-        std::iter::from_fn(|| bench.try_event(program).ok()).fold(0, |count, told| {
-            assert_eq!((told.number, told.uid % 2), (event::DEVICE_REMOVAL, 0));
-            count + 1
-        })
+        let mut count = 0;
+        loop {
+            let before = count;
+            for told in std::iter::from_fn(|| bench.try_event(program).ok()) {
+                assert_eq!((told.number, told.uid % 2), (event::DEVICE_REMOVAL, 0));
+                count += 1;
+            }
+            if count == before {
+                return count;
+            }
+            bench.turn();
+        }
     };
     assert_eq!(told(&mut bench, &mut alice), ENDED_PER_TURN);
     assert!(bench.server.is_losing(0));
@@ -423,49 +430,80 @@ fn an_identifier_that_its_program_was_not_told_of_is_not_there() {
     bench.accept(&mut bob, guessed, 0xb0b, 18, &[]).unwrap();
 }
 
+impl Bench {
+    /// Has a program resolve an address of its own card, of which it is told at once.
+    fn tell(&mut self, program: &mut Program) -> u32 {
+        let id = self.id(program, 0xa);
+        self.resolve(program, id, None, "10.77.0.1:0").unwrap();
+        id
+    }
+
+    /// Does what the epoll set says of channels.
+    fn turn(&mut self) {
+        for (number, flags) in self.poller.wait(Some(0)).unwrap() {
+            let Some(Token::CmChannel(key)) = self.poller.token(number) else { continue };
+            assert!(!flags.contains(EpollFlags::EPOLLHUP));
+            self.server.go_on_telling(&self.wire, key);
+        }
+    }
+}
+
 #[test]
-fn a_byte_that_nobody_took_is_taken_by_who_looks_for_an_event_in_vain() {
+fn who_reads_late_has_all_events_in_their_order_and_keeps_nobody() {
     let mut bench = Bench::new();
     let mut alice = bench.program(ALICE);
-    let own = |bench: &mut Bench, alice: &mut Program| {
-        let id = bench.id(alice, 0xa);
-        bench.resolve(alice, id, None, "10.77.0.1:0").unwrap();
-        id
-    };
-    own(&mut bench, &mut alice);
-    // A forked child reads the event, and is told to take the byte.
-    let child = Asker { client: ClientId(9), uid: UID };
-    let get = raw(number::GET_EVENT, &[0; 8], 336);
-    let Bench { server, wire, poller } = &mut bench;
-    assert!(server.command(wire, child, &alice.token, &get, None).unwrap().drained);
-    // It may do so any moment.
-    let none = server.command(wire, ALICE, &alice.token, &get, None).unwrap_err();
-    assert_eq!(errno(&none), Errno::EAGAIN);
-    server.end_client(poller, child.client);
-    let said = server.command(wire, ALICE, &alice.token, &get, None).unwrap();
-    assert_eq!(said, Said { output: Vec::new(), drained: true, ahead: None });
-    alice.take_byte();
-    bench.no_event(&mut alice);
+    let ids: Vec<_> = (0..1000).map(|_| bench.tell(&mut alice)).collect();
+    bench.turn();
+    let mut read = Vec::new();
+    let mut turns = 0;
+    while read.len() < ids.len() {
+        let before = read.len();
+        read.extend(std::iter::from_fn(|| bench.try_event(&mut alice).ok()).map(|it| it.id));
+        assert!(read.len() > before, "{before} were read, and no more come");
+        bench.turn();
+        turns += 1;
+    }
+    assert_eq!(read, ids);
+    // It is not one long queue in the kernel.
+    assert!((3..100).contains(&turns), "{turns} turns");
+    let usage = |bench: &Bench| bench.server.usage(ALICE.client).unwrap().of(Resource::CmEvents);
+    assert_eq!(usage(&bench), 1000, "no command has said what was read");
+    let id = bench.tell(&mut alice);
+    assert_eq!(usage(&bench), 1);
     // And from then on all is as before.
-    own(&mut bench, &mut alice);
-    assert_eq!(bench.event(&mut alice).number, event::ADDR_RESOLVED);
+    assert_eq!(bench.event(&mut alice).id, id);
     bench.no_event(&mut alice);
+    bench.turn();
+}
 
-    // Who never takes a byte has a full socket at last, which is readable; and then takes them one by one.
-    for _ in 0..1000 {
-        own(&mut bench, &mut alice);
-        let Bench { server, wire, .. } = &mut bench;
-        server.command(wire, ALICE, &alice.token, &get, None).unwrap();
+#[test]
+fn what_ends_in_a_full_socket_is_void_and_what_waits_behind_it_never_comes() {
+    let mut bench = Bench::new();
+    let mut alice = bench.program(ALICE);
+    let ids: Vec<_> = (0..300).map(|_| bench.tell(&mut alice)).collect();
+    for id in &ids[1..] {
+        assert_eq!(bench.destroy(&mut alice, *id), 0);
     }
-    let id = own(&mut bench, &mut alice);
-    let event = bench.event(&mut alice);
-    assert_eq!((event.number, event.id), (event::ADDR_RESOLVED, id));
-    let mut left = 0;
-    while bench.say(&mut alice, &get).is_ok_and(|output| output.is_empty()) {
-        left += 1;
-    }
-    assert!((100..1000).contains(&left), "{left} bytes");
+    assert!((10..290).contains(&alice.void.len()), "{} were sent", alice.void.len());
+    assert_eq!(bench.event(&mut alice).id, ids[0]);
     bench.no_event(&mut alice);
+    bench.turn();
+    bench.no_event(&mut alice);
+    assert_eq!(bench.destroy(&mut alice, ids[0]), 1);
+}
+
+#[test]
+fn what_a_forked_child_has_read_is_not_void() {
+    let mut bench = Bench::new();
+    let mut alice = bench.program(ALICE);
+    let ids: Vec<_> = (0..1000).map(|_| bench.tell(&mut alice)).collect();
+    // The child reads, and says nothing to balboad.
+    let parents = alice.read;
+    let count = std::iter::from_fn(|| bench.try_event(&mut alice).ok()).count();
+    alice.read = parents;
+    assert_eq!(bench.destroy(&mut alice, ids[0]), 1);
+    assert_eq!(bench.destroy(&mut alice, ids[count - 1]), 1);
+    assert_eq!(alice.void.len(), 0);
 }
 
 #[test]

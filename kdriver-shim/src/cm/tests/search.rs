@@ -56,6 +56,7 @@ fn an_address_that_nobody_has_is_told_of_when_the_programs_time_has_passed() {
     let error = bench.event(&mut alice);
     let timed_out = (Errno::ETIMEDOUT as i32).wrapping_neg() as u32;
     assert_eq!((error.number, error.id, error.status), (event::ADDR_ERROR, id, timed_out));
+    bench.tell_read(&mut alice);
     assert_eq!((usage(&bench), bench.server.next_search()), (0, None));
     // The peer comes up, and the same identifier finds it.
     bench.wire.silent.clear();
@@ -172,12 +173,13 @@ fn a_card_that_goes_ends_a_search_by_its_address() {
 #[test]
 fn a_search_moves_with_its_identifier() {
     let mut bench = Bench::new();
-    let (alice, id, second) = searching(&mut bench, Some("10.77.0.1:0"));
+    let (mut alice, id, second) = searching(&mut bench, Some("10.77.0.1:0"));
     let mut new = bench.program(ALICE);
     let migrate = raw(number::MIGRATE_ID, &body(16, &[(8, &id.to_ne_bytes())]), 4);
-    bench.say_from(&mut new, &migrate, Some(&alice.token)).unwrap();
+    bench.say_from(&mut new, &migrate, &mut alice).unwrap();
     wait_until(&mut bench, second, 3_600_000);
     assert_eq!(bench.event(&mut new).number, event::ADDR_ERROR);
+    bench.tell_read(&mut new);
     assert_eq!(usage(&bench), 0);
 }
 
@@ -205,6 +207,7 @@ fn who_looks_for_thousands_keeps_nobody_from_being_looked_for() {
     let later = Instant(bench.server.now().0 + 1_000_000_000);
     let Bench { server, wire, .. } = &mut bench;
     server.go_on_searching(wire, later);
+    server.send_events(wire);
     for program in &mut others {
         assert_eq!(bench.event(program).number, event::ADDR_RESOLVED);
     }

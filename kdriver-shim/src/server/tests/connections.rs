@@ -1,7 +1,7 @@
 //! Programs that connect by two software cards, each by raw commands on its control connection.
 
 use fpga_regs::engine::window::Capabilities;
-use shim_abi::CmToken;
+use shim_abi::{CmEvent, CmReader, CmToken};
 
 use super::*;
 use crate::cm::abi::{event, number};
@@ -15,6 +15,8 @@ struct Program {
     peer: bench::Peer,
     channel: CmToken,
     socket: OwnedFd,
+    /// The number of the last event that it has read.
+    read: std::cell::Cell<u64>,
 }
 
 impl Program {
@@ -22,19 +24,14 @@ impl Program {
         let peer = bench.provider();
         let (response, mut fds) = bench.ask(&peer, Request::OpenCmChannel);
         let Response::CmChannel { channel } = response else { panic!("{response:?}") };
-        Self { peer, channel, socket: fds.pop().unwrap() }
+        Self { peer, channel, socket: fds.pop().unwrap(), read: Default::default() }
     }
 
     fn try_say(&self, bench: &mut Bench, command: Vec<u8>) -> Result<Vec<u8>, Refusal> {
-        let request = Request::CmCommand { channel: self.channel, command, from: None };
+        let channel = CmReader { channel: self.channel, read: self.read.get() };
+        let request = Request::CmCommand { channel, command, from: None };
         match bench.try_ask(&self.peer, &request).0? {
-            Response::CmAnswer { output, drained, .. } => {
-                if drained {
-                    let taken = fdpass::receive(self.socket.as_fd(), &mut [0], Wait::Never);
-                    assert_eq!(taken.unwrap().bytes, 1);
-                }
-                Ok(output)
-            }
+            Response::CmAnswer { output, .. } => Ok(output),
             other => panic!("{other:?}"),
         }
     }
@@ -92,8 +89,12 @@ impl Program {
             let mut fds =
                 [nix::poll::PollFd::new(self.socket.as_fd(), nix::poll::PollFlags::POLLIN)];
             if nix::poll::poll(&mut fds, nix::poll::PollTimeout::ZERO).unwrap() == 1 {
-                let bytes = self.say(bench, raw(number::GET_EVENT, &[0; 8], 336));
-                return (word(&bytes, 8), word(&bytes, 12));
+                let mut room = [0; shim_abi::CM_EVENT_BYTES];
+                let received = fdpass::receive(self.socket.as_fd(), &mut room, Wait::Never);
+                let bytes = received.unwrap().bytes;
+                let event: CmEvent = shim_abi::decode(&room[..bytes]).unwrap();
+                self.read.set(event.number);
+                return (word(&event.output, 8), word(&event.output, 12));
             }
             assert!(begun.elapsed() < LIMIT, "no event comes");
             assert!(bench.server.step(Some(Duration::from_millis(1))).unwrap());
