@@ -327,9 +327,9 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         38 => Request::OpenCmChannel,
         39 => {
             let bytes: usize = u.int_in_range(0..=300)?;
-            let mut reader = || Ok(CmReader { channel: u.arbitrary()?, read: u.arbitrary()? });
-            let channel = reader()?;
-            let from = if u.arbitrary()? { Some(reader()?) } else { None };
+            let (channel, read) = (u.arbitrary()?, u.arbitrary()?);
+            let channel = CmReader { channel, read };
+            let from = u.arbitrary::<Option<_>>()?.map(|from| CmReader { channel: from, read });
             Request::CmCommand { channel, command: u.bytes(bytes.min(u.len()))?.to_vec(), from }
         }
         5 => Request::QueryPort { context: number(u)? },
