@@ -634,18 +634,20 @@ impl Engine for AdminEngine {
         self.die(why.to_owned());
     }
 
+    fn await_reset(&mut self) -> Result<(), Error> {
+        self.await_status(|status| status == 0).map_err(|status| match status {
+            u64::MAX => self.dead(GONE),
+            _ => self.dead(&format!("it does not reset: its status stays {status:#x}")),
+        })
+    }
+
     fn restart(&mut self) -> Result<(), Error> {
         if let Some(open) = &self.gsi {
             open.gsi.end("its engine starts anew");
         }
         self.gids.fill([0; 16]);
         self.write(window::CONTROL, window::CONTROL_RESET);
-        if let Err(status) = self.await_status(|status| status == 0) {
-            if status == u64::MAX {
-                return Err(self.dead(GONE));
-            }
-            return Err(self.dead(&format!("it does not reset: its status stays {status:#x}")));
-        }
+        self.await_reset()?;
         self.events.reset(|| {
             for at in (0..memory_bytes(self.limits.event_rings)).step_by(8) {
                 self.memory.store_relaxed_u64(usize::try_from(at).unwrap_or(usize::MAX), 0)?;

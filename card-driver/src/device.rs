@@ -63,7 +63,9 @@ pub struct Window {
 }
 
 impl Window {
-    fn offers_gsi(&self) -> bool {
+    /// Whether its engine has queue pair 1 to give.
+    #[must_use]
+    pub fn offers_gsi(&self) -> bool {
         self.engine.limits().capabilities.contains(Capabilities::GSI)
     }
 }

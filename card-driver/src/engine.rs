@@ -128,6 +128,11 @@ pub trait Engine {
     fn check(&mut self);
     /// Gives it up: it is dead from now on.
     fn abandon(&mut self, why: &str);
+    /// Waits until the engine that was given up is reset: from then on it reaches for no memory.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] where it does not come to that.
+    fn await_reset(&mut self) -> Result<(), Error>;
 
     /// Stops the engine, forgets every object of it and starts it anew.
     fn restart(&mut self) -> Result<(), Error>;

@@ -48,7 +48,7 @@ impl Device {
     /// of it. It is for [`Self::finish_loading_one`] or [`Self::let_image_go`].
     ///
     /// # Errors
-    /// [`Error::Load`] and the back-end's: nothing was given to it then.
+    /// [`Error::Load`], the back-end's, and the engine's where it does not come to a rest: nothing was given to it then.
     pub fn begin_loading_one(
         &mut self,
         index: u8,
@@ -70,6 +70,11 @@ impl Device {
         let backend = Arc::clone(&self.backend);
         if PrQueue::decode(backend.read32(Bar::Static, s::PR_CTRL)).queued > 0 {
             return Err(failed("its engine is at another image, and only a reset ends that"));
+        }
+        let magic = user_csr(u64::from(index)).wrapping_add(window::MAGIC);
+        if backend.read64(Bar::Shell, magic) == window::MAGIC_VALUE {
+            let mut windows = self.windows.iter_mut().filter(|window| window.index == index);
+            windows.try_for_each(|window| window.engine.await_reset())?;
         }
         let none = Error::NoAddressSpace { card, length: s::PR_CHUNK_BYTES };
         let range = self.arena.allocate(s::PR_CHUNK_BYTES, 0, Instant::now()).ok_or(none)?;
@@ -111,14 +116,14 @@ impl Device {
     }
 
     /// Lets an image of one vFPGA alone go that is not loaded to its end. Its vFPGA stays off the datapath; where nothing
-    /// was given to the card, it has what it had, and is started anew.
+    /// was given to the card, it has what it had, and is started anew, unless the card was reset.
     ///
     /// # Errors
     /// The engine's, where it was to be started.
     pub fn let_image_go(&mut self, loading: Loading) -> Result<(), Error> {
         let has_begun = loading.has_begun();
         match self.end_loading_one(loading, !has_begun) {
-            Some(index) if !has_begun => self.restart(index),
+            Some(index) if !has_begun && !self.was_reset() => self.restart(index),
             _ => Ok(()),
         }
     }

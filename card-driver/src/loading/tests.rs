@@ -1,11 +1,12 @@
 use bitstreams::EngineKind;
 use bitstreams::soft::{Logic, SoftImage};
-use fpga_regs::coyote::shell::Map;
+use fpga_regs::coyote::shell::{Map, PrCnfg};
 use softcard::{Runtime, Spoil};
 
 use super::*;
 use crate::address::PortAddress;
 use crate::bringup::bring_up;
+use crate::fake::FakeCard;
 use crate::hosted::HostedOptions;
 use crate::soft::{self, SoftBackend, SoftCard};
 
@@ -256,6 +257,57 @@ fn whatever_goes_wrong_with_one_vfpga_the_others_go_on_unless_the_card_loses_its
             rig.end();
         }
     }
+}
+
+#[test]
+fn a_vfpga_is_left_on_the_datapath_until_its_engine_is_at_rest() {
+    let card = Arc::new(FakeCard::new(2));
+    card.set(Bar::Shell, shell::PR_CNFG, PrCnfg { enabled: true }.encode());
+    let backend = Arc::<FakeCard>::clone(&card);
+    let mut device = bring_up(0, backend, PortAddress::default_of(0), &manifest(2)).unwrap();
+    device.windows[1].engine.abandon("an image is loaded into it");
+    let status = user_csr(1) + window::STATUS;
+    let taken_off = || {
+        let register = shell::DATAPATH_SET.at(Map::default());
+        card.take_writes().iter().any(|(offset, _)| *offset == register)
+    };
+    card.set(Bar::Shell, status, window::STATUS_ENABLED);
+    let begun = device.begin_loading_one(1, one(1), pace());
+    let why = begun.map(drop).unwrap_err().to_string();
+    assert!(why.contains("does not reset"), "{why}");
+    assert!(!taken_off());
+    card.set(Bar::Shell, status, 0);
+    device.begin_loading_one(1, one(1), pace()).unwrap();
+    assert!(taken_off());
+}
+
+/// Whatever the byte says that names the vFPGA, or how many there are: the card takes a file of the whole card for one, and
+/// one of a vFPGA that is on the datapath costs it its image.
+#[test]
+fn an_image_whose_scope_is_another_than_was_said_is_no_success() {
+    let at = 48;
+    assert_eq!((one(1)[at], image(3)[at]), (0x81, 3), "where the scope stands");
+    for scope in [0, 1, 4, 0x7f, 0x80, 0x82, 0x8e, 0xff] {
+        let mut rig = Rig::new(3);
+        let mut bytes = one(1).to_vec();
+        bytes[at] = scope;
+        rig.load_one(1, bytes.into()).unwrap_err();
+        assert!(rig.device.has_lost_image(), "{scope:#x}");
+        assert!(rig.device.check_image().is_err(), "{scope:#x}");
+        rig.load(image(2), manifest(2)).unwrap();
+        // The other way round the whole card is what is lost, and said to be.
+        let mut bytes = image(2).to_vec();
+        bytes[at] = scope;
+        rig.load(bytes.into(), manifest(2)).unwrap_err();
+        assert!(rig.device.is_dead() && rig.device.check_image().is_err(), "{scope:#x}");
+        rig.load(image(2), manifest(2)).unwrap();
+        rig.end();
+    }
+    // Another that goes with its digest is loaded into a vFPGA that nobody has taken off the datapath.
+    let mut rig = Rig::new(3);
+    rig.load_one(1, one(2)).unwrap_err();
+    assert!(rig.device.has_lost_image());
+    rig.end();
 }
 
 #[test]
