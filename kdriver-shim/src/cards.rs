@@ -347,14 +347,12 @@ impl Card {
     /// The driver's; it then stays as dead as it was.
     pub fn renew(&mut self) -> Result<(), Error> {
         let Self { device, users, claims, xrc, quarantine, wanted_back, gsi, .. } = self;
-        let managed = gsi.take().is_some();
+        *gsi = None;
         device.renew(|device| {
             *users = nobody(device);
             (*claims, *xrc, *quarantine, *wanted_back) = Default::default();
         })?;
-        if managed {
-            self.manage_connections();
-        }
+        self.manage_connections();
         self.look_for_engines();
         Ok(())
     }
@@ -363,6 +361,12 @@ impl Card {
     pub fn has_started_anew(&mut self, index: u8) {
         let Ok(window) = self.window(index) else { return };
         log::warn!("{}: started anew after its death", window.engine.name());
+        self.forget_window(index);
+    }
+
+    /// The engine of a window that nobody uses was reset: of what it had nothing is left.
+    pub fn forget_window(&mut self, index: u8) {
+        let Ok(window) = self.window(index) else { return };
         window.users.forget();
         for target in self.xrc.forget_window(index) {
             target.peer.into_iter().for_each(|peer| self.claims.release(peer, target.qp));
@@ -371,10 +375,7 @@ impl Card {
 
     /// Opens its queue pair 1 for the connection manager, if it has one to give.
     pub fn manage_connections(&mut self) {
-        let offers = |window: &device::Window| {
-            window.engine.limits().capabilities.contains(Capabilities::GSI)
-        };
-        if !self.device.windows.iter().any(offers) {
+        if !self.device.windows.iter().any(device::Window::offers_gsi) {
             return;
         }
         match self.device.open_gsi() {
@@ -424,9 +425,12 @@ impl Card {
             let why = window.engine.death()?.to_owned();
             Some(DriverError::Dead { engine: window.engine.name().to_owned(), why })
         });
+        let held: Vec<_> =
+            self.reloading.iter().chain(self.record.vfpgas.keys()).copied().collect();
         let mut best: Option<Window<'_>> = None;
         let mut living = false;
-        for window in self.windows().filter(|window| window.engine.death().is_none()) {
+        let usable = |it: &Window<'_>| it.engine.death().is_none() && !held.contains(&it.index);
+        for window in self.windows().filter(usable) {
             living = true;
             let free = window.users.free();
             if free > best.as_ref().map_or([0, 0], |best| best.users.free()) {

@@ -566,6 +566,12 @@ impl Server {
         if let Some(why) = &card.unusable {
             return Err(Error::Occupied(format!("{}: {why}", card.device.name())));
         }
+        if let Some(vfpga) = card.reloading {
+            let name = card.device.name();
+            return Err(Error::Occupied(format!(
+                "{name}: an image is being loaded into vFPGA {vfpga}"
+            )));
+        }
         log::warn!(client = pid; "{}: is reset, as process {pid} asks for", card.device.name());
         self.take_from_programs(number, "it was reset by `balboa reset`")?;
         self.tend_cards();
@@ -662,10 +668,10 @@ impl Server {
     }
 
     /// Lets those cards go that the kernel wants back, and brings those up anew that were reset, once
-    /// no program has a place on them.
+    /// no program has a place on them. One of which a vFPGA is given an image waits for the end of that.
     fn tend_cards(&mut self) {
-        while let Some(at) = self.cards.iter().position(|card| card.wanted_back && card.is_unused())
-        {
+        let leaves = |card: &Card| card.wanted_back && card.is_unused() && card.reloading.is_none();
+        while let Some(at) = self.cards.iter().position(leaves) {
             let card = self.cards.remove(at);
             unwatch(
                 &self.poller,
@@ -675,8 +681,12 @@ impl Server {
             log::warn!("{}: let go, for the kernel wants it back", card.device.name());
         }
         let mut renewed = false;
-        let lost =
-            |card: &&mut Card| card.device.is_dead() && card.is_unused() && card.unusable.is_none();
+        let lost = |card: &&mut Card| {
+            card.device.is_dead()
+                && card.is_unused()
+                && card.unusable.is_none()
+                && card.reloading.is_none()
+        };
         for card in self.cards.iter_mut().filter(lost) {
             // Who was connected by it is told first: what is connected anew is not meant.
             if self.connections.is_losing(card.device.number) || !card.device.was_reset() {

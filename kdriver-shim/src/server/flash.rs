@@ -304,6 +304,10 @@ impl Server {
         let Some(mut job) = self.flash.take() else { return };
         let number = job.card;
         let outcome = match &mut job.phase {
+            _ if job.name.vfpga.is_some() && self.has_gone(number) => {
+                let why = "the card was reset, or is wanted back by the kernel".into();
+                Err((Error::Invalid(why), true))
+            }
             Phase::Leaving { since } => {
                 let since = *since;
                 self.begin_loading(&mut job, since)
@@ -332,6 +336,11 @@ impl Server {
         }
     }
 
+    /// Whether a card was reset, or is to be let go: what is begun with one of its vFPGAs ends before.
+    fn has_gone(&mut self, number: u32) -> bool {
+        find(&mut self.cards, number).is_ok_and(|card| card.wanted_back || card.device.was_reset())
+    }
+
     /// Begins to send, once nobody uses the card any more. An error says whether the old image may be lost.
     fn begin_loading(&mut self, job: &mut Job, since: Instant) -> Result<(), (Error, bool)> {
         let number = job.card;
@@ -343,7 +352,10 @@ impl Server {
         let alone = job.name.vfpga;
         let is_unused = match alone {
             None => card.is_unused(),
-            Some(vfpga) => card.window(vfpga).is_ok_and(|window| window.users.are_none()),
+            Some(vfpga) => match card.window(vfpga) {
+                Ok(window) => window.users.are_none(),
+                Err(error) => return Err((error, false)),
+            },
         };
         if !is_unused {
             if since.elapsed() >= GRACE {
@@ -361,6 +373,7 @@ impl Server {
             let begun = card.device.begin_loading_one(vfpga, Arc::clone(&job.bytes), self.pace);
             job.phase = Phase::Loading(Box::new(begun.map_err(|error| (error.into(), false))?));
             job.waits = false;
+            card.forget_window(vfpga);
             return Ok(());
         }
         let watches = self.watches.remove(&number).unwrap_or_default();
@@ -426,6 +439,16 @@ impl Server {
         }
         log::warn!("{name}: vFPGA {vfpga} has another image, and its engine was started anew");
         self.flashed.insert(number, FlashState::Done);
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        let mut windows = card.device.windows.iter();
+        if card.gsi.is_none() && windows.any(|it| it.index == vfpga && it.offers_gsi()) {
+            // It went with what was there before.
+            let watches = self.watches.remove(&number).unwrap_or_default();
+            unwatch(&self.poller, card, watches);
+            card.manage_connections();
+            self.watch_again(number);
+            self.tell_ports();
+        }
     }
 
     /// Ends what was begun with one vFPGA and has failed: where the card was given nothing, its engine is started anew.
@@ -433,21 +456,31 @@ impl Server {
         let Ok(card) = find(&mut self.cards, number) else { return };
         // One without an image has no engine that could be started.
         let empty = card.record.vfpgas.contains_key(&vfpga);
+        // One that was reset has lost more than its engine, and one that leaves wants none.
+        let gone = card.wanted_back || card.device.was_reset();
         let (begun, ended) = match phase {
-            Phase::Leaving { .. } if empty => (false, Ok(())),
+            Phase::Leaving { .. } if empty || gone => (false, Ok(())),
             Phase::Leaving { .. } => (false, card.device.restart(vfpga)),
             Phase::Loading(loading) => (loading.has_begun(), card.device.let_image_go(*loading)),
         };
         card.reloading = None;
+        if card.wanted_back {
+            card.device.abandon("the kernel wants the card back");
+        }
         match ended {
-            Ok(()) if !begun && !empty => card.has_started_anew(vfpga),
+            Ok(()) if !begun && !empty && !gone => card.has_started_anew(vfpga),
             Ok(()) => {}
             Err(error) => log::error!("{error}"),
         }
-        if !card.device.has_lost_image() {
-            return self.note_failure_of_one(number, vfpga, why, begun);
+        self.note_failure_of_one(number, vfpga, why, begun);
+        if gone {
+            self.tend_cards();
         }
-        // Its power went, say, and all else with it.
+    }
+
+    /// Notes that a card has lost its image, while one vFPGA of it was given another.
+    fn note_loss(&mut self, number: u32, why: &str) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
         let why = format!("{why}, and holds no image any more");
         card.record.fail(images::now(), &why, true);
         card.record.lose(why.clone());
@@ -463,7 +496,15 @@ impl Server {
     /// Notes that one vFPGA was not flashed, and whether what it had went with it.
     fn note_failure_of_one(&mut self, number: u32, vfpga: u8, why: &str, lost: bool) {
         let Ok(card) = find(&mut self.cards, number) else { return };
+        if card.device.has_lost_image() {
+            // Its power went, say, and all else with it.
+            return self.note_loss(number, why);
+        }
         card.record.fail(images::now(), why, lost);
+        if lost {
+            self.let_window_go(number, vfpga, why);
+        }
+        let Ok(card) = find(&mut self.cards, number) else { return };
         let told = match lost {
             true => format!("vFPGA {vfpga}: {AGAIN}: {why}"),
             false => format!("vFPGA {vfpga}: {why}"),
@@ -471,6 +512,27 @@ impl Server {
         log::error!("{}: was not flashed: {told}", card.device.name());
         self.flashed.insert(number, FlashState::Failed(told));
         self.save_record(number);
+    }
+
+    /// Has no engine in a vFPGA any more of which it is not known what it has, nor queue pair 1 if it was there.
+    fn let_window_go(&mut self, number: u32, vfpga: u8, why: &str) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        let mut window = card.device.windows.iter_mut().find(|window| window.index == vfpga);
+        if let Some(window) = window.as_mut().filter(|window| window.engine.death().is_none()) {
+            window.engine.abandon(why);
+        }
+        if window.is_some_and(|window| window.offers_gsi()) && card.gsi.is_some() {
+            let watches = self.watches.remove(&number).unwrap_or_default();
+            unwatch(&self.poller, card, watches);
+            card.gsi = None;
+            log::error!(
+                "{}: has no queue pair 1 any more, so rdma_cm connects nobody by it",
+                card.device.name()
+            );
+            self.connections.lose_card(number);
+            self.watch_again(number);
+            self.tell_ports();
+        }
     }
 
     fn save_record(&mut self, number: u32) {
