@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use bitstreams::image::Image;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
@@ -287,7 +288,18 @@ fn verify(
     todo.client()?.verify_image(card.0)?;
     let current = &flash["current"];
     if let Some(file) = file {
-        let (bytes, _) = image::read_image(file).map_err(|why| Failure::new(code::SPOILT, why))?;
+        let (bytes, image) =
+            image::read_image(file).map_err(|why| Failure::new(code::SPOILT, why))?;
+        let alone = match &image {
+            Image::Soft(soft) => soft.alone(),
+            _ => None,
+        };
+        if let Some(vfpga) = alone {
+            let why = format!(
+                "it is of vFPGA {vfpga} alone, and only which image a whole card has is known"
+            );
+            return Err(Failure::new(code::FAILED, image::about(file, &why)));
+        }
         let sha256 = bitstreams::digest::Sha256::of(&bytes).to_string();
         if current["sha256"] != sha256.as_str() {
             let why = format!("its SHA-256 is {sha256}, and {card} has {}", described(current));

@@ -58,12 +58,14 @@ pub(super) fn engine(patient: &Patient) -> Vec<Finding> {
         if let Some((vfpga, why)) =
             card["flash"]["vfpgas"].as_object().and_then(|it| it.iter().next())
         {
+            // Behind a reset balboad drives nothing there that it could give an image of its own to.
+            let driven =
+                items(&card["windows"]).iter().any(|window| text(&window["window"]) == *vfpga);
+            let images = if driven { "that vFPGA or of the whole card" } else { "the whole card" };
             return vec![Finding::wrong(
                 CHECK,
                 format!("{name}: vFPGA {vfpga} needs to be flashed again: {}", text(why)),
-                format!(
-                    "balboa flash apply {name} FILE, with an image of that vFPGA or of the whole card"
-                ),
+                format!("balboa flash apply {name} FILE, with an image of {images}"),
             )];
         }
         vec![match dead {
@@ -288,7 +290,15 @@ mod tests {
                 "engine",
                 Wrong,
                 "vFPGA 2 needs to be flashed again: spoilt",
-                "balboa flash apply balboa0 FILE",
+                "balboa flash apply balboa0 FILE, with an image of the whole card",
+            ),
+            (
+                "flash",
+                json!({ "needs": null, "vfpgas": { "0": "spoilt" } }),
+                "engine",
+                Wrong,
+                "vFPGA 0 needs to be flashed again: spoilt",
+                "with an image of that vFPGA or of the whole card",
             ),
             (
                 "counters",

@@ -83,7 +83,7 @@ impl Incoming {
         if let Some(vfpga) = soft.alone() {
             if !items(&card["windows"]).iter().any(|window| window["window"] == vfpga) {
                 return other(format!(
-                    "it is of vFPGA {vfpga}, in which balboad drives no engine of {name}"
+                    "it is of vFPGA {vfpga}, in which balboad drives no engine of {name}; an image of the whole card brings one there"
                 ));
             }
         } else if count as u64 > room {
@@ -157,7 +157,10 @@ mod tests {
         card["windows"] = json!([{ "window": 0 }, { "window": 1 }]);
         assert!(one(1).for_card(&card, Path::new("x.soft")).is_ok());
         let told = refusal(&one(2), &card);
-        assert_eq!(told, "x.soft: it is of vFPGA 2, in which balboad drives no engine of balboa0");
+        assert_eq!(
+            told,
+            "x.soft: it is of vFPGA 2, in which balboad drives no engine of balboa0; an image of the whole card brings one there"
+        );
         let told = refusal(&soft(Logic::Stock, 1), &card);
         assert_eq!(told, "x.soft: it has stock, which balboad does not drive; it drives vqe");
         let words: [u32; 5] = [0xaa99_5566, 0x3001_8001, 0x14b7_d093, 0x3000_8001, 13];
