@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::chown;
+use std::os::unix::process::ExitStatusExt as _;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -286,7 +287,7 @@ fn vfpga_of(daemon: &Daemon<'_>, command: &str) -> Result<u64> {
     place["window"].as_u64().context("no window")
 }
 
-/// Whose vFPGA is flashed is told; a transfer by another vFPGA of the card goes on to its end.
+/// Whose vFPGA is flashed is told; a transfer by another vFPGA of the card goes on.
 fn one_vfpga(setting: &Setting) -> Result<()> {
     prepare(setting)?;
     let make = |vfpga: u64, more: &str| -> Result<()> {
@@ -296,10 +297,17 @@ fn one_vfpga(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     let on_it = |words: &str| flash(&daemon, setting, words).run();
     let port = free_port()?;
-    let side =
-        |card: u32| daemon.run(&format!("ib_write_bw -F -d balboa{card} -x 1 -D 5 -p {port}"));
+    let side = |card: u32| {
+        daemon.run(&format!("ib_write_bw -F -d balboa{card} -x 1 -D 5 --run_infinitely -p {port}"))
+    };
     let server = start_server(side(0), port)?;
-    let client = side(1).arg("127.0.0.1").start()?;
+    let mut client = side(1).arg("127.0.0.1").start()?;
+    let written = || -> Result<u64> {
+        let task = setting.built("balboa").words("counters --state-dir").arg(daemon.state_dir());
+        let counters = json(task.words("balboa0 --json"))?;
+        counters["counters"]["rx_write_requests"].as_u64().context("no count of WRITEs")
+    };
+    client.wait_until("data moved", |_| written().is_ok_and(|it| it > 0))?;
     let mut program = daemon.mortal("survive async-event --card").start()?;
     program.wait_until("it waits", |it| it.output().contains("waiting"))?;
     let vfpga = vfpga_of(&daemon, "verbs-mortal")?;
@@ -315,8 +323,19 @@ fn one_vfpga(setting: &Setting) -> Result<()> {
     program.wait_until("it was told", |it| it.output().contains("told"))?;
     program.signal(Signal::SIGKILL)?;
     program.wait()?;
-    client.wait()?.success()?;
-    server.wait()?.success()?;
+    let before = written()?;
+    client.wait_until("data moved on", |_| written().is_ok_and(|it| it > before))?;
+    // A side ends by itself where the other one does.
+    for side in [&client, &server] {
+        side.signal(Signal::SIGSTOP)?;
+    }
+    for side in [client, server] {
+        side.signal(Signal::SIGKILL)?;
+        let ended = side.wait()?;
+        ensure!(ended.status.signal() == Some(Signal::SIGKILL as i32), "it ended before: {ended}");
+    }
+    let told = on_it(&format!("verify balboa0 one-{vfpga}.soft"))?.code(1)?;
+    told.complains(&format!("it is of vFPGA {vfpga} alone"))?;
     on_it("verify balboa0")?.success()?;
     ensure!(engines(&daemon, setting, 0)?.0 == 4);
     make(9, "--sign key")?;
@@ -325,11 +344,23 @@ fn one_vfpga(setting: &Setting) -> Result<()> {
     // balboad dies on the way: the next one has the card as its whole image makes it.
     make(3, &format!("--bytes {LONG} --sign key"))?;
     let mut tool = flash(&daemon, setting, "apply balboa0 one-3.soft --keys keys --yes").start()?;
-    has_begun(&mut tool);
+    let begun = has_begun(&mut tool);
     let state = daemon.state_dir().to_owned();
     daemon.kill()?;
-    tool.wait()?;
+    let told = tool.wait()?;
+    ensure!(begun, "the card took nothing: {told}");
     let daemon = setting.balboad_in(&state, "--soft 2")?;
+    let history = json(flash(&daemon, setting, "history balboa0 --json"))?;
+    let last = history["history"].as_array().and_then(|it| it.last()).context("no history")?;
+    ensure!(last["image"]["vfpga"] == 3, "{last}");
+    match last["failed"].as_str() {
+        // It may have been done just before.
+        None => {}
+        Some(why) => ensure!(
+            !told.status.success() && why.contains("balboad ended while the image was on its way"),
+            "{why} after {told}"
+        ),
+    }
     flash(&daemon, setting, "verify balboa0").run()?.success()?;
     ensure!(engines(&daemon, setting, 0)?.0 == 4);
     run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
