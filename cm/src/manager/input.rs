@@ -55,6 +55,15 @@ impl Manager {
         }
     }
 
+    /// Takes the last datagram once more, which found its listener's backlog full ([`Self::take_full`]). It counts as
+    /// one, and as dropped only if there is still no room.
+    pub fn input_again(&mut self, now: Instant, from: &Route, source_qpn: u32, datagram: &[u8]) {
+        let Counters { received, drop_backlog, .. } = self.counters;
+        self.counters.drop_backlog = drop_backlog.saturating_sub(1);
+        self.input(now, from, source_qpn, datagram);
+        self.counters.received = received;
+    }
+
     fn unknown(&mut self) {
         counters::add(&mut self.counters.drop_unknown);
     }

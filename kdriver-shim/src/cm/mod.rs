@@ -316,7 +316,7 @@ impl ConnectionManager {
         let full = self.manager.take_full().and_then(|full| self.listeners.get(&full).copied());
         if let Some(key) = full.and_then(|id| self.ids.get(&id)).map(|it| it.channel) {
             if self.look_what_is_read(key) {
-                self.manager.input(now, &from, arrival.source_qpn, &arrival.datagram);
+                self.manager.input_again(now, &from, arrival.source_qpn, &arrival.datagram);
                 self.manager.take_full();
             }
         }

@@ -273,8 +273,14 @@ fn a_listener_is_asked_by_as_many_as_wait_for_it() {
     let first = bench.event(&mut bob);
     assert_eq!((bench.event(&mut bob).qpn(), first.qpn()), (21, 20));
     bench.no_event(&mut bob);
+    let counted = |bench: &Bench| {
+        let counters = bench.server.counters();
+        (counters.received[0], counters.drop_backlog)
+    };
+    assert_eq!(counted(&bench), (4, 2));
     ask(&mut bench, &mut alice, 24);
     assert_eq!(bench.event(&mut bob).qpn(), 24);
+    assert_eq!(counted(&bench), (5, 2), "it found a full backlog first");
     // With the listener go those that nobody took up; the others stay.
     ask(&mut bench, &mut alice, 25);
     assert_eq!(bench.server.census().identifiers, 6 + 1 + 4);
