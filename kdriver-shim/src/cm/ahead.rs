@@ -78,13 +78,13 @@ impl ConnectionManager {
         Some(CmAhead { id, era, answers })
     }
 
-    /// What somebody was told ahead of an identifier may not be true any more; `by` whose own command it is, who sees
-    /// that himself, if he has read what he was told.
-    pub(super) fn outdate(&mut self, id: u32, by: Option<ClientId>) {
+    /// What somebody was told ahead of an identifier may not be true any more; `by` whose own command it is, and up to
+    /// where he had read which channel when he sent it: he sees that himself, if he had read what he was told.
+    pub(super) fn outdate(&mut self, id: u32, by: Option<(ClientId, u64, u64)>) {
         let Some(it) = self.ids.get_mut(&id) else { return };
-        let (told, channel) = (it.told_ahead.take(), self.channels.get(&it.channel));
+        let (told, channel) = (it.told_ahead.take(), it.channel);
         let sees = |(client, place): &(ClientId, u64)| {
-            by == Some(*client) && !channel.is_some_and(|channel| channel.has(*place))
+            by.is_some_and(|(by, key, read)| (by, key) == (*client, channel) && *place <= read)
         };
         self.end_era(told.filter(|told| !sees(told)).map(|(client, _)| client));
     }

@@ -58,7 +58,7 @@ impl ConnectionManager {
             }
             Command::DestroyId { id } => {
                 let it = self.find(key, id)?;
-                // They end with it. Who was woken for them has to ask first, and gets a moment to: see the provider.
+                // They end with it. Who was woken for them gets a moment to read them: see the provider.
                 if !it.unread.is_empty() && !std::mem::replace(&mut it.is_ending, true) {
                     return Err(refused(Errno::EAGAIN, "it has events that were not read"));
                 }

@@ -252,11 +252,6 @@ impl Channel {
         last.copied().unwrap_or(0)
     }
 
-    /// Whether an event was not read, as far as it is known.
-    pub fn has(&self, place: u64) -> bool {
-        self.events.contains_key(&place)
-    }
-
     /// Takes an event out by its place.
     pub fn remove(&mut self, place: u64) -> Option<Event> {
         let event = self.events.remove(&place)?;

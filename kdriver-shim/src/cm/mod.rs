@@ -250,7 +250,9 @@ impl ConnectionManager {
             self.look_what_is_read(lost);
         }
         if let Some(id) = command.changes() {
-            self.outdate(id, Some(asker.client));
+            // Its identifier is of this channel, or of none that it may use.
+            let read = from.map_or(channel.read, |from| from.read);
+            self.outdate(id, Some((asker.client, lost, read)));
         }
         let outcome = self.execute(network, caller, &command, out);
         self.flush(network);

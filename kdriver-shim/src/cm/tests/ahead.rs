@@ -135,6 +135,17 @@ fn what_another_process_of_the_channel_changes_ends_the_era() {
 }
 
 #[test]
+fn a_command_that_was_sent_before_the_event_was_read_ends_the_era() {
+    let mut it = asked();
+    let [_, asked] = it.ids;
+    // Another thread has read it meanwhile, and said so.
+    it.bench.tell_read(&mut it.bob);
+    it.bob.read = 0;
+    it.bench.accept(&mut it.bob, asked, 3, 18, b"yes").unwrap();
+    assert_eq!(it.words.map(|word| word.era()), [0, 1]);
+}
+
+#[test]
 fn addresses_and_cards_that_go_end_all_eras() {
     let mut it = asked();
     it.bench.server.outdate_all();
