@@ -21,6 +21,10 @@ use crate::process::ClientId;
 /// Bytes of events, as a socket counts them, that wait in it for the program, at most; the kernel doubles it.
 const SOCKET_BYTES: usize = 128 << 10;
 
+/// Events that were sent and are not known to be read, before it is seen which were. The socket has room for fewer, so
+/// that some were.
+const MOST_ON_THE_WAY: usize = 1024;
+
 /// What the peer of a connection says of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
@@ -152,6 +156,8 @@ pub struct Channel {
     is_full: bool,
     // Events that were taken out while they were on their way.
     void: Vec<u64>,
+    /// Whether it waits for its turn to be told more.
+    pub waits: bool,
 }
 
 impl Channel {
@@ -186,6 +192,7 @@ impl Channel {
             on_the_way: 0,
             is_full: false,
             void: Vec::new(),
+            waits: false,
         };
         Ok((channel, theirs))
     }
@@ -236,6 +243,11 @@ impl Channel {
         }
         self.on_the_way = self.on_the_way.saturating_sub(1);
         Some(oldest.remove())
+    }
+
+    /// Whether so many were sent, and not known to be read, that it has to be seen which were.
+    pub fn has_many_on_the_way(&self) -> bool {
+        self.on_the_way >= MOST_ON_THE_WAY
     }
 
     /// The place up to which all events were certainly read, whatever the program says; all of them, where none is in

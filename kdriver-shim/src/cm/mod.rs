@@ -46,6 +46,8 @@ use network::{Network, Port};
 const ACK_DELAY: u8 = 16;
 /// Identifiers of channels that end, or of cards that are gone, before others have their turn.
 const ENDED_PER_TURN: usize = 32;
+/// Events of a channel that are sent before others have their turn.
+const SENT_PER_TURN: usize = 64;
 /// Identifiers of which it is seen whether they are of a card that is gone, before others have their turn.
 const LOOKED_AT_PER_TURN: usize = 256;
 /// Bytes of random numbers that are asked for at a time.
@@ -133,6 +135,8 @@ pub struct ConnectionManager {
     listeners: BTreeMap<BindingId, u32>,
     // Channels with events that were not sent yet.
     unsent: BTreeSet<u64>,
+    // Those of them that were sent as many as go in a turn, in the order of their turns.
+    behind: VecDeque<u64>,
     // For each client, its identifiers whose destination is looked for, by when that goes on.
     searches: BTreeMap<ClientId, BTreeSet<(Instant, u32)>>,
     // Whose search was looked at last.
@@ -175,6 +179,7 @@ impl ConnectionManager {
             connections: BTreeMap::new(),
             listeners: BTreeMap::new(),
             unsent: BTreeSet::new(),
+            behind: VecDeque::new(),
             searches: BTreeMap::new(),
             last_looker: ClientId(0),
             ending: VecDeque::new(),
@@ -348,6 +353,7 @@ impl ConnectionManager {
             self.flush(network);
         }
         self.go_on_searching(network, now);
+        self.go_on_sending(network);
         self.send_events(network);
     }
 
@@ -363,18 +369,46 @@ impl ConnectionManager {
         self.send_events(network);
     }
 
-    /// Sends events that are to be sent, as far as there is room for them.
+    /// Sends events that are to be sent, as far as there is room for them, and some of each channel; the rest waits for
+    /// its turn.
     fn send_events(&mut self, network: &dyn Network) {
         while let Some(key) = self.unsent.pop_first() {
-            while let Some((place, event)) = self.channels.get(&key).and_then(Channel::unsent) {
-                let (about, number, output) = (event.about, event.number, event.encode());
-                let ahead = self.ahead(network, (key, place), (about, number));
-                let message = shim_abi::encode(&CmEvent { number: place, output, ahead });
-                debug_assert!(message.len() <= shim_abi::CM_EVENT_BYTES, "so it is read whole");
-                if let Some(channel) = self.channels.get_mut(&key) {
-                    channel.send(place, &message);
-                }
+            self.send_some_of(network, key);
+        }
+    }
+
+    fn send_some_of(&mut self, network: &dyn Network, key: u64) {
+        if self.channels.get(&key).is_some_and(Channel::has_many_on_the_way) {
+            self.look_what_is_read(key);
+        }
+        for _ in 0..SENT_PER_TURN {
+            let unsent = self.channels.get(&key).and_then(Channel::unsent);
+            let Some((place, event)) = unsent else { return };
+            let (about, number, output) = (event.about, event.number, event.encode());
+            let ahead = self.ahead(network, (key, place), (about, number));
+            let message = shim_abi::encode(&CmEvent { number: place, output, ahead });
+            debug_assert!(message.len() <= shim_abi::CM_EVENT_BYTES, "so it is read whole");
+            if let Some(channel) = self.channels.get_mut(&key) {
+                channel.send(place, &message);
             }
+        }
+        let behind = self.channels.get_mut(&key).filter(|channel| channel.unsent().is_some());
+        if behind.is_some_and(|channel| !std::mem::replace(&mut channel.waits, true)) {
+            self.behind.push_back(key);
+        }
+    }
+
+    /// Whether there are channels that wait for their turn to be told more.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    fn go_on_sending(&mut self, network: &dyn Network) {
+        let Some(key) = self.behind.pop_front() else { return };
+        if let Some(channel) = self.channels.get_mut(&key) {
+            channel.waits = false;
+            self.send_some_of(network, key);
         }
     }
 

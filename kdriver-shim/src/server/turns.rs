@@ -23,6 +23,7 @@ impl Server {
         let turns = [&self.ending, &self.put_off, &self.untidy];
         turns.iter().any(|turns| !turns.is_empty())
             || self.connections.is_ending()
+            || self.connections.is_behind()
             || self.has_flash_to_do()
             || events::has_suspects(&self.cards)
     }

@@ -451,6 +451,7 @@ impl Bench {
             assert!(!flags.contains(EpollFlags::EPOLLHUP));
             self.server.go_on_telling(&self.wire, key);
         }
+        self.server.go_on_sending(&self.wire);
     }
 }
 
@@ -480,6 +481,34 @@ fn who_reads_late_has_all_events_in_their_order_and_keeps_nobody() {
     assert_eq!(bench.event(&mut alice).id, id);
     bench.no_event(&mut alice);
     bench.turn();
+}
+
+#[test]
+fn who_reads_as_fast_as_it_is_told_is_told_in_turns() {
+    let mut bench = Bench::new();
+    let (mut alice, mut bob) = (bench.program(ALICE), bench.program(BOB));
+    let ids: Vec<_> = (0..3000).map(|_| bench.tell(&mut alice)).collect();
+    let read = |bench: &mut Bench, alice: &mut Program| {
+        std::iter::from_fn(|| bench.try_event(alice).ok()).count()
+    };
+    // The socket has room for more than go in a turn.
+    let mut count = read(&mut bench, &mut alice);
+    assert!(count > SENT_PER_TURN, "{count} were in the socket");
+    let key = bench.server.tokens[&alice.token];
+    bench.server.go_on_telling(&bench.wire, key);
+    while bench.server.is_behind() {
+        // What others do sends nothing of it.
+        bench.tell(&mut bob);
+        let sent = read(&mut bench, &mut alice);
+        assert_eq!(sent, SENT_PER_TURN);
+        count += sent;
+        bench.server.go_on_sending(&bench.wire);
+    }
+    count += read(&mut bench, &mut alice);
+    assert_eq!(count, ids.len());
+    // No command has said so, and what the next one finds is bounded, too.
+    let unsettled = bench.server.usage(ALICE.client).unwrap().of(Resource::CmEvents);
+    assert!((64..1024 + 64).contains(&unsettled), "{unsettled} are left for a command");
 }
 
 #[test]
