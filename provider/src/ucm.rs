@@ -106,29 +106,47 @@ pub(crate) struct Channel {
     known: Known,
     /// Its identifiers, and what the program calls each of them.
     ids: BTreeMap<u32, u64>,
-    /// What balboad said ahead, by identifier.
-    ahead: BTreeMap<u32, CmAhead>,
+    /// What balboad said ahead, by identifier; `None` in a forked child, which cannot tell how long it holds: balboad
+    /// tells that to the process that opened the channel.
+    ahead: Option<BTreeMap<u32, CmAhead>>,
     /// The number of the last event that was read.
     read: u64,
-    /// Numbers of events that come and are for nobody.
+    /// Numbers of events that are in the socket and for nobody.
     void: BTreeSet<u64>,
-    /// An event that was taken in the place of one of those, which another process took meanwhile.
+    /// An event that was taken in the place of one of those, which another process took meanwhile. It is the next.
     held: Option<CmEvent>,
+    /// An identifier or a join ended after balboad had gone, which did not say which events are void: none are given.
+    is_over: bool,
 }
 
 impl Channel {
     fn new(known: Known) -> Self {
-        let (ids, ahead, read, void, held) = Default::default();
-        Self { known, ids, ahead, read, void, held }
+        let (ids, read, void, held, is_over) = Default::default();
+        Self { known, ids, ahead: Some(BTreeMap::new()), read, void, held, is_over }
     }
 
     /// Forgets what was said ahead and may be changed now.
     fn outdate(&mut self, outdates: Outdates) {
         match outdates {
             Outdates::Nothing => {}
-            Outdates::Identifier(id) => drop(self.ahead.remove(&id)),
-            Outdates::Everything => self.ahead.clear(),
+            Outdates::Identifier(id) => drop(self.ahead.as_mut().map(|ahead| ahead.remove(&id))),
+            Outdates::Everything => drop(self.ahead.as_mut().map(BTreeMap::clear)),
         }
+    }
+
+    /// Goes on in a forked child, by its own connection; the one of its parent.
+    fn inherit(&mut self, own: Arc<Connection>) -> Arc<Connection> {
+        self.ahead = None;
+        std::mem::replace(&mut self.known.connection, own)
+    }
+
+    /// Holds an event that was taken, unless it is void; whether it is held.
+    fn keep(&mut self, taken: CmEvent) -> bool {
+        if self.void.contains(&taken.number) {
+            return self.note_read(&taken);
+        }
+        self.held = Some(taken);
+        true
     }
 
     /// Takes note of an event that was read; whether it is for the program.
@@ -376,6 +394,9 @@ impl<'a> Command<'a> {
         let connection = known.connection()?;
         let _reading = connection.reading();
         loop {
+            if with_channel(known.file, |channel| Some(channel.is_over)) == Some(true) {
+                return Ok(None);
+            }
             let held = with_channel(known.file, |channel| channel.held.take());
             let found = held.map_or_else(|| look(fd, MsgFlags::empty()), |it| Ok(Found::Event(it)));
             let mut event = match found? {
@@ -385,8 +406,9 @@ impl<'a> Command<'a> {
             };
             let is_ours = with_channel(known.file, |channel| {
                 let is_ours = channel.note_read(&event);
-                if let Some(ahead) = event.ahead.take().filter(|_| is_ours) {
-                    channel.ahead.insert(ahead.id, ahead);
+                let told = event.ahead.take().filter(|_| is_ours);
+                if let (Some(all), Some(ahead)) = (&mut channel.ahead, told) {
+                    all.insert(ahead.id, ahead);
                 }
                 Some(is_ours)
             });
@@ -414,7 +436,7 @@ impl<'a> Command<'a> {
         let (id, asked) = self.question()?;
         let address = self.place().filter(|address| *address != 0)?;
         let (told, output) = with_channel(channel.file, |channel| {
-            let ahead = channel.ahead.get(&id)?;
+            let ahead = channel.ahead.as_ref()?.get(&id)?;
             let (_, output) = ahead.answers.iter().find(|(question, _)| *question == asked)?;
             Some((ahead.era, output.clone()))
         })?;
@@ -471,6 +493,9 @@ impl<'a> Command<'a> {
         match self.number {
             number::DESTROY_ID | number::LEAVE_MCAST => {
                 self.note(channel, None, &[]);
+                with_channel(channel, |channel| {
+                    Some(std::mem::replace(&mut channel.is_over, true))
+                });
                 Some(DESTROYED.to_vec())
             }
             number::GET_EVENT => {
@@ -526,22 +551,30 @@ fn look(fd: RawFd, flags: MsgFlags) -> Result<Found> {
 
 /// Takes note of events of a channel that are void, and takes those off its socket that are next.
 fn drop_void(fd: RawFd, file: File, void: Vec<u64>) -> Result<()> {
-    let has_void = || with_channel(file, |channel| Some(!channel.void.is_empty())) == Some(true);
     with_channel(file, |channel| {
         channel.void.extend(void);
-        Some(())
+        let held = channel.held.take()?;
+        Some(channel.keep(held))
     });
-    while has_void() {
-        let Found::Event(next) = look(fd, MsgFlags::MSG_PEEK)? else { return Ok(()) };
-        let is_void = |channel: &mut Channel| channel.void.contains(&next.number);
-        if with_channel(file, |channel| Some(is_void(channel))) != Some(true) {
+    // One that is held is before all that are in the socket.
+    let looks = |channel: &mut Channel| channel.held.is_none() && !channel.void.is_empty();
+    while with_channel(file, |channel| Some(looks(channel))) == Some(true) {
+        let next = look(fd, MsgFlags::MSG_PEEK)?;
+        let is_void = with_channel(file, |channel| {
+            match &next {
+                // What was before it, another process has read.
+                Found::Event(next) => channel.void = channel.void.split_off(&next.number),
+                // Those that are void were in the socket.
+                Found::Nothing => channel.void.clear(),
+                Found::End => return None,
+            }
+            Some(matches!(&next, Found::Event(next) if channel.void.contains(&next.number)))
+        });
+        if is_void != Some(true) {
             return Ok(());
         }
         if let Found::Event(taken) = look(fd, MsgFlags::empty())? {
-            with_channel(file, |channel| {
-                channel.held = Some(taken).filter(|taken| channel.note_read(taken));
-                Some(())
-            });
+            with_channel(file, |channel| Some(channel.keep(taken)));
         }
     }
     Ok(())
@@ -580,11 +613,7 @@ impl Known {
             return Ok(Arc::clone(&self.connection));
         }
         let own = Connection::shared()?;
-        let parents = with_channel(self.file, |channel| {
-            // What the parent was told ahead holds as long as its memory says, which is not this process's.
-            channel.ahead.clear();
-            Some(std::mem::replace(&mut channel.known.connection, Arc::clone(&own)))
-        });
+        let parents = with_channel(self.file, |channel| Some(channel.inherit(Arc::clone(&own))));
         drop(parents);
         Ok(own)
     }

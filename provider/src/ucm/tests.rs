@@ -191,14 +191,14 @@ fn an_event_that_cannot_be_told_stays_where_it_is() {
 
 #[test]
 fn void_events_are_given_to_nobody_and_leave_the_socket_readable_for_others_only() {
-    let answers = vec![told_void(&[0; 4], &[1, 2, 4, 5, 9]), told_void(&[0; 4], &[10])];
+    let answers = vec![told_void(&[0; 4], &[1, 2, 4, 5]), told_void(&[0; 4], &[9, 10])];
     let bench = bench(OFlag::empty(), answers);
     bench.tell(&[1, 2, 3, 4, 5]);
     bench.perform(&destroy(1), &[]).unwrap();
     assert!(bench.is_readable());
     assert_eq!(bench.perform(&get_event(), &[]), event(3));
     assert!(!bench.is_readable());
-    // One that comes later, and one of those with which it ends.
+    // Those with which another ends.
     bench.tell(&[9, 10]);
     assert!(bench.is_readable());
     bench.perform(&destroy(2), &[]).unwrap();
@@ -219,6 +219,56 @@ fn what_another_process_reads_is_not_waited_for() {
     assert_eq!(bench.perform(&get_event(), &[]), event(4));
     let void = with_channel(file(bench.fd()).unwrap(), |channel| Some(channel.void.len()));
     assert_eq!(void, Some(0));
+}
+
+#[test]
+fn numbers_of_void_events_that_another_process_has_read_are_not_kept() {
+    let answers = vec![told_void(&[0; 4], &[2, 3]), told_void(&[0; 4], &[]), told(&[0; 4])];
+    let bench = bench(OFlag::empty(), answers);
+    bench.tell(&[1, 2, 3, 4]);
+    let void = || with_channel(file(bench.fd()).unwrap(), |channel| Some(channel.void.len()));
+    let take = |numbers: &[u64]| {
+        for number in numbers {
+            let Ok(Found::Event(read)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
+            assert_eq!(read.number, *number);
+        }
+    };
+    bench.perform(&destroy(1), &[]).unwrap();
+    assert_eq!(void(), Some(2));
+    take(&[1, 2]);
+    bench.perform(&destroy(2), &[]).unwrap();
+    assert_eq!(void(), Some(0), "the rest is next, and is taken off");
+    assert_eq!(bench.perform(&get_event(), &[]), event(4));
+    with_channel(file(bench.fd()).unwrap(), |channel| {
+        channel.void.extend([5, 6]);
+        Some(())
+    });
+    bench.perform(&destroy(3), &[]).unwrap();
+    assert_eq!(void(), Some(0), "nothing is in the socket");
+}
+
+#[test]
+fn an_event_that_is_held_is_the_next_and_not_read_before_it_is_given() {
+    let answers = vec![told_void(&[0; 4], &[6, 8]), told(&[0; 4]), told_void(&[0; 4], &[9])];
+    let bench = bench(OFlag::empty(), answers);
+    bench.tell(&[8, 10]);
+    let hold = |number| {
+        let taken = CmEvent { number, output: output(number), ahead: None };
+        let keep = |channel: &mut Channel| Some(channel.keep(taken));
+        with_channel(file(bench.fd()).unwrap(), keep);
+    };
+    // It was taken in the place of 6.
+    hold(7);
+    bench.perform(&destroy(1), &[]).unwrap();
+    bench.perform(&destroy(3), &[]).unwrap();
+    assert_eq!(bench.perform(&get_event(), &[]), event(7));
+    assert_eq!(bench.perform(&get_event(), &[]), event(10), "8 was void");
+    // One that is void before it is given.
+    hold(9);
+    bench.perform(&destroy(2), &[]).unwrap();
+    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
+    let before = [asked(destroy(1)), asked(destroy(3))];
+    assert_eq!(bench.asked(), [&before[..], &[asked_after(10, destroy(2))]].concat());
 }
 
 #[test]
@@ -370,6 +420,42 @@ fn the_end_of_balboad_ends_waits_and_is_an_event_of_each_identifier() {
 }
 
 #[test]
+fn no_event_of_what_ends_after_balboad_is_given() {
+    let leave = written(number::LEAVE_MCAST, &0x77u64.to_ne_bytes(), 4);
+    for (is_held, ends) in [(false, destroy(5)), (true, destroy(5)), (false, leave)] {
+        let bench = bench(OFlag::empty(), vec![told(&[5, 0, 0, 0]), told(&[6, 0, 0, 0])]);
+        bench.perform(&create(0x50), &[]).unwrap();
+        bench.perform(&create(0x60), &[]).unwrap();
+        bench.tell(&[1, 2]);
+        if is_held {
+            let Ok(Found::Event(taken)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
+            let hold = |channel: &mut Channel| Some(channel.keep(taken));
+            with_channel(file(bench.fd()).unwrap(), hold);
+        }
+        bench.script.server.join().unwrap();
+        let fd = bench.channel.as_raw_fd();
+        let perform = |written: &[u8]| {
+            let channel = known(fd).unwrap();
+            let command = Command::parse(written).unwrap();
+            command.perform(fd, &channel, &[]).map_err(|error| error.errno())
+        };
+        let ended = Done::Answered { address: 0x77, output: vec![0; 4] };
+        assert_eq!(perform(&ends), Ok(ended));
+        // The others are told of the end.
+        let left: &[u64] = if ends == destroy(5) { &[0x60] } else { &[0x50, 0x60] };
+        for uid in left {
+            let Ok(Done::Answered { output, .. }) = perform(&get_event()) else { panic!() };
+            assert_eq!(
+                (u64_at(&output, 0), u32_at(&output, 12)),
+                (Some(*uid), Some(DEVICE_REMOVAL))
+            );
+        }
+        assert_eq!(perform(&get_event()), Err(libc::EIO));
+        forget(fd);
+    }
+}
+
+#[test]
 fn an_identifier_is_told_of_the_end_on_the_channel_it_has_gone_to() {
     let answers = vec![told(&[5, 0, 0, 0]), told(&[0; 4])];
     let bench = bench(OFlag::empty(), answers);
@@ -475,4 +561,20 @@ fn what_came_with_an_event_ends_with_the_era_or_a_command_that_changes_it() {
     rings.store_release_u32(shim_abi::CM_ERA as usize, 1).unwrap();
     assert_eq!(init(7), answered(vec![3; 144]));
     assert_eq!(bench.asked().len(), 7);
+}
+
+#[test]
+fn a_forked_child_asks_for_what_came_with_an_event() {
+    let (bench, _rings) = bench_with_rings(vec![told(&[3; 208]), told(&[3; 208])]);
+    bench.tell_with(1, ahead(5));
+    assert_eq!(bench.perform(&get_event(), &[]), event(1));
+    let inherit = |channel: &mut Channel| Some(channel.inherit(Arc::clone(&bench.connection)));
+    with_channel(file(bench.fd()).unwrap(), inherit);
+    bench.tell_with(2, ahead(6));
+    assert_eq!(bench.perform(&get_event(), &[]), event(2));
+    for id in [5, 6] {
+        let route = bench.perform(&about(number::QUERY_ROUTE, id, 0, 208), &[]);
+        assert_eq!(route, answered(vec![3; 208]));
+    }
+    assert_eq!(bench.asked().len(), 2);
 }
