@@ -51,7 +51,7 @@ fn options(events: bool, patience: Patience) -> Options {
         gid_index: 1,
         events,
         thread_domain: false,
-        extended: false,
+        extended: None,
         service: Service::Reliable,
         cq_entries: 2 * DEPTH,
         patience,

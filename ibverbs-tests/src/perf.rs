@@ -75,7 +75,7 @@ pub fn measure(plan: &Plan, mut tell: impl FnMut(&Figures) -> Result<()>) -> Res
         gid_index: plan.gid_index,
         events: false,
         thread_domain: false,
-        extended: false,
+        extended: None,
         service: Service::Reliable,
         cq_entries: 2 * DEPTH,
         patience: Patience::default(),

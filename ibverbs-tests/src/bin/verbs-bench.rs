@@ -9,7 +9,8 @@ use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibverbs_tests::data::link::{self, Link};
 use ibverbs_tests::ffi::{
-    Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, Send, Service, Srq,
+    Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, STANDARD, Send,
+    Service, Srq,
 };
 use verbs_sys::current::verbs as v;
 
@@ -33,7 +34,7 @@ enum Command {
         /// What each of them posts
         #[arg(long, value_enum, default_value_t = Posted::Write)]
         posted: Posted,
-        /// Post and poll by the extended functions
+        /// Post and poll by the extended functions, for what the others tell
         #[arg(long)]
         extended: bool,
     },
@@ -102,7 +103,7 @@ fn linked(devices: &Devices, extended: bool) -> Result<Link> {
         gid_index: devices.gid,
         events: false,
         thread_domain: false,
-        extended,
+        extended: extended.then_some(STANDARD),
         service: Service::Reliable,
         cq_entries: 2 * link::DEPTH,
         patience: Patience::default(),

@@ -13,7 +13,7 @@ use ibverbs_tests::data::{
     memory::{DmaBufIs, Tried},
     nccl,
 };
-use ibverbs_tests::ffi::{Context, Library, Operation, Patience, Service};
+use ibverbs_tests::ffi::{Context, EVERYTHING, Library, Operation, Patience, Service};
 
 /// Moves messages between two QPs and checks every byte.
 #[derive(Debug, Parser)]
@@ -315,7 +315,7 @@ impl From<&Link> for Options {
             gid_index: link.gid,
             events: link.events,
             thread_domain: link.thread_domain,
-            extended: link.extended,
+            extended: link.extended.then_some(EVERYTHING),
             service: if link.unreliable { Service::Unreliable } else { Service::Reliable },
             cq_entries: 2 * DEPTH,
             patience: Patience { timeout: link.timeout, ..Patience::default() },
@@ -422,7 +422,7 @@ fn main() -> anyhow::Result<()> {
                 gid_index: gid,
                 events: true,
                 thread_domain: false,
-                extended: false,
+                extended: None,
                 service: service.into(),
                 cq_entries: 2 * DEPTH,
                 patience: Patience { timeout, ..Patience::default() },

@@ -22,7 +22,7 @@ const BYTES: usize = 512;
 /// # Errors
 /// At the first thing that is not as it should be.
 pub fn all(options: &Options) -> Result<()> {
-    let options = Options { extended: true, ..options.clone() };
+    let options = Options { extended: Some(EVERYTHING), ..options.clone() };
     let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     device(&link).context("what the device tells")?;
     completion_queues(&link).context("completion queues")?;
@@ -224,8 +224,12 @@ fn times(link: &Link) -> Result<()> {
         for ((completion, time), wr_id) in found.iter().zip(0..) {
             let told = (completion.wr_id, completion.status);
             ensure!(told == (wr_id, v::IBV_WC_SUCCESS), "{completion:?}");
-            ensure!((before..=ended).contains(time), "{before} <= {time} <= {ended} does not hold");
-            before = *time;
+            let time = time.context("no time is told")?;
+            ensure!(
+                (before..=ended).contains(&time),
+                "{before} <= {time} <= {ended} does not hold"
+            );
+            before = time;
         }
     }
     Ok(())

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
 use crate::ffi::{
-    Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Library, Patience, Pd, Peer, Qp,
-    QpWishes, Region, Service, ThreadDomain,
+    Channel, Completion, Context, Cq, CqWishes, Library, Patience, Pd, Peer, Qp, QpWishes, Region,
+    Service, ThreadDomain,
 };
 
 /// How long a completion may take.
@@ -31,8 +31,9 @@ pub struct Options {
     pub events: bool,
     /// The queues are made in a thread domain.
     pub thread_domain: bool,
-    /// Work requests are posted and completions polled by the extended functions.
-    pub extended: bool,
+    /// Work requests are posted and completions polled by the extended functions, and this is asked of completions
+    /// (`ibv_create_cq_wc_flags`).
+    pub extended: Option<u64>,
     /// What the QPs offer.
     pub service: Service,
     /// Least number of CQ entries.
@@ -249,8 +250,8 @@ impl Side {
         let cq = || -> Result<Rc<Cq>> {
             let channel = options.events.then(|| Channel::new(&context)).transpose()?;
             let entries = options.cq_entries;
-            if options.extended {
-                let wishes = CqWishes { wc_flags: EVERYTHING, ..CqWishes::default() };
+            if let Some(wc_flags) = options.extended {
+                let wishes = CqWishes { wc_flags, ..CqWishes::default() };
                 return Cq::extended(&context, entries, channel.as_ref(), wishes);
             }
             Ok(Cq::new(&context, entries, channel.as_ref())?)
@@ -258,7 +259,7 @@ impl Side {
         let (send_cq, receive_cq) = (cq()?, cq()?);
         ensure!(send_cq.entries() >= options.cq_entries, "only {} CQ entries", send_cq.entries());
         let region = Region::new(&pd, room, ACCESS, index == 0)?;
-        let kinds = (options.extended, options.service);
+        let kinds = (options.extended.is_some(), options.service);
         let qp = Self::qp(&pd, [&send_cq, &receive_cq], kinds)?;
         Ok(Self { qp, send_cq, receive_cq, region, pd, context })
     }

@@ -28,7 +28,7 @@ pub fn run() -> Result<()> {
         gid_index: super::GID,
         events: true,
         thread_domain: false,
-        extended: false,
+        extended: None,
         service: Service::Reliable,
         cq_entries: 64,
         patience: Patience::default(),

@@ -64,7 +64,7 @@ pub fn hold(pairs: usize, port: u16) -> Result<()> {
         gid_index: GID,
         events: false,
         thread_domain: false,
-        extended: false,
+        extended: None,
         service: Service::Reliable,
         cq_entries: 64,
         patience: Patience::default(),

@@ -10,15 +10,16 @@ use verbs_sys::current::verbs as v;
 use super::super::Failed;
 use super::{Channel, Completion, Context, Cq, Pd};
 
-/// All that a completion can be asked to tell.
-pub const EVERYTHING: u64 = (v::IBV_WC_EX_WITH_BYTE_LEN
+/// What `ibv_poll_cq` tells of a completion (`IBV_WC_STANDARD_FLAGS`).
+pub const STANDARD: u64 = (v::IBV_WC_EX_WITH_BYTE_LEN
     | v::IBV_WC_EX_WITH_IMM
     | v::IBV_WC_EX_WITH_QP_NUM
     | v::IBV_WC_EX_WITH_SRC_QP
     | v::IBV_WC_EX_WITH_SLID
     | v::IBV_WC_EX_WITH_SL
-    | v::IBV_WC_EX_WITH_DLID_PATH_BITS
-    | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) as u64;
+    | v::IBV_WC_EX_WITH_DLID_PATH_BITS) as u64;
+/// All that a completion can be asked to tell.
+pub const EVERYTHING: u64 = STANDARD | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP as u64;
 
 /// What an extended completion queue is asked to be, beside its size.
 #[derive(Clone, Copy, Debug, Default)]
@@ -125,11 +126,11 @@ impl Cq {
         self.raw().cast()
     }
 
-    /// Takes up to `limit` completions in one poll, each with the device's time.
+    /// Takes up to `limit` completions in one poll, each with the device's time where the queue was asked for it.
     ///
     /// # Errors
     /// When the provider says that the queue is broken.
-    pub fn poll_extended(&self, limit: usize) -> Result<Vec<(Completion, u64)>> {
+    pub fn poll_extended(&self, limit: usize) -> Result<Vec<(Completion, Option<u64>)>> {
         let raw = self.raw_ex();
         let mut attributes = v::ibv_poll_cq_attr { comp_mask: 0 };
         // SAFETY: the queue lives, and is an extended one, whose functions are there.
@@ -166,8 +167,8 @@ impl Cq {
 /// Reads the completion that a poll is at.
 ///
 /// # Safety
-/// The queue is polled, was made to tell everything, and there is a completion.
-unsafe fn completion(cq: *mut v::ibv_cq_ex) -> (Completion, u64) {
+/// The queue is polled, was made to tell at least [`STANDARD`], and there is a completion.
+unsafe fn completion(cq: *mut v::ibv_cq_ex) -> (Completion, Option<u64>) {
     macro_rules! read {
         ($function:ident) => {
             // SAFETY: as the caller promises.
@@ -189,5 +190,7 @@ unsafe fn completion(cq: *mut v::ibv_cq_ex) -> (Completion, u64) {
         has_header: has(v::IBV_WC_GRH),
         invalidated: has(v::IBV_WC_WITH_INV).then(|| read!(read_imm_data)),
     };
-    (completion, read!(read_completion_ts))
+    // SAFETY: as the caller promises.
+    let time = unsafe { (*cq).read_completion_ts.map(|read| read(cq)) };
+    (completion, time)
 }
