@@ -397,7 +397,7 @@ impl Standing {
     pub fn counts(self, time: Duration) -> Duration {
         match self {
             Self::Runnable => Duration::ZERO,
-            Self::Locked => time / 10,
+            Self::Locked => time / 3,
             Self::Asleep => time,
         }
     }

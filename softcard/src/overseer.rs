@@ -7,7 +7,7 @@
 //!
 //! A thread that could go on, had it a processor, waits for no program: it is left its copy, however long
 //! others have the processors. One that waits until the program has changed its address space, as it does where that
-//! forks, is left it for ten times as long ([`Standing`]).
+//! forks, is left it for three times as long ([`Standing`]), unless programs have had the cards stand so too often.
 //!
 //! How long is too long: [`Patience`] knows, and another look finds the thread in the same copy.
 
@@ -22,6 +22,31 @@ use nix::unistd::{Pid, gettid};
 use crate::Error;
 use crate::run::{self, CardThread};
 use crate::thread_page;
+
+/// How long the cards may stand within [`ACCOUNT`] for programs that change their address space, before each further one of
+/// these is waited for as any other.
+const LOCKED: Duration = Duration::from_secs(2);
+const ACCOUNT: Duration = Duration::from_secs(60);
+
+/// How long the cards stood for programs that change their address space, and since when that is counted.
+struct Locked {
+    since: Instant,
+    sum: Duration,
+}
+
+impl Locked {
+    /// What of a time that the thread stood so counts as waiting for a program that does not answer.
+    fn counts(&mut self, standing: Standing, time: Duration, now: Instant) -> Duration {
+        if standing != Standing::Locked {
+            return standing.counts(time);
+        }
+        if now.saturating_duration_since(self.since) >= ACCOUNT {
+            *self = Self { since: now, sum: Duration::ZERO };
+        }
+        self.sum = self.sum.saturating_add(time);
+        if self.sum > LOCKED { time } else { standing.counts(time) }
+    }
+}
 
 /// Starts the thread that runs the cards, looks after it, and returns when it has ended.
 ///
@@ -66,6 +91,7 @@ fn look_after(watch: &Watch<CardThread>, mut thread: Pid) {
     let mut patience = Patience::default();
     let mut seen = watch.look();
     let mut waited = Duration::ZERO;
+    let mut locked = Locked { since: Instant::now(), sum: Duration::ZERO };
     while seen != Sight::Ended {
         let limit = patience.now(Instant::now());
         watch.doze(seen, limit);
@@ -75,7 +101,8 @@ fn look_after(watch: &Watch<CardThread>, mut thread: Pid) {
             waited = Duration::ZERO;
             continue;
         }
-        waited = waited.saturating_add(Standing::of(thread).counts(limit));
+        let counts = locked.counts(Standing::of(thread), limit, Instant::now());
+        waited = waited.saturating_add(counts);
         if waited < limit {
             continue;
         }
@@ -172,6 +199,19 @@ mod tests {
             },
         );
         assert!(taken);
+    }
+
+    #[test]
+    fn who_locks_too_often_within_a_minute_is_waited_for_as_any_other() {
+        let (begun, look) = (Instant::now(), Duration::from_millis(200));
+        let mut locked = Locked { since: begun, sum: Duration::ZERO };
+        assert_eq!(locked.counts(Standing::Runnable, look, begun), Duration::ZERO);
+        assert_eq!(locked.counts(Standing::Asleep, look, begun), look);
+        for _ in 0..10 {
+            assert!(locked.counts(Standing::Locked, look, begun) < look / 2);
+        }
+        assert_eq!(locked.counts(Standing::Locked, look, begun), look);
+        assert!(locked.counts(Standing::Locked, look, begun + ACCOUNT) < look / 2);
     }
 
     #[test]
