@@ -238,8 +238,12 @@ impl Connection {
     /// Until when answers hold that were given ahead ([`shim_abi::CmAhead`]); `None` where none do: in a forked child,
     /// and once one of the process's cards lives no more.
     pub(crate) fn cm_era(&self) -> Option<u32> {
+        // In a child the lock may have been copied while somebody held it.
+        if self.is_forked() {
+            return None;
+        }
         let granted = self.granted.lock();
-        if self.is_forked() || !granted.cards.iter().all(|(_, path)| path.is_fit()) {
+        if !granted.cards.iter().all(|(_, path)| path.is_fit()) {
             return None;
         }
         let offset = usize::try_from(shim_abi::CM_ERA).ok()?;
