@@ -37,8 +37,9 @@ fn heed(card: &mut Card, at: usize, event: EngineEvent, clients: &Clients) {
     match event {
         EngineEvent::Lost { rings } => {
             let Users { listeners, suspects, .. } = window.users;
-            suspects.cqs.add(listeners.cqs_told_in(rings));
-            // All but completions is told of in the first.
+            // All but completions is told of in the first, the failures of queues, too.
+            let all = if rings & 1 != 0 { u8::MAX } else { rings };
+            suspects.cqs.add(listeners.cqs_told_in(all));
             if rings & 1 != 0 {
                 let (qpns, srqns) = listeners.numbers();
                 suspects.qps.add(qpns);
