@@ -61,7 +61,10 @@ pub(super) fn engine(patient: &Patient) -> Vec<Finding> {
             // Behind a reset balboad drives nothing there that it could give an image of its own to.
             let driven =
                 items(&card["windows"]).iter().any(|window| text(&window["window"]) == *vfpga);
-            let images = if driven { "that vFPGA or of the whole card" } else { "the whole card" };
+            let images = match driven {
+                true => "that vFPGA, or of the whole card where it takes none",
+                false => "the whole card",
+            };
             return vec![Finding::wrong(
                 CHECK,
                 format!("{name}: vFPGA {vfpga} needs to be flashed again: {}", text(why)),
@@ -298,7 +301,7 @@ mod tests {
                 "engine",
                 Wrong,
                 "vFPGA 0 needs to be flashed again: spoilt",
-                "with an image of that vFPGA or of the whole card",
+                "with an image of that vFPGA, or of the whole card where it takes none",
             ),
             (
                 "counters",
