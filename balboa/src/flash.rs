@@ -6,7 +6,6 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use bitstreams::image::Image;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
@@ -290,11 +289,7 @@ fn verify(
     if let Some(file) = file {
         let (bytes, image) =
             image::read_image(file).map_err(|why| Failure::new(code::SPOILT, why))?;
-        let alone = match &image {
-            Image::Soft(soft) => soft.alone(),
-            _ => None,
-        };
-        if let Some(vfpga) = alone {
+        if let Some(vfpga) = image.alone() {
             let why = format!(
                 "it is of vFPGA {vfpga} alone, and only which image a whole card has is known"
             );

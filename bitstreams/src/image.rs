@@ -17,6 +17,15 @@ pub enum Image {
 }
 
 impl Image {
+    /// The vFPGA that it is of alone; `None` where it is of a whole card.
+    #[must_use]
+    pub fn alone(&self) -> Option<u8> {
+        match self {
+            Self::Soft(soft) => soft.alone(),
+            _ => None,
+        }
+    }
+
     /// Parses a file, whatever it is.
     ///
     /// # Errors

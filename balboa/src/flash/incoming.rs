@@ -104,10 +104,7 @@ impl Incoming {
 
     /// The vFPGA that it is of alone.
     pub(super) fn vfpga(&self) -> Option<u8> {
-        match &self.image {
-            Image::Soft(soft) => soft.alone(),
-            _ => None,
-        }
+        self.image.alone()
     }
 
     /// What is shown of it.
