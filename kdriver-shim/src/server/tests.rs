@@ -31,7 +31,7 @@ mod undo;
 mod window;
 mod xrc;
 
-use bench::{Bench, leaked, records, wanted_ah, wanted_qp};
+use bench::{Bench, create_cq, leaked, records, wanted_ah, wanted_qp};
 
 /// Whether that register is where commands to an engine are rung for.
 fn is_doorbell(offset: u64) -> bool {
@@ -218,13 +218,7 @@ fn a_number_that_a_card_gives_out_twice_is_not_believed() {
     let (context, _fds) = bench.open(&second, 0);
     bench.cards[0]
         .window(0, |w| w.alter = Some(Box::new(move |completion| completion.result = cqn)));
-    let request = Request::CreateCq {
-        context: context.context,
-        log2_entries: 2,
-        channel: None,
-        vector: 0,
-        cookie: 1,
-    };
+    let request = create_cq(context.context, 2);
     let refusal = bench.refused(&second, request);
     assert_eq!(refusal.errno, Errno::EIO as i32);
     assert!(refusal.reason.contains("which another client has"), "{refusal:?}");
@@ -353,13 +347,7 @@ fn pages_and_quotas_run_out_with_the_limit_named() {
     let (context, _fds) = bench.open(&late, 0);
     let mut made = 0;
     let refusal = loop {
-        let request = Request::CreateCq {
-            context: context.context,
-            log2_entries: 0,
-            channel: None,
-            vector: 0,
-            cookie: 0,
-        };
+        let request = create_cq(context.context, 0);
         match bench.try_ask(&late, &request).0 {
             Ok(_) => made += 1,
             Err(refusal) => break refusal,
@@ -472,13 +460,7 @@ fn a_card_that_was_reset_takes_all_its_clients_and_is_brought_up_anew_behind_the
     let (cqn, _) = bench.cq(&one, context.context, None);
     bench.cards[0].reset();
     // Its own engine is the only one that is asked; the other's clients hear of it all the same.
-    let request = Request::CreateCq {
-        context: context.context,
-        log2_entries: 6,
-        channel: None,
-        vector: 0,
-        cookie: 1,
-    };
+    let request = create_cq(context.context, 6);
     let refusal = bench.refused(&one, request);
     assert!(refusal.reason.contains("the card was reset"), "{}", refusal.reason);
     assert_eq!([lost(&fds[4]), lost(&other_fds[4])], [1, 1]);
@@ -841,13 +823,7 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
     let limits = *bench.server.cards[0].device.windows[0].engine.limits();
     let memory = vec![0u8; 4096];
     let address = memory.as_ptr() as u64;
-    let cq = |log2_entries| Request::CreateCq {
-        context,
-        log2_entries,
-        channel: None,
-        vector: 0,
-        cookie: 0,
-    };
+    let cq = |log2_entries| create_cq(context, log2_entries);
     let srq = Request::CreateSrq { pdn, log2_entries: 0, log2_stride: 0, cookie: 0 };
     let mr = |length| Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 };
     // What is asked for, how much of it one request takes, and how much the client has already.
@@ -939,13 +915,7 @@ fn rings_have_an_end_that_is_named() {
     let peer = bench.provider();
     let (context, _fds) = bench.open(&peer, 0);
     let context = context.context;
-    let cq = |log2_entries| Request::CreateCq {
-        context,
-        log2_entries,
-        channel: None,
-        vector: 0,
-        cookie: 0,
-    };
+    let cq = |log2_entries| create_cq(context, log2_entries);
     // Three of the largest queues take three quarters of the ring memory; their entries are all
     // that a client may have, so that rings of QPs are what is left to take.
     for _ in 0..3 {

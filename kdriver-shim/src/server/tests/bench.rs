@@ -320,6 +320,11 @@ pub(super) fn wanted_ah(pdn: u32) -> Request {
     Request::CreateAh { pdn, address }
 }
 
+/// Asks for a completion queue that nobody listens to.
+pub(super) fn create_cq(context: u32, log2_entries: u8) -> Request {
+    Request::CreateCq { context, log2_entries, channel: None, vector: 0, cookie: 0 }
+}
+
 pub(super) fn wanted_qp(pdn: u32, cqn: u32) -> CreateQp {
     CreateQp {
         pdn,

@@ -28,13 +28,7 @@ fn a_tool_resets_a_card_whose_programs_are_told_and_which_is_back_behind_them() 
     assert_eq!(bench.ask(&tool, reset.clone()).0, Response::Reset { programs: 1 });
     assert_eq!([records(&fds[0]).len(), records(&other_fds[0]).len()], [1, 0]);
     assert_eq!(lost(&fds[4]), 1);
-    let request = Request::CreateCq {
-        context: context.context,
-        log2_entries: 6,
-        channel: None,
-        vector: 0,
-        cookie: 1,
-    };
+    let request = create_cq(context.context, 6);
     let refusal = bench.refused(&peer, request);
     assert!(refusal.reason.contains("it was reset by `balboa reset`"), "{}", refusal.reason);
     bench.ask(&peer, Request::CloseContext { context: context.context });

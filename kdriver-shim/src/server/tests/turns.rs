@@ -193,13 +193,7 @@ fn a_large_ring_is_freed_in_turns_and_waited_for() {
     let peer = bench.provider();
     let (context, _fds) = bench.open(&peer, 0);
     let context = context.context;
-    let cq = |log2_entries| Request::CreateCq {
-        context,
-        log2_entries,
-        channel: None,
-        vector: 0,
-        cookie: 0,
-    };
+    let cq = |log2_entries| create_cq(context, log2_entries);
     let largest: Vec<u32> = (0..3)
         .map(|_| match bench.ask(&peer, cq(22)).0 {
             Response::Cq { cqn, .. } => cqn,

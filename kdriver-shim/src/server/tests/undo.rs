@@ -71,7 +71,7 @@ fn owner(bench: &mut Bench) -> Owner {
 }
 
 fn cq(context: u32) -> Request {
-    Request::CreateCq { context, log2_entries: 6, channel: None, vector: 0, cookie: 0 }
+    create_cq(context, 6)
 }
 
 fn srq(pdn: u32) -> Request {
@@ -127,8 +127,7 @@ fn a_creation_that_fails_at_any_step_leaves_nothing() {
         card.window(0, |window| window.refuse.clear());
         assert_eq!(taken(&bench), before, "{opcode:?}");
     }
-    let request =
-        Request::CreateCq { context, log2_entries: 23, channel: None, vector: 0, cookie: 0 };
+    let request = create_cq(context, 23);
     assert!(bench.refused(&peer, request).reason.contains("limit of 2^22"));
     for vector in [4, 255] {
         let request =
