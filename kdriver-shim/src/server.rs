@@ -673,11 +673,7 @@ impl Server {
         let leaves = |card: &Card| card.wanted_back && card.is_unused() && card.reloading.is_none();
         while let Some(at) = self.cards.iter().position(leaves) {
             let card = self.cards.remove(at);
-            unwatch(
-                &self.poller,
-                &card,
-                self.watches.remove(&card.device.number).unwrap_or_default(),
-            );
+            unwatch(&self.poller, &card, &mut self.watches);
             log::warn!("{}: let go, for the kernel wants it back", card.device.name());
         }
         let mut renewed = false;
@@ -692,11 +688,7 @@ impl Server {
             if self.connections.is_losing(card.device.number) || !card.device.was_reset() {
                 continue;
             }
-            unwatch(
-                &self.poller,
-                card,
-                self.watches.remove(&card.device.number).unwrap_or_default(),
-            );
+            unwatch(&self.poller, card, &mut self.watches);
             match card.renew() {
                 Ok(()) => {
                     log::warn!("{}: brought up anew after a reset", card.device.name());
@@ -738,7 +730,8 @@ fn watch(poller: &Poller, card: &Card) -> Result<Vec<Watch>, Error> {
 }
 
 /// Takes back what [`watch`] did.
-fn unwatch(poller: &Poller, card: &Card, watches: Vec<Watch>) {
+fn unwatch(poller: &Poller, card: &Card, watches: &mut BTreeMap<u32, Vec<Watch>>) {
+    let watches = watches.remove(&card.device.number).unwrap_or_default();
     for ((fd, _), watch) in signals(card).into_iter().zip(watches) {
         poller.unwatch(fd, watch);
     }

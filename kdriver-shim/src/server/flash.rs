@@ -376,8 +376,7 @@ impl Server {
             card.forget_window(vfpga);
             return Ok(());
         }
-        let watches = self.watches.remove(&number).unwrap_or_default();
-        unwatch(&self.poller, card, watches);
+        unwatch(&self.poller, card, &mut self.watches);
         let pace = self.pace;
         let begun = card.begin_loading(Arc::clone(&job.bytes), pace);
         job.phase = Phase::Loading(Box::new(begun.map_err(|error| (error, false))?));
@@ -443,8 +442,7 @@ impl Server {
         let mut windows = card.device.windows.iter();
         if card.gsi.is_none() && windows.any(|it| it.index == vfpga && it.offers_gsi()) {
             // It went with what was there before.
-            let watches = self.watches.remove(&number).unwrap_or_default();
-            unwatch(&self.poller, card, watches);
+            unwatch(&self.poller, card, &mut self.watches);
             card.manage_connections();
             self.watch_again(number);
             self.tell_ports();
@@ -522,8 +520,7 @@ impl Server {
             window.engine.abandon(why);
         }
         if window.is_some_and(|window| window.offers_gsi()) && card.gsi.is_some() {
-            let watches = self.watches.remove(&number).unwrap_or_default();
-            unwatch(&self.poller, card, watches);
+            unwatch(&self.poller, card, &mut self.watches);
             card.gsi = None;
             log::error!(
                 "{}: has no queue pair 1 any more, so rdma_cm connects nobody by it",
