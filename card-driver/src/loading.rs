@@ -203,7 +203,17 @@ pub fn wants_image(
 ) -> bool {
     backend.takes_images()
         && bringup::prepare(card, backend, manifest).is_ok()
-        && (had_another || backend.read64(Bar::Shell, shell::N_REGIONS) == u64::MAX)
+        && (had_another || holds_no_image(backend))
+}
+
+/// Whether a card holds no image, of which its shell would be.
+fn holds_no_image(backend: &dyn CardBackend) -> bool {
+    backend.read64(Bar::Shell, shell::N_REGIONS) == u64::MAX
+}
+
+/// Whether there is anything of an image to give to a card at a pace, in chunks that it takes.
+fn is_loadable(image: &[u8], pace: Pace) -> bool {
+    !image.is_empty() && (1..=s::PR_CHUNK_BYTES as usize).contains(&pace.chunk)
 }
 
 impl Device {
@@ -215,7 +225,7 @@ impl Device {
     pub fn begin_loading(&mut self, image: Arc<[u8]>, pace: Pace) -> Result<Loading, Error> {
         let card = self.number;
         let failed = |why: &str| Error::Load { card, why: why.to_owned() };
-        if image.is_empty() || !(1..=s::PR_CHUNK_BYTES as usize).contains(&pace.chunk) {
+        if !is_loadable(&image, pace) {
             return Err(failed("there is nothing to load, or in no such chunks"));
         }
         self.let_engines_go();

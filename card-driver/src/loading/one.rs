@@ -9,7 +9,9 @@ use fpga_regs::coyote::static_layer::{self as s, PrQueue};
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::window;
 
-use super::{CLEAR, Loading, Pace, buffer_at, expect_end, swallow_end};
+use super::{
+    CLEAR, Loading, Pace, buffer_at, expect_end, holds_no_image, is_loadable, swallow_end,
+};
 use crate::backend::CardBackend;
 use crate::device::{Device, Reach, Window};
 use crate::engine::EngineLimits;
@@ -59,8 +61,7 @@ impl Device {
         let failed = |why: &str| Error::Load { card, why: why.to_owned() };
         self.takes_images_of_one()?;
         let dead = |window: &Window| window.engine.death().is_some();
-        if image.is_empty()
-            || !(1..=s::PR_CHUNK_BYTES as usize).contains(&pace.chunk)
+        if !is_loadable(&image, pace)
             || !self.windows.iter().any(|window| window.index == index && dead(window))
         {
             return Err(failed(
@@ -147,6 +148,6 @@ impl Device {
     /// Whether it holds no image any more, of which its shell was.
     #[must_use]
     pub fn has_lost_image(&self) -> bool {
-        self.backend.read64(Bar::Shell, shell::N_REGIONS) == u64::MAX
+        holds_no_image(&*self.backend)
     }
 }
