@@ -70,7 +70,7 @@ pub use masked::{Lender, Lent, MaskedTable};
 pub use mmio::Mmio;
 pub use mutex::{FutexGuard, FutexMutex, Waiters};
 pub use netdev::{PacketSocket, Tap};
-pub use patience::Patience;
+pub use patience::{Account, Patience};
 pub use process::{PidFd, RemoteProcess, RemoteRange};
 pub use relay::{Holder, Sight, Watch};
 pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock, WrittenBlock};

@@ -45,6 +45,36 @@ impl Patience {
     }
 }
 
+/// How much of a time was taken within a minute, which begins with the first that was.
+#[derive(Debug)]
+pub struct Account {
+    since: Instant,
+    sum: Duration,
+}
+
+impl Account {
+    /// One of which nothing was taken yet.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self { since: now, sum: Duration::ZERO }
+    }
+
+    /// Takes some; answers how much that is with what was taken before, within the minute.
+    pub fn take(&mut self, time: Duration, now: Instant) -> Duration {
+        if self.is_over(now) {
+            *self = Self::new(now);
+        }
+        self.sum = self.sum.saturating_add(time);
+        self.sum
+    }
+
+    /// Whether the minute is over.
+    #[must_use]
+    pub fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= FORGIVEN
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

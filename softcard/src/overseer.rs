@@ -16,23 +16,19 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use hostmem::process::Standing;
-use hostmem::{Holder, Liveness, Patience, SharedMapping, Sight, Watch};
+use hostmem::{Account, Holder, Liveness, Patience, SharedMapping, Sight, Watch};
 use nix::unistd::{Pid, gettid};
 
 use crate::Error;
 use crate::run::{self, CardThread};
 use crate::thread_page;
 
-/// How long the cards may stand within [`ACCOUNT`] for programs that change their address space, before each further one of
+/// How long the cards may stand within a minute for programs that change their address space, before each further one of
 /// these is waited for as any other.
 const LOCKED: Duration = Duration::from_secs(2);
-const ACCOUNT: Duration = Duration::from_secs(60);
 
-/// How long the cards stood for programs that change their address space, and since when that is counted.
-struct Locked {
-    since: Instant,
-    sum: Duration,
-}
+/// How long the cards stood for programs that change their address space.
+struct Locked(Account);
 
 impl Locked {
     /// What of a time that the thread stood so counts as waiting for a program that does not answer.
@@ -40,11 +36,7 @@ impl Locked {
         if standing != Standing::Locked {
             return standing.counts(time);
         }
-        if now.saturating_duration_since(self.since) >= ACCOUNT {
-            *self = Self { since: now, sum: Duration::ZERO };
-        }
-        self.sum = self.sum.saturating_add(time);
-        if self.sum > LOCKED { time } else { standing.counts(time) }
+        if self.0.take(time, now) > LOCKED { time } else { standing.counts(time) }
     }
 }
 
@@ -91,7 +83,7 @@ fn look_after(watch: &Watch<CardThread>, mut thread: Pid) {
     let mut patience = Patience::default();
     let mut seen = watch.look();
     let mut waited = Duration::ZERO;
-    let mut locked = Locked { since: Instant::now(), sum: Duration::ZERO };
+    let mut locked = Locked(Account::new(Instant::now()));
     while seen != Sight::Ended {
         let limit = patience.now(Instant::now());
         watch.doze(seen, limit);
@@ -204,14 +196,14 @@ mod tests {
     #[test]
     fn who_locks_too_often_within_a_minute_is_waited_for_as_any_other() {
         let (begun, look) = (Instant::now(), Duration::from_millis(200));
-        let mut locked = Locked { since: begun, sum: Duration::ZERO };
+        let mut locked = Locked(Account::new(begun));
         assert_eq!(locked.counts(Standing::Runnable, look, begun), Duration::ZERO);
         assert_eq!(locked.counts(Standing::Asleep, look, begun), look);
         for _ in 0..10 {
             assert!(locked.counts(Standing::Locked, look, begun) < look / 2);
         }
         assert_eq!(locked.counts(Standing::Locked, look, begun), look);
-        assert!(locked.counts(Standing::Locked, look, begun + ACCOUNT) < look / 2);
+        assert!(locked.counts(Standing::Locked, look, begun + Duration::from_secs(60)) < look / 2);
     }
 
     #[test]

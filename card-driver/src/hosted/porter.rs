@@ -13,7 +13,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use hostmem::process::{Standing, read_vectored, write_vectored};
-use hostmem::{Patience, RemoteProcess, RemoteRange};
+use hostmem::{Account, Patience, RemoteProcess, RemoteRange};
 use nix::unistd::Pid;
 
 use crate::backend::CardBackend;
@@ -24,9 +24,8 @@ use crate::lock::lock;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a copy is waited for, whatever its thread does.
 const LONGEST: Duration = Duration::from_secs(10);
-/// How long copies may sleep for one process within [`ACCOUNT`]: memory that answers, but each time late.
+/// How long copies may sleep for one process within a minute: memory that answers, but each time late.
 const SLEEP: Duration = Duration::from_secs(2);
-const ACCOUNT: Duration = Duration::from_secs(60);
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,17 +101,16 @@ pub(super) struct Porter {
 #[derive(Default)]
 struct Sleep {
     patience: Patience,
-    /// By process: since when that is counted, and how long.
-    accounts: BTreeMap<i32, (Instant, Duration)>,
+    /// By process, how long.
+    accounts: BTreeMap<i32, Account>,
 }
 
 impl Sleep {
     /// Notes that a copy for a process slept; whether it may go on to.
     fn count(&mut self, process: i32, slept: Duration, now: Instant) -> bool {
-        self.accounts.retain(|_, (since, _)| now.saturating_duration_since(*since) < ACCOUNT);
-        let (_, sum) = self.accounts.entry(process).or_insert((now, Duration::ZERO));
-        *sum = sum.saturating_add(slept);
-        *sum < SLEEP
+        self.accounts.retain(|_, account| !account.is_over(now));
+        let account = self.accounts.entry(process).or_insert_with(|| Account::new(now));
+        account.take(slept, now) < SLEEP
     }
 }
 
@@ -235,7 +233,7 @@ mod tests {
             assert!(sleep.count(late, LOOK, begun), "{look}");
         }
         assert!(!sleep.count(late, LOOK, begun) && sleep.count(8, LOOK, begun));
-        assert!(sleep.count(late, LOOK, begun + ACCOUNT), "it is counted anew");
+        assert!(sleep.count(late, LOOK, begun + Duration::from_secs(60)), "it is counted anew");
         assert_eq!(sleep.accounts.len(), 1, "who is quiet is forgotten");
     }
 
