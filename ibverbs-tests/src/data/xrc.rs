@@ -266,6 +266,7 @@ impl Scene {
             };
             initiator.post_to(u32::from_ne_bytes(srqn), &request)?;
             success(self.link.library, &self.link.left.send_cq)?;
+            ours.write_all(&[0]).context("it does not wait for the acknowledgement")?;
         }
         drop(made);
         let ended = waitpid(child, None)?;
@@ -283,6 +284,8 @@ impl Scene {
             let told = (come.wr_id, come.qp_num, come.byte_len);
             ensure!(told == (number as u64, target, ELSEWHERE as u32), "{come:?}");
             ensure!(member.bytes()[..ELSEWHERE] == bytes(ELSEWHERE, number), "other bytes came");
+            // The target goes with its last opener, and then nobody acknowledges once more what was lost.
+            parent.read_exact(&mut [0])?;
         }
         let state = opened.query()?.qp_state;
         ensure!(state == v::IBV_QPS_RTS, "the target's state is {state}");
