@@ -197,8 +197,8 @@ impl CompletionQueue {
     /// with that and with the index behind the last entry of the old one; `release` gives the old one back,
     /// and is told the record of the new one.
     ///
-    /// Polls go on meanwhile, and deliver what is left before what comes. EINVAL where more is left than
-    /// the queue is to have.
+    /// Polls go on meanwhile, and deliver what is left before what comes. EINVAL where more is left, or still to
+    /// come of sends that were posted, than the queue is to have.
     pub(crate) fn resize(
         &self,
         log2_entries: u8,
@@ -222,10 +222,10 @@ impl CompletionQueue {
     /// Room for all that may be left when the queue is to have so many entries.
     fn room_for_left(&self, entries: u32) -> Result<EntryRing> {
         let state = self.lock();
-        let left = state.outstanding().count();
-        if left > entries as usize {
+        let due = self.due(&state);
+        if due > entries as usize {
             return Err(invalid!(
-                "CQ {:#x} cannot have {entries} entries: {left} completions were not polled",
+                "CQ {:#x} cannot have {entries} entries: {due} completions were not polled, or are to come",
                 self.cqn
             ));
         }
@@ -234,6 +234,20 @@ impl CompletionQueue {
         let most = state.ring.ring.blocks().saturating_add(more).saturating_add(1);
         drop(state);
         EntryRing::private(most)
+    }
+
+    /// Completions that are there and were not polled, and those that sends will have which were posted: were the
+    /// queue too small for them, it would depend on the card's turn whether they come to be lost.
+    fn due(&self, state: &CqState) -> usize {
+        let (mut left, mut received) = (0usize, 0usize);
+        for entry in state.outstanding() {
+            left = left.saturating_add(1);
+            let is_received = Cqe::decode(&[entry]).flags.contains(Flags::RECEIVE);
+            received = received.saturating_add(usize::from(is_received));
+        }
+        let senders = state.table.iter().filter(|queues| queues.send_cqn == self.cqn);
+        let sent: usize = senders.map(|queues| queues.send.signalled()).sum();
+        left.max(received.saturating_add(sent))
     }
 
     /// Goes on in the ring that the card goes on in, behind what is `left`; `end` is where the card ended.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
-use fpga_regs::engine::wqe::{Datagram, SendFlags};
+use fpga_regs::engine::wqe::{Datagram, SendFlags, SendHeader};
 use hostmem::{BlockRing, DoorbellSlot, Lender, MaskedTable, Record, Waiters};
 
 use crate::doorbell::CardPath;
@@ -364,6 +364,22 @@ impl SendQueue {
         // Release: the poster that finds this room may write over the note that was read.
         self.consumed.requests.store(number, Ordering::Release);
         Some(wr_id)
+    }
+
+    /// Outstanding work requests that complete even where they go well.
+    ///
+    /// The caller holds the send CQ's lock; whoever posts meanwhile is not waited for.
+    pub(crate) fn signalled(&self) -> usize {
+        let consumed = self.consumed.requests.load(Ordering::Relaxed);
+        // Acquire: with the number come the requests.
+        let count = self.produced.requests.load(Ordering::Acquire).wrapping_sub(consumed);
+        let is_signalled = |block: &u32| {
+            let number = self.posted.get(*block).number.load(Ordering::Relaxed);
+            let ahead = number.wrapping_sub(consumed).wrapping_sub(1);
+            let flags = || SendHeader::decode(&[self.ring.read(*block)]).flags;
+            ahead < count && flags().contains(SendFlags::SIGNALED)
+        };
+        (0..=self.posted.mask()).filter(is_signalled).count()
     }
 
     /// Takes back the oldest outstanding work request: the card died with it.

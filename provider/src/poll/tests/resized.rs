@@ -91,6 +91,38 @@ fn a_queue_that_is_resized_again_keeps_what_was_left_twice() {
 }
 
 #[test]
+fn a_queue_is_not_made_smaller_than_what_its_sends_are_to_complete() {
+    let mut bench = bench(3);
+    let refused = |bench: &mut Bench, log2_entries| {
+        let refused = bench.resize(log2_entries, |_| panic!("the card is not asked")).unwrap_err();
+        assert_eq!(refused.errno(), libc::EINVAL);
+    };
+    // The card has not come to them, or to some.
+    (0..5).for_each(|wr_id| bench.post(wr_id));
+    refused(&mut bench, 2);
+    (0..3).for_each(|index| bench.complete(sent(index)));
+    refused(&mut bench, 2);
+    assert_eq!(bench.wr_ids(1), [0]);
+    // Of a receive it is not known whether it will ever complete.
+    (0..4).for_each(|wr_id| bench.post_receive(wr_id));
+    bench.resize(2, |_| {}).unwrap();
+    bench.complete(Cqe { flags: Flags::RECEIVE, ..sent(0) });
+    refused(&mut bench, 1);
+    (3..5).for_each(|index| bench.complete(sent(index)));
+    assert_eq!(bench.wr_ids(8), [1, 2, 0, 3, 4]);
+    // Nobody hears of those that are not signalled.
+    let mut batch = bench.queues.send.begin().unwrap();
+    for _ in 0..5 {
+        let (queue, cursor, end) = batch.position();
+        let (opcode, payload) = (ibv::IBV_WR_SEND, Payload::Sges(&[]));
+        let request = SendRequest { wr_id: 9, opcode, flags: 0, payload };
+        batch.advance(queue.push(cursor, end, &request, || (0, 0), || None, || 0).unwrap());
+    }
+    batch.finish();
+    bench.resize(0, |_| {}).unwrap();
+}
+
+#[test]
 fn of_what_was_not_polled_nothing_is_nobodys() {
     let mut bench = bench(2);
     (0..3).for_each(|wr_id| bench.send(wr_id));
