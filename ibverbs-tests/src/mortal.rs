@@ -28,11 +28,11 @@ pub const CARD_DIED: u8 = 3;
 pub const PEER_GONE: u8 = 4;
 
 /// How long anything may take that is bound to come.
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(60);
 /// How long a death is waited for, which comes when everything else is ready.
 pub const DEATH: Duration = Duration::from_secs(100);
-/// With a peer that may go: eight tries of 34 ms are little to wait for.
-const IMPATIENT: Patience = Patience { timeout: 13, retry_cnt: 7, rnr_retry: 7 };
+/// With a peer that may go: eight tries of 67 ms are little to wait for.
+const IMPATIENT: Patience = Patience { timeout: 14, retry_cnt: 7, rnr_retry: 7 };
 /// With a peer that stays: eight tries of 1.07 s are more than a busy machine keeps a card waiting.
 const PATIENT: Patience = Patience { timeout: 18, ..IMPATIENT };
 

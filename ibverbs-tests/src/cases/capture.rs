@@ -62,7 +62,7 @@ fn capture_of_losses(setting: &Setting) -> Result<PathBuf> {
     let file = setting.directory().join("losses.pcapng");
     let balboad = format!("--soft 2 --fault loss=1%,ecn=1% --pcap {}", file.display());
     let daemon = setting.balboad(&balboad)?;
-    let command = "huge --mib 8 --mtu 1024 --timeout 10 write";
+    let command = "huge --mib 8 --mtu 1024 write";
     let task = daemon.run("").arg(setting.bin.join("verbs-data")).words(command);
     task.limit(LIMIT).run()?.success()?;
     daemon.stop()?;

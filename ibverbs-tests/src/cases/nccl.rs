@@ -48,7 +48,7 @@ fn of_ipv6(setting: &Setting) -> Result<()> {
 
 fn bad(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad(&format!("--soft 2 --fault {BAD}"))?;
-    pair(setting, &daemon, [0, 1], "--mib 16 --timeout 10 --bad-cable")?;
+    pair(setting, &daemon, [0, 1], "--mib 16 --timeout 14 --bad-cable")?;
     was_bad(&daemon, BAD)?;
     daemon.stop()
 }

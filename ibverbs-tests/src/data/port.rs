@@ -17,10 +17,10 @@ use crate::ffi::{Failed, Operation, Patience, Send};
 const EVENT: Duration = Duration::from_secs(30);
 /// Bytes of a message.
 const BYTES: usize = 3000;
-/// So many tries that somebody may type commands meanwhile: 8 × 1.07 s.
-const PATIENT: Patience = Patience { timeout: 18, retry_cnt: 7, rnr_retry: 7 };
-/// Few tries, so that giving up takes not long: 3 × 67 ms.
-const IMPATIENT: Patience = Patience { timeout: 14, retry_cnt: 2, rnr_retry: 2 };
+/// So many tries that somebody may type commands meanwhile, on a busy machine: 8 × 2.15 s.
+const PATIENT: Patience = Patience { timeout: 19, retry_cnt: 7, rnr_retry: 7 };
+/// Where it is given up; more than a busy machine keeps a card waiting that is there: 8 × 134 ms.
+const IMPATIENT: Patience = Patience { timeout: 15, retry_cnt: 7, rnr_retry: 7 };
 /// Physical states of a port: there is no cable, and there is one.
 const DISABLED: u8 = 3;
 const LINK_UP: u8 = 5;
