@@ -30,7 +30,8 @@ const TARGET: usize = MTU.1 + 64;
 /// Immediate data of what ends a burst, and is repeated until it arrives: what was sent before it is
 /// there by then, or never will be. The number of the burst is added.
 const END: u32 = 0xffff_0000;
-/// How long the next repetition waits.
+/// How long the first repetition waits, and twice as long each further one: so they are so few that there are receives for all
+/// of them, however late the other side looks.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A service, towards the other side.
@@ -104,12 +105,14 @@ fn send(way: &mut impl Way, source: &Rc<Region>) -> Result<()> {
             post(way, (operation, number), pieces)?;
         }
         let deadline = Instant::now() + LIMIT;
+        let mut patience = PATIENCE;
         loop {
             post(way, (Operation::SendImmediate, END + burst), Vec::new())?;
-            if way.line().was_heard(PATIENCE)? {
+            if way.line().was_heard(patience)? {
                 break;
             }
             ensure!(Instant::now() < deadline, "nothing arrives any more after burst {burst}");
+            patience *= 2;
         }
     }
     Ok(())
