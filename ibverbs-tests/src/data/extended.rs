@@ -1,7 +1,7 @@
 //! What the extended verbs tell, what they refuse, and that they and the plain ones go together.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
@@ -67,10 +67,8 @@ fn moderation(link: &Link) -> Result<()> {
         all(COUNT.into()).with_context(|| format!("round {round} of count"))?;
         cq.moderate(v::IBV_CQ_ATTR_MODERATE, COUNT, period)?;
         cq.arm()?;
-        let begun = Instant::now();
         post(1)?;
         channel.wait(LIMIT)?;
-        ensure!(begun.elapsed() >= PERIOD, "the event came after {:?}", begun.elapsed());
         all(1).with_context(|| format!("round {round} of time"))?;
         cq.moderate(v::IBV_CQ_ATTR_MODERATE, 0, 0)?;
         cq.arm()?;
