@@ -54,12 +54,32 @@ pub(crate) fn counters(daemon: &Daemon<'_>, card: usize) -> Result<BTreeMap<Stri
     counters.iter().map(number).collect::<Option<_>>().context("a counter is no number")
 }
 
+/// The counters of two cards between which everything has arrived that was sent: programs may end before it has, and then a
+/// busy card counts it late.
+fn settled(daemon: &Daemon<'_>) -> Result<[BTreeMap<String, u64>; 2]> {
+    let look = || anyhow::Ok([counters(daemon, 0)?, counters(daemon, 1)?]);
+    let deadline = Instant::now() + LAG;
+    let mut before = look()?;
+    loop {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = look()?;
+        let [one, other] = &now;
+        let arrived = |from: &BTreeMap<String, u64>, to: &BTreeMap<String, u64>| {
+            from["port_frames_sent"] == to["port_frames_received"]
+        };
+        if arrived(one, other) && arrived(other, one) && now == before {
+            return Ok(now);
+        }
+        ensure!(Instant::now() < deadline, "frames are still on their way: {now:?}");
+        before = now;
+    }
+}
+
 fn files_follow(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     run_between((&daemon, 0), (&daemon, 1), "ib_send_bw -F -s 4096 -n 100")?;
     let kept = daemon.state_dir().join("counters");
-    for card in 0..2 {
-        let status = counters(&daemon, card)?;
+    for (card, status) in settled(&daemon)?.into_iter().enumerate() {
         let mut expected = status.clone();
         for (file, counter, unit) in PORT_COUNTERS {
             expected.insert(file.into(), status.get(counter).context(counter)? / unit);
@@ -92,6 +112,7 @@ fn exported(setting: &Setting) -> Result<()> {
     let mut exporter = exporter.words("--web.listen-address=127.0.0.1:0").start()?;
     exporter.wait_until("it listened", |it| port_in(&it.errors()).is_some())?;
     let port = port_in(&exporter.errors()).context("no port")?;
+    settled(&daemon)?;
     let deadline = Instant::now() + LAG;
     let ours = samples(UnixStream::connect(&socket)?)?;
     ensure!(ours.len() >= 14 && ours.values().any(|value| *value >= 409_600.0), "{ours:?}");
@@ -234,10 +255,10 @@ pub(crate) fn true_of(card: usize, own: &BTreeMap<String, u64>, frames: &[Frame]
 fn captured(setting: &Setting) -> Result<()> {
     let file = setting.directory().join("frames.pcapng");
     let daemon = setting.balboad(&format!("--soft 2 --fault loss=1% --pcap {}", file.display()))?;
-    for command in ["ib_write_bw -F -u 12 -s 65536 -n 200", "ib_send_bw -F -u 12 -s 4096 -n 500"] {
+    for command in ["ib_write_bw -F -s 65536 -n 200", "ib_send_bw -F -s 4096 -n 500"] {
         run_between((&daemon, 0), (&daemon, 1), command)?;
     }
-    let counters = [counters(&daemon, 0)?, counters(&daemon, 1)?];
+    let counters = settled(&daemon)?;
     daemon.stop()?;
     let frames = frames(setting, &file)?;
     for card in 0..2 {
@@ -272,7 +293,7 @@ fn congested(setting: &Setting) -> Result<()> {
     for command in ["ib_write_bw -F -s 65536 -n 200", "ib_read_bw -F -s 65536 -n 200"] {
         run_between((&daemon, 0), (&daemon, 1), command)?;
     }
-    let counters = [counters(&daemon, 0)?, counters(&daemon, 1)?];
+    let counters = settled(&daemon)?;
     daemon.stop()?;
     let frames = frames(setting, &file)?;
     for (card, own) in counters.iter().enumerate() {
