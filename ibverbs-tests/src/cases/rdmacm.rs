@@ -6,7 +6,7 @@
 //! `udpong` is not here: datagrams of rsockets are not for RoCE, for their address handles have no global route.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use super::PERFTEST;
 use crate::namespace::Namespace;
 use crate::pair::{Both, both_say, start_server_in, until_in_time};
-use crate::process::{Finished, Running, Task};
+use crate::process::{Finished, LIMIT, Running, Task};
 use crate::runner::{Body, Case, Need};
 use crate::setting::{Daemon, Setting};
 use crate::table::table;
@@ -290,18 +290,18 @@ pub(crate) fn to_the_end(daemon: &Daemon<'_>, server: Running, client: Task) -> 
     Ok(Both { server, client })
 }
 
-/// What the programs had has gone with them.
+/// What the programs had has gone with them, or goes.
 pub(crate) fn nothing_left(daemon: &Daemon<'_>) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
     for what in ["channels", "identifiers", "listeners", "ports", "joins"] {
-        let mut left = count(daemon, what)?;
-        for _ in 0..100 {
+        loop {
+            let left = count(daemon, what)?;
             if left == 0 {
                 break;
             }
+            ensure!(Instant::now() < deadline, "{left} {what} are left: {}", daemon.status()?);
             std::thread::sleep(Duration::from_millis(50));
-            left = count(daemon, what)?;
         }
-        ensure!(left == 0, "{left} {what} are left: {}", daemon.status()?);
     }
     Ok(())
 }
