@@ -18,7 +18,7 @@ use crate::process::{Finished, Running};
 use crate::setting::{Daemon, Setting};
 
 /// How long a program may take to get to work, or to end: beyond it, it hangs.
-const HANGS: Duration = Duration::from_secs(30);
+const HANGS: Duration = Duration::from_secs(120);
 
 /// Random numbers, by splitmix64.
 struct Dice(u64);

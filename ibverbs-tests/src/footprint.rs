@@ -13,7 +13,7 @@ use crate::attack::level::Level;
 use crate::setting::Daemon;
 
 /// How long balboad may take to have noticed the end of its clients.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 /// By how much its resident memory may have grown, KiB: what its allocator and its tables keep for
 /// reuse.
 const GROWTH: u64 = 16 << 10;

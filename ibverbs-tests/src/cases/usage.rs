@@ -2,16 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::process::{Finished, Task};
 use crate::runner::Case;
 use crate::setting::Setting;
-
-/// How long a program may take to see that it cannot go on.
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// The family.
 pub fn cases() -> Vec<Case> {
@@ -43,7 +39,7 @@ fn all(program: &str, task: impl Fn() -> Result<Task>, table: &[Wrong<'_>]) -> R
     for (arguments, code, words) in table {
         // An argument that is empty stands as '' in the table.
         let words_of = arguments.split_whitespace().map(|it| if it == "''" { "" } else { it });
-        let finished = task()?.args(words_of).limit(LIMIT).run()?;
+        let finished = task()?.args(words_of).run()?;
         complained(finished, program, *code, words).with_context(|| arguments.to_string())?;
     }
     Ok(())
@@ -290,7 +286,7 @@ fn any_bytes(setting: &Setting) -> Result<()> {
         ("balboa", "balboa bind", "bind", 2, "invalid UTF-8"),
     ];
     for (program, told, arguments, code, words) in table {
-        let finished = setting.built(program).words(arguments).arg(odd).limit(LIMIT).run()?;
+        let finished = setting.built(program).words(arguments).arg(odd).run()?;
         ensure!(!finished.stderr.contains('\x1b'), "the terminal is commanded: {finished}");
         complained(finished, told, code, words).with_context(|| format!("{told} {arguments}"))?;
     }
@@ -304,7 +300,7 @@ fn deaf_outputs(setting: &Setting) -> Result<()> {
     let shell = |script: &str| {
         let task = setting.task("bash").args(["-c", script]).env("D", &state);
         let of = |program: &str| setting.bin.join(program);
-        task.env("balboa", of("balboa")).env("balboad", of("balboad")).limit(LIMIT).run()
+        task.env("balboa", of("balboa")).env("balboad", of("balboad")).run()
     };
     for status in ["status", "status --json"] {
         let finished = shell(&format!("$balboa {status} --state-dir $D > /dev/full"))?;
