@@ -152,7 +152,7 @@ impl Run<'_> {
         self.between(size, |run| {
             let mut count = Count::default();
             let start = Instant::now();
-            while start.elapsed() < time {
+            while count.posted == 0 || start.elapsed() < time {
                 while run.under_way(&count) < u64::from(DEPTH) {
                     run.post(size, &mut count)?;
                 }
