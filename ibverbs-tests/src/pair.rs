@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -32,6 +33,9 @@ fn is_listening(process: &str, port: u16) -> bool {
         )
     })
 }
+
+/// How long a server may take to end whose client has failed.
+const LAST_WORDS: Duration = Duration::from_secs(20);
 
 /// How both sides ended.
 #[derive(Debug)]
@@ -81,6 +85,9 @@ pub fn run_pair(server: Task, client: Task, port: u16) -> Result<Both> {
     let client = match client {
         Ok(client) if client.status.success() => client,
         Ok(client) => {
+            // Where the server is done, it may say so only as it ends.
+            let mut server = server.limited(LAST_WORDS);
+            let _ = server.wait_until("its end", |_| false);
             let said = format!("{}{}", server.output(), server.errors());
             anyhow::bail!("the client failed: {client}\n--- the server said\n{said}");
         }
