@@ -12,7 +12,7 @@ use crate::ffi::{
 };
 
 /// How long a completion may take.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(120);
 /// Work requests of each kind that a QP takes.
 pub const DEPTH: u32 = 32;
 /// SGEs of a work request.
