@@ -15,7 +15,7 @@ use crate::runner::Case;
 use crate::setting::{Daemon, Setting};
 
 /// How long anything may take here.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// The family.
 pub fn cases() -> Vec<Case> {
@@ -77,7 +77,8 @@ fn balboad_killed(setting: &Setting) -> Result<()> {
 fn balboad_stopped(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     let before = Footprint::of(&daemon)?;
-    let task = daemon.mortal("stopped").env(shim_abi::CONTROL_SECONDS_VARIABLE, "1").limit(LIMIT);
+    // Long enough for a balboad that is not stopped, however busy the machine is.
+    let task = daemon.mortal("stopped").env(shim_abi::CONTROL_SECONDS_VARIABLE, "5").limit(LIMIT);
     let mut program = task.start()?;
     said(&mut program, "waiting")?;
     daemon.signal(Signal::SIGSTOP)?;
