@@ -27,7 +27,7 @@ pub const MPI: (&str, &str) = ("mpi.c", include_str!("../../scripts/mpi.c"));
 /// How many lines of balboad's are shown where a recipe fails.
 const LOG_LINES: usize = 20;
 /// How long one command may take.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
+const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// The programs and files of the recipes, and the packages that they come with.
 const PROGRAMS: &[(&str, &str)] = &[
