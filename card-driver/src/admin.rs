@@ -30,17 +30,11 @@ use crate::error::{Error, GONE};
 use crate::event_rings::{EventRings, LOG2_EVENTS};
 use crate::gsi::{self as queue_pair_1, Gsi};
 use crate::iova::Arena;
+use crate::limit::{CARD_LIMIT, LOOK_AGAIN, Patience};
 use crate::relay::{ClientRings, Relay};
 use crate::shell::Shell;
 use crate::translations::Purpose;
 use gsi::OpenGsi;
-
-/// How long a command may take before the engine counts as dead.
-pub const COMMAND_LIMIT: Duration = Duration::from_secs(5);
-/// How long a reset may take.
-const RESET_LIMIT: Duration = Duration::from_secs(1);
-/// How long to wait for an interrupt before looking at the rings all the same.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 const LOG2_ADMIN: u8 = 6;
 const SQ_OFFSET: u64 = 0;
@@ -118,7 +112,7 @@ impl AdminEngine {
             memory,
             completions,
             iova,
-            command_limit: COMMAND_LIMIT,
+            command_limit: CARD_LIMIT,
             sq_index: 0,
             cq_index: 0,
             tag: 0,
@@ -171,13 +165,14 @@ impl AdminEngine {
 
     /// Reads a register until `done` says so; its last value where the limit passed.
     fn await_status(&self, done: impl Fn(u64) -> bool) -> Result<(), u64> {
-        let begun = Instant::now();
+        let mut patience = Patience::new(CARD_LIMIT, Instant::now());
         loop {
+            let left = patience.left(Instant::now());
             let status = self.read(window::STATUS);
             if done(status) {
                 return Ok(());
             }
-            if status == u64::MAX || begun.elapsed() >= RESET_LIMIT {
+            if status == u64::MAX || left.is_zero() {
                 return Err(status);
             }
             // It may wait for the answer to a page fault.
@@ -246,7 +241,7 @@ impl AdminEngine {
     }
 
     fn await_completion(&mut self, opcode: Opcode) -> Result<Completion, Error> {
-        let begun = Instant::now();
+        let mut patience = Patience::new(self.command_limit, Instant::now());
         let mut unexpected = 0u32;
         loop {
             let seen = self.shell.signals(self.window);
@@ -264,7 +259,7 @@ impl AdminEngine {
                 }
                 continue;
             }
-            let left = self.command_limit.saturating_sub(begun.elapsed());
+            let left = patience.left(Instant::now());
             self.check_fatal();
             if self.death.is_none()
                 && (left.is_zero() || !self.shell.wait(self.window, seen, left.min(LOOK_AGAIN))?)

@@ -43,6 +43,7 @@ pub mod gsi;
 pub mod hosted;
 pub mod interrupts;
 pub mod iova;
+pub mod limit;
 pub mod loading;
 pub mod lock;
 pub mod relay;

@@ -19,18 +19,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::backend::CardBackend;
 use crate::error::{Error, GONE};
 use crate::event_rings::EventRings;
+use crate::limit::{CARD_LIMIT, LOOK_AGAIN, Patience};
 use crate::lock::lock;
 use crate::spaces::Gone;
 use crate::translations::{Purpose, Translations};
 use crate::vectors::Vectors;
 
-/// How long an invalidation may take.
-const INVALIDATION_LIMIT: Duration = Duration::from_secs(1);
 /// How long no invalidation is waited for after one that was not confirmed: a program that ends has
 /// thousands of regions, and others want to be served.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How often the registers are looked at while an interrupt does not come.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Pages that are taken back at a time, with one confirmation for all of them.
 pub const ROW: usize = 16;
@@ -321,8 +318,9 @@ impl Shell {
         if unheard(&mut lock(&vfpga.state)) {
             return Err(self.unconfirmed(vfpga));
         }
-        let mut left = INVALIDATION_LIMIT;
+        let mut patience = Patience::new(CARD_LIMIT, begun);
         loop {
+            let left = patience.left(Instant::now());
             let seen = self.signals(vfpga.index);
             if lock(&vfpga.state).invalidating == 0 {
                 return Ok(());
@@ -331,11 +329,7 @@ impl Shell {
                 lock(&vfpga.state).silent = Some(Instant::now());
                 return Err(self.unconfirmed(vfpga));
             }
-            let waits = Instant::now();
             self.wait(vfpga.index, seen, left.min(LOOK_AGAIN))?;
-            // A wait that took longer was balboad's that was stopped, and with it who serves: what the
-            // card has confirmed long since is still to be heard.
-            left = left.saturating_sub(waits.elapsed().min(LOOK_AGAIN));
         }
     }
 
@@ -344,9 +338,7 @@ impl Shell {
         lock(&vfpga.state).invalidating = 0;
         Error::Dead {
             engine: format!("balboa{} window {}", self.card, vfpga.index),
-            why: format!(
-                "its MMU does not confirm within {INVALIDATION_LIMIT:?} that pages are gone"
-            ),
+            why: format!("its MMU does not confirm within {CARD_LIMIT:?} that pages are gone"),
         }
     }
 

@@ -57,6 +57,7 @@ pub use error::Error;
 pub use handle::{CardHandle, PageGrant};
 pub use image::{Image, fits};
 pub use link::Link;
+pub use overseer::LOCKED as STANDS_FOR_PROGRAMS;
 pub use port::{FaultSpec, WatchFilter};
 pub use reconfig::Spoil;
 pub use roce::IcrcPolicy;

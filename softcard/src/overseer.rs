@@ -25,7 +25,7 @@ use crate::thread_page;
 
 /// How long the cards may stand within a minute for programs that change their address space, before each further one of
 /// these is waited for as any other.
-const LOCKED: Duration = Duration::from_secs(2);
+pub const LOCKED: Duration = Duration::from_secs(2);
 
 /// How long the cards stood for programs that change their address space.
 struct Locked(Account);

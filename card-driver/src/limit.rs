@@ -1,0 +1,59 @@
+//! How long a card is waited for.
+
+use std::time::{Duration, Instant};
+
+/// How long a card may take for a command, a reset or an invalidation before it counts as dead.
+///
+/// A software card stands while a program changes its address space, for 0.8 s and more at a time where one forks that has
+/// much memory, and several of them may come one behind the other ([`softcard::STANDS_FOR_PROGRAMS`]); the machine may be
+/// busy besides.
+pub const CARD_LIMIT: Duration = Duration::from_secs(5);
+/// How often a card is looked at while it does not signal anything.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+const _: () = assert!(CARD_LIMIT.as_millis() >= 2 * softcard::STANDS_FOR_PROGRAMS.as_millis());
+
+/// What is left of the time that a card has.
+///
+/// Time between two looks counts for [`LOOK_AGAIN`] at most. Where it was longer, balboad was stopped, or had no
+/// processor: what a card has done long since is still to be seen.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    left: Duration,
+    looked: Instant,
+}
+
+impl Patience {
+    /// For so long, from now on.
+    pub(crate) fn new(limit: Duration, now: Instant) -> Self {
+        Self { left: limit, looked: now }
+    }
+
+    /// Looks at the clock: what is left now.
+    pub(crate) fn left(&mut self, now: Instant) -> Duration {
+        let since = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
+        self.left = self.left.saturating_sub(since.min(LOOK_AGAIN));
+        self.left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_has_its_time_and_a_stop_of_balboads_is_not_its() {
+        let mut now = Instant::now();
+        let mut patience = Patience::new(CARD_LIMIT, now);
+        let mut pass = |time: Duration| {
+            now += time;
+            patience.left(now)
+        };
+        assert_eq!(pass(Duration::from_secs(3600)), CARD_LIMIT - LOOK_AGAIN);
+        let looks = (CARD_LIMIT - LOOK_AGAIN).as_millis() / 10;
+        for look in 1..=looks {
+            assert_eq!(pass(Duration::from_millis(10)).is_zero(), look == looks, "look {look}");
+        }
+        assert!(pass(Duration::ZERO).is_zero());
+    }
+}
