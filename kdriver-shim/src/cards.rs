@@ -274,7 +274,7 @@ impl Card {
             }));
         card.record = record.unwrap_or(card.record);
         card.look_for_engines();
-        card.unusable = card.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
+        card.tell_need();
         if let Some(why) = &card.unusable {
             log::error!("balboa{number}: {why}");
         }
@@ -291,6 +291,11 @@ impl Card {
         let begun = self.device.begin_loading(image, pace);
         self.let_engines_go();
         Ok(begun?)
+    }
+
+    /// Nobody can use it where it needs to be flashed again.
+    pub fn tell_need(&mut self) {
+        self.unusable = self.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
     }
 
     /// Notes which of the vFPGAs that had no image are seen to have an engine.
@@ -344,17 +349,34 @@ impl Card {
     /// Brings it up anew after it was reset. No client may have a place on it.
     ///
     /// # Errors
-    /// The driver's; it then stays as dead as it was.
+    /// The driver's; it then stays as dead as it was, or has no engine and needs to be flashed again.
     pub fn renew(&mut self) -> Result<(), Error> {
         let Self { device, users, claims, xrc, quarantine, wanted_back, gsi, .. } = self;
         *gsi = None;
-        device.renew(|device| {
+        let up = device.renew(|device| {
             *users = nobody(device);
             (*claims, *xrc, *quarantine, *wanted_back) = Default::default();
-        })?;
+        });
+        if let Err(error) = up {
+            if self.has_lost_image(&error) {
+                self.record.lose(error.to_string());
+                self.tell_need();
+                self.let_engines_go();
+            }
+            return Err(error.into());
+        }
         self.manage_connections();
         self.look_for_engines();
         Ok(())
+    }
+
+    /// Whether a card that was reset and does not come up for that reason holds its image no more: none of its vFPGAs has
+    /// one, say.
+    fn has_lost_image(&self, why: &DriverError) -> bool {
+        let Device { number, backend, manifest, .. } = &self.device;
+        let backend = backend.below().unwrap_or_else(|| Arc::clone(backend));
+        matches!(why, DriverError::BringUp { .. } | DriverError::Dead { .. })
+            && wants_image(*number, &*backend, manifest, true)
     }
 
     /// The engine of a window has started anew, of which nobody has anything.

@@ -676,7 +676,7 @@ impl Server {
             unwatch(&self.poller, &card, &mut self.watches);
             log::warn!("{}: let go, for the kernel wants it back", card.device.name());
         }
-        let mut renewed = false;
+        let (mut renewed, mut without) = (false, Vec::new());
         let lost = |card: &&mut Card| {
             card.device.is_dead()
                 && card.is_unused()
@@ -689,21 +689,25 @@ impl Server {
                 continue;
             }
             unwatch(&self.poller, card, &mut self.watches);
+            let name = card.device.name();
             match card.renew() {
                 Ok(()) => {
-                    log::warn!("{}: brought up anew after a reset", card.device.name());
+                    log::warn!("{name}: brought up anew after a reset");
                     renewed = true;
                 }
-                Err(error) => {
-                    log::error!("{}: not brought up after a reset: {error}", card.device.name())
-                }
+                Err(error) => log::error!("{name}: not brought up after a reset: {error}"),
+            }
+            if let Some(why) = &card.unusable {
+                log::error!("{name}: {why}");
+                without.push(card.device.number);
             }
             match watch(&self.poller, card) {
                 Ok(watches) => drop(self.watches.insert(card.device.number, watches)),
                 Err(error) => log::error!("{}: is not heard any more: {error}", card.device.name()),
             }
         }
-        if renewed {
+        if renewed || !without.is_empty() {
+            without.into_iter().for_each(|number| self.save_record(number));
             self.tell_ports();
         }
     }

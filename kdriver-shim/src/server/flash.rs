@@ -532,7 +532,8 @@ impl Server {
         }
     }
 
-    fn save_record(&mut self, number: u32) {
+    /// Writes down what is known of a card's images.
+    pub(super) fn save_record(&mut self, number: u32) {
         let Ok(card) = find(&mut self.cards, number) else { return };
         let (location, record) = (card.device.identity.location.clone(), card.record.clone());
         if let Err(error) = self.store.save(&location, &record) {
@@ -552,7 +553,7 @@ impl Server {
             }
         }
         card.record.fail(images::now(), why, lost);
-        card.unusable = card.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
+        card.tell_need();
         if lost {
             card.let_engines_go();
         }

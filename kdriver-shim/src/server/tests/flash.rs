@@ -628,6 +628,38 @@ fn queue_pair_1_goes_with_the_vfpga_that_has_it_and_comes_back_with_its_next_ima
 }
 
 #[test]
+fn a_card_that_is_reset_when_no_vfpga_has_an_image_any_more_needs_one_and_takes_it() {
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    for vfpga in 0..4 {
+        world.card.spoil_reconfiguration(3, Spoil::WrongBit);
+        let ended = world.flash_with(&tool, &one(vfpga));
+        assert!(matches!(ended, FlashState::Failed(_)), "{vfpga}: {ended:?}");
+    }
+    assert_eq!((world.living(), world.record().vfpgas.len()), (vec![], 4));
+    world.bench.ask(&tool, Request::ResetCard { card: 0 });
+    world.bench.turn();
+    assert!(world.bench.server.cards[0].device.windows.is_empty(), "they had memory of before");
+    world.bring(&tool, &one(1));
+    let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
+    assert!(refusal.reason.contains("load an image of the whole card"), "{}", refusal.reason);
+    assert_eq!(world.known(), None);
+    world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    assert_eq!((world.living(), world.known()), (vec![0, 1, 2, 3], Some(4)));
+    // A balboad that is started in between knows it from the record.
+    for vfpga in 0..4 {
+        world.card.spoil_reconfiguration(3, Spoil::WrongBit);
+        world.flash_with(&tool, &one(vfpga));
+    }
+    world.bench.ask(&tool, Request::ResetCard { card: 0 });
+    world.bench.turn();
+    let mut world = World::start(world.end());
+    assert_eq!(world.known(), None);
+    world.end();
+}
+
+#[test]
 fn an_engine_of_which_the_record_could_not_be_written_is_given_up() {
     let mut world = World::start(tempfile::tempdir().unwrap());
     let tool = world.tool();
