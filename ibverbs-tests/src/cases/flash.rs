@@ -12,7 +12,7 @@ use super::PERFTEST;
 use super::image::{OTHER, PUBLIC, SECRET};
 use super::perftest::STEADY_CLOCK;
 use crate::pair::{free_port, run_between, start_server};
-use crate::process::{Running, Task};
+use crate::process::{Finished, Running, Task};
 use crate::runner::Case;
 use crate::setting::{Daemon, Setting};
 
@@ -136,6 +136,23 @@ fn loaded(setting: &Setting) -> Result<()> {
 fn refused(setting: &Setting) -> Result<()> {
     prepare(setting)?;
     let daemon = setting.balboad("--soft 1")?;
+    refuses(setting, &daemon, &["plan", "apply"])?;
+    let task = flash(&daemon, setting, "apply balboa7 two.soft --keys keys --yes");
+    task.run()?.code(1)?.complains("has no balboa7")?;
+    let task = flash(&daemon, setting, "rollback balboa0 --yes");
+    task.run()?.code(1)?.complains("had no other image")?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 4, "what was refused changed the card");
+    let task = flash(&daemon, setting, "apply balboa0 unsigned.soft --allow-unsigned --yes");
+    task.run()?.success()?.says("signed by nobody")?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 2);
+    // What loads images of whole devices is told, and not run.
+    let inspected = setting.built("balboa").words("flash inspect two.soft --keys keys").run()?;
+    inspected.success()?.says("signed_by    keys/site.pub")?;
+    daemon.stop()
+}
+
+/// Each image that is not for the first card of queue engines is refused by each of the commands, with its reason.
+pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>, commands: &[&str]) -> Result<()> {
     let put = |name: &str, bytes: &[u8]| -> Result<()> {
         let path = setting.directory().join(name);
         fs::write(&path, bytes)?;
@@ -152,6 +169,10 @@ fn refused(setting: &Setting) -> Result<()> {
     fs::copy(at("one.soft.minisig"), at("forged.soft.minisig"))?;
     fs::create_dir(at("others"))?;
     put("others/other.pub", OTHER.as_bytes())?;
+    for (file, logic) in [("none-9", "vqe --vfpga 9"), ("other-1", "stock --vfpga 1")] {
+        let words = format!("image make --soft {logic} -o {file}.soft --sign key");
+        setting.built("balboa").words(&words).run()?.success()?;
+    }
     let words: [u32; 5] = [0xaa99_5566, 0x3001_8001, 0x14b7_d093, 0x3000_8001, 13];
     put("shell.bin", &words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>())?;
     for (words, code, why) in [
@@ -167,30 +188,22 @@ fn refused(setting: &Setting) -> Result<()> {
             5,
             "has logic for 5 vFPGAs, and the shell of balboa0 has room for 4",
         ),
+        ("none-9.soft --keys keys", 5, "of vFPGA 9, in which balboad drives no engine"),
+        ("other-1.soft --keys keys", 5, "wants another network"),
         ("unsigned.soft --keys keys", 6, "--allow-unsigned does without"),
         ("forged.soft --keys keys --allow-unsigned", 6, "by none of the keys, or of other bytes"),
         ("two.soft --keys others", 6, "by none of the keys, or of other bytes"),
         ("two.soft --keys nothing", 6, "nothing has no key"),
         ("none.soft", 1, "none.soft"),
     ] {
-        for command in ["plan", "apply"] {
-            let yes = if command == "apply" { "--yes" } else { "" };
-            let task = flash(&daemon, setting, &format!("{command} balboa0 {words} {yes}"));
+        for command in commands {
+            let yes = if *command == "apply" { "--yes" } else { "" };
+            let task = flash(daemon, setting, &format!("{command} balboa0 {words} {yes}"));
             task.run()?.code(code)?.complains(why).with_context(|| words.to_owned())?;
         }
     }
-    let task = flash(&daemon, setting, "apply balboa7 two.soft --keys keys --yes");
-    task.run()?.code(1)?.complains("has no balboa7")?;
-    let task = flash(&daemon, setting, "rollback balboa0 --yes");
-    task.run()?.code(1)?.complains("had no other image")?;
-    ensure!(engines(&daemon, setting, 0)?.0 == 4, "what was refused changed the card");
-    let task = flash(&daemon, setting, "apply balboa0 unsigned.soft --allow-unsigned --yes");
-    task.run()?.success()?.says("signed by nobody")?;
-    ensure!(engines(&daemon, setting, 0)?.0 == 2);
-    // What loads images of whole devices is told, and not run.
-    let inspected = setting.built("balboa").words("flash inspect two.soft --keys keys").run()?;
-    inspected.success()?.says("signed_by    keys/site.pub")?;
-    daemon.stop()
+    ensure!(engines(daemon, setting, 0)?.0 == 4, "what was refused changed the card");
+    Ok(())
 }
 
 fn disconnected(setting: &Setting) -> Result<()> {
@@ -226,7 +239,7 @@ fn disconnected(setting: &Setting) -> Result<()> {
 }
 
 /// What drives a card.
-fn driven_as(daemon: &Daemon<'_>, card: usize) -> Result<String> {
+pub(crate) fn driven_as(daemon: &Daemon<'_>, card: usize) -> Result<String> {
     let status = daemon.status()?;
     Ok(status["cards"][card]["engine"].as_str().context("no engine")?.to_owned())
 }
@@ -290,12 +303,49 @@ fn vfpga_of(daemon: &Daemon<'_>, command: &str) -> Result<u64> {
 /// Whose vFPGA is flashed is told; a transfer by another vFPGA of the card goes on.
 fn one_vfpga(setting: &Setting) -> Result<()> {
     prepare(setting)?;
-    let make = |vfpga: u64, more: &str| -> Result<()> {
-        let words = format!("image make --soft vqe --vfpga {vfpga} -o one-{vfpga}.soft {more}");
-        setting.built("balboa").words(&words).run()?.success().map(drop)
-    };
     let daemon = setting.balboad("--soft 2")?;
-    let on_it = |words: &str| flash(&daemon, setting, words).run();
+    beside_another(setting, &daemon)?;
+    // balboad dies on the way: the next one has the card as its whole image makes it.
+    let state = daemon.state_dir().to_owned();
+    let told = dies_on_the_way(setting, daemon)?;
+    let daemon = setting.balboad_in(&state, "--soft 2")?;
+    let history = json(flash(&daemon, setting, "history balboa0 --json"))?;
+    let last = history["history"].as_array().and_then(|it| it.last()).context("no history")?;
+    ensure!(last["image"]["vfpga"] == 3, "{last}");
+    match last["failed"].as_str() {
+        // It may have been done just before.
+        None => {}
+        Some(why) => ensure!(
+            !told.status.success() && why.contains("balboad ended while the image was on its way"),
+            "{why} after {told}"
+        ),
+    }
+    flash(&daemon, setting, "verify balboa0").run()?.success()?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 4);
+    run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
+    daemon.stop()
+}
+
+/// Makes the image of one vFPGA alone, `one-N.soft`.
+fn make_one(setting: &Setting, vfpga: u64, more: &str) -> Result<()> {
+    let words = format!("image make --soft vqe --vfpga {vfpga} -o one-{vfpga}.soft {more}");
+    setting.built("balboa").words(&words).run()?.success().map(drop)
+}
+
+/// Kills balboad while the first card takes an image of vFPGA 3; what the tool was told.
+pub(crate) fn dies_on_the_way(setting: &Setting, daemon: Daemon<'_>) -> Result<Finished> {
+    make_one(setting, 3, &format!("--bytes {LONG} --sign key"))?;
+    let mut tool = flash(&daemon, setting, "apply balboa0 one-3.soft --keys keys --yes").start()?;
+    let begun = has_begun(&mut tool);
+    daemon.kill()?;
+    let told = tool.wait()?;
+    ensure!(begun, "the card took nothing: {told}");
+    Ok(told)
+}
+
+/// Flashes the vFPGA of one program, while one of perftest's moves data by another vFPGA of the card.
+pub(crate) fn beside_another(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    let on_it = |words: &str| flash(daemon, setting, words).run();
     let port = free_port()?;
     let side = |card: u32| {
         daemon.run(&format!("ib_write_bw -F -d balboa{card} -x 1 -D 5 --run_infinitely -p {port}"))
@@ -310,9 +360,9 @@ fn one_vfpga(setting: &Setting) -> Result<()> {
     client.wait_until("data moved", |_| written().is_ok_and(|it| it > 0))?;
     let mut program = daemon.mortal("survive async-event --card").start()?;
     program.wait_until("it waits", |it| it.output().contains("waiting"))?;
-    let vfpga = vfpga_of(&daemon, "verbs-mortal")?;
-    ensure!(vfpga != vfpga_of(&daemon, "ib_write_bw")?, "both are in vFPGA {vfpga}");
-    make(vfpga, "--sign key")?;
+    let vfpga = vfpga_of(daemon, "verbs-mortal")?;
+    ensure!(vfpga != vfpga_of(daemon, "ib_write_bw")?, "both are in vFPGA {vfpga}");
+    make_one(setting, vfpga, "--sign key")?;
     let file = format!("balboa0 one-{vfpga}.soft --keys keys");
     let plan = on_it(&format!("plan {file} --force-disconnect"))?.success()?;
     plan.says(&format!("vFPGA {vfpga} alone, vqe"))?.says("programs  verbs-mortal (")?;
@@ -337,34 +387,8 @@ fn one_vfpga(setting: &Setting) -> Result<()> {
     let told = on_it(&format!("verify balboa0 one-{vfpga}.soft"))?.code(1)?;
     told.complains(&format!("it is of vFPGA {vfpga} alone"))?;
     on_it("verify balboa0")?.success()?;
-    ensure!(engines(&daemon, setting, 0)?.0 == 4);
-    make(9, "--sign key")?;
-    let told = on_it("plan balboa0 one-9.soft --keys keys")?.code(5)?;
-    told.complains("of vFPGA 9, in which balboad drives no engine")?;
-    // balboad dies on the way: the next one has the card as its whole image makes it.
-    make(3, &format!("--bytes {LONG} --sign key"))?;
-    let mut tool = flash(&daemon, setting, "apply balboa0 one-3.soft --keys keys --yes").start()?;
-    let begun = has_begun(&mut tool);
-    let state = daemon.state_dir().to_owned();
-    daemon.kill()?;
-    let told = tool.wait()?;
-    ensure!(begun, "the card took nothing: {told}");
-    let daemon = setting.balboad_in(&state, "--soft 2")?;
-    let history = json(flash(&daemon, setting, "history balboa0 --json"))?;
-    let last = history["history"].as_array().and_then(|it| it.last()).context("no history")?;
-    ensure!(last["image"]["vfpga"] == 3, "{last}");
-    match last["failed"].as_str() {
-        // It may have been done just before.
-        None => {}
-        Some(why) => ensure!(
-            !told.status.success() && why.contains("balboad ended while the image was on its way"),
-            "{why} after {told}"
-        ),
-    }
-    flash(&daemon, setting, "verify balboa0").run()?.success()?;
-    ensure!(engines(&daemon, setting, 0)?.0 == 4);
-    run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
-    daemon.stop()
+    ensure!(engines(daemon, setting, 0)?.0 == 4);
+    Ok(())
 }
 
 /// Waits until a card has taken a part of an image; false where the tool has ended before that was seen.

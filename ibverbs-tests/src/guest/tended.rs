@@ -12,8 +12,10 @@ use super::cards::{
 };
 use super::deaths::{asking_back, let_go, said};
 use super::{Case, Hardware, Need, Setting, have_host};
-use crate::cases::IBVERBS_UTILS;
-use crate::cases::flash::{engines, flash, has_begun, json, prepare};
+use crate::cases::flash::{
+    beside_another, dies_on_the_way, driven_as, engines, flash, has_begun, json, prepare, refuses,
+};
+use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::run_between;
 use crate::process::{Finished, Running, Task};
 use crate::setting::Daemon;
@@ -25,11 +27,16 @@ const IMAGE: u32 = 24 << 20;
 pub(super) fn cases(hardware: Hardware) -> Vec<Case> {
     let case = |name: &str, body: fn(&Setting, Hardware) -> Result<()>| {
         let name = format!("tended/{name}");
-        Case::new(&name, &[IBVERBS_UTILS, Need::Root], move |setting| body(setting, hardware))
+        Case::new(&name, &[IBVERBS_UTILS, PERFTEST, Need::Root], move |setting| {
+            body(setting, hardware)
+        })
     };
     vec![
         case("an image is loaded and put back", loaded).as_root(),
+        case("what is not for a card is refused", refused).as_root(),
         case("a program is told and disconnected", disconnected).as_root(),
+        case("one vFPGA, under a program of another", one_vfpga).as_root(),
+        case("a card becomes one as published, and back", published).as_root(),
         case("a card that has another image than its record says", another_image).as_root(),
         case("a reset, asked for by the tool", reset).as_root(),
         case("the doctor's advice is followed", doctor),
@@ -108,6 +115,74 @@ fn disconnected(setting: &Setting, hardware: Hardware) -> Result<()> {
     ensure!(engines(&daemon, setting, 0)? == (2, "two.soft".into()));
     pingpong(&daemon, "")?;
     flash(&daemon, setting, "rollback balboa0 --yes").run()?.success()?;
+    daemon.stop()
+}
+
+fn refused(setting: &Setting, hardware: Hardware) -> Result<()> {
+    prepare(setting)?;
+    let daemon = cards(setting, hardware)?;
+    refuses(setting, &daemon, &["apply"])?;
+    daemon.stop()
+}
+
+/// And then balboad dies while another vFPGA takes an image: the next one finds that without an engine.
+fn one_vfpga(setting: &Setting, hardware: Hardware) -> Result<()> {
+    prepare(setting)?;
+    let words = "image make --soft vqe,vqe,vqe,vqe -o four.soft --sign key";
+    setting.built("balboa").words(words).run()?.success()?;
+    let daemon = cards(setting, hardware)?;
+    beside_another(setting, &daemon)?;
+    let state = daemon.state_dir().to_owned();
+    dies_on_the_way(setting, daemon)?;
+    let daemon = cards_in(setting, &state, hardware)?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 3, "a vFPGA without an image has an engine");
+    let on_it = |words: &str| flash(&daemon, setting, words).run();
+    on_it("verify balboa0")?.code(8)?.complains("vFPGA 3 needs to be flashed again")?;
+    let told = balboa(&daemon, setting, "doctor")?.code(1)?;
+    told.says("balboa0: vFPGA 3 needs to be flashed again: balboad ended while the image was")?
+        .says("balboa flash apply balboa0 FILE, with an image of the whole card")?;
+    on_it("apply balboa0 one-3.soft --keys keys --yes")?.code(5)?;
+    // The others are served.
+    pingpong(&daemon, "-e")?;
+    on_it("apply balboa0 four.soft --keys keys --yes")?.success()?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 4);
+    on_it("verify balboa0 four.soft")?.success()?;
+    let told = balboa(&daemon, setting, "doctor --json")?;
+    let (verdict, line) = finding(&told, "engine", "balboa0")?;
+    ensure!(verdict == "ok", "{line}");
+    pingpong(&daemon, "")?;
+    daemon.stop()
+}
+
+/// An emulated processor stores the engine's commands in parts, so that no data moves: the card is brought up, found again
+/// and examined.
+fn published(setting: &Setting, hardware: Hardware) -> Result<()> {
+    prepare(setting)?;
+    let daemon = cards(setting, hardware)?;
+    let mut program = daemon.mortal("survive async-event --card").start()?;
+    said(&mut program, "waiting")?;
+    let words = "apply balboa0 published.soft --keys keys --yes";
+    flash(&daemon, setting, words).run()?.code(7)?.complains("has balboa0 open")?;
+    let told = flash(&daemon, setting, &format!("{words} --force-disconnect")).run()?.success()?;
+    told.says("balboa0 has the image published.soft, and was brought up with it")?;
+    said(&mut program, "told")?;
+    program.signal(Signal::SIGKILL)?;
+    program.wait()?;
+    ensure!((driven_as(&daemon, 0)?, driven_as(&daemon, 1)?) == ("stock".into(), "vqe".into()));
+    let state = daemon.state_dir().to_owned();
+    daemon.stop()?;
+    let daemon = cards_in(setting, &state, hardware)?;
+    ensure!(driven_as(&daemon, 0)? == "stock", "it is not what it was");
+    flash(&daemon, setting, "verify balboa0 published.soft").run()?.success()?;
+    daemon.run("ibv_devinfo -d balboa0").run()?.success()?.says("PORT_ACTIVE (4)")?;
+    let told = balboa(&daemon, setting, "doctor --json")?;
+    for check in ["engine", "link", "contract"] {
+        let (verdict, line) = finding(&told, check, "balboa0")?;
+        ensure!(verdict == "ok", "{check}: {line}");
+    }
+    flash(&daemon, setting, "rollback balboa0 --yes").run()?.success()?;
+    ensure!(driven_as(&daemon, 0)? == "vqe");
+    pingpong(&daemon, "-e")?;
     daemon.stop()
 }
 
