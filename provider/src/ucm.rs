@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{MsgFlags, recv};
+use shim_abi::rdma_cm::{EVENT_LEAST, HEADER, event::DEVICE_REMOVAL, number};
 use shim_abi::{
     CM_EVENT_BYTES, CmAhead, CmEvent, CmQuestion, CmReader, CmToken, Request, Response,
 };
@@ -34,34 +35,6 @@ use crate::ffi::cancel::peek;
 use crate::ffi::descriptor::{File, file};
 use crate::process::ProcessLock;
 
-/// Numbers of commands in the kernel's `rdma_user_cm.h`, those that are not all alike here.
-mod number {
-    pub const CREATE_ID: u32 = 0;
-    pub const DESTROY_ID: u32 = 1;
-    pub const BIND_IP: u32 = 2;
-    pub const RESOLVE_IP: u32 = 3;
-    pub const RESOLVE_ROUTE: u32 = 4;
-    pub const QUERY_ROUTE: u32 = 5;
-    pub const CONNECT: u32 = 6;
-    pub const LISTEN: u32 = 7;
-    pub const ACCEPT: u32 = 8;
-    pub const REJECT: u32 = 9;
-    pub const DISCONNECT: u32 = 10;
-    pub const INIT_QP_ATTR: u32 = 11;
-    pub const GET_EVENT: u32 = 12;
-    pub const SET_OPTION: u32 = 14;
-    pub const NOTIFY: u32 = 15;
-    pub const JOIN_IP_MCAST: u32 = 16;
-    pub const LEAVE_MCAST: u32 = 17;
-    pub const MIGRATE_ID: u32 = 18;
-    pub const QUERY: u32 = 19;
-    pub const BIND: u32 = 20;
-    pub const RESOLVE_ADDR: u32 = 21;
-    pub const JOIN_MCAST: u32 = 22;
-}
-
-/// `rdma_ucm_cmd_hdr`: the number (u32), bytes behind it (u16), room for the answer (u16).
-const HEADER: usize = 8;
 /// In SET_OPTION: where its value's address (u64) and length (u32) are.
 const OPTION_ADDRESS: usize = 0;
 const OPTION_LENGTH: usize = 20;
@@ -80,8 +53,6 @@ const ID: usize = 8;
 const STATE: usize = 12;
 /// In MIGRATE_ID: where the descriptor (u32) of the channel is that the id leaves.
 const MIGRATE_FROM: usize = 12;
-/// Bytes of an event without its end, which an older librdmacm has no room for.
-const EVENT_LEAST: usize = 324;
 /// The longest value of an option. The longest that means something is of 6 path records.
 const LONGEST_OPTION: u32 = 4096;
 /// `rdma_ucm_destroy_id_resp`: events that were reported (u32).
@@ -93,8 +64,6 @@ const NO_MORE: Duration = Duration::from_millis(10);
 const A_MOMENT: Duration = Duration::from_millis(10);
 /// How often it is looked whether they were taken.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
-/// `RDMA_CM_EVENT_DEVICE_REMOVAL`.
-const DEVICE_REMOVAL: u32 = 11;
 
 /// The event channels that this process knows.
 pub(crate) static CHANNELS: ProcessLock<BTreeMap<File, Channel>> =

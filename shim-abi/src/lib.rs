@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 mod message;
+pub mod rdma_cm;
 pub use message::*;
 
 /// Version of these messages; provider and balboad must agree.

@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use cm::wire::{IpHeader, Message, Req, TransportService};
 use cm::{PortSpace, ServiceId};
+use shim_abi::rdma_cm::{HEADER, number};
 use shim_abi::{CmReader, CmToken, Request, Response};
 
 use super::{GID, Place};
@@ -190,17 +191,6 @@ struct Asker {
     _sockets: Vec<OwnedFd>,
 }
 
-/// Numbers of the commands.
-mod number {
-    pub const CREATE_ID: u32 = 0;
-    pub const DESTROY_ID: u32 = 1;
-    pub const BIND_IP: u32 = 2;
-    pub const RESOLVE_IP: u32 = 3;
-    pub const RESOLVE_ROUTE: u32 = 4;
-    pub const CONNECT: u32 = 6;
-    pub const LISTEN: u32 = 7;
-}
-
 impl Asker {
     fn new(directory: &Path) -> Result<Self> {
         let client = Client::connect(directory)?;
@@ -212,9 +202,9 @@ impl Asker {
     /// Says a command of so many bytes, with fields at places.
     fn say(&self, number: u32, length: u16, fields: &[(usize, &[u8])]) -> Result<Vec<u8>> {
         let mut command = [&number.to_ne_bytes()[..], &length.to_ne_bytes(), &[4, 0]].concat();
-        command.resize(8 + usize::from(length), 0);
+        command.resize(HEADER + usize::from(length), 0);
         for (at, field) in fields {
-            command[8 + at..8 + at + field.len()].copy_from_slice(field);
+            command[HEADER + at..HEADER + at + field.len()].copy_from_slice(field);
         }
         // It reads no events.
         let channel = CmReader { channel: self.channel, read: 0 };

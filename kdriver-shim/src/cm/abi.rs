@@ -7,59 +7,11 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use fpga_regs::engine::qp::QpType;
 use nix::errno::Errno;
+pub use shim_abi::rdma_cm::{HEADER, event, number};
+use shim_abi::rdma_cm::EVENT_LEAST;
 
-/// Bytes before a command: its number (4), its length (2), and how long its answer may be (2).
-pub const HEADER: usize = 8;
 /// Bytes that a command has for private data; how many of them count, it says.
 const PRIVATE_DATA: usize = 256;
-
-/// Numbers of commands.
-pub mod number {
-    #![allow(missing_docs, reason = "the interface's names")]
-    pub const CREATE_ID: u32 = 0;
-    pub const DESTROY_ID: u32 = 1;
-    pub const BIND_IP: u32 = 2;
-    pub const RESOLVE_IP: u32 = 3;
-    pub const RESOLVE_ROUTE: u32 = 4;
-    pub const QUERY_ROUTE: u32 = 5;
-    pub const CONNECT: u32 = 6;
-    pub const LISTEN: u32 = 7;
-    pub const ACCEPT: u32 = 8;
-    pub const REJECT: u32 = 9;
-    pub const DISCONNECT: u32 = 10;
-    pub const INIT_QP_ATTR: u32 = 11;
-    pub const GET_EVENT: u32 = 12;
-    pub const GET_OPTION: u32 = 13;
-    pub const SET_OPTION: u32 = 14;
-    pub const NOTIFY: u32 = 15;
-    pub const JOIN_IP_MCAST: u32 = 16;
-    pub const LEAVE_MCAST: u32 = 17;
-    pub const MIGRATE_ID: u32 = 18;
-    pub const QUERY: u32 = 19;
-    pub const BIND: u32 = 20;
-    pub const RESOLVE_ADDR: u32 = 21;
-    pub const JOIN_MCAST: u32 = 22;
-    pub const WRITE_CM_EVENT: u32 = 24;
-}
-
-/// Numbers of events.
-pub mod event {
-    #![allow(missing_docs, reason = "the interface's names")]
-    pub const ADDR_RESOLVED: u32 = 0;
-    pub const ADDR_ERROR: u32 = 1;
-    pub const ROUTE_RESOLVED: u32 = 2;
-    pub const CONNECT_REQUEST: u32 = 4;
-    pub const CONNECT_RESPONSE: u32 = 5;
-    pub const UNREACHABLE: u32 = 7;
-    pub const REJECTED: u32 = 8;
-    pub const ESTABLISHED: u32 = 9;
-    pub const DISCONNECTED: u32 = 10;
-    pub const DEVICE_REMOVAL: u32 = 11;
-    pub const MULTICAST_JOIN: u32 = 12;
-    pub const TIMEWAIT_EXIT: u32 = 15;
-    pub const USER: u32 = 18;
-    pub const INTERNAL: u32 = 19;
-}
 
 /// Numbers of port spaces.
 pub mod space {
@@ -110,7 +62,6 @@ pub mod length {
     pub const PATH: usize = 72;
     pub const QP_ATTR: usize = 144;
     pub const EVENT: usize = 336;
-    pub const EVENT_LEAST: usize = 324;
 }
 
 /// The flags of the one path that there is: of management, primary, both ways.
@@ -381,7 +332,7 @@ fn least_answer(number: u32) -> usize {
         number::DESTROY_ID | number::LEAVE_MCAST | number::MIGRATE_ID => length::EVENTS_REPORTED,
         number::QUERY_ROUTE => length::QUERY_ROUTE_LEAST,
         number::INIT_QP_ATTR => length::QP_ATTR,
-        number::GET_EVENT => length::EVENT_LEAST,
+        number::GET_EVENT => EVENT_LEAST,
         _ => 0,
     }
 }
