@@ -106,28 +106,8 @@ fn providers(tool: &Path) -> Vec<(String, PathBuf)> {
 
 #[cfg(test)]
 mod tests {
-    use shim_abi::PortInfo;
-
     use super::*;
-
-    fn card(number: u32) -> CardInfo {
-        CardInfo {
-            card: number,
-            name: format!("balboa{number}"),
-            node_guid: 1,
-            firmware: "1.0".into(),
-            board: "soft".into(),
-            port: PortInfo {
-                link_up: true,
-                max_mtu: 5,
-                active_mtu: 5,
-                mac: [2, 0, 0, 0, 0, 1],
-                gids: Vec::new(),
-                vlans: Vec::new(),
-                pkeys: vec![0xffff],
-            },
-        }
-    }
+    use crate::client::tests::card;
 
     /// Holds a text against the interface's specification and its schema, as far as we use them.
     fn check(spec: &Value) {

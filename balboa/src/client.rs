@@ -392,29 +392,39 @@ fn is_sound(card: &CardInfo) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use shim_abi::PortInfo;
 
     use super::*;
 
-    fn card(name: &str, board: &str) -> CardInfo {
-        let port = PortInfo {
-            link_up: true,
-            max_mtu: 5,
-            active_mtu: 5,
-            mac: [0; 6],
-            gids: Vec::new(),
-            vlans: Vec::new(),
-            pkeys: Vec::new(),
-        };
-        let (firmware, node_guid) = ("1".into(), 1);
-        CardInfo { card: 1, name: name.into(), node_guid, firmware, board: board.into(), port }
+    /// A card, of which tests change what they are about.
+    pub(crate) fn card(number: u32) -> CardInfo {
+        CardInfo {
+            card: number,
+            name: format!("balboa{number}"),
+            node_guid: 0x0250_c2ff_fe00_0001,
+            firmware: "1.2.3".into(),
+            board: "soft".into(),
+            port: PortInfo {
+                link_up: true,
+                max_mtu: 5,
+                active_mtu: 5,
+                mac: [2, 0, 0, 0, 0, 1],
+                gids: Vec::new(),
+                vlans: Vec::new(),
+                pkeys: vec![0xffff],
+            },
+        }
     }
 
     #[test]
     fn a_card_is_believed_whose_name_cannot_lead_elsewhere() {
+        let card = |name: &str, board: &str| {
+            let (name, board) = (name.into(), board.into());
+            CardInfo { name, board, ..card(1) }
+        };
         assert!(is_sound(&card("balboa1", "a board")));
         for (name, board) in [("balboa2", ""), ("../../etc", ""), ("", ""), ("balboa1", "a\nb")] {
             assert!(!is_sound(&card(name, board)), "{name:?} {board:?}");

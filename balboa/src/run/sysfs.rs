@@ -88,28 +88,8 @@ fn groups(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use shim_abi::PortInfo;
-
     use super::*;
-
-    fn card(number: u32) -> CardInfo {
-        CardInfo {
-            card: number,
-            name: format!("balboa{number}"),
-            node_guid: 0x0250_c2ff_fe00_0001,
-            firmware: "1.2.3".into(),
-            board: "soft".into(),
-            port: PortInfo {
-                link_up: number == 0,
-                max_mtu: 5,
-                active_mtu: 5,
-                mac: [2, 0, 0, 0, 0, 1],
-                gids: Vec::new(),
-                vlans: Vec::new(),
-                pkeys: vec![0xffff],
-            },
-        }
-    }
+    use crate::client::tests::card;
 
     #[test]
     fn a_card_looks_as_the_kernel_shows_one() {
