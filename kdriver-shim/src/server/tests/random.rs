@@ -205,12 +205,25 @@ fn any_change(dice: &mut Dice) -> [[u64; 8]; 2] {
     Attributes { mask, state, ..Attributes::default() }.encode()
 }
 
+/// Pairs of clients that ask, and so many at most where those were granted too little.
+const SEEDS: u64 = 75;
+const MOST_SEEDS: u64 = 4 * SEEDS;
+/// What has to be made of each kind before the test proves something: QPs, SRQs, address handles, keys, keys of device
+/// memory, XRC targets, further handles of these.
+const LEAST: [usize; 7] = [50, 50, 50, 50, 50, 50, 10];
+
 #[test]
 fn whatever_a_client_asks_for_its_end_gives_everything_back() {
     let memory = vec![0u8; 100_000];
     let (mut qps, mut srqs, mut ahs, mut keys, mut dm_mrs) = (0, 0, 0, 0, 0);
     let (mut targets, mut shared) = (0, 0);
-    for seed in 0..75 {
+    // Few of what clients ask for is granted: more of them ask until that proves something.
+    let proves = |counts: [usize; 7]| counts.iter().zip(LEAST).all(|(count, least)| *count > least);
+    for seed in 0..MOST_SEEDS {
+        let counts = [qps, srqs, ahs, keys, dm_mrs, targets, shared];
+        if seed >= SEEDS && proves(counts) {
+            break;
+        }
         println!("seed {seed}");
         let mut dice = Dice(seed);
         let mut bench = Bench::new(2, 1);
@@ -263,6 +276,6 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
         "{qps} QPs, {srqs} SRQs, {ahs} address handles, {keys} keys, {dm_mrs} of device memory, \
          {targets} XRC targets, {shared} handles more of them"
     );
-    assert!(qps > 50 && srqs > 50 && ahs > 50 && keys > 50 && dm_mrs > 50, "{counts} prove little");
-    assert!(targets > 50 && shared > 10, "{counts} prove little");
+    println!("{counts}");
+    assert!(proves([qps, srqs, ahs, keys, dm_mrs, targets, shared]), "{counts} prove little");
 }
