@@ -470,11 +470,10 @@ impl CardBackend for Hosted {
         ];
         counters.extend(names.into_iter().zip(sums));
         let [_, _, quarantined, ..] = sums;
-        // Where peers are gone and the card does not stand, its next answer takes that back.
-        let nobody_answers = unanswered > answered;
         let stood = quarantined > 0 && self.shared.reception_stood();
-        let wants_reset = stuck > 0 || nobody_answers || stood;
-        counters.push(("engine_wants_reset", wants_reset.into()));
+        // Where peers are gone and the card does not stand, its next answer takes the second one back.
+        let reasons = [stuck > 0, unanswered > answered, stood];
+        counters.push(("engine_wants_reset", reasons.contains(&true).into()));
         counters
     }
 

@@ -84,7 +84,9 @@ pub(super) fn engine(patient: &Patient) -> Vec<Finding> {
             // Of a card as published, whose engine balboad hosts.
             None if card["counters"]["engine_wants_reset"] == 1 => Finding::wrong(
                 CHECK,
-                format!("{name} answers nobody any more: it stands, or its peers are gone"),
+                format!(
+                    "{name} may stand: nobody is answered any more, or a queue pair got nowhere, or failed behind a standstill"
+                ),
                 format!("balboa reset {name}, where its peers are there"),
             ),
             None if leaked > 0 => Finding::note(
@@ -308,7 +310,7 @@ mod tests {
                 json!({ "engine_wants_reset": 1 }),
                 "engine",
                 Wrong,
-                "balboa0 answers nobody any more",
+                "balboa0 may stand: nobody is answered any more, or",
                 "balboa reset balboa0",
             ),
             ("quarantine", json!({ "keys": 3 }), "engine", Note, "leaked", "balboa reset balboa0"),

@@ -490,6 +490,7 @@ fn stopped(setting: &Setting) -> Result<()> {
     // A loss behind which its queue pair sends nothing leaves no gap, and fails that one alone. Once there was a gap, whoever
     // comes finds out; there are numbers of queue pairs for so many.
     const ATTEMPTS: usize = 10;
+    const STANDS: &str = "balboa1 may stand: nobody is answered any more";
     let mut told = doctor()?;
     for _ in 0..ATTEMPTS {
         let port = free_port()?;
@@ -503,11 +504,11 @@ fn stopped(setting: &Setting) -> Result<()> {
         server.signal(Signal::SIGKILL)?;
         server.wait()?;
         told = doctor()?;
-        if told.stdout.contains("balboa1 answers nobody any more") {
+        if told.stdout.contains(STANDS) {
             break;
         }
     }
-    told.code(1)?.says("balboa1 answers nobody any more")?.says("balboa reset balboa1")?;
+    told.code(1)?.says(STANDS)?.says("balboa reset balboa1")?;
     for card in [0, 1] {
         let task = setting.built("balboa").words(&format!("reset balboa{card} --yes"));
         task.arg("--state-dir").arg(daemon.state_dir()).run()?.success()?;
