@@ -346,11 +346,12 @@ impl<'a> Command<'a> {
     /// Says how far a channel was read, and forgets what it may change of what was said ahead there, whatever comes of it.
     /// Of what is read from then on, balboad knows that it may be changed.
     fn begin(&self, known: &Known) -> CmReader {
-        let read = with_channel(known.file, |channel| {
+        let far = with_channel(known.file, |channel| {
             channel.outdate(self.outdates());
-            Some(channel.read)
+            Some((channel.read, channel.held.as_ref().map_or(0, |held| held.number)))
         });
-        CmReader { channel: known.token, read: read.unwrap_or(0) }
+        let (read, held) = far.unwrap_or_default();
+        CmReader { channel: known.token, read, held }
     }
 
     /// Reads the next event; none where balboad has closed the channel.

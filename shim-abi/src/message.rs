@@ -684,6 +684,8 @@ pub struct CmReader {
     pub channel: CmToken,
     /// The number of the last event that it has read; 0 before the first.
     pub read: u64,
+    /// The number of an event that it has taken from the socket and not read; 0 where there is none.
+    pub held: u64,
 }
 
 /// An event of the connection manager's, as it comes by a channel's socket.

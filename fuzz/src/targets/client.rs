@@ -327,9 +327,9 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         38 => Request::OpenCmChannel,
         39 => {
             let bytes: usize = u.int_in_range(0..=300)?;
-            let (channel, read) = (u.arbitrary()?, u.arbitrary()?);
-            let channel = CmReader { channel, read };
-            let from = u.arbitrary::<Option<_>>()?.map(|from| CmReader { channel: from, read });
+            let (channel, read, held) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
+            let reader = |channel| CmReader { channel, read, held };
+            let (channel, from) = (reader(channel), u.arbitrary::<Option<_>>()?.map(reader));
             Request::CmCommand { channel, command: u.bytes(bytes.min(u.len()))?.to_vec(), from }
         }
         5 => Request::QueryPort { context: number(u)? },

@@ -51,7 +51,8 @@ struct Program {
 
 impl Program {
     fn reader(&self) -> CmReader {
-        CmReader { channel: self.token, read: if self.lies { u64::MAX } else { self.read } }
+        let (read, held) = if self.lies { (u64::MAX, self.read) } else { (self.read, 0) };
+        CmReader { channel: self.token, read, held }
     }
 }
 

@@ -207,7 +207,7 @@ impl Asker {
             command[HEADER + at..HEADER + at + field.len()].copy_from_slice(field);
         }
         // It reads no events.
-        let channel = CmReader { channel: self.channel, read: 0 };
+        let channel = CmReader { channel: self.channel, read: 0, held: 0 };
         let request = Request::CmCommand { channel, command, from: None };
         match self.client.ask(&request)?.0 {
             Response::CmAnswer { output, .. } => Ok(output),

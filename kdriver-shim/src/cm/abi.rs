@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use fpga_regs::engine::qp::QpType;
 use nix::errno::Errno;
-pub use shim_abi::rdma_cm::{HEADER, event, number};
 use shim_abi::rdma_cm::EVENT_LEAST;
+pub use shim_abi::rdma_cm::{HEADER, event, number};
 
 /// Bytes that a command has for private data; how many of them count, it says.
 const PRIVATE_DATA: usize = 256;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hostmem::fdpass::{self, Wait};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
-use shim_abi::CmToken;
+use shim_abi::{CmReader, CmToken};
 
 use super::abi::{Output, length};
 use super::answers::AddressHandle;
@@ -156,6 +156,8 @@ pub struct Channel {
     is_full: bool,
     // Events that were taken out while they were on their way.
     void: Vec<u64>,
+    // An event that a process has taken from the socket, and its program has not read; 0 for none.
+    held: u64,
     /// Whether it waits for its turn to be told more.
     pub waits: bool,
 }
@@ -192,6 +194,7 @@ impl Channel {
             on_the_way: 0,
             is_full: false,
             void: Vec::new(),
+            held: 0,
             waits: false,
         };
         Ok((channel, theirs))
@@ -235,6 +238,13 @@ impl Channel {
         }
     }
 
+    /// Hears how far a process has read: what another one holds stays so until somebody has read that, or more.
+    pub fn hear(&mut self, reader: CmReader) {
+        if reader.held > 0 || reader.read >= self.held {
+            self.held = reader.held;
+        }
+    }
+
     /// Takes the oldest event that was read, where all were up to a place.
     pub fn take_read(&mut self, up_to: u64) -> Option<Event> {
         let oldest = self.events.first_entry()?;
@@ -251,7 +261,7 @@ impl Channel {
     }
 
     /// The place up to which all events were certainly read, whatever the program says; all of them, where none is in
-    /// the socket.
+    /// the socket, nor taken from there and held.
     pub fn certainly_read(&self) -> u64 {
         if self.on_the_way == 0 {
             return 0;
@@ -261,7 +271,8 @@ impl Channel {
         let unread = unread.div_ceil(length::EVENT);
         let read = self.on_the_way.saturating_sub(unread);
         let last = read.checked_sub(1).and_then(|last| self.events.keys().nth(last));
-        last.copied().unwrap_or(0)
+        let before_held = self.held.checked_sub(1).unwrap_or(u64::MAX);
+        last.copied().unwrap_or(0).min(before_held)
     }
 
     /// Takes an event out by its place.

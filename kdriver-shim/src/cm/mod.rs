@@ -239,14 +239,14 @@ impl ConnectionManager {
         from: Option<CmReader>,
     ) -> Result<Said, Error> {
         let key = self.named(asker, &channel.channel)?;
-        self.note_read(key, channel.read);
+        self.hear(key, channel);
         let (command, out) = abi::parse(bytes).map_err(|errno| {
             refused(errno, "the command is not one, or has no room for its answer")
         })?;
         let from = from.filter(|_| matches!(command, abi::Command::MigrateId { .. }));
         let left = from.map(|from| self.named(asker, &from.channel)).transpose()?;
         if let (Some(left), Some(from)) = (left, from) {
-            self.note_read(left, from.read);
+            self.hear(left, from);
         }
         let caller = calls::Caller { key, uid: asker.uid, from: left };
         // Only one of the two can lose events.
@@ -263,6 +263,14 @@ impl ConnectionManager {
         self.flush(network);
         let void = self.channels.get_mut(&lost).map(Channel::take_void).unwrap_or_default();
         Ok(Said { output: outcome?, void })
+    }
+
+    /// Takes note of how far a process says that it has read a channel.
+    fn hear(&mut self, key: u64, reader: CmReader) {
+        if let Some(channel) = self.channels.get_mut(&key) {
+            channel.hear(reader);
+        }
+        self.note_read(key, reader.read);
     }
 
     /// A channel's program has read its events up to one.

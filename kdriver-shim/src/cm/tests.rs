@@ -37,6 +37,8 @@ struct Program {
     socket: OwnedFd,
     /// The number of the last event that it has read.
     read: u64,
+    /// The number of one that it has taken and not read; 0 for none.
+    held: u64,
     /// Numbers of events that are for nobody.
     void: BTreeSet<u64>,
     /// What it was told ahead last.
@@ -119,7 +121,7 @@ impl Bench {
 
     fn program(&mut self, asker: Asker) -> Program {
         let (token, socket) = self.server.open(&self.poller, asker).unwrap();
-        Program { asker, token, socket, read: 0, void: BTreeSet::new(), ahead: None }
+        Program { asker, token, socket, read: 0, held: 0, void: BTreeSet::new(), ahead: None }
     }
 
     fn say_from(
@@ -381,7 +383,7 @@ impl Bench {
 
 impl Program {
     fn reader(&self) -> CmReader {
-        CmReader { channel: self.token, read: self.read }
+        CmReader { channel: self.token, read: self.read, held: self.held }
     }
 
     /// The next event in the socket, which is taken, or looked at.

@@ -44,7 +44,12 @@ fn asked(command: Vec<u8>) -> Request {
 
 /// A command as it goes to balboad, when that event was read.
 fn asked_after(read: u64, command: Vec<u8>) -> Request {
-    Request::CmCommand { channel: CmReader { channel: TOKEN, read }, command, from: None }
+    asked_with(read, 0, command)
+}
+
+/// The same, when another one is held.
+fn asked_with(read: u64, held: u64, command: Vec<u8>) -> Request {
+    Request::CmCommand { channel: CmReader { channel: TOKEN, read, held }, command, from: None }
 }
 
 /// An event's output.
@@ -267,8 +272,8 @@ fn an_event_that_is_held_is_the_next_and_not_read_before_it_is_given() {
     hold(9);
     bench.perform(&destroy(2), &[]).unwrap();
     assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
-    let before = [asked(destroy(1)), asked(destroy(3))];
-    assert_eq!(bench.asked(), [&before[..], &[asked_after(10, destroy(2))]].concat());
+    let before = [asked_with(0, 7, destroy(1)), asked_with(0, 7, destroy(3))];
+    assert_eq!(bench.asked(), [&before[..], &[asked_with(10, 9, destroy(2))]].concat());
 }
 
 #[test]
@@ -313,8 +318,10 @@ fn an_id_that_moves_leaves_void_events_on_the_channel_that_it_leaves() {
         assert_eq!(refused.map_err(|error| error.errno()), Err(libc::EINVAL), "{none}");
     }
     forget(ours.as_raw_fd());
-    let (channel, left) =
-        (CmReader { channel: [8; 16], read: 0 }, CmReader { channel: TOKEN, read: 1 });
+    let (channel, left) = (
+        CmReader { channel: [8; 16], read: 0, held: 0 },
+        CmReader { channel: TOKEN, read: 1, held: 0 },
+    );
     assert_eq!(bench.asked(), [Request::CmCommand { channel, command, from: Some(left) }]);
 }
 

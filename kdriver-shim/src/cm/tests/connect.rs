@@ -573,3 +573,29 @@ fn all_connections_to_a_peer_need_one_address_handle() {
     let ways = bench.wire.under_way.iter().map(|(_, it)| (it.flow_label, it.traffic_class));
     assert_eq!(ways.collect::<Vec<_>>(), [(0, 0); 2]);
 }
+
+/// Who took the event was to take another one, which a process that has the channel, too, took before.
+#[test]
+fn an_event_that_a_process_holds_is_not_read_and_ends_with_its_identifier() {
+    for holds in [false, true] {
+        let mut bench = Bench::new();
+        let (mut alice, mut bob) = (bench.program(ALICE), bench.program(BOB));
+        let id = bench.id(&mut alice, 1);
+        bench.resolve(&mut alice, id, Some("10.77.0.1:0"), "10.77.0.2:7").unwrap();
+        let taken = alice.look(MsgFlags::empty()).unwrap();
+        alice.held = if holds { taken.number } else { 0 };
+        // The other one has read nothing, and says so.
+        bob.token = alice.token;
+        bench.tell_read(&mut alice);
+        bench.tell_read(&mut bob);
+        assert_eq!(bench.destroy(&mut alice, id), u32::from(!holds));
+        assert_eq!(alice.void.contains(&taken.number), holds);
+        // Once it is read nothing is held.
+        let id = bench.id(&mut alice, 2);
+        bench.resolve(&mut alice, id, Some("10.77.0.1:0"), "10.77.0.2:7").unwrap();
+        alice.held = alice.look(MsgFlags::empty()).unwrap().number;
+        bench.tell_read(&mut alice);
+        (alice.read, alice.held) = (alice.held, 0);
+        assert_eq!(bench.destroy(&mut alice, id), 1);
+    }
+}

@@ -45,6 +45,7 @@ fn a_channel_is_its_users_and_an_identifier_its_channels() {
         token: alice.token,
         socket: alice.socket.try_clone().unwrap(),
         read: 0,
+        held: 0,
         void: BTreeSet::new(),
         ahead: None,
     };

@@ -28,7 +28,7 @@ impl Program {
     }
 
     fn try_say(&self, bench: &mut Bench, command: Vec<u8>) -> Result<Vec<u8>, Refusal> {
-        let channel = CmReader { channel: self.channel, read: self.read.get() };
+        let channel = CmReader { channel: self.channel, read: self.read.get(), held: 0 };
         let request = Request::CmCommand { channel, command, from: None };
         match bench.try_ask(&self.peer, &request).0? {
             Response::CmAnswer { output, .. } => Ok(output),
