@@ -86,6 +86,11 @@ impl Incoming {
                     "it is of vFPGA {vfpga}, in which balboad drives no engine of {name}; an image of the whole card brings one there"
                 ));
             }
+            if soft.logic().iter().any(|logic| card["engine"] != logic.name()) {
+                return other(format!(
+                    "it is of vFPGA {vfpga} alone, and wants another network than {name} has; load an image of the whole card"
+                ));
+            }
         } else if count as u64 > room {
             return other(format!(
                 "it has logic for {count} vFPGAs, and the shell of {name} has room for {room}"
@@ -136,7 +141,7 @@ mod tests {
     fn an_image_is_for_the_cards_whose_kind_room_and_drivers_it_fits() {
         let soft = |logic, count| incoming(&SoftImage::new(vec![logic; count]).unwrap().to_bytes());
         let mut card = json!({
-            "name": "balboa0", "board": "B", "driver": "softcard",
+            "name": "balboa0", "board": "B", "driver": "softcard", "engine": "vqe",
             "flash": { "room": 4, "logic": ["vqe"] },
         });
         let refusal = |incoming: &Incoming, card: &Value| {
@@ -158,6 +163,9 @@ mod tests {
             told,
             "x.soft: it is of vFPGA 2, in which balboad drives no engine of balboa0; an image of the whole card brings one there"
         );
+        let other = incoming(&SoftImage::of_one(1, Logic::Stock).unwrap().to_bytes());
+        let told = refusal(&other, &card);
+        assert!(told.contains("wants another network than balboa0 has"), "{told}");
         let told = refusal(&soft(Logic::Stock, 1), &card);
         assert_eq!(told, "x.soft: it has stock, which balboad does not drive; it drives vqe");
         let words: [u32; 5] = [0xaa99_5566, 0x3001_8001, 0x14b7_d093, 0x3000_8001, 13];
