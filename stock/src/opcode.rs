@@ -40,6 +40,24 @@ pub(crate) const fn has_reth(opcode: u8) -> bool {
     matches!(opcode, WRITE_FIRST | WRITE_ONLY | READ_REQUEST)
 }
 
+/// Bytes of the headers that may follow the Base Transport Header.
+pub(crate) const RETH: usize = 16;
+pub(crate) const AETH: usize = 4;
+
+/// Bytes of the header that the stack looks for.
+pub(crate) const fn extension(opcode: u8) -> usize {
+    match opcode {
+        _ if has_reth(opcode) => RETH,
+        _ if has_aeth(opcode) => AETH,
+        _ => 0,
+    }
+}
+
+/// What has no payload, whatever follows its headers.
+pub(crate) const fn is_bare(opcode: u8) -> bool {
+    matches!(opcode, READ_REQUEST | ACK)
+}
+
 /// What a request with payload is that the stack can send.
 pub(crate) const fn is_sent_with_payload(opcode: u8) -> bool {
     is_write(opcode) || matches!(opcode, SEND_FIRST | SEND_MIDDLE | SEND_LAST | SEND_ONLY)

@@ -24,6 +24,18 @@ pub(crate) struct Landing {
     pub(crate) ends_read: bool,
 }
 
+/// Payload that is to land, once its bytes come.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    space: Space,
+    vaddr: u64,
+    /// Bytes of header in front of it, by its packet's opcode.
+    skips: usize,
+    length: usize,
+    last: bool,
+    ends_read: bool,
+}
+
 /// A request is answered, as the windows and the counters hear of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Completion {
@@ -52,6 +64,12 @@ pub(crate) struct Receiver {
     init: Init,
     parked: Option<Parked>,
     jobs: VecDeque<Job>,
+    /// What follows the headers of packets on its own way: what came, for each packet whether it is dropped, what was
+    /// not, and what it is to be.
+    came: VecDeque<Vec<u8>>,
+    drops: VecDeque<bool>,
+    kept: VecDeque<Vec<u8>>,
+    due: VecDeque<Due>,
     pub(crate) landings: VecDeque<Landing>,
     /// Reception has stood in front of frames.
     pub(crate) stood: bool,
@@ -100,8 +118,17 @@ impl Receiver {
             self.stood = true;
             return false;
         }
-        let Some(packet) = self.input.pop_front() else { return false };
+        let Some(mut packet) = self.input.pop_front() else { return false };
         with.tally.received = with.tally.received.wrapping_add(1);
+        // STOCK-39
+        let is_bare = opcode::is_bare(packet.opcode);
+        if !is_bare || !is_forwarded {
+            self.drops.push_back(!is_forwarded);
+        }
+        let rest = std::mem::take(&mut packet.rest);
+        if !is_bare {
+            self.came.push_back(rest);
+        }
         if accepted {
             accept(&packet, is_response, with);
         } else if is_old {
@@ -116,7 +143,23 @@ impl Receiver {
         if is_forwarded {
             self.between.push_back(packet);
         }
+        self.sort();
         true
+    }
+
+    /// Drops what is to be dropped, and joins the rest with where it is to land, each in its order.
+    fn sort(&mut self) {
+        while let (Some(drops), Some(_)) = (self.drops.front().copied(), self.came.front()) {
+            self.drops.pop_front();
+            self.kept.extend(self.came.pop_front().filter(|_| !drops));
+        }
+        while let (Some(due), Some(_)) = (self.due.front().copied(), self.kept.front()) {
+            self.due.pop_front();
+            let Due { space, vaddr, skips, length, last, ends_read } = due;
+            let bytes = self.kept.pop_front().unwrap_or_default();
+            let bytes = bytes.into_iter().skip(skips).take(length).collect();
+            self.landings.push_back(Landing { space, vaddr, bytes, last, ends_read });
+        }
     }
 
     /// Does what the next packet asks for; `None` if there is none, or it has to wait.
@@ -141,9 +184,9 @@ impl Receiver {
                 self.read_requested(&packet, with);
                 None
             }
-            code if opcode::is_read_response(code) => self.read_answered(packet, with),
+            code if opcode::is_read_response(code) => self.read_answered(&packet, with),
             _ => {
-                self.received(packet, with);
+                self.received(&packet, with);
                 None
             }
         })
@@ -198,12 +241,12 @@ impl Receiver {
 
     /// The data of an own READ: the first packet sets the cursor that the QP's incoming WRITEs use, too.
     // STOCK-21
-    fn read_answered(&mut self, packet: Packet, with: &mut With<'_>) -> Option<Completion> {
-        let Packet { qpn, opcode, .. } = packet;
+    fn read_answered(&mut self, packet: &Packet, with: &mut With<'_>) -> Option<Completion> {
+        let Packet { qpn, opcode, length, .. } = *packet;
         let ends = matches!(opcode, opcode::RESPONSE_LAST | opcode::RESPONSE_ONLY);
         let Init { local, last } = self.init;
         let completion = ends.then_some(Completion { qpn, opcode, local, last });
-        repeat_if_nak(&packet, with);
+        repeat_if_nak(packet, with);
         let message = &mut with.tables.of(qpn).message;
         let vaddr = match opcode {
             opcode::RESPONSE_FIRST | opcode::RESPONSE_ONLY => {
@@ -214,16 +257,16 @@ impl Receiver {
         };
         let last = ends && message.last;
         if opcode != opcode::RESPONSE_LAST {
-            message.vaddr = vaddr.wrapping_add(packet.payload.len() as u64);
+            message.vaddr = vaddr.wrapping_add(length as u64);
         }
-        self.land(qpn, vaddr, packet.payload, last, ends);
+        self.land(packet, vaddr, last, ends);
         completion
     }
 
     /// A WRITE's packet, or a SEND's, which goes to address 0: it is acknowledged before it has landed.
     // STOCK-21 STOCK-30 STOCK-31
-    fn received(&mut self, packet: Packet, with: &mut With<'_>) {
-        let Packet { qpn, psn, opcode, extension, payload } = packet;
+    fn received(&mut self, packet: &Packet, with: &mut With<'_>) {
+        let Packet { qpn, psn, opcode, extension, length, .. } = *packet;
         let message = &mut with.tables.of(qpn).message;
         // STOCK-12
         message.msn = advance(message.msn, 1);
@@ -233,7 +276,7 @@ impl Receiver {
             _ => 0,
         };
         if opcode::is_write(opcode) {
-            (message.vaddr, message.last) = (vaddr.wrapping_add(payload.len() as u64), true);
+            (message.vaddr, message.last) = (vaddr.wrapping_add(length as u64), true);
         } else {
             (message.vaddr, message.last) = (0, false);
         }
@@ -242,12 +285,14 @@ impl Receiver {
             opcode::WRITE_LAST | opcode::WRITE_ONLY | opcode::SEND_LAST | opcode::SEND_ONLY
         );
         with.sender.acks.push_back(Ack { qpn, psn, refuses: false });
-        self.land(qpn, vaddr, payload, last, false);
+        self.land(packet, vaddr, last, false);
     }
 
-    fn land(&mut self, qpn: u32, vaddr: u64, bytes: Vec<u8>, last: bool, ends_read: bool) {
-        let (space, vaddr) = (Space::of_qp(qpn), vaddr & crate::post::VADDR);
-        self.landings.push_back(Landing { space, vaddr, bytes, last, ends_read });
+    fn land(&mut self, packet: &Packet, vaddr: u64, last: bool, ends_read: bool) {
+        let (space, vaddr) = (Space::of_qp(packet.qpn), vaddr & crate::post::VADDR);
+        let (skips, length) = (opcode::extension(packet.opcode), packet.length);
+        self.due.push_back(Due { space, vaddr, skips, length, last, ends_read });
+        self.sort();
     }
 }
 

@@ -102,7 +102,10 @@ impl Sender {
         }
         if let Some((qpn, element)) = self.repeats.pop_front() {
             with.tally.repeated = with.tally.repeated.wrapping_add(1);
-            let payload = self.slots.get(&(qpn, element.place.slot)).cloned().unwrap_or_default();
+            // As many bytes of the slot as the element says, though another packet may have filled it.
+            let slot = self.slots.get(&(qpn, element.place.slot));
+            let mut payload = slot.cloned().unwrap_or_default();
+            payload.resize(element.place.length.min(PMTU) as usize, 0);
             return self.request(with, qpn, &element, &payload);
         }
         match self.queue.pop_front() {
@@ -128,7 +131,9 @@ impl Sender {
         with.retransmitter.sent(qpn, psn, opcode);
         let made = self.request(with, qpn, &Element { psn, opcode, place }, &payload);
         if opcode != opcode::READ_REQUEST {
-            self.slots.insert((qpn, place.slot), payload);
+            let slot = self.slots.entry((qpn, place.slot)).or_default();
+            let behind = slot.get(payload.len()..).unwrap_or_default();
+            *slot = [&payload, behind].concat();
         }
         made
     }
@@ -210,6 +215,11 @@ impl Sender {
             with.tally.unresolved = with.tally.unresolved.wrapping_add(1);
             return Made::Frame(Arp::frame(with.own, None, connection.ipv4), None);
         };
+        // STOCK-40
+        let length = match opcode {
+            opcode::WRITE_FIRST => PMTU as usize,
+            _ => payload.len(),
+        };
         let sent = Sent {
             to: (mac, connection.ipv4),
             udp_port: connection.udp_port,
@@ -218,6 +228,7 @@ impl Sender {
             qpn: connection.qpn,
             psn,
             extension,
+            length,
             payload,
         };
         Made::Frame(sent.frame(with.own), None)

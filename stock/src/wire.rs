@@ -2,7 +2,7 @@
 
 use libdeflater::Crc;
 
-use crate::opcode;
+use crate::opcode::{self, AETH, RETH};
 
 /// A port's addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,8 +17,6 @@ const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const UDP: usize = 8;
 const BTH: usize = 12;
-const RETH: usize = 16;
-const AETH: usize = 4;
 const ICRC: usize = 4;
 const ARP: usize = 28;
 
@@ -51,7 +49,10 @@ pub(crate) struct Packet {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) extension: Extension,
-    pub(crate) payload: Vec<u8>,
+    /// What follows the Base Transport Header, without the invariant CRC.
+    pub(crate) rest: Vec<u8>,
+    /// Bytes of it that are payload.
+    pub(crate) length: usize,
 }
 
 impl Packet {
@@ -147,18 +148,19 @@ impl Frame {
         let opcode = *packet.first()?;
         let (qpn, psn) = (be24(packet, 5)?, be24(packet, 9)?);
         let rest = packet.get(BTH..packet.len().checked_sub(ICRC)?)?;
-        let (extension, header) = if opcode::has_reth(opcode) {
+        let header = opcode::extension(opcode);
+        let extension = if opcode::has_reth(opcode) {
             let (vaddr, rkey, length) =
                 (u64::from_be_bytes(be(rest, 0)?), be32(rest, 8)?, be32(rest, 12)?);
-            (Extension::Reth { vaddr, rkey, length }, RETH)
+            Extension::Reth { vaddr, rkey, length }
         } else if opcode::has_aeth(opcode) {
             let syndrome = *rest.first()?;
-            (Extension::Aeth { syndrome, msn: be24(rest, 1)? }, AETH)
+            Extension::Aeth { syndrome, msn: be24(rest, 1)? }
         } else {
-            (Extension::Nothing, 0)
+            Extension::Nothing
         };
-        let payload = rest.get(header..)?.to_vec();
-        Some(Packet { opcode, qpn, psn, extension, payload })
+        let length = rest.len().checked_sub(header)?;
+        Some(Packet { opcode, qpn, psn, extension, rest: rest.to_vec(), length })
     }
 }
 
@@ -171,6 +173,8 @@ pub(crate) struct Sent<'a> {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) extension: Extension,
+    /// Bytes of payload that its headers speak of.
+    pub(crate) length: usize,
     pub(crate) payload: &'a [u8],
 }
 
@@ -188,7 +192,7 @@ impl Sent<'_> {
             Extension::Aeth { .. } => AETH,
         };
         // Every addend is far below 2^16.
-        let udp = [UDP, BTH, extension, self.payload.len(), ICRC].iter().sum::<usize>() as u16;
+        let udp = [UDP, BTH, extension, self.length, ICRC].iter().sum::<usize>() as u16;
         let total = udp.saturating_add(IPV4 as u16);
         let mut frame = Vec::with_capacity(usize::from(total).saturating_add(ETHERNET));
         frame.extend(self.to.0);

@@ -107,6 +107,34 @@ fn the_lower_edge_of_what_is_of_before_never_moves() {
     assert_eq!(aeth(&node.frames(0)[0]).0, 0x60);
 }
 
+/// STOCK-39
+#[test]
+fn a_read_that_is_refused_takes_the_next_payload_along_and_all_that_follow_land_one_place_before() {
+    let mut node = node();
+    node.card.receive(&frame(1, 0x0c, 1, EXPECTED + 7, &with_reth(0, 4, &[])));
+    assert_eq!(aeth(&node.frames(0)[0]).0, 0x60);
+    // Of this one the bytes are gone, though it is acknowledged.
+    node.card.receive(&write_only(EXPECTED, 0x100, &[1; 8]));
+    assert_eq!(aeth(&node.frames(0)[0]).0, 0x1f);
+    assert_eq!((node.completed(1)[1], &node.memory.space(1)[0x100..0x108]), (0, &[0; 8][..]));
+    // Another QP's come to where those were to.
+    node.card.receive(&frame(1, 0x0a, 2, OTHER, &with_reth(0x200, 4, &[2; 4])));
+    assert_eq!(node.frames(0).len(), 1);
+    assert_eq!(node.memory.space(1)[0x100..0x108], [2, 2, 2, 2, 0, 0, 0, 0]);
+    assert_eq!((node.completed(1)[1], node.completed(2)[1]), (1, 0));
+    // As many bytes as a WRITE's first header has are taken off what is a SEND.
+    node.card.receive(&frame(1, 0x04, 2, OTHER + 1, &pattern(24, 0)));
+    let _ = node.frames(0);
+    assert_eq!(node.memory.space(2)[0x200..0x204], pattern(24, 0)[16..20]);
+    // A READ of before is not refused, and leaves nothing like it.
+    let mut node = self::node();
+    node.card.receive(&write_only(EXPECTED, 0x100, &[1; 8]));
+    node.card.receive(&frame(1, 0x0c, 1, EXPECTED, &with_reth(0, 4, &[])));
+    node.card.receive(&write_only(EXPECTED + 1, 0x100, &[3; 8]));
+    let _ = node.frames(0);
+    assert_eq!(node.memory.space(1)[0x100..0x108], [3; 8]);
+}
+
 /// STOCK-30
 #[test]
 fn a_send_goes_to_address_0_of_the_qp() {

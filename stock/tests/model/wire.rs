@@ -2,6 +2,9 @@
 
 use crate::rig::*;
 
+/// Bytes in front of the payload of a packet that has a RETH.
+const HEADERS: usize = 14 + 20 + 8 + 12 + 16;
+
 fn pair_with(ctids: &[u8]) -> Pair {
     let mut pair = Pair::new(ctids);
     for &ctid in ctids {
@@ -108,6 +111,25 @@ fn a_raw_packet_of_an_unknown_kind_sends_nothing_and_shifts_the_lists() {
     assert_eq!(
         (psn(&again[0]), reth(&again[0]).0, reth(&again[0]).2),
         (psn(&frames[0]), 0x9000, 64)
+    );
+    // And its length, but of the payload that is in the slot of its number.
+    assert_eq!(again[0].len(), HEADERS + 64 + 4);
+    assert_eq!(again[0][HEADERS..][..64], [0; 64]);
+}
+
+/// STOCK-40
+#[test]
+fn the_first_packet_of_a_write_says_that_it_is_full_whatever_it_has() {
+    let mut pair = pair_with(&[1]);
+    let (first, mut second) = write_halves(1, 64);
+    (second.raw, second.opcode) = (true, 6);
+    pair.nodes[0].post((first, second), (0, 0x9000));
+    let frame = pair.nodes[0].frames(0).remove(0);
+    assert_eq!((frame.len(), reth(&frame).2), (HEADERS + 64 + 4, 64));
+    let says = (HEADERS - 14 + 4096 + 4) as u16;
+    assert_eq!(
+        (&frame[16..18], &frame[38..40]),
+        (&says.to_be_bytes()[..], &(says - 20).to_be_bytes()[..])
     );
 }
 
