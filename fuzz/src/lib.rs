@@ -8,6 +8,9 @@
 //! fixed seeds and with every input in `regressions/`, by `cargo xtask fuzz TARGET --minutes N`
 //! under libFuzzer, which looks for inputs that reach new code, and with the same command under
 //! the seeded random engine of [`random`] where libFuzzer cannot be built.
+//!
+//! `differential` wants a program beside it, which only `cargo xtask` builds; its fixed number of inputs is tried by
+//! `cargo xtask test`, or not where that program cannot be had.
 
 #![forbid(unsafe_code)]
 
@@ -63,6 +66,13 @@ pub const TARGETS: &[Target] = &[
         inputs: 1_000,
         longest: 4096,
         run: targets::stock::run,
+    },
+    Target {
+        name: "differential",
+        about: "the model of the published card, and the stack's own code, fed with the same posts, packets, contexts and timers",
+        inputs: 1_000,
+        longest: 4096,
+        run: targets::differential::run,
     },
     Target {
         name: "slots",

@@ -10,6 +10,7 @@ use ibverbs_tests::process::Task;
 use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, root, target_directory};
+use crate::stack;
 
 /// `cargo xtask fuzz`.
 #[derive(Debug, Args)]
@@ -58,14 +59,15 @@ pub fn fuzz(options: &Options) -> Result<ExitCode> {
     if !list.lines().any(|line| line.split_whitespace().next() == Some(&name)) {
         return Err(NoTarget(name).into());
     }
+    let stack = if name == stack::TARGET { Some(stack::built()?) } else { None };
     let status = match build_coverage() {
-        Ok(program) => run_coverage(&program, &name, options)?,
+        Ok(program) => run_coverage(&program, &name, stack.as_deref(), options)?,
         Err(error) => {
             let why = format!("{error:#}");
             let why =
                 why.lines().find(|line| line.contains("error")).unwrap_or("it does not build");
             report!("no coverage-guided engine here ({why}): the seeded random engine runs");
-            run_random(&random, &name, options)?
+            run_random(&random, &name, stack.as_deref(), options)?
         }
     };
     Ok(if status { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -93,7 +95,12 @@ fn build_coverage() -> Result<PathBuf> {
 }
 
 /// libFuzzer, with a corpus that stays, and what it finds in `target/fuzz/findings/TARGET/`.
-fn run_coverage(program: &Path, name: &str, options: &Options) -> Result<bool> {
+fn run_coverage(
+    program: &Path,
+    name: &str,
+    stack: Option<&Path>,
+    options: &Options,
+) -> Result<bool> {
     let home = target_directory()?.join("fuzz");
     let corpus = home.join("corpus").join(name);
     let findings = home.join("findings").join(name);
@@ -103,8 +110,7 @@ fn run_coverage(program: &Path, name: &str, options: &Options) -> Result<bool> {
     let kept = root().join("fuzz/regressions").join(name);
     let seconds = options.minutes * 60;
     report!("libFuzzer, {} minutes; findings go to {}", options.minutes, findings.display());
-    let mut task = Task::new(program)
-        .with_our_environment()
+    let mut task = target(program, stack)
         .env("FUZZ_TARGET", name)
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-seed={}", options.seed))
@@ -136,11 +142,19 @@ fn run_coverage(program: &Path, name: &str, options: &Options) -> Result<bool> {
     Ok(finished.status.success())
 }
 
-fn run_random(program: &Path, name: &str, options: &Options) -> Result<bool> {
+/// A target's program, with the published card's stack, which one of them is for.
+fn target(program: &Path, stack: Option<&Path>) -> Task {
+    let task = Task::new(program).with_our_environment();
+    match stack {
+        Some(stack) => task.env(stack::PROGRAM, stack),
+        None => task,
+    }
+}
+
+fn run_random(program: &Path, name: &str, stack: Option<&Path>, options: &Options) -> Result<bool> {
     let seconds = options.minutes * 60;
-    let finished = Task::new(program)
+    let finished = target(program, stack)
         .words(&format!("{name} --seconds {seconds} --seed {}", options.seed))
-        .with_our_environment()
         .limit(Duration::from_secs(seconds) + EXTRA + LIMIT)
         .run()?;
     report!("{}", finished.stdout.trim_end());

@@ -29,6 +29,7 @@ mod regs;
 mod roots;
 mod selection;
 mod setup;
+mod stack;
 mod suites;
 mod test;
 

@@ -88,6 +88,8 @@ pub const CRATES: &[&str] = &[
     "rdmacm-utils",
     "util-linux",
 ];
+/// What fetching and compiling the published card's stack needs.
+pub const STACK: &[&str] = &["g++", "git"];
 /// What building the guest's own kernel needs.
 pub const KERNEL: &[&str] =
     &["bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "xz-utils"];
@@ -95,8 +97,20 @@ pub const KERNEL: &[&str] =
 pub const BINDINGS: &[&str] = &["libclang-dev"];
 
 /// Every list of packages that a task installs.
-pub const ALL: [&[&str]; 11] =
-    [DEMO, ATTACK, APPS, SUITES, RDMA_CORE, TEST, CONFORMANCE, NCCL, CRATES, KERNEL, BINDINGS];
+pub const ALL: [&[&str]; 12] = [
+    DEMO,
+    ATTACK,
+    APPS,
+    SUITES,
+    RDMA_CORE,
+    TEST,
+    CONFORMANCE,
+    NCCL,
+    CRATES,
+    STACK,
+    KERNEL,
+    BINDINGS,
+];
 
 /// What the end-to-end tests need, on this machine and in a virtual one.
 #[must_use]

@@ -13,7 +13,7 @@ use ibverbs_tests::scapy;
 use terminal::report;
 
 use crate::cargo::{LIMIT, build, cargo, has_subcommand};
-use crate::{checks, conformance, crates, guest, nccl, roots, setup};
+use crate::{checks, conformance, crates, guest, nccl, roots, setup, stack};
 
 /// `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -79,6 +79,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         }
         summary.add(nccl::check(&built)?);
         summary.add(crates::check(&built)?);
+        summary.add(stack::check(&built)?);
         for kernel in &options.kernels {
             summary.add(guest::run_cases(*kernel, &Filter::default(), &built)?);
         }

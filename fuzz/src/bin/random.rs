@@ -29,6 +29,9 @@ struct Arguments {
     /// The first seed
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
+    /// Try the inputs of the test command, however long that takes
+    #[arg(long, conflicts_with_all = ["seconds", "seed"])]
+    budget: bool,
     /// Run only the input in this file
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
@@ -69,7 +72,11 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let limit = Duration::from_secs(arguments.seconds);
     let mut seed = arguments.seed;
-    while begun.elapsed() < limit {
+    let wants_more = |seed| match arguments.budget {
+        true => seed <= target.inputs,
+        false => begun.elapsed() < limit,
+    };
+    while wants_more(seed) {
         SEED.store(seed, Ordering::Relaxed);
         target.run(&random::input(seed, target.longest));
         seed = seed.wrapping_add(1);
