@@ -66,6 +66,10 @@ struct Serve {
     /// the published stack
     #[arg(long, value_name = "vqe|stock", default_value_t)]
     image: Image,
+    /// Take the parts of a store of 32 bytes for that one store, as no card does. For drivers of a published image behind an
+    /// emulator, which splits such stores; a card counts the parts as sent, and sends nothing
+    #[arg(long)]
+    join_split_stores: bool,
     /// Make the cable a bad one, as balboad --fault; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...]")]
     faults: Vec<FaultSpec>,
@@ -111,9 +115,20 @@ fn run(serve: Serve) -> anyhow::Result<()> {
     signals.thread_block().map_err(|errno| anyhow!("blocking signals: {errno}"))?;
     let signalled = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| anyhow!("signalfd: {errno}"))?;
-    let Serve { socket, port, image, faults, seed, pcap, .. } = serve;
-    let patience = ServeConfig::PATIENCE;
-    let config = ServeConfig { socket, link: port, image, faults, seed, capture: pcap, patience };
+    let Serve { socket, port, image, join_split_stores, faults, seed, pcap, .. } = serve;
+    let config = ServeConfig {
+        socket,
+        link: port,
+        image,
+        faults,
+        seed,
+        capture: pcap,
+        patience: ServeConfig::PATIENCE,
+        join_split_stores,
+    };
+    if join_split_stores {
+        log::warn!("the parts of a store of 32 bytes are taken for one store: no card does that");
+    }
     let mut server = Server::new(config)?;
     let mut out = std::io::stdout();
     // Who started us may not care, and may have closed the other end.

@@ -89,6 +89,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         capture: None,
         // Who is to answer at once has answered before.
         patience: Duration::ZERO,
+        join_split_stores: u.arbitrary()?,
     };
     let server = Server::new(config).expect("a card is served");
     let memory = memfd::create("guest", BYTES as usize).expect("memory");

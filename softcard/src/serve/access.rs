@@ -12,7 +12,7 @@ use crate::card::Card;
 pub(crate) type Snapshot = BTreeMap<(u8, u64), u64>;
 
 /// Bytes of the widest store.
-const WIDE: u64 = 32;
+pub(super) const WIDE: u64 = 32;
 
 /// Bytes of a BAR's registers.
 const fn unit(bar: Bar) -> u64 {

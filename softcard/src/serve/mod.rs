@@ -15,6 +15,7 @@
 //! | `channel` | messages over the socket |
 //! | `link` | the client: its messages, its memory, and where both meet |
 //! | `access` | accesses to registers |
+//! | `joined` | stores that come in parts, where that is asked for |
 //! | `listener` | the socket that clients connect to |
 //! | `server` | the loop |
 //!
@@ -26,6 +27,7 @@ mod channel;
 mod config_space;
 mod doorbells;
 mod irqs;
+mod joined;
 mod link;
 mod listener;
 mod maps;

@@ -17,6 +17,7 @@ use nix::sys::epoll::EpollFlags;
 use super::access::{self, Snapshot};
 use super::doorbells::Doorbells;
 use super::irqs::Raised;
+use super::joined::Joined;
 use super::link::Link;
 use super::listener::Listener;
 use super::session::{Effect, REGION_ACCESS_BYTES, Session, Step};
@@ -61,6 +62,8 @@ pub struct ServeConfig {
     pub capture: Option<PathBuf>,
     /// How long a client may take to answer a request for its memory, before it is given up.
     pub patience: Duration,
+    /// Takes the parts of a store of 32 bytes for one store, as no card does: for emulators, which split it.
+    pub join_split_stores: bool,
 }
 
 impl ServeConfig {
@@ -82,6 +85,8 @@ pub struct Server {
     rounds: u64,
     /// When a refused access was logged last.
     told: Option<u64>,
+    /// Stores that come in parts, if those are joined.
+    joined: Option<Joined>,
 }
 
 impl Server {
@@ -91,7 +96,8 @@ impl Server {
     /// [`Error::Socket`], [`Error::Port`], [`Error::Device`], [`Error::NoFaultCard`],
     /// [`Error::Capture`], [`Error::Host`].
     pub fn new(config: ServeConfig) -> Result<Self, Error> {
-        let ServeConfig { socket, link, image, faults, seed, capture, patience } = config;
+        let ServeConfig { socket, link, image, faults, seed, capture, patience, join_split_stores } =
+            config;
         let pool = FramePool::new(POOLED_FRAMES);
         let icrc_policy = link.icrc_policy();
         let mut ports = port::plug(Cabling { links: vec![link], faults, seed, capture }, &pool)?;
@@ -118,6 +124,7 @@ impl Server {
             interest,
             rounds: 0,
             told: None,
+            joined: join_split_stores.then(Joined::default),
         })
     }
 
@@ -238,6 +245,9 @@ impl Server {
     fn disconnect(&mut self) {
         // The descriptor leaves the set by being closed.
         self.link.close();
+        if let Some(joined) = &mut self.joined {
+            joined.clear();
+        }
         self.card.reset_function();
         self.link.remember(Snapshot::new());
         hostmem::heap::give_back();
@@ -293,7 +303,9 @@ impl Server {
     }
 
     fn affect(&mut self, effect: Effect) {
-        self.card_step(|card, now| affect(card, now, effect));
+        let now = self.waiter.now();
+        self.affect_at(now, effect);
+        self.catch_up(now);
     }
 
     /// Lets the card do something, and then what the client wrote meanwhile.
@@ -301,11 +313,32 @@ impl Server {
         let now = self.waiter.now();
         self.remember(now);
         let outcome = act(&mut self.card, now);
-        while let Some(effect) = self.link.next_posted() {
-            self.remember(now);
-            affect(&mut self.card, now, effect);
-        }
+        self.catch_up(now);
         outcome
+    }
+
+    /// Does what the client wrote while the card waited.
+    fn catch_up(&mut self, now: u64) {
+        while let Some(effect) = self.link.next_posted() {
+            self.affect_at(now, effect);
+        }
+    }
+
+    fn affect_at(&mut self, now: u64, effect: Effect) {
+        self.remember(now);
+        let Self { card, joined, .. } = self;
+        match (effect, joined) {
+            (Effect::Write { bar, offset, data }, None) => {
+                access::write(card, now, bar, offset, &data);
+            }
+            (Effect::Write { bar, offset, data }, Some(joined)) => {
+                joined.write(card, now, (bar, offset), &data);
+            }
+            (Effect::Reset, joined) => {
+                card.reset_function();
+                joined.iter_mut().for_each(|joined| joined.clear());
+            }
+        }
     }
 
     /// Keeps what registers hold, if the card may be waiting when they are read next.
@@ -313,13 +346,6 @@ impl Server {
         if self.link.may_ask() {
             self.link.remember(access::snapshot(&self.card, now));
         }
-    }
-}
-
-fn affect(card: &mut Card, now: u64, effect: Effect) {
-    match effect {
-        Effect::Write { bar, offset, data } => access::write(card, now, bar, offset, &data),
-        Effect::Reset => card.reset_function(),
     }
 }
 

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hostmem::EventFd;
-use softcard::Link;
 use softcard::serve::{ServeConfig, Server};
+use softcard::{Image, Link};
 use tempfile::TempDir;
 
 /// A card that is served until it is dropped.
@@ -34,25 +34,42 @@ impl Served {
     /// Serves a card that soon gives up a client that does not answer.
     pub fn impatient() -> Self {
         let dir = Rc::new(tempfile::tempdir().unwrap());
-        Self::start_with(dir, "a", "b", Duration::from_millis(20))
+        let patience = Duration::from_millis(20);
+        let config = ServeConfig { patience, ..Self::config(&dir, "a", "b") };
+        Self::serve(dir, "a", config)
+    }
+
+    /// Serves two cards as published on one cable, which may take the parts of a store for one.
+    pub fn published(join_split_stores: bool) -> [Self; 2] {
+        let dir = Rc::new(tempfile::tempdir().unwrap());
+        [["a", "b"], ["b", "a"]].map(|[name, peer]| {
+            let config = Self::config(&dir, name, peer);
+            let config = ServeConfig { image: Image::Stock, join_split_stores, ..config };
+            Self::serve(Rc::clone(&dir), name, config)
+        })
     }
 
     fn start(dir: Rc<TempDir>, name: &'static str, peer: &str) -> Self {
-        // Longer than a busy machine keeps a client from answering.
-        Self::start_with(dir, name, peer, Duration::from_secs(20))
+        let config = Self::config(&dir, name, peer);
+        Self::serve(dir, name, config)
     }
 
-    fn start_with(dir: Rc<TempDir>, name: &'static str, peer: &str, patience: Duration) -> Self {
+    fn config(dir: &TempDir, name: &str, peer: &str) -> ServeConfig {
         let port = |name: &str| dir.path().join(format!("port-{name}"));
-        let config = ServeConfig {
+        ServeConfig {
             socket: dir.path().join(name),
             link: Link::Unix { local: port(name), remote: port(peer) },
-            image: softcard::Image::default(),
+            image: Image::default(),
             faults: Vec::new(),
             seed: 0,
             capture: None,
-            patience,
-        };
+            // Longer than a busy machine keeps a client from answering.
+            patience: Duration::from_secs(20),
+            join_split_stores: false,
+        }
+    }
+
+    fn serve(dir: Rc<TempDir>, name: &'static str, config: ServeConfig) -> Self {
         let stop = EventFd::new().unwrap();
         let stopped = stop.try_clone().unwrap();
         let (ready, is_ready) = std::sync::mpsc::channel();
