@@ -62,7 +62,8 @@ pub trait CardBackend: Send + Sync {
         None
     }
 
-    /// Lets the card reach memory at `iova`, a multiple of 4096, until it is unmapped.
+    /// Lets the card reach memory at `iova`, a multiple of 4096, until it is unmapped. Memory of a program's that is
+    /// granted the device ([`GrantKind::Device`]) that program maps by itself: this then tells whose it will be.
     ///
     /// # Errors
     /// [`Error::Backend`] when the range overlaps another or the memory cannot be mapped.

@@ -89,7 +89,7 @@ impl Device {
     }
 
     /// Lets the card reach memory through a window, for that purpose; translations that are not
-    /// inserted ahead come by page faults. `None` for memory that is mapped later, or by a client.
+    /// inserted ahead come by page faults. `None` for memory that is mapped later.
     ///
     /// # Errors
     /// The back-end's.

@@ -128,16 +128,10 @@ impl Hosted {
         let peers = peers.iter().filter(|(peer, _)| **peer != own);
         let peers = peers.map(|(peer, key)| (u32::from(*peer), Key::new(*key)));
         let peers: Arc<BTreeMap<_, _>> = Arc::new(peers.collect());
-        let reaches_programs = below.grant_kind() == GrantKind::Page;
-        if !peers.is_empty() && !reaches_programs {
-            return Err(failed(
-                "the tunnel copies memory of programs, and reaches that of software cards' alone so far; leave --tunnel and --tunnel-peers out",
-            ));
-        }
-        let layout = Arc::new(Layout::map(start, regions, reaches_programs, &*below)?);
+        let layout = Arc::new(Layout::map(start, regions, &*below)?);
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| failed(&format!("no random number: {error}")))?;
-        let local = reaches_programs.then(|| Local::new(Key::new(key)));
+        let local = Local::new(Key::new(key));
         let memory = HostMemory::new(Porter::new(card, Arc::clone(&below)));
         let (budget, atomics) = (Budget::default(), Arc::default());
         let mut cores = Vec::new();
@@ -152,7 +146,7 @@ impl Hosted {
                 peers: Arc::clone(&peers),
                 rnics: Arc::clone(&rnics),
                 lossy: *lossy,
-                local: local.clone(),
+                local: Some(local.clone()),
                 ..Settings::default()
             };
             let posts = Posts::new(bank, settings, budget.clone());
@@ -545,5 +539,46 @@ impl Spaces for Hosted {
 
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]> {
         self.shared.core(vfpga).map(|core| lock(core).pages.surface()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may fail")]
+mod tests {
+    use fpga_regs::coyote::shell::CTRL_CNFG_DEFAULT;
+    use hostmem::{PidFd, RemoteProcess};
+
+    use super::*;
+    use crate::fake::FakeCard;
+
+    #[test]
+    fn memory_that_a_program_maps_itself_is_copied_until_it_is_unmapped() {
+        const IOVA: u64 = 1 << 33;
+        let card = Arc::new(FakeCard::new(1));
+        card.set_piece(1 << 20);
+        let options = HostedOptions {
+            peers: BTreeMap::from([(Ipv4Addr::new(10, 0, 0, 2), [7; 16])]),
+            ..HostedOptions::default()
+        };
+        let found = Found { regions: 1, small: Geometry::small(CTRL_CNFG_DEFAULT).unwrap() };
+        let below = Arc::<FakeCard>::clone(&card);
+        let hosted = Hosted::new(0, below, found, PortAddress::default_of(0), &options).unwrap();
+        let mut theirs = [5u8; 64];
+        let own = nix::unistd::getpid();
+        let process = Arc::new(RemoteProcess::new(own, PidFd::open(own).unwrap()));
+        let address = theirs.as_mut_ptr() as u64;
+        let before = card.mapped();
+        hosted.dma_map(IOVA, 64, DmaMemory::Process { process, address }).unwrap();
+        assert_eq!(card.mapped(), before, "whoever has the memory maps it");
+        let mut bytes = [0; 16];
+        let memory = &hosted.shared.memory;
+        assert_eq!(memory.copy_from(IOVA + 48, &mut bytes), Some(()));
+        assert_eq!((bytes, memory.copy_from(IOVA + 49, &mut bytes)), ([5; 16], None));
+        assert_eq!(memory.copy_to(IOVA + 8, &[9; 8]), Some(()));
+        assert!(memory.find(IOVA, 8).is_none(), "it is no memory of this process's to the engine");
+        hosted.dma_unmap(IOVA, 64).unwrap();
+        assert_eq!(memory.copy_from(IOVA, &mut bytes), None);
+        theirs.rotate_left(4);
+        assert_eq!(theirs[4..13], [9, 9, 9, 9, 9, 9, 9, 9, 5]);
     }
 }

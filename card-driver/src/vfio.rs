@@ -24,6 +24,8 @@ pub struct VfioBackend {
     vectors: Vec<EventFd>,
     /// Signalled when the kernel wants the function back.
     wanted_back: EventFd,
+    /// Signalled when memory of a program's did not answer who copies it for this card.
+    given_up: EventFd,
     /// See [`Life`].
     life: OwnedFd,
     /// See [`CardBackend::dma_piece`].
@@ -83,7 +85,9 @@ impl VfioBackend {
         device.signal_request(wanted_back.as_fd()).map_err(backend)?;
         let life = duplicate(life.page.as_fd())?;
         let software = false;
-        let mut backend = Self { device, bars, vectors, wanted_back, life, piece, software };
+        let given_up = EventFd::new()?;
+        let mut backend =
+            Self { device, bars, vectors, wanted_back, given_up, life, piece, software };
         backend.software = is_software_card(&backend);
         Ok(backend)
     }
@@ -240,13 +244,13 @@ impl CardBackend for VfioBackend {
         Some(self.wanted_back.as_fd())
     }
 
+    fn given_up(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.given_up.as_fd())
+    }
+
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
-        let DmaMemory::Shared { mapping, offset } = memory else {
-            return Err(Error::Backend(
-                "a card behind an IOMMU reaches a process's memory when that process maps it"
-                    .into(),
-            ));
-        };
+        // A program's is mapped by that program, before its region has a key.
+        let DmaMemory::Shared { mapping, offset } = memory else { return Ok(()) };
         let address = u64::try_from(mapping.address()).unwrap_or(u64::MAX).saturating_add(offset);
         self.device.iommu().map(address, iova, length, true).map_err(backend)
     }

@@ -52,8 +52,8 @@ const _: () = assert!(
 pub(super) struct Layout {
     start: u64,
     own: Arc<SharedMapping>,
-    /// Rings and slots to send, where there are any.
-    slots: Option<Arc<SharedMapping>>,
+    /// Rings and slots to send.
+    slots: Arc<SharedMapping>,
 }
 
 impl Layout {
@@ -66,16 +66,11 @@ impl Layout {
         ranges.iter().filter_map(ends).max()
     }
 
-    /// Maps it, for so many vFPGAs; with rings of slots, where memory of programs is reached.
+    /// Maps it, for so many vFPGAs.
     ///
     /// # Errors
     /// Memory's and the back-end's.
-    pub(super) fn map(
-        start: u64,
-        regions: u8,
-        rings: bool,
-        card: &dyn CardBackend,
-    ) -> Result<Self, Error> {
+    pub(super) fn map(start: u64, regions: u8, card: &dyn CardBackend) -> Result<Self, Error> {
         card.dma_unmap(start, BYTES)?;
         let make = |name, bytes: u64| -> Result<Arc<SharedMapping>, Error> {
             let size = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -94,13 +89,9 @@ impl Layout {
         let bytes = OWN_OF_SPACE.saturating_mul(CTIDS).saturating_mul(regions.into());
         let own = make("balboad-sinks", bytes)?;
         map(OWN, bytes, &own)?;
-        let mut slots = None;
-        if rings {
-            let bytes = SLOTS_OF_SPACE.saturating_mul(CTIDS).saturating_mul(regions.into());
-            let memory = make("balboad-slots", bytes)?;
-            map(SLOTS, bytes, &memory)?;
-            slots = Some(memory);
-        }
+        let bytes = SLOTS_OF_SPACE.saturating_mul(CTIDS).saturating_mul(regions.into());
+        let slots = make("balboad-slots", bytes)?;
+        map(SLOTS, bytes, &slots)?;
         Ok(Self { start, own, slots })
     }
 
@@ -146,7 +137,6 @@ impl Layout {
 
     /// The page on the bus of a page of an address space of the tunnel's: of its ring, or of its slots to send.
     pub(super) fn slot_page(&self, vfpga: u8, ctid: u8, page: u64) -> Option<u64> {
-        self.slots.as_ref()?;
         let start = self.start.saturating_add(SLOTS).saturating_add(Self::ring(vfpga, ctid));
         let into = page.checked_sub(tunnel::ring_address(ctid)).filter(|into| *into < RING_BYTES);
         if let Some(into) = into {
@@ -160,35 +150,30 @@ impl Layout {
     pub(super) fn sequence(&self, vfpga: u8, ctid: u8, place: usize) -> u64 {
         let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
         let at = at.saturating_add(place).saturating_add(SEQUENCE);
-        let word = self.slots.as_ref().and_then(|slots| slots.load_acquire_u64(at).ok());
-        word.map_or(0, u64::from_le)
+        self.slots.load_acquire_u64(at).map_or(0, u64::from_le)
     }
 
     /// Copies a slot's place.
     pub(super) fn slot(&self, vfpga: u8, ctid: u8, place: usize, into: &mut [u8]) {
         let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
-        if let Some(slots) = &self.slots {
-            // What lies outside is not the slot that is looked for.
-            let _ = slots.read_bytes(at.saturating_add(place), into);
-        }
+        // What lies outside is not the slot that is looked for.
+        let _ = self.slots.read_bytes(at.saturating_add(place), into);
     }
 
     /// Puts a slot into an address space's ring.
     pub(super) fn deliver(&self, vfpga: u8, ctid: u8, place: usize, slot: &[u8]) {
         let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
-        if let Some(slots) = &self.slots {
-            // A place of a ring's lies in the mapping, which can be written.
-            let _ = slots.write_bytes(at.saturating_add(place), slot);
-        }
+        // A place of a ring's lies in the mapping, which can be written.
+        let _ = self.slots.write_bytes(at.saturating_add(place), slot);
     }
 
     /// Has no slot stand in an address space's ring.
     pub(super) fn clear_ring(&self, vfpga: u8, ctid: u8) {
         let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
-        let Some(slots) = &self.slots else { return };
         for sequence in 0..u64::from(tunnel::SLOTS) {
             // It lies in the mapping, which can be written.
-            let _ = slots.write_bytes(at.saturating_add(tunnel::place_of(sequence)), &[0; 64]);
+            let place = at.saturating_add(tunnel::place_of(sequence));
+            let _ = self.slots.write_bytes(place, &[0; 64]);
         }
     }
 
@@ -196,10 +181,8 @@ impl Layout {
     pub(super) fn stage(&self, vfpga: u8, ctid: u8, number: u8, slot: &[u8]) -> u64 {
         let into = u64::from(number).saturating_mul(tunnel::SLOT_BYTES as u64);
         let at = Self::ring(vfpga, ctid).saturating_add(RING_BYTES).saturating_add(into);
-        if let Some(slots) = &self.slots {
-            // It lies in the mapping, which can be written.
-            let _ = slots.write_bytes(usize::try_from(at).unwrap_or(usize::MAX), slot);
-        }
+        // It lies in the mapping, which can be written.
+        let _ = self.slots.write_bytes(usize::try_from(at).unwrap_or(usize::MAX), slot);
         self.start.saturating_add(SLOTS).saturating_add(at)
     }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use card_driver::backend::GrantKind;
 use card_driver::iova::IovaRange;
 use card_driver::translations::Purpose;
 use fpga_regs::engine::admin::{CreateKey, KeyKind, ModifyKey};
@@ -55,8 +54,8 @@ impl Session<'_> {
         })
     }
 
-    /// Takes IOVAs for a region's pages and maps them, unless the client does; a region of no bytes is
-    /// not mapped. Returns where the card sees its first byte.
+    /// Takes IOVAs for a region's pages and maps them, or says whose they are where the client maps them; a region of no
+    /// bytes is not mapped. Returns where the card sees its first byte.
     fn map_region(&mut self, mr: &mut Mr, pages: u64) -> Result<u64, Error> {
         let process = Arc::clone(&self.client.handle);
         let place = self.client.place_mut(mr.card)?;
@@ -64,11 +63,8 @@ impl Session<'_> {
         let address = mr.address & !(PAGE.wrapping_sub(1));
         let range = mr.range.insert(place.take_addresses(card, pages, address)?);
         if mr.length > 0 {
-            // A card behind an IOMMU reaches what the client maps.
             let memory = DmaMemory::Process { process, address };
-            let memory =
-                Some(memory).filter(|_| card.device.backend.grant_kind() == GrantKind::Page);
-            card.device.map(place.window, range, memory, Purpose::Payload)?;
+            card.device.map(place.window, range, Some(memory), Purpose::Payload)?;
             mr.mapped = true;
         }
         Ok(iova(range, mr.address))
