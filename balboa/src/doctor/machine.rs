@@ -63,19 +63,16 @@ pub(super) fn namespaces(patient: &Patient) -> Vec<Finding> {
     }]
 }
 
-/// Whether the kernel lets software cards reach the memory of programs.
+/// Whether the kernel lets balboad reach the memory of programs: who is out of its reach it does not serve.
 pub(super) fn reach(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "ptrace";
-    if patient.state.is_ok() && !patient.has("softcard") {
-        return vec![Finding::nothing(CHECK, "there is no software card")];
-    }
     let scope = patient.read("proc/sys/kernel/yama/ptrace_scope");
     let forbids = |scope: &str| scope == "3" || (scope == "2" && patient.user != 0);
     vec![match scope {
         Some(scope) if forbids(&scope) => Finding::wrong(
             CHECK,
             format!(
-                "kernel.yama.ptrace_scope is {scope}: software cards do not reach the memory of programs"
+                "kernel.yama.ptrace_scope is {scope}: balboad does not reach the memory of programs"
             ),
             match &*scope {
                 "3" => "set it to 1 in /etc/sysctl.d, and boot: 3 stays until then",
@@ -202,9 +199,6 @@ mod tests {
         assert!(mend.contains("sysctl kernel.yama.ptrace_scope=1"), "{mend}");
         machine.write("proc/sys/kernel/yama/ptrace_scope", "3\n");
         assert!(machine.ill("ptrace", Verdict::Wrong).1.contains("boot"));
-        *machine.card("driver") = "vfio-pci".into();
-        let found = super::reach(&machine.patient);
-        assert_eq!(found[0].verdict, Verdict::Nothing, "no software card minds");
     }
 
     #[test]
