@@ -18,7 +18,7 @@ pub(crate) mod image;
 mod lifecycle;
 mod many;
 mod nccl;
-mod perftest;
+pub(crate) mod perftest;
 pub(crate) mod pingpong;
 mod port;
 pub(crate) mod rdmacm;

@@ -22,6 +22,7 @@ mod interfaces;
 pub mod machine;
 mod mappings;
 pub mod package;
+mod published;
 mod rdma_core;
 mod refusals;
 mod shadow;
@@ -59,12 +60,14 @@ pub enum Hardware {
     VirtioIommu,
     /// One card behind Intel's IOMMU, its cable plugged into the machine's network device.
     IntelIommuRxe,
+    /// Two cards as published on one cable, behind Intel's IOMMU; the parts of a store of 32 bytes are one to them.
+    Published,
 }
 
 impl Hardware {
     /// All there is.
-    pub const ALL: [Self; 4] =
-        [Self::Plain, Self::IntelIommu, Self::VirtioIommu, Self::IntelIommuRxe];
+    pub const ALL: [Self; 5] =
+        [Self::Plain, Self::IntelIommu, Self::VirtioIommu, Self::IntelIommuRxe, Self::Published];
 
     /// Its name, with which the names of its cases begin.
     pub fn name(self) -> &'static str {
@@ -73,6 +76,7 @@ impl Hardware {
             Self::IntelIommu => "intel-iommu",
             Self::VirtioIommu => "virtio-iommu",
             Self::IntelIommuRxe => "intel-iommu-rxe",
+            Self::Published => "intel-iommu-published",
         }
     }
 
@@ -97,6 +101,7 @@ pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
             cases.extend(shadow::cases());
         }
         Hardware::IntelIommuRxe => cases.extend(across::cases()),
+        Hardware::Published => cases.extend(published::cases()),
         Hardware::IntelIommu | Hardware::VirtioIommu => {
             cases.extend(refusals::cases(hardware, kernel));
             cases.extend(interfaces::cases(hardware, kernel));

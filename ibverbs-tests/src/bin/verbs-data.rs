@@ -46,6 +46,9 @@ enum Command {
         /// The cards pin registered memory, so that they keep what a program puts other memory in place of
         #[arg(long)]
         pinned: bool,
+        /// The host copies for them all the same, from what is there and to it
+        #[arg(long)]
+        copied: bool,
         #[command(flatten)]
         link: Link,
     },
@@ -192,6 +195,9 @@ enum Command {
         /// WRITEs and READs of the process that connects alone
         #[arg(long)]
         one_sided: bool,
+        /// WRITEs may be acknowledged before they have landed
+        #[arg(long)]
+        late: bool,
         /// Where the other process waits
         host: Option<String>,
     },
@@ -340,8 +346,9 @@ fn main() -> anyhow::Result<()> {
             let count = data::arguments::all(&(&link).into())?;
             println!("{count} calls were taken or refused as they should be");
         }
-        Command::Memory { pinned, link } => {
-            let Tried { regions, huge, dma_buf } = data::memory::all(&(&link).into(), pinned)?;
+        Command::Memory { pinned, copied, link } => {
+            let tried = data::memory::all(&(&link).into(), pinned, copied)?;
+            let Tried { regions, huge, dma_buf } = tried;
             let huge = if huge { "one" } else { "none" };
             let dma_buf = match dma_buf {
                 DmaBufIs::Reached => "one a dma-buf",
@@ -415,6 +422,7 @@ fn main() -> anyhow::Result<()> {
             keyless_empty_reads,
             bad_cable,
             one_sided,
+            late,
             host,
         } => {
             let options = Options {
@@ -429,7 +437,7 @@ fn main() -> anyhow::Result<()> {
             };
             let mislabels = options.devices[0].starts_with("rxe");
             let keyless = keyless_empty_reads;
-            let wishes = Wishes { keyless, bad_cable, mislabels, one_sided };
+            let wishes = Wishes { keyless, bad_cable, mislabels, one_sided, late };
             let done = data::apart::run(&options, host.as_deref(), port, wishes)?;
             println!("{} messages arrived as they should", done.messages);
             if done.atomics > 0 {

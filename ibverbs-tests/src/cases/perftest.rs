@@ -12,7 +12,7 @@ const OPERATIONS: [&str; 3] = ["write", "read", "send"];
 
 /// Takes the processor's clock as it is: perftest measures it first, and refuses to report where a
 /// busy machine makes two measurements differ.
-pub(super) const STEADY_CLOCK: &str = "-F";
+pub(crate) const STEADY_CLOCK: &str = "-F";
 
 /// Sizes that `-a` runs through: 2^1 to 2^23 bytes.
 const ALL_SIZES: usize = 23;

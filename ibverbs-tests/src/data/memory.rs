@@ -57,11 +57,12 @@ pub enum DmaBufIs {
     Missing,
 }
 
-/// Runs all of it; `pinned` where the card keeps the pages that it was given.
+/// Runs all of it; `pinned` where the card keeps the pages that it was given, `copied` where the host copies for it all the
+/// same.
 ///
 /// # Errors
 /// At the first thing that is not as it should be.
-pub fn all(options: &Options, pinned: bool) -> Result<Tried> {
+pub fn all(options: &Options, pinned: bool, copied: bool) -> Result<Tried> {
     let link = Link::new(options, v::IBV_MTU_1024, transfer::room(LENGTH))?;
     let mut count = 0;
     for (kind, make) in KINDS {
@@ -72,7 +73,7 @@ pub fn all(options: &Options, pinned: bool) -> Result<Tried> {
         }
     }
     let region = register(&link, Mapping::zeroed(LENGTH)?, Name::Address)?;
-    replaced(&link, &region, pinned).context("other memory at its addresses")?;
+    replaced(&link, &region, pinned && !copied).context("other memory at its addresses")?;
     if !pinned {
         // What pins memory counts each time that a page is mapped.
         let file = tempfile::tempfile()?;

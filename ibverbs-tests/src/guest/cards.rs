@@ -150,14 +150,18 @@ pub(super) fn bind(setting: &Setting, function: &str) -> Result<Vec<String>> {
 
 /// Binds both cards and gives them to a user; returns balboad's arguments.
 pub(super) fn bound_for(setting: &Setting, uid: u32) -> Result<String> {
-    let mut arguments = String::new();
-    for function in functions()? {
+    Ok(cards_of(setting, uid)?.concat())
+}
+
+/// The same, with the arguments of a balboad for each card alone.
+pub(super) fn cards_of(setting: &Setting, uid: u32) -> Result<Vec<String>> {
+    let bound = |function: String| {
         for node in bind(setting, &function)? {
             chown(&node, Some(uid), None).with_context(|| node.clone())?;
         }
-        arguments.push_str(&format!("--vfio {function} "));
-    }
-    Ok(arguments)
+        Ok(format!("--vfio {function} "))
+    };
+    functions()?.into_iter().map(bound).collect()
 }
 
 /// Binds both cards, gives them to the case's user, and starts a balboad on them.

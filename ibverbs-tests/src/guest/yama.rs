@@ -31,17 +31,19 @@ pub(super) fn cases() -> Vec<Case> {
         let name = format!("ptrace_scope {scope}/no user namespace");
         cases.push(Case::new(name, &[IBVERBS_UTILS, Need::Root], move |setting| {
             let _scope = Scope::set(scope)?;
-            by_sysfs_path(setting, scope < 2)
+            let daemon = setting.balboad("--soft 2")?;
+            by_sysfs_path(setting, &daemon, scope < 2)?;
+            daemon.stop()
         }));
     }
     cases
 }
 
 /// The scope, until it is dropped.
-struct Scope;
+pub(super) struct Scope;
 
 impl Scope {
-    fn set(scope: u8) -> Result<Self> {
+    pub(super) fn set(scope: u8) -> Result<Self> {
         let write = || fs::write(SCOPE, scope.to_string());
         write().with_context(|| format!("cannot set {SCOPE} to {scope}"))?;
         Ok(Self)
@@ -55,13 +57,12 @@ impl Drop for Scope {
 }
 
 /// A program that finds the cards by `SYSFS_PATH`, as in a container.
-fn by_sysfs_path(setting: &Setting, served: bool) -> Result<()> {
-    let daemon = setting.balboad("--soft 2")?;
+pub(super) fn by_sysfs_path(setting: &Setting, daemon: &Daemon<'_>, served: bool) -> Result<()> {
     let tree = Tree::new(setting)?;
     let port = free_port()?;
     let pingpong = |card: u32| {
         let command = format!("-c -g 1 -n 100 -d balboa{card} -p {port}");
-        tree.task(setting, &daemon, "ibv_rc_pingpong").words(&command)
+        tree.task(setting, daemon, "ibv_rc_pingpong").words(&command)
     };
     if served {
         let both = run_pair(pingpong(0), pingpong(1).arg("127.0.0.1"), port)?;
@@ -74,7 +75,7 @@ fn by_sysfs_path(setting: &Setting, served: bool) -> Result<()> {
         ensure!(!finished.status.success(), "it was served: {finished}");
         finished.complains("ptrace_scope is 2; set it to 0 or 1")?;
     }
-    daemon.stop()
+    Ok(())
 }
 
 /// The smallest tree in which libibverbs finds the cards where the kernel knows no RDMA.

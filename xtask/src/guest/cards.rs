@@ -26,6 +26,8 @@ pub struct Cards {
     directory: PathBuf,
     softcard: PathBuf,
     count: usize,
+    /// What their servers are told besides.
+    options: &'static str,
 }
 
 impl Cards {
@@ -33,9 +35,13 @@ impl Cards {
     pub fn new(directory: &Path, built: &Path, hardware: Hardware) -> Self {
         let count = match hardware {
             Hardware::Plain | Hardware::IntelIommuRxe => 1,
-            Hardware::IntelIommu | Hardware::VirtioIommu => CARDS,
+            Hardware::IntelIommu | Hardware::VirtioIommu | Hardware::Published => CARDS,
         };
-        Self { directory: directory.to_owned(), softcard: built.join("softcard"), count }
+        // QEMU splits a store of 32 bytes.
+        let options =
+            if hardware == Hardware::Published { "--image stock --join-split-stores" } else { "" };
+        let (directory, softcard) = (directory.to_owned(), built.join("softcard"));
+        Self { directory, softcard, count, options }
     }
 
     fn device(&self, card: usize) -> Value {
@@ -98,7 +104,8 @@ impl Cards {
     fn start(&self, card: usize) -> Result<Running> {
         let cable = if card == 0 { self.cable() } else { self.cable().turned() };
         let task = Task::new(&self.softcard).args(["serve", "--socket"]).arg(self.socket(card));
-        let mut server = task.arg("--port").arg(cable.port()).tidy().limit(START).start()?;
+        let task = task.arg("--port").arg(cable.port()).words(self.options);
+        let mut server = task.tidy().limit(START).start()?;
         server.wait_until("it was ready", |it| it.output().lines().any(|line| line == "ready"))?;
         Ok(server.unlimited())
     }

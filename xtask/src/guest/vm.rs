@@ -107,7 +107,7 @@ impl<'a> Machine<'a> {
         // The IOMMU comes before what is behind it.
         task = match self.hardware {
             Hardware::Plain => task,
-            Hardware::IntelIommu | Hardware::IntelIommuRxe => {
+            Hardware::IntelIommu | Hardware::IntelIommuRxe | Hardware::Published => {
                 task.words("-device intel-iommu,intremap=on,caching-mode=on")
             }
             Hardware::VirtioIommu => task.words("-device virtio-iommu-pci"),
