@@ -414,7 +414,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
         }
         let window = queue(memory, command.sq_ring, command.log2_sq_blocks)?;
-        let qpn = match transport.name_qp() {
+        let qpn = match transport.name_qp(command.kind) {
             Some(named) => named?,
             None => self.qp_number(command.kind)?,
         };

@@ -3,7 +3,7 @@
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
-use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::wqe::{AtomicOperation, Datagram};
 
 /// What a message does.
@@ -100,11 +100,12 @@ pub struct LocalGid {
 
 /// Something that carries messages of QPs; completions come back in the order of submission.
 pub trait Transport {
-    /// The number of a QP that is to be made, where the hardware below names its QPs; `None` where any number will do.
+    /// The number of a QP of a kind that is to be made, where the hardware below names its QPs; `None` where any number will do.
     ///
     /// # Errors
     /// The status for the driver where it has no QP left.
-    fn name_qp(&mut self) -> Option<Result<u32, AdminStatus>> {
+    fn name_qp(&mut self, kind: QpType) -> Option<Result<u32, AdminStatus>> {
+        let _ = kind;
         None
     }
 

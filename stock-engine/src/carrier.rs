@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::admin::{AdminStatus, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::tunnel::{SLOT_BYTES, ring_address};
 use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent};
 use tunnel::{End, Host, Step};
@@ -297,8 +297,8 @@ impl<R: Registers> Carrier<R> {
 }
 
 impl<R: Registers> Transport for Carrier<R> {
-    fn name_qp(&mut self) -> Option<Result<u32, AdminStatus>> {
-        self.posts.name_qp()
+    fn name_qp(&mut self, kind: QpType) -> Option<Result<u32, AdminStatus>> {
+        self.posts.name_qp(kind)
     }
 
     fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus> {

@@ -231,7 +231,7 @@ impl<R: Registers> Posts<R> {
 }
 
 impl<R: Registers> Transport for Posts<R> {
-    fn name_qp(&mut self) -> Option<Result<u32, AdminStatus>> {
+    fn name_qp(&mut self, _: QpType) -> Option<Result<u32, AdminStatus>> {
         // QPs 0 and 1 have a meaning of their own elsewhere.
         let first = if self.settings.vfpga == 0 { 2 } else { 0 };
         let free = (0..CTIDS).zip(&self.spaces).skip(first).filter(|(_, space)| space.is_free());

@@ -303,7 +303,7 @@ impl Net {
     /// Makes a QP.
     pub fn create(&mut self, side: usize) -> u32 {
         let Node { carrier, programs, .. } = &mut self.nodes[side];
-        let qpn = carrier.name_qp().unwrap().unwrap();
+        let qpn = carrier.name_qp(QpType::Rc).unwrap().unwrap();
         let command = CreateQp { kind: QpType::Rc, ..CreateQp::default() };
         carrier.create_qp(qpn, &command).unwrap();
         let open = (0..OPEN_BYTES).map(|_| self.rng.next() as u8).collect();

@@ -202,7 +202,7 @@ impl Net {
 
     pub fn try_create(&mut self, side: usize) -> Result<u32, ()> {
         let posts = &mut self.nodes[side].posts;
-        let qpn = posts.name_qp().unwrap().map_err(drop)?;
+        let qpn = posts.name_qp(QpType::Rc).unwrap().map_err(drop)?;
         posts.create_qp(qpn, &CreateQp { kind: QpType::Rc, ..CreateQp::default() }).unwrap();
         self.nodes[side].places.starts.retain(|(other, _), _| *other != qpn);
         self.completed.remove(&(side, qpn));
