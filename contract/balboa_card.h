@@ -190,6 +190,10 @@ typedef uint64_t balboa_le64;
 #define BALBOA_TUNNEL_SLOT_BYTES 0x1000u
 /* Bytes of payload of a slot. */
 #define BALBOA_TUNNEL_SLOT_PAYLOAD 0xfc0u
+/* Bytes of a datagram's payload at most: the port's MTU. */
+#define BALBOA_TUNNEL_DATAGRAM_PAYLOAD 0x1000u
+/* Set in the QPN of a QP of datagrams, whose bits 23 to 20 are the vFPGA: no ctid is such a number. */
+#define BALBOA_TUNNEL_DATAGRAM_QPN 0x80000u
 /* Packets of either direction after which both ends drain, and rewrite the QP's context with the numbers that are next: the stack drops repetitions only as long as its numbers have not gone half way round. */
 #define BALBOA_TUNNEL_TURNOVER 0x400000u
 
@@ -2483,6 +2487,32 @@ BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, length) == 0x24, "balbo
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, offset) == 0x28, "balboa_tunnel_slot_header.offset");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, immediate) == 0x2c, "balboa_tunnel_slot_header.immediate");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, mac) == 0x38, "balboa_tunnel_slot_header.mac");
+/* The first 64 bytes of a SEND between two cards, whose payload behind them is a datagram's. */
+struct balboa_tunnel_datagram_header {
+    /* The sender's QPN. */
+    balboa_le32 source_qpn;
+    /* The receiver's QPN. */
+    balboa_le32 dest_qpn;
+    /* The Q_Key that the receiver has to have. */
+    balboa_le32 qkey;
+    /* Immediate data, opaque. */
+    balboa_le32 immediate;
+    /* IMMEDIATE and SOLICITED. */
+    uint8_t flags;
+    /* Hop limit of the address handle. */
+    uint8_t hop_limit;
+    /* Traffic class of the address handle. */
+    uint8_t traffic_class;
+    uint8_t reserved_13[45];
+};
+BALBOA_ASSERT(sizeof(struct balboa_tunnel_datagram_header) == 64, "size of balboa_tunnel_datagram_header");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_datagram_header, source_qpn) == 0x0, "balboa_tunnel_datagram_header.source_qpn");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_datagram_header, dest_qpn) == 0x4, "balboa_tunnel_datagram_header.dest_qpn");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_datagram_header, qkey) == 0x8, "balboa_tunnel_datagram_header.qkey");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_datagram_header, immediate) == 0xc, "balboa_tunnel_datagram_header.immediate");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_datagram_header, flags) == 0x10, "balboa_tunnel_datagram_header.flags");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_datagram_header, hop_limit) == 0x11, "balboa_tunnel_datagram_header.hop_limit");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_datagram_header, traffic_class) == 0x12, "balboa_tunnel_datagram_header.traffic_class");
 
 /* Functions */
 

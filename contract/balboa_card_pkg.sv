@@ -186,6 +186,10 @@ package balboa_card_pkg;
   localparam logic [31:0] TUNNEL_SLOT_BYTES = 32'h1000;
   // Bytes of payload of a slot.
   localparam logic [31:0] TUNNEL_SLOT_PAYLOAD = 32'hfc0;
+  // Bytes of a datagram's payload at most: the port's MTU.
+  localparam logic [31:0] TUNNEL_DATAGRAM_PAYLOAD = 32'h1000;
+  // Set in the QPN of a QP of datagrams, whose bits 23 to 20 are the vFPGA: no ctid is such a number.
+  localparam logic [31:0] TUNNEL_DATAGRAM_QPN = 32'h80000;
   // Packets of either direction after which both ends drain, and rewrite the QP's context with the numbers that are next: the stack drops repetitions only as long as its numbers have not gone half way round.
   localparam logic [31:0] TUNNEL_TURNOVER = 32'h400000;
 
@@ -2220,6 +2224,24 @@ package balboa_card_pkg;
     // [7:0] What it is.
     tunnel_slot_operation_t operation;
   } tunnel_slot_header_t;
+  // The first 64 bytes of a SEND between two cards, whose payload behind them is a datagram's.
+  typedef struct packed {
+    logic [359:0] reserved_152;
+    // [151:144] Traffic class of the address handle.
+    logic [7:0] traffic_class;
+    // [143:136] Hop limit of the address handle.
+    logic [7:0] hop_limit;
+    // [135:128] IMMEDIATE and SOLICITED.
+    logic [7:0] flags;
+    // [127:96] Immediate data, opaque.
+    logic [31:0] immediate;
+    // [95:64] The Q_Key that the receiver has to have.
+    logic [31:0] qkey;
+    // [63:32] The receiver's QPN.
+    logic [31:0] dest_qpn;
+    // [31:0] The sender's QPN.
+    logic [31:0] source_qpn;
+  } tunnel_datagram_header_t;
 
   // ---- Functions
 

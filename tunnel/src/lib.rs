@@ -2,7 +2,8 @@
 //!
 //! [`fpga_regs::engine::tunnel`] lays down what is said. An [`End`] is one QP's: it makes slots of the messages that it is
 //! given, and takes the peer's slots, which are hostile. What writes slots into the peer's ring, and when, is another's
-//! concern; what they do to memory and queues it asks a [`Host`] for.
+//! concern; what they do to memory and queues it asks a [`Host`] for. A [`Datagram`] goes from card to card as a message of an
+//! end whose host is [`Traffic`].
 
 #![forbid(unsafe_code)]
 #![deny(
@@ -13,6 +14,7 @@
     clippy::arithmetic_side_effects
 )]
 
+mod datagram;
 mod end;
 mod host;
 mod mac;
@@ -20,9 +22,12 @@ pub mod param;
 mod requester;
 mod responder;
 mod slot;
+mod traffic;
 mod turnover;
 
+pub use datagram::Datagram;
 pub use end::{End, Names, Pace, Step};
 pub use host::Host;
 pub use mac::{Direction, Key};
 pub use slot::write as write_slot;
+pub use traffic::Traffic;

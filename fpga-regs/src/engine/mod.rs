@@ -56,6 +56,7 @@ pub const LAYOUTS: &[&Layout] = &[
     admin::Destroy::LAYOUT,
     admin::PortAttributes::LAYOUT,
     tunnel::SlotHeader::LAYOUT,
+    tunnel::DatagramHeader::LAYOUT,
 ];
 
 /// Words of bit fields that are no registers.

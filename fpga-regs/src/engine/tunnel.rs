@@ -22,6 +22,10 @@ constants! {
     pub const SLOT_BYTES: usize = 4096;
     /// Bytes of payload of a slot.
     pub const SLOT_PAYLOAD: usize = SLOT_BYTES - 64;
+    /// Bytes of a datagram's payload at most: the port's MTU.
+    pub const DATAGRAM_PAYLOAD: usize = 4096;
+    /// Set in the QPN of a QP of datagrams, whose bits 23 to 20 are the vFPGA: no ctid is such a number.
+    pub const DATAGRAM_QPN: u32 = 1 << 19;
     /// Packets of either direction after which both ends drain, and rewrite the QP's context with the numbers that are
     /// next: the stack drops repetitions only as long as its numbers have not gone half way round.
     pub const TURNOVER: u32 = 1 << 22;
@@ -107,6 +111,26 @@ layout! {
         immediate @ 0x2c: u32,
         /// SipHash-2-4 of the header, with this field 0, and of the payload without what pads it.
         mac @ 0x38: u64,
+    }
+}
+
+layout! {
+    /// The first 64 bytes of a SEND between two cards, whose payload behind them is a datagram's.
+    pub struct DatagramHeader: 1 {
+        /// The sender's QPN.
+        source_qpn @ 0x00: u32,
+        /// The receiver's QPN.
+        dest_qpn @ 0x04: u32,
+        /// The Q_Key that the receiver has to have.
+        qkey @ 0x08: u32,
+        /// Immediate data, opaque.
+        immediate @ 0x0c: u32,
+        /// `IMMEDIATE` and `SOLICITED`.
+        flags @ 0x10: SlotFlags,
+        /// Hop limit of the address handle.
+        hop_limit @ 0x11: u8,
+        /// Traffic class of the address handle.
+        traffic_class @ 0x12: u8,
     }
 }
 
