@@ -2,12 +2,16 @@
 
 use arbitrary::Unstructured;
 use fpga_regs::engine::qp::Attributes;
-use fpga_regs::engine::tunnel::{SLOT_BYTES, SLOT_PAYLOAD, SlotFlags, SlotHeader, SlotOperation};
+use fpga_regs::engine::tunnel::{
+    DATAGRAM_PAYLOAD, DatagramHeader, SLOT_BYTES, SLOT_PAYLOAD, SlotFlags, SlotHeader,
+    SlotOperation,
+};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
-    Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, Unreachable,
+    Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, TransportEvent,
+    Unreachable,
 };
-use tunnel::{Direction, End, Host, Key, Names, Pace, Step, write_slot};
+use tunnel::{Datagram, Direction, End, Host, Key, Names, Pace, Step, Traffic, write_slot};
 
 use crate::Outcome;
 
@@ -43,6 +47,65 @@ impl Engine {
         }
         if self.reachable { Ok(()) } else { Err(Unreachable) }
     }
+}
+
+/// An end's host that can be told what is there.
+trait Side: Host {
+    /// Lets time pass for what is beside the end; what the peer says may have come.
+    fn tend(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<()>;
+
+    /// A message to send, which the end takes or not.
+    fn message(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<Message>;
+
+    /// Takes note of what became of messages.
+    fn hear(&mut self, event: &TransportEvent);
+}
+
+/// A link between two cards, whose messages are datagrams.
+impl Side for Traffic {
+    fn tend(&mut self, _: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+        Ok(())
+    }
+
+    fn message(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
+        let payload = vec![7; u.int_in_range(0..=DATAGRAM_PAYLOAD)?];
+        let header = DatagramHeader::default();
+        Ok(self.send(&Datagram { from: 1, header, payload }))
+    }
+
+    fn hear(&mut self, event: &TransportEvent) {
+        match event {
+            TransportEvent::Completed { count, .. } => {
+                assert!(*count <= self.out() as u64, "more were answered than sent");
+                self.answered(*count);
+            }
+            TransportEvent::Received(received) => {
+                let message = self.take().unwrap();
+                assert_eq!(message.len(), received.length as usize);
+                if let Some(datagram) = Datagram::from_message(2, &message) {
+                    assert!(datagram.payload.len() <= DATAGRAM_PAYLOAD);
+                    assert_eq!(datagram.network_header(1)[0], 0x45);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Side for Engine {
+    fn tend(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+        match u.arbitrary()? {
+            true => self.reachable = u.arbitrary()?,
+            false => self.receives = u.int_in_range(0..=3)?,
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
+        message(u)
+    }
+
+    fn hear(&mut self, _: &TransportEvent) {}
 }
 
 impl Host for Engine {
@@ -132,7 +195,22 @@ fn message(u: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
 }
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
-    let access = 0xe;
+    match u.ratio(1, 3)? {
+        true => one(u, 0, &mut Traffic::default(), |_| {}),
+        false => {
+            let mut engine = Engine { receives: 3, taken: 0, reachable: true, asked: 0 };
+            one(u, 0xe, &mut engine, |engine| engine.asked += 1)
+        }
+    }
+}
+
+/// An end with a host, to which `took` says that a message of its was taken.
+fn one<S: Side>(
+    u: &mut Unstructured<'_>,
+    access: u32,
+    host: &mut S,
+    took: impl Fn(&mut S),
+) -> Outcome {
     let attributes =
         Attributes { rq_psn: 3, sq_psn: 4, rnr_retry: 1, access, ..Attributes::default() };
     let (mut now, mut sequence) = (0, 0);
@@ -142,7 +220,6 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     end.set(&attributes);
     let back = NAMES.direction.back();
     let keys = [4, 3].map(|psn| NAMES.key.of_slots(back, psn));
-    let mut engine = Engine { receives: 3, taken: 0, reachable: true, asked: 0 };
     let (mut slot, mut out) = (Vec::new(), 0u32);
     for _ in 0..STEPS {
         if u.is_empty() {
@@ -160,25 +237,28 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
                     let at = u.choose_index(SLOT_BYTES)?;
                     slot[at] ^= 1;
                 }
-                sequence += u64::from(end.receive(now, &slot, &mut engine));
+                sequence += u64::from(end.receive(now, &slot, host));
             }
-            4 => {
-                let message = message(u)?;
-                engine.asked += u64::from(end.submit(now, &message).is_ok());
+            4 if end.is_live() && end.room() > 0 => {
+                let message = host.message(u)?;
+                if end.submit(now, &message).is_ok() {
+                    took(host);
+                }
             }
             5 => now += u.int_in_range(0..=400_000)?,
-            6 => engine.reachable = u.arbitrary()?,
-            7 => end.drain(now, u.arbitrary()?),
-            _ => engine.receives = u.int_in_range(0..=3)?,
+            6 => end.drain(now, u.arbitrary()?),
+            _ => host.tend(u)?,
         }
         let quiet = u.arbitrary()?;
         end.advance(now, quiet);
-        while let Step::Slot(place) = end.next(now, quiet, &mut engine, &mut slot) {
+        while let Step::Slot(place) = end.next(now, quiet, host, &mut slot) {
             out += 1;
             assert!(slot.len() % 64 == 0 && slot.len() <= SLOT_BYTES && place % SLOT_BYTES == 0);
             assert!(out < 32 * 100, "slots without credits");
         }
-        while end.take_event().is_some() {}
+        while let Some(event) = end.take_event() {
+            host.hear(&event);
+        }
     }
     Ok(())
 }
