@@ -32,7 +32,8 @@ use hostmem::{
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use softcard::WatchFilter;
-use stock_engine::{Budget, Carrier, Gone, Key, Local, Pages, Posts, Settings};
+pub use stock_engine::Meetings;
+use stock_engine::{Budget, Carrier, Exchange, Gone, Key, Local, Pages, Posts, Settings};
 
 use self::core::{Bank, Core, UNDER_WAY_BYTES};
 use self::layout::Layout;
@@ -46,7 +47,7 @@ use crate::shell::Shell;
 use crate::spaces::Spaces;
 
 /// What an engine on a thread of balboad's is told of its peers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct HostedOptions {
     /// Without an answer for so long a queue pair fails.
     pub watchdog: Duration,
@@ -56,12 +57,15 @@ pub struct HostedOptions {
     pub rnics: BTreeSet<Ipv4Addr>,
     /// Cables lose packets: a queue pair has one of them out.
     pub lossy: bool,
+    /// Where this process's cards agree on what carries datagrams between them.
+    pub meetings: Meetings,
 }
 
 impl Default for HostedOptions {
     fn default() -> Self {
         let watchdog = Duration::from_nanos(stock_engine::param::WATCHDOG);
-        Self { watchdog, peers: BTreeMap::new(), rnics: BTreeSet::new(), lossy: false }
+        let (peers, rnics, meetings) = Default::default();
+        Self { watchdog, peers, rnics, lossy: false, meetings }
     }
 }
 
@@ -122,16 +126,17 @@ impl Hosted {
         let failed = |why: &str| Error::BringUp { card, why: why.into() };
         let start = Layout::start(&below.iova_ranges()?);
         let start = start.ok_or_else(|| failed("its bus has no room for 9 GiB of addresses"))?;
-        let HostedOptions { watchdog, peers, rnics, lossy } = options;
+        let HostedOptions { watchdog, peers, rnics, lossy, meetings } = options;
         let rnics = Arc::new(rnics.iter().copied().map(u32::from).collect());
         let own = address.ip;
         let peers = peers.iter().filter(|(peer, _)| **peer != own);
         let peers = peers.map(|(peer, key)| (u32::from(*peer), Key::new(*key)));
         let peers: Arc<BTreeMap<_, _>> = Arc::new(peers.collect());
         let layout = Arc::new(Layout::map(start, regions, &*below)?);
-        let mut key = [0; 16];
-        getrandom::fill(&mut key).map_err(|error| failed(&format!("no random number: {error}")))?;
-        let local = Local::new(Key::new(key));
+        let local = Local::new(Key::new(random(card)?));
+        let number = u32::from_ne_bytes(random(card)?);
+        let datagrams = (!peers.is_empty())
+            .then(|| Exchange::new(own.into(), regions, number, meetings.clone()));
         let memory = HostMemory::new(Porter::new(card, Arc::clone(&below)));
         let (budget, atomics) = (Budget::default(), Arc::default());
         let mut cores = Vec::new();
@@ -147,6 +152,7 @@ impl Hosted {
                 rnics: Arc::clone(&rnics),
                 lossy: *lossy,
                 local: Some(local.clone()),
+                datagrams: datagrams.clone(),
                 ..Settings::default()
             };
             let posts = Posts::new(bank, settings, budget.clone());
@@ -193,6 +199,14 @@ impl Hosted {
         *lock(&self.thread) = Some(thread::start(&self.shared)?);
         Ok(())
     }
+}
+
+/// Bytes that nobody can guess.
+fn random<const BYTES: usize>(card: u32) -> Result<[u8; BYTES], Error> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::BringUp { card, why: format!("no random number: {error}") })?;
+    Ok(bytes)
 }
 
 /// Wakes once for each time that a counter was signalled.
@@ -401,6 +415,8 @@ impl CardBackend for Hosted {
     }
 
     fn reset(&self) -> Result<(), Error> {
+        // Who still sends to the card would be refused by it, which stops his own.
+        self.shared.cores.iter().for_each(|core| lock(core).carrier.leave());
         let outcome = self.shared.below.reset();
         for core in &self.shared.cores {
             let mut core = lock(core);
@@ -427,12 +443,12 @@ impl CardBackend for Hosted {
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.shared.below.port_counters();
-        let mut sums = [0u64; 9];
+        let mut sums = [0u64; 14];
         let (mut stuck, mut unanswered, mut answered) = (0u64, 0, 0);
         for core in &self.shared.cores {
             let core = lock(core);
             let (tally, (conflicts, sinkings)) = (core.carrier.posts.tally(), core.pages.counts());
-            let tunnel = core.carrier.tally();
+            let (tunnel, datagrams) = (core.carrier.tally(), core.carrier.datagrams());
             let values = [
                 tally.posts,
                 tally.refused,
@@ -443,6 +459,11 @@ impl CardBackend for Hosted {
                 tunnel.sent,
                 tunnel.taken,
                 tunnel.turnovers,
+                datagrams.sent,
+                datagrams.received,
+                datagrams.refused,
+                datagrams.unreceived,
+                datagrams.undelivered,
             ];
             stuck = stuck.saturating_add(tally.stuck);
             unanswered = tally.unanswered.max(unanswered);
@@ -461,6 +482,11 @@ impl CardBackend for Hosted {
             "tunnel_slots_sent",
             "tunnel_slots_taken",
             "tunnel_turnovers",
+            "tunnel_datagrams_sent",
+            "tunnel_datagrams_received",
+            "tunnel_datagrams_refused",
+            "tunnel_datagrams_unreceived",
+            "tunnel_datagrams_undelivered",
         ];
         counters.extend(names.into_iter().zip(sums));
         let [_, _, quarantined, ..] = sums;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::Context;
 use bitstreams::Manifest;
 use card_driver::backend::CardBackend;
-use card_driver::hosted::HostedOptions;
+use card_driver::hosted::{HostedOptions, Meetings};
 use card_driver::soft::{self, SoftCard};
 use card_driver::vfio::{Life, VfioBackend};
 use host_view::shadow_device::{self, PortAddresses, ShadowDevices};
@@ -174,7 +174,8 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     let peers =
         tunnel::peers(args, wanted, |card| restored.get(&card).map(|it| it.manifest.engine))?;
     let rnics = args.rnic_peers.iter().copied().collect();
-    let options = HostedOptions { watchdog, peers, rnics, lossy: args.lossy };
+    let (lossy, meetings) = (args.lossy, Meetings::default());
+    let options = HostedOptions { watchdog, peers, rnics, lossy, meetings };
     let cards = start(wanted, backends, restored, options)?;
     let count = cards.len();
     let listener = match handed {

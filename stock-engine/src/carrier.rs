@@ -1,17 +1,20 @@
 //! What carries the messages of a vFPGA's QPs: posts of their own, or the tunnel, where the peer has its other end.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use fpga_regs::engine::admin::{AdminStatus, CreateQp, PortAttributes};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::tunnel::{SLOT_BYTES, ring_address};
 use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent};
-use tunnel::{End, Host, Step};
+use tunnel::{End, Host, Pace, Step};
 
+use crate::exchange::Exchange;
+use crate::link::Link;
 use crate::local::Local;
 use crate::param::{CTIDS, STAGED, TURN};
-use crate::posts::{Locate, Posts, Registers};
+use crate::posts::{Locate, Posts, Registers, Settings};
+use crate::sockets::{DatagramTally, Sockets};
 
 /// Memory of rings, and of what becomes of their slots.
 pub trait Memory: Locate + Host {
@@ -57,6 +60,10 @@ pub struct Carrier<R> {
     events: VecDeque<TransportEvent>,
     slot: Vec<u8>,
     tally: TunnelTally,
+    pub(crate) exchange: Option<Exchange>,
+    pub(crate) sockets: Sockets,
+    /// Links to other cards, by their address spaces.
+    pub(crate) links: BTreeMap<u8, Link>,
 }
 
 /// What went through the tunnel, for people.
@@ -73,15 +80,27 @@ pub struct TunnelTally {
 impl<R: Registers> Carrier<R> {
     /// Over posts.
     pub fn new(posts: Posts<R>) -> Self {
-        let (events, tally) = Default::default();
+        let (events, tally, sockets, links) = Default::default();
         let ends = (0..CTIDS).map(|_| None).collect();
-        Self { posts, ends, events, slot: Vec::new(), tally }
+        let exchange = posts.settings.datagrams.clone();
+        Self { posts, ends, events, slot: Vec::new(), tally, exchange, sockets, links }
     }
 
     /// What went through the tunnel, for people.
     #[must_use]
     pub fn tally(&self) -> TunnelTally {
         self.tally
+    }
+
+    /// What became of datagrams, for people.
+    #[must_use]
+    pub fn datagrams(&self) -> DatagramTally {
+        self.sockets.tally
+    }
+
+    /// The end of an address space's QP.
+    pub(crate) fn end_of(&mut self, ctid: u8) -> Option<&mut End> {
+        self.ends.get_mut(usize::from(ctid))?.as_mut().map(|it| &mut it.end)
     }
 
     fn end(&self, qpn: u32) -> Option<&Tunnelled> {
@@ -100,6 +119,15 @@ impl<R: Registers> Carrier<R> {
             if let Some(local) = end.take().and_then(|it| it.local) {
                 local.close(self.posts.qpn(ctid));
             }
+        }
+        self.links.clear();
+        if let Some(exchange) = &self.exchange {
+            exchange.forget(self.posts.settings.vfpga);
+            exchange.count(0, self.sockets.len());
+        }
+        self.sockets.reset();
+        if self.posts.settings.vfpga == 0 {
+            self.leave();
         }
         self.events.clear();
         self.posts.reset();
@@ -121,8 +149,17 @@ impl<R: Registers> Carrier<R> {
     /// Whether [`Carrier::advance`] has something to look for: what comes into rings tells nobody.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        let open = |end: &Option<Tunnelled>| end.as_ref().is_some_and(|it| it.end.is_open());
-        !self.events.is_empty() || self.posts.is_waiting() || self.ends.iter().any(open)
+        // A link is looked at for those who take datagrams, or while anything is out.
+        let wanted = |it: &Exchange| it.is_used() || it.has_departures();
+        let takes = self.exchange.as_ref().is_some_and(wanted);
+        let open = |(ctid, end): (u8, &Option<Tunnelled>)| {
+            let waits = |link: &Link| takes || link.ends || link.traffic.out() > 0;
+            end.as_ref().is_some_and(|it| it.end.is_open())
+                && self.links.get(&ctid).is_none_or(waits)
+        };
+        let has_ends = (0u8..).zip(&self.ends).any(open);
+        let sends = takes || self.sockets.is_waiting();
+        !self.events.is_empty() || self.posts.is_waiting() || has_ends || sends
     }
 
     /// Whether a QP still owes its peer an answer, other than what a READ asks for, or the card has not acknowledged that
@@ -149,14 +186,20 @@ impl<R: Registers> Carrier<R> {
     /// Takes what has come, sends what there is, and posts; `true` if there was anything.
     pub fn advance(&mut self, now: u64, memory: &mut impl Memory) -> bool {
         let mut did = false;
+        self.meet(now);
         for ctid in 0..CTIDS {
-            did |= self.serve(now, ctid, memory);
+            did |= match self.links.contains_key(&ctid) {
+                true => self.serve_link(now, ctid, memory),
+                false => self.serve(now, ctid, memory),
+            };
         }
         did |= self.posts.advance(now, memory);
         while let Some(event) = self.posts.take_event() {
             did = true;
             self.route(event);
         }
+        did |= self.hear_links();
+        did |= self.exchange_datagrams(now, memory);
         // What is told here may have the QP's program leave: by now the answers are posted, as far as they can be.
         for it in self.ends.iter_mut().flatten() {
             while let Some(event) = it.end.take_event() {
@@ -165,6 +208,18 @@ impl<R: Registers> Carrier<R> {
             }
         }
         did
+    }
+
+    /// Takes the datagrams that have come for QPs of the vFPGA, and sends those of its own.
+    fn exchange_datagrams(&mut self, now: u64, memory: &mut impl Memory) -> bool {
+        let Some(exchange) = &self.exchange else { return false };
+        let Settings { vfpga, watchdog, .. } = self.posts.settings;
+        let mut did = false;
+        for datagram in exchange.arrived(vfpga) {
+            did = true;
+            self.events.extend(self.sockets.receive(exchange.own, &datagram, memory));
+        }
+        did | self.sockets.send(now, (exchange, vfpga, watchdog), memory, &mut self.events)
     }
 
     /// Takes note of the ends of slots, which are nobody else's business.
@@ -179,7 +234,7 @@ impl<R: Registers> Carrier<R> {
     }
 
     /// Serves one end: its ring, its time, its slots.
-    fn serve(&mut self, now: u64, ctid: u8, memory: &mut impl Memory) -> bool {
+    pub(crate) fn serve(&mut self, now: u64, ctid: u8, memory: &mut impl Memory) -> bool {
         let Self { posts, ends, slot, tally, .. } = self;
         let it = ends.get_mut(usize::from(ctid)).and_then(Option::as_mut);
         // One that is closed is about to be told what becomes of it.
@@ -268,6 +323,9 @@ impl<R: Registers> Carrier<R> {
             (QpState::Rtr, Some(attributes)) => {
                 *place = names.map(|names| {
                     let pace = self.posts.pace(local.is_some());
+                    // Who takes no datagrams looks at no ring, and is not dead for that.
+                    let is_link = self.links.contains_key(&ctid);
+                    let pace = if is_link { Pace { watchdog: u64::MAX, ..pace } } else { pace };
                     let end = End::new(now, qpn, names, &attributes, pace);
                     let (staged, acknowledged, answers, cleared) = Default::default();
                     let first = names.first_psns();
@@ -298,14 +356,30 @@ impl<R: Registers> Carrier<R> {
 
 impl<R: Registers> Transport for Carrier<R> {
     fn name_qp(&mut self, kind: QpType) -> Option<Result<u32, AdminStatus>> {
-        self.posts.name_qp(kind)
+        match &self.exchange {
+            Some(exchange) if kind == QpType::Ud => {
+                Some(self.sockets.name(exchange, self.posts.settings.vfpga))
+            }
+            _ => self.posts.name_qp(kind),
+        }
     }
 
     fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus> {
-        self.posts.create_qp(qpn, command)
+        match &self.exchange {
+            Some(exchange) if command.kind == QpType::Ud => {
+                self.sockets.create(qpn);
+                exchange.count(1, 0);
+                Ok(())
+            }
+            _ => self.posts.create_qp(qpn, command),
+        }
     }
 
     fn modify_qp(&mut self, now: u64, qpn: u32, change: &Attributes) -> Result<(), AdminStatus> {
+        if self.sockets.has(qpn) {
+            self.events.extend(self.sockets.modify(qpn, change));
+            return Ok(());
+        }
         self.posts.modify_qp(now, qpn, change)?;
         if change.mask.contains(AttributeMask::STATE) {
             self.follow(now, qpn, change.state);
@@ -318,6 +392,9 @@ impl<R: Registers> Transport for Carrier<R> {
     }
 
     fn query_qp(&self, qpn: u32) -> Option<Attributes> {
+        if self.sockets.has(qpn) {
+            return self.sockets.query(qpn);
+        }
         let attributes = self.posts.query_qp(qpn)?;
         match self.end(qpn) {
             Some(it) if !it.end.is_live() => Some(Attributes { state: QpState::Err, ..attributes }),
@@ -327,6 +404,12 @@ impl<R: Registers> Transport for Carrier<R> {
     }
 
     fn destroy_qp(&mut self, qpn: u32) {
+        if self.sockets.destroy(qpn) {
+            if let Some(exchange) = &self.exchange {
+                exchange.count(0, 1);
+            }
+            return;
+        }
         let ctid = self.posts.ctid(qpn);
         if let Some(end) = ctid.and_then(|ctid| self.ends.get_mut(usize::from(ctid))) {
             if let Some(local) = end.take().and_then(|it| it.local) {
@@ -336,11 +419,31 @@ impl<R: Registers> Transport for Carrier<R> {
         self.posts.destroy_qp(qpn);
     }
 
+    fn create_ah(&mut self, _: u64, ah: u32, command: &CreateAh) -> Result<(), AdminStatus> {
+        let peer = self.posts.check_handle(command)?;
+        self.sockets.create_ah(ah, peer, command);
+        Ok(())
+    }
+
+    fn destroy_ah(&mut self, ah: u32) {
+        self.sockets.destroy_ah(ah);
+    }
+
+    fn stands_in_line(&self, qpn: u32) -> bool {
+        self.sockets.sends(qpn)
+    }
+
     fn room(&self, qpn: u32) -> usize {
+        if self.sockets.has(qpn) {
+            return self.sockets.room(qpn);
+        }
         self.end(qpn).map_or_else(|| self.posts.room(qpn), |it| it.end.room())
     }
 
     fn submit(&mut self, now: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
+        if self.sockets.has(qpn) {
+            return self.sockets.submit(qpn, message);
+        }
         match self.end_mut(qpn) {
             Some(it) => it.end.submit(now, message),
             None => self.posts.submit(now, qpn, message),

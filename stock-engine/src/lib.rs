@@ -6,9 +6,12 @@
 //! silent. [`Pages`] says what the TLB of the vFPGA is to know: memory of programs for the QPs that may reach it, and a
 //! *sink* in its place where there is none (any more), for a refused page would stop the card.
 //!
-//! [`Carrier`] sends messages through the tunnel where the peer has its other end, in slots that it posts.
+//! [`Carrier`] sends messages through the tunnel where the peer has its other end, in slots that it posts. Datagrams go
+//! through the tunnel, too, by a queue pair that it keeps to each other card: [`Meetings`] has the cards agree on it, and in
+//! the [`Exchange`] of a card they wait for their way.
 //!
-//! Whoever drives it calls [`Carrier::advance`] while [`Carrier::is_waiting`], and does what [`Posts::lost`] asks for.
+//! Whoever drives it calls [`Carrier::advance`] while [`Carrier::is_waiting`], and does what [`Posts::lost`] and
+//! [`Carrier::ended_link`] ask for.
 
 #![forbid(unsafe_code)]
 #![deny(
@@ -20,17 +23,25 @@
 )]
 
 mod carrier;
+mod exchange;
+mod link;
+mod links;
 mod local;
+mod meeting;
 mod pages;
 pub mod param;
 mod posts;
+mod sockets;
 mod space;
 mod verbs;
 
 pub use carrier::{Carrier, Memory, TunnelTally};
+pub use exchange::Exchange;
 pub use local::Local;
+pub use meeting::Meetings;
 pub use pages::{Gone, Pages};
 pub use posts::{Budget, Locate, Posts, Registers, Settings, Tally};
+pub use sockets::DatagramTally;
 pub use tunnel::{Host, Key};
 
 /// The address by which a QP's posts name local memory that the card's bus has at `iova`: no program has memory there.

@@ -48,3 +48,11 @@ pub const BOUNCES: u8 = WINDOW;
 pub const STAGED: u8 = WINDOW;
 /// Slots that are taken from a ring before others have their turn.
 pub const TURN: usize = 16;
+/// Queue pairs of datagrams of a vFPGA: they take no address space.
+pub const DATAGRAM_QPS: usize = 62;
+/// Address handles of a vFPGA.
+pub const AHS: u16 = 1024;
+/// Datagrams that wait on one way through a card: from one sender's vFPGA, or one card, to the next stop.
+pub const WAITING: usize = TURN;
+/// Datagrams that a vFPGA sends before others have their turn.
+pub const DATAGRAM_TURN: usize = 64;

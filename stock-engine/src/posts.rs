@@ -12,6 +12,7 @@ use fpga_regs::engine::tunnel::TURNOVER;
 use queue_engine::{TransportEvent, Unreachable};
 use tunnel::{Key, Names, Pace};
 
+use crate::exchange::Exchange;
 use crate::local::Local;
 use crate::param::{
     BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READS, REPEATS, SHARE,
@@ -101,6 +102,8 @@ pub struct Settings {
     pub rnics: Arc<BTreeSet<u32>>,
     /// What carries messages between QPs of the card itself, if anything does.
     pub local: Option<Local>,
+    /// What the vFPGAs of the card share of datagrams, if they are offered.
+    pub datagrams: Option<Exchange>,
     /// Packets of the tunnel between two turnovers of a QP.
     pub turnover: u32,
     /// Packets get lost, so a QP has one of them out: where none is behind it, nobody finds a gap and refuses what follows.
@@ -117,6 +120,7 @@ impl Default for Settings {
             peers: Arc::default(),
             rnics: Arc::default(),
             local: None,
+            datagrams: None,
             turnover: TURNOVER,
             lossy: false,
         }

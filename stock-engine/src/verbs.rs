@@ -1,21 +1,28 @@
 //! Verbs of the transport: which QPs there can be, and which requests.
 
+use std::net::Ipv4Addr;
+
 use fpga_regs::coyote::vfpga::{self as v, ArpLookup, RdmaConnection0, RdmaContext0, RdmaContext1};
-use fpga_regs::engine::admin::{AdminStatus, COUNTERS, CreateQp, PortAttributes};
+use fpga_regs::engine::admin::{AdminStatus, COUNTERS, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use queue_engine::{LocalGid, Message, Operation, Transport, TransportError};
 use tunnel::{Direction, Names};
 
+use crate::exchange::Exchange;
 use crate::param::{CTIDS, MESSAGES, SETTLE};
 use crate::posts::{Posts, Registers};
 use crate::space::{Kind, Qp, Queued, Space};
 
 /// `ibv_mtu` of 4096, the one that there is.
-const MTU: u8 = 5;
+pub(crate) const MTU: u8 = 5;
 /// The lowest of the UDP source ports that RoCE v2 takes.
 const UDP_PORTS: u16 = 0xc000;
 /// First address that a WRITE must not name: the card takes the bits above for a stream, and stops.
 const ADDRESSES: u64 = 1 << 48;
+
+/// Why another address is refused.
+const ONE_ADDRESS: &str =
+    "a published card has one IPv4 address, in no VLAN; use the GID index that has it";
 
 impl Qp {
     /// Forgets what it was to do.
@@ -29,10 +36,16 @@ impl Qp {
 }
 
 /// The IPv4 address of a GID, as a number.
-fn ipv4_of(gid: [u8; 16]) -> Option<u32> {
+pub(crate) fn ipv4_of(gid: [u8; 16]) -> Option<u32> {
     let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     let [head @ .., a, b, c, d] = gid;
     (head == mapped).then(|| u32::from_be_bytes([a, b, c, d]))
+}
+
+/// The GID of an IPv4 address.
+pub(crate) fn gid_of(ipv4: u32) -> [u8; 16] {
+    let [a, b, c, d] = ipv4.to_be_bytes();
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
 /// What a published card is told of a request that it can carry: its kind, the address and the key.
@@ -47,7 +60,7 @@ fn request(operation: Operation) -> Option<(Kind, u64, u32)> {
 }
 
 /// Takes attributes over that a command names.
-fn merge(into: &mut Attributes, from: &Attributes) {
+pub(crate) fn merge(into: &mut Attributes, from: &Attributes) {
     let has = |bit| from.mask.contains(bit);
     macro_rules! take {
         ($($bit:ident: $($field:ident),+;)+) => { $(if has(M::$bit) { $(into.$field = from.$field;)+ })+ };
@@ -75,20 +88,51 @@ fn merge(into: &mut Attributes, from: &Attributes) {
 
 impl<R: Registers> Posts<R> {
     /// Says why something is not done.
-    fn refuse(&mut self, qpn: u32, why: &str) -> AdminStatus {
+    pub(crate) fn refuse(&mut self, qpn: u32, why: &str) -> AdminStatus {
         self.tally.refused = self.tally.refused.saturating_add(1);
         log::warn!("QP {qpn}: {why}");
         AdminStatus::Unsupported
     }
 
+    /// The index of the GID that the card's packets have.
+    pub(crate) fn own_gid(&self) -> Option<u8> {
+        (0..).zip(&self.gids).find(|(_, gid)| self.is_own(**gid)).map(|(index, _)| index)
+    }
+
+    fn is_own(&self, gid: Option<LocalGid>) -> bool {
+        let gid = gid.filter(|LocalGid { vlan, .. }| *vlan == 0);
+        gid.and_then(|it| ipv4_of(it.gid)) == Some(self.settings.ipv4)
+    }
+
+    /// Checks that datagrams can go by an address handle; the receiver's IPv4 address.
+    pub(crate) fn check_handle(&mut self, command: &CreateAh) -> Result<u32, AdminStatus> {
+        let own = self.gids.get(usize::from(command.sgid_index)).copied().flatten();
+        let peer = ipv4_of(command.dgid).map(Ipv4Addr::from);
+        let has = |peer: u32| {
+            let meets = |it: &Exchange| it.meetings.has(peer);
+            peer == self.settings.ipv4
+                || self.settings.peers.contains_key(&peer)
+                    && self.settings.datagrams.as_ref().is_some_and(meets)
+        };
+        let why = match peer {
+            _ if !self.is_own(own) => ONE_ADDRESS,
+            Some(peer) if peer.is_multicast() => "there is no multicast through the tunnel",
+            Some(peer) if has(peer.into()) => return Ok(peer.into()),
+            Some(_) => {
+                "its peer is no published card of this balboad's, to which alone datagrams go through the tunnel"
+            }
+            None => "a published card's peers have IPv4 addresses, through the tunnel, too",
+        };
+        self.tally.refused = self.tally.refused.saturating_add(1);
+        log::warn!("an address handle: {why}");
+        Err(AdminStatus::Unsupported)
+    }
+
     /// Checks that a published card can have such a connection; the peer's IPv4 address.
     fn check_path(&mut self, qpn: u32, wanted: &Attributes) -> Result<u32, AdminStatus> {
         let own = self.gids.get(usize::from(wanted.sgid_index)).copied().flatten();
-        let own = own.filter(|LocalGid { vlan, .. }| *vlan == 0).and_then(|it| ipv4_of(it.gid));
-        if own != Some(self.settings.ipv4) {
-            let why =
-                "a published card has one IPv4 address, in no VLAN; use the GID index that has it";
-            return Err(self.refuse(qpn, why));
+        if !self.is_own(own) {
+            return Err(self.refuse(qpn, ONE_ADDRESS));
         }
         let Some(peer) = ipv4_of(wanted.dgid) else {
             return Err(self.refuse(qpn, "a published card's peers have IPv4 addresses"));

@@ -12,6 +12,7 @@
     reason = "tests"
 )]
 
+mod datagrams;
 mod ends;
 
 use std::collections::BTreeMap;

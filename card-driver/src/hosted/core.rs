@@ -9,7 +9,7 @@ use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
     Engine, EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, TakenReceive, Unreachable,
 };
-use stock_engine::param::{CTIDS, LOCAL};
+use stock_engine::param::{AHS, CTIDS, LOCAL};
 use stock_engine::{Carrier, Host, Locate, Memory, Pages, Registers, local_address};
 
 use super::layout::{BOUNCE_BYTES, Layout};
@@ -57,6 +57,7 @@ fn config(vfpga: u8, tunnel: bool) -> EngineConfig {
         | Capabilities::INVALIDATE
         | Capabilities::MEMORY_WINDOW
         | Capabilities::SRQ
+        | Capabilities::UD
         | Capabilities::RNR;
     EngineConfig {
         window: vfpga,
@@ -67,7 +68,7 @@ fn config(vfpga: u8, tunnel: bool) -> EngineConfig {
         cqs: 4096,
         rqs: 4096,
         keys: 16_384,
-        ahs: 0,
+        ahs: if tunnel { AHS } else { 0 },
         groups: 0,
         qps_per_group: 0,
         log2_cq_entries: 22,

@@ -96,16 +96,22 @@ impl Runner<'_> {
     fn round(&mut self) -> bool {
         let mut did = false;
         for (vfpga, core) in (0u8..).zip(&self.shared.cores) {
-            let (interrupt, lost) = {
+            let (interrupt, lost, ended) = {
                 let mut core = lock(core);
                 did |= core.turn(self.shared.now());
-                (core.engine.take_interrupt(), core.carrier.posts.lost())
+                let Core { engine, carrier, .. } = &mut *core;
+                (engine.take_interrupt(), carrier.posts.lost(), carrier.ended_link())
             };
             if interrupt {
                 self.shared.interrupt(vfpga);
             }
             if let Some(ctid) = lost {
                 self.bury(vfpga, ctid);
+                did = true;
+            }
+            if let Some(qpn) = ended {
+                self.end_space(vfpga, qpn);
+                lock(core).carrier.release_link(qpn);
                 did = true;
             }
         }
@@ -116,13 +122,19 @@ impl Runner<'_> {
     /// after its program has been told.
     fn bury(&self, vfpga: u8, ctid: u8) {
         let Some(core) = self.shared.core(vfpga) else { return };
-        let shell = self.shared.shell.get().and_then(std::sync::Weak::upgrade);
         let qpn = lock(core).carrier.posts.qpn(ctid);
+        self.end_space(vfpga, qpn);
+        lock(core).carrier.posts.bury(ctid);
+    }
+
+    /// Has the address space of a QP, of which nothing is posted any more, lead to no memory; an engine whose card does not
+    /// confirm that stops.
+    fn end_space(&self, vfpga: u8, qpn: u32) {
+        let shell = self.shared.shell.get().and_then(std::sync::Weak::upgrade);
         let ended = shell.map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
-        let mut core = lock(core);
-        let Core { engine, carrier, .. } = &mut *core;
-        carrier.posts.bury(ctid);
-        if let Err(error) = ended {
+        if let (Err(error), Some(core)) = (ended, self.shared.core(vfpga)) {
+            let mut core = lock(core);
+            let Core { engine, carrier, .. } = &mut *core;
             log::error!("{error}: memory of QP {qpn} cannot be taken back from the card");
             engine.fail(self.shared.now(), FATAL_RING_UNREACHABLE, carrier);
         }

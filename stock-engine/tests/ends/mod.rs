@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use fpga_regs::coyote::vfpga as v;
-use fpga_regs::engine::admin::CreateQp;
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::tunnel::{RING_BASE, SLOT_BYTES, SLOTS, ring_address};
@@ -15,14 +15,17 @@ use queue_engine::{
 };
 use stock::{Card, Identity, Reach, Space};
 use stock_engine::param::{LOCAL, STAGED};
-use stock_engine::{Budget, Carrier, Host, Key, Local, Locate, Memory, Posts, Registers, Settings};
+use stock_engine::{
+    Budget, Carrier, Exchange, Host, Key, Local, Locate, Meetings, Memory, Posts, Registers,
+    Settings,
+};
 use trial::rng::Rng;
 
 /// Bytes of a program's memory that peers reach.
 pub const OPEN_BYTES: usize = 1 << 17;
 /// The key to it.
 pub const RKEY: u32 = 0x1234;
-const IPV4: [u32; 2] = [0x0a00_0001, 0x0a00_0002];
+pub const IPV4: [u32; 2] = [0x0a00_0001, 0x0a00_0002];
 const STEP: u64 = 5_000;
 const RING: usize = SLOTS as usize * SLOT_BYTES;
 const STAGING: usize = STAGED as usize * SLOT_BYTES;
@@ -228,6 +231,17 @@ impl Memory for Programs {
     }
 }
 
+fn mac_of(number: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, number as u8]
+}
+
+/// A card as it comes out of its reset, with its addresses.
+fn card_of(number: usize) -> Card {
+    let mut card = Card::new(1);
+    card.set_identity(Identity { mac: mac_of(number), ipv4: IPV4[number] });
+    card
+}
+
 pub struct Node {
     bus: Bus,
     pub carrier: Carrier<Bus>,
@@ -246,7 +260,7 @@ pub struct Net {
     pub may_stand: bool,
 }
 
-fn gid_of(ipv4: u32) -> [u8; 16] {
+pub fn gid_of(ipv4: u32) -> [u8; 16] {
     let mut gid = [0; 16];
     gid[10..12].fill(0xff);
     gid[12..].copy_from_slice(&ipv4.to_be_bytes());
@@ -270,10 +284,12 @@ impl Net {
     }
 
     fn with(seed: u64, keys: [[u8; 16]; 2], settings: &Settings) -> Self {
+        let meetings = Meetings::default();
         let node = |number: usize| {
-            let mac = [2, 0, 0, 0, 0, number as u8];
-            let mut card = Card::new(1);
-            card.set_identity(Identity { mac, ipv4: IPV4[number] });
+            let mac = mac_of(number);
+            let card = card_of(number);
+            let random = (seed as u32).wrapping_add(1000 * number as u32);
+            let exchange = Exchange::new(IPV4[number], 1, random, meetings.clone());
             let bus = Bus(std::rc::Rc::new(Machine { card, slots: Slots::default() }.into()));
             let peers = [(IPV4[1 - number], Key::new(keys[number]))];
             let settings = Settings {
@@ -281,6 +297,7 @@ impl Net {
                 mac,
                 peers: Arc::new(peers.into()),
                 local: Some(Local::new(Key::new([number as u8; 16]))),
+                datagrams: Some(exchange),
                 ..settings.clone()
             };
             let mut posts = Posts::new(bus.clone(), settings, Budget::default());
@@ -388,6 +405,57 @@ impl Net {
         Ok(number)
     }
 
+    /// Makes a QP of datagrams, in RTS.
+    pub fn socket(&mut self, side: usize, qkey: u32) -> u32 {
+        let Node { carrier, programs, .. } = &mut self.nodes[side];
+        let qpn = carrier.name_qp(QpType::Ud).unwrap().unwrap();
+        let command = CreateQp { kind: QpType::Ud, ..CreateQp::default() };
+        carrier.create_qp(qpn, &command).unwrap();
+        programs.of.insert(qpn, Program::default());
+        for (state, mask) in
+            [(QpState::Init, M::QKEY), (QpState::Rtr, M::empty()), (QpState::Rts, M::SQ_PSN)]
+        {
+            let mask = mask | M::STATE;
+            let change = Attributes { mask, state, qkey, ..Attributes::default() };
+            self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
+        }
+        qpn
+    }
+
+    /// Brings a QP of datagrams to another state.
+    pub fn change(&mut self, side: usize, qpn: u32, state: QpState) {
+        let change = Attributes { mask: M::STATE, state, ..Attributes::default() };
+        self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
+    }
+
+    pub fn state(&self, side: usize, qpn: u32) -> QpState {
+        self.nodes[side].carrier.query_qp(qpn).unwrap().state
+    }
+
+    /// Makes an address handle to a GID.
+    pub fn handle(&mut self, side: usize, ah: u32, dgid: [u8; 16]) -> Result<(), AdminStatus> {
+        let (hop_limit, traffic_class) = (64, 0x20);
+        let command =
+            CreateAh { sgid_index: 1, hop_limit, traffic_class, dgid, ..CreateAh::default() };
+        self.nodes[side].carrier.create_ah(self.now, ah, &command)
+    }
+
+    /// A card forgets everything, and is there again.
+    pub fn restart(&mut self, side: usize) {
+        let Node { bus, carrier, programs, .. } = &mut self.nodes[side];
+        carrier.leave();
+        bus.0.borrow_mut().card = card_of(side);
+        bus.0.borrow_mut().slots = Slots::default();
+        carrier.reset();
+        programs.of.clear();
+    }
+
+    /// Gives a card that was reset its address again.
+    pub fn give_gid(&mut self, side: usize) {
+        let gid = LocalGid { gid: gid_of(IPV4[side]), vlan: 0 };
+        self.nodes[side].carrier.set_gid(1, Some(gid)).unwrap();
+    }
+
     pub fn destroy(&mut self, side: usize, qpn: u32) {
         self.nodes[side].carrier.destroy_qp(qpn);
         self.nodes[side].programs.of.remove(&qpn);
@@ -433,6 +501,9 @@ impl Net {
                 if let Some(ctid) = carrier.posts.lost() {
                     carrier.posts.close(ctid);
                     carrier.posts.bury(ctid);
+                }
+                if let Some(qpn) = carrier.ended_link() {
+                    carrier.release_link(qpn);
                 }
             }
             while let Some(event) = carrier.take_event() {

@@ -1,0 +1,214 @@
+//! Which links a card has to others, and what goes through them: the part of its first vFPGA.
+
+use fpga_regs::engine::admin::{AdminStatus, CreateQp};
+use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
+use queue_engine::{Transport as _, TransportEvent};
+use tunnel::Datagram;
+
+use crate::carrier::{Carrier, Memory};
+use crate::exchange::{Exchange, Source};
+use crate::link::{Link, LinkMemory};
+use crate::meeting::Offer;
+use crate::param::WAITING;
+use crate::posts::Registers;
+use crate::verbs::{MTU, gid_of};
+
+impl<R: Registers> Carrier<R> {
+    /// A link whose address space is to lead to no memory any more; then [`Carrier::release_link`] is due.
+    #[must_use]
+    pub fn ended_link(&self) -> Option<u32> {
+        self.links.values().find(|link| link.ends).map(|link| link.qpn)
+    }
+
+    /// Forgets a link that has ended, by which the card reaches no memory any more.
+    pub fn release_link(&mut self, qpn: u32) {
+        if let Some(ctid) = self.posts.ctid(qpn) {
+            self.links.remove(&ctid);
+            self.destroy_qp(qpn);
+        }
+    }
+
+    /// Tells the other cards of this process that the card is about to forget everything.
+    pub fn leave(&self) {
+        if let Some(exchange) = &self.exchange {
+            exchange.meetings.leave(exchange.own);
+        }
+    }
+
+    fn link_to(&self, peer: u32) -> Option<u8> {
+        self.links.iter().find(|(_, link)| link.peer == peer).map(|(ctid, _)| *ctid)
+    }
+
+    /// Makes the links that are wanted, and ends those of which the other end has gone.
+    pub(crate) fn meet(&mut self, now: u64) {
+        let is_first = self.posts.settings.vfpga == 0;
+        let Some(exchange) = self.exchange.as_ref().filter(|_| is_first) else { return };
+        let wants = exchange.is_used() || exchange.has_departures();
+        if !wants && self.links.is_empty() {
+            return;
+        }
+        let exchange = exchange.clone();
+        let peers = std::sync::Arc::clone(&self.posts.settings.peers);
+        for &peer in peers.keys() {
+            let theirs = exchange.meetings.offered(peer, exchange.own);
+            let Some(ctid) = self.link_to(peer) else {
+                match exchange.meetings.is_present(peer) {
+                    true if wants => self.offer(now, &exchange, peer),
+                    true => {}
+                    false => self.drop_departures(&exchange, peer),
+                }
+                continue;
+            };
+            let Some(link) = self.links.get_mut(&ctid).filter(|link| !link.ends) else { continue };
+            match (link.met, theirs) {
+                (None, Some(theirs)) => {
+                    link.met = Some(theirs.number);
+                    let (qpn, number) = (link.qpn, link.number);
+                    if self.connect_link(now, (qpn, number), peer, theirs).is_err() {
+                        self.end_link(ctid);
+                    }
+                }
+                (Some(met), Some(theirs)) if met == theirs.number => {}
+                (None, None) => {}
+                _ => self.end_link(ctid),
+            }
+        }
+    }
+
+    /// Makes an end of a link and offers it, where there is a number for it and the card has its address.
+    fn offer(&mut self, now: u64, exchange: &Exchange, peer: u32) {
+        if self.posts.own_gid().is_none() {
+            return;
+        }
+        let Some(Ok(qpn)) = self.posts.name_qp(QpType::Rc) else { return };
+        let Some(ctid) = self.posts.ctid(qpn) else { return };
+        let command = CreateQp { kind: QpType::Rc, ..CreateQp::default() };
+        let change = Attributes { mask: M::STATE, state: QpState::Init, ..Attributes::default() };
+        if self.posts.create_qp(qpn, &command).is_err() {
+            return;
+        }
+        if self.modify_qp(now, qpn, &change).is_err() {
+            return self.destroy_qp(qpn);
+        }
+        let number = exchange.meetings.offer(exchange.own, peer, qpn);
+        let (met, told, ends, traffic) = Default::default();
+        self.links.insert(ctid, Link { peer, qpn, number, met, told, ends, traffic });
+    }
+
+    /// Connects this card's end to the other one.
+    fn connect_link(
+        &mut self,
+        now: u64,
+        (qpn, number): (u32, u32),
+        peer: u32,
+        theirs: Offer,
+    ) -> Result<(), AdminStatus> {
+        let sgid_index = self.posts.own_gid().ok_or(AdminStatus::NotFound)?;
+        let all = Attributes {
+            path_mtu: MTU,
+            dest_qpn: theirs.qpn,
+            rq_psn: theirs.number,
+            sq_psn: number,
+            rnr_retry: tunnel::param::RNR_RETRY_INFINITE,
+            sgid_index,
+            dgid: gid_of(peer),
+            ..Attributes::default()
+        };
+        let rtr = M::ACCESS | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::AV;
+        for (state, mask) in [(QpState::Rtr, rtr), (QpState::Rts, M::SQ_PSN | M::RNR_RETRY)] {
+            let change = Attributes { mask: mask | M::STATE, state, ..all };
+            self.modify_qp(now, qpn, &change)?;
+        }
+        Ok(())
+    }
+
+    /// Has a link end: nothing is posted any more, and what waited for it is dropped.
+    fn end_link(&mut self, ctid: u8) {
+        let Some(link) = self.links.get_mut(&ctid) else { return };
+        link.ends = true;
+        let peer = link.peer;
+        self.posts.close(ctid);
+        if let Some(exchange) = self.exchange.clone() {
+            exchange.meetings.withdraw(exchange.own, peer);
+            self.drop_departures(&exchange, peer);
+        }
+    }
+
+    fn drop_departures(&mut self, exchange: &Exchange, peer: u32) {
+        let undelivered = &mut self.sockets.tally.undelivered;
+        *undelivered = undelivered.wrapping_add(exchange.drop_departures(peer));
+    }
+
+    /// Serves a link: gives it what is for the other card, and takes what has come, unless others are to take that first.
+    pub(crate) fn serve_link(&mut self, now: u64, ctid: u8, memory: &mut impl Memory) -> bool {
+        let (Some(mut link), Some(exchange)) = (self.links.remove(&ctid), self.exchange.clone())
+        else {
+            return false;
+        };
+        let mut did = false;
+        let met = link.met.filter(|_| !link.ends);
+        if let Some(met) = met.filter(|_| exchange.is_empty_of(Source::Card(link.peer))) {
+            let theirs = exchange.meetings.offered(link.peer, exchange.own);
+            let is_ready = |it: Offer| it.number == met && it.met == Some(link.number);
+            if theirs.is_some_and(is_ready) {
+                did |= self.load(now, ctid, &exchange, &mut link);
+            }
+            let Link { traffic, .. } = &mut link;
+            did |= self.serve(now, ctid, &mut LinkMemory { memory, traffic });
+            // Its ring is empty now, and what comes is the peer's.
+            if !std::mem::replace(&mut link.told, true) {
+                exchange.meetings.meet(exchange.own, link.peer, met);
+            }
+        }
+        self.links.insert(ctid, link);
+        did
+    }
+
+    /// Gives a link datagrams that wait for it, as far as it takes them.
+    fn load(&mut self, now: u64, ctid: u8, exchange: &Exchange, link: &mut Link) -> bool {
+        let Some(end) = self.end_of(ctid).filter(|end| end.is_live()) else { return false };
+        let mut did = false;
+        while link.traffic.out() < WAITING {
+            let Some(datagram) = exchange.departed(now, link.peer) else { break };
+            let message = link.traffic.send(&datagram);
+            // There is room for them all, and it may send as long as it is connected.
+            did |= end.submit(now, &message).is_ok();
+        }
+        did
+    }
+
+    /// Takes note of what became of links' messages.
+    pub(crate) fn hear_links(&mut self) -> bool {
+        let ctids: Vec<u8> = self.links.keys().copied().collect();
+        let mut did = false;
+        for ctid in ctids {
+            while let Some(event) = self.end_of(ctid).and_then(tunnel::End::take_event) {
+                did = true;
+                self.hear_link(ctid, event);
+            }
+        }
+        did
+    }
+
+    fn hear_link(&mut self, ctid: u8, event: TransportEvent) {
+        let Some(link) = self.links.get_mut(&ctid) else { return };
+        match event {
+            TransportEvent::Completed { count, .. } => link.traffic.answered(count),
+            TransportEvent::Received(_) => {
+                let message = link.traffic.take().unwrap_or_default();
+                let Some(exchange) = &self.exchange else { return };
+                let datagram = Datagram::from_message(link.peer, &message);
+                let to = |it: &Datagram| exchange.vfpga_of(it.header.dest_qpn);
+                match datagram.and_then(|it| Some((to(&it)?, it))) {
+                    Some((vfpga, it)) => exchange.arrive(vfpga, Source::Card(link.peer), it),
+                    None => {
+                        let refused = &mut self.sockets.tally.refused;
+                        *refused = refused.wrapping_add(1);
+                    }
+                }
+            }
+            TransportEvent::Async { .. } => {}
+            _ => self.end_link(ctid),
+        }
+    }
+}

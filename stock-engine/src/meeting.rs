@@ -1,0 +1,98 @@
+//! How the cards of one process agree on the queue pairs that carry datagrams between them.
+//!
+//! A published card refuses the first packet of a queue pair that its driver has not told it of, and that stops the sender's.
+//! So each end is offered first, by its number; and whoever has connected to the other's offer says so, before which
+//! that one sends nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the cards of one process know of each other.
+#[derive(Clone, Debug, Default)]
+pub struct Meetings(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Cards, by IPv4 address.
+    members: BTreeSet<u32>,
+    /// Those with queue pairs of datagrams.
+    present: BTreeSet<u32>,
+    /// By the card that offers and the one that it is for.
+    offers: BTreeMap<(u32, u32), Offer>,
+    count: u32,
+}
+
+/// One end of a queue pair between two cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// Which of all it is, 24 bits.
+    pub(crate) number: u32,
+    pub(crate) qpn: u32,
+    /// The other end's number that it is connected to.
+    pub(crate) met: Option<u32>,
+}
+
+impl Meetings {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nobody leaves it in the middle of a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A card comes, and what one of its address has offered before is gone.
+    pub(crate) fn join(&self, card: u32) {
+        self.table().members.insert(card);
+        self.leave(card);
+    }
+
+    /// A card forgets everything.
+    pub(crate) fn leave(&self, card: u32) {
+        let mut table = self.table();
+        table.present.remove(&card);
+        table.offers.retain(|(from, _), _| *from != card);
+    }
+
+    /// Whether a card is one of this process's.
+    pub(crate) fn has(&self, card: u32) -> bool {
+        self.table().members.contains(&card)
+    }
+
+    /// Takes note whether a card has queue pairs of datagrams.
+    pub(crate) fn set_present(&self, card: u32, is_present: bool) {
+        let mut table = self.table();
+        match is_present {
+            true => table.present.insert(card),
+            false => table.present.remove(&card),
+        };
+    }
+
+    /// Whether a card has queue pairs of datagrams.
+    pub(crate) fn is_present(&self, card: u32) -> bool {
+        self.table().present.contains(&card)
+    }
+
+    /// Offers an end to a card in the place of the one before; its number.
+    pub(crate) fn offer(&self, from: u32, to: u32, qpn: u32) -> u32 {
+        let mut table = self.table();
+        table.count = table.count.wrapping_add(1) & 0xff_ffff;
+        let number = table.count;
+        table.offers.insert((from, to), Offer { number, qpn, met: None });
+        number
+    }
+
+    /// Takes note that the end which a card has offered is connected to the other's.
+    pub(crate) fn meet(&self, from: u32, to: u32, theirs: u32) {
+        if let Some(offer) = self.table().offers.get_mut(&(from, to)) {
+            offer.met = Some(theirs);
+        }
+    }
+
+    /// Takes an offer back.
+    pub(crate) fn withdraw(&self, from: u32, to: u32) {
+        self.table().offers.remove(&(from, to));
+    }
+
+    /// What a card offers to another one.
+    pub(crate) fn offered(&self, from: u32, to: u32) -> Option<Offer> {
+        self.table().offers.get(&(from, to)).copied()
+    }
+}
