@@ -557,6 +557,9 @@ impl Context {
         let asked = kinds.into_iter().find(|(offered, _)| u32::from(offered.0) == kind);
         match asked {
             Some((kind, needs)) if self.capabilities().contains(needs) => Ok(kind),
+            Some((QpType::Ud, _)) => Err(unsupported!(
+                "QPs of type {kind} (UD) are not offered; a card with a published bitstream would need the tunnel for them"
+            )),
             _ => Err(unsupported!(
                 "QPs of type {kind} are not offered; RC (2), UC (3), UD (4) and XRC (9, 10) may be"
             )),
