@@ -10,6 +10,7 @@ mod chaos;
 pub(crate) mod cm;
 pub(crate) mod counters;
 mod data;
+mod datagrams;
 mod death;
 mod discovery;
 pub(crate) mod faults;
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Case> {
         pingpong::cases(),
         perftest::cases(),
         stock::cases(),
+        datagrams::cases(),
         rdmacm::cases(),
         ucx::cases(),
         apps::quick(),

@@ -21,7 +21,7 @@ use crate::setting::{Daemon, Setting};
 /// Two cards with the published image. Whoever is busy is not dead: a test's machine may be slower than any card.
 const STOCK: &str = "--soft 2 --soft-image stock --tunnel off --watchdog 20000";
 /// The same with the tunnel between them.
-const TUNNEL: &str = "--soft 2 --soft-image stock --tunnel on --watchdog 20000";
+pub(crate) const TUNNEL: &str = "--soft 2 --soft-image stock --tunnel on --watchdog 20000";
 /// How long a sweep may take: 850 messages, some of 1 MiB.
 const SWEEP: Duration = Duration::from_secs(180);
 /// WRITE, READ and their answers: what the published stack knows, but for SEND.
@@ -122,6 +122,7 @@ pub fn cases() -> Vec<Case> {
             daemon.stop()
         }));
     }
+    cases.push(Case::new("stock/tunnel/verbs-data errors", &[], errors));
     cases.push(Case::new(
         "stock/tunnel/what goes over the link, as tshark sees it",
         &[PERFTEST, TSHARK],
@@ -192,7 +193,7 @@ fn stayed(daemon: Daemon<'_>) -> Result<()> {
 }
 
 /// A counter of a card, 0 where it is not there.
-fn counter(status: &Value, card: usize, name: &str) -> u64 {
+pub(crate) fn counter(status: &Value, card: usize, name: &str) -> u64 {
     status["cards"][card]["counters"][name].as_u64().unwrap_or(0)
 }
 
@@ -213,7 +214,7 @@ fn unharmed(daemon: &Daemon<'_>) -> Result<()> {
     are_zero(daemon, &["engine_pages_of_nobody"])
 }
 
-fn are_zero(daemon: &Daemon<'_>, names: &[&str]) -> Result<()> {
+pub(crate) fn are_zero(daemon: &Daemon<'_>, names: &[&str]) -> Result<()> {
     let status = daemon.status()?;
     for name in names {
         for card in [0, 1] {
@@ -276,6 +277,16 @@ fn tunnelled(daemon: &Daemon<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Each error by its status; a dead peer is found out by the watchdog, which is to be no longer than such a card's retries.
+fn errors(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 2 --soft-image stock --tunnel on --watchdog 2000")?;
+    let program = setting.bin.join("verbs-data");
+    let task = daemon.run("").arg(program).arg("errors").limit(SWEEP);
+    task.run()?.success()?.says("25 errors came as they should")?;
+    tunnelled(&daemon)?;
+    daemon.stop()
+}
+
 fn only_writes(setting: &Setting) -> Result<()> {
     let file = setting.directory().join("frames.pcapng");
     let daemon = setting.balboad(&format!("{TUNNEL} --pcap {}", file.display()))?;
@@ -290,7 +301,7 @@ fn only_writes(setting: &Setting) -> Result<()> {
 }
 
 /// Arguments of a balboad of [`Setting::cabled_balboads_with`], with a file of peers that names the cards of both.
-fn peers(setting: &Setting, name: &str, key: &str, watchdog: u32) -> Result<String> {
+pub(crate) fn peers(setting: &Setting, name: &str, key: &str, watchdog: u32) -> Result<String> {
     let file = setting.directory().join(name);
     let lines = [1, 2].map(|card| format!("10.77.0.{card} {}\n", key.repeat(16)));
     fs::write(&file, lines.concat())?;
@@ -390,7 +401,13 @@ fn many(setting: &Setting) -> Result<()> {
 
 fn refused(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad(STOCK)?;
-    for command in ["ib_send_bw", "ib_write_bw -s 5", "ib_write_bw -m 1024", "ib_atomic_bw"] {
+    for command in [
+        "ib_send_bw",
+        "ib_send_bw -c UD",
+        "ib_write_bw -s 5",
+        "ib_write_bw -m 1024",
+        "ib_atomic_bw",
+    ] {
         let port = free_port()?;
         let side = |card: u32| {
             let task = daemon.run(command).env("VERBS_LOG_LEVEL", "2").arg(STEADY_CLOCK);
