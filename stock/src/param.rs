@@ -32,6 +32,8 @@ pub const READ_JOBS: usize = 8;
 pub const READ_ANSWERS: usize = 512;
 /// Bytes received that wait for host memory; more of them stop reception.
 pub const LANDING: usize = 256 * 64;
+/// Payloads that refused READ requests may have taken, or are yet to take; the card's own queues of that are shorter.
+pub const ASTRAY: usize = 64;
 /// Received frames that wait for the first stage; further ones are lost.
 pub const INPUT: usize = 64;
 /// Requests that have passed the windows and wait to be sent.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::host::Space;
 use crate::opcode;
-use crate::param::{BEHIND, INPUT, LANDING, PMTU, READ_ANSWERS, READ_JOBS};
+use crate::param::{ASTRAY, BEHIND, INPUT, LANDING, PMTU, READ_ANSWERS, READ_JOBS};
 use crate::retransmit::{Init, Retransmitter};
 use crate::tables::{State, Tables, advance};
 use crate::tally::{Parked, Tally};
@@ -122,7 +122,7 @@ impl Receiver {
         with.tally.received = with.tally.received.wrapping_add(1);
         // STOCK-39
         let is_bare = opcode::is_bare(packet.opcode);
-        if !is_bare || !is_forwarded {
+        if !is_bare || !is_forwarded && self.drops.len() < ASTRAY {
             self.drops.push_back(!is_forwarded);
         }
         let rest = std::mem::take(&mut packet.rest);
@@ -166,7 +166,8 @@ impl Receiver {
     pub(crate) fn second_stage(&mut self, with: &mut With<'_>) -> Option<Option<Completion>> {
         let packet = self.between.front()?;
         let landing: usize = self.landings.iter().map(|landing| landing.bytes.len()).sum();
-        if self.parked.is_some() || landing > LANDING || self.jobs.len() >= READ_JOBS {
+        let waits = landing > LANDING || self.due.len() >= ASTRAY;
+        if self.parked.is_some() || waits || self.jobs.len() >= READ_JOBS {
             return None;
         }
         // STOCK-10

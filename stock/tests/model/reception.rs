@@ -1,6 +1,7 @@
 //! Reception, with frames that are made by hand.
 
 use stock::Parked;
+use stock::param::ASTRAY;
 
 use crate::rig::*;
 
@@ -133,6 +134,24 @@ fn a_read_that_is_refused_takes_the_next_payload_along_and_all_that_follow_land_
     node.card.receive(&write_only(EXPECTED + 1, 0x100, &[3; 8]));
     let _ = node.frames(0);
     assert_eq!(node.memory.space(1)[0x100..0x108], [3; 8]);
+}
+
+/// STOCK-39
+#[test]
+fn reads_that_are_refused_without_end_take_no_more_than_a_card_may_hold() {
+    let mut node = node();
+    for _ in 0..ASTRAY + 20 {
+        node.card.receive(&frame(1, 0x0c, 1, EXPECTED + 900, &with_reth(0, 4, &[])));
+        let _ = node.frames(0);
+    }
+    for number in 0..=ASTRAY as u32 {
+        assert_eq!(node.completed(1)[1], 0);
+        let vaddr = 0x100 + 4 * u64::from(number);
+        node.card.receive(&write_only(EXPECTED + number, vaddr, &[number as u8 + 1; 4]));
+        let _ = node.frames(0);
+    }
+    assert_eq!(node.completed(1)[1], 1);
+    assert_eq!(node.memory.space(1)[0x100..0x108], [65, 65, 65, 65, 0, 0, 0, 0]);
 }
 
 /// STOCK-30
