@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::apps::MPI;
@@ -13,7 +13,7 @@ use super::perftest::STEADY_CLOCK;
 use super::stock::{HARM, TUNNEL, are_zero, counter, dissect, peers};
 use super::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, free_port, run_between, run_pair, start_server};
-use crate::process::Finished;
+use crate::process::last_lines;
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
 
@@ -24,6 +24,9 @@ const DEBIAN_12: Need = Need::RdmaCore(44);
 const LIMIT: Duration = Duration::from_secs(300);
 /// Bytes that each card's posts carried at least, in slots of 4096.
 const MPI_SLOTS: u64 = 2000;
+
+/// How many lines of balboad's are shown where MPI fails.
+const LOG_LINES: usize = 20;
 
 /// The family.
 pub fn cases() -> Vec<Case> {
@@ -176,7 +179,10 @@ fn mpi(setting: &Setting, compiler: &str, launcher: &str, transport: &str) -> Re
     let task = daemon.run(&command).directory(setting.directory()).limit(LIMIT);
     let task = task.env("UCX_TLS", format!("{transport},self")).env("MPIR_CVAR_NOLOCAL", "1");
     let task = task.env("OMPI_MCA_pml", "ucx").env("OMPI_MCA_osc", "ucx");
-    let told: Finished = task.run()?.success()?;
+    let told = task.run()?.success().with_context(|| {
+        let log = daemon.log();
+        format!("--- balboad said at the end\n{}", last_lines(&log, LOG_LINES).join("\n"))
+    })?;
     told.says("2 ranks")?.says(", 0 wrong")?;
     exchanged(&daemon)?;
     let status = daemon.status()?;
