@@ -370,13 +370,16 @@ impl Card {
         Ok(())
     }
 
-    /// Whether a card that was reset and does not come up for that reason holds its image no more: none of its vFPGAs has
-    /// one, say.
+    /// Whether a card that was reset and does not come up for that reason holds its image no more: that is seen, or each
+    /// vFPGA is known to need another. What else keeps one from coming up may be over at the next reset.
     fn has_lost_image(&self, why: &DriverError) -> bool {
         let Device { number, backend, manifest, .. } = &self.device;
         let backend = backend.below().unwrap_or_else(|| Arc::clone(backend));
+        let needs_all = manifest
+            .regions
+            .is_some_and(|count| (0..count).all(|vfpga| self.record.vfpgas.contains_key(&vfpga)));
         matches!(why, DriverError::BringUp { .. } | DriverError::Dead { .. })
-            && wants_image(*number, &*backend, manifest, true)
+            && wants_image(*number, &*backend, manifest, needs_all)
     }
 
     /// The engine of a window has started anew, of which nobody has anything.

@@ -660,6 +660,27 @@ fn a_card_that_is_reset_when_no_vfpga_has_an_image_any_more_needs_one_and_takes_
 }
 
 #[test]
+fn a_card_that_a_reset_did_not_bring_up_has_its_image_still_and_comes_back_by_the_next() {
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    // One vFPGA needs an image, which is no sign that the card does.
+    world.card.spoil_reconfiguration(3, Spoil::WrongBit);
+    world.flash_with(&tool, &one(2));
+    let record = world.record().clone();
+    let has = world.bench.server.cards[0].device.manifest.regions.replace(9);
+    world.bench.ask(&tool, Request::ResetCard { card: 0 });
+    world.bench.turn();
+    let card = &world.bench.server.cards[0];
+    assert!(card.device.is_dead() && card.unusable.is_none(), "{:?}", card.unusable);
+    assert_eq!(world.record(), &record);
+    world.bench.server.cards[0].device.manifest.regions = has;
+    world.bench.ask(&tool, Request::ResetCard { card: 0 });
+    world.bench.turn();
+    assert_eq!((world.living(), world.record()), (vec![0, 1, 3], &record));
+    world.end();
+}
+
+#[test]
 fn an_engine_of_which_the_record_could_not_be_written_is_given_up() {
     let mut world = World::start(tempfile::tempdir().unwrap());
     let tool = world.tool();
