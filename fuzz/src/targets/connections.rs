@@ -51,7 +51,7 @@ struct Program {
 
 impl Program {
     fn reader(&self) -> CmReader {
-        let (read, held) = if self.lies { (u64::MAX, self.read) } else { (self.read, 0) };
+        let (read, held) = if self.lies { (u64::MAX, 1) } else { (self.read, 0) };
         CmReader { channel: self.token, read, held }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hostmem::fdpass::{self, Wait};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
-use shim_abi::{CmReader, CmToken};
+use shim_abi::CmToken;
 
 use super::abi::{Output, length};
 use super::answers::AddressHandle;
@@ -24,6 +24,10 @@ const SOCKET_BYTES: usize = 128 << 10;
 /// Events that were sent and are not known to be read, before it is seen which were. The socket has room for fewer, so
 /// that some were.
 const MOST_ON_THE_WAY: usize = 1024;
+
+/// Processes of which it is known that each holds an event of a channel; of what more of them hold is thought that it was
+/// read.
+const MOST_HOLDERS: usize = 16;
 
 /// What the peer of a connection says of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,8 +160,8 @@ pub struct Channel {
     is_full: bool,
     // Events that were taken out while they were on their way.
     void: Vec<u64>,
-    // An event that a process has taken from the socket, and its program has not read; 0 for none.
-    held: u64,
+    // Events that processes have taken from the socket, and their programs have not read.
+    held: BTreeMap<ClientId, u64>,
     /// Whether it waits for its turn to be told more.
     pub waits: bool,
 }
@@ -194,7 +198,7 @@ impl Channel {
             on_the_way: 0,
             is_full: false,
             void: Vec::new(),
-            held: 0,
+            held: BTreeMap::new(),
             waits: false,
         };
         Ok((channel, theirs))
@@ -238,21 +242,35 @@ impl Channel {
         }
     }
 
-    /// Hears how far a process has read: what another one holds stays so until somebody has read that, or more.
-    pub fn hear(&mut self, reader: CmReader) {
-        if reader.held > 0 || reader.read >= self.held {
-            self.held = reader.held;
+    /// Hears which event a process holds; whether it holds one.
+    pub fn hear_held(&mut self, client: ClientId, place: u64) -> bool {
+        self.held.remove(&client);
+        let is_one = place <= self.sent && self.events.contains_key(&place);
+        let holds = is_one && self.held.len() < MOST_HOLDERS;
+        if holds {
+            self.held.insert(client, place);
         }
+        holds
     }
 
-    /// Takes the oldest event that was read, where all were up to a place.
-    pub fn take_read(&mut self, up_to: u64) -> Option<Event> {
-        let oldest = self.events.first_entry()?;
-        if *oldest.key() > up_to.min(self.sent) {
-            return None;
-        }
+    /// A client that has ended holds nothing.
+    pub fn forget_holder(&mut self, client: ClientId) {
+        self.held.remove(&client);
+    }
+
+    /// Who hold events of it.
+    pub fn holders(&self) -> impl Iterator<Item = ClientId> {
+        self.held.keys().copied()
+    }
+
+    /// Takes the oldest event that was read, and its place, where all were up to a place; but for those that are held,
+    /// where these are left.
+    pub fn take_read(&mut self, up_to: u64, leaves_held: bool) -> Option<(u64, Event)> {
+        let is_left = |place| leaves_held && self.held.values().any(|held| *held == place);
+        let mut sent = self.events.range(..=up_to.min(self.sent)).map(|(place, _)| *place);
+        let place = sent.find(|place| !is_left(*place))?;
         self.on_the_way = self.on_the_way.saturating_sub(1);
-        Some(oldest.remove())
+        Some((place, self.events.remove(&place)?))
     }
 
     /// Whether so many were sent, and not known to be read, that it has to be seen which were.
@@ -260,19 +278,18 @@ impl Channel {
         self.on_the_way >= MOST_ON_THE_WAY
     }
 
-    /// The place up to which all events were certainly read, whatever the program says; all of them, where none is in
-    /// the socket, nor taken from there and held.
-    pub fn certainly_read(&self) -> u64 {
+    /// The place up to which all events were certainly taken from the socket, whatever the program says; all of them,
+    /// where none is there.
+    pub fn certainly_taken(&self) -> u64 {
         if self.on_the_way == 0 {
             return 0;
         }
         let unread = fdpass::unread(self.socket.as_fd()).unwrap_or(usize::MAX);
         // Each takes more memory than it has bytes.
         let unread = unread.div_ceil(length::EVENT);
-        let read = self.on_the_way.saturating_sub(unread);
-        let last = read.checked_sub(1).and_then(|last| self.events.keys().nth(last));
-        let before_held = self.held.checked_sub(1).unwrap_or(u64::MAX);
-        last.copied().unwrap_or(0).min(before_held)
+        let taken = self.on_the_way.saturating_sub(unread);
+        let last = taken.checked_sub(1).and_then(|last| self.events.keys().nth(last));
+        last.copied().unwrap_or(0)
     }
 
     /// Takes an event out by its place.

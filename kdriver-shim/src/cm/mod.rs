@@ -133,6 +133,8 @@ pub struct ConnectionManager {
     join_numbers: Numbers,
     connections: BTreeMap<Id, u32>,
     listeners: BTreeMap<BindingId, u32>,
+    // Clients that hold an event of a channel, with that.
+    holders: BTreeSet<(ClientId, u64)>,
     // Channels with events that were not sent yet.
     unsent: BTreeSet<u64>,
     // Those of them that were sent as many as go in a turn, in the order of their turns.
@@ -178,6 +180,7 @@ impl ConnectionManager {
             join_numbers: Numbers::default(),
             connections: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            holders: BTreeSet::new(),
             unsent: BTreeSet::new(),
             behind: VecDeque::new(),
             searches: BTreeMap::new(),
@@ -239,20 +242,20 @@ impl ConnectionManager {
         from: Option<CmReader>,
     ) -> Result<Said, Error> {
         let key = self.named(asker, &channel.channel)?;
-        self.hear(key, channel);
+        self.hear(asker.client, key, channel);
         let (command, out) = abi::parse(bytes).map_err(|errno| {
             refused(errno, "the command is not one, or has no room for its answer")
         })?;
         let from = from.filter(|_| matches!(command, abi::Command::MigrateId { .. }));
         let left = from.map(|from| self.named(asker, &from.channel)).transpose()?;
         if let (Some(left), Some(from)) = (left, from) {
-            self.hear(left, from);
+            self.hear(asker.client, left, from);
         }
         let caller = calls::Caller { key, uid: asker.uid, from: left };
         // Only one of the two can lose events.
         let lost = left.unwrap_or(key);
         if command.ends_events() {
-            self.look_what_is_read(lost);
+            self.look_what_is_read(lost, true);
         }
         if let Some(id) = command.changes() {
             // Its identifier is of this channel, or of none that it may use.
@@ -265,21 +268,28 @@ impl ConnectionManager {
         Ok(Said { output: outcome?, void })
     }
 
-    /// Takes note of how far a process says that it has read a channel.
-    fn hear(&mut self, key: u64, reader: CmReader) {
+    /// Takes note of how far a process says that it has read a channel, and what it holds of it.
+    fn hear(&mut self, client: ClientId, key: u64, reader: CmReader) {
         if let Some(channel) = self.channels.get_mut(&key) {
-            channel.hear(reader);
+            if channel.hear_held(client, reader.held) {
+                self.holders.insert((client, key));
+            } else {
+                self.holders.remove(&(client, key));
+            }
         }
-        self.note_read(key, reader.read);
+        self.note_read(key, reader.read, true);
     }
 
-    /// A channel's program has read its events up to one.
-    fn note_read(&mut self, key: u64, up_to: u64) {
-        while let Some(event) = self.channels.get_mut(&key).and_then(|it| it.take_read(up_to)) {
+    /// A channel's programs have read its events up to one, but for those that are held, where these are left.
+    fn note_read(&mut self, key: u64, up_to: u64, leaves_held: bool) {
+        let read = |channel: &mut Channel| channel.take_read(up_to, leaves_held);
+        while let Some((place, event)) = self.channels.get_mut(&key).and_then(read) {
             self.settle(key, &event);
             if let Some(it) = self.ids.get_mut(&event.of) {
                 it.reported = it.reported.wrapping_add(1);
-                it.unread.pop_front();
+                // Before it are those alone that are held.
+                let at = it.unread.iter().position(|unread| *unread == place);
+                at.and_then(|at| it.unread.remove(at));
             }
             if let Some(join) = event.join.and_then(|join| self.joins.get_mut(&join)) {
                 join.reported = join.reported.wrapping_add(1);
@@ -301,11 +311,11 @@ impl ConnectionManager {
     }
 
     /// Takes note of what was read of a channel's and no command has said yet, as far as its socket tells; whether it
-    /// was anything.
-    fn look_what_is_read(&mut self, key: u64) -> bool {
-        let read = self.channels.get(&key).map_or(0, Channel::certainly_read);
-        self.note_read(key, read);
-        read > 0
+    /// was anything. Where what may wait has an end, nobody keeps more by what it says to hold: that is then not left.
+    fn look_what_is_read(&mut self, key: u64, leaves_held: bool) -> bool {
+        let taken = self.channels.get(&key).map_or(0, Channel::certainly_taken);
+        self.note_read(key, taken, leaves_held);
+        taken > 0
     }
 
     /// The channel of a name that a process may use.
@@ -330,7 +340,7 @@ impl ConnectionManager {
         // Its program may have read requests, and not said so.
         let full = self.manager.take_full().and_then(|full| self.listeners.get(&full).copied());
         if let Some(key) = full.and_then(|id| self.ids.get(&id)).map(|it| it.channel) {
-            if self.look_what_is_read(key) {
+            if self.look_what_is_read(key, false) {
                 self.manager.input_again(now, &from, arrival.source_qpn, &arrival.datagram);
                 self.manager.take_full();
             }
@@ -387,7 +397,7 @@ impl ConnectionManager {
 
     fn send_some_of(&mut self, network: &dyn Network, key: u64) {
         if self.channels.get(&key).is_some_and(Channel::has_many_on_the_way) {
-            self.look_what_is_read(key);
+            self.look_what_is_read(key, false);
         }
         for _ in 0..SENT_PER_TURN {
             let unsent = self.channels.get(&key).and_then(Channel::unsent);
@@ -438,8 +448,15 @@ impl ConnectionManager {
         }
     }
 
-    /// Ends the channels of a client.
+    /// Ends the channels of a client, which holds nothing of others' any more.
     pub fn end_client(&mut self, client: ClientId) {
+        let held = self.holders.range((client, 0)..=(client, u64::MAX));
+        for (client, key) in held.copied().collect::<Vec<_>>() {
+            self.holders.remove(&(client, key));
+            if let Some(channel) = self.channels.get_mut(&key) {
+                channel.forget_holder(client);
+            }
+        }
         let Some(it) = self.clients.get(&client) else { return };
         let channels: Vec<_> = it.channels.iter().copied().collect();
         channels.into_iter().for_each(|key| self.hang_up(key));
@@ -468,6 +485,9 @@ impl ConnectionManager {
         let some: Vec<_> = channel.ids.iter().copied().take(ENDED_PER_TURN).collect();
         if some.is_empty() {
             let client = channel.client;
+            for holder in channel.holders() {
+                self.holders.remove(&(holder, key));
+            }
             self.channels.remove(&key);
             if let Some(it) = self.clients.get_mut(&client) {
                 it.channels.remove(&key);

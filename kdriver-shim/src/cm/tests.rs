@@ -19,6 +19,7 @@ mod search;
 const UID: u32 = 1000;
 const ALICE: Asker = Asker { client: ClientId(1), uid: UID };
 const BOB: Asker = Asker { client: ClientId(2), uid: UID };
+const CAROL: Asker = Asker { client: ClientId(3), uid: UID };
 
 /// The addresses of two cards, which have IPv4 and IPv6 in common.
 const ADDRESSES: [(u32, u8, &str); 6] = [

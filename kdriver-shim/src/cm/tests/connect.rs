@@ -213,7 +213,7 @@ fn a_client_that_dies_ends_its_connections_and_listeners() {
     assert_eq!((census.channels, census.listeners, census.identifiers), (1, 0, 2));
     assert!(bench.server.usage(BOB.client).is_none());
     // His port is free again.
-    let mut carol = bench.program(Asker { client: ClientId(3), uid: UID });
+    let mut carol = bench.program(CAROL);
     bench.listener(&mut carol, 0x12, 7174);
 }
 
@@ -597,5 +597,47 @@ fn an_event_that_a_process_holds_is_not_read_and_ends_with_its_identifier() {
         bench.tell_read(&mut alice);
         (alice.read, alice.held) = (alice.held, 0);
         assert_eq!(bench.destroy(&mut alice, id), 1);
+    }
+}
+
+/// Two processes hold an event each, and a third reads on behind them.
+#[test]
+fn what_processes_hold_stays_theirs_whatever_others_read_until_they_end() {
+    let mut bench = Bench::new();
+    let [mut alice, mut bob, mut carol] = [ALICE, BOB, CAROL].map(|asker| bench.program(asker));
+    let ids: Vec<_> = (0..4).map(|_| bench.tell(&mut alice)).collect();
+    (bob.token, carol.token) = (alice.token, alice.token);
+    for program in [&mut bob, &mut carol] {
+        program.held = alice.look(MsgFlags::empty()).unwrap().number;
+        bench.tell_read(program);
+    }
+    alice.read = alice.look(MsgFlags::empty()).unwrap().number;
+    bench.tell_read(&mut alice);
+    assert_eq!(bench.destroy(&mut alice, ids[0]), 0);
+    assert_eq!(alice.void, BTreeSet::from([bob.held]));
+    // An end is heard of: what was held may have been read.
+    bench.end(&carol);
+    assert_eq!(bench.destroy(&mut alice, ids[1]), 1);
+    assert_eq!(bench.destroy(&mut alice, ids[2]), 1);
+    // Of a channel that goes nobody holds anything.
+    bob.held = alice.look(MsgFlags::empty()).unwrap().number;
+    bench.tell_read(&mut bob);
+    assert_eq!(bench.server.holders.len(), 1);
+    bench.end(&alice);
+    assert!(bench.server.holders.is_empty());
+}
+
+#[test]
+fn who_says_to_hold_an_event_leaves_no_more_to_a_command() {
+    for held in [1, 1 << 40] {
+        let mut bench = Bench::new();
+        let mut alice = bench.program(ALICE);
+        for _ in 0..3000 {
+            alice.held = held;
+            bench.tell(&mut alice);
+            alice.look(MsgFlags::empty()).unwrap();
+        }
+        let unsettled = bench.server.usage(ALICE.client).unwrap().of(Resource::CmEvents);
+        assert!((64..1024 + 64).contains(&unsettled), "{unsettled} are left for a command");
     }
 }

@@ -197,7 +197,7 @@ fn who_looks_for_thousands_keeps_nobody_from_being_looked_for() {
     for _ in 0..3000 {
         look(&mut bench, &mut alice, "10.77.0.9:1");
     }
-    let mut others = [BOB, Asker { client: ClientId(3), uid: UID }].map(|asker| {
+    let mut others = [BOB, CAROL].map(|asker| {
         let mut program = bench.program(asker);
         look(&mut bench, &mut program, PEER);
         program
