@@ -395,8 +395,8 @@ impl Context {
 
     /// Gives a completion queue room for `cqe` completions, or more; what it has is kept, in order.
     ///
-    /// EINVAL where that is more than `cqe`, or will be with what posted sends complete; then, and whenever it fails,
-    /// it is as before.
+    /// EINVAL where that is more than `cqe`, or, where it is made smaller, will be with what posted sends complete; then,
+    /// and whenever it fails, it is as before.
     pub(crate) fn resize_cq(&self, cq: &Cq, cqe: u32) -> Result<()> {
         if !self.capabilities().contains(Capabilities::RESIZE_CQ) {
             return Err(unsupported!("CQs are not resized"));

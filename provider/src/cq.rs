@@ -197,8 +197,8 @@ impl CompletionQueue {
     /// with that and with the index behind the last entry of the old one; `release` gives the old one back,
     /// and is told the record of the new one.
     ///
-    /// Polls go on meanwhile, and deliver what is left before what comes. EINVAL where more is left, or still to
-    /// come of sends that were posted, than the queue is to have.
+    /// Polls go on meanwhile, and deliver what is left before what comes. EINVAL where more is left than the queue is to
+    /// have, or, where it is made smaller, still to come of sends that were posted.
     pub(crate) fn resize(
         &self,
         log2_entries: u8,
@@ -222,7 +222,10 @@ impl CompletionQueue {
     /// Room for all that may be left when the queue is to have so many entries.
     fn room_for_left(&self, entries: u32) -> Result<EntryRing> {
         let state = self.lock();
-        let due = self.due(&state);
+        let present = state.next.as_ref().unwrap_or(&state.ring).ring.blocks();
+        let (left, to_come) = self.due(&state);
+        // In one that grows fewer are lost than would have been.
+        let due = if entries < present { left.max(to_come) } else { left };
         if due > entries as usize {
             return Err(invalid!(
                 "CQ {:#x} cannot have {entries} entries: {due} completions were not polled, or are to come",
@@ -236,9 +239,12 @@ impl CompletionQueue {
         EntryRing::private(most)
     }
 
-    /// Completions that are there and were not polled, and those that sends will have which were posted: were the
-    /// queue too small for them, it would depend on the card's turn whether they come to be lost.
-    fn due(&self, state: &CqState) -> usize {
+    /// Completions that are there and were not polled, and how many there will be with those that sends will have which
+    /// were posted: were the queue too small for them, it would depend on the card's turn whether they come to be lost.
+    ///
+    /// The second is no bound: of what is there it counts receives and sends that are outstanding, but not what a QP left
+    /// that was destroyed, and not the errors of sends that are not signalled.
+    fn due(&self, state: &CqState) -> (usize, usize) {
         let (mut left, mut received) = (0usize, 0usize);
         for entry in state.outstanding() {
             left = left.saturating_add(1);
@@ -247,7 +253,7 @@ impl CompletionQueue {
         }
         let senders = state.table.iter().filter(|queues| queues.send_cqn == self.cqn);
         let sent: usize = senders.map(|queues| queues.send.signalled()).sum();
-        left.max(received.saturating_add(sent))
+        (left, received.saturating_add(sent))
     }
 
     /// Goes on in the ring that the card goes on in, behind what is `left`; `end` is where the card ended.

@@ -123,6 +123,17 @@ fn a_queue_is_not_made_smaller_than_what_its_sends_are_to_complete() {
 }
 
 #[test]
+fn a_queue_may_grow_to_less_than_what_its_sends_are_to_complete() {
+    let mut bench = bench(1);
+    (0..5).for_each(|wr_id| bench.post(wr_id));
+    bench.resize(2, |_| {}).unwrap();
+    (0..4).for_each(|index| bench.complete(sent(index)));
+    assert_eq!(bench.wr_ids(2), [0, 1]);
+    bench.complete(sent(4));
+    assert_eq!(bench.wr_ids(8), [2, 3, 4]);
+}
+
+#[test]
 fn of_what_was_not_polled_nothing_is_nobodys() {
     let mut bench = bench(2);
     (0..3).for_each(|wr_id| bench.send(wr_id));
