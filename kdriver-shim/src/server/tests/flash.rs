@@ -764,12 +764,18 @@ fn rounds(seed: u64, count: u32) {
     // How often a round ended with another image, with another engine, with none, and with a balboad that died while an
     // image was on its way.
     let (mut flashed, mut turned, mut lost, mut died) = (0, 0, 0, 0);
+    // A card keeps what it is to spoil until it is given an image, which may be rounds later.
+    let mut is_spoilt = false;
     for round in 0..count {
         let chunks = u64::from(BYTES) / CHUNK as u64;
+        if is_spoilt {
+            world.bench.server.pace.limit = IMPATIENT;
+        }
         if draw.below(2) == 0 {
             let all = [Spoil::PowerLost, Spoil::WrongBit, Spoil::Stall, Spoil::NoEnd];
             let how = all[draw.below(4) as usize];
             world.spoil(draw.below(chunks) as u32, how);
+            is_spoilt = true;
         }
         let tool = world.tool();
         let previous = world.record().previous.as_ref();
@@ -798,7 +804,7 @@ fn rounds(seed: u64, count: u32) {
                 drop(tool);
                 let before = world.record().writing.is_some();
                 world = World::start(world.end());
-                died += u32::from(before);
+                (is_spoilt, died) = (false, died + u32::from(before));
             }
             (_, Some(request)) => {
                 world.bench.ask(&tool, request);
@@ -824,9 +830,9 @@ fn rounds(seed: u64, count: u32) {
         has = now;
         // A spoilt card that was not given anything yet.
         world.card.reset().unwrap();
-        world.bench.server.pace.limit = PATIENT;
         if has.is_some() {
             world = World::start(world.end());
+            is_spoilt = false;
             assert_eq!(world.known_logic(), has, "{at}");
         }
     }
