@@ -1,6 +1,7 @@
 //! What balboad and the service manager (systemd) tell each other; without one, nothing.
 
-use std::os::unix::net::UnixListener;
+use std::io;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,11 @@ use nix::sys::socket::{getsockopt, sockopt};
 use sd_notify::NotifyState;
 
 use crate::error::Error;
+
+/// How long a service manager that reads nothing is waited for; rounds are told of without waiting.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How soon a round is told of again that it had no room to be told.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Says that programs are served.
 pub fn ready(status: &str) {
@@ -28,9 +34,24 @@ pub fn stopping() {
 }
 
 fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+    if let Err(error) = send(states, Some(PATIENCE)) {
         log::warn!("the service manager cannot be told: {error}");
     }
+}
+
+/// Sends it, if there is a service manager; waits so long until there is room.
+fn send(states: &[NotifyState<'_>], patience: Option<Duration>) -> io::Result<()> {
+    std::env::var_os("NOTIFY_SOCKET")
+        .map_or(Ok(()), |path| send_to(Path::new(&path), states, patience))
+}
+
+fn send_to(path: &Path, states: &[NotifyState<'_>], patience: Option<Duration>) -> io::Result<()> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(patience.is_none())?;
+    socket.set_write_timeout(patience)?;
+    socket.connect(path)?;
+    let lines: String = states.iter().map(|state| format!("{state}\n")).collect();
+    socket.send(lines.as_bytes()).map(drop)
 }
 
 /// What has to be told now and then, lest balboad be taken for hung.
@@ -58,8 +79,12 @@ impl Watchdog {
     /// Tells that this thread makes its rounds, if it is time to.
     pub fn feed(&mut self, now: Instant) {
         if now >= self.due {
-            self.due = now.checked_add(self.period).unwrap_or(now);
-            tell(&[NotifyState::Watchdog]);
+            let mut next = self.period;
+            if let Err(error) = send(&[NotifyState::Watchdog], None) {
+                log::warn!("the service manager cannot be told of a round: {error}");
+                next = next.min(AGAIN);
+            }
+            self.due = now.checked_add(next).unwrap_or(now);
         }
     }
 }
@@ -131,6 +156,33 @@ mod tests {
         assert_eq!(watchdog.patience(now), period);
         watchdog.feed(now + Duration::from_secs(4));
         assert_eq!(watchdog.patience(now + Duration::from_secs(4)), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_manager_that_reads_nothing_holds_nobody_up() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let mut sent = 0;
+        let full = loop {
+            match send_to(&path, &[NotifyState::Watchdog], None) {
+                Ok(()) => sent += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        let ready = [NotifyState::Ready, NotifyState::Status("well")];
+        let tell = |patience| send_to(&path, &ready, Some(patience));
+        let full = tell(Duration::from_millis(1)).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        let mut bytes = [0; 100];
+        let mut told = || {
+            let count = manager.recv(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes[..count]).into_owned()
+        };
+        (0..sent).for_each(|_| assert_eq!(told(), "WATCHDOG=1\n"));
+        tell(PATIENCE).unwrap();
+        assert_eq!(told(), "READY=1\nSTATUS=well\n");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::Instant;
 
 use hostmem::process::peer_credentials;
@@ -18,27 +19,34 @@ use shim_abi::{Role, SOCKET_NAME};
 
 use crate::common::{Balboad, Client, LIMIT, command};
 
-/// A service manager's end.
+/// A service manager, which reads whatever it is told, lest there be no room for more.
 struct Manager {
-    socket: UnixDatagram,
+    told: mpsc::Receiver<Vec<String>>,
 }
 
 impl Manager {
     fn at(path: &Path) -> Self {
         let socket = UnixDatagram::bind(path).unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
-        Self { socket }
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            while let Ok(count) = socket.recv(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..count]);
+                if tell.send(text.lines().map(str::to_owned).collect()).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { told }
     }
 
     /// Waits for a message with such a line, and returns the lines of those that came.
     fn await_line(&self, wanted: &str) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         while !lines.iter().any(|line| line == wanted) {
-            let mut bytes = [0; 1024];
-            let count = self.socket.recv(&mut bytes).unwrap_or_else(|error| {
+            lines.extend(self.told.recv_timeout(LIMIT).unwrap_or_else(|error| {
                 panic!("{wanted} was not told, but {lines:?}: {error}");
-            });
-            lines.extend(String::from_utf8_lossy(&bytes[..count]).lines().map(str::to_owned));
+            }));
         }
         lines
     }
