@@ -1,9 +1,14 @@
 //! What programs and balboad need of the machine.
 
-use super::{Finding, Patient, refusal, text};
+use serde_json::Value;
+
+use super::{Finding, Patient, items, refusal, text};
 
 /// Bytes that balboad and each program lock at least for a card behind an IOMMU: rings and registered memory.
 const LOCKED: u64 = 64 << 20;
+/// What balboad locks besides for a card as published, and for each of its vFPGAs: what keeps stray copies, and sinks,
+/// rings and slots.
+const LOCKED_AS_PUBLISHED: (u64, u64) = (6 << 20, 13 << 20);
 /// Clocks of the kernel that programs read without asking it.
 const FAST_CLOCKS: [&str; 4] =
     ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
@@ -101,12 +106,20 @@ pub(super) fn memlock(patient: &Patient) -> Vec<Finding> {
             false => words.nth(1).map(str::to_owned),
         }
     };
+    let is_hosted = |card: &&Value| card["driver"] == "vfio-pci" && card["engine"] == "stock";
+    let published = patient.cards().iter().filter(is_hosted);
+    let (of_card, of_vfpga) = LOCKED_AS_PUBLISHED;
+    let hosting = published.map(|card| {
+        of_card.saturating_add(of_vfpga.saturating_mul(items(&card["windows"]).len() as u64))
+    });
+    let of_balboad = hosting.fold(LOCKED, u64::saturating_add);
     let mut small = Vec::new();
-    for (whose, process) in [("balboad", &*balboad), ("programs started here", "self")] {
+    let whose = [("balboad", &*balboad, of_balboad), ("programs started here", "self", LOCKED)];
+    for (whose, process, wanted) in whose {
         match limit(process) {
             Some(limit) if limit == "unlimited" => {}
-            Some(limit) if limit.parse().is_ok_and(|limit: u64| limit >= LOCKED) => {}
-            Some(limit) => small.push(format!("{whose} may lock {limit} bytes")),
+            Some(limit) if limit.parse().is_ok_and(|limit: u64| limit >= wanted) => {}
+            Some(limit) => small.push(format!("{whose} may lock {limit} bytes, not {wanted}")),
             // It is another user's, say.
             None => {}
         }
@@ -159,8 +172,11 @@ pub(super) fn clock(patient: &Patient) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::Verdict;
     use super::super::tests::Machine;
+    use super::memlock;
 
     #[test]
     fn a_balboad_of_another_release_is_to_be_started_again() {
@@ -203,17 +219,29 @@ mod tests {
 
     #[test]
     fn whose_limit_of_locked_memory_is_small_is_told() {
-        let machine = Machine::well();
+        let mut machine = Machine::well();
         let small = "Max locked memory  8388608  8388608  bytes\n";
         machine.write("proc/self/limits", small);
         let (says, mend) = machine.ill("memlock", Verdict::Wrong);
-        assert_eq!(says, "programs started here may lock 8388608 bytes");
+        assert_eq!(says, "programs started here may lock 8388608 bytes, not 67108864");
         assert!(mend.contains("ulimit -l"), "{mend}");
         machine.write("proc/7/limits", small);
         assert!(machine.ill("memlock", Verdict::Wrong).0.starts_with("balboad may lock 8388608"));
         // What balboad has not raised by itself it was not allowed to.
         machine.write("proc/7/limits", "Max locked memory  8388608  unlimited  bytes\n");
         assert!(machine.ill("memlock", Verdict::Wrong).0.starts_with("programs"));
+        // A published card takes more, by its vFPGAs.
+        let enough = "Max locked memory  67108864  67108864  bytes\n";
+        machine.write("proc/self/limits", enough);
+        machine.write("proc/7/limits", enough);
+        let fine = |machine: &Machine| memlock(&machine.patient)[0].verdict == Verdict::Fine;
+        assert!(fine(&machine));
+        *machine.card("driver") = "vfio-pci".into();
+        *machine.card("engine") = "stock".into();
+        *machine.card("windows") = json!([{ "window": 0 }, { "window": 1 }]);
+        let says = memlock(&machine.patient).remove(0).says;
+        let wanted = (64 + 6 + 2 * 13) << 20;
+        assert_eq!(says, format!("balboad may lock 67108864 bytes, not {wanted}"));
     }
 
     #[test]
