@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
-use bitstreams::soft::SoftImage;
+use bitstreams::soft::{Logic, SoftImage};
 use serde_json::{Value, json};
 
 use super::device;
@@ -86,6 +86,11 @@ impl Incoming {
                     "it is of vFPGA {vfpga}, in which balboad drives no engine of {name}; an image of the whole card brings one there"
                 ));
             }
+            if card["engine"] == Logic::Stock.name() {
+                return other(format!(
+                    "it is of vFPGA {vfpga} alone, and those of {name} have one stack in common; load an image of the whole card"
+                ));
+            }
             if soft.logic().iter().any(|logic| card["engine"] != logic.name()) {
                 return other(format!(
                     "it is of vFPGA {vfpga} alone, and wants another network than {name} has; load an image of the whole card"
@@ -127,8 +132,6 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
-    use bitstreams::soft::Logic;
-
     use super::*;
 
     fn incoming(bytes: &[u8]) -> Incoming {
@@ -166,6 +169,12 @@ mod tests {
         let other = incoming(&SoftImage::of_one(1, Logic::Stock).unwrap().to_bytes());
         let told = refusal(&other, &card);
         assert!(told.contains("wants another network than balboa0 has"), "{told}");
+        card["engine"] = "stock".into();
+        for one in [&one(1), &other] {
+            let told = refusal(one, &card);
+            assert!(told.contains("those of balboa0 have one stack in common"), "{told}");
+        }
+        card["engine"] = "vqe".into();
         let told = refusal(&soft(Logic::Stock, 1), &card);
         assert_eq!(told, "x.soft: it has stock, which balboad does not drive; it drives vqe");
         let words: [u32; 5] = [0xaa99_5566, 0x3001_8001, 0x14b7_d093, 0x3000_8001, 13];
