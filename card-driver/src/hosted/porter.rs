@@ -46,6 +46,10 @@ impl Load {
     /// Copies them; they come back, if all were copied.
     fn carry(self) -> Option<Vec<u8>> {
         let Self { process, range, way, mut bytes } = self;
+        // This thread may come to it late, when the number is somebody else's.
+        if process.has_ended() {
+            return None;
+        }
         let copied = match way {
             Way::FromProgram => {
                 read_vectored(process.pid(), &mut [IoSliceMut::new(&mut bytes)], &[range])
