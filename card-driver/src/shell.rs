@@ -26,8 +26,8 @@ use crate::translations::{Purpose, Translations};
 use crate::vectors::Vectors;
 
 /// How long no invalidation is waited for after one that was not confirmed: a program that ends has
-/// thousands of regions, and others want to be served.
-const SILENCE: Duration = Duration::from_secs(10);
+/// thousands of regions, and others want to be served, most of the time.
+const SILENCE: Duration = CARD_LIMIT.saturating_mul(10);
 
 /// Pages that are taken back at a time, with one confirmation for all of them.
 pub const ROW: usize = 16;
