@@ -1031,7 +1031,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_DOORBELL_SLOT_VALUE_GENERATION_MASK UINT64_C(0xff00000000000000)
 #define BALBOA_DOORBELL_SLOT_VALUE_GENERATION_SHIFT 0x38u
 /* doorbell_arm_word: The arm word of a completion queue. An entry at or beyond consumer that is of the kind waited for fires at once. */
-/* Index behind the last entry seen when arming, consumed or not. */
+/* Index behind the last entry that was consumed, or that the program was told of by an event. */
 #define BALBOA_DOORBELL_ARM_WORD_CONSUMER_MASK 0xffffffffu
 #define BALBOA_DOORBELL_ARM_WORD_CONSUMER_SHIFT 0x0u
 /* One more with each arming, modulo 2^30; comes back in the event. */

@@ -1523,7 +1523,7 @@ package balboa_card_pkg;
     logic [1:0] kind;
     // [61:32] One more with each arming, modulo 2^30; comes back in the event.
     logic [29:0] arm_sequence;
-    // [31:0] Index behind the last entry seen when arming, consumed or not.
+    // [31:0] Index behind the last entry that was consumed, or that the program was told of by an event.
     logic [31:0] consumer;
   } doorbell_arm_word_t;
   // A key.

@@ -73,8 +73,11 @@ pub(crate) struct CqState {
 struct Arming {
     /// What the card writes to.
     ring: EntryRing,
-    /// Running index behind the entries that were there at the last arming.
-    seen: u32,
+    /// Running index behind the entries that were there when the program took its last event.
+    told: u32,
+    /// Entries that were left when the queue was resized, and of which the program was not told, at most: they count as behind
+    /// index 0 until it takes an event or an entry of the new ring is polled.
+    left: u32,
     sequence: u32,
     kind: ArmKind,
     /// How often the queue was resized: by that the doorbell of an arming that is told again is another.
@@ -160,8 +163,8 @@ impl CqState {
 impl CompletionQueue {
     /// Makes a queue on zeroed ring memory.
     pub(crate) fn new(cqn: u32, ring: EntryRing, path: Arc<CardPath>) -> Self {
-        let arming =
-            Arming { ring: ring.clone(), seen: 0, sequence: 0, kind: ArmKind::Any, resized: 0 };
+        let kind = ArmKind::Any;
+        let arming = Arming { ring: ring.clone(), told: 0, left: 0, sequence: 0, kind, resized: 0 };
         let state = CqState {
             ring,
             consumer: 0,
@@ -261,8 +264,8 @@ impl CompletionQueue {
         let mut state = self.lock();
         let mut arming = self.arming.lock();
         state.move_to(left, ring.clone());
-        arming.ring = ring;
-        arming.seen = arming.seen.wrapping_sub(end);
+        arming.left = end.wrapping_sub(arming.behind_told());
+        (arming.ring, arming.told) = (ring, 0);
         arming.resized = arming.resized.wrapping_add(1);
         // The card may have moved before it saw the last arming, which it then finds here; it knows one
         // that it saw.
@@ -273,12 +276,20 @@ impl CompletionQueue {
         self.path.wake_if_asleep();
     }
 
-    /// Asks for one event at the next completion, or the next solicited one.
+    /// Takes note that the program has taken an event: what is there by now it will find when it polls.
+    pub(crate) fn take_event(&self) {
+        let mut arming = self.arming.lock();
+        arming.told = arming.behind_written();
+        arming.left = 0;
+    }
+
+    /// Asks for one event at the next completion, or the next solicited one, that the program neither polled nor was told of.
     ///
-    /// The next one is the next to be added: entries that are there already cause no event, as the
-    /// program will find them when it polls. The card is told the index behind them, and fires at
-    /// once if it has added more by the time it sees that. (A program that polls just once for each
-    /// event, as some do, would otherwise get one event too many and then poll in vain.) Fails with EIO when the card is dead and will send none, with EPERM in a forked child.
+    /// The card is told the index behind those, and fires at once if it has added more by the time it sees that: a program
+    /// that polls until nothing is there, arms, and sleeps misses nothing that came in between, as with other NICs. What was
+    /// there when the program took its last event causes none: one that acknowledges, arms, and then polls just once for each
+    /// event would get one event too many for it, and poll in vain. Fails with EIO when the card is dead and will send none,
+    /// with EPERM in a forked child.
     pub(crate) fn arm(&self, kind: ArmKind) -> Result<(), i32> {
         if !self.path.is_ours() {
             return Err(libc::EPERM);
@@ -289,7 +300,6 @@ impl CompletionQueue {
         let mut arming = self.arming.lock();
         arming.sequence = Arm::next_sequence(arming.sequence);
         arming.kind = kind;
-        arming.seen = arming.behind_written();
         self.tell_armed(&arming);
         drop(arming);
         self.path.wake_if_asleep();
@@ -298,8 +308,8 @@ impl CompletionQueue {
 
     /// Tells the card how the queue is armed.
     fn tell_armed(&self, arming: &Arming) {
-        let &Arming { seen, sequence, kind, resized, .. } = arming;
-        let arm = Arm { consumer: seen, sequence, kind };
+        let &Arming { sequence, kind, resized, .. } = arming;
+        let arm = Arm { consumer: arming.behind_told(), sequence, kind };
         arming.ring.record.store_release_u64(ARM, arm.encode());
         self.slot.ring(slot_value(self.cqn, resized, sequence));
     }
@@ -323,22 +333,26 @@ impl CompletionQueue {
 }
 
 impl Arming {
-    /// The running index behind the entries that are there, of which those before `seen` were there the
-    /// last time.
+    /// The running index behind the entries that were polled, or that the program was told of.
+    fn behind_told(&self) -> u32 {
+        match self.ring.record.load_acquire_u32(CONSUMER) {
+            0 if self.left > 0 => 0u32.wrapping_sub(self.left),
+            consumer if self.told.wrapping_sub(consumer) > self.ring.ring.blocks() => consumer,
+            _ => self.told,
+        }
+    }
+
+    /// The running index behind the entries that are there.
     fn behind_written(&self) -> u32 {
-        let mut seen = self.seen;
         loop {
             let consumer = self.ring.record.load_acquire_u32(CONSUMER);
-            // What was seen at the last arming and not polled since need not be looked at again.
-            if seen.wrapping_sub(consumer) > self.ring.ring.blocks() {
-                seen = consumer;
-            }
-            while self.ring.written(seen).is_some() {
-                seen = seen.wrapping_add(1);
+            let mut end = consumer;
+            while self.ring.written(end).is_some() {
+                end = end.wrapping_add(1);
             }
             // Where others polled meanwhile, the card may have written over what was looked at.
             if self.ring.record.load_acquire_u32(CONSUMER) == consumer {
-                return seen;
+                return end;
             }
         }
     }
@@ -430,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_waits_for_entries_that_are_not_there_yet() {
+    fn arming_waits_for_entries_that_were_neither_polled_nor_told_of() {
         let mut bench = bench(2);
         let armed = |bench: &crate::poll::tests::Bench| {
             bench.cq.arm(ArmKind::Any).unwrap();
@@ -438,14 +452,20 @@ mod tests {
         };
         assert_eq!(armed(&bench), 0);
         bench.post_and_complete(3);
-        assert_eq!(armed(&bench), 3, "three entries are there, and polled by nobody");
+        assert_eq!(armed(&bench), 0, "three entries are there, and nobody was told of them");
+        bench.cq.take_event();
+        assert_eq!(armed(&bench), 3, "whoever takes an event polls what is there");
         bench.post_and_complete(1);
+        assert_eq!(armed(&bench), 3, "one has come since");
+        bench.cq.take_event();
         assert_eq!(armed(&bench), 4, "the ring is full");
         assert_eq!(bench.cq.poll(4, |_, _| {}), 4);
         assert_eq!(armed(&bench), 4);
         for lap in 1..10 {
             bench.post_and_complete(4);
             assert_eq!(bench.cq.poll(3, |_, _| {}), 3);
+            assert_eq!(armed(&bench), 3 + lap * 4);
+            bench.cq.take_event();
             assert_eq!(armed(&bench), 4 + lap * 4);
             assert_eq!(bench.cq.poll(1, |_, _| {}), 1);
         }

@@ -65,6 +65,7 @@ fn operations() -> verbs_context_ops {
         attach_mcast: Some(mcast::attach_mcast),
         bind_mw: Some(post::bind_mw),
         close_xrcd: Some(xrc::close_xrcd),
+        cq_event: Some(cq::cq_event),
         create_ah: Some(ah::create_ah),
         create_cq: Some(cq::create_cq),
         create_cq_ex: Some(cq::create_cq_ex),

@@ -186,6 +186,12 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, limit: c_int, wc: *mut 
     })
 }
 
+/// The program takes an event of the queue from its channel.
+pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
+    // SAFETY: libibverbs passes a queue of this provider, which does not go before its events are acknowledged.
+    unsafe { own(cq) }.queue.take_event();
+}
+
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the program passes a queue of this provider.
     let queue = &*unsafe { own(cq) }.queue;

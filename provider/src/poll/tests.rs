@@ -398,7 +398,7 @@ fn who_takes_completions_one_by_one_is_the_only_one_and_both_ways_go_on_where_th
         let mut wr_id = None;
         let state = begin_poll(&bench, |wc, _| wr_id = Some(wc.wr_id)).unwrap();
         assert!(bench.cq.state.try_lock().is_none());
-        // Arming does not wait for who polls, and counts what is not polled yet.
+        // Arming does not wait for who polls.
         bench.cq.arm(fpga_regs::engine::doorbell::ArmKind::Any).unwrap();
         drop(state);
         let rest: Vec<_> = bench.poll(4).iter().map(|wc| wc.wr_id).collect();
