@@ -16,6 +16,8 @@ use crate::ffi::{
 const MESSAGES: u64 = 20;
 /// Bytes of a message.
 const BYTES: usize = 512;
+/// An event that must not come is given so long to come.
+const GRACE: Duration = Duration::from_millis(20);
 
 /// Runs all of it.
 ///
@@ -33,7 +35,8 @@ pub fn all(options: &Options) -> Result<()> {
     let options = Options { events: true, ..options };
     let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     moderation(&link).context("moderated events")?;
-    solicited(&link).context("events of what is solicited")
+    solicited(&link).context("events of what is solicited")?;
+    untold(&link).context("events of what came before the arming")
 }
 
 /// Events that are of several completions, and that come for fewer once they have waited.
@@ -81,8 +84,6 @@ fn moderation(link: &Link) -> Result<()> {
 
 /// Events of messages that ask for them, and of none before.
 fn solicited(link: &Link) -> Result<()> {
-    // An event that must not come is given so long to come.
-    const GRACE: Duration = Duration::from_millis(20);
     let (sender, receiver) = (&link.left, &link.right);
     let channel = receiver.receive_cq.channel().context("the queue has a channel")?;
     let send = |wr_id: u64, flag: v::ibv_send_flags| -> Result<()> {
@@ -105,6 +106,27 @@ fn solicited(link: &Link) -> Result<()> {
             ensure!(found.wr_id == wr_id, "round {round}: {found:?}");
         }
         link.nothing_more(&receiver.receive_cq)?;
+    }
+    Ok(())
+}
+
+/// What came before the arming causes an event, unless it was there when the last event was taken.
+fn untold(link: &Link) -> Result<()> {
+    let cq = &link.left.send_cq;
+    let channel = cq.channel().context("the queue has a channel")?;
+    for round in 0..5 {
+        link.left.qp.build(&[write(link, round)], End::Complete)?;
+        // It is there by the end of this, unless the machine is very busy.
+        ensure!(!channel.is_ready(GRACE)?, "round {round}: an event that nobody asked for");
+        cq.arm()?;
+        channel.wait(LIMIT).with_context(|| format!("round {round}"))?;
+        cq.arm()?;
+        ensure!(!channel.is_ready(GRACE)?, "round {round}: an event of what was told of");
+        ensure!(cq.poll()?.context("a completion is missing")?.wr_id == round);
+        link.left.qp.build(&[write(link, round)], End::Complete)?;
+        channel.wait(LIMIT).with_context(|| format!("round {round}, armed before"))?;
+        ensure!(cq.poll()?.context("a completion is missing")?.wr_id == round);
+        link.nothing_more(cq)?;
     }
     Ok(())
 }
