@@ -416,14 +416,16 @@ impl CardBackend for Hosted {
 
     fn reset(&self) -> Result<(), Error> {
         // Who still sends to the card would be refused by it, which stops his own.
-        self.shared.cores.iter().for_each(|core| lock(core).carrier.leave());
+        self.leave();
         let outcome = self.shared.below.reset();
-        for core in &self.shared.cores {
-            let mut core = lock(core);
-            let Core { engine, carrier, pages, .. } = &mut *core;
+        // All in one, lest the thread find queue pairs of datagrams in one vFPGA, and offer what is for them in another.
+        let mut cores: Vec<_> = self.shared.cores.iter().map(lock).collect();
+        for core in &mut cores {
+            let Core { engine, carrier, pages, resets, .. } = &mut **core;
             engine.reset(carrier);
             carrier.reset();
             pages.reset();
+            *resets = resets.wrapping_add(1);
         }
         outcome
     }
@@ -561,6 +563,10 @@ impl Spaces for Hosted {
         let Some(ctid) = core.carrier.posts.ctid(qpn) else { return Vec::new() };
         core.carrier.posts.close(ctid);
         core.pages.close(ctid, most)
+    }
+
+    fn leave(&self) {
+        self.shared.cores.iter().for_each(|core| lock(core).carrier.leave());
     }
 
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]> {

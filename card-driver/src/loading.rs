@@ -297,6 +297,9 @@ impl Device {
         self.interrupts = None;
         self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
         self.windows.clear();
+        if let Some(spaces) = self.backend.spaces() {
+            spaces.leave();
+        }
         if let Some(below) = self.backend.below() {
             self.shell = Arc::new(Shell::without_vfpgas(self.number, Arc::clone(&below)));
             self.backend = below;

@@ -87,6 +87,8 @@ pub(super) struct Core {
     pub(super) engine: HostedEngine,
     pub(super) carrier: Carrier<Bank>,
     pub(super) pages: Pages,
+    /// How often the card was reset.
+    pub(super) resets: u64,
     vfpga: u8,
     memory: HostMemory,
     layout: Arc<Layout>,
@@ -104,7 +106,7 @@ impl Core {
         atomics: Arc<Mutex<()>>,
     ) -> Self {
         let engine = Engine::new(config(vfpga, carrier.posts.has_tunnel()), KernelRandom);
-        Self { engine, carrier, pages, vfpga, memory, layout, atomics }
+        Self { engine, carrier, pages, resets: 0, vfpga, memory, layout, atomics }
     }
 
     /// Does a bounded piece of what there is to do; `true` if there was anything.

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, MutexGuard, Weak, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -96,22 +96,24 @@ impl Runner<'_> {
     fn round(&mut self) -> bool {
         let mut did = false;
         for (vfpga, core) in (0u8..).zip(&self.shared.cores) {
-            let (interrupt, lost, ended) = {
+            let (interrupt, lost, ended, resets) = {
                 let mut core = lock(core);
                 did |= core.turn(self.shared.now());
-                let Core { engine, carrier, .. } = &mut *core;
-                (engine.take_interrupt(), carrier.posts.lost(), carrier.ended_link())
+                let Core { engine, carrier, resets, .. } = &mut *core;
+                let ended = carrier.ended_link();
+                (engine.take_interrupt(), carrier.posts.lost(), ended, *resets)
             };
             if interrupt {
                 self.shared.interrupt(vfpga);
             }
             if let Some(ctid) = lost {
-                self.bury(vfpga, ctid);
+                self.bury(vfpga, ctid, resets);
                 did = true;
             }
             if let Some(qpn) = ended {
-                self.end_space(vfpga, qpn);
-                lock(core).carrier.release_link(qpn);
+                if let Some(mut core) = self.end_space(vfpga, qpn, resets) {
+                    core.carrier.release_link(qpn);
+                }
                 did = true;
             }
         }
@@ -120,24 +122,26 @@ impl Runner<'_> {
 
     /// Fails a QP whose peer is silent, once the card reaches no memory for it any more: what is under way may land long
     /// after its program has been told.
-    fn bury(&self, vfpga: u8, ctid: u8) {
+    fn bury(&self, vfpga: u8, ctid: u8, resets: u64) {
         let Some(core) = self.shared.core(vfpga) else { return };
         let qpn = lock(core).carrier.posts.qpn(ctid);
-        self.end_space(vfpga, qpn);
-        lock(core).carrier.posts.bury(ctid);
+        if let Some(mut core) = self.end_space(vfpga, qpn, resets) {
+            core.carrier.posts.bury(ctid);
+        }
     }
 
     /// Has the address space of a QP, of which nothing is posted any more, lead to no memory; an engine whose card does not
-    /// confirm that stops.
-    fn end_space(&self, vfpga: u8, qpn: u32) {
-        let shell = self.shared.shell.get().and_then(std::sync::Weak::upgrade);
+    /// confirm that stops. `None` where the card was reset more often meanwhile: whoever has the number now is another one.
+    fn end_space(&self, vfpga: u8, qpn: u32, resets: u64) -> Option<MutexGuard<'_, Core>> {
+        let shell = self.shared.shell.get().and_then(Weak::upgrade);
         let ended = shell.map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
-        if let (Err(error), Some(core)) = (ended, self.shared.core(vfpga)) {
-            let mut core = lock(core);
+        let mut core = self.shared.core(vfpga).map(lock).filter(|core| core.resets == resets)?;
+        if let Err(error) = ended {
             let Core { engine, carrier, .. } = &mut *core;
             log::error!("{error}: memory of QP {qpn} cannot be taken back from the card");
             engine.fail(self.shared.now(), FATAL_RING_UNREACHABLE, carrier);
         }
+        Some(core)
     }
 
     /// Sleeps until somebody rings, or until it is time to look at the card.
