@@ -10,8 +10,8 @@
 //! through the tunnel, too, by a queue pair that it keeps to each other card: [`Meetings`] has the cards agree on it, and in
 //! the [`Exchange`] of a card they wait for their way.
 //!
-//! Whoever drives it calls [`Carrier::advance`] while [`Carrier::is_waiting`], and does what [`Posts::lost`] and
-//! [`Carrier::ended_link`] ask for.
+//! Whoever drives it calls [`Carrier::advance`] while [`Carrier::is_waiting`], and does what [`Posts::lost`],
+//! [`Carrier::connected_link`] and [`Carrier::ended_link`] ask for.
 
 #![forbid(unsafe_code)]
 #![deny(

@@ -20,6 +20,8 @@ pub(crate) struct Link {
     pub(crate) number: u32,
     /// The number of the peer's end that it is connected to.
     pub(crate) met: Option<u32>,
+    /// The card asks for the pages of its address space anew: it is served.
+    pub(crate) opened: bool,
     /// The peer was told so: its ring takes slots.
     pub(crate) told: bool,
     /// It goes, as soon as the card reaches nothing by it.

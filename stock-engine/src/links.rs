@@ -14,6 +14,21 @@ use crate::posts::Registers;
 use crate::verbs::{MTU, gid_of};
 
 impl<R: Registers> Carrier<R> {
+    /// A link that was connected, by its number among all: the card is to ask anew for pages that led into sinks, as those
+    /// of whoever had its address space before; then [`Carrier::open_link`] is due.
+    #[must_use]
+    pub fn connected_link(&self) -> Option<u32> {
+        let waits = |link: &&Link| link.met.is_some() && !link.opened && !link.ends;
+        self.links.values().find(waits).map(|link| link.number)
+    }
+
+    /// Has a link that was connected be served.
+    pub fn open_link(&mut self, number: u32) {
+        if let Some(link) = self.links.values_mut().find(|link| link.number == number) {
+            link.opened = true;
+        }
+    }
+
     /// A link whose address space is to lead to no memory any more; then [`Carrier::release_link`] is due.
     #[must_use]
     pub fn ended_link(&self) -> Option<u32> {
@@ -50,28 +65,32 @@ impl<R: Registers> Carrier<R> {
         let exchange = exchange.clone();
         let peers = std::sync::Arc::clone(&self.posts.settings.peers);
         for &peer in peers.keys() {
-            let theirs = exchange.meetings.offered(peer, exchange.own);
-            let Some(ctid) = self.link_to(peer) else {
-                match exchange.meetings.is_present(peer) {
-                    true if wants => self.offer(now, &exchange, peer),
-                    true => {}
-                    false => self.drop_departures(&exchange, peer),
-                }
-                continue;
-            };
-            let Some(link) = self.links.get_mut(&ctid).filter(|link| !link.ends) else { continue };
-            match (link.met, theirs) {
-                (None, Some(theirs)) => {
-                    link.met = Some(theirs.number);
-                    let (qpn, number) = (link.qpn, link.number);
-                    if self.connect_link(now, (qpn, number), peer, theirs).is_err() {
-                        self.end_link(ctid);
-                    }
-                }
-                (Some(met), Some(theirs)) if met == theirs.number => {}
-                (None, None) => {}
-                _ => self.end_link(ctid),
+            match (self.link_to(peer), exchange.meetings.is_present(peer)) {
+                (Some(ctid), _) => self.keep(now, ctid, &exchange),
+                (None, true) if wants => self.offer(now, &exchange, peer),
+                (None, true) => {}
+                (None, false) => self.drop_departures(&exchange, peer),
             }
+        }
+    }
+
+    /// Connects a link to what its peer offers, or ends it where that has gone.
+    fn keep(&mut self, now: u64, ctid: u8, exchange: &Exchange) {
+        let Some(link) = self.links.get_mut(&ctid).filter(|link| !link.ends) else { return };
+        let theirs = exchange.meetings.offered(link.peer, exchange.own);
+        match (link.met, theirs) {
+            // Connected to another end of this card's, which is no more, it goes.
+            (None, Some(theirs)) if theirs.met.is_some_and(|met| met != link.number) => {}
+            (None, Some(theirs)) => {
+                link.met = Some(theirs.number);
+                let (peer, qpn, number) = (link.peer, link.qpn, link.number);
+                if self.connect_link(now, (qpn, number), peer, theirs).is_err() {
+                    self.end_link(ctid);
+                }
+            }
+            (Some(met), Some(theirs)) if met == theirs.number => {}
+            (None, None) => {}
+            _ => self.end_link(ctid),
         }
     }
 
@@ -91,8 +110,9 @@ impl<R: Registers> Carrier<R> {
             return self.destroy_qp(qpn);
         }
         let number = exchange.meetings.offer(exchange.own, peer, qpn);
-        let (met, told, ends, traffic) = Default::default();
-        self.links.insert(ctid, Link { peer, qpn, number, met, told, ends, traffic });
+        let (met, opened, told, ends, traffic) = Default::default();
+        let link = Link { peer, qpn, number, met, opened, told, ends, traffic };
+        self.links.insert(ctid, link);
     }
 
     /// Connects this card's end to the other one.
@@ -124,7 +144,7 @@ impl<R: Registers> Carrier<R> {
 
     /// Has a link end: nothing is posted any more, and what waited for it is dropped.
     fn end_link(&mut self, ctid: u8) {
-        let Some(link) = self.links.get_mut(&ctid) else { return };
+        let Some(link) = self.links.get_mut(&ctid).filter(|link| !link.ends) else { return };
         link.ends = true;
         let peer = link.peer;
         self.posts.close(ctid);
@@ -146,7 +166,7 @@ impl<R: Registers> Carrier<R> {
             return false;
         };
         let mut did = false;
-        let met = link.met.filter(|_| !link.ends);
+        let met = link.met.filter(|_| link.opened && !link.ends);
         if let Some(met) = met.filter(|_| exchange.is_empty_of(Source::Card(link.peer))) {
             let theirs = exchange.meetings.offered(link.peer, exchange.own);
             let is_ready = |it: Offer| it.number == met && it.met == Some(link.number);

@@ -19,6 +19,7 @@ use super::{ASLEEP, LIVENESS, Shared, WORKED};
 use crate::backend::GrantKind;
 use crate::error::Error;
 use crate::lock::lock;
+use crate::shell::Shell;
 
 /// How long the thread sleeps behind work, with posts out.
 const FIRST_LOOK: u64 = 20_000;
@@ -96,18 +97,24 @@ impl Runner<'_> {
     fn round(&mut self) -> bool {
         let mut did = false;
         for (vfpga, core) in (0u8..).zip(&self.shared.cores) {
-            let (interrupt, lost, ended, resets) = {
+            let (interrupt, lost, links, resets) = {
                 let mut core = lock(core);
                 did |= core.turn(self.shared.now());
                 let Core { engine, carrier, resets, .. } = &mut *core;
-                let ended = carrier.ended_link();
-                (engine.take_interrupt(), carrier.posts.lost(), ended, *resets)
+                let links = (carrier.connected_link(), carrier.ended_link());
+                (engine.take_interrupt(), carrier.posts.lost(), links, *resets)
             };
             if interrupt {
                 self.shared.interrupt(vfpga);
             }
             if let Some(ctid) = lost {
                 self.bury(vfpga, ctid, resets);
+                did = true;
+            }
+            let (connected, ended) = links;
+            if let (Some(number), Some(shell)) = (connected, self.shell()) {
+                shell.surface(vfpga);
+                lock(core).carrier.open_link(number);
                 did = true;
             }
             if let Some(qpn) = ended {
@@ -130,11 +137,14 @@ impl Runner<'_> {
         }
     }
 
+    fn shell(&self) -> Option<Arc<Shell>> {
+        self.shared.shell.get().and_then(Weak::upgrade)
+    }
+
     /// Has the address space of a QP, of which nothing is posted any more, lead to no memory; an engine whose card does not
     /// confirm that stops. `None` where the card was reset more often meanwhile: whoever has the number now is another one.
     fn end_space(&self, vfpga: u8, qpn: u32, resets: u64) -> Option<MutexGuard<'_, Core>> {
-        let shell = self.shared.shell.get().and_then(Weak::upgrade);
-        let ended = shell.map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
+        let ended = self.shell().map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
         let mut core = self.shared.core(vfpga).map(lock).filter(|core| core.resets == resets)?;
         if let Err(error) = ended {
             let Core { engine, carrier, .. } = &mut *core;

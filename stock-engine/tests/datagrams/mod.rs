@@ -293,3 +293,28 @@ fn a_link_that_dies_is_made_anew() {
     let taken = net.program(1, b).taken.iter().map(|bytes| bytes[GRH]);
     assert!(taken.eq([1, 3]));
 }
+
+#[test]
+fn a_link_on_a_number_that_was_used_before_carries_datagrams() {
+    let mut net = net(7, TURNOVER);
+    // All numbers but one are taken, and that one is every link's.
+    for _ in 0..61 {
+        net.create(0);
+    }
+    for round in 0..3 {
+        let [a, b] = [net.socket(0, QKEY), net.socket(1, QKEY)];
+        for (side, qpn, peer) in [(0, a, b), (1, b, a)] {
+            net.program(side, qpn).posted.push_back(GRH + 8);
+            net.submit(side, qpn, to(1, peer), &[side as u8; 8]).unwrap();
+        }
+        net.run(100 * MS);
+        for (side, qpn, byte) in [(0, a, 1), (1, b, 0)] {
+            let taken = net.program(side, qpn).taken.iter().map(|bytes| bytes[GRH]);
+            assert!(taken.eq([byte]), "round {round}, side {side}");
+        }
+        net.destroy(0, a);
+        net.restart(1);
+        net.give_gid(1);
+        handles(&mut net, 1);
+    }
+}

@@ -1,6 +1,6 @@
 //! Two cards, what drives them, and programs of a kind at either end of a tunnel, in virtual time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use fpga_regs::coyote::vfpga as v;
@@ -32,14 +32,23 @@ const STAGING: usize = STAGED as usize * SLOT_BYTES;
 
 /// Memory of balboad's that the card reaches: rings and slots to send.
 #[derive(Debug, Default)]
-struct Slots(BTreeMap<u8, (Vec<u8>, Vec<u8>)>);
+struct Slots {
+    of: BTreeMap<u8, (Vec<u8>, Vec<u8>)>,
+    /// Address spaces that lead to nobody's memory, until the card asks for their pages anew.
+    sunk: BTreeSet<u8>,
+    sink: Vec<u8>,
+}
 
 impl Slots {
     fn of(&mut self, ctid: u8) -> &mut (Vec<u8>, Vec<u8>) {
-        self.0.entry(ctid).or_insert_with(|| (vec![0; RING], vec![0; STAGING]))
+        self.of.entry(ctid).or_insert_with(|| (vec![0; RING], vec![0; STAGING]))
     }
 
     fn at(&mut self, space: Space, vaddr: u64, length: usize) -> &mut [u8] {
+        if self.sunk.contains(&space.ctid) {
+            self.sink = vec![0; length];
+            return &mut self.sink;
+        }
         let (ring, staging) = self.of(space.ctid);
         if vaddr >= RING_BASE {
             let at = (vaddr - ring_address(space.ctid)) as usize;
@@ -502,7 +511,12 @@ impl Net {
                     carrier.posts.close(ctid);
                     carrier.posts.bury(ctid);
                 }
+                if let Some(number) = carrier.connected_link() {
+                    bus.0.borrow_mut().slots.sunk.clear();
+                    carrier.open_link(number);
+                }
                 if let Some(qpn) = carrier.ended_link() {
+                    bus.0.borrow_mut().slots.sunk.insert((qpn & 0x3f) as u8);
                     carrier.release_link(qpn);
                 }
             }
