@@ -445,7 +445,7 @@ impl CardBackend for Hosted {
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.shared.below.port_counters();
-        let mut sums = [0u64; 14];
+        let mut sums = [0u64; 15];
         let (mut stuck, mut unanswered, mut answered) = (0u64, 0, 0);
         for core in &self.shared.cores {
             let core = lock(core);
@@ -465,6 +465,7 @@ impl CardBackend for Hosted {
                 datagrams.received,
                 datagrams.refused,
                 datagrams.unreceived,
+                datagrams.failed,
                 datagrams.undelivered,
             ];
             stuck = stuck.saturating_add(tally.stuck);
@@ -488,6 +489,7 @@ impl CardBackend for Hosted {
             "tunnel_datagrams_received",
             "tunnel_datagrams_refused",
             "tunnel_datagrams_unreceived",
+            "tunnel_datagrams_failed",
             "tunnel_datagrams_undelivered",
         ];
         counters.extend(names.into_iter().zip(sums));

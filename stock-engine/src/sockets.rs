@@ -35,7 +35,9 @@ pub struct DatagramTally {
     pub refused: u64,
     /// Datagrams for which there was no receive.
     pub unreceived: u64,
-    /// Datagrams to a card where nobody takes any, or to which nothing moves.
+    /// Datagrams whose receive was too short, or led to no memory.
+    pub failed: u64,
+    /// Datagrams to a card where nobody takes any, or to which nothing moves, or that may be lost.
     pub undelivered: u64,
 }
 
@@ -321,7 +323,10 @@ impl Sockets {
             return None;
         };
         let length = GRH.saturating_add(datagram.payload.len() as u32);
-        let failed = |status| Some(TransportEvent::ReceiveFailed { qpn, status });
+        let mut failed = |status| {
+            tally.failed = tally.failed.wrapping_add(1);
+            Some(TransportEvent::ReceiveFailed { qpn, status })
+        };
         if u64::from(length) > receive.capacity {
             return failed(Status::LocalLength);
         }
