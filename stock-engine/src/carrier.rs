@@ -149,11 +149,15 @@ impl<R: Registers> Carrier<R> {
     /// Whether [`Carrier::advance`] has something to look for: what comes into rings tells nobody.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        // A link is looked at for those who take datagrams, or while anything is out.
+        // A link is looked at for those who take datagrams, or while anything is out to a card that looks, too.
         let wanted = |it: &Exchange| it.is_used() || it.has_departures();
         let takes = self.exchange.as_ref().is_some_and(wanted);
         let open = |(ctid, end): (u8, &Option<Tunnelled>)| {
-            let waits = |link: &Link| takes || link.ends || link.traffic.out() > 0;
+            let answers = |link: &Link| {
+                let is_present = |it: &Exchange| it.meetings.is_present(link.peer);
+                link.traffic.out() > 0 && self.exchange.as_ref().is_some_and(is_present)
+            };
+            let waits = |link: &Link| takes || link.ends || answers(link);
             end.as_ref().is_some_and(|it| it.end.is_open())
                 && self.links.get(&ctid).is_none_or(waits)
         };

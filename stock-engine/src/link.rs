@@ -26,6 +26,8 @@ pub(crate) struct Link {
     pub(crate) told: bool,
     /// It goes, as soon as the card reaches nothing by it.
     pub(crate) ends: bool,
+    /// Nanoseconds for which the peer, though it looks, has answered nothing of what waits for that.
+    pub(crate) silent: u64,
     pub(crate) traffic: Traffic,
 }
 

@@ -3,13 +3,13 @@
 use fpga_regs::engine::admin::{AdminStatus, CreateQp};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use queue_engine::{Transport as _, TransportEvent};
-use tunnel::Datagram;
+use tunnel::{Datagram, Pace};
 
 use crate::carrier::{Carrier, Memory};
 use crate::exchange::{Exchange, Source};
 use crate::link::{Link, LinkMemory};
 use crate::meeting::Offer;
-use crate::param::WAITING;
+use crate::param::{GAP, WAITING};
 use crate::posts::Registers;
 use crate::verbs::{MTU, gid_of};
 
@@ -64,21 +64,38 @@ impl<R: Registers> Carrier<R> {
         }
         let exchange = exchange.clone();
         let peers = std::sync::Arc::clone(&self.posts.settings.peers);
+        // Time in which nobody looked is nobody's silence.
+        let passed = now.saturating_sub(self.posts.looked).min(GAP);
         for &peer in peers.keys() {
-            match (self.link_to(peer), exchange.meetings.is_present(peer)) {
-                (Some(ctid), _) => self.keep(now, ctid, &exchange),
-                (None, true) if wants => self.offer(now, &exchange, peer),
-                (None, true) => {}
-                (None, false) => self.drop_departures(&exchange, peer),
+            let is_present = exchange.meetings.is_present(peer);
+            if !is_present {
+                self.drop_departures(&exchange, peer);
+            }
+            match self.link_to(peer) {
+                Some(ctid) => self.keep(now, ctid, &exchange, is_present.then_some(passed)),
+                None if wants && is_present => self.offer(now, &exchange, peer),
+                None => {}
             }
         }
     }
 
-    /// Connects a link to what its peer offers, or ends it where that has gone.
-    fn keep(&mut self, now: u64, ctid: u8, exchange: &Exchange) {
+    /// Connects a link to what its peer offers, or ends it where that has gone, or where the peer has answered nothing for
+    /// too long, of which so many nanoseconds have passed if it looks: a slot was lost for good then.
+    fn keep(&mut self, now: u64, ctid: u8, exchange: &Exchange, passed: Option<u64>) {
+        let Pace { watchdog, rest, .. } = self.posts.pace(false);
         let Some(link) = self.links.get_mut(&ctid).filter(|link| !link.ends) else { return };
         let theirs = exchange.meetings.offered(link.peer, exchange.own);
+        let passed = passed.filter(|_| link.traffic.out() > 0);
+        link.silent = passed.map_or(0, |passed| link.silent.saturating_add(passed));
         match (link.met, theirs) {
+            _ if link.silent >= watchdog.saturating_add(rest) => {
+                log::warn!(
+                    "QP {}: the other card has answered no datagram for {} ms; another QP takes its place",
+                    link.qpn,
+                    link.silent.wrapping_div(1_000_000)
+                );
+                self.end_link(ctid);
+            }
             // Connected to another end of this card's, which is no more, it goes.
             (None, Some(theirs)) if theirs.met.is_some_and(|met| met != link.number) => {}
             (None, Some(theirs)) => {
@@ -110,8 +127,8 @@ impl<R: Registers> Carrier<R> {
             return self.destroy_qp(qpn);
         }
         let number = exchange.meetings.offer(exchange.own, peer, qpn);
-        let (met, opened, told, ends, traffic) = Default::default();
-        let link = Link { peer, qpn, number, met, opened, told, ends, traffic };
+        let (met, opened, told, ends, silent, traffic) = Default::default();
+        let link = Link { peer, qpn, number, met, opened, told, ends, silent, traffic };
         self.links.insert(ctid, link);
     }
 
@@ -146,7 +163,9 @@ impl<R: Registers> Carrier<R> {
     fn end_link(&mut self, ctid: u8) {
         let Some(link) = self.links.get_mut(&ctid).filter(|link| !link.ends) else { return };
         link.ends = true;
-        let peer = link.peer;
+        let (peer, out) = (link.peer, link.traffic.out() as u64);
+        let undelivered = &mut self.sockets.tally.undelivered;
+        *undelivered = undelivered.wrapping_add(out);
         self.posts.close(ctid);
         if let Some(exchange) = self.exchange.clone() {
             exchange.meetings.withdraw(exchange.own, peer);
@@ -213,7 +232,10 @@ impl<R: Registers> Carrier<R> {
     fn hear_link(&mut self, ctid: u8, event: TransportEvent) {
         let Some(link) = self.links.get_mut(&ctid) else { return };
         match event {
-            TransportEvent::Completed { count, .. } => link.traffic.answered(count),
+            TransportEvent::Completed { count, .. } => {
+                link.traffic.answered(count);
+                link.silent = 0;
+            }
             TransportEvent::Received(_) => {
                 let message = link.traffic.take().unwrap_or_default();
                 let Some(exchange) = &self.exchange else { return };

@@ -161,7 +161,7 @@ pub struct Posts<R> {
     pub(crate) frees: u64,
     events: VecDeque<TransportEvent>,
     /// When the counters were last looked at.
-    looked: u64,
+    pub(crate) looked: u64,
     pub(crate) tally: Tally,
 }
 

@@ -6,10 +6,10 @@ use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::QpState;
-use fpga_regs::engine::tunnel::TURNOVER;
+use fpga_regs::engine::tunnel::{SLOT_BYTES, SLOTS, TURNOVER};
 use fpga_regs::engine::wqe::Datagram;
 use queue_engine::{Operation, ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
-use stock_engine::param::{MESSAGES, WATCHDOG};
+use stock_engine::param::{MESSAGES, WAITING, WATCHDOG};
 use trial::rng::Rng;
 
 use super::ends::{IPV4, Net, gid_of};
@@ -164,7 +164,8 @@ fn what_nobody_takes_is_dropped_and_counted_and_its_sender_goes_on() {
         let tallies = [0, 1].map(|side| net.nodes[side].carrier.datagrams());
         let sum = |of: fn(&stock_engine::DatagramTally) -> u64| tallies.iter().map(of).sum::<u64>();
         assert_eq!((sum(|it| it.sent), sum(|it| it.received)), (8, 1));
-        assert_eq!((sum(|it| it.unreceived), sum(|it| it.refused)), (1, 5), "{tallies:?}");
+        assert_eq!((sum(|it| it.unreceived), sum(|it| it.failed)), (1, 1));
+        assert_eq!(sum(|it| it.refused), 5, "{tallies:?}");
     }
 }
 
@@ -317,4 +318,49 @@ fn a_link_on_a_number_that_was_used_before_carries_datagrams() {
         net.give_gid(1);
         handles(&mut net, 1);
     }
+}
+
+#[test]
+fn a_link_of_which_a_slot_was_overwritten_is_made_anew() {
+    let mut net = net(8, TURNOVER);
+    let [a, b] = [net.socket(0, QKEY), net.socket(1, QKEY)];
+    net.program(1, b).posted.extend([GRH + 8; 4]);
+    net.submit(0, a, to(1, b), &[1; 8]).unwrap();
+    net.run(50 * MS);
+    // Both cards have acknowledged, and nobody has looked; 2 is the first number that there is.
+    net.nodes[1].stands = true;
+    net.submit(0, a, to(1, b), &[2; 8]).unwrap();
+    net.run(50 * MS);
+    net.put(1, 2, 0, &vec![0; SLOTS as usize * SLOT_BYTES]);
+    net.nodes[1].stands = false;
+    net.run(2 * WATCHDOG);
+    net.submit(0, a, to(1, b), &[3; 8]).unwrap();
+    net.run(100 * MS);
+    let taken = net.program(1, b).taken.iter().map(|bytes| bytes[GRH]);
+    assert!(taken.eq([1, 3]));
+    assert_eq!(net.nodes[0].carrier.datagrams().undelivered, 1);
+    assert_eq!(net.nodes[0].carrier.posts.tally().quarantined, 0);
+}
+
+#[test]
+fn what_waits_for_a_card_whose_programs_have_gone_is_dropped_and_nobody_looks_for_its_answers() {
+    let mut net = net(9, TURNOVER);
+    let [a, b] = [net.socket(0, QKEY), net.socket(1, QKEY)];
+    net.program(1, b).posted.push_back(GRH + 8);
+    net.submit(0, a, to(1, b), &[1; 8]).unwrap();
+    net.run(50 * MS);
+    net.nodes[1].stands = true;
+    for _ in 0..MESSAGES {
+        net.submit(0, a, to(1, b), &[2; 8]).unwrap();
+    }
+    net.run(50 * MS);
+    assert!(net.nodes[0].carrier.is_waiting());
+    net.destroy(1, b);
+    net.run(50 * MS);
+    let out = WAITING as u64;
+    assert_eq!(net.program(0, a).completed(), 1 + MESSAGES as u64);
+    assert_eq!(net.nodes[0].carrier.datagrams().undelivered, MESSAGES as u64 - out);
+    net.destroy(0, a);
+    net.run(50 * MS);
+    assert!(!net.nodes[0].carrier.is_waiting());
 }
