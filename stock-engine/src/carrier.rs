@@ -7,32 +7,15 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::tunnel::{SLOT_BYTES, ring_address};
 use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent};
-use tunnel::{End, Host, Pace, Step};
+use tunnel::{End, Pace, Step};
 
 use crate::exchange::Exchange;
 use crate::link::Link;
 use crate::local::Local;
+use crate::memory::Memory;
 use crate::param::{CTIDS, STAGED, TURN};
-use crate::posts::{Locate, Posts, Registers, Settings};
+use crate::posts::{Posts, Registers, Settings};
 use crate::sockets::{DatagramTally, Sockets};
-
-/// Memory of rings, and of what becomes of their slots.
-pub trait Memory: Locate + Host {
-    /// The word that says which slot stands at a place of an address space's ring.
-    fn sequence(&self, ctid: u8, place: usize) -> u64;
-
-    /// Copies a slot's place.
-    fn slot(&self, ctid: u8, place: usize, into: &mut [u8]);
-
-    /// Puts the bytes of a slot where the card takes them from; how it is to address them.
-    fn stage(&mut self, ctid: u8, number: u8, slot: &[u8]) -> u64;
-
-    /// Puts the bytes of a slot into the ring of a QP of the card's.
-    fn deliver(&mut self, qpn: u32, place: usize, slot: &[u8]);
-
-    /// Empties the ring of an address space.
-    fn clear(&mut self, ctid: u8);
-}
 
 /// A QP's end of the tunnel, with what is out of it.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{Payload, ReceiveError, RemoteAccess, TakenReceive, Unreachable};
 use tunnel::{Host, Traffic};
 
-use crate::carrier::Memory;
+use crate::memory::Memory;
 use crate::posts::Locate;
 
 /// One card's end of it.

@@ -5,10 +5,11 @@ use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use queue_engine::{Transport as _, TransportEvent};
 use tunnel::{Datagram, Pace};
 
-use crate::carrier::{Carrier, Memory};
+use crate::carrier::Carrier;
 use crate::exchange::{Exchange, Source};
 use crate::link::{Link, LinkMemory};
 use crate::meeting::Offer;
+use crate::memory::Memory;
 use crate::param::{GAP, WAITING};
 use crate::posts::Registers;
 use crate::verbs::{MTU, gid_of};

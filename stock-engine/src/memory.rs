@@ -1,0 +1,23 @@
+//! What the rings and slots of the tunnel lie in.
+
+use tunnel::Host;
+
+use crate::posts::Locate;
+
+/// Memory of rings, and of what becomes of their slots.
+pub trait Memory: Locate + Host {
+    /// The word that says which slot stands at a place of an address space's ring.
+    fn sequence(&self, ctid: u8, place: usize) -> u64;
+
+    /// Copies a slot's place.
+    fn slot(&self, ctid: u8, place: usize, into: &mut [u8]);
+
+    /// Puts the bytes of a slot where the card takes them from; how it is to address them.
+    fn stage(&mut self, ctid: u8, number: u8, slot: &[u8]) -> u64;
+
+    /// Puts the bytes of a slot into the ring of a QP of the card's.
+    fn deliver(&mut self, qpn: u32, place: usize, slot: &[u8]);
+
+    /// Empties the ring of an address space.
+    fn clear(&mut self, ctid: u8);
+}
