@@ -82,7 +82,9 @@ impl Watchdog {
             let mut next = self.period;
             if let Err(error) = send(&[NotifyState::Watchdog], None) {
                 log::warn!("the service manager cannot be told of a round: {error}");
-                next = next.min(AGAIN);
+                if error.kind() == std::io::ErrorKind::WouldBlock {
+                    next = next.min(AGAIN);
+                }
             }
             self.due = now.checked_add(next).unwrap_or(now);
         }
