@@ -95,6 +95,9 @@ struct Shared {
     /// Eventfds of granted pages.
     wakes: Mutex<BTreeMap<(u8, u8), EventFd>>,
     shell: OnceLock<Weak<Shell>>,
+    /// Held while the thread has the card forget an address space, and while the card is reset: behind the reset the thread
+    /// would wait for a confirmation that never comes, and take the interrupts of the card that is brought up anew.
+    forgetting: Mutex<()>,
     end: AtomicBool,
 }
 
@@ -184,6 +187,7 @@ impl Hosted {
             epoll,
             wakes: Mutex::default(),
             shell: OnceLock::new(),
+            forgetting: Mutex::default(),
             end: AtomicBool::new(false),
         };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
@@ -417,6 +421,7 @@ impl CardBackend for Hosted {
     fn reset(&self) -> Result<(), Error> {
         // Who still sends to the card would be refused by it, which stops his own.
         self.leave();
+        let _forgetting = lock(&self.shared.forgetting);
         let outcome = self.shared.below.reset();
         // All in one, lest the thread find queue pairs of datagrams in one vFPGA, and offer what is for them in another.
         let mut cores: Vec<_> = self.shared.cores.iter().map(lock).collect();

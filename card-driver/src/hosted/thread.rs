@@ -144,8 +144,11 @@ impl Runner<'_> {
     /// Has the address space of a QP, of which nothing is posted any more, lead to no memory; an engine whose card does not
     /// confirm that stops. `None` where the card was reset more often meanwhile: whoever has the number now is another one.
     fn end_space(&self, vfpga: u8, qpn: u32, resets: u64) -> Option<MutexGuard<'_, Core>> {
+        let core = || self.shared.core(vfpga).map(lock).filter(|core| core.resets == resets);
+        let _forgetting = lock(&self.shared.forgetting);
+        drop(core()?);
         let ended = self.shell().map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
-        let mut core = self.shared.core(vfpga).map(lock).filter(|core| core.resets == resets)?;
+        let mut core = core()?;
         if let Err(error) = ended {
             let Core { engine, carrier, .. } = &mut *core;
             log::error!("{error}: memory of QP {qpn} cannot be taken back from the card");
