@@ -13,8 +13,8 @@ pub struct Meetings(Arc<Mutex<Table>>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Cards, by IPv4 address.
-    members: BTreeSet<u32>,
+    /// Cards, by IPv4 address: how often each has come.
+    members: BTreeMap<u32, u32>,
     /// Those with queue pairs of datagrams.
     present: BTreeSet<u32>,
     /// By the card that offers and the one that it is for.
@@ -38,10 +38,14 @@ impl Meetings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A card comes, and what one of its address has offered before is gone.
-    pub(crate) fn join(&self, card: u32) {
-        self.table().members.insert(card);
+    /// A card comes, and what one of its address has offered before is gone; how often one has come before.
+    pub(crate) fn join(&self, card: u32) -> u32 {
         self.leave(card);
+        let mut table = self.table();
+        let times = table.members.entry(card).or_default();
+        let before = *times;
+        *times = times.wrapping_add(1);
+        before
     }
 
     /// A card forgets everything.
@@ -53,7 +57,7 @@ impl Meetings {
 
     /// Whether a card is one of this process's.
     pub(crate) fn has(&self, card: u32) -> bool {
-        self.table().members.contains(&card)
+        self.table().members.contains_key(&card)
     }
 
     /// Takes note whether a card has queue pairs of datagrams.

@@ -25,6 +25,8 @@ pub const LEFT_TO_OTHERS: u32 = 8;
 pub const KEPT: u32 = 1_900;
 /// Address spaces, and so QPs, of a vFPGA.
 pub const CTIDS: u8 = 64;
+/// By so many address spaces further the first queue pair has its own behind each reset.
+pub(crate) const FURTHER: u32 = 11;
 /// Nanoseconds without progress after which a peer counts as dead: the card repeats for 362 ms, and then never again.
 pub const WATCHDOG: u64 = 500_000_000;
 /// Nanoseconds in which a card repeats what is not acknowledged, and not longer.

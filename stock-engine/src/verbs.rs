@@ -9,7 +9,7 @@ use queue_engine::{LocalGid, Message, Operation, Transport, TransportError};
 use tunnel::{Direction, Names};
 
 use crate::exchange::Exchange;
-use crate::param::{CTIDS, MESSAGES, SETTLE};
+use crate::param::{CTIDS, FURTHER, MESSAGES, SETTLE};
 use crate::posts::{Posts, Registers};
 use crate::space::{Kind, Qp, Queued, Space};
 
@@ -279,7 +279,12 @@ impl<R: Registers> Transport for Posts<R> {
         // QPs 0 and 1 have a meaning of their own elsewhere.
         let first = if self.settings.vfpga == 0 { 2 } else { 0 };
         let free = (0..CTIDS).zip(&self.spaces).skip(first).filter(|(_, space)| space.is_free());
-        let ctid = free.min_by_key(|(_, space)| space.freed).map(|(ctid, _)| ctid);
+        // What peers sent before a reset, and repeat, is not to meet whoever begins behind it.
+        let past_lives = self.settings.datagrams.as_ref().map_or(0, |it| it.past_lives);
+        let begin = past_lives.wrapping_mul(FURTHER) as u8;
+        let age = |ctid: u8, freed| (freed, ctid.wrapping_sub(begin) % CTIDS);
+        let ctid = free.map(|(ctid, space)| (age(ctid, space.freed), ctid)).min();
+        let ctid = ctid.map(|(_, ctid)| ctid);
         Some(ctid.map(|ctid| self.qpn(ctid)).ok_or(AdminStatus::NoResources))
     }
 

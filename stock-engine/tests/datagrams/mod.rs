@@ -1,6 +1,6 @@
 //! Datagrams through the tunnel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::cqe::Status;
@@ -9,6 +9,7 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::tunnel::{SLOT_BYTES, SLOTS, TURNOVER};
 use fpga_regs::engine::wqe::Datagram;
 use queue_engine::{Operation, ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
+use stock_engine::Meetings;
 use stock_engine::param::{MESSAGES, WAITING, WATCHDOG};
 use trial::rng::Rng;
 
@@ -35,6 +36,13 @@ fn handles(net: &mut Net, side: usize) {
     for (ah, other) in [(1, 1 - side), (2, side)] {
         net.handle(side, ah, gid_of(IPV4[other])).unwrap();
     }
+}
+
+#[test]
+fn the_first_connection_has_another_number_behind_each_reset() {
+    let meetings = Meetings::default();
+    let first: BTreeSet<u32> = (0..5).map(|_| Net::again(&meetings).create(0)).collect();
+    assert_eq!(first.len(), 5, "{first:?}");
 }
 
 /// `SEEDS=1000` tries so many, `SEED=7` that one.

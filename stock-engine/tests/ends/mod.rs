@@ -292,8 +292,16 @@ impl Net {
         Self::with(seed, [[7; 16]; 2], &settings)
     }
 
+    /// Of a process that has brought its cards up before.
+    pub fn again(meetings: &Meetings) -> Self {
+        Self::among(meetings, 1, [[7; 16]; 2], &Settings::default())
+    }
+
     fn with(seed: u64, keys: [[u8; 16]; 2], settings: &Settings) -> Self {
-        let meetings = Meetings::default();
+        Self::among(&Meetings::default(), seed, keys, settings)
+    }
+
+    fn among(meetings: &Meetings, seed: u64, keys: [[u8; 16]; 2], settings: &Settings) -> Self {
         let node = |number: usize| {
             let mac = mac_of(number);
             let card = card_of(number);
