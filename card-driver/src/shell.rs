@@ -65,8 +65,6 @@ struct State {
     translations: Translations,
     /// Invalidations that were asked for and whose end was not reported.
     invalidating: u32,
-    /// Those of which the end was not waited for any more: it is nobody's, should it be reported yet.
-    given_up: u32,
     /// Since when invalidations are not confirmed.
     silent: Option<Instant>,
     /// An invalidation was written to the registers that also describe events, and no event was
@@ -102,7 +100,6 @@ impl Shell {
             state: Mutex::new(State {
                 translations: Translations::new(large, ctid, hpid),
                 invalidating: 0,
-                given_up: 0,
                 silent: None,
                 overwritten: false,
             }),
@@ -336,12 +333,9 @@ impl Shell {
         }
     }
 
-    /// Gives the invalidations under way up. A confirmation that comes late is nobody's; were it taken for that of a later
-    /// one, memory would be free that the card still reaches.
+    /// Gives the invalidations under way up. A confirmation that comes late is nobody's.
     fn unconfirmed(&self, vfpga: &Vfpga) -> Error {
-        let mut state = lock(&vfpga.state);
-        state.given_up = state.given_up.saturating_add(std::mem::take(&mut state.invalidating));
-        drop(state);
+        lock(&vfpga.state).invalidating = 0;
         Error::Dead {
             engine: format!("balboa{} window {}", self.card, vfpga.index),
             why: format!("its MMU does not confirm within {CARD_LIMIT:?} that pages are gone"),
@@ -524,11 +518,7 @@ impl Shell {
             }
             EventKind::Invalidated => {
                 self.isr(index, clear);
-                let of = match state.given_up {
-                    0 => &mut state.invalidating,
-                    _ => &mut state.given_up,
-                };
-                *of = of.saturating_sub(1);
+                state.invalidating = state.invalidating.saturating_sub(1);
             }
             kind => {
                 if kind != EventKind::Notify {

@@ -103,28 +103,6 @@ fn an_invalidation_that_is_not_confirmed_is_an_error() {
 }
 
 #[test]
-fn a_confirmation_of_an_invalidation_that_was_given_up_is_nobodys() {
-    let (_card, shell) = shell();
-    let counts = || {
-        let state = lock(&shell.vfpgas[0].state);
-        (state.given_up, state.invalidating)
-    };
-    let confirmed = || {
-        let order = IsrWrite { invalidate: true, invalidate_last: true, ..IsrWrite::default() };
-        shell.isr(0, order);
-        shell.attend().unwrap();
-    };
-    lock(&shell.vfpgas[0].state).invalidating = 1;
-    drop(shell.unconfirmed(&shell.vfpgas[0]));
-    lock(&shell.vfpgas[0].state).invalidating = 1;
-    assert_eq!(counts(), (1, 1));
-    confirmed();
-    assert_eq!(counts(), (0, 1));
-    confirmed();
-    assert_eq!(counts(), (0, 0));
-}
-
-#[test]
 fn a_fault_is_mended_from_the_shadow() {
     let (card, shell) = shell();
     shell.map(0, 4 * PAGE, PAGE, Purpose::Rings);
