@@ -30,7 +30,7 @@ use crate::error::{Error, GONE};
 use crate::event_rings::{EventRings, LOG2_EVENTS};
 use crate::gsi::{self as queue_pair_1, Gsi};
 use crate::iova::Arena;
-use crate::limit::{CARD_LIMIT, LOOK_AGAIN, Patience};
+use crate::limit::{COMMAND_LIMIT, CONFIRM_LIMIT, LOOK_AGAIN, Patience};
 use crate::relay::{ClientRings, Relay};
 use crate::shell::Shell;
 use crate::translations::Purpose;
@@ -112,7 +112,7 @@ impl AdminEngine {
             memory,
             completions,
             iova,
-            command_limit: CARD_LIMIT,
+            command_limit: COMMAND_LIMIT,
             sq_index: 0,
             cq_index: 0,
             tag: 0,
@@ -165,7 +165,7 @@ impl AdminEngine {
 
     /// Reads a register until `done` says so; its last value where the limit passed.
     fn await_status(&self, done: impl Fn(u64) -> bool) -> Result<(), u64> {
-        let mut patience = Patience::new(CARD_LIMIT, Instant::now());
+        let mut patience = Patience::new(CONFIRM_LIMIT, Instant::now());
         loop {
             let left = patience.left(Instant::now());
             let status = self.read(window::STATUS);

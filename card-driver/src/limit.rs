@@ -2,16 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a card may take for a command, a reset or an invalidation before it counts as dead.
+/// How long a card may take for a command before it counts as dead.
 ///
 /// A software card stands while a program changes its address space, for 0.8 s and more at a time where one forks that has
 /// much memory, and several of them may come one behind the other ([`softcard::STANDS_FOR_PROGRAMS`]); the machine may be
 /// busy besides.
-pub const CARD_LIMIT: Duration = Duration::from_secs(5);
+pub const COMMAND_LIMIT: Duration = Duration::from_secs(5);
+/// How long it may take for a reset of an engine, or for the confirmation of an invalidation, behind which that memory is
+/// quarantined. A card that is about to be loaded, or whose engine has stopped, confirms nothing, and who waits for it holds
+/// up all clients: so it is not much longer than a software card stands at a time.
+pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_secs(1);
 /// How often a card is looked at while it does not signal anything.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-const _: () = assert!(CARD_LIMIT.as_millis() >= 2 * softcard::STANDS_FOR_PROGRAMS.as_millis());
+const _: () = assert!(COMMAND_LIMIT.as_millis() >= 2 * softcard::STANDS_FOR_PROGRAMS.as_millis());
 
 /// What is left of the time that a card has.
 ///
@@ -44,13 +48,13 @@ mod tests {
     #[test]
     fn a_card_has_its_time_and_a_stop_of_balboads_is_not_its() {
         let mut now = Instant::now();
-        let mut patience = Patience::new(CARD_LIMIT, now);
+        let mut patience = Patience::new(COMMAND_LIMIT, now);
         let mut pass = |time: Duration| {
             now += time;
             patience.left(now)
         };
-        assert_eq!(pass(Duration::from_secs(3600)), CARD_LIMIT - LOOK_AGAIN);
-        let looks = (CARD_LIMIT - LOOK_AGAIN).as_millis() / 10;
+        assert_eq!(pass(Duration::from_secs(3600)), COMMAND_LIMIT - LOOK_AGAIN);
+        let looks = (COMMAND_LIMIT - LOOK_AGAIN).as_millis() / 10;
         for look in 1..=looks {
             assert_eq!(pass(Duration::from_millis(10)).is_zero(), look == looks, "look {look}");
         }

@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::backend::CardBackend;
 use crate::error::{Error, GONE};
 use crate::event_rings::EventRings;
-use crate::limit::{CARD_LIMIT, LOOK_AGAIN, Patience};
+use crate::limit::{CONFIRM_LIMIT, LOOK_AGAIN, Patience};
 use crate::lock::lock;
 use crate::spaces::Gone;
 use crate::translations::{Purpose, Translations};
@@ -27,7 +27,7 @@ use crate::vectors::Vectors;
 
 /// How long no invalidation is waited for after one that was not confirmed: a program that ends has
 /// thousands of regions, and others want to be served, most of the time.
-const SILENCE: Duration = CARD_LIMIT.saturating_mul(10);
+const SILENCE: Duration = CONFIRM_LIMIT.saturating_mul(10);
 
 /// Pages that are taken back at a time, with one confirmation for all of them.
 pub const ROW: usize = 16;
@@ -318,7 +318,7 @@ impl Shell {
         if unheard(&mut lock(&vfpga.state)) {
             return Err(self.unconfirmed(vfpga));
         }
-        let mut patience = Patience::new(CARD_LIMIT, begun);
+        let mut patience = Patience::new(CONFIRM_LIMIT, begun);
         loop {
             let left = patience.left(Instant::now());
             let seen = self.signals(vfpga.index);
@@ -338,7 +338,7 @@ impl Shell {
         lock(&vfpga.state).invalidating = 0;
         Error::Dead {
             engine: format!("balboa{} window {}", self.card, vfpga.index),
-            why: format!("its MMU does not confirm within {CARD_LIMIT:?} that pages are gone"),
+            why: format!("its MMU does not confirm within {CONFIRM_LIMIT:?} that pages are gone"),
         }
     }
 

@@ -132,7 +132,7 @@ fn a_silent_engine_is_dead_and_fails_at_once_until_it_is_restarted() {
     card.script(FakeCard::pass);
     assert!(engine.create_cq(&CQ).is_err());
     engine.restart().unwrap();
-    engine.set_command_limit(CARD_LIMIT);
+    engine.set_command_limit(COMMAND_LIMIT);
     engine.create_cq(&CQ).unwrap();
 }
 
