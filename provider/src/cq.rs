@@ -341,9 +341,14 @@ impl Arming {
     fn behind_told(&self) -> u32 {
         match self.ring.record.load_acquire_u32(CONSUMER) {
             0 if self.left > 0 => 0u32.wrapping_sub(self.left),
-            consumer if self.told.wrapping_sub(consumer) > self.ring.ring.blocks() => consumer,
-            _ => self.told,
+            consumer => self.behind_told_in_ring(consumer),
         }
+    }
+
+    /// The same of the ring's own entries, of which those before `consumer` were polled.
+    fn behind_told_in_ring(&self, consumer: u32) -> u32 {
+        let is_ahead = self.told.wrapping_sub(consumer) <= self.ring.ring.blocks();
+        if is_ahead { self.told } else { consumer }
     }
 
     /// The running index behind the entries that are there.
@@ -351,14 +356,11 @@ impl Arming {
     /// Where others poll meanwhile, the card may have written over what is looked at: the look then ends early, at what was
     /// polled, which counts for nothing.
     fn behind_written(&self) -> u32 {
-        let (blocks, consumer) =
-            (self.ring.ring.blocks(), self.ring.record.load_acquire_u32(CONSUMER));
         // What the program was told of the last time and has not polled since need not be looked at again.
-        let is_told = self.told.wrapping_sub(consumer) <= blocks;
-        let from = if is_told { self.told } else { consumer };
-        let ahead =
-            (0..blocks).take_while(|ahead| self.ring.written(from.wrapping_add(*ahead)).is_some());
-        from.wrapping_add(ahead.count() as u32)
+        let from = self.behind_told_in_ring(self.ring.record.load_acquire_u32(CONSUMER));
+        let ahead = 0..self.ring.ring.blocks();
+        let is_written = |ahead: &u32| self.ring.written(from.wrapping_add(*ahead)).is_some();
+        from.wrapping_add(ahead.take_while(is_written).count() as u32)
     }
 }
 
