@@ -30,7 +30,7 @@ use crate::error::{Error, GONE};
 use crate::event_rings::{EventRings, LOG2_EVENTS};
 use crate::gsi::{self as queue_pair_1, Gsi};
 use crate::iova::Arena;
-use crate::limit::{COMMAND_LIMIT, CONFIRM_LIMIT, LOOK_AGAIN, Patience};
+use crate::limit::{COMMAND_LIMIT, CONFIRM_LIMIT, LOOK_AGAIN, TimeLeft};
 use crate::relay::{ClientRings, Relay};
 use crate::shell::Shell;
 use crate::translations::Purpose;
@@ -165,9 +165,9 @@ impl AdminEngine {
 
     /// Reads a register until `done` says so; its last value where the limit passed.
     fn await_status(&self, done: impl Fn(u64) -> bool) -> Result<(), u64> {
-        let mut patience = Patience::new(CONFIRM_LIMIT, Instant::now());
+        let mut time_left = TimeLeft::new(CONFIRM_LIMIT, Instant::now());
         loop {
-            let left = patience.left(Instant::now());
+            let left = time_left.left(Instant::now());
             let status = self.read(window::STATUS);
             if done(status) {
                 return Ok(());
@@ -241,7 +241,7 @@ impl AdminEngine {
     }
 
     fn await_completion(&mut self, opcode: Opcode) -> Result<Completion, Error> {
-        let mut patience = Patience::new(self.command_limit, Instant::now());
+        let mut time_left = TimeLeft::new(self.command_limit, Instant::now());
         let mut unexpected = 0u32;
         loop {
             let seen = self.shell.signals(self.window);
@@ -259,7 +259,7 @@ impl AdminEngine {
                 }
                 continue;
             }
-            let left = patience.left(Instant::now());
+            let left = time_left.left(Instant::now());
             self.check_fatal();
             if self.death.is_none()
                 && (left.is_zero() || !self.shell.wait(self.window, seen, left.min(LOOK_AGAIN))?)

@@ -22,12 +22,12 @@ const _: () = assert!(COMMAND_LIMIT.as_millis() >= 2 * softcard::STANDS_FOR_PROG
 /// Time between two looks counts for [`LOOK_AGAIN`] at most. Where it was longer, balboad was stopped, or had no
 /// processor: what a card has done long since is still to be seen.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct TimeLeft {
     left: Duration,
     looked: Instant,
 }
 
-impl Patience {
+impl TimeLeft {
     /// For so long, from now on.
     pub(crate) fn new(limit: Duration, now: Instant) -> Self {
         Self { left: limit, looked: now }
@@ -48,10 +48,10 @@ mod tests {
     #[test]
     fn a_card_has_its_time_and_a_stop_of_balboads_is_not_its() {
         let mut now = Instant::now();
-        let mut patience = Patience::new(COMMAND_LIMIT, now);
+        let mut time_left = TimeLeft::new(COMMAND_LIMIT, now);
         let mut pass = |time: Duration| {
             now += time;
-            patience.left(now)
+            time_left.left(now)
         };
         assert_eq!(pass(Duration::from_secs(3600)), COMMAND_LIMIT - LOOK_AGAIN);
         let looks = (COMMAND_LIMIT - LOOK_AGAIN).as_millis() / 10;

@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::backend::CardBackend;
 use crate::error::{Error, GONE};
 use crate::event_rings::EventRings;
-use crate::limit::{CONFIRM_LIMIT, LOOK_AGAIN, Patience};
+use crate::limit::{CONFIRM_LIMIT, LOOK_AGAIN, TimeLeft};
 use crate::lock::lock;
 use crate::spaces::Gone;
 use crate::translations::{Purpose, Translations};
@@ -318,9 +318,9 @@ impl Shell {
         if unheard(&mut lock(&vfpga.state)) {
             return Err(self.unconfirmed(vfpga));
         }
-        let mut patience = Patience::new(CONFIRM_LIMIT, begun);
+        let mut time_left = TimeLeft::new(CONFIRM_LIMIT, begun);
         loop {
-            let left = patience.left(Instant::now());
+            let left = time_left.left(Instant::now());
             let seen = self.signals(vfpga.index);
             if lock(&vfpga.state).invalidating == 0 {
                 return Ok(());
