@@ -11,13 +11,12 @@ use super::apps::MPI;
 use super::capture::TSHARK;
 use super::perftest::STEADY_CLOCK;
 use super::stock::{HARM, TUNNEL, are_zero, counter, dissect, peers};
-use super::{IBVERBS_UTILS, PERFTEST};
+use super::{IBVERBS_UTILS, PERFTEST, ucx};
 use crate::pair::{Both, free_port, run_between, run_pair, start_server};
 use crate::process::last_lines;
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
 
-const UCX: Need = Need::Program("ucx_perftest", "ucx-utils");
 /// The recipes of these programs are Debian 12's, as docs/applications.md says.
 const DEBIAN_12: Need = Need::RdmaCore(44);
 /// How long a program may take.
@@ -61,7 +60,9 @@ pub fn cases() -> Vec<Case> {
     for transport in ["rc_verbs", "ud_verbs"] {
         for test in ["tag_lat -s 8 -n 500", "tag_bw -s 4096 -n 500", "tag_bw -s 1048576 -n 10"] {
             let name = format!("stock/tunnel/ucx/{transport}/{test}");
-            cases.push(Case::new(name, &[UCX, DEBIAN_12], move |it| ucx(it, transport, test)));
+            cases.push(Case::new(name, &[ucx::UCX, DEBIAN_12], move |it| {
+                ucx_perftest(it, transport, test)
+            }));
         }
     }
     for (compiler, launcher, package) in [
@@ -143,22 +144,13 @@ fn elsewhere(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-fn ucx(setting: &Setting, transport: &str, test: &str) -> Result<()> {
+fn ucx_perftest(setting: &Setting, transport: &str, test: &str) -> Result<()> {
     let daemon = setting.balboad(TUNNEL)?;
     let port = free_port()?;
-    let side = |card: u32| {
-        daemon
-            .run(&format!("ucx_perftest -p {port}"))
-            .env("UCX_TLS", format!("{transport},ud_verbs:aux"))
-            .env("UCX_NET_DEVICES", format!("balboa{card}:1"))
-            .limit(LIMIT)
-    };
+    let side = |card: u32| ucx::perftest(&daemon, transport, card, port).limit(LIMIT);
     let client = side(1).arg("127.0.0.1").arg("-t").words(test).args(["-f", "-w", "50"]);
     let client = run_pair(side(0), client, port)?.client;
-    let figures = client.stdout.lines().rev().find(|line| !line.trim().is_empty());
-    let is_number = |word: &str| word.parse::<f64>().is_ok();
-    let are_numbers = figures.is_some_and(|line| line.split_whitespace().all(is_number));
-    ensure!(are_numbers, "there are no figures: {client}");
+    ucx::has_figures(&client)?;
     exchanged(&daemon)?;
     daemon.stop()
 }

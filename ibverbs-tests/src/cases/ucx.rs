@@ -4,10 +4,11 @@
 use anyhow::{Result, ensure};
 
 use crate::pair::{free_port, run_pair, start_server};
+use crate::process::{Finished, Task};
 use crate::runner::{Case, Need};
-use crate::setting::{Setting, installed_release};
+use crate::setting::{Daemon, Setting, installed_release};
 
-const UCX: Need = Need::Program("ucx_perftest", "ucx-utils");
+pub(crate) const UCX: Need = Need::Program("ucx_perftest", "ucx-utils");
 /// Debian's UCX 1.23~rc1 comes without it.
 const VERBS: Need = Need::Library("ucx/libuct_ib.so.0", "libucx0");
 
@@ -71,17 +72,30 @@ fn between_two(transport: &'static str, test: &'static str, gid: &'static str) -
     Case::new(name, &[UCX, VERBS], move |setting| run(setting, transport, test, gid))
 }
 
+/// A side of `ucx_perftest`.
+pub(crate) fn perftest(daemon: &Daemon<'_>, transport: &str, card: u32, port: u16) -> Task {
+    daemon
+        .run(&format!("ucx_perftest -p {port}"))
+        // `aux`: only to connect with, where the other needs it.
+        .env("UCX_TLS", format!("{transport},ud_verbs:aux"))
+        .env("UCX_NET_DEVICES", format!("balboa{card}:1"))
+}
+
+/// Only that it reached the end is looked at: the figures of a line of numbers.
+pub(crate) fn has_figures(client: &Finished) -> Result<()> {
+    let figures = client.stdout.lines().rev().find(|line| !line.trim().is_empty());
+    let all_numbers = figures.is_some_and(|line| {
+        line.split_whitespace().count() >= 3
+            && line.split_whitespace().all(|word| word.parse::<f64>().is_ok())
+    });
+    ensure!(all_numbers, "there are no figures: {client}");
+    Ok(())
+}
+
 fn run(setting: &Setting, transport: &str, test: &str, gid: &str) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     let port = free_port()?;
-    let side = |card: u32| {
-        daemon
-            .run(&format!("ucx_perftest -p {port}"))
-            // `aux`: only to connect with, where the other needs it.
-            .env("UCX_TLS", format!("{transport},ud_verbs:aux"))
-            .env("UCX_NET_DEVICES", format!("balboa{card}:1"))
-            .env("UCX_IB_GID_INDEX", gid)
-    };
+    let side = |card: u32| perftest(&daemon, transport, card, port).env("UCX_IB_GID_INDEX", gid);
     let client = side(1).arg("127.0.0.1").arg("-t").words(test).arg("-f").arg("-w").arg("100");
     let installed = || installed_release().ok().map(|it| it.number);
     // 50 is built over a root of this machine's release, which has that one's UCX.
@@ -93,12 +107,6 @@ fn run(setting: &Setting, transport: &str, test: &str, gid: &str) -> Result<()> 
     } else {
         run_pair(side(0), client, port)?.client
     };
-    // Only that it reached the end is looked at: the figures of a line of numbers.
-    let figures = client.stdout.lines().rev().find(|line| !line.trim().is_empty());
-    let all_numbers = figures.is_some_and(|line| {
-        line.split_whitespace().count() >= 3
-            && line.split_whitespace().all(|word| word.parse::<f64>().is_ok())
-    });
-    ensure!(all_numbers, "there are no figures: {client}");
+    has_figures(&client)?;
     daemon.stop()
 }
