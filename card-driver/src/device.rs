@@ -166,6 +166,7 @@ impl Device {
         let mut windows = self.windows.iter_mut();
         let Some(window) = windows.find(|window| window.index == index) else { return Ok(()) };
         window.engine.restart()?;
+        self.shell.begin_anew(index);
         write_gids(&mut *window.engine, &self.gids, &self.vlans)?;
         let now = Instant::now();
         window.kept.drain(..).for_each(|range| self.arena.regain(range, now));

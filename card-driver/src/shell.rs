@@ -35,6 +35,10 @@ pub const ROW: usize = 16;
 /// Bytes of a page of the small-page TLB.
 const SMALL_PAGE: u32 = 4096;
 
+/// Events that a vFPGA may report by the last end of an invalidation that it owes, where two threads have ordered a row
+/// each, with its end twice, and one that stood before them.
+const MOST_OWED: usize = 5;
+
 /// Events taken from a vFPGA at a time.
 const MOST_EVENTS: usize = 64;
 
@@ -63,13 +67,22 @@ struct Vfpga {
 #[derive(Debug)]
 struct State {
     translations: Translations,
-    /// Invalidations that were asked for and whose end was not reported.
-    invalidating: u32,
+    /// Ends of invalidations that are to be reported, modulo 2^64, and those that were. They come in order and say not of
+    /// which one, so that a late one is told from the next one's by its place alone.
+    ordered: u64,
+    confirmed: u64,
     /// Since when invalidations are not confirmed.
     silent: Option<Instant>,
     /// An invalidation was written to the registers that also describe events, and no event was
     /// taken since: the next one may read wrong.
     overwritten: bool,
+}
+
+impl State {
+    /// Whether as many ends of invalidations were reported.
+    const fn has_confirmed(&self, wanted: u64) -> bool {
+        self.ordered.wrapping_sub(self.confirmed) <= self.ordered.wrapping_sub(wanted)
+    }
 }
 
 /// The vFPGAs of a card.
@@ -99,7 +112,8 @@ impl Shell {
             index,
             state: Mutex::new(State {
                 translations: Translations::new(large, ctid, hpid),
-                invalidating: 0,
+                ordered: 0,
+                confirmed: 0,
                 silent: None,
                 overwritten: false,
             }),
@@ -218,12 +232,8 @@ impl Shell {
         self.write_entries(index, &entries);
         drop(state);
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let mut left = row.len();
-        for (page, _) in &row {
-            left = left.saturating_sub(1);
-            self.invalidate(vfpga, IsrPid { ctid: 0, hpid }, *page, length, left == 0)?;
-        }
-        self.await_invalidation(vfpga)?;
+        let pages = row.iter().map(|(page, _)| (IsrPid { ctid: 0, hpid }, *page));
+        self.invalidate_row(vfpga, pages, length)?;
         Ok(row.len() < ROW)
     }
 
@@ -256,15 +266,28 @@ impl Shell {
         let entries: Vec<[u64; 2]> = row.iter().map(|gone| gone.words).collect();
         self.write_entries(index, &entries);
         drop(state);
-        let mut left = row.len();
-        for &Gone { ctid, vaddr, hpid, .. } in &row {
-            left = left.saturating_sub(1);
-            self.invalidate(vfpga, IsrPid { ctid, hpid }, vaddr, SMALL_PAGE, left == 0)?;
-        }
         if !row.is_empty() {
-            self.await_invalidation(vfpga)?;
+            let page = |gone: &Gone| (IsrPid { ctid: gone.ctid, hpid: gone.hpid }, gone.vaddr);
+            self.invalidate_row(vfpga, row.iter().map(page), SMALL_PAGE)?;
         }
         Ok(row.len() == ROW)
+    }
+
+    /// Invalidates pages of a length, and waits until the card says that nothing is on its way to them. One that owes
+    /// an earlier confirmation is asked for nothing more before it has come.
+    fn invalidate_row(
+        &self,
+        vfpga: &Vfpga,
+        pages: impl ExactSizeIterator<Item = (IsrPid, u64)>,
+        length: u32,
+    ) -> Result<(), Error> {
+        self.await_invalidation(vfpga)?;
+        let mut left = pages.len();
+        for (pid, page) in pages {
+            left = left.saturating_sub(1);
+            self.invalidate(vfpga, pid, page, length, left == 0)?;
+        }
+        self.await_invalidation(vfpga)
     }
 
     /// Asks for the invalidation of a page.
@@ -294,8 +317,11 @@ impl Shell {
             self.write(index, vfpga::ISR_LEN, IsrLen { length, value: 0 }.encode());
             let order = IsrWrite { invalidate: true, invalidate_last: last, ..IsrWrite::default() };
             self.isr(index, order);
-            state.invalidating = state.invalidating.saturating_add(u32::from(last));
-            match self.read(index, vfpga::ISR_PID) {
+            let read = self.read(index, vfpga::ISR_PID);
+            // Who is not there has not heard it, and confirms nothing.
+            let heard = last && read != u64::MAX;
+            state.ordered = state.ordered.wrapping_add(u64::from(heard));
+            match read {
                 u64::MAX => {
                     return Err(Error::Dead {
                         engine: format!("balboa{} window {index}", self.card),
@@ -309,33 +335,52 @@ impl Shell {
         Ok(())
     }
 
+    /// Waits until the invalidations are confirmed that were ordered by now.
     fn await_invalidation(&self, vfpga: &Vfpga) -> Result<(), Error> {
         let begun = Instant::now();
-        let unheard = |state: &mut State| {
+        let wanted = {
+            let mut state = lock(&vfpga.state);
+            if state.ordered == state.confirmed {
+                return Ok(());
+            }
             state.silent = state.silent.filter(|since| begun.duration_since(*since) < SILENCE);
-            state.silent.is_some()
+            if state.silent.is_some() {
+                return Err(self.unconfirmed(vfpga));
+            }
+            state.ordered
         };
-        if unheard(&mut lock(&vfpga.state)) {
-            return Err(self.unconfirmed(vfpga));
-        }
         let mut time_left = TimeLeft::new(CONFIRM_LIMIT, begun);
         loop {
             let left = time_left.left(Instant::now());
             let seen = self.signals(vfpga.index);
-            if lock(&vfpga.state).invalidating == 0 {
+            let mut state = lock(&vfpga.state);
+            if state.has_confirmed(wanted) {
                 return Ok(());
             }
             if left.is_zero() {
-                lock(&vfpga.state).silent = Some(Instant::now());
+                state.silent = Some(Instant::now());
                 return Err(self.unconfirmed(vfpga));
             }
+            drop(state);
             self.wait(vfpga.index, seen, left.min(LOOK_AGAIN))?;
         }
     }
 
-    /// Gives the invalidations under way up. A confirmation that comes late is nobody's.
+    /// Takes what a vFPGA reports whose engine has started anew, and expects no confirmation any more that was owed: what
+    /// is not reported by now was lost, by a vFPGA that was off the datapath.
+    pub(crate) fn begin_anew(&self, index: u8) {
+        let Some(vfpga) = self.vfpga(index) else { return };
+        let serving = lock(&vfpga.serving);
+        // Ends of invalidations are reported ahead of all that waits with them, and as many are owed as two rows have.
+        for _ in 0..MOST_OWED {
+            self.service_one(vfpga);
+        }
+        drop(serving);
+        let mut state = lock(&vfpga.state);
+        (state.confirmed, state.silent) = (state.ordered, None);
+    }
+
     fn unconfirmed(&self, vfpga: &Vfpga) -> Error {
-        lock(&vfpga.state).invalidating = 0;
         Error::Dead {
             engine: format!("balboa{} window {}", self.card, vfpga.index),
             why: format!("its MMU does not confirm within {CONFIRM_LIMIT:?} that pages are gone"),
@@ -518,7 +563,12 @@ impl Shell {
             }
             EventKind::Invalidated => {
                 self.isr(index, clear);
-                state.invalidating = state.invalidating.saturating_sub(1);
+                if state.confirmed != state.ordered {
+                    state.confirmed = state.confirmed.wrapping_add(1);
+                }
+                if state.confirmed == state.ordered {
+                    state.silent = None;
+                }
             }
             kind => {
                 if kind != EventKind::Notify {

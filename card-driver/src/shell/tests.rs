@@ -102,6 +102,77 @@ fn an_invalidation_that_is_not_confirmed_is_an_error() {
     assert!(shell.unmap(1, &[(PAGE, 4096)]).unwrap());
 }
 
+/// A card of which invalidations end, and nobody hears of it.
+fn silent(card: &FakeCard, offset: u64, value: u64) {
+    let silent = IsrWrite { invalidate_last: false, ..IsrWrite::decode(value) };
+    card.pass(offset, if offset == isr(0) { silent.encode() } else { value });
+}
+
+/// The end of an invalidation, as a card reports it late.
+fn report_late(card: &FakeCard) {
+    let late = IsrWrite { invalidate: true, invalidate_last: true, ..IsrWrite::default() };
+    card.pass(isr(0), late.encode());
+}
+
+fn orders(card: &FakeCard) -> usize {
+    told(card).answers.iter().filter(|(_, isr)| isr.invalidate_last).count()
+}
+
+#[test]
+fn a_confirmation_that_comes_late_is_not_the_next_ones() {
+    let (card, shell) = shell();
+    let silence_passes = || lock(&shell.vfpgas[0].state).silent = None;
+    (0..4).for_each(|page| shell.map(0, page * PAGE, 4096, Purpose::Payload));
+    card.script(silent);
+    shell.unmap(0, &[(0, 4096)]).unwrap_err();
+    assert_eq!(orders(&card), 1);
+    // Nothing more is asked of it before that has come.
+    silence_passes();
+    shell.unmap(0, &[(PAGE, 4096)]).unwrap_err();
+    assert_eq!(orders(&card), 0);
+    // It comes while the next one waits for it, whose own does not come.
+    report_late(&card);
+    silence_passes();
+    shell.unmap(0, &[(2 * PAGE, 4096)]).unwrap_err();
+    assert_eq!(orders(&card), 1);
+    // Who has confirmed all is believed again at once.
+    report_late(&card);
+    shell.attend().unwrap();
+    card.script(FakeCard::pass);
+    assert!(shell.unmap(0, &[(3 * PAGE, 4096)]).unwrap());
+}
+
+#[test]
+fn one_who_gives_up_does_not_free_what_another_waits_for() {
+    let (card, shell) = shell();
+    lock(&shell.vfpgas[0].state).ordered = 2;
+    report_late(&card);
+    shell.attend().unwrap();
+    drop(shell.unconfirmed(&shell.vfpgas[0]));
+    let state = lock(&shell.vfpgas[0].state);
+    assert_eq!([1, 2].map(|wanted| state.has_confirmed(wanted)), [true, false]);
+}
+
+#[test]
+fn an_engine_that_starts_anew_owes_no_confirmation() {
+    let (card, shell) = shell();
+    (0..3).for_each(|page| shell.map(0, page * PAGE, 4096, Purpose::Payload));
+    card.script(silent);
+    shell.unmap(0, &[(0, 4096)]).unwrap_err();
+    // It was lost.
+    shell.begin_anew(0);
+    card.script(FakeCard::pass);
+    assert!(shell.unmap(0, &[(PAGE, 4096)]).unwrap());
+    // It is reported behind a fault, and not heard of: it is not the next one's.
+    card.script(silent);
+    shell.unmap(0, &[(2 * PAGE, 4096)]).unwrap_err();
+    card.fault(0, false, 8 * PAGE, 64);
+    report_late(&card);
+    shell.begin_anew(0);
+    shell.map(0, 3 * PAGE, 4096, Purpose::Payload);
+    shell.unmap(0, &[(3 * PAGE, 4096)]).unwrap_err();
+}
+
 #[test]
 fn a_fault_is_mended_from_the_shadow() {
     let (card, shell) = shell();
