@@ -252,6 +252,9 @@ impl Device {
         *self = new;
         Ok(())
     }
+        if let Some(spaces) = self.backend.spaces() {
+            spaces.end();
+        }
 }
 
 struct Bringup<'a> {

@@ -203,6 +203,22 @@ impl Hosted {
         *lock(&self.thread) = Some(thread::start(&self.shared)?);
         Ok(())
     }
+
+    fn leave(&self) {
+        self.shared.cores.iter().for_each(|core| lock(core).carrier.leave());
+    }
+
+    /// Ends the thread, which may be waiting for the card, by which it is not to be found any more.
+    fn stop(&self) {
+        self.shared.end.store(true, Ordering::Release);
+        let _ = self.shared.waker.signal();
+        let thread = lock(&self.thread).take();
+        // It may be the thread itself that lets go last.
+        let others = thread.filter(|it| it.thread().id() != std::thread::current().id());
+        if let Some(thread) = others {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// Bytes that nobody can guess.
@@ -221,14 +237,7 @@ fn listen(epoll: &Epoll, fd: &EventFd) -> Result<(), Error> {
 
 impl Drop for Hosted {
     fn drop(&mut self) {
-        self.shared.end.store(true, Ordering::Release);
-        let _ = self.shared.waker.signal();
-        let thread = lock(&self.thread).take();
-        // It may be the thread itself that lets go last.
-        let others = thread.filter(|it| it.thread().id() != std::thread::current().id());
-        if let Some(thread) = others {
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 
@@ -572,8 +581,9 @@ impl Spaces for Hosted {
         core.pages.close(ctid, most)
     }
 
-    fn leave(&self) {
-        self.shared.cores.iter().for_each(|core| lock(core).carrier.leave());
+    fn end(&self) {
+        self.leave();
+        self.stop();
     }
 
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]> {

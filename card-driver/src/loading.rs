@@ -298,7 +298,8 @@ impl Device {
         self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
         self.windows.clear();
         if let Some(spaces) = self.backend.spaces() {
-            spaces.leave();
+            // The thread may be making the card forget an address space, for which it has the shell of before.
+            spaces.end();
         }
         if let Some(below) = self.backend.below() {
             self.shell = Arc::new(Shell::without_vfpgas(self.number, Arc::clone(&below)));

@@ -23,6 +23,7 @@ pub trait Spaces: Send + Sync {
     /// The words that remove the entries which lead to nobody's memory, so that they are asked for again.
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]>;
 
-    /// Tells the other cards of this process that the card forgets its queue pairs.
-    fn leave(&self);
+    /// Tells the other cards of this process that the card forgets its queue pairs, and has no more to do with the card
+    /// from then on.
+    fn end(&self);
 }

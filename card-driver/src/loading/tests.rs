@@ -1,10 +1,12 @@
 use bitstreams::EngineKind;
 use bitstreams::soft::{Logic, SoftImage};
 use fpga_regs::coyote::shell::{Map, PrCnfg};
+use hostmem::{Lifeline, PAGE_BYTES};
 use softcard::{Runtime, Spoil};
 
 use super::*;
 use crate::address::PortAddress;
+use crate::backend::DoorbellGrant;
 use crate::bringup::bring_up;
 use crate::fake::FakeCard;
 use crate::hosted::HostedOptions;
@@ -353,4 +355,27 @@ fn a_card_wants_an_image_that_holds_none_or_had_another_than_it_is_found_with() 
         assert_eq!(wants_image(0, &*rig.card, &manifest(2), had_another), wants, "{vfpgas}");
         rig.end();
     }
+}
+
+#[test]
+fn an_engine_that_is_hosted_ends_with_its_card_though_its_thread_is_busy() {
+    let mut rig = Rig::new(2);
+    let stock = SoftImage::new(vec![Logic::Stock; 2]).unwrap().filled_to(1000).unwrap().to_bytes();
+    let is = Manifest { engine: EngineKind::Stock, ..manifest(2) };
+    // By new engines of the same image, and by an image: as the thread has the shell while the card forgets pages.
+    let acts: [fn(&mut Rig); 2] =
+        [|rig| rig.device.bring_up_anew().unwrap(), |rig| rig.device.let_engines_go()];
+    for act in acts {
+        rig.load(stock.clone().into(), is.clone()).unwrap();
+        let busy = Arc::clone(&rig.device.shell);
+        let granted = rig.device.backend.grant_page(0, 1).unwrap();
+        let DoorbellGrant::Page { wake, .. } = granted else { panic!("a page of memory") };
+        let page = SharedMapping::new(wake.thread_page.as_fd(), 0, PAGE_BYTES, Access::ReadOnly);
+        let life = Lifeline::new(Arc::new(page.unwrap()), wake.liveness as usize).unwrap();
+        assert!(!life.is_dead());
+        act(&mut rig);
+        assert!(life.is_dead());
+        drop(busy);
+    }
+    rig.end();
 }
