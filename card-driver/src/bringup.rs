@@ -15,6 +15,7 @@ use fpga_regs::coyote::static_layer;
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier, VectorMap};
+use fpga_regs::engine::window;
 use hostmem::netdev::mac_text;
 
 use crate::address::{PortAddress, mac_register};
@@ -166,6 +167,20 @@ pub(crate) fn prepare(
     Ok(())
 }
 
+/// Whether the shell of a card that was prepared, or what stands in its vFPGAs, is none of a manifest's.
+pub(crate) fn holds_another(card: u32, backend: &dyn CardBackend, manifest: &Manifest) -> bool {
+    let probe = Bringup { card, backend, manifest };
+    let Ok(found) = probe.shell() else { return true };
+    let engine = |index: u8| {
+        let magic = vfpga::user_csr(index.into()).wrapping_add(window::MAGIC);
+        backend.read64(Bar::Shell, magic) == window::MAGIC_VALUE
+    };
+    match manifest.engine {
+        EngineKind::Stock => found.bank != Bank::Avx,
+        EngineKind::Vqe => !(0..found.regions).any(engine),
+    }
+}
+
 /// Why a card did not come up whose BARs are enabled: where it left the bus meanwhile, any answer of
 /// before may be half of one.
 fn gone_or(error: Error, card: u32, backend: &dyn CardBackend) -> Error {
@@ -237,6 +252,9 @@ impl Device {
     }
 
     pub(crate) fn bring_up_anew(&mut self) -> Result<(), Error> {
+        if let Some(spaces) = self.backend.spaces() {
+            spaces.end();
+        }
         // Of the old engines: the new ones open their own.
         self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
         // What is still mapped belongs to engines that are no more, or was leaked to them.
@@ -252,9 +270,6 @@ impl Device {
         *self = new;
         Ok(())
     }
-        if let Some(spaces) = self.backend.spaces() {
-            spaces.end();
-        }
 }
 
 struct Bringup<'a> {

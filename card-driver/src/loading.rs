@@ -192,8 +192,9 @@ fn swallow_end(backend: &dyn CardBackend) {
     }
 }
 
-/// Whether a card that does not come up can be given an image all the same: its static layer is well, and it is known to
-/// have had one that it has no more, or holds none at all.
+/// Whether a card that does not come up can be given an image all the same, and wants one: its static layer is well, and it
+/// is seen to hold no image, or another one than it is known to have had. What else keeps one from coming up, a host that
+/// is short of something or an engine that does not answer, is no lost image.
 #[must_use]
 pub fn wants_image(
     card: u32,
@@ -203,7 +204,8 @@ pub fn wants_image(
 ) -> bool {
     backend.takes_images()
         && bringup::prepare(card, backend, manifest).is_ok()
-        && (had_another || holds_no_image(backend))
+        && (holds_no_image(backend)
+            || had_another && bringup::holds_another(card, backend, manifest))
 }
 
 /// Whether a card holds no image, of which its shell would be.

@@ -350,9 +350,21 @@ fn a_card_that_was_given_nothing_has_its_image_still() {
 
 #[test]
 fn a_card_wants_an_image_that_holds_none_or_had_another_than_it_is_found_with() {
-    for (vfpgas, had_another, wants) in [(0, false, true), (2, false, false), (2, true, true)] {
+    let published = Manifest { engine: EngineKind::Stock, ..manifest(2) };
+    for (vfpgas, manifest, had_another, wants) in [
+        (0, manifest(2), false, true),
+        (0, manifest(2), true, true),
+        (2, manifest(2), false, false),
+        // It has what it is known to have: why it does not come up is something else.
+        (2, manifest(2), true, false),
+        (3, manifest(2), false, false),
+        (3, manifest(2), true, true),
+        (2, published.clone(), false, false),
+        (2, published, true, true),
+    ] {
         let rig = Rig::new(vfpgas);
-        assert_eq!(wants_image(0, &*rig.card, &manifest(2), had_another), wants, "{vfpgas}");
+        let wanted = wants_image(0, &*rig.card, &manifest, had_another);
+        assert_eq!(wanted, wants, "{vfpgas}, {manifest:?}, {had_another}");
         rig.end();
     }
 }
