@@ -42,6 +42,7 @@ use self::porter::Porter;
 use crate::address::PortAddress;
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
+use crate::limit::CONFIRM_LIMIT;
 use crate::lock::lock;
 use crate::shell::Shell;
 use crate::spaces::Spaces;
@@ -430,6 +431,7 @@ impl CardBackend for Hosted {
     fn reset(&self) -> Result<(), Error> {
         // Who still sends to the card would be refused by it, which stops his own.
         self.leave();
+        self.drain();
         let _forgetting = lock(&self.shared.forgetting);
         let outcome = self.shared.below.reset();
         // All in one, lest the thread find queue pairs of datagrams in one vFPGA, and offer what is for them in another.
@@ -525,6 +527,24 @@ impl CardBackend for Hosted {
 }
 
 impl Hosted {
+    /// Begins nothing more, and waits for the answers to what is under way, at which the card would stop behind its reset:
+    /// for as long as a peer may be silent, and no longer than others are to wait.
+    fn drain(&self) {
+        let (mut limit, now) = (CONFIRM_LIMIT, self.shared.now());
+        for core in &self.shared.cores {
+            let carrier = &mut lock(core).carrier;
+            carrier.halt(now);
+            limit = limit.min(carrier.posts.watchdog());
+        }
+        let begun = Instant::now();
+        let waits = |core: &Mutex<Core>| !lock(core).carrier.is_quiet();
+        while self.shared.cores.iter().any(waits) && begun.elapsed() < limit {
+            // The thread is there, or the card is gone.
+            let _ = self.shared.waker.wake_if_asleep();
+            std::thread::sleep(STEP);
+        }
+    }
+
     /// What a client gets of a page that the engine looks at.
     fn grant_opened(&self, window: u8, page: u8, file: OwnedFd) -> Result<DoorbellGrant, Error> {
         if self.grant_kind() == GrantKind::Device {

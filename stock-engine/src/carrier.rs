@@ -116,6 +116,26 @@ impl<R: Registers> Carrier<R> {
         self.posts.reset();
     }
 
+    /// Begins nothing more before the card's reset; what has begun is finished.
+    pub fn halt(&mut self, now: u64) {
+        self.posts.halt();
+        self.ends.iter_mut().flatten().for_each(|it| it.end.drain(now, true));
+    }
+
+    /// Whether nothing is on its way, behind [`Carrier::halt`], that an answer would come to.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let waits = |(ctid, it): (u8, &Option<Tunnelled>)| {
+            it.as_ref().is_some_and(|it| {
+                self.posts.is_open(ctid)
+                    && it.local.is_none()
+                    && it.end.is_open()
+                    && (it.end.is_draining() || it.end.owes())
+            })
+        };
+        !self.posts.has_out() && !(0u8..).zip(&self.ends).any(waits)
+    }
+
     /// Whether an address space is that of a QP of the tunnel: it leads to its ring and slots, and to no program's memory.
     #[must_use]
     pub fn is_tunnelled(&self, ctid: u8) -> bool {

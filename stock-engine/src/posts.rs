@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use fpga_regs::coyote::vfpga::{self as v, Command, CommandQueue, CompletionCounters, Stream};
 use fpga_regs::engine::cqe::Status;
@@ -157,6 +158,8 @@ pub struct Posts<R> {
     turn: u8,
     /// READ requests out, those of dead peers, too.
     reads: u8,
+    /// Nothing more of programs' memory is posted before the card's reset.
+    halted: bool,
     pub(crate) gids: Vec<Option<queue_engine::LocalGid>>,
     pub(crate) frees: u64,
     events: VecDeque<TransportEvent>,
@@ -183,6 +186,7 @@ impl<R: Registers> Posts<R> {
             budget,
             turn: 0,
             reads: 0,
+            halted: false,
             gids: vec![None; 16],
             frees: 0,
             events: VecDeque::new(),
@@ -268,8 +272,25 @@ impl<R: Registers> Posts<R> {
         self.spaces.get_mut(usize::from(ctid))
     }
 
+    /// Posts nothing more of programs' memory before the card's reset.
+    pub(crate) fn halt(&mut self) {
+        self.halted = true;
+    }
+
+    /// Whether posts are out of which the end is waited for.
+    pub(crate) fn has_out(&self) -> bool {
+        self.spaces.iter().any(|space| !space.out.is_empty() && space.lost.is_none())
+    }
+
+    /// How long a peer may be silent.
+    #[must_use]
+    pub fn watchdog(&self) -> Duration {
+        Duration::from_nanos(self.settings.watchdog)
+    }
+
     /// Forgets everything, as the card has with its reset.
     pub fn reset(&mut self) {
+        self.halted = false;
         for space in &mut self.spaces {
             if !space.buried {
                 self.budget.give(space.packets);
@@ -554,6 +575,7 @@ impl<R: Registers> Posts<R> {
         locate: &mut impl Locate,
     ) -> Step {
         let (reads, qpn, lossy) = (self.reads, self.qpn(ctid), self.settings.lossy);
+        let halted = self.halted;
         let foreign = self.has_foreign_ends(ctid);
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return Step::Nothing };
         if foreign {
@@ -568,7 +590,7 @@ impl<R: Registers> Posts<R> {
         };
         let (alone, kind, settled) = (lossy || !qp.proven, qp.kind, qp.settled);
         let most = qp.post_bytes(alone, *requests);
-        if qp.holds_back() {
+        if qp.holds_back() || halted && qp.tunnel.is_none() {
             return Step::Nothing;
         }
         let Some((number, message)) = qp.current() else { return Step::Nothing };

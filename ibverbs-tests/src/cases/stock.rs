@@ -140,6 +140,7 @@ pub fn cases() -> Vec<Case> {
         }
     }
     cases.push(Case::new("stock/tunnel/a balboad is killed", &[PERFTEST], balboad_killed));
+    cases.push(Case::new("stock/tunnel/a card is reset that sends", &[PERFTEST], reset_amid));
     cases.extend(on_one_card());
     for command in ["ibv_rc_pingpong -c -g 1 -n 30", "ibv_rc_pingpong -g 1 -n 30 -s 9000"] {
         let name = format!("stock/tunnel/lossy/{command}");
@@ -482,6 +483,33 @@ fn balboad_killed(setting: &Setting) -> Result<()> {
     server.wait()?;
     // This card goes on, between QPs of its own.
     run_between((&daemon, 0), (&daemon, 0), &format!("ib_send_bw -n 50 {STEADY_CLOCK}"))?;
+    daemon.stop()
+}
+
+/// A card is reset amid what it sends, and neither stands for that.
+fn reset_amid(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad(TUNNEL)?;
+    for _ in 0..5 {
+        let port = free_port()?;
+        let side = |card: u32| {
+            let task = daemon.run("ib_send_bw -D 60").arg(STEADY_CLOCK);
+            task.words(&format!("-d balboa{card} -p {port}"))
+        };
+        let sent = || daemon.status().map(|it| counter(&it, 0, "tunnel_slots_sent"));
+        let server = start_server(side(1), port)?;
+        let before = sent()?;
+        let mut client = side(0).arg("127.0.0.1").start()?;
+        client.wait_until("it sent", |_: &_| sent().is_ok_and(|now| now > before + 100))?;
+        let reset = setting.built("balboa").words("reset balboa0 --yes --state-dir");
+        reset.arg(daemon.state_dir()).run()?.success()?;
+        for program in [client, server] {
+            program.signal(Signal::SIGKILL)?;
+            program.wait()?;
+        }
+        run_between((&daemon, 0), (&daemon, 1), &format!("ib_send_bw -n 50 {STEADY_CLOCK}"))?;
+        are_zero(&daemon, &["stock_reception_stands", "stock_sending_starves"])?;
+        are_zero(&daemon, &["engine_quarantined_qps", "engine_wants_reset"])?;
+    }
     daemon.stop()
 }
 

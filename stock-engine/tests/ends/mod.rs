@@ -14,7 +14,7 @@ use queue_engine::{
     TransportError, TransportEvent, Unreachable,
 };
 use stock::{Card, Identity, Reach, Space};
-use stock_engine::param::{LOCAL, STAGED};
+use stock_engine::param::{LOCAL, STAGED, WATCHDOG};
 use stock_engine::{
     Budget, Carrier, Exchange, Host, Key, Local, Locate, Meetings, Memory, Posts, Registers,
     Settings,
@@ -267,6 +267,9 @@ pub struct Net {
     /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
     pub loss: u64,
     pub may_stand: bool,
+    /// Nanoseconds that a frame is on its way, and those that are: until when, to whom.
+    pub delay: u64,
+    on_the_way: VecDeque<(u64, usize, Vec<u8>)>,
 }
 
 pub fn gid_of(ipv4: u32) -> [u8; 16] {
@@ -323,8 +326,9 @@ impl Net {
             let programs = Programs { bus: bus.clone(), of: BTreeMap::new() };
             Node { bus, carrier, programs, stands: false }
         };
-        let (rng, now, loss, may_stand) = (Rng::new(seed), 0, 0, false);
-        Self { nodes: [0, 1].map(node), rng, now, loss, may_stand }
+        let (rng, now, loss, may_stand, delay) = (Rng::new(seed), 0, 0, false, 0);
+        let on_the_way = VecDeque::new();
+        Self { nodes: [0, 1].map(node), rng, now, loss, may_stand, delay, on_the_way }
     }
 
     /// Makes a QP on either side and connects them; that of side 1 may stay in RTR.
@@ -457,6 +461,22 @@ impl Net {
         self.nodes[side].carrier.create_ah(self.now, ah, &command)
     }
 
+    /// Begins nothing more on a side, and lets time pass until all is answered that has begun; whether it is.
+    pub fn halt(&mut self, side: usize) -> bool {
+        let end = self.now + WATCHDOG;
+        self.nodes[side].carrier.halt(self.now);
+        while !self.nodes[side].carrier.is_quiet() && self.now < end {
+            self.run(STEP);
+        }
+        self.nodes[side].carrier.is_quiet()
+    }
+
+    /// Whether a card's reception stands.
+    pub fn stands(&self, side: usize) -> bool {
+        let machine = self.nodes[side].bus.0.borrow();
+        machine.card.parked().is_some() || machine.card.starves()
+    }
+
     /// A card forgets everything, and is there again.
     pub fn restart(&mut self, side: usize) {
         let Node { bus, carrier, programs, .. } = &mut self.nodes[side];
@@ -547,9 +567,14 @@ impl Net {
                 if frame[12..14] == [8, 0] && self.rng.below(10_000) < self.loss {
                     continue;
                 }
-                self.nodes[1 - side].bus.0.borrow_mut().card.receive(&frame);
+                self.on_the_way.push_back((self.now + self.delay, 1 - side, frame));
+            }
+            while self.on_the_way.front().is_some_and(|(due, ..)| *due <= self.now) {
+                let (_, side, frame) = self.on_the_way.pop_front().unwrap();
+                self.nodes[side].bus.0.borrow_mut().card.receive(&frame);
             }
         }
+        did |= !self.on_the_way.is_empty();
         for node in self.nodes.iter().filter(|_| !self.may_stand) {
             let machine = node.bus.0.borrow();
             assert!(machine.card.parked().is_none() && !machine.card.starves(), "the card stands");
