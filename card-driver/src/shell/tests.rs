@@ -93,7 +93,7 @@ fn an_invalidation_that_is_not_confirmed_is_an_error() {
     let error = shell.unmap(0, &[(0, 4096)]).unwrap_err();
     assert!(matches!(error, Error::Dead { .. }));
     assert!(error.to_string().contains("does not confirm within 1s"), "{error}");
-    // The regions of a program are many: the next one is not waited for, nor believed.
+    // The regions of a program are many: the next one is not waited for, nor asked of it.
     card.script(FakeCard::pass);
     shell.map(0, PAGE, 4096, Purpose::Payload);
     shell.unmap(0, &[(PAGE, 4096)]).unwrap_err();
