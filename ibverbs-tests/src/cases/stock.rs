@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -303,12 +303,18 @@ fn only_writes(setting: &Setting) -> Result<()> {
 
 /// Arguments of a balboad of [`Setting::cabled_balboads_with`], with a file of peers that names the cards of both.
 pub(crate) fn peers(setting: &Setting, name: &str, key: &str, watchdog: u32) -> Result<String> {
+    let file = peers_file(setting, name, key)?;
+    Ok(format!("--soft-image stock --watchdog {watchdog} --tunnel-peers {}", file.display()))
+}
+
+/// A file of peers, for balboads whose cards have these addresses.
+pub(crate) fn peers_file(setting: &Setting, name: &str, key: &str) -> Result<PathBuf> {
     let file = setting.directory().join(name);
     let lines = [1, 2].map(|card| format!("10.77.0.{card} {}\n", key.repeat(16)));
     fs::write(&file, lines.concat())?;
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
     chown(&file, Some(setting.uid()), None)?;
-    Ok(format!("--soft-image stock --watchdog {watchdog} --tunnel-peers {}", file.display()))
+    Ok(file)
 }
 
 /// Between balboads, without the tunnel; to who is called an RNIC a WRITE goes packet by packet.

@@ -15,6 +15,7 @@ use super::deaths::{Held, counted, said};
 use super::yama::{Scope, by_sysfs_path};
 use super::{Case, Hardware, Need, Setting, ask_host, until};
 use crate::cases::perftest::STEADY_CLOCK;
+use crate::cases::stock::peers_file;
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::hostile::unanswered::IN_ERROR;
 use crate::pair::{Both, free_port, run_between, run_pair, start_server};
@@ -48,6 +49,8 @@ pub(super) fn cases() -> Vec<Case> {
         case("a program is killed", &[PERFTEST], killed).as_root(),
         case("a balboad is killed", &[PERFTEST], balboad_killed).as_root(),
         case("tunnel/programs", &[PERFTEST, IBVERBS_UTILS], tunnelled),
+        case("tunnel/two balboads", &[PERFTEST, IBVERBS_UTILS], two_balboads),
+        case("tunnel/lossy", &[PERFTEST, IBVERBS_UTILS], lossy),
         case("tunnel/verbs-data", &[], data).as_root(),
         case("tunnel/memory that does not answer", &[PERFTEST], unanswered).as_root(),
         case("tunnel/a program out of reach", &[IBVERBS_UTILS], out_of_reach),
@@ -82,12 +85,9 @@ fn refusals() -> Result<[u64; 2]> {
 
 /// Neither card was harmed, and none wrote where there is no memory for it: copies of counters went to the guard's.
 fn unharmed(daemon: &Daemon<'_>, refused: [u64; 2]) -> Result<()> {
+    stand_well()?;
     let status = daemon.status()?;
     for card in [0, 1] {
-        let counts = ask_host("count", card)?;
-        for name in HARM {
-            ensure!(counted(&counts, name)? == 0, "card {card}: {counts}");
-        }
         for name in ["engine_quarantined_qps", "engine_wants_reset"] {
             let count = counter(&status, card, name);
             ensure!(count == 0, "{name} of card {card} is {count}");
@@ -161,17 +161,25 @@ fn killed(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
+/// A balboad on the card of that number, of those that are there.
+fn with_one<'a>(
+    setting: &'a Setting,
+    each: &[String],
+    number: usize,
+    options: &str,
+) -> Result<Daemon<'a>> {
+    let options = format!("{options} --ip 10.77.0.{}/24", number + 1);
+    let state_dir = setting.directory().join(format!("balboad{number}"));
+    let cards = each.get(number).context("the machine has two cards")?;
+    setting.balboad_in(&state_dir, &arguments(setting, cards, &options)?)
+}
+
 /// Of two balboads with a card each one dies: the other one's QP fails by the watchdog, and its number rests until the
 /// card is reset.
 fn balboad_killed(setting: &Setting) -> Result<()> {
     drivers(HARDWARE)?;
     let each = cards_of(setting, setting.uid())?;
-    let start = |number: usize| {
-        let options = format!("--tunnel off --watchdog 3000 --ip 10.77.0.{}/24", number + 1);
-        let state_dir = setting.directory().join(format!("balboad{number}"));
-        let cards = each.get(number).context("the machine has two cards")?;
-        setting.balboad_in(&state_dir, &arguments(setting, cards, &options)?)
-    };
+    let start = |number| with_one(setting, &each, number, "--tunnel off --watchdog 3000");
     let (peer, daemon) = (start(0)?, start(1)?);
     let [server, client] = transfer(&peer, (&daemon, 0), "ib_write_bw")?;
     peer.kill()?;
@@ -191,6 +199,60 @@ fn balboad_killed(setting: &Setting) -> Result<()> {
     run_between((&peer, 0), (&daemon, 0), &format!("ib_write_bw -n 20 {STEADY_CLOCK}"))?;
     peer.stop()?;
     daemon.stop()
+}
+
+/// Neither card stands, or has lost or refused anything.
+fn stand_well() -> Result<()> {
+    for card in [0, 1] {
+        let counts = ask_host("count", card)?;
+        for name in HARM {
+            ensure!(counted(&counts, name)? == 0, "card {card}: {counts}");
+        }
+    }
+    Ok(())
+}
+
+/// Balboads with a card each that name each other; one is stopped and there again, and the tunnel with it.
+fn two_balboads(setting: &Setting) -> Result<()> {
+    drivers(HARDWARE)?;
+    let file = peers_file(setting, "peers", "5a")?;
+    let each = cards_of(setting, setting.uid())?;
+    let options = format!("--tunnel-peers {} {PATIENT}", file.display());
+    let start = |number| with_one(setting, &each, number, &options);
+    let refused = refusals()?;
+    let (mut one, other) = (start(0)?, start(1)?);
+    for _ in 0..2 {
+        run_between((&other, 0), (&one, 0), "ibv_rc_pingpong -c -g 1 -n 50")?;
+        for command in ["ib_send_bw -s 5001 -n 50", "ib_atomic_bw -n 50"] {
+            run_between((&one, 0), (&other, 0), &format!("{command} {STEADY_CLOCK}"))?;
+        }
+        let sent = counter(&one.status()?, 0, "tunnel_slots_sent");
+        ensure!(sent > 0, "nothing went through the tunnel");
+        one.stop()?;
+        one = start(0)?;
+    }
+    stand_well()?;
+    ensure!(refusals()? == refused, "the bus refused what it did not before");
+    one.stop()?;
+    other.stop()
+}
+
+/// Cards that are told that their cable loses: one packet of each QP is out, by the tunnel and without.
+fn lossy(setting: &Setting) -> Result<()> {
+    for (tunnel, commands) in [
+        ("on", ["ibv_rc_pingpong -c -g 1 -n 30", "ib_send_bw -s 5001 -n 50"]),
+        ("off", ["ib_write_bw -s 65536 -n 20", "ib_read_bw -s 65536 -n 20"]),
+    ] {
+        let daemon = cards(setting, &format!("--tunnel {tunnel} --lossy {PATIENT}"))?;
+        let refused = refusals()?;
+        for command in commands {
+            let clock = if command.starts_with("ib_") { STEADY_CLOCK } else { "" };
+            run_between((&daemon, 0), (&daemon, 1), &format!("{command} {clock}"))?;
+        }
+        unharmed(&daemon, refused)?;
+        daemon.stop()?;
+    }
+    Ok(())
 }
 
 /// What went through the tunnel was posted, and harmed nobody.
