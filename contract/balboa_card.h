@@ -207,7 +207,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_STATIC_LAYER_PR_CTRL 0x4u
 /* RO. State of the reconfiguration engine. */
 #define BALBOA_STATIC_LAYER_PR_STAT 0x8u
-/* RO. Descriptors executed. */
+/* RO. Bitstreams that came to the end of start-up. */
 #define BALBOA_STATIC_LAYER_PR_CNT 0xcu
 /* RW. Bus address of the descriptor's data, low half. */
 #define BALBOA_STATIC_LAYER_PR_ADDR_LOW 0x10u
@@ -215,7 +215,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_STATIC_LAYER_PR_ADDR_HIGH 0x14u
 /* RW. Length of the descriptor's data. */
 #define BALBOA_STATIC_LAYER_PR_LEN 0x18u
-/* RW. How long a new shell is kept in reset at the end of start-up. */
+/* RW. From the last word of a bitstream to the end of start-up, by a counter: whatever the configuration logic made of the bitstream. */
 #define BALBOA_STATIC_LAYER_PR_EOST 0x1cu
 /* WO. The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us. */
 #define BALBOA_STATIC_LAYER_PR_EOST_RESET 0x20u
@@ -560,11 +560,11 @@ typedef uint64_t balboa_le64;
 #define BALBOA_STATIC_LAYER_PR_CTRL_CLEAR_MASK 0x4u
 #define BALBOA_STATIC_LAYER_PR_CTRL_CLEAR_SHIFT 0x2u
 /* static_layer_pr_queue: Queues a descriptor of the reconfiguration engine, from the address and length registers. */
-/* Descriptors queued. */
+/* Descriptors queued. One leaves the queue when the DMA channel takes it, before its data is fetched. */
 #define BALBOA_STATIC_LAYER_PR_QUEUE_QUEUED_MASK 0x3fu
 #define BALBOA_STATIC_LAYER_PR_QUEUE_QUEUED_SHIFT 0x0u
 /* static_layer_pr_stat: State of the reconfiguration engine. */
-/* The last descriptor of a bitstream was executed. */
+/* The end of start-up: PR_EOST has gone by since the last word of a bitstream was passed on. */
 #define BALBOA_STATIC_LAYER_PR_STAT_DONE_MASK 0x1u
 #define BALBOA_STATIC_LAYER_PR_STAT_DONE_SHIFT 0x0u
 /* Another descriptor can be queued. */

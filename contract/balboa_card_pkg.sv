@@ -203,7 +203,7 @@ package balboa_card_pkg;
   localparam logic [31:0] STATIC_LAYER_PR_CTRL = 32'h4;
   // RO. State of the reconfiguration engine.
   localparam logic [31:0] STATIC_LAYER_PR_STAT = 32'h8;
-  // RO. Descriptors executed.
+  // RO. Bitstreams that came to the end of start-up.
   localparam logic [31:0] STATIC_LAYER_PR_CNT = 32'hc;
   // RW. Bus address of the descriptor's data, low half.
   localparam logic [31:0] STATIC_LAYER_PR_ADDR_LOW = 32'h10;
@@ -211,7 +211,7 @@ package balboa_card_pkg;
   localparam logic [31:0] STATIC_LAYER_PR_ADDR_HIGH = 32'h14;
   // RW. Length of the descriptor's data.
   localparam logic [31:0] STATIC_LAYER_PR_LEN = 32'h18;
-  // RW. How long a new shell is kept in reset at the end of start-up.
+  // RW. From the last word of a bitstream to the end of start-up, by a counter: whatever the configuration logic made of the bitstream.
   localparam logic [31:0] STATIC_LAYER_PR_EOST = 32'h1c;
   localparam logic [31:0] STATIC_LAYER_PR_EOST_RESET_VALUE = 32'hf4240;
   // WO. The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us.
@@ -1017,7 +1017,7 @@ package balboa_card_pkg;
   // Queues a descriptor of the reconfiguration engine, from the address and length registers.
   typedef struct packed {
     logic [25:0] reserved_6;
-    // [5:0] Descriptors queued.
+    // [5:0] Descriptors queued. One leaves the queue when the DMA channel takes it, before its data is fetched.
     logic [5:0] queued;
   } static_layer_pr_queue_t;
   // State of the reconfiguration engine.
@@ -1025,7 +1025,7 @@ package balboa_card_pkg;
     logic [29:0] reserved_2;
     // [1:1] Another descriptor can be queued.
     logic ready;
-    // [0:0] The last descriptor of a bitstream was executed.
+    // [0:0] The end of start-up: PR_EOST has gone by since the last word of a bitstream was passed on.
     logic done;
   } static_layer_pr_stat_t;
   // Bus address of the descriptor's data, high half.

@@ -1,8 +1,12 @@
 //! Images on their way into a card, by its own reconfiguration engine.
 //!
-//! The published driver's order: the shell is decoupled, the file goes in chunks of 2 MiB, each by a descriptor of the
-//! static layer's engine, the end of the last one is awaited, the shell is reset and coupled again, and then the card is
-//! brought up as one that has just come. One chunk is under way at a time, so that how far a card has come is known.
+//! The published driver's order: the shell is decoupled, the file goes in chunks of 2 MiB, each in a buffer of its own and
+//! by a descriptor of the static layer's engine, as many as that queues; the end is awaited, the shell is reset and coupled
+//! again, and then the card is brought up as one that has just come. A descriptor leaves the queue before its data is
+//! fetched, and [`s::PR_CNT`] counts ends alone, so that no buffer is used twice; how far a card has come is told by what
+//! its DMA channel has counted, for people.
+//!
+//! The end says that the last word was passed on and a time has gone by since, whatever the configuration logic made of it.
 //!
 //! An image of one vFPGA alone goes the same way, but that vFPGA is taken off the datapath instead of the shell, and then
 //! its engine is started anew; the others go on.
@@ -20,7 +24,7 @@ use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQu
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::coyote::xdma;
 use fpga_regs::engine::window;
-use hostmem::{Access, DmaMemory, SharedMapping, memfd};
+use hostmem::{Access, DmaMemory, PAGE_BYTES, SharedMapping, memfd};
 
 use crate::backend::CardBackend;
 use crate::bringup;
@@ -65,21 +69,50 @@ pub struct Loading {
     card: u32,
     backend: Arc<dyn CardBackend>,
     image: Arc<[u8]>,
-    buffer: Arc<SharedMapping>,
-    /// Where the card sees the buffer.
+    /// Those of the chunks that were given; none goes before the end.
+    buffers: Vec<Arc<SharedMapping>>,
+    /// Where the card sees them, [`s::PR_CHUNK_BYTES`] apart.
     iova: u64,
-    /// The vFPGA that it is for alone, and the addresses of the buffer.
+    /// The vFPGA that it is for alone, and the addresses of the buffers.
     alone: Option<(u8, IovaRange)>,
     pace: Pace,
     /// Bytes that the card was given, and those that it has taken.
     given: usize,
     taken: usize,
-    /// What the card's count of descriptors was at the last look.
-    count: u32,
+    /// Bytes of the last descriptor.
+    length: u32,
+    /// What the DMA channel had counted before.
+    fetched: u32,
     since: Instant,
 }
 
 impl Loading {
+    fn begin(
+        card: u32,
+        backend: Arc<dyn CardBackend>,
+        (image, pace): (Arc<[u8]>, Pace),
+        iova: u64,
+        alone: Option<(u8, IovaRange)>,
+    ) -> Self {
+        let fetched = expect_end(&*backend);
+        let (buffers, since) = (Vec::new(), Instant::now());
+        let (given, taken, length) = (0, 0, 0);
+        Self {
+            card,
+            backend,
+            image,
+            buffers,
+            iova,
+            alone,
+            pace,
+            given,
+            taken,
+            length,
+            fetched,
+            since,
+        }
+    }
+
     /// Bytes that the card has taken, and all.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
@@ -104,85 +137,123 @@ impl Loading {
         self.backend.write32(Bar::Static, register, value);
     }
 
-    /// Looks at the card, and gives it the next chunk if it has taken the one before.
+    /// Looks at the card, and gives it the next chunk if it has room for one.
     ///
     /// # Errors
-    /// [`Error::Load`] where it does not go on, or does not say what it should: it has no image that is known then.
+    /// [`Error::Load`] where it does not go on, or does not say what it should, and the back-end's: what
+    /// [`Self::has_begun`] then says is whether its old image is lost.
     pub fn step(&mut self, now: Instant) -> Result<Step, Error> {
-        let ended = self.taken == self.image.len();
-        if self.taken < self.given || ended {
+        let whole = self.given == self.image.len();
+        if self.given > 0 {
             if self.read(s::PROBE) == u32::MAX {
                 return Err(self.failed(GONE.into()));
             }
-            let count = self.read(s::PR_CNT);
-            let arrived = match count.wrapping_sub(self.count) {
-                0 => ended,
-                1 if !ended => true,
-                _ => {
-                    let expected = self.count;
-                    return Err(self.failed(format!(
-                        "it says that it has taken {count} chunks, behind {expected}: it began anew, as when its power went"
-                    )));
-                }
-            };
-            (self.count, self.taken) = (count, if arrived { self.given } else { self.taken });
-            let whole = self.taken == self.image.len();
-            if whole && PrStat::decode(self.read(s::PR_STAT)).done {
-                return Ok(Step::Ended);
-            }
-            if !arrived || whole {
-                return match now.saturating_duration_since(self.since) > self.pace.limit {
-                    false => Ok(Step::Waits),
-                    true => Err(self.failed(format!(
-                        "it did not {} within {:?}, at byte {} of {}",
-                        if whole { "come to the end" } else { "take a chunk" },
-                        self.pace.limit,
-                        self.taken,
-                        self.image.len()
-                    ))),
-                };
+            let length = self.read(s::PR_LEN);
+            if length != self.length {
+                return Err(self.failed(format!(
+                    "its last chunk has {length} bytes, and not {}: it began anew, as when its power went",
+                    self.length
+                )));
             }
         }
-        self.give(now)?;
-        Ok(Step::Moved)
+        if whole && PrStat::decode(self.read(s::PR_STAT)).done {
+            self.taken = self.given;
+            return Ok(Step::Ended);
+        }
+        let moved = self.has_moved();
+        if !whole && usize::from(queued(&*self.backend)) < s::PR_QUEUE {
+            self.give()?;
+            self.since = now;
+            return Ok(Step::Moved);
+        }
+        if moved {
+            self.since = now;
+            return Ok(Step::Moved);
+        }
+        match now.saturating_duration_since(self.since) > self.pace.limit {
+            false => Ok(Step::Waits),
+            true => Err(self.failed(format!(
+                "it did not {} within {:?}, at byte {} of {}",
+                if self.taken == self.image.len() { "come to the end" } else { "take a chunk" },
+                self.pace.limit,
+                self.taken,
+                self.image.len()
+            ))),
+        }
     }
 
-    fn give(&mut self, now: Instant) -> Result<(), Error> {
-        let left = self.image.get(self.taken..).unwrap_or_default();
+    /// Whether more chunks were fetched than at the last look.
+    fn has_moved(&mut self) -> bool {
+        let fetched = self.read(s::HDMA_STAT.at(FETCHED)).wrapping_sub(self.fetched);
+        let chunks = usize::try_from(fetched).unwrap_or(usize::MAX);
+        let taken = match chunks {
+            // It counts something else, or from somewhere else.
+            beyond if beyond > self.buffers.len() => return false,
+            chunks => chunks.saturating_mul(self.pace.chunk).min(self.given),
+        };
+        let moved = taken > self.taken;
+        self.taken = self.taken.max(taken);
+        moved
+    }
+
+    fn give(&mut self) -> Result<(), Error> {
+        let left = self.image.get(self.given..).unwrap_or_default();
         let chunk = left.get(..self.pace.chunk).unwrap_or(left);
-        self.buffer.write_bytes(0, chunk)?;
+        let number = self.buffers.len() as u64;
+        let iova = self.iova.saturating_add(number.saturating_mul(s::PR_CHUNK_BYTES));
+        let buffer = buffer_at(&*self.backend, iova, chunk)?;
         let length = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
         let last = chunk.len() == left.len();
-        let high = u16::try_from(self.iova >> 32).unwrap_or(u16::MAX);
-        self.write(s::PR_ADDR_LOW, self.iova as u32);
+        let given = self.given.saturating_add(chunk.len());
+        let high = u16::try_from(iova >> 32).unwrap_or(u16::MAX);
+        self.write(s::PR_ADDR_LOW, iova as u32);
         self.write(s::PR_ADDR_HIGH, PrAddrHigh { address: high }.encode());
         self.write(s::PR_LEN, PrLen { length }.encode());
         self.write(s::PR_CTRL, PrCtrl { start: true, last, clear: last }.encode());
-        self.given = self.taken.saturating_add(chunk.len());
-        self.since = now;
+        (self.given, self.length) = (given, length);
+        self.buffers.push(buffer);
         Ok(())
     }
+
+    /// Bytes of addresses that all of its buffers take.
+    fn span(image: &[u8], pace: Pace) -> u64 {
+        let chunks = image.len().div_ceil(pace.chunk.max(1)) as u64;
+        chunks.saturating_mul(s::PR_CHUNK_BYTES)
+    }
 }
+
+/// Of [`s::HDMA_STAT`]: reads from the host that are complete.
+const FETCHED: u64 = 2;
 
 /// Takes back the end of an image.
 const CLEAR: PrCtrl = PrCtrl { start: false, last: false, clear: true };
 
-/// A buffer of a chunk, that the card sees at an address.
-fn buffer_at(backend: &dyn CardBackend, iova: u64) -> Result<Arc<SharedMapping>, Error> {
-    let bytes = s::PR_CHUNK_BYTES as usize;
+/// A buffer with a chunk, that the card sees at an address.
+fn buffer_at(
+    backend: &dyn CardBackend,
+    iova: u64,
+    chunk: &[u8],
+) -> Result<Arc<SharedMapping>, Error> {
+    let bytes = chunk.len().next_multiple_of(PAGE_BYTES);
     let file = memfd::create("balboad-image", bytes)?;
     let buffer = Arc::new(SharedMapping::new(file.as_fd(), 0, bytes, Access::ReadWrite)?);
+    buffer.write_bytes(0, chunk)?;
     let memory = DmaMemory::Shared { mapping: Arc::clone(&buffer), offset: 0 };
-    backend.dma_map(iova, s::PR_CHUNK_BYTES, memory)?;
+    backend.dma_map(iova, bytes as u64, memory)?;
     Ok(buffer)
 }
 
-/// Has the end of the next image signalled; how many descriptors the engine has counted so far.
+/// Descriptors that its engine has queued.
+fn queued(backend: &dyn CardBackend) -> u8 {
+    PrQueue::decode(backend.read32(Bar::Static, s::PR_CTRL)).queued
+}
+
+/// Has the end of the next image signalled; how many reads the engine's DMA channel has counted so far.
 fn expect_end(backend: &dyn CardBackend) -> u32 {
     let enable = xdma::INTERRUPT_BLOCK.wrapping_add(xdma::USER_INTERRUPT_ENABLE_SET);
     backend.write32(Bar::Xdma, enable, xdma::USER_INTERRUPT_RECONFIGURATION);
     backend.write32(Bar::Static, s::PR_CTRL, CLEAR.encode());
-    backend.read32(Bar::Static, s::PR_CNT)
+    backend.read32(Bar::Static, s::HDMA_STAT.at(FETCHED))
 }
 
 /// Takes the signal of an image's end, which has been looked at.
@@ -234,22 +305,18 @@ impl Device {
         let backend = Arc::clone(&self.backend);
         backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
         bringup::prepare(card, &*backend, &self.manifest)?;
-        let queued = || PrQueue::decode(backend.read32(Bar::Static, s::PR_CTRL)).queued > 0;
-        if queued() {
+        if queued(&*backend) > 0 {
             // Of one that did not end.
             backend.reset()?;
             bringup::prepare(card, &*backend, &self.manifest)?;
-            if queued() {
+            if queued(&*backend) > 0 {
                 return Err(failed(
                     "its engine is at another image, and a reset does not end that",
                 ));
             }
         }
-        let (buffer, iova) = (buffer_at(&*backend, ARENA_START)?, ARENA_START);
         backend.write32(Bar::Static, s::PR_DCPL_SET, 1);
-        let count = expect_end(&*backend);
-        let (alone, given, taken, since) = (None, 0, 0, Instant::now());
-        Ok(Loading { card, backend, image, buffer, iova, alone, pace, given, taken, count, since })
+        Ok(Loading::begin(card, backend, (image, pace), ARENA_START, None))
     }
 
     /// Brings a card up that has taken all of an image, by what the image is. `up` has it before its interrupts are
@@ -263,9 +330,9 @@ impl Device {
         manifest: Manifest,
         up: impl FnOnce(&mut Self),
     ) -> Result<(), Error> {
-        let Loading { backend, .. } = loading;
+        let Loading { backend, image, pace, .. } = loading;
         let write = |register, value| backend.write32(Bar::Static, register, value);
-        backend.dma_unmap(ARENA_START, s::PR_CHUNK_BYTES)?;
+        backend.dma_unmap(ARENA_START, Loading::span(&image, pace))?;
         write(s::PR_CTRL, CLEAR.encode());
         swallow_end(&*backend);
         bringup::reset_shell(&*backend);

@@ -59,7 +59,8 @@ pub(crate) struct Reconfiguration {
     eost: u32,
     queue: VecDeque<Descriptor>,
     done: bool,
-    completed: u32,
+    /// Bitstreams that came to their end.
+    ended: u32,
     /// Requests, completions and beats read from the host.
     requests: u32,
     completions: u32,
@@ -81,7 +82,7 @@ impl Default for Reconfiguration {
             eost: s::PR_EOST_DEFAULT,
             queue: VecDeque::new(),
             done: false,
-            completed: 0,
+            ended: 0,
             requests: 0,
             completions: 0,
             beats: 0,
@@ -116,7 +117,7 @@ impl Reconfiguration {
             s::PR_STAT => {
                 PrStat { done: self.done, ready: self.queue.len() < s::PR_QUEUE }.encode()
             }
-            s::PR_CNT => self.completed,
+            s::PR_CNT => self.ended,
             s::PR_ADDR_LOW => self.address as u32,
             s::PR_ADDR_HIGH => (self.address >> 32) as u32,
             s::PR_LEN => self.length,
@@ -192,7 +193,6 @@ impl Reconfiguration {
         }
         let last = descriptor.last;
         self.queue.pop_front();
-        self.completed = self.completed.wrapping_add(1);
         self.completions = self.completions.wrapping_add(1);
         self.spoil = match self.spoil {
             Some((0, Spoil::NoEnd)) if !last => Some((0, Spoil::NoEnd)),
@@ -202,7 +202,10 @@ impl Reconfiguration {
         if !last {
             return Progress::Fetched(scope);
         }
-        self.done |= spoil != Some(Spoil::NoEnd);
+        if spoil != Some(Spoil::NoEnd) {
+            self.done = true;
+            self.ended = self.ended.wrapping_add(1);
+        }
         let image = std::mem::take(&mut self.reader).finish();
         if let Err(why) = &image {
             log::error!("the image that was loaded is none: {why}");

@@ -5,13 +5,11 @@ use std::time::Instant;
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::{self, Datapath, PrCnfg};
-use fpga_regs::coyote::static_layer::{self as s, PrQueue};
+use fpga_regs::coyote::static_layer as s;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::window;
 
-use super::{
-    CLEAR, Loading, Pace, buffer_at, expect_end, holds_no_image, is_loadable, swallow_end,
-};
+use super::{CLEAR, Loading, Pace, holds_no_image, is_loadable, queued, swallow_end};
 use crate::backend::CardBackend;
 use crate::device::{Device, Reach, Window};
 use crate::engine::EngineLimits;
@@ -69,7 +67,7 @@ impl Device {
             ));
         }
         let backend = Arc::clone(&self.backend);
-        if PrQueue::decode(backend.read32(Bar::Static, s::PR_CTRL)).queued > 0 {
+        if queued(&*backend) > 0 {
             return Err(failed("its engine is at another image, and only a reset ends that"));
         }
         let magic = user_csr(u64::from(index)).wrapping_add(window::MAGIC);
@@ -77,20 +75,12 @@ impl Device {
             let mut windows = self.windows.iter_mut().filter(|window| window.index == index);
             windows.try_for_each(|window| window.engine.await_reset())?;
         }
-        let none = Error::NoAddressSpace { card, length: s::PR_CHUNK_BYTES };
-        let range = self.arena.allocate(s::PR_CHUNK_BYTES, 0, Instant::now()).ok_or(none)?;
+        let length = Loading::span(&image, pace);
+        let none = Error::NoAddressSpace { card, length };
+        let range = self.arena.allocate(length, 0, Instant::now()).ok_or(none)?;
         let iova = range.start();
-        let buffer = match buffer_at(&*backend, iova) {
-            Ok(buffer) => buffer,
-            Err(error) => {
-                self.release_iova(range, Reach::Nobody);
-                return Err(error);
-            }
-        };
         datapath(&*backend, self.manifest.map, index, true);
-        let count = expect_end(&*backend);
-        let (alone, given, taken, since) = (Some((index, range)), 0, 0, Instant::now());
-        Ok(Loading { card, backend, image, buffer, iova, alone, pace, given, taken, count, since })
+        Ok(Loading::begin(card, backend, (image, pace), iova, Some((index, range))))
     }
 
     /// Puts the vFPGA of which a card has taken an image on the datapath again, and starts its engine anew.

@@ -23,7 +23,7 @@ registers! {
         word: u32,
         bytes: 0x80,
         places: [Place::once(Bar::Static, 0)],
-        source: "Coyote driver/include/coyote_defs.h; static slave RTL",
+        source: "Coyote driver/include/coyote_defs.h; static_slave.sv and pr_cmplt.sv",
     }
 
     /// The static layer's build constant, 0x000ff1ce unless the build changed it.
@@ -37,18 +37,18 @@ registers! {
         /// Takes back [`PR_STAT`]'s done bit and with it the interrupt.
         clear[2]: bool,
     } read PrQueue {
-        /// Descriptors queued.
+        /// Descriptors queued. One leaves the queue when the DMA channel takes it, before its data is fetched.
         queued[5:0]: u8 unit("descriptors"),
     };
     /// State of the reconfiguration engine.
     PR_STAT @ 0x08: RO as PrStat {
-        /// The last descriptor of a bitstream was executed.
+        /// The end of start-up: [`PR_EOST`] has gone by since the last word of a bitstream was passed on.
         done[0]: bool,
         /// Another descriptor can be queued.
         ready[1]: bool,
     };
-    /// Descriptors executed.
-    PR_CNT @ 0x0c: RO unit("descriptors");
+    /// Bitstreams that came to the end of start-up.
+    PR_CNT @ 0x0c: RO unit("bitstreams");
     /// Bus address of the descriptor's data, low half.
     PR_ADDR_LOW @ 0x10: RW;
     /// Bus address of the descriptor's data, high half.
@@ -61,7 +61,8 @@ registers! {
         /// The length.
         length[27:0]: u32 unit("bytes"),
     };
-    /// How long a new shell is kept in reset at the end of start-up.
+    /// From the last word of a bitstream to the end of start-up, by a counter: whatever the configuration logic made of
+    /// the bitstream.
     PR_EOST @ 0x1c: RW reset(PR_EOST_DEFAULT as u64) unit("clock cycles");
     /// The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us.
     PR_EOST_RESET @ 0x20: WO reset(1) as PrEostReset {

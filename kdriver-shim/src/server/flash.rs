@@ -318,7 +318,7 @@ impl Server {
                     job.waits = step == Step::Waits;
                     Ok(())
                 }
-                Err(error) => Err((error.into(), true)),
+                Err(error) => Err((error.into(), loading.has_begun())),
             },
         };
         match outcome {
