@@ -426,6 +426,12 @@ pub struct Plan {
     /// Take an image that has no signature
     #[arg(long)]
     pub allow_unsigned: bool,
+    /// The manifest (.toml) of a bitstream: what the shell in it is, and for which part
+    #[arg(long, value_name = "FILE")]
+    pub manifest: Option<PathBuf>,
+    /// Take a bitstream whose manifest says verified = false: that nobody has seen it work on a card
+    #[arg(long)]
+    pub allow_unverified: bool,
     /// Disconnect the programs that have the card open; they are told first that it is gone
     #[arg(long)]
     pub force_disconnect: bool,
@@ -464,6 +470,9 @@ pub enum Image {
         /// The file to write
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
+        /// Make the bitstream of a shell that stands for it, for a software card that plays an FPGA (part balboa), and for no device
+        #[arg(long, conflicts_with = "vfpga")]
+        bitstream: bool,
         /// Fill it up to so many bytes, so that it is as long as one of a real card
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 30))]
         bytes: Option<u32>,
@@ -798,7 +807,7 @@ const FLASH_EXIT: &str = "\
 Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
 was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
 6 its signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
-8 the card needs to be flashed again.";
+8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work.";
 
 const IMAGE_HELP: &str = "\
 Signatures are minisign's, beside the image as FILE.minisig. minisign -G makes a pair of keys; the public ones that

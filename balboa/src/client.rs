@@ -286,9 +286,11 @@ impl Client {
         name: &str,
         sha256: [u8; 32],
         bytes: &[u8],
+        manifest: &str,
     ) -> Result<(), ClientError> {
         let (length, name) = (bytes.len() as u64, name.chars().take(MAX_NAME).collect());
-        self.done(&Request::FlashOpen { card, length, sha256, name })?;
+        let manifest = manifest.to_owned();
+        self.done(&Request::FlashOpen { card, length, sha256, name, manifest })?;
         for piece in bytes.chunks(PIECE) {
             self.done(&Request::FlashWrite { bytes: piece.to_vec() })?;
         }

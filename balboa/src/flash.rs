@@ -42,6 +42,8 @@ pub mod code {
     pub const IN_USE: u8 = 7;
     /// The card needs to be flashed again.
     pub const AGAIN: u8 = 8;
+    /// Nobody has seen it work on a card.
+    pub const UNVERIFIED: u8 = 9;
 }
 
 /// Why something was not done, and by which exit code that is told.
@@ -125,7 +127,7 @@ fn list(state_dir: Option<&Path>, as_json: bool) -> Result<(), Failure> {
             json!({
                 "name": card["name"], "address": card["location"], "current": flash["current"],
                 "previous": flash["previous"], "writing": flash["writing"], "needs": flash["needs"],
-                "vfpgas": flash["vfpgas"], "flashable": !flash.is_null(),
+                "vfpgas": flash["vfpgas"], "takes": flash["takes"], "part": flash["part"],
             })
         })
         .collect();
@@ -134,14 +136,13 @@ fn list(state_dir: Option<&Path>, as_json: bool) -> Result<(), Failure> {
     }
     let head = ["NAME", "ADDRESS", "IMAGE", "BEFORE", "STATE"].map(str::to_owned).to_vec();
     let lines = cards.iter().map(|card| {
-        let state = match (card["flashable"] == true, text(&card["needs"])) {
-            (false, _) => "not flashed by balboad".to_owned(),
+        let state = match text(&card["needs"]) {
             _ if !card["writing"].is_null() => "being flashed".to_owned(),
-            (true, needs) if needs.is_empty() => match needy_vfpga(card) {
+            needs if needs.is_empty() => match needy_vfpga(card) {
                 None => "well".to_owned(),
                 Some(needs) => needs,
             },
-            (true, needs) => format!("needs to be flashed again: {needs}"),
+            needs => format!("needs to be flashed again: {needs}"),
         };
         let [current, previous] = ["current", "previous"].map(|field| short(&card[field]));
         vec![text(&card["name"]), text(&card["address"]), current, previous, state]
@@ -160,7 +161,7 @@ fn inspect(file: &Path, keys: Option<&Path>, as_json: bool) -> Result<(), Failur
     let (bytes, image) = image::read_image(file).map_err(|why| Failure::new(code::SPOILT, why))?;
     let mut facts = image::facts(&bytes, &image);
     facts["signed_by"] = match image::signature_of(file).exists() {
-        true => image::signer(file, &bytes, keys).map_or_else(
+        true => image::signer(file, &image::signature_of(file), &bytes, keys).map_or_else(
             |why| json!(format!("nobody who is trusted: {why:#}")),
             |name| json!(name),
         ),
@@ -174,21 +175,22 @@ fn inspect(file: &Path, keys: Option<&Path>, as_json: bool) -> Result<(), Failur
 
 /// Shows what would be done with a file, asks, and has it done.
 fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
-    let args::Plan { state_dir, card, file, keys, allow_unsigned, force_disconnect, json } = plan;
+    let args::Plan { state_dir, card, force_disconnect, json, .. } = plan;
     let todo = Todo { state_dir: state_dir.as_deref(), card: *card, json: *json };
     let state = state::fetch(todo.state_dir)?;
     let found = state::card(&state, todo.card)?;
-    let incoming = Incoming::read(file, keys.as_deref(), *allow_unsigned)?;
-    incoming.for_card(found, file)?;
+    let incoming = Incoming::read(plan)?;
+    incoming.for_card(found, plan)?;
     let programs = state::programs_of(&state, todo.card, incoming.vfpga());
     let mut shown =
-        show_plan(&todo, found, &incoming.facts(), &programs, *force_disconnect, dry_run)?;
+        show_plan(&todo, found, &incoming.facts(found), &programs, *force_disconnect, dry_run)?;
     if dry_run {
         return Ok(());
     }
     ask(&todo, yes, &format!("Flash {card}? [y/N] "))?;
     let mut client = todo.client()?;
-    client.bring_image(card.0, &incoming.name, incoming.sha256.0, &incoming.bytes)?;
+    let manifest = incoming.manifest_text();
+    client.bring_image(card.0, &incoming.name, incoming.sha256.0, &incoming.bytes, manifest)?;
     client.flash(*force_disconnect)?;
     follow(&todo, &mut client)?;
     shown["done"] = json!(true);
@@ -304,7 +306,13 @@ fn verify(
     told(
         &todo,
         &json!({ "format": FORMAT, "card": card.to_string(), "current": current, "verified": true }),
-        &format!("{card} is what its record says: {}", described(current)),
+        &match current.is_null() {
+            // What it came with, of which no file is known.
+            true => {
+                format!("{card} is what its manifest says; with which file it came nobody has said")
+            }
+            false => format!("{card} is what its record says: {}", described(current)),
+        },
     )
 }
 
@@ -352,6 +360,17 @@ fn planned(card: &Value, shown: &Value) -> String {
     if let Some(signed_by) = shown["incoming"].get("signed_by") {
         let by = if signed_by.is_null() { "nobody".into() } else { text(signed_by) };
         rows.push(("signed by", by));
+    }
+    if let Some(part) = shown["incoming"]["part"].as_str() {
+        rows.push(("part", format!("{part}, as the card's manifest says; the card does not")));
+    }
+    if shown["incoming"]["verified"] == false {
+        rows.push(("verified", "no: nobody has seen it work on a card".into()));
+    }
+    if shown["incoming"]["told_apart"] == false {
+        let why =
+            "the card will say the same of itself as now: whether it has taken it is then not seen";
+        rows.push(("afterwards", why.into()));
     }
     let programs = items(&shown["programs"]);
     let names: Vec<_> = programs

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use bitstreams::Entry;
 use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
+use bitstreams::model;
 use bitstreams::signature::{self, PublicKey, Signature};
 use bitstreams::soft::{Logic, SoftImage};
 use serde_json::{Value, json};
@@ -29,8 +30,13 @@ const KEYS: &str = "/etc/balboa/keys";
 /// When it cannot be done, or an image, manifest or signature is not right.
 pub fn image(action: &args::Image) -> Result<()> {
     match action {
-        args::Image::Make { soft, vfpga, output, bytes, sign } => {
-            make(of(soft, *vfpga)?, *bytes, output, sign.as_deref())
+        args::Image::Make { soft, vfpga, bitstream, output, bytes, sign } => {
+            let image = filled(of(soft, *vfpga)?, *bytes)?;
+            let bytes = match bitstream {
+                true => model::make(&image).map_err(anyhow::Error::msg)?,
+                false => image.to_bytes(),
+            };
+            make(&bytes, output, sign.as_deref())
         }
         args::Image::Inspect { file, json } => inspect(file, *json),
         args::Image::Lint { file, json } => lint(file, *json),
@@ -49,19 +55,15 @@ fn of(logic: &[Logic], vfpga: Option<u8>) -> Result<SoftImage> {
     image.map_err(anyhow::Error::msg)
 }
 
-fn make(
-    mut image: SoftImage,
-    filled: Option<u32>,
-    output: &Path,
-    key: Option<&Path>,
-) -> Result<()> {
-    if let Some(bytes) = filled {
-        image = image.filled_to(bytes).map_err(anyhow::Error::msg)?;
-    }
-    let bytes = image.to_bytes();
+fn filled(image: SoftImage, bytes: Option<u32>) -> Result<SoftImage> {
+    let Some(bytes) = bytes else { return Ok(image) };
+    image.filled_to(bytes).map_err(anyhow::Error::msg)
+}
+
+fn make(bytes: &[u8], output: &Path, key: Option<&Path>) -> Result<()> {
     // A key that does not serve leaves nothing behind.
-    let signature = key.map(|key| signed(&bytes, key)).transpose()?;
-    write(output, &bytes)?;
+    let signature = key.map(|key| signed(bytes, key)).transpose()?;
+    write(output, bytes)?;
     signature.map_or(Ok(()), |signature| write(&signature_of(output), signature.as_bytes()))
 }
 
@@ -104,24 +106,29 @@ fn sign(file: &Path, key: &Path) -> Result<()> {
 fn verify(file: &Path, keys: &[PathBuf], as_json: bool) -> Result<()> {
     let (bytes, image) = read_image(file)?;
     let keys = if keys.is_empty() { trusted(Path::new(KEYS))? } else { keys.to_vec() };
-    let (by, signature) = signed_by(file, &bytes, keys)?;
+    let (by, signature) = signed_by(file, &signature_of(file), &bytes, keys)?;
     let mut facts = facts(&bytes, &image);
     facts["signed_by"] = json!(by.to_string_lossy());
     facts["comment"] = json!(signature.comment());
     show(&facts, as_json)
 }
 
-/// The name of the key, of those in a directory, whose signature beside a file is that of these bytes.
+/// The name of the key, of those in a directory, by which a signature is that of a file's bytes.
 ///
 /// # Errors
 /// When it is nobody's who is trusted, or there is none.
-pub fn signer(file: &Path, bytes: &[u8], keys: Option<&Path>) -> Result<String> {
+pub fn signer(file: &Path, signature: &Path, bytes: &[u8], keys: Option<&Path>) -> Result<String> {
     let keys = trusted(keys.unwrap_or(Path::new(KEYS)))?;
-    Ok(signed_by(file, bytes, keys)?.0.to_string_lossy().into_owned())
+    Ok(signed_by(file, signature, bytes, keys)?.0.to_string_lossy().into_owned())
 }
 
-fn signed_by(file: &Path, bytes: &[u8], keys: Vec<PathBuf>) -> Result<(PathBuf, Signature)> {
-    let signature = read_signature(&signature_of(file))?;
+fn signed_by(
+    file: &Path,
+    signature: &Path,
+    bytes: &[u8],
+    keys: Vec<PathBuf>,
+) -> Result<(PathBuf, Signature)> {
+    let signature = read_signature(signature)?;
     let key = |path: PathBuf| {
         let key = PublicKey::parse(&read_text(&path)?).map_err(|why| about(&path, &why))?;
         Ok((path, key))
@@ -230,7 +237,7 @@ fn read_signature(file: &Path) -> Result<Signature> {
     Signature::parse(&read_text(file)?).map_err(|why| about(file, &why))
 }
 
-fn read_text(file: &Path) -> Result<String> {
+pub fn read_text(file: &Path) -> Result<String> {
     String::from_utf8(read(file, MAX_TEXT)?).map_err(|_| about(file, "it is no text"))
 }
 

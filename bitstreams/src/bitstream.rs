@@ -11,15 +11,16 @@ use crate::part::{self, Part};
 /// How a `.bit` file begins: the length of a field, and the field.
 const PREAMBLE: [u8; 13] = [0, 9, 0x0f, 0xf0, 0x0f, 0xf0, 0x0f, 0xf0, 0x0f, 0xf0, 0, 0, 1];
 /// The word behind which packets begin.
-const SYNC: u32 = 0xaa99_5566;
+pub(crate) const SYNC: u32 = 0xaa99_5566;
 /// Bytes within which the first packet begins: padding and the words that detect a bus's width.
 const MAX_PADDING: usize = 64 << 10;
 /// Bytes of the longest text in a header.
 const MAX_TEXT: usize = 4096;
 
 /// Registers that packets write.
-mod register {
+pub(crate) mod register {
     pub const CRC: u32 = 0;
+    pub const FAR: u32 = 1;
     pub const FDRI: u32 = 2;
     pub const CMD: u32 = 4;
     pub const COR0: u32 = 9;
@@ -27,8 +28,10 @@ mod register {
 }
 
 /// Values of the command register.
-mod command {
+pub(crate) mod command {
+    pub const WCFG: u32 = 1;
     pub const START: u32 = 5;
+    pub const RCRC: u32 = 7;
     pub const DESYNC: u32 = 13;
 }
 
@@ -215,6 +218,45 @@ fn first_sync(bytes: &[u8]) -> Result<usize, String> {
     Err(format!("no sync word {SYNC:#x} is in its first {MAX_PADDING} bytes"))
 }
 
+/// The head of a packet.
+pub(crate) struct Packet {
+    /// It is of type 1, which one of type 2 may follow.
+    pub(crate) is_first: bool,
+    pub(crate) writes: bool,
+    /// It carries nothing, and is for nothing.
+    is_nop: bool,
+    pub(crate) register: u32,
+    /// Words behind it.
+    pub(crate) words: u32,
+}
+
+impl Packet {
+    /// The head of a packet of type 1 that writes so many words to a register.
+    pub(crate) fn write(register: u32, words: u32) -> u32 {
+        1 << 29 | 2 << 27 | register << 13 | words
+    }
+
+    /// The head of one of type 2, which writes so many words to the same register.
+    pub(crate) fn more(words: u32) -> u32 {
+        2 << 29 | 2 << 27 | words
+    }
+
+    /// What a head says; `None` for a type that there is none of, and one of type 2 that follows none of type 1.
+    pub(crate) fn decode(head: u32, before: Option<u32>) -> Option<Self> {
+        let (is_first, register, words) = match head >> 29 {
+            1 => (true, (head >> 13) & 0x3fff, head & 0x7ff),
+            2 => (false, before?, head & 0x07ff_ffff),
+            _ => return None,
+        };
+        let operation = (head >> 27) & 3;
+        let (writes, is_nop) = (operation == 2, operation == 0);
+        Some(Self { is_first, writes, is_nop, register, words })
+    }
+}
+
+/// Words that are looked at in a file at most: a walk that is long for no bitstream, and short for who waits for it.
+const MAX_LOOKS: u32 = 8 << 20;
+
 /// A walk along the packets.
 #[derive(Default)]
 struct Walk<'a> {
@@ -227,6 +269,7 @@ struct Walk<'a> {
     packets: u64,
     frame_bytes: u64,
     ended: bool,
+    looks: u32,
 }
 
 impl Walk<'_> {
@@ -239,6 +282,10 @@ impl Walk<'_> {
                 return Err(format!("it ends with {more} bytes that are no word; copy it again"));
             };
             self.at = here.saturating_add(4);
+            self.looks = self.looks.saturating_add(1);
+            if self.looks > MAX_LOOKS {
+                return Err(format!("it has more than {MAX_LOOKS} packets, as no bitstream has"));
+            }
             if self.ended {
                 match word {
                     SYNC => self.ended = false,
@@ -253,25 +300,15 @@ impl Walk<'_> {
                 register = None;
                 continue;
             }
-            let write = (word >> 27) & 3 == 2;
-            let (target, words) = match word >> 29 {
-                1 => ((word >> 13) & 0x3fff, word & 0x7ff),
-                2 => (
-                    register
-                        .ok_or_else(|| format!("packet of type 2 at byte {here} follows none"))?,
-                    word & 0x07ff_ffff,
-                ),
-                kind => {
-                    return Err(format!("{word:#010x} at byte {here} is a packet of type {kind}"));
-                }
-            };
-            register = (word >> 29 == 1).then_some(target);
+            let packet = Packet::decode(word, register).ok_or_else(|| match word >> 29 {
+                2 => format!("packet of type 2 at byte {here} follows none"),
+                kind => format!("{word:#010x} at byte {here} is a packet of type {kind}"),
+            })?;
+            register = packet.is_first.then_some(packet.register);
             self.packets = self.packets.saturating_add(1);
-            if (word >> 27) & 3 == 0 {
-                // No operation: it carries nothing.
-                continue;
+            if !packet.is_nop {
+                self.payload(here, packet.writes, packet.register, packet.words)?;
             }
-            self.payload(here, write, target, words)?;
         }
         if self.ended {
             Ok(())

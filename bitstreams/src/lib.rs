@@ -10,6 +10,8 @@
 //! | [`bitstream`] | `.bit` and `.bin` |
 //! | [`pdi`] | `.pdi` |
 //! | [`soft`] | images of software cards |
+//! | [`shell`] | shells of FPGAs, on their way into cards |
+//! | [`model`] | bitstreams of software cards that play FPGAs |
 //! | [`part`] | devices and their IDCODEs |
 //! | [`details`] | what a manifest says beside what balboad needs |
 //! | [`signature`] | ed25519, by minisign's files |
@@ -40,8 +42,10 @@ pub mod details;
 pub mod digest;
 pub mod image;
 mod manifest;
+pub mod model;
 pub mod part;
 pub mod pdi;
+pub mod shell;
 pub mod signature;
 pub mod soft;
 

@@ -12,6 +12,7 @@ use fpga_regs::coyote::vfpga::MAX_VFPGAS;
 use serde::Deserialize;
 
 use crate::details::{Details, RawClocks, RawFile, RawSource};
+use crate::part::{self, Part};
 
 /// The version of the manifest's format.
 const FORMAT: u32 = 1;
@@ -21,7 +22,7 @@ const MAX_BYTES: u64 = 64 << 10;
 const MAX_NAME: usize = 128;
 
 /// What balboad needs to know of a bitstream.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// Its name, for people.
     pub name: String,
@@ -31,6 +32,10 @@ pub struct Manifest {
     pub engine: EngineKind,
     /// vFPGAs it has; `None` where the manifest does not say.
     pub regions: Option<u8>,
+    /// What the shell's register PROBE reads, where the manifest says it.
+    pub probe: Option<u32>,
+    /// The part of its board, where the manifest says it.
+    pub part: Option<&'static Part>,
 }
 
 /// All that a manifest says.
@@ -187,7 +192,9 @@ impl Entry {
         details.set_files(file.files, regions)?;
         details.set_source(file.source)?;
         details.set_verified(file.verified)?;
-        Ok(Self { manifest: Manifest { name, map: shell_map.0, engine, regions }, details })
+        let part = details.part.as_deref().and_then(part::of_number);
+        let (map, probe) = (shell_map.0, details.shell_probe);
+        Ok(Self { manifest: Manifest { name, map, engine, regions, probe, part }, details })
     }
 }
 
@@ -208,7 +215,7 @@ mod tests {
     fn a_manifest_says_which_map_a_bitstream_has_and_what_drives_it() {
         let text = "format = 1\nname = \"x\"\nshell-map = \"before-2026\"\nregions = 4\n";
         let (name, map, engine) = ("x".into(), Map::Before2026, EngineKind::Vqe);
-        let wanted = Manifest { name, map, engine, regions: Some(4) };
+        let wanted = Manifest { name, map, engine, regions: Some(4), ..Manifest::default() };
         assert_eq!(Manifest::parse(text), Ok(wanted));
         let text = "format = 1\nname = \"x\"\nshell-map = \"since-2026\"";
         assert_eq!(Manifest::parse(text).unwrap().regions, None);

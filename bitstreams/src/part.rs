@@ -24,7 +24,12 @@ pub const PARTS: &[Part] = &[
     Part { name: "xcu250", board: "u250", idcode: Some(0x04b5_7093) },
     Part { name: "xcu280", board: "u280", idcode: Some(0x04b7_d093) },
     Part { name: "xcv80", board: "v80", idcode: None },
+    MODEL,
 ];
+
+/// What a software card has that plays an FPGA. Its IDCODE names a manufacturer that there is none of, so that no device
+/// takes a bitstream of its.
+pub const MODEL: Part = Part { name: "balboa", board: "model", idcode: Some(0x0ba1_b001) };
 
 /// The devices with an IDCODE, whatever their version.
 pub fn of_idcode(idcode: u32) -> impl Iterator<Item = &'static Part> {

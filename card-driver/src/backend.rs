@@ -123,9 +123,9 @@ pub trait CardBackend: Send + Sync {
         None
     }
 
-    /// Whether images of software cards can be loaded into it by its own reconfiguration engine.
-    fn takes_images(&self) -> bool {
-        false
+    /// What its own reconfiguration engine takes.
+    fn takes(&self) -> Takes {
+        Takes::Bitstreams
     }
 
     /// Resets the function: its engines stand still, and all of its state is as when it came up.
@@ -163,6 +163,15 @@ pub trait CardBackend: Send + Sync {
     fn identity(&self) -> Identity;
     /// Counters of the port below the engines, by name, in a fixed order.
     fn port_counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// What a card's own reconfiguration engine takes, and makes another card of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Images of software cards. Only one that says that it is a software card.
+    SoftImages,
+    /// Bitstreams of shells: an FPGA, or what plays one.
+    Bitstreams,
 }
 
 /// How clients reach a card, and how far they have to be trusted.

@@ -410,10 +410,10 @@ impl Bringup<'_> {
                 "its shell reads all ones while the static layer answers; program it again".into(),
             ));
         }
-        if probe != u64::from(static_layer::PROBE_VALUE) {
+        let wanted = self.manifest.probe.unwrap_or(static_layer::PROBE_VALUE);
+        if probe != u64::from(wanted) {
             return Err(self.failed(format!(
-                "its shell answers the probe with {probe:#x}, not {:#x}: it holds another design; program it with a Coyote shell",
-                static_layer::PROBE_VALUE
+                "its shell answers the probe with {probe:#x}, not {wanted:#x}: it holds another design; program it with a Coyote shell, or give the manifest of the one that it holds"
             )));
         }
         let channels = read(shell::N_CHAN);

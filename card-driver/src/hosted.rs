@@ -40,7 +40,7 @@ use self::layout::Layout;
 use self::memory::{HostMemory, Slots};
 use self::porter::Porter;
 use crate::address::PortAddress;
-use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
+use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, Takes, WakeGrant};
 use crate::error::Error;
 use crate::limit::CONFIRM_LIMIT;
 use crate::lock::lock;
@@ -424,8 +424,8 @@ impl CardBackend for Hosted {
         Some(UNDER_WAY_BYTES as u64)
     }
 
-    fn takes_images(&self) -> bool {
-        self.shared.below.takes_images()
+    fn takes(&self) -> Takes {
+        self.shared.below.takes()
     }
 
     fn reset(&self) -> Result<(), Error> {

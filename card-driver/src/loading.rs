@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 
 use bitstreams::Manifest;
 use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
-use fpga_regs::coyote::shell;
+use fpga_regs::coyote::shell::{self, ShellPblock};
 use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::coyote::xdma;
 use fpga_regs::engine::window;
 use hostmem::{Access, DmaMemory, PAGE_BYTES, SharedMapping, memfd};
 
-use crate::backend::CardBackend;
+use crate::backend::{CardBackend, Takes};
 use crate::bringup;
 use crate::device::Device;
 use crate::error::{Error, GONE};
@@ -273,8 +273,7 @@ pub fn wants_image(
     manifest: &Manifest,
     had_another: bool,
 ) -> bool {
-    backend.takes_images()
-        && bringup::prepare(card, backend, manifest).is_ok()
+    bringup::prepare(card, backend, manifest).is_ok()
         && (holds_no_image(backend)
             || had_another && bringup::holds_another(card, backend, manifest))
 }
@@ -376,6 +375,20 @@ impl Device {
         }
     }
 
+    /// Whether its shell was built such that its static layer can put another in its place.
+    ///
+    /// # Errors
+    /// [`Error::Load`] where it says that it was not.
+    pub fn takes_shells(&self) -> Result<(), Error> {
+        // Older shells do not tell, and one that is no more reads all ones.
+        let told = self.backend.read64(Bar::Shell, shell::SHELL_PBLOCK);
+        if self.manifest.map == shell::Map::Since2026 && !ShellPblock::decode(told).enabled {
+            let why = "its shell is built without reconfiguration of the shell, so its static layer puts no other in its place; program the whole device";
+            return Err(Error::Load { card: self.number, why: why.into() });
+        }
+        Ok(())
+    }
+
     /// Asks the card whether it is what its manifest says.
     ///
     /// # Errors
@@ -399,7 +412,12 @@ impl Device {
             self.backend.read64(Bar::Shell, register) == window::MAGIC_VALUE
         };
         let there = (0..found).filter(|index| magic(*index)).count() as u64;
-        if there != found || self.windows.len() as u64 != found {
+        // A bitstream may have other logic beside engines; a software card's image has none.
+        let wanted = match self.backend.takes() {
+            Takes::SoftImages => found,
+            Takes::Bitstreams => self.windows.len() as u64,
+        };
+        if there != wanted || self.windows.len() as u64 != wanted {
             return failed(format!("{there} of its {found} vFPGAs hold a queue engine"));
         }
         Ok(())

@@ -14,7 +14,7 @@ use softcard::{
     thread_page,
 };
 
-use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
+use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, Takes, WakeGrant};
 use crate::error::Error;
 use crate::lock::lock;
 
@@ -29,6 +29,8 @@ pub struct SoftCard {
     pub image: Image,
     /// In how many vFPGAs; in all that there are where that is `None`. One with 0 holds no image.
     pub vfpgas: Option<u8>,
+    /// Whether it plays an FPGA, which takes bitstreams.
+    pub plays_fpga: bool,
 }
 
 /// Where a software card is, in the shape of a PCI address.
@@ -44,6 +46,7 @@ pub struct SoftBackend {
     thread_page: Arc<OwnedFd>,
     given_up: OwnedFd,
     identity: Identity,
+    takes: Takes,
     config: Mutex<ConfigSpace>,
 }
 
@@ -79,6 +82,7 @@ pub fn start(
             map: card.map,
             image: card.image,
             vfpgas: card.vfpgas,
+            plays_fpga: card.plays_fpga,
             host,
         });
     }
@@ -93,7 +97,10 @@ pub fn start(
             .card(number)
             .ok_or_else(|| Error::Backend(format!("there is no software card {number}")))?;
         let identity = Identity {
-            board: "Balboa software card".into(),
+            board: match card.plays_fpga {
+                false => "Balboa software card".into(),
+                true => "Balboa software card that plays an FPGA".into(),
+            },
             location: location(number),
             link: card.link.to_string(),
             icrc_policy: Some(card.link.icrc_policy()),
@@ -106,7 +113,8 @@ pub fn start(
         // One for each, for a descriptor is waited for once.
         let given_up = runtime.given_up().try_clone_to_owned();
         let given_up = given_up.map_err(|error| Error::Backend(format!("an eventfd: {error}")))?;
-        backends.push(SoftBackend { handle, thread_page, given_up, identity, config });
+        let takes = if card.plays_fpga { Takes::Bitstreams } else { Takes::SoftImages };
+        backends.push(SoftBackend { handle, thread_page, given_up, identity, takes, config });
     }
     Ok((runtime, backends))
 }
@@ -238,8 +246,8 @@ impl CardBackend for SoftBackend {
         Some(softcard::UNDER_WAY_BYTES as u64)
     }
 
-    fn takes_images(&self) -> bool {
-        true
+    fn takes(&self) -> Takes {
+        self.takes
     }
 
     fn reset(&self) -> Result<(), Error> {

@@ -12,7 +12,7 @@ use hostmem::{DmaMemory, EventFd, Liveness, Mmio, PAGE_BYTES, memfd};
 use vfio::device::Region;
 use vfio::{Device, PciAddress, Sysfs};
 
-use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
+use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, Takes};
 use crate::bringup::is_software_card;
 use crate::error::{Error, GONE};
 
@@ -294,9 +294,9 @@ impl CardBackend for VfioBackend {
     /// Nothing: who has the function reaches all of its pages, and is trusted not to.
     fn revoke_page(&self, _window: u8, _page: u8) {}
 
-    /// Only where it says that it is a software card: an FPGA would take a software card's image for a bitstream.
-    fn takes_images(&self) -> bool {
-        self.software
+    /// An FPGA, which does not say that it is a software card, would take such a card's image for a bitstream.
+    fn takes(&self) -> Takes {
+        if self.software { Takes::SoftImages } else { Takes::Bitstreams }
     }
 
     fn reset(&self) -> Result<(), Error> {

@@ -26,6 +26,7 @@ pub(crate) mod rdmacm;
 pub mod release;
 mod scale;
 mod sentences;
+pub(crate) mod shell;
 pub(crate) mod stock;
 mod tool;
 mod ucx;
@@ -61,6 +62,7 @@ pub fn all() -> Vec<Case> {
         port::cases(),
         tool::cases(),
         flash::cases(),
+        shell::cases(),
         many::cases(),
         death::cases(),
         scale::cases(),

@@ -26,6 +26,7 @@ mod published;
 mod rdma_core;
 mod refusals;
 mod shadow;
+mod shells;
 mod tended;
 mod yama;
 
@@ -62,12 +63,20 @@ pub enum Hardware {
     IntelIommuRxe,
     /// Two cards as published on one cable, behind Intel's IOMMU; the parts of a store of 32 bytes are one to them.
     Published,
+    /// Two cards that play FPGAs, on one cable, behind Intel's IOMMU.
+    Fpga,
 }
 
 impl Hardware {
     /// All there is.
-    pub const ALL: [Self; 5] =
-        [Self::Plain, Self::IntelIommu, Self::VirtioIommu, Self::IntelIommuRxe, Self::Published];
+    pub const ALL: [Self; 6] = [
+        Self::Plain,
+        Self::IntelIommu,
+        Self::VirtioIommu,
+        Self::IntelIommuRxe,
+        Self::Published,
+        Self::Fpga,
+    ];
 
     /// Its name, with which the names of its cases begin.
     pub fn name(self) -> &'static str {
@@ -77,6 +86,7 @@ impl Hardware {
             Self::VirtioIommu => "virtio-iommu",
             Self::IntelIommuRxe => "intel-iommu-rxe",
             Self::Published => "intel-iommu-published",
+            Self::Fpga => "intel-iommu-fpga",
         }
     }
 
@@ -102,6 +112,7 @@ pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
         }
         Hardware::IntelIommuRxe => cases.extend(across::cases()),
         Hardware::Published => cases.extend(published::cases()),
+        Hardware::Fpga => cases.extend(shells::cases()),
         Hardware::IntelIommu | Hardware::VirtioIommu => {
             cases.extend(refusals::cases(hardware, kernel));
             cases.extend(interfaces::cases(hardware, kernel));

@@ -8,7 +8,6 @@ use bitstreams::{EngineKind, Manifest, MapName};
 use card_driver::address::PortAddress;
 use card_driver::soft::SoftCard;
 use clap::{ArgAction, Parser};
-use fpga_regs::coyote::shell::Map;
 use softcard::{FaultSpec, Image, Link};
 use terminal::Shell;
 use vfio::PciAddress;
@@ -82,6 +81,10 @@ pub struct Args {
     /// the published stack, over which balboad hosts the engine; for all of them unless CARD is given
     #[arg(long = "soft-image", value_name = "[CARD=]vqe|stock")]
     pub images: Vec<ImageFor>,
+    /// Have the software cards play FPGAs: they take bitstreams (balboa image make --bitstream), as FPGAs take shells, in
+    /// place of software cards' images
+    #[arg(long)]
+    pub soft_fpga: bool,
     /// What a published bitstream cannot carry goes through a tunnel between such cards of this balboad, or is refused
     /// (off) [default: off]
     #[arg(long, value_name = "on|off")]
@@ -236,6 +239,7 @@ impl Cards {
         Ok(match self.soft.get(card) {
             Some(soft) => Manifest {
                 name: match soft.image {
+                    _ if soft.plays_fpga => "software card that plays an FPGA".into(),
                     Image::Vqe => "software card".into(),
                     Image::Stock => {
                         "software card with the published image (--soft-image stock)".into()
@@ -247,13 +251,11 @@ impl Cards {
                     Image::Stock => EngineKind::Stock,
                 },
                 regions: Some(softcard::WINDOWS),
+                ..Manifest::default()
             },
-            None => Manifest {
-                name: "a bitstream without a manifest".into(),
-                map: Map::default(),
-                engine: EngineKind::default(),
-                regions: None,
-            },
+            None => {
+                Manifest { name: "a bitstream without a manifest".into(), ..Manifest::default() }
+            }
         })
     }
 }
@@ -295,6 +297,9 @@ impl Args {
         if self.shadow && soft == 0 {
             return Err("--shadow: the frames of a card behind VFIO do not pass this host, so the kernel cannot share its port; --shadow is for software cards (--soft N)".into());
         }
+        if self.soft_fpga && soft == 0 {
+            return Err("--soft-fpga: there are no software cards; --soft N runs some".into());
+        }
         if self.manifests.iter().any(|file| file.value.as_os_str().is_empty()) {
             return Err("--manifest: a file is wanted, and the name is empty".into());
         }
@@ -310,7 +315,13 @@ impl Args {
                         "--shadow: the published image, which card {number} has, shares its port with nobody; leave --shadow or --soft-image out"
                     ));
                 }
-                cards.soft.push(SoftCard { link, map, image, vfpgas: None });
+                cards.soft.push(SoftCard {
+                    link,
+                    map,
+                    image,
+                    vfpgas: None,
+                    plays_fpga: self.soft_fpga,
+                });
             }
             let address = one(&self.ips, number, "--ip")?.copied();
             let address = address.unwrap_or_else(|| PortAddress::default_of(number));
@@ -503,6 +514,7 @@ mod tests {
                 "shares its port with nobody",
             ),
             (&["--vfio", "3b:00.0", "--soft-image", "stock"], "no software cards"),
+            (&["--vfio", "3b:00.0", "--soft-fpga"], "no software cards"),
             (&["--soft", "2", "--fault", "dup=1%,card=2"], "makes cards 0 to 1"),
         ] {
             let refusal = cards(args).unwrap_err();

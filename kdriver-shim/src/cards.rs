@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bitstreams::Manifest;
 use card_driver::Error as DriverError;
 use card_driver::address::{PortAddress, node_guid};
-use card_driver::backend::{CardBackend, GrantKind};
+use card_driver::backend::{CardBackend, GrantKind, Takes};
 use card_driver::bringup::bring_up_with;
 use card_driver::device::{self, Device};
 use card_driver::engine::{Engine, EngineLimits};
@@ -218,13 +218,14 @@ impl Card {
         let users = nobody(&mut device);
         let (claims, xrc, quarantine) = Default::default();
         let (wanted_back, follows_kernel, gsi, reloading) = (false, false, None, None);
-        let takes_images = device.backend.takes_images();
+        let takes_images = device.backend.takes() == Takes::SoftImages;
         if takes_images && !device.windows.is_empty() {
             // One behind VFIO has what it was found to have.
             let found = u8::try_from(device.windows.len()).ok();
             device.manifest.regions = device.manifest.regions.or(found);
         }
         let current = takes_images.then(|| images::initial(&device.manifest)).flatten();
+        // Which bytes a card's bitstream has nobody knows that it came with.
         let (record, unusable) = (Record::new(current.map(|(name, _)| name)), None);
         Self {
             device,

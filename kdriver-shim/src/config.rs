@@ -42,6 +42,7 @@ struct Keys {
     manifest: Vec<Text<ForCard<PathBuf>>>,
     soft_map: Vec<Text<ForCard<MapName>>>,
     soft_image: Vec<Text<ImageFor>>,
+    soft_fpga: bool,
     tunnel: Option<Text<Tunnel>>,
     tunnel_peers: Option<PathBuf>,
     rnic_peers: Vec<Text<Ipv4Addr>>,
@@ -114,6 +115,7 @@ impl Args {
         one(&mut self.state_dir, keys.state_dir);
         one(&mut self.metrics, keys.metrics.map(|endpoint| endpoint.0));
         self.shadow |= keys.shadow;
+        self.soft_fpga |= keys.soft_fpga;
         self.lossy |= keys.lossy;
         if self.verbose == 0 {
             self.verbose = keys.verbose;
@@ -132,6 +134,7 @@ impl Args {
             ("manifest", self.manifests == new.manifests),
             ("soft-map", self.maps == new.maps),
             ("soft-image", self.images == new.images),
+            ("soft-fpga", self.soft_fpga == new.soft_fpga),
             ("tunnel", self.tunnel == new.tunnel),
             ("tunnel-peers", self.tunnel_peers == new.tunnel_peers),
             ("rnic-peers", self.rnic_peers == new.rnic_peers),

@@ -5,7 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
 use bitstreams::soft::{Logic, SoftImage};
-use bitstreams::{EngineKind, Manifest};
+use bitstreams::{EngineKind, Entry, Manifest, model};
+use card_driver::backend::Takes;
+use card_driver::soft::SoftCard;
 
 pub mod record;
 pub mod store;
@@ -22,27 +24,82 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The name by which an image is known.
-#[must_use]
-pub fn name_of(name: &str, image: &SoftImage, bytes: &[u8]) -> ImageName {
+/// An image that a card takes, and what its driver has to know of it.
+#[derive(Debug)]
+pub struct Accepted {
+    /// What it is known by.
+    pub name: ImageName,
+    /// What the card is to be behind it.
+    pub manifest: Manifest,
+    /// The file.
+    pub bytes: Vec<u8>,
+}
+
+/// A file for a card that takes software cards' images, if it is one.
+///
+/// # Errors
+/// What is wrong, and what would be right; so all of these.
+pub fn accept_soft(
+    name: &str,
+    image: &SoftImage,
+    bytes: Vec<u8>,
+    like: &Manifest,
+) -> Result<Accepted, String> {
+    let name = name_of(name, image, &bytes);
+    Ok(Accepted { manifest: manifest(image, &name.name, like)?, name, bytes })
+}
+
+/// A file for a card with a shell, and the text of its manifest, if it is one for a card that is like that.
+///
+/// # Errors
+/// As [`accept_soft`].
+pub fn accept_shell(
+    name: &str,
+    bytes: Vec<u8>,
+    text: &str,
+    like: &Manifest,
+) -> Result<Accepted, String> {
+    if text.is_empty() {
+        return Err(
+            "the card takes bitstreams, and this comes without a manifest; say --manifest FILE"
+                .into(),
+        );
+    }
+    let entry = Entry::parse(text).map_err(|why| format!("its manifest: {why}"))?;
+    entry.check_shell(&bytes, like.part).map_err(|why| why.to_string())?;
+    let manifest = entry.manifest;
+    let logic = logic_of(manifest.engine).name().to_owned();
+    let logic = vec![logic; manifest.regions.unwrap_or_default().into()];
+    let (sha256, length) = (Sha256::of(&bytes).to_string(), bytes.len() as u64);
+    let (vfpga, text) = (None, Some(text.to_owned()));
+    let name =
+        ImageName { name: line_of(name), sha256, bytes: length, logic, vfpga, manifest: text };
+    Ok(Accepted { name, manifest, bytes })
+}
+
+/// A name as it is kept: one line that is not too long.
+fn line_of(name: &str) -> String {
     let name: String = name.chars().filter(|c| !c.is_control()).collect();
     let end = (0..=MAX_NAME.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
+    name.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
+}
+
+/// The name by which an image is known.
+fn name_of(name: &str, image: &SoftImage, bytes: &[u8]) -> ImageName {
     ImageName {
-        name: name.get(..end.unwrap_or(0)).unwrap_or_default().to_owned(),
+        name: line_of(name),
         sha256: Sha256::of(bytes).to_string(),
         bytes: bytes.len() as u64,
         logic: image.logic().iter().map(|logic| logic.name().to_owned()).collect(),
         vfpga: image.alone(),
+        manifest: None,
     }
 }
 
 /// The image that a software card comes with, by its manifest, and its bytes.
 #[must_use]
 pub fn initial(manifest: &Manifest) -> Option<(ImageName, Vec<u8>)> {
-    let logic = match manifest.engine {
-        EngineKind::Vqe => Logic::Vqe,
-        EngineKind::Stock => Logic::Stock,
-    };
+    let logic = logic_of(manifest.engine);
     let image = SoftImage::new(vec![logic; manifest.regions?.into()]).ok()?;
     let bytes = image.to_bytes();
     Some((name_of(&manifest.name, &image, &bytes), bytes))
@@ -88,7 +145,15 @@ pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manife
         };
     }
     let (_, count) = softcard::fits(image).ok_or("it does not fit")?;
-    Ok(Manifest { name: name.to_owned(), map: like.map, engine, regions: Some(count) })
+    let (name, regions) = (name.to_owned(), Some(count));
+    Ok(Manifest { name, map: like.map, engine, regions, ..Manifest::default() })
+}
+
+fn logic_of(engine: EngineKind) -> Logic {
+    match engine {
+        EngineKind::Vqe => Logic::Vqe,
+        EngineKind::Stock => Logic::Stock,
+    }
 }
 
 fn engine_of(logic: Logic) -> EngineKind {
@@ -108,9 +173,20 @@ pub struct Known {
     pub record: Record,
 }
 
-/// What the record of the card at a place says. `None` where there is none.
+impl Known {
+    /// The software card that it is then, which is to be like one otherwise.
+    #[must_use]
+    pub fn card(&self, like: &SoftCard) -> SoftCard {
+        // One that was given nothing has what it came with; of which nothing is known, nothing.
+        let came = (like.image, if self.record.needs.is_some() { Some(0) } else { like.vfpgas });
+        let (image, vfpgas) = self.holds.map_or(came, |(image, count)| (image, Some(count)));
+        SoftCard { image, vfpgas, ..like.clone() }
+    }
+}
+
+/// What the record of the card at a place says, which takes that. `None` where there is none.
 #[must_use]
-pub fn restored(store: &Store, location: &str, like: &Manifest) -> Option<Known> {
+pub fn restored(store: &Store, location: &str, like: &Manifest, takes: Takes) -> Option<Known> {
     let without = |record: Record| Known { holds: None, manifest: like.clone(), record };
     let mut record = match store.record(location) {
         Ok(None) => return None,
@@ -125,17 +201,37 @@ pub fn restored(store: &Store, location: &str, like: &Manifest) -> Option<Known>
     }
     let Some(current) = record.current.clone() else { return Some(without(record)) };
     let image = store.image(&current.sha256, shim_abi::MAX_IMAGE);
-    let image = image.and_then(|bytes| accept(&bytes));
-    let found = image.and_then(|image| {
-        let manifest = manifest(&image, &current.name, like)?;
-        Ok((softcard::fits(&image).ok_or("it does not fit")?, manifest))
-    });
-    match found {
-        Ok((holds, manifest)) => Some(Known { holds: Some(holds), manifest, record }),
+    match image.and_then(|image| known(&current, image, like, takes)) {
+        Ok((holds, manifest)) => Some(Known { holds, manifest, record }),
         Err(why) => {
             record.needs = Some(format!("its image {}: {why}", current.name));
             record.current = None;
             Some(without(record))
         }
+    }
+}
+
+/// What an image of a record makes of a software card, if it is one, and its manifest.
+fn known(
+    current: &ImageName,
+    bytes: Vec<u8>,
+    like: &Manifest,
+    takes: Takes,
+) -> Result<(Option<(softcard::Image, u8)>, Manifest), String> {
+    match (takes, &current.manifest) {
+        (Takes::SoftImages, None) => {
+            let image = accept(&bytes)?;
+            let manifest = manifest(&image, &current.name, like)?;
+            Ok((Some(softcard::fits(&image).ok_or("it does not fit")?), manifest))
+        }
+        (Takes::Bitstreams, Some(text)) => {
+            let own = Entry::parse(text)?.manifest;
+            // Whoever has said nothing of the card now has said it before.
+            let card = Manifest { part: like.part.or(own.part), ..own };
+            let accepted = accept_shell(&current.name, bytes, text, &card)?;
+            let holds = model::image_of(&accepted.bytes).as_ref().and_then(softcard::fits);
+            Ok((holds, accepted.manifest))
+        }
+        _ => Err("the card takes no such images".into()),
     }
 }

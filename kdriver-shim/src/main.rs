@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bitstreams::Manifest;
-use card_driver::backend::CardBackend;
+use card_driver::backend::{CardBackend, Takes};
 use card_driver::hosted::{HostedOptions, Meetings};
 use card_driver::soft::{self, SoftCard};
 use card_driver::vfio::{Life, VfioBackend};
@@ -226,10 +226,10 @@ fn restore(wanted: &Cards, store: &Store) -> anyhow::Result<(Vec<SoftCard>, Rest
     let mut cards = wanted.soft.clone();
     let mut restored = BTreeMap::new();
     for ((number, card), at) in (0u32..).zip(&mut cards).zip(0..) {
-        let found = images::restored(store, &soft::location(at), &wanted.manifest(number)?);
-        if let Some(known) = found {
-            let (image, vfpgas) = known.holds.unwrap_or((card.image, 0));
-            *card = SoftCard { image, vfpgas: Some(vfpgas), ..card.clone() };
+        let takes = if card.plays_fpga { Takes::Bitstreams } else { Takes::SoftImages };
+        let like = wanted.manifest(number)?;
+        if let Some(known) = images::restored(store, &soft::location(at), &like, takes) {
+            *card = known.card(card);
             restored.insert(number, known);
         }
     }
@@ -238,8 +238,7 @@ fn restore(wanted: &Cards, store: &Store) -> anyhow::Result<(Vec<SoftCard>, Rest
 
 /// What is known of a card behind VFIO. Of another card that was in its slot before, a record says nothing.
 fn recall(backend: &VfioBackend, like: &Manifest, store: &Store) -> Option<Known> {
-    let flashed = backend.takes_images();
-    flashed.then(|| images::restored(store, &backend.identity().location, like)).flatten()
+    images::restored(store, &backend.identity().location, like, backend.takes())
 }
 
 /// Brings the cards up, in the order of their numbers.

@@ -8,7 +8,7 @@ use std::path::Path;
 use bitstreams::EngineKind;
 use bitstreams::soft::Logic;
 use card_driver::address::{PortAddress, gid_text};
-use card_driver::backend::GrantKind;
+use card_driver::backend::{GrantKind, Takes};
 use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::window::{DOORBELL_PAGES, VERSION_MAJOR, VERSION_MINOR};
 use host_view::shadow_device::ShadowDevices;
@@ -80,8 +80,8 @@ struct CardStatus {
     location: String,
     /// Name of the bitstream or image, by its manifest.
     image: String,
-    /// Its images, and what was done with them; null for one that balboad does not flash.
-    flash: Option<FlashStatus>,
+    /// Its images, and what was done with them.
+    flash: FlashStatus,
     /// What drives the logic in its vFPGAs.
     engine: &'static str,
     /// What stands between balboad and the card.
@@ -112,6 +112,12 @@ struct CardStatus {
 /// What is known of a card's images.
 #[derive(Serialize)]
 struct FlashStatus {
+    /// What it takes.
+    takes: &'static str,
+    /// Its part, as somebody has said it by a manifest; null otherwise, for it does not say so itself.
+    part: Option<&'static str>,
+    /// vFPGAs that it is to have by its manifest; null where that does not say.
+    regions: Option<u8>,
     current: Option<ImageName>,
     previous: Option<ImageName>,
     /// What is being loaded.
@@ -315,16 +321,22 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
             Some(_) => "none".into(),
             None => card.device.manifest.name.clone(),
         },
-        flash: card.device.backend.takes_images().then(|| FlashStatus {
-            current: card.record.current.clone(),
-            previous: card.record.previous.clone(),
-            writing: card.record.writing.as_ref().map(|it| it.image.clone()),
+        flash: FlashStatus {
+            takes: match card.device.backend.takes() {
+                Takes::SoftImages => "software cards' images",
+                Takes::Bitstreams => "bitstreams",
+            },
+            part: card.device.manifest.part.map(|part| part.name),
+            regions: card.device.manifest.regions,
+            current: card.record.current.as_ref().map(ImageName::told),
+            previous: card.record.previous.as_ref().map(ImageName::told),
+            writing: card.record.writing.as_ref().map(|it| it.image.told()),
             needs: card.record.needs.clone(),
             vfpgas: card.record.vfpgas.clone(),
             history: card.record.history.clone(),
             room: softcard::WINDOWS,
             logic: Logic::ALL.map(Logic::name).to_vec(),
-        }),
+        },
         engine: match card.device.manifest.engine {
             EngineKind::Vqe => "vqe",
             EngineKind::Stock => "stock",

@@ -26,7 +26,7 @@ pub mod rdma_cm;
 pub use message::*;
 
 /// Version of these messages; provider and balboad must agree.
-pub const ABI: u32 = 22;
+pub const ABI: u32 = 23;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
 /// The ports' directory in the state directory: `CARD` in it is what stands at `ports/1` of the card in

@@ -8,7 +8,9 @@ pub const MAX_CAPTURED_QPS: usize = 16;
 pub const CAPTURE_RING: std::ops::RangeInclusive<u32> = 64 << 10..=64 << 20;
 
 /// Bytes of the largest image that is loaded into a card.
-pub const MAX_IMAGE: u64 = 64 << 20;
+pub const MAX_IMAGE: u64 = 128 << 20;
+/// Bytes of the largest manifest of an image.
+pub const MAX_MANIFEST: usize = 32 << 10;
 
 /// The first message of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +111,8 @@ pub enum Request {
         sha256: [u8; 32],
         /// Name of the image, for people.
         name: String,
+        /// The text of its manifest, [`MAX_MANIFEST`] bytes at most; empty for a software card's image, which needs none.
+        manifest: String,
     },
     /// The next bytes of the image that was announced. → [`Response::Done`]
     FlashWrite {

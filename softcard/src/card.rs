@@ -22,8 +22,8 @@ use crate::vfpga::{Control, Logic, Pages, Slots, Vfpga, occupant};
 /// The doorbell pages of all windows.
 pub(crate) type AllPages = [Pages; WINDOWS as usize];
 
-/// The register map of a card's shell, its image, and in how many vFPGAs that is, if not in all.
-pub(crate) type Programmed = (Map, Image, Option<u8>);
+/// The register map of a card's shell, its image, in how many vFPGAs that is, if not in all, and whether it plays an FPGA.
+pub(crate) type Programmed = (Map, Image, Option<u8>, bool);
 
 /// A software card.
 pub(crate) struct Card {
@@ -42,7 +42,7 @@ pub(crate) struct Card {
 
 impl Card {
     pub(crate) fn new(
-        (map, image, vfpgas): Programmed,
+        (map, image, vfpgas, plays_fpga): Programmed,
         port: Box<dyn Port>,
         icrc_policy: IcrcPolicy,
         pool: FramePool,
@@ -60,6 +60,9 @@ impl Card {
             wired: AllPages::default(),
             published,
         };
+        if plays_fpga {
+            card.shell.reconfiguration.take_bitstreams();
+        }
         card.program(Some((image, vfpgas.unwrap_or(WINDOWS))));
         card
     }

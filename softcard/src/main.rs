@@ -66,6 +66,10 @@ struct Serve {
     /// the published stack
     #[arg(long, value_name = "vqe|stock", default_value_t)]
     image: Image,
+    /// Play an FPGA: do not say that it is a software card, and take bitstreams (balboa image make --bitstream), as one
+    /// takes shells, in place of software cards' images
+    #[arg(long)]
+    play_fpga: bool,
     /// Take the parts of a store of 32 bytes for that one store, as no card does. For drivers of a published image behind an
     /// emulator, which splits such stores; a card counts the parts as sent, and sends nothing
     #[arg(long)]
@@ -115,11 +119,12 @@ fn run(serve: Serve) -> anyhow::Result<()> {
     signals.thread_block().map_err(|errno| anyhow!("blocking signals: {errno}"))?;
     let signalled = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| anyhow!("signalfd: {errno}"))?;
-    let Serve { socket, port, image, join_split_stores, faults, seed, pcap, .. } = serve;
+    let Serve { socket, port, image, play_fpga, join_split_stores, faults, seed, pcap, .. } = serve;
     let config = ServeConfig {
         socket,
         link: port,
         image,
+        plays_fpga: play_fpga,
         faults,
         seed,
         capture: pcap,

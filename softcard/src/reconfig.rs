@@ -4,9 +4,14 @@
 //! the start of a descriptor begin it, whatever came before. The old image is gone from the first byte on; a file that
 //! is not whole when its last descriptor ends leaves a card without one, whose static layer alone answers. So it is with
 //! one vFPGA, where the file is of that alone and the vFPGA is decoupled; where it is not, the card loses its image.
+//!
+//! A card that plays an FPGA takes bitstreams instead, as a device's configuration logic does ([`bitstreams::model`]): one for
+//! another device changes nothing, and the end is told of whatever came.
 
 use std::collections::VecDeque;
 
+use bitstreams::model::Configuration;
+use bitstreams::part::MODEL;
 use bitstreams::soft::{Reader, Scope, SoftImage};
 use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
 
@@ -69,6 +74,8 @@ pub(crate) struct Reconfiguration {
     pub(crate) decoupled: bool,
     /// What came so far of the image.
     reader: Reader,
+    /// What takes bitstreams in place of such images, where the card plays an FPGA.
+    configuration: Option<Configuration>,
     buffer: Vec<u8>,
     /// How a test wants it spoilt, counted down to the descriptor that is meant.
     pub(crate) spoil: Option<(u32, Spoil)>,
@@ -88,6 +95,7 @@ impl Default for Reconfiguration {
             beats: 0,
             decoupled: false,
             reader: Reader::default(),
+            configuration: None,
             buffer: Vec::new(),
             spoil: None,
         }
@@ -98,7 +106,18 @@ impl Reconfiguration {
     /// Begins anew. How the next reconfiguration is to be spoilt stays: a driver resets a card before it loads one.
     pub(crate) fn reset(&mut self) {
         let spoil = self.spoil.filter(|_| self.requests == 0);
-        *self = Self { spoil, ..Self::default() };
+        let configuration = self.configuration.as_ref().map(|_| Configuration::new(&MODEL));
+        *self = Self { spoil, configuration, ..Self::default() };
+    }
+
+    /// Takes bitstreams from now on, and no software card's images.
+    pub(crate) fn take_bitstreams(&mut self) {
+        self.configuration = Some(Configuration::new(&MODEL));
+    }
+
+    /// Whether it takes bitstreams.
+    pub(crate) fn takes_bitstreams(&self) -> bool {
+        self.configuration.is_some()
     }
 
     /// Whether its interrupt is requested.
@@ -179,15 +198,27 @@ impl Reconfiguration {
         {
             *byte ^= 1;
         }
-        if !std::mem::replace(&mut descriptor.begun, true) && SoftImage::begins(&self.buffer) {
-            self.reader = Reader::default();
-        }
-        self.reader.feed(&self.buffer);
+        let is_first = !std::mem::replace(&mut descriptor.begun, true);
+        let scope = match &mut self.configuration {
+            Some(configuration) => {
+                configuration.feed(&self.buffer);
+                match configuration.has_written() {
+                    true => Scope::Card,
+                    false => Scope::Unknown,
+                }
+            }
+            None => {
+                if is_first && SoftImage::begins(&self.buffer) {
+                    self.reader = Reader::default();
+                }
+                self.reader.feed(&self.buffer);
+                self.reader.scope()
+            }
+        };
         let beats = (bytes as u64).div_ceil(BEAT);
         self.beats = self.beats.wrapping_add(u32::try_from(beats).unwrap_or(0));
         descriptor.address = descriptor.address.saturating_add(bytes as u64);
         descriptor.left = descriptor.left.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
-        let scope = self.reader.scope();
         if descriptor.left > 0 {
             return Progress::Fetched(scope);
         }
@@ -206,7 +237,13 @@ impl Reconfiguration {
             self.done = true;
             self.ended = self.ended.wrapping_add(1);
         }
-        let image = std::mem::take(&mut self.reader).finish();
+        let image = match &mut self.configuration {
+            Some(configuration) => {
+                let whole = std::mem::replace(configuration, Configuration::new(&MODEL));
+                whole.finish().ok_or_else(|| "it is no bitstream for it, or not whole".into())
+            }
+            None => std::mem::take(&mut self.reader).finish(),
+        };
         if let Err(why) = &image {
             log::error!("the image that was loaded is none: {why}");
         }

@@ -45,6 +45,8 @@ pub struct CardConfig {
     pub image: Image,
     /// In how many vFPGAs; all that there is room for where that is `None`. A card with 0 holds no image.
     pub vfpgas: Option<u8>,
+    /// Plays an FPGA: it takes bitstreams ([`bitstreams::model`]), and no software card's image.
+    pub plays_fpga: bool,
     /// A network device of the kernel's that shares the port's addresses: it gets the frames that
     /// are not the card's, and sends by the port.
     pub host: Option<Arc<Tap>>,
@@ -72,7 +74,9 @@ impl Runtime {
         let links = config.cards.iter().map(|card| card.link.clone()).collect();
         let count = config.cards.len();
         let places = config.cards.into_iter();
-        let places = places.map(|card| ((card.map, card.image, card.vfpgas), card.host)).collect();
+        let places = places
+            .map(|card| ((card.map, card.image, card.vfpgas, card.plays_fpga), card.host))
+            .collect();
         let RuntimeConfig { capture, faults, seed, .. } = config;
         let cabling = Cabling { links, faults, seed, capture };
         let (page, mapping) = memfd::create_read_only_for_others("balboa-cards", PAGE_BYTES)?;

@@ -96,8 +96,14 @@ impl Machine {
 /// Runs the driver on two cards whose shells have that map.
 fn drive(map: Map, arguments: &[&str]) {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let card =
-        || CardConfig { link: Link::Switch, map, image: Image::Vqe, vfpgas: None, host: None };
+    let card = || CardConfig {
+        link: Link::Switch,
+        map,
+        image: Image::Vqe,
+        vfpgas: None,
+        plays_fpga: false,
+        host: None,
+    };
     let config = RuntimeConfig { cards: vec![card(), card()], ..RuntimeConfig::default() };
     let runtime = Runtime::start(config).unwrap();
     let cards = (0..2).map(|number| runtime.card(number).unwrap()).collect();

@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use bitstreams::soft::{Logic, SoftImage};
+use bitstreams::{model, part};
 use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
 use fpga_regs::coyote::shell::{self, CtrlCnfg, Datapath, PrCnfg};
 use fpga_regs::coyote::static_layer::{self as s, PrQueue, PrStat};
@@ -26,8 +27,19 @@ struct Rig {
 
 impl Rig {
     fn new(image: Image, vfpgas: Option<u8>) -> Self {
-        let card =
-            CardConfig { link: Link::Switch, map: Default::default(), image, vfpgas, host: None };
+        Self::playing(image, vfpgas, false)
+    }
+
+    /// One that may play an FPGA.
+    fn playing(image: Image, vfpgas: Option<u8>, plays_fpga: bool) -> Self {
+        let card = CardConfig {
+            link: Link::Switch,
+            map: Default::default(),
+            image,
+            vfpgas,
+            plays_fpga,
+            host: None,
+        };
         let config = RuntimeConfig { cards: vec![card], ..RuntimeConfig::default() };
         let runtime = Runtime::start(config).unwrap();
         let card = runtime.card(0).unwrap();
@@ -240,4 +252,40 @@ fn whatever_happens_at_whichever_chunk_the_card_has_the_old_image_the_new_one_or
             rig.end();
         }
     }
+}
+
+#[test]
+fn one_that_plays_an_fpga_takes_bitstreams_as_its_configuration_logic_does() {
+    let bitstream = |logic, count| model::make(&image(logic, count)).unwrap();
+    let good = bitstream(Logic::Vqe, 2);
+    let rig = Rig::playing(Image::Vqe, Some(3), true);
+    let frames = good.windows(8).position(|it| *it == *b"\x89balboa\n").unwrap();
+    let mut spoilt = good.clone();
+    spoilt[frames + 60] ^= 1;
+    let mut other = good.clone();
+    let idcode = part::MODEL.idcode.unwrap().to_be_bytes();
+    let at = good.windows(4).position(|it| *it == idcode).unwrap();
+    other[at..at + 4].copy_from_slice(&0x14b7_d093_u32.to_be_bytes());
+    // What writes no frame changes nothing, and its end is told all the same.
+    for nothing in [&other[..], &good[..frames], &image(Logic::Vqe, 1).to_bytes()] {
+        rig.load(nothing);
+        assert!(rig.is_done());
+        assert_eq!((rig.regions(), rig.engines()), (3, 3));
+        rig.put(s::PR_CTRL, 4);
+    }
+    // What breaks off or has another sum leaves a dead shell, until a good one comes.
+    for dead in [&spoilt[..], &good[..good.len() - 80], &good[..frames + 8]] {
+        rig.load(dead);
+        assert!(rig.is_done());
+        assert_eq!((rig.regions(), rig.engines()), (u64::MAX, 0));
+        rig.load(&other);
+        assert_eq!(rig.regions(), u64::MAX, "one for another device mends it");
+        rig.card.reset().unwrap();
+        rig.load(&bitstream(Logic::Stock, 2));
+        assert_eq!((rig.regions(), rig.engines(), rig.has_avx_bank()), (2, 0, true));
+        rig.load(&good);
+        assert_eq!((rig.regions(), rig.engines()), (2, 2));
+    }
+    assert_eq!(rig.at(s::PR_CNT), 4, "bitstreams that came to their end since the reset");
+    rig.end();
 }

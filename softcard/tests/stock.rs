@@ -148,6 +148,7 @@ impl Pair {
             map: Default::default(),
             image: Image::Stock,
             vfpgas: None,
+            plays_fpga: false,
             host: None,
         };
         let cards = vec![card(), card()];

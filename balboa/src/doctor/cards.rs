@@ -125,7 +125,7 @@ pub(super) fn fec(patient: &Patient) -> Vec<Finding> {
     each(patient, |name, card| {
         vec![Finding::nothing(
             CHECK,
-            match card["flash"].is_null() {
+            match card["flash"]["takes"] == "bitstreams" {
                 true => format!(
                     "{name} has no register that tells it; look at the switch's port, which must have what the bitstream was built with"
                 ),

@@ -4,11 +4,15 @@ use std::path::Path;
 
 use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
-use bitstreams::soft::{Logic, SoftImage};
+use bitstreams::shell::Refusal;
+use bitstreams::soft::Logic;
+use bitstreams::{EngineKind, Entry, part};
 use serde_json::{Value, json};
+use shim_abi::MAX_MANIFEST;
 
 use super::device;
 use super::{Failure, code};
+use crate::args::Plan;
 use crate::image;
 use crate::state::{items, text};
 
@@ -22,25 +26,32 @@ pub(super) struct Incoming {
     pub(super) image: Image,
     /// The key whose signature it has.
     pub(super) signed_by: Option<String>,
+    /// Its manifest, and the text of that.
+    pub(super) manifest: Option<(Entry, String)>,
 }
 
 impl Incoming {
-    /// Reads a file, and its signature by one of the keys in a directory.
-    pub(super) fn read(
-        file: &Path,
-        keys: Option<&Path>,
-        allow_unsigned: bool,
-    ) -> Result<Self, Failure> {
+    /// Reads a file, its manifest, and its signature by one of the keys in a directory.
+    pub(super) fn read(plan: &Plan) -> Result<Self, Failure> {
+        let Plan { file, keys, allow_unsigned, manifest, .. } = plan;
+        let manifest = manifest.as_deref().map(read_manifest).transpose()?;
         let bytes = image::read(file, image::MAX_IMAGE)?;
         let parsed = Image::parse(&bytes);
         let parsed = parsed.map_err(|why| Failure::new(code::SPOILT, image::about(file, &why)))?;
         let unsigned = |error| Failure::new(code::UNSIGNED, error);
-        let signature = image::signature_of(file);
+        let sha256 = Sha256::of(&bytes);
+        let files = manifest.iter().flat_map(|(entry, _)| &entry.details.files);
+        let named =
+            files.filter(|it| it.sha256 == Some(sha256)).find_map(|it| it.signature.as_ref());
+        let signature =
+            named.map_or_else(|| image::signature_of(file), |name| file.with_file_name(name));
         let is_there = signature.try_exists().map_err(anyhow::Error::from)?;
         let signed_by = match is_there {
             // One that is there is right, or why it is there is to be found out.
-            true => Some(image::signer(file, &bytes, keys).map_err(unsigned)?),
-            false if allow_unsigned => None,
+            true => {
+                Some(image::signer(file, &signature, &bytes, keys.as_deref()).map_err(unsigned)?)
+            }
+            false if *allow_unsigned => None,
             false => {
                 let why = format!(
                     "it has no signature ({} is not there); `balboa image sign` makes one, and --allow-unsigned does without",
@@ -50,15 +61,52 @@ impl Incoming {
             }
         };
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let sha256 = Sha256::of(&bytes);
-        Ok(Self { name, bytes, sha256, image: parsed, signed_by })
+        Ok(Self { name, bytes, sha256, image: parsed, signed_by, manifest })
     }
 
-    /// The image, if it is for a card.
-    pub(super) fn for_card(&self, card: &Value, file: &Path) -> Result<&SoftImage, Failure> {
+    /// Whether it is for a card.
+    pub(super) fn for_card(&self, card: &Value, plan: &Plan) -> Result<(), Failure> {
+        match card["flash"]["takes"] == "bitstreams" {
+            true => self.shell_for_card(card, plan),
+            false => self.soft_for_card(card, &plan.file),
+        }
+    }
+
+    /// Whether it is a shell for a card that takes bitstreams.
+    fn shell_for_card(&self, card: &Value, plan: &Plan) -> Result<(), Failure> {
+        let fail = |code, why: String| Err(Failure::new(code, image::about(&plan.file, &why)));
+        let (name, board) = (text(&card["name"]), text(&card["board"]));
+        if let Image::Soft(_) = self.image {
+            let why = format!("it is a software card's, and {name} is a {board}");
+            return fail(code::OTHER_CARD, why);
+        }
+        if self.image.full() == Some(true) {
+            let (what, advice) = (self.image.describe(), device::advice(&plan.file));
+            let why = format!("it is {what}, and a card's own engine takes shells alone; {advice}");
+            return fail(code::OTHER_CARD, why);
+        }
+        let Some((entry, _)) = &self.manifest else {
+            let why = format!(
+                "{name} takes bitstreams, and what the shell in this one is its manifest says; say --manifest FILE (bitstreams/README.md has what is in it)"
+            );
+            return fail(code::OTHER_CARD, why);
+        };
+        let part = card["flash"]["part"].as_str().and_then(part::of_number);
+        match entry.check_shell(&self.bytes, part) {
+            Ok(()) if entry.details.verified || plan.allow_unverified => Ok(()),
+            Ok(()) => fail(
+                code::UNVERIFIED,
+                "its manifest says verified = false: nobody has seen it work, and a card whose shell does not come up may have to be programmed by its cable; --allow-unverified loads it all the same. Once it was seen to work, write verified = true there".into(),
+            ),
+            Err(Refusal::Spoilt(why)) => fail(code::SPOILT, why),
+            Err(Refusal::Other(why)) => fail(code::OTHER_CARD, why),
+        }
+    }
+
+    /// Whether it is an image for a software card.
+    fn soft_for_card(&self, card: &Value, file: &Path) -> Result<(), Failure> {
         let name = text(&card["name"]);
         let other = |why: String| Err(Failure::new(code::OTHER_CARD, image::about(file, &why)));
-        let for_software = !card["flash"].is_null();
         let Image::Soft(soft) = &self.image else {
             let parts: Vec<_> = self.image.parts().iter().map(|part| part.name).collect();
             let parts = match parts.is_empty() {
@@ -66,19 +114,8 @@ impl Incoming {
                 false => parts.join(" or "),
             };
             let (what, board) = (self.image.describe(), text(&card["board"]));
-            let how = match (for_software, self.image.full()) {
-                (false, Some(true)) => format!("; {}", device::advice(file)),
-                (false, _) => "; balboad loads images into software cards alone".to_owned(),
-                (true, _) => String::new(),
-            };
-            return other(format!("it is {what} for {parts}, and {name} is a {board}{how}"));
+            return other(format!("it is {what} for {parts}, and {name} is a {board}"));
         };
-        if !for_software {
-            return other(format!(
-                "it is a software card's, and {name} is a {}",
-                text(&card["board"])
-            ));
-        }
         let (room, count) = (card["flash"]["room"].as_u64().unwrap_or(0), soft.logic().len());
         if let Some(vfpga) = soft.alone() {
             if !items(&card["windows"]).iter().any(|window| window["window"] == vfpga) {
@@ -108,7 +145,7 @@ impl Incoming {
                 "it has {logic}, which balboad does not drive; it drives {}",
                 driven.join(", ")
             )),
-            None => Ok(soft),
+            None => Ok(()),
         }
     }
 
@@ -117,27 +154,105 @@ impl Incoming {
         self.image.alone()
     }
 
-    /// What is shown of it.
-    pub(super) fn facts(&self) -> Value {
-        let logic = match &self.image {
-            Image::Soft(soft) => json!(soft.logic().iter().map(|it| it.name()).collect::<Vec<_>>()),
-            _ => Value::Null,
-        };
-        json!({
-            "name": self.name, "sha256": self.sha256.to_string(), "bytes": self.bytes.len(),
-            "logic": logic, "vfpga": self.vfpga(), "signed_by": self.signed_by,
-        })
+    /// The text of its manifest; empty where it has none.
+    pub(super) fn manifest_text(&self) -> &str {
+        self.manifest.as_ref().map_or("", |(_, text)| text)
     }
+
+    /// What is shown of it beside a card.
+    pub(super) fn facts(&self, card: &Value) -> Value {
+        let mut facts = json!({
+            "name": self.name, "sha256": self.sha256.to_string(), "bytes": self.bytes.len(),
+            "vfpga": self.vfpga(), "signed_by": self.signed_by,
+        });
+        match (&self.image, &self.manifest) {
+            (Image::Soft(soft), _) => {
+                facts["logic"] = json!(soft.logic().iter().map(|it| it.name()).collect::<Vec<_>>());
+            }
+            (_, Some((entry, _))) => {
+                let engine = match entry.manifest.engine {
+                    EngineKind::Vqe => Logic::Vqe,
+                    EngineKind::Stock => Logic::Stock,
+                };
+                let regions = entry.manifest.regions.unwrap_or_default();
+                facts["logic"] = json!(vec![engine.name(); regions.into()]);
+                facts["part"] = json!(entry.manifest.part.map(|part| part.name));
+                facts["verified"] = json!(entry.details.verified);
+                // One that needs to be flashed again says nothing now.
+                let is_alike = card["engine"] == engine.name()
+                    && card["flash"]["needs"].is_null()
+                    && card["flash"]["regions"] == regions;
+                facts["told_apart"] = json!(!is_alike);
+            }
+            _ => {}
+        }
+        facts
+    }
+}
+
+/// A manifest, and its text as balboad is given it.
+fn read_manifest(path: &Path) -> Result<(Entry, String), Failure> {
+    let text = image::read_text(path)?;
+    let entry = Entry::parse(&text).map_err(|why| image::about(path, &why))?;
+    if text.len() > MAX_MANIFEST {
+        return Err(image::about(path, &format!("it has more than {MAX_MANIFEST} bytes")).into());
+    }
+    Ok((entry, text))
 }
 
 #[cfg(test)]
 mod tests {
+    use bitstreams::model;
+    use bitstreams::soft::SoftImage;
+
     use super::*;
+
+    fn plan(file: &str) -> Plan {
+        Plan {
+            state_dir: None,
+            card: crate::args::CardName(0),
+            file: file.into(),
+            keys: None,
+            allow_unsigned: false,
+            manifest: None,
+            allow_unverified: false,
+            force_disconnect: false,
+            json: false,
+        }
+    }
+
+    #[test]
+    fn a_shell_is_for_a_card_by_its_manifest_and_only_where_it_was_seen_to_work_or_that_is_waived()
+    {
+        let image = SoftImage::new(vec![Logic::Vqe; 2]).unwrap();
+        let mut shell = incoming(&model::make(&image).unwrap());
+        let text = format!(
+            "format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nregions = 2\nboard = \"model\"\npart = \"balboa\"\n\
+             services = [\"rdma\"]\n[[files]]\nname = \"s\"\nkind = \"shell\"\nlength = {}\nsha256 = \"{}\"\n",
+            shell.bytes.len(),
+            shell.sha256
+        );
+        shell.manifest = Some((Entry::parse(&text).unwrap(), text));
+        let mut card = json!({
+            "name": "balboa0", "board": "B", "engine": "vqe",
+            "flash": { "takes": "bitstreams", "part": "balboa", "regions": 2, "needs": null },
+        });
+        let waived = Plan { allow_unverified: true, ..plan("x.bin") };
+        assert!(shell.for_card(&card, &waived).is_ok());
+        assert_eq!(shell.for_card(&card, &plan("x.bin")).unwrap_err().code, code::UNVERIFIED);
+        assert_eq!(shell.facts(&card)["told_apart"], false);
+        card["flash"]["regions"] = 3.into();
+        assert_eq!(shell.facts(&card)["told_apart"], true);
+        card["flash"]["part"] = "xcu55c".into();
+        assert_eq!(shell.for_card(&card, &waived).unwrap_err().code, code::OTHER_CARD);
+        shell.bytes.truncate(100);
+        assert_eq!(shell.for_card(&card, &waived).unwrap_err().code, code::SPOILT);
+    }
 
     fn incoming(bytes: &[u8]) -> Incoming {
         let (name, sha256, bytes) = ("x.soft".into(), Sha256::of(bytes), bytes.to_vec());
         let image = Image::parse(&bytes).unwrap();
-        Incoming { name, bytes, sha256, image, signed_by: None }
+        Incoming { name, bytes, sha256, image, signed_by: None, manifest: None }
     }
 
     #[test]
@@ -145,14 +260,14 @@ mod tests {
         let soft = |logic, count| incoming(&SoftImage::new(vec![logic; count]).unwrap().to_bytes());
         let mut card = json!({
             "name": "balboa0", "board": "B", "driver": "softcard", "engine": "vqe",
-            "flash": { "room": 4, "logic": ["vqe"] },
+            "flash": { "takes": "software cards' images", "room": 4, "logic": ["vqe"] },
         });
         let refusal = |incoming: &Incoming, card: &Value| {
-            let failure = incoming.for_card(card, Path::new("x.soft")).unwrap_err();
+            let failure = incoming.for_card(card, &plan("x.soft")).unwrap_err();
             assert_eq!(failure.code, code::OTHER_CARD);
             failure.error.unwrap().to_string()
         };
-        assert!(soft(Logic::Vqe, 4).for_card(&card, Path::new("x.soft")).is_ok());
+        assert!(soft(Logic::Vqe, 4).for_card(&card, &plan("x.soft")).is_ok());
         let told = refusal(&soft(Logic::Vqe, 5), &card);
         assert_eq!(
             told,
@@ -160,7 +275,7 @@ mod tests {
         );
         let one = |vfpga| incoming(&SoftImage::of_one(vfpga, Logic::Vqe).unwrap().to_bytes());
         card["windows"] = json!([{ "window": 0 }, { "window": 1 }]);
-        assert!(one(1).for_card(&card, Path::new("x.soft")).is_ok());
+        assert!(one(1).for_card(&card, &plan("x.soft")).is_ok());
         let told = refusal(&one(2), &card);
         assert_eq!(
             told,
@@ -185,10 +300,8 @@ mod tests {
             told,
             "x.soft: it is a partial bitstream for xcu55c or xcu280, and balboa0 is a B"
         );
-        card["flash"] = Value::Null;
-        assert!(
-            refusal(&partial, &card).contains("balboad loads images into software cards alone")
-        );
+        card["flash"] = json!({ "takes": "bitstreams", "part": null });
         assert!(refusal(&soft(Logic::Vqe, 1), &card).contains("it is a software card's"));
+        assert!(refusal(&partial, &card).contains("say --manifest FILE"));
     }
 }

@@ -9,7 +9,7 @@ use crate::fake::FakeCard;
 use crate::soft::{DEVICE_CONTROL, EXPRESS};
 
 fn manifest(map: Map) -> Manifest {
-    Manifest { name: "test.bit".into(), map, engine: EngineKind::Vqe, regions: None }
+    Manifest { name: "test.bit".into(), map, engine: EngineKind::Vqe, ..Manifest::default() }
 }
 
 fn attempt_with(card: FakeCard, manifest: &Manifest) -> (Arc<FakeCard>, Result<Device, Error>) {

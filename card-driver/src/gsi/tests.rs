@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn device(number: u32, backend: Arc<dyn CardBackend>) -> Device {
     let name = "test.bit".into();
-    let (map, engine, regions) = (Map::Since2026, EngineKind::Vqe, None);
-    let manifest = Manifest { name, map, engine, regions };
+    let (map, engine) = (Map::Since2026, EngineKind::Vqe);
+    let manifest = Manifest { name, map, engine, ..Manifest::default() };
     let mut device = bring_up(number, backend, PortAddress::default_of(number), &manifest).unwrap();
     device.serve_interrupts().unwrap();
     device

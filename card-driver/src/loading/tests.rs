@@ -24,7 +24,7 @@ struct Rig {
 
 fn manifest(vfpgas: u8) -> Manifest {
     let (map, engine) = (Map::default(), EngineKind::Vqe);
-    Manifest { name: "test".into(), map, engine, regions: Some(vfpgas) }
+    Manifest { name: "test".into(), map, engine, regions: Some(vfpgas), ..Manifest::default() }
 }
 
 fn image(vfpgas: u8) -> Arc<[u8]> {
@@ -145,7 +145,7 @@ fn an_image_of_another_engine_makes_a_card_that_balboad_hosts_one_for_and_back()
             assert_eq!(rig.load(image, is).unwrap(), u64::from(CHUNKS));
             assert_eq!(rig.device.windows.len(), usize::from(vfpgas));
             assert_eq!(rig.device.gids, gids);
-            assert!(rig.device.backend.below().is_some() && rig.device.backend.takes_images());
+            assert!(rig.device.backend.below().is_some());
             rig.device.check_image().unwrap();
         }
         rig.load(image(1), manifest(1)).unwrap();

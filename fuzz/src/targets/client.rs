@@ -314,7 +314,13 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         40 => match u.int_in_range(0..=3)? {
             0 => {
                 let (length, name) = (u.int_in_range(0..=64)?, u.arbitrary()?);
-                Request::FlashOpen { card: 0, length, sha256: u.arbitrary()?, name }
+                Request::FlashOpen {
+                    card: 0,
+                    length,
+                    sha256: u.arbitrary()?,
+                    name,
+                    manifest: u.arbitrary()?,
+                }
             }
             1 => Request::FlashWrite { bytes: u.bytes(u.len().min(64))?.to_vec() },
             2 => Request::FlashApply { force: true },

@@ -84,6 +84,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         socket: path("card"),
         link: Link::Unix { local: path("a"), remote: path("a") },
         image: softcard::Image::default(),
+        plays_fpga: u.arbitrary()?,
         faults: Vec::new(),
         seed: 1,
         capture: None,

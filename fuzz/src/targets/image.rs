@@ -61,6 +61,7 @@ fn record(u: &mut Unstructured<'_>) -> Outcome {
         bytes: 1,
         logic: vec!["vqe".into()],
         vfpga,
+        manifest: None,
     };
     let mut record = Record::new(Some(image(None)));
     for _ in 0..u.int_in_range(0..=4)? {

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use bitstreams::digest::Sha256;
 use serde::{Deserialize, Serialize};
+use shim_abi::MAX_MANIFEST;
 
 /// Version of the document: another number is not read.
 const FORMAT: u32 = 1;
@@ -31,6 +32,9 @@ pub struct ImageName {
     /// The vFPGA that it is of alone; `None` where it is of a whole card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vfpga: Option<u8>,
+    /// The text of its manifest; `None` for a software card's image, and where it is told of only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
 }
 
 /// What was done to a card.
@@ -119,7 +123,9 @@ impl Record {
         for image in images {
             image.check()?;
         }
-        if record.current.is_none() && record.needs.is_none() && record.writing.is_none() {
+        // One that came with a bitstream of which the bytes are not known may have been given nothing.
+        let is_told = record.needs.is_some() || record.writing.is_some();
+        if record.current.is_none() && !is_told && record.history.is_empty() {
             return Err("it tells of no image, and not why".into());
         }
         Ok(record)
@@ -179,7 +185,8 @@ impl Record {
         self.vfpgas.retain(|vfpga, _| !vfpgas.contains(vfpga));
     }
 
-    fn note(&mut self, event: Event) {
+    fn note(&mut self, mut event: Event) {
+        event.image = event.image.told();
         self.history.push(event);
         let beyond = self.history.len().saturating_sub(MOST_EVENTS);
         self.history.drain(..beyond);
@@ -194,9 +201,18 @@ impl Record {
 }
 
 impl ImageName {
+    /// What is told of it.
+    #[must_use]
+    pub fn told(&self) -> Self {
+        Self { manifest: None, ..self.clone() }
+    }
+
     /// Checks what becomes a file's name, and is shown.
     fn check(&self) -> Result<(), String> {
         self.sha256.parse::<Sha256>()?;
+        if self.manifest.as_ref().is_some_and(|text| text.len() > MAX_MANIFEST) {
+            return Err(format!("a manifest in it has more than {MAX_MANIFEST} bytes"));
+        }
         let texts = self.logic.iter().chain([&self.name]);
         match texts
             .into_iter()
@@ -214,7 +230,8 @@ mod tests {
 
     fn image(name: &str) -> ImageName {
         let sha256 = Sha256::of(name.as_bytes()).to_string();
-        ImageName { name: name.into(), sha256, bytes: 1, logic: vec!["vqe".into()], vfpga: None }
+        let (logic, vfpga, manifest) = (vec!["vqe".into()], None, None);
+        ImageName { name: name.into(), sha256, bytes: 1, logic, vfpga, manifest }
     }
 
     fn done(record: &mut Record, deed: Deed, name: &str) {

@@ -169,7 +169,14 @@ mod tests {
         let kept = |bytes: &[u8]| {
             let sha256 = Sha256::of(bytes).to_string();
             store.put(&sha256, bytes).unwrap();
-            ImageName { name: "x".into(), sha256, bytes: 1, logic: vec![], vfpga: None }
+            ImageName {
+                name: "x".into(),
+                sha256,
+                bytes: 1,
+                logic: vec![],
+                vfpga: None,
+                manifest: None,
+            }
         };
         let (a, b) = (kept(b"a"), kept(b"b"));
         let mut record = Record::new(Some(a.clone()));

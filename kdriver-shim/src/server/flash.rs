@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bitstreams::Manifest;
 use bitstreams::digest::{Hasher, Sha256};
-use bitstreams::soft::{Reader, SoftImage};
+use bitstreams::soft::Reader;
+use bitstreams::{EngineKind, Manifest};
+use card_driver::backend::Takes;
 use card_driver::loading::{Loading, Step};
-use shim_abi::{FlashState, MAX_IMAGE, Request, Response};
+use shim_abi::{FlashState, MAX_IMAGE, MAX_MANIFEST, Request, Response};
 
 use super::{Server, unwatch, watch};
 use crate::cards::{Card, find};
@@ -18,7 +19,7 @@ use crate::clients::{Client, Stage};
 use crate::error::Error;
 use crate::events;
 use crate::images::record::{Deed, ImageName};
-use crate::images::{self, AGAIN};
+use crate::images::{self, AGAIN, Accepted};
 use crate::process::ClientId;
 use crate::session::Progress;
 
@@ -36,6 +37,7 @@ pub(super) struct Upload {
     client: ClientId,
     card: u32,
     name: String,
+    manifest: String,
     length: u64,
     sha256: Sha256,
     bytes: Vec<u8>,
@@ -101,16 +103,18 @@ impl Server {
             return Err(Error::Forbidden("a verbs program flashes no card; `balboa` does".into()));
         }
         match request {
-            Request::FlashOpen { card, length, sha256, name } => {
-                self.open_upload(client.id, card, length, Sha256(sha256), name)?;
+            Request::FlashOpen { card, length, sha256, name, manifest } => {
+                let sha256 = Sha256(sha256);
+                self.open_upload(client.id, card, (length, sha256), (name, manifest))?;
             }
             Request::FlashWrite { bytes } => self.go_on_uploading(client.id, &bytes)?,
             Request::FlashApply { force } => {
                 let upload = self.upload.take_if(|upload| upload.client == client.id);
                 let upload = upload.ok_or_else(|| Error::Invalid("no image was brought".into()))?;
                 let card = upload.card;
-                let (name, image, bytes) = upload.whole()?;
-                self.begin_flash(card, Deed::Flash, (name, image, bytes), force)?;
+                let device = &find(&mut self.cards, card)?.device;
+                let accepted = upload.whole(device.backend.takes(), &device.manifest)?;
+                self.begin_flash(card, Deed::Flash, accepted, force)?;
                 log::warn!(client = client.process.pid; "balboa{card}: is flashed, as process {} asks for", client.process.pid);
             }
             Request::FlashRollback { card, force } => {
@@ -125,26 +129,20 @@ impl Server {
         Ok(Response::Done.into())
     }
 
-    /// A card that takes images.
-    fn flashable(&mut self, number: u32) -> Result<&mut Card, Error> {
-        let card = find(&mut self.cards, number)?;
-        match card.device.backend.takes_images() {
-            true => Ok(card),
-            false => Err(Error::Unsupported(format!(
-                "balboa{number} does not say that it is a software card, and balboad loads images into those alone; load one by the vendor's tool"
-            ))),
-        }
-    }
-
     fn open_upload(
         &mut self,
         client: ClientId,
         card: u32,
-        length: u64,
-        sha256: Sha256,
-        name: String,
+        (length, sha256): (u64, Sha256),
+        (name, manifest): (String, String),
     ) -> Result<(), Error> {
-        self.flashable(card)?;
+        find(&mut self.cards, card)?;
+        if manifest.len() > MAX_MANIFEST {
+            return Err(Error::Invalid(format!(
+                "a manifest has {MAX_MANIFEST} bytes at most, not {}",
+                manifest.len()
+            )));
+        }
         if length == 0 || length > MAX_IMAGE {
             return Err(Error::Invalid(format!(
                 "an image has 1 to {MAX_IMAGE} bytes, not {length}"
@@ -156,7 +154,8 @@ impl Server {
             return Err(Error::Occupied("another image is being brought; wait for that".into()));
         }
         let (bytes, digest, reader) = Default::default();
-        self.upload = Some(Upload { client, card, name, length, sha256, bytes, digest, reader });
+        self.upload =
+            Some(Upload { client, card, name, manifest, length, sha256, bytes, digest, reader });
         Ok(())
     }
 
@@ -176,15 +175,23 @@ impl Server {
     }
 
     /// The image that a card had before.
-    fn previous(&mut self, number: u32) -> Result<(ImageName, SoftImage, Vec<u8>), Error> {
-        let previous = self.flashable(number)?.record.previous.clone();
-        let name = previous.ok_or_else(|| {
+    fn previous(&mut self, number: u32) -> Result<Accepted, Error> {
+        let card = find(&mut self.cards, number)?;
+        let name = card.record.previous.clone().ok_or_else(|| {
             Error::Invalid(format!("balboa{number} had no other image that could be put back"))
         })?;
+        let (like, takes) = (&card.device.manifest, card.device.backend.takes());
         let wrong = |why| Error::Invalid(format!("{}, which it had before: {why}", name.name));
         let bytes = self.store.image(&name.sha256, MAX_IMAGE).map_err(wrong)?;
-        let image = images::accept(&bytes).map_err(wrong)?;
-        Ok((name, image, bytes))
+        let accepted = match takes {
+            Takes::SoftImages => images::accept(&bytes)
+                .and_then(|image| images::accept_soft(&name.name, &image, bytes, like)),
+            Takes::Bitstreams => {
+                let text = name.manifest.as_deref().unwrap_or_default();
+                images::accept_shell(&name.name, bytes, text, like)
+            }
+        };
+        accepted.map_err(wrong)
     }
 
     /// Begins to load an image, once all that can be known before speaks for it.
@@ -192,7 +199,7 @@ impl Server {
         &mut self,
         number: u32,
         deed: Deed,
-        (name, image, bytes): (ImageName, SoftImage, Vec<u8>),
+        Accepted { name, manifest, bytes }: Accepted,
         force: bool,
     ) -> Result<(), Error> {
         if let Some(job) = &self.flash {
@@ -201,7 +208,7 @@ impl Server {
                 job.card
             )));
         }
-        let alone = image.alone();
+        let alone = name.vfpga;
         let has = |client: &&Client| client.has_open(number) && is_of(client, number, alone);
         let programs = self.clients.values().filter(has).map(Client::label).collect::<Vec<_>>();
         if !programs.is_empty() && !force {
@@ -212,9 +219,11 @@ impl Server {
                 programs.join(", ")
             )));
         }
-        let card = self.flashable(number)?;
-        let manifest = images::manifest(&image, &name.name, &card.device.manifest);
-        let manifest = manifest.map_err(Error::Invalid)?;
+        let card = find(&mut self.cards, number)?;
+        let takes = card.device.backend.takes();
+        if takes == Takes::Bitstreams {
+            card.device.takes_shells()?;
+        }
         if let Some(vfpga) = alone {
             can_take_one(card, vfpga)?;
         }
@@ -224,16 +233,17 @@ impl Server {
                 "it changes the engine of balboa{number}, and who the ends of tunnels are is settled when balboad starts; start balboad without --tunnel and --tunnel-peers, load it, and start balboad with them again"
             )));
         }
-        if card.follows_kernel
-            && softcard::fits(&image).is_some_and(|(it, _)| it != softcard::Image::Vqe)
-        {
+        if card.follows_kernel && engine != EngineKind::Vqe {
             return Err(Error::Invalid(format!(
                 "the kernel shows balboa{number}, and only a queue engine shares its port; start balboad without --shadow"
             )));
         }
         let location = card.device.identity.location.clone();
         let mut record = card.record.clone();
-        let initial = images::initial(&card.device.manifest);
+        let initial = match takes {
+            Takes::SoftImages => images::initial(&card.device.manifest),
+            Takes::Bitstreams => None,
+        };
         record.begin(deed, name.clone());
         let kept = || -> std::io::Result<()> {
             // The one that it came with is made again where it is the one to go back to.
@@ -581,7 +591,7 @@ impl Server {
     }
 
     fn flash_state(&mut self, number: u32) -> Result<Response, Error> {
-        self.flashable(number)?;
+        find(&mut self.cards, number)?;
         let state = match self.flash.as_ref().filter(|job| job.card == number) {
             Some(Job { phase: Phase::Leaving { .. }, .. }) => FlashState::Leaving,
             Some(Job { phase: Phase::Loading(loading), .. }) => {
@@ -595,7 +605,7 @@ impl Server {
 
     /// Asks a card whether it is what its record says.
     fn verify_image(&mut self, number: u32) -> Result<(), Error> {
-        let card = self.flashable(number)?;
+        let card = find(&mut self.cards, number)?;
         if let Some(why) = &card.unusable {
             return Err(Error::Invalid(format!("balboa{number}: {why}")));
         }
@@ -603,6 +613,10 @@ impl Server {
             return Err(Error::Invalid(format!("balboa{number}: vFPGA {vfpga}: {AGAIN}: {why}")));
         }
         card.device.check_image()?;
+        if card.record.current.is_none() {
+            // Of a card that came with its bitstream no more is known than what its manifest says.
+            return Ok(());
+        }
         let logic = card.record.current.as_ref().map_or(0, |image| image.logic.len());
         let regions = card.device.manifest.regions.map(usize::from);
         if regions != Some(logic) {
@@ -621,8 +635,8 @@ impl Server {
 
 impl Upload {
     /// What came, if it is what was announced.
-    fn whole(self) -> Result<(ImageName, SoftImage, Vec<u8>), Error> {
-        let Self { name, length, sha256, bytes, digest, reader, .. } = self;
+    fn whole(self, takes: Takes, like: &Manifest) -> Result<Accepted, Error> {
+        let Self { name, manifest, length, sha256, bytes, digest, reader, .. } = self;
         let there = bytes.len() as u64;
         if there != length {
             return Err(Error::Invalid(format!("{there} bytes came of an image of {length}")));
@@ -633,10 +647,16 @@ impl Upload {
                 "an image came whose SHA-256 is {found}, and {sha256} was said"
             )));
         }
-        let image = match reader.finish() {
-            Ok(image) if image.alone().is_some() || softcard::fits(&image).is_some() => image,
-            _ => images::accept(&bytes).map_err(Error::Invalid)?,
+        let accepted = match takes {
+            Takes::SoftImages => {
+                let image = match reader.finish() {
+                    Ok(it) if it.alone().is_some() || softcard::fits(&it).is_some() => Ok(it),
+                    _ => images::accept(&bytes),
+                };
+                image.and_then(|image| images::accept_soft(&name, &image, bytes, like))
+            }
+            Takes::Bitstreams => images::accept_shell(&name, bytes, &manifest, like),
         };
-        Ok((images::name_of(&name, &image, &bytes), image, bytes))
+        accepted.map_err(Error::Invalid)
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct ConfigSpace {
     bytes: Box<[u8; BYTES]>,
     /// Bits that a write changes.
     writable: Box<[u8; BYTES]>,
+    /// Whether it says that it is a software card.
+    pub(crate) is_marked: bool,
 }
 
 /// A space being laid out.
@@ -115,11 +117,14 @@ impl Layout<'_> {
         self.u32(MSIX + 4, MSIX_TABLE_OFFSET as u32 | bir, 0);
         self.u32(MSIX + 8, MSIX_PBA_OFFSET as u32 | bir, 0);
 
-        self.capability(SOFTWARE, CAPABILITY_VENDOR_SPECIFIC, 0);
-        self.put(SOFTWARE + 2, [SOFTWARE_CARD_BYTES], [0]);
-        self.put(SOFTWARE_MARK, SOFTWARE_CARD.to_le_bytes(), [0; 8]);
+        let is_marked = self.0.is_marked;
+        if is_marked {
+            self.capability(SOFTWARE, CAPABILITY_VENDOR_SPECIFIC, 0);
+            self.put(SOFTWARE + 2, [SOFTWARE_CARD_BYTES], [0]);
+            self.put(SOFTWARE_MARK, SOFTWARE_CARD.to_le_bytes(), [0; 8]);
+        }
 
-        self.capability(PCIE, 0x10, SOFTWARE);
+        self.capability(PCIE, 0x10, if is_marked { SOFTWARE } else { 0 });
         // Version 2, endpoint.
         self.u16(PCIE + 0x02, 0x0002, 0);
         // Device: payloads to 1,024 bytes, extended tags, role-based errors, function-level reset.
@@ -140,9 +145,10 @@ impl Layout<'_> {
 }
 
 impl ConfigSpace {
-    /// The space as it is after a reset.
-    pub(crate) fn new() -> Self {
-        let mut space = Self { bytes: Box::new([0; BYTES]), writable: Box::new([0; BYTES]) };
+    /// The space as it is after a reset, of a card that says that it is a software card, or plays an FPGA.
+    pub(crate) fn new(is_marked: bool) -> Self {
+        let (bytes, writable) = (Box::new([0; BYTES]), Box::new([0; BYTES]));
+        let mut space = Self { bytes, writable, is_marked };
         let mut layout = Layout(&mut space);
         layout.header();
         layout.capabilities();
@@ -202,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_card_identifies_itself() {
-        let space = ConfigSpace::new();
+        let space = ConfigSpace::new(true);
         assert_eq!(u32_at(&space, 0), 0x903f_10ee);
         assert_eq!(u32_at(&space, 8), 0x0580_0000);
         assert_eq!(u32_at(&space, 0x2c), 0x0007_10ee);
@@ -212,7 +218,7 @@ mod tests {
 
     #[test]
     fn writing_all_ones_tells_the_size_and_kind_of_each_bar() {
-        let mut space = ConfigSpace::new();
+        let mut space = ConfigSpace::new(true);
         let sizes: Vec<u64> = (0..6)
             .step_by(2)
             .map(|number| {
@@ -229,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_bar_keeps_the_address_it_is_given() {
-        let mut space = ConfigSpace::new();
+        let mut space = ConfigSpace::new(true);
         space.write(BARS + 16, &0x0000_0380_1000_0000u64.to_le_bytes());
         assert_eq!(u32_at(&space, BARS + 16), 0x1000_000c);
         assert_eq!(u32_at(&space, BARS + 20), 0x380);
@@ -237,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_capabilities_are_power_management_msix_pcie_and_the_mark_of_a_software_card() {
-        let space = ConfigSpace::new();
+        let space = ConfigSpace::new(true);
         let mut next = usize::from(space.read(CAPABILITY_POINTER, 1).unwrap()[0]);
         let mut found = Vec::new();
         while next != 0 {
@@ -257,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_command_register_says_what_the_card_may_do() {
-        let mut space = ConfigSpace::new();
+        let mut space = ConfigSpace::new(true);
         assert!(!space.decodes() && !space.masters());
         space.write(COMMAND, &[0x02]);
         assert!(space.decodes() && !space.masters());
@@ -273,7 +279,7 @@ mod tests {
     #[test]
     fn relaxed_ordering_is_on_until_it_is_cleared() {
         use fpga_regs::coyote::pci::DEVICE_CONTROL_RELAXED_ORDERING as RELAXED;
-        let mut space = ConfigSpace::new();
+        let mut space = ConfigSpace::new(true);
         let control = u16_at(&space, DEVICE_CONTROL);
         assert_ne!(control & RELAXED, 0);
         assert!(!space.write(DEVICE_CONTROL, &(control & !RELAXED).to_le_bytes()));
@@ -282,7 +288,7 @@ mod tests {
 
     #[test]
     fn only_the_bit_that_initiates_it_asks_for_a_reset_and_it_reads_back_zero() {
-        let mut space = ConfigSpace::new();
+        let mut space = ConfigSpace::new(true);
         assert!(!space.write(DEVICE_CONTROL, &[0xff, 0x7f]));
         assert!(space.write(DEVICE_CONTROL, &[0x10, 0xa8]));
         assert!(space.write(DEVICE_CONTROL + 1, &[0x80]));
@@ -292,7 +298,7 @@ mod tests {
 
     #[test]
     fn what_leaves_the_space_is_neither_read_nor_written() {
-        let mut space = ConfigSpace::new();
+        let mut space = ConfigSpace::new(true);
         assert_eq!(space.read(BYTES - 1, 2), None);
         assert_eq!(space.read(usize::MAX, 2), None);
         assert_eq!(space.read(BYTES, 0), Some(&[][..]));

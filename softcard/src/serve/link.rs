@@ -438,7 +438,7 @@ mod tests {
         let link = Rc::new(Link::new(PATIENCE));
         let (ours, theirs) = UnixStream::pair().unwrap();
         let asked: Rc<dyn AskedMemory> = Rc::<Link>::clone(&link);
-        let session = Session::new(Rc::new(Bus::default()), Raised::default(), asked);
+        let session = Session::new(Rc::new(Bus::default()), Raised::default(), asked, true);
         link.open(ours.into(), session, memfd::create("pages", 4096).unwrap());
         let kind = Kind::Command { no_reply: false };
         let header = Header { id: 1, command: command::VERSION, kind, payload: 0 };

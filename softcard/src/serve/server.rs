@@ -54,6 +54,8 @@ pub struct ServeConfig {
     pub link: crate::Link,
     /// What the card is programmed with.
     pub image: Image,
+    /// Plays an FPGA: it does not say that it is a software card, and takes bitstreams.
+    pub plays_fpga: bool,
     /// What the cable does to frames.
     pub faults: Vec<FaultSpec>,
     /// Fixes what faults do to the n-th frame each way.
@@ -96,8 +98,8 @@ impl Server {
     /// [`Error::Socket`], [`Error::Port`], [`Error::Device`], [`Error::NoFaultCard`],
     /// [`Error::Capture`], [`Error::Host`].
     pub fn new(config: ServeConfig) -> Result<Self, Error> {
-        let ServeConfig { socket, link, image, faults, seed, capture, patience, join_split_stores } =
-            config;
+        let ServeConfig { socket, link, image, plays_fpga, .. } = config;
+        let ServeConfig { faults, seed, capture, patience, join_split_stores, .. } = config;
         let pool = FramePool::new(POOLED_FRAMES);
         let icrc_policy = link.icrc_policy();
         let mut ports = port::plug(Cabling { links: vec![link], faults, seed, capture }, &pool)?;
@@ -107,8 +109,14 @@ impl Server {
         let raised = Raised::default();
         let vectors = Rc::new(raised.clone());
         let published = Arc::new(Published::new()?);
-        let card =
-            Card::new((Map::default(), image, None), port, icrc_policy, pool, vectors, published);
+        let card = Card::new(
+            (Map::default(), image, None, plays_fpga),
+            port,
+            icrc_policy,
+            pool,
+            vectors,
+            published,
+        );
         card.memory.bus.set_master(false);
         let link = Rc::new(Link::new(patience));
         let listener = Listener::new(socket)?;
@@ -276,7 +284,8 @@ impl Server {
         self.waiter.listen(&socket, self.interest)?;
         let bus = Rc::clone(&self.card.memory.bus);
         let client: Rc<dyn AskedMemory> = self.link.clone();
-        let session = Session::new(bus, self.raised.clone(), client);
+        let is_marked = !self.card.shell.reconfiguration.takes_bitstreams();
+        let session = Session::new(bus, self.raised.clone(), client, is_marked);
         self.link.open(socket, session, doorbells.into_file());
         Ok(())
     }

@@ -108,13 +108,19 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The state after a reset, for a client that has said nothing yet.
-    pub(crate) fn new(bus: Rc<Bus>, raised: Raised, client: Rc<dyn AskedMemory>) -> Self {
+    /// The state after a reset, for a client that has said nothing yet, of a card that says that it is a software card or
+    /// does not.
+    pub(crate) fn new(
+        bus: Rc<Bus>,
+        raised: Raised,
+        client: Rc<dyn AskedMemory>,
+        is_marked: bool,
+    ) -> Self {
         bus.clear();
         bus.set_master(false);
         Self {
             negotiated: None,
-            config: ConfigSpace::new(),
+            config: ConfigSpace::new(is_marked),
             irqs: Irqs::new(raised),
             maps: Maps::new(Rc::clone(&bus), client),
             bus,
@@ -241,7 +247,7 @@ impl Session {
     }
 
     fn reset(&mut self) {
-        self.config = ConfigSpace::new();
+        self.config = ConfigSpace::new(self.config.is_marked);
         self.irqs.reset();
         self.follow_command();
     }

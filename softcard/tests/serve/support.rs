@@ -60,6 +60,7 @@ impl Served {
             socket: dir.path().join(name),
             link: Link::Unix { local: port(name), remote: port(peer) },
             image: Image::default(),
+            plays_fpga: false,
             faults: Vec::new(),
             seed: 0,
             capture: None,

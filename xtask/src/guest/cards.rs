@@ -35,11 +35,16 @@ impl Cards {
     pub fn new(directory: &Path, built: &Path, hardware: Hardware) -> Self {
         let count = match hardware {
             Hardware::Plain | Hardware::IntelIommuRxe => 1,
-            Hardware::IntelIommu | Hardware::VirtioIommu | Hardware::Published => CARDS,
+            Hardware::IntelIommu | Hardware::VirtioIommu | Hardware::Published | Hardware::Fpga => {
+                CARDS
+            }
         };
         // QEMU splits a store of 32 bytes.
-        let options =
-            if hardware == Hardware::Published { "--image stock --join-split-stores" } else { "" };
+        let options = match hardware {
+            Hardware::Published => "--image stock --join-split-stores",
+            Hardware::Fpga => "--play-fpga",
+            _ => "",
+        };
         let (directory, softcard) = (directory.to_owned(), built.join("softcard"));
         Self { directory, softcard, count, options }
     }

@@ -107,9 +107,10 @@ impl<'a> Machine<'a> {
         // The IOMMU comes before what is behind it.
         task = match self.hardware {
             Hardware::Plain => task,
-            Hardware::IntelIommu | Hardware::IntelIommuRxe | Hardware::Published => {
-                task.words("-device intel-iommu,intremap=on,caching-mode=on")
-            }
+            Hardware::IntelIommu
+            | Hardware::IntelIommuRxe
+            | Hardware::Published
+            | Hardware::Fpga => task.words("-device intel-iommu,intremap=on,caching-mode=on"),
             Hardware::VirtioIommu => task.words("-device virtio-iommu-pci"),
         };
         for (tag, path) in

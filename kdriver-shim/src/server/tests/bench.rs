@@ -4,9 +4,10 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use bitstreams::{EngineKind, Manifest};
+use bitstreams::Manifest;
+use bitstreams::part::Part;
 use card_driver::address::PortAddress;
-use card_driver::backend::CardBackend;
+use card_driver::backend::{CardBackend, Takes};
 use card_driver::bringup::bring_up;
 use card_driver::fake::FakeCard;
 use card_driver::hosted::HostedOptions;
@@ -22,7 +23,7 @@ use softcard::Runtime;
 
 use crate::args::Cards;
 use crate::cards::{Card, Quarantine};
-use crate::images::{self, Known};
+use crate::images;
 use crate::server::*;
 use crate::state_dir::StateDir;
 
@@ -58,7 +59,8 @@ impl Bench {
         let fakes: Vec<_> = (0..cards).map(|_| Arc::new(FakeCard::new(windows))).collect();
         fakes.iter().for_each(|card| card.hide(missing));
         let (name, map) = ("test".into(), Map::Since2026);
-        let manifest = Manifest { name, map, engine: EngineKind::Vqe, regions: Some(windows) };
+        let regions = Some(windows);
+        let manifest = Manifest { name, map, regions, ..Manifest::default() };
         let brought_up = (0..cards).zip(&fakes).map(|(number, fake)| {
             let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(fake);
             let address = PortAddress::default_of(number);
@@ -82,22 +84,32 @@ impl Bench {
         root: tempfile::TempDir,
         cards: u32,
     ) -> (Self, Runtime, Vec<Arc<SoftBackend>>) {
+        let soft = vec![SoftCard::default(); usize::try_from(cards).unwrap()];
+        Self::cards_in(root, soft, None)
+    }
+
+    /// The same, of cards of a kind, of which a manifest says a part.
+    pub(super) fn cards_in(
+        root: tempfile::TempDir,
+        soft: Vec<SoftCard>,
+        part: Option<&'static Part>,
+    ) -> (Self, Runtime, Vec<Arc<SoftBackend>>) {
+        let cards = u32::try_from(soft.len()).unwrap();
         let uid = nix::unistd::geteuid().as_raw();
         let mut state = StateDir::claim(root.path(), uid).unwrap();
         let store = Store::new(state.directory()).unwrap();
-        let soft = vec![SoftCard::default(); usize::try_from(cards).unwrap()];
         let manifests = soft.iter().map(|_| None).collect();
         let mut wanted = Cards { soft, manifests, ..Cards::default() };
         let mut known = Vec::new();
         for number in 0..cards {
-            let manifest = wanted.manifest(number).unwrap();
+            let manifest = Manifest { part, ..wanted.manifest(number).unwrap() };
             let card = &mut wanted.soft[number as usize];
             let location = soft::location(number as usize);
-            known.push(match images::restored(&store, &location, &manifest) {
-                Some(Known { holds, manifest, record }) => {
-                    let (image, vfpgas) = holds.unwrap_or((card.image, 0));
-                    *card = SoftCard { image, vfpgas: Some(vfpgas), ..SoftCard::default() };
-                    (manifest, Some(record))
+            let takes = if card.plays_fpga { Takes::Bitstreams } else { Takes::SoftImages };
+            known.push(match images::restored(&store, &location, &manifest, takes) {
+                Some(known) => {
+                    *card = known.card(card);
+                    (known.manifest, Some(known.record))
                 }
                 None => (manifest, None),
             });

@@ -1,0 +1,254 @@
+//! Bitstreams of shells, loaded into software cards that play FPGAs: the road of a real card's.
+
+use std::fs;
+use std::os::unix::fs::chown;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::PERFTEST;
+use super::flash::{driven_as, engines, flash, has_begun, json, prepare};
+use crate::pair::run_between;
+use crate::runner::Case;
+use crate::setting::{Daemon, Setting};
+
+/// Frames of a bitstream of several chunks.
+const LONG: u32 = 24 << 20;
+/// What such cards are started with.
+const CARDS: &str = "--soft 2 --soft-fpga --manifest 0=held.toml --manifest 1=held.toml";
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("shell/a bitstream is loaded, put back and known again", &[PERFTEST], loaded),
+        Case::new("shell/what is not for a card is refused by its reason", &[], refused),
+        Case::new("shell/one that is another than its manifest says", &[], another),
+        Case::new("shell/balboad is killed on the way", &[], killed),
+    ]
+}
+
+/// A manifest of the model's part, with a file of a digest or without one.
+fn manifest(engine: &str, regions: usize, file: Option<&Value>) -> String {
+    let head = format!(
+        "format = 1\nname = \"{engine} {regions}\"\nshell-map = \"since-2026\"\nengine = \"{engine}\"\nregions = {regions}\n\
+         board = \"model\"\npart = \"balboa\"\nservices = [\"rdma\"]\n"
+    );
+    let Some(facts) = file else { return head };
+    format!(
+        "{head}verified = true\n[[files]]\nname = \"shell_top.bin\"\nkind = \"shell\"\nlength = {}\nsha256 = {}\n",
+        facts["bytes"], facts["sha256"]
+    )
+}
+
+/// Writes a file that the case's user owns.
+fn put(setting: &Setting, name: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
+    let path = setting.directory().join(name);
+    fs::write(&path, bytes)?;
+    Ok(chown(path, Some(setting.uid()), None)?)
+}
+
+/// Makes a signed bitstream NAME.bin, and its manifest NAME.toml.
+fn make(setting: &Setting, name: &str, logic: &str, words: &str) -> Result<()> {
+    let made = format!("image make --soft {logic} --bitstream -o {name}.bin --sign key {words}");
+    setting.built("balboa").words(&made).run()?.success()?;
+    let inspected = setting.built("balboa").words(&format!("image inspect {name}.bin --json"));
+    let (engine, regions) = (logic.split(',').next().unwrap_or_default(), logic.split(',').count());
+    put(setting, &format!("{name}.toml"), manifest(engine, regions, Some(&json(inspected)?)))
+}
+
+/// Keys, what the cards hold, and bitstreams with their manifests.
+pub(crate) fn prepare_shells(setting: &Setting) -> Result<()> {
+    prepare(setting)?;
+    put(setting, "held.toml", manifest("vqe", 4, None))?;
+    for (name, logic) in [
+        ("one", "vqe"),
+        ("two", "vqe,vqe"),
+        ("four", "vqe,vqe,vqe,vqe"),
+        ("published", "stock,stock"),
+    ] {
+        make(setting, name, logic, "")?;
+    }
+    make(setting, "long", "vqe,vqe,vqe", &format!("--bytes {LONG}"))
+}
+
+/// What loads a bitstream into the first card.
+pub(crate) fn apply(name: &str) -> String {
+    format!("apply balboa0 {name}.bin --manifest {name}.toml --keys keys --yes")
+}
+
+fn loaded(setting: &Setting) -> Result<()> {
+    prepare_shells(setting)?;
+    let daemon = setting.balboad(CARDS)?;
+    let balboa = |words: &str| flash(&daemon, setting, words);
+    balboa("verify balboa0").run()?.success()?.says("balboa0 is what its manifest says")?;
+    let plan = balboa("plan balboa0 two.bin --manifest two.toml --keys keys").run()?.success()?;
+    plan.says("incoming  two.bin: vqe, vqe (")?
+        .says("part      balboa, as the card's manifest says; the card does not")?
+        .says("signed by keys/site.pub")?;
+    let task = setting.built("balboa").words("addr --state-dir").arg(daemon.state_dir());
+    task.words("balboa0 add 10.88.0.1").run()?.success()?;
+
+    let told = balboa(&apply("two")).run()?.success()?;
+    told.says("balboa0 has the image two.bin, and was brought up with it")?;
+    ensure!(engines(&daemon, setting, 0)? == (2, "vqe 2".into()));
+    run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
+    let show = setting.built("balboa").words("show --state-dir").arg(daemon.state_dir());
+    let shown = json(show.words("balboa0 --json"))?;
+    ensure!(shown["card"]["gids"][2] == "::ffff:10.88.0.1", "its addresses: {shown}");
+    balboa("verify balboa0 two.bin").run()?.success()?.says("is what its record says: two.bin")?;
+    // The same again: whether the card has taken it is not seen by what it says of itself, and that is told.
+    let plan = balboa("plan balboa0 two.bin --manifest two.toml --keys keys").run()?.success()?;
+    plan.says("afterwards the card will say the same of itself as now")?;
+
+    balboa(&apply("published")).run()?.success()?;
+    ensure!(driven_as(&daemon, 0)? == "stock" && driven_as(&daemon, 1)? == "vqe");
+    let told = balboa("rollback balboa0 --yes").run()?.success()?;
+    told.says("balboa0 has the image two.bin again")?;
+    run_between((&daemon, 1), (&daemon, 0), "ib_write_bw -F -x 1 -n 100")?;
+    let history = json(balboa("history balboa0 --json"))?;
+    let deeds: Vec<_> = history["history"].as_array().into_iter().flatten().collect();
+    ensure!(deeds.len() == 3 && deeds.iter().all(|it| it["failed"].is_null()), "{history}");
+    let state = daemon.state_dir().to_owned();
+    daemon.stop()?;
+    let daemon = setting.balboad_in(&state, CARDS)?;
+    ensure!(engines(&daemon, setting, 0)? == (2, "vqe 2".into()));
+    ensure!(engines(&daemon, setting, 1)?.0 == 4);
+    run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
+    daemon.stop()
+}
+
+fn refused(setting: &Setting) -> Result<()> {
+    prepare_shells(setting)?;
+    let daemon = setting.balboad(&CARDS.replace(" --manifest 1=held.toml", ""))?;
+    refuses(setting, &daemon)?;
+    // Of the second card nobody has said which part it has.
+    let words = apply("two").replace("balboa0", "balboa1");
+    let told = flash(&daemon, setting, &words).run()?.code(5)?;
+    told.complains("start balboad with --manifest CARD=FILE")?;
+    daemon.stop()
+}
+
+/// Each bitstream that is not for the first card is refused with its reason, and the card stays what it was.
+pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    let at = |name: &str| setting.directory().join(name);
+    let good = fs::read(at("two.bin"))?;
+    let text = fs::read_to_string(at("two.toml"))?;
+    put(setting, "cut.bin", &good[..good.len() - 100])?;
+    let mut spoilt = good.clone();
+    spoilt[150] ^= 1;
+    put(setting, "spoilt.bin", &spoilt)?;
+    put(setting, "unsigned.bin", &good)?;
+    put(setting, "untried.toml", text.replace("verified = true", "verified = false"))?;
+    let u55c =
+        text.replace("\"model\"", "\"u55c\"").replace("\"balboa\"", "\"xcu55c-fsvh2892-2L-e\"");
+    put(setting, "u55c.toml", u55c)?;
+    put(setting, "tcp.toml", text.replace("\"rdma\"", "\"tcp\""))?;
+    let words: [u32; 7] = [0xaa99_5566, 0x3001_8001, 0x0ba1_b001, 0x3001_2001, 0, 0x3000_8001, 5];
+    let end: [u32; 2] = [0x3000_8001, 13];
+    let whole: Vec<u8> = words.iter().chain(&end).flat_map(|word| word.to_be_bytes()).collect();
+    put(setting, "full.bin", whole)?;
+    for (words, code, why) in [
+        ("cut.bin --manifest two.toml --allow-unsigned", 4, "it is truncated"),
+        ("spoilt.bin --manifest two.toml --allow-unsigned", 4, "is no shell of the manifest vqe 2"),
+        ("one.bin --manifest two.toml --keys keys", 4, "is no shell of the manifest vqe 2"),
+        ("two.bin --keys keys", 5, "say --manifest FILE"),
+        ("two.bin --manifest u55c.toml --keys keys", 5, "and its manifest is xcu55c's"),
+        ("two.bin --manifest tcp.toml --keys keys", 5, "names no service rdma"),
+        ("full.bin --manifest two.toml --allow-unsigned", 5, "a bitstream of a whole device"),
+        ("two.soft --keys keys", 5, "it is a software card's, and balboa0 is a "),
+        ("unsigned.bin --manifest two.toml", 6, "--allow-unsigned does without"),
+        ("two.bin --manifest two.toml --keys nothing", 6, "nothing has no key"),
+        (
+            "two.bin --manifest untried.toml --keys keys",
+            9,
+            "--allow-unverified loads it all the same",
+        ),
+    ] {
+        for command in ["plan", "apply"] {
+            let yes = if command == "apply" { "--yes" } else { "" };
+            let task = flash(daemon, setting, &format!("{command} balboa0 {words} {yes}"));
+            task.run()?.code(code)?.complains(why).with_context(|| words.to_owned())?;
+        }
+    }
+    ensure!(engines(daemon, setting, 0)?.0 == 4, "what was refused changed the card");
+    let words =
+        "apply balboa0 two.bin --manifest untried.toml --keys keys --yes --allow-unverified";
+    flash(daemon, setting, words)
+        .run()?
+        .success()?
+        .says("verified  no: nobody has seen it work")?;
+    ensure!(engines(daemon, setting, 0)?.0 == 2);
+    Ok(())
+}
+
+/// Nothing of what the card says afterwards is taken for granted.
+fn another(setting: &Setting) -> Result<()> {
+    prepare_shells(setting)?;
+    let daemon = setting.balboad(CARDS)?;
+    is_another(setting, &daemon)?;
+    daemon.stop()
+}
+
+/// A shell that is not what its manifest says, and one whose frames have another sum, are no success; the next one mends it.
+pub(crate) fn is_another(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    let at = |name: &str| setting.directory().join(name);
+    let mut spoilt = fs::read(at("two.bin"))?;
+    spoilt[150] ^= 1;
+    put(setting, "spoilt.bin", &spoilt)?;
+    let facts =
+        |name: &str| json(setting.built("balboa").words(&format!("image inspect {name} --json")));
+    put(setting, "spoilt.toml", manifest("vqe", 2, Some(&facts("spoilt.bin")?)))?;
+    put(setting, "three.toml", manifest("vqe", 3, Some(&facts("two.bin")?)))?;
+    for (file, manifest, why) in [
+        ("spoilt.bin", "spoilt.toml", "its shell reads all ones"),
+        ("two.bin", "three.toml", "its shell has 2 vFPGAs, and vqe 3 has 3"),
+    ] {
+        let words = format!(
+            "apply balboa0 {file} --manifest {manifest} --allow-unsigned --keys keys --yes"
+        );
+        let told = flash(daemon, setting, &words).run()?.code(8)?;
+        told.complains("it needs to be flashed again")?.complains(why)?;
+        flash(daemon, setting, "verify balboa0").run()?.code(8)?;
+        let opened = daemon.run("ibv_devinfo -d balboa0").run()?;
+        ensure!(!opened.status.success(), "a card without a shell is opened: {opened}");
+        flash(daemon, setting, &apply("one")).run()?.success()?;
+        ensure!(engines(daemon, setting, 0)?.0 == 1);
+        flash(daemon, setting, "verify balboa0 one.bin").run()?.success()?;
+    }
+    Ok(())
+}
+
+fn killed(setting: &Setting) -> Result<()> {
+    prepare_shells(setting)?;
+    let daemon = setting.balboad(CARDS)?;
+    flash(&daemon, setting, &apply("two")).run()?.success()?;
+    let state = daemon.state_dir().to_owned();
+    dies(setting, daemon)?;
+    let daemon = setting.balboad_in(&state, CARDS)?;
+    after_death(setting, &daemon)?;
+    daemon.stop()
+}
+
+/// balboad dies while the first card takes a bitstream.
+pub(crate) fn dies(setting: &Setting, daemon: Daemon<'_>) -> Result<()> {
+    let mut tool = flash(&daemon, setting, &apply("long")).start()?;
+    has_begun(&mut tool);
+    daemon.kill()?;
+    tool.wait().map(drop)
+}
+
+/// The next one says what it knows, and puts back what was there.
+pub(crate) fn after_death(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    let card = &json(flash(daemon, setting, "list --json"))?["cards"][0];
+    match card["needs"].as_str() {
+        // It may have been done just before.
+        None => ensure!(card["current"]["name"] == "long.bin", "{card}"),
+        Some(needs) => {
+            ensure!(needs.contains("balboad ended while the image was on its way"), "{card}");
+            flash(daemon, setting, "verify balboa0").run()?.code(8)?;
+        }
+    }
+    flash(daemon, setting, "rollback balboa0 --yes").run()?.success()?;
+    ensure!(engines(daemon, setting, 0)?.0 == 2);
+    flash(daemon, setting, "verify balboa0 two.bin").run()?.success().map(drop)
+}

@@ -1,0 +1,212 @@
+//! Bitstreams of shells, into cards that play FPGAs.
+
+use bitstreams::{model, part};
+
+use super::*;
+
+/// A bitstream with so many vFPGAs, and its manifest, which may say something else.
+fn shell(logic: Logic, vfpgas: usize) -> (Vec<u8>, String) {
+    let image = SoftImage::new(vec![logic; vfpgas]).unwrap().filled_to(BYTES).unwrap();
+    let bytes = model::make(&image).unwrap();
+    let text = manifest(&bytes, logic, vfpgas);
+    (bytes, text)
+}
+
+fn manifest(bytes: &[u8], logic: Logic, vfpgas: usize) -> String {
+    let (length, sha256) = (bytes.len(), Sha256::of(bytes));
+    format!(
+        "format = 1\nname = \"shell of {vfpgas}\"\nshell-map = \"since-2026\"\nengine = \"{logic}\"\nregions = {vfpgas}\n\
+         board = \"model\"\npart = \"balboa\"\nservices = [\"rdma\"]\n\
+         [[files]]\nname = \"shell_top.bin\"\nkind = \"shell\"\nlength = {length}\nsha256 = \"{sha256}\"\n"
+    )
+}
+
+impl World {
+    fn fpga(root: tempfile::TempDir) -> Self {
+        let card = SoftCard { plays_fpga: true, ..SoftCard::default() };
+        Self::of(root, card, Some(&part::MODEL))
+    }
+
+    fn bring_shell(&mut self, tool: &Peer, bytes: &[u8], manifest: &str) {
+        let (length, sha256) = (bytes.len() as u64, Sha256::of(bytes).0);
+        let (name, manifest) = ("shell_top.bin".into(), manifest.to_owned());
+        let open = Request::FlashOpen { card: 0, length, sha256, name, manifest };
+        self.bench.ask(tool, open);
+        for piece in bytes.chunks(300) {
+            self.bench.ask(tool, Request::FlashWrite { bytes: piece.to_vec() });
+        }
+    }
+
+    fn load(&mut self, tool: &Peer, (bytes, manifest): &(Vec<u8>, String)) -> FlashState {
+        self.bring_shell(tool, bytes, manifest);
+        self.bench.ask(tool, Request::FlashApply { force: false });
+        self.outcome(tool)
+    }
+
+    /// Why an image is refused before anything happens to the card.
+    fn refusal(&mut self, tool: &Peer, bytes: &[u8], manifest: &str) -> String {
+        self.bring_shell(tool, bytes, manifest);
+        let refusal = self.bench.refused(tool, Request::FlashApply { force: false });
+        assert_eq!(self.bench.server.cards[0].device.windows.len(), 4);
+        refusal.reason
+    }
+}
+
+#[test]
+fn a_shell_is_loaded_put_back_and_known_again() {
+    let mut world = World::fpga(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    // Of what it came with no bytes are known, so that it cannot be put back.
+    assert_eq!(world.record().current, None);
+    world.bench.ask(&tool, Request::FlashVerify { card: 0 });
+    let refusal = world.bench.refused(&tool, Request::FlashRollback { card: 0, force: false });
+    assert!(refusal.reason.contains("had no other image"), "{}", refusal.reason);
+    for it in [(Logic::Vqe, 2), (Logic::Stock, 3), (Logic::Vqe, 3)] {
+        let (logic, count) = it;
+        assert_eq!(world.load(&tool, &shell(logic, count)), FlashState::Done);
+        assert_eq!(world.known_logic(), Some(it));
+    }
+    world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    assert_eq!(world.known_logic(), Some((Logic::Stock, 3)));
+    assert!(world.record().history.iter().all(|event| event.image.manifest.is_none()));
+    drop(tool);
+    let root = world.end();
+    let mut world = World::fpga(root);
+    assert_eq!(world.known_logic(), Some((Logic::Stock, 3)));
+    let tool = world.tool();
+    world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    assert_eq!(world.known_logic(), Some((Logic::Vqe, 3)));
+    drop(tool);
+    // A card with another part in its slot is not what the record tells of.
+    let root = world.end();
+    let card = SoftCard { plays_fpga: true, ..SoftCard::default() };
+    let mut world = World::of(root, card, part::of_number("xcu55c"));
+    assert_eq!(world.known(), None);
+    world.end();
+}
+
+#[test]
+fn what_is_not_for_the_card_is_refused_before_anything_happens_to_it() {
+    let (bytes, text) = shell(Logic::Vqe, 2);
+    let mut world = World::fpga(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    let soft = image(2);
+    for (bytes, text, why) in [
+        (&bytes, String::new(), "say --manifest FILE"),
+        (&bytes, "format = 1".into(), "its manifest: "),
+        (&bytes, shell(Logic::Vqe, 3).1, "is no shell of the manifest"),
+        (
+            &bytes,
+            text.replace("\"balboa\"", "\"xcu55c-x\"").replace("model", "u55c"),
+            "is xcu55c's",
+        ),
+        (&bytes, text.replace("kind = \"shell\"", "kind = \"full\""), "is no shell of"),
+        (&bytes, text.replace("rdma", "tcp"), "no service rdma"),
+        (&soft, manifest(&soft, Logic::Vqe, 2), "software cards"),
+    ] {
+        let told = world.refusal(&tool, bytes, &text);
+        assert!(told.contains(why), "{why}: {told}");
+    }
+    let (length, sha256, name) = (9, [0; 32], String::new());
+    let manifest = "#".repeat(shim_abi::MAX_MANIFEST + 1);
+    let open = Request::FlashOpen { card: 0, length, sha256, name, manifest };
+    assert!(world.bench.refused(&tool, open).reason.contains("a manifest has"));
+    drop(tool);
+    let root = world.end();
+    // Which part it has nobody has said.
+    let card = SoftCard { plays_fpga: true, ..SoftCard::default() };
+    let mut world = World::of(root, card, None);
+    let tool = world.tool();
+    let told = world.refusal(&tool, &bytes, &text);
+    assert!(told.contains("start balboad with --manifest CARD=FILE"), "{told}");
+    drop(tool);
+    world.end();
+    // A software card's is no card for a bitstream.
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    let told = world.refusal(&tool, &bytes, &text);
+    assert!(told.contains("it is a partial bitstream, and the card is a software card"), "{told}");
+    drop(tool);
+    world.end();
+}
+
+#[test]
+fn a_shell_that_is_another_than_its_manifest_says_is_no_success_and_the_next_one_mends_it() {
+    let (bytes, _) = shell(Logic::Vqe, 2);
+    let mut spoilt = bytes.clone();
+    let frames = bytes.windows(8).position(|it| it == b"\x89balboa\n").unwrap();
+    spoilt[frames + 60] ^= 1;
+    let good = |logic, count| manifest(&bytes, logic, count);
+    for wrong in [
+        (bytes.clone(), good(Logic::Vqe, 3)),
+        (bytes.clone(), good(Logic::Stock, 2)),
+        (bytes.clone(), format!("shell-probe = 7\n{}", good(Logic::Vqe, 2))),
+        (spoilt.clone(), manifest(&spoilt, Logic::Vqe, 2)),
+    ] {
+        let mut world = World::fpga(tempfile::tempdir().unwrap());
+        let tool = world.tool();
+        match world.load(&tool, &wrong) {
+            FlashState::Failed(why) => assert!(why.contains("needs to be flashed again"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(world.known(), None);
+        drop(tool);
+        let mut world = World::fpga(world.end());
+        assert_eq!(world.known(), None);
+        let tool = world.tool();
+        assert_eq!(world.load(&tool, &shell(Logic::Vqe, 1)), FlashState::Done);
+        assert_eq!(world.known(), Some(1));
+        drop(tool);
+        world.end();
+    }
+}
+
+#[test]
+fn whatever_happens_at_whichever_chunk_it_is_the_new_shell_or_is_told_to_need_one() {
+    let good = shell(Logic::Vqe, 2);
+    let chunks = u32::try_from(good.0.len().div_ceil(CHUNK)).unwrap();
+    for chunk in 0..chunks {
+        for how in [Spoil::PowerLost, Spoil::WrongBit, Spoil::Stall, Spoil::NoEnd] {
+            let mut world = World::fpga(tempfile::tempdir().unwrap());
+            let tool = world.tool();
+            world.spoil(chunk, how);
+            let outcome = world.load(&tool, &good);
+            match &outcome {
+                FlashState::Failed(why) => assert!(why.contains("again: "), "{how:?}: {why}"),
+                // A bit before the first packet, or behind the last one, changes nothing.
+                FlashState::Done => assert_eq!(how, Spoil::WrongBit, "at {chunk}"),
+                other => panic!("{other:?}"),
+            }
+            let known = world.known();
+            assert_eq!(known, (outcome == FlashState::Done).then_some(2), "{how:?} at {chunk}");
+            assert_eq!(world.load(&tool, &shell(Logic::Vqe, 1)), FlashState::Done);
+            assert_eq!(world.known(), Some(1), "{how:?} at {chunk}");
+            drop(tool);
+            world.end();
+        }
+    }
+}
+
+#[test]
+fn a_balboad_that_dies_on_the_way_leaves_a_card_that_says_so_or_is_done() {
+    let (bytes, text) = shell(Logic::Vqe, 2);
+    for steps in 0..40 {
+        let mut world = World::fpga(tempfile::tempdir().unwrap());
+        let tool = world.tool();
+        world.bring_shell(&tool, &bytes, &text);
+        world.begin(&tool, &Request::FlashApply { force: false }, steps);
+        drop(tool);
+        let mut world = World::fpga(world.end());
+        // What it came with is what it has where nobody had begun.
+        if !world.record().history.is_empty() {
+            let known = world.known();
+            assert!(matches!(known, None | Some(2)), "{steps}: {known:?}");
+        }
+        let tool = world.tool();
+        assert_eq!(world.load(&tool, &shell(Logic::Vqe, 1)), FlashState::Done, "{steps}");
+        drop(tool);
+        world.end();
+    }
+}
