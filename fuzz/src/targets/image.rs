@@ -3,6 +3,8 @@
 use arbitrary::Unstructured;
 use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
+use bitstreams::model::{self, Configuration};
+use bitstreams::part::{MODEL, PARTS};
 use bitstreams::signature::{PublicKey, Signature};
 use bitstreams::soft::{Logic, Reader, Scope, SoftImage};
 use bitstreams::{Entry, Manifest};
@@ -43,7 +45,8 @@ const LINES: [&str; 12] = [
 ];
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
-    match u.int_in_range(0..=5)? {
+    match u.int_in_range(0..=6)? {
+        6 => shell(u),
         5 => record(u),
         0 => soft(u),
         1 => packets(u),
@@ -149,7 +152,38 @@ fn packets(u: &mut Unstructured<'_>) -> Outcome {
         bytes.extend((words.len() as u32).wrapping_add_signed(off.into()).to_be_bytes());
     }
     bytes.extend(words);
+    configured(u, &bytes)?;
     taken(&bytes)
+}
+
+/// A bitstream of the model's, with changed bytes and any length, in any pieces.
+fn shell(u: &mut Unstructured<'_>) -> Outcome {
+    let image =
+        SoftImage::new(vec![Logic::Vqe; u.int_in_range(1..=15)?]).expect("so many there are");
+    let mut bytes = model::make(&image).expect("it is of a whole card");
+    let made = model::image_of(&bytes).expect("a bitstream does not round trip");
+    assert_eq!(made.logic(), image.logic(), "a bitstream stands for something else");
+    if u.ratio(1, 4)? {
+        bytes.truncate(u.choose_index(bytes.len())?);
+    }
+    for _ in 0..u.int_in_range(0..=3)? {
+        if let Some(byte) = bytes.len().checked_sub(1).map(|last| u.int_in_range(0..=last)) {
+            bytes[byte?] = u.arbitrary()?;
+        }
+    }
+    configured(u, &bytes)?;
+    taken(&bytes)
+}
+
+/// What comes in pieces is taken as what comes whole.
+fn configured(u: &mut Unstructured<'_>, bytes: &[u8]) -> Outcome {
+    let mut logic = Configuration::new(&MODEL);
+    bytes.chunks(u.int_in_range(1..=64)?).for_each(|piece| logic.feed(piece));
+    let written = logic.has_written();
+    let image = logic.finish();
+    assert!(written || image.is_none(), "an image without frames");
+    assert_eq!(image, model::image_of(bytes), "in pieces it is another bitstream");
+    Ok(())
 }
 
 /// A device image whose boot header's checksum is right, and whose table is anywhere.
@@ -197,6 +231,9 @@ fn manifest(u: &mut Unstructured<'_>) -> Outcome {
                 if let Err(why) = checked {
                     one_sentence(&why);
                 }
+            }
+            if let Err(why) = entry.check_shell(bytes, PARTS.first()) {
+                one_sentence(&why.to_string());
             }
         }
     }

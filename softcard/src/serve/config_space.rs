@@ -259,6 +259,10 @@ mod tests {
         assert_eq!(u32_at(&space, MSIX + 8), 0x8fe2);
         assert_ne!(u32_at(&space, PCIE + 4) & 1 << 28, 0, "function-level reset");
         assert_eq!(u32_at(&space, 0x100), 0, "no extended capability");
+        // One that plays an FPGA has no mark.
+        let space = ConfigSpace::new(false);
+        assert_eq!(u16_at(&space, PCIE), 0x0010, "the last one");
+        assert_eq!((u32_at(&space, SOFTWARE), u32_at(&space, SOFTWARE_MARK)), (0, 0));
     }
 
     #[test]
