@@ -370,7 +370,7 @@ fn planned(card: &Value, shown: &Value) -> String {
     if shown["incoming"]["told_apart"] == false {
         let why =
             "the card will say the same of itself as now: whether it has taken it is then not seen";
-        rows.push(("afterwards", why.into()));
+        rows.push(("then", why.into()));
     }
     let programs = items(&shown["programs"]);
     let names: Vec<_> = programs

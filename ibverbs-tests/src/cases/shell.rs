@@ -98,7 +98,7 @@ fn loaded(setting: &Setting) -> Result<()> {
     balboa("verify balboa0 two.bin").run()?.success()?.says("is what its record says: two.bin")?;
     // The same again: whether the card has taken it is not seen by what it says of itself, and that is told.
     let plan = balboa("plan balboa0 two.bin --manifest two.toml --keys keys").run()?.success()?;
-    plan.says("afterwards the card will say the same of itself as now")?;
+    plan.says("then      the card will say the same of itself as now")?;
 
     balboa(&apply("published")).run()?.success()?;
     ensure!(driven_as(&daemon, 0)? == "stock" && driven_as(&daemon, 1)? == "vqe");
