@@ -45,9 +45,11 @@ impl Crc {
             self.sum = (self.sum >> 8) ^ entry;
         }
         // The register's number has 5 bits.
-        for bit in 0..5 {
-            let one = (register >> bit ^ self.sum) & 1 == 1;
-            self.sum = (self.sum >> 1) ^ if one { POLYNOMIAL } else { 0 };
+        let mut bits = register;
+        for _ in 0..5 {
+            let is_one = (bits ^ self.sum) & 1 == 1;
+            self.sum = (self.sum >> 1) ^ if is_one { POLYNOMIAL } else { 0 };
+            bits >>= 1;
         }
     }
 }
