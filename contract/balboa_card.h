@@ -1522,12 +1522,15 @@ struct balboa_doorbell_completion_record {
     balboa_le64 arm;
     /* Completion-channel records the program has read; the driver's, not the engine's. */
     balboa_le32 events_read;
-    uint8_t reserved_14[44];
+    /* Sequence of the last arming for any completion, stored before its arm word; 0 where there was none. */
+    balboa_le32 armed_for_any;
+    uint8_t reserved_18[40];
 };
 BALBOA_ASSERT(sizeof(struct balboa_doorbell_completion_record) == 64, "size of balboa_doorbell_completion_record");
 BALBOA_ASSERT(offsetof(struct balboa_doorbell_completion_record, consumer) == 0x0, "balboa_doorbell_completion_record.consumer");
 BALBOA_ASSERT(offsetof(struct balboa_doorbell_completion_record, arm) == 0x8, "balboa_doorbell_completion_record.arm");
 BALBOA_ASSERT(offsetof(struct balboa_doorbell_completion_record, events_read) == 0x10, "balboa_doorbell_completion_record.events_read");
+BALBOA_ASSERT(offsetof(struct balboa_doorbell_completion_record, armed_for_any) == 0x14, "balboa_doorbell_completion_record.armed_for_any");
 /* The header of a send WQE, the first 32 bytes of its first block. Atomics carry the operands in the first 16 bytes behind the header and one SGE after them. UD reuses remote_address and rkey through wqe_datagram; a window bind through wqe_bind. */
 struct balboa_wqe_send_header {
     /* What to do. */

@@ -1544,7 +1544,9 @@ package balboa_card_pkg;
   } doorbell_producer_record_t;
   // The doorbell record of a completion queue.
   typedef struct packed {
-    logic [351:0] reserved_160;
+    logic [319:0] reserved_192;
+    // [191:160] Sequence of the last arming for any completion, stored before its arm word; 0 where there was none.
+    logic [31:0] armed_for_any;
     // [159:128] Completion-channel records the program has read; the driver's, not the engine's.
     logic [31:0] events_read;
     // [127:64] The arm word (doorbell_arm_word), stored as one.

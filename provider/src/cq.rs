@@ -21,6 +21,7 @@ use crate::table::QpTable;
 pub(crate) const CONSUMER: usize = record::CONSUMER / 4;
 const ENTRIES: usize = record::ENTRIES as usize;
 const ARM: usize = record::ARM / 8;
+const ARMED_FOR_ANY: usize = record::ARMED_FOR_ANY / 4;
 
 /// A completion queue.
 #[derive(Debug)]
@@ -80,6 +81,8 @@ struct Arming {
     left: u32,
     sequence: u32,
     kind: ArmKind,
+    /// The sequence of the last arming for any completion, which one for solicited ones alone does not undo.
+    any: u32,
     /// How often the queue was resized: by that the doorbell of an arming that is told again is another.
     resized: u8,
 }
@@ -164,7 +167,8 @@ impl CompletionQueue {
     /// Makes a queue on zeroed ring memory.
     pub(crate) fn new(cqn: u32, ring: EntryRing, path: Arc<CardPath>) -> Self {
         let kind = ArmKind::Any;
-        let arming = Arming { ring: ring.clone(), told: 0, left: 0, sequence: 0, kind, resized: 0 };
+        let (sequence, any, resized) = (0, 0, 0);
+        let arming = Arming { ring: ring.clone(), told: 0, left: 0, sequence, kind, any, resized };
         let state = CqState {
             ring,
             consumer: 0,
@@ -300,6 +304,9 @@ impl CompletionQueue {
         let mut arming = self.arming.lock();
         arming.sequence = Arm::next_sequence(arming.sequence);
         arming.kind = kind;
+        if kind == ArmKind::Any {
+            arming.any = arming.sequence;
+        }
         if arming.left == 0 {
             // What was polled long ago would look like what is to come.
             arming.told = arming.behind_told();
@@ -312,8 +319,9 @@ impl CompletionQueue {
 
     /// Tells the card how the queue is armed.
     fn tell_armed(&self, arming: &Arming) {
-        let &Arming { sequence, kind, resized, .. } = arming;
+        let &Arming { sequence, kind, any, resized, .. } = arming;
         let arm = Arm { consumer: arming.behind_told(), sequence, kind };
+        arming.ring.record.store_release_u32(ARMED_FOR_ANY, any);
         arming.ring.record.store_release_u64(ARM, arm.encode());
         self.slot.ring(slot_value(self.cqn, resized, sequence));
     }
@@ -432,6 +440,23 @@ mod tests {
             assert_eq!(arm, expected);
             let rung = bench.page.read(slot(QueueKind::Completion, bench.cq.cqn));
             assert_eq!(rung, slot_value(bench.cq.cqn, 0, sequence));
+        }
+    }
+
+    #[test]
+    fn the_card_is_told_of_the_last_arming_for_any_beside_later_ones_for_solicited_ones() {
+        let bench = bench(4);
+        let told = || {
+            let record = bench.cq.record();
+            let arm = Arm::decode(record.load_relaxed_u64(ARM)).unwrap();
+            (arm.sequence, arm.kind, record.load_acquire_u32(ARMED_FOR_ANY))
+        };
+        use ArmKind::{Any, Solicited};
+        for (sequence, kind, any) in
+            [(1, Solicited, 0), (2, Any, 2), (3, Solicited, 2), (4, Any, 4)]
+        {
+            bench.cq.arm(kind).unwrap();
+            assert_eq!(told(), (sequence, kind, any));
         }
     }
 

@@ -148,11 +148,18 @@ impl<M: Rings> Cq<M> {
         (arm.sequence != self.arm_sequence).then_some(arm)
     }
 
-    /// Waits as an arm word says, of which nothing was waited for yet.
+    /// Waits as an arm word says, of which nothing was waited for yet: for any completion, where one of the armings that
+    /// did not fire, seen or not, is for any.
     fn arm(&mut self, arm: Arm, now: u64) -> Told {
+        // Behind the word: so it is of that arming, or of a later one.
+        let any = || self.memory.record.load_u32(record::ARMED_FOR_ANY);
+        let is_for_any = arm.kind == ArmKind::Any
+            || self.armed == Some(ArmKind::Any)
+            || arm.covers(any(), self.arm_sequence);
+        let kind = if is_for_any { ArmKind::Any } else { ArmKind::Solicited };
         self.arm_sequence = arm.sequence;
-        self.armed = Some(arm.kind);
-        let beyond = match arm.kind {
+        self.armed = Some(kind);
+        let beyond = match kind {
             ArmKind::Any => self.producer.wrapping_sub(arm.consumer),
             ArmKind::Solicited => {
                 let is_beyond = |end: u32| (end.wrapping_sub(arm.consumer) as i32) > 0;

@@ -106,6 +106,8 @@ layout! {
         arm @ 0x08: u64,
         /// Completion-channel records the program has read; the driver's, not the engine's.
         events_read @ 0x10: u32,
+        /// Sequence of the last arming for any completion, stored before its arm word; 0 where there was none.
+        armed_for_any @ 0x14: u32,
     }
 }
 
@@ -121,6 +123,8 @@ pub mod record {
     pub const ARM: usize = CompletionRecord::FIELDS[1].offset;
     /// [`CompletionRecord::events_read`].
     pub const EVENTS_READ: usize = CompletionRecord::FIELDS[2].offset;
+    /// [`CompletionRecord::armed_for_any`].
+    pub const ARMED_FOR_ANY: usize = CompletionRecord::FIELDS[3].offset;
     /// Byte offset of the first entry behind the record.
     pub const ENTRIES: u64 = 64;
 }
@@ -159,6 +163,9 @@ bits! {
     }
 }
 
+/// Sequences of armings count modulo 2^30.
+const SEQUENCE_MASK: u32 = 0x3fff_ffff;
+
 /// One arming of a completion queue, told apart from others by its sequence: an [`ArmWord`] of a
 /// known kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +183,14 @@ impl Arm {
     #[inline(always)]
     #[must_use]
     pub const fn next_sequence(sequence: u32) -> u32 {
-        sequence.wrapping_add(1) & 0x3fff_ffff
+        sequence.wrapping_add(1) & SEQUENCE_MASK
+    }
+
+    /// Whether the arming with sequence `any` is this one, or came before it and behind that with sequence `seen`.
+    #[must_use]
+    pub const fn covers(self, any: u32, seen: u32) -> bool {
+        let behind_seen = any.wrapping_sub(seen) & SEQUENCE_MASK;
+        behind_seen != 0 && behind_seen <= self.sequence.wrapping_sub(seen) & SEQUENCE_MASK
     }
 
     /// The word as it stands in the record.
@@ -226,5 +240,16 @@ mod tests {
         }
         assert_eq!(Arm::decode(0), None);
         assert_eq!(Arm::next_sequence(0x3fff_ffff), 0);
+    }
+
+    #[test]
+    fn an_arming_covers_those_behind_the_last_that_was_seen() {
+        for start in [0_u32, 1000, 0x3fff_fffd] {
+            let at = |steps: u32| start.wrapping_add(steps) & SEQUENCE_MASK;
+            let arm = Arm { consumer: 0, sequence: at(4), kind: ArmKind::Solicited };
+            let covered: Vec<u32> = (0..8).filter(|any| arm.covers(at(*any), at(2))).collect();
+            assert_eq!(covered, [3, 4], "from {start:#x}");
+            assert!((0..8).all(|any| !arm.covers(at(any), at(4))), "nothing is new");
+        }
     }
 }

@@ -577,6 +577,7 @@ impl Bench {
         }
         let (cqn, ring) = *u.choose(&self.cqs)?;
         self.memory.store(ring + record::ARM as u64, u.arbitrary()?);
+        self.memory.store(ring + (record::ARMED_FOR_ANY as u64 & !7), u.arbitrary()?);
         let consumer: u32 = u.arbitrary()?;
         let address = ring + (record::CONSUMER as u64 & !7);
         let shift = (record::CONSUMER as u64 & 4) * 8;

@@ -235,6 +235,57 @@ fn a_later_arming_replaces_an_earlier_one() {
 }
 
 #[test]
+fn an_arming_for_solicited_ones_undoes_none_for_any_that_has_not_fired() {
+    // Of the first the engine sees the doorbell, or only that of the second.
+    for seen in [true, false] {
+        let mut fixture = Fixture::new();
+        // It makes no difference where the sequence wraps.
+        fixture.cq.sequence = 0x3fff_fffa;
+        for _ in 0..5 {
+            fixture.cq.arm(ArmKind::Any);
+            if seen {
+                fixture.bench.settle();
+            }
+            fixture.cq.arm(ArmKind::Solicited);
+            let sequence = fixture.arm(ArmKind::Solicited);
+            assert_eq!(fixture.fired(), [0; 0]);
+            fixture.complete_send();
+            assert_eq!(fixture.fired(), [sequence], "once, by the last; {seen}");
+            // That one has fired, and counts no more, though nobody polled.
+            fixture.cq.poll();
+            let sequence = fixture.arm(ArmKind::Solicited);
+            fixture.complete_send();
+            assert_eq!(fixture.fired(), [0; 0], "{seen}");
+            fixture.complete_receive(true);
+            assert_eq!(fixture.fired(), [sequence]);
+            fixture.cq.poll();
+        }
+    }
+}
+
+#[test]
+fn an_arming_for_any_is_kept_where_there_is_something_already_that_moves_or_is_moderated() {
+    let mut fixture = Fixture::new();
+    fixture.complete_send();
+    fixture.cq.arm(ArmKind::Any);
+    let sequence = fixture.arm(ArmKind::Solicited);
+    assert_eq!(fixture.fired(), [sequence], "it is there");
+    fixture.cq.poll();
+    fixture.cq.arm(ArmKind::Any);
+    let sequence = fixture.cq.arm(ArmKind::Solicited);
+    fixture.resize(5).unwrap();
+    fixture.complete_send();
+    assert_eq!(fixture.fired(), [u64::from(sequence)], "behind a resize");
+    fixture.cq.poll();
+    fixture.moderate(2, 50);
+    fixture.arm(ArmKind::Any);
+    fixture.complete_send();
+    let sequence = fixture.arm(ArmKind::Solicited);
+    fixture.complete_send();
+    assert_eq!(fixture.fired(), [sequence], "two of any kind");
+}
+
+#[test]
 fn an_arming_is_seen_by_its_doorbell_and_a_doorbell_without_arming_does_nothing() {
     let mut fixture = Fixture::new();
     fixture.cq.arm_silently(ArmKind::Any);

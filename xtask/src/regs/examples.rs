@@ -142,7 +142,12 @@ fn completion() -> String {
 
 fn arming() -> String {
     let arm = Arm { consumer: 1, sequence: 7, kind: ArmKind::Any };
-    let record = CompletionRecord { consumer: 1, arm: arm.encode(), events_read: 0 };
+    let record = CompletionRecord {
+        consumer: 1,
+        arm: arm.encode(),
+        events_read: 0,
+        armed_for_any: arm.sequence,
+    };
     let index = slot(QueueKind::Completion, CQN) as u64;
     let mut lines = dump(&record.encode());
     let _ = writeln!(lines, "slot {index}, value {:#018x}", slot_value(CQN, 0, arm.sequence));

@@ -150,6 +150,7 @@ fn an_arming_that_the_card_may_not_have_seen_is_told_again_in_the_new_ring() {
     let word = |bench: &Bench| bench.cq.record().load_relaxed_u64(ARM);
     assert_eq!(Arm::decode(word(&bench)), None, "it was never armed");
     (0..2).for_each(|wr_id| bench.send(wr_id));
+    bench.cq.arm(ArmKind::Any).unwrap();
     bench.cq.arm(ArmKind::Solicited).unwrap();
     let cqn = bench.cq.cqn;
     let rung = |bench: &Bench| bench.page.read(slot(QueueKind::Completion, cqn));
@@ -158,9 +159,11 @@ fn an_arming_that_the_card_may_not_have_seen_is_told_again_in_the_new_ring() {
     // It counts from the end of the old ring, before which three entries are that the program was not told of.
     let before_all_three = 0u32.wrapping_sub(3);
     let arm = Arm::decode(word(&bench)).unwrap();
-    assert_eq!((arm.consumer, arm.sequence), (before_all_three, 1));
+    assert_eq!((arm.consumer, arm.sequence), (before_all_three, 2));
     assert_eq!(arm.kind, ArmKind::Solicited);
-    assert_eq!(rung(&bench), slot_value(cqn, 2, 1));
+    let any = bench.cq.record().load_acquire_u32(record::ARMED_FOR_ANY / 4);
+    assert_eq!(any, 1, "and that it waits for any");
+    assert_eq!(rung(&bench), slot_value(cqn, 2, 2));
     assert_ne!(rung(&bench), before, "the card looks again");
     let armed = |bench: &Bench| {
         bench.cq.arm(ArmKind::Any).unwrap();

@@ -63,6 +63,9 @@ impl ClientCq {
     /// Arms the queue and does not ring.
     pub fn arm_silently(&mut self, kind: ArmKind) {
         self.sequence = Arm::next_sequence(self.sequence);
+        if kind == ArmKind::Any {
+            self.memory.store_u32(self.ring + record::ARMED_FOR_ANY as u64, self.sequence);
+        }
         let arm = Arm { consumer: self.consumer, sequence: self.sequence, kind };
         self.memory.store(self.ring + record::ARM as u64, arm.encode());
     }
