@@ -129,13 +129,14 @@ impl Manager {
         self.bindings.listen(binding, offer, backlog.min(self.limits.backlog))
     }
 
-    /// The owner has taken note of a request: its listener's backlog has room for another.
+    /// The owner has taken note of a request: its listener's backlog has room for another. Says whether it had not before.
     // CM-21
-    pub fn take_up(&mut self, id: Id) {
+    pub fn take_up(&mut self, id: Id) -> bool {
         let binding = self.ids.get_mut(&id.0).and_then(|connection| connection.binding.take());
         if let Some(binding) = binding {
             self.bindings.decided(binding);
         }
+        binding.is_some()
     }
 
     /// The listener that could not be asked by the last datagram, for its backlog was full. Where its owner has taken

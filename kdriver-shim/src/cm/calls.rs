@@ -210,7 +210,7 @@ impl ConnectionManager {
 
     /// Takes an event out of its channel; the identifier that it brought, if it is one of a request.
     fn forget_event(&mut self, key: u64, place: u64) -> Option<u32> {
-        let event = self.channels.get_mut(&key)?.remove(place)?;
+        let event = self.take_out(key, place)?;
         self.settle(key, &event);
         (event.number == event::CONNECT_REQUEST).then_some(event.about)
     }
@@ -769,9 +769,7 @@ impl ConnectionManager {
         self.move_to(id, from, key);
         let mut places = VecDeque::new();
         for place in unread {
-            let Some(event) = self.channels.get_mut(&from).and_then(|it| it.remove(place)) else {
-                continue;
-            };
+            let Some(event) = self.take_out(from, place) else { continue };
             if event.number == event::CONNECT_REQUEST {
                 self.move_to(event.about, from, key);
             }

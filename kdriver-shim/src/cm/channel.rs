@@ -263,10 +263,22 @@ impl Channel {
         self.held.keys().copied()
     }
 
-    /// Takes the oldest event that was read, and its place, where all were up to a place; but for those that are held,
-    /// where these are left.
-    pub fn take_read(&mut self, up_to: u64, leaves_held: bool) -> Option<(u64, Event)> {
-        let is_left = |place| leaves_held && self.held.values().any(|held| *held == place);
+    /// Events of it that processes hold.
+    pub fn held(&self) -> impl Iterator<Item = &Event> {
+        self.held.values().filter_map(|place| self.events.get(place))
+    }
+
+    /// Has somebody who holds the event of a place hold it no more, and says who.
+    pub fn release_holder(&mut self, place: u64) -> Option<ClientId> {
+        let holder =
+            self.held.iter().find(|(_, held)| **held == place).map(|(client, _)| *client)?;
+        self.held.remove(&holder);
+        Some(holder)
+    }
+
+    /// Takes the oldest event that was read, and its place, where all were up to a place but for those that are held.
+    pub fn take_read(&mut self, up_to: u64) -> Option<(u64, Event)> {
+        let is_left = |place| self.held.values().any(|held| *held == place);
         let mut sent = self.events.range(..=up_to.min(self.sent)).map(|(place, _)| *place);
         let place = sent.find(|place| !is_left(*place))?;
         self.on_the_way = self.on_the_way.saturating_sub(1);

@@ -255,7 +255,7 @@ impl ConnectionManager {
         // Only one of the two can lose events.
         let lost = left.unwrap_or(key);
         if command.ends_events() {
-            self.look_what_is_read(lost, true);
+            self.look_what_is_read(lost);
         }
         if let Some(id) = command.changes() {
             // Its identifier is of this channel, or of none that it may use.
@@ -277,13 +277,15 @@ impl ConnectionManager {
                 self.holders.remove(&(client, key));
             }
         }
-        self.note_read(key, reader.read, true);
+        self.note_read(key, reader.read);
     }
 
-    /// A channel's programs have read its events up to one, but for those that are held, where these are left.
-    fn note_read(&mut self, key: u64, up_to: u64, leaves_held: bool) {
-        let read = |channel: &mut Channel| channel.take_read(up_to, leaves_held);
+    /// A channel's programs have read its events up to one, but for those that are held; whether they had not before.
+    fn note_read(&mut self, key: u64, up_to: u64) -> bool {
+        let mut is_news = false;
+        let read = |channel: &mut Channel| channel.take_read(up_to);
         while let Some((place, event)) = self.channels.get_mut(&key).and_then(read) {
+            is_news = true;
             self.settle(key, &event);
             if let Some(it) = self.ids.get_mut(&event.of) {
                 it.reported = it.reported.wrapping_add(1);
@@ -299,6 +301,17 @@ impl ConnectionManager {
                 self.take_up(event.about);
             }
         }
+        is_news
+    }
+
+    /// Takes an event out of its channel, which nobody then holds.
+    fn take_out(&mut self, key: u64, place: u64) -> Option<Event> {
+        let channel = self.channels.get_mut(&key)?;
+        let event = channel.remove(place)?;
+        while let Some(holder) = channel.release_holder(place) {
+            self.holders.remove(&(holder, key));
+        }
+        Some(event)
     }
 
     /// A program knows of a request.
@@ -311,11 +324,20 @@ impl ConnectionManager {
     }
 
     /// Takes note of what was read of a channel's and no command has said yet, as far as its socket tells; whether it
-    /// was anything. Where what may wait has an end, nobody keeps more by what it says to hold: that is then not left.
-    fn look_what_is_read(&mut self, key: u64, leaves_held: bool) -> bool {
+    /// was anything.
+    fn look_what_is_read(&mut self, key: u64) -> bool {
         let taken = self.channels.get(&key).map_or(0, Channel::certainly_taken);
-        self.note_read(key, taken, leaves_held);
-        taken > 0
+        self.note_read(key, taken)
+    }
+
+    /// Has requests that processes hold count to their listener's backlog no more: it may be long until somebody says
+    /// that they were read. Whether there were any. They are held still.
+    fn make_room_of_held(&mut self, key: u64) -> bool {
+        let Some(channel) = self.channels.get(&key) else { return false };
+        let requests = channel.held().filter(|event| event.number == abi::event::CONNECT_REQUEST);
+        let connections = requests.filter_map(|event| self.ids.get(&event.about)?.connection);
+        // Of all of them, not up to the first.
+        connections.filter(|connection| self.manager.take_up(*connection)).count() > 0
     }
 
     /// The channel of a name that a process may use.
@@ -340,7 +362,8 @@ impl ConnectionManager {
         // Its program may have read requests, and not said so.
         let full = self.manager.take_full().and_then(|full| self.listeners.get(&full).copied());
         if let Some(key) = full.and_then(|id| self.ids.get(&id)).map(|it| it.channel) {
-            if self.look_what_is_read(key, false) {
+            let is_read = self.look_what_is_read(key);
+            if self.make_room_of_held(key) || is_read {
                 self.manager.input_again(now, &from, arrival.source_qpn, &arrival.datagram);
                 self.manager.take_full();
             }
@@ -397,7 +420,7 @@ impl ConnectionManager {
 
     fn send_some_of(&mut self, network: &dyn Network, key: u64) {
         if self.channels.get(&key).is_some_and(Channel::has_many_on_the_way) {
-            self.look_what_is_read(key, false);
+            self.look_what_is_read(key);
         }
         for _ in 0..SENT_PER_TURN {
             let unsent = self.channels.get(&key).and_then(Channel::unsent);

@@ -627,6 +627,65 @@ fn what_processes_hold_stays_theirs_whatever_others_read_until_they_end() {
     assert!(bench.server.holders.is_empty());
 }
 
+/// A peer may ask as often as it likes.
+#[test]
+fn a_request_to_a_full_listener_finds_room_and_leaves_to_processes_what_they_hold() {
+    let mut bench = Bench::new();
+    let [mut alice, mut bob] = [ALICE, BOB].map(|asker| bench.program(asker));
+    let listener = bench.id(&mut bob, 0x11);
+    bench.bind(&mut bob, listener, "10.77.0.2:7174").unwrap();
+    bench.listen(&mut bob, listener, 1).unwrap();
+    let other = bench.tell(&mut bob);
+    let told = bob.look(MsgFlags::empty()).unwrap();
+    let mut carol = Program { token: bob.token, ..bench.program(CAROL) };
+    carol.held = told.number;
+    bench.tell_read(&mut carol);
+    bench.ask(&mut alice, 0xa, "10.77.0.2:7174", 20);
+    let request = bob.look(MsgFlags::empty()).unwrap();
+    bob.held = request.number;
+    bench.tell_read(&mut bob);
+    // The backlog is full by what Bob holds, until somebody asks; then by the one that asked.
+    for qpn in 21..24 {
+        bench.ask(&mut alice, 0xa, "10.77.0.2:7174", qpn);
+    }
+    assert_eq!(bench.server.counters().drop_backlog, 2);
+    let second = bob.look(MsgFlags::empty()).unwrap();
+    assert_eq!((word(&second.output, 12), word(&second.output, 20)), (event::CONNECT_REQUEST, 21));
+    assert_eq!(bob.look(MsgFlags::empty()).unwrap_err(), Errno::EAGAIN);
+    assert_eq!(bench.destroy(&mut bob, other), 0);
+    assert_eq!(bob.void, BTreeSet::from([told.number]), "nobody is given what Carol holds");
+    // The first is Bob's still, and ends with its listener. The second was taken, and nobody says to hold it.
+    let before = bench.server.census().identifiers;
+    bench.destroy(&mut bob, listener);
+    assert!(bob.void.contains(&request.number));
+    assert_eq!(bench.server.census().identifiers, before - 2);
+}
+
+#[test]
+fn what_ended_is_held_by_nobody_and_in_nobodys_place() {
+    let mut bench = Bench::new();
+    let mut alice = bench.program(ALICE);
+    let holder = |client| Asker { client: ClientId(client), ..ALICE };
+    for round in 0..3 {
+        let mut held = BTreeSet::new();
+        // Others each time.
+        for client in (100..116).map(|client| client + 16 * round) {
+            let id = bench.tell(&mut alice);
+            let mut process = Program { token: alice.token, ..bench.program(holder(client)) };
+            process.held = alice.look(MsgFlags::empty()).unwrap().number;
+            // Nobody has read anything.
+            bench.tell_read(&mut process);
+            held.insert((id, process.held));
+        }
+        assert_eq!(bench.server.holders.len(), 16);
+        for (id, number) in held {
+            assert_eq!(bench.destroy(&mut alice, id), 0, "round {round}");
+            assert!(alice.void.contains(&number));
+        }
+        assert!(bench.server.holders.is_empty());
+    }
+}
+
 #[test]
 fn who_says_to_hold_an_event_leaves_no_more_to_a_command() {
     for held in [1, 1 << 40] {
