@@ -85,6 +85,10 @@ const FULL: Effort = Effort {
 const QUICK: Effort =
     Effort { rounds: 1, seconds: 1, exchanges: 5_000, idle: Duration::from_secs(2), counted: 100 };
 
+/// How often in a round the two rates are measured in turns of which one is to be compared with the other: what a core
+/// does besides moves each of them further than what is looked for.
+const PAIRS: u32 = 3;
+
 /// Operations of the bandwidth rows.
 const KINDS: [&str; 3] = ["write", "read", "send"];
 /// Message sizes of the bandwidth rows.
@@ -248,9 +252,19 @@ impl Rounds<'_> {
         for (metric, option) in
             [("send_rate_64", ""), ("send_rate_64_srq", "--use-srq"), ("send_rate_64_ud", "-c UD")]
         {
-            let run = Bandwidth::of("send", 64, self.effort.seconds).option(option);
-            figures.add(metric, Column::Balboa, run.run(Devices::Cards(self.clean))?.messages);
+            self.rate(metric, option, figures)?;
         }
+        // Of a queue pair's own receives and of shared ones what they cost, where the programs' turns do not decide it.
+        for _ in 0..PAIRS {
+            self.rate("send_rate_64_rx4096", "-r 4096", figures)?;
+            self.rate("send_rate_64_srq_rx4096", "-r 4096 --use-srq", figures)?;
+        }
+        Ok(())
+    }
+
+    fn rate(&self, metric: &str, option: &'static str, figures: &mut Figures) -> Result<()> {
+        let run = Bandwidth::of("send", 64, self.effort.seconds).option(option);
+        figures.add(metric, Column::Balboa, run.run(Devices::Cards(self.clean))?.messages);
         Ok(())
     }
 

@@ -73,9 +73,9 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
             .floor(times(1.5, of("send_lat_2_events_p99", Column::Balboa)))
             .wanted(of("send_lat_2_events_p99", Column::Balboa)),
         Goal::at_least("write_rate_64", "0.5; 2.04").floor(Some(0.5)).wanted(Some(2.04)),
-        Goal::at_least("send_rate_64_srq", "0.9 x send_rate_64; 1.0 x")
-            .floor(times(0.9, own("send_rate_64")))
-            .wanted(own("send_rate_64")),
+        Goal::at_least("send_rate_64_srq_rx4096", "0.9 x send_rate_64_rx4096; 1.0 x")
+            .floor(times(0.9, own("send_rate_64_rx4096")))
+            .wanted(own("send_rate_64_rx4096")),
         Goal::at_least("send_rate_64_ud", "1.0 x send_rate_64")
             .floor(own("send_rate_64"))
             .wanted(own("send_rate_64")),
@@ -201,7 +201,7 @@ mod tests {
         let post = |value| verdict_of("wr_post_instr", value, "post_send_instr", 100.0);
         let verdicts = [100.0, 101.0, 111.0].map(post);
         assert_eq!(verdicts, [Verdict::Good, Verdict::BelowWanted, Verdict::BelowFloor]);
-        let rate = |value| verdict_of("send_rate_64_srq", value, "send_rate_64", 1.0);
+        let rate = |value| verdict_of("send_rate_64_srq_rx4096", value, "send_rate_64_rx4096", 1.0);
         let verdicts = [1.0, 0.9, 0.89].map(rate);
         assert_eq!(verdicts, [Verdict::Good, Verdict::BelowWanted, Verdict::BelowFloor]);
         let mut figures = Figures::default();
