@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use nix::pty::openpty;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -48,6 +50,7 @@ pub struct Task {
     limit: Duration,
     end: Signal,
     shown: bool,
+    terminal: bool,
 }
 
 impl Task {
@@ -62,6 +65,7 @@ impl Task {
             limit: LIMIT,
             end: Signal::SIGKILL,
             shown: false,
+            terminal: false,
         }
     }
 
@@ -136,6 +140,13 @@ impl Task {
         self
     }
 
+    /// Gives it a terminal as standard input, at which nobody types, instead of nothing.
+    #[must_use]
+    pub fn at_terminal(mut self) -> Self {
+        self.terminal = true;
+        self
+    }
+
     /// The program and its arguments.
     pub fn command_line(&self) -> impl Iterator<Item = &OsStr> {
         std::iter::once(&self.program).chain(&self.arguments).map(OsString::as_os_str)
@@ -156,7 +167,15 @@ impl Task {
         }
         command.arg("--").arg(&self.program).args(&self.arguments);
         command.env_clear().envs(self.environment.iter().cloned());
-        command.current_dir(&self.directory).stdin(Stdio::null()).process_group(0);
+        command.current_dir(&self.directory).process_group(0);
+        let mut terminal = None;
+        command.stdin(if self.terminal {
+            let both = openpty(None, None).context("no terminal for a program")?;
+            terminal = Some(both.master);
+            Stdio::from(both.slave)
+        } else {
+            Stdio::null()
+        });
         let keep = || tempfile::tempfile().context("no temporary file for a program's output");
         let (out, err) = (keep()?, keep()?);
         if !self.shown {
@@ -165,7 +184,7 @@ impl Task {
         let child = crate::interrupt::unmasked(|| command.spawn());
         let child = child.with_context(|| format!("cannot start {self}"))?;
         let started = Instant::now();
-        Ok(Running { task: self, child, out, err, started, done: false })
+        Ok(Running { task: self, child, out, err, started, done: false, _terminal: terminal })
     }
 
     /// Runs the program to its end.
@@ -211,6 +230,8 @@ pub struct Running {
     err: File,
     started: Instant,
     done: bool,
+    /// The other end of its terminal, which would hang up without it.
+    _terminal: Option<OwnedFd>,
 }
 
 impl Running {

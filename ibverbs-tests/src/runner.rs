@@ -10,7 +10,7 @@ use nix::unistd::geteuid;
 use terminal::report;
 
 use crate::process::Task;
-use crate::setting::{Root, SHARES, Setting, Stage, Who, installed_release};
+use crate::setting::{Root, SHARES, Setting, Stage, Who};
 use crate::suites::Suite;
 
 /// Something a case needs of the machine.
@@ -24,8 +24,6 @@ pub enum Need {
     Library(&'static str, &'static str),
     /// What is built of a suite's source.
     Suite(&'static Suite),
-    /// This release of rdma-core on this machine, and with it the programs of the distribution that has it.
-    RdmaCore(u32),
     /// To be root.
     Root,
     /// Free memory, MiB.
@@ -58,11 +56,6 @@ impl Need {
                 (!root.join(place).exists()).then(|| format!("needs a {package} with {library}"))
             }
             Self::Suite(suite) => suite.built().is_none().then(|| suite.missing()),
-            Self::RdmaCore(number) => {
-                let installed = installed_release().map_or(0, |release| release.number);
-                (installed != number)
-                    .then(|| format!("needs the programs of a release with rdma-core {number}"))
-            }
             Self::Root => (!geteuid().is_root()).then(|| "needs to be run by root".to_owned()),
             Self::Scapy => crate::scapy::python().is_none().then(|| {
                 "needs scapy, which cargo xtask test installs from PyPI where it can".to_owned()

@@ -60,8 +60,6 @@ pub enum Who {
 pub struct Root {
     /// Where it lies.
     pub path: PathBuf,
-    /// The release.
-    pub release: u32,
 }
 
 impl Root {
@@ -150,11 +148,6 @@ impl Setting {
     /// The uid that the case's programs run as.
     pub fn uid(&self) -> u32 {
         self.user.unwrap_or_else(|| geteuid().as_raw())
-    }
-
-    /// The release of rdma-core, if it is another root's.
-    pub fn release(&self) -> Option<u32> {
-        self.root.as_ref().map(|root| root.release)
     }
 
     /// A program, as the case's user, in the case's directory.

@@ -105,7 +105,7 @@ pub fn fetch(release: u32) -> Result<Root> {
         "{} is not of rdma-core {release}",
         library.display()
     );
-    Ok(Root { path, release })
+    Ok(Root { path })
 }
 
 /// The root of a release of Debian with some packages, and with what each Debian has.

@@ -42,10 +42,6 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("ucx_perftest", "ucx-utils"),
 ];
 
-/// Those that the page's lines are not for in another release of Debian than its own: from UCX 1.18 on `ucx_perftest` wants an
-/// option more, and has a server that does not end; `mpirun` of OpenMPI 5.0.7 crashes where programs are parted by a colon.
-const OF_DEBIAN_12: [&str; 2] = ["mpirun.openmpi", "ucx_perftest"];
-
 /// What a block of the page says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Recipe {
@@ -75,9 +71,6 @@ fn case(recipe: Recipe) -> Case {
         let need = if program.starts_with('/') { Need::File } else { Need::Program };
         need(program, package)
     }));
-    if words().any(|word| OF_DEBIAN_12.contains(&word)) {
-        needs.push(Need::RdmaCore(44));
-    }
     needs.extend(recipe.suites().map(Need::Suite));
     Case::new(format!("apps/{}", recipe.name), &needs, move |setting| run(setting, &recipe))
 }
@@ -170,6 +163,8 @@ fn commands(setting: &Setting, recipe: &Recipe, daemon: &Daemon<'_>) -> Result<(
                 .env("PATH", format!("{}:{PATH}", setting.bin.display()))
                 .env(shim_abi::STATE_DIR_VARIABLE, daemon.state_dir())
                 .limit(LIMIT)
+                // As where somebody types the page's lines, of which UCX makes a difference.
+                .at_terminal()
                 .start()
         };
         if command == "kill $!" {

@@ -17,8 +17,6 @@ use crate::process::last_lines;
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
 
-/// The recipes of these programs are Debian 12's, as docs/applications.md says.
-const DEBIAN_12: Need = Need::RdmaCore(44);
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Bytes that each card's posts carried at least, in slots of 4096.
@@ -60,9 +58,7 @@ pub fn cases() -> Vec<Case> {
     for transport in ["rc_verbs", "ud_verbs"] {
         for test in ["tag_lat -s 8 -n 500", "tag_bw -s 4096 -n 500", "tag_bw -s 1048576 -n 10"] {
             let name = format!("stock/tunnel/ucx/{transport}/{test}");
-            cases.push(Case::new(name, &[ucx::UCX, DEBIAN_12], move |it| {
-                ucx_perftest(it, transport, test)
-            }));
+            cases.push(Case::new(name, &[ucx::UCX], move |it| ucx_perftest(it, transport, test)));
         }
     }
     for (compiler, launcher, package) in [
@@ -71,7 +67,7 @@ pub fn cases() -> Vec<Case> {
     ] {
         for transport in ["rc", "ud"] {
             let name = format!("stock/tunnel/{launcher} over {transport}_verbs");
-            let needs = [Need::Program(compiler, package), DEBIAN_12];
+            let needs = [Need::Program(compiler, package)];
             cases.push(Case::new(name, &needs, move |it| mpi(it, compiler, launcher, transport)));
         }
     }
@@ -162,13 +158,13 @@ fn mpi(setting: &Setting, compiler: &str, launcher: &str, transport: &str) -> Re
     let compile = setting.task(compiler).words("-O2 -o mpi").arg(file);
     compile.directory(setting.directory()).limit(LIMIT).run()?.success()?;
     let daemon = setting.balboad(TUNNEL)?;
-    let (first, each) = match launcher {
-        "mpirun.mpich" => ("", "-n 1 -env UCX_NET_DEVICES balboa"),
-        _ => ("--oversubscribe ", "-np 1 -x UCX_NET_DEVICES=balboa"),
+    let (how, rank) = match launcher {
+        "mpirun.mpich" => ("-n 2", "PMI_RANK"),
+        _ => ("--oversubscribe -np 2", "OMPI_COMM_WORLD_RANK"),
     };
-    let ranks = [0, 1].map(|card| format!("{each}{card}:1 ./mpi check 4"));
-    let command = format!("{launcher} {first}{}", ranks.join(" : "));
-    let task = daemon.run(&command).directory(setting.directory()).limit(LIMIT);
+    let each = format!("UCX_NET_DEVICES=balboa${rank}:1 exec ./mpi check 4");
+    let task = daemon.run(&format!("{launcher} {how} sh -c")).arg(each);
+    let task = task.directory(setting.directory()).limit(LIMIT);
     let task = task.env("UCX_TLS", format!("{transport},self")).env("MPIR_CVAR_NOLOCAL", "1");
     let task = task.env("OMPI_MCA_pml", "ucx").env("OMPI_MCA_osc", "ucx");
     let told = task.run()?.success().with_context(|| {
