@@ -36,7 +36,7 @@ const PROGRAMS: [&str; 9] = [
 ///
 /// # Errors
 /// When it is none that there is a provider for.
-pub(crate) fn installed_release() -> Result<&'static Release> {
+pub fn installed_release() -> Result<&'static Release> {
     let query = Task::new("dpkg-query").args(["-W", "-f", "${Version}", "libibverbs1"]);
     let version = query.run()?.success()?.stdout;
     let number = version.split('.').next().and_then(|number| number.parse().ok());

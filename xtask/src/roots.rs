@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use ibverbs_tests::process::Task;
-use ibverbs_tests::setting::Root;
+use ibverbs_tests::setting::{Root, installed_release};
 use ibverbs_tests::suites::Suite;
 use terminal::report;
 use verbs_sys::{SONAME, release_in_name};
@@ -90,13 +90,21 @@ pub fn missing(release: u32) -> Option<String> {
 /// Sees to it that the root of a release lies in the cache.
 ///
 /// # Errors
-/// When its packages cannot be fetched, or its source is not there or does not build.
+/// When its packages cannot be fetched, its source is not there or does not build, or it is older than this machine.
 pub fn fetch(release: u32) -> Result<Root> {
     ensure!(cfg!(target_arch = "x86_64"), "needs an x86-64 machine");
     let origin = RELEASES.iter().find(|(number, _)| *number == release).map(|(_, it)| *it);
     let cache = Cache::open("roots")?;
     let path = match origin.with_context(|| format!("there is no rdma-core {release}"))? {
-        Origin::Debian(suite) => of_debian(&cache, suite)?,
+        Origin::Debian(suite) => {
+            // What is built here wants this machine's C library, or a newer one.
+            let older = installed_release().is_ok_and(|here| release < here.number);
+            ensure!(
+                !older,
+                "its C library is older than this machine's, by which everything is built"
+            );
+            of_debian(&cache, suite)?
+        }
         Origin::Source(source) => of_source(&cache, source)?,
     };
     let library = path.join("lib/x86_64-linux-gnu").join(SONAME).canonicalize()?;
