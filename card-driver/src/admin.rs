@@ -277,6 +277,8 @@ impl AdminEngine {
         let status = self.read(window::STATUS);
         if status == u64::MAX {
             self.die(GONE.to_owned());
+        } else if let Some(why) = self.shell.failure(self.window) {
+            self.abandon(why);
         } else if status & window::STATUS_FATAL != 0 {
             self.die(format!("the engine stopped with code {}", status >> 32));
         } else if status & window::STATUS_ENABLED == 0 {
@@ -285,6 +287,16 @@ impl AdminEngine {
             let limit = self.command_limit.as_secs_f32();
             self.die(format!("no answer to {opcode:?} within {limit} s (status {status:#x})"));
         }
+    }
+
+    /// Has a queue pair's address space lead to no memory; an engine whose card does not confirm that in the end is given
+    /// up.
+    fn end_space(&mut self, qpn: u32, anew: bool) -> Result<(), Error> {
+        let ended = self.shell.end_space(self.window, qpn, anew);
+        if ended.is_err() {
+            self.check();
+        }
+        ended
     }
 
     fn take_completion(&mut self) -> Option<Completion> {
@@ -448,7 +460,7 @@ impl Engine for AdminEngine {
         let changes = attributes.mask.contains(AttributeMask::STATE);
         // Where queue pairs have address spaces of their own, what is out of them outlives them.
         if changes && matches!(state, QpState::Err | QpState::Reset) {
-            self.shell.end_space(self.window, qpn, state == QpState::Reset)?;
+            self.end_space(qpn, state == QpState::Reset)?;
         }
         let generation = self.run(Opcode::ModifyQp, [head, first, second])?.generation;
         self.hear();
@@ -467,7 +479,7 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error> {
-        self.shell.end_space(self.window, qpn, false)?;
+        self.end_space(qpn, false)?;
         self.destroy(Opcode::DestroyQp, qpn)?;
         self.relayed(|relay| relay.remove((QueueKind::Send, qpn)));
         Ok(())

@@ -112,9 +112,14 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm: the ranges are not to be used again.
-    pub fn take_back(&self, window: u8, ranges: &[&IovaRange]) -> Result<bool, Error> {
+    pub fn take_back(&mut self, window: u8, ranges: &[&IovaRange]) -> Result<bool, Error> {
         let ranges: Vec<_> = ranges.iter().map(|range| (range.start(), range.length())).collect();
-        self.shell.unmap(window, &ranges)
+        let taken = self.shell.unmap(window, &ranges);
+        if taken.is_err() {
+            let mut windows = self.windows.iter_mut();
+            windows.find(|it| it.index == window).into_iter().for_each(|it| it.engine.check());
+        }
+        taken
     }
 
     /// Unmaps the next piece of a range, of which so many bytes are unmapped already.
@@ -161,12 +166,24 @@ impl Device {
     /// Starts the engine of a window anew. Nothing that uses it may be left.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine's; [`Error::Dead`] where the engine is balboad's, whose end is not the card's, and the card may still
+    /// reach for pages that are gone.
     pub fn restart(&mut self, index: u8) -> Result<(), Error> {
         let mut windows = self.windows.iter_mut();
         let Some(window) = windows.find(|window| window.index == index) else { return Ok(()) };
+        let is_ours = self.backend.spaces().is_some();
+        if is_ours && self.shell.is_in_doubt(index) {
+            let engine = window.engine.name().to_owned();
+            let why = format!(
+                "its MMU has not confirmed that pages are gone, and only balboa reset balboa{} ends that",
+                self.number
+            );
+            return Err(Error::Dead { engine, why });
+        }
         window.engine.restart()?;
-        self.shell.begin_anew(index);
+        if !is_ours {
+            self.shell.begin_anew(index);
+        }
         write_gids(&mut *window.engine, &self.gids, &self.vlans)?;
         let now = Instant::now();
         window.kept.drain(..).for_each(|range| self.arena.regain(range, now));

@@ -29,6 +29,9 @@ use crate::vectors::Vectors;
 /// thousands of regions, and others want to be served, most of the time.
 const SILENCE: Duration = CONFIRM_LIMIT.saturating_mul(10);
 
+/// How often an invalidation is waited for in vain, before none is any more.
+const MOST_VAIN: u8 = 2;
+
 /// Pages that are taken back at a time, with one confirmation for all of them.
 pub const ROW: usize = 16;
 
@@ -73,6 +76,11 @@ struct State {
     confirmed: u64,
     /// Since when invalidations are not confirmed.
     silent: Option<Instant>,
+    /// How often one was waited for in vain since all were confirmed.
+    vain: u8,
+    /// Pages were led away of which the card was not told, because it owed confirmations: nobody waits for what is on its
+    /// way to them.
+    untold: bool,
     /// An invalidation was written to the registers that also describe events, and no event was
     /// taken since: the next one may read wrong.
     overwritten: bool,
@@ -82,6 +90,11 @@ impl State {
     /// Whether as many ends of invalidations were reported.
     const fn has_confirmed(&self, wanted: u64) -> bool {
         self.ordered.wrapping_sub(self.confirmed) <= self.ordered.wrapping_sub(wanted)
+    }
+
+    /// Whether ends of invalidations are not waited for any more.
+    const fn is_given_up(&self) -> bool {
+        self.ordered != self.confirmed && self.vain >= MOST_VAIN
     }
 }
 
@@ -115,6 +128,8 @@ impl Shell {
                 ordered: 0,
                 confirmed: 0,
                 silent: None,
+                vain: 0,
+                untold: false,
                 overwritten: false,
             }),
             events: OnceLock::new(),
@@ -214,7 +229,12 @@ impl Shell {
         if let Some(spaces) = self.backend.spaces() {
             let left = self.redirect(index, || spaces.replace(index, ranges, ROW))?;
             self.surface(index);
-            return Ok(!left);
+            // Those may have been pages of the memory that goes.
+            let untold = |vfpga: &&Vfpga| lock(&vfpga.state).untold;
+            return match self.vfpga(index).filter(untold) {
+                Some(vfpga) => Err(self.unconfirmed(vfpga)),
+                None => Ok(!left),
+            };
         }
         let Some(vfpga) = self.vfpga(index) else { return Ok(true) };
         let mut state = lock(&vfpga.state);
@@ -258,7 +278,8 @@ impl Shell {
         self.write_entries(index, &spaces.surface(index));
     }
 
-    /// Puts other pages in the place of some, and waits for what is on its way to those; whether there may be more.
+    /// Puts other pages in the place of some, and waits for what is on its way to those, and to any that were led away
+    /// before; whether there may be more.
     fn redirect(&self, index: u8, pages: impl FnOnce() -> Vec<Gone>) -> Result<bool, Error> {
         let Some(vfpga) = self.vfpga(index) else { return Ok(false) };
         let state = lock(&vfpga.state);
@@ -266,10 +287,8 @@ impl Shell {
         let entries: Vec<[u64; 2]> = row.iter().map(|gone| gone.words).collect();
         self.write_entries(index, &entries);
         drop(state);
-        if !row.is_empty() {
-            let page = |gone: &Gone| (IsrPid { ctid: gone.ctid, hpid: gone.hpid }, gone.vaddr);
-            self.invalidate_row(vfpga, row.iter().map(page), SMALL_PAGE)?;
-        }
+        let page = |gone: &Gone| (IsrPid { ctid: gone.ctid, hpid: gone.hpid }, gone.vaddr);
+        self.invalidate_row(vfpga, row.iter().map(page), SMALL_PAGE)?;
         Ok(row.len() == ROW)
     }
 
@@ -281,13 +300,17 @@ impl Shell {
         pages: impl ExactSizeIterator<Item = (IsrPid, u64)>,
         length: u32,
     ) -> Result<(), Error> {
-        self.await_invalidation(vfpga)?;
+        let mut time_left = TimeLeft::new(CONFIRM_LIMIT, Instant::now());
         let mut left = pages.len();
+        if let Err(error) = self.await_invalidation(vfpga, &mut time_left) {
+            lock(&vfpga.state).untold |= left > 0;
+            return Err(error);
+        }
         for (pid, page) in pages {
             left = left.saturating_sub(1);
             self.invalidate(vfpga, pid, page, length, left == 0)?;
         }
-        self.await_invalidation(vfpga)
+        self.await_invalidation(vfpga, &mut time_left)
     }
 
     /// Asks for the invalidation of a page.
@@ -336,20 +359,18 @@ impl Shell {
     }
 
     /// Waits until the invalidations are confirmed that were ordered by now.
-    fn await_invalidation(&self, vfpga: &Vfpga) -> Result<(), Error> {
-        let begun = Instant::now();
+    fn await_invalidation(&self, vfpga: &Vfpga, time_left: &mut TimeLeft) -> Result<(), Error> {
         let wanted = {
             let mut state = lock(&vfpga.state);
             if state.ordered == state.confirmed {
                 return Ok(());
             }
-            state.silent = state.silent.filter(|since| begun.duration_since(*since) < SILENCE);
-            if state.silent.is_some() {
+            state.silent = state.silent.filter(|since| since.elapsed() < SILENCE);
+            if state.silent.is_some() || state.is_given_up() {
                 return Err(self.unconfirmed(vfpga));
             }
             state.ordered
         };
-        let mut time_left = TimeLeft::new(CONFIRM_LIMIT, begun);
         loop {
             let left = time_left.left(Instant::now());
             let seen = self.signals(vfpga.index);
@@ -358,6 +379,8 @@ impl Shell {
                 return Ok(());
             }
             if left.is_zero() {
+                // Two may have waited for the same.
+                state.vain = state.vain.saturating_add(state.silent.is_none().into());
                 state.silent = Some(Instant::now());
                 return Err(self.unconfirmed(vfpga));
             }
@@ -378,6 +401,23 @@ impl Shell {
         drop(serving);
         let mut state = lock(&vfpga.state);
         (state.confirmed, state.silent) = (state.ordered, None);
+        (state.vain, state.untold) = (0, false);
+    }
+
+    /// Whether something may be on its way to pages of a vFPGA that are gone.
+    pub(crate) fn is_in_doubt(&self, index: u8) -> bool {
+        self.vfpga(index).is_some_and(|vfpga| {
+            let state = lock(&vfpga.state);
+            state.ordered != state.confirmed || state.untold
+        })
+    }
+
+    /// Why the engine in a vFPGA is to be given up: what its MMU owes is not waited for any more, or a card whose pages are
+    /// led away was not told of some.
+    pub(crate) fn failure(&self, index: u8) -> Option<&'static str> {
+        let state = lock(&self.vfpga(index)?.state);
+        let is_lost = state.is_given_up() || state.untold && self.backend.spaces().is_some();
+        is_lost.then_some("its MMU does not confirm that pages are gone")
     }
 
     fn unconfirmed(&self, vfpga: &Vfpga) -> Error {
@@ -567,7 +607,7 @@ impl Shell {
                     state.confirmed = state.confirmed.wrapping_add(1);
                 }
                 if state.confirmed == state.ordered {
-                    state.silent = None;
+                    (state.silent, state.vain) = (None, 0);
                 }
             }
             kind => {

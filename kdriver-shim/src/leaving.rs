@@ -66,7 +66,7 @@ impl Client {
 
 impl Leaving {
     /// Does a bounded part of what is left; whether that was the rest.
-    fn go_on(&mut self, card: &Card, window: u8) -> bool {
+    fn go_on(&mut self, card: &mut Card, window: u8) -> bool {
         if !self.forgotten {
             let mapped = self.regions.iter().filter(|region| region.mr.mapped);
             let ranges: Vec<_> = mapped.filter_map(|region| region.mr.range.as_ref()).collect();

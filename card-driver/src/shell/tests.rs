@@ -1,10 +1,17 @@
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bitstreams::Manifest;
+use fpga_regs::coyote::shell::Map;
 use fpga_regs::coyote::tlb::Entry;
 
 use super::*;
+use crate::address::PortAddress;
+use crate::bringup::bring_up;
+use crate::device::{Device, Reach};
 use crate::fake::FakeCard;
 use crate::interrupts::Interrupts;
+use crate::spaces::Spaces;
 
 const PAGE: u64 = 2 << 20;
 const LARGE: Geometry = Geometry { page_bits: 21, order: 9, ways: 2 };
@@ -121,18 +128,16 @@ fn orders(card: &FakeCard) -> usize {
 #[test]
 fn a_confirmation_that_comes_late_is_not_the_next_ones() {
     let (card, shell) = shell();
-    let silence_passes = || lock(&shell.vfpgas[0].state).silent = None;
     (0..4).for_each(|page| shell.map(0, page * PAGE, 4096, Purpose::Payload));
     card.script(silent);
     shell.unmap(0, &[(0, 4096)]).unwrap_err();
     assert_eq!(orders(&card), 1);
     // Nothing more is asked of it before that has come.
-    silence_passes();
     shell.unmap(0, &[(PAGE, 4096)]).unwrap_err();
     assert_eq!(orders(&card), 0);
     // It comes while the next one waits for it, whose own does not come.
     report_late(&card);
-    silence_passes();
+    silence_passes(&shell);
     shell.unmap(0, &[(2 * PAGE, 4096)]).unwrap_err();
     assert_eq!(orders(&card), 1);
     // Who has confirmed all is believed again at once.
@@ -171,6 +176,153 @@ fn an_engine_that_starts_anew_owes_no_confirmation() {
     shell.begin_anew(0);
     shell.map(0, 3 * PAGE, 4096, Purpose::Payload);
     shell.unmap(0, &[(3 * PAGE, 4096)]).unwrap_err();
+}
+
+/// A card that was brought up, with interrupts that whoever waits serves.
+fn device() -> (Arc<FakeCard>, Device) {
+    let card = Arc::new(FakeCard::new(2));
+    let (name, map, regions) = ("test".into(), Map::Since2026, Some(2));
+    let manifest = Manifest { name, map, regions, ..Manifest::default() };
+    let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
+    let device = bring_up(0, backend, PortAddress::default_of(0), &manifest).unwrap();
+    (card, device)
+}
+
+fn silence_passes(shell: &Shell) {
+    lock(&shell.vfpgas[0].state).silent = None;
+}
+
+#[test]
+fn an_end_that_never_comes_is_waited_for_twice() {
+    let (card, shell) = shell();
+    (0..4).for_each(|page| shell.map(0, page * PAGE, 4096, Purpose::Payload));
+    card.script(silent);
+    shell.unmap(0, &[(0, 4096)]).unwrap_err();
+    // Who comes in between does not wait.
+    shell.unmap(0, &[(PAGE, 4096)]).unwrap_err();
+    assert_eq!(shell.failure(0), None);
+    silence_passes(&shell);
+    shell.unmap(0, &[(2 * PAGE, 4096)]).unwrap_err();
+    assert!(shell.failure(0).is_some() && shell.failure(1).is_none());
+    silence_passes(&shell);
+    shell.unmap(0, &[(3 * PAGE, 4096)]).unwrap_err();
+    assert_eq!(lock(&shell.vfpgas[0].state).silent, None, "it was not waited for");
+    // If it comes all the same, the card is believed again.
+    card.script(FakeCard::pass);
+    report_late(&card);
+    shell.attend().unwrap();
+    assert_eq!(shell.failure(0), None);
+    shell.map(0, 5 * PAGE, 4096, Purpose::Payload);
+    assert!(shell.unmap(0, &[(5 * PAGE, 4096)]).unwrap());
+}
+
+#[test]
+fn an_engine_whose_mmu_does_not_confirm_is_given_up_and_started_anew() {
+    let (card, mut device) = device();
+    let mut ranges = || {
+        let range = device.arena.allocate(PAGE, 0, Instant::now()).unwrap();
+        device.shell.map(0, range.start(), range.length(), Purpose::Payload);
+        range
+    };
+    let ranges = [(); 3].map(|()| ranges());
+    card.script(silent);
+    device.take_back(0, &[&ranges[0]]).unwrap_err();
+    assert_eq!(device.windows[0].engine.death(), None);
+    silence_passes(&device.shell);
+    device.take_back(0, &[&ranges[1]]).unwrap_err();
+    let death = device.windows[0].engine.death().unwrap();
+    assert!(death.contains("does not confirm that pages are gone"), "{death}");
+    assert_eq!(device.windows[1].engine.death(), None);
+    card.script(FakeCard::pass);
+    device.restart(0).unwrap();
+    assert_eq!(device.windows[0].engine.death(), None);
+    assert!(device.take_back(0, &[&ranges[2]]).unwrap());
+}
+
+/// Pages that are led away at each call.
+#[derive(Default)]
+struct Rows(Mutex<VecDeque<Vec<Gone>>>);
+
+impl Rows {
+    /// A page each, so many times, and then none.
+    fn of(count: u64) -> Self {
+        let row = |at| vec![Gone { ctid: 5, vaddr: at * 4096, hpid: 1, words: [0; 2] }];
+        Self(Mutex::new((0..count).map(row).collect()))
+    }
+}
+
+impl Spaces for Rows {
+    fn mend(&self, _: u8, _: u8, _: u64) -> Vec<[u64; 2]> {
+        Vec::new()
+    }
+
+    fn replace(&self, _: u8, _: &[(u64, u64)], _: usize) -> Vec<Gone> {
+        lock(&self.0).pop_front().unwrap_or_default()
+    }
+
+    fn settle(&self, _: u8, _: u32, _: bool) {}
+
+    fn close(&self, vfpga: u8, _: u32, most: usize) -> Vec<Gone> {
+        self.replace(vfpga, &[], most)
+    }
+
+    fn surface(&self, _: u8) -> Vec<[u64; 2]> {
+        Vec::new()
+    }
+
+    fn end(&self) {}
+}
+
+#[test]
+fn memory_whose_pages_a_queue_pair_was_led_away_from_is_free_when_the_card_confirms_that() {
+    let (card, shell) = shell();
+    card.set_spaces(Rows::of(1));
+    card.script(silent);
+    shell.end_space(0, 5, false).unwrap_err();
+    // None of its pages is there any more, and what is on its way to them may be.
+    shell.unmap(0, &[(0, 4096)]).unwrap_err();
+    assert!(shell.is_in_doubt(0) && shell.failure(0).is_none());
+    report_late(&card);
+    shell.attend().unwrap();
+    assert!(shell.unmap(0, &[(0, 4096)]).unwrap());
+    assert!(!shell.is_in_doubt(0));
+}
+
+#[test]
+fn pages_of_which_a_card_was_not_told_are_in_doubt_until_its_reset() {
+    let (card, shell) = shell();
+    card.set_spaces(Rows::of(2));
+    card.script(silent);
+    shell.end_space(0, 5, false).unwrap_err();
+    assert_eq!(orders(&card), 1);
+    shell.end_space(0, 6, false).unwrap_err();
+    assert_eq!(orders(&card), 0, "it owes one");
+    card.script(FakeCard::pass);
+    report_late(&card);
+    shell.attend().unwrap();
+    shell.unmap(0, &[(0, 4096)]).unwrap_err();
+    assert!(shell.is_in_doubt(0) && shell.failure(0).is_some());
+    assert!(!shell.is_in_doubt(1));
+}
+
+#[test]
+fn an_engine_of_balboads_starts_anew_when_its_card_owes_no_confirmation() {
+    let (card, mut device) = device();
+    card.set_spaces(Rows::of(1));
+    let range = device.arena.allocate(PAGE, 0, Instant::now()).unwrap();
+    card.script(silent);
+    device.shell.end_space(0, 5, false).unwrap_err();
+    device.release_iova(range, Reach::Engine(0));
+    device.windows[0].engine.abandon("a test");
+    let error = device.restart(0).unwrap_err();
+    assert!(error.to_string().contains("only balboa reset balboa0 ends that"), "{error}");
+    // What the card may still write to is nobody's, and the late end is the one that it is of.
+    assert_eq!(device.arena.lost_bytes(), PAGE);
+    assert!(device.shell.is_in_doubt(0) && device.windows[0].engine.death().is_some());
+    report_late(&card);
+    device.shell.attend().unwrap();
+    device.restart(0).unwrap();
+    assert_eq!((device.arena.lost_bytes(), device.windows[0].engine.death()), (0, None));
 }
 
 #[test]
