@@ -16,7 +16,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,8 @@ struct Shared {
     /// Eventfds of granted pages.
     wakes: Mutex<BTreeMap<(u8, u8), EventFd>>,
     shell: OnceLock<Weak<Shell>>,
-    /// Held while the thread has the card forget an address space, and while the card is reset: behind the reset the thread
+    /// Held while the thread has the card forget an address space, and while the card is reset, for which the thread does
+    /// not wait: behind the reset the thread
     /// would wait for a confirmation that never comes, and take the interrupts of the card that is brought up anew.
     forgetting: Mutex<()>,
     end: AtomicBool,
@@ -431,11 +432,11 @@ impl CardBackend for Hosted {
     fn reset(&self) -> Result<(), Error> {
         // Who still sends to the card would be refused by it, which stops his own.
         self.leave();
-        self.drain();
         let _forgetting = lock(&self.shared.forgetting);
+        // All in one, lest the thread answer a peer, whose acknowledgement would come behind the reset, or find queue pairs
+        // of datagrams in one vFPGA, and offer what is for them in another.
+        let mut cores = self.drain();
         let outcome = self.shared.below.reset();
-        // All in one, lest the thread find queue pairs of datagrams in one vFPGA, and offer what is for them in another.
-        let mut cores: Vec<_> = self.shared.cores.iter().map(lock).collect();
         for core in &mut cores {
             let Core { engine, carrier, pages, resets, .. } = &mut **core;
             engine.reset(carrier);
@@ -511,8 +512,12 @@ impl CardBackend for Hosted {
         counters.extend(names.into_iter().zip(sums));
         let [_, _, quarantined, ..] = sums;
         let stood = quarantined > 0 && self.shared.reception_stood();
+        let shell = self.shared.shell.get().and_then(Weak::upgrade);
+        let fails = |shell: Arc<Shell>| {
+            (0u8..).zip(&self.shared.cores).any(|(vfpga, _)| shell.failure(vfpga).is_some())
+        };
         // Where peers are gone and the card does not stand, its next answer takes the second one back.
-        let reasons = [stuck > 0, unanswered > answered, stood];
+        let reasons = [stuck > 0, unanswered > answered, stood, shell.is_some_and(fails)];
         counters.push(("engine_wants_reset", reasons.contains(&true).into()));
         counters
     }
@@ -528,8 +533,9 @@ impl CardBackend for Hosted {
 
 impl Hosted {
     /// Begins nothing more, and waits for the answers to what is under way, at which the card would stop behind its reset:
-    /// for as long as a peer may be silent, and no longer than others are to wait.
-    fn drain(&self) {
+    /// for as long as a peer may be silent, and no longer than others are to wait. Nothing begins behind that while the cores
+    /// are held.
+    fn drain(&self) -> Vec<MutexGuard<'_, Core>> {
         let (mut limit, now) = (CONFIRM_LIMIT, self.shared.now());
         for core in &self.shared.cores {
             let carrier = &mut lock(core).carrier;
@@ -537,8 +543,12 @@ impl Hosted {
             limit = limit.min(carrier.posts.watchdog());
         }
         let begun = Instant::now();
-        let waits = |core: &Mutex<Core>| !lock(core).carrier.is_quiet();
-        while self.shared.cores.iter().any(waits) && begun.elapsed() < limit {
+        loop {
+            let cores: Vec<_> = self.shared.cores.iter().map(lock).collect();
+            if cores.iter().all(|core| core.carrier.is_quiet()) || begun.elapsed() >= limit {
+                return cores;
+            }
+            drop(cores);
             // The thread is there, or the card is gone.
             let _ = self.shared.waker.wake_if_asleep();
             std::thread::sleep(STEP);

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, Weak, mpsc};
+use std::sync::{Arc, MutexGuard, TryLockError, Weak, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -97,6 +97,10 @@ impl Runner<'_> {
     fn round(&mut self) -> bool {
         let mut did = false;
         for (vfpga, core) in (0u8..).zip(&self.shared.cores) {
+            // Who ends this thread waits for it, which may wait for the card once for each vFPGA.
+            if self.shared.end.load(Ordering::Acquire) {
+                break;
+            }
             let (interrupt, lost, links, resets) = {
                 let mut core = lock(core);
                 did |= core.turn(self.shared.now());
@@ -142,10 +146,16 @@ impl Runner<'_> {
     }
 
     /// Has the address space of a QP, of which nothing is posted any more, lead to no memory; an engine whose card does not
-    /// confirm that stops. `None` where the card was reset more often meanwhile: whoever has the number now is another one.
+    /// confirm that stops. `None` where the card is being reset, or was more often meanwhile: whoever has the number now is
+    /// another one.
     fn end_space(&self, vfpga: u8, qpn: u32, resets: u64) -> Option<MutexGuard<'_, Core>> {
         let core = || self.shared.core(vfpga).map(lock).filter(|core| core.resets == resets);
-        let _forgetting = lock(&self.shared.forgetting);
+        // Who resets the card waits for what this thread does.
+        let _forgetting = match self.shared.forgetting.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         drop(core()?);
         let ended = self.shell().map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
         let mut core = core()?;
