@@ -117,6 +117,9 @@ fn describe_card(out: &mut String, card: &Value) {
     for window in windows.iter().filter(|window| !window["dead"].is_null()) {
         row("", format!("window {} is dead: {}", text(&window["window"]), text(&window["dead"])));
     }
+    if let Some(why) = card["failure"].as_str() {
+        row("", format!("it did not come up: {}", why.replace(char::is_control, "?")));
+    }
     if let Some(needs) = card["flash"]["needs"].as_str() {
         row(
             "flash",

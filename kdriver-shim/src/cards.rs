@@ -54,6 +54,8 @@ pub struct Card {
     pub record: Record,
     /// Why nobody can use it, whatever its engines are.
     pub unusable: Option<String>,
+    /// Why it did not come up, so that it has no engine: by a reset it may, and it can be flashed.
+    pub failure: Option<String>,
     /// The vFPGA that is being given an image of its own.
     pub reloading: Option<u8>,
     /// Its queue pair 1, where connections are managed by it.
@@ -226,7 +228,8 @@ impl Card {
         }
         let current = takes_images.then(|| images::initial(&device.manifest)).flatten();
         // Which bytes a card's bitstream has nobody knows that it came with.
-        let (record, unusable) = (Record::new(current.map(|(name, _)| name)), None);
+        let record = Record::new(current.map(|(name, _)| name));
+        let (unusable, failure) = (None, None);
         Self {
             device,
             users,
@@ -237,15 +240,17 @@ impl Card {
             follows_kernel,
             record,
             unusable,
+            failure,
             reloading,
             gsi,
         }
     }
 
-    /// A card that balboad starts with: brought up, unless it is known to hold no image, or is seen to have lost it.
+    /// A card that balboad starts with: brought up, unless it is known to hold no image, or is seen to have lost it. One
+    /// that does not come up keeps no other from being served: it has no engine, and says why.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's, where nobody could serve its interrupts.
     pub fn start(
         number: u32,
         backend: Arc<dyn CardBackend>,
@@ -254,7 +259,7 @@ impl Card {
         record: Option<Record>,
         options: HostedOptions,
     ) -> Result<Self, Error> {
-        let mut record = record;
+        let (mut record, mut failure) = (record, None);
         let up = match record.as_ref().is_none_or(|record| record.needs.is_none()) {
             true => {
                 let way = Arc::clone(&backend);
@@ -264,7 +269,11 @@ impl Card {
                         record.get_or_insert_with(|| Record::new(None)).lose(error.to_string());
                         None
                     }
-                    Err(error) => return Err(error.into()),
+                    Err(error) => {
+                        log::error!("balboa{number}: does not come up: {error}");
+                        failure = Some(error.to_string());
+                        None
+                    }
                 }
             }
             false => None,
@@ -274,6 +283,7 @@ impl Card {
                 Device::without_image(number, backend, address, manifest, options)
             }));
         card.record = record.unwrap_or(card.record);
+        card.failure = failure;
         card.look_for_engines();
         card.tell_need();
         if let Some(why) = &card.unusable {
@@ -297,6 +307,7 @@ impl Card {
     /// Nobody can use it where it needs to be flashed again.
     pub fn tell_need(&mut self) {
         self.unusable = self.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
+        self.failure = self.failure.take().filter(|_| self.unusable.is_none());
     }
 
     /// Notes which of the vFPGAs that had no image are seen to have an engine.
@@ -338,10 +349,10 @@ impl Card {
         &mut self,
         come_up: impl FnOnce(&mut Device, &mut dyn FnMut(&mut Device)) -> Result<(), DriverError>,
     ) -> Result<(), Error> {
-        let Self { device, users, claims, xrc, quarantine, .. } = self;
+        let Self { device, users, claims, xrc, quarantine, failure, .. } = self;
         come_up(device, &mut |device| {
             *users = nobody(device);
-            (*claims, *xrc, *quarantine) = Default::default();
+            (*claims, *xrc, *quarantine, *failure) = Default::default();
         })?;
         self.manage_connections();
         Ok(())
@@ -352,17 +363,19 @@ impl Card {
     /// # Errors
     /// The driver's; it then stays as dead as it was, or has no engine and needs to be flashed again.
     pub fn renew(&mut self) -> Result<(), Error> {
-        let Self { device, users, claims, xrc, quarantine, wanted_back, gsi, .. } = self;
+        let Self { device, users, claims, xrc, quarantine, wanted_back, gsi, failure, .. } = self;
         *gsi = None;
         let up = device.renew(|device| {
             *users = nobody(device);
-            (*claims, *xrc, *quarantine, *wanted_back) = Default::default();
+            (*claims, *xrc, *quarantine, *wanted_back, *failure) = Default::default();
         });
         if let Err(error) = up {
             if self.has_lost_image(&error) {
                 self.record.lose(error.to_string());
                 self.tell_need();
                 self.let_engines_go();
+            } else if self.device.windows.is_empty() {
+                self.failure = Some(error.to_string());
             }
             return Err(error.into());
         }
@@ -443,6 +456,10 @@ impl Card {
     pub fn emptiest_window(&mut self) -> Result<Window<'_>, Error> {
         if let Some(why) = &self.unusable {
             let (engine, why) = (self.device.name(), why.clone());
+            return Err(DriverError::Dead { engine, why }.into());
+        }
+        if let Some(why) = &self.failure {
+            let (engine, why) = (self.device.name(), format!("it did not come up: {why}"));
             return Err(DriverError::Dead { engine, why }.into());
         }
         let places = self.users.iter().flat_map(Users::places).sum();

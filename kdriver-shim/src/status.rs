@@ -86,6 +86,8 @@ struct CardStatus {
     engine: &'static str,
     /// What stands between balboad and the card.
     driver: &'static str,
+    /// Why it did not come up, so that it has no engine; null otherwise.
+    failure: Option<String>,
     interface: String,
     link: String,
     link_up: bool,
@@ -345,6 +347,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
             GrantKind::Page => "softcard",
             GrantKind::Device => "vfio-pci",
         },
+        failure: card.failure.clone(),
         interface: card.device.identity.interface.clone(),
         link: card.device.identity.link.clone(),
         link_up: info.port.link_up,

@@ -55,6 +55,15 @@ pub(super) fn engine(patient: &Patient) -> Vec<Finding> {
                 format!("balboa flash rollback {name}, or balboa flash apply {name} FILE"),
             )];
         }
+        if let Some(why) = card["failure"].as_str() {
+            return vec![Finding::wrong(
+                CHECK,
+                format!("{name} did not come up: {}", why.replace(char::is_control, "?")),
+                format!(
+                    "see to that, then balboa reset {name}, or balboa flash apply {name} FILE with an image that is right for it"
+                ),
+            )];
+        }
         if let Some((vfpga, why)) =
             card["flash"]["vfpgas"].as_object().and_then(|it| it.iter().next())
         {
@@ -288,6 +297,14 @@ mod tests {
                 Wrong,
                 "balboa0 needs to be flashed again: power?",
                 "balboa flash rollback balboa0",
+            ),
+            (
+                "failure",
+                json!("no answer\n"),
+                "engine",
+                Wrong,
+                "balboa0 did not come up: no answer?",
+                "balboa reset balboa0, or balboa flash apply balboa0 FILE",
             ),
             (
                 "flash",

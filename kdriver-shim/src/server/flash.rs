@@ -606,7 +606,7 @@ impl Server {
     /// Asks a card whether it is what its record says.
     fn verify_image(&mut self, number: u32) -> Result<(), Error> {
         let card = find(&mut self.cards, number)?;
-        if let Some(why) = &card.unusable {
+        if let Some(why) = card.unusable.as_ref().or(card.failure.as_ref()) {
             return Err(Error::Invalid(format!("balboa{number}: {why}")));
         }
         if let Some((vfpga, why)) = card.record.vfpgas.first_key_value() {

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bitstreams::Manifest;
-use bitstreams::part::Part;
 use card_driver::address::PortAddress;
 use card_driver::backend::{CardBackend, Takes};
 use card_driver::bringup::bring_up;
@@ -85,14 +84,14 @@ impl Bench {
         cards: u32,
     ) -> (Self, Runtime, Vec<Arc<SoftBackend>>) {
         let soft = vec![SoftCard::default(); usize::try_from(cards).unwrap()];
-        Self::cards_in(root, soft, None)
+        Self::cards_in(root, soft, |_, manifest| manifest)
     }
 
-    /// The same, of cards of a kind, of which a manifest says a part.
+    /// The same, of cards of a kind, each by its number with a manifest made of what would be its own.
     pub(super) fn cards_in(
         root: tempfile::TempDir,
         soft: Vec<SoftCard>,
-        part: Option<&'static Part>,
+        given: impl Fn(u32, Manifest) -> Manifest,
     ) -> (Self, Runtime, Vec<Arc<SoftBackend>>) {
         let cards = u32::try_from(soft.len()).unwrap();
         let uid = nix::unistd::geteuid().as_raw();
@@ -102,7 +101,7 @@ impl Bench {
         let mut wanted = Cards { soft, manifests, ..Cards::default() };
         let mut known = Vec::new();
         for number in 0..cards {
-            let manifest = Manifest { part, ..wanted.manifest(number).unwrap() };
+            let manifest = given(number, wanted.manifest(number).unwrap());
             let card = &mut wanted.soft[number as usize];
             let location = soft::location(number as usize);
             let takes = if card.plays_fpga { Takes::Bitstreams } else { Takes::SoftImages };

@@ -1,5 +1,6 @@
 //! Images that a tool has loaded into cards, and what is known of a card whatever dies meanwhile.
 
+use bitstreams::Manifest;
 use bitstreams::digest::Sha256;
 use bitstreams::part::Part;
 use bitstreams::soft::{Logic, SoftImage};
@@ -45,7 +46,16 @@ impl World {
     }
 
     fn of(root: tempfile::TempDir, card: SoftCard, part: Option<&'static Part>) -> Self {
-        let (mut bench, runtime, mut cards) = Bench::cards_in(root, vec![card], part);
+        Self::given(root, card, |manifest| Manifest { part, ..manifest })
+    }
+
+    fn given(
+        root: tempfile::TempDir,
+        card: SoftCard,
+        given: impl Fn(Manifest) -> Manifest,
+    ) -> Self {
+        let given = |_, manifest| given(manifest);
+        let (mut bench, runtime, mut cards) = Bench::cards_in(root, vec![card], given);
         bench.server.pace = Pace { chunk: CHUNK, limit: PATIENT };
         Self { bench, runtime, card: cards.remove(0) }
     }
@@ -678,6 +688,52 @@ fn a_card_that_a_reset_did_not_bring_up_has_its_image_still_and_comes_back_by_th
     world.bench.ask(&tool, Request::ResetCard { card: 0 });
     world.bench.turn();
     assert_eq!((world.living(), world.record()), (vec![0, 1, 3], &record));
+    world.end();
+}
+
+/// What a card's manifest says that has other vFPGAs.
+fn wrong(manifest: Manifest) -> Manifest {
+    Manifest { regions: Some(3), ..manifest }
+}
+
+#[test]
+fn a_card_that_does_not_come_up_keeps_no_other_from_being_served_and_is_reset() {
+    let given = |number, manifest| if number == 0 { wrong(manifest) } else { manifest };
+    let cards = vec![SoftCard::default(); 2];
+    let (mut bench, runtime, _) = Bench::cards_in(tempfile::tempdir().unwrap(), cards, given);
+    let tool = bench.connect();
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let peer = bench.provider();
+    let opened = bench.open(&peer, 1);
+    for reset in [false, true] {
+        if reset {
+            bench.ask(&tool, Request::ResetCard { card: 0 });
+            bench.turn();
+        }
+        let refusal = bench.refused(&peer, Request::OpenContext { card: 0 });
+        assert!(refusal.reason.contains("did not come up: "), "{}", refusal.reason);
+        let refusal = bench.refused(&tool, Request::FlashVerify { card: 0 });
+        assert!(refusal.reason.contains("vFPGAs"), "{}", refusal.reason);
+        assert!(bench.server.cards[0].unusable.is_none());
+    }
+    bench.server.cards[0].device.manifest.regions = Some(4);
+    bench.ask(&tool, Request::ResetCard { card: 0 });
+    bench.turn();
+    let card = &bench.server.cards[0];
+    assert_eq!((card.device.windows.len(), card.failure.as_ref()), (4, None));
+    let other = bench.provider();
+    drop((bench.open(&other, 0), opened));
+    drop(bench.die());
+    runtime.shutdown();
+}
+
+#[test]
+fn a_card_that_does_not_come_up_is_flashed() {
+    let mut world = World::given(tempfile::tempdir().unwrap(), SoftCard::default(), wrong);
+    let tool = world.tool();
+    assert!(world.bench.server.cards[0].failure.is_some());
+    assert_eq!(world.flash(&tool, 2), FlashState::Done);
+    assert_eq!((world.known(), world.bench.server.cards[0].failure.as_ref()), (Some(2), None));
     world.end();
 }
 
