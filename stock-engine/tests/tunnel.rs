@@ -566,14 +566,18 @@ fn sixty_two_queue_pairs_carry_all_at_once_and_each_byte_is_its_own() {
     }
 }
 
-/// A card is reset that sends; whether one then stands.
-fn stands_behind_a_reset(seed: u64, drains: bool) -> bool {
+/// A card is reset that sends, and to which its peer may send; which then stand.
+fn stand_behind_a_reset(seed: u64, drains: bool, peer_sends: bool) -> [bool; 2] {
     let mut net = Net::new(seed, 30);
     (net.may_stand, net.delay) = (true, 50_000);
     let [a, b] = net.connect(7, true);
     for byte in 0..30 {
         net.program(1, b).posted.push_back(9000);
         net.submit(0, a, SEND, &[byte; 9000]).unwrap();
+        if peer_sends {
+            net.program(0, a).posted.push_back(9000);
+            net.submit(1, b, SEND, &[byte; 9000]).unwrap();
+        }
     }
     while net.program(0, a).completed() == 0 {
         net.run(seed * 10_000 + 10_000);
@@ -581,20 +585,32 @@ fn stands_behind_a_reset(seed: u64, drains: bool) -> bool {
     assert!(net.program(0, a).completed() < 30, "there is more to do");
     if drains {
         assert!(net.halt(0), "what has begun is answered");
+    }
+    if drains && !peer_sends {
         let taken = net.program(1, b).taken.len();
         net.run(50 * MS);
         assert_eq!(net.program(1, b).taken.len(), taken, "and nothing else begins");
     }
     net.restart(0);
     net.run(50 * MS);
-    net.stands(0) || net.stands(1)
+    [0, 1].map(|side| net.stands(side))
 }
 
 #[test]
 fn a_card_that_is_reset_behind_the_answers_to_what_it_sent_stops_nobody() {
-    assert!((0..40).any(|seed| stands_behind_a_reset(seed, false)), "amid them one stands");
+    let stand = |seed, drains| stand_behind_a_reset(seed, drains, false).contains(&true);
+    assert!((0..40).any(|seed| stand(seed, false)), "amid them one stands");
     for seed in 0..40 {
-        assert!(!stands_behind_a_reset(seed, true), "seed {seed}");
+        assert!(!stand(seed, true), "seed {seed}");
+    }
+}
+
+/// What its peer has on its way to it is refused, and may stop the peer's card.
+#[test]
+fn a_card_to_which_others_send_is_not_stopped_by_what_it_answered_before_its_reset() {
+    assert!((0..40).any(|seed| stand_behind_a_reset(seed, false, true)[0]), "amid them it is");
+    for seed in 0..40 {
+        assert!(!stand_behind_a_reset(seed, true, true)[0], "seed {seed}");
     }
 }
 
