@@ -69,6 +69,9 @@ struct State {
     clears: Option<Vec<usize>>,
     mappings: Mappings,
     unmapped: Vec<(u64, u64)>,
+    /// Resets by its driver, and whether there are none.
+    resets: u32,
+    stays: bool,
     /// How many mappings and grants there may be yet; `None` where there is no end to them.
     takings: Option<u32>,
     /// Clients map their memory themselves, in pieces of so many bytes.
@@ -270,6 +273,16 @@ impl FakeCard {
         new.map(|&(_, offset, value)| (offset, value)).collect()
     }
 
+    /// Is not reset by its driver from now on.
+    pub fn refuse_resets(&self) {
+        self.state().stays = true;
+    }
+
+    /// Takes how often its driver has reset it.
+    pub fn take_resets(&self) -> u32 {
+        std::mem::take(&mut self.state().resets)
+    }
+
     /// Takes what was unmapped, first bytes and lengths.
     pub fn take_unmapped(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.state().unmapped)
@@ -442,6 +455,10 @@ impl CardBackend for FakeCard {
     }
 
     fn reset(&self) -> Result<(), Error> {
+        self.state().resets += 1;
+        if self.state().stays {
+            return Err(Error::Backend("the function cannot be reset".into()));
+        }
         Self::reset(self);
         Ok(())
     }

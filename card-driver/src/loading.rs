@@ -1,6 +1,7 @@
 //! Images on their way into a card, by its own reconfiguration engine.
 //!
-//! The published driver's order: the shell is decoupled, the file goes in chunks of 2 MiB, each in a buffer of its own and
+//! Every buffer is made, and mapped for the card, before anything happens to it: what this host is short of costs no image.
+//! Then the published driver's order: the shell is decoupled, the file goes in chunks of 2 MiB, each in a buffer of its own and
 //! by a descriptor of the static layer's engine, as many as that queues; the end is awaited, the shell is reset and coupled
 //! again, and then the card is brought up as one that has just come. A descriptor leaves the queue before its data is
 //! fetched, and [`s::PR_CNT`] counts ends alone, so that no buffer is used twice; how far a card has come is told by what
@@ -69,7 +70,7 @@ pub struct Loading {
     card: u32,
     backend: Arc<dyn CardBackend>,
     image: Arc<[u8]>,
-    /// Those of the chunks that were given; none goes before the end.
+    /// One for each chunk, once all are made; none goes before the end.
     buffers: Vec<Arc<SharedMapping>>,
     /// Where the card sees them, [`s::PR_CHUNK_BYTES`] apart.
     iova: u64,
@@ -143,6 +144,11 @@ impl Loading {
     /// [`Error::Load`] where it does not go on, or does not say what it should, and the back-end's: what
     /// [`Self::has_begun`] then says is whether its old image is lost.
     pub fn step(&mut self, now: Instant) -> Result<Step, Error> {
+        if self.buffers.len() < self.chunks() {
+            self.make_buffer()?;
+            self.since = now;
+            return Ok(Step::Moved);
+        }
         let whole = self.given == self.image.len();
         if self.given > 0 {
             if self.read(s::PROBE) == u32::MAX {
@@ -162,7 +168,7 @@ impl Loading {
         }
         let moved = self.has_moved();
         if !whole && usize::from(queued(&*self.backend)) < s::PR_QUEUE {
-            self.give()?;
+            self.give();
             self.since = now;
             return Ok(Step::Moved);
         }
@@ -188,7 +194,7 @@ impl Loading {
         let chunks = usize::try_from(fetched).unwrap_or(usize::MAX);
         let taken = match chunks {
             // It counts something else, or from somewhere else.
-            beyond if beyond > self.buffers.len() => return false,
+            beyond if beyond > self.given.div_ceil(self.pace.chunk) => return false,
             chunks => chunks.saturating_mul(self.pace.chunk).min(self.given),
         };
         let moved = taken > self.taken;
@@ -196,23 +202,42 @@ impl Loading {
         moved
     }
 
-    fn give(&mut self) -> Result<(), Error> {
-        let left = self.image.get(self.given..).unwrap_or_default();
+    /// How many chunks it has.
+    fn chunks(&self) -> usize {
+        self.image.len().div_ceil(self.pace.chunk)
+    }
+
+    /// Where the card sees a chunk.
+    fn address_of(&self, chunk: usize) -> u64 {
+        self.iova.saturating_add((chunk as u64).saturating_mul(s::PR_CHUNK_BYTES))
+    }
+
+    /// Makes the next chunk's buffer.
+    fn make_buffer(&mut self) -> Result<(), Error> {
+        let number = self.buffers.len();
+        let at = number.saturating_mul(self.pace.chunk);
+        let left = self.image.get(at..).unwrap_or_default();
         let chunk = left.get(..self.pace.chunk).unwrap_or(left);
-        let number = self.buffers.len() as u64;
-        let iova = self.iova.saturating_add(number.saturating_mul(s::PR_CHUNK_BYTES));
-        let buffer = buffer_at(&*self.backend, iova, chunk)?;
-        let length = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
-        let last = chunk.len() == left.len();
-        let given = self.given.saturating_add(chunk.len());
+        self.buffers.push(buffer_at(&*self.backend, self.address_of(number), chunk)?);
+        Ok(())
+    }
+
+    /// Gives the card the next chunk, whose buffer is there; before the first one of a shell it is decoupled.
+    fn give(&mut self) {
+        if self.given == 0 && self.alone.is_none() {
+            self.write(s::PR_DCPL_SET, 1);
+        }
+        let left = self.image.len().saturating_sub(self.given);
+        let bytes = left.min(self.pace.chunk);
+        let iova = self.address_of(self.given.checked_div(self.pace.chunk).unwrap_or_default());
+        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let last = bytes == left;
         let high = u16::try_from(iova >> 32).unwrap_or(u16::MAX);
         self.write(s::PR_ADDR_LOW, iova as u32);
         self.write(s::PR_ADDR_HIGH, PrAddrHigh { address: high }.encode());
         self.write(s::PR_LEN, PrLen { length }.encode());
         self.write(s::PR_CTRL, PrCtrl { start: true, last, clear: last }.encode());
-        (self.given, self.length) = (given, length);
-        self.buffers.push(buffer);
-        Ok(())
+        (self.given, self.length) = (self.given.saturating_add(bytes), length);
     }
 
     /// Bytes of addresses that all of its buffers take.
@@ -222,7 +247,8 @@ impl Loading {
     }
 }
 
-/// Of [`s::HDMA_STAT`]: reads from the host that are complete.
+/// Of [`s::HDMA_STAT`]: reads from the host that were asked for, and those that are complete.
+const ASKED: u64 = 0;
 const FETCHED: u64 = 2;
 
 /// Takes back the end of an image.
@@ -246,6 +272,12 @@ fn buffer_at(
 /// Descriptors that its engine has queued.
 fn queued(backend: &dyn CardBackend) -> u8 {
     PrQueue::decode(backend.read32(Bar::Static, s::PR_CTRL)).queued
+}
+
+/// Whether its engine may be at an image still. A descriptor leaves the queue before its data is fetched.
+fn is_busy(backend: &dyn CardBackend) -> bool {
+    let counted = |of: u64| backend.read32(Bar::Static, s::HDMA_STAT.at(of));
+    queued(backend) > 0 || counted(ASKED) != counted(FETCHED)
 }
 
 /// Has the end of the next image signalled; how many reads the engine's DMA channel has counted so far.
@@ -302,19 +334,19 @@ impl Device {
         }
         self.let_engines_go();
         let backend = Arc::clone(&self.backend);
-        backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
         bringup::prepare(card, &*backend, &self.manifest)?;
-        if queued(&*backend) > 0 {
-            // Of one that did not end.
+        if is_busy(&*backend) {
+            // With one that did not end, for which it may reach for memory as long as it is not reset.
             backend.reset()?;
             bringup::prepare(card, &*backend, &self.manifest)?;
+            // What it has counted such a reset may leave.
             if queued(&*backend) > 0 {
                 return Err(failed(
                     "its engine is at another image, and a reset does not end that",
                 ));
             }
         }
-        backend.write32(Bar::Static, s::PR_DCPL_SET, 1);
+        backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
         Ok(Loading::begin(card, backend, (image, pace), ARENA_START, None))
     }
 

@@ -9,7 +9,7 @@ use fpga_regs::coyote::static_layer as s;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::window;
 
-use super::{CLEAR, Loading, Pace, holds_no_image, is_loadable, queued, swallow_end};
+use super::{CLEAR, Loading, Pace, holds_no_image, is_busy, is_loadable, swallow_end};
 use crate::backend::CardBackend;
 use crate::device::{Device, Reach, Window};
 use crate::engine::EngineLimits;
@@ -67,7 +67,7 @@ impl Device {
             ));
         }
         let backend = Arc::clone(&self.backend);
-        if queued(&*backend) > 0 {
+        if is_busy(&*backend) {
             return Err(failed("its engine is at another image, and only a reset ends that"));
         }
         let magic = user_csr(u64::from(index)).wrapping_add(window::MAGIC);

@@ -352,6 +352,37 @@ fn a_card_that_was_given_nothing_has_its_image_still() {
 }
 
 #[test]
+fn a_host_that_is_short_of_memory_costs_no_image() {
+    for room in 0..3 {
+        let card = Arc::new(FakeCard::new(2));
+        let backend = Arc::<FakeCard>::clone(&card);
+        let mut device = bring_up(0, backend, PortAddress::default_of(0), &manifest(2)).unwrap();
+        let mut loading = device.begin_loading(image(2), pace()).unwrap();
+        card.fail_after(Some(room));
+        let steps = (0..room).all(|_| loading.step(Instant::now()).unwrap() == Step::Moved);
+        assert!(steps && loading.step(Instant::now()).is_err() && !loading.has_begun());
+        assert_eq!(card.written(Bar::Static, s::PR_DCPL_SET), 0, "it is decoupled");
+        assert_eq!(card.written(Bar::Static, s::PR_LEN), 0, "it was given something");
+        card.fail_after(None);
+        device.keep_image(|_| {}).unwrap();
+        assert_eq!(device.windows.len(), 2);
+    }
+}
+
+#[test]
+fn an_engine_that_fetches_still_is_reset_before_its_buffers_go() {
+    let card = Arc::new(FakeCard::new(2));
+    let backend = Arc::<FakeCard>::clone(&card);
+    let mut device = bring_up(0, backend, PortAddress::default_of(0), &manifest(2)).unwrap();
+    for (asked, is_reset) in [(0, false), (3, true)] {
+        card.set(Bar::Static, s::HDMA_STAT.at(ASKED), asked);
+        card.take_resets();
+        device.begin_loading(image(2), pace()).unwrap();
+        assert_eq!(card.take_resets() > 0, is_reset);
+    }
+}
+
+#[test]
 fn a_card_wants_an_image_that_holds_none_or_had_another_than_it_is_found_with() {
     let published = Manifest { engine: EngineKind::Stock, ..manifest(2) };
     for (vfpgas, manifest, had_another, wants) in [
