@@ -33,6 +33,8 @@ pub(crate) mod command {
     pub const START: u32 = 5;
     pub const RCRC: u32 = 7;
     pub const DESYNC: u32 = 13;
+    pub const IPROG: u32 = 15;
+    pub const BSPI_READ: u32 = 18;
 }
 
 /// What a bitstream is.
@@ -141,6 +143,11 @@ impl Bitstream {
         }
         let told = header.as_ref().is_some_and(Header::says_partial);
         let full = walk.options && walk.starts && !told;
+        if let Some((at, command)) = walk.reboots.filter(|_| !full) {
+            return Err(format!(
+                "the packet at byte {at} gives the command {command}, by which a device configures itself anew; no shell and no vFPGA has it"
+            ));
+        }
         Ok(Self {
             header,
             idcode,
@@ -266,6 +273,8 @@ struct Walk<'a> {
     crc_words: u32,
     options: bool,
     starts: bool,
+    /// Where the first command is that has the whole device configured anew.
+    reboots: Option<(usize, u32)>,
     packets: u64,
     frame_bytes: u64,
     ended: bool,
@@ -330,7 +339,13 @@ impl Walk<'_> {
                 "it is truncated: the packet at byte {here} has {words} words, which are not all there; copy it again"
             ));
         }
+        let words = self.bytes.get(self.at..end).unwrap_or_default();
         self.at = end;
+        if target == register::CMD && self.reboots.is_none() {
+            let mut commands = words.chunks_exact(4).filter_map(|word| be32(word, 0));
+            let is_one = |it: &u32| [command::IPROG, command::BSPI_READ].contains(&(it & 0x1f));
+            self.reboots = commands.find(is_one).map(|it| (here, it));
+        }
         match (target, first) {
             (register::CRC, Some(_)) => self.crc_words = self.crc_words.saturating_add(1),
             // What is in register 30 is not looked into: it holds the bitstreams of further dies.

@@ -140,3 +140,19 @@ fn what_contradicts_itself_is_refused() {
     let odd = bit("a\nb", U55C, &packets(true, IDCODE_U55C));
     assert!(Bitstream::parse_bit(&odd).unwrap_err().contains("field a"));
 }
+
+#[test]
+fn a_part_of_a_device_has_no_command_that_configures_all_of_it_anew() {
+    let with = |full, commands: &[u32]| {
+        let mut words = packets(full, IDCODE_U55C);
+        let end = words.len() - 18;
+        words.splice(end..end, write(register::CMD, commands));
+        Bitstream::parse_bin(&bytes_of(&words))
+    };
+    for commands in [&[command::IPROG][..], &[command::BSPI_READ], &[0, command::IPROG]] {
+        assert!(with(false, commands).unwrap_err().contains("configures itself anew"));
+        // A whole one may hand over to another in the flash memory.
+        assert_eq!(with(true, commands).unwrap().scope, Scope::Full);
+    }
+    assert_eq!(with(false, &[command::RCRC]).unwrap().scope, Scope::Partial);
+}
