@@ -389,6 +389,9 @@ pub enum Flash {
         /// Show what would be done, and do nothing
         #[arg(long)]
         dry_run: bool,
+        /// Load it though nobody will see whether the card takes it, for it says the same of itself with another
+        #[arg(long)]
+        allow_unseen: bool,
         /// Disconnect the programs that have it open; they are told first that it is gone
         #[arg(long)]
         force_disconnect: bool,
@@ -432,6 +435,9 @@ pub struct Plan {
     /// Take a bitstream whose manifest says verified = false: that nobody has seen it work on a card
     #[arg(long)]
     pub allow_unverified: bool,
+    /// Load it though nobody will see whether the card takes it, for it says the same of itself with another
+    #[arg(long)]
+    pub allow_unseen: bool,
     /// Disconnect the programs that have the card open; they are told first that it is gone
     #[arg(long)]
     pub force_disconnect: bool,
@@ -789,12 +795,13 @@ it is said that it needs to be flashed again, and never that it was. Programs th
 with --force-disconnect they get IBV_EVENT_DEVICE_FATAL first, and those that keep it open for 5 s more are ended.
 Its addresses stay. Once it has begun it goes on whatever becomes of this program. Images are signed as balboa image
 tells. Only the user who runs balboad may flash. Software cards take the images of balboa image make, also those behind
-VFIO; FPGAs are not flashed by it. An image of one vFPGA alone concerns the programs of that; the others go on.
+VFIO; FPGAs take bitstreams of shells, by a manifest. An image of one vFPGA alone concerns the programs of that; the others go on.
 
 Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
 was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
 6 its signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
-8 the card needs to be flashed again.
+8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA has taken it
+nobody sees, for it says the same of itself with another.
 
 Examples:
   balboa flash list
@@ -807,7 +814,8 @@ const FLASH_EXIT: &str = "\
 Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
 was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
 6 its signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
-8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work.";
+8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA has taken it
+nobody sees, for it says the same of itself with another.";
 
 const IMAGE_HELP: &str = "\
 Signatures are minisign's, beside the image as FILE.minisig. minisign -G makes a pair of keys; the public ones that

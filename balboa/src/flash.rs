@@ -44,6 +44,8 @@ pub mod code {
     pub const AGAIN: u8 = 8;
     /// Nobody has seen it work on a card.
     pub const UNVERIFIED: u8 = 9;
+    /// Whether the card takes it, or has taken it, nobody sees.
+    pub const UNSEEN: u8 = 10;
 }
 
 /// Why something was not done, and by which exit code that is told.
@@ -94,9 +96,18 @@ pub fn flash(action: &args::Flash) -> Result<(), Failure> {
         args::Flash::Verify { state_dir, card, file, json } => {
             verify(state_dir.as_deref(), *card, file.as_deref(), *json)
         }
-        args::Flash::Rollback { state_dir, card, yes, dry_run, force_disconnect, json } => {
+        args::Flash::Rollback {
+            state_dir,
+            card,
+            yes,
+            dry_run,
+            allow_unseen,
+            force_disconnect,
+            json,
+        } => {
             let todo = Todo { state_dir: state_dir.as_deref(), card: *card, json: *json };
-            rollback(&todo, *yes, *dry_run, *force_disconnect)
+            let waived = Waived { unseen: *allow_unseen, force: *force_disconnect };
+            rollback(&todo, *yes, *dry_run, waived)
         }
         args::Flash::History { state_dir, card, json } => {
             history(state_dir.as_deref(), *card, *json)
@@ -109,6 +120,15 @@ struct Todo<'a> {
     state_dir: Option<&'a Path>,
     card: CardName,
     json: bool,
+}
+
+/// What the user does without.
+#[derive(Clone, Copy)]
+struct Waived {
+    /// That it is seen whether the card takes an image.
+    unseen: bool,
+    /// That nobody has the card open.
+    force: bool,
 }
 
 impl Todo<'_> {
@@ -128,6 +148,7 @@ fn list(state_dir: Option<&Path>, as_json: bool) -> Result<(), Failure> {
                 "name": card["name"], "address": card["location"], "current": flash["current"],
                 "previous": flash["previous"], "writing": flash["writing"], "needs": flash["needs"],
                 "vfpgas": flash["vfpgas"], "takes": flash["takes"], "part": flash["part"],
+                "unseen": flash["unseen"],
             })
         })
         .collect();
@@ -139,6 +160,7 @@ fn list(state_dir: Option<&Path>, as_json: bool) -> Result<(), Failure> {
         let state = match text(&card["needs"]) {
             _ if !card["writing"].is_null() => "being flashed".to_owned(),
             needs if needs.is_empty() => match needy_vfpga(card) {
+                None if card["unseen"] == true => "not seen to have it".to_owned(),
                 None => "well".to_owned(),
                 Some(needs) => needs,
             },
@@ -175,15 +197,15 @@ fn inspect(file: &Path, keys: Option<&Path>, as_json: bool) -> Result<(), Failur
 
 /// Shows what would be done with a file, asks, and has it done.
 fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
-    let args::Plan { state_dir, card, force_disconnect, json, .. } = plan;
+    let args::Plan { state_dir, card, force_disconnect, allow_unseen, json, .. } = plan;
+    let waived = Waived { unseen: *allow_unseen, force: *force_disconnect };
     let todo = Todo { state_dir: state_dir.as_deref(), card: *card, json: *json };
     let state = state::fetch(todo.state_dir)?;
     let found = state::card(&state, todo.card)?;
     let incoming = Incoming::read(plan)?;
     incoming.for_card(found, plan)?;
     let programs = state::programs_of(&state, todo.card, incoming.vfpga());
-    let mut shown =
-        show_plan(&todo, found, &incoming.facts(found), &programs, *force_disconnect, dry_run)?;
+    let mut shown = show_plan(&todo, found, &incoming.facts(found), &programs, waived, dry_run)?;
     if dry_run {
         return Ok(());
     }
@@ -192,11 +214,13 @@ fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
     let manifest = incoming.manifest_text();
     client.bring_image(card.0, &incoming.name, incoming.sha256.0, &incoming.bytes, manifest)?;
     client.flash(*force_disconnect)?;
-    follow(&todo, &mut client)?;
+    let seen = follow(&todo, &mut client)?;
     shown["done"] = json!(true);
-    told(
+    ended(
         &todo,
-        &shown,
+        &mut shown,
+        (seen, waived),
+        &incoming.name,
         &match incoming.vfpga() {
             None => format!("{card} has the image {}, and was brought up with it", incoming.name),
             Some(vfpga) => format!(
@@ -207,7 +231,7 @@ fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
     )
 }
 
-fn rollback(todo: &Todo<'_>, yes: bool, dry_run: bool, force: bool) -> Result<(), Failure> {
+fn rollback(todo: &Todo<'_>, yes: bool, dry_run: bool, waived: Waived) -> Result<(), Failure> {
     let card = todo.card;
     let state = state::fetch(todo.state_dir)?;
     let found = state::card(&state, card)?;
@@ -216,18 +240,56 @@ fn rollback(todo: &Todo<'_>, yes: bool, dry_run: bool, force: bool) -> Result<()
         return Err(anyhow!("{card} had no other image that could be put back").into());
     }
     let programs = state::programs_of(&state, card, None);
-    let mut shown = show_plan(todo, found, previous, &programs, force, dry_run)?;
+    let mut incoming = previous.clone();
+    if found["flash"]["takes"] == "bitstreams" {
+        let logic = items(&previous["logic"]);
+        incoming["told_apart"] =
+            json!(is_told_apart(found, logic.first().unwrap_or(&Value::Null), logic.len()));
+    }
+    let mut shown = show_plan(todo, found, &incoming, &programs, waived, dry_run)?;
     if dry_run {
         return Ok(());
     }
     ask(todo, yes, &format!("Put back the image that {card} had? [y/N] "))?;
     let mut client = todo.client()?;
-    client.roll_back(card.0, force)?;
-    follow(todo, &mut client)?;
+    client.roll_back(card.0, waived.force)?;
+    let seen = follow(todo, &mut client)?;
     shown["done"] = json!(true);
     let name = text(&previous["name"]);
-    told(todo, &shown, &format!("{card} has the image {name} again, and was brought up with it"))
+    let sentence = format!("{card} has the image {name} again, and was brought up with it");
+    ended(todo, &mut shown, (seen, waived), &name, &sentence)
 }
+
+/// Whether an FPGA will say of itself behind an image what it did not say before. One that needs to be flashed again may
+/// have its shell of before still.
+fn is_told_apart(card: &Value, engine: &Value, regions: usize) -> bool {
+    let said = &card["flash"]["regions"];
+    !said.is_null() && (*said != json!(regions) || card["engine"] != *engine)
+}
+
+/// Tells how it ended: another word than success where nobody has seen that the card took what it was given.
+fn ended(
+    todo: &Todo<'_>,
+    shown: &mut Value,
+    (seen, waived): (bool, Waived),
+    name: &str,
+    sentence: &str,
+) -> Result<(), Failure> {
+    let card = todo.card;
+    shown["seen"] = json!(seen);
+    if seen {
+        return told(todo, shown, sentence);
+    }
+    let unseen = format!("{card} was given {name}, and came up; {UNSEEN}");
+    told(todo, shown, &unseen)?;
+    match waived.unseen {
+        true => Ok(()),
+        false => Err(Failure { code: code::UNSEEN, error: None }),
+    }
+}
+
+/// What is said of an image of which nobody has seen that the card has it.
+const UNSEEN: &str = "whether it has taken it was NOT SEEN: it says nothing of itself that it was not known to say before";
 
 /// Shows what would be done with a card; an error where programs have it open that are not to be disconnected.
 fn show_plan(
@@ -235,10 +297,13 @@ fn show_plan(
     found: &Value,
     incoming: &Value,
     programs: &[Value],
-    force: bool,
+    waived: Waived,
     dry_run: bool,
 ) -> Result<Value, Failure> {
-    let refusal = (!programs.is_empty() && !force).then(|| in_use(todo.card, programs));
+    let refusal = match incoming["told_apart"] == false && !waived.unseen {
+        true => Some(not_seen(todo.card)),
+        false => (!programs.is_empty() && !waived.force).then(|| in_use(todo.card, programs)),
+    };
     let shown = json!({
         "format": FORMAT, "card": found["name"], "current": found["flash"]["current"],
         "needs": found["flash"]["needs"], "incoming": incoming, "programs": programs,
@@ -255,6 +320,13 @@ fn show_plan(
         Some(refusal) => Err(refusal),
         None => Ok(shown),
     }
+}
+
+fn not_seen(card: CardName) -> Failure {
+    let why = anyhow!(
+        "whether {card} takes it nobody will see, for an FPGA that refuses a bitstream comes up with the shell that it had, and that says the same of itself as this, or is not known; --allow-unseen loads it all the same"
+    );
+    Failure::new(code::UNSEEN, why)
 }
 
 fn in_use(card: CardName, programs: &[Value]) -> Failure {
@@ -303,6 +375,13 @@ fn verify(
             return Err(Failure::new(code::OTHER_CARD, image::about(file, &why)));
         }
     }
+    if flash["unseen"] == true {
+        let why = anyhow!(
+            "{card} is what its manifest says, and its record is of {}; {UNSEEN}",
+            described(current)
+        );
+        return Err(Failure::new(code::UNSEEN, why));
+    }
     told(
         &todo,
         &json!({ "format": FORMAT, "card": card.to_string(), "current": current, "verified": true }),
@@ -325,6 +404,7 @@ fn history(state_dir: Option<&Path>, card: CardName, as_json: bool) -> Result<()
     }
     let lines = items(history).iter().map(|event| {
         let outcome = match event["failed"].as_str() {
+            None if event["unseen"] == true => "not seen".to_owned(),
             None => "done".to_owned(),
             Some(_) => format!("failed: {}", text(&event["failed"])),
         };
@@ -368,8 +448,7 @@ fn planned(card: &Value, shown: &Value) -> String {
         rows.push(("verified", "no: nobody has seen it work on a card".into()));
     }
     if shown["incoming"]["told_apart"] == false {
-        let why =
-            "the card will say the same of itself as now: whether it has taken it is then not seen";
+        let why = "the card will say of itself what it may have said before: whether it has taken it is then not seen";
         rows.push(("then", why.into()));
     }
     let programs = items(&shown["programs"]);
@@ -441,15 +520,16 @@ fn ask(todo: &Todo<'_>, yes: bool, question: &str) -> Result<(), Failure> {
     }
 }
 
-/// Waits until balboad has done it, and shows how far it is.
-fn follow(todo: &Todo<'_>, client: &mut Client) -> Result<(), Failure> {
+/// Waits until balboad has done it, and shows how far it is. Whether the card was seen to have taken it.
+fn follow(todo: &Todo<'_>, client: &mut Client) -> Result<bool, Failure> {
     let card = todo.card;
     let mut progress = Progress::new(todo);
     loop {
         match client.flash_state(card.0)? {
             FlashState::Leaving => progress.leaving(),
             FlashState::Loading { done, total } => progress.loading(done, total)?,
-            FlashState::Done => return Ok(()),
+            FlashState::Done => return Ok(true),
+            FlashState::Unseen => return Ok(false),
             FlashState::Idle => {
                 return Err(anyhow!(
                     "balboad knows nothing of it any more: look at `balboa flash history {card}`"

@@ -25,6 +25,7 @@ use crate::engines;
 use crate::error::{Error, GONE};
 use crate::hosted::{self, Hosted, HostedOptions};
 use crate::iova::{ARENA_END, ARENA_START, Arena};
+use crate::loading::Says;
 use crate::shell::Shell;
 
 /// Brings a card up that holds the bitstream of a manifest, and starts the engine in each of its
@@ -117,6 +118,7 @@ fn bring_shell_up(
             (driver.wanted)()
         )));
     };
+    let said = Some(Says::of(&*backend, manifest.engine, &windows));
     let identity = backend.identity();
     log::info!(
         "balboa{number}: {} at {}, by {}, {}, link {}, MAC {}, IP {}/{}, {} engines",
@@ -143,6 +145,7 @@ fn bring_shell_up(
         shell,
         interrupts: None,
         manifest: manifest.clone(),
+        said,
         options,
     })
 }
@@ -228,6 +231,7 @@ impl Device {
             shell,
             interrupts: None,
             manifest,
+            said: None,
             options,
         }
     }

@@ -18,6 +18,7 @@ use crate::gsi::Gsi;
 use crate::hosted::HostedOptions;
 use crate::interrupts::Interrupts;
 use crate::iova::{Arena, IovaRange};
+use crate::loading::Says;
 use crate::shell::{Expected, Shell};
 use crate::translations::Purpose;
 
@@ -47,6 +48,8 @@ pub struct Device {
     pub interrupts: Option<Interrupts>,
     /// The bitstream that it holds.
     pub manifest: Manifest,
+    /// What it said of itself when it was up last; `None` where it was not.
+    pub said: Option<Says>,
     /// What is to be so of an engine that balboad hosts for it.
     pub options: HostedOptions,
 }

@@ -18,7 +18,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bitstreams::Manifest;
+use bitstreams::{EngineKind, Manifest};
 use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
 use fpga_regs::coyote::shell::{self, ShellPblock};
 use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
@@ -29,7 +29,8 @@ use hostmem::{Access, DmaMemory, PAGE_BYTES, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, Takes};
 use crate::bringup;
-use crate::device::Device;
+use crate::device::{Device, Window};
+use crate::engine::EngineLimits;
 use crate::error::{Error, GONE};
 use crate::iova::{ARENA_END, ARENA_START, IovaRange};
 use crate::shell::Shell;
@@ -85,6 +86,38 @@ pub struct Loading {
     /// What the DMA channel had counted before.
     fetched: u32,
     since: Instant,
+}
+
+/// What a card says of itself, by which one shell is told from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Says {
+    /// vFPGAs.
+    pub regions: u64,
+    /// Registers that are in the same place in both maps.
+    built: [u64; 5],
+    /// What queue engines offer; none where balboad hosts them.
+    engines: Vec<(u8, EngineLimits)>,
+}
+
+impl Says {
+    /// What one says that was brought up.
+    pub(crate) fn of(backend: &dyn CardBackend, engine: EngineKind, windows: &[Window]) -> Self {
+        let registers =
+            [shell::PROBE, shell::N_CHAN, shell::CTRL_CNFG, shell::MEM_CNFG, shell::PR_CNFG];
+        let windows = if engine == EngineKind::Vqe { windows } else { &[] };
+        Self {
+            regions: backend.read64(Bar::Shell, shell::N_REGIONS),
+            built: registers.map(|register| backend.read64(Bar::Shell, register)),
+            engines: windows.iter().map(|it| (it.index, *it.engine.limits())).collect(),
+        }
+    }
+
+    /// Whether another shell says this than that.
+    fn is_other(&self, than: &Self) -> bool {
+        let built = |it: &Self| (it.regions, it.built);
+        let both = !self.engines.is_empty() && !than.engines.is_empty();
+        built(self) != built(than) || both && self.engines != than.engines
+    }
 }
 
 impl Loading {
@@ -351,7 +384,7 @@ impl Device {
     }
 
     /// Brings a card up that has taken all of an image, by what the image is. `up` has it before its interrupts are
-    /// served.
+    /// served. Whether it is seen to have taken it: a device that has refused a bitstream has its shell of before.
     ///
     /// # Errors
     /// Where it does not come up as what the image is. It has no engine then.
@@ -360,7 +393,8 @@ impl Device {
         loading: Loading,
         manifest: Manifest,
         up: impl FnOnce(&mut Self),
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
+        let before = self.said.clone();
         let Loading { backend, image, pace, .. } = loading;
         let write = |register, value| backend.write32(Bar::Static, register, value);
         backend.dma_unmap(ARENA_START, Loading::span(&image, pace))?;
@@ -368,7 +402,11 @@ impl Device {
         swallow_end(&*backend);
         bringup::reset_shell(&*backend);
         write(s::PR_DCPL_CLR, 1);
-        self.come_up(manifest, up)
+        self.come_up(manifest, up)?;
+        let told = self.said.as_ref().zip(before.as_ref());
+        // A software card looks at the whole image itself, and has none where that is wrong.
+        Ok(self.backend.takes() == Takes::SoftImages
+            || told.is_some_and(|(now, before)| now.is_other(before)))
     }
 
     /// Brings a card up again that was given nothing, with the image that it had.

@@ -329,11 +329,11 @@ impl Card {
         self.gsi = None;
     }
 
-    /// Brings it up with an image that it has taken.
+    /// Brings it up with an image that it has taken; whether that is seen.
     ///
     /// # Errors
     /// The driver's: it has no engine then.
-    pub fn finish_loading(&mut self, loading: Loading, manifest: Manifest) -> Result<(), Error> {
+    pub fn finish_loading(&mut self, loading: Loading, manifest: Manifest) -> Result<bool, Error> {
         self.come_up(|device, up| device.finish_loading(loading, manifest, up))
     }
 
@@ -345,17 +345,17 @@ impl Card {
         self.come_up(|device, up| device.keep_image(up))
     }
 
-    fn come_up(
+    fn come_up<T>(
         &mut self,
-        come_up: impl FnOnce(&mut Device, &mut dyn FnMut(&mut Device)) -> Result<(), DriverError>,
-    ) -> Result<(), Error> {
+        come_up: impl FnOnce(&mut Device, &mut dyn FnMut(&mut Device)) -> Result<T, DriverError>,
+    ) -> Result<T, Error> {
         let Self { device, users, claims, xrc, quarantine, failure, .. } = self;
-        come_up(device, &mut |device| {
+        let outcome = come_up(device, &mut |device| {
             *users = nobody(device);
             (*claims, *xrc, *quarantine, *failure) = Default::default();
         })?;
         self.manage_connections();
-        Ok(())
+        Ok(outcome)
     }
 
     /// Brings it up anew after it was reset. No client may have a place on it.

@@ -184,15 +184,26 @@ impl Known {
     }
 }
 
-/// What the record of the card at a place says, which takes that. `None` where there is none.
+/// What the record of the card at a place says, which takes that. `None` where there is none, or one of a card of the other
+/// kind that was there before; and for an FPGA where it cannot be read, for that says itself what it holds.
 #[must_use]
 pub fn restored(store: &Store, location: &str, like: &Manifest, takes: Takes) -> Option<Known> {
     let without = |record: Record| Known { holds: None, manifest: like.clone(), record };
-    let mut record = match store.record(location) {
-        Ok(None) => return None,
-        Ok(Some(record)) => record,
-        Err(why) => return Some(without(Record::unknown(format!("its record: {why}")))),
+    let mut record = match (store.record(location), takes) {
+        (Ok(None), _) => return None,
+        (Ok(Some(record)), _) => record,
+        (Err(why), Takes::SoftImages) => {
+            return Some(without(Record::unknown(format!("its record: {why}"))));
+        }
+        (Err(why), Takes::Bitstreams) => {
+            log::error!("{location}: its record of images is not used: {why}");
+            return None;
+        }
     };
+    if record.takes().is_some_and(|kind| kind != takes) {
+        log::warn!("{location}: the record of images there is of a card of another kind");
+        return None;
+    }
     if record.writing.is_some() {
         record.fail(now(), "balboad ended while the image was on its way", true);
         if let Err(error) = store.save(location, &record) {
@@ -201,7 +212,7 @@ pub fn restored(store: &Store, location: &str, like: &Manifest, takes: Takes) ->
     }
     let Some(current) = record.current.clone() else { return Some(without(record)) };
     let image = store.image(&current.sha256, shim_abi::MAX_IMAGE);
-    match image.and_then(|image| known(&current, image, like, takes)) {
+    match known(&current, image, like) {
         Ok((holds, manifest)) => Some(Known { holds, manifest, record }),
         Err(why) => {
             record.needs = Some(format!("its image {}: {why}", current.name));
@@ -214,24 +225,21 @@ pub fn restored(store: &Store, location: &str, like: &Manifest, takes: Takes) ->
 /// What an image of a record makes of a software card, if it is one, and its manifest.
 fn known(
     current: &ImageName,
-    bytes: Vec<u8>,
+    bytes: Result<Vec<u8>, String>,
     like: &Manifest,
-    takes: Takes,
 ) -> Result<(Option<(softcard::Image, u8)>, Manifest), String> {
-    match (takes, &current.manifest) {
-        (Takes::SoftImages, None) => {
-            let image = accept(&bytes)?;
-            let manifest = manifest(&image, &current.name, like)?;
-            Ok((Some(softcard::fits(&image).ok_or("it does not fit")?), manifest))
-        }
-        (Takes::Bitstreams, Some(text)) => {
-            let own = Entry::parse(text)?.manifest;
-            // Whoever has said nothing of the card now has said it before.
-            let card = Manifest { part: like.part.or(own.part), ..own };
-            let accepted = accept_shell(&current.name, bytes, text, &card)?;
-            let holds = model::image_of(&accepted.bytes).as_ref().and_then(softcard::fits);
-            Ok((holds, accepted.manifest))
-        }
-        _ => Err("the card takes no such images".into()),
+    let Some(text) = &current.manifest else {
+        let image = accept(&bytes?)?;
+        let manifest = manifest(&image, &current.name, like)?;
+        return Ok((Some(softcard::fits(&image).ok_or("it does not fit")?), manifest));
+    };
+    let own = Entry::parse(text)?.manifest;
+    // Whoever has said nothing of the card now has said it before.
+    if let (Some(there), Some(part)) = (like.part, own.part.filter(|part| Some(*part) != like.part))
+    {
+        return Err(format!("it is for {}, and the card has {}", part.name, there.name));
     }
+    // An FPGA has it, whether its bytes are kept or not, which are for going back to it alone.
+    let image = bytes.ok().and_then(|bytes| model::image_of(&bytes));
+    Ok((image.as_ref().and_then(softcard::fits), own))
 }

@@ -236,7 +236,7 @@ fn restore(wanted: &Cards, store: &Store) -> anyhow::Result<(Vec<SoftCard>, Rest
     Ok((cards, restored))
 }
 
-/// What is known of a card behind VFIO. Of another card that was in its slot before, a record says nothing.
+/// What is known of a card behind VFIO. A record of a card of the other kind, in its slot before, says nothing of it.
 fn recall(backend: &VfioBackend, like: &Manifest, store: &Store) -> Option<Known> {
     images::restored(store, &backend.identity().location, like, backend.takes())
 }

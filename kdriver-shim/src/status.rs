@@ -118,9 +118,11 @@ struct FlashStatus {
     takes: &'static str,
     /// Its part, as somebody has said it by a manifest; null otherwise, for it does not say so itself.
     part: Option<&'static str>,
-    /// vFPGAs that it is to have by its manifest; null where that does not say.
-    regions: Option<u8>,
+    /// vFPGAs that it had when it was up last; null where it was not.
+    regions: Option<u64>,
     current: Option<ImageName>,
+    /// It said the same of itself before it was given that, so that nobody has seen that it has it.
+    unseen: bool,
     previous: Option<ImageName>,
     /// What is being loaded.
     writing: Option<ImageName>,
@@ -329,7 +331,8 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
                 Takes::Bitstreams => "bitstreams",
             },
             part: card.device.manifest.part.map(|part| part.name),
-            regions: card.device.manifest.regions,
+            regions: card.device.said.as_ref().map(|it| it.regions),
+            unseen: card.record.unseen,
             current: card.record.current.as_ref().map(ImageName::told),
             previous: card.record.previous.as_ref().map(ImageName::told),
             writing: card.record.writing.as_ref().map(|it| it.image.told()),

@@ -10,8 +10,7 @@ use bitstreams::{EngineKind, Entry, part};
 use serde_json::{Value, json};
 use shim_abi::MAX_MANIFEST;
 
-use super::device;
-use super::{Failure, code};
+use super::{Failure, code, device, is_told_apart};
 use crate::args::Plan;
 use crate::image;
 use crate::state::{items, text};
@@ -178,11 +177,8 @@ impl Incoming {
                 facts["logic"] = json!(vec![engine.name(); regions.into()]);
                 facts["part"] = json!(entry.manifest.part.map(|part| part.name));
                 facts["verified"] = json!(entry.details.verified);
-                // One that needs to be flashed again says nothing now.
-                let is_alike = card["engine"] == engine.name()
-                    && card["flash"]["needs"].is_null()
-                    && card["flash"]["regions"] == regions;
-                facts["told_apart"] = json!(!is_alike);
+                let engine = json!(engine.name());
+                facts["told_apart"] = json!(is_told_apart(card, &engine, regions.into()));
             }
             _ => {}
         }
@@ -216,6 +212,7 @@ mod tests {
             allow_unsigned: false,
             manifest: None,
             allow_unverified: false,
+            allow_unseen: false,
             force_disconnect: false,
             json: false,
         }
@@ -243,6 +240,12 @@ mod tests {
         assert_eq!(shell.facts(&card)["told_apart"], false);
         card["flash"]["regions"] = 3.into();
         assert_eq!(shell.facts(&card)["told_apart"], true);
+        // One that needs an image may have its shell of before, and of one that was never up nothing is known.
+        card["flash"]["needs"] = "spoilt".into();
+        card["flash"]["regions"] = 2.into();
+        assert_eq!(shell.facts(&card)["told_apart"], false);
+        card["flash"]["regions"] = Value::Null;
+        assert_eq!(shell.facts(&card)["told_apart"], false);
         card["flash"]["part"] = "xcu55c".into();
         assert_eq!(shell.for_card(&card, &waived).unwrap_err().code, code::OTHER_CARD);
         shell.bytes.truncate(100);

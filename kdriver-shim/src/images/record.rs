@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use bitstreams::digest::Sha256;
+use card_driver::backend::Takes;
 use serde::{Deserialize, Serialize};
 use shim_abi::MAX_MANIFEST;
 
@@ -57,8 +58,11 @@ pub struct Event {
     pub deed: Deed,
     /// With which image.
     pub image: ImageName,
-    /// Why it failed; `None` where the card was seen to have the image.
+    /// Why it failed; `None` where the card came up as what the image is.
     pub failed: Option<String>,
+    /// It said the same of itself before, so that nobody has seen that it took the image.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unseen: bool,
 }
 
 /// An image on its way into the card.
@@ -78,6 +82,9 @@ pub struct Record {
     format: u32,
     /// What the card has; `None` where that is not known.
     pub current: Option<ImageName>,
+    /// It came up as what it has, and nobody has seen that it took that.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unseen: bool,
     /// What it had before, which can be put back.
     pub previous: Option<ImageName>,
     /// What it is being given.
@@ -91,12 +98,16 @@ pub struct Record {
     pub history: Vec<Event>,
 }
 
+fn is_false(it: &bool) -> bool {
+    !*it
+}
+
 impl Record {
     /// That of a card to which nothing was done yet.
     #[must_use]
     pub fn new(current: Option<ImageName>) -> Self {
-        let (previous, writing, needs, vfpgas, history) = Default::default();
-        Self { format: FORMAT, current, previous, writing, needs, vfpgas, history }
+        let (unseen, previous, writing, needs, vfpgas, history) = Default::default();
+        Self { format: FORMAT, current, unseen, previous, writing, needs, vfpgas, history }
     }
 
     /// That of a card of which nothing is known, and why.
@@ -140,26 +151,35 @@ impl Record {
         text
     }
 
+    /// What the card takes of which it is; `None` where no image is in it by which that could be told.
+    #[must_use]
+    pub fn takes(&self) -> Option<Takes> {
+        let writing = self.writing.as_ref().map(|writing| &writing.image);
+        let image = self.current.as_ref().or(self.previous.as_ref()).or(writing)?;
+        Some(if image.manifest.is_some() { Takes::Bitstreams } else { Takes::SoftImages })
+    }
+
     /// An image is about to be given to the card.
     pub fn begin(&mut self, deed: Deed, image: ImageName) {
         self.writing = Some(Writing { deed, image });
     }
 
-    /// The card was seen to have what it was given.
-    pub fn succeed(&mut self, at: u64) {
+    /// The card came up as what it was given; whether it was seen to have taken it.
+    pub fn succeed(&mut self, at: u64, seen: bool) {
+        let unseen = !seen;
         let Some(Writing { deed, image }) = self.writing.take() else { return };
         if let Some(vfpga) = image.vfpga {
             self.vfpgas.remove(&vfpga);
-            return self.note(Event { at, deed, image, failed: None });
+            return self.note(Event { at, deed, image, failed: None, unseen });
         }
         let before = self.current.replace(image.clone());
         // Of a card whose image was lost the one before that stays.
         if let Some(before) = before.filter(|before| before.sha256 != image.sha256) {
             self.previous = Some(before);
         }
-        self.needs = None;
+        (self.needs, self.unseen) = (None, unseen);
         self.vfpgas.clear();
-        self.note(Event { at, deed, image, failed: None });
+        self.note(Event { at, deed, image, failed: None, unseen });
     }
 
     /// What was begun has failed; `lost` says whether the image of the card, or of the vFPGA, went with it.
@@ -170,13 +190,13 @@ impl Record {
             None if lost => self.lose(why.to_owned()),
             _ => {}
         }
-        self.note(Event { at, deed, image, failed: Some(why.to_owned()) });
+        self.note(Event { at, deed, image, failed: Some(why.to_owned()), unseen: false });
     }
 
     /// The card was seen to have its image no more.
     pub fn lose(&mut self, why: String) {
         self.previous = self.current.take().or(self.previous.take());
-        self.needs = Some(why);
+        (self.needs, self.unseen) = (Some(why), false);
         self.vfpgas.clear();
     }
 
@@ -236,7 +256,7 @@ mod tests {
 
     fn done(record: &mut Record, deed: Deed, name: &str) {
         record.begin(deed, image(name));
-        record.succeed(7);
+        record.succeed(7, true);
     }
 
     #[test]
@@ -274,7 +294,7 @@ mod tests {
         let of = |vfpga| ImageName { vfpga: Some(vfpga), ..image("one") };
         let mut record = Record::new(Some(image("a")));
         record.begin(Deed::Flash, of(2));
-        record.succeed(7);
+        record.succeed(7, true);
         assert_eq!((&record.current, &record.previous), (&Some(image("a")), &None));
         for vfpga in [1, 2] {
             record.begin(Deed::Flash, of(vfpga));

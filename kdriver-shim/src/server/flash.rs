@@ -221,7 +221,8 @@ impl Server {
         }
         let card = find(&mut self.cards, number)?;
         let takes = card.device.backend.takes();
-        if takes == Takes::Bitstreams {
+        // A shell that is decoupled or half written may not answer, nor is what it says anything.
+        if takes == Takes::Bitstreams && card.unusable.is_none() {
             card.device.takes_shells()?;
         }
         if let Some(vfpga) = alone {
@@ -267,7 +268,7 @@ impl Server {
             None => {
                 card.unusable = Some(FLASHING.into());
                 if let Err(error) = self.take_from_programs(number, WHY) {
-                    self.settle(number, &error.to_string(), true);
+                    self.note_refusal(number, &error.to_string());
                     return Err(error);
                 }
             }
@@ -402,11 +403,12 @@ impl Server {
         if let Some(vfpga) = job.name.vfpga {
             return self.end_flash_of_one(number, vfpga, *loading);
         }
-        if let Err(error) = card.finish_loading(*loading, manifest) {
-            return self.settle(number, &error.to_string(), true);
-        }
+        let seen = match card.finish_loading(*loading, manifest) {
+            Ok(seen) => seen,
+            Err(error) => return self.settle(number, &error.to_string(), true),
+        };
         let mut record = card.record.clone();
-        record.succeed(images::now());
+        record.succeed(images::now(), seen);
         let (location, name) = (card.device.identity.location.clone(), card.device.name());
         // Until it is written the record says that the image is unknown, and so does balboad.
         if let Err(error) = self.store.save(&location, &record) {
@@ -417,10 +419,15 @@ impl Server {
             log::warn!("images that nobody wants any more stay: {why}");
         }
         let image = job.name.name;
-        log::warn!("{name}: has the image {image}, and was brought up with it");
+        match seen {
+            true => log::warn!("{name}: has the image {image}, and was brought up with it"),
+            false => log::warn!(
+                "{name}: was given the image {image} and came up; whether it has taken it was not seen"
+            ),
+        }
         let Ok(card) = find(&mut self.cards, number) else { return };
         (card.record, card.unusable) = (record, None);
-        self.flashed.insert(number, FlashState::Done);
+        self.flashed.insert(number, if seen { FlashState::Done } else { FlashState::Unseen });
         self.watch_again(number);
         self.tell_ports();
     }
@@ -435,7 +442,7 @@ impl Server {
         }
         card.has_started_anew(vfpga);
         let before = card.record.clone();
-        card.record.succeed(images::now());
+        card.record.succeed(images::now(), true);
         let (location, record) = (card.device.identity.location.clone(), card.record.clone());
         let name = card.device.name();
         if let Err(error) = self.store.save(&location, &record) {
@@ -551,6 +558,17 @@ impl Server {
         }
     }
 
+    /// Notes that a card does not let itself be taken from its programs. It was given nothing, and is as it is where that
+    /// is asked for without an image.
+    fn note_refusal(&mut self, number: u32, why: &str) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        card.record.fail(images::now(), why, false);
+        card.tell_need();
+        log::error!("{}: was not flashed: {why}", card.device.name());
+        self.save_record(number);
+        self.flashed.insert(number, FlashState::Failed(why.to_owned()));
+    }
+
     /// Notes that a card was not flashed, and whether it has its old image still.
     fn settle(&mut self, number: u32, why: &str, lost: bool) {
         let Ok(card) = find(&mut self.cards, number) else { return };
@@ -624,7 +642,8 @@ impl Server {
                 "balboa{number} has {regions:?} vFPGAs, and {logic} by its record"
             )));
         }
-        if !card.record.history.is_empty() {
+        let takes = card.device.backend.takes();
+        if takes == Takes::SoftImages && !card.record.history.is_empty() {
             let sha256 = card.record.current.as_ref().map(|image| image.sha256.clone());
             let kept = self.store.image(&sha256.unwrap_or_default(), MAX_IMAGE);
             kept.map_err(|why| Error::Invalid(format!("the image of balboa{number}: {why}")))?;

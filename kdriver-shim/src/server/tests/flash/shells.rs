@@ -1,6 +1,8 @@
 //! Bitstreams of shells, into cards that play FPGAs.
 
 use bitstreams::{model, part};
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::shell as registers;
 
 use super::*;
 
@@ -87,6 +89,39 @@ fn a_shell_is_loaded_put_back_and_known_again() {
     world.end();
 }
 
+/// An FPGA that refuses a bitstream comes up with the shell of before, and all the registers are as behind one that it took.
+#[test]
+fn a_shell_that_says_what_was_there_before_is_not_seen_to_be_there() {
+    let mut world = World::fpga(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    let unseen = |world: &World| {
+        let last = world.record().history.last().unwrap();
+        assert_eq!((last.unseen, last.failed.is_none()), (world.record().unseen, true));
+        last.unseen
+    };
+    let build = |comment: &str| {
+        let (bytes, text) = shell(Logic::Vqe, 4);
+        (bytes, format!("# {comment}\n{text}"))
+    };
+    assert_eq!(world.load(&tool, &build("a")), FlashState::Unseen);
+    assert!(unseen(&world));
+    drop(tool);
+    let mut world = World::fpga(world.end());
+    assert!(world.record().unseen, "the next balboad knows it");
+    let tool = world.tool();
+    assert_eq!(world.load(&tool, &shell(Logic::Vqe, 3)), FlashState::Done);
+    assert!(!unseen(&world));
+    // Where the one that is lost said the same, it may be back.
+    for (next, ends) in [(3, FlashState::Unseen), (2, FlashState::Done)] {
+        let (bytes, _) = shell(Logic::Vqe, 1);
+        let text = manifest(&bytes, Logic::Vqe, 4);
+        assert!(matches!(world.load(&tool, &(bytes, text)), FlashState::Failed(_)));
+        assert_eq!(world.load(&tool, &shell(Logic::Vqe, next)), ends);
+    }
+    drop(tool);
+    world.end();
+}
+
 #[test]
 fn what_is_not_for_the_card_is_refused_before_anything_happens_to_it() {
     let (bytes, text) = shell(Logic::Vqe, 2);
@@ -156,7 +191,8 @@ fn a_shell_that_is_another_than_its_manifest_says_is_no_success_and_the_next_one
         let mut world = World::fpga(world.end());
         assert_eq!(world.known(), None);
         let tool = world.tool();
-        assert_eq!(world.load(&tool, &shell(Logic::Vqe, 1)), FlashState::Done);
+        // What it had before this one does not know.
+        assert_eq!(world.load(&tool, &shell(Logic::Vqe, 1)), FlashState::Unseen);
         assert_eq!(world.known(), Some(1));
         drop(tool);
         world.end();
@@ -205,8 +241,91 @@ fn a_balboad_that_dies_on_the_way_leaves_a_card_that_says_so_or_is_done() {
             assert!(matches!(known, None | Some(2)), "{steps}: {known:?}");
         }
         let tool = world.tool();
-        assert_eq!(world.load(&tool, &shell(Logic::Vqe, 1)), FlashState::Done, "{steps}");
+        let known = world.bench.server.cards[0].device.said.is_some();
+        let ends = if known { FlashState::Done } else { FlashState::Unseen };
+        assert_eq!(world.load(&tool, &shell(Logic::Vqe, 1)), ends, "{steps}");
         drop(tool);
         world.end();
     }
+}
+
+/// What a card says of itself is more than a record that is not of it, or of which a part is gone.
+#[test]
+fn an_fpga_that_works_is_brought_up_whatever_became_of_its_record() {
+    let works = |world: &World, vfpgas: usize| {
+        let card = &world.bench.server.cards[0];
+        card.unusable.is_none() && card.device.windows.len() == vfpgas
+    };
+    // A software card was in its slot.
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    assert_eq!(world.flash(&tool, 2), FlashState::Done);
+    drop(tool);
+    let mut world = World::fpga(world.end());
+    assert!(works(&world, 4) && world.record().current.is_none());
+    let tool = world.tool();
+    assert_eq!(world.load(&tool, &shell(Logic::Vqe, 2)), FlashState::Done);
+    drop(tool);
+    // The bytes of what it has are gone; the record has its manifest.
+    let root = world.end();
+    let sha256 = Sha256::of(&shell(Logic::Vqe, 2).0);
+    std::fs::remove_file(root.path().join(format!("images/{sha256}.image"))).unwrap();
+    let has = |vfpgas| SoftCard { plays_fpga: true, vfpgas, ..SoftCard::default() };
+    let mut world = World::of(root, has(Some(2)), Some(&part::MODEL));
+    assert_eq!(world.known(), Some(2));
+    let root = world.end();
+    // Where it holds something else, that is seen.
+    let mut world = World::of(root, has(Some(3)), Some(&part::MODEL));
+    assert_eq!(world.known(), None);
+    let root = world.end();
+    std::fs::write(root.path().join("images/soft:00:00.0.json"), "{").unwrap();
+    let mut world = World::fpga(root);
+    assert!(works(&world, 4));
+    let tool = world.tool();
+    assert_eq!(world.load(&tool, &shell(Logic::Vqe, 2)), FlashState::Done);
+    drop(tool);
+    world.end();
+}
+
+/// A card of which a shell's registers say what they are told to.
+fn lying() -> (Bench, Peer) {
+    let mut bench = Bench::new(1, 2);
+    bench.server.cards[0].device.manifest.part = Some(&part::MODEL);
+    let tool = bench.connect();
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let (bytes, manifest) = shell(Logic::Vqe, 1);
+    let (length, sha256) = (bytes.len() as u64, Sha256::of(&bytes).0);
+    let name = "shell_top.bin".into();
+    bench.ask(&tool, Request::FlashOpen { card: 0, length, sha256, name, manifest });
+    bench.ask(&tool, Request::FlashWrite { bytes });
+    (bench, tool)
+}
+
+#[test]
+fn whether_a_shell_can_be_exchanged_is_asked_of_one_that_is_there_alone() {
+    for needs in [None, Some("balboad ended while the image was on its way".to_owned())] {
+        let (mut bench, tool) = lying();
+        bench.cards[0].set(Bar::Shell, registers::SHELL_PBLOCK, 0);
+        let card = &mut bench.server.cards[0];
+        card.record.needs.clone_from(&needs);
+        card.tell_need();
+        let (answer, _) = bench.try_ask(&tool, &Request::FlashApply { force: false });
+        match answer {
+            Ok(_) => assert!(needs.is_some()),
+            Err(refusal) => {
+                assert!(needs.is_none() && refusal.reason.contains("reconfiguration of the shell"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_card_that_cannot_be_reset_has_lost_nothing() {
+    let (mut bench, tool) = lying();
+    bench.cards[0].refuse_resets();
+    let refusal = bench.refused(&tool, Request::FlashApply { force: false });
+    assert!(refusal.reason.contains("cannot be reset"), "{}", refusal.reason);
+    let card = &bench.server.cards[0];
+    assert!(card.unusable.is_none() && card.record.needs.is_none());
+    assert_eq!(card.record.history.len(), 1);
 }
