@@ -1,6 +1,7 @@
 //! What programs and balboad need of the machine.
 
 use serde_json::Value;
+use shim_abi::MAX_IMAGE;
 
 use super::{Finding, Patient, items, refusal, text};
 
@@ -124,7 +125,18 @@ pub(super) fn memlock(patient: &Patient) -> Vec<Finding> {
             None => {}
         }
     }
+    let is_fpga =
+        |card: &Value| card["driver"] == "vfio-pci" && card["flash"]["takes"] == "bitstreams";
+    let of_shell = of_balboad.saturating_add(MAX_IMAGE);
+    let is_tight = limit(&balboad).is_some_and(|it| it.parse().is_ok_and(|it: u64| it < of_shell));
     vec![match small.is_empty() {
+        true if is_tight && patient.cards().iter().any(is_fpga) => Finding::note(
+            CHECK,
+            format!(
+                "balboad may lock less than {of_shell} bytes, so that it may refuse to load a shell"
+            ),
+            "raise it with ulimit -l or LimitMEMLOCK= before balboa flash loads a large one",
+        ),
         true => Finding::fine(CHECK, "balboad and programs may lock memory for rings and regions"),
         false => Finding::wrong(
             CHECK,
@@ -242,6 +254,13 @@ mod tests {
         let says = memlock(&machine.patient).remove(0).says;
         let wanted = (64 + 6 + 2 * 13) << 20;
         assert_eq!(says, format!("balboad may lock 67108864 bytes, not {wanted}"));
+        // A shell on its way into an FPGA is locked as a whole.
+        *machine.card("engine") = "vqe".into();
+        assert!(fine(&machine));
+        *machine.card("flash") = json!({ "takes": "bitstreams" });
+        assert!(machine.ill("memlock", Verdict::Note).0.contains("refuse to load a shell"));
+        machine.write("proc/7/limits", "Max locked memory  201326592  201326592  bytes\n");
+        assert!(fine(&machine));
     }
 
     #[test]
