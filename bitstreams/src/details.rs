@@ -270,13 +270,23 @@ impl Details {
         regions: Option<u8>,
         bytes: &[u8],
     ) -> Result<Image, String> {
+        self.check_known(file, regions, bytes, Sha256::of(bytes))
+    }
+
+    /// The same of bytes of which the digest is known.
+    pub(crate) fn check_known(
+        &self,
+        file: &ImageFile,
+        regions: Option<u8>,
+        bytes: &[u8],
+        found: Sha256,
+    ) -> Result<Image, String> {
         let there = bytes.len() as u64;
         if let Some(length) = file.length.filter(|length| *length != there) {
             return Err(format!(
                 "it has {there} bytes, and {length} by its manifest; copy it again"
             ));
         }
-        let found = Sha256::of(bytes);
         if let Some(said) = file.sha256.filter(|said| *said != found) {
             return Err(format!(
                 "its SHA-256 is {found}, and {said} by its manifest; copy it again"

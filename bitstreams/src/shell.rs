@@ -19,16 +19,21 @@ pub enum Refusal {
 }
 
 impl Entry {
-    /// Checks that bytes are a shell of this manifest, which the static layer of a card with that part takes; `None`
+    /// Checks that bytes with that digest are a shell of this manifest, which the static layer of a card with that part takes; `None`
     /// where nobody has said which one it has, for it does not say so itself.
     ///
     /// # Errors
     /// What is wrong, and what would be right.
-    pub fn check_shell(&self, bytes: &[u8], card: Option<&Part>) -> Result<(), Refusal> {
+    pub fn check_shell(
+        &self,
+        bytes: &[u8],
+        sha256: Sha256,
+        card: Option<&Part>,
+    ) -> Result<(), Refusal> {
         let other = |why: String| Err(Refusal::Other(why));
         let name = self.manifest.name.escape_default();
         let shells = || self.details.files.iter().filter(|file| file.kind == Kind::Shell);
-        let (length, sha256) = (bytes.len() as u64, Sha256::of(bytes));
+        let length = bytes.len() as u64;
         let is_it = |length_: Option<u64>, sha: Option<Sha256>| {
             length_ == Some(length) && sha == Some(sha256)
         };
@@ -42,7 +47,7 @@ impl Entry {
                 "it has {length} bytes and the SHA-256 {sha256}, and is no shell of the manifest {name}; copy it again, or give its own manifest"
             )));
         };
-        let image = self.details.check_file(file, self.manifest.regions, bytes);
+        let image = self.details.check_known(file, self.manifest.regions, bytes, sha256);
         match image.map_err(Refusal::Other)? {
             Image::Bitstream(it) if it.header.is_none() && it.scope == Scope::Partial => {}
             it => {
@@ -102,14 +107,14 @@ mod tests {
         let bytes = model::make(&SoftImage::new(vec![Logic::Vqe]).unwrap()).unwrap();
         let entry = manifest(&bytes, MODEL, RDMA);
         let u55c = part::of_number("xcu55c");
-        assert_eq!(entry.check_shell(&bytes, Some(&part::MODEL)), Ok(()));
+        assert_eq!(entry.check_shell(&bytes, Sha256::of(&bytes), Some(&part::MODEL)), Ok(()));
         let why = |entry: &Entry, bytes: &[u8], card| {
-            entry.check_shell(bytes, card).unwrap_err().to_string()
+            entry.check_shell(bytes, Sha256::of(bytes), card).unwrap_err().to_string()
         };
         assert!(why(&entry, &bytes, None).contains("--manifest CARD=FILE"));
         assert_eq!(why(&entry, &bytes, u55c), "it is for balboa, and the card has xcu55c");
         let cut = &bytes[..bytes.len() - 4];
-        assert!(matches!(entry.check_shell(cut, u55c), Err(Refusal::Spoilt(_))));
+        assert!(matches!(entry.check_shell(cut, Sha256::of(cut), u55c), Err(Refusal::Spoilt(_))));
         let model = Some(&part::MODEL);
         assert!(why(&manifest(&bytes, MODEL, ""), &bytes, model).contains("no service rdma"));
         assert!(why(&manifest(&bytes, "", RDMA), &bytes, model).contains("names no part"));

@@ -35,27 +35,27 @@ pub struct Accepted {
     pub bytes: Vec<u8>,
 }
 
-/// A file for a card that takes software cards' images, if it is one.
+/// A file for a card that takes software cards' images, if it is one, with its digest.
 ///
 /// # Errors
 /// What is wrong, and what would be right; so all of these.
 pub fn accept_soft(
     name: &str,
     image: &SoftImage,
-    bytes: Vec<u8>,
+    (bytes, sha256): (Vec<u8>, Sha256),
     like: &Manifest,
 ) -> Result<Accepted, String> {
-    let name = name_of(name, image, &bytes);
+    let name = name_of(name, image, (&bytes, sha256));
     Ok(Accepted { manifest: manifest(image, &name.name, like)?, name, bytes })
 }
 
-/// A file for a card with a shell, and the text of its manifest, if it is one for a card that is like that.
+/// A file for a card with a shell, its digest, and the text of its manifest, if it is one for a card that is like that.
 ///
 /// # Errors
 /// As [`accept_soft`].
 pub fn accept_shell(
     name: &str,
-    bytes: Vec<u8>,
+    (bytes, sha256): (Vec<u8>, Sha256),
     text: &str,
     like: &Manifest,
 ) -> Result<Accepted, String> {
@@ -66,11 +66,11 @@ pub fn accept_shell(
         );
     }
     let entry = Entry::parse(text).map_err(|why| format!("its manifest: {why}"))?;
-    entry.check_shell(&bytes, like.part).map_err(|why| why.to_string())?;
+    entry.check_shell(&bytes, sha256, like.part).map_err(|why| why.to_string())?;
     let manifest = entry.manifest;
     let logic = logic_of(manifest.engine).name().to_owned();
     let logic = vec![logic; manifest.regions.unwrap_or_default().into()];
-    let (sha256, length) = (Sha256::of(&bytes).to_string(), bytes.len() as u64);
+    let (sha256, length) = (sha256.to_string(), bytes.len() as u64);
     let (vfpga, text) = (None, Some(text.to_owned()));
     let name =
         ImageName { name: line_of(name), sha256, bytes: length, logic, vfpga, manifest: text };
@@ -85,10 +85,10 @@ fn line_of(name: &str) -> String {
 }
 
 /// The name by which an image is known.
-fn name_of(name: &str, image: &SoftImage, bytes: &[u8]) -> ImageName {
+fn name_of(name: &str, image: &SoftImage, (bytes, sha256): (&[u8], Sha256)) -> ImageName {
     ImageName {
         name: line_of(name),
-        sha256: Sha256::of(bytes).to_string(),
+        sha256: sha256.to_string(),
         bytes: bytes.len() as u64,
         logic: image.logic().iter().map(|logic| logic.name().to_owned()).collect(),
         vfpga: image.alone(),
@@ -102,7 +102,8 @@ pub fn initial(manifest: &Manifest) -> Option<(ImageName, Vec<u8>)> {
     let logic = logic_of(manifest.engine);
     let image = SoftImage::new(vec![logic; manifest.regions?.into()]).ok()?;
     let bytes = image.to_bytes();
-    Some((name_of(&manifest.name, &image, &bytes), bytes))
+    let sha256 = Sha256::of(&bytes);
+    Some((name_of(&manifest.name, &image, (&bytes, sha256)), bytes))
 }
 
 /// What bytes are, if a software card takes them.

@@ -91,7 +91,7 @@ impl Incoming {
             return fail(code::OTHER_CARD, why);
         };
         let part = card["flash"]["part"].as_str().and_then(part::of_number);
-        match entry.check_shell(&self.bytes, part) {
+        match entry.check_shell(&self.bytes, self.sha256, part) {
             Ok(()) if entry.details.verified || plan.allow_unverified => Ok(()),
             Ok(()) => fail(
                 code::UNVERIFIED,
@@ -249,6 +249,7 @@ mod tests {
         card["flash"]["part"] = "xcu55c".into();
         assert_eq!(shell.for_card(&card, &waived).unwrap_err().code, code::OTHER_CARD);
         shell.bytes.truncate(100);
+        shell.sha256 = Sha256::of(&shell.bytes);
         assert_eq!(shell.for_card(&card, &waived).unwrap_err().code, code::SPOILT);
     }
 

@@ -232,7 +232,7 @@ fn manifest(u: &mut Unstructured<'_>) -> Outcome {
                     one_sentence(&why);
                 }
             }
-            if let Err(why) = entry.check_shell(bytes, PARTS.first()) {
+            if let Err(why) = entry.check_shell(bytes, Sha256::of(bytes), PARTS.first()) {
                 one_sentence(&why.to_string());
             }
         }

@@ -183,12 +183,13 @@ impl Server {
         let (like, takes) = (&card.device.manifest, card.device.backend.takes());
         let wrong = |why| Error::Invalid(format!("{}, which it had before: {why}", name.name));
         let bytes = self.store.image(&name.sha256, MAX_IMAGE).map_err(wrong)?;
+        let sha256 = name.sha256.parse::<Sha256>().map_err(wrong)?;
         let accepted = match takes {
             Takes::SoftImages => images::accept(&bytes)
-                .and_then(|image| images::accept_soft(&name.name, &image, bytes, like)),
+                .and_then(|image| images::accept_soft(&name.name, &image, (bytes, sha256), like)),
             Takes::Bitstreams => {
                 let text = name.manifest.as_deref().unwrap_or_default();
-                images::accept_shell(&name.name, bytes, text, like)
+                images::accept_shell(&name.name, (bytes, sha256), text, like)
             }
         };
         accepted.map_err(wrong)
@@ -672,9 +673,9 @@ impl Upload {
                     Ok(it) if it.alone().is_some() || softcard::fits(&it).is_some() => Ok(it),
                     _ => images::accept(&bytes),
                 };
-                image.and_then(|image| images::accept_soft(&name, &image, bytes, like))
+                image.and_then(|image| images::accept_soft(&name, &image, (bytes, sha256), like))
             }
-            Takes::Bitstreams => images::accept_shell(&name, bytes, &manifest, like),
+            Takes::Bitstreams => images::accept_shell(&name, (bytes, sha256), &manifest, like),
         };
         accepted.map_err(Error::Invalid)
     }
