@@ -70,7 +70,7 @@ fn record(u: &mut Unstructured<'_>) -> Outcome {
     for _ in 0..u.int_in_range(0..=4)? {
         match u.int_in_range(0..=3)? {
             0 => record.begin(Deed::Flash, image(u.arbitrary()?)),
-            1 => record.succeed(u.arbitrary()?),
+            1 => record.succeed(u.arbitrary()?, u.arbitrary()?),
             2 => record.fail(u.arbitrary()?, u.arbitrary()?, true),
             _ => record.fail(u.arbitrary()?, u.arbitrary()?, false),
         }
