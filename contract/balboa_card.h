@@ -134,8 +134,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_MAGIC_VALUE UINT64_C(0x31455156424c4142)
 /* The contract's major version; another one is not understood. */
 #define BALBOA_WINDOW_VERSION_MAJOR 0x1u
-/* The contract's minor version; a higher one only adds. */
-#define BALBOA_WINDOW_VERSION_MINOR 0x0u
+/* The contract's minor version; a higher one only adds. 1: armed_for_any is read. */
+#define BALBOA_WINDOW_VERSION_MINOR 0x1u
 /* log2 of the largest admin ring, of blocks and of entries. */
 #define BALBOA_WINDOW_MAX_LOG2_ADMIN 0xcu
 /* log2 of the entries of the largest event ring. */

@@ -130,8 +130,8 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_MAGIC_VALUE = 64'h31455156424c4142;
   // The contract's major version; another one is not understood.
   localparam logic [31:0] WINDOW_VERSION_MAJOR = 32'h1;
-  // The contract's minor version; a higher one only adds.
-  localparam logic [31:0] WINDOW_VERSION_MINOR = 32'h0;
+  // The contract's minor version; a higher one only adds. 1: armed_for_any is read.
+  localparam logic [31:0] WINDOW_VERSION_MINOR = 32'h1;
   // log2 of the largest admin ring, of blocks and of entries.
   localparam logic [31:0] WINDOW_MAX_LOG2_ADMIN = 32'hc;
   // log2 of the entries of the largest event ring.

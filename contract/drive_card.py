@@ -477,8 +477,9 @@ class Card:
                 "kind": self.c.code("doorbell_arm_code", "Any"),
             },
         )
-        at = CQ + self.c.entries["doorbell_completion_record"].fields["arm"][0]
-        self.memory.store64(at, word)
+        fields = self.c.entries["doorbell_completion_record"].fields
+        self.memory.store32(CQ + fields["armed_for_any"][0], sequence)
+        self.memory.store64(CQ + fields["arm"][0], word)
         self.ring_doorbell("Completion", self.cqn, 0, sequence)
 
     def event(self):

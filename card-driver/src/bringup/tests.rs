@@ -45,7 +45,7 @@ fn a_healthy_card_comes_up_with_engines_addresses_and_interrupts() {
     assert_eq!(fake.written(Bar::Xdma, xdma::engine(Direction::CardToHost, 2) + 4), 7);
     assert_eq!(fake.written(Bar::Xdma, 0x2008), 0x7fff);
     assert_eq!(fake.written(Bar::Xdma, 0x208c), 0x0f0e_0d0c);
-    assert_eq!((card.name().as_str(), card.firmware.as_str()), ("balboa0", "1.0.1"));
+    assert_eq!((card.name().as_str(), card.firmware.as_str()), ("balboa0", "1.1.1"));
     assert_eq!(card.port().link_up, 1);
     assert_eq!(card.gids.len(), 16);
     assert_eq!(card.gids[1][10..], [0xff, 0xff, 10, 77, 0, 1]);

@@ -265,6 +265,7 @@ impl Queues {
         self.arm_sequence = Arm::next_sequence(self.arm_sequence);
         let (sequence, cqn) = (self.arm_sequence, self.names.receive_cqn);
         let arm = Arm { consumer: self.arrived.index, sequence, kind: ArmKind::Any };
+        self.arrived.record.store_release_u32(record::ARMED_FOR_ANY / 4, sequence);
         self.arrived.record.store_release_u64(record::ARM / 8, arm.encode());
         self.bell.ring(QueueKind::Completion, cqn, slot_value(cqn, 0, sequence));
     }

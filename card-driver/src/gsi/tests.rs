@@ -11,6 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use softcard::Runtime;
 
 use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
+use fpga_regs::engine::doorbell::{Arm, ArmKind, record};
 
 use super::*;
 use crate::address::PortAddress;
@@ -100,6 +101,21 @@ fn datagram(number: u32) -> Datagram {
     let mut datagram = [number as u8; DATAGRAM_BYTES];
     datagram[..4].copy_from_slice(&number.to_be_bytes());
     datagram
+}
+
+#[test]
+fn beside_the_arm_word_stands_that_it_is_for_any() {
+    let bench = Bench::new();
+    let gsi = &bench.gsis[0];
+    let at = |offset: usize| RECEIVE_CQ_AT as usize + offset;
+    for sequence in 1..4 {
+        let word = gsi.memory.load_acquire_u64(at(record::ARM)).unwrap();
+        let armed = Arm::decode(word).unwrap();
+        assert_eq!((armed.kind, armed.sequence), (ArmKind::Any, sequence));
+        let any = gsi.memory.load_acquire_u32(at(record::ARMED_FOR_ANY)).unwrap();
+        assert_eq!(any, sequence);
+        lock(&gsi.state).queues.as_mut().unwrap().arm();
+    }
 }
 
 #[test]

@@ -28,8 +28,8 @@ constants! {
     pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"BALBVQE1");
     /// The contract's major version; another one is not understood.
     pub const VERSION_MAJOR: u16 = 1;
-    /// The contract's minor version; a higher one only adds.
-    pub const VERSION_MINOR: u16 = 0;
+    /// The contract's minor version; a higher one only adds. 1: `armed_for_any` is read.
+    pub const VERSION_MINOR: u16 = 1;
     /// log2 of the largest admin ring, of blocks and of entries.
     pub const MAX_LOG2_ADMIN: u8 = 12;
     /// log2 of the entries of the largest event ring.
