@@ -97,12 +97,9 @@ pub fn fetch(release: u32) -> Result<Root> {
     let cache = Cache::open("roots")?;
     let path = match origin.with_context(|| format!("there is no rdma-core {release}"))? {
         Origin::Debian(suite) => {
-            // What is built here wants this machine's C library, or a newer one.
-            let older = installed_release().is_ok_and(|here| release < here.number);
-            ensure!(
-                !older,
-                "its C library is older than this machine's, by which everything is built"
-            );
+            if let Ok(here) = installed_release() {
+                refuse_older(release, suite, here.number)?;
+            }
             of_debian(&cache, suite)?
         }
         Origin::Source(source) => of_source(&cache, source)?,
@@ -114,6 +111,15 @@ pub fn fetch(release: u32) -> Result<Root> {
         library.display()
     );
     Ok(Root { path })
+}
+
+/// What is built here wants this machine's C library, or a newer one.
+fn refuse_older(release: u32, suite: &str, here: u32) -> Result<()> {
+    ensure!(
+        release >= here,
+        "the C library of rdma-core {release}'s root, which is of Debian's {suite}, is older than this machine's, by which everything is built; take release {here} or a newer one"
+    );
+    Ok(())
 }
 
 /// The root of a release of Debian with some packages, and with what each Debian has.
@@ -201,4 +207,22 @@ fn complete(root: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_that_is_older_than_the_machine_is_refused_by_its_name() {
+        let refused = refuse_older(44, "bookworm", 56).unwrap_err().to_string();
+        assert!(
+            refused.starts_with(
+                "the C library of rdma-core 44's root, which is of Debian's bookworm,"
+            )
+        );
+        for release in [56, 65] {
+            refuse_older(release, "sid", 56).unwrap();
+        }
+    }
 }

@@ -10,6 +10,7 @@ use ibverbs_tests::cases::{self, release};
 use ibverbs_tests::process::Finished;
 use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::scapy;
+use ibverbs_tests::setting::installed_release;
 use terminal::report;
 
 use crate::cargo::{LIMIT, build, cargo, has_subcommand};
@@ -73,8 +74,9 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         summary.add(of_release(*release, &filter, &built)?);
     }
     if options.only.is_empty() {
-        let oldest = roots::RELEASES[0].0;
-        for release in std::iter::once(&oldest).chain(&options.rdma_core) {
+        let installed = installed_release()?.number;
+        let further = options.rdma_core.iter().filter(|release| **release != installed);
+        for release in std::iter::once(&installed).chain(further) {
             summary.add(conformance::check(*release, &built)?);
         }
         summary.add(nccl::check(&built)?);
