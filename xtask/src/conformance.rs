@@ -73,11 +73,17 @@ struct Said {
 /// How many tests of a release ended how.
 #[derive(Debug, PartialEq, Eq, serde::Serialize)]
 struct Counts {
+    #[serde(serialize_with = "as_text")]
     release: u32,
     passed: usize,
     skipped: usize,
     failed: usize,
     errors: usize,
+}
+
+/// A release is a name, not a number to reckon with.
+fn as_text<S: serde::Serializer>(release: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(release)
 }
 
 impl Counts {
@@ -248,6 +254,8 @@ mod tests {
         assert_eq!(tests["c"].outcome, Outcome::Found);
         let counts = count(44, &tests);
         assert_eq!((counts.passed, counts.skipped, counts.failed, counts.errors), (1, 0, 1, 0));
+        let told = serde_json::to_string(&counts).unwrap();
+        assert_eq!(told, r#"{"release":"44","passed":1,"skipped":0,"failed":1,"errors":0}"#);
         assert!(judged("no JSON").is_err());
     }
 }
