@@ -51,6 +51,7 @@ pub fn cases() -> Vec<Case> {
         add("perftest", &[PERFTEST], perftests);
         add("16 MiB", &[], bulk);
         add("atomics", &[], counter);
+        add("data", &[], data);
         add("unreliable services", &[], unreliable);
         add("XRC", &[], xrc);
     }
@@ -93,6 +94,18 @@ fn counter(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     let program = setting.bin.join("verbs-data");
     let task = daemon.run("").arg(program).words("counter");
     task.limit(BULK).run()?.success()?.says("3200 atomics counted once")?;
+    Ok(())
+}
+
+/// Messages of every kind between two programs, atomics, and keys that are taken back; every byte is compared.
+fn data(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    let program = setting.bin.join("verbs-data");
+    let command = format!("{} apart --bad-cable", program.display());
+    let Both { server, client } = run_between((daemon, 0), (daemon, 1), &command)?;
+    for side in [server, client] {
+        let side = side.says("350 messages arrived as they should")?;
+        side.says("80 atomics counted once")?.says("20 keys were taken back")?;
+    }
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use super::transfer;
 use crate::ffi::attempt::{self, AnySend, NewQp};
 use crate::ffi::{
     Ah, Cq, CqWishes, Failed, Library, Mapping, Operation, Pd, Qp, QpWishes, Recv, Region, Send,
-    Service, Srq, ThreadDomain,
+    Service, Srq, ThreadDomain, Window,
 };
 
 const EINVAL: i32 = libc::EINVAL;
@@ -276,6 +276,10 @@ const DOMAINS: &[Row] = &[
         let _ah = Ah::with(&pd, s.route()?)?;
         attempt::dealloc_used_pd(&pd)
     }),
+    ("ibv_dealloc_pd", "a memory window in it", EBUSY, |s| {
+        let pd = Pd::new(&s.left().context)?;
+        attempt::dealloc_pd_of_window(&pd)
+    }),
     ("ibv_dealloc_pd", "a parent domain of it", EBUSY, |s| {
         let pd = Pd::new(&s.left().context)?;
         let _parent = Pd::parent(&pd, &ThreadDomain::new(&s.left().context)?)?;
@@ -365,6 +369,16 @@ const MEMORY: &[Row] = &[
         let memory = Mapping::zeroed(4096)?;
         let iova = Some(u64::MAX - 4094);
         attempt::reg_mr(&s.left().pd, (memory.address(), 4096), iova, WRITABLE)
+    }),
+    ("ibv_dereg_mr", "a window bound to it", EBUSY, |s| {
+        let access = WRITABLE | v::IBV_ACCESS_MW_BIND;
+        let region = Region::new(&s.left().pd, 4096, access, false)?;
+        let window = Window::new(&region)?;
+        let key = (window.rkey() & !0xff) | (window.rkey().wrapping_add(1) & 0xff);
+        s.left().qp.post_bind(1, (&window, key), (0, 4096), v::IBV_ACCESS_REMOTE_READ)?;
+        let bound = s.link.completion(&s.left().send_cq)?;
+        ensure!(bound.status == v::IBV_WC_SUCCESS, "{bound:?}");
+        Ok(region.deregister()?)
     }),
     ("ibv_reg_dmabuf_mr", "a descriptor of something else", EINVAL, |s| {
         attempt::reg_dmabuf_mr(&s.left().pd, &tempfile::tempfile()?, 4096, WRITABLE)
@@ -654,6 +668,9 @@ const STATES: &[Row] = &[
     ("ibv_modify_qp", "a rate", EOPNOTSUPP, |s| {
         s.step(v::IBV_QPS_RTS, |_, mask| *mask |= v::IBV_QP_RATE_LIMIT)
     }),
+    ("ibv_query_ece", "whatever", EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.query_ece()),
+    ("ibv_set_ece", "options", EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.set_ece(1)),
+    ("ibv_set_ece", "nobody's options", EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.set_ece(0)),
     ("ibv_modify_qp", "a privileged Q_Key", EPERM, |s| {
         let mut attributes = s.attributes(v::IBV_QPS_INIT)?;
         attributes.qkey = 1 << 31;

@@ -147,6 +147,25 @@ pub fn alloc_mw(pd: &Pd, kind: v::ibv_mw_type) -> Result<()> {
     ended("ibv_alloc_mw", made, |mw| unsafe { dealloc(mw) })
 }
 
+/// `ibv_dealloc_pd`, where a window is in the domain.
+///
+/// # Errors
+/// As the call; when there are no windows.
+pub fn dealloc_pd_of_window(pd: &Pd) -> Result<()> {
+    // SAFETY: the context is open as long as the domain lives; its operations never change.
+    let operations = unsafe { (*pd.context().raw()).ops };
+    let (Some(alloc), Some(dealloc)) = (operations.alloc_mw, operations.dealloc_mw) else {
+        bail!("there are no memory windows");
+    };
+    // SAFETY: the domain lives.
+    let made = unsafe { alloc(pd.raw(), v::IBV_MW_TYPE_2) };
+    assert!(!made.is_null(), "{}", Failed::last("ibv_alloc_mw"));
+    let outcome = dealloc_used_pd(pd);
+    // SAFETY: it was just made, and nobody uses it.
+    assert_eq!(unsafe { dealloc(made) }, 0, "ibv_dealloc_mw");
+    outcome
+}
+
 /// `ibv_alloc_td` with this mask.
 ///
 /// # Errors
@@ -271,6 +290,28 @@ pub fn no_attributes() -> v::ibv_qp_attr {
 }
 
 impl Qp {
+    /// `ibv_query_ece`.
+    ///
+    /// # Errors
+    /// As the call.
+    pub fn query_ece(&self) -> Result<()> {
+        let mut ece = v::ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
+        // SAFETY: the QP lives.
+        let answer = unsafe { (self.pd().library().ibv_query_ece)(self.raw(), &raw mut ece) };
+        Ok(Failed::check("ibv_query_ece", answer)?)
+    }
+
+    /// `ibv_set_ece`, of options of this vendor's.
+    ///
+    /// # Errors
+    /// As the call.
+    pub fn set_ece(&self, vendor_id: u32) -> Result<()> {
+        let mut ece = v::ibv_ece { vendor_id, options: 1, comp_mask: 0 };
+        // SAFETY: the QP lives.
+        let answer = unsafe { (self.pd().library().ibv_set_ece)(self.raw(), &raw mut ece) };
+        Ok(Failed::check("ibv_set_ece", answer)?)
+    }
+
     /// `ibv_modify_qp`.
     ///
     /// # Errors

@@ -98,6 +98,8 @@ functions! {
     ibv_destroy_ah @ "IBVERBS_1.1": fn(*mut v::ibv_ah) -> c_int;
     ibv_attach_mcast @ "IBVERBS_1.1": fn(*mut v::ibv_qp, *const v::ibv_gid, u16) -> c_int;
     ibv_detach_mcast @ "IBVERBS_1.1": fn(*mut v::ibv_qp, *const v::ibv_gid, u16) -> c_int;
+    ibv_query_ece @ "IBVERBS_1.10": fn(*mut v::ibv_qp, *mut v::ibv_ece) -> c_int;
+    ibv_set_ece @ "IBVERBS_1.10": fn(*mut v::ibv_qp, *mut v::ibv_ece) -> c_int;
     ibv_qp_to_qp_ex @ "IBVERBS_1.6": fn(*mut v::ibv_qp) -> *mut v::ibv_qp_ex;
     ibv_wc_status_str @ "IBVERBS_1.1": fn(v::ibv_wc_status) -> *const c_char;
 }
