@@ -121,10 +121,11 @@ pub(crate) fn until_in_time<T>(
 }
 
 /// Whether a client of perftest's came before its server listened. With `-R` the server begins to listen for the
-/// queue pairs when the client begins to connect them; a client that is faster says that it was rejected, and may
-/// crash as it tries again.
+/// queue pairs when the client begins to connect them; a client that is faster says that it was rejected, or for
+/// datagrams that the service is not there (status 1 of a SIDR REP), and may crash as it tries again.
 fn came_too_early(client: &Finished) -> bool {
-    !client.status.success() && client.stderr.contains("RDMA_CM_EVENT_REJECTED")
+    const TOLD: [&str; 2] = ["RDMA_CM_EVENT_REJECTED", "RDMA_CM_EVENT_UNREACHABLE; error: 1."];
+    !client.status.success() && TOLD.iter().any(|event| client.stderr.contains(event))
 }
 
 /// Runs a command line on one card as server and on another, or the same, as client.
