@@ -23,7 +23,7 @@ fn ringing(setting: &Setting, length: Length) -> Result<()> {
     let clients = status["clients"].as_array().into_iter().flatten();
     let relayed = clients.filter(|client| client["places"][0]["grant"] == "relay").count();
     ensure!(relayed == 1, "the bystander is not relayed: {relayed} programs are");
-    let limits = Limits { memory: 32, growth: 4, descriptors: 32 };
+    let limits = Limits { memory: 32, growth: 4, descriptors: 48 };
     let state = scene.daemon().state_dir().display().to_string();
     let programs = vec![format!("ring {state}"), format!("unread --queues {QUEUES}")];
     // Both of them, the relay and the card.
