@@ -18,6 +18,8 @@ use crate::suites::Suite;
 pub enum Need {
     /// A program, and the Debian package it comes with.
     Program(&'static str, &'static str),
+    /// An option that some releases of a program have, below `/usr/bin`, and not others.
+    Flag(&'static str, &'static str),
     /// A file, and the Debian package it comes with.
     File(&'static str, &'static str),
     /// A library that its package has or leaves out, below the libraries' directory, and that package.
@@ -54,6 +56,12 @@ impl Need {
                 let root = root.map_or(Path::new("/"), |root| &root.path);
                 let place = format!("usr/lib/{}-linux-gnu/{library}", std::env::consts::ARCH);
                 (!root.join(place).exists()).then(|| format!("needs a {package} with {library}"))
+            }
+            Self::Flag(program, flag) => {
+                let root = root.map_or(Path::new("/"), |root| &root.path);
+                let names = std::fs::read(root.join("usr/bin").join(program)).unwrap_or_default();
+                let has = names.windows(flag.len()).any(|it| it == flag.as_bytes());
+                (!has).then(|| format!("needs a {program} with {flag}"))
             }
             Self::Suite(suite) => suite.built().is_none().then(|| suite.missing()),
             Self::Root => (!geteuid().is_root()).then(|| "needs to be run by root".to_owned()),
@@ -298,6 +306,20 @@ mod tests {
         assert_eq!(Summary::parse(printed), Some(summary));
         assert_eq!(Summary::parse("2 passed, 1 failed, 0 skipped"), None);
         assert_eq!(Summary::parse("ok   z (1 s)\n"), None);
+    }
+
+    #[test]
+    fn a_flag_is_needed_of_a_program_that_names_it() {
+        let root = tempfile::tempdir().unwrap();
+        let bin = root.path().join("usr/bin");
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::write(bin.join("measure"), b"\x7fELF\0  --often=<n>\0").unwrap();
+        let root = Root { path: root.path().to_owned() };
+        assert_eq!(Need::Flag("measure", "--often").missing(Some(&root)), None);
+        for (program, flag) in [("measure", "--seldom"), ("other", "--often")] {
+            let missing = Need::Flag(program, flag).missing(Some(&root));
+            assert_eq!(missing, Some(format!("needs a {program} with {flag}")));
+        }
     }
 
     #[test]
