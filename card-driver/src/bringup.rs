@@ -25,7 +25,7 @@ use crate::engines;
 use crate::error::{Error, GONE};
 use crate::hosted::{self, Hosted, HostedOptions};
 use crate::iova::{ARENA_END, ARENA_START, Arena};
-use crate::loading::Says;
+use crate::says::Says;
 use crate::shell::Shell;
 
 /// Brings a card up that holds the bitstream of a manifest, and starts the engine in each of its
@@ -118,7 +118,8 @@ fn bring_shell_up(
             (driver.wanted)()
         )));
     };
-    let said = Some(Says::of(&*backend, manifest.engine, &windows));
+    let engines = windows.iter().map(|it| (it.index, *it.engine.limits()));
+    let said = Some(Says::of(&*backend, manifest.engine, engines));
     let identity = backend.identity();
     log::info!(
         "balboa{number}: {} at {}, by {}, {}, link {}, MAC {}, IP {}/{}, {} engines",

@@ -18,7 +18,7 @@ use crate::gsi::Gsi;
 use crate::hosted::HostedOptions;
 use crate::interrupts::Interrupts;
 use crate::iova::{Arena, IovaRange};
-use crate::loading::Says;
+use crate::says::Says;
 use crate::shell::{Expected, Shell};
 use crate::translations::Purpose;
 

@@ -18,7 +18,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bitstreams::{EngineKind, Manifest};
+use bitstreams::Manifest;
 use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
 use fpga_regs::coyote::shell::{self, ShellPblock};
 use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
@@ -29,8 +29,7 @@ use hostmem::{Access, DmaMemory, PAGE_BYTES, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, Takes};
 use crate::bringup;
-use crate::device::{Device, Window};
-use crate::engine::EngineLimits;
+use crate::device::Device;
 use crate::error::{Error, GONE};
 use crate::iova::{ARENA_END, ARENA_START, IovaRange};
 use crate::shell::Shell;
@@ -86,38 +85,6 @@ pub struct Loading {
     /// What the DMA channel had counted before.
     fetched: u32,
     since: Instant,
-}
-
-/// What a card says of itself, by which one shell is told from another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Says {
-    /// vFPGAs.
-    pub regions: u64,
-    /// Registers that are in the same place in both maps.
-    built: [u64; 5],
-    /// What queue engines offer; none where balboad hosts them.
-    engines: Vec<(u8, EngineLimits)>,
-}
-
-impl Says {
-    /// What one says that was brought up.
-    pub(crate) fn of(backend: &dyn CardBackend, engine: EngineKind, windows: &[Window]) -> Self {
-        let registers =
-            [shell::PROBE, shell::N_CHAN, shell::CTRL_CNFG, shell::MEM_CNFG, shell::PR_CNFG];
-        let windows = if engine == EngineKind::Vqe { windows } else { &[] };
-        Self {
-            regions: backend.read64(Bar::Shell, shell::N_REGIONS),
-            built: registers.map(|register| backend.read64(Bar::Shell, register)),
-            engines: windows.iter().map(|it| (it.index, *it.engine.limits())).collect(),
-        }
-    }
-
-    /// Whether another shell says this than that.
-    fn is_other(&self, than: &Self) -> bool {
-        let built = |it: &Self| (it.regions, it.built);
-        let both = !self.engines.is_empty() && !than.engines.is_empty();
-        built(self) != built(than) || both && self.engines != than.engines
-    }
 }
 
 impl Loading {
