@@ -78,9 +78,9 @@ struct State {
     silent: Option<Instant>,
     /// How often one was waited for in vain since all were confirmed.
     vain: u8,
-    /// Pages were led away of which the card was not told, because it owed confirmations: nobody waits for what is on its
-    /// way to them.
-    untold: bool,
+    /// Pages that were led away and of which the card is still to be told, because it owes confirmations. The card asked
+    /// for each of them.
+    untold: Vec<(IsrPid, u64)>,
     /// An invalidation was written to the registers that also describe events, and no event was
     /// taken since: the next one may read wrong.
     overwritten: bool,
@@ -90,6 +90,11 @@ impl State {
     /// Whether as many ends of invalidations were reported.
     const fn has_confirmed(&self, wanted: u64) -> bool {
         self.ordered.wrapping_sub(self.confirmed) <= self.ordered.wrapping_sub(wanted)
+    }
+
+    /// Whether something may be on its way to pages that are gone.
+    fn is_in_doubt(&self) -> bool {
+        self.ordered != self.confirmed || !self.untold.is_empty()
     }
 
     /// Whether ends of invalidations are not waited for any more.
@@ -129,7 +134,7 @@ impl Shell {
                 confirmed: 0,
                 silent: None,
                 vain: 0,
-                untold: false,
+                untold: Vec::new(),
                 overwritten: false,
             }),
             events: OnceLock::new(),
@@ -229,12 +234,7 @@ impl Shell {
         if let Some(spaces) = self.backend.spaces() {
             let left = self.redirect(index, || spaces.replace(index, ranges, ROW))?;
             self.surface(index);
-            // Those may have been pages of the memory that goes.
-            let untold = |vfpga: &&Vfpga| lock(&vfpga.state).untold;
-            return match self.vfpga(index).filter(untold) {
-                Some(vfpga) => Err(self.unconfirmed(vfpga)),
-                None => Ok(!left),
-            };
+            return Ok(!left);
         }
         let Some(vfpga) = self.vfpga(index) else { return Ok(true) };
         let mut state = lock(&vfpga.state);
@@ -279,17 +279,36 @@ impl Shell {
     }
 
     /// Puts other pages in the place of some, and waits for what is on its way to those, and to any that were led away
-    /// before; whether there may be more.
+    /// before; whether there may be more. Where it waits in vain the card is told of them as soon as it has confirmed the
+    /// ones before.
     fn redirect(&self, index: u8, pages: impl FnOnce() -> Vec<Gone>) -> Result<bool, Error> {
         let Some(vfpga) = self.vfpga(index) else { return Ok(false) };
-        let state = lock(&vfpga.state);
+        let mut state = lock(&vfpga.state);
         let row = pages();
         let entries: Vec<[u64; 2]> = row.iter().map(|gone| gone.words).collect();
         self.write_entries(index, &entries);
-        drop(state);
         let page = |gone: &Gone| (IsrPid { ctid: gone.ctid, hpid: gone.hpid }, gone.vaddr);
-        self.invalidate_row(vfpga, row.iter().map(page), SMALL_PAGE)?;
+        state.untold.extend(row.iter().map(page));
+        self.tell(vfpga, &mut state)?;
+        drop(state);
+        self.await_invalidation(vfpga)?;
         Ok(row.len() == ROW)
+    }
+
+    /// Tells a card that owes nothing of a row of the pages that were led away.
+    fn tell(&self, vfpga: &Vfpga, state: &mut State) -> Result<(), Error> {
+        if state.ordered != state.confirmed {
+            return Ok(());
+        }
+        let first = state.untold.len().saturating_sub(ROW);
+        let mut left = state.untold.len().saturating_sub(first);
+        for at in first..state.untold.len() {
+            let Some((pid, page)) = state.untold.get(at).copied() else { break };
+            left = left.saturating_sub(1);
+            self.invalidate(vfpga, state, pid, page, SMALL_PAGE, left == 0)?;
+        }
+        state.untold.truncate(first);
+        Ok(())
     }
 
     /// Invalidates pages of a length, and waits until the card says that nothing is on its way to them. One that owes
@@ -300,17 +319,14 @@ impl Shell {
         pages: impl ExactSizeIterator<Item = (IsrPid, u64)>,
         length: u32,
     ) -> Result<(), Error> {
-        let mut time_left = TimeLeft::new(CONFIRM_LIMIT, Instant::now());
+        self.await_invalidation(vfpga)?;
         let mut left = pages.len();
-        if let Err(error) = self.await_invalidation(vfpga, &mut time_left) {
-            lock(&vfpga.state).untold |= left > 0;
-            return Err(error);
-        }
         for (pid, page) in pages {
             left = left.saturating_sub(1);
-            self.invalidate(vfpga, pid, page, length, left == 0)?;
+            let mut state = lock(&vfpga.state);
+            self.invalidate(vfpga, &mut state, pid, page, length, left == 0)?;
         }
-        self.await_invalidation(vfpga, &mut time_left)
+        self.await_invalidation(vfpga)
     }
 
     /// Asks for the invalidation of a page.
@@ -325,13 +341,13 @@ impl Shell {
     fn invalidate(
         &self,
         vfpga: &Vfpga,
+        state: &mut State,
         pid: IsrPid,
         page: u64,
         length: u32,
         last: bool,
     ) -> Result<(), Error> {
         let index = vfpga.index;
-        let mut state = lock(&vfpga.state);
         state.overwritten = true;
         for _ in 0..2 {
             let pid = pid.encode();
@@ -358,29 +374,37 @@ impl Shell {
         Ok(())
     }
 
-    /// Waits until the invalidations are confirmed that were ordered by now.
-    fn await_invalidation(&self, vfpga: &Vfpga, time_left: &mut TimeLeft) -> Result<(), Error> {
-        let wanted = {
+    /// Waits until the invalidations are confirmed that were ordered by now, and those of the pages of which the card is
+    /// still to be told: for these as long as for those.
+    fn await_invalidation(&self, vfpga: &Vfpga) -> Result<(), Error> {
+        let (mut wanted, mut confirmed, mut is_told) = {
             let mut state = lock(&vfpga.state);
-            if state.ordered == state.confirmed {
+            if !state.is_in_doubt() {
                 return Ok(());
             }
             state.silent = state.silent.filter(|since| since.elapsed() < SILENCE);
             if state.silent.is_some() || state.is_given_up() {
                 return Err(self.unconfirmed(vfpga));
             }
-            state.ordered
+            (state.ordered, state.confirmed, state.untold.is_empty())
         };
+        let mut time_left = TimeLeft::new(CONFIRM_LIMIT, Instant::now());
         loop {
             let left = time_left.left(Instant::now());
             let seen = self.signals(vfpga.index);
             let mut state = lock(&vfpga.state);
-            if state.has_confirmed(wanted) {
+            if !is_told && state.untold.is_empty() {
+                time_left = TimeLeft::new(CONFIRM_LIMIT, Instant::now());
+                (wanted, confirmed, is_told) = (state.ordered, state.confirmed, true);
+                continue;
+            }
+            if is_told && state.has_confirmed(wanted) {
                 return Ok(());
             }
             if left.is_zero() {
-                // Two may have waited for the same.
-                state.vain = state.vain.saturating_add(state.silent.is_none().into());
+                // Two may have waited for the same; and a card that is slow confirms something.
+                let in_vain = state.silent.is_none() && state.confirmed == confirmed;
+                state.vain = state.vain.saturating_add(in_vain.into());
                 state.silent = Some(Instant::now());
                 return Err(self.unconfirmed(vfpga));
             }
@@ -401,23 +425,18 @@ impl Shell {
         drop(serving);
         let mut state = lock(&vfpga.state);
         (state.confirmed, state.silent) = (state.ordered, None);
-        (state.vain, state.untold) = (0, false);
+        state.vain = 0;
     }
 
     /// Whether something may be on its way to pages of a vFPGA that are gone.
     pub(crate) fn is_in_doubt(&self, index: u8) -> bool {
-        self.vfpga(index).is_some_and(|vfpga| {
-            let state = lock(&vfpga.state);
-            state.ordered != state.confirmed || state.untold
-        })
+        self.vfpga(index).is_some_and(|vfpga| lock(&vfpga.state).is_in_doubt())
     }
 
-    /// Why the engine in a vFPGA is to be given up: what its MMU owes is not waited for any more, or a card whose pages are
-    /// led away was not told of some.
+    /// Why the engine in a vFPGA is to be given up: what its MMU owes is not waited for any more.
     pub(crate) fn failure(&self, index: u8) -> Option<&'static str> {
-        let state = lock(&self.vfpga(index)?.state);
-        let is_lost = state.is_given_up() || state.untold && self.backend.spaces().is_some();
-        is_lost.then_some("its MMU does not confirm that pages are gone")
+        let is_given_up = lock(&self.vfpga(index)?.state).is_given_up();
+        is_given_up.then_some("its MMU does not confirm that pages are gone")
     }
 
     fn unconfirmed(&self, vfpga: &Vfpga) -> Error {
@@ -580,6 +599,7 @@ impl Shell {
     fn take_event(&self, vfpga: &Vfpga) {
         let index = vfpga.index;
         let mut state = lock(&vfpga.state);
+        let state = &mut *state;
         let event = IsrRead::decode(self.read(index, vfpga::ISR));
         // No offload is ever ordered, so nothing is reported: the interrupt was left over. What is
         // reported by now must stay.
@@ -608,6 +628,9 @@ impl Shell {
                 }
                 if state.confirmed == state.ordered {
                     (state.silent, state.vain) = (None, 0);
+                    if let Err(error) = self.tell(vfpga, state) {
+                        log::error!("{error}");
+                    }
                 }
             }
             kind => {

@@ -289,7 +289,7 @@ fn memory_whose_pages_a_queue_pair_was_led_away_from_is_free_when_the_card_confi
 }
 
 #[test]
-fn pages_of_which_a_card_was_not_told_are_in_doubt_until_its_reset() {
+fn a_card_is_told_of_pages_as_soon_as_it_has_confirmed_the_ones_before() {
     let (card, shell) = shell();
     card.set_spaces(Rows::of(2));
     card.script(silent);
@@ -297,12 +297,43 @@ fn pages_of_which_a_card_was_not_told_are_in_doubt_until_its_reset() {
     assert_eq!(orders(&card), 1);
     shell.end_space(0, 6, false).unwrap_err();
     assert_eq!(orders(&card), 0, "it owes one");
-    card.script(FakeCard::pass);
+    assert!(shell.is_in_doubt(0) && shell.failure(0).is_none());
     report_late(&card);
     shell.attend().unwrap();
+    assert_eq!(orders(&card), 1);
+    assert!(shell.is_in_doubt(0) && !shell.is_in_doubt(1));
+    report_late(&card);
+    assert!(shell.unmap(0, &[(0, 4096)]).unwrap());
+    assert!(!shell.is_in_doubt(0));
+    assert_eq!((orders(&card), shell.failure(0)), (0, None));
+}
+
+#[test]
+fn a_card_that_confirms_something_is_not_waited_for_in_vain() {
+    let (card, shell) = shell();
+    card.set_spaces(Rows::of(2 + 2 * ROW as u64));
+    card.script(silent);
+    (0..2 + 2 * ROW).for_each(|_| drop(shell.end_space(0, 5, false).unwrap_err()));
+    let vain = || lock(&shell.vfpgas[0].state).vain;
+    assert_eq!(vain(), 1);
+    // The first end comes while the pages are waited for, of which it is not told all before the next.
+    report_late(&card);
+    silence_passes(&shell);
     shell.unmap(0, &[(0, 4096)]).unwrap_err();
-    assert!(shell.is_in_doubt(0) && shell.failure(0).is_some());
-    assert!(!shell.is_in_doubt(1));
+    assert_eq!((vain(), orders(&card)), (0, 2));
+    for times in 1..=2 {
+        assert_eq!(shell.failure(0), None);
+        silence_passes(&shell);
+        shell.unmap(0, &[(0, 4096)]).unwrap_err();
+        assert_eq!(vain(), times);
+    }
+    assert!(shell.failure(0).is_some());
+    // All ends come, and with each it is told of the next ones.
+    (0..3).for_each(|_| {
+        report_late(&card);
+        shell.attend().unwrap();
+    });
+    assert!(!shell.is_in_doubt(0) && shell.failure(0).is_none());
 }
 
 #[test]
