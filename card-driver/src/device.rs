@@ -178,7 +178,7 @@ impl Device {
         if is_ours && self.shell.is_in_doubt(index) {
             let engine = window.engine.name().to_owned();
             let why = format!(
-                "its MMU has not confirmed that pages are gone, and only balboa reset balboa{} ends that",
+                "its MMU has not confirmed that pages are gone, and if it never does only balboa reset balboa{} ends that",
                 self.number
             );
             return Err(Error::Dead { engine, why });

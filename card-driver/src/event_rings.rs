@@ -183,13 +183,18 @@ impl EventRings {
         let _ = self.news.signal();
     }
 
+    /// Makes [`Self::news`] readable: something else has changed that its owner looks at.
+    pub fn call(&self) {
+        self.signal();
+    }
+
     /// Keeps that the engine is dead, behind what it said itself.
     pub fn die(&self) {
         lock(&self.reader).kept.dead = true;
         self.signal();
     }
 
-    /// Readable when something is kept.
+    /// Readable when something is kept, or was called for.
     #[must_use]
     pub fn news(&self) -> BorrowedFd<'_> {
         self.news.as_fd()

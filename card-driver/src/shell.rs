@@ -76,6 +76,8 @@ struct State {
     confirmed: u64,
     /// Since when invalidations are not confirmed.
     silent: Option<Instant>,
+    /// Somebody stopped waiting for what is not confirmed.
+    late: bool,
     /// How often one was waited for in vain since all were confirmed.
     vain: u8,
     /// Pages that were led away and of which the card is still to be told, because it owes confirmations. The card asked
@@ -133,6 +135,7 @@ impl Shell {
                 ordered: 0,
                 confirmed: 0,
                 silent: None,
+                late: false,
                 vain: 0,
                 untold: Vec::new(),
                 overwritten: false,
@@ -405,7 +408,7 @@ impl Shell {
                 // Two may have waited for the same; and a card that is slow confirms something.
                 let in_vain = state.silent.is_none() && state.confirmed == confirmed;
                 state.vain = state.vain.saturating_add(in_vain.into());
-                state.silent = Some(Instant::now());
+                (state.silent, state.late) = (Some(Instant::now()), true);
                 return Err(self.unconfirmed(vfpga));
             }
             drop(state);
@@ -425,11 +428,12 @@ impl Shell {
         drop(serving);
         let mut state = lock(&vfpga.state);
         (state.confirmed, state.silent) = (state.ordered, None);
-        state.vain = 0;
+        (state.vain, state.late) = (0, false);
     }
 
     /// Whether something may be on its way to pages of a vFPGA that are gone.
-    pub(crate) fn is_in_doubt(&self, index: u8) -> bool {
+    #[must_use]
+    pub fn is_in_doubt(&self, index: u8) -> bool {
         self.vfpga(index).is_some_and(|vfpga| lock(&vfpga.state).is_in_doubt())
     }
 
@@ -630,6 +634,9 @@ impl Shell {
                     (state.silent, state.vain) = (None, 0);
                     if let Err(error) = self.tell(vfpga, state) {
                         log::error!("{error}");
+                    }
+                    if !state.is_in_doubt() && std::mem::take(&mut state.late) {
+                        vfpga.events.get().into_iter().for_each(|events| events.call());
                     }
                 }
             }

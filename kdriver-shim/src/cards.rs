@@ -106,6 +106,8 @@ pub struct Users {
     pub listeners: Arc<Listeners>,
     /// What is to be looked at because events were lost.
     pub suspects: Suspects,
+    /// Its engine is dead, and starts anew as soon as the card has confirmed what it owes.
+    pub waits_for_card: bool,
 }
 
 /// Queues of which events may have been lost; they are looked at by turns.
@@ -163,7 +165,8 @@ impl Users {
         let listeners = Arc::new(Listeners::new(card, window.index));
         let told = Arc::clone(&listeners);
         window.engine.listen(Arc::new(move |event| told.tell(event)));
-        Self { pages: places(relays), listeners, suspects: Suspects::default() }
+        let (suspects, waits_for_card) = Default::default();
+        Self { pages: places(relays), listeners, suspects, waits_for_card }
     }
 
     /// Nobody uses it any more, and no client has anything of it.
@@ -172,7 +175,7 @@ impl Users {
             *page = Page::Free;
         }
         self.listeners.clear();
-        self.suspects = Suspects::default();
+        (self.suspects, self.waits_for_card) = Default::default();
     }
 
     /// How many clients can have a doorbell page, and how many more can be relayed.

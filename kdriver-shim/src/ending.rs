@@ -176,6 +176,23 @@ impl Client {
     }
 }
 
+impl Card {
+    /// Starts those dead engines anew for which the card had to confirm something, and has now.
+    pub fn start_waiting_anew(&mut self) {
+        let windows = self.device.windows.iter().zip(&mut self.users);
+        let waiting = windows.filter(|(window, users)| {
+            users.waits_for_card && !self.device.shell.is_in_doubt(window.index)
+        });
+        let due: Vec<_> = waiting
+            .map(|(window, users)| {
+                users.waits_for_card = false;
+                window.index
+            })
+            .collect();
+        due.into_iter().for_each(|index| start_anew(self, index));
+    }
+}
+
 /// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
 fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
     let Ok(window) = card.window(index) else { return };
@@ -189,6 +206,12 @@ fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
         }
         return;
     }
+    start_anew(card, index);
+}
+
+/// Starts a dead engine anew that nobody uses, or has it wait for what its card owes.
+fn start_anew(card: &mut Card, index: u8) {
+    let Ok(window) = card.window(index) else { return };
     // One that was reset has lost more than its engine, and one that leaves wants none.
     if !window.users.are_none()
         || card.wanted_back
@@ -199,6 +222,12 @@ fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
     }
     match card.device.restart(index) {
         Ok(()) => card.has_started_anew(index),
-        Err(error) => log::error!("{error}"),
+        Err(error) => {
+            log::error!("{error}");
+            let in_doubt = card.device.shell.is_in_doubt(index);
+            if let Ok(window) = card.window(index) {
+                window.users.waits_for_card = in_doubt;
+            }
+        }
     }
 }

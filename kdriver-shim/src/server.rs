@@ -325,6 +325,7 @@ impl Server {
                 if found.device.is_dead() {
                     self.connections.lose_card(card);
                 }
+                found.start_waiting_anew();
             }
         }
     }

@@ -3,6 +3,9 @@
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 
+use card_driver::spaces::{Gone, Spaces};
+
+use fpga_regs::coyote::vfpga::{self, Bank, IsrWrite};
 use nix::errno::Errno;
 use shim_abi::{CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response, Role};
 
@@ -82,4 +85,58 @@ fn a_capture_is_a_tools_within_its_limits_and_where_a_card_has_one() {
     let mut bytes = Vec::new();
     UnixStream::from(fds.remove(0)).read_to_end(&mut bytes).unwrap();
     assert!(bytes.starts_with(&0x0a0d_0d0au32.to_ne_bytes()), "no capture: {bytes:?}");
+}
+
+/// One page of each queue pair, which is led away when that ends.
+struct Paged;
+
+impl Spaces for Paged {
+    fn mend(&self, _: u8, _: u8, _: u64) -> Vec<[u64; 2]> {
+        Vec::new()
+    }
+
+    fn replace(&self, _: u8, _: &[(u64, u64)], _: usize) -> Vec<Gone> {
+        Vec::new()
+    }
+
+    fn settle(&self, _: u8, _: u32, _: bool) {}
+
+    fn close(&self, _: u8, _: u32, _: usize) -> Vec<Gone> {
+        vec![Gone { ctid: 5, vaddr: 4096, hpid: 1, words: [0; 2] }]
+    }
+
+    fn surface(&self, _: u8) -> Vec<[u64; 2]> {
+        Vec::new()
+    }
+
+    fn end(&self) {}
+}
+
+#[test]
+fn an_engine_whose_card_confirms_late_starts_anew_behind_its_last_program() {
+    let mut bench = Bench::new(1, 1);
+    let card = Arc::clone(&bench.cards[0]);
+    card.set_spaces(Paged);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let isr = Bank::Plain.cnfg(0) + vfpga::ISR;
+    card.script(move |card, offset, value| {
+        let silent = IsrWrite { invalidate_last: false, ..IsrWrite::decode(value) };
+        card.pass(offset, if offset == isr { silent.encode() } else { value });
+    });
+    let shell = Arc::clone(&bench.server.cards[0].device.shell);
+    shell.end_space(0, 5, false).unwrap_err();
+    bench.server.cards[0].window(0).unwrap().engine.abandon("a test");
+    bench.ask(&peer, Request::CloseContext { context: context.context });
+    drop(peer);
+    bench.turn();
+    assert!(bench.server.clients.is_empty() && bench.server.cards[0].device.is_dead());
+
+    let late = IsrWrite { invalidate: true, invalidate_last: true, ..IsrWrite::default() };
+    card.pass(isr, late.encode());
+    shell.attend().unwrap();
+    bench.turn();
+    assert!(!bench.server.cards[0].device.is_dead());
+    let peer = bench.provider();
+    bench.open(&peer, 0);
 }
