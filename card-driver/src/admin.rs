@@ -661,6 +661,10 @@ impl Engine for AdminEngine {
             }
             Ok(())
         })?;
+        // Ahead of the first command, behind which the engine would be given up again.
+        if self.backend().spaces().is_none() && self.shell.is_in_doubt(self.window) {
+            self.shell.begin_anew(self.window);
+        }
         (self.sq_index, self.cq_index) = (0, 0);
         let registers = [
             (window::ADMIN_SQ_BASE, self.iova.wrapping_add(SQ_OFFSET)),

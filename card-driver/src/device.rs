@@ -184,9 +184,6 @@ impl Device {
             return Err(Error::Dead { engine, why });
         }
         window.engine.restart()?;
-        if !is_ours {
-            self.shell.begin_anew(index);
-        }
         write_gids(&mut *window.engine, &self.gids, &self.vlans)?;
         let now = Instant::now();
         window.kept.drain(..).for_each(|range| self.arena.regain(range, now));

@@ -416,7 +416,7 @@ impl Shell {
         }
     }
 
-    /// Takes what a vFPGA reports whose engine has started anew, and expects no confirmation any more that was owed: what
+    /// Takes what a vFPGA reports whose engine was reset to start anew, and expects no confirmation any more that was owed: what
     /// is not reported by now was lost, by a vFPGA that was off the datapath.
     pub(crate) fn begin_anew(&self, index: u8) {
         let Some(vfpga) = self.vfpga(index) else { return };

@@ -1,5 +1,5 @@
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bitstreams::Manifest;
 use fpga_regs::coyote::shell::Map;
@@ -219,6 +219,7 @@ fn an_end_that_never_comes_is_waited_for_twice() {
 #[test]
 fn an_engine_whose_mmu_does_not_confirm_is_given_up_and_started_anew() {
     let (card, mut device) = device();
+    let _gsi = device.open_gsi().unwrap();
     let mut ranges = || {
         let range = device.arena.allocate(PAGE, 0, Instant::now()).unwrap();
         device.shell.map(0, range.start(), range.length(), Purpose::Payload);
@@ -233,8 +234,17 @@ fn an_engine_whose_mmu_does_not_confirm_is_given_up_and_started_anew() {
     let death = device.windows[0].engine.death().unwrap();
     assert!(death.contains("does not confirm that pages are gone"), "{death}");
     assert_eq!(device.windows[1].engine.death(), None);
-    card.script(FakeCard::pass);
+    let commands = Arc::new(AtomicUsize::new(0));
+    let (counted, shell) = (Arc::clone(&commands), Arc::clone(&device.shell));
+    card.script(move |card, offset, value| {
+        if offset == vfpga::user_csr(0) + fpga_regs::engine::window::ADMIN_DOORBELL {
+            assert_eq!(shell.failure(0), None, "who looks meanwhile gives it up again");
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        card.pass(offset, value);
+    });
     device.restart(0).unwrap();
+    assert!(commands.load(Ordering::Relaxed) > 5, "those of queue pair 1");
     assert_eq!(device.windows[0].engine.death(), None);
     assert!(device.take_back(0, &[&ranges[2]]).unwrap());
 }
