@@ -28,6 +28,9 @@ pub enum Error {
     /// The card back-end failed.
     #[error("card back-end: {0}")]
     Backend(String),
+    /// The back-end needs more than the machine lets this process have; no other card and no reset mends that.
+    #[error("card back-end: {0}")]
+    Limit(String),
     /// The port cannot be recorded.
     #[error("{0}")]
     NoRecord(String),

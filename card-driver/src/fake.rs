@@ -96,7 +96,7 @@ impl State {
     /// Takes one of the mappings and grants that there may be yet.
     fn take(&mut self) -> Result<(), Error> {
         let Some(takings) = &mut self.takings else { return Ok(()) };
-        *takings = takings.checked_sub(1).ok_or(Error::Backend("there is no more".into()))?;
+        *takings = takings.checked_sub(1).ok_or(Error::Limit("there is no more".into()))?;
         Ok(())
     }
 }

@@ -169,7 +169,11 @@ impl BarMap {
 }
 
 fn backend(error: vfio::Error) -> Error {
-    Error::Backend(error.to_string())
+    let why = error.to_string();
+    match error {
+        vfio::Error::Memlock { .. } => Error::Limit(why),
+        _ => Error::Backend(why),
+    }
 }
 
 impl CardBackend for VfioBackend {

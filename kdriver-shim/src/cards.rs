@@ -253,7 +253,8 @@ impl Card {
     /// that does not come up keeps no other from being served: it has no engine, and says why.
     ///
     /// # Errors
-    /// The driver's, where nobody could serve its interrupts.
+    /// The driver's, where nobody could serve its interrupts, and [`DriverError::Limit`] where it does not come up for that:
+    /// what the machine does not let balboad have, its programs lack as well.
     pub fn start(
         number: u32,
         backend: Arc<dyn CardBackend>,
@@ -268,6 +269,7 @@ impl Card {
                 let way = Arc::clone(&backend);
                 match bring_up_with(number, way, address, &manifest, options.clone()) {
                     Ok(device) => Some(device),
+                    Err(error @ DriverError::Limit(_)) => return Err(error.into()),
                     Err(error) if wants_image(number, &*backend, &manifest, record.is_some()) => {
                         record.get_or_insert_with(|| Record::new(None)).lose(error.to_string());
                         None

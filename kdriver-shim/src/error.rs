@@ -210,6 +210,7 @@ impl Error {
             Self::Driver(
                 DriverError::Dead { .. }
                 | DriverError::Backend(_)
+                | DriverError::Limit(_)
                 | DriverError::BringUp { .. }
                 | DriverError::Load { .. },
             )

@@ -3,7 +3,12 @@
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 
+use bitstreams::Manifest;
+use card_driver::address::PortAddress;
+use card_driver::fake::FakeCard;
+use card_driver::hosted::HostedOptions;
 use card_driver::spaces::{Gone, Spaces};
+use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::coyote::vfpga::{self, Bank, IsrWrite};
 use nix::errno::Errno;
@@ -139,4 +144,19 @@ fn an_engine_whose_card_confirms_late_starts_anew_behind_its_last_program() {
     assert!(!bench.server.cards[0].device.is_dead());
     let peer = bench.provider();
     bench.open(&peer, 0);
+}
+
+#[test]
+fn a_machine_that_does_not_let_balboad_have_what_a_card_needs_ends_it() {
+    let start = |takings| {
+        let card = Arc::new(FakeCard::new(1));
+        card.fail_after(takings);
+        let (name, map, regions) = ("test".into(), Map::Since2026, Some(1));
+        let manifest = Manifest { name, map, regions, ..Manifest::default() };
+        let address = PortAddress::default_of(0);
+        Card::start(0, card, address, manifest, None, HostedOptions::default())
+    };
+    assert!(start(None).unwrap().failure.is_none());
+    let error = start(Some(0)).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), "card back-end: there is no more");
 }
