@@ -437,6 +437,15 @@ impl Shell {
         self.vfpga(index).is_some_and(|vfpga| lock(&vfpga.state).is_in_doubt())
     }
 
+    /// Whether a vFPGA was waited for in vain, and may confirm all the same before it is waited for again.
+    pub(crate) fn is_put_off(&self, index: u8) -> bool {
+        self.vfpga(index).is_some_and(|vfpga| {
+            let state = lock(&vfpga.state);
+            let is_silent = state.silent.is_some_and(|since| since.elapsed() < SILENCE);
+            is_silent && !state.is_given_up()
+        })
+    }
+
     /// Why the engine in a vFPGA is to be given up: what its MMU owes is not waited for any more.
     pub(crate) fn failure(&self, index: u8) -> Option<&'static str> {
         let is_given_up = lock(&self.vfpga(index)?.state).is_given_up();

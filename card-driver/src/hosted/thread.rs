@@ -40,7 +40,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>, Error> {
         match prepared {
             Ok((_life, asleep)) => {
                 let _ = started.send(Ok(()));
-                Runner { shared: &ours, asleep, worked: 0, look: FIRST_LOOK }.run();
+                Runner { shared: &ours, asleep, worked: 0, look: FIRST_LOOK, put_off: false }.run();
             }
             Err(error) => drop(started.send(Err(error))),
         }
@@ -62,6 +62,8 @@ struct Runner<'a> {
     worked: u64,
     /// How long it sleeps next with posts out.
     look: u64,
+    /// Something could not be done that nobody wakes it for.
+    put_off: bool,
 }
 
 impl Runner<'_> {
@@ -96,6 +98,7 @@ impl Runner<'_> {
     /// A turn of every engine; `true` if there was anything to do.
     fn round(&mut self) -> bool {
         let mut did = false;
+        self.put_off = false;
         for (vfpga, core) in (0u8..).zip(&self.shared.cores) {
             // Who ends this thread waits for it, which may wait for the card once for each vFPGA.
             if self.shared.end.load(Ordering::Acquire) {
@@ -112,8 +115,9 @@ impl Runner<'_> {
                 self.shared.interrupt(vfpga);
             }
             if let Some(ctid) = lost {
-                self.bury(vfpga, ctid, resets);
-                did = true;
+                let is_buried = self.bury(vfpga, ctid, resets);
+                did |= is_buried;
+                self.put_off |= !is_buried;
             }
             let (connected, ended) = links;
             if let (Some(number), Some(shell)) = (connected, self.shell()) {
@@ -122,23 +126,22 @@ impl Runner<'_> {
                 did = true;
             }
             if let Some(qpn) = ended {
-                if let Some(mut core) = self.end_space(vfpga, qpn, resets) {
-                    core.carrier.release_link(qpn);
-                }
-                did = true;
+                let ended = self.end_space(vfpga, qpn, resets);
+                let is_released = ended.map(|mut core| core.carrier.release_link(qpn)).is_some();
+                did |= is_released;
+                self.put_off |= !is_released;
             }
         }
         did
     }
 
     /// Fails a QP whose peer is silent, once the card reaches no memory for it any more: what is under way may land long
-    /// after its program has been told.
-    fn bury(&self, vfpga: u8, ctid: u8, resets: u64) {
-        let Some(core) = self.shared.core(vfpga) else { return };
+    /// after its program has been told. Whether that is done.
+    fn bury(&self, vfpga: u8, ctid: u8, resets: u64) -> bool {
+        let Some(core) = self.shared.core(vfpga) else { return false };
         let qpn = lock(core).carrier.posts.qpn(ctid);
-        if let Some(mut core) = self.end_space(vfpga, qpn, resets) {
-            core.carrier.posts.bury(ctid);
-        }
+        let ended = self.end_space(vfpga, qpn, resets);
+        ended.map(|mut core| core.carrier.posts.bury(ctid)).is_some()
     }
 
     fn shell(&self) -> Option<Arc<Shell>> {
@@ -146,8 +149,8 @@ impl Runner<'_> {
     }
 
     /// Has the address space of a QP, of which nothing is posted any more, lead to no memory; an engine whose card does not
-    /// confirm that stops. `None` where the card is being reset, or was more often meanwhile: whoever has the number now is
-    /// another one.
+    /// confirm that in the end stops. `None` where that is to be tried again, for the card may confirm late or is being reset;
+    /// or where it was more often meanwhile: whoever has the number now is another one.
     fn end_space(&self, vfpga: u8, qpn: u32, resets: u64) -> Option<MutexGuard<'_, Core>> {
         let core = || self.shared.core(vfpga).map(lock).filter(|core| core.resets == resets);
         // Who resets the card waits for what this thread does.
@@ -157,7 +160,18 @@ impl Runner<'_> {
             Err(TryLockError::WouldBlock) => return None,
         };
         drop(core()?);
-        let ended = self.shell().map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
+        let shell = self.shell();
+        // Not while the core is held: who leads pages away comes to it from the shell.
+        let is_put_off = || shell.as_ref().is_some_and(|shell| shell.is_put_off(vfpga));
+        if is_put_off() {
+            return None;
+        }
+        let ended = shell.as_ref().map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
+        if let (Err(error), true) = (&ended, is_put_off()) {
+            log::warn!("{error}: memory of QP {qpn} is not taken back from the card yet");
+            return None;
+        }
+        drop(shell);
         let mut core = core()?;
         if let Err(error) = ended {
             let Core { engine, carrier, .. } = &mut *core;
@@ -171,7 +185,7 @@ impl Runner<'_> {
     fn sleep(&mut self) {
         let now = self.shared.now();
         let mut due = None;
-        let mut looks = false;
+        let mut looks = self.put_off;
         let rings_silently = self.shared.below.grant_kind() == GrantKind::Device;
         for core in &self.shared.cores {
             let core = lock(core);

@@ -307,10 +307,12 @@ fn a_card_is_told_of_pages_as_soon_as_it_has_confirmed_the_ones_before() {
     assert_eq!(orders(&card), 1);
     shell.end_space(0, 6, false).unwrap_err();
     assert_eq!(orders(&card), 0, "it owes one");
+    assert!(shell.is_put_off(0) && !shell.is_put_off(1));
     assert!(shell.is_in_doubt(0) && shell.failure(0).is_none());
     report_late(&card);
     shell.attend().unwrap();
     assert_eq!(orders(&card), 1);
+    assert!(!shell.is_put_off(0), "it has confirmed something");
     assert!(shell.is_in_doubt(0) && !shell.is_in_doubt(1));
     report_late(&card);
     assert!(shell.unmap(0, &[(0, 4096)]).unwrap());
@@ -337,7 +339,7 @@ fn a_card_that_confirms_something_is_not_waited_for_in_vain() {
         shell.unmap(0, &[(0, 4096)]).unwrap_err();
         assert_eq!(vain(), times);
     }
-    assert!(shell.failure(0).is_some());
+    assert!(shell.failure(0).is_some() && !shell.is_put_off(0));
     // All ends come, and with each it is told of the next ones.
     (0..3).for_each(|_| {
         report_late(&card);
