@@ -345,9 +345,14 @@ impl Card {
     /// Brings it up again with the image that it had.
     ///
     /// # Errors
-    /// The driver's: it has no engine then.
+    /// The driver's: it has no engine then, and a failure, unless it needs to be flashed or is seen to hold no image.
     pub fn keep_image(&mut self) -> Result<(), Error> {
-        self.come_up(|device, up| device.keep_image(up))
+        let up = self.come_up(|device, up| device.keep_image(up));
+        if let Err(error) = &up {
+            let lost = self.record.needs.is_some() || self.is_without_image();
+            self.failure = (!lost).then(|| error.to_string());
+        }
+        up
     }
 
     fn come_up<T>(
@@ -392,13 +397,18 @@ impl Card {
     /// Whether a card that was reset and does not come up for that reason holds its image no more: that is seen, or each
     /// vFPGA is known to need another. What else keeps one from coming up may be over at the next reset.
     fn has_lost_image(&self, why: &DriverError) -> bool {
+        matches!(why, DriverError::BringUp { .. } | DriverError::Dead { .. })
+            && self.is_without_image()
+    }
+
+    /// Whether a card that does not come up wants an image.
+    fn is_without_image(&self) -> bool {
         let Device { number, backend, manifest, .. } = &self.device;
         let backend = backend.below().unwrap_or_else(|| Arc::clone(backend));
         let needs_all = manifest
             .regions
             .is_some_and(|count| (0..count).all(|vfpga| self.record.vfpgas.contains_key(&vfpga)));
-        matches!(why, DriverError::BringUp { .. } | DriverError::Dead { .. })
-            && wants_image(*number, &*backend, manifest, needs_all)
+        wants_image(*number, &*backend, manifest, needs_all)
     }
 
     /// The engine of a window has started anew, of which nobody has anything.

@@ -578,7 +578,8 @@ impl Server {
         if !lost {
             if let Err(error) = card.keep_image() {
                 log::error!("{name}: does not come up with the image that it had: {error}");
-                lost = true;
+                // What keeps it from that alone is no reason to take it for one without an image.
+                lost = card.failure.is_none();
             }
         }
         card.record.fail(images::now(), why, lost);

@@ -738,6 +738,23 @@ fn a_card_that_does_not_come_up_is_flashed() {
 }
 
 #[test]
+fn a_card_that_does_not_come_up_and_was_given_nothing_has_its_image_still() {
+    let mut world = World::given(tempfile::tempdir().unwrap(), SoftCard::default(), wrong);
+    let tool = world.tool();
+    world.bench.server.pace.chunk = 0;
+    let FlashState::Failed(why) = world.flash(&tool, 2) else { panic!("it was flashed") };
+    assert!(!why.contains("flashed again"), "{why}");
+    let card = &world.bench.server.cards[0];
+    assert!(card.unusable.is_none() && card.record.needs.is_none(), "{:?}", card.unusable);
+    assert!(card.failure.as_ref().is_some_and(|why| why.contains("vFPGAs")), "{:?}", card.failure);
+    world.bench.server.cards[0].device.manifest.regions = Some(4);
+    world.bench.ask(&tool, Request::ResetCard { card: 0 });
+    world.bench.turn();
+    assert_eq!(world.living(), [0, 1, 2, 3]);
+    world.end();
+}
+
+#[test]
 fn an_engine_of_which_the_record_could_not_be_written_is_given_up() {
     let mut world = World::start(tempfile::tempdir().unwrap());
     let tool = world.tool();
