@@ -309,9 +309,12 @@ impl Card {
         Ok(begun?)
     }
 
-    /// Nobody can use it where it needs to be flashed again.
+    /// Nobody can use it where it needs to be flashed again. What it said before tells nothing of what it holds then.
     pub fn tell_need(&mut self) {
         self.unusable = self.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
+        if self.unusable.is_some() {
+            self.device.said = None;
+        }
         self.failure = self.failure.take().filter(|_| self.unusable.is_none());
     }
 
@@ -380,6 +383,8 @@ impl Card {
             (*claims, *xrc, *quarantine, *wanted_back, *failure) = Default::default();
         });
         if let Err(error) = up {
+            // It may hold another image than it had, by somebody else.
+            self.device.said = None;
             if self.has_lost_image(&error) {
                 self.record.lose(error.to_string());
                 self.tell_need();

@@ -500,7 +500,7 @@ impl Server {
         let why = format!("{why}, and holds no image any more");
         card.record.fail(images::now(), &why, true);
         card.record.lose(why.clone());
-        card.unusable = Some(format!("{AGAIN}: {why}"));
+        card.tell_need();
         if let Err(error) = self.take_from_programs(number, &why) {
             log::error!("{error}");
         }
@@ -518,6 +518,8 @@ impl Server {
         }
         card.record.fail(images::now(), why, lost);
         if lost {
+            // Without that engine it says something else, whatever whole image it is given next.
+            card.device.said = None;
             self.let_window_go(number, vfpga, why);
         }
         let Ok(card) = find(&mut self.cards, number) else { return };
