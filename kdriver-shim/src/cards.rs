@@ -54,7 +54,7 @@ pub struct Card {
     pub record: Record,
     /// Why nobody can use it, whatever its engines are.
     pub unusable: Option<String>,
-    /// Why it did not come up, so that it has no engine: by a reset it may, and it can be flashed.
+    /// Why it did not come up, so that no engine of it lives: by a reset that is asked for it may, and it can be flashed.
     pub failure: Option<String>,
     /// The vFPGA that is being given an image of its own.
     pub reloading: Option<u8>,
@@ -389,7 +389,7 @@ impl Card {
                 self.record.lose(error.to_string());
                 self.tell_need();
                 self.let_engines_go();
-            } else if self.device.windows.is_empty() {
+            } else {
                 self.failure = Some(error.to_string());
             }
             return Err(error.into());
@@ -468,20 +468,25 @@ impl Card {
             .ok_or(Error::NoSuch { object: "window", number: u64::from(index) })
     }
 
+    /// Whether it is known of it that nobody can use it.
+    ///
+    /// # Errors
+    /// [`DriverError::Dead`] with the reason.
+    pub fn check_up(&self) -> Result<(), DriverError> {
+        let failure = || self.failure.as_ref().map(|why| format!("it did not come up: {why}"));
+        match self.unusable.clone().or_else(failure) {
+            Some(why) => Err(DriverError::Dead { engine: self.device.name(), why }),
+            None => Ok(()),
+        }
+    }
+
     /// The window a new client goes to: the living one with the most free pages, and if none has one, with
     /// the most places beside them.
     ///
     /// # Errors
     /// [`Error::NoPlaces`] when every place is taken, [`DriverError::Dead`] when no engine lives.
     pub fn emptiest_window(&mut self) -> Result<Window<'_>, Error> {
-        if let Some(why) = &self.unusable {
-            let (engine, why) = (self.device.name(), why.clone());
-            return Err(DriverError::Dead { engine, why }.into());
-        }
-        if let Some(why) = &self.failure {
-            let (engine, why) = (self.device.name(), format!("it did not come up: {why}"));
-            return Err(DriverError::Dead { engine, why }.into());
-        }
+        self.check_up()?;
         let places = self.users.iter().flat_map(Users::places).sum();
         let card = self.device.number;
         let death = self.device.windows.iter().find_map(|window| {

@@ -197,6 +197,8 @@ pub struct Client {
     pub rings_handed_out: bool,
     /// A request that is not answered yet.
     pub put_off: Option<PutOff>,
+    /// The card that it has had reset, of which it is to be told whether it came up.
+    pub resetting: Option<u32>,
     /// What it has of everything that is limited.
     pub usage: Usage,
     /// Numbers of its contexts, regions and channels.
@@ -224,6 +226,7 @@ impl Client {
             owned: Owned::default(),
             rings_handed_out: false,
             put_off: None,
+            resetting: None,
             usage: Usage::default(),
             numbers: Numbers::default(),
             pd_block: None,

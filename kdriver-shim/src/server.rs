@@ -558,11 +558,29 @@ impl Server {
 
     /// Resets a card for a tool. Its programs are told before, and what they have of it ends with them; then it
     /// is brought up anew.
-    fn reset(&mut self, client: &Client, number: u32) -> Result<Progress, Error> {
+    fn reset(&mut self, client: &mut Client, number: u32) -> Result<Progress, Error> {
         if client.stage != Stage::Tool {
             return Err(Error::Forbidden("a verbs program resets no card; `balboa` does".into()));
         }
-        let pid = client.process.pid;
+        if client.resetting.take() != Some(number) {
+            self.begin_reset(client.process.pid, number)?;
+        }
+        // It is brought up behind that.
+        if self.connections.is_losing(number) {
+            client.resetting = Some(number);
+            return Ok(Progress::More);
+        }
+        self.tend_cards();
+        // One that the kernel wants back is let go by that.
+        let card = self.cards.iter().find(|card| card.device.number == number);
+        card.map_or(Ok(()), Card::check_up)?;
+        let has = |client: &&Client| client.owned.places.contains_key(&number);
+        let programs = self.clients.values().filter(has).count();
+        let programs = u32::try_from(programs).unwrap_or(u32::MAX);
+        Ok(Response::Reset { programs }.into())
+    }
+
+    fn begin_reset(&mut self, pid: i32, number: u32) -> Result<(), Error> {
         let card = find(&mut self.cards, number)?;
         if let Some(why) = &card.unusable {
             return Err(Error::Occupied(format!("{}: {why}", card.device.name())));
@@ -575,11 +593,8 @@ impl Server {
         }
         log::warn!(client = pid; "{}: is reset, as process {pid} asks for", card.device.name());
         self.take_from_programs(number, "it was reset by `balboa reset`")?;
-        self.tend_cards();
-        let has = |client: &&Client| client.owned.places.contains_key(&number);
-        let programs = self.clients.values().filter(has).count();
-        let programs = u32::try_from(programs).unwrap_or(u32::MAX);
-        Ok(Response::Reset { programs }.into())
+        find(&mut self.cards, number)?.failure = None;
+        Ok(())
     }
 
     /// Tells the programs of a card that it is gone, and resets it. Those that have closed it give their places back.
@@ -682,6 +697,8 @@ impl Server {
             card.device.is_dead()
                 && card.is_unused()
                 && card.unusable.is_none()
+                // Nor would it come up for whoever ends next: it would be tried on this thread again and again.
+                && card.failure.is_none()
                 && card.reloading.is_none()
         };
         for card in self.cards.iter_mut().filter(lost) {

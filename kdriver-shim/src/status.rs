@@ -321,9 +321,11 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         board: info.board,
         firmware: info.firmware,
         location: card.device.identity.location.clone(),
-        image: match card.record.needs {
-            Some(_) => "none".into(),
-            None => card.device.manifest.name.clone(),
+        image: match (&card.record.needs, &card.failure) {
+            (Some(_), _) => "none".into(),
+            // It did not say that it is the one that it is to have.
+            (None, Some(_)) => "not known".into(),
+            (None, None) => card.device.manifest.name.clone(),
         },
         flash: FlashStatus {
             takes: match card.device.backend.takes() {

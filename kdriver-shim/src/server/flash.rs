@@ -223,7 +223,7 @@ impl Server {
         let card = find(&mut self.cards, number)?;
         let takes = card.device.backend.takes();
         // A shell that is decoupled or half written may not answer, nor is what it says anything.
-        if takes == Takes::Bitstreams && card.unusable.is_none() {
+        if takes == Takes::Bitstreams && card.check_up().is_ok() {
             card.device.takes_shells()?;
         }
         if let Some(vfpga) = alone {

@@ -648,8 +648,8 @@ fn a_card_that_is_reset_when_no_vfpga_has_an_image_any_more_needs_one_and_takes_
         assert!(matches!(ended, FlashState::Failed(_)), "{vfpga}: {ended:?}");
     }
     assert_eq!((world.living(), world.record().vfpgas.len()), (vec![], 4));
-    world.bench.ask(&tool, Request::ResetCard { card: 0 });
-    world.bench.turn();
+    let refusal = world.bench.refused(&tool, Request::ResetCard { card: 0 });
+    assert!(refusal.reason.contains("needs to be flashed again"), "{}", refusal.reason);
     assert!(world.bench.server.cards[0].device.windows.is_empty(), "they had memory of before");
     world.bring(&tool, &one(1));
     let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
@@ -663,8 +663,7 @@ fn a_card_that_is_reset_when_no_vfpga_has_an_image_any_more_needs_one_and_takes_
         world.card.spoil_reconfiguration(3, Spoil::WrongBit);
         world.flash_with(&tool, &one(vfpga));
     }
-    world.bench.ask(&tool, Request::ResetCard { card: 0 });
-    world.bench.turn();
+    world.bench.refused(&tool, Request::ResetCard { card: 0 });
     let mut world = World::start(world.end());
     assert_eq!(world.known(), None);
     world.end();
@@ -679,12 +678,15 @@ fn a_card_that_a_reset_did_not_bring_up_has_its_image_still_and_comes_back_by_th
     world.flash_with(&tool, &one(2));
     let record = world.record().clone();
     let has = world.bench.server.cards[0].device.manifest.regions.replace(9);
-    world.bench.ask(&tool, Request::ResetCard { card: 0 });
-    world.bench.turn();
+    let refusal = world.bench.refused(&tool, Request::ResetCard { card: 0 });
+    assert!(refusal.reason.contains("it did not come up: "), "{}", refusal.reason);
     let card = &world.bench.server.cards[0];
     assert!(card.device.is_dead() && card.unusable.is_none(), "{:?}", card.unusable);
     assert_eq!(world.record(), &record);
     world.bench.server.cards[0].device.manifest.regions = has;
+    // Nor does it come up for whoever ends meanwhile: only for who asks.
+    world.bench.server.tend_cards();
+    assert_eq!(world.living(), [] as [u8; 0]);
     world.bench.ask(&tool, Request::ResetCard { card: 0 });
     world.bench.turn();
     assert_eq!((world.living(), world.record()), (vec![0, 1, 3], &record));
@@ -707,8 +709,8 @@ fn a_card_that_does_not_come_up_keeps_no_other_from_being_served_and_is_reset() 
     let opened = bench.open(&peer, 1);
     for reset in [false, true] {
         if reset {
-            bench.ask(&tool, Request::ResetCard { card: 0 });
-            bench.turn();
+            let refusal = bench.refused(&tool, Request::ResetCard { card: 0 });
+            assert!(refusal.reason.contains("did not come up: "), "{}", refusal.reason);
         }
         let refusal = bench.refused(&peer, Request::OpenContext { card: 0 });
         assert!(refusal.reason.contains("did not come up: "), "{}", refusal.reason);
