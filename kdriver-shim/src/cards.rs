@@ -416,6 +416,29 @@ impl Card {
         wants_image(*number, &*backend, manifest, needs_all)
     }
 
+    /// Starts the engine of a window anew that is dead, once nobody uses it, or has it wait for what its card owes.
+    pub fn start_anew(&mut self, index: u8) {
+        let unused = |it: Window<'_>| it.engine.death().is_some() && it.users.are_none();
+        // One that was reset has lost more than its engine, and one that leaves wants none.
+        if !self.window(index).is_ok_and(unused)
+            || self.wanted_back
+            || self.is_held(index)
+            || self.device.was_reset()
+        {
+            return;
+        }
+        match self.device.restart(index) {
+            Ok(()) => self.has_started_anew(index),
+            Err(error) => {
+                log::error!("{error}");
+                let in_doubt = self.device.shell.is_in_doubt(index);
+                if let Ok(window) = self.window(index) {
+                    window.users.waits_for_card = in_doubt;
+                }
+            }
+        }
+    }
+
     /// The engine of a window has started anew, of which nobody has anything.
     pub fn has_started_anew(&mut self, index: u8) {
         let Ok(window) = self.window(index) else { return };

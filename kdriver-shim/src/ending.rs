@@ -189,7 +189,7 @@ impl Card {
                 window.index
             })
             .collect();
-        due.into_iter().for_each(|index| start_anew(self, index));
+        due.into_iter().for_each(|index| self.start_anew(index));
     }
 }
 
@@ -206,28 +206,5 @@ fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
         }
         return;
     }
-    start_anew(card, index);
-}
-
-/// Starts a dead engine anew that nobody uses, or has it wait for what its card owes.
-fn start_anew(card: &mut Card, index: u8) {
-    let Ok(window) = card.window(index) else { return };
-    // One that was reset has lost more than its engine, and one that leaves wants none.
-    if !window.users.are_none()
-        || card.wanted_back
-        || card.is_held(index)
-        || card.device.was_reset()
-    {
-        return;
-    }
-    match card.device.restart(index) {
-        Ok(()) => card.has_started_anew(index),
-        Err(error) => {
-            log::error!("{error}");
-            let in_doubt = card.device.shell.is_in_doubt(index);
-            if let Ok(window) = card.window(index) {
-                window.users.waits_for_card = in_doubt;
-            }
-        }
-    }
+    card.start_anew(index);
 }

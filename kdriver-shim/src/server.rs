@@ -603,7 +603,7 @@ impl Server {
         events::dispatch(&mut self.cards, &self.clients);
         self.connections.lose_card(number);
         let card = find(&mut self.cards, number)?;
-        card.device.backend.reset()?;
+        let reset = card.device.backend.reset();
         // A program that has closed the card keeps its place for the next time, and would keep it from coming up.
         for client in self.clients.values_mut().filter(|it| it.stage != Stage::Ending) {
             let owned = &client.owned;
@@ -612,7 +612,12 @@ impl Server {
                 while !client.leave(card) {}
             }
         }
-        Ok(())
+        if reset.is_err() {
+            // What nobody uses nobody's end would start.
+            let windows: Vec<_> = card.windows().map(|window| window.index).collect();
+            windows.into_iter().for_each(|index| card.start_anew(index));
+        }
+        Ok(reset?)
     }
 
     fn greet(&mut self, client: &mut Client, message: &[u8]) -> Result<(), String> {

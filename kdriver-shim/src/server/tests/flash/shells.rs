@@ -327,8 +327,20 @@ fn whether_a_shell_can_be_exchanged_is_asked_of_one_that_is_there_alone() {
 fn a_card_that_cannot_be_reset_has_lost_nothing() {
     let (mut bench, tool) = lying();
     bench.cards[0].refuse_resets();
-    let refusal = bench.refused(&tool, Request::FlashApply { force: false });
+    let living = |bench: &mut Bench| {
+        let windows = bench.server.cards[0].windows();
+        windows.filter(|window| window.engine.death().is_none()).count()
+    };
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let refusal = bench.refused(&tool, Request::FlashApply { force: true });
     assert!(refusal.reason.contains("cannot be reset"), "{}", refusal.reason);
+    // The engine that a program has starts behind that, and the other at once.
+    assert_eq!(living(&mut bench), 1);
+    bench.ask(&peer, Request::CloseContext { context: context.context });
+    let refusal = bench.refused(&tool, Request::ResetCard { card: 0 });
+    assert!(refusal.reason.contains("cannot be reset"), "{}", refusal.reason);
+    assert_eq!(living(&mut bench), 2);
     let card = &bench.server.cards[0];
     assert!(card.unusable.is_none() && card.record.needs.is_none());
     assert_eq!(card.record.history.len(), 1);
