@@ -148,7 +148,7 @@ fn list(state_dir: Option<&Path>, as_json: bool) -> Result<(), Failure> {
                 "name": card["name"], "address": card["location"], "current": flash["current"],
                 "previous": flash["previous"], "writing": flash["writing"], "needs": flash["needs"],
                 "vfpgas": flash["vfpgas"], "takes": flash["takes"], "part": flash["part"],
-                "unseen": flash["unseen"],
+                "unseen": flash["unseen"], "failure": card["failure"],
             })
         })
         .collect();
@@ -157,20 +157,25 @@ fn list(state_dir: Option<&Path>, as_json: bool) -> Result<(), Failure> {
     }
     let head = ["NAME", "ADDRESS", "IMAGE", "BEFORE", "STATE"].map(str::to_owned).to_vec();
     let lines = cards.iter().map(|card| {
-        let state = match text(&card["needs"]) {
-            _ if !card["writing"].is_null() => "being flashed".to_owned(),
-            needs if needs.is_empty() => match needy_vfpga(card) {
-                None if card["unseen"] == true => "not seen to have it".to_owned(),
-                None => "well".to_owned(),
-                Some(needs) => needs,
-            },
-            needs => format!("needs to be flashed again: {needs}"),
-        };
         let [current, previous] = ["current", "previous"].map(|field| short(&card[field]));
-        vec![text(&card["name"]), text(&card["address"]), current, previous, state]
+        vec![text(&card["name"]), text(&card["address"]), current, previous, state_of(card)]
     });
     let lines: Vec<_> = std::iter::once(head).chain(lines).collect();
     Ok(say(format_args!("{}", table(&lines)))?)
+}
+
+/// How a card is, by its part of `flash list`.
+fn state_of(card: &Value) -> String {
+    match text(&card["needs"]) {
+        _ if !card["writing"].is_null() => "being flashed".to_owned(),
+        needs if !needs.is_empty() => format!("needs to be flashed again: {needs}"),
+        _ if card["failure"].is_string() => format!("did not come up: {}", text(&card["failure"])),
+        _ => match needy_vfpga(card) {
+            None if card["unseen"] == true => "not seen to have it".to_owned(),
+            None => "well".to_owned(),
+            Some(needs) => needs,
+        },
+    }
 }
 
 /// Which vFPGA of a card needs to be flashed again, by the card's part of `flash list` or of the state.
@@ -668,6 +673,17 @@ mod tests {
         assert!(planned(&card, &shown).contains("incoming  n: vFPGA 2 alone, vqe, vqe (81 bytes"));
         let flash = json!({ "vfpgas": { "3": "spoilt" } });
         assert_eq!(needy_vfpga(&flash).unwrap(), "vFPGA 3 needs to be flashed again: spoilt");
+        let vfpgas = &flash["vfpgas"];
+        for (card, state) in [
+            (json!({}), "well"),
+            (json!({ "unseen": true }), "not seen to have it"),
+            (json!({ "vfpgas": vfpgas }), "vFPGA 3 needs to be flashed again: spoilt"),
+            (json!({ "vfpgas": vfpgas, "failure": "no" }), "did not come up: no"),
+            (json!({ "failure": "no", "needs": "power" }), "needs to be flashed again: power"),
+            (json!({ "needs": "power", "writing": {} }), "being flashed"),
+        ] {
+            assert_eq!(state_of(&card), state);
+        }
         assert_eq!(needy_vfpga(&json!({ "vfpgas": {} })), None);
         shown["needs"] = json!("its power went");
         shown["programs"] = json!([]);

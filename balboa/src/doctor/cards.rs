@@ -15,11 +15,19 @@ fn each(patient: &Patient, look: impl Fn(&str, &Value) -> Vec<Finding>) -> Vec<F
     cards.flat_map(|card| look(&text(&card["name"]), card)).collect()
 }
 
+/// The same of the cards that have an engine: of one without any there is nothing to tell but why.
+fn each_driven(patient: &Patient, look: impl Fn(&str, &Value) -> Vec<Finding>) -> Vec<Finding> {
+    each(patient, |name, card| match items(&card["windows"]).is_empty() {
+        true => Vec::new(),
+        false => look(name, card),
+    })
+}
+
 /// Whether card and driver are of one contract.
 pub(super) fn contract(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "contract";
     let ours = patient.state.as_ref().map(|state| text(&state["contract"])).unwrap_or_default();
-    each(patient, |name, card| {
+    each_driven(patient, |name, card| {
         // Behind the version stands the profile of the engine.
         let firmware = text(&card["firmware"]);
         let theirs = firmware.rsplit_once('.').map_or(&*firmware, |(version, _)| version);
@@ -113,7 +121,7 @@ pub(super) fn engine(patient: &Patient) -> Vec<Finding> {
 /// Whether the ports are on their cables.
 pub(super) fn link(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "link";
-    each(patient, |name, card| {
+    each_driven(patient, |name, card| {
         let link = text(&card["link"]);
         vec![match card["link_up"] == true {
             true => Finding::fine(CHECK, format!("{name} is up, {link}")),
@@ -372,6 +380,20 @@ mod tests {
             assert!(found.contains(says), "{check}: {found}");
             assert!(told.contains(mend), "{check}: {told}");
         }
+    }
+
+    #[test]
+    fn of_a_card_without_engines_it_is_told_why_and_nothing_that_follows_from_it() {
+        let mut machine = Machine::well();
+        *machine.card("failure") = json!("no answer");
+        *machine.card("windows") = json!([]);
+        *machine.card("firmware") = json!("");
+        *machine.card("link_up") = json!(false);
+        let (says, mend) = machine.ill("engine", Verdict::Wrong);
+        assert!(
+            says.contains("did not come up") && mend.contains("balboa reset"),
+            "{says}: {mend}"
+        );
     }
 
     #[test]
