@@ -743,10 +743,10 @@ pub enum FlashState {
     },
     /// The card was brought up as what the image is.
     Done,
-    /// The same, and it said the same of itself before, so that nobody has seen that it took the image.
-    Unseen,
     /// Why it is not there, and what the card has.
     Failed(String),
+    /// It was brought up as what the image is, and said the same of itself before, so that nobody has seen that it took it.
+    Unseen,
 }
 
 /// The receive queue of one QP.
