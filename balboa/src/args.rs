@@ -800,8 +800,8 @@ VFIO; FPGAs take bitstreams of shells, by a manifest. An image of one vFPGA alon
 Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
 was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
 6 its signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
-8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA has taken it
-nobody sees, for it says the same of itself with another.
+8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA takes it
+nobody sees, for it says the same of itself with another: nothing was done, or it was loaded, as the sentence tells.
 
 Examples:
   balboa flash list
@@ -814,8 +814,8 @@ const FLASH_EXIT: &str = "\
 Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
 was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
 6 its signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
-8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA has taken it
-nobody sees, for it says the same of itself with another.";
+8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA takes it
+nobody sees, for it says the same of itself with another: nothing was done, or it was loaded, as the sentence tells.";
 
 const IMAGE_HELP: &str = "\
 Signatures are minisign's, beside the image as FILE.minisig. minisign -G makes a pair of keys; the public ones that

@@ -211,14 +211,14 @@ mod tests {
             let card = |number: u32, driver: &str, location: &str| {
                 json!({
                     "card": number, "name": format!("balboa{number}"), "driver": driver,
-                    "location": location, "link": "switch", "link_up": true, "firmware": "1.0.1",
+                    "location": location, "link": "switch", "link_up": true, "firmware": "1.1.1",
                     "active_mtu": 4096, "max_mtu": 4096, "gids": ["fe80::1", "::ffff:10.0.0.1"],
                     "windows": [{ "window": 0, "dead": null }], "shadow": null,
                     "counters": { "drop_no_neighbour": 0 }, "quarantine": { "keys": 0 },
                 })
             };
             let state = json!({
-                "version": env!("CARGO_PKG_VERSION"), "pid": 7, "state_dir": "D", "contract": "1.0",
+                "version": env!("CARGO_PKG_VERSION"), "pid": 7, "state_dir": "D", "contract": "1.1",
                 "cards": [card(0, "softcard", "soft:00:00.0"), card(1, "vfio-pci", "0000:3b:00.0")],
             });
             let machine = Self {

@@ -102,7 +102,7 @@ pub(super) fn engine(patient: &Patient) -> Vec<Finding> {
             None if card["counters"]["engine_wants_reset"] == 1 => Finding::wrong(
                 CHECK,
                 format!(
-                    "{name} may stand: nobody is answered any more, or a queue pair got nowhere, or failed behind a standstill"
+                    "{name} may stand: nobody is answered any more, a queue pair got nowhere, one failed behind a standstill, or its MMU does not confirm that pages are gone"
                 ),
                 format!("balboa reset {name}, where its peers are there"),
             ),
@@ -289,7 +289,7 @@ mod tests {
         use Verdict::{Note, Wrong};
         let shadow = |trouble| json!({ "netdev": "b", "rdma_device": "b", "trouble": trouble });
         for (field, value, check, verdict, says, mend) in [
-            ("firmware", json!("1.1.1"), "contract", Note, "version 1.1, balboad 1.0", "install"),
+            ("firmware", json!("1.0.1"), "contract", Note, "version 1.0, balboad 1.1", "install"),
             (
                 "windows",
                 json!([{ "window": 2, "dead": "it is" }]),
@@ -335,7 +335,7 @@ mod tests {
                 json!({ "engine_wants_reset": 1 }),
                 "engine",
                 Wrong,
-                "balboa0 may stand: nobody is answered any more, or",
+                "balboa0 may stand: nobody is answered any more, a queue pair got nowhere, one failed",
                 "balboa reset balboa0",
             ),
             ("quarantine", json!({ "keys": 3 }), "engine", Note, "leaked", "balboa reset balboa0"),
