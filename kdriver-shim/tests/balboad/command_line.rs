@@ -54,26 +54,33 @@ fn wrong_arguments_are_one_sentence_and_exit_code_2() {
 }
 
 #[test]
-fn a_card_that_is_not_what_its_manifest_says_is_refused_in_a_sentence() {
+fn a_card_that_is_not_what_its_manifest_says_has_no_engine_and_a_sentence_why() {
     let root = tempfile::tempdir().unwrap();
     let manifest = root.path().join("vqe.toml");
-    let refused = |code: i32, text: &str, args: &[&str]| {
+    let state = root.path().join("state");
+    let with = |text: &str, args: &[&'static str]| {
         fs::write(&manifest, text).unwrap();
         let mut all = vec!["--soft", "1", "--manifest", manifest.to_str().unwrap()];
         all.extend(args);
-        let output = command(&root.path().join("state"), &all).output().unwrap();
-        assert_eq!(output.status.code(), Some(code));
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        all.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let failure = |args: Vec<String>| {
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let mut balboad = Balboad::start_in(&state, &args);
+        let status = balboad.status();
+        assert_eq!(balboad.signal(Signal::SIGTERM).code(), Some(0));
+        status["cards"][0]["failure"].as_str().unwrap_or_default().to_owned()
     };
     let new = "format = 1\nname = \"vqe\"\nshell-map = \"since-2026\"\n";
-    let why = refused(1, new, &["--soft-map", "before-2026"]);
+    let why = failure(with(new, &["--soft-map", "before-2026"]));
     assert!(why.contains("correct shell-map in the manifest of vqe"), "{why}");
-    let why = refused(1, &format!("{new}regions = 2\n"), &[]);
+    let why = failure(with(&format!("{new}regions = 2\n"), &[]));
     assert!(why.contains("has 4 vFPGAs, and vqe has 2 by its manifest"), "{why}");
-    let why = refused(2, "shell", &[]);
-    assert!(why.contains("vqe.toml"), "{why}");
-    let output = command(root.path(), &["--soft", "1", "--soft-map", "new"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    for args in [with("shell", &[]), vec!["--soft".into(), "1".into(), "--soft-map=new".into()]] {
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let output = command(&state, &args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+    }
 }
 
 #[test]
