@@ -15,7 +15,6 @@ use fpga_regs::coyote::static_layer;
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier, VectorMap};
-use fpga_regs::engine::window;
 use hostmem::netdev::mac_text;
 
 use crate::address::{PortAddress, mac_register};
@@ -175,13 +174,11 @@ pub(crate) fn prepare(
 pub(crate) fn holds_another(card: u32, backend: &dyn CardBackend, manifest: &Manifest) -> bool {
     let probe = Bringup { card, backend, manifest };
     let Ok(found) = probe.shell() else { return true };
-    let engine = |index: u8| {
-        let magic = vfpga::user_csr(index.into()).wrapping_add(window::MAGIC);
-        backend.read64(Bar::Shell, magic) == window::MAGIC_VALUE
-    };
     match manifest.engine {
         EngineKind::Stock => found.bank != Bank::Avx,
-        EngineKind::Vqe => !(0..found.regions).any(engine),
+        EngineKind::Vqe => {
+            !(0..found.regions).any(|index| engines::is_queue_engine(backend, index.into()))
+        }
     }
 }
 

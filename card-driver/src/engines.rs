@@ -8,6 +8,7 @@ use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::window;
 
 use crate::admin::AdminEngine;
+use crate::backend::CardBackend;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::iova::Arena;
@@ -43,14 +44,20 @@ fn wanted_queue_engine() -> String {
     format!("a verbs queue engine (their windows do not begin with {magic:#x})")
 }
 
+/// Whether a verbs queue engine is seen in a vFPGA of a card; one that is hosted for a card is seen in its window.
+pub(crate) fn is_queue_engine(backend: &dyn CardBackend, vfpga: u64) -> bool {
+    let magic = user_csr(vfpga).wrapping_add(window::MAGIC);
+    backend.read64(Bar::Shell, magic) == window::MAGIC_VALUE
+}
+
 fn start_queue_engine(card: u32, shell: &Arc<Shell>, vfpga: u8, arena: &mut Arena) -> Started {
     let failed = |why| Error::BringUp { card, why };
-    let csr = user_csr(u64::from(vfpga));
-    let read = |register: u64| shell.backend().read64(Bar::Shell, csr.wrapping_add(register));
-    if read(window::MAGIC) != window::MAGIC_VALUE {
+    if !is_queue_engine(&**shell.backend(), u64::from(vfpga)) {
         log::info!("balboa{card}: vFPGA {vfpga} holds no queue engine");
         return Ok(None);
     }
+    let csr = user_csr(u64::from(vfpga));
+    let read = |register: u64| shell.backend().read64(Bar::Shell, csr.wrapping_add(register));
     let [minor0, minor1, major0, major1, profile, ..] = read(window::VERSION).to_le_bytes();
     let major = u16::from_le_bytes([major0, major1]);
     let minor = u16::from_le_bytes([minor0, minor1]);

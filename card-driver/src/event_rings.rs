@@ -141,7 +141,7 @@ impl EventRings {
             if event.kind == EventType::Fatal {
                 let why = format!("the engine stopped with code {}", event.code);
                 reader.kept.fatal.get_or_insert(why);
-                self.signal();
+                self.call();
             } else if let Some(gsi) = reader.own(event) {
                 gsi.hear();
             } else if let Some(hear) = &reader.hear {
@@ -170,7 +170,7 @@ impl EventRings {
             if number == 0 {
                 reader.arrivals.iter().for_each(|gsi| gsi.hear());
             }
-            self.signal();
+            self.call();
         }
     }
 
@@ -178,20 +178,16 @@ impl EventRings {
         self.backend.write64(Bar::Shell, self.csr.wrapping_add(register), value);
     }
 
-    fn signal(&self) {
+    /// Makes [`Self::news`] readable: something is kept, or something else has changed that its owner looks at.
+    pub fn call(&self) {
         // A counter that is full has been signalled.
         let _ = self.news.signal();
-    }
-
-    /// Makes [`Self::news`] readable: something else has changed that its owner looks at.
-    pub fn call(&self) {
-        self.signal();
     }
 
     /// Keeps that the engine is dead, behind what it said itself.
     pub fn die(&self) {
         lock(&self.reader).kept.dead = true;
-        self.signal();
+        self.call();
     }
 
     /// Readable when something is kept, or was called for.

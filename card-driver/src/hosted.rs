@@ -97,8 +97,8 @@ struct Shared {
     wakes: Mutex<BTreeMap<(u8, u8), EventFd>>,
     shell: OnceLock<Weak<Shell>>,
     /// Held while the thread has the card forget an address space, and while the card is reset, for which the thread does
-    /// not wait: behind the reset the thread
-    /// would wait for a confirmation that never comes, and take the interrupts of the card that is brought up anew.
+    /// not wait: behind the reset it would wait for a confirmation that never comes, and take the interrupts of the card that
+    /// is brought up anew.
     forgetting: Mutex<()>,
     end: AtomicBool,
 }

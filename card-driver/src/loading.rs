@@ -22,14 +22,13 @@ use bitstreams::Manifest;
 use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
 use fpga_regs::coyote::shell::{self, ShellPblock};
 use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
-use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::coyote::xdma;
-use fpga_regs::engine::window;
 use hostmem::{Access, DmaMemory, PAGE_BYTES, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, Takes};
 use crate::bringup;
 use crate::device::Device;
+use crate::engines::is_queue_engine;
 use crate::error::{Error, GONE};
 use crate::iova::{ARENA_END, ARENA_START, IovaRange};
 use crate::shell::Shell;
@@ -443,12 +442,8 @@ impl Device {
         if self.manifest.regions.is_some_and(|wanted| u64::from(wanted) != found) {
             return failed(format!("it has {found} vFPGAs, and {name} has others"));
         }
-        // One that is hosted for a card is seen in its window.
-        let magic = |index: u64| {
-            let register = user_csr(index).wrapping_add(window::MAGIC);
-            self.backend.read64(Bar::Shell, register) == window::MAGIC_VALUE
-        };
-        let there = (0..found).filter(|index| magic(*index)).count() as u64;
+        let there =
+            (0..found).filter(|index| is_queue_engine(&*self.backend, *index)).count() as u64;
         // A bitstream may have other logic beside engines; a software card's image has none.
         let wanted = match self.backend.takes() {
             Takes::SoftImages => found,

@@ -304,12 +304,8 @@ impl Shell {
             return Ok(());
         }
         let first = state.untold.len().saturating_sub(ROW);
-        let mut left = state.untold.len().saturating_sub(first);
-        for at in first..state.untold.len() {
-            let Some((pid, page)) = state.untold.get(at).copied() else { break };
-            left = left.saturating_sub(1);
-            self.invalidate(vfpga, state, pid, page, SMALL_PAGE, left == 0)?;
-        }
+        let row = state.untold.get(first..).unwrap_or_default().to_vec();
+        self.order(vfpga, state, row.into_iter(), SMALL_PAGE)?;
         state.untold.truncate(first);
         Ok(())
     }
@@ -323,13 +319,24 @@ impl Shell {
         length: u32,
     ) -> Result<(), Error> {
         self.await_invalidation(vfpga)?;
+        self.order(vfpga, &mut lock(&vfpga.state), pages, length)?;
+        self.await_invalidation(vfpga)
+    }
+
+    /// Asks for the invalidation of pages, of which one end is reported.
+    fn order(
+        &self,
+        vfpga: &Vfpga,
+        state: &mut State,
+        pages: impl ExactSizeIterator<Item = (IsrPid, u64)>,
+        length: u32,
+    ) -> Result<(), Error> {
         let mut left = pages.len();
         for (pid, page) in pages {
             left = left.saturating_sub(1);
-            let mut state = lock(&vfpga.state);
-            self.invalidate(vfpga, &mut state, pid, page, length, left == 0)?;
+            self.invalidate(vfpga, state, pid, page, length, left == 0)?;
         }
-        self.await_invalidation(vfpga)
+        Ok(())
     }
 
     /// Asks for the invalidation of a page.

@@ -33,6 +33,14 @@ pub struct SoftCard {
     pub plays_fpga: bool,
 }
 
+impl SoftCard {
+    /// What its reconfiguration engine takes.
+    #[must_use]
+    pub const fn takes(&self) -> Takes {
+        if self.plays_fpga { Takes::Bitstreams } else { Takes::SoftImages }
+    }
+}
+
 /// Where a software card is, in the shape of a PCI address.
 #[must_use]
 pub fn location(number: usize) -> String {
@@ -113,7 +121,7 @@ pub fn start(
         // One for each, for a descriptor is waited for once.
         let given_up = runtime.given_up().try_clone_to_owned();
         let given_up = given_up.map_err(|error| Error::Backend(format!("an eventfd: {error}")))?;
-        let takes = if card.plays_fpga { Takes::Bitstreams } else { Takes::SoftImages };
+        let takes = card.takes();
         backends.push(SoftBackend { handle, thread_page, given_up, identity, takes, config });
     }
     Ok((runtime, backends))

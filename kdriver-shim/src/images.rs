@@ -35,11 +35,30 @@ pub struct Accepted {
     pub bytes: Vec<u8>,
 }
 
-/// A file for a card that takes software cards' images, if it is one, with its digest.
+/// A file that a card takes which is like that: its digest, the text of its manifest, and the image in it, where that is
+/// known to be one already.
 ///
 /// # Errors
 /// What is wrong, and what would be right; so all of these.
-pub fn accept_soft(
+pub fn accept_for(
+    takes: Takes,
+    name: &str,
+    (bytes, sha256): (Vec<u8>, Sha256),
+    text: &str,
+    known: Option<SoftImage>,
+    like: &Manifest,
+) -> Result<Accepted, String> {
+    match takes {
+        Takes::SoftImages => {
+            let image = known.map_or_else(|| accept(&bytes), Ok)?;
+            accept_soft(name, &image, (bytes, sha256), like)
+        }
+        Takes::Bitstreams => accept_shell(name, (bytes, sha256), text, like),
+    }
+}
+
+/// A file for a card that takes software cards' images, if it is one, with its digest.
+fn accept_soft(
     name: &str,
     image: &SoftImage,
     (bytes, sha256): (Vec<u8>, Sha256),
@@ -50,10 +69,7 @@ pub fn accept_soft(
 }
 
 /// A file for a card with a shell, its digest, and the text of its manifest, if it is one for a card that is like that.
-///
-/// # Errors
-/// As [`accept_soft`].
-pub fn accept_shell(
+fn accept_shell(
     name: &str,
     (bytes, sha256): (Vec<u8>, Sha256),
     text: &str,
@@ -68,7 +84,7 @@ pub fn accept_shell(
     let entry = Entry::parse(text).map_err(|why| format!("its manifest: {why}"))?;
     entry.check_shell(&bytes, sha256, like.part).map_err(|why| why.to_string())?;
     let manifest = entry.manifest;
-    let logic = logic_of(manifest.engine).name().to_owned();
+    let logic = Logic::from(manifest.engine).name().to_owned();
     let logic = vec![logic; manifest.regions.unwrap_or_default().into()];
     let (sha256, length) = (sha256.to_string(), bytes.len() as u64);
     let (vfpga, text) = (None, Some(text.to_owned()));
@@ -99,7 +115,7 @@ fn name_of(name: &str, image: &SoftImage, (bytes, sha256): (&[u8], Sha256)) -> I
 /// The image that a software card comes with, by its manifest, and its bytes.
 #[must_use]
 pub fn initial(manifest: &Manifest) -> Option<(ImageName, Vec<u8>)> {
-    let logic = logic_of(manifest.engine);
+    let logic = Logic::from(manifest.engine);
     let image = SoftImage::new(vec![logic; manifest.regions?.into()]).ok()?;
     let bytes = image.to_bytes();
     let sha256 = Sha256::of(&bytes);
@@ -136,7 +152,7 @@ pub fn accept(bytes: &[u8]) -> Result<SoftImage, String> {
 /// When a software card's shell has no room for it, or it is of one vFPGA alone and the card has other logic.
 pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manifest, String> {
     // It has the same logic in all of them.
-    let engine = image.logic().first().copied().map(engine_of).unwrap_or_default();
+    let engine = image.logic().first().copied().map(EngineKind::from).unwrap_or_default();
     if let Some(vfpga) = image.alone() {
         return match engine == like.engine {
             true => Ok(like.clone()),
@@ -148,20 +164,6 @@ pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manife
     let (_, count) = softcard::fits(image).ok_or("it does not fit")?;
     let (name, regions) = (name.to_owned(), Some(count));
     Ok(Manifest { name, map: like.map, engine, regions, ..Manifest::default() })
-}
-
-fn logic_of(engine: EngineKind) -> Logic {
-    match engine {
-        EngineKind::Vqe => Logic::Vqe,
-        EngineKind::Stock => Logic::Stock,
-    }
-}
-
-fn engine_of(logic: Logic) -> EngineKind {
-    match logic {
-        Logic::Vqe => EngineKind::Vqe,
-        Logic::Stock => EngineKind::Stock,
-    }
 }
 
 /// What is known of a card that had images before.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bitstreams::Manifest;
-use card_driver::backend::{CardBackend, Takes};
+use card_driver::backend::CardBackend;
 use card_driver::hosted::{HostedOptions, Meetings};
 use card_driver::soft::{self, SoftCard};
 use card_driver::vfio::{Life, VfioBackend};
@@ -226,9 +226,8 @@ fn restore(wanted: &Cards, store: &Store) -> anyhow::Result<(Vec<SoftCard>, Rest
     let mut cards = wanted.soft.clone();
     let mut restored = BTreeMap::new();
     for ((number, card), at) in (0u32..).zip(&mut cards).zip(0..) {
-        let takes = if card.plays_fpga { Takes::Bitstreams } else { Takes::SoftImages };
         let like = wanted.manifest(number)?;
-        if let Some(known) = images::restored(store, &soft::location(at), &like, takes) {
+        if let Some(known) = images::restored(store, &soft::location(at), &like, card.takes()) {
             *card = known.card(card);
             restored.insert(number, known);
         }

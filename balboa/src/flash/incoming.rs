@@ -6,7 +6,7 @@ use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
 use bitstreams::shell::Refusal;
 use bitstreams::soft::Logic;
-use bitstreams::{EngineKind, Entry, part};
+use bitstreams::{Entry, part};
 use serde_json::{Value, json};
 use shim_abi::MAX_MANIFEST;
 
@@ -169,10 +169,7 @@ impl Incoming {
                 facts["logic"] = json!(soft.logic().iter().map(|it| it.name()).collect::<Vec<_>>());
             }
             (_, Some((entry, _))) => {
-                let engine = match entry.manifest.engine {
-                    EngineKind::Vqe => Logic::Vqe,
-                    EngineKind::Stock => Logic::Stock,
-                };
+                let engine = Logic::from(entry.manifest.engine);
                 let regions = entry.manifest.regions.unwrap_or_default();
                 facts["logic"] = json!(vec![engine.name(); regions.into()]);
                 facts["part"] = json!(entry.manifest.part.map(|part| part.name));

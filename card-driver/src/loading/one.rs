@@ -7,12 +7,12 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::{self, Datapath, PrCnfg};
 use fpga_regs::coyote::static_layer as s;
 use fpga_regs::coyote::vfpga::user_csr;
-use fpga_regs::engine::window;
 
 use super::{CLEAR, Loading, Pace, holds_no_image, is_busy, is_loadable, swallow_end};
 use crate::backend::CardBackend;
 use crate::device::{Device, Reach, Window};
 use crate::engine::EngineLimits;
+use crate::engines::is_queue_engine;
 use crate::error::Error;
 
 /// Takes a vFPGA off the datapath, or puts it back.
@@ -70,8 +70,7 @@ impl Device {
         if is_busy(&*backend) {
             return Err(failed("its engine is at another image, and only a reset ends that"));
         }
-        let magic = user_csr(u64::from(index)).wrapping_add(window::MAGIC);
-        if backend.read64(Bar::Shell, magic) == window::MAGIC_VALUE {
+        if is_queue_engine(&*backend, u64::from(index)) {
             let mut windows = self.windows.iter_mut().filter(|window| window.index == index);
             windows.try_for_each(|window| window.engine.await_reset())?;
         }
@@ -90,11 +89,11 @@ impl Device {
     pub fn finish_loading_one(&mut self, loading: Loading) -> Result<(), Error> {
         let Some(index) = self.end_loading_one(loading, true) else { return Ok(()) };
         let card = self.number;
-        let csr = user_csr(u64::from(index));
-        let read = |register: u64| self.backend.read64(Bar::Shell, csr.wrapping_add(register));
-        if read(window::MAGIC) != window::MAGIC_VALUE {
+        if !is_queue_engine(&*self.backend, u64::from(index)) {
             return Err(Error::Load { card, why: format!("vFPGA {index} holds no queue engine") });
         }
+        let csr = user_csr(u64::from(index));
+        let read = |register: u64| self.backend.read64(Bar::Shell, csr.wrapping_add(register));
         let found = EngineLimits::read(read);
         let mut windows = self.windows.iter();
         if windows.any(|it| it.index == index && *it.engine.limits() != found) {

@@ -1,6 +1,8 @@
 use bitstreams::EngineKind;
 use bitstreams::soft::{Logic, SoftImage};
 use fpga_regs::coyote::shell::{Map, PrCnfg};
+use fpga_regs::coyote::vfpga::user_csr;
+use fpga_regs::engine::window;
 use hostmem::{Lifeline, PAGE_BYTES};
 use softcard::{Runtime, Spoil};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bitstreams::digest::{Hasher, Sha256};
-use bitstreams::soft::Reader;
+use bitstreams::soft::{Reader, SoftImage};
 use bitstreams::{EngineKind, Manifest};
 use card_driver::backend::Takes;
 use card_driver::loading::{Loading, Step};
@@ -184,15 +184,8 @@ impl Server {
         let wrong = |why| Error::Invalid(format!("{}, which it had before: {why}", name.name));
         let bytes = self.store.image(&name.sha256, MAX_IMAGE).map_err(wrong)?;
         let sha256 = name.sha256.parse::<Sha256>().map_err(wrong)?;
-        let accepted = match takes {
-            Takes::SoftImages => images::accept(&bytes)
-                .and_then(|image| images::accept_soft(&name.name, &image, (bytes, sha256), like)),
-            Takes::Bitstreams => {
-                let text = name.manifest.as_deref().unwrap_or_default();
-                images::accept_shell(&name.name, (bytes, sha256), text, like)
-            }
-        };
-        accepted.map_err(wrong)
+        let text = name.manifest.as_deref().unwrap_or_default();
+        images::accept_for(takes, &name.name, (bytes, sha256), text, None, like).map_err(wrong)
     }
 
     /// Begins to load an image, once all that can be known before speaks for it.
@@ -670,16 +663,9 @@ impl Upload {
                 "an image came whose SHA-256 is {found}, and {sha256} was said"
             )));
         }
-        let accepted = match takes {
-            Takes::SoftImages => {
-                let image = match reader.finish() {
-                    Ok(it) if it.alone().is_some() || softcard::fits(&it).is_some() => Ok(it),
-                    _ => images::accept(&bytes),
-                };
-                image.and_then(|image| images::accept_soft(&name, &image, (bytes, sha256), like))
-            }
-            Takes::Bitstreams => images::accept_shell(&name, (bytes, sha256), &manifest, like),
-        };
-        accepted.map_err(Error::Invalid)
+        let fits = |it: &SoftImage| it.alone().is_some() || softcard::fits(it).is_some();
+        let known = reader.finish().ok().filter(fits);
+        images::accept_for(takes, &name, (bytes, sha256), &manifest, known, like)
+            .map_err(Error::Invalid)
     }
 }

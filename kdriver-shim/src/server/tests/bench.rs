@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bitstreams::Manifest;
 use card_driver::address::PortAddress;
-use card_driver::backend::{CardBackend, Takes};
+use card_driver::backend::CardBackend;
 use card_driver::bringup::bring_up;
 use card_driver::fake::FakeCard;
 use card_driver::hosted::HostedOptions;
@@ -104,7 +104,7 @@ impl Bench {
             let manifest = given(number, wanted.manifest(number).unwrap());
             let card = &mut wanted.soft[number as usize];
             let location = soft::location(number as usize);
-            let takes = if card.plays_fpga { Takes::Bitstreams } else { Takes::SoftImages };
+            let takes = card.takes();
             known.push(match images::restored(&store, &location, &manifest, takes) {
                 Some(known) => {
                     *card = known.card(card);
