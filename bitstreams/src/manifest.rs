@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::details::{Details, RawClocks, RawFile, RawSource};
 use crate::part::{self, Part};
+use crate::soft::Logic;
 
 /// The version of the manifest's format.
 const FORMAT: u32 = 1;
@@ -56,6 +57,24 @@ pub enum EngineKind {
     Vqe,
     /// The command registers of the published shell, by which the host posts each message.
     Stock,
+}
+
+impl From<EngineKind> for Logic {
+    fn from(engine: EngineKind) -> Self {
+        match engine {
+            EngineKind::Vqe => Self::Vqe,
+            EngineKind::Stock => Self::Stock,
+        }
+    }
+}
+
+impl From<Logic> for EngineKind {
+    fn from(logic: Logic) -> Self {
+        match logic {
+            Logic::Vqe => Self::Vqe,
+            Logic::Stock => Self::Stock,
+        }
+    }
 }
 
 /// Why there is no manifest.

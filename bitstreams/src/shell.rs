@@ -5,7 +5,7 @@ use crate::bitstream::Scope;
 use crate::details::Kind;
 use crate::digest::Sha256;
 use crate::image::Image;
-use crate::part::{self, Part};
+use crate::part::Part;
 
 /// Why a file is not loaded into a card as its shell.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +68,7 @@ impl Entry {
                 "the manifest {name} does not say how many vFPGAs its shell has, by which it is known again; write regions there"
             ));
         }
-        let Some(wanted) = self.details.part.as_deref().and_then(part::of_number) else {
+        let Some(wanted) = self.manifest.part else {
             return other(format!("the manifest {name} names no part; write board and part there"));
         };
         match card {
@@ -88,6 +88,7 @@ impl Entry {
 mod tests {
     use super::*;
     use crate::model;
+    use crate::part;
     use crate::soft::{Logic, SoftImage};
 
     fn manifest(bytes: &[u8], part: &str, more: &str) -> Entry {

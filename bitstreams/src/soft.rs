@@ -19,7 +19,6 @@ use fpga_regs::coyote::vfpga::MAX_VFPGAS;
 
 use crate::bytes::{array, le32};
 use crate::digest::{Hasher, Sha256};
-use crate::manifest::EngineKind;
 
 const MAGIC: [u8; 8] = *b"\x89balboa\n";
 const VERSION: u32 = 1;
@@ -52,24 +51,6 @@ impl Logic {
         match self {
             Self::Vqe => "vqe",
             Self::Stock => "stock",
-        }
-    }
-}
-
-impl From<EngineKind> for Logic {
-    fn from(engine: EngineKind) -> Self {
-        match engine {
-            EngineKind::Vqe => Self::Vqe,
-            EngineKind::Stock => Self::Stock,
-        }
-    }
-}
-
-impl From<Logic> for EngineKind {
-    fn from(logic: Logic) -> Self {
-        match logic {
-            Logic::Vqe => Self::Vqe,
-            Logic::Stock => Self::Stock,
         }
     }
 }
