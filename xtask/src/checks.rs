@@ -17,6 +17,7 @@ use crate::setup;
 mod deny;
 mod dependencies;
 mod imports;
+mod links;
 mod oldest;
 
 /// `cargo xtask check`.
@@ -46,6 +47,7 @@ const CHECKS: &[Check] = &[
         with_tool("clippy", "clippy --workspace --all-targets --locked --quiet -- -D warnings")
     }),
     Check::new("documentation", documentation),
+    Check::new("links of the documents", links::check),
     Check::new("the oldest compiler", oldest::check),
     Check::new("licences and sources", deny::check),
     Check::new("dependencies and what they are for", dependencies::check),
