@@ -13,6 +13,7 @@ pub mod attack;
 pub mod cache;
 pub mod cases;
 pub mod chaos;
+pub mod cmtime;
 pub mod data;
 pub mod ffi;
 pub mod footprint;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ibverbs_tests::setting::{Daemon, Stage, Who};
+use ibverbs_tests::setting::{Daemon, Setting, Stage, Who};
 use terminal::report;
 
 use crate::{cargo, setup};
@@ -117,6 +117,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     let lossy = perftest::lossy(&setting)?;
     let cabled = setting.cabled_balboads()?;
     let rounds = Rounds {
+        setting: &setting,
         programs: &programs,
         mpi: &mpi,
         clean: &clean,
@@ -184,6 +185,7 @@ fn latencies_of(
 
 /// What every round needs.
 struct Rounds<'a> {
+    setting: &'a Setting,
     programs: &'a Programs,
     mpi: &'a mpi::Program,
     clean: &'a Daemon<'a>,
@@ -295,7 +297,7 @@ impl Rounds<'_> {
             "connects_per_s_8_programs",
             programs.connects_of_many(self.clean, self.effort.seconds)?,
         );
-        let by_cm = connections::measure(self.clean)?;
+        let by_cm = connections::measure(self.setting, self.clean)?;
         add("cm_connects_per_s", by_cm.per_second);
         add("cm_connect_us", by_cm.microseconds);
         add("idle_cpu_percent", programs.idle_cpu(self.clean, self.effort.idle)?);

@@ -12,11 +12,12 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::PERFTEST;
+use crate::cmtime::Cmtime;
 use crate::namespace::Namespace;
 use crate::pair::{Both, both_say, start_server_in, until_in_time};
 use crate::process::{Finished, LIMIT, Running, Task};
 use crate::runner::{Body, Case, Need};
-use crate::setting::{Daemon, Setting, installed_release};
+use crate::setting::{Daemon, Setting};
 use crate::table::table;
 
 /// The distribution's programs of librdmacm.
@@ -451,22 +452,9 @@ fn own_queue_pairs(setting: &Setting) -> Result<()> {
 }
 
 fn cmtime(setting: &Setting) -> Result<()> {
-    /// From this release on both sides agree by TCP on what they measure, at the addresses of the cards.
-    const BY_TCP: u32 = 52;
-    const PORT: u16 = 7471;
     let daemon = daemon(setting)?;
-    let namespace = Namespace::new(setting, 2)?;
-    let run = |line: &str| namespace.task(setting, &daemon.run(&said(line)));
-    // Before, it serves until it is killed.
-    let server = run("cmtime -b SERVER -c 200");
-    let server = if installed_release()?.number < BY_TCP {
-        listening(&daemon, server, "listeners")?
-    } else {
-        start_server_in(&namespace.process(), server, PORT)?
-    };
-    let finished = beside(&server, run("cmtime -s SERVER -b CLIENT -c 200 -t 20000"))?;
-    ensure!(finished.stdout.contains("connect"), "there are no figures: {finished}");
-    drop(server);
+    let printed = Cmtime::new(setting, &daemon)?.run(200)?;
+    ensure!(printed.client.contains("connect"), "there are no figures: {printed:?}");
     nothing_left(&daemon)?;
     daemon.stop()
 }
