@@ -122,9 +122,9 @@ impl Cable {
 /// # Errors
 /// When the machine lacks something.
 pub fn agent(end: End, address: Ipv4Addr) -> Result<()> {
-    // MPI tells machines from each other by their names.
-    let [.., last] = address.octets();
-    fs::write("/proc/sys/kernel/hostname", format!("machine{last}"))?;
+    // MPI tells machines from each other by their names, and OpenMPI 5's launcher runs nothing on one that was
+    // named to it otherwise than it names itself.
+    fs::write("/proc/sys/kernel/hostname", address.to_string())?;
     match end {
         End::Rxe => rxe_on_cable(address)?,
         End::Card => {
