@@ -8,7 +8,7 @@ use ibverbs_tests::cases::apps as cases;
 use ibverbs_tests::runner::{self, Filter};
 use terminal::report;
 
-use crate::{cargo, setup, suites};
+use crate::{cargo, selection, setup, suites};
 
 /// `cargo xtask apps`.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub struct Options {
     /// Take TEXT for whole names
     #[arg(long, requires = "names")]
     exact: bool,
-    /// List the recipes and run nothing
+    /// List the recipes, or those with TEXT in their name, and run nothing
     #[arg(long)]
     list: bool,
 }
@@ -29,8 +29,8 @@ const EXIT_CODES: &str = "\
 The last line is `N passed, N failed, N skipped`.
 
 Exit codes: 0 every recipe did what docs/applications.md says, or was skipped for a reason that is told; 1 one did not, or
-nothing was run; 2 wrong arguments; 3 packages are missing and cannot be installed (the line that
-installs them is printed).";
+nothing was run; 2 wrong arguments, or a TEXT that is in no name; 3 packages are missing and cannot be
+installed (the line that installs them is printed).";
 
 /// Runs the recipes; the last line is `N passed, N failed, N skipped`.
 ///
@@ -38,14 +38,15 @@ installs them is printed).";
 /// When they cannot be run.
 pub fn apps(options: &Options) -> Result<ExitCode> {
     let cases = cases::all();
+    let filter = Filter { parts: options.names.clone(), exact: options.exact };
+    selection::all_named(&cases, &filter, "cargo xtask apps")?;
     if options.list {
-        for case in cases {
+        for case in cases.iter().filter(|case| filter.takes(&case.name)) {
             terminal::say(format_args!("{}\n", case.name))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     setup::packages(setup::APPS)?;
-    let filter = Filter { parts: options.names.clone(), exact: options.exact };
     suites::build(cases.iter().filter(|case| filter.takes(&case.name)))?;
     let built = cargo::build()?;
     let summary = runner::run(&cases, &filter, &built, "cargo xtask apps")?;

@@ -8,7 +8,7 @@ use ibverbs_tests::attack;
 use ibverbs_tests::runner::{self, Filter};
 use terminal::report;
 
-use crate::{cargo, setup};
+use crate::{cargo, selection, setup};
 
 /// `cargo xtask attack`.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub struct Options {
     /// Take --only for whole names
     #[arg(long, requires = "only")]
     exact: bool,
-    /// List the attacks and run nothing
+    /// List the attacks, or those with TEXT in their name, and run nothing
     #[arg(long)]
     list: bool,
     /// Watch for N seconds before, while and after each attack
@@ -32,8 +32,8 @@ const EXIT_CODES: &str = "\
 The last line is `N passed, N failed, N skipped`.
 
 Exit codes: 0 every attack kept to its limits, or was skipped for a reason that is told; 1 one did not, or
-nothing was run; 2 wrong arguments; 3 packages are missing and cannot be installed (the line that
-installs them is printed).";
+nothing was run; 2 wrong arguments, or a TEXT that is in no name; 3 packages are missing and cannot be
+installed (the line that installs them is printed).";
 
 /// Runs the attacks; the last line is `N passed, N failed, N skipped`.
 ///
@@ -41,15 +41,16 @@ installs them is printed).";
 /// When they cannot be run.
 pub fn attack(options: &Options) -> Result<ExitCode> {
     let cases = attack::cases(attack::long(options.seconds));
+    let filter = Filter { parts: options.only.clone(), exact: options.exact };
+    selection::all_named(&cases, &filter, "cargo xtask attack")?;
     if options.list {
-        for case in cases {
+        for case in cases.iter().filter(|case| filter.takes(&case.name)) {
             terminal::say(format_args!("{}\n", case.name))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     setup::packages(setup::ATTACK)?;
     let built = cargo::build()?;
-    let filter = Filter { parts: options.only.clone(), exact: options.exact };
     let summary = runner::run(&cases, &filter, &built, "cargo xtask attack --only")?;
     report!("");
     summary.print();

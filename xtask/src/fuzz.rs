@@ -10,6 +10,7 @@ use ibverbs_tests::process::Task;
 use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, root, target_directory};
+use crate::selection::NoName;
 use crate::stack;
 
 /// `cargo xtask fuzz`.
@@ -29,11 +30,6 @@ pub struct Options {
     list: bool,
 }
 
-/// There is no such target.
-#[derive(Debug, thiserror::Error)]
-#[error("there is no fuzz target {0:?}; cargo xtask fuzz --list names them")]
-pub struct NoTarget(String);
-
 /// What makes the compiler tell libFuzzer which code an input reached; stable options all of them.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -46,7 +42,7 @@ const EXTRA: Duration = Duration::from_secs(120);
 /// Runs a target under libFuzzer, or under the seeded random engine where that cannot be built.
 ///
 /// # Errors
-/// [`NoTarget`], or when nothing can be built.
+/// [`NoName`], or when nothing can be built.
 pub fn fuzz(options: &Options) -> Result<ExitCode> {
     cargo("build --package fuzz --locked --quiet").shown().run()?.success()?;
     let random = target_directory()?.join("debug/fuzz-random");
@@ -57,7 +53,8 @@ pub fn fuzz(options: &Options) -> Result<ExitCode> {
     }
     let name = options.target.clone().unwrap_or_default();
     if !list.lines().any(|line| line.split_whitespace().next() == Some(&name)) {
-        return Err(NoTarget(name).into());
+        let told = format!("there is no fuzz target {name:?}; cargo xtask fuzz --list names them");
+        return Err(NoName(told).into());
     }
     let stack = if name == stack::TARGET { Some(stack::built()?) } else { None };
     let status = match build_coverage() {

@@ -110,7 +110,7 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stderr(), "cargo xtask: {error:#}");
             if error.is::<setup::Missing>() {
                 ExitCode::from(MISSING)
-            } else if error.is::<fuzz::NoTarget>() {
+            } else if error.is::<selection::NoName>() {
                 ExitCode::from(USAGE)
             } else {
                 ExitCode::FAILURE
