@@ -4,10 +4,12 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use anyhow::{Context as _, Result, ensure};
+use verbs_sys::RELEASES;
 
+use super::IBVERBS_UTILS;
 use crate::process::{Finished, Task};
 use crate::runner::Case;
-use crate::setting::Setting;
+use crate::setting::{Setting, installed_release};
 
 /// The family.
 pub fn cases() -> Vec<Case> {
@@ -18,6 +20,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("usage/names of any bytes", &[], any_bytes),
         Case::new("usage/outputs that take nothing", &[], deaf_outputs),
         Case::new("usage/cargo xtask", &[], xtask),
+        Case::new("usage/provider of another release", &[IBVERBS_UTILS], other_providers),
     ]
 }
 
@@ -342,6 +345,9 @@ fn xtask(_: &Setting) -> Result<()> {
         ("chaos --rounds -1", 2, "unexpected argument"),
         ("chaos --rounds x", 2, "invalid value 'x' for '--rounds <N>'"),
         ("chaos --seed 18446744073709551616", 2, "number too large"),
+        ("apps bogus", 2, "\"bogus\" names nothing"),
+        ("apps --list --exact apps/ucx", 2, "\"apps/ucx\" names nothing"),
+        ("attack --only bogus", 2, "\"bogus\" names nothing"),
         ("bench --bogus", 2, "unexpected argument '--bogus'"),
         ("bindings", 2, "required arguments were not provided: <DIR>"),
         ("bindings bogus", 1, "bogus: No such file"),
@@ -350,4 +356,32 @@ fn xtask(_: &Setting) -> Result<()> {
         ("guest shell --hardware x", 2, "there are plain, intel-iommu, virtio-iommu"),
     ];
     all("cargo xtask", task, &table)
+}
+
+/// A provider that is for another release than the libibverbs that is told to load it says so in a line, or, where it
+/// misses that one's private interface, libibverbs does; no card is shown.
+fn other_providers(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 1")?;
+    let installed = installed_release()?;
+    for release in &RELEASES {
+        let driver = setting.directory().join(format!("provider{}", release.number));
+        let plugin = format!("{}{}", driver.display(), installed.suffix());
+        fs::copy(setting.bin.join(release.provider()), plugin)?;
+        let task = daemon.run("env").arg(format!("RDMAV_DRIVERS={}", driver.display()));
+        let finished = task.arg("ibv_devices").run()?.success()?;
+        let told: Vec<&str> = finished.stderr.lines().collect();
+        let shown = finished.stdout.contains("balboa0");
+        if release == installed {
+            ensure!(shown && told.is_empty(), "its own: {finished}");
+            continue;
+        }
+        let words = if release.private_abi == installed.private_abi {
+            format!("this provider is for rdma-core {}, and ", release.number)
+        } else {
+            format!("`IBVERBS_PRIVATE_{}' not found", release.private_abi)
+        };
+        let says = told.len() == 1 && told[0].contains(&words);
+        ensure!(says && !shown, "expected {words:?} alone: {finished}");
+    }
+    daemon.stop()
 }
