@@ -102,6 +102,8 @@ impl Ucx {
             Task::new("ucx_perftest")
                 .env("UCX_TLS", self.transports)
                 .env("UCX_NET_DEVICES", "lo")
+                // Without one Debian 13's takes itself for a program of MPI's.
+                .at_terminal()
                 .limit(LIMIT)
         };
         let server = start_server(task().words(&format!("-p {port}")), port)?;
