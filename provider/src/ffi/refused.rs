@@ -4,14 +4,12 @@ use std::ffi::{c_int, c_void};
 use std::mem::transmute_copy;
 use std::ptr::null_mut;
 
-use nix::errno::Errno;
-
 use crate::abi::verbs_context_ops;
 use crate::error::unsupported;
 
 /// Refuses a call, and returns EOPNOTSUPP.
 fn refuse(call: &str, why: &str) -> c_int {
-    crate::log::refused(call, &unsupported!("{why}"))
+    super::errno(call, Err(unsupported!("{why}")))
 }
 
 /// A function without arguments, as the verb that it refuses.
@@ -33,7 +31,7 @@ macro_rules! refused {
         errnos { $($errno:ident: $errno_call:literal, $errno_why:literal;)* }
     ) => {
         $(unsafe extern "C" fn $object() -> *mut c_void {
-            Errno::set_raw(refuse($object_call, $object_why));
+            refuse($object_call, $object_why);
             null_mut()
         })*
         $(unsafe extern "C" fn $errno() -> c_int {
@@ -90,6 +88,8 @@ refused! {
 
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
+
     use super::*;
 
     #[test]
@@ -101,8 +101,10 @@ mod tests {
             assert_eq!(Errno::last(), Errno::EOPNOTSUPP, "{name}");
         }
         for (name, refuse) in ERRNOS {
+            Errno::clear();
             // SAFETY: it takes no arguments.
             assert_eq!(unsafe { refuse() }, libc::EOPNOTSUPP, "{name}");
+            assert_eq!(Errno::last(), Errno::EOPNOTSUPP, "{name}");
         }
         for (call, why) in REASONS {
             assert!(call.starts_with("ibv_") && why.contains(' '), "{call}: {why}");
