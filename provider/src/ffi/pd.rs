@@ -126,6 +126,16 @@ unsafe fn own<'a>(pd: *mut ibv_pd) -> &'a Own {
     unsafe { &(*pd.cast::<Pd>()).own }
 }
 
+/// Whether two domains are one to the card: themselves, or parent domains of the same.
+///
+/// # Safety
+/// The first is one of this provider that was not freed, the other one of libibverbs' that was not, or null.
+pub(super) unsafe fn are_one(one: *mut ibv_pd, other: *mut ibv_pd) -> bool {
+    // SAFETY: as the caller promises; what is of the same context is of the same provider.
+    !other.is_null()
+        && unsafe { (*one).context == (*other).context && own(one).pdn == own(other).pdn }
+}
+
 /// A protection domain in use by an object, until dropped.
 pub(super) struct Use(*mut ibv_pd);
 

@@ -12,6 +12,7 @@ use fpga_regs::engine::wqe::{Atomic, Datagram, MAX_INLINE};
 use super::ah;
 use super::mw;
 use super::payload::{elements, gather, pieces};
+use super::pd::are_one;
 use super::qp::own;
 use super::srq;
 use crate::error::unsupported;
@@ -372,10 +373,10 @@ pub(super) unsafe extern "C" fn bind_mw(
 }
 
 /// # Safety
-/// The QP is one of this provider, the region one of libibverbs' or null.
+/// QP and window are ones of this provider, the region one of libibverbs' or null.
 unsafe fn bind_type_1(qp: *mut ibv_qp, mw: &mut ibv_mw, bind: &ibv_mw_bind) -> Result<(), i32> {
-    // SAFETY: as the caller promises.
-    if unsafe { (*qp).pd } != mw.pd {
+    // SAFETY: as the caller promises; the domains of both live as long as they do.
+    if unsafe { !are_one(mw.pd, (*qp).pd) } {
         return Err(libc::EPERM);
     }
     // SAFETY: as the caller promises.
