@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::abi::RELEASE;
-use crate::error::Error;
+use crate::abi::verbs::{IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED};
+use crate::error::{Error, invalid, unsupported};
 use crate::ffi::log::verbs_log;
 
 /// How serious a message is; the numbers are those of `VERBS_LOG_LEVEL`.
@@ -50,6 +51,23 @@ fn to_stderr(message: &str) {
 pub(crate) fn refused(call: &str, error: &Error) -> i32 {
     say(Level::Warning, &format!("{call}: {error}"));
     error.errno()
+}
+
+/// Tells why a send work request that verbs know fails with an errno, by its `ibv_wr_opcode` and `ibv_send_flags`, where that
+/// is because the card does not offer it.
+#[cold]
+pub(crate) fn not_posted(call: &str, (opcode, flags): (u32, u32), errno: i32) {
+    const OFFERED: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+    let error = if errno == libc::EOPNOTSUPP {
+        unsupported!(
+            "queue pairs of its type have no requests of opcode {opcode} on this card; one with a published bitstream may need the tunnel for them"
+        )
+    } else if errno == libc::EINVAL && flags & !OFFERED != 0 {
+        invalid!("this card does not offer the flags {:#x} of requests", flags & !OFFERED)
+    } else {
+        return;
+    };
+    refused(call, &error);
 }
 
 /// Tells why a device cannot be opened, whatever the log level; returns the errno.

@@ -15,7 +15,6 @@ use super::payload::{elements, gather, pieces};
 use super::pd::are_one;
 use super::qp::own;
 use super::srq;
-use crate::error::unsupported;
 use crate::lock::QueueGuard;
 use crate::rq::ReceiveQueue;
 use crate::sq::{Cursor, SendBatch, SendQueue};
@@ -136,6 +135,7 @@ unsafe fn post_list(
             Err(failed) => {
                 // SAFETY: as above.
                 unsafe { bad.write(next) };
+                crate::log::not_posted("ibv_post_send", (wr.opcode, wr.send_flags), failed);
                 errno = failed;
                 break;
             }
@@ -251,19 +251,6 @@ unsafe fn push_rare(
     queue.push_key_change(cursor, end, wr.opcode, &request)
 }
 
-/// Tells why an operation that verbs know is not posted.
-fn told(opcode: u32, errno: i32) -> i32 {
-    match errno {
-        libc::EOPNOTSUPP => crate::log::refused(
-            "ibv_post_send",
-            &unsupported!(
-                "this card does not offer requests of opcode {opcode}; one with a published bitstream would need the tunnel for them"
-            ),
-        ),
-        errno => errno,
-    }
-}
-
 /// Posts an atomic: what no other operation is.
 ///
 /// # Safety
@@ -276,7 +263,7 @@ unsafe fn push_atomic(
     end: u32,
     wr: &ibv_send_wr,
 ) -> Result<Cursor, i32> {
-    queue.shape().operations.atomic(wr.opcode).map_err(|errno| told(wr.opcode, errno))?;
+    queue.shape().operations.atomic(wr.opcode)?;
     // SAFETY: as the caller promises.
     let [result] = (unsafe { elements(wr.sg_list, wr.num_sge)? }) else { return Err(libc::EINVAL) };
     // SAFETY: atomics have the `atomic` variant.

@@ -9,6 +9,7 @@ use hostmem::{BlockRing, RingBlock};
 
 use super::{Cursor, SendBatch, SendQueue};
 use crate::abi::verbs::{IBV_SEND_INLINE, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_sge};
+use crate::log::not_posted;
 use crate::wr::{
     KeyRequest, Payload, header_words, write_element, write_header, write_operands, write_payload,
     write_result, write_srqn, write_target,
@@ -183,7 +184,7 @@ impl<'a> Building<'a> {
         // How its payload is given says whether that is inline.
         let flags = match queue.shape.flags.get(request.flags & !IBV_SEND_INLINE) {
             Ok(flags) => flags,
-            Err(errno) => return self.fail(errno),
+            Err(errno) => return self.refuse(request.opcode, request.flags, errno),
         };
         let cursor = self.cursor();
         if cursor.requests == self.end {
@@ -209,7 +210,7 @@ impl<'a> Building<'a> {
         let request = KeyRequest { flags: request.flags & !IBV_SEND_INLINE, ..*request };
         match self.queue.push_key_change(self.cursor(), self.end, opcode, &request) {
             Ok(cursor) => self.go_on(cursor),
-            Err(errno) => self.fail(errno),
+            Err(errno) => self.refuse(opcode, request.flags, errno),
         }
     }
 
@@ -319,6 +320,16 @@ impl<'a> Building<'a> {
             _ => self.fail(libc::EINVAL),
         }
         self.awaits == Awaits::Request
+    }
+
+    /// Has posting the list fail as [`Self::fail`] does, by a request of which the card may not offer something.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, opcode: u32, flags: u32, errno: i32) {
+        if !matches!(self.awaits, Awaits::Failed | Awaits::Begin) {
+            not_posted("ibv_wr_complete", (opcode, flags), errno);
+        }
+        self.fail(errno);
     }
 
     /// Has posting the list fail, where nothing was wrong before.
