@@ -21,6 +21,7 @@ mod library;
 mod mapping;
 mod qp;
 mod recv;
+mod refused;
 mod region;
 mod srq;
 mod userfault;
@@ -44,7 +45,8 @@ pub use qp::{
     Send, Service, TO_INIT, TO_RTR, TO_RTS, Window, blank, gid_bytes,
 };
 pub use recv::Recv;
-pub use region::{Piece, Region};
+pub use refused::{NOT_OFFERED, NotOffered};
+pub use region::{Piece, Region, Rereg};
 pub use srq::Srq;
 pub use xrcd::Domain;
 

@@ -41,6 +41,12 @@ enum Command {
     },
     /// Arguments that are forbidden, and how they are refused
     Arguments(Link),
+    /// What the cards do not offer, and how it is refused: each call is told of on standard error before it is made
+    Refusals(Link),
+    /// Registrations that change while they are used
+    Rereg(Link),
+    /// Connections and datagrams with and without flow labels, each told of
+    Flows(Link),
     /// Memory of every kind, by every name
     Memory {
         /// The cards pin registered memory, so that they keep what a program puts other memory in place of
@@ -345,6 +351,21 @@ fn main() -> anyhow::Result<()> {
         Command::Arguments(link) => {
             let count = data::arguments::all(&(&link).into())?;
             println!("{count} calls were taken or refused as they should be");
+        }
+        Command::Refusals(link) => {
+            let tell = |call: &str, argument: &str| eprintln!("call {call}: {argument}");
+            let count = data::refusals::all(&(&link).into(), tell)?;
+            println!("{count} calls were refused as they should be");
+        }
+        Command::Rereg(link) => {
+            println!(
+                "{} changes of a region were made or refused",
+                data::rereg::all(&(&link).into())?
+            );
+        }
+        Command::Flows(link) => {
+            let count = data::flows::all(&(&link).into(), |flow| println!("{flow}"))?;
+            println!("{count} flows arrived");
         }
         Command::Memory { pinned, copied, link } => {
             let tried = data::memory::all(&(&link).into(), pinned, copied)?;

@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::faults::was_bad;
 use super::rdmacm::RDMACM_UTILS;
 use crate::pair::{Both, run_between};
+use crate::process::Finished;
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
 
@@ -37,6 +39,9 @@ pub fn cases() -> Vec<Case> {
         case("lists/extended", "lists --extended", "listed messages arrived", &[]),
         case("extended", "extended", "the extended verbs do what they should", &[]),
         case("arguments", "arguments", "calls were taken or refused", &[]),
+        case("rereg", "rereg", "changes of a region were made or refused", &[]),
+        case("rereg/loopback", "rereg --to balboa0", "changes of a region were made", &[]),
+        case("rereg/GID 0", "rereg --gid 0", "changes of a region were made", &[]),
         case("memory", "memory", "bytes moved in", &[]),
         case("memory/loopback", "memory --to balboa0", "bytes moved in", &[]),
         case("memory/huge pages", "memory", "one of them of huge pages", &[Need::HugePages(2)]),
@@ -89,6 +94,7 @@ pub fn cases() -> Vec<Case> {
     let fault = "loss=5%,dup=5%,reorder=5%,corrupt=5%";
     cases.push(multicast("/bad cable", "--soft 3", fault, "288 copies arrived"));
     cases.push(Case::new("verbs-data/a path that is not UTF-8", &[], elsewhere));
+    cases.push(Case::new("verbs-data/refusals say why", &[], refusals));
     cases
 }
 
@@ -102,6 +108,47 @@ fn elsewhere(setting: &Setting) -> Result<()> {
     let task = daemon.run("").arg(program).words("lists").limit(SWEEP);
     task.run()?.success()?.says("listed messages arrived")?;
     daemon.stop()
+}
+
+/// Each verb and each flag that cards do not offer is refused by one line in the log that gives a reason, on standard error
+/// or in libibverbs' file, and by none where no log is asked for.
+fn refusals(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let file = setting.directory().join("verbs.log");
+    let run = |level: &str, file: Option<&Path>| -> Result<Finished> {
+        let task = daemon.run("").arg(setting.bin.join("verbs-data")).words("refusals");
+        let task = task.env("VERBS_LOG_LEVEL", level).limit(SWEEP);
+        let task = file.into_iter().fold(task, |task, file| task.env("VERBS_LOG_FILE", file));
+        task.run()?.success()?.says("calls were refused as they should be")
+    };
+    let said = run("2", None)?;
+    let mut sections = said.stderr.split("call ");
+    // What makes the scene is refused more than it can be given.
+    let before = sections.next().map_or(0, |text| reasons_in(text).len());
+    let mut reasons = Vec::new();
+    for section in sections {
+        let (told, lines) = section.split_once('\n').unwrap_or((section, ""));
+        let (call, _) = told.split_once(": ").context("a call and its argument")?;
+        let lines = reasons_in(lines);
+        let [line] = lines[..] else { bail!("{told:?} is refused by {lines:?}") };
+        let reason = line.strip_prefix(&format!("balboa: {call}: "));
+        ensure!(reason.is_some_and(|it| it.contains(' ')), "{told:?} is refused by {line:?}");
+        reasons.push(line);
+    }
+    ensure!(!reasons.is_empty(), "no call was told of: {said}");
+    let quiet = run("1", None)?;
+    ensure!(reasons_in(&quiet.stderr).is_empty(), "{quiet}");
+    run("2", Some(&file))?;
+    let log = fs::read_to_string(&file)?;
+    let logged = reasons_in(&log);
+    let logged = logged.get(before..).unwrap_or_default();
+    ensure!(logged == reasons, "libibverbs' log has {logged:#?}, not {reasons:#?}");
+    daemon.stop()
+}
+
+/// The lines of a text in which the provider says why it refuses a call.
+fn reasons_in(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| line.starts_with("balboa: ")).collect()
 }
 
 /// Each side of a connection in a program of its own.

@@ -10,8 +10,8 @@ use super::link::{ACCESS, Link, MAX_SGE, Options, Side};
 use super::transfer;
 use crate::ffi::attempt::{self, AnySend, NewQp};
 use crate::ffi::{
-    Ah, Cq, CqWishes, Failed, Library, Mapping, Operation, Pd, Qp, QpWishes, Recv, Region, Send,
-    Service, Srq, ThreadDomain, Window,
+    Ah, Cq, CqWishes, Domain, Failed, Library, Mapping, Operation, Pd, Qp, QpWishes, Recv, Region,
+    Send, Service, Srq, ThreadDomain, Window,
 };
 
 const EINVAL: i32 = libc::EINVAL;
@@ -23,13 +23,16 @@ const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 /// The call is taken.
 const TAKEN: i32 = 0;
 
+/// Of `ibv_set_ece`: options of a vendor who is nobody.
+pub(super) const NOBODYS_OPTIONS: &str = "nobody's options";
+
 /// A call, an argument of it, what it fails with, and how it is tried.
-type Row = (&'static str, &'static str, i32, fn(&Scene) -> Result<()>);
+pub(super) type Row = (&'static str, &'static str, i32, fn(&Scene) -> Result<()>);
 
 /// What the calls are tried on.
-struct Scene {
+pub(super) struct Scene {
     /// A connection, whose left side is tried.
-    link: Link,
+    pub(super) link: Link,
     /// The left side's device, opened a second time.
     other: Side,
 }
@@ -39,20 +42,19 @@ struct Scene {
 /// # Errors
 /// At the first that is not as it should be.
 pub fn all(options: &Options) -> Result<usize> {
-    let events = Options { events: true, ..options.clone() };
-    let scene = Scene {
-        link: Link::new(&events, v::IBV_MTU_1024, transfer::room(1 << 16))?,
-        other: Side::new(Library::open()?, &events, 0, 1 << 16)?,
-    };
-    let tables: [&[Row]; 6] = [DOMAINS, MEMORY, COMPLETIONS, QUEUES, STATES, POSTS];
-    let rows = || tables.iter().flat_map(|table| table.iter());
-    for (call, argument, errno, attempt) in rows() {
+    let scene = Scene::new(options)?;
+    for (call, argument, errno, attempt) in all_rows() {
         check(attempt(&scene), *errno).with_context(|| format!("{call}: {argument}"))?;
     }
-    Ok(rows().count())
+    Ok(all_rows().count())
 }
 
-fn check(outcome: Result<()>, errno: i32) -> Result<()> {
+/// The rows of all tables.
+pub(super) fn all_rows() -> impl Iterator<Item = &'static Row> {
+    [DOMAINS, MEMORY, COMPLETIONS, QUEUES, STATES, POSTS].into_iter().flatten()
+}
+
+pub(super) fn check(outcome: Result<()>, errno: i32) -> Result<()> {
     match (outcome, errno) {
         (Ok(()), TAKEN) => Ok(()),
         (Ok(()), _) => bail!("it is taken"),
@@ -65,6 +67,15 @@ fn check(outcome: Result<()>, errno: i32) -> Result<()> {
 }
 
 impl Scene {
+    /// Makes all of it.
+    pub(super) fn new(options: &Options) -> Result<Self> {
+        let events = Options { events: true, ..options.clone() };
+        Ok(Self {
+            link: Link::new(&events, v::IBV_MTU_1024, transfer::room(1 << 16))?,
+            other: Side::new(Library::open()?, &events, 0, 1 << 16)?,
+        })
+    }
+
     fn left(&self) -> &Side {
         &self.link.left
     }
@@ -112,13 +123,20 @@ impl Scene {
     /// A QP in a state, as if connected to itself.
     fn qp_in(&self, kind: v::ibv_qp_type, state: v::ibv_qp_state) -> Result<Qp> {
         let qp = self.new_qp(kind)?;
-        for (to, mask) in WAY {
-            if to > state {
-                break;
-            }
-            qp.modify_any(self.attributes(to)?, mask & !lacking(kind) | having(kind, to))?;
-        }
+        self.bring(&qp, kind, state)?;
         Ok(qp)
+    }
+
+    /// Brings a QP of a kind from RESET to a state.
+    pub(super) fn bring(
+        &self,
+        qp: &Qp,
+        kind: v::ibv_qp_type,
+        state: v::ibv_qp_state,
+    ) -> Result<()> {
+        WAY.into_iter().take_while(|(to, _)| *to <= state).try_for_each(|(to, mask)| {
+            qp.modify_any(self.attributes(to)?, mask & !lacking(kind) | having(kind, to))
+        })
     }
 
     /// Right attributes for a step.
@@ -177,6 +195,14 @@ impl Scene {
         attempt::reg_mr(&self.left().pd, (memory.address(), 4096), None, access)
     }
 
+    /// Binds a window to a region, both of a domain, by a QP of a domain.
+    fn bind(&self, of_qp: &Rc<Pd>, of_window: &Rc<Pd>) -> Result<()> {
+        let region = Region::new(of_window, 4096, WRITABLE | v::IBV_ACCESS_MW_BIND, false)?;
+        let qp = Qp::new(of_qp, self.cqs()[0], self.cqs()[1], capabilities())?;
+        self.bring(&qp, v::IBV_QPT_RC, v::IBV_QPS_RTS)?;
+        attempt::bind_mw(&qp, &region)
+    }
+
     /// A request of the left side's, with something changed, posted to a QP.
     fn post(&self, qp: &Qp, change: impl FnOnce(&mut AnySend, &Rc<Region>)) -> Result<()> {
         let right = &self.link.right.region;
@@ -191,7 +217,7 @@ impl Scene {
     }
 
     /// The same, to a new QP of a kind in RTS.
-    fn post_to(
+    pub(super) fn post_to(
         &self,
         kind: v::ibv_qp_type,
         change: impl FnOnce(&mut AnySend, &Rc<Region>),
@@ -201,7 +227,7 @@ impl Scene {
 }
 
 /// What a QP of the tests is asked to have.
-fn capabilities() -> v::ibv_qp_cap {
+pub(super) fn capabilities() -> v::ibv_qp_cap {
     v::ibv_qp_cap {
         max_send_wr: 4,
         max_recv_wr: 4,
@@ -379,6 +405,19 @@ const MEMORY: &[Row] = &[
         let bound = s.link.completion(&s.left().send_cq)?;
         ensure!(bound.status == v::IBV_WC_SUCCESS, "{bound:?}");
         Ok(region.deregister()?)
+    }),
+    ("ibv_bind_mw", "a window of the QP's domain", TAKEN, |s| s.bind(&s.left().pd, &s.left().pd)),
+    ("ibv_bind_mw", "a window of the domain below the QP's", TAKEN, |s| {
+        let side = s.left();
+        s.bind(&Pd::parent(&side.pd, &ThreadDomain::new(&side.context)?)?, &side.pd)
+    }),
+    ("ibv_bind_mw", "a QP that only receives, and has no domain", EPERM, |s| {
+        let (pd, domain) = (&s.left().pd, Domain::open(&s.left().context, None)?);
+        let region = Region::new(pd, 4096, WRITABLE | v::IBV_ACCESS_MW_BIND, false)?;
+        attempt::bind_mw(&Qp::target(pd, &domain)?, &region)
+    }),
+    ("ibv_bind_mw", "a window of another domain", EPERM, |s| {
+        s.bind(&s.left().pd, &Pd::new(&s.left().context)?)
     }),
     ("ibv_reg_dmabuf_mr", "a descriptor of something else", EINVAL, |s| {
         attempt::reg_dmabuf_mr(&s.left().pd, &tempfile::tempfile()?, 4096, WRITABLE)
@@ -662,6 +701,9 @@ const STATES: &[Row] = &[
     ("ibv_modify_qp", "an alternate path", EOPNOTSUPP, |s| {
         s.step(v::IBV_QPS_RTR, |_, mask| *mask |= v::IBV_QP_ALT_PATH)
     }),
+    ("ibv_modify_qp", "a state of migration", EOPNOTSUPP, |s| {
+        s.step(v::IBV_QPS_RTS, |_, mask| *mask |= v::IBV_QP_PATH_MIG_STATE)
+    }),
     ("ibv_modify_qp", "another size", EOPNOTSUPP, |s| {
         s.step(v::IBV_QPS_INIT, |_, mask| *mask |= v::IBV_QP_CAP)
     }),
@@ -670,7 +712,7 @@ const STATES: &[Row] = &[
     }),
     ("ibv_query_ece", "whatever", EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.query_ece()),
     ("ibv_set_ece", "options", EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.set_ece(1)),
-    ("ibv_set_ece", "nobody's options", EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.set_ece(0)),
+    ("ibv_set_ece", NOBODYS_OPTIONS, EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.set_ece(0)),
     ("ibv_modify_qp", "a privileged Q_Key", EPERM, |s| {
         let mut attributes = s.attributes(v::IBV_QPS_INIT)?;
         attributes.qkey = 1 << 31;
@@ -712,9 +754,6 @@ const POSTS: &[Row] = &[
     }),
     ("ibv_post_send", "an unknown flag", EINVAL, |s| {
         s.post_to(v::IBV_QPT_RC, |request, _| request.flags = 1 << 12)
-    }),
-    ("ibv_post_send", "a checksum of IP", EINVAL, |s| {
-        s.post_to(v::IBV_QPT_RC, |request, _| request.flags = v::IBV_SEND_IP_CSUM)
     }),
     ("ibv_post_send", "an opcode that is none", EINVAL, |s| {
         s.post_to(v::IBV_QPT_RC, |request, _| request.opcode = 99)

@@ -22,6 +22,15 @@ pub fn reliable(options: &Options) -> Result<()> {
     let (qp, gid_index) = (&link.left.qp, options.gid_index);
     let dgid = link.right.context.gid(gid_index)?;
 
+    let made = qp.made_as()?;
+    let queues = [made.send_cq as usize, made.recv_cq as usize, made.srq as usize];
+    let side = &link.left;
+    ensure!(queues == [side.send_cq.element(), side.receive_cq.element(), 0], "{queues:x?}");
+    let kinds = (made.qp_type, made.sq_sig_all);
+    ensure!(kinds == (v::IBV_QPT_RC, 0), "type and sq_sig_all are told as {kinds:?}");
+    let (cap, granted) = (sizes(&made.cap), sizes(&qp.capabilities));
+    ensure!(cap == granted, "sizes are told as {cap:?}, and {granted:?} were granted");
+
     // What it has in RESET, besides its state, is nobody's business.
     qp.to(v::IBV_QPS_RESET)?;
     let state = qp.query()?.qp_state;
@@ -179,6 +188,10 @@ fn set(told: &mut Told, values: &[(&str, u64)]) {
             field.1 = *value;
         }
     }
+}
+
+fn sizes(cap: &v::ibv_qp_cap) -> [u32; 5] {
+    [cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data]
 }
 
 fn halves(gid: [u8; 16]) -> (u64, u64) {

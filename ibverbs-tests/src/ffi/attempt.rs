@@ -13,7 +13,7 @@ use super::Failed;
 use super::device::{Channel, Context, Cq, Pd, ThreadDomain};
 use super::qp::{Qp, Service};
 use super::recv::sges_of;
-use super::region::Piece;
+use super::region::{Piece, Region};
 use super::srq::Srq;
 
 /// What a QP is asked to be.
@@ -147,6 +147,37 @@ pub fn alloc_mw(pd: &Pd, kind: v::ibv_mw_type) -> Result<()> {
     ended("ibv_alloc_mw", made, |mw| unsafe { dealloc(mw) })
 }
 
+/// `ibv_bind_mw` of a window of type 1, made in a region's domain, to all of the region.
+///
+/// # Errors
+/// When it is not posted; when there are no windows.
+pub fn bind_mw(qp: &Qp, region: &Region) -> Result<()> {
+    let operations = qp.operations();
+    let (Some(alloc), Some(bind), Some(dealloc)) =
+        (operations.alloc_mw, operations.bind_mw, operations.dealloc_mw)
+    else {
+        bail!("there are no memory windows");
+    };
+    // SAFETY: the domain lives.
+    let window = unsafe { alloc(region.pd().raw(), v::IBV_MW_TYPE_1) };
+    assert!(!window.is_null(), "{}", Failed::last("ibv_alloc_mw"));
+    let mut request = v::ibv_mw_bind {
+        wr_id: 1,
+        send_flags: v::IBV_SEND_SIGNALED,
+        bind_info: v::ibv_mw_bind_info {
+            mr: region.raw(),
+            addr: region.address(),
+            length: region.length() as u64,
+            mw_access_flags: v::IBV_ACCESS_REMOTE_READ,
+        },
+    };
+    // SAFETY: QP, window and region live.
+    let outcome = Failed::check("ibv_bind_mw", unsafe { bind(qp.raw(), window, &raw mut request) });
+    // SAFETY: it was just made; bound or not, it ends.
+    assert_eq!(unsafe { dealloc(window) }, 0, "ibv_dealloc_mw");
+    Ok(outcome?)
+}
+
 /// `ibv_dealloc_pd`, where a window is in the domain.
 ///
 /// # Errors
@@ -233,6 +264,49 @@ pub fn without_memory(pd: &Rc<Pd>, make: impl FnOnce(&Rc<Pd>) -> Result<()>) -> 
         attributes.free = Some(no_free);
     })?;
     make(&parent)
+}
+
+/// `ibv_create_srq_ex` in a domain, of this type.
+///
+/// # Errors
+/// When the device refuses.
+pub fn create_srq_ex(pd: &Pd, srq_type: v::ibv_srq_type) -> Result<()> {
+    let context = pd.context();
+    // SAFETY: the extended context lives as long as the context.
+    let Some(create) = unsafe { context.extended()?.as_ref() }.create_srq_ex else {
+        bail!("there is no ibv_create_srq_ex");
+    };
+    // SAFETY: null pointers and numbers only; all zero is a valid value.
+    let mut attributes: v::ibv_srq_init_attr_ex = unsafe { std::mem::zeroed() };
+    attributes.attr = v::ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+    attributes.comp_mask = v::IBV_SRQ_INIT_ATTR_TYPE | v::IBV_SRQ_INIT_ATTR_PD;
+    (attributes.srq_type, attributes.pd) = (srq_type, pd.raw());
+    // SAFETY: the context is open, the domain lives.
+    let made = unsafe { create(context.raw(), &raw mut attributes) };
+    let destroy = context.library().ibv_destroy_srq;
+    // SAFETY: it was just made, and nobody uses it.
+    ended("ibv_create_srq_ex", made, |srq| unsafe { destroy(srq) })
+}
+
+/// `ibv_rereg_mr` with arguments that are to be refused; answers with the code of the call, and its errno.
+///
+/// # Panics
+/// When it is taken.
+pub fn rereg_refused(
+    region: &Region,
+    flags: u32,
+    pd: Option<&Pd>,
+    (address, length): (u64, usize),
+    access: v::ibv_access_flags,
+) -> (i32, i32) {
+    let (domain, start) = (pd.map_or(null_mut(), Pd::raw), address as *mut _);
+    let rereg = region.pd().library().ibv_rereg_mr;
+    // SAFETY: the registration lives, and so does the domain, or it is null; the call reads and writes no memory, and
+    // where it gives the card some that is not ours, this program ends.
+    let code = unsafe { rereg(region.raw(), flags as i32, domain, start, length, access as i32) };
+    let errno = Failed::last("ibv_rereg_mr").errno;
+    assert_ne!(code, 0, "ibv_rereg_mr is taken");
+    (code, errno)
 }
 
 /// Fails as a call did that would end what is still used; where it has ended that, so does this program.

@@ -276,6 +276,11 @@ impl Pd {
         self.context.library
     }
 
+    /// What registrations in it name it by.
+    pub fn element(&self) -> usize {
+        self.raw.as_ptr() as usize
+    }
+
     /// Its device.
     pub fn context(&self) -> &Rc<Context> {
         &self.context

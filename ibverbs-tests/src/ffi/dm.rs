@@ -1,6 +1,6 @@
 //! Memory of the device's own.
 
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 
 use anyhow::{Result, bail};
@@ -114,6 +114,19 @@ impl DmRegion {
     pub fn rkey(&self) -> u32 {
         // SAFETY: the registration lives.
         unsafe { self.mr.as_ref() }.rkey
+    }
+
+    /// Changes what peers may do with it, by ibv_rereg_mr.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn rereg(&self, access: v::ibv_access_flags) -> Result<(), Failed> {
+        let (rereg, flags) = (self.pd.library().ibv_rereg_mr, v::IBV_REREG_MR_CHANGE_ACCESS);
+        let (none, nowhere) = (null_mut(), null_mut());
+        // SAFETY: the registration lives; no memory is named.
+        let result =
+            unsafe { rereg(self.mr.as_ptr(), flags as i32, none, nowhere, 0, access as i32) };
+        Failed::check("ibv_rereg_mr", result)
     }
 
     /// A part of it, for a work request.

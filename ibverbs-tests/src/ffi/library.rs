@@ -69,7 +69,12 @@ functions! {
         fn(*mut v::ibv_pd, *mut c_void, usize, u64, u32) -> *mut v::ibv_mr;
     ibv_reg_dmabuf_mr @ "IBVERBS_1.12":
         fn(*mut v::ibv_pd, u64, usize, u64, c_int, c_int) -> *mut v::ibv_mr;
+    ibv_rereg_mr @ "IBVERBS_1.1":
+        fn(*mut v::ibv_mr, c_int, *mut v::ibv_pd, *mut c_void, usize, c_int) -> c_int;
     ibv_dereg_mr @ "IBVERBS_1.1": fn(*mut v::ibv_mr) -> c_int;
+    ibv_import_mr @ "IBVERBS_1.10": fn(*mut v::ibv_pd, u32) -> *mut v::ibv_mr;
+    ibv_import_pd @ "IBVERBS_1.10": fn(*mut v::ibv_context, u32) -> *mut v::ibv_pd;
+    ibv_import_dm @ "IBVERBS_1.13": fn(*mut v::ibv_context, u32) -> *mut v::ibv_dm;
     ibv_create_comp_channel @ "IBVERBS_1.0": fn(*mut v::ibv_context) -> *mut v::ibv_comp_channel;
     ibv_destroy_comp_channel @ "IBVERBS_1.0": fn(*mut v::ibv_comp_channel) -> c_int;
     ibv_create_cq @ "IBVERBS_1.1": fn(

@@ -422,6 +422,20 @@ impl Qp {
         Failed::check("ibv_query_qp", result).map(|()| attributes)
     }
 
+    /// What it was made as, as `ibv_query_qp` tells it.
+    ///
+    /// # Errors
+    /// When the device does not say.
+    pub fn made_as(&self) -> Result<v::ibv_qp_init_attr, Failed> {
+        let mut attributes = blank();
+        // SAFETY: numbers and null pointers only; all zero is a valid value.
+        let mut made: v::ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let (query, mask) = (self.pd.library().ibv_query_qp, v::IBV_QP_CAP as i32);
+        // SAFETY: the QP lives, both places have the sizes of the structures.
+        let result = unsafe { query(self.raw.as_ptr(), &raw mut attributes, mask, &raw mut made) };
+        Failed::check("ibv_query_qp", result).map(|()| made)
+    }
+
     pub(super) fn operations(&self) -> &v::ibv_context_ops {
         // SAFETY: the context is open as long as the domain lives; its operations never change.
         &unsafe { &*self.pd.context().raw() }.ops

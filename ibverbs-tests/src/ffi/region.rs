@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsRawFd as _;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 
 use verbs_sys::current::verbs as v;
@@ -23,6 +23,17 @@ pub struct Region {
     registered: Cell<bool>,
     // Last, because it goes last.
     memory: RefCell<Mapping>,
+}
+
+/// What of a registration is to be other than it is.
+#[derive(Debug, Default)]
+pub struct Rereg {
+    /// Its protection domain.
+    pub pd: Option<Rc<Pd>>,
+    /// Its memory, which work requests name by its address then.
+    pub memory: Option<Mapping>,
+    /// What peers may do with it.
+    pub access: Option<v::ibv_access_flags>,
 }
 
 /// A part of a region, for a work request.
@@ -121,6 +132,43 @@ impl Region {
         Rc::new(Self { pd: Rc::clone(pd), mr, name, registered, memory })
     }
 
+    /// Changes the registration by ibv_rereg_mr; answers with the memory that it had, where it has other memory now.
+    ///
+    /// # Errors
+    /// When the provider refuses: it is as it was.
+    pub fn rereg(&mut self, change: Rereg) -> Result<Option<Mapping>, Failed> {
+        let Rereg { pd, memory, access } = change;
+        let flags = [
+            (pd.is_some(), v::IBV_REREG_MR_CHANGE_PD),
+            (memory.is_some(), v::IBV_REREG_MR_CHANGE_TRANSLATION),
+            (access.is_some(), v::IBV_REREG_MR_CHANGE_ACCESS),
+        ];
+        let flags = flags.iter().filter(|(is_asked, _)| *is_asked).fold(0, |all, it| all | it.1);
+        let domain = pd.as_ref().map_or(null_mut(), |pd| pd.raw());
+        let (start, length) =
+            memory.as_ref().map_or((null_mut(), 0), |it| (it.start().as_ptr(), it.length()));
+        let access = access.unwrap_or(0) as i32;
+        let rereg = self.pd.library().ibv_rereg_mr;
+        // SAFETY: the registration and both domains live, and the memory is mapped for as long as it is registered.
+        let result =
+            unsafe { rereg(self.raw(), flags as i32, domain, start.cast(), length, access) };
+        Failed::check("ibv_rereg_mr", result)?;
+        if let Some(pd) = pd {
+            self.pd = pd;
+        }
+        Ok(memory.map(|memory| {
+            self.name = memory.address();
+            self.memory.replace(memory)
+        }))
+    }
+
+    /// What the registration says of itself: its domain's address, its memory and its keys.
+    pub fn described(&self) -> (usize, u64, usize, [u32; 2]) {
+        // SAFETY: the registration lives.
+        let mr = unsafe { &*self.raw() };
+        (mr.pd as usize, mr.addr as u64, mr.length, [mr.lkey, mr.rkey])
+    }
+
     /// Ends the registration before its time: the card has no key to the memory any more.
     ///
     /// # Errors
@@ -161,7 +209,8 @@ impl Region {
         self.mr.as_ptr()
     }
 
-    pub(super) fn pd(&self) -> &Rc<Pd> {
+    /// Its protection domain.
+    pub fn pd(&self) -> &Rc<Pd> {
         &self.pd
     }
 
