@@ -53,8 +53,8 @@ pub(crate) fn refused(call: &str, error: &Error) -> i32 {
     error.errno()
 }
 
-/// Tells why a send work request that verbs know fails with an errno, by its `ibv_wr_opcode` and `ibv_send_flags`, where that
-/// is because the card does not offer it.
+/// Tells why a send work request that verbs know fails with an errno, by its `ibv_wr_opcode` and `ibv_send_flags`,
+/// where that is because the card does not offer it.
 #[cold]
 pub(crate) fn not_posted(call: &str, (opcode, flags): (u32, u32), errno: i32) {
     const OFFERED: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;

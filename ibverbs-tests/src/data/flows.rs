@@ -35,8 +35,8 @@ impl fmt::Display for Flow {
     }
 }
 
-/// Sends messages along flows of each service, with each GID and each label, both ways; tells of each flow, and answers how
-/// many there were.
+/// Sends messages along flows of each service, with each GID and each label, both ways; tells of each flow, and
+/// answers how many there were.
 ///
 /// # Errors
 /// When a message does not arrive.

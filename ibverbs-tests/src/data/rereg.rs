@@ -1,5 +1,5 @@
-//! Registrations that change while QPs use them: their keys stay, the card goes by what they are now, and where a change is
-//! refused they are as before.
+//! Registrations that change while QPs use them: their keys stay, the card goes by what they are now, and where a
+//! change is refused they are as before.
 
 use std::rc::Rc;
 
@@ -336,8 +336,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Messages to the memory that a region had: each has arrived, or is refused with all behind it, and none arrives behind
-    /// the change.
+    /// Messages to the memory that a region had: each has arrived, or is refused with all behind it, and none
+    /// arrives behind the change.
     fn moved_beside_messages(&mut self, round: u8) -> Result<()> {
         let byte = 100 + round;
         self.post_beside(byte)?;

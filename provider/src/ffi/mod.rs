@@ -51,8 +51,8 @@ fn object<T>(call: &str, made: Result<*mut T>) -> *mut T {
     }
 }
 
-/// Ends a verb that answers with an errno, which is in `errno` as well: libibverbs does not hand on the answers of all of them
-/// (of `ibv_rereg_mr` for one), and a kernel's device leaves it there.
+/// Ends a verb that answers with an errno, which is in `errno` as well: libibverbs does not hand on the answers of all
+/// of them (of `ibv_rereg_mr` for one), and a kernel's device leaves it there.
 fn errno(call: &str, done: Result<()>) -> i32 {
     match done {
         Ok(()) => 0,
