@@ -254,7 +254,9 @@ impl End {
             self.events.push_back(TransportEvent::Async { qpn, event });
         }
         let sent = self.sent as u32;
-        if sent.wrapping_sub(header.consumed) > sent.wrapping_sub(self.peer_took) {
+        // One for which the peer had no credit would have this end keep answers without end.
+        let is_beyond = (next as u32).wrapping_sub(self.told) > SLOTS;
+        if is_beyond || sent.wrapping_sub(header.consumed) > sent.wrapping_sub(self.peer_took) {
             self.fail(Status::BadResponse);
             return true;
         }
@@ -488,5 +490,65 @@ impl End {
         let own = to_peer_own.filter(|_| header.flags.contains(SlotFlags::OWN_NUMBER));
         slot::write(&header, payload, &own.unwrap_or(to_peer), slot);
         Step::Slot(place_of(self.sent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::Traffic;
+
+    const DIRECTION: Direction = Direction { from: (1, 5), to: (2, 6) };
+    const KEY: Key = Key::new([9; 16]);
+
+    fn end() -> End {
+        let names = Names { direction: DIRECTION, key: KEY };
+        let pace = Pace { watchdog: 1_000_000, between: 1 << 22, rest: 0 };
+        End::new(0, 5, names, &Attributes::default(), pace)
+    }
+
+    /// A message's slot of the peer's.
+    fn slot_of(number: u64, consumed: u32) -> Vec<u8> {
+        let header = SlotHeader {
+            operation: SlotOperation::Send,
+            flags: SlotFlags::OWN_NUMBER,
+            message: (number as u32).wrapping_sub(1),
+            number,
+            consumed,
+            ..SlotHeader::default()
+        };
+        let mut slot = Vec::new();
+        slot::write(&header, &[], &KEY.of_slots(DIRECTION.back(), 0), &mut slot);
+        slot
+    }
+
+    /// What an end says of a peer's first slots, all of which are good, where it has told it of as many as `told` by then.
+    fn said(slots: u64, told: u64) -> Vec<TransportEvent> {
+        let (mut end, mut host, mut slot) = (end(), Traffic::default(), Vec::new());
+        for number in 1..=slots {
+            assert!(end.receive(0, &slot_of(number, 0), &mut host), "slot {number}");
+            if number == told {
+                assert!(matches!(end.next(0, true, &mut host, &mut slot), Step::Slot(_)));
+            }
+        }
+        std::iter::from_fn(|| end.take_event()).collect()
+    }
+
+    #[test]
+    fn a_peer_that_has_taken_what_was_not_sent_ends_the_queue_pair() {
+        let (mut end, mut host) = (end(), Traffic::default());
+        assert!(end.receive(0, &slot_of(1, 1), &mut host));
+        let last = std::iter::from_fn(|| end.take_event()).last();
+        assert_eq!(last, Some(TransportEvent::Error { qpn: 5 }));
+    }
+
+    #[test]
+    fn a_peer_that_sends_without_credit_ends_the_queue_pair() {
+        let is_end = |event: &TransportEvent| *event == TransportEvent::Error { qpn: 5 };
+        let ring = u64::from(SLOTS);
+        assert!(!said(ring, 0).iter().any(is_end));
+        assert_eq!(said(ring + 1, 0).last(), Some(&TransportEvent::Error { qpn: 5 }));
+        assert!(!said(ring + 7, 7).iter().any(is_end));
+        assert_eq!(said(ring + 8, 7).last(), Some(&TransportEvent::Error { qpn: 5 }));
     }
 }
