@@ -134,14 +134,16 @@ impl Hosted {
         let HostedOptions { watchdog, peers, rnics, lossy, meetings } = options;
         let rnics = Arc::new(rnics.iter().copied().map(u32::from).collect());
         let own = address.ip;
+        // The one card of a tunnel carries through it between its own queue pairs.
+        let has_tunnel = !peers.is_empty();
         let peers = peers.iter().filter(|(peer, _)| **peer != own);
         let peers = peers.map(|(peer, key)| (u32::from(*peer), Key::new(*key)));
         let peers: Arc<BTreeMap<_, _>> = Arc::new(peers.collect());
         let layout = Arc::new(Layout::map(start, regions, &*below)?);
         let local = Local::new(Key::new(random(card)?));
         let number = u32::from_ne_bytes(random(card)?);
-        let datagrams = (!peers.is_empty())
-            .then(|| Exchange::new(own.into(), regions, number, meetings.clone()));
+        let datagrams =
+            has_tunnel.then(|| Exchange::new(own.into(), regions, number, meetings.clone()));
         let memory = HostMemory::new(Porter::new(card, Arc::clone(&below)));
         let (budget, atomics) = (Budget::default(), Arc::default());
         let mut cores = Vec::new();

@@ -242,10 +242,10 @@ impl<R: Registers> Posts<R> {
         space.is_some_and(|space| !space.out.is_empty() && space.lost.is_none())
     }
 
-    /// Whether any peer has the other end of a tunnel.
+    /// Whether there is a tunnel, if only between the card's own QPs.
     #[must_use]
     pub fn has_tunnel(&self) -> bool {
-        !self.settings.peers.is_empty()
+        self.settings.datagrams.is_some()
     }
 
     /// Who is at the ends of the tunnel that a QP goes through, if it does.

@@ -178,6 +178,14 @@ fn on_one_card() -> Vec<Case> {
             let task = daemon.run("").arg(program).words(command).limit(SWEEP);
             task.run()?.success()?.says(says)?;
             stayed(daemon)
+    // It has nobody to send to.
+    cases.push(Case::new("stock/tunnel/one card/alone", &[PERFTEST, IBVERBS_UTILS], |setting| {
+        let daemon =
+            setting.balboad("--soft 2 --soft-image 0=stock --tunnel on --watchdog 20000")?;
+        run_between((&daemon, 0), (&daemon, 0), &format!("ib_atomic_bw -n 50 {STEADY_CLOCK}"))?;
+        run_between((&daemon, 0), (&daemon, 0), "ibv_ud_pingpong -g 1 -n 50")?;
+        stayed(daemon)
+    }));
         }));
     }
     cases
