@@ -235,7 +235,7 @@ impl AdminEngine {
                 engine: self.name.clone(),
                 opcode,
                 status,
-                detail: String::new(),
+                detail: self.shell.reason(self.window),
             }),
         }
     }

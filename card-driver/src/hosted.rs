@@ -613,6 +613,10 @@ impl Spaces for Hosted {
         core.pages.close(ctid, most)
     }
 
+    fn reason(&self, vfpga: u8) -> Option<String> {
+        lock(self.shared.core(vfpga)?).carrier.posts.take_reason()
+    }
+
     fn end(&self) {
         self.leave();
         self.stop();

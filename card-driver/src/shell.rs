@@ -272,6 +272,12 @@ impl Shell {
         Ok(())
     }
 
+    /// What a vFPGA has to add to the refusal of the last command; empty, or begins with `; `.
+    pub(crate) fn reason(&self, index: u8) -> String {
+        let reason = self.backend.spaces().and_then(|spaces| spaces.reason(index));
+        reason.map(|why| format!("; {why}")).unwrap_or_default()
+    }
+
     /// Has the pages be asked for again that led to nobody's memory, for there may be some now.
     pub fn surface(&self, index: u8) {
         let (Some(spaces), Some(vfpga)) = (self.backend.spaces(), self.vfpga(index)) else {

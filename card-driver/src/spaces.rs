@@ -23,6 +23,9 @@ pub trait Spaces: Send + Sync {
     /// The words that remove the entries which lead to nobody's memory, so that they are asked for again.
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]>;
 
+    /// Why a vFPGA has refused the last command, where there is more to say than its status.
+    fn reason(&self, vfpga: u8) -> Option<String>;
+
     /// Tells the other cards of this process that the card forgets its queue pairs, and has no more to do with the card
     /// from then on.
     fn end(&self);

@@ -561,7 +561,13 @@ impl Context {
                 "QPs of type {kind} (UD) are not offered; a card with a published bitstream would need the tunnel for them"
             )),
             _ => Err(unsupported!(
-                "QPs of type {kind} are not offered; RC (2), UC (3), UD (4) and XRC (9, 10) may be"
+                "QPs of type {kind} are not offered; this card's are {}",
+                kinds
+                    .into_iter()
+                    .filter(|(_, needs)| self.capabilities().contains(*needs))
+                    .map(|(offered, _)| format!("{offered:?} ({})", offered.0))
+                    .collect::<Vec<_>>()
+                    .join(", ")
             )),
         }
     }

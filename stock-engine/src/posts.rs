@@ -1,8 +1,8 @@
 //! Posts and their ends: what goes into the command queue of a vFPGA, whose turn it is, and what the counters say.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fpga_regs::coyote::vfpga::{self as v, Command, CommandQueue, CompletionCounters, Stream};
@@ -20,6 +20,7 @@ use crate::param::{
     WATCHDOG,
 };
 use crate::space::{Kind, Out, Qp, Queued, Space};
+use crate::verbs::ipv4_of;
 
 /// The bank of control registers of a vFPGA.
 pub trait Registers {
@@ -56,6 +57,9 @@ pub struct Budget {
     kept: Arc<AtomicU32>,
     /// When a dead peer was last given up.
     given_up: Arc<AtomicU64>,
+    /// By the last byte of its IPv4 address, the peer that has answered: whoever's ends in the same one has its Ethernet
+    /// address with the card, until the reset.
+    homes: Arc<Mutex<BTreeMap<u8, u32>>>,
 }
 
 impl Budget {
@@ -83,6 +87,21 @@ impl Budget {
         self.given_up.fetch_max(now, Ordering::Relaxed);
         self.give(packets);
         self.kept.fetch_add(packets.into(), Ordering::Relaxed);
+    }
+
+    fn homes(&self) -> MutexGuard<'_, BTreeMap<u8, u32>> {
+        // Nobody leaves it in the middle of a change.
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note that a peer has answered.
+    fn settle(&self, peer: u32) {
+        self.homes().entry(peer as u8).or_insert(peer);
+    }
+
+    /// The other peer whose Ethernet address the card has for this one.
+    pub(crate) fn in_place_of(&self, peer: u32) -> Option<u32> {
+        self.homes().get(&(peer as u8)).copied().filter(|known| *known != peer)
     }
 }
 
@@ -153,7 +172,7 @@ pub struct Posts<R> {
     pub(crate) registers: R,
     pub(crate) settings: Settings,
     pub(crate) spaces: Vec<Space>,
-    budget: Budget,
+    pub(crate) budget: Budget,
     /// The space whose turn it is.
     turn: u8,
     /// READ requests out, those of dead peers, too.
@@ -166,6 +185,8 @@ pub struct Posts<R> {
     /// When the counters were last looked at.
     pub(crate) looked: u64,
     pub(crate) tally: Tally,
+    /// Why the last command was refused.
+    pub(crate) reason: Option<String>,
 }
 
 /// What came of an attempt to post for a space.
@@ -192,6 +213,7 @@ impl<R: Registers> Posts<R> {
             events: VecDeque::new(),
             looked: 0,
             tally: Tally::default(),
+            reason: None,
         }
     }
 
@@ -199,6 +221,11 @@ impl<R: Registers> Posts<R> {
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally
+    }
+
+    /// Takes the reason for which the last command was refused, where there is one to be told.
+    pub fn take_reason(&mut self) -> Option<String> {
+        self.reason.take()
     }
 
     /// The QP of an address space.
@@ -299,6 +326,7 @@ impl<R: Registers> Posts<R> {
         }
         self.reads = 0;
         self.budget.kept.store(0, Ordering::Relaxed);
+        self.budget.homes().clear();
         self.events.clear();
         self.tally =
             Tally { posts: self.tally.posts, refused: self.tally.refused, ..Tally::default() };
@@ -463,6 +491,9 @@ impl<R: Registers> Posts<R> {
                 self.reads = self.reads.saturating_sub(out.requests);
             }
             let Some(qp) = &mut space.qp else { continue };
+            if let (false, Some(peer)) = (qp.proven, ipv4_of(qp.attributes.dgid)) {
+                self.budget.settle(peer);
+            }
             qp.proven = true;
             if out.ends && qp.messages.pop_front().is_some() {
                 qp.whole = qp.whole.saturating_sub(1);

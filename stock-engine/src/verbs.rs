@@ -87,10 +87,16 @@ pub(crate) fn merge(into: &mut Attributes, from: &Attributes) {
 }
 
 impl<R: Registers> Posts<R> {
-    /// Says why something is not done.
-    pub(crate) fn refuse(&mut self, qpn: u32, why: &str) -> AdminStatus {
+    /// Says why a request is not carried.
+    fn refuse(&mut self, qpn: u32, why: &str) {
         self.tally.refused = self.tally.refused.saturating_add(1);
         log::warn!("QP {qpn}: {why}");
+    }
+
+    /// Says why a command is not done, to whoever has asked for it, too.
+    fn deny(&mut self, qpn: u32, why: &str) -> AdminStatus {
+        self.refuse(qpn, why);
+        self.reason = Some(why.to_owned());
         AdminStatus::Unsupported
     }
 
@@ -125,6 +131,7 @@ impl<R: Registers> Posts<R> {
         };
         self.tally.refused = self.tally.refused.saturating_add(1);
         log::warn!("an address handle: {why}");
+        self.reason = Some(why.to_owned());
         Err(AdminStatus::Unsupported)
     }
 
@@ -132,21 +139,27 @@ impl<R: Registers> Posts<R> {
     fn check_path(&mut self, qpn: u32, wanted: &Attributes) -> Result<u32, AdminStatus> {
         let own = self.gids.get(usize::from(wanted.sgid_index)).copied().flatten();
         if !self.is_own(own) {
-            return Err(self.refuse(qpn, ONE_ADDRESS));
+            return Err(self.deny(qpn, ONE_ADDRESS));
         }
         let Some(peer) = ipv4_of(wanted.dgid) else {
-            return Err(self.refuse(qpn, "a published card's peers have IPv4 addresses"));
+            return Err(self.deny(qpn, "a published card's peers have IPv4 addresses"));
         };
         if peer == self.settings.ipv4 {
             return match self.settings.local {
                 Some(_) => Ok(peer),
-                None => Err(self.refuse(qpn, "a published card does not send to itself")),
+                None => Err(self.deny(qpn, "a published card does not send to itself")),
             };
         }
         if wanted.path_mtu != MTU && !self.settings.peers.contains_key(&peer) {
             let why =
                 "a published card sends packets of 4096 bytes; another path MTU needs the tunnel";
-            return Err(self.refuse(qpn, why));
+            return Err(self.deny(qpn, why));
+        }
+        if let Some(other) = self.budget.in_place_of(peer).map(Ipv4Addr::from) {
+            let why = format!(
+                "a published card has one Ethernet address for all peers whose addresses end in the same byte, and {other} has answered by it; balboa reset makes it forget that"
+            );
+            return Err(self.deny(qpn, &why));
         }
         Ok(peer)
     }
@@ -212,7 +225,7 @@ impl<R: Registers> Posts<R> {
             return Ok(());
         }
         if qp.map(|qp| qp.before) != Some(now) {
-            self.refuse(qpn, "its peer has sent before this side was in RTS, and a published card would forget the numbers of that");
+            self.deny(qpn, "its peer has sent before this side was in RTS, and a published card would forget the numbers of that");
             return Err(AdminStatus::Busy);
         }
         self.write_context(qpn, 0, wanted.rq_psn, wanted.sq_psn);
@@ -290,8 +303,9 @@ impl<R: Registers> Transport for Posts<R> {
 
     fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus> {
         if command.kind != QpType::Rc {
-            return Err(self
-                .refuse(qpn, "a published card has Reliable Connections; others need the tunnel"));
+            return Err(
+                self.deny(qpn, "a published card has Reliable Connections; others need the tunnel")
+            );
         }
         let space = self.space(qpn).filter(|space| space.is_free());
         let space = space.ok_or(AdminStatus::NoResources)?;
@@ -312,14 +326,14 @@ impl<R: Registers> Transport for Posts<R> {
         match (from, to) {
             (QpState::Init, QpState::Rtr) if lost => {
                 let why = "its number rests until the card is reset; make another QP";
-                self.refuse(qpn, why);
+                self.deny(qpn, why);
                 return Err(AdminStatus::NoResources);
             }
             (QpState::Init, QpState::Rtr) if busy => return Err(AdminStatus::Busy),
             (QpState::Init, QpState::Rtr) => self.connect(now, qpn, &wanted)?,
             (QpState::Rtr, QpState::Rts) => self.let_send(qpn, &wanted)?,
             (QpState::Sqd, QpState::Sqd) if moved => {
-                return Err(self.refuse(qpn, "a published card's connection keeps its path"));
+                return Err(self.deny(qpn, "a published card's connection keeps its path"));
             }
             _ => {}
         }

@@ -272,6 +272,10 @@ impl Spaces for Rows {
 
     fn settle(&self, _: u8, _: u32, _: bool) {}
 
+    fn reason(&self, _: u8) -> Option<String> {
+        None
+    }
+
     fn close(&self, vfpga: u8, _: u32, most: usize) -> Vec<Gone> {
         self.replace(vfpga, &[], most)
     }

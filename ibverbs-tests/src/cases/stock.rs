@@ -447,6 +447,8 @@ fn killed(setting: &Setting, cards: &str, victim: usize) -> Result<()> {
     let daemon = setting.balboad(cards)?;
     let port = free_port()?;
     let side = |card: u32| {
+        // Of what was posted balboad says why, of all else the program is told.
+        let told = if command == "ib_write_bw -s 5" { told } else { "" };
         daemon
             .run("ib_write_bw -D 60")
             .arg(STEADY_CLOCK)

@@ -460,12 +460,14 @@ pub(super) fn explain(
     wanted: &Attributes,
     error: DriverError,
 ) -> Error {
-    let DriverError::Refused { engine, opcode, status, .. } = error else { return error.into() };
+    let DriverError::Refused { engine, opcode, status, detail } = error else {
+        return error.into();
+    };
     let detail = match (status, window.engine.query_qp(qpn)) {
         (AdminStatus::Invalid | AdminStatus::BadState, Ok(now)) => {
             diagnose(kind, now.state, wanted)
         }
-        _ => String::new(),
+        _ => detail,
     };
     DriverError::Refused { engine, opcode, status, detail }.into()
 }

@@ -106,6 +106,10 @@ impl Spaces for Paged {
 
     fn settle(&self, _: u8, _: u32, _: bool) {}
 
+    fn reason(&self, _: u8) -> Option<String> {
+        None
+    }
+
     fn close(&self, _: u8, _: u32, _: usize) -> Vec<Gone> {
         vec![Gone { ctid: 5, vaddr: 4096, hpid: 1, words: [0; 2] }]
     }
