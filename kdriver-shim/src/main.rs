@@ -171,9 +171,9 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
         backends.push(Arc::new(backend));
     }
     let watchdog = Duration::from_millis(args.watchdog());
-    let peers =
-        tunnel::peers(args, wanted, |card| restored.get(&card).map(|it| it.manifest.engine))?;
-    let rnics = args.rnic_peers.iter().copied().collect();
+    let flashed = |card| restored.get(&card).map(|it| it.manifest.engine);
+    let peers = tunnel::peers(args, wanted, flashed)?;
+    let rnics = tunnel::rnics(args, wanted, flashed)?;
     let (lossy, meetings) = (args.lossy, Meetings::default());
     let options = HostedOptions { watchdog, peers, rnics, lossy, meetings };
     let cards = start(wanted, backends, restored, options)?;

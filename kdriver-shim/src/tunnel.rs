@@ -1,7 +1,7 @@
 //! Who has the other end of a tunnel: found out of band, for a question on the link would stop a published card that does
 //! not know it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read as _;
 use std::net::Ipv4Addr;
@@ -92,6 +92,26 @@ pub fn peers(
         }
     }
     Ok(peers)
+}
+
+/// Peers that are RNICs to cards as published: those that are named, and cards of this balboad's that are no such ones, nor
+/// have been flashed so.
+///
+/// # Errors
+/// A manifest's.
+pub fn rnics(
+    args: &Args,
+    cards: &Cards,
+    flashed: impl Fn(u32) -> Option<EngineKind>,
+) -> anyhow::Result<BTreeSet<Ipv4Addr>> {
+    let mut rnics: BTreeSet<_> = args.rnic_peers.iter().copied().collect();
+    for (number, address) in (0u32..).zip(&cards.addresses) {
+        let engine = flashed(number).map_or_else(|| cards.manifest(number).map(|it| it.engine), Ok);
+        if engine? != EngineKind::Stock {
+            rnics.insert(address.ip);
+        }
+    }
+    Ok(rnics)
 }
 
 /// Reads a file of peers, which nobody else can.
@@ -187,6 +207,19 @@ mod tests {
         assert_eq!(peers(&["--tunnel", "on"], Some(EngineKind::Vqe)), Ok(0), "it may come back");
         let image = ["--tunnel", "on", "--soft-image", "stock"];
         assert_eq!(peers(&image, Some(EngineKind::Vqe)), Ok(1), "one was flashed to another");
+    }
+
+    #[test]
+    fn own_cards_that_are_not_as_published_are_rnics_to_those_that_are() {
+        let words =
+            ["balboad", "--soft", "3", "--soft-image", "0=stock", "--rnic-peers", "10.0.0.9"];
+        let args = Args::try_parse_from(words).unwrap();
+        let cards = args.cards().unwrap();
+        let [_, own, flashed] = [0, 1, 2].map(|card| cards.addresses[card].ip);
+        let engine = |card| (card == 2).then_some(EngineKind::Stock);
+        let named = Ipv4Addr::new(10, 0, 0, 9);
+        assert_eq!(rnics(&args, &cards, engine).unwrap(), BTreeSet::from([named, own]));
+        assert_eq!(rnics(&args, &cards, |_| None).unwrap(), BTreeSet::from([named, own, flashed]));
     }
 
     #[test]

@@ -56,6 +56,15 @@ pub fn cases() -> Vec<Case> {
         }));
     }
     cases.push(Case::new("stock/64 queue pairs of two programs", &[PERFTEST], many));
+    for command in ["ib_write_bw -n 50", "ib_read_bw -n 50"] {
+        let name = format!("stock/to a card that is not as published/{command}");
+        cases.push(Case::new(name, &[PERFTEST], move |setting| {
+            let daemon = setting.balboad("--soft 2 --soft-image 0=stock --watchdog 20000")?;
+            run_between((&daemon, 1), (&daemon, 0), &format!("{command} {STEADY_CLOCK}"))?;
+            unharmed(&daemon)?;
+            daemon.stop()
+        }));
+    }
     cases.push(Case::new("stock/two balboads", &[PERFTEST], told_of_rnics));
     cases.push(Case::new(
         "stock/what needs the tunnel is refused by its name",
@@ -169,6 +178,14 @@ fn on_one_card() -> Vec<Case> {
     for (command, says) in [
         ("sweep --to balboa0", "850 messages arrived"),
         ("counter --to balboa0", "3200 atomics counted once"),
+    // It has nobody to send to.
+    cases.push(Case::new("stock/tunnel/one card/alone", &[PERFTEST, IBVERBS_UTILS], |setting| {
+        let daemon =
+            setting.balboad("--soft 2 --soft-image 0=stock --tunnel on --watchdog 20000")?;
+        run_between((&daemon, 0), (&daemon, 0), &format!("ib_atomic_bw -n 50 {STEADY_CLOCK}"))?;
+        run_between((&daemon, 0), (&daemon, 0), "ibv_ud_pingpong -g 1 -n 50")?;
+        stayed(daemon)
+    }));
         ("states --to balboa0 --reliable-only", "5 states were"),
     ] {
         let name = format!("stock/tunnel/one card/verbs-data {command}");
@@ -178,14 +195,6 @@ fn on_one_card() -> Vec<Case> {
             let task = daemon.run("").arg(program).words(command).limit(SWEEP);
             task.run()?.success()?.says(says)?;
             stayed(daemon)
-    // It has nobody to send to.
-    cases.push(Case::new("stock/tunnel/one card/alone", &[PERFTEST, IBVERBS_UTILS], |setting| {
-        let daemon =
-            setting.balboad("--soft 2 --soft-image 0=stock --tunnel on --watchdog 20000")?;
-        run_between((&daemon, 0), (&daemon, 0), &format!("ib_atomic_bw -n 50 {STEADY_CLOCK}"))?;
-        run_between((&daemon, 0), (&daemon, 0), "ibv_ud_pingpong -g 1 -n 50")?;
-        stayed(daemon)
-    }));
         }));
     }
     cases
@@ -438,6 +447,8 @@ fn refused(setting: &Setting) -> Result<()> {
         let said = format!("{client}{}{}{told}", server.output(), server.errors());
         ensure!(said.contains("tunnel"), "{command} says nothing of the tunnel: {said}");
         server.wait()?;
+        // Of what was posted balboad says why, of all else the program is told.
+        let told = if command == "ib_write_bw -s 5" { told } else { "" };
     }
     unharmed(&daemon)?;
     daemon.stop()
@@ -447,8 +458,6 @@ fn killed(setting: &Setting, cards: &str, victim: usize) -> Result<()> {
     let daemon = setting.balboad(cards)?;
     let port = free_port()?;
     let side = |card: u32| {
-        // Of what was posted balboad says why, of all else the program is told.
-        let told = if command == "ib_write_bw -s 5" { told } else { "" };
         daemon
             .run("ib_write_bw -D 60")
             .arg(STEADY_CLOCK)
