@@ -380,10 +380,10 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
 
 /// What a published bitstream leaves open.
 const UNPROTECTED: [&str; 4] = [
-    "keys on the link: who sends to a QP's number reaches each page of memory that the QP has for its peer or has used",
+    "keys on the link: without the tunnel, who sends to a QP's number reaches each page of memory that the QP has for its peer or has used",
     "rights: such a page can be read and written, whatever its region allows",
     "frames: neither the ICRC nor the source of one is looked at",
-    "the card: one frame of an unknown kind, or lost, may stop it for all until `balboa reset`",
+    "the card: one frame of an unknown kind, lost, or to a wrong number, may stop it for all until `balboa reset`",
 ];
 
 /// Of which frames the ICRC is checked, in words.

@@ -16,11 +16,12 @@ mod net;
 
 use std::collections::BTreeMap;
 
+use fpga_regs::engine::admin::{AdminStatus, CreateQp};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
-use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::qp::{QpState, QpType};
 use net::{Net, WINDOW_BYTES};
-use queue_engine::{TransportError, TransportEvent};
+use queue_engine::{Transport as _, TransportError, TransportEvent};
 use trial::rng::Rng;
 
 const MS: u64 = 1_000_000;
@@ -321,6 +322,20 @@ fn counters_wrap_and_completions_are_told_all_the_same() {
 }
 
 #[test]
+fn more_acknowledgements_than_packets_end_a_queue_pair_whose_number_rests() {
+    let mut net = Net::new(26);
+    let [a, _] = net.connect();
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(50 * MS);
+    assert_eq!(net.completed[&(0, a)], 1);
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.wrap_from(0, a, 2);
+    net.run(50 * MS);
+    assert_eq!(net.failed.get(&(0, a)), Some(&Status::BadResponse));
+    assert_eq!((net.completed[&(0, a)], net.nodes[0].posts.tally().quarantined), (1, 1));
+}
+
+#[test]
 fn a_silent_peer_costs_its_own_queue_pair_and_nobody_elses() {
     let mut net = Net::new(2);
     let [dead, _] = net.connect();
@@ -363,6 +378,41 @@ fn a_silent_peer_costs_its_own_queue_pair_and_nobody_elses() {
     assert!(net.try_create(0).is_err(), "all but the resting ones are in use");
     let again = net.submit(0, alive, true, 0, 64);
     assert_eq!(again, Err(TransportError::Unsupported), "it has WRITEs");
+}
+
+#[test]
+fn a_dead_peer_keeps_two_reads_of_its_queue_pair_and_no_more() {
+    let mut net = Net::new(25);
+    let [reader, peer] = net.connect();
+    net.submit(0, reader, true, 0, 64).unwrap();
+    net.run(50 * MS);
+    net.silence(&[peer]);
+    for _ in 0..10 {
+        net.submit(0, reader, true, 0, 4096).unwrap();
+    }
+    net.run(1_000 * MS);
+    assert_eq!(net.failed.get(&(0, reader)), Some(&Status::RetryExceeded));
+    assert_eq!(net.nodes[0].posts.tally().lost_reads, 2);
+}
+
+#[test]
+fn the_first_request_waits_for_its_answer_though_it_was_lost_for_want_of_an_address() {
+    for seed in 0..20 {
+        let mut net = Net::new(seed);
+        net.unanswered = true;
+        let [a, b] = net.connect();
+        net.run(20 * MS);
+        // It is lost, and with it the card asks; by the time of the second one it would know.
+        net.unanswered = false;
+        for at in [0, 4096] {
+            net.fill(0, a, at, 4096, seed + at);
+            net.submit(0, a, false, at, 4096).unwrap();
+            net.run(20_000);
+        }
+        net.run(100 * MS);
+        assert_eq!(net.completed.get(&(0, a)), Some(&2), "seed {seed}");
+        assert!(net.bytes(0, a, 0, 8192) == net.bytes(1, b, 0, 8192), "seed {seed}");
+    }
 }
 
 #[test]
@@ -433,6 +483,72 @@ fn to_an_rnic_a_write_goes_packet_by_packet_by_one_key() {
     assert_eq!(net.submit_by(0, a, false, 0, 4, 1), refused);
     assert_eq!(net.submit_by(1, b, false, 0, 4, 2), refused);
     assert_eq!(net.submit_by(0, a, false, 0, 4, 0x1234_5678), Ok(4));
+}
+
+#[test]
+fn what_a_published_card_cannot_connect_is_refused() {
+    let mut net = Net::new(22);
+    let refused = Err(AdminStatus::Unsupported);
+    let posts = &mut net.nodes[0].posts;
+    let qpn = posts.name_qp(QpType::Rc).unwrap().unwrap();
+    let datagrams = CreateQp { kind: QpType::Ud, ..CreateQp::default() };
+    assert_eq!(posts.create_qp(qpn, &datagrams), refused);
+    let qpn = net.try_create(0).unwrap();
+    assert_eq!(net.try_connect(0, qpn, |all| all.path_mtu = 4), refused);
+    assert_eq!(net.try_connect(0, qpn, |all| all.sgid_index = 0), refused, "not its address");
+    assert_eq!(net.try_connect(0, qpn, |all| all.dgid = [0xfe; 16]), refused, "not of IPv4");
+    let own = net.own_gid(0);
+    assert_eq!(net.try_connect(0, qpn, |all| all.dgid = own), refused, "nobody carries that here");
+    assert_eq!(net.try_connect(0, qpn, |_| {}), Ok(()));
+    assert_eq!(net.let_send(0, qpn), Ok(()));
+    net.drain(0, qpn, true);
+    assert_eq!(net.try_path(0, qpn, own), refused, "its path stays");
+}
+
+#[test]
+fn a_side_whose_peer_has_sent_before_does_not_come_to_send() {
+    let mut net = Net::new(23);
+    let [a, b] = [0, 1].map(|side| net.try_create(side).unwrap());
+    net.try_connect(0, a, |all| all.dest_qpn = b).unwrap();
+    net.try_connect(1, b, |all| all.dest_qpn = a).unwrap();
+    net.let_send(0, a).unwrap();
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(50 * MS);
+    assert_eq!(net.completed[&(0, a)], 1);
+    assert_eq!(net.let_send(1, b), Err(AdminStatus::Busy));
+}
+
+#[test]
+fn a_number_that_rests_is_connected_to_nobody() {
+    let mut net = Net::new(24);
+    let [a, _] = net.connect();
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(50 * MS);
+    net.silence(&[a]);
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(1_000 * MS);
+    assert_eq!(net.failed.get(&(0, a)), Some(&Status::RetryExceeded));
+    net.reset(0, a);
+    assert_eq!(net.try_connect(0, a, |_| {}), Err(AdminStatus::NoResources));
+    net.nodes[0].posts.reset();
+    let again = net.try_create(0).unwrap();
+    assert_eq!(net.try_connect(0, again, |_| {}), Ok(()));
+}
+
+#[test]
+fn who_would_go_to_the_ethernet_address_of_another_peer_is_refused_until_the_reset() {
+    let mut net = Net::new(21);
+    // Its address ends as that of the peer does.
+    let other = 0x0a00_0102;
+    let [a, _] = net.connect();
+    assert_eq!(net.name_peer(0, other), Ok(()), "nobody has answered yet");
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(50 * MS);
+    assert_eq!(net.completed[&(0, a)], 1);
+    assert_eq!(net.name_peer(0, other), Err(AdminStatus::Unsupported));
+    assert_eq!((net.name_peer(0, 0x0a00_0103), net.name_peer(0, 0x0a00_0002)), (Ok(()), Ok(())));
+    net.nodes[0].posts.reset();
+    assert_eq!(net.name_peer(0, other), Ok(()));
 }
 
 #[test]

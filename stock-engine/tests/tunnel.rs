@@ -14,12 +14,14 @@
 
 mod datagrams;
 mod ends;
+mod strangers;
 
 use std::collections::BTreeMap;
 
 use ends::{Net, OPEN_BYTES, RKEY};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
+use fpga_regs::engine::key::Access;
 use fpga_regs::engine::tunnel::{SLOTS, TURNOVER, place_of};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{Operation, ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
@@ -226,21 +228,18 @@ fn without_a_receive_it_is_tried_again_as_often_as_was_said() {
 fn a_refused_request_ends_both_sides_behind_what_was_done_before() {
     let denied =
         |address| Operation::Write { remote_address: address, rkey: RKEY + 1, immediate: None };
+    let atomic = |remote_address, rkey| {
+        let operation = AtomicOperation::FetchAdd { add: 1 };
+        Operation::Atomic { remote_address, rkey, operation }
+    };
     let cases = [
+        (atomic(0, RKEY + 1), 8, Status::RemoteAccess, Some(QpEvent::AccessError)),
+        (atomic(OPEN_BYTES as u64, RKEY), 8, Status::RemoteAccess, Some(QpEvent::AccessError)),
         (denied(0), 8, Status::RemoteAccess, Some(QpEvent::AccessError)),
         (write(OPEN_BYTES as u64 - 5, None), 6, Status::RemoteAccess, Some(QpEvent::AccessError)),
         (write(u64::MAX, None), 6, Status::RemoteAccess, Some(QpEvent::AccessError)),
         (read(OPEN_BYTES as u64), 1, Status::RemoteAccess, Some(QpEvent::AccessError)),
-        (
-            Operation::Atomic {
-                remote_address: 4,
-                rkey: RKEY,
-                operation: AtomicOperation::FetchAdd { add: 1 },
-            },
-            8,
-            Status::RemoteInvalidRequest,
-            Some(QpEvent::RequestError),
-        ),
+        (atomic(4, RKEY), 8, Status::RemoteInvalidRequest, Some(QpEvent::RequestError)),
         // Longer than its receive.
         (SEND, 101, Status::RemoteInvalidRequest, None),
     ];
@@ -269,6 +268,27 @@ fn a_refused_request_ends_both_sides_behind_what_was_done_before() {
 }
 
 #[test]
+fn what_a_queue_pair_does_not_grant_is_refused_whatever_the_key_allows() {
+    let add = AtomicOperation::FetchAdd { add: 1 };
+    let atomic = Operation::Atomic { remote_address: 0, rkey: RKEY, operation: add };
+    for (operation, right) in [
+        (write(0, None), Access::REMOTE_WRITE),
+        (read(0), Access::REMOTE_READ),
+        (atomic, Access::REMOTE_ATOMIC),
+    ] {
+        let mut net = Net::new(16, TURNOVER);
+        net.grants = Access::all().difference(right);
+        let [a, b] = net.connect(7, true);
+        let before = net.program(1, b).open.clone();
+        net.submit(0, a, operation, &[1; 8]).unwrap();
+        net.run(50 * MS);
+        let failed = TransportEvent::Failed { qpn: a, status: Status::RemoteInvalidRequest };
+        assert_eq!(net.program(0, a).events, [failed], "{operation:?}");
+        assert!(net.program(1, b).open == before, "{operation:?}");
+    }
+}
+
+#[test]
 fn a_peer_that_answers_nothing_ends_the_queue_pair_though_its_card_acknowledges() {
     let mut net = Net::new(4, TURNOVER);
     let [a, b] = net.connect(7, true);
@@ -290,6 +310,28 @@ fn a_peer_that_answers_nothing_ends_the_queue_pair_though_its_card_acknowledges(
     net.nodes[1].stands = false;
     net.run(50 * MS);
     assert_ne!(net.program(1, b).open[..8], before);
+}
+
+#[test]
+fn a_peer_that_looks_late_finds_every_slot() {
+    let mut net = Net::new(15, TURNOVER);
+    let [a, b] = net.connect(7, true);
+    net.submit(0, a, write(0, None), &[1; 9]).unwrap();
+    net.run(50 * MS);
+    // More than its ring has places for.
+    net.nodes[1].stands = true;
+    let bytes: Vec<u8> = (0..OPEN_BYTES).map(|at| (at / 7) as u8).collect();
+    for _ in 0..3 {
+        net.submit(0, a, write(0, None), &bytes).unwrap();
+    }
+    let before = net.nodes[0].carrier.tally().sent;
+    net.run(200 * MS);
+    let waiting = net.nodes[0].carrier.tally().sent - before;
+    assert!(waiting <= u64::from(SLOTS), "{waiting} slots");
+    net.nodes[1].stands = false;
+    net.run(200 * MS);
+    assert_eq!(net.program(0, a).completed(), 4, "{:?}", net.program(0, a).events);
+    assert!(net.program(1, b).open == bytes);
 }
 
 #[test]

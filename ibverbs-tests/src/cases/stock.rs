@@ -148,7 +148,10 @@ pub fn cases() -> Vec<Case> {
             ));
         }
     }
-    cases.push(Case::new("stock/tunnel/a balboad is killed", &[PERFTEST], balboad_killed));
+    for program in ["ib_send_bw", "ib_atomic_bw"] {
+        let name = format!("stock/tunnel/a balboad is killed amid {program}");
+        cases.push(Case::new(name, &[PERFTEST], |setting| balboad_killed(setting, program)));
+    }
     cases.push(Case::new("stock/tunnel/a card is reset that sends", &[PERFTEST], reset_amid));
     cases.extend(on_one_card());
     for command in ["ibv_rc_pingpong -c -g 1 -n 30", "ibv_rc_pingpong -g 1 -n 30 -s 9000"] {
@@ -175,9 +178,6 @@ fn on_one_card() -> Vec<Case> {
             stayed(daemon)
         }));
     }
-    for (command, says) in [
-        ("sweep --to balboa0", "850 messages arrived"),
-        ("counter --to balboa0", "3200 atomics counted once"),
     // It has nobody to send to.
     cases.push(Case::new("stock/tunnel/one card/alone", &[PERFTEST, IBVERBS_UTILS], |setting| {
         let daemon =
@@ -186,6 +186,9 @@ fn on_one_card() -> Vec<Case> {
         run_between((&daemon, 0), (&daemon, 0), "ibv_ud_pingpong -g 1 -n 50")?;
         stayed(daemon)
     }));
+    for (command, says) in [
+        ("sweep --to balboa0", "850 messages arrived"),
+        ("counter --to balboa0", "3200 atomics counted once"),
         ("states --to balboa0 --reliable-only", "5 states were"),
     ] {
         let name = format!("stock/tunnel/one card/verbs-data {command}");
@@ -444,11 +447,11 @@ fn refused(setting: &Setting) -> Result<()> {
         server.signal(Signal::SIGKILL)?;
         let log = daemon.log();
         let told = log.get(before..).unwrap_or_default();
+        // Of what was posted balboad says why, of all else the program is told.
+        let told = if command == "ib_write_bw -s 5" { told } else { "" };
         let said = format!("{client}{}{}{told}", server.output(), server.errors());
         ensure!(said.contains("tunnel"), "{command} says nothing of the tunnel: {said}");
         server.wait()?;
-        // Of what was posted balboad says why, of all else the program is told.
-        let told = if command == "ib_write_bw -s 5" { told } else { "" };
     }
     unharmed(&daemon)?;
     daemon.stop()
@@ -486,12 +489,13 @@ fn killed(setting: &Setting, cards: &str, victim: usize) -> Result<()> {
 }
 
 /// A balboad with its card dies: the program of its own, the other one's QP, and nobody else.
-fn balboad_killed(setting: &Setting) -> Result<()> {
+fn balboad_killed(setting: &Setting, program: &str) -> Result<()> {
     let arguments = peers(setting, "peers", "5a", 5000)?;
     let [peer, daemon] = setting.cabled_balboads_with(&arguments)?;
     let port = free_port()?;
     let side = |daemon: &Daemon<'_>| {
-        daemon.run("ib_send_bw -D 60").arg(STEADY_CLOCK).words(&format!("-d balboa0 -p {port}"))
+        let task = daemon.run(&format!("{program} -D 60")).arg(STEADY_CLOCK);
+        task.words(&format!("-d balboa0 -p {port}"))
     };
     let server = start_server(side(&peer), port)?;
     let mut client = side(&daemon).arg("127.0.0.1").start()?;
@@ -504,6 +508,9 @@ fn balboad_killed(setting: &Setting) -> Result<()> {
         !client.status.success() && said.contains("status 12"),
         "no IBV_WC_RETRY_EXC_ERR: {client}"
     );
+    // Of what has an outcome that nobody knows.
+    let is_said = daemon.log().contains("may have been executed or not");
+    ensure!(is_said == (program == "ib_atomic_bw"), "atomics: {}", daemon.log());
     server.signal(Signal::SIGKILL)?;
     server.wait()?;
     // This card goes on, between QPs of its own.

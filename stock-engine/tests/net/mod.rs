@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fpga_regs::coyote::vfpga as v;
-use fpga_regs::engine::admin::CreateQp;
+use fpga_regs::engine::admin::{AdminStatus, CreateQp};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use queue_engine::{
@@ -76,14 +76,13 @@ impl Registers for Bus {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let Machine { card, memory, .. } = &mut *self.0.borrow_mut();
         assert!(card.store(0, register, &bytes, memory));
+        let waiting = card.load(0, v::CTRL).unwrap();
+        assert!(waiting <= 22, "{waiting} posts wait");
     }
 
     fn load(&mut self, register: u64) -> u64 {
         let machine = self.0.borrow();
         let word = machine.card.load(0, register).unwrap();
-        if register == v::CTRL {
-            assert!(word <= 22, "{word} posts wait");
-        }
         let counter = v::AVX_REMOTE.index(register).map(|ctid| machine.offsets.get(&(ctid as u8)));
         let offset = counter.flatten().copied().unwrap_or(0);
         u64::from((word >> 32) as u32).wrapping_add(offset.into()) << 32 | word & 0xffff_ffff
@@ -133,6 +132,8 @@ pub struct Net {
     /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
     pub loss: u64,
     pub may_stand: bool,
+    /// Questions of the first node for Ethernet addresses get lost.
+    pub unanswered: bool,
     /// Nanoseconds that the next packet to the first node needs on its way, and when it arrives.
     pub late: Option<u64>,
     held: Option<(u64, Vec<u8>)>,
@@ -182,7 +183,7 @@ impl Net {
             Node { bus, posts, places: Places::default() }
         };
         let (silent, named, loss, may_stand, late, held) = Default::default();
-        let (completed, failed, events) = Default::default();
+        let (unanswered, completed, failed, events) = Default::default();
         Self {
             nodes: [0, 1].map(node),
             rng: Rng::new(seed),
@@ -192,6 +193,7 @@ impl Net {
             named,
             loss,
             may_stand,
+            unanswered,
             late,
             held,
             completed,
@@ -236,6 +238,56 @@ impl Net {
             }
         }
         qpns
+    }
+
+    /// Brings a QP to RTR, with attributes that are another one's than the peer's.
+    pub fn try_connect(
+        &mut self,
+        side: usize,
+        qpn: u32,
+        change: impl Fn(&mut Attributes),
+    ) -> Result<(), AdminStatus> {
+        let dgid = gid_of(IPV4[1 - side]);
+        let mut all = Attributes { path_mtu: 5, sgid_index: 1, dgid, ..Attributes::default() };
+        change(&mut all);
+        let rtr = M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::AV;
+        for (state, mask) in [(QpState::Init, M::empty()), (QpState::Rtr, rtr)] {
+            let change = Attributes { mask: mask | M::STATE, state, ..all };
+            self.nodes[side].posts.modify_qp(self.now, qpn, &change)?;
+        }
+        Ok(())
+    }
+
+    /// The same of a new QP, with a peer of any IPv4 address.
+    pub fn name_peer(&mut self, side: usize, peer: u32) -> Result<(), AdminStatus> {
+        let qpn = self.try_create(side).unwrap();
+        self.try_connect(side, qpn, |all| all.dgid = gid_of(peer))
+    }
+
+    pub fn own_gid(&self, side: usize) -> [u8; 16] {
+        gid_of(IPV4[side])
+    }
+
+    /// Gives a QP in SQD another path.
+    pub fn try_path(&mut self, side: usize, qpn: u32, dgid: [u8; 16]) -> Result<(), AdminStatus> {
+        let (mask, sgid_index) = (M::STATE | M::AV, 1);
+        let change =
+            Attributes { mask, state: QpState::Sqd, sgid_index, dgid, ..Attributes::default() };
+        self.nodes[side].posts.modify_qp(self.now, qpn, &change)
+    }
+
+    /// Brings a QP to RESET.
+    pub fn reset(&mut self, side: usize, qpn: u32) {
+        let change = Attributes { mask: M::STATE, state: QpState::Reset, ..Attributes::default() };
+        self.nodes[side].posts.modify_qp(self.now, qpn, &change).unwrap();
+    }
+
+    /// Brings a QP that is in RTR to RTS.
+    pub fn let_send(&mut self, side: usize, qpn: u32) -> Result<(), AdminStatus> {
+        let mask = M::STATE | M::SQ_PSN | M::MAX_RD_ATOMIC;
+        let (state, max_rd_atomic) = (QpState::Rts, self.reads);
+        let change = Attributes { mask, state, max_rd_atomic, ..Attributes::default() };
+        self.nodes[side].posts.modify_qp(self.now, qpn, &change)
     }
 
     pub fn destroy(&mut self, side: usize, qpn: u32) {
@@ -445,6 +497,8 @@ impl Net {
                 self.held = Some((self.now + late, frame.to_vec()));
                 return;
             }
+        } else if self.unanswered && from == 0 && frame.get(21) == Some(&1) {
+            return;
         }
         self.nodes[to].bus.0.borrow_mut().card.receive(frame);
     }
