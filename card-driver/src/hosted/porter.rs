@@ -188,8 +188,18 @@ impl Porter {
             let mut sleep = lock(&self.sleep);
             let limit = *patience.get_or_insert_with(|| sleep.patience.now(now));
             let mut goes_on = now.saturating_duration_since(begun) < LONGEST;
-            let thread = Pid::from_raw(lane.thread.load(Ordering::Acquire));
-            let more = Standing::of(thread).counts(look);
+            // One that has not run yet has slept for nobody.
+            let thread = Some(lane.thread.load(Ordering::Acquire)).filter(|thread| *thread != 0);
+            let standing = thread.map_or(Standing::Runnable, |it| Standing::of(Pid::from_raw(it)));
+            // Nor has one that sleeps because it is done.
+            match lane.done.try_recv() {
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    return Err(mpsc::RecvTimeoutError::Disconnected);
+                }
+                Ok(carried) => return Ok(carried),
+            }
+            let more = standing.counts(look);
             if !more.is_zero() {
                 slept = slept.saturating_add(more);
                 goes_on &= sleep.count(process.pid().as_raw(), more, now) && slept < limit;
@@ -239,6 +249,21 @@ mod tests {
         assert!(!sleep.count(late, LOOK, begun) && sleep.count(8, LOOK, begun));
         assert!(sleep.count(late, LOOK, begun + Duration::from_secs(60)), "it is counted anew");
         assert_eq!(sleep.accounts.len(), 1, "who is quiet is forgotten");
+    }
+
+    #[test]
+    fn a_thread_that_has_not_run_yet_is_waited_for_beyond_what_a_copy_may_sleep() {
+        let porter = Porter::new(0, Arc::new(FakeCard::new(1)));
+        let (loads, _taken) = mpsc::channel();
+        let (carried, done) = mpsc::channel();
+        let lane = Lane { loads, done, thread: Arc::default() };
+        let limit = Patience::default().now(Instant::now());
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(limit * 2);
+            carried.send(Some(vec![7])).unwrap();
+        });
+        assert_eq!(porter.wait(&lane, &own_process()), Ok(Some(vec![7])));
+        late.join().unwrap();
     }
 
     #[test]
