@@ -1,6 +1,7 @@
 //! What a card says of itself, by which one shell is told from another.
 
 use bitstreams::EngineKind;
+use bitstreams::shell::Face;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell;
 
@@ -10,8 +11,8 @@ use crate::engine::EngineLimits;
 /// What a card said that was brought up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Says {
-    /// vFPGAs.
-    pub regions: u64,
+    /// What its manifest says of it, too.
+    pub face: Face,
     /// Registers that are in the same place in both maps.
     built: [u64; 5],
     /// What queue engines offer; none where balboad hosts them.
@@ -27,17 +28,19 @@ impl Says {
     ) -> Self {
         let registers =
             [shell::PROBE, shell::N_CHAN, shell::CTRL_CNFG, shell::MEM_CNFG, shell::PR_CNFG];
+        let regions = backend.read64(Bar::Shell, shell::N_REGIONS);
         Self {
-            regions: backend.read64(Bar::Shell, shell::N_REGIONS),
+            face: Face { regions, engine },
             built: registers.map(|register| backend.read64(Bar::Shell, register)),
             engines: engines.filter(|_| engine == EngineKind::Vqe).collect(),
         }
     }
 
-    /// Whether another shell says this than that.
+    /// Whether another shell says this than the one that said that before.
     pub(crate) fn is_other(&self, than: &Self) -> bool {
-        let built = |it: &Self| (it.regions, it.built);
         let both = !self.engines.is_empty() && !than.engines.is_empty();
-        built(self) != built(than) || both && self.engines != than.engines
+        self.face.is_seen_behind(&than.face)
+            || self.built != than.built
+            || both && self.engines != than.engines
     }
 }

@@ -174,8 +174,7 @@ impl Incoming {
                 facts["logic"] = json!(vec![engine.name(); regions.into()]);
                 facts["part"] = json!(entry.manifest.part.map(|part| part.name));
                 facts["verified"] = json!(entry.details.verified);
-                let engine = json!(engine.name());
-                facts["told_apart"] = json!(is_told_apart(card, &engine, regions.into()));
+                facts["told_apart"] = json!(is_told_apart(card, engine, regions.into()));
             }
             _ => {}
         }
@@ -235,6 +234,12 @@ mod tests {
         assert!(shell.for_card(&card, &waived).is_ok());
         assert_eq!(shell.for_card(&card, &plan("x.bin")).unwrap_err().code, code::UNVERIFIED);
         assert_eq!(shell.facts(&card)["told_apart"], false);
+        // Queue engines are found where there were none; the other way nobody would see that they are gone.
+        card["engine"] = "stock".into();
+        assert_eq!(shell.facts(&card)["told_apart"], true);
+        assert!(!is_told_apart(&card, Logic::Stock, 2));
+        card["engine"] = "vqe".into();
+        assert!(!is_told_apart(&card, Logic::Stock, 2) && is_told_apart(&card, Logic::Stock, 1));
         card["flash"]["regions"] = 3.into();
         assert_eq!(shell.facts(&card)["told_apart"], true);
         // One that needs an image may have its shell of before, and of one that was never up nothing is known.
