@@ -340,7 +340,9 @@ fn not_seen(card: CardName) -> Failure {
 
 fn in_use(card: CardName, programs: &[Value]) -> Failure {
     let names: Vec<_> = programs.iter().map(|it| text(&it["command"])).collect();
-    let why = anyhow!("{} has {card} open: end it, or say --force-disconnect", names.join(", "));
+    let (has, it) = if names.len() == 1 { ("has", "it") } else { ("have", "them") };
+    let why =
+        anyhow!("{} {has} {card} open: end {it}, or say --force-disconnect", names.join(", "));
     Failure::new(code::IN_USE, why)
 }
 

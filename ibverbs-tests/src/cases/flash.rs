@@ -213,13 +213,7 @@ fn disconnected(setting: &Setting) -> Result<()> {
     let side = |card: u32| daemon.run(&format!("ib_write_bw -d balboa{card} -x 1 -D 60 -p {port}"));
     let server = start_server(side(0), port)?;
     let mut client = side(1).arg("127.0.0.1").start()?;
-    let counters = || {
-        let task = setting.built("balboa").words("counters --state-dir").arg(daemon.state_dir());
-        json(task.words("balboa0 --json"))
-    };
-    client.wait_until("data moved", |_| {
-        counters().is_ok_and(|it| it["counters"]["rx_write_requests"].as_u64() > Some(0))
-    })?;
+    client.wait_until("data moved", |_| written_to(&daemon, setting, 0).is_ok_and(|it| it > 0))?;
     for command in ["plan balboa0 two.soft --keys keys", "apply balboa0 two.soft --keys keys --yes"]
     {
         let told = flash(&daemon, setting, command).run()?.code(7)?;
@@ -343,6 +337,13 @@ pub(crate) fn dies_on_the_way(setting: &Setting, daemon: Daemon<'_>) -> Result<F
     Ok(told)
 }
 
+/// How many WRITE requests have come to a card.
+pub(crate) fn written_to(daemon: &Daemon<'_>, setting: &Setting, card: u32) -> Result<u64> {
+    let task = setting.built("balboa").words("counters --state-dir").arg(daemon.state_dir());
+    let counters = json(task.words(&format!("balboa{card} --json")))?;
+    counters["counters"]["rx_write_requests"].as_u64().context("no count of WRITEs")
+}
+
 /// Flashes the vFPGA of one program, while one of perftest's moves data by another vFPGA of the card.
 pub(crate) fn beside_another(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     let on_it = |words: &str| flash(daemon, setting, words).run();
@@ -352,11 +353,7 @@ pub(crate) fn beside_another(setting: &Setting, daemon: &Daemon<'_>) -> Result<(
     };
     let server = start_server(side(0), port)?;
     let mut client = side(1).arg("127.0.0.1").start()?;
-    let written = || -> Result<u64> {
-        let task = setting.built("balboa").words("counters --state-dir").arg(daemon.state_dir());
-        let counters = json(task.words("balboa0 --json"))?;
-        counters["counters"]["rx_write_requests"].as_u64().context("no count of WRITEs")
-    };
+    let written = || written_to(daemon, setting, 0);
     client.wait_until("data moved", |_| written().is_ok_and(|it| it > 0))?;
     let mut program = daemon.mortal("survive async-event --card").start()?;
     program.wait_until("it waits", |it| it.output().contains("waiting"))?;

@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::chown;
+use std::os::unix::process::ExitStatusExt as _;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::PERFTEST;
-use super::flash::{driven_as, engines, flash, has_begun, json, prepare};
-use crate::pair::run_between;
+use super::flash::{driven_as, engines, flash, has_begun, json, prepare, written_to};
+use crate::pair::{free_port, run_between, start_server};
 use crate::runner::Case;
 use crate::setting::{Daemon, Setting};
 
@@ -24,6 +26,11 @@ pub fn cases() -> Vec<Case> {
         Case::new("shell/what is not for a card is refused by its reason", &[], refused),
         Case::new("shell/one that is another than its manifest says", &[], another),
         Case::new("shell/balboad is killed on the way", &[], killed),
+        Case::new(
+            "shell/programs are told and disconnected, not those of another card",
+            &[PERFTEST],
+            under_programs,
+        ),
     ]
 }
 
@@ -245,6 +252,54 @@ pub(crate) fn is_another(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
         flash(daemon, setting, &format!("verify balboa0 {mend}.bin")).run()?.code(10)?;
     }
     Ok(())
+}
+
+/// A program of the card is told that it is gone before it goes, and works with the next shell; one that does not listen
+/// loses it all the same; a transfer between two other cards goes on.
+fn under_programs(setting: &Setting) -> Result<()> {
+    prepare_shells(setting)?;
+    let cards = CARDS.replace("--soft 2", "--soft 3");
+    let daemon = setting.balboad(&format!("{cards} --manifest 2=held.toml"))?;
+    let on_it = |words: &str| flash(&daemon, setting, words).run();
+    let (port, other) = (free_port()?, free_port()?);
+    let side = |card: u32, words: &str, port: u16| {
+        daemon.run(&format!("ib_write_bw -F -d balboa{card} -x 1 -D 5 {words} -p {port}"))
+    };
+    let far = start_server(side(2, "--run_infinitely", port), port)?;
+    let mut near = side(1, "--run_infinitely", port).arg("127.0.0.1").start()?;
+    let written = || written_to(&daemon, setting, 2);
+    near.wait_until("data moved", |_| written().is_ok_and(|it| it > 0))?;
+    let deaf = start_server(side(0, "", other), other)?;
+    let mut program = daemon.mortal("survive async-event --card").start()?;
+    program.wait_until("it waits", |it| it.output().contains("waiting"))?;
+
+    for words in [apply("two"), apply("two").replace("apply", "plan").replace(" --yes", "")] {
+        let told = on_it(&words)?.code(7)?;
+        told.complains("have balboa0 open: end them, or say --force-disconnect")?;
+    }
+    ensure!(engines(&daemon, setting, 0)?.0 == 4, "a shell was loaded under programs");
+    let told = on_it(&format!("{} --force-disconnect", apply("two")))?.success()?;
+    told.says("told that the device is gone, and ended where they keep it open")?
+        .says("balboa0 has the image two.bin, and was brought up with it")?;
+    program.wait_until("it was told", |it| it.output().contains("told"))?;
+    program.wait()?.success()?;
+    // It waits for a peer, without its card.
+    deaf.signal(Signal::SIGKILL)?;
+    deaf.wait()?;
+    let before = written()?;
+    near.wait_until("data moved on", |_| written().is_ok_and(|it| it > before))?;
+    // A side ends by itself where the other one does.
+    for side in [&near, &far] {
+        side.signal(Signal::SIGSTOP)?;
+    }
+    for side in [near, far] {
+        side.signal(Signal::SIGKILL)?;
+        let ended = side.wait()?;
+        ensure!(ended.status.signal() == Some(Signal::SIGKILL as i32), "it ended before: {ended}");
+    }
+    ensure!(engines(&daemon, setting, 0)?.0 == 2 && engines(&daemon, setting, 2)?.0 == 4);
+    run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
+    daemon.stop()
 }
 
 fn killed(setting: &Setting) -> Result<()> {

@@ -291,6 +291,40 @@ fn an_fpga_that_works_is_brought_up_whatever_became_of_its_record() {
     world.end();
 }
 
+/// Its programs are told before the card is given anything, and those of other cards never.
+#[test]
+fn a_shell_is_loaded_under_programs_only_where_that_is_asked_for_and_they_are_told_first() {
+    let card = SoftCard { plays_fpga: true, ..SoftCard::default() };
+    let root = tempfile::tempdir().unwrap();
+    let given = |_, manifest| Manifest { part: Some(&part::MODEL), ..manifest };
+    let (mut bench, runtime, mut cards) = Bench::cards_in(root, vec![card; 2], given);
+    bench.server.pace = Pace { chunk: CHUNK, limit: PATIENT };
+    let mut world = World { bench, runtime, card: cards.remove(0) };
+    let tool = world.tool();
+    let peers = [(); 2].map(|()| world.bench.provider());
+    let [(context, fds), (other, others)] =
+        [0, 1].map(|it| world.bench.open(&peers[it], it as u32));
+    let (cqn, _) = world.bench.cq(&peers[1], other.context, None);
+    let (bytes, text) = shell(Logic::Vqe, 2);
+    let why = world.refusal(&tool, &bytes, &text);
+    assert!(why.contains("1 programs have balboa0 open"), "{why}");
+    assert!(records(&fds[0]).is_empty() && world.record().history.is_empty());
+    world.bring_shell(&tool, &bytes, &text);
+    world.bench.ask(&tool, Request::FlashApply { force: true });
+    assert_eq!(records(&fds[0]).len(), 1, "it is told that the device is gone");
+    let state = world.bench.ask(&tool, Request::FlashState { card: 0 }).0;
+    assert_eq!(state, Response::Flash(FlashState::Leaving), "and the card was given nothing yet");
+    world.bench.ask(&peers[0], Request::CloseContext { context: context.context });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    assert_eq!(world.known_logic(), Some((Logic::Vqe, 2)));
+    assert!(records(&others[0]).is_empty());
+    world.bench.ask(&peers[1], Request::DestroyCq { cqn });
+    let (again, _fds) = world.bench.open(&peers[0], 0);
+    world.bench.cq(&peers[0], again.context, None);
+    drop((peers, cards));
+    world.end();
+}
+
 /// A card of which a shell's registers say what they are told to.
 fn lying() -> (Bench, Peer) {
     let mut bench = Bench::new(1, 2);
