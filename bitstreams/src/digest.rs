@@ -19,17 +19,17 @@ impl Sha256 {
 
 /// The digest of bytes that come in pieces.
 #[derive(Clone, Debug, Default)]
-pub struct Hasher(sha2::Sha256);
+pub(crate) struct Hasher(sha2::Sha256);
 
 impl Hasher {
     /// Takes the next bytes.
-    pub fn update(&mut self, bytes: &[u8]) {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
     /// The digest of all of them.
     #[must_use]
-    pub fn finish(self) -> Sha256 {
+    pub(crate) fn finish(self) -> Sha256 {
         Sha256(self.0.finalize().into())
     }
 }

@@ -1,5 +1,6 @@
 //! The images of cards: which one a card has, what it was given, and what it takes.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bitstreams::digest::Sha256;
@@ -9,6 +10,7 @@ use bitstreams::{EngineKind, Entry, Manifest, model};
 use card_driver::backend::Takes;
 use card_driver::soft::SoftCard;
 
+pub mod examiner;
 pub mod record;
 pub mod store;
 
@@ -32,11 +34,10 @@ pub struct Accepted {
     /// What the card is to be behind it.
     pub manifest: Manifest,
     /// The file.
-    pub bytes: Vec<u8>,
+    pub bytes: Arc<[u8]>,
 }
 
-/// A file that a card takes which is like that: its digest, the text of its manifest, and the image in it, where that is
-/// known to be one already.
+/// A file that a card takes which is like that, by its digest and the text of its manifest.
 ///
 /// # Errors
 /// What is wrong, and what would be right; so all of these.
@@ -45,14 +46,10 @@ pub fn accept_for(
     name: &str,
     (bytes, sha256): (Vec<u8>, Sha256),
     text: &str,
-    known: Option<SoftImage>,
     like: &Manifest,
 ) -> Result<Accepted, String> {
     match takes {
-        Takes::SoftImages => {
-            let image = known.map_or_else(|| accept(&bytes), Ok)?;
-            accept_soft(name, &image, (bytes, sha256), like)
-        }
+        Takes::SoftImages => accept_soft(name, (bytes, sha256), like),
         Takes::Bitstreams => accept_shell(name, (bytes, sha256), text, like),
     }
 }
@@ -60,12 +57,12 @@ pub fn accept_for(
 /// A file for a card that takes software cards' images, if it is one, with its digest.
 fn accept_soft(
     name: &str,
-    image: &SoftImage,
     (bytes, sha256): (Vec<u8>, Sha256),
     like: &Manifest,
 ) -> Result<Accepted, String> {
-    let name = name_of(name, image, (&bytes, sha256));
-    Ok(Accepted { manifest: manifest(image, &name.name, like)?, name, bytes })
+    let image = accept(&bytes)?;
+    let name = name_of(name, &image, (&bytes, sha256));
+    Ok(Accepted { manifest: manifest(&image, &name.name, like)?, name, bytes: bytes.into() })
 }
 
 /// A file for a card with a shell, its digest, and the text of its manifest, if it is one for a card that is like that.
@@ -90,7 +87,7 @@ fn accept_shell(
     let (vfpga, text) = (None, Some(text.to_owned()));
     let name =
         ImageName { name: line_of(name), sha256, bytes: length, logic, vfpga, manifest: text };
-    Ok(Accepted { name, manifest, bytes })
+    Ok(Accepted { name, manifest, bytes: bytes.into() })
 }
 
 /// A name as it is kept: one line that is not too long.

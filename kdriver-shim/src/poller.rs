@@ -32,6 +32,8 @@ pub enum Token {
     Addresses,
     /// Answers about programs.
     Answers,
+    /// The outcome of what was done with the bytes of an image.
+    Images,
     /// The kernel wants this card back.
     WantedBack(u32),
     /// A datagram of the connection manager's has arrived at this card.

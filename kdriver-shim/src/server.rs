@@ -23,6 +23,7 @@ use crate::cm::ConnectionManager;
 use crate::cm::network::Cards;
 use crate::error::Error;
 use crate::events::{self, Clients};
+use crate::images::examiner::{Examiner, Found};
 use crate::images::store::Store;
 use crate::metrics::{Endpoint, Metrics, page};
 use crate::numbers::Numbers;
@@ -88,6 +89,10 @@ pub struct Server {
     freed: u64,
     // Records of images, and images.
     store: Store,
+    // What is done with all the bytes of an image, aside.
+    examiner: Examiner,
+    // What came of that, while it is made use of.
+    examined: Option<Found>,
     // The image that a tool is bringing.
     upload: Option<flash::Upload>,
     // The card that is flashed.
@@ -124,10 +129,14 @@ impl Server {
         let aside = Aside::new()?;
         poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
         let port_files = host::port_files(state, &mut cards)?;
-        let store = Store::new(state.directory()).map_err(|error| Error::StateDir {
-            dir: state.path().to_owned(),
-            why: format!("it cannot be opened again: {error}"),
-        })?;
+        let store = || {
+            Store::new(state.directory()).map_err(|error| Error::StateDir {
+                dir: state.path().to_owned(),
+                why: format!("it cannot be opened again: {error}"),
+            })
+        };
+        let examiner = Examiner::new(store()?, state.path().to_owned())?;
+        poller.watch(&examiner, Token::Images, EpollFlags::EPOLLIN)?;
         let mut server = Self {
             cards,
             clients: BTreeMap::new(),
@@ -152,7 +161,9 @@ impl Server {
             untidy: VecDeque::new(),
             lingered: 0,
             freed: 0,
-            store,
+            store: store()?,
+            examiner,
+            examined: None,
             upload: None,
             flash: None,
             flashed: BTreeMap::new(),
@@ -313,6 +324,7 @@ impl Server {
                 }
             }
             Token::Answers => self.hear_answers(),
+            Token::Images => self.hear_examiner(),
             Token::Metrics => self.give_metrics(),
             Token::WantedBack(card) => self.give_up(card),
             Token::GivenUp(card) => self.end_given_up(card),

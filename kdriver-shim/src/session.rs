@@ -59,6 +59,8 @@ pub enum Progress {
     Done(Answer),
     /// A part of it is: it is to be served again, when others have had their turn.
     More,
+    /// It waits for something that is done aside, and is served again behind that.
+    Waits,
 }
 
 impl From<Response> for Progress {

@@ -17,8 +17,9 @@ const NAME: &str = "images";
 /// How records end, and images.
 const RECORD: &str = ".json";
 const IMAGE: &str = ".image";
-/// What a file is called until it is whole.
+/// What a record's file is called until it is whole, and an image's, which another thread may be writing meanwhile.
 const UNFINISHED: &str = "unfinished";
+const UNFINISHED_IMAGE: &str = "unfinished.image";
 /// Bytes of the largest record that is read.
 const MAX_RECORD: u64 = 1 << 20;
 
@@ -72,7 +73,7 @@ impl Store {
     /// # Errors
     /// Those of the file system; then what was there before is there.
     pub fn save(&self, location: &str, record: &Record) -> io::Result<()> {
-        write(&self.made()?, &file_of(location), record.text().as_bytes())
+        write(&self.made()?, (UNFINISHED, &file_of(location)), record.text().as_bytes())
     }
 
     /// Keeps an image.
@@ -80,7 +81,7 @@ impl Store {
     /// # Errors
     /// Those of the file system.
     pub fn put(&self, sha256: &str, bytes: &[u8]) -> io::Result<()> {
-        write(&self.made()?, &format!("{sha256}{IMAGE}"), bytes)
+        write(&self.made()?, (UNFINISHED_IMAGE, &format!("{sha256}{IMAGE}")), bytes)
     }
 
     /// An image that is kept, whole.
@@ -99,7 +100,7 @@ impl Store {
         }
     }
 
-    /// Removes the images that no record wants. Where a record cannot be read all of them stay.
+    /// Removes the images that no record wants, and one that was never written whole. Where a record cannot be read all of them stay.
     ///
     /// # Errors
     /// Those of the file system, and why a record cannot be read.
@@ -144,12 +145,12 @@ fn read(directory: &Directory, name: &str, most: u64) -> io::Result<Option<Vec<u
     }
 }
 
-fn write(directory: &Directory, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let mut file = directory.file(UNFINISHED)?;
+fn write(directory: &Directory, (unfinished, name): (&str, &str), bytes: &[u8]) -> io::Result<()> {
+    let mut file = directory.file(unfinished)?;
     file.set_len(0)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    directory.rename(UNFINISHED, name)?;
+    directory.rename(unfinished, name)?;
     nix::unistd::fsync(directory)?;
     Ok(())
 }
@@ -188,7 +189,9 @@ mod tests {
         let b = kept(b"b");
         record.begin(Deed::Flash, b.clone());
         store.save("../soft", &record).unwrap();
+        fs::write(root.path().join("images/unfinished.image"), "half").unwrap();
         store.tidy().unwrap();
+        assert!(!root.path().join("images/unfinished.image").exists());
         assert!(store.image(&b.sha256, 10).is_ok());
         let images = root.path().join("images");
         assert!(images.join(".._soft.json").exists());

@@ -1,13 +1,13 @@
 //! Images that a tool has loaded into cards: by turns, so that others are served meanwhile.
 //!
 //! The tool brings the whole image first, and nothing happens to the card. Then it asks for it to be loaded, or for the
-//! one before; from there on it is balboad's work, whether the tool lives or not, and asked about.
+//! one before: the image is examined aside ([`crate::images::examiner`]), and where the tool goes away meanwhile that was all.
+//! Once it is loaded, which is the answer, it is balboad's work, whether the tool lives or not, and asked about.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bitstreams::digest::{Hasher, Sha256};
-use bitstreams::soft::{Reader, SoftImage};
+use bitstreams::digest::Sha256;
 use bitstreams::{EngineKind, Manifest};
 use card_driver::backend::Takes;
 use card_driver::loading::{Loading, Step};
@@ -18,6 +18,7 @@ use crate::cards::{Card, find};
 use crate::clients::{Client, Stage};
 use crate::error::Error;
 use crate::events;
+use crate::images::examiner::{Brought, Found, Target, Task};
 use crate::images::record::{Deed, ImageName};
 use crate::images::{self, AGAIN, Accepted};
 use crate::process::ClientId;
@@ -36,13 +37,8 @@ const WHY: &str = "an image is loaded into it";
 pub(super) struct Upload {
     client: ClientId,
     card: u32,
-    name: String,
-    manifest: String,
     length: u64,
-    sha256: Sha256,
-    bytes: Vec<u8>,
-    digest: Hasher,
-    reader: Reader,
+    brought: Brought,
 }
 
 /// An image on its way into a card.
@@ -109,20 +105,20 @@ impl Server {
             }
             Request::FlashWrite { bytes } => self.go_on_uploading(client.id, &bytes)?,
             Request::FlashApply { force } => {
-                let upload = self.upload.take_if(|upload| upload.client == client.id);
-                let upload = upload.ok_or_else(|| Error::Invalid("no image was brought".into()))?;
-                let card = upload.card;
-                let device = &find(&mut self.cards, card)?.device;
-                let accepted = upload.whole(device.backend.takes(), &device.manifest)?;
-                self.begin_flash(card, Deed::Flash, accepted, force)?;
+                let Some(Found::Image(card, image)) = self.examined.take() else {
+                    return self.examine_upload(client.id);
+                };
+                self.begin_flash(card, Deed::Flash, image?, force)?;
                 log::warn!(client = client.process.pid; "balboa{card}: is flashed, as process {} asks for", client.process.pid);
             }
             Request::FlashRollback { card, force } => {
-                let previous = self.previous(card)?;
-                self.begin_flash(card, Deed::Rollback, previous, force)?;
+                let Some(Found::Image(card, image)) = self.examined.take() else {
+                    return self.examine_previous(client.id, card);
+                };
+                self.begin_flash(card, Deed::Rollback, image?, force)?;
                 log::warn!(client = client.process.pid; "balboa{card}: is rolled back, as process {} asks for", client.process.pid);
             }
-            Request::FlashVerify { card } => self.verify_image(card)?,
+            Request::FlashVerify { card } => return self.verify_image(client.id, card),
             Request::FlashState { card } => return Ok(self.flash_state(card)?.into()),
             _ => return Err(Error::Unsupported("this is not served here".into())),
         }
@@ -153,39 +149,87 @@ impl Server {
         if self.upload.is_some() {
             return Err(Error::Occupied("another image is being brought; wait for that".into()));
         }
-        let (bytes, digest, reader) = Default::default();
-        self.upload =
-            Some(Upload { client, card, name, manifest, length, sha256, bytes, digest, reader });
+        let brought = Brought { name, manifest, sha256, bytes: Vec::new() };
+        self.upload = Some(Upload { client, card, length, brought });
         Ok(())
     }
 
     fn go_on_uploading(&mut self, client: ClientId, bytes: &[u8]) -> Result<(), Error> {
         let upload = self.upload.as_mut().filter(|upload| upload.client == client);
         let upload = upload.ok_or_else(|| Error::Invalid("no image was announced".into()))?;
-        let there = (upload.bytes.len() as u64).saturating_add(bytes.len() as u64);
+        let there = (upload.brought.bytes.len() as u64).saturating_add(bytes.len() as u64);
         if there > upload.length {
             let length = upload.length;
             self.upload = None;
             return Err(Error::Invalid(format!("{there} bytes came of an image of {length}")));
         }
-        upload.bytes.extend_from_slice(bytes);
-        upload.digest.update(bytes);
-        upload.reader.feed(bytes);
+        upload.brought.bytes.extend_from_slice(bytes);
         Ok(())
     }
 
-    /// The image that a card had before.
-    fn previous(&mut self, number: u32) -> Result<Accepted, Error> {
+    /// Has examined what a client has brought, if it is all that was announced.
+    fn examine_upload(&mut self, client: ClientId) -> Result<Progress, Error> {
+        let upload = self.upload.take_if(|upload| upload.client == client);
+        let upload = upload.ok_or_else(|| Error::Invalid("no image was brought".into()))?;
+        self.check_no_other()?;
+        let there = upload.brought.bytes.len() as u64;
+        if there != upload.length {
+            let length = upload.length;
+            return Err(Error::Invalid(format!("{there} bytes came of an image of {length}")));
+        }
+        if self.examiner.is_busy() {
+            self.upload = Some(upload);
+            self.examiner.wait(client);
+            return Ok(Progress::Waits);
+        }
+        let target = target(find(&mut self.cards, upload.card)?);
+        self.examine(client, Task::Check(target, upload.brought))
+    }
+
+    /// Has the image examined that a card had before.
+    fn examine_previous(&mut self, client: ClientId, number: u32) -> Result<Progress, Error> {
         let card = find(&mut self.cards, number)?;
         let name = card.record.previous.clone().ok_or_else(|| {
             Error::Invalid(format!("balboa{number} had no other image that could be put back"))
         })?;
-        let (like, takes) = (&card.device.manifest, card.device.backend.takes());
-        let wrong = |why| Error::Invalid(format!("{}, which it had before: {why}", name.name));
-        let bytes = self.store.image(&name.sha256, MAX_IMAGE).map_err(wrong)?;
-        let sha256 = name.sha256.parse::<Sha256>().map_err(wrong)?;
-        let text = name.manifest.as_deref().unwrap_or_default();
-        images::accept_for(takes, &name.name, (bytes, sha256), text, None, like).map_err(wrong)
+        let target = target(card);
+        self.check_no_other()?;
+        self.examine(client, Task::Read(target, name))
+    }
+
+    fn examine(&mut self, client: ClientId, task: Task) -> Result<Progress, Error> {
+        match self.examiner.is_busy() {
+            true => self.examiner.wait(client),
+            false => self.examiner.begin(client, task)?,
+        }
+        Ok(Progress::Waits)
+    }
+
+    /// Answers whoever asked for what was examined, and lets others have it examined that have waited.
+    pub(super) fn hear_examiner(&mut self) {
+        let Some((client, found)) = self.examiner.ended() else { return };
+        let is_image = matches!(found, Found::Image(..));
+        if let Some(client) = client {
+            self.examined = Some(found);
+            self.go_on_serving(client);
+            self.examined = None;
+        }
+        if is_image && self.flash.is_none() {
+            // It was refused, or nobody wants it any more.
+            self.examiner.tidy();
+        }
+        self.put_off.extend(self.examiner.go_on());
+    }
+
+    /// Whether no card is flashed.
+    fn check_no_other(&self) -> Result<(), Error> {
+        match &self.flash {
+            None => Ok(()),
+            Some(job) => Err(Error::Occupied(format!(
+                "an image is being loaded into balboa{}; one card is flashed at a time",
+                job.card
+            ))),
+        }
     }
 
     /// Begins to load an image, once all that can be known before speaks for it.
@@ -196,12 +240,7 @@ impl Server {
         Accepted { name, manifest, bytes }: Accepted,
         force: bool,
     ) -> Result<(), Error> {
-        if let Some(job) = &self.flash {
-            return Err(Error::Occupied(format!(
-                "an image is being loaded into balboa{}; one card is flashed at a time",
-                job.card
-            )));
-        }
+        self.check_no_other()?;
         let alone = name.vfpga;
         let has = |client: &&Client| client.has_open(number) && is_of(client, number, alone);
         let programs = self.clients.values().filter(has).map(Client::label).collect::<Vec<_>>();
@@ -248,10 +287,6 @@ impl Server {
                     self.store.put(&initial.sha256, &bytes)?;
                 }
             }
-            // One of a vFPGA alone is not gone back to.
-            if alone.is_none() {
-                self.store.put(&name.sha256, &bytes)?;
-            }
             self.store.save(&location, &record)
         };
         kept().map_err(|error| self.not_recorded(&error))?;
@@ -268,7 +303,7 @@ impl Server {
             }
             Some(vfpga) => self.take_window_from_programs(number, vfpga),
         }
-        let (bytes, phase) = (bytes.into(), Phase::Leaving { since: Instant::now() });
+        let phase = Phase::Leaving { since: Instant::now() };
         self.flash = Some(Job { card: number, name, bytes, manifest, phase, waits: false });
         Ok(())
     }
@@ -409,9 +444,7 @@ impl Server {
             let why = self.not_recorded(&error).to_string();
             return self.settle(number, &why, true);
         }
-        if let Err(why) = self.store.tidy() {
-            log::warn!("images that nobody wants any more stay: {why}");
-        }
+        self.examiner.tidy();
         let image = job.name.name;
         match seen {
             true => log::warn!("{name}: has the image {image}, and was brought up with it"),
@@ -619,7 +652,7 @@ impl Server {
     }
 
     /// Asks a card whether it is what its record says.
-    fn verify_image(&mut self, number: u32) -> Result<(), Error> {
+    fn verify_image(&mut self, client: ClientId, number: u32) -> Result<Progress, Error> {
         let card = find(&mut self.cards, number)?;
         if let Some(why) = card.unusable.as_ref().or(card.failure.as_ref()) {
             return Err(Error::Invalid(format!("balboa{number}: {why}")));
@@ -630,7 +663,7 @@ impl Server {
         card.device.check_image()?;
         if card.record.current.is_none() {
             // Of a card that came with its bitstream no more is known than what its manifest says.
-            return Ok(());
+            return Ok(Response::Done.into());
         }
         let logic = card.record.current.as_ref().map_or(0, |image| image.logic.len());
         let regions = card.device.manifest.regions.map(usize::from);
@@ -642,30 +675,20 @@ impl Server {
         let takes = card.device.backend.takes();
         if takes == Takes::SoftImages && !card.record.history.is_empty() {
             let sha256 = card.record.current.as_ref().map(|image| image.sha256.clone());
-            let kept = self.store.image(&sha256.unwrap_or_default(), MAX_IMAGE);
-            kept.map_err(|why| Error::Invalid(format!("the image of balboa{number}: {why}")))?;
+            let sha256 = sha256.unwrap_or_default();
+            match self.examined.take() {
+                Some(Found::Kept(of, kept)) if of == sha256 => kept
+                    .map_err(|why| Error::Invalid(format!("the image of balboa{number}: {why}")))?,
+                // Another one has come meanwhile, or none was looked at yet.
+                _ => return self.examine(client, Task::Verify(sha256)),
+            }
         }
-        Ok(())
+        Ok(Response::Done.into())
     }
 }
 
-impl Upload {
-    /// What came, if it is what was announced.
-    fn whole(self, takes: Takes, like: &Manifest) -> Result<Accepted, Error> {
-        let Self { name, manifest, length, sha256, bytes, digest, reader, .. } = self;
-        let there = bytes.len() as u64;
-        if there != length {
-            return Err(Error::Invalid(format!("{there} bytes came of an image of {length}")));
-        }
-        let found = digest.finish();
-        if found != sha256 {
-            return Err(Error::Invalid(format!(
-                "an image came whose SHA-256 is {found}, and {sha256} was said"
-            )));
-        }
-        let fits = |it: &SoftImage| it.alone().is_some() || softcard::fits(it).is_some();
-        let known = reader.finish().ok().filter(fits);
-        images::accept_for(takes, &name, (bytes, sha256), &manifest, known, like)
-            .map_err(Error::Invalid)
-    }
+/// A card for which an image is examined.
+fn target(card: &Card) -> Target {
+    let (takes, like) = (card.device.backend.takes(), card.device.manifest.clone());
+    Target { card: card.device.number, takes, like }
 }

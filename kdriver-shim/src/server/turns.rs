@@ -93,7 +93,7 @@ impl Server {
     }
 
     /// Goes on with a client's request, and hears it again when that is answered.
-    fn go_on_serving(&mut self, id: ClientId) {
+    pub(super) fn go_on_serving(&mut self, id: ClientId) {
         self.with_client(id, |server, client| {
             let Some(PutOff { request, awaits }) = client.put_off.take() else { return Ok(()) };
             server.serve_request(client, request, Some(awaits))?;
@@ -143,6 +143,10 @@ impl Server {
             Ok(Progress::More) => {
                 client.put_off = Some(PutOff { request, awaits: awaits.unwrap_or_default() });
                 self.put_off.push_back(client.id);
+                return Ok(());
+            }
+            Ok(Progress::Waits) => {
+                client.put_off = Some(PutOff { request, awaits: Vec::new() });
                 return Ok(());
             }
             Err(error) => {

@@ -161,11 +161,24 @@ impl Bench {
 
     pub(super) fn exchange(&mut self, peer: &Peer, message: &[u8]) -> (Vec<u8>, Vec<OwnedFd>) {
         fdpass::send(peer.socket.as_fd(), message, &[], Wait::Never).unwrap();
-        self.turn();
+        self.answer(peer)
+    }
+
+    /// The answer to what was asked.
+    pub(super) fn answer(&mut self, peer: &Peer) -> (Vec<u8>, Vec<OwnedFd>) {
         let mut buffer = vec![0; MAX_MESSAGE];
-        let received = fdpass::receive(peer.socket.as_fd(), &mut buffer, Wait::Never).unwrap();
-        buffer.truncate(received.bytes);
-        (buffer, received.fds)
+        loop {
+            self.turn();
+            match fdpass::receive(peer.socket.as_fd(), &mut buffer, Wait::Never) {
+                Ok(received) => {
+                    buffer.truncate(received.bytes);
+                    return (buffer, received.fds);
+                }
+                // An image is looked at aside, which takes a moment.
+                Err(error) => assert!(self.server.examiner.is_busy(), "{error}"),
+            }
+            assert!(self.server.step(Some(Duration::from_millis(1))).unwrap());
+        }
     }
 
     pub(super) fn greet(&mut self, peer: &Peer, role: Role) -> Reply {

@@ -14,6 +14,7 @@ use super::bench::Peer;
 use super::*;
 use crate::images::record::Record;
 
+mod aside;
 mod shells;
 
 /// Bytes of a chunk, and of an image: so it has as many chunks as real ones.
@@ -112,12 +113,16 @@ impl World {
         self.outcome(tool)
     }
 
-    /// Asks for something, and goes on for so many steps, in the middle of which it may be left.
+    /// Asks for something, and goes on for so many steps, in the middle of which it may be left. The first of them has the
+    /// image looked at aside, and the second is the end of that.
     fn begin(&mut self, tool: &Peer, request: &Request, steps: u64) {
         let message = shim_abi::encode(request);
         fdpass::send(tool.socket.as_fd(), &message, &[], Wait::Never).unwrap();
-        for _ in 0..steps {
+        for step in 0..steps {
             assert!(self.bench.server.step(Some(Duration::ZERO)).unwrap());
+            while step > 0 && self.bench.server.examiner.is_busy() {
+                assert!(self.bench.server.step(Some(Duration::from_millis(1))).unwrap());
+            }
         }
     }
 

@@ -1,0 +1,254 @@
+//! What is done with all the bytes of an image, by a thread of its own: how long that takes is up to who brought them, and the
+//! control thread serves everybody.
+//!
+//! There is one such thread at a time, whoever asks for how much; others wait for their turn, or go away. It touches no card,
+//! and of the state directory only images: what a card is to have is written down by the control thread, once that has its
+//! outcome and finds that all else speaks for it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use bitstreams::Manifest;
+use bitstreams::digest::Sha256;
+use card_driver::backend::Takes;
+use hostmem::EventFd;
+use nix::errno::Errno;
+use shim_abi::MAX_IMAGE;
+
+use super::record::ImageName;
+use super::store::Store;
+use super::{Accepted, accept_for};
+use crate::error::Error;
+use crate::process::ClientId;
+
+/// A card for which there is an image.
+#[derive(Debug)]
+pub struct Target {
+    /// Its number.
+    pub card: u32,
+    /// What it takes.
+    pub takes: Takes,
+    /// What it is now.
+    pub like: Manifest,
+}
+
+/// An image as a tool has brought it.
+#[derive(Debug)]
+pub struct Brought {
+    /// Its name.
+    pub name: String,
+    /// The text of its manifest; empty where it has none.
+    pub manifest: String,
+    /// What its digest is said to be.
+    pub sha256: Sha256,
+    /// The file.
+    pub bytes: Vec<u8>,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Task {
+    /// Checks an image for a card, and keeps it where the card takes it.
+    Check(Target, Brought),
+    /// Reads the image that a card had before.
+    Read(Target, ImageName),
+    /// Looks whether an image with that digest is kept whole.
+    Verify(String),
+    /// Removes the images that no record wants.
+    Tidy,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Found {
+    /// An image for the card of that number, or why there is none.
+    Image(u32, Result<Accepted, Error>),
+    /// Whether the image with that digest is whole.
+    Kept(String, Result<(), String>),
+    /// What nobody wants is gone.
+    Tidied,
+}
+
+/// The thread, if there is one, and who waits for it.
+#[derive(Debug)]
+pub struct Examiner {
+    store: Arc<Store>,
+    state_dir: PathBuf,
+    /// Readable when it has ended.
+    news: Arc<EventFd>,
+    at_work: Option<(Option<ClientId>, JoinHandle<Found>)>,
+    waiting: Vec<ClientId>,
+    wants_to_tidy: bool,
+    /// What the next thread waits for before it does anything.
+    #[cfg(test)]
+    held: Option<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Examiner {
+    /// One for the images of a state directory.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when descriptors run out.
+    pub fn new(store: Store, state_dir: PathBuf) -> Result<Self, Error> {
+        Ok(Self {
+            store: Arc::new(store),
+            state_dir,
+            news: Arc::new(EventFd::new()?),
+            at_work: None,
+            waiting: Vec::new(),
+            wants_to_tidy: false,
+            #[cfg(test)]
+            held: None,
+        })
+    }
+
+    /// Whether it is at something.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.at_work.is_some()
+    }
+
+    /// Has a client told by [`Self::ended`] when it is not busy any more.
+    pub fn wait(&mut self, client: ClientId) {
+        self.waiting.push(client);
+    }
+
+    /// Begins with something for a client; it must not be busy.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when there can be no thread.
+    pub fn begin(&mut self, client: ClientId, task: Task) -> Result<(), Error> {
+        self.start(Some(client), task)
+    }
+
+    /// Removes the images that no record wants, as soon as it is not busy.
+    pub fn tidy(&mut self) {
+        self.wants_to_tidy = true;
+        if self.is_busy() {
+            return;
+        }
+        match self.start(None, Task::Tidy) {
+            Ok(()) => self.wants_to_tidy = false,
+            Err(error) => log::warn!("images that nobody wants any more stay: {error}"),
+        }
+    }
+
+    fn start(&mut self, client: Option<ClientId>, task: Task) -> Result<(), Error> {
+        let (store, state_dir) = (Arc::clone(&self.store), self.state_dir.clone());
+        let news = Arc::clone(&self.news);
+        #[cfg(test)]
+        let held = self.held.take();
+        let work = move || {
+            #[cfg(test)]
+            held.map(|held| held.recv());
+            let found = task.run(&store, &state_dir);
+            // Who would hear it may be gone.
+            let _ = news.signal();
+            found
+        };
+        let thread = Builder::new().name("images".into()).spawn(work);
+        let thread = thread.map_err(|error| Error::Os {
+            call: "a thread to look at an image",
+            errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)),
+        })?;
+        self.at_work = Some((client, thread));
+        Ok(())
+    }
+
+    /// What came of what it was at, and for whom; nothing where it goes on.
+    pub fn ended(&mut self) -> Option<(Option<ClientId>, Found)> {
+        let _ = self.news.drain();
+        // It is signalled by its end alone, and has nothing left to do then.
+        let (client, thread) = self.at_work.take()?;
+        Some((client, thread.join().unwrap_or(Found::Tidied)))
+    }
+
+    /// Who has waited for its end, once the outcome was made use of.
+    pub fn go_on(&mut self) -> Vec<ClientId> {
+        if self.wants_to_tidy {
+            self.tidy();
+        }
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Has the next thread wait for the sender's end, or a word of it.
+    #[cfg(test)]
+    pub fn hold(&mut self) -> std::sync::mpsc::Sender<()> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.held = Some(receiver);
+        sender
+    }
+}
+
+/// Readable when it has ended.
+impl AsFd for Examiner {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.news.as_ref().as_fd()
+    }
+}
+
+/// A file that is half written is of no use to the next balboad, and is in nobody's way: but its thread is at its end before
+/// another one may write there.
+impl Drop for Examiner {
+    fn drop(&mut self) {
+        if let Some((_, thread)) = self.at_work.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Task {
+    fn run(self, store: &Store, state_dir: &std::path::Path) -> Found {
+        match self {
+            Self::Check(target, brought) => {
+                let accepted = check(&target, brought).and_then(|accepted| {
+                    // One of a vFPGA alone is not gone back to.
+                    if accepted.name.vfpga.is_none() {
+                        let kept = store.put(&accepted.name.sha256, &accepted.bytes);
+                        kept.map_err(|error| not_kept(state_dir, &error))?;
+                    }
+                    Ok(accepted)
+                });
+                Found::Image(target.card, accepted)
+            }
+            Self::Read(target, name) => Found::Image(target.card, read(store, &target, &name)),
+            Self::Verify(sha256) => {
+                let whole = store.image(&sha256, MAX_IMAGE).map(drop);
+                Found::Kept(sha256, whole)
+            }
+            Self::Tidy => {
+                if let Err(why) = store.tidy() {
+                    log::warn!("images that nobody wants any more stay: {why}");
+                }
+                Found::Tidied
+            }
+        }
+    }
+}
+
+fn not_kept(state_dir: &std::path::Path, error: &std::io::Error) -> Error {
+    let why = format!("the image cannot be kept: {error}");
+    Error::StateDir { dir: state_dir.to_owned(), why }
+}
+
+fn check(target: &Target, brought: Brought) -> Result<Accepted, Error> {
+    let Brought { name, manifest, sha256, bytes } = brought;
+    let found = Sha256::of(&bytes);
+    if found != sha256 {
+        return Err(Error::Invalid(format!(
+            "an image came whose SHA-256 is {found}, and {sha256} was said"
+        )));
+    }
+    let accepted = accept_for(target.takes, &name, (bytes, sha256), &manifest, &target.like);
+    accepted.map_err(Error::Invalid)
+}
+
+fn read(store: &Store, target: &Target, name: &ImageName) -> Result<Accepted, Error> {
+    let wrong = |why| Error::Invalid(format!("{}, which it had before: {why}", name.name));
+    let bytes = store.image(&name.sha256, MAX_IMAGE).map_err(wrong)?;
+    let sha256 = name.sha256.parse::<Sha256>().map_err(wrong)?;
+    let text = name.manifest.as_deref().unwrap_or_default();
+    accept_for(target.takes, &name.name, (bytes, sha256), text, &target.like).map_err(wrong)
+}
