@@ -421,15 +421,15 @@ pub struct Plan {
     pub state_dir: Option<PathBuf>,
     /// The card, balboaN
     pub card: CardName,
-    /// The image, with its signature beside it (FILE.minisig)
+    /// The image, with its signature beside it (FILE.minisig), or a manifest's that has its SHA-256
     pub file: PathBuf,
     /// Where the public keys (NAME.pub) are that are trusted [default: /etc/balboa/keys]
     #[arg(long, value_name = "DIR")]
     pub keys: Option<PathBuf>,
-    /// Take an image that has no signature
+    /// Take an image, and a manifest, that has no signature
     #[arg(long)]
     pub allow_unsigned: bool,
-    /// The manifest (.toml) of a bitstream: what the shell in it is, and for which part
+    /// The manifest (.toml) of a bitstream, with its signature beside it: what the shell is, and for which part
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
     /// Take a bitstream whose manifest says verified = false: that nobody has seen it work on a card
@@ -504,19 +504,19 @@ pub enum Image {
         #[arg(long)]
         json: bool,
     },
-    /// Sign an image: write FILE.minisig
+    /// Sign an image or a manifest: write FILE.minisig
     #[command(after_help = IMAGE_EXIT)]
     Sign {
-        /// The image
+        /// The image, or the manifest (.toml)
         file: PathBuf,
         /// The secret key, as minisign -G makes it
         #[arg(long, value_name = "KEY")]
         key: PathBuf,
     },
-    /// Check an image and its signature, FILE.minisig
+    /// Check an image or a manifest, and its signature, FILE.minisig
     #[command(after_help = IMAGE_EXIT)]
     Verify {
-        /// The image
+        /// The image, or the manifest (.toml)
         file: PathBuf,
         /// A public key that is trusted; may be repeated [default: all of /etc/balboa/keys/*.pub]
         #[arg(long, value_name = "KEY")]
@@ -799,7 +799,7 @@ VFIO; FPGAs take bitstreams of shells, by a manifest. An image of one vFPGA alon
 
 Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
 was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
-6 its signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
+6 a signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
 8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA takes it
 nobody sees, for it says the same of itself with another: nothing was done, or it was loaded, as the sentence tells.
 
@@ -813,7 +813,7 @@ Examples:
 const FLASH_EXIT: &str = "\
 Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
 was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
-6 its signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
+6 a signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
 8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA takes it
 nobody sees, for it says the same of itself with another: nothing was done, or it was loaded, as the sentence tells.";
 

@@ -449,8 +449,13 @@ fn planned(card: &Value, shown: &Value) -> String {
         ("incoming", described(&shown["incoming"])),
     ];
     if let Some(signed_by) = shown["incoming"].get("signed_by") {
-        let by = if signed_by.is_null() { "nobody".into() } else { text(signed_by) };
-        rows.push(("signed by", by));
+        let by = |by: &Value| if by.is_null() { "nobody".into() } else { text(by) };
+        rows.push(("signed by", by(signed_by)));
+        let manifest = &shown["incoming"]["manifest"];
+        if !manifest.is_null() {
+            let name = text(&manifest["name"]);
+            rows.push(("manifest", format!("{name}, signed by {}", by(&manifest["signed_by"]))));
+        }
     }
     if let Some(part) = shown["incoming"]["part"].as_str() {
         rows.push(("part", format!("{part}, as the card's manifest says; the card does not")));

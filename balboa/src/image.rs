@@ -72,8 +72,13 @@ fn inspect(file: &Path, as_json: bool) -> Result<()> {
     show(&facts(&bytes, &image), as_json)
 }
 
+/// Whether a file is a manifest, by its name.
+fn is_manifest(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "toml")
+}
+
 fn lint(file: &Path, as_json: bool) -> Result<()> {
-    if file.extension().is_none_or(|extension| extension != "toml") {
+    if !is_manifest(file) {
         let (bytes, image) = read_image(file)?;
         return show(&facts(&bytes, &image), as_json);
     }
@@ -99,15 +104,28 @@ fn lint(file: &Path, as_json: bool) -> Result<()> {
 }
 
 fn sign(file: &Path, key: &Path) -> Result<()> {
-    let (bytes, _) = read_image(file)?;
+    let (bytes, _) = read_signable(file)?;
     write(&signature_of(file), signed(&bytes, key)?.as_bytes())
 }
 
+/// An image, or a manifest, and what it is: anything else is not signed here.
+fn read_signable(file: &Path) -> Result<(Vec<u8>, Value)> {
+    if !is_manifest(file) {
+        let (bytes, image) = read_image(file)?;
+        let facts = facts(&bytes, &image);
+        return Ok((bytes, facts));
+    }
+    let text = read_text(file)?;
+    let entry = Entry::parse(&text).map_err(|why| about(file, &why))?;
+    let (name, verified) = (&entry.manifest.name, entry.details.verified);
+    let facts = json!({ "kind": "manifest", "name": name, "verified": verified });
+    Ok((text.into_bytes(), facts))
+}
+
 fn verify(file: &Path, keys: &[PathBuf], as_json: bool) -> Result<()> {
-    let (bytes, image) = read_image(file)?;
+    let (bytes, mut facts) = read_signable(file)?;
     let keys = if keys.is_empty() { trusted(Path::new(KEYS))? } else { keys.to_vec() };
     let (by, signature) = signed_by(file, &signature_of(file), &bytes, keys)?;
-    let mut facts = facts(&bytes, &image);
     facts["signed_by"] = json!(by.to_string_lossy());
     facts["comment"] = json!(signature.comment());
     show(&facts, as_json)

@@ -25,40 +25,38 @@ pub(super) struct Incoming {
     pub(super) image: Image,
     /// The key whose signature it has.
     pub(super) signed_by: Option<String>,
-    /// Its manifest, and the text of that.
-    pub(super) manifest: Option<(Entry, String)>,
+    pub(super) manifest: Option<Described>,
+}
+
+/// A manifest.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub(super) entry: Entry,
+    /// Its text, as balboad is given it.
+    pub(super) text: String,
+    /// The key whose signature it has.
+    pub(super) signed_by: Option<String>,
 }
 
 impl Incoming {
-    /// Reads a file, its manifest, and its signature by one of the keys in a directory.
+    /// Reads a file, its manifest, and their signatures by one of the keys in a directory.
     pub(super) fn read(plan: &Plan) -> Result<Self, Failure> {
-        let Plan { file, keys, allow_unsigned, manifest, .. } = plan;
-        let manifest = manifest.as_deref().map(read_manifest).transpose()?;
+        let Plan { file, manifest, .. } = plan;
+        let manifest = manifest.as_deref().map(|path| read_manifest(path, plan)).transpose()?;
         let bytes = image::read(file, image::MAX_IMAGE)?;
         let parsed = Image::parse(&bytes);
         let parsed = parsed.map_err(|why| Failure::new(code::SPOILT, image::about(file, &why)))?;
-        let unsigned = |error| Failure::new(code::UNSIGNED, error);
         let sha256 = Sha256::of(&bytes);
-        let files = manifest.iter().flat_map(|(entry, _)| &entry.details.files);
-        let named =
-            files.filter(|it| it.sha256 == Some(sha256)).find_map(|it| it.signature.as_ref());
-        let signature =
-            named.map_or_else(|| image::signature_of(file), |name| file.with_file_name(name));
-        let is_there = signature.try_exists().map_err(anyhow::Error::from)?;
-        let signed_by = match is_there {
-            // One that is there is right, or why it is there is to be found out.
-            true => {
-                Some(image::signer(file, &signature, &bytes, keys.as_deref()).map_err(unsigned)?)
-            }
-            false if *allow_unsigned => None,
-            false => {
-                let why = format!(
-                    "it has no signature ({} is not there); `balboa image sign` makes one, and --allow-unsigned does without",
-                    signature.display()
-                );
-                return Err(unsigned(image::about(file, &why)));
-            }
-        };
+        let files = manifest.iter().flat_map(|it| &it.entry.details.files);
+        let mut its_own = files.filter(|it| it.sha256 == Some(sha256)).peekable();
+        // Whoever has signed the manifest has signed the digest in it.
+        let has_signed = manifest.as_ref().is_some_and(|it| it.signed_by.is_some());
+        let is_vouched_for = has_signed && its_own.peek().is_some();
+        let signature = its_own
+            .find_map(|it| it.signature.as_ref())
+            .map_or_else(|| image::signature_of(file), |name| file.with_file_name(name));
+        let may_do_without = plan.allow_unsigned || is_vouched_for;
+        let signed_by = signer(file, &signature, &bytes, plan, may_do_without)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { name, bytes, sha256, image: parsed, signed_by, manifest })
     }
@@ -84,7 +82,7 @@ impl Incoming {
             let why = format!("it is {what}, and a card's own engine takes shells alone; {advice}");
             return fail(code::OTHER_CARD, why);
         }
-        let Some((entry, _)) = &self.manifest else {
+        let Some(Described { entry, .. }) = &self.manifest else {
             let why = format!(
                 "{name} takes bitstreams, and what the shell in this one is its manifest says; say --manifest FILE (bitstreams/README.md has what is in it)"
             );
@@ -155,7 +153,7 @@ impl Incoming {
 
     /// The text of its manifest; empty where it has none.
     pub(super) fn manifest_text(&self) -> &str {
-        self.manifest.as_ref().map_or("", |(_, text)| text)
+        self.manifest.as_ref().map_or("", |it| &it.text)
     }
 
     /// What is shown of it beside a card.
@@ -168,7 +166,9 @@ impl Incoming {
             (Image::Soft(soft), _) => {
                 facts["logic"] = json!(soft.logic().iter().map(|it| it.name()).collect::<Vec<_>>());
             }
-            (_, Some((entry, _))) => {
+            (_, Some(Described { entry, signed_by, .. })) => {
+                facts["manifest"] =
+                    json!({ "name": entry.manifest.name, "signed_by": signed_by });
                 let engine = Logic::from(entry.manifest.engine);
                 let regions = entry.manifest.regions.unwrap_or_default();
                 facts["logic"] = json!(vec![engine.name(); regions.into()]);
@@ -182,14 +182,42 @@ impl Incoming {
     }
 }
 
-/// A manifest, and its text as balboad is given it.
-fn read_manifest(path: &Path) -> Result<(Entry, String), Failure> {
+/// The key whose signature a file has, if that is one that is trusted; `None` where it has no signature and may do without.
+fn signer(
+    file: &Path,
+    signature: &Path,
+    bytes: &[u8],
+    plan: &Plan,
+    may_do_without: bool,
+) -> Result<Option<String>, Failure> {
+    let unsigned = |error| Failure::new(code::UNSIGNED, error);
+    match signature.try_exists().map_err(anyhow::Error::from)? {
+        // One that is there is right, or why it is there is to be found out.
+        true => {
+            let by = image::signer(file, signature, bytes, plan.keys.as_deref());
+            Ok(Some(by.map_err(unsigned)?))
+        }
+        false if may_do_without => Ok(None),
+        false => {
+            let why = format!(
+                "it has no signature ({} is not there); `balboa image sign` makes one, and --allow-unsigned does without",
+                signature.display()
+            );
+            Err(unsigned(image::about(file, &why)))
+        }
+    }
+}
+
+/// A manifest, and its signature by one of the keys that are trusted.
+fn read_manifest(path: &Path, plan: &Plan) -> Result<Described, Failure> {
     let text = image::read_text(path)?;
     let entry = Entry::parse(&text).map_err(|why| image::about(path, &why))?;
     if text.len() > MAX_MANIFEST {
         return Err(image::about(path, &format!("it has more than {MAX_MANIFEST} bytes")).into());
     }
-    Ok((entry, text))
+    let signature = image::signature_of(path);
+    let signed_by = signer(path, &signature, text.as_bytes(), plan, plan.allow_unsigned)?;
+    Ok(Described { entry, text, signed_by })
 }
 
 #[cfg(test)]
@@ -225,7 +253,8 @@ mod tests {
             shell.bytes.len(),
             shell.sha256
         );
-        shell.manifest = Some((Entry::parse(&text).unwrap(), text));
+        let entry = Entry::parse(&text).unwrap();
+        shell.manifest = Some(Described { entry, text, signed_by: None });
         let mut card = json!({
             "name": "balboa0", "board": "B", "engine": "vqe",
             "flash": { "takes": "bitstreams", "part": "balboa", "regions": 2, "needs": null },

@@ -100,6 +100,7 @@ fn manifest(setting: &Setting) -> Result<()> {
              [[files]]\nname = \"shell.bin\"\nkind = \"{kind}\"\n"
         )
     };
+    let at = |name: &str| setting.directory().join(name);
     put(setting, "u55c.toml", with("u55c", "xcu55c-fsvh2892-2L-e", "shell"))?;
     put(setting, "u250.toml", with("u250", "xcu250-figd2104-2L-e", "shell"))?;
     put(setting, "full.toml", with("u55c", "xcu55c-fsvh2892-2L-e", "full"))?;
@@ -107,6 +108,14 @@ fn manifest(setting: &Setting) -> Result<()> {
         image(setting, words)?.code(1)?.complains(why).with_context(|| words.to_owned())
     };
     image(setting, "lint u55c.toml")?.success()?.says("shell.bin: not here")?;
+    for (name, key) in [("key", SECRET), ("key.pub", PUBLIC)] {
+        put(setting, name, key)?;
+    }
+    refused("verify u55c.toml --key key.pub", "u55c.toml.minisig: No such file")?;
+    image(setting, "sign u55c.toml --key key")?.success()?;
+    image(setting, "verify u55c.toml --key key.pub")?.success()?.says("signed_by    key.pub")?;
+    fs::copy(at("u55c.toml.minisig"), at("u250.toml.minisig"))?;
+    refused("verify u250.toml --key key.pub", "by none of the keys, or of other bytes")?;
     // Sync, IDCODE of the U55C, DESYNC: the smallest partial bitstream.
     let words: [u32; 5] = [0xaa99_5566, 0x3001_8001, 0x14b7_d093, 0x3000_8001, 13];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -125,6 +134,7 @@ fn manifest(setting: &Setting) -> Result<()> {
     refused("lint u55c.toml", "the bytes of each word of 32 bits are swapped")?;
     // What balboad reads is the same file.
     put(setting, "bad.toml", with("u55c", "xcu250-figd2104-2L-e", "shell"))?;
+    refused("sign bad.toml --key key", "is the u250's; write board = \"u250\"")?;
     refused("lint bad.toml", "is the u250's; write board = \"u250\"")?;
     let daemon = setting.built("balboad").words("--soft 1 --manifest bad.toml --state-dir d");
     daemon

@@ -60,7 +60,13 @@ fn make(setting: &Setting, name: &str, logic: &str, words: &str) -> Result<()> {
     setting.built("balboa").words(&made).run()?.success()?;
     let inspected = setting.built("balboa").words(&format!("image inspect {name}.bin --json"));
     let (engine, regions) = (logic.split(',').next().unwrap_or_default(), logic.split(',').count());
-    put(setting, &format!("{name}.toml"), manifest(engine, regions, Some(&json(inspected)?)))
+    put(setting, &format!("{name}.toml"), manifest(engine, regions, Some(&json(inspected)?)))?;
+    sign(setting, &format!("{name}.toml"))
+}
+
+fn sign(setting: &Setting, name: &str) -> Result<()> {
+    let words = format!("image sign {name} --key key");
+    setting.built("balboa").words(&words).run()?.success().map(drop)
 }
 
 /// Keys, what the cards hold, and bitstreams with their manifests.
@@ -93,7 +99,8 @@ fn loaded(setting: &Setting) -> Result<()> {
     let plan = balboa("plan balboa0 two.bin --manifest two.toml --keys keys").run()?.success()?;
     plan.says("incoming  two.bin: vqe, vqe (")?
         .says("part      balboa, as the card's manifest says; the card does not")?
-        .says("signed by keys/site.pub")?;
+        .says("signed by keys/site.pub")?
+        .says("manifest  vqe 2, signed by keys/site.pub")?;
     let task = setting.built("balboa").words("addr --state-dir").arg(daemon.state_dir());
     task.words("balboa0 add 10.88.0.1").run()?.success()?;
 
@@ -176,20 +183,37 @@ pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
         text.replace("\"model\"", "\"u55c\"").replace("\"balboa\"", "\"xcu55c-fsvh2892-2L-e\"");
     put(setting, "u55c.toml", u55c)?;
     put(setting, "tcp.toml", text.replace("\"rdma\"", "\"tcp\""))?;
+    for name in ["untried.toml", "u55c.toml", "tcp.toml"] {
+        sign(setting, name)?;
+    }
+    put(setting, "unsigned.toml", &text)?;
+    // What was signed was written by somebody who had not seen it work.
+    put(setting, "forged.toml", text.replace("vqe 2", "vqe 7"))?;
+    fs::copy(at("two.toml.minisig"), at("forged.toml.minisig"))?;
     let words: [u32; 7] = [0xaa99_5566, 0x3001_8001, 0x0ba1_b001, 0x3001_2001, 0, 0x3000_8001, 5];
     let end: [u32; 2] = [0x3000_8001, 13];
     let whole: Vec<u8> = words.iter().chain(&end).flat_map(|word| word.to_be_bytes()).collect();
     put(setting, "full.bin", whole)?;
     for (words, code, why) in [
-        ("cut.bin --manifest two.toml --allow-unsigned", 4, "it is truncated"),
-        ("spoilt.bin --manifest two.toml --allow-unsigned", 4, "is no shell of the manifest vqe 2"),
+        ("cut.bin --manifest unsigned.toml --allow-unsigned", 4, "it is truncated"),
+        (
+            "spoilt.bin --manifest unsigned.toml --allow-unsigned",
+            4,
+            "is no shell of the manifest vqe 2",
+        ),
         ("one.bin --manifest two.toml --keys keys", 4, "is no shell of the manifest vqe 2"),
         ("two.bin --keys keys", 5, "say --manifest FILE"),
         ("two.bin --manifest u55c.toml --keys keys", 5, "and its manifest is xcu55c's"),
         ("two.bin --manifest tcp.toml --keys keys", 5, "names no service rdma"),
-        ("full.bin --manifest two.toml --allow-unsigned", 5, "a bitstream of a whole device"),
+        ("full.bin --manifest unsigned.toml --allow-unsigned", 5, "a bitstream of a whole device"),
         ("two.soft --keys keys", 5, "it is a software card's, and balboa0 is a "),
-        ("unsigned.bin --manifest two.toml", 6, "--allow-unsigned does without"),
+        ("unsigned.bin --manifest unsigned.toml --keys keys", 6, "--allow-unsigned does without"),
+        ("two.bin --manifest unsigned.toml --keys keys", 6, "unsigned.toml.minisig is not there"),
+        (
+            "two.bin --manifest forged.toml --keys keys --allow-unsigned",
+            6,
+            "forged.toml: its signature is by none of the keys, or of other bytes",
+        ),
         ("two.bin --manifest two.toml --keys nothing", 6, "nothing has no key"),
         (
             "two.bin --manifest untried.toml --keys keys",
@@ -204,6 +228,10 @@ pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
         }
     }
     ensure!(engines(daemon, setting, 0)?.0 == 4, "what was refused changed the card");
+    // Whoever has signed the manifest has signed the digest of the bitstream.
+    let words = "plan balboa0 unsigned.bin --manifest two.toml --keys keys";
+    let told = flash(daemon, setting, words).run()?.success()?;
+    told.says("signed by nobody")?.says("manifest  vqe 2, signed by keys/site.pub")?;
     let words =
         "apply balboa0 two.bin --manifest untried.toml --keys keys --yes --allow-unverified";
     flash(daemon, setting, words)
