@@ -58,6 +58,13 @@ impl Entry {
         let is_it = |length_: Option<u64>, sha: Option<Sha256>| {
             length_ == Some(length) && sha == Some(sha256)
         };
+        let mut files = self.details.files.iter();
+        let vfpga = files.find(|file| file.kind == Kind::Vfpga && file.sha256 == Some(sha256));
+        if vfpga.is_some() {
+            return other(format!(
+                "it is of one vFPGA by the manifest {name}, and no register tells when what such a vFPGA has under way in the memory of this host is at its end, so none is taken off the datapath alone; load a shell that has it"
+            ));
+        }
         let Some(file) = shells().find(|file| is_it(file.length, file.sha256)) else {
             if shells().any(|file| file.length.is_none() || file.sha256.is_none()) {
                 return other(format!(
@@ -151,6 +158,13 @@ mod tests {
         let model = Some(&part::MODEL);
         assert!(why(&manifest(&bytes, MODEL, ""), &bytes, model).contains("no service rdma"));
         assert!(why(&manifest(&bytes, "", RDMA), &bytes, model).contains("names no part"));
+        let text = format!(
+            "format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nregions = 1\n[[files]]\n\
+             name = \"vfpga_c0_0.bin\"\nkind = \"vfpga\"\nregion = 0\nsha256 = \"{}\"\n",
+            Sha256::of(&bytes)
+        );
+        let told = why(&Entry::parse(&text).unwrap(), &bytes, model);
+        assert!(told.contains("of one vFPGA by the manifest x"), "{told}");
         let other = manifest(&bytes, "board = \"u55c\"\npart = \"xcu55c-x\"", RDMA);
         assert!(
             why(&other, &bytes, u55c).contains("it is for balboa, and its manifest is xcu55c's")

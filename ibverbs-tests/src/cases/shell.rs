@@ -183,7 +183,9 @@ pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
         text.replace("\"model\"", "\"u55c\"").replace("\"balboa\"", "\"xcu55c-fsvh2892-2L-e\"");
     put(setting, "u55c.toml", u55c)?;
     put(setting, "tcp.toml", text.replace("\"rdma\"", "\"tcp\""))?;
-    for name in ["untried.toml", "u55c.toml", "tcp.toml"] {
+    let app = text.replace("kind = \"shell\"", "kind = \"vfpga\"\nregion = 0");
+    put(setting, "app.toml", app)?;
+    for name in ["untried.toml", "u55c.toml", "tcp.toml", "app.toml"] {
         sign(setting, name)?;
     }
     put(setting, "unsigned.toml", &text)?;
@@ -205,6 +207,7 @@ pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
         ("two.bin --keys keys", 5, "say --manifest FILE"),
         ("two.bin --manifest u55c.toml --keys keys", 5, "and its manifest is xcu55c's"),
         ("two.bin --manifest tcp.toml --keys keys", 5, "names no service rdma"),
+        ("two.bin --manifest app.toml --keys keys", 5, "it is of one vFPGA by the manifest vqe 2"),
         ("full.bin --manifest unsigned.toml --allow-unsigned", 5, "a bitstream of a whole device"),
         ("two.soft --keys keys", 5, "it is a software card's, and balboa0 is a "),
         ("unsigned.bin --manifest unsigned.toml --keys keys", 6, "--allow-unsigned does without"),
