@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -140,7 +140,7 @@ impl Task {
         self
     }
 
-    /// Gives it a terminal as standard input, at which nobody types, instead of nothing.
+    /// Gives it a terminal as standard input, at which nobody types but [`Running::type_in`], instead of nothing.
     #[must_use]
     pub fn at_terminal(mut self) -> Self {
         self.terminal = true;
@@ -184,7 +184,7 @@ impl Task {
         let child = crate::interrupt::unmasked(|| command.spawn());
         let child = child.with_context(|| format!("cannot start {self}"))?;
         let started = Instant::now();
-        Ok(Running { task: self, child, out, err, started, done: false, _terminal: terminal })
+        Ok(Running { task: self, child, out, err, started, done: false, terminal })
     }
 
     /// Runs the program to its end.
@@ -231,7 +231,7 @@ pub struct Running {
     started: Instant,
     done: bool,
     /// The other end of its terminal, which would hang up without it.
-    _terminal: Option<OwnedFd>,
+    terminal: Option<OwnedFd>,
 }
 
 impl Running {
@@ -258,6 +258,15 @@ impl Running {
     /// What it wrote to standard error so far.
     pub fn errors(&self) -> String {
         text_of(&self.err)
+    }
+
+    /// Types at its terminal.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn type_in(&self, text: &str) -> Result<()> {
+        let terminal = self.terminal.as_ref().context("it has no terminal")?;
+        Ok(File::from(terminal.try_clone()?).write_all(text.as_bytes())?)
     }
 
     /// Sends a signal to its process group.

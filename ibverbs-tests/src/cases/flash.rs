@@ -21,6 +21,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("flash/an image is loaded, put back and known again", &[PERFTEST], loaded),
         Case::new("flash/what is not for a card is refused by its reason", &[], refused),
+        Case::new("flash/a person is asked, and only yes is yes", &[], asked),
         Case::new("flash/a program is told and disconnected", &[PERFTEST], disconnected),
         Case::new("flash/the tool or balboad is killed on the way", &[], |setting| {
             killed(setting, "vqe")
@@ -148,6 +149,29 @@ fn refused(setting: &Setting) -> Result<()> {
     // What loads images of whole devices is told, and not run.
     let inspected = setting.built("balboa").words("flash inspect two.soft --keys keys").run()?;
     inspected.success()?.says("signed_by    keys/site.pub")?;
+    daemon.stop()
+}
+
+fn asked(setting: &Setting) -> Result<()> {
+    prepare(setting)?;
+    let daemon = setting.balboad("--soft 1")?;
+    let answered = |words: &str, question: &str, answer: &str| -> Result<Finished> {
+        let mut tool = flash(&daemon, setting, words).at_terminal().start()?;
+        tool.wait_until("it asks", |it| it.output().contains(question))?;
+        tool.type_in(answer)?;
+        tool.wait()
+    };
+    let apply = ("apply balboa0 two.soft --keys keys", "Flash balboa0? [y/N] ");
+    let rollback = ("rollback balboa0", "Put back the image that balboa0 had? [y/N] ");
+    for ((words, question), (before, behind)) in [(apply, (4, 2)), (rollback, (2, 4))] {
+        for answer in ["\n", "n\n", "yess\n", "\x04"] {
+            let told = answered(words, question, answer)?.code(3)?;
+            ensure!(told.stderr.is_empty(), "{told}");
+            ensure!(engines(&daemon, setting, 0)?.0 == before, "{words} after {answer:?}");
+        }
+        answered(words, question, " Yes\n")?.success()?.says("balboa0 has the image ")?;
+        ensure!(engines(&daemon, setting, 0)?.0 == behind, "{words}");
+    }
     daemon.stop()
 }
 

@@ -134,6 +134,10 @@ fn reset(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     let asked = balboa(&daemon, setting, "reset balboa0").run()?.code(1)?;
     asked.complains("standard input is no terminal: say --yes")?;
+    let mut asked = balboa(&daemon, setting, "reset balboa0").at_terminal().start()?;
+    asked.wait_until("it asks", |it| it.output().contains("Reset balboa0? [y/N] "))?;
+    asked.type_in("\n")?;
+    asked.wait()?.code(3)?;
     balboa(&daemon, setting, "addr balboa0 add 10.88.0.1").run()?.success()?;
     let port = free_port()?;
     let side = |card: u32| daemon.run(&format!("ib_write_bw -d balboa{card} -x 1 -D 60 -p {port}"));
