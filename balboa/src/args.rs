@@ -202,6 +202,9 @@ pub struct Top {
     /// End after so many times
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
+    /// Print JSON, a document in each line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `balboa perf`.
@@ -531,7 +534,11 @@ pub enum Image {
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Action {
     /// List the addresses by their GID index
-    Show,
+    Show {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Add an address, at the first index that is free
     Add(Place),
     /// Delete an address; the others keep their index
@@ -696,7 +703,8 @@ Exit codes: 0 it was shown; 1 no balboad answers as it should; 2 wrong arguments
 
 Examples:
   balboa top
-  balboa top --state-dir D --seconds 5";
+  balboa top --state-dir D --seconds 5
+  balboa top --count 1 --json";
 
 const PERF_HELP: &str = "\
 WRITE, READ and SEND by one QP of a verbs program, as balboa run runs them: the latency of 8 bytes from the call that

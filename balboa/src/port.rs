@@ -1,16 +1,18 @@
 //! `balboa link` and `balboa addr`: what is changed of a card's port.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
 use nix::unistd::geteuid;
+use serde_json::{Value, json};
 use shim_abi::{CardInfo, PortInfo};
 use terminal::say;
 
 use crate::args::{self, Action, CardName, Place};
 use crate::client::Client;
+use crate::state::FORMAT;
 
 /// Takes a port off its cable, or puts it back.
 ///
@@ -30,7 +32,10 @@ pub fn addr(arguments: &args::Addr) -> anyhow::Result<()> {
     let args::Addr { state_dir, card, action } = arguments;
     let (mut client, shown) = client_with(state_dir.as_deref(), *card)?;
     match action {
-        Action::Show => Ok(say(format_args!("{}", list(&shown.port)))?),
+        Action::Show { json: true } => {
+            Ok(say(format_args!("{:#}\n", document(*card, &shown.port)))?)
+        }
+        Action::Show { json: false } => Ok(say(format_args!("{}", list(&shown.port)))?),
         Action::Add(Place { address, vlan, .. }) => {
             let index = client.add_gid(card.0, address.gid(), vlan.unwrap_or(0))?;
             Ok(say(format_args!("GID {index}\n"))?)
@@ -41,15 +46,31 @@ pub fn addr(arguments: &args::Addr) -> anyhow::Result<()> {
     }
 }
 
-/// Addresses by their index, a line each.
-fn list(port: &PortInfo) -> String {
+/// Addresses with their index and VLAN, which is 0 where they are in none.
+fn addresses(port: &PortInfo) -> impl Iterator<Item = (usize, IpAddr, u16)> {
     let vlans = port.vlans.iter().copied().chain(std::iter::repeat(0));
     let entries = port.gids.iter().zip(vlans).enumerate();
-    let line = |(index, (gid, vlan)): (usize, (&[u8; 16], u16))| {
+    let there = entries.filter(|(_, (gid, _))| **gid != [0; 16]);
+    there.map(|(index, (gid, vlan))| (index, Ipv6Addr::from(*gid).to_canonical(), vlan))
+}
+
+/// Addresses by their index, a line each.
+fn list(port: &PortInfo) -> String {
+    let line = |(index, address, vlan): (usize, IpAddr, u16)| {
         let vlan = if vlan == 0 { String::new() } else { format!(" vlan {vlan}") };
-        format!("{index:<3} {}{vlan}\n", Ipv6Addr::from(*gid).to_canonical())
+        format!("{index:<3} {address}{vlan}\n")
     };
-    entries.filter(|(_, (gid, _))| **gid != [0; 16]).map(line).collect()
+    addresses(port).map(line).collect()
+}
+
+/// The same for programs.
+fn document(card: CardName, port: &PortInfo) -> Value {
+    let entry = |(index, address, vlan): (usize, IpAddr, u16)| {
+        let vlan = (vlan != 0).then_some(vlan);
+        json!({ "index": index, "address": address.to_string(), "vlan": vlan })
+    };
+    let addresses: Vec<Value> = addresses(port).map(entry).collect();
+    json!({ "format": FORMAT, "card": card.to_string(), "addresses": addresses })
 }
 
 /// A connection to a balboad that has the card, and the card.
@@ -84,5 +105,12 @@ mod tests {
             pkeys: Vec::new(),
         };
         assert_eq!(list(&port), "0   fe80::1\n1   10.0.0.1\n3   2001:db8::7 vlan 5\n");
+        let told = document(CardName(2), &port);
+        assert_eq!(
+            (&told["card"], &told["addresses"][0]["vlan"]),
+            (&json!("balboa2"), &Value::Null)
+        );
+        let last = json!({ "index": 3, "address": "2001:db8::7", "vlan": 5 });
+        assert_eq!(told["addresses"][2], last);
     }
 }

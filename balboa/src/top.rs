@@ -11,12 +11,12 @@ use ratatui::Terminal;
 use ratatui::backend::TermionBackend;
 use ratatui::termion::raw::IntoRawMode as _;
 use ratatui::termion::screen::IntoAlternateScreen as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 use terminal::say;
 
 use crate::args;
 use crate::cards::{Rates, counts};
-use crate::state::{self, items, text};
+use crate::state::{self, FORMAT, items, text};
 
 mod screen;
 
@@ -30,7 +30,7 @@ const CTRL_C: u8 = 3;
 /// # Errors
 /// When balboad does not answer, or the terminal cannot be written to.
 pub fn top(arguments: &args::Top) -> anyhow::Result<()> {
-    let args::Top { state_dir, seconds, count } = arguments;
+    let args::Top { state_dir, seconds, count, json } = arguments;
     let period = Duration::from_secs((*seconds).into());
     let look = || -> anyhow::Result<Sample> {
         let state = state::fetch(state_dir.as_deref())?;
@@ -38,11 +38,15 @@ pub fn top(arguments: &args::Top) -> anyhow::Result<()> {
     };
     let mut left = *count;
     let mut before = look()?;
-    if !io::stdout().is_terminal() {
+    if *json || !io::stdout().is_terminal() {
         while left != Some(0) {
             std::thread::sleep(period);
             let now = look()?;
-            say(format_args!("{}", plain(&View::of(&before, &now, Sort::default()))))?;
+            let view = View::of(&before, &now, Sort::default());
+            match json {
+                true => say(format_args!("{}\n", document(&view)))?,
+                false => say(format_args!("{}", plain(&view)))?,
+            }
             before = now;
             left = left.map(|left| left.saturating_sub(1));
         }
@@ -144,11 +148,15 @@ struct Line {
     packets: [f64; 2],
     /// What else there is to tell.
     cells: Vec<String>,
+    /// The same for programs, each under its name.
+    facts: Value,
 }
 
 /// All that is shown.
 struct View {
     head: String,
+    /// Since the look before.
+    seconds: f64,
     sort: Sort,
     cards: Vec<CardLine>,
     clients: Vec<Line>,
@@ -180,7 +188,10 @@ impl View {
                     text(&qp["state"]),
                     format!("{:#08x} at {}", number("dest_qpn"), text(&qp["dest_gid"])),
                 ];
-                qps.push(Line { pid, command: command.clone(), packets, cells });
+                let names = ["qpn", "card", "transport", "state", "dest_qpn", "dest_gid"];
+                let facts = names.map(|name| (name.to_owned(), qp[name].clone()));
+                let facts = Value::Object(facts.into_iter().collect());
+                qps.push(Line { pid, command: command.clone(), packets, cells, facts });
             }
             let used = |name: &str| text(&client["usage"][name]);
             let cards = items(&client["places"]).iter().map(|it| text(&it["card"]));
@@ -189,7 +200,13 @@ impl View {
                 used("queue_pairs"),
                 used("memory_regions"),
             ];
-            clients.push(Line { pid, command, packets: sum, cells });
+            let usage = ["queue_pairs", "memory_regions"].map(|name| client["usage"][name].clone());
+            let cards = items(&client["places"]).iter().map(|it| it["card"].clone());
+            let facts = json!({
+                "cards": cards.collect::<Vec<_>>(),
+                "queue_pairs": usage[0], "memory_regions": usage[1],
+            });
+            clients.push(Line { pid, command, packets: sum, cells, facts });
         }
         for lines in [&mut clients, &mut qps] {
             lines.sort_by(|a, b| {
@@ -210,6 +227,7 @@ impl View {
                 of("pid"),
                 of("state_dir")
             ),
+            seconds,
             sort,
             cards: cards(&before.state, &now.state, seconds),
             clients,
@@ -276,6 +294,38 @@ fn short(rate: f64) -> String {
     }
 }
 
+/// All of it, for programs.
+fn document(view: &View) -> Value {
+    let cards: Vec<Value> = view
+        .cards
+        .iter()
+        .map(|card| {
+            let ([tx_bits, rx_bits], [tx, rx]) = (card.bits, card.packets);
+            json!({
+                "name": card.name, "link_up": card.up, "queue_pairs": card.qps,
+                "tx_bits_per_s": tx_bits, "rx_bits_per_s": rx_bits,
+                "tx_packets_per_s": tx, "rx_packets_per_s": rx,
+                "retransmitted_per_s": card.retransmitted, "bad_per_s": card.bad,
+            })
+        })
+        .collect();
+    let lines = |lines: &[Line]| -> Vec<Value> {
+        let line = |line: &Line| {
+            let mut facts = line.facts.clone();
+            facts["pid"] = json!(line.pid);
+            facts["command"] = json!(line.command);
+            let [tx, rx] = line.packets;
+            (facts["tx_packets_per_s"], facts["rx_packets_per_s"]) = (json!(tx), json!(rx));
+            facts
+        };
+        lines.iter().map(line).collect()
+    };
+    json!({
+        "format": FORMAT, "seconds": view.seconds, "cards": cards,
+        "clients": lines(&view.clients), "queue_pairs": lines(&view.qps),
+    })
+}
+
 /// A line for each card, where nobody looks at a screen.
 fn plain(view: &View) -> String {
     let line = |card: &CardLine| {
@@ -295,8 +345,6 @@ fn plain(view: &View) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     pub(super) fn view(sort: Sort) -> View {
@@ -335,6 +383,17 @@ mod tests {
             "balboa0 up sent 8.00M b/s 0 pkt/s received 0 b/s 0 pkt/s retransmitted 0/s bad 0/s QPs 2\n"
         );
         assert_eq!(advance(Some(&5), Some(&3)), 0.0, "a retransmission");
+        let told = document(&shown);
+        assert_eq!(
+            (&told["seconds"], &told["cards"][0]["tx_bits_per_s"]),
+            (&json!(2.0), &json!(8e6))
+        );
+        assert_eq!(
+            (&told["clients"][0]["pid"], &told["clients"][0]["cards"]),
+            (&json!(11), &json!([0]))
+        );
+        let qp = &told["queue_pairs"][0];
+        assert_eq!((&qp["qpn"], &qp["tx_packets_per_s"]), (&json!(11), &json!(10.0)));
     }
 
     #[test]

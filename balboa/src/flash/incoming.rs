@@ -167,8 +167,7 @@ impl Incoming {
                 facts["logic"] = json!(soft.logic().iter().map(|it| it.name()).collect::<Vec<_>>());
             }
             (_, Some(Described { entry, signed_by, .. })) => {
-                facts["manifest"] =
-                    json!({ "name": entry.manifest.name, "signed_by": signed_by });
+                facts["manifest"] = json!({ "name": entry.manifest.name, "signed_by": signed_by });
                 let engine = Logic::from(entry.manifest.engine);
                 let regions = entry.manifest.regions.unwrap_or_default();
                 facts["logic"] = json!(vec![engine.name(); regions.into()]);

@@ -243,6 +243,10 @@ fn disconnected(setting: &Setting) -> Result<()> {
         let told = flash(&daemon, setting, command).run()?.code(7)?;
         told.complains("ib_write_bw has balboa0 open: end it, or say --force-disconnect")?;
     }
+    let told =
+        flash(&daemon, setting, "plan balboa0 two.soft --keys keys --json").run()?.code(7)?;
+    let plan: Value = serde_json::from_str(&told.stdout)?;
+    ensure!(plan["refused"]["code"] == 7 && plan["programs"][0]["command"] == "ib_write_bw");
     ensure!(engines(&daemon, setting, 0)?.0 == 4, "a card was flashed under a program");
     let command = "apply balboa0 two.soft --keys keys --force-disconnect --yes";
     let told = flash(&daemon, setting, command).run()?.success()?;

@@ -59,6 +59,13 @@ fn facts(setting: &Setting) -> Result<()> {
     ensure!(shown.stdout.starts_with("balboa1  Balboa software card"), "{shown}");
     let shown = json(balboa(&daemon, setting, "show balboa1 --json"))?;
     ensure!(shown["card"] == json(balboa(&daemon, setting, "status --json"))?["cards"][1]);
+    let told = json(balboa(&daemon, setting, "top --count 1 --json"))?;
+    let (seconds, card) = (&told["seconds"], &told["cards"][1]);
+    ensure!(seconds.as_f64() > Some(0.0) && card["name"] == "balboa1" && card["link_up"] == true);
+    let told = balboa(&daemon, setting, "top --count 1").run()?.success()?;
+    told.says("balboa0 up sent 0 b/s 0 pkt/s ")?;
+    let told = json(balboa(&daemon, setting, "addr balboa1 show --json"))?;
+    ensure!(told["addresses"][1]["address"] == "10.77.0.2", "{told}");
     for command in ["show balboa7", "counters balboa7"] {
         let refused = balboa(&daemon, setting, command).run()?.code(1)?;
         refused.complains("has no balboa7: its cards are balboa0, balboa1")?;

@@ -142,7 +142,9 @@ impl Examiner {
         let held = self.held.take();
         let work = move || {
             #[cfg(test)]
-            held.map(|held| held.recv());
+            if let Some(held) = held {
+                let _ = held.recv();
+            }
             let found = task.run(&store, &state_dir);
             // Who would hear it may be gone.
             let _ = news.signal();
