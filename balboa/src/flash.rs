@@ -1,6 +1,6 @@
 //! `balboa flash`: the images of cards that run.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -187,7 +187,7 @@ fn needy_vfpga(flash: &Value) -> Option<String> {
 }
 
 fn inspect(file: &Path, keys: Option<&Path>, as_json: bool) -> Result<(), Failure> {
-    let (bytes, image) = image::read_image(file).map_err(|why| Failure::new(code::SPOILT, why))?;
+    let (bytes, image) = incoming::read(file)?;
     let mut facts = image::facts(&bytes, &image);
     facts["signed_by"] = match image::signature_of(file).exists() {
         true => image::signer(file, &image::signature_of(file), &bytes, keys).map_or_else(
@@ -372,8 +372,7 @@ fn verify(
     todo.client()?.verify_image(card.0)?;
     let current = &flash["current"];
     if let Some(file) = file {
-        let (bytes, image) =
-            image::read_image(file).map_err(|why| Failure::new(code::SPOILT, why))?;
+        let (bytes, image) = incoming::read(file)?;
         if let Some(vfpga) = image.alone() {
             let why = format!(
                 "it is of vFPGA {vfpga} alone, and only which image a whole card has is known"
@@ -618,8 +617,7 @@ fn told(todo: &Todo<'_>, document: &Value, sentence: &str) -> Result<(), Failure
     if todo.json {
         return say_json(document);
     }
-    say(format_args!("{sentence}\n"))?;
-    Ok(io::stdout().flush()?)
+    Ok(say(format_args!("{sentence}\n"))?)
 }
 
 fn say_json(document: &Value) -> Result<(), Failure> {

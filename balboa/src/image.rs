@@ -245,7 +245,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-pub fn read_image(file: &Path) -> Result<(Vec<u8>, Image)> {
+fn read_image(file: &Path) -> Result<(Vec<u8>, Image)> {
     let bytes = read(file, MAX_IMAGE)?;
     let image = Image::parse(&bytes).map_err(|why| about(file, &why))?;
     Ok((bytes, image))

@@ -1,6 +1,6 @@
 //! `balboa reset`: a card that begins anew.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -41,7 +41,6 @@ pub fn reset(arguments: &args::Reset) -> anyhow::Result<bool> {
         }
     };
     say(format_args!("{told}\n"))?;
-    io::stdout().flush()?;
     Ok(true)
 }
 

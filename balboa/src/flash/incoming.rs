@@ -43,9 +43,7 @@ impl Incoming {
     pub(super) fn read(plan: &Plan) -> Result<Self, Failure> {
         let Plan { file, manifest, .. } = plan;
         let manifest = manifest.as_deref().map(|path| read_manifest(path, plan)).transpose()?;
-        let bytes = image::read(file, image::MAX_IMAGE)?;
-        let parsed = Image::parse(&bytes);
-        let parsed = parsed.map_err(|why| Failure::new(code::SPOILT, image::about(file, &why)))?;
+        let (bytes, parsed) = read(file)?;
         let sha256 = Sha256::of(&bytes);
         let files = manifest.iter().flat_map(|it| &it.entry.details.files);
         let mut its_own = files.filter(|it| it.sha256 == Some(sha256)).peekable();
@@ -179,6 +177,14 @@ impl Incoming {
         }
         facts
     }
+}
+
+/// An image, whose bytes are there but may not be what they were made as.
+pub(super) fn read(file: &Path) -> Result<(Vec<u8>, Image), Failure> {
+    let bytes = image::read(file, image::MAX_IMAGE)?;
+    let parsed = Image::parse(&bytes);
+    let parsed = parsed.map_err(|why| Failure::new(code::SPOILT, image::about(file, &why)))?;
+    Ok((bytes, parsed))
 }
 
 /// The key whose signature a file has, if that is one that is trusted; `None` where it has no signature and may do without.

@@ -142,6 +142,14 @@ fn refused(setting: &Setting) -> Result<()> {
     task.run()?.code(1)?.complains("has no balboa7")?;
     let task = flash(&daemon, setting, "rollback balboa0 --yes");
     task.run()?.code(1)?.complains("had no other image")?;
+    for (file, code, why) in [("none.soft", 1, "No such file"), ("cut.soft", 4, "it is truncated")]
+    {
+        let verify = flash(&daemon, setting, &format!("verify balboa0 {file}"));
+        let inspect = setting.built("balboa").words("flash inspect").arg(file);
+        for task in [verify, inspect] {
+            task.run()?.code(code)?.complains(why)?;
+        }
+    }
     ensure!(engines(&daemon, setting, 0)?.0 == 4, "what was refused changed the card");
     let task = flash(&daemon, setting, "apply balboa0 unsigned.soft --allow-unsigned --yes");
     task.run()?.success()?.says("signed by nobody")?;

@@ -313,6 +313,12 @@ fn deaf_outputs(setting: &Setting) -> Result<()> {
         let finished = shell(&script)?.success()?;
         ensure!(finished.stderr.is_empty(), "{finished}");
     }
+    shell("$balboa image make --soft vqe -o one.soft")?.success()?;
+    for done in ["reset balboa0 --yes", "flash apply balboa0 one.soft --allow-unsigned --yes"] {
+        let script = format!("$balboa {done} --state-dir $D | head -0; exit ${{PIPESTATUS[0]}}");
+        let finished = shell(&script)?.success()?;
+        ensure!(finished.stderr.is_empty(), "{finished}");
+    }
     // What cannot be told does not change the exit code.
     for (wrong, code) in [
         ("$balboa bogus", 2),
