@@ -6,8 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use bitstreams::shell::Face;
-use bitstreams::soft::Logic;
+use bitstreams::shell::is_seen_behind;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
@@ -249,10 +248,8 @@ fn rollback(todo: &Todo<'_>, yes: bool, dry_run: bool, waived: Waived) -> Result
     let programs = state::programs_of(&state, card, None);
     let mut incoming = previous.clone();
     if found["flash"]["takes"] == "bitstreams" {
-        let logic = items(&previous["logic"]);
-        let engine = text(logic.first().unwrap_or(&Value::Null)).parse::<Logic>();
-        incoming["told_apart"] =
-            json!(engine.is_ok_and(|engine| is_told_apart(found, engine, logic.len() as u64)));
+        let regions = items(&previous["logic"]).len() as u64;
+        incoming["told_apart"] = json!(is_told_apart(found, regions));
     }
     let mut shown = show_plan(todo, found, &incoming, &programs, waived, dry_run)?;
     if dry_run {
@@ -270,10 +267,8 @@ fn rollback(todo: &Todo<'_>, yes: bool, dry_run: bool, waived: Waived) -> Result
 
 /// Whether an FPGA will say of itself behind an image what it did not say before. One that needs to be flashed again may
 /// have its shell of before still.
-fn is_told_apart(card: &Value, engine: Logic, regions: u64) -> bool {
-    let said = card["flash"]["regions"].as_u64().zip(text(&card["engine"]).parse::<Logic>().ok());
-    let face = |(regions, engine): (u64, Logic)| Face { regions, engine: engine.into() };
-    said.is_some_and(|said| face((regions, engine)).is_seen_behind(&face(said)))
+fn is_told_apart(card: &Value, regions: u64) -> bool {
+    card["flash"]["regions"].as_u64().is_some_and(|said| is_seen_behind(regions, said))
 }
 
 /// Tells how it ended: another word than success where nobody has seen that the card took what it was given.

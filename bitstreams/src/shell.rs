@@ -5,7 +5,6 @@ use crate::bitstream::Scope;
 use crate::details::Kind;
 use crate::digest::Sha256;
 use crate::image::Image;
-use crate::manifest::EngineKind;
 use crate::part::Part;
 
 /// Why a file is not loaded into a card as its shell.
@@ -19,24 +18,14 @@ pub enum Refusal {
     Other(String),
 }
 
-/// What a manifest says of its shell that the shell says itself, too, once it is brought up by that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Face {
-    /// vFPGAs.
-    pub regions: u64,
-    /// What its vFPGAs are driven by.
-    pub engine: EngineKind,
-}
-
-impl Face {
-    /// Whether a card that came up with this is seen to have another shell than the one that it came up with before. A queue
-    /// engine is found by its window; a published card is brought up without a look into its vFPGAs, so that one which has
-    /// kept its queue engines may come up as such.
-    #[must_use]
-    pub fn is_seen_behind(&self, before: &Self) -> bool {
-        let engines = (self.engine, before.engine);
-        self.regions != before.regions || engines == (EngineKind::Vqe, EngineKind::Stock)
-    }
+/// Whether a card with so many vFPGAs is seen to have another shell than when it had so many before.
+///
+/// Of all that a manifest says of its shell, how many vFPGAs it has is what every shell says itself, by a register. Its engine is
+/// not: a card as published is brought up without a look into its vFPGAs, so that one whose device has refused the file, and
+/// which has kept its queue engines, comes up as such all the same.
+#[must_use]
+pub const fn is_seen_behind(regions: u64, before: u64) -> bool {
+    regions != before
 }
 
 impl Entry {
@@ -130,17 +119,6 @@ mod tests {
 
     const MODEL: &str = "board = \"model\"\npart = \"balboa\"";
     const RDMA: &str = "services = [\"rdma\"]";
-
-    #[test]
-    fn a_face_is_told_by_other_vfpgas_or_by_queue_engines_where_there_were_none() {
-        let face = |engine, regions| Face { regions, engine };
-        let (vqe, stock) = (face(EngineKind::Vqe, 2), face(EngineKind::Stock, 2));
-        assert!(vqe.is_seen_behind(&stock) && !stock.is_seen_behind(&vqe));
-        assert!(!vqe.is_seen_behind(&vqe) && !stock.is_seen_behind(&stock));
-        for engine in [EngineKind::Vqe, EngineKind::Stock] {
-            assert!([vqe, stock].iter().all(|it| it.is_seen_behind(&face(engine, 3))));
-        }
-    }
 
     #[test]
     fn a_shell_is_for_a_card_whose_part_is_known_to_be_its_manifests() {

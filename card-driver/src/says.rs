@@ -1,7 +1,6 @@
 //! What a card says of itself, by which one shell is told from another.
 
-use bitstreams::EngineKind;
-use bitstreams::shell::Face;
+use bitstreams::{EngineKind, shell as bitstream};
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell;
 
@@ -11,11 +10,12 @@ use crate::engine::EngineLimits;
 /// What a card said that was brought up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Says {
-    /// What its manifest says of it, too.
-    pub face: Face,
+    /// vFPGAs.
+    pub regions: u64,
     /// Registers that are in the same place in both maps.
     built: [u64; 5],
-    /// What queue engines offer; none where balboad hosts them.
+    /// What queue engines offer; none where balboad hosts them. What drives a card is not what it says, so that it counts only
+    /// where both have some.
     engines: Vec<(u8, EngineLimits)>,
 }
 
@@ -28,9 +28,8 @@ impl Says {
     ) -> Self {
         let registers =
             [shell::PROBE, shell::N_CHAN, shell::CTRL_CNFG, shell::MEM_CNFG, shell::PR_CNFG];
-        let regions = backend.read64(Bar::Shell, shell::N_REGIONS);
         Self {
-            face: Face { regions, engine },
+            regions: backend.read64(Bar::Shell, shell::N_REGIONS),
             built: registers.map(|register| backend.read64(Bar::Shell, register)),
             engines: engines.filter(|_| engine == EngineKind::Vqe).collect(),
         }
@@ -39,8 +38,28 @@ impl Says {
     /// Whether another shell says this than the one that said that before.
     pub(crate) fn is_other(&self, than: &Self) -> bool {
         let both = !self.engines.is_empty() && !than.engines.is_empty();
-        self.face.is_seen_behind(&than.face)
+        bitstream::is_seen_behind(self.regions, than.regions)
             || self.built != than.built
             || both && self.engines != than.engines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeCard;
+
+    #[test]
+    fn a_card_that_has_refused_two_shells_with_other_engines_is_not_taken_for_one_with_the_second()
+    {
+        let (card, more) = (FakeCard::new(2), FakeCard::new(3));
+        let engines = |qps| [(0, EngineLimits { qps, ..EngineLimits::default() })].into_iter();
+        let kept = Says::of(&card, EngineKind::Vqe, engines(1));
+        // A published one that it has refused: nothing in it is looked at.
+        let published = Says::of(&card, EngineKind::Stock, engines(1));
+        assert!(!published.is_other(&kept) && !kept.is_other(&published));
+        assert!(Says::of(&more, EngineKind::Stock, engines(1)).is_other(&kept));
+        // What is found behind the second is held against the last that was found.
+        assert!(Says::of(&card, EngineKind::Vqe, engines(2)).is_other(&kept));
     }
 }

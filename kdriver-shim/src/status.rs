@@ -333,7 +333,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
                 Takes::Bitstreams => "bitstreams",
             },
             part: card.device.manifest.part.map(|part| part.name),
-            regions: card.device.said.as_ref().map(|it| it.face.regions),
+            regions: card.device.said.as_ref().map(|it| it.regions),
             unseen: card.record.unseen,
             current: card.record.current.as_ref().map(ImageName::told),
             previous: card.record.previous.as_ref().map(ImageName::told),
