@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use bitstreams::soft::Logic;
@@ -108,15 +108,32 @@ pub enum Command {
     },
 }
 
+/// Which balboad is asked.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StateDir {
+    /// Where balboad keeps its socket [default: $BALBOA_STATE_DIR, else the user's own: /run/balboa
+    /// for root, $XDG_RUNTIME_DIR/balboa, or balboa-UID in the temporary folder]
+    // Global, so that it may stand behind a command of a command.
+    #[arg(long = "state-dir", value_name = "DIR", global = true)]
+    directory: Option<PathBuf>,
+}
+
+impl StateDir {
+    /// The directory, where one is given.
+    pub fn path(&self) -> Option<&Path> {
+        self.directory.as_deref()
+    }
+}
+
 /// `balboa cdi`.
 #[derive(Debug, Subcommand)]
 pub enum Cdi {
     /// Write the file by which container runtimes give the cards of a balboad to containers
     #[command(after_help = CDI_HELP)]
     Generate {
-        /// Where balboad keeps its socket [default: as for balboa run]
-        #[arg(long, value_name = "DIR")]
-        state_dir: Option<PathBuf>,
+        /// Which balboad.
+        #[command(flatten)]
+        state_dir: StateDir,
         /// Write to this file [default: standard output]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -126,10 +143,9 @@ pub enum Cdi {
 /// `balboa run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Where balboad keeps its socket [default: $BALBOA_STATE_DIR, else the user's own: /run/balboa
-    /// for root, $XDG_RUNTIME_DIR/balboa, or balboa-UID in the temporary folder]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -143,9 +159,9 @@ pub struct Run {
 /// `balboa list`.
 #[derive(Debug, Args)]
 pub struct List {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -154,9 +170,9 @@ pub struct List {
 /// `balboa show`.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
     /// Print JSON
@@ -167,9 +183,9 @@ pub struct Show {
 /// `balboa counters`.
 #[derive(Debug, Args)]
 pub struct Counters {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
     /// Look again every so many seconds, and show what has changed [default: 1]
@@ -193,9 +209,9 @@ pub struct Counters {
 /// `balboa top`.
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// Look again every so many seconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub seconds: u32,
@@ -210,9 +226,9 @@ pub struct Top {
 /// `balboa perf`.
 #[derive(Debug, Args)]
 pub struct Perf {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// The card that posts
     #[arg(long, value_name = "CARD", default_value = "balboa0")]
     pub from: CardName,
@@ -233,9 +249,9 @@ pub struct Perf {
 /// `balboa doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -244,9 +260,9 @@ pub struct Doctor {
 /// `balboa status`.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -255,9 +271,9 @@ pub struct Status {
 /// `balboa link`.
 #[derive(Debug, Args)]
 pub struct Link {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
     /// down: as if the cable was pulled; up: as the cable says
@@ -269,9 +285,9 @@ pub struct Link {
 #[derive(Debug, Args)]
 #[command(disable_help_subcommand = true)]
 pub struct Addr {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
     /// What to do.
@@ -282,9 +298,9 @@ pub struct Addr {
 /// `balboa reset`.
 #[derive(Debug, Args)]
 pub struct Reset {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
     /// Do not ask
@@ -295,9 +311,9 @@ pub struct Reset {
 /// `balboa capture`.
 #[derive(Debug, Args)]
 pub struct Capture {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
     /// The file to write, - for standard output
@@ -329,9 +345,9 @@ pub enum Flash {
     /// List the cards with the images that they have and had
     #[command(after_help = FLASH_EXIT)]
     List {
-        /// Where balboad keeps its socket [default: as for balboa run]
-        #[arg(long, value_name = "DIR")]
-        state_dir: Option<PathBuf>,
+        /// Which balboad.
+        #[command(flatten)]
+        state_dir: StateDir,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -367,9 +383,9 @@ pub enum Flash {
     /// Ask a card anew whether it is what its record says, and whether that is an image
     #[command(after_help = FLASH_EXIT)]
     Verify {
-        /// Where balboad keeps its socket [default: as for balboa run]
-        #[arg(long, value_name = "DIR")]
-        state_dir: Option<PathBuf>,
+        /// Which balboad.
+        #[command(flatten)]
+        state_dir: StateDir,
         /// The card, balboaN
         card: CardName,
         /// The image that it is to have
@@ -381,9 +397,9 @@ pub enum Flash {
     /// Load the image again that a card had before
     #[command(after_help = FLASH_EXIT)]
     Rollback {
-        /// Where balboad keeps its socket [default: as for balboa run]
-        #[arg(long, value_name = "DIR")]
-        state_dir: Option<PathBuf>,
+        /// Which balboad.
+        #[command(flatten)]
+        state_dir: StateDir,
         /// The card, balboaN
         card: CardName,
         /// Do not ask
@@ -405,9 +421,9 @@ pub enum Flash {
     /// Show what was flashed into a card, and how that ended
     #[command(after_help = FLASH_EXIT)]
     History {
-        /// Where balboad keeps its socket [default: as for balboa run]
-        #[arg(long, value_name = "DIR")]
-        state_dir: Option<PathBuf>,
+        /// Which balboad.
+        #[command(flatten)]
+        state_dir: StateDir,
         /// The card, balboaN
         card: CardName,
         /// Print JSON
@@ -419,9 +435,9 @@ pub enum Flash {
 /// An image, and the card that is to have it.
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// Where balboad keeps its socket [default: as for balboa run]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
     /// The image, with its signature beside it (FILE.minisig), or a manifest's that has its SHA-256
@@ -896,6 +912,22 @@ mod tests {
     }
 
     #[test]
+    fn the_state_directory_may_stand_before_the_card_and_behind_what_is_done_with_it() {
+        for line in [
+            "--state-dir D balboa0 show",
+            "balboa0 --state-dir D show --json",
+            "balboa0 show --state-dir D",
+            "balboa0 add 10.0.0.1 vlan 5 --state-dir=D",
+        ] {
+            let line = ["balboa", "addr"].into_iter().chain(line.split(' '));
+            let Command::Addr(addr) = Arguments::try_parse_from(line).unwrap().command else {
+                panic!("not addr");
+            };
+            assert_eq!(addr.state_dir.path(), Some(Path::new("D")));
+        }
+    }
+
+    #[test]
     fn everything_after_the_program_belongs_to_the_program() {
         for separator in [&["--"][..], &[]] {
             let line = ["balboa", "run", "--state-dir", "D"].iter().chain(separator);
@@ -903,7 +935,7 @@ mod tests {
             let Command::Run(run) = Arguments::try_parse_from(line).unwrap().command else {
                 panic!("not run");
             };
-            assert_eq!(run.state_dir, Some(PathBuf::from("D")));
+            assert_eq!(run.state_dir.path(), Some(Path::new("D")));
             assert_eq!(run.command, ["ib_write_bw", "--state-dir", "E", "--", "-h"]);
         }
     }

@@ -36,7 +36,7 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
     }
     signals.thread_block().context("blocking signals")?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("signalfd")?;
-    let dir = shim_abi::state_dir(state_dir.as_deref(), geteuid().as_raw());
+    let dir = shim_abi::state_dir(state_dir.path(), geteuid().as_raw());
     let mut client = Client::connect(&dir, Duration::ZERO)?;
     let mut source = client.capture(&Request::Capture {
         card: card.0,

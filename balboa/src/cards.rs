@@ -19,7 +19,7 @@ use crate::status;
 /// # Errors
 /// When there is no balboad and no card on the bus, or it does not answer.
 pub fn list(arguments: &args::List) -> anyhow::Result<()> {
-    let cards = match state::fetch_text(arguments.state_dir.as_deref()) {
+    let cards = match state::fetch_text(arguments.state_dir.path()) {
         Ok(text) => rows(&state::parse(&text)?, &Sysfs::default()),
         Err(error @ (ClientError::NoBalboad { .. } | ClientError::Stale { .. })) => {
             let cards = rows(&Value::Null, &Sysfs::default());
@@ -84,7 +84,7 @@ fn rows(state: &Value, bus: &Sysfs) -> Vec<Value> {
 /// # Errors
 /// When there is no such balboad or card.
 pub fn show(arguments: &args::Show) -> anyhow::Result<()> {
-    let state = state::fetch(arguments.state_dir.as_deref())?;
+    let state = state::fetch(arguments.state_dir.path())?;
     let card = state::card(&state, arguments.card)?;
     let clients = state::clients_of(&state, arguments.card);
     if arguments.json {
@@ -99,7 +99,7 @@ pub fn show(arguments: &args::Show) -> anyhow::Result<()> {
 /// When there is no such balboad or card, or it goes meanwhile.
 pub fn counters(arguments: &args::Counters) -> anyhow::Result<()> {
     let args::Counters { state_dir, card, watch, count, json } = arguments;
-    let mut before = counted(state_dir.as_deref(), *card)?;
+    let mut before = counted(state_dir.path(), *card)?;
     let Some(period) = watch.map(|seconds| Duration::from_secs(seconds.into())) else {
         let text = match json {
             true => format!("{:#}\n", as_json(*card, &before.1, None)),
@@ -110,7 +110,7 @@ pub fn counters(arguments: &args::Counters) -> anyhow::Result<()> {
     let mut left = *count;
     while left != Some(0) {
         std::thread::sleep(period);
-        let now = counted(state_dir.as_deref(), *card)?;
+        let now = counted(state_dir.path(), *card)?;
         let rates =
             Rates { seconds: now.0.duration_since(before.0).as_secs_f64(), from: &before.1 };
         let text = match json {

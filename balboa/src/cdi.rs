@@ -32,7 +32,7 @@ const PROVIDERS: &str = "/usr/lib/balboa";
 /// No balboad, no card, no provider; an output that cannot be written.
 pub fn cdi(action: &args::Cdi) -> anyhow::Result<()> {
     let args::Cdi::Generate { state_dir, output } = action;
-    let dir = shim_abi::state_dir(state_dir.as_deref(), geteuid().as_raw());
+    let dir = shim_abi::state_dir(state_dir.path(), geteuid().as_raw());
     let cards = Client::connect(&dir, Duration::ZERO)?.cards()?;
     if cards.is_empty() {
         bail!("balboad in {} has no card: start it with --soft 1 or more", dir.display());

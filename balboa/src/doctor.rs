@@ -138,7 +138,7 @@ impl Patient {
 /// # Errors
 /// When it cannot be printed.
 pub fn doctor(arguments: &args::Doctor) -> anyhow::Result<bool> {
-    let findings = examine(&Patient::this_machine(arguments.state_dir.as_deref()));
+    let findings = examine(&Patient::this_machine(arguments.state_dir.path()));
     let well = findings.iter().all(|finding| finding.verdict != Verdict::Wrong);
     if arguments.json {
         let checks: Vec<Value> = findings.iter().map(as_json).collect();

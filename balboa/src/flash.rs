@@ -90,12 +90,12 @@ impl From<io::Error> for Failure {
 /// Why it was not done, or what is wrong.
 pub fn flash(action: &args::Flash) -> Result<(), Failure> {
     match action {
-        args::Flash::List { state_dir, json } => list(state_dir.as_deref(), *json),
+        args::Flash::List { state_dir, json } => list(state_dir.path(), *json),
         args::Flash::Inspect { file, keys, json } => inspect(file, keys.as_deref(), *json),
         args::Flash::Plan(plan) => apply(plan, true, true),
         args::Flash::Apply { plan, yes, dry_run } => apply(plan, *yes, *dry_run),
         args::Flash::Verify { state_dir, card, file, json } => {
-            verify(state_dir.as_deref(), *card, file.as_deref(), *json)
+            verify(state_dir.path(), *card, file.as_deref(), *json)
         }
         args::Flash::Rollback {
             state_dir,
@@ -106,13 +106,11 @@ pub fn flash(action: &args::Flash) -> Result<(), Failure> {
             force_disconnect,
             json,
         } => {
-            let todo = Todo { state_dir: state_dir.as_deref(), card: *card, json: *json };
+            let todo = Todo { state_dir: state_dir.path(), card: *card, json: *json };
             let waived = Waived { unseen: *allow_unseen, force: *force_disconnect };
             rollback(&todo, *yes, *dry_run, waived)
         }
-        args::Flash::History { state_dir, card, json } => {
-            history(state_dir.as_deref(), *card, *json)
-        }
+        args::Flash::History { state_dir, card, json } => history(state_dir.path(), *card, *json),
     }
 }
 
@@ -205,7 +203,7 @@ fn inspect(file: &Path, keys: Option<&Path>, as_json: bool) -> Result<(), Failur
 fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
     let args::Plan { state_dir, card, force_disconnect, allow_unseen, json, .. } = plan;
     let waived = Waived { unseen: *allow_unseen, force: *force_disconnect };
-    let todo = Todo { state_dir: state_dir.as_deref(), card: *card, json: *json };
+    let todo = Todo { state_dir: state_dir.path(), card: *card, json: *json };
     let state = state::fetch(todo.state_dir)?;
     let found = state::card(&state, todo.card)?;
     let incoming = Incoming::read(plan)?;

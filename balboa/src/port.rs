@@ -20,7 +20,7 @@ use crate::state::FORMAT;
 /// When there is no such balboad or card, or it refuses.
 pub fn link(arguments: &args::Link) -> anyhow::Result<()> {
     let args::Link { state_dir, card, state } = arguments;
-    let (mut client, _) = client_with(state_dir.as_deref(), *card)?;
+    let (mut client, _) = client_with(state_dir.path(), *card)?;
     Ok(client.set_link(card.0, state.up)?)
 }
 
@@ -30,7 +30,7 @@ pub fn link(arguments: &args::Link) -> anyhow::Result<()> {
 /// When there is no such balboad or card, or it refuses.
 pub fn addr(arguments: &args::Addr) -> anyhow::Result<()> {
     let args::Addr { state_dir, card, action } = arguments;
-    let (mut client, shown) = client_with(state_dir.as_deref(), *card)?;
+    let (mut client, shown) = client_with(state_dir.path(), *card)?;
     match action {
         Action::Show { json: true } => {
             Ok(say(format_args!("{:#}\n", document(*card, &shown.port)))?)

@@ -17,7 +17,7 @@ use crate::state::{self, text};
 /// When there is no such balboad or card, or it cannot be reset.
 pub fn reset(arguments: &args::Reset) -> anyhow::Result<bool> {
     let args::Reset { state_dir, card, yes } = arguments;
-    let state = state::fetch(state_dir.as_deref())?;
+    let state = state::fetch(state_dir.path())?;
     state::card(&state, *card)?;
     if !yes {
         if !io::stdin().is_terminal() {
@@ -33,7 +33,7 @@ pub fn reset(arguments: &args::Reset) -> anyhow::Result<bool> {
             return Ok(false);
         }
     }
-    let dir = shim_abi::state_dir(state_dir.as_deref(), geteuid().as_raw());
+    let dir = shim_abi::state_dir(state_dir.path(), geteuid().as_raw());
     let told = match Client::connect(&dir, Duration::ZERO)?.reset(card.0)? {
         0 => format!("{card} was reset"),
         programs => {

@@ -126,7 +126,7 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     }
     let provider = libibverbs::provider(&program.path)?;
 
-    let dir = shim_abi::state_dir(arguments.state_dir.as_deref(), geteuid().as_raw());
+    let dir = shim_abi::state_dir(arguments.state_dir.path(), geteuid().as_raw());
     let mut client = Client::connect(&dir, PATIENCE)?;
     let cards = client.cards()?;
     drop(client);

@@ -13,7 +13,7 @@ use crate::state::{self, items, text};
 /// # Errors
 /// When there is no balboad, or its answer cannot be shown.
 pub fn status(arguments: &args::Status) -> anyhow::Result<()> {
-    let text = state::fetch_text(arguments.state_dir.as_deref())?;
+    let text = state::fetch_text(arguments.state_dir.path())?;
     if arguments.json {
         return Ok(say(format_args!("{text}\n"))?);
     }

@@ -33,7 +33,7 @@ pub fn top(arguments: &args::Top) -> anyhow::Result<()> {
     let args::Top { state_dir, seconds, count, json } = arguments;
     let period = Duration::from_secs((*seconds).into());
     let look = || -> anyhow::Result<Sample> {
-        let state = state::fetch(state_dir.as_deref())?;
+        let state = state::fetch(state_dir.path())?;
         Ok(Sample { at: Instant::now(), state })
     };
     let mut left = *count;

@@ -234,7 +234,7 @@ mod tests {
 
     fn plan(file: &str) -> Plan {
         Plan {
-            state_dir: None,
+            state_dir: crate::args::StateDir::default(),
             card: crate::args::CardName(0),
             file: file.into(),
             keys: None,
