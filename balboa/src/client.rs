@@ -297,12 +297,13 @@ impl Client {
         Ok(())
     }
 
-    /// Has the image that was brought loaded.
+    /// Has the image that was brought loaded. The answer comes once balboad has looked at all of it, however long that takes;
+    /// so do those of [`Self::roll_back`] and [`Self::verify_image`].
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
     pub fn flash(&mut self, force: bool) -> Result<(), ClientError> {
-        self.done(&Request::FlashApply { force })
+        self.done_by_and_by(&Request::FlashApply { force })
     }
 
     /// Has the image loaded that a card had before.
@@ -310,7 +311,7 @@ impl Client {
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
     pub fn roll_back(&mut self, card: u32, force: bool) -> Result<(), ClientError> {
-        self.done(&Request::FlashRollback { card, force })
+        self.done_by_and_by(&Request::FlashRollback { card, force })
     }
 
     /// Asks a card whether it is what its record says.
@@ -318,7 +319,7 @@ impl Client {
     /// # Errors
     /// When it is not, or balboad is silent, or answers something else.
     pub fn verify_image(&mut self, card: u32) -> Result<(), ClientError> {
-        self.done(&Request::FlashVerify { card })
+        self.done_by_and_by(&Request::FlashVerify { card })
     }
 
     /// How far the image of a card is.
@@ -333,9 +334,26 @@ impl Client {
     }
 
     fn done(&mut self, request: &Request) -> Result<(), ClientError> {
-        match self.ask(request)? {
-            (Response::Done, _) => Ok(()),
-            (other, _) => Err(self.misunderstood(format!("{other:?} as the end of a request"))),
+        let answer = self.ask(request)?;
+        self.is_done(&answer)
+    }
+
+    /// The same of what takes as long as an image and the disk do on which it is kept. balboad serves others meanwhile, and so
+    /// whoever greets it: as long as it does, it has not forgotten this.
+    fn done_by_and_by(&mut self, request: &Request) -> Result<(), ClientError> {
+        let mut answer = self.balboad.ask(request);
+        while matches!(answer, Err(Error::Silent)) {
+            Self::try_connect(&self.dir)?;
+            answer = self.balboad.wait_on();
+        }
+        let answer = answer.map_err(|error| self.failed(error))?;
+        self.is_done(&answer)
+    }
+
+    fn is_done(&self, (response, _): &(Response, Vec<OwnedFd>)) -> Result<(), ClientError> {
+        match response {
+            Response::Done => Ok(()),
+            other => Err(self.misunderstood(format!("{other:?} as the end of a request"))),
         }
     }
 
@@ -395,9 +413,15 @@ fn is_sound(card: &CardInfo) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
 
-    use shim_abi::PortInfo;
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    };
+    use shim_abi::{PortInfo, Reply};
 
     use super::*;
 
@@ -430,6 +454,52 @@ pub(crate) mod tests {
         assert!(is_sound(&card("balboa1", "a board")));
         for (name, board) in [("balboa2", ""), ("../../etc", ""), ("", ""), ("balboa1", "a\nb")] {
             assert!(!is_sound(&card(name, board)), "{name:?} {board:?}");
+        }
+    }
+
+    /// A balboad that takes longer for an answer than is waited for one, and serves others meanwhile, or does not.
+    #[test]
+    fn an_image_is_waited_for_as_long_as_balboad_serves_others() {
+        for serves_others in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+            let flags = SockFlag::SOCK_CLOEXEC;
+            let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+            let address = UnixAddr::new(&dir.path().join(SOCKET_NAME)).unwrap();
+            bind(listener.as_raw_fd(), &address).unwrap();
+            listen(&listener, Backlog::new(2).unwrap()).unwrap();
+            let balboad = std::thread::spawn(move || {
+                // Of SOCK_SEQPACKET; std's type accepts what it is.
+                let listener = UnixListener::from(listener);
+                let mut room = vec![0; shim_abi::MAX_MESSAGE];
+                let greeted = |room: &mut [u8]| {
+                    let (mut it, _) = listener.accept().unwrap();
+                    assert!(it.read(room).unwrap() > 0);
+                    it.write_all(&shim_abi::hello_frame(&Reply::Ok(Response::Done))).unwrap();
+                    it
+                };
+                let mut tool = greeted(&mut room);
+                let asked = tool.read(&mut room).unwrap();
+                let request = shim_abi::decode(&room[..asked]);
+                assert_eq!(request, Ok(Request::FlashApply { force: false }));
+                if !serves_others {
+                    drop(listener.accept().unwrap());
+                    return;
+                }
+                // It comes because there is no answer yet, and goes.
+                assert_eq!(greeted(&mut room).read(&mut room).unwrap(), 0);
+                tool.write_all(&shim_abi::encode(&Reply::Ok(Response::Done))).unwrap();
+            });
+            let mut connection = shim_client::Client::connect(dir.path(), 1).unwrap();
+            connection.greet("test".into(), Role::Tool).unwrap();
+            let mut client = Client { dir: dir.path().to_owned(), balboad: connection };
+            match client.flash(false) {
+                Ok(()) => assert!(serves_others),
+                Err(error) => {
+                    assert!(matches!(error, ClientError::Silent { .. }) && !serves_others)
+                }
+            }
+            balboad.join().unwrap();
         }
     }
 

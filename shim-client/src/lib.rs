@@ -134,6 +134,20 @@ impl Client {
     /// [`Error`].
     pub fn ask(&mut self, request: &Request) -> Result<(Response, Vec<OwnedFd>), Error> {
         let received = self.exchange(&shim_abi::encode(request))?;
+        self.response(received)
+    }
+
+    /// Waits on for the answer to what was asked last, behind [`Error::Silent`].
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::Silent`] where it is not there within the limit again.
+    pub fn wait_on(&mut self) -> Result<(Response, Vec<OwnedFd>), Error> {
+        let received = receive(self.socket.as_fd(), &mut self.room, Wait::AsSocket);
+        let received = Self::received(received)?;
+        self.response(received)
+    }
+
+    fn response(&self, received: Received) -> Result<(Response, Vec<OwnedFd>), Error> {
         match shim_abi::decode::<Reply>(self.answer(&received))? {
             Ok(response) => Ok((response, received.fds)),
             Err(refusal) => Err(Error::Refused(refusal)),
@@ -141,9 +155,14 @@ impl Client {
     }
 
     fn exchange(&mut self, message: &[u8]) -> Result<Received, Error> {
-        let exchanged = send(self.socket.as_fd(), message, &[], Wait::AsSocket)
-            .and_then(|()| receive(self.socket.as_fd(), &mut self.room, Wait::AsSocket));
-        match exchanged {
+        Self::received(
+            send(self.socket.as_fd(), message, &[], Wait::AsSocket)
+                .and_then(|()| receive(self.socket.as_fd(), &mut self.room, Wait::AsSocket)),
+        )
+    }
+
+    fn received(received: Result<Received, hostmem::Error>) -> Result<Received, Error> {
+        match received {
             Ok(received) if received.bytes > 0 => Ok(received),
             Ok(_) => Err(Error::Gone),
             Err(error) => Err(match error.errno() {
