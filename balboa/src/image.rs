@@ -73,7 +73,7 @@ fn inspect(file: &Path, as_json: bool) -> Result<()> {
 }
 
 /// Whether a file is a manifest, by its name.
-fn is_manifest(file: &Path) -> bool {
+pub fn is_manifest(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "toml")
 }
 

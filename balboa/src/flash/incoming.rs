@@ -215,6 +215,10 @@ fn signer(
 
 /// A manifest, and its signature by one of the keys that are trusted.
 fn read_manifest(path: &Path, plan: &Plan) -> Result<Described, Failure> {
+    if !image::is_manifest(path) {
+        // By its name it is signed as one, and checked.
+        return Err(image::about(path, "it is no manifest by its name: call it NAME.toml").into());
+    }
     let text = image::read_text(path)?;
     let entry = Entry::parse(&text).map_err(|why| image::about(path, &why))?;
     if text.len() > MAX_MANIFEST {

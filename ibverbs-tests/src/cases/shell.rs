@@ -191,6 +191,7 @@ pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
         sign(setting, name)?;
     }
     put(setting, "unsigned.toml", &text)?;
+    put(setting, "two.txt", &text)?;
     // What was signed was written by somebody who had not seen it work.
     put(setting, "forged.toml", text.replace("vqe 2", "vqe 7"))?;
     fs::copy(at("two.toml.minisig"), at("forged.toml.minisig"))?;
@@ -213,6 +214,7 @@ pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
         ("full.bin --manifest unsigned.toml --allow-unsigned", 5, "a bitstream of a whole device"),
         ("two.soft --keys keys", 5, "it is a software card's, and balboa0 is a "),
         ("unsigned.bin --manifest unsigned.toml --keys keys", 6, "--allow-unsigned does without"),
+        ("two.bin --manifest two.txt --keys keys", 1, "call it NAME.toml"),
         ("two.bin --manifest unsigned.toml --keys keys", 6, "unsigned.toml.minisig is not there"),
         (
             "two.bin --manifest forged.toml --keys keys --allow-unsigned",
