@@ -68,7 +68,7 @@ pub enum Step {
 pub struct Loading {
     card: u32,
     backend: Arc<dyn CardBackend>,
-    image: Arc<[u8]>,
+    image: Arc<Vec<u8>>,
     /// One for each chunk, once all are made; none goes before the end.
     buffers: Vec<Arc<SharedMapping>>,
     /// Where the card sees them, [`s::PR_CHUNK_BYTES`] apart.
@@ -90,7 +90,7 @@ impl Loading {
     fn begin(
         card: u32,
         backend: Arc<dyn CardBackend>,
-        (image, pace): (Arc<[u8]>, Pace),
+        (image, pace): (Arc<Vec<u8>>, Pace),
         iova: u64,
         alone: Option<(u8, IovaRange)>,
     ) -> Self {
@@ -325,7 +325,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::BringUp`], [`Error::Load`] and the back-end's: nothing was given to it then.
-    pub fn begin_loading(&mut self, image: Arc<[u8]>, pace: Pace) -> Result<Loading, Error> {
+    pub fn begin_loading(&mut self, image: Arc<Vec<u8>>, pace: Pace) -> Result<Loading, Error> {
         let card = self.number;
         let failed = |why: &str| Error::Load { card, why: why.to_owned() };
         if !is_loadable(&image, pace) {

@@ -303,7 +303,7 @@ impl Card {
     ///
     /// # Errors
     /// The driver's: then nothing was given to it.
-    pub fn begin_loading(&mut self, image: Arc<[u8]>, pace: Pace) -> Result<Loading, Error> {
+    pub fn begin_loading(&mut self, image: Arc<Vec<u8>>, pace: Pace) -> Result<Loading, Error> {
         let begun = self.device.begin_loading(image, pace);
         self.let_engines_go();
         Ok(begun?)

@@ -34,7 +34,7 @@ pub struct Accepted {
     /// What the card is to be behind it.
     pub manifest: Manifest,
     /// The file.
-    pub bytes: Arc<[u8]>,
+    pub bytes: Arc<Vec<u8>>,
 }
 
 /// A file that a card takes which is like that, by its digest and the text of its manifest.
@@ -62,7 +62,7 @@ fn accept_soft(
 ) -> Result<Accepted, String> {
     let image = accept(&bytes)?;
     let name = name_of(name, &image, (&bytes, sha256));
-    Ok(Accepted { manifest: manifest(&image, &name.name, like)?, name, bytes: bytes.into() })
+    Ok(Accepted { manifest: manifest(&image, &name.name, like)?, name, bytes: Arc::new(bytes) })
 }
 
 /// A file for a card with a shell, its digest, and the text of its manifest, if it is one for a card that is like that.
@@ -87,7 +87,7 @@ fn accept_shell(
     let (vfpga, text) = (None, Some(text.to_owned()));
     let name =
         ImageName { name: line_of(name), sha256, bytes: length, logic, vfpga, manifest: text };
-    Ok(Accepted { name, manifest, bytes: bytes.into() })
+    Ok(Accepted { name, manifest, bytes: Arc::new(bytes) })
 }
 
 /// A name as it is kept: one line that is not too long.

@@ -52,7 +52,7 @@ impl Device {
     pub fn begin_loading_one(
         &mut self,
         index: u8,
-        image: Arc<[u8]>,
+        image: Arc<Vec<u8>>,
         pace: Pace,
     ) -> Result<Loading, Error> {
         let card = self.number;

@@ -29,7 +29,7 @@ fn manifest(vfpgas: u8) -> Manifest {
     Manifest { name: "test".into(), map, engine, regions: Some(vfpgas), ..Manifest::default() }
 }
 
-fn image(vfpgas: u8) -> Arc<[u8]> {
+fn image(vfpgas: u8) -> Arc<Vec<u8>> {
     let image = SoftImage::new(vec![Logic::Vqe; vfpgas.into()]).unwrap();
     image.filled_to(1000).unwrap().to_bytes().into()
 }
@@ -54,7 +54,7 @@ impl Rig {
     }
 
     /// Loads an image; how many chunks were seen to be taken.
-    fn load(&mut self, image: Arc<[u8]>, is: Manifest) -> Result<u64, (u64, Error)> {
+    fn load(&mut self, image: Arc<Vec<u8>>, is: Manifest) -> Result<u64, (u64, Error)> {
         let mut loading = self.device.begin_loading(image, pace()).unwrap();
         let begun = Instant::now();
         // Where a card stands still the time goes on.
@@ -73,7 +73,7 @@ impl Rig {
     }
 
     /// Loads an image of one vFPGA alone, whose engine is given up before.
-    fn load_one(&mut self, vfpga: u8, image: Arc<[u8]>) -> Result<(), Error> {
+    fn load_one(&mut self, vfpga: u8, image: Arc<Vec<u8>>) -> Result<(), Error> {
         self.give_up(vfpga);
         let mut loading = self.device.begin_loading_one(vfpga, image, pace())?;
         let (begun, mut waited) = (Instant::now(), 0);
@@ -210,7 +210,7 @@ fn whatever_goes_wrong_at_whichever_chunk_is_told_and_the_next_image_mends_it() 
 }
 
 /// The image of one vFPGA alone.
-fn one(vfpga: u8) -> Arc<[u8]> {
+fn one(vfpga: u8) -> Arc<Vec<u8>> {
     let image = SoftImage::of_one(vfpga, Logic::Vqe).unwrap();
     image.filled_to(1000).unwrap().to_bytes().into()
 }

@@ -45,7 +45,7 @@ pub(super) struct Upload {
 pub(super) struct Job {
     card: u32,
     name: ImageName,
-    bytes: Arc<[u8]>,
+    bytes: Arc<Vec<u8>>,
     manifest: Manifest,
     phase: Phase,
     /// The card is at something, and is looked at again a moment later.
