@@ -17,6 +17,7 @@ use shim_abi::{Request, Way};
 
 use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
+use crate::images::examiner::Found;
 use crate::numbers::Numbers;
 use crate::objects::{Ah, Channel, Context, Cq, Dm, Leaving, Mr, Mw, Pd, Qp, Srq, Target, Xrcd};
 use crate::poller::{Poller, Watch};
@@ -134,6 +135,16 @@ pub struct PutOff {
     /// Clients that were ending when it met a shortage, and have not ended since: what they have may
     /// be what it wants.
     pub awaits: Vec<ClientId>,
+    /// What was found of the image that it is about.
+    pub found: Option<Found>,
+}
+
+impl PutOff {
+    /// One of which nothing was found yet.
+    #[must_use]
+    pub fn new(request: Request, awaits: Vec<ClientId>) -> Self {
+        Self { request, awaits, found: None }
+    }
 }
 
 /// What a client owns, kind by kind in the order in which they end: each before what it uses.

@@ -91,8 +91,6 @@ pub struct Server {
     store: Store,
     // What is done with all the bytes of an image, aside.
     examiner: Examiner,
-    // What came of that, while it is made use of.
-    examined: Option<Found>,
     // The image that a tool is bringing.
     upload: Option<flash::Upload>,
     // The card that is flashed.
@@ -135,7 +133,9 @@ impl Server {
                 why: format!("it cannot be opened again: {error}"),
             })
         };
-        let examiner = Examiner::new(store()?, state.path().to_owned())?;
+        let mut examiner = Examiner::new(store()?, state.path().to_owned())?;
+        // What the balboad before was at when it ended.
+        examiner.tidy();
         poller.watch(&examiner, Token::Images, EpollFlags::EPOLLIN)?;
         let mut server = Self {
             cards,
@@ -163,7 +163,6 @@ impl Server {
             freed: 0,
             store: store()?,
             examiner,
-            examined: None,
             upload: None,
             flash: None,
             flashed: BTreeMap::new(),
@@ -515,7 +514,13 @@ impl Server {
         self.take_request(client, request)
     }
 
-    fn answer(&mut self, client: &mut Client, request: Request) -> Result<Progress, Error> {
+    /// Answers a request, or begins with it; `found` is what was found of the image that it is about.
+    fn answer(
+        &mut self,
+        client: &mut Client,
+        request: Request,
+        found: Option<Found>,
+    ) -> Result<Progress, Error> {
         if request == Request::Status {
             return self.status(client);
         }
@@ -523,7 +528,7 @@ impl Server {
             return self.reset(client, card);
         }
         if flash::is_flash(&request) {
-            return self.flash(client, request);
+            return self.flash(client, request, found);
         }
         let mut session = Session {
             cards: &mut self.cards,

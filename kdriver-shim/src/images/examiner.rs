@@ -5,7 +5,9 @@
 //! and of the state directory only images: what a card is to have is written down by the control thread, once that has its
 //! outcome and finds that all else speaks for it.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -79,11 +81,22 @@ pub struct Examiner {
     /// Readable when it has ended.
     news: Arc<EventFd>,
     at_work: Option<(Option<ClientId>, JoinHandle<Found>)>,
-    waiting: Vec<ClientId>,
+    /// In the order of their turns.
+    waiting: VecDeque<ClientId>,
     wants_to_tidy: bool,
     /// What the next thread waits for before it does anything.
     #[cfg(test)]
     held: Option<std::sync::mpsc::Receiver<()>>,
+}
+
+/// Has it told that a thread has ended, however it does.
+struct News(Arc<EventFd>);
+
+impl Drop for News {
+    fn drop(&mut self) {
+        // Who would hear it may be gone.
+        let _ = self.0.signal();
+    }
 }
 
 impl Examiner {
@@ -97,7 +110,7 @@ impl Examiner {
             state_dir,
             news: Arc::new(EventFd::new()?),
             at_work: None,
-            waiting: Vec::new(),
+            waiting: VecDeque::new(),
             wants_to_tidy: false,
             #[cfg(test)]
             held: None,
@@ -110,9 +123,20 @@ impl Examiner {
         self.at_work.is_some()
     }
 
-    /// Has a client told by [`Self::ended`] when it is not busy any more.
+    /// Notes that a client waits until it is not busy any more.
     pub fn wait(&mut self, client: ClientId) {
-        self.waiting.push(client);
+        self.waiting.push_back(client);
+    }
+
+    /// How many clients wait for it.
+    #[must_use]
+    pub fn awaited(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The client that has waited longest, which waits no more; none while it is busy.
+    pub fn next_client(&mut self) -> Option<ClientId> {
+        if self.is_busy() { None } else { self.waiting.pop_front() }
     }
 
     /// Begins with something for a client; it must not be busy.
@@ -137,18 +161,16 @@ impl Examiner {
 
     fn start(&mut self, client: Option<ClientId>, task: Task) -> Result<(), Error> {
         let (store, state_dir) = (Arc::clone(&self.store), self.state_dir.clone());
-        let news = Arc::clone(&self.news);
+        let news = News(Arc::clone(&self.news));
         #[cfg(test)]
         let held = self.held.take();
         let work = move || {
+            let _news = news;
             #[cfg(test)]
             if let Some(held) = held {
-                let _ = held.recv();
+                assert!(held.recv().is_err(), "a test has it panic");
             }
-            let found = task.run(&store, &state_dir);
-            // Who would hear it may be gone.
-            let _ = news.signal();
-            found
+            task.run(&store, &state_dir)
         };
         let thread = Builder::new().name("images".into()).spawn(work);
         let thread = thread.map_err(|error| Error::Os {
@@ -160,22 +182,24 @@ impl Examiner {
     }
 
     /// What came of what it was at, and for whom; nothing where it goes on.
+    ///
+    /// # Panics
+    /// Where the thread has.
     pub fn ended(&mut self) -> Option<(Option<ClientId>, Found)> {
         let _ = self.news.drain();
         // It is signalled by its end alone, and has nothing left to do then.
         let (client, thread) = self.at_work.take()?;
-        Some((client, thread.join().unwrap_or(Found::Tidied)))
+        Some((client, thread.join().unwrap_or_else(|panic| resume_unwind(panic))))
     }
 
-    /// Who has waited for its end, once the outcome was made use of.
-    pub fn go_on(&mut self) -> Vec<ClientId> {
+    /// Removes what it was asked to meanwhile, once the outcome was made use of.
+    pub fn go_on(&mut self) {
         if self.wants_to_tidy {
             self.tidy();
         }
-        std::mem::take(&mut self.waiting)
     }
 
-    /// Has the next thread wait for the sender's end, or a word of it.
+    /// Has the next thread wait for the sender's end; at a word of it, it panics.
     #[cfg(test)]
     pub fn hold(&mut self) -> std::sync::mpsc::Sender<()> {
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -253,4 +277,60 @@ fn read(store: &Store, target: &Target, name: &ImageName) -> Result<Accepted, Er
     let sha256 = name.sha256.parse::<Sha256>().map_err(wrong)?;
     let text = name.manifest.as_deref().unwrap_or_default();
     accept_for(target.takes, &name.name, (bytes, sha256), text, &target.like).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use bitstreams::soft::{Logic, SoftImage};
+    use host_view::directory::Directory;
+
+    use super::*;
+
+    fn examiner(root: &tempfile::TempDir) -> Examiner {
+        let store = Store::new(&Directory::open(root.path()).unwrap()).unwrap();
+        Examiner::new(store, root.path().to_owned()).unwrap()
+    }
+
+    #[test]
+    fn one_that_goes_away_has_written_what_it_was_writing() {
+        let root = tempfile::tempdir().unwrap();
+        let mut examiner = examiner(&root);
+        let held = examiner.hold();
+        let bytes = SoftImage::new(vec![Logic::Vqe]).unwrap().to_bytes();
+        let (name, sha256) = ("x".into(), Sha256::of(&bytes));
+        let like = Manifest { regions: Some(4), ..Manifest::default() };
+        let target = Target { card: 0, takes: Takes::SoftImages, like };
+        let brought = Brought { name, manifest: String::new(), sha256, bytes };
+        examiner.begin(ClientId(1), Task::Check(target, brought)).unwrap();
+        let (gone, has_gone) = channel();
+        let dropping = thread::spawn(move || {
+            drop(examiner);
+            gone.send(()).unwrap();
+        });
+        let early = has_gone.recv_timeout(Duration::from_millis(100));
+        assert!(early.is_err(), "it did not wait for its thread");
+        drop(held);
+        has_gone.recv().unwrap();
+        assert!(root.path().join(format!("images/{sha256}.image")).exists());
+        dropping.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_heard_and_nobody_takes_that_for_an_outcome() {
+        let root = tempfile::tempdir().unwrap();
+        let mut examiner = examiner(&root);
+        let held = examiner.hold();
+        examiner.begin(ClientId(1), Task::Tidy).unwrap();
+        held.send(()).unwrap();
+        while examiner.at_work.as_ref().is_some_and(|(_, thread)| !thread.is_finished()) {
+            thread::yield_now();
+        }
+        assert!(examiner.news.drain().unwrap() > 0, "it is told");
+        assert!(catch_unwind(AssertUnwindSafe(|| examiner.ended())).is_err());
+    }
 }

@@ -93,8 +93,13 @@ pub(super) fn is_flash(request: &Request) -> bool {
 }
 
 impl Server {
-    /// Serves a tool's request about images.
-    pub(super) fn flash(&mut self, client: &Client, request: Request) -> Result<Progress, Error> {
+    /// Serves a tool's request about images, with what was found of the one that it is about, once that was examined.
+    pub(super) fn flash(
+        &mut self,
+        client: &Client,
+        request: Request,
+        found: Option<Found>,
+    ) -> Result<Progress, Error> {
         if client.stage != Stage::Tool {
             return Err(Error::Forbidden("a verbs program flashes no card; `balboa` does".into()));
         }
@@ -105,20 +110,20 @@ impl Server {
             }
             Request::FlashWrite { bytes } => self.go_on_uploading(client.id, &bytes)?,
             Request::FlashApply { force } => {
-                let Some(Found::Image(card, image)) = self.examined.take() else {
+                let Some(Found::Image(card, image)) = found else {
                     return self.examine_upload(client.id);
                 };
-                self.begin_flash(card, Deed::Flash, image?, force)?;
+                self.flash_or_let_go(card, Deed::Flash, image?, force)?;
                 log::warn!(client = client.process.pid; "balboa{card}: is flashed, as process {} asks for", client.process.pid);
             }
             Request::FlashRollback { card, force } => {
-                let Some(Found::Image(card, image)) = self.examined.take() else {
+                let Some(Found::Image(card, image)) = found else {
                     return self.examine_previous(client.id, card);
                 };
-                self.begin_flash(card, Deed::Rollback, image?, force)?;
+                self.flash_or_let_go(card, Deed::Rollback, image?, force)?;
                 log::warn!(client = client.process.pid; "balboa{card}: is rolled back, as process {} asks for", client.process.pid);
             }
-            Request::FlashVerify { card } => return self.verify_image(client.id, card),
+            Request::FlashVerify { card } => return self.verify_image(client.id, card, found),
             Request::FlashState { card } => return Ok(self.flash_state(card)?.into()),
             _ => return Err(Error::Unsupported("this is not served here".into())),
         }
@@ -144,8 +149,7 @@ impl Server {
                 "an image has 1 to {MAX_IMAGE} bytes, not {length}"
             )));
         }
-        let clients = &self.clients;
-        self.upload.take_if(|it| it.client == client || !clients.contains_key(&it.client));
+        self.forget_upload(client);
         if self.upload.is_some() {
             return Err(Error::Occupied("another image is being brought; wait for that".into()));
         }
@@ -154,13 +158,20 @@ impl Server {
         Ok(())
     }
 
+    /// Lets go what a client has brought, if it has.
+    pub(super) fn forget_upload(&mut self, client: ClientId) {
+        if let Some(upload) = self.upload.take_if(|upload| upload.client == client) {
+            images::let_go(upload.brought);
+        }
+    }
+
     fn go_on_uploading(&mut self, client: ClientId, bytes: &[u8]) -> Result<(), Error> {
         let upload = self.upload.as_mut().filter(|upload| upload.client == client);
         let upload = upload.ok_or_else(|| Error::Invalid("no image was announced".into()))?;
         let there = (upload.brought.bytes.len() as u64).saturating_add(bytes.len() as u64);
         if there > upload.length {
             let length = upload.length;
-            self.upload = None;
+            self.forget_upload(client);
             return Err(Error::Invalid(format!("{there} bytes came of an image of {length}")));
         }
         upload.brought.bytes.extend_from_slice(bytes);
@@ -171,11 +182,14 @@ impl Server {
     fn examine_upload(&mut self, client: ClientId) -> Result<Progress, Error> {
         let upload = self.upload.take_if(|upload| upload.client == client);
         let upload = upload.ok_or_else(|| Error::Invalid("no image was brought".into()))?;
-        self.check_no_other()?;
-        let there = upload.brought.bytes.len() as u64;
-        if there != upload.length {
-            let length = upload.length;
-            return Err(Error::Invalid(format!("{there} bytes came of an image of {length}")));
+        let (there, length) = (upload.brought.bytes.len() as u64, upload.length);
+        let whole = match there == length {
+            true => self.check_no_other(),
+            false => Err(Error::Invalid(format!("{there} bytes came of an image of {length}"))),
+        };
+        if let Err(error) = whole {
+            images::let_go(upload.brought);
+            return Err(error);
         }
         if self.examiner.is_busy() {
             self.upload = Some(upload);
@@ -209,16 +223,32 @@ impl Server {
     pub(super) fn hear_examiner(&mut self) {
         let Some((client, found)) = self.examiner.ended() else { return };
         let is_image = matches!(found, Found::Image(..));
-        if let Some(client) = client {
-            self.examined = Some(found);
+        let asker = client.and_then(|client| self.clients.get_mut(&client));
+        if let Some((client, put_off)) = asker.and_then(|it| Some((it.id, it.put_off.as_mut()?))) {
+            put_off.found = Some(found);
             self.go_on_serving(client);
-            self.examined = None;
+        } else {
+            images::let_go(found);
         }
         if is_image && self.flash.is_none() {
             // It was refused, or nobody wants it any more.
             self.examiner.tidy();
         }
-        self.put_off.extend(self.examiner.go_on());
+        self.examiner.go_on();
+        self.have_next_examined();
+    }
+
+    /// Whether the one that waits for the examiner can have it.
+    pub(super) fn has_to_examine(&self) -> bool {
+        !self.examiner.is_busy() && self.examiner.awaited() > 0
+    }
+
+    /// Serves the one that has waited longest for the examiner, if that is free: the next one, too, has its turn where this
+    /// one does not need it any more.
+    pub(super) fn have_next_examined(&mut self) {
+        if let Some(next) = self.examiner.next_client() {
+            self.go_on_serving(next);
+        }
     }
 
     /// Whether no card is flashed.
@@ -232,6 +262,18 @@ impl Server {
         }
     }
 
+    /// Begins to load an image, or lets it go.
+    fn flash_or_let_go(
+        &mut self,
+        number: u32,
+        deed: Deed,
+        image: Accepted,
+        force: bool,
+    ) -> Result<(), Error> {
+        let bytes = Arc::clone(&image.bytes);
+        self.begin_flash(number, deed, image, force).inspect_err(|_| images::let_go(bytes))
+    }
+
     /// Begins to load an image, once all that can be known before speaks for it.
     fn begin_flash(
         &mut self,
@@ -240,7 +282,6 @@ impl Server {
         Accepted { name, manifest, bytes }: Accepted,
         force: bool,
     ) -> Result<(), Error> {
-        self.check_no_other()?;
         let alone = name.vfpga;
         let has = |client: &&Client| client.has_open(number) && is_of(client, number, alone);
         let programs = self.clients.values().filter(has).map(Client::label).collect::<Vec<_>>();
@@ -353,7 +394,11 @@ impl Server {
                 self.begin_loading(&mut job, since)
             }
             Phase::Loading(loading) => match loading.step(Instant::now()) {
-                Ok(Step::Ended) => return self.end_flash(job),
+                Ok(Step::Ended) => {
+                    let bytes = Arc::clone(&job.bytes);
+                    self.end_flash(job);
+                    return images::let_go(bytes);
+                }
                 Ok(step) => {
                     job.waits = step == Step::Waits;
                     Ok(())
@@ -364,14 +409,16 @@ impl Server {
         match outcome {
             Ok(()) => self.flash = Some(job),
             Err((error, lost)) => {
-                let Job { name, phase, .. } = job;
+                let Job { name, phase, bytes, .. } = job;
                 let why = error.to_string();
                 if let Some(vfpga) = name.vfpga {
-                    return self.settle_one(number, vfpga, phase, &why);
+                    self.settle_one(number, vfpga, phase, &why);
+                } else {
+                    // What it was sent from goes with it.
+                    drop(phase);
+                    self.settle(number, &why, lost);
                 }
-                // What it was sent from goes with it.
-                drop(phase);
-                self.settle(number, &why, lost);
+                images::let_go(bytes);
             }
         }
     }
@@ -532,6 +579,7 @@ impl Server {
         }
         self.flashed.insert(number, FlashState::Failed(format!("{AGAIN}: {why}")));
         self.save_record(number);
+        self.examiner.tidy();
         self.tell_ports();
     }
 
@@ -556,6 +604,7 @@ impl Server {
         log::error!("{}: was not flashed: {told}", card.device.name());
         self.flashed.insert(number, FlashState::Failed(told));
         self.save_record(number);
+        self.examiner.tidy();
     }
 
     /// Has no engine in a vFPGA any more of which it is not known what it has, nor queue pair 1 if it was there.
@@ -620,6 +669,7 @@ impl Server {
             if lost { "; it needs to be flashed again" } else { "" }
         );
         self.save_record(number);
+        self.examiner.tidy();
         let told = match lost {
             true => format!("{AGAIN}: {why}"),
             false => why.to_owned(),
@@ -652,7 +702,12 @@ impl Server {
     }
 
     /// Asks a card whether it is what its record says.
-    fn verify_image(&mut self, client: ClientId, number: u32) -> Result<Progress, Error> {
+    fn verify_image(
+        &mut self,
+        client: ClientId,
+        number: u32,
+        found: Option<Found>,
+    ) -> Result<Progress, Error> {
         let card = find(&mut self.cards, number)?;
         if let Some(why) = card.unusable.as_ref().or(card.failure.as_ref()) {
             return Err(Error::Invalid(format!("balboa{number}: {why}")));
@@ -676,7 +731,7 @@ impl Server {
         if takes == Takes::SoftImages && !card.record.history.is_empty() {
             let sha256 = card.record.current.as_ref().map(|image| image.sha256.clone());
             let sha256 = sha256.unwrap_or_default();
-            match self.examined.take() {
+            match found {
                 Some(Found::Kept(of, kept)) if of == sha256 => kept
                     .map_err(|why| Error::Invalid(format!("the image of balboa{number}: {why}")))?,
                 // Another one has come meanwhile, or none was looked at yet.

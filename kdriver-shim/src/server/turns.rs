@@ -10,6 +10,7 @@ use shim_abi::{Refusal, Reply, Request};
 use super::{Server, reply_to};
 use crate::clients::{Client, PutOff, Stage};
 use crate::events;
+use crate::images::examiner::Found;
 use crate::process::ClientId;
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress};
@@ -25,6 +26,7 @@ impl Server {
             || self.connections.is_ending()
             || self.connections.is_behind()
             || self.has_flash_to_do()
+            || self.has_to_examine()
             || events::has_suspects(&self.cards)
     }
 
@@ -40,6 +42,7 @@ impl Server {
             self.go_on_tidying(id);
         }
         self.tend_connections();
+        self.have_next_examined();
         self.go_on_flashing();
         events::examine_suspects(&mut self.cards);
     }
@@ -55,6 +58,7 @@ impl Server {
         log::log!(level, client = client.process.pid; "{} ends: {why}", client.label());
         client.begin_end(&self.poller);
         self.connections.end_client(id);
+        self.forget_upload(id);
         self.go_on_ending(id);
     }
 
@@ -95,8 +99,9 @@ impl Server {
     /// Goes on with a client's request, and hears it again when that is answered.
     pub(super) fn go_on_serving(&mut self, id: ClientId) {
         self.with_client(id, |server, client| {
-            let Some(PutOff { request, awaits }) = client.put_off.take() else { return Ok(()) };
-            server.serve_request(client, request, Some(awaits))?;
+            let Some(again) = client.put_off.take() else { return Ok(()) };
+            let PutOff { request, awaits, found } = again;
+            server.serve_request(client, request, found, Some(awaits))?;
             if client.put_off.is_none() {
                 client.heed(&server.poller, true);
             }
@@ -122,7 +127,7 @@ impl Server {
         client: &mut Client,
         request: Request,
     ) -> Result<(), String> {
-        self.serve_request(client, request, None)?;
+        self.serve_request(client, request, None, None)?;
         if client.put_off.is_some() {
             client.heed(&self.poller, false);
         }
@@ -130,23 +135,25 @@ impl Server {
     }
 
     /// Serves a request and answers it, unless it is put off; an error ends the client. `awaits` are
-    /// the clients whose end it waits for, if it was put off before.
+    /// the clients whose end it waits for, if it was put off before, and
+    /// `found` what it has waited for of an image.
     fn serve_request(
         &mut self,
         client: &mut Client,
         request: Request,
+        found: Option<Found>,
         awaits: Option<Vec<ClientId>>,
     ) -> Result<(), String> {
-        let outcome = self.answer(client, request.clone());
+        let outcome = self.answer(client, request.clone(), found);
         let answer = match outcome {
             Ok(Progress::Done(answer)) => Ok(answer),
             Ok(Progress::More) => {
-                client.put_off = Some(PutOff { request, awaits: awaits.unwrap_or_default() });
+                client.put_off = Some(PutOff::new(request, awaits.unwrap_or_default()));
                 self.put_off.push_back(client.id);
                 return Ok(());
             }
             Ok(Progress::Waits) => {
-                client.put_off = Some(PutOff { request, awaits: Vec::new() });
+                client.put_off = Some(PutOff::new(request, Vec::new()));
                 return Ok(());
             }
             Err(error) => {
@@ -155,7 +162,7 @@ impl Server {
                 let tidied = untidy && error.is_shortage_of_rings();
                 if tidied || (error.is_shortage() && !awaits.is_empty()) {
                     // Whoever ends, or tidies, sees to it that it is served again.
-                    client.put_off = Some(PutOff { request, awaits });
+                    client.put_off = Some(PutOff::new(request, awaits));
                     return Ok(());
                 }
                 Err(error)
