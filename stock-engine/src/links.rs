@@ -69,12 +69,16 @@ impl<R: Registers> Carrier<R> {
         let passed = now.saturating_sub(self.posts.looked).min(GAP);
         for &peer in peers.keys() {
             let is_present = exchange.meetings.is_present(peer);
-            if !is_present {
+            let link = self.link_to(peer);
+            // One that would be refused is not offered, or it would be without end.
+            let has_way =
+                is_present && (link.is_some() || self.posts.budget.in_place_of(peer).is_none());
+            if !has_way {
                 self.drop_departures(&exchange, peer);
             }
-            match self.link_to(peer) {
+            match link {
                 Some(ctid) => self.keep(now, ctid, &exchange, is_present.then_some(passed)),
-                None if wants && is_present => self.offer(now, &exchange, peer),
+                None if wants && has_way => self.offer(now, &exchange, peer),
                 None => {}
             }
         }

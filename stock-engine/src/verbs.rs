@@ -121,18 +121,32 @@ impl<R: Registers> Posts<R> {
                     && self.settings.datagrams.as_ref().is_some_and(meets)
         };
         let why = match peer {
-            _ if !self.is_own(own) => ONE_ADDRESS,
-            Some(peer) if peer.is_multicast() => "there is no multicast through the tunnel",
-            Some(peer) if has(peer.into()) => return Ok(peer.into()),
-            Some(_) => {
-                "its peer is no published card of this balboad's, to which alone datagrams go through the tunnel"
+            _ if !self.is_own(own) => ONE_ADDRESS.to_owned(),
+            Some(peer) if peer.is_multicast() => {
+                "there is no multicast through the tunnel".to_owned()
             }
-            None => "a published card's peers have IPv4 addresses, through the tunnel, too",
+            Some(peer) if has(peer.into()) => match self.misplaced(peer.into()) {
+                Some(why) => why,
+                None => return Ok(peer.into()),
+            },
+            Some(_) => {
+                "its peer is no published card of this balboad's, to which alone datagrams go through the tunnel".to_owned()
+            }
+            None => "a published card's peers have IPv4 addresses, through the tunnel, too".to_owned(),
         };
         self.tally.refused = self.tally.refused.saturating_add(1);
         log::warn!("an address handle: {why}");
-        self.reason = Some(why.to_owned());
+        self.reason = Some(why);
         Err(AdminStatus::Unsupported)
+    }
+
+    /// Why the card reaches another one instead of a peer, if it does.
+    fn misplaced(&self, peer: u32) -> Option<String> {
+        let other = self.budget.in_place_of(peer).filter(|_| peer != self.settings.ipv4)?;
+        let other = Ipv4Addr::from(other);
+        Some(format!(
+            "a published card has one Ethernet address for all peers whose addresses end in the same byte, and {other} has answered by it; balboa reset makes it forget that"
+        ))
     }
 
     /// Checks that a published card can have such a connection; the peer's IPv4 address.
@@ -155,13 +169,10 @@ impl<R: Registers> Posts<R> {
                 "a published card sends packets of 4096 bytes; another path MTU needs the tunnel";
             return Err(self.deny(qpn, why));
         }
-        if let Some(other) = self.budget.in_place_of(peer).map(Ipv4Addr::from) {
-            let why = format!(
-                "a published card has one Ethernet address for all peers whose addresses end in the same byte, and {other} has answered by it; balboa reset makes it forget that"
-            );
-            return Err(self.deny(qpn, &why));
+        match self.misplaced(peer) {
+            Some(why) => Err(self.deny(qpn, &why)),
+            None => Ok(peer),
         }
-        Ok(peer)
     }
 
     /// Hands a QP's context to the card: with it sequence numbers begin, and its requests name that key.

@@ -13,8 +13,8 @@ use stock_engine::Meetings;
 use stock_engine::param::{MESSAGES, WAITING, WATCHDOG};
 use trial::rng::Rng;
 
-use super::ends::{IPV4, Net, gid_of};
-use super::{MS, number, write};
+use super::ends::{IPV4, Net, THIRD, gid_of};
+use super::{MS, SEND, number, write};
 
 const QKEY: u32 = 0x1111_1111;
 /// Bytes of the GRH.
@@ -222,6 +222,37 @@ fn who_is_no_card_of_this_process_and_who_is_many_is_refused() {
     for dgid in [gid_of(0x0a00_0003), gid_of(0xe000_0001), group] {
         assert_eq!(net.handle(0, 9, dgid), Err(AdminStatus::Unsupported), "{dgid:x?}");
     }
+}
+
+/// Sends a message between two new QPs, by which the first card knows where the second one is.
+fn greet(net: &mut Net) {
+    let [a, b] = net.connect(7, true);
+    net.program(1, b).posted.push_back(8);
+    net.submit(0, a, SEND, &[1; 8]).unwrap();
+    net.run(50 * MS);
+    assert_eq!(net.program(0, a).completed(), 1);
+}
+
+#[test]
+fn a_card_in_whose_place_another_one_answers_is_offered_no_link() {
+    let mut net = Net::of_three(10);
+    net.handle(0, 3, gid_of(THIRD)).unwrap();
+    greet(&mut net);
+    let [a, third] = [net.socket(0, QKEY), net.third_socket(QKEY)];
+    net.run(300 * MS);
+    let refused = |net: &Net| net.nodes[0].carrier.posts.tally().refused;
+    assert_eq!(refused(&net), 0);
+    // A handle of before leads nowhere, and holds nobody up.
+    for _ in 0..MESSAGES {
+        net.submit(0, a, to(3, third), &[1; 8]).unwrap();
+    }
+    net.run(50 * MS);
+    assert_eq!(net.program(0, a).completed(), MESSAGES as u64);
+    assert_eq!(net.nodes[0].carrier.datagrams().undelivered, MESSAGES as u64);
+    assert_eq!(net.handle(0, 4, gid_of(THIRD)), Err(AdminStatus::Unsupported));
+    let why = net.nodes[0].carrier.posts.take_reason().unwrap();
+    assert!(why.contains("and 10.0.0.2 has answered by it"), "{why}");
+    assert_eq!(refused(&net), 1);
 }
 
 #[test]

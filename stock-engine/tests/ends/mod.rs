@@ -26,6 +26,8 @@ pub const OPEN_BYTES: usize = 1 << 17;
 /// The key to it.
 pub const RKEY: u32 = 0x1234;
 pub const IPV4: [u32; 2] = [0x0a00_0001, 0x0a00_0002];
+/// A card's that is on no cable; it ends as that of the second side does.
+pub const THIRD: u32 = 0x0a00_0102;
 const STEP: u64 = 5_000;
 const RING: usize = SLOTS as usize * SLOT_BYTES;
 const STAGING: usize = STAGED as usize * SLOT_BYTES;
@@ -245,9 +247,9 @@ fn mac_of(number: usize) -> [u8; 6] {
 }
 
 /// A card as it comes out of its reset, with its addresses.
-fn card_of(number: usize) -> Card {
+fn card_of(number: usize, ipv4: u32) -> Card {
     let mut card = Card::new(1);
-    card.set_identity(Identity { mac: mac_of(number), ipv4: IPV4[number] });
+    card.set_identity(Identity { mac: mac_of(number), ipv4 });
     card
 }
 
@@ -259,9 +261,74 @@ pub struct Node {
     pub stands: bool,
 }
 
+impl Node {
+    fn new(
+        number: usize,
+        ipv4: u32,
+        peers: BTreeMap<u32, Key>,
+        random: u32,
+        meetings: &Meetings,
+        settings: &Settings,
+    ) -> Self {
+        let card = card_of(number, ipv4);
+        let bus = Bus(std::rc::Rc::new(Machine { card, slots: Slots::default() }.into()));
+        let settings = Settings {
+            ipv4,
+            mac: mac_of(number),
+            peers: Arc::new(peers),
+            local: Some(Local::new(Key::new([number as u8; 16]))),
+            datagrams: Some(Exchange::new(ipv4, 1, random, meetings.clone())),
+            ..settings.clone()
+        };
+        let mut posts = Posts::new(bus.clone(), settings, Budget::default());
+        posts.set_gid(1, Some(LocalGid { gid: gid_of(ipv4), vlan: 0 })).unwrap();
+        let carrier = Carrier::new(posts);
+        let programs = Programs { bus: bus.clone(), of: BTreeMap::new() };
+        Self { bus, carrier, programs, stands: false }
+    }
+
+    /// One turn of its thread; `true` if there was anything.
+    fn turn(&mut self, now: u64) -> bool {
+        let Self { bus, carrier, programs, .. } = self;
+        let did = carrier.advance(now, programs);
+        if let Some(ctid) = carrier.posts.lost() {
+            carrier.posts.close(ctid);
+            carrier.posts.bury(ctid);
+        }
+        if let Some(number) = carrier.connected_link() {
+            bus.0.borrow_mut().slots.sunk.clear();
+            carrier.open_link(number);
+        }
+        if let Some(qpn) = carrier.ended_link() {
+            bus.0.borrow_mut().slots.sunk.insert((qpn & 0x3f) as u8);
+            carrier.release_link(qpn);
+        }
+        did
+    }
+
+    /// Makes a QP of datagrams, in RTS.
+    pub fn socket(&mut self, now: u64, qkey: u32) -> u32 {
+        let Self { carrier, programs, .. } = self;
+        let qpn = carrier.name_qp(QpType::Ud).unwrap().unwrap();
+        let command = CreateQp { kind: QpType::Ud, ..CreateQp::default() };
+        carrier.create_qp(qpn, &command).unwrap();
+        programs.of.insert(qpn, Program::default());
+        for (state, mask) in
+            [(QpState::Init, M::QKEY), (QpState::Rtr, M::empty()), (QpState::Rts, M::SQ_PSN)]
+        {
+            let mask = mask | M::STATE;
+            let change = Attributes { mask, state, qkey, ..Attributes::default() };
+            carrier.modify_qp(now, qpn, &change).unwrap();
+        }
+        qpn
+    }
+}
+
 /// Two nodes on a cable.
 pub struct Net {
     pub nodes: [Node; 2],
+    /// A card of the same process that is on no cable, which the first node takes for a peer.
+    pub third: Option<Node>,
     rng: Rng,
     now: u64,
     /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
@@ -310,30 +377,27 @@ impl Net {
 
     fn among(meetings: &Meetings, seed: u64, keys: [[u8; 16]; 2], settings: &Settings) -> Self {
         let node = |number: usize| {
-            let mac = mac_of(number);
-            let card = card_of(number);
             let random = (seed as u32).wrapping_add(1000 * number as u32);
-            let exchange = Exchange::new(IPV4[number], 1, random, meetings.clone());
-            let bus = Bus(std::rc::Rc::new(Machine { card, slots: Slots::default() }.into()));
-            let peers = [(IPV4[1 - number], Key::new(keys[number]))];
-            let settings = Settings {
-                ipv4: IPV4[number],
-                mac,
-                peers: Arc::new(peers.into()),
-                local: Some(Local::new(Key::new([number as u8; 16]))),
-                datagrams: Some(exchange),
-                ..settings.clone()
-            };
-            let mut posts = Posts::new(bus.clone(), settings, Budget::default());
-            posts.set_gid(1, Some(LocalGid { gid: gid_of(IPV4[number]), vlan: 0 })).unwrap();
-            let carrier = Carrier::new(posts);
-            let programs = Programs { bus: bus.clone(), of: BTreeMap::new() };
-            Node { bus, carrier, programs, stands: false }
+            let mut peers = BTreeMap::from([(IPV4[1 - number], Key::new(keys[number]))]);
+            if number == 0 {
+                peers.insert(THIRD, Key::new(keys[0]));
+            }
+            Node::new(number, IPV4[number], peers, random, meetings, settings)
         };
         let (rng, now, loss, may_stand, delay) = (Rng::new(seed), 0, 0, false, 0);
         let on_the_way = VecDeque::new();
         let (nodes, grants, overheard) = ([0, 1].map(node), Access::all(), None);
-        Self { nodes, rng, now, loss, may_stand, delay, grants, overheard, on_the_way }
+        let third = None;
+        Self { nodes, third, rng, now, loss, may_stand, delay, grants, overheard, on_the_way }
+    }
+
+    /// There is a third card besides, without a cable.
+    pub fn of_three(seed: u64) -> Self {
+        let (meetings, keys, settings) = (Meetings::default(), [[7; 16]; 2], Settings::default());
+        let mut net = Self::among(&meetings, seed, keys, &settings);
+        let peers = BTreeMap::from([(IPV4[0], Key::new(keys[0]))]);
+        net.third = Some(Node::new(2, THIRD, peers, 7, &meetings, &settings));
+        net
     }
 
     /// Makes a QP on either side and connects them; that of side 1 may stay in RTR.
@@ -440,19 +504,12 @@ impl Net {
 
     /// Makes a QP of datagrams, in RTS.
     pub fn socket(&mut self, side: usize, qkey: u32) -> u32 {
-        let Node { carrier, programs, .. } = &mut self.nodes[side];
-        let qpn = carrier.name_qp(QpType::Ud).unwrap().unwrap();
-        let command = CreateQp { kind: QpType::Ud, ..CreateQp::default() };
-        carrier.create_qp(qpn, &command).unwrap();
-        programs.of.insert(qpn, Program::default());
-        for (state, mask) in
-            [(QpState::Init, M::QKEY), (QpState::Rtr, M::empty()), (QpState::Rts, M::SQ_PSN)]
-        {
-            let mask = mask | M::STATE;
-            let change = Attributes { mask, state, qkey, ..Attributes::default() };
-            self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
-        }
-        qpn
+        self.nodes[side].socket(self.now, qkey)
+    }
+
+    /// The same of the third card's.
+    pub fn third_socket(&mut self, qkey: u32) -> u32 {
+        self.third.as_mut().unwrap().socket(self.now, qkey)
     }
 
     /// Brings a QP of datagrams to another state.
@@ -493,7 +550,7 @@ impl Net {
     pub fn restart(&mut self, side: usize) {
         let Node { bus, carrier, programs, .. } = &mut self.nodes[side];
         carrier.leave();
-        bus.0.borrow_mut().card = card_of(side);
+        bus.0.borrow_mut().card = card_of(side, IPV4[side]);
         bus.0.borrow_mut().slots = Slots::default();
         carrier.reset();
         programs.of.clear();
@@ -549,22 +606,11 @@ impl Net {
     fn step(&mut self) -> bool {
         let mut did = false;
         for side in [0, 1] {
-            let Node { bus, carrier, programs, stands } = &mut self.nodes[side];
-            if self.rng.chance(7000) && !*stands {
-                did |= carrier.advance(self.now, programs);
-                if let Some(ctid) = carrier.posts.lost() {
-                    carrier.posts.close(ctid);
-                    carrier.posts.bury(ctid);
-                }
-                if let Some(number) = carrier.connected_link() {
-                    bus.0.borrow_mut().slots.sunk.clear();
-                    carrier.open_link(number);
-                }
-                if let Some(qpn) = carrier.ended_link() {
-                    bus.0.borrow_mut().slots.sunk.insert((qpn & 0x3f) as u8);
-                    carrier.release_link(qpn);
-                }
+            let node = &mut self.nodes[side];
+            if self.rng.chance(7000) && !node.stands {
+                did |= node.turn(self.now);
             }
+            let Node { bus, carrier, programs, .. } = node;
             while let Some(event) = carrier.take_event() {
                 if let Some(program) = programs.of.get_mut(&event.qpn()) {
                     program.events.push(event);
@@ -593,6 +639,9 @@ impl Net {
                 let (_, side, frame) = self.on_the_way.pop_front().unwrap();
                 self.nodes[side].bus.0.borrow_mut().card.receive(&frame);
             }
+        }
+        if let Some(third) = self.third.as_mut().filter(|third| !third.stands) {
+            did |= third.turn(self.now);
         }
         did |= !self.on_the_way.is_empty();
         for node in self.nodes.iter().filter(|_| !self.may_stand) {
