@@ -214,6 +214,8 @@ impl AdminEngine {
         if let Some(why) = &self.death {
             return Err(self.dead(why));
         }
+        // What one before it left, of which nobody took the answer, is not this one's.
+        drop(self.shell.reason(self.window));
         self.tag = self.tag.wrapping_add(1);
         let blocks = u8::try_from(N).unwrap_or(u8::MAX);
         let header = Header { opcode, blocks, tag: self.tag, response }.encode();

@@ -64,6 +64,8 @@ impl<R: Registers> Carrier<R> {
             return;
         }
         let exchange = exchange.clone();
+        // Why a link is refused concerns no program; what one is to be told stays.
+        let reason = self.posts.reason.take();
         let peers = std::sync::Arc::clone(&self.posts.settings.peers);
         // Time in which nobody looked is nobody's silence.
         let passed = now.saturating_sub(self.posts.looked).min(GAP);
@@ -82,6 +84,7 @@ impl<R: Registers> Carrier<R> {
                 None => {}
             }
         }
+        self.posts.reason = reason;
     }
 
     /// Connects a link to what its peer offers, or ends it where that has gone, or where the peer has answered nothing for

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use bitstreams::Manifest;
 use fpga_regs::coyote::shell::Map;
 use fpga_regs::coyote::tlb::Entry;
+use fpga_regs::engine::admin::{AdminStatus, CreateCq, Opcode};
 
 use super::*;
 use crate::address::PortAddress;
@@ -249,15 +250,15 @@ fn an_engine_whose_mmu_does_not_confirm_is_given_up_and_started_anew() {
     assert!(device.take_back(0, &[&ranges[2]]).unwrap());
 }
 
-/// Pages that are led away at each call.
+/// Pages that are led away at each call, and why a command was refused.
 #[derive(Default)]
-struct Rows(Mutex<VecDeque<Vec<Gone>>>);
+struct Rows(Mutex<VecDeque<Vec<Gone>>>, Mutex<Option<String>>);
 
 impl Rows {
     /// A page each, so many times, and then none.
     fn of(count: u64) -> Self {
         let row = |at| vec![Gone { ctid: 5, vaddr: at * 4096, hpid: 1, words: [0; 2] }];
-        Self(Mutex::new((0..count).map(row).collect()))
+        Self(Mutex::new((0..count).map(row).collect()), Mutex::default())
     }
 }
 
@@ -273,7 +274,7 @@ impl Spaces for Rows {
     fn settle(&self, _: u8, _: u32, _: bool) {}
 
     fn reason(&self, _: u8) -> Option<String> {
-        None
+        lock(&self.1).take()
     }
 
     fn close(&self, vfpga: u8, _: u32, most: usize) -> Vec<Gone> {
@@ -370,6 +371,15 @@ fn an_engine_of_balboads_starts_anew_when_its_card_owes_no_confirmation() {
     device.shell.attend().unwrap();
     device.restart(0).unwrap();
     assert_eq!((device.arena.lost_bytes(), device.windows[0].engine.death()), (0, None));
+}
+
+#[test]
+fn no_command_is_told_why_one_before_it_was_refused() {
+    let (card, mut device) = device();
+    card.set_spaces(Rows(Mutex::default(), Mutex::new(Some("another program's".to_owned()))));
+    card.window(0, |window| window.refuse.insert(Opcode::CreateCq, AdminStatus::NoResources));
+    let refused = device.windows[0].engine.create_cq(&CreateCq::default()).unwrap_err();
+    assert!(matches!(&refused, Error::Refused { detail, .. } if detail.is_empty()), "{refused}");
 }
 
 #[test]

@@ -256,6 +256,26 @@ fn a_card_in_whose_place_another_one_answers_is_offered_no_link() {
 }
 
 #[test]
+fn why_a_link_is_refused_no_program_is_told() {
+    let mut net = Net::of_three(11);
+    net.third.as_mut().unwrap().stands = true;
+    net.third_socket(QKEY);
+    net.socket(0, QKEY);
+    // A link is offered to the third card, which looks only when another one has answered in its place.
+    net.run(MS);
+    greet(&mut net);
+    let denied = net.handle(0, 3, gid_of(0xe000_0001));
+    assert_eq!(denied, Err(AdminStatus::Unsupported));
+    net.third.as_mut().unwrap().stands = false;
+    net.run(300 * MS);
+    let posts = &mut net.nodes[0].carrier.posts;
+    assert_eq!(posts.tally().refused, 2, "the handle and the link, once");
+    let why = posts.take_reason();
+    assert_eq!(why.as_deref(), Some("there is no multicast through the tunnel"));
+    assert_eq!(posts.take_reason(), None);
+}
+
+#[test]
 fn a_card_that_forgets_everything_gets_datagrams_again_and_stops_nobody() {
     let mut net = net(4, 30);
     for round in 0..6u8 {
