@@ -1,11 +1,11 @@
 //! `cmtime`, which makes connections of librdmacm's and ends them, between the two cards of a balboad.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
-use crate::cases::rdmacm::listening;
+use crate::cases::rdmacm::{beside, listening};
 use crate::namespace::Namespace;
 use crate::pair::start_server_in;
-use crate::process::Finished;
+use crate::process::Running;
 use crate::setting::{Daemon, Setting, installed_release};
 
 /// From this release on both sides agree by TCP on what they measure, at the addresses of the cards, and the server
@@ -17,11 +17,19 @@ const PORT: u16 = 7471;
 const SERVER: &str = "10.77.0.1";
 const CLIENT: &str = "10.77.0.2";
 
-/// The installed `cmtime`, with a network namespace that has the cards' addresses.
+/// The installed `cmtime`.
 pub struct Cmtime<'a> {
     setting: &'a Setting,
     daemon: &'a Daemon<'a>,
-    namespace: Namespace,
+    server: Server,
+}
+
+/// Whom its clients connect to.
+enum Server {
+    /// One for all of them, which serves until it is killed, when it goes out of scope.
+    Lasting(Running),
+    /// A new one for each, in a network namespace that has the cards' addresses.
+    ByTcp(Namespace),
 }
 
 /// What both sides printed.
@@ -37,9 +45,15 @@ impl<'a> Cmtime<'a> {
     /// Between the first two cards of a balboad.
     ///
     /// # Errors
-    /// When there can be no network namespace.
+    /// When its server does not listen; where it needs a network namespace, when there can be none.
     pub fn new(setting: &'a Setting, daemon: &'a Daemon<'a>) -> Result<Self> {
-        Ok(Self { setting, daemon, namespace: Namespace::new(setting, 2)? })
+        let server = if installed_release()?.number < BY_TCP {
+            let server = daemon.run(&format!("cmtime -b {SERVER}"));
+            Server::Lasting(listening(daemon, server, "listeners")?)
+        } else {
+            Server::ByTcp(Namespace::new(setting, 2)?)
+        };
+        Ok(Self { setting, daemon, server })
     }
 
     /// Makes so many connections at once, and ends them.
@@ -48,22 +62,20 @@ impl<'a> Cmtime<'a> {
     /// When a side fails.
     pub fn run(&self, connections: u32) -> Result<Printed> {
         let side = |addresses: &str| {
-            let line = format!("cmtime {addresses} -c {connections} -t 20000");
-            self.namespace.task(self.setting, &self.daemon.run(&line))
-        };
-        let server = side(&format!("-b {SERVER}"));
-        let by_tcp = installed_release()?.number >= BY_TCP;
-        let server = match by_tcp {
-            true => start_server_in(&self.namespace.process(), server, PORT)?,
-            // It serves until it is killed, when it goes out of scope.
-            false => listening(self.daemon, server, "listeners")?,
+            self.daemon.run(&format!("cmtime {addresses} -c {connections} -t 20000"))
         };
         let client = side(&format!("-s {SERVER} -b {CLIENT}"));
-        let client = client.run().and_then(Finished::success).with_context(|| {
-            format!("--- the server said\n{}{}", server.output(), server.errors())
-        })?;
-        // What it ends with says nothing: its thread for events meets the end of its channel, or does not.
-        let server = by_tcp.then(|| server.wait()).transpose()?;
-        Ok(Printed { client: client.stdout, server: server.map(|it| it.stdout) })
+        match &self.server {
+            Server::Lasting(server) => {
+                Ok(Printed { client: beside(server, client)?.stdout, server: None })
+            }
+            Server::ByTcp(namespace) => {
+                let server = namespace.task(self.setting, &side(&format!("-b {SERVER}")));
+                let server = start_server_in(&namespace.process(), server, PORT)?;
+                let client = beside(&server, namespace.task(self.setting, &client))?;
+                // What it ends with says nothing: its thread for events meets the end of its channel, or does not.
+                Ok(Printed { client: client.stdout, server: Some(server.wait()?.stdout) })
+            }
+        }
     }
 }

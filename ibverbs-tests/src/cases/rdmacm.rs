@@ -274,7 +274,7 @@ pub(crate) fn listening(daemon: &Daemon<'_>, server: Task, what: &str) -> Result
 }
 
 /// Runs a client to its end, while a server runs, and shows both where it fails.
-fn beside(server: &Running, client: Task) -> Result<Finished> {
+pub(crate) fn beside(server: &Running, client: Task) -> Result<Finished> {
     client.run().and_then(Finished::success).with_context(|| what_it_said(server))
 }
 
