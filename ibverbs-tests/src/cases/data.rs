@@ -122,7 +122,9 @@ fn refusals(setting: &Setting) -> Result<()> {
         task.run()?.success()?.says("calls were refused as they should be")
     };
     let said = run("2", None)?;
-    let mut sections = said.stderr.split("call ");
+    // Only at the start of a line does the program tell of a call.
+    let lines = format!("\n{}", said.stderr);
+    let mut sections = lines.split("\ncall ");
     // What makes the scene is refused more than it can be given.
     let before = sections.next().map_or(0, |text| reasons_in(text).len());
     let mut reasons = Vec::new();
