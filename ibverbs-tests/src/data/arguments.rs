@@ -195,12 +195,22 @@ impl Scene {
         attempt::reg_mr(&self.left().pd, (memory.address(), 4096), None, access)
     }
 
-    /// Binds a window to a region, both of a domain, by a QP of a domain.
-    fn bind(&self, of_qp: &Rc<Pd>, of_window: &Rc<Pd>) -> Result<()> {
-        let region = Region::new(of_window, 4096, WRITABLE | v::IBV_ACCESS_MW_BIND, false)?;
+    /// Binds a window with rights to a region, by a QP, each of a domain.
+    pub(super) fn bind(
+        &self,
+        [of_qp, of_window, of_region]: [&Rc<Pd>; 3],
+        access: v::ibv_access_flags,
+    ) -> Result<()> {
+        let region = Region::new(of_region, 4096, WRITABLE | v::IBV_ACCESS_MW_BIND, false)?;
         let qp = Qp::new(of_qp, self.cqs()[0], self.cqs()[1], capabilities())?;
         self.bring(&qp, v::IBV_QPT_RC, v::IBV_QPS_RTS)?;
-        attempt::bind_mw(&qp, &region)
+        attempt::bind_mw(&qp, of_window, &region, access)
+    }
+
+    /// A parent domain of the left side's.
+    fn parent(&self) -> Result<Rc<Pd>> {
+        let side = self.left();
+        Pd::parent(&side.pd, &ThreadDomain::new(&side.context)?)
     }
 
     /// A request of the left side's, with something changed, posted to a QP.
@@ -406,18 +416,34 @@ const MEMORY: &[Row] = &[
         ensure!(bound.status == v::IBV_WC_SUCCESS, "{bound:?}");
         Ok(region.deregister()?)
     }),
-    ("ibv_bind_mw", "a window of the QP's domain", TAKEN, |s| s.bind(&s.left().pd, &s.left().pd)),
-    ("ibv_bind_mw", "a window of the domain below the QP's", TAKEN, |s| {
-        let side = s.left();
-        s.bind(&Pd::parent(&side.pd, &ThreadDomain::new(&side.context)?)?, &side.pd)
+    ("ibv_bind_mw", "a window of the QP's domain", TAKEN, |s| {
+        s.bind([&s.left().pd; 3], v::IBV_ACCESS_REMOTE_READ)
+    }),
+    ("ibv_bind_mw", "a window and a region of the domain below the QP's", TAKEN, |s| {
+        let pd = &s.left().pd;
+        s.bind([&s.parent()?, pd, pd], v::IBV_ACCESS_REMOTE_READ)
+    }),
+    ("ibv_bind_mw", "a window of a domain above the region's", TAKEN, |s| {
+        let pd = &s.left().pd;
+        s.bind([pd, &s.parent()?, pd], v::IBV_ACCESS_REMOTE_READ)
+    }),
+    ("ibv_bind_mw", "a region of a domain above the window's", TAKEN, |s| {
+        let pd = &s.left().pd;
+        s.bind([pd, pd, &s.parent()?], v::IBV_ACCESS_REMOTE_READ)
     }),
     ("ibv_bind_mw", "a QP that only receives, and has no domain", EPERM, |s| {
         let (pd, domain) = (&s.left().pd, Domain::open(&s.left().context, None)?);
         let region = Region::new(pd, 4096, WRITABLE | v::IBV_ACCESS_MW_BIND, false)?;
-        attempt::bind_mw(&Qp::target(pd, &domain)?, &region)
+        let qp = Qp::target(pd, &domain)?;
+        attempt::bind_mw(&qp, pd, &region, v::IBV_ACCESS_REMOTE_READ)
     }),
-    ("ibv_bind_mw", "a window of another domain", EPERM, |s| {
-        s.bind(&s.left().pd, &Pd::new(&s.left().context)?)
+    ("ibv_bind_mw", "a window of another domain than the QP's", EPERM, |s| {
+        let (pd, other) = (&s.left().pd, &Pd::new(&s.left().context)?);
+        s.bind([pd, other, other], v::IBV_ACCESS_REMOTE_READ)
+    }),
+    ("ibv_bind_mw", "a region of another domain than the window's", EPERM, |s| {
+        let (pd, other) = (&s.left().pd, &Pd::new(&s.left().context)?);
+        s.bind([pd, pd, other], v::IBV_ACCESS_REMOTE_READ)
     }),
     ("ibv_reg_dmabuf_mr", "a descriptor of something else", EINVAL, |s| {
         attempt::reg_dmabuf_mr(&s.left().pd, &tempfile::tempfile()?, 4096, WRITABLE)

@@ -147,11 +147,11 @@ pub fn alloc_mw(pd: &Pd, kind: v::ibv_mw_type) -> Result<()> {
     ended("ibv_alloc_mw", made, |mw| unsafe { dealloc(mw) })
 }
 
-/// `ibv_bind_mw` of a window of type 1, made in a region's domain, to all of the region.
+/// `ibv_bind_mw` of a window of type 1, made in a domain, to all of a region, with rights.
 ///
 /// # Errors
 /// When it is not posted; when there are no windows.
-pub fn bind_mw(qp: &Qp, region: &Region) -> Result<()> {
+pub fn bind_mw(qp: &Qp, pd: &Pd, region: &Region, access: v::ibv_access_flags) -> Result<()> {
     let operations = qp.operations();
     let (Some(alloc), Some(bind), Some(dealloc)) =
         (operations.alloc_mw, operations.bind_mw, operations.dealloc_mw)
@@ -159,7 +159,7 @@ pub fn bind_mw(qp: &Qp, region: &Region) -> Result<()> {
         bail!("there are no memory windows");
     };
     // SAFETY: the domain lives.
-    let window = unsafe { alloc(region.pd().raw(), v::IBV_MW_TYPE_1) };
+    let window = unsafe { alloc(pd.raw(), v::IBV_MW_TYPE_1) };
     assert!(!window.is_null(), "{}", Failed::last("ibv_alloc_mw"));
     let mut request = v::ibv_mw_bind {
         wr_id: 1,
@@ -168,7 +168,7 @@ pub fn bind_mw(qp: &Qp, region: &Region) -> Result<()> {
             mr: region.raw(),
             addr: region.address(),
             length: region.length() as u64,
-            mw_access_flags: v::IBV_ACCESS_REMOTE_READ,
+            mw_access_flags: access,
         },
     };
     // SAFETY: QP, window and region live.

@@ -6,7 +6,7 @@ use crate::abi::verbs::{self as ibv, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_
 use fpga_regs::engine::wqe::Bind;
 
 use super::context::opened;
-use super::pd::Use;
+use super::pd::{Use, are_one};
 use super::{errno, object};
 use crate::error::{Result, invalid};
 use crate::wr::KeyChange;
@@ -69,14 +69,13 @@ unsafe fn dealloc(mw: *mut ibv_mw) -> Result<()> {
 /// What a window of type 1 is to be bound to, with the key that comes next.
 ///
 /// # Safety
-/// The region is one of libibverbs' or null.
+/// The window is one of this provider, the region one of libibverbs' or null.
 pub(super) unsafe fn binding_type_1(
     mw: &ibv_mw,
     info: &ibv_mw_bind_info,
 ) -> std::result::Result<(u32, KeyChange), i32> {
-    // SAFETY: as the caller promises.
-    let pd_of_region = unsafe { info.mr.as_ref() }.map(|mr| mr.pd);
-    if pd_of_region.is_some_and(|pd| pd != mw.pd) {
+    // SAFETY: as the caller promises; the domains of both live as long as they do.
+    if unsafe { info.mr.as_ref().is_some_and(|mr| !are_one(mw.pd, mr.pd)) } {
         return Err(libc::EPERM);
     }
     // Only type 2 has that.
