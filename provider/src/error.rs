@@ -80,6 +80,14 @@ pub(crate) enum Error {
     /// The allocator of a parent domain has no memory.
     #[error("the parent domain's allocator gave no memory, or none that is aligned, for {0}")]
     NoMemory(&'static str),
+    /// A memory window is not bound.
+    #[error("the window is not bound, {why}: {errno}")]
+    NotBound {
+        /// Why, as far as it is known.
+        why: &'static str,
+        /// What the call fails with.
+        errno: Errno,
+    },
     /// The object is still used by others.
     #[error("{0}")]
     Busy(String),
@@ -110,7 +118,7 @@ impl Error {
     /// The errno the verbs call fails with, never 0 and never negative.
     pub(crate) fn errno(&self) -> i32 {
         match self {
-            Self::NoDaemon { errno, .. } => *errno as i32,
+            Self::NoDaemon { errno, .. } | Self::NotBound { errno, .. } => *errno as i32,
             Self::ForeignDaemon { .. } | Self::Forked => libc::EPERM,
             Self::Decode(_) | Self::Answer { .. } => libc::EPROTO,
             Self::Gone | Self::GivenUp => libc::EIO,

@@ -79,6 +79,9 @@ const FLAGS: &[Row] = &[
         let region = Dm::new(&side.context, 64, 0)?.register(&side.pd, (0, 64), access)?;
         Ok(region.rereg(v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_ZERO_BASED)?)
     }),
+    ("ibv_bind_mw", "addresses from 0 on", EINVAL, |s| {
+        s.bind([&s.link.left.pd; 3], v::IBV_ACCESS_REMOTE_READ | v::IBV_ACCESS_ZERO_BASED)
+    }),
     ("ibv_post_send", "a checksum of IP", EINVAL, |s| {
         s.post_to(v::IBV_QPT_RC, |request, _| request.flags = v::IBV_SEND_IP_CSUM)
     }),

@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd as _;
 use std::ptr::null_mut;
 use std::rc::Rc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use nix::errno::Errno;
 use verbs_sys::current::verbs as v;
 
 use super::Failed;
@@ -171,10 +172,15 @@ pub fn bind_mw(qp: &Qp, pd: &Pd, region: &Region, access: v::ibv_access_flags) -
             mw_access_flags: access,
         },
     };
+    Errno::clear();
     // SAFETY: QP, window and region live.
     let outcome = Failed::check("ibv_bind_mw", unsafe { bind(qp.raw(), window, &raw mut request) });
+    let left = Errno::last_raw();
     // SAFETY: it was just made; bound or not, it ends.
     assert_eq!(unsafe { dealloc(window) }, 0, "ibv_dealloc_mw");
+    if let Err(failed) = &outcome {
+        ensure!(left == failed.errno, "{failed}, and errno is {left}");
+    }
     Ok(outcome?)
 }
 

@@ -4,11 +4,12 @@ use std::ffi::c_int;
 
 use crate::abi::verbs::{self as ibv, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_pd};
 use fpga_regs::engine::wqe::Bind;
+use nix::errno::Errno;
 
 use super::context::opened;
 use super::pd::{Use, are_one};
 use super::{errno, object};
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result, invalid};
 use crate::wr::KeyChange;
 
 /// A memory window.
@@ -73,18 +74,24 @@ unsafe fn dealloc(mw: *mut ibv_mw) -> Result<()> {
 pub(super) unsafe fn binding_type_1(
     mw: &ibv_mw,
     info: &ibv_mw_bind_info,
-) -> std::result::Result<(u32, KeyChange), i32> {
+) -> Result<(u32, KeyChange)> {
     // SAFETY: as the caller promises; the domains of both live as long as they do.
     if unsafe { info.mr.as_ref().is_some_and(|mr| !are_one(mw.pd, mr.pd)) } {
-        return Err(libc::EPERM);
+        return Err(not_bound("the region is in another domain than the window")(libc::EPERM));
     }
-    // Only type 2 has that.
     if info.mw_access_flags & ibv::IBV_ACCESS_ZERO_BASED != 0 {
-        return Err(libc::EINVAL);
+        return Err(invalid!("windows of type 1 have no addresses from 0 on; type 2 has them"));
     }
     let rkey = (mw.rkey & !VARIANT) | (mw.rkey.wrapping_add(1) & VARIANT);
     // SAFETY: as the caller promises.
-    unsafe { binding(rkey, info) }.map(|change| (rkey, change))
+    let change = unsafe { binding(rkey, info) };
+    let change = change.map_err(not_bound("there is no region, or windows have no such rights"))?;
+    Ok((rkey, change))
+}
+
+/// Makes the error of a window that is not bound.
+pub(super) fn not_bound(why: &'static str) -> impl FnOnce(i32) -> Error {
+    move |errno| Error::NotBound { why, errno: Errno::from_raw(errno) }
 }
 
 /// What a window of type 2 is to be bound to by a work request, with a key that the program chose.

@@ -353,31 +353,33 @@ pub(super) unsafe extern "C" fn bind_mw(
 ) -> c_int {
     // SAFETY: the program passes a QP and a window of this provider, and what to bind it to; nobody else
     // binds that window meanwhile.
-    match unsafe { bind_type_1(qp, &mut *mw, &*bind) } {
-        Ok(()) => 0,
-        Err(errno) => errno,
-    }
+    super::errno("ibv_bind_mw", unsafe { bind_type_1(qp, &mut *mw, &*bind) })
 }
 
 /// # Safety
 /// QP and window are ones of this provider, the region one of libibverbs' or null.
-unsafe fn bind_type_1(qp: *mut ibv_qp, mw: &mut ibv_mw, bind: &ibv_mw_bind) -> Result<(), i32> {
+unsafe fn bind_type_1(
+    qp: *mut ibv_qp,
+    mw: &mut ibv_mw,
+    bind: &ibv_mw_bind,
+) -> crate::error::Result<()> {
+    const REQUEST: &str = "the QP does not take its request, by type, state, room or the flags";
     // SAFETY: as the caller promises; the domains of both live as long as they do.
     if unsafe { !are_one(mw.pd, (*qp).pd) } {
-        return Err(libc::EPERM);
+        return Err(mw::not_bound("the QP is in another domain, or in none")(libc::EPERM));
     }
     // SAFETY: as the caller promises.
     let (rkey, change) = unsafe { mw::binding_type_1(mw, &bind.bind_info)? };
     let request = KeyRequest { wr_id: bind.wr_id, flags: bind.send_flags, change };
     // SAFETY: as the caller promises.
-    let mut batch = unsafe { own(qp) }.queues.send.begin()?;
+    let mut batch = unsafe { own(qp) }.queues.send.begin().map_err(mw::not_bound(REQUEST))?;
     let (queue, cursor, end) = batch.position();
     let pushed = queue.push_key_change(cursor, end, ibv::IBV_WR_BIND_MW, &request);
     if let Ok(cursor) = pushed {
         batch.advance(cursor);
     }
     batch.finish();
-    pushed.map(|_| mw.rkey = rkey)
+    pushed.map(|_| mw.rkey = rkey).map_err(mw::not_bound(REQUEST))
 }
 
 pub(super) unsafe extern "C" fn post_recv(
