@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 
-use crate::cases::rdmacm::{beside, listening};
 use crate::namespace::Namespace;
-use crate::pair::start_server_in;
+use crate::pair::{beside, listening, start_server_in};
 use crate::process::Running;
 use crate::setting::{Daemon, Setting, installed_release};
 

@@ -103,6 +103,33 @@ pub fn run_pair(server: Task, client: Task, port: u16) -> Result<Both> {
     Ok(Both { server, client })
 }
 
+/// How many there are of something that programs have of the connection manager.
+pub(crate) fn count(daemon: &Daemon<'_>, what: &str) -> Result<u64> {
+    let status = daemon.status()?;
+    status["connections"][what].as_u64().with_context(|| format!("no {what}: {status}"))
+}
+
+/// Starts a server and waits until it listens for connections, or has joined its group.
+pub(crate) fn listening(daemon: &Daemon<'_>, server: Task, what: &str) -> Result<Running> {
+    let mut running = server.start()?;
+    let mut asked = Ok(0);
+    running.wait_until("it listened", |_| {
+        asked = count(daemon, what);
+        !matches!(asked, Ok(0))
+    })?;
+    asked?;
+    Ok(running)
+}
+
+/// Runs a client to its end, while a server runs, and shows both where it fails.
+pub(crate) fn beside(server: &Running, client: Task) -> Result<Finished> {
+    client.run().and_then(Finished::success).with_context(|| what_it_said(server))
+}
+
+pub(crate) fn what_it_said(server: &Running) -> String {
+    format!("--- the server said\n{}{}", server.output(), server.errors())
+}
+
 /// Runs a pair of perftest's with `-R` to the end of its client, again where that [came too early](came_too_early).
 ///
 /// # Errors

@@ -24,6 +24,7 @@
 
 mod carrier;
 mod exchange;
+mod gid;
 mod link;
 mod links;
 mod local;

@@ -7,12 +7,13 @@ use tunnel::{Datagram, Pace};
 
 use crate::carrier::Carrier;
 use crate::exchange::{Exchange, Source};
+use crate::gid::gid_of;
 use crate::link::{Link, LinkMemory};
 use crate::meeting::Offer;
 use crate::memory::Memory;
 use crate::param::{GAP, WAITING};
 use crate::posts::Registers;
-use crate::verbs::{MTU, gid_of};
+use crate::verbs::MTU;
 
 impl<R: Registers> Carrier<R> {
     /// A link that was connected, by its number among all: the card is to ask anew for pages that led into sinks, as those

@@ -14,13 +14,13 @@ use queue_engine::{TransportEvent, Unreachable};
 use tunnel::{Key, Names, Pace};
 
 use crate::exchange::Exchange;
+use crate::gid::ipv4_of;
 use crate::local::Local;
 use crate::param::{
     BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READS, REPEATS, SHARE,
     WATCHDOG,
 };
 use crate::space::{Kind, Out, Qp, Queued, Space};
-use crate::verbs::ipv4_of;
 
 /// The bank of control registers of a vFPGA.
 pub trait Registers {

@@ -9,6 +9,7 @@ use queue_engine::{LocalGid, Message, Operation, Transport, TransportError};
 use tunnel::{Direction, Names};
 
 use crate::exchange::Exchange;
+use crate::gid::ipv4_of;
 use crate::param::{CTIDS, FURTHER, MESSAGES, SETTLE};
 use crate::posts::{Posts, Registers};
 use crate::space::{Kind, Qp, Queued, Space};
@@ -33,19 +34,6 @@ impl Qp {
         self.tells_drained = false;
         self.attributes.state = QpState::Err;
     }
-}
-
-/// The IPv4 address of a GID, as a number.
-pub(crate) fn ipv4_of(gid: [u8; 16]) -> Option<u32> {
-    let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-    let [head @ .., a, b, c, d] = gid;
-    (head == mapped).then(|| u32::from_be_bytes([a, b, c, d]))
-}
-
-/// The GID of an IPv4 address.
-pub(crate) fn gid_of(ipv4: u32) -> [u8; 16] {
-    let [a, b, c, d] = ipv4.to_be_bytes();
-    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
 /// What a published card is told of a request that it can carry: its kind, the address and the key.

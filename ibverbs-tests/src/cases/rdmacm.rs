@@ -14,7 +14,9 @@ use nix::sys::signal::Signal;
 use super::PERFTEST;
 use crate::cmtime::Cmtime;
 use crate::namespace::Namespace;
-use crate::pair::{Both, both_say, start_server_in, until_in_time};
+use crate::pair::{
+    Both, beside, both_say, count, listening, start_server_in, until_in_time, what_it_said,
+};
 use crate::process::{Finished, LIMIT, Running, Task};
 use crate::runner::{Body, Case, Need};
 use crate::setting::{Daemon, Setting};
@@ -253,33 +255,6 @@ fn daemon(setting: &Setting) -> Result<Daemon<'_>> {
 
 fn said(line: &str) -> String {
     line.replace("SERVER", SERVER).replace("CLIENT", CLIENT)
-}
-
-/// How many there are of something that programs have of the connection manager.
-fn count(daemon: &Daemon<'_>, what: &str) -> Result<u64> {
-    let status = daemon.status()?;
-    status["connections"][what].as_u64().with_context(|| format!("no {what}: {status}"))
-}
-
-/// Starts a server and waits until it listens for connections, or has joined its group.
-pub(crate) fn listening(daemon: &Daemon<'_>, server: Task, what: &str) -> Result<Running> {
-    let mut running = server.start()?;
-    let mut asked = Ok(0);
-    running.wait_until("it listened", |_| {
-        asked = count(daemon, what);
-        !matches!(asked, Ok(0))
-    })?;
-    asked?;
-    Ok(running)
-}
-
-/// Runs a client to its end, while a server runs, and shows both where it fails.
-pub(crate) fn beside(server: &Running, client: Task) -> Result<Finished> {
-    client.run().and_then(Finished::success).with_context(|| what_it_said(server))
-}
-
-fn what_it_said(server: &Running) -> String {
-    format!("--- the server said\n{}{}", server.output(), server.errors())
 }
 
 /// Both to their end, which must be exit code 0, and afterwards nothing is left.

@@ -12,10 +12,10 @@ use super::{Case, Hardware, Need, Setting, program, task};
 use crate::agent::{self, End};
 use crate::cases::counters::counters;
 use crate::cases::pingpong::MTUS;
-use crate::cases::rdmacm::{RDMACM_UTILS, listening, to_the_end};
+use crate::cases::rdmacm::{RDMACM_UTILS, to_the_end};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::interop::{ADDRESS, DATA, PERFTESTS, checked_data, checked_perftest, checked_pingpong};
-use crate::pair::{Both, both_say, free_port, run_pair};
+use crate::pair::{Both, both_say, free_port, listening, run_pair};
 use crate::setting::Daemon;
 
 /// The card's address.

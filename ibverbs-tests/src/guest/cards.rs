@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Case, Hardware, Need, Setting, for_both, load};
-use crate::cases::rdmacm::{self, RDMACM_UTILS, listening, to_the_end};
+use crate::cases::rdmacm::{self, RDMACM_UTILS, to_the_end};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
-use crate::pair::{Both, both_say, run_between};
+use crate::pair::{Both, both_say, listening, run_between};
 use crate::process::Task;
 use crate::setting::Daemon;
 

@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result};
 use super::{ADDRESS, Body, LIMIT, RXE, Trial};
 use crate::agent::Listens;
 use crate::cases::PERFTEST;
-use crate::cases::rdmacm::{RDMACM_UTILS, listening, nothing_left};
+use crate::cases::rdmacm::{RDMACM_UTILS, nothing_left};
 use crate::guest_pair::one_row;
-use crate::pair::{Both, both_say, until_in_time};
+use crate::pair::{Both, both_say, listening, until_in_time};
 use crate::process::Finished;
 use crate::runner::Need;
 
