@@ -291,11 +291,13 @@ impl Reached<'_> {
         }
     }
 
-    /// Whether the bus has program memory at every part, which did not answer: its program has ended. A real card would
-    /// not notice, for memory stays pinned until the driver has taken it back.
+    /// Whether the bus has memory at every part, a program's among them, which did not answer: its program has ended, or taken its
+    /// memory away. A real card would not notice, for memory stays pinned until the driver has taken it back.
     fn is_pinned(&self) -> bool {
         let there = |place: &u64| self.memory.bus.look_up(*place, Rights::NONE);
-        self.transfer.places.iter().all(|it| matches!(there(it), Some((Place::Process(..), _))))
+        let places: Vec<_> = self.transfer.places.iter().map(there).collect();
+        let is_program = |it: &Option<(Place, u64)>| matches!(it, Some((Place::Process(..), _)));
+        places.iter().all(Option::is_some) && places.iter().any(is_program)
     }
 }
 
@@ -305,10 +307,11 @@ impl Host for Reached<'_> {
         let reach = self.reach(wanted, &[]);
         if reach == Reach::Done {
             let frame = self.transfer.frame.front().map(Frame::as_slice);
-            let Some(bytes) = frame.and_then(|frame| frame.get(..into.len())) else {
-                return Reach::Refused;
-            };
-            into.copy_from_slice(bytes);
+            match frame.and_then(|frame| frame.get(..into.len())) {
+                Some(bytes) => into.copy_from_slice(bytes),
+                // The copy was given up, and has it.
+                None => into.fill(0),
+            }
         }
         reach
     }

@@ -285,6 +285,38 @@ fn memory_of_a_process_is_copied_by_calls() {
 }
 
 #[test]
+fn memory_of_a_process_that_is_gone_reads_as_zeros_beside_other_memory_too_and_stops_nobody() {
+    let pair = Pair::with_pages(&[3]);
+    let [one, other] = &pair.nodes;
+    one.card.dma_unmap(MEMORY, BYTES).unwrap();
+    let handle = PidFd::open(Pid::this()).unwrap();
+    let process = Arc::new(RemoteProcess::new(Pid::this(), handle));
+    // Nothing is mapped there.
+    let address = 1 << 20;
+    one.card.dma_map(MEMORY, PAGE, DmaMemory::Process { process, address }).unwrap();
+    let shared = DmaMemory::Shared { mapping: Arc::clone(&one.memory), offset: PAGE };
+    one.card.dma_map(MEMORY + PAGE, BYTES - PAGE, shared).unwrap();
+    // A packet of both, one of the first, and one of the other.
+    for (count, start) in [(1, MEMORY + PAGE - 2048), (2, MEMORY), (3, MEMORY + PAGE)] {
+        one.fill(MEMORY + PAGE, 4096, count);
+        other.fill(MEMORY, 4096, 99);
+        one.post(false, 3, start, MEMORY, 4096);
+        until("the WRITE has landed", || other.completed(3)[1] == u32::from(count));
+        let bytes = other.bytes(MEMORY, 4096);
+        let whole = one.bytes(MEMORY + PAGE, 4096);
+        assert!(if count == 3 { bytes == whole } else { bytes == [0; 4096] }, "{count}");
+    }
+    // What comes for it is gone, and the next one is not.
+    for (count, start) in [(1, MEMORY + PAGE - 2048), (2, MEMORY), (3, MEMORY + PAGE)] {
+        let data = other.fill(MEMORY, 4096, 7 + count);
+        other.post(false, 3, MEMORY, start, 4096);
+        until("the WRITE has landed", || one.completed(3)[1] == u32::from(count));
+        assert!(count != 3 || one.bytes(MEMORY + PAGE, 4096) == data);
+    }
+    pair.end();
+}
+
+#[test]
 fn a_reset_of_the_shell_ends_what_a_silent_peer_keeps() {
     let pair = Pair::with_pages(&[3]);
     let [one, other] = &pair.nodes;
