@@ -675,6 +675,7 @@ fn new_qp<M: Rings>(command: &CreateQp, qpn: u32, generation: u8, memory: QueueM
         access: Access::empty(),
         tells_drained: false,
         reached_last: false,
+        failing: None,
         sq: SendRing {
             memory,
             entries: command.sq_ring.wrapping_add(BLOCK_BYTES as u64),

@@ -114,13 +114,27 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Fails a QP whose oldest message was never submitted: all before it are complete.
     pub(crate) fn fail_if_due(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
-        let Some(qp) = self.qps.get(&qpn) else { return };
+        let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.failing.is_none()) else { return };
         let Some(status) = qp.under_way.front().and_then(|message| message.failed) else { return };
         if !qp.kind.is_reliable() {
             self.flush_send_queue(now, qpn, Some(status));
         } else {
-            stop_transport(now, qpn, transport);
-            self.flush(now, qpn, Some(status));
+            self.fail_here(now, qpn, Some(status), transport);
+        }
+    }
+
+    /// Fails a QP for what was found here: as soon as no memory of its is reached any more, all that it has is flushed.
+    fn fail_here(
+        &mut self,
+        now: u64,
+        qpn: u32,
+        cause: Option<Status>,
+        transport: &mut impl Transport,
+    ) {
+        stop_transport(now, qpn, transport);
+        match self.qps.get_mut(&qpn).filter(|_| transport.lingers(qpn)) {
+            Some(qp) => (qp.failing, qp.sq.stopped) = (Some(cause), true),
+            None => self.flush(now, qpn, cause),
         }
     }
 
@@ -161,11 +175,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let failed = |taken: &Taken| taken.failed;
         while let Some(qp) = self.qps.get(&qpn) {
             let kind = qp.kind;
-            let Some(status) = qp.receives.front().and_then(failed) else { return };
+            let front = qp.receives.front().filter(|_| qp.failing.is_none());
+            let Some(status) = front.and_then(failed) else { return };
             self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status));
             if !kind.is_datagram() {
-                stop_transport(now, qpn, transport);
-                return self.flush(now, qpn, None);
+                return self.fail_here(now, qpn, None, transport);
             }
         }
     }
@@ -197,6 +211,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return;
         }
         qp.state = QpState::Err;
+        let cause = qp.failing.take().flatten().or(cause);
         let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
         flush_messages(qp, cause, &mut completions);
         qp.under_way.close(self.shares.of(qp.page));
@@ -242,6 +257,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let asked = (rkey, address, length);
         qp.access.contains(right_of(access)) && (length == 0 || self.opens(peer, asked, access))
+    }
+
+    /// Whether a key is a memory window's, or none.
+    #[must_use]
+    pub fn is_window(&self, rkey: u32) -> bool {
+        !self.keys.is_region(rkey)
     }
 
     /// Whether a key opens memory to a peer.

@@ -300,6 +300,12 @@ impl Keys {
         region.iova.checked_add(offset).ok_or(Denied::Bounds)
     }
 
+    /// Whether a key is a region's.
+    pub(crate) fn is_region(&self, key: u32) -> bool {
+        let region = self.regions.get(&key::number(key));
+        region.is_some_and(|region| region.variant == key::variant(key))
+    }
+
     /// The page on the bus of a page of memory, by its first byte, of which some region of `pdn` that grants `right` has
     /// a part, whatever its key.
     pub(crate) fn page_of(&self, pdn: u32, page: Place, right: Access) -> Option<u64> {

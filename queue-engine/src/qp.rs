@@ -35,6 +35,8 @@ pub(crate) struct Qp<M: Rings> {
     pub(crate) tells_drained: bool,
     /// It has told that it takes no more of its shared receive queue.
     pub(crate) reached_last: bool,
+    /// It failed here, the oldest message with this status if any, and nothing is flushed before no memory of its is reached.
+    pub(crate) failing: Option<Option<Status>>,
     pub(crate) sq: SendRing<M>,
     pub(crate) under_way: UnderWay,
     /// Receives taken and not complete, oldest first.
@@ -101,6 +103,7 @@ impl<M: Rings> Qp<M> {
         self.generation = self.generation.wrapping_add(1);
         self.access = Access::empty();
         self.reached_last = false;
+        self.failing = None;
         self.sq.fetch = 0;
         self.sq.producer = 0;
         self.sq.stopped = false;

@@ -124,6 +124,12 @@ pub trait Transport {
     fn modify_qp(&mut self, now: u64, qpn: u32, attributes: &Attributes)
     -> Result<(), AdminStatus>;
 
+    /// Whether what is below may still reach memory for a QP that was brought to ERR. Then [`TransportEvent::Error`] says when it
+    /// does not any more, unless the QP goes to RESET or ends before.
+    fn lingers(&self, _qpn: u32) -> bool {
+        false
+    }
+
     /// The QP's attributes; `None` for an unknown QP.
     fn query_qp(&self, qpn: u32) -> Option<Attributes>;
 

@@ -6,7 +6,7 @@ use fpga_regs::engine::event::{EventType, QpEvent};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
-use queue_engine::{TransportError, TransportEvent};
+use queue_engine::{ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
 
 use crate::support::bench::{Bench, PDN, Region};
 use crate::support::client::{ClientCq, ClientQp};
@@ -289,6 +289,61 @@ fn a_bad_entry_in_a_draining_qp_fails_when_its_turn_comes() {
     fixture.bench.complete(fixture.qp.qpn, 1);
     assert_eq!(fixture.outcome(), [(good, S::Success), (bad, S::LocalQpOperation)]);
     fixture.expect_error_state();
+}
+
+#[test]
+fn what_fails_here_is_told_when_no_memory_is_reached_any_more() {
+    for fails_receive in [false, true] {
+        let mut fixture = Fixture::new();
+        let qpn = fixture.qp.qpn;
+        fixture.bench.transport.lingers = true;
+        fixture.qp.rq.post(100, &[]);
+        let bad_sge = Sge { length: 1, ..Sge::default() };
+        let mut sends = Vec::new();
+        if fails_receive {
+            fixture.bench.engine.take_receive(qpn).unwrap();
+            fixture.qp.rq.post_as(101, &[], 200);
+            assert!(fixture.bench.engine.take_receive(qpn).is_err());
+            sends.push(fixture.qp.post(&fixture.good()));
+            fixture.bench.settle();
+            let received = ReceivedMessage {
+                qpn,
+                length: 0,
+                kind: ReceiveKind::Send,
+                immediate: None,
+                solicited: false,
+                source_qpn: None,
+            };
+            fixture.bench.handle(TransportEvent::Received(received));
+            let statuses: Vec<_> = fixture.outcome().into_iter().map(|(_, it)| it).collect();
+            assert_eq!(statuses, [S::Success, S::LocalProtection]);
+        } else {
+            fixture.bench.engine.take_receive(qpn).unwrap();
+            sends.push(fixture.qp.post(&Wqe::gather(SendOpcode::Send, &[bad_sge])));
+        }
+        sends.push(fixture.qp.post(&fixture.good()));
+        fixture.bench.settle();
+        // Nothing is, whatever is posted meanwhile.
+        assert_eq!((fixture.outcome(), fixture.bench.transport.state(qpn)), (vec![], QpState::Err));
+        fixture.bench.handle(TransportEvent::Error { qpn });
+        let mut expected = Vec::new();
+        let causes = [if fails_receive { S::Flushed } else { S::LocalProtection }, S::Flushed];
+        expected.extend(sends.into_iter().zip(causes));
+        expected.extend((!fails_receive).then_some((100, S::Flushed)));
+        assert_eq!(fixture.outcome(), expected);
+        fixture.expect_error_state();
+    }
+    // A program that does not wait for it.
+    for state in [QpState::Err, QpState::Reset] {
+        let mut fixture = Fixture::new();
+        fixture.bench.transport.lingers = true;
+        let bad = fixture.qp.post(&Wqe::gather(SendOpcode::FetchAdd, &[]));
+        fixture.bench.settle();
+        fixture.bench.go(fixture.qp.qpn, state);
+        fixture.bench.settle();
+        let told = (state == QpState::Err).then_some((bad, S::LocalQpOperation));
+        assert_eq!(fixture.outcome(), Vec::from_iter(told));
+    }
 }
 
 #[test]

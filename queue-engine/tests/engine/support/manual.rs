@@ -56,6 +56,8 @@ pub struct Manual {
     pub last_srqn: Option<u32>,
     /// Whether QPs with something under way stand in line to send it.
     pub keeps_in_line: bool,
+    /// Whether memory of QPs in ERR may still be reached.
+    pub lingers: bool,
 }
 
 impl Default for Manual {
@@ -78,6 +80,7 @@ impl Default for Manual {
             port: None,
             last_srqn: None,
             keeps_in_line: false,
+            lingers: false,
         }
     }
 }
@@ -147,6 +150,11 @@ impl Transport for Manual {
             qp.attributes.dest_qpn = attributes.dest_qpn;
         }
         Ok(())
+    }
+
+    fn lingers(&self, qpn: u32) -> bool {
+        assert_eq!(self.state(qpn), QpState::Err);
+        self.lingers
     }
 
     fn stands_in_line(&self, qpn: u32) -> bool {
