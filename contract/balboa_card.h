@@ -194,6 +194,10 @@ typedef uint64_t balboa_le64;
 #define BALBOA_TUNNEL_DATAGRAM_PAYLOAD 0x1000u
 /* Set in the QPN of a QP of datagrams, whose bits 23 to 20 are the vFPGA: no ctid is such a number. */
 #define BALBOA_TUNNEL_DATAGRAM_QPN 0x80000u
+/* Bytes that one grant gives at most. */
+#define BALBOA_TUNNEL_GRANT_BYTES 0x40000u
+/* Parts of a message for which grants may be asked, or given and not at their end, at a time. */
+#define BALBOA_TUNNEL_GRANT_PARTS 0x4u
 /* Packets of either direction after which both ends drain, and rewrite the QP's context with the numbers that are next: the stack drops repetitions only as long as its numbers have not gone half way round. */
 #define BALBOA_TUNNEL_TURNOVER 0x400000u
 
@@ -1474,12 +1478,24 @@ enum balboa_tunnel_slot_operation {
     BALBOA_TUNNEL_SLOT_OPERATION_COMPARE_SWAP = 4,
     /* A fetch and add: 8 bytes of payload, what is added. */
     BALBOA_TUNNEL_SLOT_OPERATION_FETCH_ADD = 5,
+    /* What was granted of a SEND or RDMA WRITE, from offset on, has been written. */
+    BALBOA_TUNNEL_SLOT_OPERATION_WRITTEN = 6,
+    /* A grant for what a READ asks for, as Grant. */
+    BALBOA_TUNNEL_SLOT_OPERATION_GRANT_DATA = 7,
+    /* What was granted of what a READ asks for has landed, or has not, as Landed. */
+    BALBOA_TUNNEL_SLOT_OPERATION_DATA_LANDED = 8,
     /* The answer to all requests up to a message, which ended well, or to that one, which did not. */
     BALBOA_TUNNEL_SLOT_OPERATION_ANSWER = 16,
     /* A part of what a READ asks for. */
     BALBOA_TUNNEL_SLOT_OPERATION_DATA = 17,
     /* The value before an atomic: 8 bytes of payload. */
     BALBOA_TUNNEL_SLOT_OPERATION_VALUE = 18,
+    /* A grant for a SEND or RDMA WRITE: length bytes of it from offset on may be written to address; 0 bytes where they are to come in slots. */
+    BALBOA_TUNNEL_SLOT_OPERATION_GRANT = 19,
+    /* What was granted of what a READ asks for, from offset on, has been written. */
+    BALBOA_TUNNEL_SLOT_OPERATION_DATA_WRITTEN = 20,
+    /* What was granted of a SEND or RDMA WRITE from offset on, length bytes, has landed; 0 bytes where it adds up to something else, and is to come in slots. */
+    BALBOA_TUNNEL_SLOT_OPERATION_LANDED = 21,
     /* Nothing but credits. */
     BALBOA_TUNNEL_SLOT_OPERATION_CREDIT = 32,
     /* The sender sends no more until the context is rewritten, and asks the peer to do the same. */
@@ -1502,6 +1518,10 @@ enum balboa_tunnel_slot_operation {
 #define BALBOA_TUNNEL_SLOT_FLAGS_OWN_NUMBER 0x8u
 /* An answer: there is no receive; timer says when to try again. */
 #define BALBOA_TUNNEL_SLOT_FLAGS_NOT_READY 0x10u
+/* The sender answers what has ASKS. */
+#define BALBOA_TUNNEL_SLOT_FLAGS_GRANTS 0x20u
+/* A Send, Write or Data without payload: what comes from offset on is to be granted. */
+#define BALBOA_TUNNEL_SLOT_FLAGS_ASKS 0x40u
 
 /* Entries of rings and commands, in memory */
 
@@ -2471,7 +2491,9 @@ struct balboa_tunnel_slot_header {
     balboa_le32 offset;
     /* Immediate data, opaque, or a key. */
     balboa_le32 immediate;
-    uint8_t reserved_30[8];
+    /* Of Written and DataWritten: the CRC-32 of Ethernet of what was granted. */
+    balboa_le32 sum;
+    uint8_t reserved_34[4];
     /* SipHash-2-4 of the header, with this field 0, and of the payload without what pads it. */
     balboa_le64 mac;
 };
@@ -2489,6 +2511,7 @@ BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, key) == 0x20, "balboa_t
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, length) == 0x24, "balboa_tunnel_slot_header.length");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, offset) == 0x28, "balboa_tunnel_slot_header.offset");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, immediate) == 0x2c, "balboa_tunnel_slot_header.immediate");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, sum) == 0x30, "balboa_tunnel_slot_header.sum");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, mac) == 0x38, "balboa_tunnel_slot_header.mac");
 /* The first 64 bytes of a SEND between two cards, whose payload behind them is a datagram's. */
 struct balboa_tunnel_datagram_header {

@@ -190,6 +190,10 @@ package balboa_card_pkg;
   localparam logic [31:0] TUNNEL_DATAGRAM_PAYLOAD = 32'h1000;
   // Set in the QPN of a QP of datagrams, whose bits 23 to 20 are the vFPGA: no ctid is such a number.
   localparam logic [31:0] TUNNEL_DATAGRAM_QPN = 32'h80000;
+  // Bytes that one grant gives at most.
+  localparam logic [31:0] TUNNEL_GRANT_BYTES = 32'h40000;
+  // Parts of a message for which grants may be asked, or given and not at their end, at a time.
+  localparam logic [31:0] TUNNEL_GRANT_PARTS = 32'h4;
   // Packets of either direction after which both ends drain, and rewrite the QP's context with the numbers that are next: the stack drops repetitions only as long as its numbers have not gone half way round.
   localparam logic [31:0] TUNNEL_TURNOVER = 32'h400000;
 
@@ -973,12 +977,24 @@ package balboa_card_pkg;
     TUNNEL_SLOT_OPERATION_COMPARE_SWAP = 8'd4,
     // A fetch and add: 8 bytes of payload, what is added.
     TUNNEL_SLOT_OPERATION_FETCH_ADD = 8'd5,
+    // What was granted of a SEND or RDMA WRITE, from offset on, has been written.
+    TUNNEL_SLOT_OPERATION_WRITTEN = 8'd6,
+    // A grant for what a READ asks for, as Grant.
+    TUNNEL_SLOT_OPERATION_GRANT_DATA = 8'd7,
+    // What was granted of what a READ asks for has landed, or has not, as Landed.
+    TUNNEL_SLOT_OPERATION_DATA_LANDED = 8'd8,
     // The answer to all requests up to a message, which ended well, or to that one, which did not.
     TUNNEL_SLOT_OPERATION_ANSWER = 8'd16,
     // A part of what a READ asks for.
     TUNNEL_SLOT_OPERATION_DATA = 8'd17,
     // The value before an atomic: 8 bytes of payload.
     TUNNEL_SLOT_OPERATION_VALUE = 8'd18,
+    // A grant for a SEND or RDMA WRITE: length bytes of it from offset on may be written to address; 0 bytes where they are to come in slots.
+    TUNNEL_SLOT_OPERATION_GRANT = 8'd19,
+    // What was granted of what a READ asks for, from offset on, has been written.
+    TUNNEL_SLOT_OPERATION_DATA_WRITTEN = 8'd20,
+    // What was granted of a SEND or RDMA WRITE from offset on, length bytes, has landed; 0 bytes where it adds up to something else, and is to come in slots.
+    TUNNEL_SLOT_OPERATION_LANDED = 8'd21,
     // Nothing but credits.
     TUNNEL_SLOT_OPERATION_CREDIT = 8'd32,
     // The sender sends no more until the context is rewritten, and asks the peer to do the same.
@@ -1001,6 +1017,10 @@ package balboa_card_pkg;
   localparam logic [7:0] TUNNEL_SLOT_FLAGS_OWN_NUMBER = 8'h8;
   // An answer: there is no receive; timer says when to try again.
   localparam logic [7:0] TUNNEL_SLOT_FLAGS_NOT_READY = 8'h10;
+  // The sender answers what has ASKS.
+  localparam logic [7:0] TUNNEL_SLOT_FLAGS_GRANTS = 8'h20;
+  // A Send, Write or Data without payload: what comes from offset on is to be granted.
+  localparam logic [7:0] TUNNEL_SLOT_FLAGS_ASKS = 8'h40;
 
   // ---- Words of bit fields
 
@@ -2197,7 +2217,9 @@ package balboa_card_pkg;
   typedef struct packed {
     // [511:448] SipHash-2-4 of the header, with this field 0, and of the payload without what pads it.
     logic [63:0] mac;
-    logic [63:0] reserved_384;
+    logic [31:0] reserved_416;
+    // [415:384] Of Written and DataWritten: the CRC-32 of Ethernet of what was granted.
+    logic [31:0] sum;
     // [383:352] Immediate data, opaque, or a key.
     logic [31:0] immediate;
     // [351:320] Where in the message this slot's payload lies.

@@ -469,6 +469,9 @@ impl Engine for AdminEngine {
         if changes && state == QpState::Rtr {
             self.shell.surface(self.window);
         }
+        if attributes.mask.contains(AttributeMask::ACCESS) {
+            self.shell.lapse(self.window)?;
+        }
         self.relayed(|relay| {
             relay.renew_qp(qpn, generation);
             Ok(())
@@ -495,6 +498,7 @@ impl Engine for AdminEngine {
 
     fn modify_key(&mut self, command: &ModifyKey) -> Result<(), Error> {
         self.run(Opcode::ModifyKey, command.encode())?;
+        self.shell.lapse(self.window)?;
         self.shell.surface(self.window);
         Ok(())
     }
@@ -512,7 +516,8 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_key(&mut self, key: u32) -> Result<(), Error> {
-        self.run(Opcode::DestroyKey, Destroy { number: key }.encode()).map(drop)
+        self.run(Opcode::DestroyKey, Destroy { number: key }.encode())?;
+        self.shell.lapse(self.window)
     }
 
     fn create_ah(&mut self, command: &CreateAh) -> Result<u32, Error> {

@@ -440,10 +440,11 @@ impl CardBackend for Hosted {
         let mut cores = self.drain();
         let outcome = self.shared.below.reset();
         for core in &mut cores {
-            let Core { engine, carrier, pages, resets, .. } = &mut **core;
+            let Core { engine, carrier, pages, windows, resets, .. } = &mut **core;
             engine.reset(carrier);
             carrier.reset();
             pages.reset();
+            windows.reset();
             *resets = resets.wrapping_add(1);
         }
         outcome
@@ -464,12 +465,13 @@ impl CardBackend for Hosted {
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.shared.below.port_counters();
-        let mut sums = [0u64; 15];
+        let mut sums = [0u64; 19];
         let (mut stuck, mut unanswered, mut answered) = (0u64, 0, 0);
         for core in &self.shared.cores {
             let core = lock(core);
             let (tally, (conflicts, sinkings)) = (core.carrier.posts.tally(), core.pages.counts());
             let (tunnel, datagrams) = (core.carrier.tally(), core.carrier.datagrams());
+            let (windows, refused) = core.windows.counts();
             let values = [
                 tally.posts,
                 tally.refused,
@@ -480,6 +482,10 @@ impl CardBackend for Hosted {
                 tunnel.sent,
                 tunnel.taken,
                 tunnel.turnovers,
+                tunnel.granted,
+                tunnel.astray,
+                windows,
+                refused,
                 datagrams.sent,
                 datagrams.received,
                 datagrams.refused,
@@ -504,6 +510,10 @@ impl CardBackend for Hosted {
             "tunnel_slots_sent",
             "tunnel_slots_taken",
             "tunnel_turnovers",
+            "tunnel_granted_bytes_sent",
+            "tunnel_grants_astray",
+            "tunnel_windows",
+            "tunnel_windows_refused",
             "tunnel_datagrams_sent",
             "tunnel_datagrams_received",
             "tunnel_datagrams_refused",
@@ -610,11 +620,41 @@ impl Spaces for Hosted {
         let mut core = lock(core);
         let Some(ctid) = core.carrier.posts.ctid(qpn) else { return Vec::new() };
         core.carrier.posts.close(ctid);
+        core.windows.begin_end(ctid);
         core.pages.close(ctid, most)
     }
 
     fn reason(&self, vfpga: u8) -> Option<String> {
         lock(self.shared.core(vfpga)?).carrier.posts.take_reason()
+    }
+
+    fn closed(&self, vfpga: u8, qpn: u32) {
+        let Some(core) = self.shared.core(vfpga) else { return };
+        let mut core = lock(core);
+        if let Some(ctid) = core.carrier.posts.ctid(qpn) {
+            core.windows.forget(ctid);
+        }
+    }
+
+    fn fill(&self, vfpga: u8) -> Option<Vec<[u64; 2]>> {
+        lock(self.shared.core(vfpga)?).fill()
+    }
+
+    fn shut(&self, vfpga: u8, most: usize) -> Vec<Gone> {
+        self.shared.core(vfpga).map(|core| lock(core).leave(most)).unwrap_or_default()
+    }
+
+    fn is_shut(&self, vfpga: u8) {
+        if let Some(core) = self.shared.core(vfpga) {
+            let Core { windows, pages, .. } = &mut *lock(core);
+            windows.left(|ctid, start, end| pages.holds(ctid, start, end));
+        }
+    }
+
+    fn lapse(&self, vfpga: u8) {
+        if let Some(core) = self.shared.core(vfpga) {
+            lock(core).lapse();
+        }
     }
 
     fn end(&self) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::tlb::Geometry;
+use fpga_regs::coyote::tlb::{Geometry, WINDOW_FIFO};
 use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrLen, IsrPid, IsrRead, IsrWrite};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -67,6 +67,24 @@ struct Vfpga {
     signals: AtomicU64,
 }
 
+/// Pages of an address space, one behind the other, that were led away.
+#[derive(Clone, Copy, Debug)]
+struct Untold {
+    pid: IsrPid,
+    vaddr: u64,
+    pages: u32,
+}
+
+impl Untold {
+    const fn bytes(&self) -> u32 {
+        self.pages.saturating_mul(SMALL_PAGE)
+    }
+
+    const fn end(&self) -> u64 {
+        self.vaddr.saturating_add(self.bytes() as u64)
+    }
+}
+
 #[derive(Debug)]
 struct State {
     translations: Translations,
@@ -82,7 +100,7 @@ struct State {
     vain: u8,
     /// Pages that were led away and of which the card is still to be told, because it owes confirmations. The card asked
     /// for each of them.
-    untold: Vec<(IsrPid, u64)>,
+    untold: Vec<Untold>,
     /// An invalidation was written to the registers that also describe events, and no event was
     /// taken since: the next one may read wrong.
     overwritten: bool,
@@ -235,7 +253,7 @@ impl Shell {
     /// else.
     pub fn unmap(&self, index: u8, ranges: &[(u64, u64)]) -> Result<bool, Error> {
         if let Some(spaces) = self.backend.spaces() {
-            let left = self.redirect(index, || spaces.replace(index, ranges, ROW))?;
+            let left = self.redirect(index, ROW, || spaces.replace(index, ranges, ROW))?;
             self.surface(index);
             return Ok(!left);
         }
@@ -255,8 +273,8 @@ impl Shell {
         self.write_entries(index, &entries);
         drop(state);
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let pages = row.iter().map(|(page, _)| (IsrPid { ctid: 0, hpid }, *page));
-        self.invalidate_row(vfpga, pages, length)?;
+        let pages = row.iter().map(|(page, _)| (IsrPid { ctid: 0, hpid }, *page, length));
+        self.invalidate_row(vfpga, pages)?;
         Ok(row.len() < ROW)
     }
 
@@ -268,7 +286,8 @@ impl Shell {
     pub fn end_space(&self, index: u8, qpn: u32, anew: bool) -> Result<(), Error> {
         let Some(spaces) = self.backend.spaces() else { return Ok(()) };
         spaces.settle(index, qpn, anew);
-        while self.redirect(index, || spaces.close(index, qpn, ROW))? {}
+        while self.redirect(index, ROW, || spaces.close(index, qpn, ROW))? {}
+        spaces.closed(index, qpn);
         Ok(())
     }
 
@@ -276,6 +295,45 @@ impl Shell {
     pub(crate) fn reason(&self, index: u8) -> String {
         let reason = self.backend.spaces().and_then(|spaces| spaces.reason(index));
         reason.map(|why| format!("; {why}")).unwrap_or_default()
+    }
+
+    /// Tells the card of pages that were opened for queue pairs, ahead of their first use.
+    pub fn fill(&self, index: u8) {
+        let (Some(spaces), Some(vfpga)) = (self.backend.spaces(), self.vfpga(index)) else {
+            return;
+        };
+        let _state = lock(&vfpga.state);
+        while let Some(entries) = spaces.fill(index) {
+            for row in entries.chunks(WINDOW_FIFO) {
+                self.write_entries(index, row);
+            }
+        }
+    }
+
+    /// Has the card forget pages that were opened for queue pairs and are to be so no more, and waits for what is on its way to them.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] when the card does not confirm.
+    pub fn shut(&self, index: u8) -> Result<(), Error> {
+        let (Some(spaces), Some(vfpga)) = (self.backend.spaces(), self.vfpga(index)) else {
+            return Ok(());
+        };
+        while self.redirect(index, WINDOW_FIFO, || spaces.shut(index, WINDOW_FIFO))? {}
+        // Another thread may have begun with some, and wait for the card.
+        if !lock(&vfpga.state).is_in_doubt() {
+            spaces.is_shut(index);
+        }
+        Ok(())
+    }
+
+    /// Takes from queue pairs what keys and rights do not give them any more: on return nothing of it is on its way.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] when the card does not confirm.
+    pub fn lapse(&self, index: u8) -> Result<(), Error> {
+        let Some(spaces) = self.backend.spaces() else { return Ok(()) };
+        spaces.lapse(index);
+        self.shut(index)
     }
 
     /// Has the pages be asked for again that led to nobody's memory, for there may be some now.
@@ -290,18 +348,29 @@ impl Shell {
     /// Puts other pages in the place of some, and waits for what is on its way to those, and to any that were led away
     /// before; whether there may be more. Where it waits in vain the card is told of them as soon as it has confirmed the
     /// ones before.
-    fn redirect(&self, index: u8, pages: impl FnOnce() -> Vec<Gone>) -> Result<bool, Error> {
+    fn redirect(
+        &self,
+        index: u8,
+        most: usize,
+        pages: impl FnOnce() -> Vec<Gone>,
+    ) -> Result<bool, Error> {
         let Some(vfpga) = self.vfpga(index) else { return Ok(false) };
         let mut state = lock(&vfpga.state);
         let row = pages();
         let entries: Vec<[u64; 2]> = row.iter().map(|gone| gone.words).collect();
         self.write_entries(index, &entries);
-        let page = |gone: &Gone| (IsrPid { ctid: gone.ctid, hpid: gone.hpid }, gone.vaddr);
-        state.untold.extend(row.iter().map(page));
+        for &Gone { ctid, hpid, vaddr, .. } in &row {
+            let pid = IsrPid { ctid, hpid };
+            let follows = |last: &&mut Untold| last.pid == pid && last.end() == vaddr;
+            match state.untold.last_mut().filter(follows) {
+                Some(last) => last.pages = last.pages.saturating_add(1),
+                None => state.untold.push(Untold { pid, vaddr, pages: 1 }),
+            }
+        }
         self.tell(vfpga, &mut state)?;
         drop(state);
         self.await_invalidation(vfpga)?;
-        Ok(row.len() == ROW)
+        Ok(row.len() == most)
     }
 
     /// Tells a card that owes nothing of a row of the pages that were led away.
@@ -311,34 +380,33 @@ impl Shell {
         }
         let first = state.untold.len().saturating_sub(ROW);
         let row = state.untold.get(first..).unwrap_or_default().to_vec();
-        self.order(vfpga, state, row.into_iter(), SMALL_PAGE)?;
+        let row = row.iter().map(|it| (it.pid, it.vaddr, it.bytes()));
+        self.order(vfpga, state, row)?;
         state.untold.truncate(first);
         Ok(())
     }
 
-    /// Invalidates pages of a length, and waits until the card says that nothing is on its way to them. One that owes
-    /// an earlier confirmation is asked for nothing more before it has come.
+    /// Invalidates pages, and waits until the card says that nothing is on its way to them. One that owes an earlier
+    /// confirmation is asked for nothing more before it has come.
     fn invalidate_row(
         &self,
         vfpga: &Vfpga,
-        pages: impl ExactSizeIterator<Item = (IsrPid, u64)>,
-        length: u32,
+        pages: impl ExactSizeIterator<Item = (IsrPid, u64, u32)>,
     ) -> Result<(), Error> {
         self.await_invalidation(vfpga)?;
-        self.order(vfpga, &mut lock(&vfpga.state), pages, length)?;
+        self.order(vfpga, &mut lock(&vfpga.state), pages)?;
         self.await_invalidation(vfpga)
     }
 
-    /// Asks for the invalidation of pages, of which one end is reported.
+    /// Asks for the invalidation of pages, by their bytes, of which one end is reported.
     fn order(
         &self,
         vfpga: &Vfpga,
         state: &mut State,
-        pages: impl ExactSizeIterator<Item = (IsrPid, u64)>,
-        length: u32,
+        pages: impl ExactSizeIterator<Item = (IsrPid, u64, u32)>,
     ) -> Result<(), Error> {
         let mut left = pages.len();
-        for (pid, page) in pages {
+        for (pid, page, length) in pages {
             left = left.saturating_sub(1);
             self.invalidate(vfpga, state, pid, page, length, left == 0)?;
         }

@@ -20,6 +20,21 @@ pub trait Spaces: Send + Sync {
     /// it reaches no memory any more.
     fn close(&self, vfpga: u8, qpn: u32, most: usize) -> Vec<Gone>;
 
+    /// It does reach none: nothing is on its way to any, either.
+    fn closed(&self, vfpga: u8, qpn: u32);
+
+    /// Entries of pages that were opened for a queue pair and will be asked for; none where there are no more.
+    fn fill(&self, vfpga: u8) -> Option<Vec<[u64; 2]>>;
+
+    /// The removal of entries, so many at most, of pages that were opened for a queue pair and are to be so no more.
+    fn shut(&self, vfpga: u8, most: usize) -> Vec<Gone>;
+
+    /// All of them are removed, and the card has confirmed it of those that the caller was given.
+    fn is_shut(&self, vfpga: u8);
+
+    /// Has pages that were opened for queue pairs be so no more where keys and rights do not give them now.
+    fn lapse(&self, vfpga: u8);
+
     /// The words that remove the entries which lead to nobody's memory, so that they are asked for again.
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]>;
 

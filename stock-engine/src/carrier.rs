@@ -58,6 +58,10 @@ pub struct TunnelTally {
     pub taken: u64,
     /// Contexts that were rewritten.
     pub turnovers: u64,
+    /// Bytes that were sent without slots, into what the peer has granted.
+    pub granted: u64,
+    /// Parts of them that came again in slots, as what had landed was something else.
+    pub astray: u64,
 }
 
 impl<R: Registers> Carrier<R> {
@@ -208,7 +212,12 @@ impl<R: Registers> Carrier<R> {
         did |= self.hear_links();
         did |= self.exchange_datagrams(now, memory);
         // What is told here may have the QP's program leave: by now the answers are posted, as far as they can be.
-        for it in self.ends.iter_mut().flatten() {
+        for (ctid, end) in (0u8..).zip(&mut self.ends) {
+            let Some(it) = end else { continue };
+            // What has failed gives memory back, which no card may reach any more by then.
+            if !it.end.is_open() && !memory.end_windows(ctid) {
+                continue;
+            }
             while let Some(event) = it.end.take_event() {
                 did = true;
                 self.events.push_back(event);
@@ -255,7 +264,7 @@ impl<R: Registers> Carrier<R> {
                 local.open(qpn, it.end.peer());
             }
         }
-        let mut did = false;
+        let mut did = it.end.settle(now, memory);
         for _ in 0..TURN {
             let Some((next, place)) = it.end.expected() else { break };
             if memory.sequence(ctid, place) != next {
@@ -269,6 +278,7 @@ impl<R: Registers> Carrier<R> {
             tally.taken = tally.taken.wrapping_add(1);
             did = true;
         }
+        tally.astray = tally.astray.wrapping_add(it.end.take_astray());
         it.end.advance(now, it.acknowledged == it.staged);
         let peer = it.end.peer();
         // Until its peer is ready nothing is sent, as a card's packets would be answered by nobody.
@@ -298,6 +308,14 @@ impl<R: Registers> Carrier<R> {
                         it.answers = it.staged;
                     }
                     tally.sent = tally.sent.wrapping_add(1);
+                }
+                Step::Write { window, remote, bytes } => {
+                    if !posts.post(now, ctid, window, remote, bytes) {
+                        it.end.fail(Status::RetryExceeded);
+                        break;
+                    }
+                    it.staged = it.staged.wrapping_add(1);
+                    tally.granted = tally.granted.wrapping_add(bytes.into());
                 }
                 // No card counts these.
                 Step::Rewrite(..) if it.local.is_some() => {}
@@ -332,7 +350,10 @@ impl<R: Registers> Carrier<R> {
                     let pace = self.posts.pace(local.is_some());
                     // Who takes no datagrams looks at no ring, and is not dead for that.
                     let is_link = self.links.contains_key(&ctid);
-                    let pace = if is_link { Pace { watchdog: u64::MAX, ..pace } } else { pace };
+                    let pace = match is_link {
+                        true => Pace { watchdog: u64::MAX, long: None, ..pace },
+                        false => pace,
+                    };
                     let end = End::new(now, qpn, names, &attributes, pace);
                     let (staged, acknowledged, answers, cleared) = Default::default();
                     let first = names.first_psns();
@@ -352,7 +373,7 @@ impl<R: Registers> Carrier<R> {
             }
             (QpState::Err, _) => {
                 if let Some(it) = place {
-                    it.end.end();
+                    it.end.stop();
                 }
             }
             (QpState::Reset, _) => *place = None,
@@ -396,6 +417,10 @@ impl<R: Registers> Transport for Carrier<R> {
             it.end.set(&attributes);
         }
         Ok(())
+    }
+
+    fn lingers(&self, qpn: u32) -> bool {
+        self.end(qpn).is_some_and(|it| !it.end.is_open() && it.end.has_events())
     }
 
     fn query_qp(&self, qpn: u32) -> Option<Attributes> {

@@ -6,7 +6,8 @@
 //! silent. [`Pages`] says what the TLB of the vFPGA is to know: memory of programs for the QPs that may reach it, and a
 //! *sink* in its place where there is none (any more), for a refused page would stop the card.
 //!
-//! [`Carrier`] sends messages through the tunnel where the peer has its other end, in slots that it posts. Datagrams go
+//! [`Carrier`] sends messages through the tunnel where the peer has its other end, in slots that it posts, and long ones
+//! from memory of one program to that of the other, to which [`Windows`] of their address spaces lead meanwhile. Datagrams go
 //! through the tunnel, too, by a queue pair that it keeps to each other card: [`Meetings`] has the cards agree on it, and in
 //! the [`Exchange`] of a card they wait for their way.
 //!
@@ -36,6 +37,7 @@ mod posts;
 mod sockets;
 mod space;
 mod verbs;
+mod windows;
 
 pub use carrier::{Carrier, TunnelTally};
 pub use exchange::Exchange;
@@ -46,6 +48,7 @@ pub use pages::{Gone, Pages};
 pub use posts::{Budget, Locate, Posts, Registers, Settings, Tally};
 pub use sockets::DatagramTally;
 pub use tunnel::{Host, Key};
+pub use windows::{Window, Windows};
 
 /// The address by which a QP's posts name local memory that the card's bus has at `iova`: no program has memory there.
 #[must_use]

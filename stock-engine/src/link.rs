@@ -75,6 +75,18 @@ impl<M> Host for LinkMemory<'_, M> {
     ) -> Result<u64, Unreachable> {
         self.traffic.atomic(qpn, rkey, address, operation)
     }
+
+    fn open(&mut self, qpn: u32, payload: Payload, offset: u64, bytes: u32) -> Option<u64> {
+        self.traffic.open(qpn, payload, offset, bytes)
+    }
+
+    fn close(&mut self, qpn: u32, window: u64) {
+        self.traffic.close(qpn, window);
+    }
+
+    fn is_closed(&self, qpn: u32, window: u64) -> bool {
+        self.traffic.is_closed(qpn, window)
+    }
 }
 
 impl<M> Locate for LinkMemory<'_, M> {
@@ -103,5 +115,9 @@ impl<M: Memory> Memory for LinkMemory<'_, M> {
 
     fn clear(&mut self, ctid: u8) {
         self.memory.clear(ctid);
+    }
+
+    fn end_windows(&mut self, ctid: u8) -> bool {
+        self.memory.end_windows(ctid)
     }
 }

@@ -13,6 +13,9 @@ use fpga_regs::coyote::vfpga::Stream;
 const PAGE: u64 = 4096;
 /// Pages that one fault inserts: what it asks for, and those behind it that have memory.
 const AHEAD: u64 = 16;
+/// Pages that were driven out of their set and are kept in mind. Each took a transfer that asked for another page, and
+/// those are made in their order, so what was on its way to one is there long before so many others have gone.
+const DRIVEN_OUT: usize = 512;
 
 /// A page of an address space.
 type Page = (u8, u64);
@@ -26,7 +29,7 @@ pub struct Gone {
     pub vaddr: u64,
     /// The process that the entry names.
     pub hpid: u32,
-    /// The words that put another page in its place.
+    /// The words that put another page in its place, or none.
     pub words: [u64; 2],
 }
 
@@ -45,6 +48,9 @@ pub struct Pages {
     sunk: BTreeSet<Page>,
     /// The same by set, oldest first.
     sets: HashMap<u64, VecDeque<Page>>,
+    /// The last ones that were driven out, and the memory that they led to, to which something may still be on its way.
+    driven_out: VecDeque<(Page, u64)>,
+    /// Counts.
     conflicts: u64,
     sinkings: u64,
 }
@@ -56,8 +62,9 @@ impl Pages {
         if geometry.page_bytes() != PAGE {
             return None;
         }
-        let (entries, sunk, sets) = Default::default();
-        Some(Self { geometry, hpid, sinks, entries, sunk, sets, conflicts: 0, sinkings: 0 })
+        let (entries, sunk, sets, driven_out) = Default::default();
+        let (conflicts, sinkings) = (0, 0);
+        Some(Self { geometry, hpid, sinks, entries, sunk, sets, driven_out, conflicts, sinkings })
     }
 
     /// Forgets everything, as the card has with its reset.
@@ -65,6 +72,7 @@ impl Pages {
         self.entries.clear();
         self.sunk.clear();
         self.sets.clear();
+        self.driven_out.clear();
     }
 
     /// Pages that were driven out of their set, and faults that were answered by a sink.
@@ -87,9 +95,53 @@ impl Pages {
         Entry { vaddr, paddr, hpid, ctid, stream: Stream::Host, valid }.encode(self.geometry)
     }
 
-    fn gone(&self, page: Page, paddr: u64) -> Gone {
+    /// What the card is to be told of a page, now that the book has what it is to lead to, if to anything.
+    fn gone(&self, page: Page) -> Gone {
         let (ctid, vaddr) = page;
-        Gone { ctid, vaddr, hpid: self.hpid_of(ctid), words: self.words(page, paddr, true) }
+        let hpid = self.hpid_of(ctid);
+        let words = match self.entries.get(&page) {
+            Some(paddr) => self.words(page, *paddr, true),
+            None => self.words(page, 0, false),
+        };
+        Gone { ctid, vaddr, hpid, words }
+    }
+
+    /// Takes note that a page was driven out.
+    fn drive_out(&mut self, page: Page, paddr: u64) {
+        if self.driven_out.len() >= DRIVEN_OUT {
+            self.driven_out.pop_front();
+        }
+        self.driven_out.push_back((page, paddr));
+    }
+
+    /// Has pages lead elsewhere, and says so; so of those, `most` in all, that were driven out.
+    fn lead_away(
+        &mut self,
+        pages: Vec<(Page, Option<u64>)>,
+        most: usize,
+        too: impl Fn(&(Page, u64)) -> bool,
+    ) -> Vec<Gone> {
+        let mut named = BTreeSet::new();
+        for (page, paddr) in pages {
+            self.lead(page, paddr);
+            named.insert(page);
+        }
+        self.driven_out.retain(|it| {
+            let is_told = too(it) && (named.len() < most || named.contains(&it.0));
+            named.extend(is_told.then_some(it.0));
+            !is_told
+        });
+        named.into_iter().map(|page| self.gone(page)).collect()
+    }
+
+    /// Whether pages of an address space between two addresses lead to memory, or were driven out and nobody has asked for them
+    /// since.
+    #[must_use]
+    pub fn holds(&self, ctid: u8, start: u64, end: u64) -> bool {
+        let range = (ctid, start)..(ctid, end);
+        let leads = |(page, _): (&Page, &u64)| !self.sunk.contains(page);
+        self.entries.range(range.clone()).any(leads)
+            || self.driven_out.iter().any(|(page, _)| range.contains(page))
     }
 
     /// The entries by which a transfer goes on that met no page. `memory` says on which page of the bus the memory of a
@@ -122,16 +174,21 @@ impl Pages {
     /// Adds the words that insert a page, and make room for it.
     fn insert(&mut self, page: Page, paddr: u64, entries: &mut Vec<[u64; 2]>) {
         self.sunk.remove(&page);
-        if self.entries.insert(page, paddr).is_none() {
-            let set = self.sets.entry(self.geometry.set(page.1)).or_default();
-            set.push_back(page);
-            let full = set.len() > self.geometry.ways as usize;
-            if let Some(victim) = if full { set.pop_front() } else { None } {
-                self.conflicts = self.conflicts.saturating_add(1);
-                self.sunk.remove(&victim);
-                let paddr = self.entries.remove(&victim).unwrap_or(0);
-                entries.push(self.words(victim, paddr, false));
+        match self.entries.insert(page, paddr) {
+            None => {
+                let set = self.sets.entry(self.geometry.set(page.1)).or_default();
+                set.push_back(page);
+                let full = set.len() > self.geometry.ways as usize;
+                if let Some(victim) = if full { set.pop_front() } else { None } {
+                    self.conflicts = self.conflicts.saturating_add(1);
+                    self.sunk.remove(&victim);
+                    let paddr = self.entries.remove(&victim).unwrap_or(0);
+                    self.drive_out(victim, paddr);
+                    entries.push(self.words(victim, paddr, false));
+                }
             }
+            Some(before) if before != paddr => self.drive_out(page, before),
+            Some(_) => {}
         }
         entries.push(self.words(page, paddr, true));
     }
@@ -148,43 +205,80 @@ impl Pages {
             paddr.checked_sub(start).is_some_and(|offset| offset < length)
         };
         let within = |paddr: &u64| ranges.iter().any(|range| lies(*paddr, range));
-        let there = self.entries.iter().filter(|(_, paddr)| within(paddr));
-        let there: Vec<Page> = there.map(|(page, _)| *page).take(most).collect();
         let other = |(ctid, vaddr): Page| memory(ctid, vaddr).filter(|paddr| !within(paddr));
-        there.into_iter().map(|page| self.lead(page, other(page))).collect()
+        let there = self.entries.iter().filter(|(_, paddr)| within(paddr)).take(most);
+        let there = there.map(|(page, _)| (*page, Some(other(*page).unwrap_or(self.sink(page.0)))));
+        let there = there.collect();
+        self.lead_away(there, most, |(_, paddr)| within(paddr))
     }
 
     /// Lets the pages of an address space, some of them at most, lead into its sink.
     pub fn close(&mut self, ctid: u8, most: usize) -> Vec<Gone> {
         let of_space = self.entries.range((ctid, 0)..=(ctid, u64::MAX)).map(|(page, _)| *page);
-        let open = of_space.filter(|page| !self.sunk.contains(page));
-        let open: Vec<Page> = open.take(most).collect();
-        open.into_iter().map(|page| self.lead(page, None)).collect()
+        let open = of_space.filter(|page| !self.sunk.contains(page)).take(most);
+        let sink = self.sink(ctid);
+        let open = open.map(|page| (page, Some(sink))).collect();
+        self.lead_away(open, most, |(page, _)| page.0 == ctid)
     }
 
-    /// Has a page lead to another one on the bus, or into the sink.
-    fn lead(&mut self, page: Page, paddr: Option<u64>) -> Gone {
-        if paddr.is_none() {
-            self.sunk.insert(page);
+    /// The entries of pages that there is memory for, so many from one on, before they are asked for.
+    #[must_use]
+    pub fn fill(
+        &mut self,
+        ctid: u8,
+        first: u64,
+        pages: u64,
+        memory: impl Fn(u64) -> Option<u64>,
+    ) -> Vec<[u64; 2]> {
+        let mut entries = Vec::new();
+        for step in 0..pages {
+            let page = first.wrapping_add(step.wrapping_mul(PAGE));
+            let Some(paddr) = memory(page) else { break };
+            self.insert((ctid, page), paddr, &mut entries);
         }
-        let paddr = paddr.unwrap_or(self.sink(page.0));
-        self.entries.insert(page, paddr);
-        self.gone(page, paddr)
+        entries
+    }
+
+    /// Forgets the pages of an address space between two addresses, some of them at most, each by the entry that removes it.
+    pub fn forget(&mut self, ctid: u8, start: u64, end: u64, most: usize) -> Vec<Gone> {
+        let range = (ctid, start)..(ctid, end);
+        let there = self.entries.range(range.clone()).map(|(page, _)| (*page, None));
+        let there = there.take(most).collect();
+        self.lead_away(there, most, |(page, _)| range.contains(page))
+    }
+
+    /// Forgets a page.
+    fn remove(&mut self, page: Page) {
+        self.entries.remove(&page);
+        self.sunk.remove(&page);
+        let number = self.geometry.set(page.1);
+        if let Some(set) = self.sets.get_mut(&number) {
+            set.retain(|other| *other != page);
+            if set.is_empty() {
+                self.sets.remove(&number);
+            }
+        }
+    }
+
+    /// Has a page lead to another one on the bus, the sink for one, or to none.
+    fn lead(&mut self, page: Page, other: Option<u64>) {
+        match other {
+            None => self.remove(page),
+            Some(paddr) => {
+                if paddr == self.sink(page.0) {
+                    self.sunk.insert(page);
+                }
+                self.entries.insert(page, paddr);
+            }
+        }
     }
 
     /// Forgets the pages that lead into a sink, so that they are asked for again; the words that remove them.
     pub fn surface(&mut self) -> Vec<[u64; 2]> {
-        let sunk = std::mem::take(&mut self.sunk);
         let mut entries = Vec::new();
-        for page in sunk {
-            let paddr = self.entries.remove(&page).unwrap_or(0);
-            let number = self.geometry.set(page.1);
-            if let Some(set) = self.sets.get_mut(&number) {
-                set.retain(|other| *other != page);
-                if set.is_empty() {
-                    self.sets.remove(&number);
-                }
-            }
+        for page in std::mem::take(&mut self.sunk) {
+            let paddr = self.entries.get(&page).copied().unwrap_or(0);
+            self.remove(page);
             entries.push(self.words(page, paddr, false));
         }
         entries
@@ -289,11 +383,60 @@ mod tests {
         let mut pages = pages();
         let _ = pages.mend(5, 0x10000, two_pages);
         let _ = pages.mend(6, 0x12000, |page| (page == 0x12000).then_some(page));
-        assert_eq!(pages.close(5, 1).len(), 1);
-        assert_eq!(pages.close(5, 8).len(), 1);
+        for most in [1, 8] {
+            assert_eq!(pages.close(5, most).len(), 1);
+        }
         assert!(pages.close(5, 8).is_empty() && pages.close(7, 8).is_empty());
         assert_eq!(pages.close(6, 8).len(), 1);
         assert_eq!(pages.surface().len(), 3);
+    }
+
+    #[test]
+    fn pages_are_filled_ahead_as_far_as_there_is_memory_and_forgotten_by_a_range() {
+        let mut pages = pages();
+        let entries = decoded(&pages.fill(5, 0x10000, 4, two_pages));
+        assert_eq!(entries, [(5, 0x10000, 0x90000, true), (5, 0x11000, 0x91000, true)]);
+        let _ = pages.fill(6, 0x10000, 1, two_pages);
+        let first = pages.forget(5, 0x10000, 0x12000, 1);
+        assert_eq!(first.len(), 1);
+        assert!(pages.holds(5, 0x10000, 0x12000) && !pages.holds(5, 0x10000, 0x11000));
+        let gone = pages.forget(5, 0x10000, 0x12000, 8);
+        let words: Vec<_> = gone.iter().map(|gone| gone.words).collect();
+        assert_eq!(decoded(&words), [(5, 0x11000, 0, false)]);
+        assert!(!pages.holds(5, 0, u64::MAX) && pages.forget(5, 0, u64::MAX, 8).is_empty());
+        // The other space's is still there.
+        assert_eq!(pages.close(6, 8).len(), 1);
+    }
+
+    #[test]
+    fn one_that_was_driven_out_is_drained_before_its_memory_goes() {
+        let mut pages = pages();
+        for ctid in 1..=3 {
+            let _ = pages.fill(ctid, 0x3000, 1, |page| Some(page + 0x1000 * u64::from(ctid)));
+        }
+        assert_eq!(pages.counts().0, 1);
+        let row = pages.replace(&[(0x4000, 0x1000)], 8, |_, _| None);
+        assert_eq!(
+            row.iter().map(|gone| (gone.ctid, gone.vaddr)).collect::<Vec<_>>(),
+            [(1, 0x3000)]
+        );
+        assert!(pages.replace(&[(0x4000, 0x1000)], 8, |_, _| None).is_empty());
+        // Of what is told at a time there is an end, and no page counts twice.
+        for page in [0x3000, 0x3000, 0x7000] {
+            for ctid in 4..=6 {
+                let memory = |page| Some(page + 0x1000 * u64::from(ctid));
+                let _ = pages.fill(ctid, page, 1, memory);
+            }
+        }
+        assert!(pages.holds(4, 0x3000, 0x4000));
+        let rows = [(); 3].map(|()| pages.close(4, 1).len());
+        assert_eq!(rows, [1, 1, 0]);
+        assert!(!pages.holds(4, 0, u64::MAX));
+        // As many are kept in mind as there may be something on its way to.
+        for page in 0..2000 {
+            let _ = pages.fill(4, page * 0x4000, 1, |page| Some(page + 0x100_0000));
+        }
+        assert_eq!(pages.driven_out.len(), DRIVEN_OUT);
     }
 
     #[test]

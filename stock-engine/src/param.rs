@@ -58,3 +58,11 @@ pub const AHS: u16 = 1024;
 pub const WAITING: usize = TURN;
 /// Datagrams that a vFPGA sends before others have their turn.
 pub const DATAGRAM_TURN: usize = 64;
+/// Where windows on programs' memory begin, those of the first address space.
+pub(crate) const WINDOWS: u64 = 0x1000_0000_0000;
+/// Bytes of an address space's, which are used one behind the other: what comes late meets no window of later.
+pub(crate) const WINDOWS_OF_SPACE: u64 = 1 << 38;
+/// Pages that windows of a vFPGA may have: half of a TLB of 2,048 entries.
+pub const WINDOW_PAGES: u64 = 1024;
+/// Of those, what is left to QPs that have no window.
+pub const WINDOW_PAGES_LEFT: u64 = WINDOW_PAGES / 2;

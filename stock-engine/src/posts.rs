@@ -128,6 +128,8 @@ pub struct Settings {
     pub turnover: u32,
     /// Packets get lost, so a QP has one of them out: where none is behind it, nobody finds a gap and refuses what follows.
     pub lossy: bool,
+    /// Bytes of the tunnel's messages from which on they go without slots, if any do.
+    pub long: Option<u32>,
 }
 
 impl Default for Settings {
@@ -143,6 +145,7 @@ impl Default for Settings {
             datagrams: None,
             turnover: TURNOVER,
             lossy: false,
+            long: Some(tunnel::param::LONG),
         }
     }
 }
@@ -240,7 +243,7 @@ impl<R: Registers> Posts<R> {
         (qpn >> 6 == u32::from(self.settings.vfpga)).then_some((qpn & 0x3f) as u8)
     }
 
-    /// Posts the bytes of a slot, which lie at `local` until its end is told: `false` where the QP cannot.
+    /// Posts bytes of the tunnel's, which lie at `local` until their end is told: `false` where the QP cannot.
     pub(crate) fn post(
         &mut self,
         now: u64,
@@ -289,8 +292,11 @@ impl<R: Registers> Posts<R> {
 
     /// What ends of the tunnel are told of time; nothing of those repeats whose peer is on the same card.
     pub(crate) fn pace(&self, local: bool) -> Pace {
-        let Settings { watchdog, turnover, lossy, .. } = self.settings;
-        Pace { watchdog, between: turnover, rest: if lossy && !local { REPEATS } else { 0 } }
+        let Settings { watchdog, turnover, lossy, long, .. } = self.settings;
+        let rest = if lossy && !local { REPEATS } else { 0 };
+        // Where cards repeat, nothing but a slot's MAC would tell that the payload is another one's.
+        let long = long.filter(|_| !lossy && !local);
+        Pace { watchdog, between: turnover, rest, long }
     }
 
     /// The address space of a QP.
@@ -643,7 +649,7 @@ impl<R: Registers> Posts<R> {
         }
         let (offset, slot) = (message.posted, *posts % BOUNCES);
         let found = match message.staged {
-            Some(local) => Ok((local, left)),
+            Some(local) => Ok((local.wrapping_add(offset.into()), left.min(most))),
             None => locate.locate(qpn, number, offset, left.min(most), slot),
         };
         let (local, length) = match found {

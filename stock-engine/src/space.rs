@@ -34,7 +34,7 @@ pub(crate) struct Queued {
     pub(crate) posted: u32,
     /// It goes no further, for this reason.
     pub(crate) failed: Option<Status>,
-    /// Of a slot of the tunnel: where its bytes lie.
+    /// Of the tunnel: where the bytes lie.
     pub(crate) staged: Option<u64>,
 }
 

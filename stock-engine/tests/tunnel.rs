@@ -1,7 +1,7 @@
 //! Two ends of the tunnel, over two published cards in virtual time.
 //!
 //! What is looked at after every step: no post was lost, nothing was refused by the card, reception of neither stands, and
-//! nothing but WRITEs of one packet and their acknowledgements goes over the link.
+//! nothing but WRITEs and their acknowledgements goes over the link.
 
 #![allow(
     missing_docs,
@@ -14,6 +14,7 @@
 
 mod datagrams;
 mod ends;
+mod grants;
 mod strangers;
 
 use std::collections::BTreeMap;
@@ -85,7 +86,11 @@ fn random_operation(rng: &mut Rng) -> (Operation, usize) {
 /// late, and contexts are rewritten often.
 fn storm(seed: u64) {
     let mut rng = Rng::new(seed);
-    let mut net = Net::new(seed, rng.between(20, 200) as u32);
+    let turnover = rng.between(20, 200) as u32;
+    let mut net = Net::granting(seed, turnover, rng.between(4, 30_000) as u32);
+    for node in &mut net.nodes {
+        node.programs.in_pieces = rng.chance(1000);
+    }
     let pairs: Vec<_> = (0..rng.between(1, 6)).map(|_| net.connect(7, true)).collect();
     for round in 0..rng.between(2, 8) {
         let mut all = Vec::new();

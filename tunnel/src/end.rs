@@ -6,13 +6,14 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::tunnel::{
-    RESERVED_SLOTS, SLOTS, SlotFlags, SlotHeader, SlotOperation, place_of,
+    RESERVED_SLOTS, SLOT_BYTES, SLOTS, SlotFlags, SlotHeader, SlotOperation, place_of,
 };
 use queue_engine::{Message, TransportError, TransportEvent};
 
+use crate::grant::{Next, Sendings};
 use crate::host::Host;
 use crate::mac::{Direction, Key};
-use crate::param::GAP;
+use crate::param::{GAP, LAPSE};
 use crate::requester::{Answered, Requester};
 use crate::responder::{Responder, Stop};
 use crate::slot;
@@ -45,6 +46,8 @@ pub struct Pace {
     /// Nanoseconds between a turnover's last packet of the peer's and the new context: for so long the peer's card may
     /// repeat it, where acknowledgements get lost, and with the new context it would be refused.
     pub rest: u64,
+    /// Bytes from which on what is left of a message goes by a grant; `None` where all goes in slots, and nothing is granted.
+    pub long: Option<u32>,
 }
 
 /// What is to be done for an end.
@@ -52,7 +55,16 @@ pub struct Pace {
 pub enum Step {
     /// To write the bytes that were made to this place of the peer's ring.
     Slot(usize),
-    /// To rewrite the QP's context, so many slots after the first ones each way: first those sent, then those taken.
+    /// To have the card WRITE so many bytes, that a window of the QP's address space leads to, to an address of the peer's.
+    Write {
+        /// The window's first address.
+        window: u64,
+        /// The peer's address.
+        remote: u64,
+        /// A multiple of 4.
+        bytes: u32,
+    },
+    /// To rewrite the QP's context, so many packets after the first ones each way: first those sent, then those taken.
     Rewrite(u64, u64),
     /// Nothing now.
     Nothing,
@@ -88,6 +100,15 @@ pub struct End {
     /// The number of the last slot that was made, and of the last one that was taken.
     sent: u64,
     taken: u64,
+    /// Packets that were no slots, each way.
+    written: u64,
+    landed: u64,
+    /// What has come waits for the end of a grant.
+    blocked: bool,
+    /// The peer answers requests for grants.
+    peer_grants: bool,
+    /// Parts that the peer has not found to be what was sent.
+    astray: u64,
     /// How many the peer has said to have taken, and how many it was told.
     peer_took: u32,
     told: u32,
@@ -113,12 +134,13 @@ impl End {
     pub fn new(now: u64, qpn: u32, names: Names, attributes: &Attributes, pace: Pace) -> Self {
         let Names { direction, key } = names;
         let number = attributes.rq_psn;
+        let grants = pace.long.is_some();
         Self {
             qpn,
             names,
             state: State::Live,
-            requester: Requester::default(),
-            responder: Responder::default(),
+            requester: Requester::new(grants),
+            responder: Responder::new(grants),
             keys: Keys {
                 to_peer_own: None,
                 to_peer: key.of_slots(direction, number),
@@ -127,6 +149,11 @@ impl End {
             },
             sent: 0,
             taken: 0,
+            written: 0,
+            landed: 0,
+            blocked: false,
+            peer_grants: false,
+            astray: 0,
             peer_took: 0,
             told: 0,
             turnover: Turnover::None,
@@ -174,6 +201,25 @@ impl End {
     pub fn end(&mut self) {
         self.state = State::Ended;
         self.events.clear();
+    }
+
+    /// The same for the engine, which is told when nothing is on its way through windows of the QP: at once where it has none.
+    pub fn stop(&mut self) {
+        self.end();
+        if self.pace.long.is_some() {
+            self.events.push_back(TransportEvent::Error { qpn: self.qpn });
+        }
+    }
+
+    /// How many parts the peer has not found to be what was sent since this was last asked.
+    pub fn take_astray(&mut self) -> u64 {
+        std::mem::take(&mut self.astray)
+    }
+
+    /// Whether something is to be told that it has not told.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// Whether it has anything to hear or to say.
@@ -235,7 +281,14 @@ impl End {
     #[must_use]
     pub fn expected(&self) -> Option<(u64, usize)> {
         let next = self.taken.wrapping_add(1);
-        (self.state == State::Live).then(|| (next, place_of(next)))
+        let hears = match self.state {
+            // What comes behind a grant's use waits until that has ended.
+            State::Live => !self.blocked,
+            // A READ from before what was refused is answered.
+            State::Parting(_) => !self.responder.sendings().is_empty(),
+            State::Ended => false,
+        };
+        hears.then(|| (next, place_of(next)))
     }
 
     /// Takes the slot that comes next, if a copy of its place has it; `true` if so.
@@ -247,6 +300,10 @@ impl End {
             false => from_peer,
         };
         let Some((header, payload)) = slot::read(copy, next, key_of) else { return false };
+        if self.has_to_wait(&header) {
+            self.blocked = true;
+            return false;
+        }
         self.taken = next;
         self.heard = now;
         if next == 1 && self.keys.to_peer_own.is_none() {
@@ -261,12 +318,33 @@ impl End {
             return true;
         }
         self.peer_took = header.consumed;
+        self.peer_grants |= header.flags.contains(SlotFlags::GRANTS);
+        let of_read = match header.operation {
+            SlotOperation::GrantData => self.responder.granted(self.qpn, &header, host),
+            SlotOperation::DataLanded => self.responder.landed(self.qpn, &header, host),
+            _ => true,
+        };
+        if !of_read {
+            self.fail(Status::BadResponse);
+        }
+        let said = matches!(header.operation, SlotOperation::Landed | SlotOperation::DataLanded);
+        if said && header.length == 0 {
+            self.astray = self.astray.wrapping_add(1);
+        }
+        if self.state != State::Live {
+            return true;
+        }
         match header.operation {
-            SlotOperation::Answer | SlotOperation::Data | SlotOperation::Value => {
+            SlotOperation::GrantData | SlotOperation::DataLanded | SlotOperation::Credit => {}
+            SlotOperation::Answer
+            | SlotOperation::Data
+            | SlotOperation::Value
+            | SlotOperation::Grant
+            | SlotOperation::Landed
+            | SlotOperation::DataWritten => {
                 let answered = self.requester.answer(now, self.qpn, &header, payload, host);
                 self.tell(answered);
             }
-            SlotOperation::Credit => {}
             SlotOperation::Pause
             | SlotOperation::Paused
             | SlotOperation::Rewritten
@@ -275,7 +353,7 @@ impl End {
                 if !self.turnover.hear(header.operation, leads) {
                     self.fail(Status::BadResponse);
                 } else if self.turnover == Turnover::None {
-                    self.turned = (self.sent, self.taken);
+                    self.turned = self.packets();
                 }
             }
             _ => match self.responder.request(self.qpn, &header, payload, host) {
@@ -284,7 +362,66 @@ impl End {
                 Err(stop) => self.part(now, stop),
             },
         }
+        let used = match header.operation {
+            SlotOperation::Written => self.responder.used(),
+            SlotOperation::DataWritten => self.requester.used(),
+            _ => 0,
+        };
+        self.landed = self.landed.wrapping_add(packets_of(used));
         true
+    }
+
+    /// Whether what has come waits for the end of grants that were used: it comes behind that.
+    fn has_to_wait(&self, header: &SlotHeader) -> bool {
+        match header.operation {
+            SlotOperation::Answer | SlotOperation::Data | SlotOperation::Value => {
+                self.requester.holds_up(header)
+            }
+            SlotOperation::Pause
+            | SlotOperation::Paused
+            | SlotOperation::Rewritten
+            | SlotOperation::Resume => self.is_closing(),
+            SlotOperation::Grant
+            | SlotOperation::GrantData
+            | SlotOperation::Landed
+            | SlotOperation::DataLanded
+            | SlotOperation::DataWritten
+            | SlotOperation::Credit => false,
+            _ => self.responder.holds_up(header),
+        }
+    }
+
+    /// Packets each way so far.
+    fn packets(&self) -> (u64, u64) {
+        (self.sent.wrapping_add(self.written), self.taken.wrapping_add(self.landed))
+    }
+
+    /// Goes on with what waited for a grant to end; `true` if there was anything.
+    pub fn settle(&mut self, now: u64, host: &mut impl Host) -> bool {
+        let after = self.pace.watchdog.saturating_mul(LAPSE);
+        let mut did = self.requester.settle(now, after, self.qpn, host);
+        did |= self.responder.settle(now, after, self.qpn, host);
+        if did {
+            self.blocked = false;
+            // What the peer has said meanwhile was not heard.
+            self.heard = now;
+        }
+        did
+    }
+
+    /// Whether a grant was used that has not ended.
+    fn is_closing(&self) -> bool {
+        self.requester.is_closing() || self.responder.is_closing()
+    }
+
+    /// What goes to the peer by grants, asked for and as answers.
+    fn sendings(&self) -> [&Sendings; 2] {
+        [self.requester.sendings(), self.responder.sendings()]
+    }
+
+    /// Whether its card was told to WRITE what was granted, and the peer not yet that it has.
+    fn is_writing(&self) -> bool {
+        self.sendings().into_iter().any(Sendings::is_posted)
     }
 
     /// Tells what an answer came to.
@@ -351,6 +488,10 @@ impl End {
         let missed = now.saturating_sub(self.looked).saturating_sub(GAP);
         self.looked = now;
         self.heard = self.heard.saturating_add(missed).min(now);
+        if !quiet && self.sendings().into_iter().any(Sendings::is_out) {
+            // It is not the peer's turn, and who has no peer any more has no acknowledgements.
+            self.heard = now;
+        }
         if self.state == State::Live {
             if let Some(status) = self.requester.failed() {
                 self.fail(status);
@@ -378,11 +519,13 @@ impl End {
             }
             _ => {}
         }
-        let (sent, taken) = self.turned;
+        let ((sent, taken), before) = (self.packets(), self.turned);
         let between = u64::from(self.pace.between);
         let due = |now: u64, before: u64| now.saturating_sub(before) >= between;
-        let is_due = due(self.sent, sent) || due(self.taken, taken);
-        if self.state == State::Live && self.turnover == Turnover::None && self.leads() && is_due {
+        let is_due = due(sent, before.0) || due(taken, before.1);
+        let may = self.state == State::Live && self.turnover == Turnover::None && self.leads();
+        // Both count the packets of a grant by the time that it has been used.
+        if may && is_due && !self.is_writing() {
             self.turnover = Turnover::Pause;
         }
     }
@@ -392,7 +535,7 @@ impl End {
         SLOTS.saturating_sub((self.sent as u32).wrapping_sub(self.peer_took))
     }
 
-    /// What comes next; the bytes of a slot are put into `slot`. `quiet` says that the card has acknowledged all that was sent.
+    /// What comes next; the bytes of a slot are put into `slot`.
     pub fn next(
         &mut self,
         now: u64,
@@ -403,29 +546,38 @@ impl End {
         if self.state == State::Ended {
             return Step::Nothing;
         }
+        let turns = self.turnover != Turnover::None;
+        if turns && self.is_writing() {
+            return self.finish(now, host, slot);
+        }
         let rested = now.saturating_sub(self.heard) >= self.pace.rest;
         match self.turnover.due(quiet, rested) {
             Some(Due::Rewrite) => {
                 self.turnover.done();
                 // The rest was this end's; what comes now is the peer's, which may be as long.
                 self.heard = now;
-                return Step::Rewrite(self.sent, self.taken);
+                let (sent, taken) = self.packets();
+                return Step::Rewrite(sent, taken);
             }
             Some(Due::Slot(operation)) if self.credits() > 0 => {
                 self.turnover.done();
                 if self.turnover == Turnover::None {
-                    self.turned = (self.sent.wrapping_add(1), self.taken);
+                    let (sent, taken) = self.packets();
+                    self.turned = (sent.wrapping_add(1), taken);
                 }
                 return self.control(operation, slot);
             }
-            _ if self.turnover != Turnover::None => return Step::Nothing,
+            _ if turns => return Step::Nothing,
             _ => {}
         }
         if self.credits() > RESERVED_SLOTS {
             let mut payload = std::mem::take(&mut self.payload);
-            let header = self.message_slot(now, host, &mut payload);
-            let step = match header {
-                Some(header) => self.emit(&header, &payload, slot),
+            let step = match self.message_step(now, host, &mut payload) {
+                Some(Next::Slot(header)) => self.emit(&header, &payload, slot),
+                Some(Next::Write(it)) => {
+                    self.written = self.written.wrapping_add(packets_of(it.bytes));
+                    Step::Write { window: it.window, remote: it.remote, bytes: it.bytes }
+                }
                 None => Step::Nothing,
             };
             self.payload = payload;
@@ -440,36 +592,67 @@ impl End {
         Step::Nothing
     }
 
-    /// A slot of answers or requests, by turns.
-    fn message_slot(
+    /// Says that what was granted has been written, before a turnover goes on: both count its packets by that.
+    fn finish(&mut self, now: u64, host: &mut impl Host, slot: &mut Vec<u8>) -> Step {
+        // The peer takes nothing else, so that it may be told of no more slots.
+        if self.credits() == 0 {
+            return Step::Nothing;
+        }
+        let mut next = None;
+        if self.requester.sendings().is_posted() {
+            next = self.requester.next_of_grant(self.qpn, host);
+            if let Some(Next::Slot(header)) = &mut next {
+                header.flags |= SlotFlags::OWN_NUMBER;
+            }
+        }
+        if next.is_none() && self.responder.sendings().is_posted() {
+            match self.responder.next_of_grant(self.qpn, host) {
+                Ok(said) => next = said,
+                Err(stop) if self.state == State::Live => self.part(now, stop),
+                Err(_) => {}
+            }
+        }
+        match next {
+            Some(Next::Slot(header)) => self.emit(&header, &[], slot),
+            _ => Step::Nothing,
+        }
+    }
+
+    /// What comes next of answers or requests, by turns.
+    fn message_step(
         &mut self,
         now: u64,
         host: &mut impl Host,
         payload: &mut Vec<u8>,
-    ) -> Option<SlotHeader> {
+    ) -> Option<Next> {
         let asks_first = self.answered && self.state == State::Live;
         for asks in [asks_first, !asks_first] {
+            let live = self.state == State::Live;
+            let long = self.pace.long.filter(|_| self.peer_grants && live);
             if asks {
-                if self.state != State::Live {
+                if !live {
                     continue;
                 }
-                if let Some(mut header) = self.requester.next_slot(now, self.qpn, host, payload) {
+                let mut next = self.requester.next(now, self.qpn, long, host, payload);
+                if let Some(Next::Slot(header)) = &mut next {
                     header.flags |= SlotFlags::OWN_NUMBER;
+                }
+                if next.is_some() {
                     self.answered = false;
-                    return Some(header);
+                    return next;
                 }
                 continue;
             }
-            let mut answer = self.responder.next_slot(self.qpn, host, payload);
+            let mut answer = self.responder.next(self.qpn, long, host, payload);
             if let Err(stop) = answer {
-                if self.state == State::Live {
+                if live {
                     self.part(now, stop);
                 }
-                answer = self.responder.next_slot(self.qpn, host, payload);
+                answer = self.responder.next(self.qpn, None, host, payload);
             }
-            if let Ok(Some(header)) = answer {
+            if let Ok(Some(next)) = answer {
                 self.answered = true;
-                return Some(header);
+                return Some(next);
             }
         }
         None
@@ -485,12 +668,20 @@ impl End {
     fn emit(&mut self, header: &SlotHeader, payload: &[u8], slot: &mut Vec<u8>) -> Step {
         self.sent = self.sent.wrapping_add(1);
         self.told = self.taken as u32;
-        let header = SlotHeader { number: self.sent, consumed: self.told, ..*header };
+        let mut header = SlotHeader { number: self.sent, consumed: self.told, ..*header };
+        if self.pace.long.is_some() {
+            header.flags |= SlotFlags::GRANTS;
+        }
         let Keys { to_peer_own, to_peer, .. } = self.keys;
         let own = to_peer_own.filter(|_| header.flags.contains(SlotFlags::OWN_NUMBER));
         slot::write(&header, payload, &own.unwrap_or(to_peer), slot);
         Step::Slot(place_of(self.sent))
     }
+}
+
+/// Packets by which a card WRITEs so many bytes.
+fn packets_of(bytes: u32) -> u64 {
+    u64::from(bytes).div_ceil(SLOT_BYTES as u64)
 }
 
 #[cfg(test)]
@@ -503,7 +694,7 @@ mod tests {
 
     fn end() -> End {
         let names = Names { direction: DIRECTION, key: KEY };
-        let pace = Pace { watchdog: 1_000_000, between: 1 << 22, rest: 0 };
+        let pace = Pace { watchdog: 1_000_000, between: 1 << 22, rest: 0, long: None };
         End::new(0, 5, names, &Attributes::default(), pace)
     }
 

@@ -49,4 +49,14 @@ pub trait Host {
         address: u64,
         operation: AtomicOperation,
     ) -> Result<u64, Unreachable>;
+
+    /// Opens a window of the QP's address space on bytes of a payload, from an offset on, for the card alone to read or to write: its
+    /// first address. `None` where they do not lie in one piece, or there is no room for another window.
+    fn open(&mut self, qpn: u32, payload: Payload, offset: u64, bytes: u32) -> Option<u64>;
+
+    /// Has a window end, if it has not.
+    fn close(&mut self, qpn: u32, window: u64);
+
+    /// Whether a window has ended, and nothing is on its way through it any more.
+    fn is_closed(&self, qpn: u32, window: u64) -> bool;
 }

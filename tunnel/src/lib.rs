@@ -16,6 +16,7 @@
 
 mod datagram;
 mod end;
+mod grant;
 mod host;
 mod mac;
 pub mod param;

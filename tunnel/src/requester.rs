@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::rnr_timeout_micros;
-use fpga_regs::engine::tunnel::{SLOT_PAYLOAD, SlotFlags, SlotHeader, SlotOperation};
+use fpga_regs::engine::tunnel::{GRANT_PARTS, SLOT_PAYLOAD, SlotFlags, SlotHeader, SlotOperation};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{Message, Operation, Payload, TransportError};
 
+use crate::grant::{Landings, Next, Sendings, Turn};
 use crate::host::Host;
 use crate::param::{MESSAGES, RNR_RETRY_INFINITE};
 
@@ -59,9 +60,29 @@ pub(crate) struct Requester {
     rnr_retry: u8,
     rnr_left: u8,
     max_rd_atomic: u8,
+    /// Bytes of the grant of which was said last that it was used.
+    used: u32,
+    /// Whether it grants what its READs ask for.
+    grants: bool,
+    /// What of the message to send next goes by grants.
+    sendings: Sendings,
+    /// What of the oldest message, a READ, comes by grants.
+    landings: Landings,
+    /// Answers to requests for those, and what became of them.
+    answers: VecDeque<SlotHeader>,
 }
 
 impl Requester {
+    /// Of no messages, which grants what its READs ask for, or does not.
+    pub(crate) fn new(grants: bool) -> Self {
+        Self { grants, ..Self::default() }
+    }
+
+    /// Bytes of the grant of which was said last that it was used.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
     /// Takes note of the attributes of RTS.
     pub(crate) fn begin(&mut self, rnr_retry: u8, max_rd_atomic: u8) {
         (self.rnr_retry, self.rnr_left) = (rnr_retry, rnr_retry);
@@ -121,14 +142,34 @@ impl Requester {
         }
     }
 
-    /// The next slot, whose payload is put into `payload`.
-    pub(crate) fn next_slot(
+    /// What of the message to send next goes by grants.
+    pub(crate) fn sendings(&self) -> &Sendings {
+        &self.sendings
+    }
+
+    /// Whether a grant was used that has not ended.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.landings.is_closing()
+    }
+
+    /// Whether an answer has to wait until grants have ended that were used.
+    pub(crate) fn holds_up(&self, header: &SlotHeader) -> bool {
+        self.landings.hold_up() && !header.flags.contains(SlotFlags::ASKS)
+    }
+
+    /// What comes next; the payload of a slot is put into `payload`.
+    pub(crate) fn next(
         &mut self,
         now: u64,
         qpn: u32,
+        long: Option<u32>,
         host: &mut impl Host,
         payload: &mut Vec<u8>,
-    ) -> Option<SlotHeader> {
+    ) -> Option<Next> {
+        payload.clear();
+        if let Some(answer) = self.answers.pop_front() {
+            return Some(Next::Slot(answer));
+        }
         let request = *self.requests.get(self.whole)?;
         let starts = !request.begun;
         if now < self.not_before || request.failed.is_some() || starts && self.waits(&request) {
@@ -138,33 +179,138 @@ impl Requester {
         if self.held.is_some_and(|held| number >= held) {
             return None;
         }
-        let left = request.message.length.saturating_sub(request.sent);
-        let carries = !request.asks();
-        let bytes = if carries { left.min(SLOT_PAYLOAD as u32) } else { 0 };
         let mut header = header_of(&request.message, payload);
-        (header.message, header.offset) = (number as u32, request.sent);
-        let mut failed = None;
+        let at = request.sent.saturating_add(self.sendings.bytes());
+        (header.message, header.offset) = (number as u32, at);
+        let left = request.message.length.saturating_sub(at);
+        let carries = !request.asks();
+        let source = Payload::Message { number };
+        let suits = carries && self.sendings.suits(long, left);
+        if suits && self.sendings.ask(qpn, (source, at.into()), &mut header, host) {
+            self.reach(number);
+            return Some(Next::Slot(header));
+        }
+        if !self.sendings.is_empty() {
+            let next = self.next_of_grant(qpn, host);
+            // What is granted or may be asked for goes first, and slots behind that.
+            let waits = left == 0 || self.sendings.suits(long, left);
+            if next.is_some() || waits || self.failed_at(self.whole) {
+                return next;
+            }
+        }
+        if !self.sendings.lets_slots() {
+            return None;
+        }
+        let bytes = if carries { left.min(SLOT_PAYLOAD as u32) } else { 0 };
         if carries {
             payload.clear();
             payload.resize(bytes as usize, 0);
-            let source = Payload::Message { number };
-            if bytes > 0 && host.read(qpn, source, request.sent.into(), payload).is_err() {
-                failed = Some(Status::LocalProtection);
+            if bytes > 0 && host.read(qpn, source, at.into(), payload).is_err() {
+                self.requests.get_mut(self.whole)?.failed = Some(Status::LocalProtection);
+                return None;
             }
         }
         header.bytes = payload.len() as u16;
-        let request = self.requests.get_mut(self.whole)?;
-        if failed.is_some() {
-            request.failed = failed;
-            return None;
+        self.reach(number);
+        let bytes = self.sendings.add_slot(bytes);
+        self.count(bytes);
+        Some(Next::Slot(header))
+    }
+
+    /// Takes note that the message to send next is begun.
+    fn reach(&mut self, number: u64) {
+        if let Some(request) = self.requests.get_mut(self.whole) {
+            request.begun = true;
         }
-        request.begun = true;
         self.reached = self.reached.max(number.wrapping_add(1));
+    }
+
+    fn failed_at(&self, index: usize) -> bool {
+        self.requests.get(index).is_some_and(|request| request.failed.is_some())
+    }
+
+    /// Takes note that bytes of the message to send next are sent.
+    fn count(&mut self, bytes: u32) {
+        let Some(request) = self.requests.get_mut(self.whole) else { return };
         request.sent = request.sent.saturating_add(bytes);
-        if !carries || request.sent >= request.message.length {
+        let is_whole = request.sent >= request.message.length && self.sendings.is_empty();
+        if request.asks() || is_whole {
             self.whole = self.whole.saturating_add(1);
+            self.sendings = Sendings::default();
         }
-        Some(header)
+    }
+
+    /// What comes next of the parts for which grants were asked.
+    pub(crate) fn next_of_grant(&mut self, qpn: u32, host: &mut impl Host) -> Option<Next> {
+        let (offset, sum) = match self.sendings.turn(qpn, host) {
+            Turn::Wait => return None,
+            Turn::Use(it) => return Some(Next::Write(it)),
+            Turn::Gone => {
+                self.requests.get_mut(self.whole)?.failed = Some(Status::LocalProtection);
+                return None;
+            }
+            Turn::Written { offset, sum } => (offset, sum),
+        };
+        let number = self.first.wrapping_add(self.whole as u64);
+        let request = self.requests.get(self.whole)?;
+        let mut header = header_of(&request.message, &mut Vec::new());
+        (header.message, header.offset) = (number as u32, offset);
+        (header.operation, header.sum) = (SlotOperation::Written, sum);
+        Some(Next::Slot(header))
+    }
+
+    /// Takes the peer's word for whether what was granted has landed; `false` where it makes no sense.
+    fn landed(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> bool {
+        let landed = self.sendings.landed(qpn, header, host);
+        landed.map(|bytes| self.count(bytes)).is_some()
+    }
+
+    /// Answers the request for a grant of what the oldest message, a READ, asks for; `false` where there is to be none.
+    fn grant(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> bool {
+        let Some(request) = self.requests.front() else { return false };
+        let is_read = matches!(request.message.operation, Operation::Read { .. });
+        let at = request.got.saturating_add(self.landings.bytes());
+        let place = (at, request.message.length);
+        let follows = (header.offset, header.length) == place || self.landings.is_over();
+        let fits = is_read && follows && header.bytes == 0;
+        if !self.grants || !fits || self.answers.len() >= GRANT_PARTS {
+            return false;
+        }
+        let target = (Payload::Message { number: self.first }, at.into());
+        let answer = self.landings.grant(qpn, target, header, SlotOperation::GrantData, host);
+        answer.map(|answer| self.answers.push_back(answer)).is_some()
+    }
+
+    /// The peer says that it has used a grant; `false` where it makes no sense.
+    fn written(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> bool {
+        let used = self.landings.written(qpn, header, host);
+        used.map(|bytes| self.used = bytes).is_some()
+    }
+
+    /// Goes on with grants: those that were used have ended once nothing is on its way by them, and the peer may have `after`
+    /// nanoseconds for any. Whether one has ended.
+    pub(crate) fn settle(&mut self, now: u64, after: u64, qpn: u32, host: &mut impl Host) -> bool {
+        self.sendings.lapse(now, after, qpn, host);
+        self.landings.lapse(now, after, qpn, host);
+        let (operation, message) = (SlotOperation::DataLanded, self.first as u32);
+        let mut answer = SlotHeader { operation, message, ..SlotHeader::default() };
+        let Some(bytes) = self.landings.ended(qpn, &mut answer, host) else { return false };
+        self.answers.push_back(answer);
+        if let Some(request) = self.requests.front_mut() {
+            request.got = request.got.saturating_add(bytes);
+        }
+        true
+    }
+
+    /// Takes note that bytes have come that the oldest message asks for.
+    fn got(&mut self, bytes: u32) -> Answered {
+        let Some(request) = self.requests.front_mut() else { return Answered::Complete(0) };
+        request.got = request.got.saturating_add(bytes);
+        if request.got < request.message.length {
+            return Answered::Complete(0);
+        }
+        self.pop();
+        Answered::Complete(1)
     }
 
     /// Why the oldest message failed here, if it did.
@@ -186,11 +332,24 @@ impl Requester {
         if !self.requests.get(index).is_some_and(|request| request.begun) {
             return bad;
         }
+        let asks = header.flags.contains(SlotFlags::ASKS);
+        let heard = |makes_sense| if makes_sense { Answered::Complete(0) } else { bad };
         match header.operation {
-            SlotOperation::Data | SlotOperation::Value if index == 0 => {
+            SlotOperation::Grant | SlotOperation::Landed if index != self.whole => bad,
+            SlotOperation::Grant => heard(self.sendings.granted(qpn, header, host)),
+            SlotOperation::Landed => heard(self.landed(qpn, header, host)),
+            SlotOperation::Data if asks && index == 0 => heard(self.grant(qpn, header, host)),
+            SlotOperation::DataWritten if index == 0 => heard(self.written(qpn, header, host)),
+            SlotOperation::Data | SlotOperation::Value
+                if index == 0 && self.landings.is_empty() =>
+            {
                 self.take(qpn, header, payload, host)
             }
             SlotOperation::Answer if header.flags.contains(SlotFlags::NOT_READY) => {
+                // Of a message that was granted, nothing can be said to have no receive.
+                if !self.sendings.begin_anew(qpn, host) {
+                    return bad;
+                }
                 match self.complete(index) {
                     Answered::Complete(count) => self.put_off(now, count, header.timer),
                     failed @ Answered::Failed(..) => failed,
@@ -223,6 +382,7 @@ impl Requester {
 
     fn pop(&mut self) {
         self.requests.pop_front();
+        self.landings = Landings::default();
         self.first = self.first.wrapping_add(1);
         self.whole = self.whole.saturating_sub(1);
         self.rnr_left = self.rnr_retry;
@@ -256,6 +416,9 @@ impl Requester {
         let number = self.first;
         let Some(request) = self.requests.front_mut() else { return bad };
         let length = request.message.length;
+        if self.landings.passes_over(header.offset, request.got) {
+            return Answered::Complete(0);
+        }
         let fits = match request.message.operation {
             Operation::Read { .. } => {
                 let more = if length == 0 { payload.is_empty() } else { !payload.is_empty() };
@@ -275,12 +438,7 @@ impl Requester {
         if !payload.is_empty() && host.write(qpn, into, request.got.into(), payload).is_err() {
             return Answered::Failed(0, Status::LocalProtection);
         }
-        request.got = request.got.saturating_add(u32::from(header.bytes));
-        if request.got < length {
-            return Answered::Complete(0);
-        }
-        self.pop();
-        Answered::Complete(1)
+        self.got(header.bytes.into())
     }
 }
 

@@ -6,20 +6,53 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::Attributes;
-use fpga_regs::engine::tunnel::{SLOT_PAYLOAD, SlotFlags, SlotHeader, SlotOperation};
+use fpga_regs::engine::tunnel::{GRANT_PARTS, SLOT_PAYLOAD, SlotFlags, SlotHeader, SlotOperation};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{Payload, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess};
 
+use crate::grant::{Landings, Next, Sendings, Turn};
 use crate::host::Host;
 use crate::param::READS;
 
 /// A SEND or WRITE of which some has come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Incoming {
     first: SlotHeader,
     got: u32,
     /// The receive that it has taken.
     receive: Option<u64>,
+    /// What of it comes by grants.
+    landings: Landings,
+}
+
+impl Incoming {
+    /// How far it has come when all that was granted has landed.
+    fn reach(&self) -> u32 {
+        self.got.saturating_add(self.landings.bytes())
+    }
+
+    /// Where the bytes that come next belong, and from which on.
+    fn target(&self) -> (Payload, u64) {
+        let SlotHeader { operation, key: rkey, address, .. } = self.first;
+        let at = self.reach();
+        if operation == SlotOperation::Write {
+            let address = address.wrapping_add(at.into());
+            return (Payload::Remote { rkey, address, access: RemoteAccess::Write }, 0);
+        }
+        (Payload::Receive { id: self.receive.unwrap_or_default() }, at.into())
+    }
+
+    /// What it means that they cannot be put there.
+    fn gone(&self) -> Stop {
+        match self.first.operation {
+            SlotOperation::Write => GONE,
+            _ => Stop {
+                receive: Some(Status::LocalProtection),
+                event: None,
+                status: Status::RemoteOperation,
+            },
+        }
+    }
 }
 
 /// What is to be said to the peer.
@@ -79,9 +112,22 @@ pub(crate) struct Responder {
     timer: u8,
     /// What the QP grants to peers.
     access: Access,
+    /// Bytes of the grant of which was said last that it was used.
+    used: u32,
+    /// Whether it grants what SENDs and WRITEs ask for.
+    grants: bool,
+    /// Answers to requests for those, and what became of them.
+    answers: VecDeque<SlotHeader>,
+    /// What of the oldest READ goes by grants.
+    sendings: Sendings,
 }
 
 impl Responder {
+    /// Which was asked nothing yet, and grants what SENDs and WRITEs ask for, or does not.
+    pub(crate) fn new(grants: bool) -> Self {
+        Self { grants, ..Self::default() }
+    }
+
     /// Takes note of the QP's attributes.
     pub(crate) fn set(&mut self, attributes: &Attributes) {
         self.timer = attributes.min_rnr_timer;
@@ -94,6 +140,31 @@ impl Responder {
 
     pub(crate) fn has_replies(&self) -> bool {
         !self.replies.is_empty()
+    }
+
+    /// What of the oldest READ goes by grants.
+    pub(crate) fn sendings(&self) -> &Sendings {
+        &self.sendings
+    }
+
+    /// Bytes of the grant of which was said last that it was used.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Whether a grant was used that has not ended.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.current.as_ref().is_some_and(|incoming| incoming.landings.is_closing())
+    }
+
+    /// Whether a request has to wait until grants have ended that were used.
+    pub(crate) fn holds_up(&self, header: &SlotHeader) -> bool {
+        let waits = header.operation != SlotOperation::Written;
+        waits && !header.flags.contains(SlotFlags::ASKS) && self.holds_all_up()
+    }
+
+    fn holds_all_up(&self) -> bool {
+        self.current.as_ref().is_some_and(|incoming| incoming.landings.hold_up())
     }
 
     /// Takes a request's slot; what filled a receive.
@@ -116,6 +187,11 @@ impl Responder {
             true => self.execute(qpn, header, payload, host),
             false => Err(INVALID),
         };
+        self.took(taken)
+    }
+
+    /// Takes note of what became of a request.
+    fn took(&mut self, taken: Result<Taken, Stop>) -> Result<Option<ReceivedMessage>, Stop> {
         match taken {
             Ok(Taken::More) => Ok(None),
             Ok(Taken::Done(received)) => {
@@ -135,6 +211,19 @@ impl Responder {
         }
     }
 
+    /// Goes on with grants, as [`crate::requester::Requester::settle`].
+    pub(crate) fn settle(&mut self, now: u64, after: u64, qpn: u32, host: &mut impl Host) -> bool {
+        self.sendings.lapse(now, after, qpn, host);
+        let Some(incoming) = &mut self.current else { return false };
+        incoming.landings.lapse(now, after, qpn, host);
+        let (operation, message) = (SlotOperation::Landed, incoming.first.message);
+        let mut answer = SlotHeader { operation, message, ..SlotHeader::default() };
+        let Some(bytes) = incoming.landings.ended(qpn, &mut answer, host) else { return false };
+        incoming.got = incoming.got.saturating_add(bytes);
+        self.answers.push_back(answer);
+        true
+    }
+
     fn execute(
         &mut self,
         qpn: u32,
@@ -143,7 +232,10 @@ impl Responder {
         host: &mut impl Host,
     ) -> Result<Taken, Stop> {
         match header.operation {
-            SlotOperation::Send | SlotOperation::Write => self.part(qpn, header, payload, host),
+            SlotOperation::Send | SlotOperation::Write => {
+                self.take_part(qpn, header, payload, host)
+            }
+            SlotOperation::Written => self.written(qpn, header, host),
             _ if self.current.is_some() || header.offset != 0 => Err(INVALID),
             SlotOperation::Read => self.read(qpn, header, host),
             _ => self.atomic(qpn, header, payload, host),
@@ -151,7 +243,7 @@ impl Responder {
     }
 
     /// A part of a SEND or WRITE.
-    fn part(
+    fn take_part(
         &mut self,
         qpn: u32,
         header: &SlotHeader,
@@ -161,28 +253,92 @@ impl Responder {
         let mut incoming = match self.current.take() {
             Some(incoming) => incoming,
             None => match self.begin(qpn, header, host)? {
-                Some(receive) => Incoming { first: *header, got: 0, receive },
+                Some(receive) => {
+                    let (first, landings) = (*header, Landings::default());
+                    Incoming { first, got: 0, receive, landings }
+                }
                 None => return Ok(Taken::NotReady),
             },
         };
-        let Incoming { first, got, receive } = incoming;
-        let follows = header.operation == first.operation
-            && (header.offset, header.length) == (got, first.length)
+        let Incoming { first, got, .. } = incoming;
+        let asks = header.flags.contains(SlotFlags::ASKS);
+        let is_part = header.operation == first.operation
+            && header.length == first.length
             && (header.address, header.key) == (first.address, first.key);
-        // A part without bytes would go on for ever.
-        if !follows || payload.is_empty() && header.length > 0 {
-            return Err(INVALID);
-        }
-        if !payload.is_empty() {
-            place(qpn, header, payload, receive, host)?;
-        }
-        incoming.got = got.saturating_add(u32::from(header.bytes));
-        if incoming.got < first.length {
+        if is_part && !asks && incoming.landings.passes_over(header.offset, got) {
             self.current = Some(incoming);
             return Ok(Taken::More);
         }
-        self.done(header.message);
-        Ok(Taken::Done(receive.map(|_| received(qpn, &first))))
+        if !is_part {
+            return Err(INVALID);
+        }
+        if asks {
+            return self.grant(qpn, incoming, header, host);
+        }
+        if header.offset != got || !incoming.landings.is_empty() {
+            return Err(INVALID);
+        }
+        // A part without bytes would go on for ever.
+        if payload.is_empty() && header.length > 0 {
+            return Err(INVALID);
+        }
+        let (target, at) = incoming.target();
+        if !payload.is_empty() && host.write(qpn, target, at, payload).is_err() {
+            return Err(incoming.gone());
+        }
+        Ok(self.got(qpn, incoming, header.bytes.into()))
+    }
+
+    /// Answers the request for a grant of what is left of a SEND or WRITE.
+    fn grant(
+        &mut self,
+        qpn: u32,
+        mut incoming: Incoming,
+        header: &SlotHeader,
+        host: &mut impl Host,
+    ) -> Result<Taken, Stop> {
+        // Who has not heard so many answers does not ask again.
+        let is_too_much = self.answers.len() >= GRANT_PARTS;
+        // Behind what has not landed nothing is granted, wherever it is.
+        let follows = header.offset == incoming.reach() || incoming.landings.is_over();
+        if !self.grants || header.bytes > 0 || !follows || is_too_much {
+            return Err(INVALID);
+        }
+        let target = incoming.target();
+        let answer = incoming.landings.grant(qpn, target, header, SlotOperation::Grant, host);
+        self.answers.push_back(answer.ok_or(INVALID)?);
+        self.current = Some(incoming);
+        Ok(Taken::More)
+    }
+
+    /// The peer says that it has used a grant.
+    fn written(
+        &mut self,
+        qpn: u32,
+        header: &SlotHeader,
+        host: &mut impl Host,
+    ) -> Result<Taken, Stop> {
+        let incoming = self.current.as_mut();
+        let bytes = incoming.and_then(|incoming| incoming.landings.written(qpn, header, host));
+        match bytes {
+            Some(bytes) => {
+                self.used = bytes;
+                Ok(Taken::More)
+            }
+            None => Err(INVALID),
+        }
+    }
+
+    /// Takes note that bytes of a SEND or WRITE are where they belong.
+    fn got(&mut self, qpn: u32, mut incoming: Incoming, bytes: u32) -> Taken {
+        let Incoming { first, receive, .. } = incoming;
+        incoming.got = incoming.got.saturating_add(bytes);
+        if incoming.got < first.length {
+            self.current = Some(incoming);
+            return Taken::More;
+        }
+        self.done(first.message);
+        Taken::Done(receive.map(|_| received(qpn, &first)))
     }
 
     /// Checks what a SEND or WRITE names, and takes the receive that it wants; `None` where there is none.
@@ -282,20 +438,41 @@ impl Responder {
         }
     }
 
-    /// The next slot of answers, whose payload is put into `payload`.
+    /// Takes the answer to a request for a grant; `false` where it makes no sense.
+    pub(crate) fn granted(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> bool {
+        let Some(Reply::Data { message, .. }) = self.replies.front() else { return false };
+        *message == header.message && self.sendings.granted(qpn, header, host)
+    }
+
+    /// Takes the peer's word for whether what was granted of a READ has landed; `false` where it makes no sense.
+    pub(crate) fn landed(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> bool {
+        let Some(Reply::Data { message, .. }) = self.replies.front() else { return false };
+        if *message != header.message {
+            return false;
+        }
+        let landed = self.sendings.landed(qpn, header, host);
+        landed.map(|bytes| self.sent(bytes)).is_some()
+    }
+
+    /// The next answer; the payload of its slot is put into `payload`.
     ///
     /// # Errors
     /// Why the QP ends: what a READ asks for went away. The peer will be told.
-    pub(crate) fn next_slot(
+    pub(crate) fn next(
         &mut self,
         qpn: u32,
+        long: Option<u32>,
         host: &mut impl Host,
         payload: &mut Vec<u8>,
-    ) -> Result<Option<SlotHeader>, Stop> {
+    ) -> Result<Option<Next>, Stop> {
         payload.clear();
-        let Some(reply) = self.replies.front_mut() else { return Ok(None) };
+        if let Some(answer) = self.answers.pop_front() {
+            return Ok(Some(Next::Slot(answer)));
+        }
+        let Some(reply) = self.replies.front() else { return Ok(None) };
         let mut header = SlotHeader { operation: SlotOperation::Answer, ..SlotHeader::default() };
         match reply {
+            Reply::Data { .. } => return self.next_data(qpn, long, host, payload),
             Reply::Done(message) => header.message = *message,
             Reply::NotReady(message) => {
                 (header.message, header.timer) = (*message, self.timer);
@@ -308,50 +485,99 @@ impl Responder {
                 (header.operation, header.message) = (SlotOperation::Value, *message);
                 payload.extend(value.to_le_bytes());
             }
-            Reply::Data { message, address, key, length, sent } => {
-                (header.operation, header.message) = (SlotOperation::Data, *message);
-                (header.offset, header.length) = (*sent, *length);
-                let bytes = length.saturating_sub(*sent).min(SLOT_PAYLOAD as u32);
-                payload.resize(bytes as usize, 0);
-                let address = address.wrapping_add((*sent).into());
-                let source = Payload::Remote { rkey: *key, address, access: RemoteAccess::Read };
-                if bytes > 0 && host.read(qpn, source, 0, payload).is_err() {
-                    *reply = Reply::Refused(*message, GONE.status);
-                    self.replies.truncate(1);
-                    return Err(GONE);
-                }
-                *sent = sent.saturating_add(bytes);
-                if *sent < *length {
-                    header.bytes = payload.len() as u16;
-                    return Ok(Some(header));
-                }
-            }
         }
         header.bytes = payload.len() as u16;
         self.replies.pop_front();
-        Ok(Some(header))
+        Ok(Some(Next::Slot(header)))
     }
-}
 
-/// Puts a part of a SEND or WRITE where it belongs.
-fn place(
-    qpn: u32,
-    header: &SlotHeader,
-    payload: &[u8],
-    receive: Option<u64>,
-    host: &mut impl Host,
-) -> Result<(), Stop> {
-    if header.operation == SlotOperation::Write {
-        let address = header.address.wrapping_add(header.offset.into());
-        let into = Payload::Remote { rkey: header.key, address, access: RemoteAccess::Write };
-        return host.write(qpn, into, 0, payload).map_err(|_| GONE);
+    /// The next slot of what the oldest READ asks for: a part of it, or the request for a grant.
+    fn next_data(
+        &mut self,
+        qpn: u32,
+        long: Option<u32>,
+        host: &mut impl Host,
+        payload: &mut Vec<u8>,
+    ) -> Result<Option<Next>, Stop> {
+        let Some((mut header, source)) = self.data() else { return Ok(None) };
+        let left = header.length.saturating_sub(header.offset);
+        let suits = self.sendings.suits(long, left);
+        if suits && self.sendings.ask(qpn, (source, 0), &mut header, host) {
+            return Ok(Some(Next::Slot(header)));
+        }
+        if !self.sendings.is_empty() {
+            let next = self.next_of_grant(qpn, host)?;
+            if next.is_some() || left == 0 || self.sendings.suits(long, left) {
+                return Ok(next);
+            }
+        }
+        if !self.sendings.lets_slots() {
+            return Ok(None);
+        }
+        let bytes = left.min(SLOT_PAYLOAD as u32);
+        payload.resize(bytes as usize, 0);
+        if bytes > 0 && host.read(qpn, source, 0, payload).is_err() {
+            return Err(self.lose(header.message));
+        }
+        header.bytes = payload.len() as u16;
+        let bytes = self.sendings.add_slot(bytes);
+        self.sent(bytes);
+        Ok(Some(Next::Slot(header)))
     }
-    let into = Payload::Receive { id: receive.unwrap_or_default() };
-    host.write(qpn, into, header.offset.into(), payload).map_err(|_| Stop {
-        receive: Some(Status::LocalProtection),
-        event: None,
-        status: Status::RemoteOperation,
-    })
+
+    /// What comes next of the parts of a READ's for which grants were asked.
+    ///
+    /// # Errors
+    /// As those of [`Self::next`].
+    pub(crate) fn next_of_grant(
+        &mut self,
+        qpn: u32,
+        host: &mut impl Host,
+    ) -> Result<Option<Next>, Stop> {
+        let turn = self.sendings.turn(qpn, host);
+        let Some((mut header, _)) = self.data() else { return Ok(None) };
+        Ok(match turn {
+            Turn::Wait => None,
+            Turn::Use(it) => Some(Next::Write(it)),
+            Turn::Gone => return Err(self.lose(header.message)),
+            Turn::Written { offset, sum } => {
+                let operation = SlotOperation::DataWritten;
+                (header.operation, header.offset, header.sum) = (operation, offset, sum);
+                Some(Next::Slot(header))
+            }
+        })
+    }
+
+    /// The header of the oldest READ's next part, and where that lies.
+    fn data(&self) -> Option<(SlotHeader, Payload)> {
+        let Reply::Data { message, address, key: rkey, length, sent } = *self.replies.front()?
+        else {
+            return None;
+        };
+        let operation = SlotOperation::Data;
+        let offset = sent.saturating_add(self.sendings.bytes());
+        let header = SlotHeader { operation, message, offset, length, ..SlotHeader::default() };
+        let address = address.wrapping_add(offset.into());
+        Some((header, Payload::Remote { rkey, address, access: RemoteAccess::Read }))
+    }
+
+    /// Takes note that bytes of the oldest READ's are sent.
+    fn sent(&mut self, bytes: u32) {
+        let Some(Reply::Data { length, sent, .. }) = self.replies.front_mut() else { return };
+        *sent = sent.saturating_add(bytes);
+        if *sent >= *length && self.sendings.is_empty() {
+            self.replies.pop_front();
+            self.sendings = Sendings::default();
+        }
+    }
+
+    /// What the oldest READ asks for went away.
+    fn lose(&mut self, message: u32) -> Stop {
+        self.replies.clear();
+        self.replies.push_back(Reply::Refused(message, GONE.status));
+        self.sendings = Sendings::default();
+        GONE
+    }
 }
 
 /// What a message says in the completion of its receive.

@@ -10,7 +10,9 @@ use queue_engine::{
     Engine, EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, TakenReceive, Unreachable,
 };
 use stock_engine::param::{AHS, CTIDS, LOCAL};
-use stock_engine::{Carrier, Host, Locate, Memory, Pages, Registers, local_address};
+use stock_engine::{
+    Carrier, Gone, Host, Locate, Memory, Pages, Registers, Window, Windows, local_address,
+};
 
 use super::layout::{BOUNCE_BYTES, Layout};
 use super::memory::{HostMemory, KernelRandom, Slots};
@@ -87,6 +89,8 @@ pub(super) struct Core {
     pub(super) engine: HostedEngine,
     pub(super) carrier: Carrier<Bank>,
     pub(super) pages: Pages,
+    /// Through which long messages of the tunnel's go.
+    pub(super) windows: Windows,
     /// How often the card was reset.
     pub(super) resets: u64,
     vfpga: u8,
@@ -106,15 +110,16 @@ impl Core {
         atomics: Arc<Mutex<()>>,
     ) -> Self {
         let engine = Engine::new(config(vfpga, carrier.posts.has_tunnel()), KernelRandom);
-        Self { engine, carrier, pages, resets: 0, vfpga, memory, layout, atomics }
+        let windows = Windows::default();
+        Self { engine, carrier, pages, windows, resets: 0, vfpga, memory, layout, atomics }
     }
 
     /// Does a bounded piece of what there is to do; `true` if there was anything.
     pub(super) fn turn(&mut self, now: u64) -> bool {
-        let Self { engine, carrier, memory, layout, vfpga, atomics, .. } = self;
+        let Self { engine, carrier, memory, layout, vfpga, atomics, windows, .. } = self;
         let mut did = engine.execute(now, memory, carrier) | engine.poll(now, carrier);
         let (vfpga, pieces) = (*vfpga, Vec::new());
-        let mut place = Place { engine, memory, layout, vfpga, pieces, atomics };
+        let mut place = Place { engine, memory, layout, vfpga, pieces, atomics, windows };
         did |= carrier.advance(now, &mut place);
         while let Some(event) = carrier.take_event() {
             engine.handle(now, event, carrier);
@@ -125,10 +130,11 @@ impl Core {
 
     /// The entries with which a transfer goes on that met no page.
     pub(super) fn mend(&mut self, ctid: u8, vaddr: u64) -> Vec<[u64; 2]> {
-        let Self { engine, carrier, pages, layout, vfpga, .. } = self;
+        let Self { engine, carrier, pages, windows, layout, vfpga, .. } = self;
         let sunk = pages.counts().1;
-        let entries =
-            pages.mend(ctid, vaddr, |page| page_of(engine, carrier, (layout, *vfpga), ctid, page));
+        let entries = pages.mend(ctid, vaddr, |page| {
+            page_of(engine, carrier, windows, (layout, *vfpga), ctid, page)
+        });
         if pages.counts().1 != sunk {
             log::debug!(
                 "vFPGA {vfpga}: {vaddr:#x} of address space {ctid} is no memory, and leads to nobody's"
@@ -139,15 +145,36 @@ impl Core {
     }
 
     /// Entries for the place of those whose memory goes away.
-    pub(super) fn replace(
-        &mut self,
-        ranges: &[(u64, u64)],
-        most: usize,
-    ) -> Vec<stock_engine::Gone> {
-        let Self { engine, carrier, pages, layout, vfpga, .. } = self;
+    pub(super) fn replace(&mut self, ranges: &[(u64, u64)], most: usize) -> Vec<Gone> {
+        let Self { engine, carrier, pages, windows, layout, vfpga, .. } = self;
         pages.replace(ranges, most, |ctid, page| {
-            page_of(engine, carrier, (layout, *vfpga), ctid, page)
+            page_of(engine, carrier, windows, (layout, *vfpga), ctid, page)
         })
+    }
+
+    /// Entries of pages of a window that was opened; `None` where there is no such.
+    pub(super) fn fill(&mut self) -> Option<Vec<[u64; 2]>> {
+        let Self { engine, carrier, pages, windows, layout, vfpga, .. } = self;
+        let (ctid, first, count) = windows.take_fresh()?;
+        Some(pages.fill(ctid, first, count, |page| {
+            page_of(engine, carrier, windows, (layout, *vfpga), ctid, page)
+        }))
+    }
+
+    /// Has windows end that lead to what their QPs may not reach any more.
+    pub(super) fn lapse(&mut self) {
+        let Self { engine, carrier, windows, .. } = self;
+        windows.end_those(|ctid, window| leads(engine, carrier.posts.qpn(ctid), window));
+    }
+
+    /// The entries, some of them at most, of windows that have ended.
+    pub(super) fn leave(&mut self, most: usize) -> Vec<Gone> {
+        let Self { pages, windows, .. } = self;
+        let mut gone = Vec::new();
+        for (ctid, start, end) in windows.leave() {
+            gone.extend(pages.forget(ctid, start, end, most.saturating_sub(gone.len())));
+        }
+        gone
     }
 }
 
@@ -155,6 +182,7 @@ impl Core {
 fn page_of(
     engine: &HostedEngine,
     carrier: &Carrier<Bank>,
+    windows: &Windows,
     (layout, vfpga): (&Layout, u8),
     ctid: u8,
     page: u64,
@@ -162,15 +190,43 @@ fn page_of(
     if !carrier.posts.is_open(ctid) || carrier.is_local(ctid) {
         return None;
     }
-    if carrier.is_tunnelled(ctid) {
-        return layout.slot_page(vfpga, ctid, page);
-    }
     let qpn = carrier.posts.qpn(ctid);
+    if carrier.is_tunnelled(ctid) {
+        let behind_window = || {
+            let (window, bus) = windows.find(ctid, page)?;
+            leads(engine, qpn, window).then_some(bus)
+        };
+        return layout.slot_page(vfpga, ctid, page).or_else(behind_window);
+    }
     if page & LOCAL == 0 {
         return engine.remote_page(qpn, page);
     }
     let iova = page & !LOCAL;
     (layout.is_bounce(vfpga, ctid, iova) || engine.is_local_page(qpn, iova)).then_some(iova)
+}
+
+/// Whether a window leads to where its bytes lie now, and its QP may still reach them.
+fn leads(engine: &HostedEngine, qpn: u32, window: &Window) -> bool {
+    let Window { payload, offset, bytes, iova, .. } = *window;
+    let Payload::Remote { rkey, address, access } = payload else {
+        return in_one_piece(engine, qpn, payload, offset, bytes) == Some(iova);
+    };
+    let allowed = engine.allows(qpn, rkey, address, bytes.into(), access);
+    allowed && in_one_piece(engine, qpn, payload, offset, bytes) == Some(iova)
+}
+
+/// Where bytes of a payload lie on the bus now, if in one piece.
+fn in_one_piece(
+    engine: &HostedEngine,
+    qpn: u32,
+    payload: Payload,
+    offset: u64,
+    bytes: u32,
+) -> Option<u64> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    engine.resolve(qpn, payload, offset, bytes, &mut pieces).ok()?;
+    let [piece] = pieces.as_slice() else { return None };
+    Some(piece.iova)
 }
 
 /// Where payload of messages lies.
@@ -181,6 +237,7 @@ struct Place<'a> {
     vfpga: u8,
     pieces: Vec<Piece>,
     atomics: &'a Mutex<()>,
+    windows: &'a mut Windows,
 }
 
 impl Place<'_> {
@@ -297,6 +354,27 @@ impl Host for Place<'_> {
         }
         Ok(before)
     }
+
+    fn open(&mut self, qpn: u32, payload: Payload, offset: u64, bytes: u32) -> Option<u64> {
+        // A memory window is taken back by requests, in the midst of others, that wait for nothing.
+        if matches!(payload, Payload::Remote { rkey, .. } if self.engine.is_window(rkey)) {
+            return None;
+        }
+        let iova = in_one_piece(self.engine, qpn, payload, offset, bytes)?;
+        // What is balboad's own is no memory of a program's.
+        if !self.memory.is_of_program(iova, bytes.into()) {
+            return None;
+        }
+        self.windows.open((qpn & 0x3f) as u8, iova, (payload, offset), bytes)
+    }
+
+    fn close(&mut self, qpn: u32, window: u64) {
+        self.windows.close((qpn & 0x3f) as u8, window);
+    }
+
+    fn is_closed(&self, qpn: u32, window: u64) -> bool {
+        self.windows.is_closed((qpn & 0x3f) as u8, window)
+    }
 }
 
 impl Memory for Place<'_> {
@@ -319,5 +397,9 @@ impl Memory for Place<'_> {
 
     fn clear(&mut self, ctid: u8) {
         self.layout.clear_ring(self.vfpga, ctid);
+    }
+
+    fn end_windows(&mut self, ctid: u8) -> bool {
+        self.windows.end(ctid)
     }
 }

@@ -65,6 +65,21 @@ impl HostMemory {
         Some((mapping, offset))
     }
 
+    /// Whether bytes are memory of programs that live.
+    pub(super) fn is_of_program(&self, iova: u64, bytes: u64) -> bool {
+        let mut done = 0;
+        while done < bytes {
+            let found = iova.checked_add(done).and_then(|at| self.range_of(at));
+            let Some((range, at)) = found else { return false };
+            let DmaMemory::Process { process, .. } = &range.memory else { return false };
+            if process.has_ended() || process.is_given_up() {
+                return false;
+            }
+            done = done.saturating_add(range.length.saturating_sub(at));
+        }
+        true
+    }
+
     /// Copies bytes from where they lie on the bus; `None` where some lie nowhere, or with nobody.
     pub(super) fn copy_from(&self, iova: u64, into: &mut [u8]) -> Option<()> {
         let mut done = 0usize;

@@ -25,6 +25,8 @@ use crate::shell::Shell;
 const FIRST_LOOK: u64 = 20_000;
 /// How long it comes to sleep with posts out: by so much the end of one is told late at most, where the card was slow.
 const LAST_LOOK: u64 = 1_000_000;
+/// The same while parts of messages move without slots, of which each step is waited for.
+const LAST_LOOK_AT_WINDOWS: u64 = 100_000;
 /// How late, in nanoseconds, the kernel may wake it so as to wake others with it.
 const TIMER_SLACK: u64 = 1;
 
@@ -104,15 +106,23 @@ impl Runner<'_> {
             if self.shared.end.load(Ordering::Acquire) {
                 break;
             }
-            let (interrupt, lost, links, resets) = {
+            let (interrupt, lost, links, resets, (opened, ended)) = {
                 let mut core = lock(core);
                 did |= core.turn(self.shared.now());
-                let Core { engine, carrier, resets, .. } = &mut *core;
+                let Core { engine, carrier, windows, resets, .. } = &mut *core;
                 let links = (carrier.connected_link(), carrier.ended_link());
-                (engine.take_interrupt(), carrier.posts.lost(), links, *resets)
+                (engine.take_interrupt(), carrier.posts.lost(), links, *resets, windows.due())
             };
             if interrupt {
                 self.shared.interrupt(vfpga);
+            }
+            if opened {
+                self.put_off |= !self.fill(vfpga, resets);
+            }
+            if ended {
+                let is_shut = self.shut(vfpga, resets);
+                did |= is_shut;
+                self.put_off |= !is_shut;
             }
             if let Some(ctid) = lost {
                 let is_buried = self.bury(vfpga, ctid, resets);
@@ -144,21 +154,53 @@ impl Runner<'_> {
         ended.map(|mut core| core.carrier.posts.bury(ctid)).is_some()
     }
 
+    /// Tells the card of what was opened for parts of messages; `false` where that is to be tried again.
+    fn fill(&self, vfpga: u8, resets: u64) -> bool {
+        let Some(_forgetting) = self.forgetting() else { return false };
+        let is_it = self.shared.core(vfpga).is_some_and(|core| lock(core).resets == resets);
+        if let Some(shell) = self.shell().filter(|_| is_it) {
+            shell.fill(vfpga);
+        }
+        true
+    }
+
+    /// Has the card forget what was opened for parts of messages that have moved; those wait for that. Whether it has.
+    fn shut(&self, vfpga: u8, resets: u64) -> bool {
+        let has_shell = self.shell().is_some();
+        has_shell && self.forget(vfpga, resets, "of messages", |it| it.shut(vfpga)).is_some()
+    }
+
     fn shell(&self) -> Option<Arc<Shell>> {
         self.shared.shell.get().and_then(Weak::upgrade)
     }
 
-    /// Has the address space of a QP, of which nothing is posted any more, lead to no memory; an engine whose card does not
-    /// confirm that in the end stops. `None` where that is to be tried again, for the card may confirm late or is being reset;
-    /// or where it was more often meanwhile: whoever has the number now is another one.
+    /// Has the address space of a QP, of which nothing is posted any more, lead to no memory, as [`Self::forget`].
     fn end_space(&self, vfpga: u8, qpn: u32, resets: u64) -> Option<MutexGuard<'_, Core>> {
+        let whose = format!("of QP {qpn}");
+        self.forget(vfpga, resets, &whose, |shell| shell.end_space(vfpga, qpn, false))
+    }
+
+    /// While it is held no card is being reset: who resets one waits for what this thread does. `None` where one is.
+    fn forgetting(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.shared.forgetting.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Has the card forget memory; an engine whose card does not confirm that in the end stops. `None` where that is to be
+    /// tried again, for the card may confirm late or is being reset; or where it was more often meanwhile: whoever has a number
+    /// now is another one.
+    fn forget(
+        &self,
+        vfpga: u8,
+        resets: u64,
+        whose: &str,
+        forget: impl FnOnce(&Shell) -> Result<(), Error>,
+    ) -> Option<MutexGuard<'_, Core>> {
         let core = || self.shared.core(vfpga).map(lock).filter(|core| core.resets == resets);
-        // Who resets the card waits for what this thread does.
-        let _forgetting = match self.shared.forgetting.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let _forgetting = self.forgetting()?;
         drop(core()?);
         let shell = self.shell();
         // Not while the core is held: who leads pages away comes to it from the shell.
@@ -166,17 +208,18 @@ impl Runner<'_> {
         if is_put_off() {
             return None;
         }
-        let ended = shell.as_ref().map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
-        if let (Err(error), true) = (&ended, is_put_off()) {
-            log::warn!("{error}: memory of QP {qpn} is not taken back from the card yet");
+        let forgotten = shell.as_deref().map_or(Ok(()), forget);
+        if let (Err(error), true) = (&forgotten, is_put_off()) {
+            log::warn!("{error}: memory {whose} is not taken back from the card yet");
             return None;
         }
         drop(shell);
         let mut core = core()?;
-        if let Err(error) = ended {
-            let Core { engine, carrier, .. } = &mut *core;
-            log::error!("{error}: memory of QP {qpn} cannot be taken back from the card");
+        if let Err(error) = forgotten {
+            let Core { engine, carrier, windows, .. } = &mut *core;
+            log::error!("{error}: memory {whose} cannot be taken back from the card");
             engine.fail(self.shared.now(), FATAL_RING_UNREACHABLE, carrier);
+            windows.reset();
         }
         Some(core)
     }
@@ -185,16 +228,19 @@ impl Runner<'_> {
     fn sleep(&mut self) {
         let now = self.shared.now();
         let mut due = None;
-        let mut looks = self.put_off;
+        let (mut looks, mut last) = (self.put_off, LAST_LOOK);
         let rings_silently = self.shared.below.grant_kind() == GrantKind::Device;
         for core in &self.shared.cores {
             let core = lock(core);
             looks |= core.carrier.is_waiting() || (rings_silently && core.engine.has_qps());
             due = due.into_iter().chain(core.engine.next_wake()).min();
+            if !core.windows.is_empty() {
+                last = LAST_LOOK_AT_WINDOWS;
+            }
         }
         let look = looks.then(|| now.saturating_add(self.look));
         if looks {
-            self.look = self.look.saturating_mul(2).min(LAST_LOOK);
+            self.look = self.look.saturating_mul(2).min(last);
         } else {
             self.look = FIRST_LOOK;
         }

@@ -250,15 +250,15 @@ fn an_engine_whose_mmu_does_not_confirm_is_given_up_and_started_anew() {
     assert!(device.take_back(0, &[&ranges[2]]).unwrap());
 }
 
-/// Pages that are led away at each call, and why a command was refused.
+/// Pages that are led away at each call; why a command was refused; and how often it was said that what has ended is gone.
 #[derive(Default)]
-struct Rows(Mutex<VecDeque<Vec<Gone>>>, Mutex<Option<String>>);
+struct Rows(Mutex<VecDeque<Vec<Gone>>>, Mutex<Option<String>>, Arc<AtomicUsize>);
 
 impl Rows {
-    /// A page each, so many times, and then none.
+    /// A page each, so many times, none of them next to another, and then none.
     fn of(count: u64) -> Self {
-        let row = |at| vec![Gone { ctid: 5, vaddr: at * 4096, hpid: 1, words: [0; 2] }];
-        Self(Mutex::new((0..count).map(row).collect()), Mutex::default())
+        let row = |at| vec![Gone { ctid: 5, vaddr: at * 8192, hpid: 1, words: [0; 2] }];
+        Self(Mutex::new((0..count).map(row).collect()), Mutex::default(), Arc::default())
     }
 }
 
@@ -280,6 +280,22 @@ impl Spaces for Rows {
     fn close(&self, vfpga: u8, _: u32, most: usize) -> Vec<Gone> {
         self.replace(vfpga, &[], most)
     }
+
+    fn closed(&self, _: u8, _: u32) {}
+
+    fn fill(&self, _: u8) -> Option<Vec<[u64; 2]>> {
+        None
+    }
+
+    fn shut(&self, vfpga: u8, most: usize) -> Vec<Gone> {
+        self.replace(vfpga, &[], most)
+    }
+
+    fn is_shut(&self, _: u8) {
+        self.2.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn lapse(&self, _: u8) {}
 
     fn surface(&self, _: u8) -> Vec<[u64; 2]> {
         Vec::new()
@@ -323,6 +339,36 @@ fn a_card_is_told_of_pages_as_soon_as_it_has_confirmed_the_ones_before() {
     assert!(shell.unmap(0, &[(0, 4096)]).unwrap());
     assert!(!shell.is_in_doubt(0));
     assert_eq!((orders(&card), shell.failure(0)), (0, None));
+}
+
+#[test]
+fn pages_one_behind_the_other_are_one_order_and_gone_once_nothing_is_owed() {
+    let (card, shell) = shell();
+    let page = |at: u64| Gone { ctid: 5, vaddr: at * 4096, hpid: 1, words: [0; 2] };
+    let other = Gone { ctid: 6, vaddr: 12 * 4096, hpid: 2, words: [0; 2] };
+    let rows = Rows(
+        Mutex::new([(2..10).map(page).chain([page(11), other]).collect()].into()),
+        Mutex::default(),
+        Arc::default(),
+    );
+    let shut = Arc::clone(&rows.2);
+    card.set_spaces(rows);
+    let lengths = Arc::<Mutex<Vec<_>>>::default();
+    let notes = Arc::clone(&lengths);
+    card.script(move |card, offset, value| {
+        let cnfg = Bank::Plain.cnfg(0);
+        if offset == cnfg + vfpga::ISR_LEN {
+            lock(&notes).push(IsrLen::decode(value).length / 4096);
+        }
+        silent(card, offset, value);
+    });
+    shell.shut(0).unwrap_err();
+    assert_eq!(*lock(&lengths), [8, 1, 1]);
+    assert_eq!((orders(&card), shut.load(Ordering::Relaxed)), (1, 0));
+    report_late(&card);
+    shell.attend().unwrap();
+    shell.shut(0).unwrap();
+    assert_eq!((orders(&card), shut.load(Ordering::Relaxed)), (0, 1));
 }
 
 #[test]
@@ -376,7 +422,8 @@ fn an_engine_of_balboads_starts_anew_when_its_card_owes_no_confirmation() {
 #[test]
 fn no_command_is_told_why_one_before_it_was_refused() {
     let (card, mut device) = device();
-    card.set_spaces(Rows(Mutex::default(), Mutex::new(Some("another program's".to_owned()))));
+    let why = Mutex::new(Some("another program's".to_owned()));
+    card.set_spaces(Rows(Mutex::default(), why, Arc::default()));
     card.window(0, |window| window.refuse.insert(Opcode::CreateCq, AdminStatus::NoResources));
     let refused = device.windows[0].engine.create_cq(&CreateCq::default()).unwrap_err();
     assert!(matches!(&refused, Error::Refused { detail, .. } if detail.is_empty()), "{refused}");

@@ -3,7 +3,8 @@
 //! A published card carries WRITE and READ of multiples of 4 bytes, and tells nobody what has come. Where both ends of a
 //! QP know the tunnel, each has a ring of [`SLOTS`] slots in the QP's address space, at [`RING_BASE`] + ctid ·
 //! [`RING_STRIDE`] (one address in all of them would meet in one set of the TLB), and everything goes through it: a
-//! [`SlotHeader`], and behind it the payload, both padded with zeros to a multiple of 64 bytes.
+//! [`SlotHeader`], and behind it the payload, both padded with zeros to a multiple of 64 bytes. Bytes of long messages may go from
+//! memory to memory, to an address that the receiver has granted for them.
 //!
 //! Slot `n`, from 1 on, of a direction stands at place `n` modulo [`SLOTS`]. It is there when its number is
 //! `n` and its MAC is right; what else is there is nothing. It is written once: the ends repeat no slot, and what a card's
@@ -26,6 +27,10 @@ constants! {
     pub const DATAGRAM_PAYLOAD: usize = 4096;
     /// Set in the QPN of a QP of datagrams, whose bits 23 to 20 are the vFPGA: no ctid is such a number.
     pub const DATAGRAM_QPN: u32 = 1 << 19;
+    /// Bytes that one grant gives at most.
+    pub const GRANT_BYTES: u32 = 1 << 18;
+    /// Parts of a message for which grants may be asked, or given and not at their end, at a time.
+    pub const GRANT_PARTS: usize = 4;
     /// Packets of either direction after which both ends drain, and rewrite the QP's context with the numbers that are
     /// next: the stack drops repetitions only as long as its numbers have not gone half way round.
     pub const TURNOVER: u32 = 1 << 22;
@@ -44,12 +49,26 @@ open_enum! {
         CompareSwap = 4,
         /// A fetch and add: 8 bytes of payload, what is added.
         FetchAdd = 5,
+        /// What was granted of a SEND or RDMA WRITE, from `offset` on, has been written.
+        Written = 6,
+        /// A grant for what a READ asks for, as `Grant`.
+        GrantData = 7,
+        /// What was granted of what a READ asks for has landed, or has not, as `Landed`.
+        DataLanded = 8,
         /// The answer to all requests up to a message, which ended well, or to that one, which did not.
         Answer = 16,
         /// A part of what a READ asks for.
         Data = 17,
         /// The value before an atomic: 8 bytes of payload.
         Value = 18,
+        /// A grant for a SEND or RDMA WRITE: `length` bytes of it from `offset` on may be written to `address`; 0 bytes where
+        /// they are to come in slots.
+        Grant = 19,
+        /// What was granted of what a READ asks for, from `offset` on, has been written.
+        DataWritten = 20,
+        /// What was granted of a SEND or RDMA WRITE from `offset` on, `length` bytes, has landed; 0 bytes where it adds up to
+        /// something else, and is to come in slots.
+        Landed = 21,
         /// Nothing but credits.
         Credit = 32,
         /// The sender sends no more until the context is rewritten, and asks the peer to do the same.
@@ -76,6 +95,10 @@ flags! {
         OWN_NUMBER = 1 << 3,
         /// An answer: there is no receive; `timer` says when to try again.
         NOT_READY = 1 << 4,
+        /// The sender answers what has `ASKS`.
+        GRANTS = 1 << 5,
+        /// A `Send`, `Write` or `Data` without payload: what comes from `offset` on is to be granted.
+        ASKS = 1 << 6,
     }
 }
 
@@ -109,6 +132,8 @@ layout! {
         offset @ 0x28: u32,
         /// Immediate data, opaque, or a key.
         immediate @ 0x2c: u32,
+        /// Of `Written` and `DataWritten`: the CRC-32 of Ethernet of what was granted.
+        sum @ 0x30: u32,
         /// SipHash-2-4 of the header, with this field 0, and of the payload without what pads it.
         mac @ 0x38: u64,
     }

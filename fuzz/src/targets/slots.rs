@@ -1,12 +1,15 @@
 //! One end of the tunnel: a peer that has the key and says anything, messages, and time.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use arbitrary::Unstructured;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::tunnel::{
-    DATAGRAM_PAYLOAD, DatagramHeader, SLOT_BYTES, SLOT_PAYLOAD, SlotFlags, SlotHeader,
+    DATAGRAM_PAYLOAD, DatagramHeader, GRANT_BYTES, SLOT_BYTES, SLOT_PAYLOAD, SlotFlags, SlotHeader,
     SlotOperation,
 };
 use fpga_regs::engine::wqe::AtomicOperation;
+use libdeflater::Crc;
 use queue_engine::{
     Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, TransportEvent,
     Unreachable,
@@ -25,12 +28,21 @@ const OPEN: std::ops::Range<u64> = 0x1000..0x9000;
 const RKEY: u32 = 7;
 const CAPACITY: u64 = 9000;
 
+/// Bytes from which on a message goes by a grant.
+const LONG: u32 = 3000;
+/// Windows of an end at most.
+const WINDOWS: usize = 4;
+
 /// An engine with one region, receives that come and go, and memory that is there or not.
 struct Engine {
     receives: u8,
     taken: u64,
     reachable: bool,
     asked: u64,
+    /// Windows that were opened, with their bytes; those of them that are open, and those that end.
+    opened: BTreeMap<u64, u32>,
+    open: BTreeSet<u64>,
+    ending: BTreeSet<u64>,
 }
 
 impl Engine {
@@ -57,6 +69,9 @@ trait Side: Host {
     /// A message to send, which the end takes or not.
     fn message(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<Message>;
 
+    /// The card WRITEs bytes behind a window.
+    fn leads(&self, window: u64, bytes: u32);
+
     /// Takes note of what became of messages.
     fn hear(&mut self, event: &TransportEvent);
 }
@@ -71,6 +86,10 @@ impl Side for Traffic {
         let payload = vec![7; u.int_in_range(0..=DATAGRAM_PAYLOAD)?];
         let header = DatagramHeader::default();
         Ok(self.send(&Datagram { from: 1, header, payload }))
+    }
+
+    fn leads(&self, window: u64, _: u32) {
+        panic!("window {window} of a link");
     }
 
     fn hear(&mut self, event: &TransportEvent) {
@@ -94,15 +113,21 @@ impl Side for Traffic {
 
 impl Side for Engine {
     fn tend(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
-        match u.arbitrary()? {
-            true => self.reachable = u.arbitrary()?,
-            false => self.receives = u.int_in_range(0..=3)?,
+        match u.int_in_range(0..=2)? {
+            0 => self.reachable = u.arbitrary()?,
+            1 => self.receives = u.int_in_range(0..=3)?,
+            _ => self.ending.clear(),
         }
         Ok(())
     }
 
     fn message(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
         message(u)
+    }
+
+    fn leads(&self, window: u64, bytes: u32) {
+        // One that has ended leads to nobody's memory.
+        assert_eq!(self.opened.get(&window).map(|most| bytes <= *most), Some(true), "{window}");
     }
 
     fn hear(&mut self, _: &TransportEvent) {}
@@ -151,12 +176,38 @@ impl Host for Engine {
         let payload = Payload::Remote { rkey, address, access: RemoteAccess::Atomic };
         self.reach(payload, 0, 8).map(|()| 0)
     }
+
+    fn open(&mut self, _: u32, payload: Payload, offset: u64, bytes: u32) -> Option<u64> {
+        assert!(bytes > 0 && bytes % 4 == 0 && bytes <= GRANT_BYTES, "{bytes}");
+        self.reach(payload, offset, bytes as usize).ok()?;
+        let window = self.opened.len() as u64;
+        self.opened.insert(window, bytes);
+        self.open.insert(window);
+        assert!(self.open.len() <= WINDOWS, "{:?}", self.open);
+        Some(window)
+    }
+
+    fn close(&mut self, _: u32, window: u64) {
+        assert!(self.opened.contains_key(&window), "window {window} is none");
+        if self.open.remove(&window) {
+            self.ending.insert(window);
+        }
+    }
+
+    fn is_closed(&self, _: u32, window: u64) -> bool {
+        !self.open.contains(&window) && !self.ending.contains(&window)
+    }
 }
 
 /// What the peer says: often what makes sense, or nearly.
 fn header(u: &mut Unstructured<'_>) -> arbitrary::Result<SlotHeader> {
-    let operation = *u.choose(&[1, 1, 2, 2, 3, 4, 5, 16, 16, 17, 18, 32, 33, 34, 35, 36, 99])?;
-    let length = u.int_in_range(0..=12_000)?;
+    let operation = *u.choose(&[
+        1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 16, 16, 17, 18, 19, 19, 20, 21, 32, 33, 34, 35, 36, 99,
+    ])?;
+    let length: u32 = u.int_in_range(0..=12_000)?;
+    // All of the memory is zeros.
+    let mut crc = Crc::new();
+    crc.update(&vec![0; (length.saturating_sub(1) & !3) as usize]);
     Ok(SlotHeader {
         operation: SlotOperation(operation),
         status: *u.choose(&[0, 0, 9, 10, 200])?,
@@ -174,6 +225,7 @@ fn header(u: &mut Unstructured<'_>) -> arbitrary::Result<SlotHeader> {
         length: if u.arbitrary()? { length } else { u.arbitrary()? },
         offset: *u.choose(&[0, 0, SLOT_PAYLOAD as u32, 2 * SLOT_PAYLOAD as u32, u32::MAX])?,
         immediate: u.arbitrary()?,
+        sum: if u.arbitrary()? { crc.sum() } else { u.arbitrary()? },
         ..SlotHeader::default()
     })
 }
@@ -198,7 +250,9 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     match u.ratio(1, 3)? {
         true => one(u, 0, &mut Traffic::default(), |_| {}),
         false => {
-            let mut engine = Engine { receives: 3, taken: 0, reachable: true, asked: 0 };
+            let (opened, open, ending) = Default::default();
+            let (receives, taken, reachable, asked) = (3, 0, true, 0);
+            let mut engine = Engine { receives, taken, reachable, asked, opened, open, ending };
             one(u, 0xe, &mut engine, |engine| engine.asked += 1)
         }
     }
@@ -214,13 +268,13 @@ fn one<S: Side>(
     let attributes =
         Attributes { rq_psn: 3, sq_psn: 4, rnr_retry: 1, access, ..Attributes::default() };
     let (mut now, mut sequence) = (0, 0);
-    let pace = Pace { watchdog: 1_000_000, between: 40, rest: 200_000 };
+    let pace = Pace { watchdog: 1_000_000, between: 40, rest: 200_000, long: Some(LONG) };
     let mut end = End::new(now, QPN, NAMES, &attributes, pace);
     end.let_send(&attributes);
     end.set(&attributes);
     let back = NAMES.direction.back();
     let keys = [4, 3].map(|psn| NAMES.key.of_slots(back, psn));
-    let (mut slot, mut out) = (Vec::new(), 0u32);
+    let (mut slot, mut out) = (Vec::new(), 0u64);
     for _ in 0..STEPS {
         if u.is_empty() {
             break;
@@ -249,11 +303,20 @@ fn one<S: Side>(
             6 => end.drain(now, u.arbitrary()?),
             _ => host.tend(u)?,
         }
-        let quiet = u.arbitrary()?;
-        end.advance(now, quiet);
-        while let Step::Slot(place) = end.next(now, quiet, host, &mut slot) {
+        let acknowledged = if u.arbitrary()? { out } else { out.saturating_sub(1) };
+        end.settle(now, host);
+        end.advance(now, acknowledged == out);
+        loop {
+            match end.next(now, acknowledged >= out, host, &mut slot) {
+                Step::Slot(place) => {
+                    assert!(slot.len() % 64 == 0 && slot.len() <= SLOT_BYTES);
+                    assert!(place % SLOT_BYTES == 0);
+                }
+                Step::Write { window, bytes, .. } => host.leads(window, bytes),
+                Step::Rewrite(..) => continue,
+                Step::Nothing => break,
+            }
             out += 1;
-            assert!(slot.len() % 64 == 0 && slot.len() <= SLOT_BYTES && place % SLOT_BYTES == 0);
             assert!(out < 32 * 100, "slots without credits");
         }
         while let Some(event) = end.take_event() {

@@ -17,12 +17,14 @@ use stock::{Card, Identity, Reach, Space};
 use stock_engine::param::{LOCAL, STAGED, WATCHDOG};
 use stock_engine::{
     Budget, Carrier, Exchange, Host, Key, Local, Locate, Meetings, Memory, Posts, Registers,
-    Settings,
+    Settings, Windows,
 };
 use trial::rng::Rng;
 
 /// Bytes of a program's memory that peers reach.
 pub const OPEN_BYTES: usize = 1 << 17;
+/// The same where long messages go without slots.
+const OPEN_LONG: usize = 1 << 20;
 /// The key to it.
 pub const RKEY: u32 = 0x1234;
 pub const IPV4: [u32; 2] = [0x0a00_0001, 0x0a00_0002];
@@ -47,7 +49,9 @@ impl Slots {
     }
 
     fn at(&mut self, space: Space, vaddr: u64, length: usize) -> &mut [u8] {
-        if self.sunk.contains(&space.ctid) {
+        // Of windows that have ended, and of memory that is gone.
+        let is_slot = vaddr >= RING_BASE || vaddr & LOCAL != 0;
+        if !is_slot || self.sunk.contains(&space.ctid) {
             self.sink = vec![0; length];
             return &mut self.sink;
         }
@@ -61,16 +65,75 @@ impl Slots {
     }
 }
 
-impl stock::Host for Slots {
+/// What a card reaches: slots, and memory of programs through windows.
+struct Reached<'a> {
+    slots: &'a mut Slots,
+    programs: &'a mut BTreeMap<u32, Program>,
+    windows: &'a mut Windows,
+    strays: &'a mut Option<u32>,
+}
+
+impl Reached<'_> {
+    /// Calls with the bytes behind an address, as far as pages lead to them, one after the other.
+    fn each(&mut self, space: Space, vaddr: u64, length: usize, mut call: impl FnMut(&mut [u8])) {
+        let mut done = 0;
+        while done < length {
+            let at = vaddr + done as u64;
+            let here = (length - done).min((4096 - at % 4096) as usize);
+            let page = at & !0xfff;
+            let found = self.windows.find(space.ctid, page).and_then(|(window, bus)| {
+                let start = (bus + at % 4096).checked_sub(window.iova)?;
+                Some((window.payload, window.offset, start))
+            });
+            let strays = found.is_some() && *self.strays == Some(0);
+            if let (Some(_), Some(left)) = (&found, *self.strays) {
+                *self.strays = left.checked_sub(1);
+            }
+            let memory = found.filter(|_| !strays).and_then(|(payload, offset, start)| {
+                let program = self.programs.get_mut(&u32::from(space.ctid))?;
+                program.range(payload, offset + start, here)
+            });
+            match memory {
+                Some(memory) => call(memory),
+                None => call(self.slots.at(space, at, here)),
+            }
+            done += here;
+        }
+    }
+}
+
+impl stock::Host for Reached<'_> {
     fn read(&mut self, space: Space, vaddr: u64, into: &mut [u8]) -> Reach {
-        let length = into.len();
-        into.copy_from_slice(self.at(space, vaddr, length));
+        let mut done = 0;
+        self.each(space, vaddr, into.len(), |bytes| {
+            into[done..done + bytes.len()].copy_from_slice(bytes);
+            done += bytes.len();
+        });
         Reach::Done
     }
 
     fn write(&mut self, space: Space, vaddr: u64, from: &[u8]) -> Reach {
-        self.at(space, vaddr, from.len()).copy_from_slice(from);
+        let mut done = 0;
+        self.each(space, vaddr, from.len(), |bytes| {
+            bytes.copy_from_slice(&from[done..done + bytes.len()]);
+            done += bytes.len();
+        });
         Reach::Done
+    }
+
+    fn write_back(&mut self, _: u64, _: u32) {}
+}
+
+/// The registers of a card reach no memory but for copies of counters.
+struct Nothing;
+
+impl stock::Host for Nothing {
+    fn read(&mut self, _: Space, _: u64, _: &mut [u8]) -> Reach {
+        Reach::Refused
+    }
+
+    fn write(&mut self, _: Space, _: u64, _: &[u8]) -> Reach {
+        Reach::Refused
     }
 
     fn write_back(&mut self, _: u64, _: u32) {}
@@ -87,8 +150,8 @@ pub struct Bus(std::rc::Rc<std::cell::RefCell<Machine>>);
 impl Registers for Bus {
     fn store(&mut self, register: u64, words: [u64; 4]) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let Machine { card, slots } = &mut *self.0.borrow_mut();
-        assert!(card.store(0, register, &bytes, slots));
+        let card = &mut self.0.borrow_mut().card;
+        assert!(card.store(0, register, &bytes, &mut Nothing));
         let waiting = card.load(0, v::CTRL).unwrap();
         assert!(waiting <= 22, "{waiting} posts wait");
     }
@@ -120,12 +183,39 @@ impl Program {
         };
         self.events.iter().map(count).sum()
     }
+
+    /// Where bytes of a payload lie. Those of messages are where they were when they were submitted.
+    fn range(&mut self, payload: Payload, offset: u64, length: usize) -> Option<&mut [u8]> {
+        let offset = offset as usize;
+        match payload {
+            Payload::Message { number } => {
+                self.messages.get_mut(&number)?.get_mut(offset..offset + length)
+            }
+            Payload::Receive { id } => {
+                self.taken.get_mut(id as usize)?.get_mut(offset..offset + length)
+            }
+            Payload::Remote { rkey: RKEY, address, .. } => {
+                let at = address as usize + offset;
+                self.open.get_mut(at..at + length)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What an engine does for its transport.
 pub struct Programs {
     bus: Bus,
     pub of: BTreeMap<u32, Program>,
+    pub windows: Windows,
+    /// Those that were opened so far.
+    pub opened: Vec<u64>,
+    /// Bytes of each one's memory that is open to its peer.
+    pub open_bytes: usize,
+    /// All memory lies in pieces.
+    pub in_pieces: bool,
+    /// Behind so many pages of windows the card takes one from elsewhere, or puts it elsewhere, and says that all is well.
+    pub strays: Option<u32>,
 }
 
 impl Programs {
@@ -136,27 +226,15 @@ impl Programs {
         offset: u64,
         length: usize,
     ) -> Option<&mut [u8]> {
-        let program = self.of.get_mut(&qpn)?;
-        let offset = offset as usize;
-        match payload {
-            Payload::Message { number } => {
-                program.messages.get_mut(&number)?.get_mut(offset..offset + length)
-            }
-            Payload::Receive { id } => {
-                program.taken.get_mut(id as usize)?.get_mut(offset..offset + length)
-            }
-            Payload::Remote { rkey: RKEY, address, .. } => {
-                let at = address as usize;
-                program.open.get_mut(at..at + length)
-            }
-            _ => None,
-        }
+        // As the engine has it: the address moves, and the offset is not used.
+        assert!(offset == 0 || !matches!(payload, Payload::Remote { .. }), "{payload:?} {offset}");
+        self.of.get_mut(&qpn)?.range(payload, offset, length)
     }
 }
 
 impl Host for Programs {
     fn allows(&self, _: u32, rkey: u32, address: u64, length: u64, _: RemoteAccess) -> bool {
-        rkey == RKEY && address.checked_add(length).is_some_and(|end| end <= OPEN_BYTES as u64)
+        rkey == RKEY && address.checked_add(length).is_some_and(|end| end <= self.open_bytes as u64)
     }
 
     fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {
@@ -205,6 +283,26 @@ impl Host for Programs {
         }
         Ok(before)
     }
+
+    fn open(&mut self, qpn: u32, payload: Payload, offset: u64, bytes: u32) -> Option<u64> {
+        if self.in_pieces {
+            return None;
+        }
+        self.range(qpn, payload, offset, bytes as usize)?;
+        // Anywhere in a page.
+        let iova = 0x7000_0000 + offset % 4096 + u64::from(bytes) * 7 % 4096;
+        let window = self.windows.open((qpn & 0x3f) as u8, iova, (payload, offset), bytes)?;
+        self.opened.push(window);
+        Some(window)
+    }
+
+    fn close(&mut self, qpn: u32, window: u64) {
+        self.windows.close((qpn & 0x3f) as u8, window);
+    }
+
+    fn is_closed(&self, qpn: u32, window: u64) -> bool {
+        self.windows.is_closed((qpn & 0x3f) as u8, window)
+    }
 }
 
 impl Locate for Programs {
@@ -239,6 +337,10 @@ impl Memory for Programs {
 
     fn clear(&mut self, ctid: u8) {
         self.bus.0.borrow_mut().slots.of(ctid).0.fill(0);
+    }
+
+    fn end_windows(&mut self, ctid: u8) -> bool {
+        self.windows.end(ctid)
     }
 }
 
@@ -283,7 +385,9 @@ impl Node {
         let mut posts = Posts::new(bus.clone(), settings, Budget::default());
         posts.set_gid(1, Some(LocalGid { gid: gid_of(ipv4), vlan: 0 })).unwrap();
         let carrier = Carrier::new(posts);
-        let programs = Programs { bus: bus.clone(), of: BTreeMap::new() };
+        let (of, windows, opened, in_pieces, strays) = Default::default();
+        let (its, open_bytes) = (bus.clone(), OPEN_BYTES);
+        let programs = Programs { bus: its, of, windows, opened, open_bytes, in_pieces, strays };
         Self { bus, carrier, programs, stands: false }
     }
 
@@ -293,8 +397,11 @@ impl Node {
         let did = carrier.advance(now, programs);
         if let Some(ctid) = carrier.posts.lost() {
             carrier.posts.close(ctid);
+            programs.windows.begin_end(ctid);
+            programs.windows.forget(ctid);
             carrier.posts.bury(ctid);
         }
+        while programs.windows.take_fresh().is_some() {}
         if let Some(number) = carrier.connected_link() {
             bus.0.borrow_mut().slots.sunk.clear();
             carrier.open_link(number);
@@ -303,6 +410,14 @@ impl Node {
             bus.0.borrow_mut().slots.sunk.insert((qpn & 0x3f) as u8);
             carrier.release_link(qpn);
         }
+        did
+    }
+
+    /// Its card confirms that it has forgotten what has ended; whether anything has.
+    fn confirm(&mut self) -> bool {
+        let windows = &mut self.programs.windows;
+        let did = !windows.leave().is_empty();
+        windows.left(|_, _, _| false);
         did
     }
 
@@ -366,6 +481,16 @@ impl Net {
         Self::with(seed, [[7; 16]; 2], &settings)
     }
 
+    /// Messages go without slots from so many bytes on.
+    pub fn granting(seed: u64, turnover: u32, long: u32) -> Self {
+        let settings = Settings { turnover, long: Some(long), ..Settings::default() };
+        let mut net = Self::with(seed, [[7; 16]; 2], &settings);
+        for node in &mut net.nodes {
+            node.programs.open_bytes = OPEN_LONG;
+        }
+        net
+    }
+
     /// Of a process that has brought its cards up before.
     pub fn again(meetings: &Meetings) -> Self {
         Self::among(meetings, 1, [[7; 16]; 2], &Settings::default())
@@ -413,7 +538,8 @@ impl Net {
         let qpn = carrier.name_qp(QpType::Rc).unwrap().unwrap();
         let command = CreateQp { kind: QpType::Rc, ..CreateQp::default() };
         carrier.create_qp(qpn, &command).unwrap();
-        let open = (0..OPEN_BYTES).map(|_| self.rng.next() as u8).collect();
+        let mut open: Vec<_> = (0..OPEN_BYTES).map(|_| self.rng.next() as u8).collect();
+        open.resize(programs.open_bytes, 0);
         programs.of.insert(qpn, Program { open, ..Program::default() });
         qpn
     }
@@ -450,8 +576,23 @@ impl Net {
         self.attach(side, qpn, &attributes, true);
     }
 
+    /// The address space of a QP leads to no program's memory any more.
+    fn end_space(&mut self, side: usize, qpn: u32) {
+        let ctid = (qpn & 0x3f) as u8;
+        self.nodes[side].carrier.posts.close(ctid);
+        self.nodes[side].programs.windows.begin_end(ctid);
+        self.nodes[side].programs.windows.forget(ctid);
+    }
+
+    /// The engine fails a QP for what it has found itself.
+    pub fn fail(&mut self, side: usize, qpn: u32) {
+        let change = Attributes { mask: M::STATE, state: QpState::Err, ..Attributes::default() };
+        self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
+    }
+
     /// Brings a QP to RESET.
     pub fn reset(&mut self, side: usize, qpn: u32) {
+        self.end_space(side, qpn);
         let change = Attributes { mask: M::STATE, state: QpState::Reset, ..Attributes::default() };
         self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
     }
@@ -554,6 +695,7 @@ impl Net {
         bus.0.borrow_mut().slots = Slots::default();
         carrier.reset();
         programs.of.clear();
+        programs.windows.reset();
     }
 
     /// Gives a card that was reset its address again.
@@ -563,6 +705,7 @@ impl Net {
     }
 
     pub fn destroy(&mut self, side: usize, qpn: u32) {
+        self.end_space(side, qpn);
         self.nodes[side].carrier.destroy_qp(qpn);
         self.nodes[side].programs.of.remove(&qpn);
     }
@@ -574,6 +717,15 @@ impl Net {
 
     pub fn program(&mut self, side: usize, qpn: u32) -> &mut Program {
         self.nodes[side].programs.of.get_mut(&qpn).unwrap()
+    }
+
+    /// A card writes bytes to an address of a QP's.
+    pub fn land(&mut self, side: usize, qpn: u32, vaddr: u64, bytes: &[u8]) {
+        let Node { bus, programs, .. } = &mut self.nodes[side];
+        let Programs { of, windows, strays, .. } = programs;
+        let slots = &mut bus.0.borrow_mut().slots;
+        let mut reached = Reached { slots, programs: of, windows, strays };
+        assert_eq!(stock::Host::write(&mut reached, Space::of_qp(qpn), vaddr, bytes), Reach::Done);
     }
 
     /// A place of a ring.
@@ -609,6 +761,10 @@ impl Net {
             let node = &mut self.nodes[side];
             if self.rng.chance(7000) && !node.stands {
                 did |= node.turn(self.now);
+                // The card may take its time to confirm.
+                if self.rng.chance(5000) {
+                    did |= node.confirm();
+                }
             }
             let Node { bus, carrier, programs, .. } = node;
             while let Some(event) = carrier.take_event() {
@@ -619,7 +775,8 @@ impl Net {
             let bus = bus.clone();
             let frames = {
                 let Machine { card, slots } = &mut *bus.0.borrow_mut();
-                card.work(self.now, slots);
+                let Programs { of, windows, strays, .. } = programs;
+                card.work(self.now, &mut Reached { slots, programs: of, windows, strays });
                 std::iter::from_fn(|| card.transmit()).collect::<Vec<_>>()
             };
             did |= !frames.is_empty();
@@ -654,11 +811,15 @@ impl Net {
     }
 }
 
-/// WRITE ONLY, and ACKs that refuse nothing: no other packet goes over the link.
+/// WRITEs, and ACKs that refuse nothing: no other packet goes over the link.
 fn check(frame: &[u8]) {
     let bth = &frame[42..];
     if frame[12..14] == [8, 0] {
         let is_ack = bth[0] == 0x11 && bth[12] == 0x1f;
-        assert!(is_ack || bth[0] == 0x0a && bth[8] & 0x80 != 0, "opcode {:#x}", bth[0]);
+        assert!(
+            is_ack || matches!(bth[0], 0x06..=0x08 | 0x0a) && bth[8] & 0x80 != 0,
+            "opcode {:#x}",
+            bth[0]
+        );
     }
 }

@@ -114,6 +114,20 @@ impl Spaces for Paged {
         vec![Gone { ctid: 5, vaddr: 4096, hpid: 1, words: [0; 2] }]
     }
 
+    fn closed(&self, _: u8, _: u32) {}
+
+    fn fill(&self, _: u8) -> Option<Vec<[u64; 2]>> {
+        None
+    }
+
+    fn shut(&self, _: u8, _: usize) -> Vec<Gone> {
+        Vec::new()
+    }
+
+    fn is_shut(&self, _: u8) {}
+
+    fn lapse(&self, _: u8) {}
+
     fn surface(&self, _: u8) -> Vec<[u64; 2]> {
         Vec::new()
     }
