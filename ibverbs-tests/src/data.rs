@@ -13,6 +13,7 @@ pub mod device_memory;
 pub mod errors;
 pub mod extended;
 pub mod flows;
+pub mod grants;
 pub mod handles;
 mod line;
 pub mod link;

@@ -57,7 +57,7 @@ fn ends_userfault(setting: &Setting, length: Length) -> Result<()> {
 
 impl Kind {
     /// The device node that such memory is made with.
-    fn node(self) -> &'static str {
+    pub(crate) fn node(self) -> &'static str {
         match self {
             Self::Fuse => "/dev/fuse",
             Self::Userfault => "/dev/userfaultfd",
@@ -66,7 +66,7 @@ impl Kind {
 
     /// The node, as most systems give it to every user: udev opens FUSE's to all, and some open the
     /// other. Where it is not open, and we are root, the case has one of its own.
-    fn open_node(self, setting: &Setting) -> Result<PathBuf> {
+    pub(crate) fn open_node(self, setting: &Setting) -> Result<PathBuf> {
         let node = Path::new(self.node());
         if !geteuid().is_root() {
             return Ok(node.to_owned());

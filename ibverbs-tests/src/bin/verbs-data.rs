@@ -135,6 +135,14 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// Long messages whose memory goes or is taken back while they move
+    Grants {
+        /// One of memory that never answers and no others, by this device node of userfaultfd's
+        #[arg(long)]
+        silent: Option<PathBuf>,
+        #[command(flatten)]
+        link: Link,
+    },
     /// Take memory from a card behind an IOMMU, while its key stays, and reach for it
     Unmapped {
         /// The file that says at which address the card sees it
@@ -429,6 +437,14 @@ fn main() -> anyhow::Result<()> {
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;
             println!("reached in {before} of {tries} before and in {after} of {tries} after");
+        }
+        Command::Grants { silent: Some(node), link } => {
+            data::grants::silent(&(&link).into(), &node)?;
+            println!("what does not answer is not sent");
+        }
+        Command::Grants { silent: None, link } => {
+            let count = data::grants::all(&(&link).into())?;
+            println!("{count} long messages went by the book");
         }
         Command::Unmapped { place, tries, link } => {
             let [before, after] = data::reach::unmapped(&(&link).into(), &place, tries)?;

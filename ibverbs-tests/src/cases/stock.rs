@@ -13,9 +13,10 @@ use serde_json::Value;
 use super::capture::{DISSECT, LIMIT, TSHARK, number};
 use super::faults::was_bad;
 use super::{IBVERBS_UTILS, PERFTEST, perftest::STEADY_CLOCK};
+use crate::hostile::unanswered::Kind;
 use crate::pair::{Both, free_port, run_between, start_server};
 use crate::process::Task;
-use crate::runner::Case;
+use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
 
 /// Two cards with the published image. Whoever is busy is not dead: a test's machine may be slower than any card.
@@ -136,6 +137,17 @@ pub fn cases() -> Vec<Case> {
         "stock/tunnel/what goes over the link, as tshark sees it",
         &[PERFTEST, TSHARK],
         only_writes,
+    ));
+    cases.push(Case::new(
+        "stock/tunnel/long messages go without slots, as tshark sees it",
+        &[PERFTEST, TSHARK],
+        granted,
+    ));
+    cases.push(Case::new("stock/tunnel/verbs-data grants", &[], taken_back));
+    cases.push(Case::new(
+        "stock/tunnel/verbs-data grants --silent",
+        &[PERFTEST, Need::Node(Kind::Userfault.node())],
+        silent,
     ));
     cases.push(Case::new("stock/tunnel/two balboads", &[PERFTEST, IBVERBS_UTILS], two_balboads));
     cases.push(Case::new("stock/tunnel/another key", &[IBVERBS_UTILS], another_key));
@@ -321,6 +333,62 @@ fn only_writes(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
+/// Long messages of each kind go by WRITEs of several packets, from one program's memory to the other's.
+fn granted(setting: &Setting) -> Result<()> {
+    let file = setting.directory().join("frames.pcapng");
+    let daemon = setting.balboad(&format!("{TUNNEL} --pcap {}", file.display()))?;
+    let mut before = [0; 2];
+    for (command, sender) in [("ib_send_bw", 1usize), ("ib_write_bw", 1), ("ib_read_bw", 0)] {
+        let command = format!("{command} -n 10 -s 1048576 {STEADY_CLOCK}");
+        run_between((&daemon, 0), (&daemon, 1), &command)?;
+        let status = daemon.status()?;
+        let sent = [0, 1].map(|card| counter(&status, card, "tunnel_granted_bytes_sent"));
+        // The first one may go before the peer is known to grant.
+        let more = sent[sender] - before[sender];
+        ensure!(more >= 8 << 20, "{command}: {more} bytes of card {sender} went by grants");
+        are_zero(&daemon, &["tunnel_grants_astray"])?;
+        before = sent;
+    }
+    tunnelled(&daemon)?;
+    daemon.stop()?;
+    let seen = dissect(setting, &file)?;
+    ensure!(seen == BTreeSet::from([0x06, 0x07, 0x08, 0x0a, 0x11]), "{seen:x?}");
+    Ok(())
+}
+
+/// Memory of long messages goes, or is taken back, at any time.
+fn taken_back(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad(TUNNEL)?;
+    let program = setting.bin.join("verbs-data");
+    let task = daemon.run("").arg(program).words("grants --gid 1").limit(SWEEP);
+    task.run()?.success()?.says("61 long messages went by the book")?;
+    let status = daemon.status()?;
+    for card in [0, 1] {
+        let granted = counter(&status, card, "tunnel_granted_bytes_sent");
+        ensure!(granted > 1 << 20, "card {card} sent {granted} bytes by grants");
+    }
+    let astray = counter(&status, 0, "tunnel_grants_astray");
+    ensure!(astray > 0, "what was written to memory that is only read is taken to be there");
+    // Memory that is gone is a fault of the bus.
+    let harm = HARM.into_iter().filter(|name| *name != "dma_faults").collect::<Vec<_>>();
+    are_zero(&daemon, &harm)?;
+    daemon.stop()
+}
+
+/// A program whose long message lies in memory that does not answer is ended, and stops nobody else's.
+fn silent(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad(TUNNEL)?;
+    let node = Kind::Userfault.open_node(setting)?;
+    let program = setting.bin.join("verbs-data");
+    let command = format!("grants --gid 1 --silent {}", node.display());
+    let task = daemon.run("").arg(program).words(&command).limit(SWEEP);
+    task.run()?.success()?.says("what does not answer is not sent")?;
+    let command = format!("ib_send_bw -s 262144 -n 50 {STEADY_CLOCK}");
+    run_between((&daemon, 0), (&daemon, 1), &command)?;
+    are_zero(&daemon, &["stock_reception_stands", "stock_sending_starves"])?;
+    daemon.stop()
+}
+
 /// Arguments of a balboad of [`Setting::cabled_balboads_with`], with a file of peers that names the cards of both.
 pub(crate) fn peers(setting: &Setting, name: &str, key: &str, watchdog: u32) -> Result<String> {
     let file = peers_file(setting, name, key)?;
@@ -364,7 +432,8 @@ fn told_of_rnics(setting: &Setting) -> Result<()> {
 fn two_balboads(setting: &Setting) -> Result<()> {
     let arguments = peers(setting, "peers", "5a", 20_000)?;
     let [one, other] = setting.cabled_balboads_with(&arguments)?;
-    for command in ["ib_send_bw -n 200 -s 5001", "ib_write_bw -n 50", "ib_atomic_bw -n 100"] {
+    let long = "ib_write_bw -n 10 -s 1048576";
+    for command in ["ib_send_bw -n 200 -s 5001", "ib_write_bw -n 50", long, "ib_atomic_bw -n 100"] {
         run_between((&one, 0), (&other, 0), &format!("{command} {STEADY_CLOCK}"))?;
     }
     run_between((&other, 0), (&one, 0), "ibv_rc_pingpong -c -g 1")?;

@@ -149,6 +149,18 @@ impl Mapping {
         self.replace(libc::PROT_NONE, flags, -1)
     }
 
+    /// Lets nobody write to it any more. This program does not touch it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn become_read_only(&mut self) -> Result<(), Failed> {
+        self.do_not_touch();
+        // SAFETY: the range is our own mapping, to which no reference exists, and nobody here copies to it any more.
+        let result =
+            unsafe { libc::mprotect(self.memory.as_ptr().cast(), self.length, libc::PROT_READ) };
+        if result == 0 { Ok(()) } else { Err(Failed::last("mprotect")) }
+    }
+
     /// Maps something else at the same addresses, which this program does not touch.
     fn replace(&mut self, protection: i32, flags: i32, file: i32) -> Result<(), Failed> {
         let memory = self.memory.as_ptr().cast();

@@ -184,6 +184,17 @@ impl Region {
         Ok(())
     }
 
+    /// Changes what may be done with it.
+    ///
+    /// # Errors
+    /// When the provider refuses.
+    pub fn set_access(&self, access: v::ibv_access_flags) -> Result<(), Failed> {
+        let (flags, rereg) = (v::IBV_REREG_MR_CHANGE_ACCESS as i32, self.pd.library().ibv_rereg_mr);
+        // SAFETY: the registration lives, and neither its domain nor its memory changes.
+        let result = unsafe { rereg(self.raw(), flags, null_mut(), null_mut(), 0, access as i32) };
+        Failed::check("ibv_rereg_mr", result)
+    }
+
     /// Its size in bytes.
     pub fn length(&self) -> usize {
         self.memory.borrow().length()

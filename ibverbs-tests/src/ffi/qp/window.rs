@@ -84,6 +84,19 @@ impl Qp {
         Ok(())
     }
 
+    /// Posts that a window's key be taken back.
+    ///
+    /// # Errors
+    /// When it is not taken.
+    pub fn post_invalidate(&self, wr_id: u64, rkey: u32) -> Result<(), Failed> {
+        // SAFETY: numbers and null pointers only; all zero is a valid value.
+        let mut work: v::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        (work.wr_id, work.send_flags) = (wr_id, v::IBV_SEND_SIGNALED);
+        work.opcode = v::IBV_WR_LOCAL_INV;
+        work.__bindgen_anon_1 = v::ibv_send_wr__bindgen_ty_1 { invalidate_rkey: rkey };
+        self.post_one(&mut work)
+    }
+
     /// Posts a SEND that takes a key of the other side's back.
     ///
     /// # Errors
