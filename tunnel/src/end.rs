@@ -363,8 +363,8 @@ impl End {
             },
         }
         let used = match header.operation {
-            SlotOperation::Written => self.responder.used(),
-            SlotOperation::DataWritten => self.requester.used(),
+            SlotOperation::Written => self.responder.take_used(),
+            SlotOperation::DataWritten => self.requester.take_used(),
             _ => 0,
         };
         self.landed = self.landed.wrapping_add(packets_of(used));
@@ -548,7 +548,7 @@ impl End {
         }
         let turns = self.turnover != Turnover::None;
         if turns && self.is_writing() {
-            return self.finish(now, host, slot);
+            return self.finish(host, slot);
         }
         let rested = now.saturating_sub(self.heard) >= self.pace.rest;
         match self.turnover.due(quiet, rested) {
@@ -593,7 +593,7 @@ impl End {
     }
 
     /// Says that what was granted has been written, before a turnover goes on: both count its packets by that.
-    fn finish(&mut self, now: u64, host: &mut impl Host, slot: &mut Vec<u8>) -> Step {
+    fn finish(&mut self, host: &mut impl Host, slot: &mut Vec<u8>) -> Step {
         // The peer takes nothing else, so that it may be told of no more slots.
         if self.credits() == 0 {
             return Step::Nothing;
@@ -606,11 +606,7 @@ impl End {
             }
         }
         if next.is_none() && self.responder.sendings().is_posted() {
-            match self.responder.next_of_grant(self.qpn, host) {
-                Ok(said) => next = said,
-                Err(stop) if self.state == State::Live => self.part(now, stop),
-                Err(_) => {}
-            }
+            next = self.responder.next_of_grant(self.qpn, host);
         }
         match next {
             Some(Next::Slot(header)) => self.emit(&header, &[], slot),

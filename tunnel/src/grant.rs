@@ -126,13 +126,12 @@ struct Sending {
 pub(crate) enum Turn {
     Wait,
     Use(Use),
-    /// The peer is to be told that the bytes from there on were written, and what they add up to.
+    /// The peer is to be told that the bytes from there on were written, and what they add up to; `None` where they went away
+    /// meanwhile. Both sides count the card's packets by that word, and so the peer has it all the same.
     Written {
         offset: u32,
-        sum: u32,
+        sum: Option<u32>,
     },
-    /// The memory of one went away.
-    Gone,
 }
 
 /// The parts of a message for which its sender has asked for grants, in order.
@@ -222,6 +221,7 @@ impl Sendings {
             for sending in self.parts.drain(at..) {
                 host.close(qpn, sending.part.window);
             }
+            self.void &= !self.parts.is_empty();
             return true;
         }
         let end = address.checked_add(length.into()).filter(|end| *end <= ADDRESSES);
@@ -295,8 +295,7 @@ impl Sendings {
             // The slot that says so goes behind the WRITE, on one way.
             Stage::Posted => {
                 *stage = Stage::Said;
-                let offset = part.offset;
-                part.sum(qpn, host).map_or(Turn::Gone, |sum| Turn::Written { offset, sum })
+                Turn::Written { offset: part.offset, sum: part.sum(qpn, host) }
             }
             _ => Turn::Wait,
         }

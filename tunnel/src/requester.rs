@@ -60,7 +60,7 @@ pub(crate) struct Requester {
     rnr_retry: u8,
     rnr_left: u8,
     max_rd_atomic: u8,
-    /// Bytes of the grant of which was said last that it was used.
+    /// Bytes of the grant of which was just said that it was used.
     used: u32,
     /// Whether it grants what its READs ask for.
     grants: bool,
@@ -78,9 +78,9 @@ impl Requester {
         Self { grants, ..Self::default() }
     }
 
-    /// Bytes of the grant of which was said last that it was used.
-    pub(crate) fn used(&self) -> u32 {
-        self.used
+    /// Bytes of the grant of which was just said that it was used.
+    pub(crate) fn take_used(&mut self) -> u32 {
+        std::mem::take(&mut self.used)
     }
 
     /// Takes note of the attributes of RTS.
@@ -245,17 +245,16 @@ impl Requester {
         let (offset, sum) = match self.sendings.turn(qpn, host) {
             Turn::Wait => return None,
             Turn::Use(it) => return Some(Next::Write(it)),
-            Turn::Gone => {
-                self.requests.get_mut(self.whole)?.failed = Some(Status::LocalProtection);
-                return None;
-            }
             Turn::Written { offset, sum } => (offset, sum),
         };
+        if sum.is_none() {
+            self.requests.get_mut(self.whole)?.failed = Some(Status::LocalProtection);
+        }
         let number = self.first.wrapping_add(self.whole as u64);
         let request = self.requests.get(self.whole)?;
         let mut header = header_of(&request.message, &mut Vec::new());
         (header.message, header.offset) = (number as u32, offset);
-        (header.operation, header.sum) = (SlotOperation::Written, sum);
+        (header.operation, header.sum) = (SlotOperation::Written, sum.unwrap_or_default());
         Some(Next::Slot(header))
     }
 

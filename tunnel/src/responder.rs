@@ -112,7 +112,7 @@ pub(crate) struct Responder {
     timer: u8,
     /// What the QP grants to peers.
     access: Access,
-    /// Bytes of the grant of which was said last that it was used.
+    /// Bytes of the grant of which was just said that it was used.
     used: u32,
     /// Whether it grants what SENDs and WRITEs ask for.
     grants: bool,
@@ -120,6 +120,8 @@ pub(crate) struct Responder {
     answers: VecDeque<SlotHeader>,
     /// What of the oldest READ goes by grants.
     sendings: Sendings,
+    /// Some of it went away meanwhile, of which the peer was told as of the rest.
+    lost: bool,
 }
 
 impl Responder {
@@ -147,9 +149,9 @@ impl Responder {
         &self.sendings
     }
 
-    /// Bytes of the grant of which was said last that it was used.
-    pub(crate) fn used(&self) -> u32 {
-        self.used
+    /// Bytes of the grant of which was just said that it was used.
+    pub(crate) fn take_used(&mut self) -> u32 {
+        std::mem::take(&mut self.used)
     }
 
     /// Whether a grant was used that has not ended.
@@ -500,13 +502,16 @@ impl Responder {
         payload: &mut Vec<u8>,
     ) -> Result<Option<Next>, Stop> {
         let Some((mut header, source)) = self.data() else { return Ok(None) };
+        if self.lost {
+            return Err(self.lose(header.message));
+        }
         let left = header.length.saturating_sub(header.offset);
         let suits = self.sendings.suits(long, left);
         if suits && self.sendings.ask(qpn, (source, 0), &mut header, host) {
             return Ok(Some(Next::Slot(header)));
         }
         if !self.sendings.is_empty() {
-            let next = self.next_of_grant(qpn, host)?;
+            let next = self.next_of_grant(qpn, host);
             if next.is_some() || left == 0 || self.sendings.suits(long, left) {
                 return Ok(next);
             }
@@ -526,26 +531,19 @@ impl Responder {
     }
 
     /// What comes next of the parts of a READ's for which grants were asked.
-    ///
-    /// # Errors
-    /// As those of [`Self::next`].
-    pub(crate) fn next_of_grant(
-        &mut self,
-        qpn: u32,
-        host: &mut impl Host,
-    ) -> Result<Option<Next>, Stop> {
+    pub(crate) fn next_of_grant(&mut self, qpn: u32, host: &mut impl Host) -> Option<Next> {
         let turn = self.sendings.turn(qpn, host);
-        let Some((mut header, _)) = self.data() else { return Ok(None) };
-        Ok(match turn {
+        let (mut header, _) = self.data()?;
+        match turn {
             Turn::Wait => None,
             Turn::Use(it) => Some(Next::Write(it)),
-            Turn::Gone => return Err(self.lose(header.message)),
             Turn::Written { offset, sum } => {
-                let operation = SlotOperation::DataWritten;
-                (header.operation, header.offset, header.sum) = (operation, offset, sum);
+                self.lost |= sum.is_none();
+                (header.operation, header.offset) = (SlotOperation::DataWritten, offset);
+                header.sum = sum.unwrap_or_default();
                 Some(Next::Slot(header))
             }
-        })
+        }
     }
 
     /// The header of the oldest READ's next part, and where that lies.

@@ -30,6 +30,8 @@ struct Engine {
     /// A card that has not confirmed yet.
     drains: bool,
     refuses: bool,
+    /// There are no receives.
+    empty: bool,
     /// What stands in all of its memory; `None` where that is gone.
     memory: Option<u8>,
 }
@@ -47,7 +49,8 @@ impl Host for Engine {
     }
 
     fn take_receive(&mut self, _: u32) -> Result<TakenReceive, ReceiveError> {
-        Ok(TakenReceive { id: 0, capacity: 1 << 30, left: None })
+        let receive = TakenReceive { id: 0, capacity: 1 << 30, left: None };
+        if self.empty { Err(ReceiveError::Empty) } else { Ok(receive) }
     }
 
     fn read(&mut self, _: u32, _: Payload, _: u64, into: &mut [u8]) -> Result<(), Unreachable> {
@@ -271,10 +274,94 @@ fn memory_of_one_s_own_that_is_gone_by_then_fails_the_message() {
     bench.hear(SlotHeader { address: 0x9000, length: PART, ..said(SlotOperation::Grant) });
     bench.next();
     bench.host.memory = None;
+    assert_eq!(bench.said().operation, SlotOperation::Written);
     assert_eq!(bench.next().0, Step::Nothing);
     bench.pass(1);
     let failed = TransportEvent::Failed { qpn: QPN, status: Status::LocalProtection };
     assert_eq!(bench.events(), [failed]);
+}
+
+/// The rest of a turnover that the peer has asked for; what is counted by then.
+fn turn_over(bench: &mut Bench) -> (u64, u64) {
+    assert_eq!(bench.said().operation, SlotOperation::Paused);
+    bench.hear(said(SlotOperation::Rewritten));
+    let counts = match bench.next().0 {
+        Step::Rewrite(sent, taken) => (sent, taken),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(bench.said().operation, SlotOperation::Resume);
+    counts
+}
+
+/// An end whose peer asks for turnovers.
+fn led() -> Bench {
+    let direction = Direction { from: (3, QPN), to: (2, 6) };
+    Bench::between(Names { direction, ..NAMES }, Some(LONG))
+}
+
+#[test]
+fn both_count_what_was_written_of_memory_that_is_gone_by_then() {
+    let packets = u64::from(PART.div_ceil(SLOT_BYTES as u32));
+    for paused in [false, true] {
+        // Behind a READ that is not answered the queue pair lives on.
+        let mut bench = led();
+        bench.hear(said(SlotOperation::Credit));
+        bench.submit(Operation::Read { remote_address: 0, rkey: 1 }, 8);
+        bench.write(LONG);
+        for _ in 0..2 {
+            bench.said();
+        }
+        let grant = SlotHeader { address: 0x9000, length: PART, ..said(SlotOperation::Grant) };
+        bench.hear(SlotHeader { message: 1, ..grant });
+        assert!(matches!(bench.next().0, Step::Write { .. }));
+        bench.host.memory = None;
+        if paused {
+            bench.hear(said(SlotOperation::Pause));
+        }
+        let header = bench.said();
+        assert_eq!((header.operation, header.message), (SlotOperation::Written, 1));
+        bench.pass(1);
+        if !paused {
+            bench.hear(said(SlotOperation::Pause));
+        }
+        assert_eq!(turn_over(&mut bench), (4 + packets, 4), "paused: {paused}");
+        // And the peer's READ.
+        let mut bench = led();
+        bench.hear(SlotHeader { length: LONG, ..said(SlotOperation::Read) });
+        assert!(bench.said().flags.contains(SlotFlags::ASKS));
+        bench.hear(SlotHeader { operation: SlotOperation::GrantData, ..grant });
+        assert!(matches!(bench.next().0, Step::Write { .. }));
+        bench.host.memory = None;
+        if paused {
+            bench.hear(said(SlotOperation::Pause));
+        }
+        assert_eq!(bench.said().operation, SlotOperation::DataWritten);
+        if paused {
+            assert_eq!(turn_over(&mut bench), (3 + packets, 4));
+        }
+        assert_eq!(refused(&mut bench), Some(Status::RemoteOperation));
+    }
+}
+
+#[test]
+fn what_was_used_counts_once() {
+    let packets = u64::from(PART.div_ceil(SLOT_BYTES as u32));
+    let mut bench = led();
+    bench.hear(ask());
+    assert_eq!(bench.said().operation, SlotOperation::Grant);
+    let used = SlotHeader { length: LONG, sum: sum(7, PART), ..said(SlotOperation::Written) };
+    bench.hear(used);
+    assert!(bench.end.settle(0, &mut bench.host));
+    assert_eq!(bench.said().operation, SlotOperation::Landed);
+    bench.hear(SlotHeader { length: LONG, offset: PART, bytes: 4, ..said(SlotOperation::Write) });
+    assert_eq!(bench.said().operation, SlotOperation::Answer);
+    // A SEND that finds no receive; what comes of it meanwhile counts for nothing.
+    bench.host.empty = true;
+    bench.hear(SlotHeader { message: 1, length: 4, bytes: 4, ..said(SlotOperation::Send) });
+    assert!(bench.said().flags.contains(SlotFlags::NOT_READY));
+    bench.hear(SlotHeader { message: 1, offset: 4, ..used });
+    bench.hear(said(SlotOperation::Pause));
+    assert_eq!(turn_over(&mut bench), (5, 7 + packets));
 }
 
 #[test]
@@ -412,13 +499,15 @@ fn what_is_behind_a_part_that_has_not_landed_counts_for_nothing_until_that_has_c
         |offset, bytes| SlotHeader { offset, bytes, length: PARTS, ..said(SlotOperation::Write) };
     bench.hear(slot(PARTS - 4, 4));
     assert_eq!(bench.next().0, Step::Nothing);
-    let mut offset = GRANT_BYTES;
+    let (mut offset, mut told) = (GRANT_BYTES, Vec::new());
     while offset < PARTS {
         let bytes = (PARTS - offset).min(4032);
         bench.hear(slot(offset, bytes as u16));
         offset += bytes;
+        // It says from time to time that there is room.
+        told.push(bench.next().1);
     }
-    let told: Vec<_> = (0..40).map(|_| bench.next().1).collect();
+    told.extend((0..40).map(|_| bench.next().1));
     let answer = |it: &SlotHeader| it.operation == SlotOperation::Answer;
     assert!(told.iter().any(|it| answer(it) && it.status == 0));
     assert!(!told.iter().any(|it| answer(it) && it.status != 0));
@@ -502,6 +591,20 @@ fn what_was_refused_goes_in_slots_behind_what_was_granted() {
     bench.hear(grant_of(2, GRANT_BYTES));
     let failed = TransportEvent::Failed { qpn: QPN, status: Status::BadResponse };
     assert_eq!(bench.events(), [failed]);
+}
+
+#[test]
+fn what_has_not_landed_comes_in_slots_once_those_behind_it_are_refused() {
+    let mut bench = asked(1);
+    assert!(matches!(bench.next().0, Step::Write { .. }));
+    assert_eq!(bench.said().operation, SlotOperation::Written);
+    bench.hear(said(SlotOperation::Landed));
+    for part in 1..4 {
+        assert_eq!(bench.next().0, Step::Nothing, "{part} is still to be refused");
+        bench.hear(grant_of(part, 0));
+    }
+    let header = bench.said();
+    assert_eq!((header.operation, header.offset, header.bytes), (SlotOperation::Write, 0, 4032));
 }
 
 #[test]
@@ -632,9 +735,7 @@ fn a_read_from_before_what_is_refused_is_answered_first() {
 
 #[test]
 fn a_turnover_waits_for_no_credits_but_one_to_say_what_was_written() {
-    // The peer is who asks for turnovers.
-    let direction = Direction { from: (3, QPN), to: (2, 6) };
-    let mut bench = Bench::between(Names { direction, ..NAMES }, Some(LONG));
+    let mut bench = led();
     bench.hear(said(SlotOperation::Credit));
     // All slots but the reserved ones, and one for the request.
     let message = SLOTS - RESERVED_SLOTS - 1;

@@ -77,6 +77,44 @@ fn at_each_step<T>(
     }
 }
 
+#[test]
+fn memory_that_goes_behind_reads_while_a_turnover_comes_stops_nobody_else() {
+    let [mut failed, mut turned] = [0, 0];
+    for step in 0..60 {
+        let mut net = Net::granting(step, 330, 4096);
+        let [[a, b], other] = [(); 2].map(|()| net.connect(7, true));
+        for (side, qpn) in [(0, a), (1, b)] {
+            net.submit(side, qpn, write(0, None), &[1; 8]).unwrap();
+        }
+        net.run(50 * MS);
+        let turnovers = |net: &Net| net.nodes[0].carrier.tally().turnovers;
+        let before = turnovers(&net);
+        // READs may be overtaken by what is no WRITE.
+        for _ in 0..4 {
+            net.submit(0, a, read(0), &vec![0; BYTES]).unwrap();
+        }
+        net.program(1, b).posted.push_back(BYTES);
+        let number = net.submit(0, a, SEND, &pattern()).unwrap();
+        net.run(step * 3_000);
+        net.program(0, a).messages.get_mut(&number).unwrap().truncate(BYTES / 8);
+        for _ in 0..30 {
+            net.run(50 * MS);
+        }
+        let is_failed = |event: &TransportEvent| {
+            matches!(event, TransportEvent::Failed { status: Status::LocalProtection, .. })
+        };
+        failed += u32::from(net.program(0, a).events.iter().any(is_failed));
+        turned += u32::from(turnovers(&net) > before);
+        for side in [0, 1] {
+            net.submit(side, other[side], write(0, None), &[5; 8]).unwrap();
+        }
+        net.run(100 * MS);
+        let completed = [0, 1].map(|side| net.program(side, other[side]).completed());
+        assert_eq!(completed, [1, 1], "step {step}");
+    }
+    assert!(failed > 10 && turned > 10, "{failed} failed, {turned} turned");
+}
+
 /// Where the bytes are to get to.
 fn target(net: &mut Net, [a, b]: [u32; 2], operation: Operation) -> Option<&mut Vec<u8>> {
     match operation {
