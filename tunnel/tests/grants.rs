@@ -753,3 +753,37 @@ fn a_turnover_waits_for_no_credits_but_one_to_say_what_was_written() {
     bench.hear(said(SlotOperation::Pause));
     assert_eq!(bench.said().operation, SlotOperation::Written);
 }
+
+#[test]
+fn what_a_turnover_takes_at_the_worst_is_kept_for_it() {
+    let mut bench = led();
+    bench.hear(SlotHeader { length: LONG, ..said(SlotOperation::Read) });
+    assert_eq!(bench.said().operation, SlotOperation::Data);
+    // All slots but the reserved ones, and one for the request.
+    let message = SLOTS - RESERVED_SLOTS - 2;
+    for _ in 0..message {
+        bench.submit(Operation::Send { immediate: None }, 4);
+        bench.said();
+    }
+    bench.write(LONG);
+    assert!(bench.said().flags.contains(SlotFlags::ASKS));
+    // There is one again, and both parts are being written.
+    let said = |operation| SlotHeader { consumed: 1, ..said(operation) };
+    let grant = SlotHeader { address: 0x9000, length: PART, ..said(SlotOperation::Grant) };
+    bench.hear(SlotHeader { message, ..grant });
+    bench.hear(SlotHeader { operation: SlotOperation::GrantData, ..grant });
+    (0..2).for_each(|_| assert!(matches!(bench.next().0, Step::Write { .. })));
+    // The last one that is not reserved.
+    bench.hear(SlotHeader { message: 1, consumed: 1, ..ask() });
+    assert_eq!(bench.said().operation, SlotOperation::Grant);
+    bench.hear(said(SlotOperation::Pause));
+    let told = [(); 3].map(|()| bench.said().operation);
+    assert_eq!(
+        told[..],
+        [SlotOperation::Written, SlotOperation::DataWritten, SlotOperation::Paused]
+    );
+    bench.hear(said(SlotOperation::Rewritten));
+    assert!(matches!(bench.next().0, Step::Rewrite(..)));
+    assert_eq!(bench.said().operation, SlotOperation::Resume);
+    assert_eq!(bench.next().0, Step::Nothing, "there is no other");
+}
