@@ -1,15 +1,16 @@
 //! The queue engine's transport over the command registers of a published card; without I/O, clock or threads.
 //!
 //! A published card has no engine. It carries WRITEs and READs that a driver posts into registers, counts their ends, and
-//! tells nothing else (`docs/stock-card.md` lists what has to be known of it). [`Posts`] makes a transport of that for one
-//! vFPGA: it cuts messages into posts that can block nobody, tells their ends by the counters, and gives up a peer that is
-//! silent. [`Pages`] says what the TLB of the vFPGA is to know: memory of programs for the QPs that may reach it, and a
-//! *sink* in its place where there is none (any more), for a refused page would stop the card.
+//! tells nothing else (`docs/stock-card.md` lists what has to be known of it, `docs/stock-engine.md` what is done about
+//! it). [`Posts`] makes a transport of that for one vFPGA: it cuts messages into posts that can block nobody, tells their
+//! ends by the counters, and gives up a peer that is silent. [`Pages`] says what the TLB of the vFPGA is to know: memory
+//! of programs for the QPs that may reach it, and a *sink* in its place where there is none (any more), for a refused page
+//! would stop the card.
 //!
-//! [`Carrier`] sends messages through the tunnel where the peer has its other end, in slots that it posts, and long ones
-//! from memory of one program to that of the other, to which [`Windows`] of their address spaces lead meanwhile. Datagrams go
-//! through the tunnel, too, by a queue pair that it keeps to each other card: [`Meetings`] has the cards agree on it, and in
-//! the [`Exchange`] of a card they wait for their way.
+//! [`Carrier`] sends messages through the tunnel (`docs/tunnel.md`) where the peer has its other end, in slots that it
+//! posts, and long ones from memory of one program to that of the other, to which [`Windows`] of their address spaces
+//! lead meanwhile. Datagrams go through the tunnel, too, by a queue pair that it keeps to each other card: [`Meetings`]
+//! has the cards agree on it, and in the [`Exchange`] of a card they wait for their way.
 //!
 //! Whoever drives it calls [`Carrier::advance`] while [`Carrier::is_waiting`], and does what [`Posts::lost`],
 //! [`Carrier::connected_link`] and [`Carrier::ended_link`] ask for.
