@@ -17,8 +17,8 @@
 //!   through the [`Verbs`] trait.
 //!
 //! The rules are those of the InfiniBand Architecture Specification, volume 1, chapter 9 (transport
-//! layer) and annex A17 (RoCE v2). `docs/transport.md` numbers them; comments cite the number where a rule
-//! is met, and tests where it is shown. Every limit and constant lies in [`param`].
+//! layer) and annex A17 (RoCE v2). `docs/transport.md` says which pages number them; comments cite the number where a
+//! rule is met, and tests where it is shown. Every limit and constant lies in [`param`].
 //!
 //! # The caller's loop
 //!
