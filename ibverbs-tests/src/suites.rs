@@ -14,7 +14,7 @@ pub struct Suite {
     pub source: &'static str,
 }
 
-/// Those of which docs/applications.md has recipes.
+/// Those of which docs/applications-suites.md has recipes.
 pub const SUITES: [Suite; 4] = [
     Suite { name: "fabtests", source: "libfabric 1.17.0, with its fabtests" },
     Suite { name: "imb", source: "the Intel MPI benchmarks, 2021.10" },

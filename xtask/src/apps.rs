@@ -1,4 +1,4 @@
-//! The programs that people run, as docs/applications.md says.
+//! The programs that people run, as docs/applications.md and docs/applications-suites.md say.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ pub struct Options {
 const EXIT_CODES: &str = "\
 The last line is `N passed, N failed, N skipped`.
 
-Exit codes: 0 every recipe did what docs/applications.md says, or was skipped for a reason that is told; 1 one did not, or
+Exit codes: 0 every recipe did what its page in docs/ says, or was skipped for a reason that is told; 1 one did not, or
 nothing was run; 2 wrong arguments, or a TEXT that is in no name; 3 packages are missing and cannot be
 installed (the line that installs them is printed).";
 

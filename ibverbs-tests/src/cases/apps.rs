@@ -1,6 +1,7 @@
-//! The programs that people run, as docs/applications.md says: its recipes are the cases.
+//! The programs that people run, as docs/applications.md and docs/applications-suites.md say: their recipes are the
+//! cases.
 //!
-//! A recipe is a block of that page, ```` ```sh NAME ````. Its first line is `# N cards, N MiB`: how many cards there
+//! A recipe is a block of such a page, ```` ```sh NAME ````. Its first line is `# N cards, N MiB`: how many cards there
 //! are, of which each must be used, and how much they must have received; `, minutes` after it keeps the recipe out of
 //! the test command. Its last lines, `# TEXT`, are what the last command must say. Between them are commands of a
 //! shell: those that end with `&` are waited for until they listen, and must end well in the end; `kill $!` ends the
@@ -21,7 +22,11 @@ use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
 use crate::suites::{SUITES, Suite};
 
-const PAGE: &str = include_str!("../../../docs/applications.md");
+/// The pages of recipes.
+const PAGES: [&str; 2] = [
+    include_str!("../../../docs/applications.md"),
+    include_str!("../../../docs/applications-suites.md"),
+];
 /// The MPI program of the recipes, in whose directory they are run.
 pub const MPI: (&str, &str) = ("mpi.c", include_str!("../../scripts/mpi.c"));
 /// How many lines of balboad's are shown where a recipe fails.
@@ -58,7 +63,7 @@ pub fn quick() -> Vec<Case> {
     recipes().into_iter().filter(|it| !it.takes_minutes).map(case).collect()
 }
 
-/// All of the page.
+/// All of the pages.
 pub fn all() -> Vec<Case> {
     recipes().into_iter().map(case).collect()
 }
@@ -87,7 +92,8 @@ impl Recipe {
 
 fn recipes() -> Vec<Recipe> {
     // What is malformed is seen by the test below, and never run as something else.
-    blocks(PAGE).iter().filter_map(|(name, lines)| recipe(name, lines).ok()).collect()
+    let blocks = PAGES.into_iter().flat_map(blocks);
+    blocks.filter_map(|(name, lines)| recipe(name, &lines).ok()).collect()
 }
 
 /// The blocks of a page that have a name, with their lines.
@@ -231,10 +237,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_recipe_of_the_page_is_whole_and_runs_a_program_that_is_known() {
-        let blocks = blocks(PAGE);
-        assert!(blocks.len() > 5, "{blocks:?}");
-        for (name, lines) in blocks {
+    fn every_recipe_of_the_pages_is_whole_and_runs_a_program_that_is_known() {
+        let pages = PAGES.map(blocks);
+        assert!(pages.iter().all(|blocks| blocks.len() > 5), "{pages:?}");
+        for (name, lines) in pages.into_iter().flatten() {
             let recipe = recipe(name, &lines).unwrap();
             assert!(recipe.cards > 0, "{name}");
             let case = case(recipe);
