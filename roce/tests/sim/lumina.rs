@@ -2,7 +2,7 @@
 //! with Lumina", SIGCOMM 2023): each event at an exact place of a connection, and the trace read
 //! back by rules that know nothing of the stacks.
 //!
-//! `docs/testing.md` says which family is held where.
+//! `docs/testing-coverage.md` says which family is held where.
 
 use std::collections::{BTreeMap, VecDeque};
 
