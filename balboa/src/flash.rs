@@ -1,6 +1,6 @@
 //! `balboa flash`: the images of cards that run.
 
-use std::io::{self, BufRead as _, IsTerminal as _};
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use terminal::say;
 use crate::args::{self, CardName};
 use crate::client::{Client, ClientError};
 use crate::image;
+use crate::question::{self, DECLINED};
 use crate::state::{self, FORMAT, items, table, text};
 
 mod device;
@@ -27,12 +28,10 @@ use incoming::Incoming;
 /// How often balboad is asked how far it is.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Exit codes, as `--help` documents them.
+/// Exit codes, as `--help` documents them, beside [`DECLINED`].
 pub mod code {
     /// It could not be done.
     pub const FAILED: u8 = 1;
-    /// The answer was no.
-    pub const DECLINED: u8 = 3;
     /// The file is truncated, or not what it was made as.
     pub const SPOILT: u8 = 4;
     /// It is for another part or shell.
@@ -213,7 +212,7 @@ fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
     if dry_run {
         return Ok(());
     }
-    ask(&todo, yes, &format!("Flash {card}? [y/N] "))?;
+    ask(&todo, yes, &format!("Flash {card}?"))?;
     let mut client = todo.client()?;
     let manifest = incoming.manifest_text();
     client.bring_image(card.0, &incoming.name, incoming.sha256.0, &incoming.bytes, manifest)?;
@@ -253,7 +252,7 @@ fn rollback(todo: &Todo<'_>, yes: bool, dry_run: bool, waived: Waived) -> Result
     if dry_run {
         return Ok(());
     }
-    ask(todo, yes, &format!("Put back the image that {card} had? [y/N] "))?;
+    ask(todo, yes, &format!("Put back the image that {card} had?"))?;
     let mut client = todo.client()?;
     client.roll_back(card.0, waived.force)?;
     let seen = follow(todo, &mut client)?;
@@ -509,22 +508,17 @@ fn digest(image: &Value) -> String {
     text(&image["sha256"]).chars().take(12).collect()
 }
 
-/// Asks, unless the answer was given; no is what an empty line means.
+/// Asks, unless the answer was given.
 fn ask(todo: &Todo<'_>, yes: bool, question: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }
-    if todo.json || !io::stdin().is_terminal() {
-        let why =
-            "nobody can be asked, for standard input is no terminal or --json was said: say --yes";
-        return Err(anyhow!(why).into());
+    if todo.json {
+        return Err(anyhow!("nobody can be asked, for --json was said: say --yes").into());
     }
-    say(format_args!("{question}"))?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    match ["y", "yes"].contains(&&*answer.trim().to_lowercase()) {
+    match question::ask(question)? {
         true => Ok(()),
-        false => Err(Failure { code: code::DECLINED, error: None }),
+        false => Err(Failure { code: DECLINED, error: None }),
     }
 }
 

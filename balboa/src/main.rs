@@ -19,6 +19,7 @@ mod flash;
 mod image;
 mod perf;
 mod port;
+mod question;
 mod reset;
 mod run;
 mod state;
@@ -27,8 +28,7 @@ mod top;
 
 /// Exit code of `balboa run` for its own failures; 126 and 127 are env(1)'s.
 const OWN_FAILURE: u8 = 125;
-/// Exit code of what was asked for, and then not wanted.
-const DECLINED: u8 = 3;
+
 fn main() -> ExitCode {
     let arguments = match parse() {
         Ok(arguments) => arguments,
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         args::Command::Capture(capture) => told("capture", capture::capture(&capture)),
         args::Command::Reset(reset) => match reset::reset(&reset) {
             Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::from(DECLINED),
+            Ok(false) => ExitCode::from(question::DECLINED),
             Err(error) => told("reset", Err(error)),
         },
         args::Command::Top(top) => told("top", top::top(&top)),

@@ -1,14 +1,13 @@
 //! `balboa reset`: a card that begins anew.
 
-use std::io::{self, BufRead as _, IsTerminal as _};
 use std::time::Duration;
 
-use anyhow::bail;
 use nix::unistd::geteuid;
 use terminal::say;
 
 use crate::args;
 use crate::client::Client;
+use crate::question::ask;
 use crate::state::{self, text};
 
 /// Asks, resets a card, and says when it is back; whether it was to be.
@@ -20,16 +19,10 @@ pub fn reset(arguments: &args::Reset) -> anyhow::Result<bool> {
     let state = state::fetch(state_dir.path())?;
     state::card(&state, *card)?;
     if !yes {
-        if !io::stdin().is_terminal() {
-            bail!("nobody can be asked, for standard input is no terminal: say --yes");
-        }
         let users = state::clients_of(&state, *card);
         let users =
             users.iter().map(|it| format!("{} ({})", text(&it["command"]), text(&it["pid"])));
-        say(format_args!("{}", question(&card.to_string(), &users.collect::<Vec<_>>())))?;
-        let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
-        if !is_yes(&answer) {
+        if !ask(&question(&card.to_string(), &users.collect::<Vec<_>>()))? {
             return Ok(false);
         }
     }
@@ -44,7 +37,7 @@ pub fn reset(arguments: &args::Reset) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// What a person is asked; no is what an empty line means.
+/// What a person is asked.
 fn question(card: &str, users: &[String]) -> String {
     let consequence = match users {
         [] => format!("no program has {card} open"),
@@ -53,11 +46,7 @@ fn question(card: &str, users: &[String]) -> String {
             users.join(", ")
         ),
     };
-    format!("{consequence}. Reset {card}? [y/N] ")
-}
-
-fn is_yes(answer: &str) -> bool {
-    ["y", "yes"].contains(&&*answer.trim().to_lowercase())
+    format!("{consequence}. Reset {card}?")
 }
 
 #[cfg(test)]
@@ -65,17 +54,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_plain_yes_resets() {
-        assert!(is_yes("y\n") && is_yes(" YES\n"));
-        assert!(!["", "\n", "n\n", "no", "yeah"].iter().any(|answer| is_yes(answer)));
-    }
-
-    #[test]
     fn whom_it_costs_something_is_named_before() {
         let users = ["ib_write_bw (42)".to_owned()];
         let asked = question("balboa0", &users);
         assert!(asked.starts_with("ib_write_bw (42) will be told"), "{asked}");
-        assert!(asked.ends_with("Reset balboa0? [y/N] "), "{asked}");
+        assert!(asked.ends_with("Reset balboa0?"), "{asked}");
         assert!(question("balboa0", &[]).starts_with("no program has balboa0 open"));
     }
 }
