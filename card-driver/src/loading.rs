@@ -119,6 +119,14 @@ impl Loading {
         (self.taken as u64, self.image.len() as u64)
     }
 
+    /// What it was sent from, up to 128 MiB: who has it lets it go where that keeps nobody waiting.
+    ///
+    /// It is the last that holds it once the card cannot reach it any more.
+    #[must_use]
+    pub fn into_memory(self) -> impl Send + 'static {
+        (self.image, self.buffers)
+    }
+
     /// Whether the card was given anything: until then it has its old image.
     #[must_use]
     pub fn has_begun(&self) -> bool {
@@ -356,17 +364,17 @@ impl Device {
     /// Where it does not come up as what the image is. It has no engine then.
     pub fn finish_loading(
         &mut self,
-        loading: Loading,
+        loading: &Loading,
         manifest: Manifest,
         up: impl FnOnce(&mut Self),
     ) -> Result<bool, Error> {
         let before = self.said.clone();
         let Loading { backend, image, pace, .. } = loading;
         let write = |register, value| backend.write32(Bar::Static, register, value);
-        backend.dma_unmap(ARENA_START, Loading::span(&image, pace))?;
+        backend.dma_unmap(ARENA_START, Loading::span(image, *pace))?;
         write(s::PR_CTRL, CLEAR.encode());
-        swallow_end(&*backend);
-        bringup::reset_shell(&*backend);
+        swallow_end(&**backend);
+        bringup::reset_shell(&**backend);
         write(s::PR_DCPL_CLR, 1);
         self.come_up(manifest, up)?;
         let told = self.said.as_ref().zip(before.as_ref());

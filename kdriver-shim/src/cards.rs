@@ -341,7 +341,7 @@ impl Card {
     ///
     /// # Errors
     /// The driver's: it has no engine then.
-    pub fn finish_loading(&mut self, loading: Loading, manifest: Manifest) -> Result<bool, Error> {
+    pub fn finish_loading(&mut self, loading: &Loading, manifest: Manifest) -> Result<bool, Error> {
         self.come_up(|device, up| device.finish_loading(loading, manifest, up))
     }
 

@@ -86,7 +86,7 @@ impl Device {
     ///
     /// # Errors
     /// Where there is no engine then, or another one than before: what there is is not used.
-    pub fn finish_loading_one(&mut self, loading: Loading) -> Result<(), Error> {
+    pub fn finish_loading_one(&mut self, loading: &mut Loading) -> Result<(), Error> {
         let Some(index) = self.end_loading_one(loading, true) else { return Ok(()) };
         let card = self.number;
         if !is_queue_engine(&*self.backend, u64::from(index)) {
@@ -110,7 +110,7 @@ impl Device {
     ///
     /// # Errors
     /// The engine's, where it was to be started.
-    pub fn let_image_go(&mut self, loading: Loading) -> Result<(), Error> {
+    pub fn let_image_go(&mut self, loading: &mut Loading) -> Result<(), Error> {
         let has_begun = loading.has_begun();
         match self.end_loading_one(loading, !has_begun) {
             Some(index) if !has_begun && !self.was_reset() => self.restart(index),
@@ -119,17 +119,17 @@ impl Device {
     }
 
     /// Takes back what the card was given for an image of one vFPGA alone, which this returns, and couples that.
-    fn end_loading_one(&mut self, loading: Loading, couples: bool) -> Option<u8> {
-        let Loading { backend, alone, given, taken, .. } = loading;
-        let (index, range) = alone?;
+    fn end_loading_one(&mut self, loading: &mut Loading, couples: bool) -> Option<u8> {
+        let (index, range) = loading.alone.take()?;
+        let Loading { backend, given, taken, .. } = loading;
         // What it has not confirmed to have taken it may reach for until it is reset.
         let unmapped = backend.dma_unmap(range.start(), range.length());
         let reach = if given == taken && unmapped.is_ok() { Reach::Nobody } else { Reach::Card };
         self.release_iova(range, reach);
         backend.write32(Bar::Static, s::PR_CTRL, CLEAR.encode());
-        swallow_end(&*backend);
+        swallow_end(&**backend);
         if couples {
-            datapath(&*backend, self.manifest.map, index, false);
+            datapath(&**backend, self.manifest.map, index, false);
         }
         Some(index)
     }

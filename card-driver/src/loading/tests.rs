@@ -34,6 +34,11 @@ fn image(vfpgas: u8) -> Arc<Vec<u8>> {
     image.filled_to(1000).unwrap().to_bytes().into()
 }
 
+/// Whether nobody else has its buffers any more, so that their memory goes where this one does.
+fn is_the_last(loading: &Loading) -> bool {
+    !loading.buffers.is_empty() && loading.buffers.iter().all(|it| Arc::strong_count(it) == 1)
+}
+
 /// The time is the tests' own, so that no card is too slow for it but one that stands still.
 fn pace() -> Pace {
     Pace { chunk: 100, limit: LIMIT }
@@ -68,7 +73,9 @@ impl Rig {
             }
         }
         let taken = loading.progress().0 / 100;
-        self.device.finish_loading(loading, is, |_| {}).map_err(|error| (taken, error))?;
+        let outcome = self.device.finish_loading(&loading, is, |_| {});
+        assert!(is_the_last(&loading));
+        outcome.map_err(|error| (taken, error))?;
         Ok(taken)
     }
 
@@ -79,11 +86,16 @@ impl Rig {
         let (begun, mut waited) = (Instant::now(), 0);
         loop {
             match loading.step(begun + Duration::from_millis(waited)) {
-                Ok(Step::Ended) => return self.device.finish_loading_one(loading),
+                Ok(Step::Ended) => {
+                    let outcome = self.device.finish_loading_one(&mut loading);
+                    assert!(is_the_last(&loading));
+                    return outcome;
+                }
                 Ok(Step::Moved) => waited = 0,
                 Ok(Step::Waits) => waited += 10,
                 Err(error) => {
-                    self.device.let_image_go(loading).unwrap();
+                    self.device.let_image_go(&mut loading).unwrap();
+                    assert!(is_the_last(&loading));
                     return Err(error);
                 }
             }
@@ -227,8 +239,9 @@ fn one_vfpga_is_loaded_while_the_engines_of_the_others_go_on() {
     // Nothing was given: it is started anew with what it had.
     rig.give_up(1);
     assert_eq!(rig.living(), [0, 2, 3]);
-    let loading = rig.device.begin_loading_one(1, one(1), pace()).unwrap();
-    rig.device.let_image_go(loading).unwrap();
+    let mut loading = rig.device.begin_loading_one(1, one(1), pace()).unwrap();
+    rig.device.let_image_go(&mut loading).unwrap();
+    drop(loading);
     assert_eq!(rig.living(), [0, 1, 2, 3]);
     // One whose engine runs, and one that is not there.
     for vfpga in [1, 7] {

@@ -59,6 +59,17 @@ enum Phase {
     Loading(Box<Loading>),
 }
 
+impl Job {
+    /// Lets go what it was sent from, which the card cannot reach any more or holds itself.
+    fn let_go(self) {
+        let Self { bytes, phase, .. } = self;
+        match phase {
+            Phase::Leaving { .. } => images::let_go(bytes),
+            Phase::Loading(loading) => images::let_go((bytes, loading.into_memory())),
+        }
+    }
+}
+
 /// Whether a client has its place in a vFPGA, where one alone is meant.
 fn is_of(client: &Client, card: u32, alone: Option<u8>) -> bool {
     alone.is_none_or(|vfpga| client.uses(card, vfpga))
@@ -395,9 +406,8 @@ impl Server {
             }
             Phase::Loading(loading) => match loading.step(Instant::now()) {
                 Ok(Step::Ended) => {
-                    let bytes = Arc::clone(&job.bytes);
-                    self.end_flash(job);
-                    return images::let_go(bytes);
+                    self.end_flash(&mut job);
+                    return job.let_go();
                 }
                 Ok(step) => {
                     job.waits = step == Step::Waits;
@@ -409,16 +419,12 @@ impl Server {
         match outcome {
             Ok(()) => self.flash = Some(job),
             Err((error, lost)) => {
-                let Job { name, phase, bytes, .. } = job;
                 let why = error.to_string();
-                if let Some(vfpga) = name.vfpga {
-                    self.settle_one(number, vfpga, phase, &why);
-                } else {
-                    // What it was sent from goes with it.
-                    drop(phase);
-                    self.settle(number, &why, lost);
+                match job.name.vfpga {
+                    Some(vfpga) => self.settle_one(number, vfpga, &mut job.phase, &why),
+                    None => self.settle(number, &why, lost),
                 }
-                images::let_go(bytes);
+                job.let_go();
             }
         }
     }
@@ -472,14 +478,14 @@ impl Server {
     }
 
     /// Brings the card up that has taken all of its image.
-    fn end_flash(&mut self, job: Job) {
-        let Job { card: number, manifest, phase, .. } = job;
-        let Phase::Loading(loading) = phase else { return };
+    fn end_flash(&mut self, job: &mut Job) {
+        let number = job.card;
+        let Phase::Loading(loading) = &mut job.phase else { return };
         let Ok(card) = find(&mut self.cards, number) else { return };
         if let Some(vfpga) = job.name.vfpga {
-            return self.end_flash_of_one(number, vfpga, *loading);
+            return self.end_flash_of_one(number, vfpga, loading);
         }
-        let seen = match card.finish_loading(*loading, manifest) {
+        let seen = match card.finish_loading(loading, job.manifest.clone()) {
             Ok(seen) => seen,
             Err(error) => return self.settle(number, &error.to_string(), true),
         };
@@ -492,7 +498,7 @@ impl Server {
             return self.settle(number, &why, true);
         }
         self.examiner.tidy();
-        let image = job.name.name;
+        let image = &job.name.name;
         match seen {
             true => log::warn!("{name}: has the image {image}, and was brought up with it"),
             false => log::warn!(
@@ -507,7 +513,7 @@ impl Server {
     }
 
     /// Starts the engine of the vFPGA anew that has taken all of its image.
-    fn end_flash_of_one(&mut self, number: u32, vfpga: u8, loading: Loading) {
+    fn end_flash_of_one(&mut self, number: u32, vfpga: u8, loading: &mut Loading) {
         let Ok(card) = find(&mut self.cards, number) else { return };
         let outcome = card.device.finish_loading_one(loading);
         card.reloading = None;
@@ -541,7 +547,7 @@ impl Server {
     }
 
     /// Ends what was begun with one vFPGA and has failed: where the card was given nothing, its engine is started anew.
-    fn settle_one(&mut self, number: u32, vfpga: u8, phase: Phase, why: &str) {
+    fn settle_one(&mut self, number: u32, vfpga: u8, phase: &mut Phase, why: &str) {
         let Ok(card) = find(&mut self.cards, number) else { return };
         // One without an image has no engine that could be started.
         let empty = card.record.vfpgas.contains_key(&vfpga);
@@ -550,7 +556,7 @@ impl Server {
         let (begun, ended) = match phase {
             Phase::Leaving { .. } if empty || gone => (false, Ok(())),
             Phase::Leaving { .. } => (false, card.device.restart(vfpga)),
-            Phase::Loading(loading) => (loading.has_begun(), card.device.let_image_go(*loading)),
+            Phase::Loading(loading) => (loading.has_begun(), card.device.let_image_go(loading)),
         };
         card.reloading = None;
         if card.wanted_back {
