@@ -1,42 +1,40 @@
 //! The transport of one card port: all its queue pairs, and the calls from outside.
 
+use core::net::Ipv4Addr;
 use std::collections::{HashMap, HashSet, VecDeque};
-
 use std::hash::{BuildHasherDefault, Hasher};
 
-use core::net::Ipv4Addr;
-
 use crate::api::{
-    AtomicOperation, Event, IcrcPolicy, Operation, Payload, Placed, ReceiveStatus, SendRequest,
-    SendStatus, Source, Transmit,
+    AtomicOperation, Event, IcrcPolicy, Operation, Payload, ReceiveStatus, SendRequest, Source,
+    Transmit,
 };
 use crate::attributes::{self, QpAttributes, QpSnapshot};
-use crate::control;
 use crate::counters::{Counters, QpCounters, bump};
 use crate::credit::Credit;
 use crate::datagram::{DatagramQp, Handle};
 use crate::error::{Error, PostError};
 use crate::groups::Groups;
 use crate::header::HeaderBuffer;
-use crate::log::{Effect, EffectKind, Taken};
+use crate::log::Taken;
 use crate::neighbour::Neighbours;
-use crate::owed::Ack;
 use crate::param;
-use crate::path::{Connection, Neighbour, Path, PortAddresses, Resolution};
+use crate::path::{Connection, Path, PortAddresses};
 use crate::qp::{Qp, Service, Shared};
 use crate::req::{Message, Requester};
 use crate::resp::Responder;
 use crate::state::QpState;
 use crate::table;
 use crate::timer::{Due, Timers};
-use crate::types::{Address, Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
+use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 use crate::unanswered::Sender;
 use crate::unreliable::UnreliableQp;
 
+mod commit;
 mod datagram;
 mod input;
 mod multicast;
 mod owner;
+mod path;
 mod unreliable;
 
 pub use owner::Owner;
@@ -424,118 +422,6 @@ impl Stack {
         Ok(number)
     }
 
-    /// Tells how the placements since the last commit went, in order. Only now
-    /// do the acknowledgements and events that depend on them become visible. To be called after
-    /// every burst of `receive`, also when there were no placements; a missing one counts as
-    /// failure.
-    ///
-    /// A failed placement of a request becomes a NAK "remote operational error" (and
-    /// [`ReceiveStatus::LocalProtection`]); one of a response becomes
-    /// [`SendStatus::LocalProtection`]. Either way the QP enters the error state.
-    pub fn commit(&mut self, _now: Instant, placed: &[Placed]) {
-        let effects = self.shared.log.take();
-        let mut failures: Vec<Failure> = Vec::new();
-        for effect in &effects {
-            self.commit_effect(effect, placed, &mut failures);
-        }
-        self.shared.log.finish(effects);
-        for failure in failures {
-            if let Some(qp) = unreliable_at(&mut self.slots, failure.slot) {
-                qp.placement_failed(&mut self.shared, failure.receive.is_some());
-                continue;
-            }
-            let Some(qp) = qp_at(&mut self.slots, failure.slot) else { continue };
-            match failure.request {
-                Some(at) => {
-                    let reported = failure.receive.is_some();
-                    qp.placement_failed(&mut self.shared, at, reported);
-                }
-                None => qp.enter_error(&mut self.shared),
-            }
-        }
-    }
-
-    fn commit_effect(&mut self, effect: &Effect, placed: &[Placed], failures: &mut Vec<Failure>) {
-        let Effect { slot, generation, kind } = *effect;
-        if self.is_orphan(effect) {
-            return self.flush_orphan(kind);
-        }
-        let qp = match self.slots.get_mut(slot as usize) {
-            Some(Slot::Connected(qp)) if qp.generation == generation => qp,
-            Some(Slot::Unreliable(_)) => return self.commit_unreliable(effect, placed, failures),
-            Some(Slot::Datagram(_)) => return self.commit_datagram(effect, placed, failures),
-            _ => return,
-        };
-        let failed = |is_request| {
-            failures.iter().any(|f| f.slot == slot && f.request.is_some() == is_request)
-        };
-        let placed = |placement: usize| placed.get(placement).copied().unwrap_or(Placed::Failed);
-        let succeeded = |placement: usize| placed(placement) == Placed::Copied;
-        let shared = &mut self.shared;
-        match kind {
-            // RC-47
-            EffectKind::PlacedRequest { placement, at, receive } => {
-                if succeeded(placement) || failed(true) {
-                    return;
-                }
-                if let Some(taken) = receive {
-                    qp.responder.forget_receive(taken.id);
-                    qp.fail_receive(shared, taken, ReceiveStatus::LocalProtection);
-                }
-                let receive = receive.map(|taken| taken.id);
-                failures.push(Failure { slot, request: Some(at), receive });
-            }
-            // RC-47, RC-99
-            EffectKind::ExecutedAtomic { placement, at } => {
-                if failed(true) {
-                    return;
-                }
-                match placed(placement) {
-                    Placed::Executed { before } => {
-                        qp.responder.atomic_executed(at.sequence, before);
-                    }
-                    _ => failures.push(Failure { slot, request: Some(at), receive: None }),
-                }
-            }
-            // RC-86
-            EffectKind::PlacedResponse { placement, message } => {
-                if succeeded(placement) || failed(false) {
-                    return;
-                }
-                bump(&mut shared.counters.req_cqe_error);
-                let status = SendStatus::LocalProtection;
-                shared.log.release(Event::SendFailed { qpn: qp.qpn, message, status });
-                failures.push(Failure { slot, request: None, receive: None });
-            }
-            EffectKind::PlacedDatagram { .. } => {}
-            EffectKind::Event(Event::SendsCompleted { .. } | Event::SendFailed { .. })
-                if failed(false) => {}
-            EffectKind::Event(event) => release(shared, event, slot, failures),
-        }
-    }
-
-    /// Whether an effect is one of a queue pair that was reset or destroyed since.
-    fn is_orphan(&self, effect: &Effect) -> bool {
-        let Effect { slot, generation, kind } = *effect;
-        let EffectKind::Event(event) = kind else { return false };
-        let lives =
-            |slot: &Slot| matches!(slot, Slot::Connected(qp) if qp.generation == generation);
-        event.srqn().is_some() && !self.slots.get(slot as usize).is_some_and(lives)
-    }
-
-    /// A receive request of a shared receive queue along XRC ends, though its queue pair has not waited.
-    // XRC-7
-    fn flush_orphan(&mut self, kind: EffectKind) {
-        if let EffectKind::Event(
-            Event::ReceiveCompleted { qpn, srqn, id, .. }
-            | Event::ReceiveFailed { qpn, srqn, id, .. },
-        ) = kind
-        {
-            let status = ReceiveStatus::Flushed;
-            self.shared.log.release(Event::ReceiveFailed { qpn, srqn, id, status });
-        }
-    }
-
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.log.poll()
@@ -603,7 +489,7 @@ impl Stack {
 
     /// Tells that the payload of an emitted frame could not be read; the caller drops the frame.
     ///
-    /// A message of ours fails with [`SendStatus::LocalProtection`], after those before it are
+    /// A message of ours fails with [`SendStatus::LocalProtection`](crate::api::SendStatus::LocalProtection), after those before it are
     /// complete; a READ of the peer gets a NAK "remote operational error". Either way the QP
     /// enters the error state. A QP whose messages nobody answers enters SQE, and the caller also drops its
     /// frames behind that one.
@@ -754,101 +640,6 @@ impl Stack {
         }
     }
 
-    /// Gives up the path of a queue pair.
-    fn leave_path(&mut self, slot: u32) {
-        let Some((path, client)) = path_of(&mut self.slots, slot) else { return };
-        let Some(path) = path.take() else { return };
-        if let Some(peer) = path.neighbour() {
-            self.neighbours.release(peer.address, slot, client);
-        }
-        give_up(&mut self.connections, path.connection());
-    }
-
-    /// Gives a queue pair its path, and asks for the peer's Ethernet address if need be.
-    fn set_path(&mut self, now: Instant, slot: u32, path: Path, resolution: Resolution) {
-        let Some((place, client)) = path_of(&mut self.slots, slot) else { return };
-        let claims = self.connections.entry(path.connection()).or_default();
-        *claims = claims.saturating_add(1);
-        let old = place.replace(path);
-        let before = old.as_ref().and_then(Path::neighbour).map(|peer| peer.address);
-        let peer = match resolution {
-            Resolution::Ask(peer) => Some(peer),
-            Resolution::Known(_) => None,
-        };
-        let goes_on = peer.is_some_and(|peer| before == Some(peer.address));
-        if let Some(address) = before.filter(|_| !goes_on) {
-            self.neighbours.release(address, slot, client);
-        }
-        if let Some(peer) = peer {
-            let known = if goes_on {
-                self.neighbours.keep(peer, client)
-            } else {
-                self.neighbours.acquire(peer, slot, client, now)
-            };
-            if let (Some(mac), Some(path)) = (known, place.as_mut()) {
-                path.resolve(mac);
-            }
-            self.ask_due(now);
-        }
-        if let Some(old) = old {
-            give_up(&mut self.connections, old.connection());
-        }
-    }
-
-    /// Asks for the neighbours whose turn it is, as far as there is room.
-    fn ask_due(&mut self, now: Instant) {
-        while self.control.len() < param::CONTROL_QUEUE {
-            let Some(neighbour) = self.neighbours.poll(now) else { break };
-            self.ask(neighbour);
-        }
-    }
-
-    /// Asks for a neighbour.
-    fn ask(&mut self, neighbour: Neighbour) {
-        let Neighbour { address: Address { gid, vlan }, asked_from } = neighbour;
-        let frame = match (asked_from.as_ipv4(), gid.as_ipv4()) {
-            (Some(own), Some(peer)) => {
-                bump(&mut self.shared.counters.sent_arp_requests);
-                control::arp_request(&self.addresses, vlan, own, peer)
-            }
-            _ => {
-                let (own, peer) = (asked_from.as_ipv6(), gid.as_ipv6());
-                control::neighbour_solicitation(&self.addresses, vlan, own, peer)
-            }
-        };
-        self.send_control(frame);
-    }
-
-    /// Takes note of a neighbour's Ethernet address, if it was asked for.
-    fn learn(&mut self, address: Address, mac: MacAddr) {
-        let mut waited = Vec::new();
-        for &slot in self.neighbours.learn(address, mac) {
-            match self.slots.get_mut(slot as usize) {
-                Some(Slot::Connected(qp)) => {
-                    if let Some(path) = qp.path.as_mut() {
-                        path.resolve(mac);
-                        qp.make_ready(&mut self.shared);
-                    }
-                }
-                Some(Slot::Unreliable(qp)) => {
-                    if let Some(path) = qp.path.as_mut() {
-                        path.resolve(mac);
-                        self.shared.timers.set(slot, None);
-                        qp.make_ready(&mut self.shared);
-                    }
-                }
-                Some(Slot::Handle(handle)) => {
-                    handle.path.resolve(mac);
-                    waited.extend(core::mem::take(&mut handle.waiting));
-                }
-                _ => {}
-            }
-        }
-        for slot in waited {
-            self.resume(slot);
-        }
-    }
-
     /// Queues a frame beside RoCE.
     fn send_control(&mut self, frame: Vec<u8>) {
         if self.control.len() < param::CONTROL_QUEUE {
@@ -856,42 +647,6 @@ impl Stack {
         } else {
             bump(&mut self.shared.counters.drop_control_queue);
         }
-    }
-}
-
-/// A placement that failed.
-struct Failure {
-    slot: u32,
-    /// The request packet, and the messages executed before it; `None` for a response.
-    request: Option<Ack>,
-    /// The receive request that is reported as failed.
-    receive: Option<u64>,
-}
-
-/// Lets an event of a connection out; the receives behind a request that failed are flushed.
-fn release(shared: &mut Shared, event: Event, slot: u32, failures: &[Failure]) {
-    let mut failed = failures.iter().filter(|f| f.slot == slot && f.request.is_some()).peekable();
-    match event {
-        Event::ReceiveCompleted { qpn, srqn, id, .. }
-        | Event::ReceiveFailed { qpn, srqn, id, .. }
-            if failed.peek().is_some() =>
-        {
-            // The message whose placement failed is reported already.
-            if !failed.any(|failure| failure.receive == Some(id)) {
-                let status = ReceiveStatus::Flushed;
-                shared.log.release(Event::ReceiveFailed { qpn, srqn, id, status });
-            }
-        }
-        event => shared.log.release(event),
-    }
-}
-
-/// One queue pair has a connection no more.
-fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
-    let Some(claims) = connections.get_mut(&connection) else { return };
-    *claims = claims.saturating_sub(1);
-    if *claims == 0 {
-        table::take(connections, &connection);
     }
 }
 
@@ -908,15 +663,6 @@ fn qp_at(slots: &mut [Slot], slot: u32) -> Option<&mut Qp> {
 fn unreliable_at(slots: &mut [Slot], slot: u32) -> Option<&mut UnreliableQp> {
     match slots.get_mut(slot as usize)? {
         Slot::Unreliable(qp) => Some(qp),
-        _ => None,
-    }
-}
-
-/// The path of the queue pair in a slot, if it is one of a connection, and whose the queue pair is.
-fn path_of(slots: &mut [Slot], slot: u32) -> Option<(&mut Option<Path>, u16)> {
-    match slots.get_mut(slot as usize)? {
-        Slot::Connected(qp) => Some((&mut qp.path, qp.client)),
-        Slot::Unreliable(qp) => Some((&mut qp.path, qp.client)),
         _ => None,
     }
 }

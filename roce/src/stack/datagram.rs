@@ -4,8 +4,9 @@ use core::task::Poll;
 
 use fpga_regs::engine::qp::QpType;
 
+use super::commit::Failure;
 use super::input::{Envelope, count_received};
-use super::{Failure, Slot, Stack, Turn, datagram_at, put_slot};
+use super::{Slot, Stack, Turn, datagram_at, put_slot};
 use crate::api::{
     DatagramRequest, Event, GRH_LENGTH, Payload, Placed, Placement, ReceiveError, ReceiveKind,
     ReceiveStatus, Sink, Source, Transmit, Verbs,

@@ -1,4 +1,4 @@
-//! ReceivedFrame frames: who they are for, and whether they are what they claim.
+//! Received frames: who they are for, and whether they are what they claim.
 
 use core::ops::Range;
 use core::task::Poll;

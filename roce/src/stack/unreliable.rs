@@ -4,8 +4,9 @@ use core::task::Poll;
 
 use fpga_regs::engine::qp::QpType;
 
+use super::commit::{Failure, release};
 use super::input::{admits, count_received};
-use super::{Failure, Slot, Stack, Turn, put_slot, release, unreliable_at};
+use super::{Slot, Stack, Turn, put_slot, unreliable_at};
 use crate::api::{Event, Placed, Placement, ReceiveStatus, SendRequest, Verbs};
 use crate::attributes::{self, QpAttributes};
 use crate::comp::FramePlace;

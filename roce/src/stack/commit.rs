@@ -1,0 +1,151 @@
+//! What a burst of received frames comes to, once its payload is placed: acknowledgements and events come out, or a queue
+//! pair fails.
+
+use super::{Slot, Stack, qp_at, unreliable_at};
+use crate::api::{Event, Placed, ReceiveStatus, SendStatus};
+use crate::counters::bump;
+use crate::log::{Effect, EffectKind};
+use crate::owed::Ack;
+use crate::qp::Shared;
+use crate::types::Instant;
+
+/// A placement that failed.
+pub(super) struct Failure {
+    pub(super) slot: u32,
+    /// The request packet, and the messages executed before it; `None` for a response.
+    pub(super) request: Option<Ack>,
+    /// The receive request that is reported as failed.
+    pub(super) receive: Option<u64>,
+}
+
+/// Lets an event of a connection out; the receives behind a request that failed are flushed.
+pub(super) fn release(shared: &mut Shared, event: Event, slot: u32, failures: &[Failure]) {
+    let mut failed = failures.iter().filter(|f| f.slot == slot && f.request.is_some()).peekable();
+    match event {
+        Event::ReceiveCompleted { qpn, srqn, id, .. }
+        | Event::ReceiveFailed { qpn, srqn, id, .. }
+            if failed.peek().is_some() =>
+        {
+            // The message whose placement failed is reported already.
+            if !failed.any(|failure| failure.receive == Some(id)) {
+                let status = ReceiveStatus::Flushed;
+                shared.log.release(Event::ReceiveFailed { qpn, srqn, id, status });
+            }
+        }
+        event => shared.log.release(event),
+    }
+}
+
+impl Stack {
+    /// Tells how the placements since the last commit went, in order. Only now
+    /// do the acknowledgements and events that depend on them become visible. To be called after
+    /// every burst of `receive`, also when there were no placements; a missing one counts as
+    /// failure.
+    ///
+    /// A failed placement of a request becomes a NAK "remote operational error" (and
+    /// [`ReceiveStatus::LocalProtection`]); one of a response becomes
+    /// [`SendStatus::LocalProtection`]. Either way the QP enters the error state.
+    pub fn commit(&mut self, _now: Instant, placed: &[Placed]) {
+        let effects = self.shared.log.take();
+        let mut failures: Vec<Failure> = Vec::new();
+        for effect in &effects {
+            self.commit_effect(effect, placed, &mut failures);
+        }
+        self.shared.log.finish(effects);
+        for failure in failures {
+            if let Some(qp) = unreliable_at(&mut self.slots, failure.slot) {
+                qp.placement_failed(&mut self.shared, failure.receive.is_some());
+                continue;
+            }
+            let Some(qp) = qp_at(&mut self.slots, failure.slot) else { continue };
+            match failure.request {
+                Some(at) => {
+                    let reported = failure.receive.is_some();
+                    qp.placement_failed(&mut self.shared, at, reported);
+                }
+                None => qp.enter_error(&mut self.shared),
+            }
+        }
+    }
+
+    fn commit_effect(&mut self, effect: &Effect, placed: &[Placed], failures: &mut Vec<Failure>) {
+        let Effect { slot, generation, kind } = *effect;
+        if self.is_orphan(effect) {
+            return self.flush_orphan(kind);
+        }
+        let qp = match self.slots.get_mut(slot as usize) {
+            Some(Slot::Connected(qp)) if qp.generation == generation => qp,
+            Some(Slot::Unreliable(_)) => return self.commit_unreliable(effect, placed, failures),
+            Some(Slot::Datagram(_)) => return self.commit_datagram(effect, placed, failures),
+            _ => return,
+        };
+        let failed = |is_request| {
+            failures.iter().any(|f| f.slot == slot && f.request.is_some() == is_request)
+        };
+        let placed = |placement: usize| placed.get(placement).copied().unwrap_or(Placed::Failed);
+        let succeeded = |placement: usize| placed(placement) == Placed::Copied;
+        let shared = &mut self.shared;
+        match kind {
+            // RC-47
+            EffectKind::PlacedRequest { placement, at, receive } => {
+                if succeeded(placement) || failed(true) {
+                    return;
+                }
+                if let Some(taken) = receive {
+                    qp.responder.forget_receive(taken.id);
+                    qp.fail_receive(shared, taken, ReceiveStatus::LocalProtection);
+                }
+                let receive = receive.map(|taken| taken.id);
+                failures.push(Failure { slot, request: Some(at), receive });
+            }
+            // RC-47, RC-99
+            EffectKind::ExecutedAtomic { placement, at } => {
+                if failed(true) {
+                    return;
+                }
+                match placed(placement) {
+                    Placed::Executed { before } => {
+                        qp.responder.atomic_executed(at.sequence, before);
+                    }
+                    _ => failures.push(Failure { slot, request: Some(at), receive: None }),
+                }
+            }
+            // RC-86
+            EffectKind::PlacedResponse { placement, message } => {
+                if succeeded(placement) || failed(false) {
+                    return;
+                }
+                bump(&mut shared.counters.req_cqe_error);
+                let status = SendStatus::LocalProtection;
+                shared.log.release(Event::SendFailed { qpn: qp.qpn, message, status });
+                failures.push(Failure { slot, request: None, receive: None });
+            }
+            EffectKind::PlacedDatagram { .. } => {}
+            EffectKind::Event(Event::SendsCompleted { .. } | Event::SendFailed { .. })
+                if failed(false) => {}
+            EffectKind::Event(event) => release(shared, event, slot, failures),
+        }
+    }
+
+    /// Whether an effect is one of a queue pair that was reset or destroyed since.
+    fn is_orphan(&self, effect: &Effect) -> bool {
+        let Effect { slot, generation, kind } = *effect;
+        let EffectKind::Event(event) = kind else { return false };
+        let lives =
+            |slot: &Slot| matches!(slot, Slot::Connected(qp) if qp.generation == generation);
+        event.srqn().is_some() && !self.slots.get(slot as usize).is_some_and(lives)
+    }
+
+    /// A receive request of a shared receive queue along XRC ends, though its queue pair has not waited.
+    // XRC-7
+    fn flush_orphan(&mut self, kind: EffectKind) {
+        if let EffectKind::Event(
+            Event::ReceiveCompleted { qpn, srqn, id, .. }
+            | Event::ReceiveFailed { qpn, srqn, id, .. },
+        ) = kind
+        {
+            let status = ReceiveStatus::Flushed;
+            self.shared.log.release(Event::ReceiveFailed { qpn, srqn, id, status });
+        }
+    }
+}

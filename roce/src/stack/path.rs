@@ -1,0 +1,126 @@
+//! The paths of queue pairs, and the neighbours that are asked for where they lead.
+
+use std::collections::HashMap;
+
+use super::{Slot, Stack};
+use crate::control;
+use crate::counters::bump;
+use crate::param;
+use crate::path::{Connection, Neighbour, Path, Resolution};
+use crate::table;
+use crate::types::{Address, Instant, MacAddr};
+
+impl Stack {
+    /// Gives up the path of a queue pair.
+    pub(super) fn leave_path(&mut self, slot: u32) {
+        let Some((path, client)) = path_of(&mut self.slots, slot) else { return };
+        let Some(path) = path.take() else { return };
+        if let Some(peer) = path.neighbour() {
+            self.neighbours.release(peer.address, slot, client);
+        }
+        give_up(&mut self.connections, path.connection());
+    }
+
+    /// Gives a queue pair its path, and asks for the peer's Ethernet address if need be.
+    pub(super) fn set_path(&mut self, now: Instant, slot: u32, path: Path, resolution: Resolution) {
+        let Some((place, client)) = path_of(&mut self.slots, slot) else { return };
+        let claims = self.connections.entry(path.connection()).or_default();
+        *claims = claims.saturating_add(1);
+        let old = place.replace(path);
+        let before = old.as_ref().and_then(Path::neighbour).map(|peer| peer.address);
+        let peer = match resolution {
+            Resolution::Ask(peer) => Some(peer),
+            Resolution::Known(_) => None,
+        };
+        let goes_on = peer.is_some_and(|peer| before == Some(peer.address));
+        if let Some(address) = before.filter(|_| !goes_on) {
+            self.neighbours.release(address, slot, client);
+        }
+        if let Some(peer) = peer {
+            let known = if goes_on {
+                self.neighbours.keep(peer, client)
+            } else {
+                self.neighbours.acquire(peer, slot, client, now)
+            };
+            if let (Some(mac), Some(path)) = (known, place.as_mut()) {
+                path.resolve(mac);
+            }
+            self.ask_due(now);
+        }
+        if let Some(old) = old {
+            give_up(&mut self.connections, old.connection());
+        }
+    }
+
+    /// Asks for the neighbours whose turn it is, as far as there is room.
+    pub(super) fn ask_due(&mut self, now: Instant) {
+        while self.control.len() < param::CONTROL_QUEUE {
+            let Some(neighbour) = self.neighbours.poll(now) else { break };
+            self.ask(neighbour);
+        }
+    }
+
+    /// Asks for a neighbour.
+    pub(super) fn ask(&mut self, neighbour: Neighbour) {
+        let Neighbour { address: Address { gid, vlan }, asked_from } = neighbour;
+        let frame = match (asked_from.as_ipv4(), gid.as_ipv4()) {
+            (Some(own), Some(peer)) => {
+                bump(&mut self.shared.counters.sent_arp_requests);
+                control::arp_request(&self.addresses, vlan, own, peer)
+            }
+            _ => {
+                let (own, peer) = (asked_from.as_ipv6(), gid.as_ipv6());
+                control::neighbour_solicitation(&self.addresses, vlan, own, peer)
+            }
+        };
+        self.send_control(frame);
+    }
+
+    /// Takes note of a neighbour's Ethernet address, if it was asked for.
+    pub(super) fn learn(&mut self, address: Address, mac: MacAddr) {
+        let mut waited = Vec::new();
+        for &slot in self.neighbours.learn(address, mac) {
+            match self.slots.get_mut(slot as usize) {
+                Some(Slot::Connected(qp)) => {
+                    if let Some(path) = qp.path.as_mut() {
+                        path.resolve(mac);
+                        qp.make_ready(&mut self.shared);
+                    }
+                }
+                Some(Slot::Unreliable(qp)) => {
+                    if let Some(path) = qp.path.as_mut() {
+                        path.resolve(mac);
+                        self.shared.timers.set(slot, None);
+                        qp.make_ready(&mut self.shared);
+                    }
+                }
+                Some(Slot::Handle(handle)) => {
+                    handle.path.resolve(mac);
+                    waited.extend(core::mem::take(&mut handle.waiting));
+                }
+                _ => {}
+            }
+        }
+        for slot in waited {
+            self.resume(slot);
+        }
+    }
+}
+
+/// One queue pair has a connection no more.
+fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
+    let Some(claims) = connections.get_mut(&connection) else { return };
+    *claims = claims.saturating_sub(1);
+    if *claims == 0 {
+        table::take(connections, &connection);
+    }
+}
+
+/// The path of the queue pair in a slot, if it is one of a connection, and whose the queue pair is.
+fn path_of(slots: &mut [Slot], slot: u32) -> Option<(&mut Option<Path>, u16)> {
+    match slots.get_mut(slot as usize)? {
+        Slot::Connected(qp) => Some((&mut qp.path, qp.client)),
+        Slot::Unreliable(qp) => Some((&mut qp.path, qp.client)),
+        _ => None,
+    }
+}
