@@ -22,8 +22,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 mod message;
+mod parts;
 pub mod rdma_cm;
 pub use message::*;
+pub use parts::*;
 
 /// Version of these messages; provider and balboad must agree.
 pub const ABI: u32 = 23;

@@ -1,0 +1,294 @@
+//! What requests and responses are made of.
+
+use super::{Deserialize, Serialize};
+
+/// A file, by what `fstat` says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileId {
+    /// The device that it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
+
+/// What a new QP is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateQp {
+    /// Protection domain.
+    pub pdn: u32,
+    /// `fpga_regs::engine::qp::QpType`.
+    pub kind: u8,
+    /// Completion queue of its sends.
+    pub send_cqn: u32,
+    /// Completion queue of its receives.
+    pub receive_cqn: u32,
+    /// log2 of the blocks of its send ring.
+    pub log2_sq_blocks: u8,
+    /// The shared receive queue that it takes its receives from. Without one it has a receive queue of
+    /// its own, unless it only sends (XRC): then neither this nor its receive completion queue is looked at.
+    pub srqn: Option<u32>,
+    /// log2 of the entries of its own receive ring.
+    pub log2_rq_entries: u8,
+    /// log2 of the blocks of an entry of that.
+    pub log2_rq_stride: u8,
+    /// What its asynchronous events carry: the client's name for it, never used for another.
+    pub cookie: u64,
+}
+
+/// An event channel, and how far the process has read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmReader {
+    /// The channel.
+    pub channel: CmToken,
+    /// The number of the last event that it has read; 0 before the first.
+    pub read: u64,
+    /// The number of an event that it has taken from the socket and not read; 0 where there is none.
+    pub held: u64,
+}
+
+/// An event of the connection manager's, as it comes by a channel's socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmEvent {
+    /// Its number, larger than that of all before it on the channel.
+    pub number: u64,
+    /// What the kernel would answer GET_EVENT with, where there is room for all of it.
+    pub output: Vec<u8>,
+    /// What librdmacm asks next.
+    pub ahead: Option<CmAhead>,
+}
+
+/// Answers to questions about an identifier that were not asked yet.
+///
+/// The process that is given them may use each instead of asking, any number of times, as long as it has sent no command
+/// that names the identifier since it read the event, but those of [`CmQuestion`], and the word at [`crate::CM_ERA`] is
+/// `era`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmAhead {
+    /// The identifier.
+    pub id: u32,
+    /// What the word was when they were true.
+    pub era: u32,
+    /// Questions, and the answers' bytes as [`Response::CmAnswer`](crate::Response::CmAnswer) would have them.
+    pub answers: Vec<(CmQuestion, Vec<u8>)>,
+}
+
+/// A command that changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CmQuestion {
+    /// QUERY_ROUTE.
+    Route,
+    /// INIT_QP_ATTR, for that state of verbs'.
+    QpAttributes(u32),
+}
+
+/// How far an image is on its way into a card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FlashState {
+    /// None was asked for since balboad started.
+    Idle,
+    /// Programs that have the card open are waited for.
+    Leaving,
+    /// The card is taking it.
+    Loading {
+        /// Bytes that it has taken.
+        done: u64,
+        /// All bytes.
+        total: u64,
+    },
+    /// The card was brought up as what the image is.
+    Done,
+    /// Why it is not there, and what the card has.
+    Failed(String),
+    /// It was brought up as what the image is, and said the same of itself before, so that nobody has seen that it took it.
+    Unseen,
+}
+
+/// The receive queue of one QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveRing {
+    /// Its number.
+    pub rqn: u32,
+    /// Where its ring memory lies in the client's ring memory.
+    pub ring: u64,
+}
+
+/// Where datagrams of an address handle go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressVector {
+    /// Index of the local GID.
+    pub sgid_index: u8,
+    /// Hop limit, or time to live.
+    pub hop_limit: u8,
+    /// Traffic class, or type of service.
+    pub traffic_class: u8,
+    /// Service level.
+    pub sl: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// GID of the peer, network order.
+    pub dgid: [u8; 16],
+}
+
+/// Names an event channel of the connection manager: 16 random bytes that only those know who have the channel.
+pub type CmToken = [u8; 16];
+
+/// A card as `balboa run` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardInfo {
+    /// Card number.
+    pub card: u32,
+    /// Device name, `balboaN`.
+    pub name: String,
+    /// Node GUID, host order.
+    pub node_guid: u64,
+    /// Firmware version.
+    pub firmware: String,
+    /// Board name.
+    pub board: String,
+    /// The port.
+    pub port: PortInfo,
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortInfo {
+    /// Link is up.
+    pub link_up: bool,
+    /// Largest path MTU as `ibv_mtu`.
+    pub max_mtu: u8,
+    /// Current path MTU as `ibv_mtu`.
+    pub active_mtu: u8,
+    /// MAC address.
+    pub mac: [u8; 6],
+    /// GID table, network order, all RoCE v2; empty slots are zero.
+    pub gids: Vec<[u8; 16]>,
+    /// The VLAN that each GID is in; 0 for none.
+    pub vlans: Vec<u16>,
+    /// P_Key table.
+    pub pkeys: Vec<u16>,
+}
+
+/// A context: limits, and the way to the card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextInfo {
+    /// Number of the context.
+    pub context: u32,
+    /// The card.
+    pub card: CardInfo,
+    /// What the engine offers.
+    pub limits: Limits,
+    /// The way to the card's doorbells.
+    pub grant: Grant,
+    /// The client's ring memory; the same for all contexts of the process.
+    pub rings: RingMemory,
+}
+
+/// What an engine offers, as its window and balboad's quotas say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// `fpga_regs::engine::window::Capabilities` bits.
+    pub capabilities: u64,
+    /// QPs.
+    pub qps: u32,
+    /// Receive queues, shared ones and those of QPs together.
+    pub rqs: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Protection domains.
+    pub pds: u32,
+    /// Address handles.
+    pub ahs: u32,
+    /// Multicast groups of the card's that QPs can be in.
+    pub groups: u32,
+    /// QPs in one of them.
+    pub qps_per_group: u32,
+    /// Places of the client's QPs in multicast groups.
+    pub memberships: u32,
+    /// Memory windows.
+    pub mws: u32,
+    /// log2 of the largest CQ.
+    pub log2_cq_entries: u8,
+    /// log2 of the largest send ring, in blocks.
+    pub log2_sq_blocks: u8,
+    /// log2 of the largest receive ring, in entries.
+    pub log2_rq_entries: u8,
+    /// SGEs of a work request.
+    pub max_sge: u8,
+    /// Inline bytes of a work request.
+    pub max_inline: u16,
+    /// READs a QP answers at a time.
+    pub max_rd_atomic: u8,
+    /// READs a QP has under way at a time.
+    pub max_init_rd_atomic: u8,
+    /// Bytes of the largest message.
+    pub max_message: u32,
+    /// Bytes of the largest region.
+    pub max_mr_bytes: u64,
+    /// Bytes of the largest part of the card's own memory; 0 where it has none.
+    pub max_dm_bytes: u32,
+    /// Completion vectors, at least 1.
+    pub comp_vectors: u8,
+}
+
+/// The way to a card's doorbells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The client's number in its window: that of its doorbell page, or a higher one.
+    pub page: u8,
+    /// The descriptors come with this message.
+    pub first: bool,
+    /// What they are.
+    pub way: Way,
+}
+
+/// What a client is given to reach its doorbell page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// A memfd of exactly the page, an eventfd, and the memfd of the page, read only, that balboad's
+    /// card thread writes. A card that sleeps is woken by the eventfd, while the asleep word is not 0;
+    /// for receives alone only while it is 1. balboad lets the card reach the client's memory.
+    Page {
+        /// Byte offset of the u32 asleep word in the card thread's page.
+        asleep: u32,
+        /// Byte offset of the robust mutex in that page that dies with the card thread.
+        liveness: u32,
+        /// Byte offset of the u32 in that page that counts the microseconds, modulo 2^32, in which the
+        /// card thread worked.
+        worked: u32,
+    },
+    /// As [`Way::Page`], of a page that balboad forwards to the card, for whose doorbell pages there are too
+    /// many processes. It is balboad that sleeps, and is woken by the eventfd; its asleep word is in one more
+    /// memfd, read only, that comes behind those.
+    Relay {
+        /// Byte offset of the u32 asleep word in that.
+        asleep: u32,
+        /// As in [`Way::Page`], in the card thread's page.
+        liveness: u32,
+        /// As in [`Way::Page`], in the card thread's page.
+        worked: u32,
+    },
+    /// The card: the function's VFIO descriptor, of which the page is to be mapped, the descriptor of
+    /// its IOMMU, with which the client maps the memory that it registers, at the addresses that
+    /// [`Response::Reserved`](crate::Response::Reserved) names, and the memfd of a page, read only, that begins with a robust
+    /// mutex that dies with balboad.
+    Device {
+        /// Byte offset of the page in the function's descriptor.
+        offset: u64,
+        /// The I/O address space where the IOMMU is iommufd's; otherwise it is a VFIO container.
+        ioas: Option<u32>,
+    },
+}
+
+/// The client's ring memory: a sealed memfd, made and sized by balboad, one for each process.
+///
+/// Its first [`CARD_STATES_BYTES`](crate::CARD_STATES_BYTES) tell of each card whether the process
+/// still has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingMemory {
+    /// Bytes.
+    pub length: u64,
+    /// Its descriptor comes with this message, last.
+    pub first: bool,
+}
