@@ -114,21 +114,7 @@ fn describe_card(out: &mut String, card: &Value) {
             sum("completion_queues")
         ),
     );
-    for window in windows.iter().filter(|window| !window["dead"].is_null()) {
-        row("", format!("window {} is dead: {}", text(&window["window"]), text(&window["dead"])));
-    }
-    if let Some(why) = card["failure"].as_str() {
-        row("", format!("it did not come up: {}", why.replace(char::is_control, "?")));
-    }
-    if let Some(needs) = card["flash"]["needs"].as_str() {
-        row(
-            "flash",
-            format!("needs to be flashed again: {}", needs.replace(char::is_control, "?")),
-        );
-    }
-    for (vfpga, why) in card["flash"]["vfpgas"].as_object().into_iter().flatten() {
-        row("flash", format!("vFPGA {vfpga} needs to be flashed again: {}", text(why)));
-    }
+    describe_failures(&mut row, card);
     row("image", format!("{}, driven as {}", text(&card["image"]), text(&card["engine"])));
     row("interface", format!("{}, {}", text(&card["driver"]), text(&card["interface"])));
     row("trust", text(&card["trust"]));
@@ -142,6 +128,25 @@ fn describe_card(out: &mut String, card: &Value) {
     }
     for (index, counter) in counters.iter().enumerate() {
         row(if index == 0 { "counters" } else { "" }, counter.clone());
+    }
+}
+
+/// What a card has not, and why.
+fn describe_failures(row: &mut impl FnMut(&str, String), card: &Value) {
+    for window in items(&card["windows"]).iter().filter(|window| !window["dead"].is_null()) {
+        row("", format!("window {} is dead: {}", text(&window["window"]), text(&window["dead"])));
+    }
+    if let Some(why) = card["failure"].as_str() {
+        row("", format!("it did not come up: {}", why.replace(char::is_control, "?")));
+    }
+    if let Some(needs) = card["flash"]["needs"].as_str() {
+        row(
+            "flash",
+            format!("needs to be flashed again: {}", needs.replace(char::is_control, "?")),
+        );
+    }
+    for (vfpga, why) in card["flash"]["vfpgas"].as_object().into_iter().flatten() {
+        row("flash", format!("vFPGA {vfpga} needs to be flashed again: {}", text(why)));
     }
 }
 

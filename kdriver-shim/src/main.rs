@@ -136,17 +136,22 @@ impl Configuration {
     }
 }
 
-fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::Result<()> {
-    // Before any thread starts: it is taken out of the environment.
-    let handed = service::handed_socket()?;
-    // Likewise: all threads are to leave these signals to the descriptor.
+/// Has this thread, and those that it starts, leave the signals that are for balboad to a descriptor.
+fn take_signals() -> anyhow::Result<SignalFd> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         signals.add(signal);
     }
     signals.thread_block().context("blocking signals")?;
-    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-        .context("signalfd")?;
+    SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .context("signalfd")
+}
+
+fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::Result<()> {
+    // Before any thread starts: it is taken out of the environment.
+    let handed = service::handed_socket()?;
+    // Likewise.
+    let signals = take_signals()?;
     raise_descriptor_limit();
     raise_memory_limit();
 

@@ -327,23 +327,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
             (None, Some(_)) => "not known".into(),
             (None, None) => card.device.manifest.name.clone(),
         },
-        flash: FlashStatus {
-            takes: match card.device.backend.takes() {
-                Takes::SoftImages => "software cards' images",
-                Takes::Bitstreams => "bitstreams",
-            },
-            part: card.device.manifest.part.map(|part| part.name),
-            regions: card.device.said.as_ref().map(|it| it.regions),
-            unseen: card.record.unseen,
-            current: card.record.current.as_ref().map(ImageName::told),
-            previous: card.record.previous.as_ref().map(ImageName::told),
-            writing: card.record.writing.as_ref().map(|it| it.image.told()),
-            needs: card.record.needs.clone(),
-            vfpgas: card.record.vfpgas.clone(),
-            history: card.record.history.clone(),
-            room: softcard::WINDOWS,
-            logic: Logic::ALL.map(Logic::name).to_vec(),
-        },
+        flash: flash_status(card),
         engine: match card.device.manifest.engine {
             EngineKind::Vqe => "vqe",
             EngineKind::Stock => "stock",
@@ -375,6 +359,26 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         windows: card.windows().map(window_status).collect(),
         counters,
         quarantine,
+    }
+}
+
+fn flash_status(card: &Card) -> FlashStatus {
+    FlashStatus {
+        takes: match card.device.backend.takes() {
+            Takes::SoftImages => "software cards' images",
+            Takes::Bitstreams => "bitstreams",
+        },
+        part: card.device.manifest.part.map(|part| part.name),
+        regions: card.device.said.as_ref().map(|it| it.regions),
+        unseen: card.record.unseen,
+        current: card.record.current.as_ref().map(ImageName::told),
+        previous: card.record.previous.as_ref().map(ImageName::told),
+        writing: card.record.writing.as_ref().map(|it| it.image.told()),
+        needs: card.record.needs.clone(),
+        vfpgas: card.record.vfpgas.clone(),
+        history: card.record.history.clone(),
+        room: softcard::WINDOWS,
+        logic: Logic::ALL.map(Logic::name).to_vec(),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::api::{
     ReceiveStatus, Sink, Source, Transmit, Verbs,
 };
 use crate::attributes::{self, AddressVector, QpAttributes};
-use crate::counters::{add, bump};
+use crate::counters::{Counters, add, bump};
 use crate::datagram::{DatagramQp, Handle};
 use crate::error::{Error, PostError};
 use crate::log::{Effect, EffectKind};
@@ -22,7 +22,7 @@ use crate::path::{Path, Resolution};
 use crate::qp::pad;
 use crate::state::QpState;
 use crate::table;
-use crate::types::{Instant, Qpn};
+use crate::types::{Instant, PathMtu, Qpn};
 use crate::wire::extension::{deth, immdt};
 use crate::wire::{bth, frame, ipv4, ipv6, udp};
 
@@ -252,22 +252,7 @@ impl Stack {
             bump(&mut counters.drop_bad_pkey);
             return Poll::Ready(());
         }
-        // UD-10
-        let refused = match packet.deth {
-            _ if !qp.state.receives_unreliable() => Some(&mut counters.drop_wrong_state),
-            // An answer to it would go to all of a group.
-            _ if envelope.source.is_group() => Some(&mut counters.drop_wrong_source),
-            Some(_) if packet.opcode.class != Class::Datagram => {
-                Some(&mut counters.drop_bad_opcode)
-            }
-            None => Some(&mut counters.drop_bad_opcode),
-            Some(deth) if deth.qkey != qp.qkey => Some(&mut counters.drop_bad_qkey),
-            Some(_) if packet.payload.len() > mtu_max.bytes() as usize => {
-                Some(&mut counters.drop_malformed)
-            }
-            Some(_) => None,
-        };
-        if let Some(counter) = refused {
+        if let Some(counter) = refusal(qp, envelope, packet, *mtu_max, counters) {
             bump(counter);
             count_received(counters, &mut qp.counters);
             return Poll::Ready(());
@@ -378,6 +363,29 @@ fn header(
         header.push(&immdt::to_bytes(immediate));
     }
     header
+}
+
+/// The counter of packets that a queue pair drops for what is wrong with this one, if something is.
+// UD-10
+fn refusal<'a>(
+    qp: &DatagramQp,
+    envelope: &Envelope,
+    packet: &frame::Repr,
+    mtu_max: PathMtu,
+    counters: &'a mut Counters,
+) -> Option<&'a mut u64> {
+    match packet.deth {
+        _ if !qp.state.receives_unreliable() => Some(&mut counters.drop_wrong_state),
+        // An answer to it would go to all of a group.
+        _ if envelope.source.is_group() => Some(&mut counters.drop_wrong_source),
+        Some(_) if packet.opcode.class != Class::Datagram => Some(&mut counters.drop_bad_opcode),
+        None => Some(&mut counters.drop_bad_opcode),
+        Some(deth) if deth.qkey != qp.qkey => Some(&mut counters.drop_bad_qkey),
+        Some(_) if packet.payload.len() > mtu_max.bytes() as usize => {
+            Some(&mut counters.drop_malformed)
+        }
+        Some(_) => None,
+    }
 }
 
 /// Where a packet's network header lies in its frame, and where in a receive: its end where the GRH's
