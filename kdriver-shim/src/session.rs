@@ -179,8 +179,8 @@ impl Session<'_> {
             }
             Request::CloseXrcd { xrcd } => self.close_xrcd(xrcd),
             Request::CreateXrcSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie } => {
-                let wanted = xrc::WantedSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie };
-                self.create_xrc_srq(&wanted)
+                let wanted = srq::Wanted { pdn, log2_entries, log2_stride, cookie };
+                self.create_xrc_srq((xrcd, cqn), wanted)
             }
             Request::CreateTarget { xrcd, cookie } => self.create_target(xrcd, cookie),
             Request::OpenTarget { xrcd, qpn, cookie } => self.open_target(xrcd, qpn, cookie),

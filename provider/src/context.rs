@@ -496,16 +496,33 @@ impl Context {
         &self,
         pdn: u32,
         asked: &ibv_srq_attr,
-        (single_threaded, lender): (bool, Option<Arc<dyn Lender>>),
+        how: (bool, Option<Arc<dyn Lender>>),
         address: u64,
     ) -> Result<Srq> {
         if !self.capabilities().contains(Capabilities::SRQ) {
             return Err(unsupported!("shared receive queues are not offered"));
         }
+        let request = |cookie, log2_entries, log2_stride| Request::CreateSrq {
+            pdn,
+            log2_entries,
+            log2_stride,
+            cookie,
+        };
+        self.make_srq(asked, request, how, address)
+    }
+
+    /// Makes a shared receive queue by a request with its name here, log2 of its entries and of the blocks of each.
+    fn make_srq(
+        &self,
+        asked: &ibv_srq_attr,
+        request: impl FnOnce(u64, u8, u8) -> Request,
+        (single_threaded, lender): (bool, Option<Arc<dyn Lender>>),
+        address: u64,
+    ) -> Result<Srq> {
         let sizes = receive_sizes(self.limits(), asked.max_wr, asked.max_sge)?;
         let cookie = new_cookie();
         let ReceiveSizes { log2_entries, log2_stride, max_wr, max_sge } = sizes;
-        let request = Request::CreateSrq { pdn, log2_entries, log2_stride, cookie };
+        let request = request(cookie, log2_entries, log2_stride);
         let (srqn, ring) =
             ask!(self.connection, request, Response::Srq { srqn, ring } => (srqn, ring))?;
         let place = self.receive_place(srqn, 0, ring, &sizes, lender);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use card_driver::engine::Engine;
+use card_driver::engine::{Engine, EngineLimits};
 use fpga_regs::engine::admin::{CreateRq, RqKind};
 use fpga_regs::engine::window::Capabilities;
 use shim_abi::Response;
@@ -22,32 +22,53 @@ pub(super) struct Wanted {
     pub(super) cookie: u64,
 }
 
+/// The XRC domain that a shared receive queue is in, its number on the card, and where receives by it complete.
+pub(super) struct Along {
+    pub(super) xrcd: u32,
+    pub(super) xrcdn: u32,
+    pub(super) cqn: u32,
+}
+
 impl Session<'_> {
     pub(super) fn create_srq(&mut self, wanted: Wanted) -> Result<Answer, Error> {
-        let Wanted { pdn, log2_entries, log2_stride, cookie } = wanted;
-        let context = found(self.client.owned.pds.get(&pdn), pdn)?.context;
+        let context = found(self.client.owned.pds.get(&wanted.pdn), wanted.pdn)?.context;
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;
         if !limits.capabilities.contains(Capabilities::SRQ) {
             let why = format!("balboa{card} has no shared receive queues");
             return Err(Error::Unsupported(why));
         }
+        self.make_srq((card, context), &limits, wanted, None)
+    }
+
+    /// Makes a shared receive queue of a context, whose card has these limits.
+    pub(super) fn make_srq(
+        &mut self,
+        (card, context): (u32, u32),
+        limits: &EngineLimits,
+        Wanted { pdn, log2_entries, log2_stride, cookie }: Wanted,
+        along: Option<Along>,
+    ) -> Result<Answer, Error> {
         let entries = power_of_two("receive queue entries", log2_entries, limits.log2_rq_entries)?;
         let stride = power_of_two("receive stride blocks", log2_stride, MAX_LOG2_STRIDE)?;
         let most = u32::try_from(entries).unwrap_or(u32::MAX);
-        let srq = Srq { context, card, pdn, xrc: None, entries: most, ring: None, srqn: None };
-        self.make(&limits, srq, |session, srq| {
+        let xrc = along.as_ref().map(|along| (along.xrcd, along.cqn));
+        let (kind, cqn, xrcdn) =
+            along.map_or((RqKind::Shared, 0, 0), |along| (RqKind::Xrc, along.cqn, along.xrcdn));
+        let srq = Srq { context, card, pdn, xrc, entries: most, ring: None, srqn: None };
+        self.make(limits, srq, |session, srq| {
             let blocks = entries.saturating_mul(stride);
-            let ring = session.place_ring(card, blocks, &limits, &mut srq.ring)?;
+            let ring = session.place_ring(card, blocks, limits, &mut srq.ring)?;
             let place = session.client.place(card)?;
             let command = CreateRq {
                 ring: place.ring_address(ring)?,
                 log2_entries,
                 page: place.page,
                 log2_stride,
-                kind: RqKind::Shared,
+                kind,
                 pdn,
-                ..CreateRq::default()
+                cqn,
+                xrcdn,
             };
             let make = |engine: &mut dyn Engine| Ok((engine.create_rq(&command)?, ()));
             let destroy = |engine: &mut dyn Engine, srqn| engine.destroy_rq(srqn);

@@ -2,30 +2,20 @@
 
 use std::sync::Arc;
 
-use card_driver::engine::{Engine, EngineLimits};
-use fpga_regs::engine::admin::{CreateQp, CreateRq, RqKind};
+use card_driver::engine::EngineLimits;
+use fpga_regs::engine::admin::CreateQp;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
 use shim_abi::{FileId, Response};
 
-use super::queues::{MAX_LOG2_STRIDE, destroyed, explain, power_of_two};
+use super::queues::{destroyed, explain};
+use super::srq::{Along, Wanted};
 use super::{Answer, Progress, Session, check_unused, found, given_twice};
 use crate::claims::{CardQp, Claimant, Peer};
 use crate::error::Error;
-use crate::listeners::Listeners;
-use crate::objects::{Srq, Target, Xrcd};
+use crate::objects::{Target, Xrcd};
 use crate::undo::Kind;
 use crate::xrc::SharedTarget;
-
-/// What a shared receive queue of an XRC domain is to be.
-pub(super) struct WantedSrq {
-    pub(super) xrcd: u32,
-    pub(super) pdn: u32,
-    pub(super) cqn: u32,
-    pub(super) log2_entries: u8,
-    pub(super) log2_stride: u8,
-    pub(super) cookie: u64,
-}
 
 impl Session<'_> {
     fn xrc_limits(&mut self, card: u32) -> Result<EngineLimits, Error> {
@@ -73,8 +63,13 @@ impl Session<'_> {
         Ok((card, xrcdn.ok_or(none)?))
     }
 
-    pub(super) fn create_xrc_srq(&mut self, wanted: &WantedSrq) -> Result<Answer, Error> {
-        let &WantedSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie } = wanted;
+    /// Makes a shared receive queue of an XRC domain, the receives by which complete at a completion queue.
+    pub(super) fn create_xrc_srq(
+        &mut self,
+        (xrcd, cqn): (u32, u32),
+        wanted: Wanted,
+    ) -> Result<Answer, Error> {
+        let pdn = wanted.pdn;
         let (card, xrcdn) = self.domain(xrcd)?;
         let limits = self.xrc_limits(card)?;
         let context = found(self.client.owned.pds.get(&pdn), pdn)?.context;
@@ -86,33 +81,7 @@ impl Session<'_> {
                 Xrcd::NAME
             )));
         }
-        let entries = power_of_two("receive queue entries", log2_entries, limits.log2_rq_entries)?;
-        let stride = power_of_two("receive stride blocks", log2_stride, MAX_LOG2_STRIDE)?;
-        let most = u32::try_from(entries).unwrap_or(u32::MAX);
-        let xrc = Some((xrcd, cqn));
-        let srq = Srq { context, card, pdn, xrc, entries: most, ring: None, srqn: None };
-        self.make(&limits, srq, |session, srq| {
-            let blocks = entries.saturating_mul(stride);
-            let ring = session.place_ring(card, blocks, &limits, &mut srq.ring)?;
-            let place = session.client.place(card)?;
-            let command = CreateRq {
-                ring: place.ring_address(ring)?,
-                log2_entries,
-                page: place.page,
-                log2_stride,
-                kind: RqKind::Xrc,
-                pdn,
-                cqn,
-                xrcdn,
-            };
-            let make = |engine: &mut dyn Engine| Ok((engine.create_rq(&command)?, ()));
-            let destroy = |engine: &mut dyn Engine, srqn| engine.destroy_rq(srqn);
-            let (srqn, ()) =
-                session.draw::<Srq, _>(card, &mut srq.srqn, Listeners::has_srq, make, destroy)?;
-            let events = Arc::clone(&session.context(context)?.events);
-            session.window(card)?.users.listeners.add_srq(srqn, cookie, &events);
-            Ok((srqn, Response::Srq { srqn, ring: ring.start }.into()))
-        })
+        self.make_srq((card, context), &limits, wanted, Some(Along { xrcd, xrcdn, cqn }))
     }
 
     pub(super) fn create_target(&mut self, xrcd: u32, cookie: u64) -> Result<Answer, Error> {

@@ -15,11 +15,9 @@ use crate::control::ask;
 use crate::cq;
 use crate::error::{Error, Result, unsupported};
 use crate::events::new_cookie;
-use crate::limits::{ReceiveSizes, receive_sizes};
 use crate::qp::Queues;
 use crate::rq::ReceiveQueue;
 use crate::sq::{SendPlace, SendQueue, SendShape};
-use crate::srq::SharedReceiveQueue;
 use crate::wr::FlagTable;
 
 /// The rings of queues that are never opened: nobody reads or writes them.
@@ -70,26 +68,22 @@ impl Context {
         (pdn, xrcd): (u32, u32),
         cq: &Cq,
         asked: &ibv_srq_attr,
-        (single_threaded, lender): (bool, Option<Arc<dyn Lender>>),
+        how: (bool, Option<Arc<dyn Lender>>),
         address: u64,
     ) -> Result<Srq> {
         self.check_xrc()?;
-        let sizes = receive_sizes(self.limits(), asked.max_wr, asked.max_sge)?;
-        let (cqn, cookie) = (cq.queue.cqn, new_cookie());
-        let ReceiveSizes { log2_entries, log2_stride, max_wr, max_sge } = sizes;
-        let request = Request::CreateXrcSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie };
-        let (srqn, ring) =
-            ask!(self.connection, request, Response::Srq { srqn, ring } => (srqn, ring))?;
-        let place = self.receive_place(srqn, 0, ring, &sizes, lender);
-        let shared = place
-            .and_then(|place| SharedReceiveQueue::new(place, max_sge, single_threaded))
-            .inspect_err(|_| {
-                let _ = self.sent(Request::DestroySrq { srqn });
-            })?;
-        let shared = Arc::new(shared);
-        cq::attach_srq(&cq.queue, &shared);
-        self.asynchronous.watch(cookie, address, None);
-        Ok(Srq { shared, max_wr, max_sge, cq: Some(Arc::clone(&cq.queue)), cookie })
+        let cqn = cq.queue.cqn;
+        let request = |cookie, log2_entries, log2_stride| Request::CreateXrcSrq {
+            xrcd,
+            pdn,
+            cqn,
+            log2_entries,
+            log2_stride,
+            cookie,
+        };
+        let srq = self.make_srq(asked, request, how, address)?;
+        cq::attach_srq(&cq.queue, &srq.shared);
+        Ok(Srq { cq: Some(Arc::clone(&cq.queue)), ..srq })
     }
 
     /// Makes an XRC target in RESET; `address` is that of its `ibv_qp`.
