@@ -9,6 +9,7 @@ use crate::log::EffectKind;
 use crate::opcode::Class;
 use crate::param;
 use crate::qp::{Qp, Shared};
+use crate::req::Message;
 use crate::state::QpState;
 use crate::types::Instant;
 use crate::wire::aeth::{NakCode, Syndrome};
@@ -129,6 +130,28 @@ impl Qp {
         self.make_ready(shared);
     }
 
+    /// The message that a response answers, if it is one of those that have such responses.
+    fn answered(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        sequence: u64,
+        has_such: impl FnOnce(Operation) -> bool,
+    ) -> Option<Message> {
+        // RC-68: A response acknowledges the SENDs and WRITEs before it.
+        if !self.acknowledge(shared, now, sequence) {
+            self.receive_implied_nak(shared, now);
+            return None;
+        }
+        let message = self.requester.messages.front().copied()?;
+        // RC-72
+        if !has_such(message.request.operation) || self.state() == QpState::Err {
+            bump(&mut shared.counters.drop_stale_response);
+            return None;
+        }
+        Some(message)
+    }
+
     fn receive_read_response(
         &mut self,
         shared: &mut Shared,
@@ -138,17 +161,8 @@ impl Qp {
         place: FramePlace,
         placements: &mut Vec<Placement>,
     ) {
-        // RC-68: A response acknowledges the SENDs and WRITEs before it.
-        if !self.acknowledge(shared, now, sequence) {
-            self.receive_implied_nak(shared, now);
-            return;
-        }
-        let Some(message) = self.requester.messages.front().copied() else { return };
-        // RC-72
-        if message.request.operation != Operation::Read || self.state() == QpState::Err {
-            bump(&mut shared.counters.drop_stale_response);
-            return;
-        }
+        let is_read = |operation: Operation| operation == Operation::Read;
+        let Some(message) = self.answered(shared, now, sequence, is_read) else { return };
         let next = sequence.wrapping_add(1);
         let (offset, length) = message.payload_at(sequence, self.mtu());
         let is_end = next == message.request_end(sequence);
@@ -179,18 +193,8 @@ impl Qp {
         place: FramePlace,
         placements: &mut Vec<Placement>,
     ) {
-        // RC-68
-        if !self.acknowledge(shared, now, sequence) {
-            self.receive_implied_nak(shared, now);
-            return;
-        }
-        let Some(message) = self.requester.messages.front().copied() else { return };
-        // RC-72
-        let is_atomic = matches!(message.request.operation, Operation::Atomic(_));
-        if !is_atomic || self.state() == QpState::Err {
-            bump(&mut shared.counters.drop_stale_response);
-            return;
-        }
+        let is_atomic = |operation: Operation| matches!(operation, Operation::Atomic(_));
+        let Some(message) = self.answered(shared, now, sequence, is_atomic) else { return };
         // RC-101: The value is the last of the headers.
         let value = place.payload_start.wrapping_sub(atomicacketh::LENGTH)..place.payload_start;
         self.place_response(shared, 0, (place.frame_index, value), placements);
