@@ -60,7 +60,8 @@ impl World {
         self.nodes.push(node);
 
         let device = format!("infiniband/{}", card.name);
-        let guid = groups(&card.node_guid.to_be_bytes());
+        let groups = [48, 32, 16, 0].map(|bits| card.node_guid >> bits & 0xffff);
+        let guid = groups.map(|group| format!("{group:04x}")).join(":");
         for (name, value) in [
             ("node_type", "1: CA"),
             ("node_guid", &guid),
@@ -76,14 +77,6 @@ impl World {
         let kept = format!("{PORTS_DIR}/{}", card.name);
         self.live.insert(format!("{device}/ports/1"), kept);
     }
-}
-
-/// Bytes as groups of four hexadecimal digits with colons between them.
-fn groups(bytes: &[u8]) -> String {
-    let pairs = bytes
-        .chunks(2)
-        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-    pairs.collect::<Vec<_>>().join(":")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the files of a port say, but for its counters: as the kernel would.
 
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 
 use shim_abi::PortInfo;
 
@@ -28,7 +29,8 @@ pub(super) fn texts(port: &PortInfo) -> BTreeMap<String, String> {
         file(format!("pkeys/{index}"), &format!("{pkey:#06x}"));
     }
     for (index, gid) in port.gids.iter().enumerate() {
-        file(format!("gids/{index}"), &groups(gid));
+        let groups = Ipv6Addr::from(*gid).segments();
+        file(format!("gids/{index}"), &groups.map(|group| format!("{group:04x}")).join(":"));
         // A slot without a GID has neither type nor netdev; for the kernel reading them is an
         // error. No netdev has the addresses, and a name that is none would make libibverbs take
         // the whole table for unreadable; but programs (the crate `sideway`) rely on the file.
@@ -59,14 +61,6 @@ pub(super) fn is_text(name: &str) -> bool {
             super::TEXT_DIRECTORIES.contains(&directory) && index.parse::<u8>().is_ok()
         }
     }
-}
-
-/// Bytes as groups of four hexadecimal digits with colons between them.
-fn groups(bytes: &[u8]) -> String {
-    let pairs = bytes
-        .chunks(2)
-        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-    pairs.collect::<Vec<_>>().join(":")
 }
 
 #[cfg(test)]
