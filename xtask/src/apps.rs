@@ -39,7 +39,7 @@ installed (the line that installs them is printed).";
 pub fn apps(options: &Options) -> Result<ExitCode> {
     let cases = cases::all();
     let filter = Filter { parts: options.names.clone(), exact: options.exact };
-    selection::all_named(&cases, &filter, "cargo xtask apps")?;
+    selection::all_named(&selection::names(&cases), &filter, Some("cargo xtask apps --list"))?;
     if options.list {
         for case in cases.iter().filter(|case| filter.takes(&case.name)) {
             terminal::say(format_args!("{}\n", case.name))?;

@@ -42,7 +42,7 @@ installed (the line that installs them is printed).";
 pub fn attack(options: &Options) -> Result<ExitCode> {
     let cases = attack::cases(attack::long(options.seconds));
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
-    selection::all_named(&cases, &filter, "cargo xtask attack")?;
+    selection::all_named(&selection::names(&cases), &filter, Some("cargo xtask attack --list"))?;
     if options.list {
         for case in cases.iter().filter(|case| filter.takes(&case.name)) {
             terminal::say(format_args!("{}\n", case.name))?;

@@ -7,12 +7,12 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use ibverbs_tests::process::Task;
-use ibverbs_tests::runner::Summary;
+use ibverbs_tests::runner::{Filter, Summary};
 use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, has_subcommand, root};
 use crate::regs::compare;
-use crate::setup;
+use crate::{selection, setup};
 
 mod deny;
 mod dependencies;
@@ -104,9 +104,11 @@ impl std::error::Error for Lacking {}
 /// # Errors
 /// When the packages that they need cannot be installed.
 pub fn check(options: &Options) -> Result<ExitCode> {
+    let filter = Filter { parts: options.only.iter().cloned().collect(), exact: false };
+    let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+    selection::all_named(&names, &filter, None)?;
     setup::packages(&setup::tests())?;
-    let text = options.only.as_deref().unwrap_or_default();
-    let wanted = |check: &&Check| check.name.contains(text);
+    let wanted = |check: &&Check| filter.takes(check.name);
     let summary = count(CHECKS.iter().filter(wanted), options.require);
     summary.print();
     Ok(summary.exit_code())

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ibverbs_tests::runner::Summary;
+use ibverbs_tests::runner::{Filter, Summary};
 use ibverbs_tests::setting::{Daemon, Root, Setting, Stage, Who};
 use serde::Deserialize;
 use terminal::report;
 
-use crate::{cargo, roots, setup};
+use crate::{cargo, roots, selection, setup};
 
 mod page;
 
@@ -108,9 +108,7 @@ pub fn conformance(options: &Options) -> Result<ExitCode> {
     setup::packages(setup::CONFORMANCE)?;
     let all = roots::RELEASES.map(|(number, _)| number);
     let wanted = if options.releases.is_empty() { &all[..] } else { &options.releases };
-    let only = options.only.as_deref().unwrap_or_default();
-    let built = cargo::build()?;
-    let mut run = Vec::new();
+    let mut releases = Vec::new();
     for release in wanted {
         // Where it was not asked for, a source that is not there is no failure.
         let missing = roots::missing(*release).filter(|_| options.releases.is_empty());
@@ -119,9 +117,22 @@ pub fn conformance(options: &Options) -> Result<ExitCode> {
             continue;
         }
         let root = roots::fetch(*release)?;
+        let modules = modules(&root.path)?;
+        releases.push((*release, root, modules));
+    }
+    let filter = Filter { parts: options.only.iter().cloned().collect(), exact: false };
+    let mut names: Vec<&String> = releases.iter().flat_map(|(_, _, modules)| modules).collect();
+    names.sort_unstable();
+    names.dedup();
+    selection::all_named(&names, &filter, None)?;
+    // A module may be of some releases alone.
+    releases.retain(|(_, _, modules)| modules.iter().any(|module| filter.takes(module)));
+    let built = cargo::build()?;
+    let mut run = Vec::new();
+    for (release, root, _) in releases {
         report!("pyverbs of rdma-core {release}");
-        let tests = run_all(&root, only, &built)?;
-        let counts = count(*release, &tests);
+        let tests = run_all(&root, &filter, &built)?;
+        let counts = count(release, &tests);
         report!("{counts}");
         run.push((counts, tests));
     }
@@ -147,7 +158,7 @@ pub fn check(release: u32, built: &Path) -> Result<Summary> {
     let name = format!("pyverbs of rdma-core {release}");
     match roots::fetch(release) {
         Ok(root) => {
-            let counts = count(release, &run_all(&root, "", built)?);
+            let counts = count(release, &run_all(&root, &Filter::default(), built)?);
             report!("{} {name}: {counts}", if counts.are_good() { "ok  " } else { "FAIL" });
             if counts.are_good() {
                 summary.passed += 1;
@@ -165,14 +176,14 @@ pub fn check(release: u32, built: &Path) -> Result<Summary> {
     Ok(summary)
 }
 
-/// Runs the tests of all modules with `only` in their name, and shows which do not pass.
-fn run_all(root: &Root, only: &str, built: &Path) -> Result<Tests> {
+/// Runs the tests of the modules that are wanted, and shows which do not pass.
+fn run_all(root: &Root, only: &Filter, built: &Path) -> Result<Tests> {
     let stage = Stage::new(built)?.within(Some(root));
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::User)?;
     let daemon = setting.balboad("--soft 2")?;
     let mut tests = Tests::new();
-    for module in modules(&root.path)?.iter().filter(|module| module.contains(only)) {
+    for module in modules(&root.path)?.iter().filter(|module| only.takes(module)) {
         tests.append(&mut run(&setting, &daemon, module)?);
     }
     daemon.stop()?;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use terminal::report;
 
 use crate::cache::Cache;
-use crate::selection::Selection;
+use crate::selection::{self, Selection};
 use crate::{cargo, setup};
 
 /// The crates and their releases.
@@ -44,9 +44,10 @@ pub struct Options {
 /// When they cannot be fetched or built.
 pub fn crates(options: &Options) -> Result<ExitCode> {
     setup::packages(setup::CRATES)?;
-    let programs = built()?;
+    let cases = cases(&built()?);
     let filter = options.selection.filter();
-    let summary = runner::run(&cases(&programs), &filter, &cargo::build()?, REPEAT)?;
+    selection::all_named(&selection::names(&cases), &filter, None)?;
+    let summary = runner::run(&cases, &filter, &cargo::build()?, REPEAT)?;
     report!("");
     summary.print();
     Ok(summary.exit_code())

@@ -18,7 +18,7 @@ use terminal::report;
 
 use crate::apt::Apt;
 use crate::cache::Cache;
-use crate::selection::Selection;
+use crate::selection::{self, Selection};
 use crate::{cargo, setup};
 
 /// The source package, and where it is.
@@ -74,6 +74,8 @@ pub struct Options {
 /// # Errors
 /// When NCCL cannot be fetched or built.
 pub fn nccl(options: &Options) -> Result<ExitCode> {
+    let filter = options.selection.filter();
+    selection::all_named(&WAYS.map(|way| way.full_name()), &filter, None)?;
     setup::packages(setup::NCCL)?;
     let mut made = None;
     let program = match &options.source {
@@ -84,7 +86,6 @@ pub fn nccl(options: &Options) -> Result<ExitCode> {
         }
         None => built()?,
     };
-    let filter = options.selection.filter();
     let summary = runner::run(&cases(&program), &filter, &cargo::build()?, REPEAT)?;
     report!("");
     summary.print();
@@ -187,6 +188,13 @@ struct Way {
     variables: &'static [(&'static str, &'static str)],
 }
 
+impl Way {
+    /// The case's name.
+    fn full_name(&self) -> String {
+        format!("NCCL/{}", self.name)
+    }
+}
+
 const PLAIN: Way =
     Way { name: "", cards: "", devices: ["=balboa0", "=balboa1"], together: 8, variables: &[] };
 const QPS: (&str, &str) = ("NCCL_IB_QPS_PER_CONNECTION", "4");
@@ -230,7 +238,7 @@ const WAYS: [Way; 9] = [
 fn cases(program: &Path) -> Vec<Case> {
     let case = |way: Way| {
         let program = program.to_owned();
-        Case::new(format!("NCCL/{}", way.name), &[], move |setting| run(setting, &program, way))
+        Case::new(way.full_name(), &[], move |setting| run(setting, &program, way))
     };
     WAYS.into_iter().map(case).collect()
 }

@@ -8,13 +8,13 @@ use anyhow::Result;
 use clap::Args;
 use ibverbs_tests::cases::{self, release};
 use ibverbs_tests::process::Finished;
-use ibverbs_tests::runner::{self, Filter, Summary};
+use ibverbs_tests::runner::{self, Case, Filter, Summary};
 use ibverbs_tests::scapy;
 use ibverbs_tests::setting::installed_release;
 use terminal::report;
 
 use crate::cargo::{LIMIT, build, cargo, has_subcommand};
-use crate::{checks, conformance, crates, guest, nccl, roots, setup, stack};
+use crate::{checks, conformance, crates, guest, nccl, roots, selection, setup, stack};
 
 /// `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -51,9 +51,14 @@ const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
 /// When they cannot be run.
 pub fn test(options: &Options) -> Result<ExitCode> {
     let cases = cases::all();
+    let of_releases: Vec<Case> =
+        options.rdma_core.iter().flat_map(|it| release::cases(*it)).collect();
+    let names = [selection::names(&cases), selection::names(&of_releases)].concat();
+    let filter = Filter { parts: options.only.clone(), exact: options.exact };
+    selection::all_named(&names, &filter, Some("cargo xtask test --list"))?;
     if options.list {
-        for case in cases {
-            terminal::say(format_args!("{}\n", case.name))?;
+        for name in names {
+            terminal::say(format_args!("{name}\n"))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -68,7 +73,6 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     }
     let built = build()?;
     report!("end-to-end tests");
-    let filter = Filter { parts: options.only.clone(), exact: options.exact };
     summary.add(runner::run(&cases, &filter, &built, "cargo xtask test --only")?);
     for release in &options.rdma_core {
         summary.add(of_release(*release, &filter, &built)?);

@@ -36,7 +36,7 @@ use qemu::Qemu;
 use vm::{Machine, Parts};
 
 use crate::cache::Cache;
-use crate::selection::Selection;
+use crate::selection::{self, Selection};
 use crate::{cargo, dist, setup};
 
 /// `cargo xtask guest`.
@@ -95,8 +95,8 @@ pub struct Options {
 /// When it cannot be done.
 pub fn guest(task: &Guest) -> Result<ExitCode> {
     match task {
-        Guest::Test(options) => counted(options, names, run_cases),
-        Guest::Pair(options) => counted(options, pair::names, pair::run_cases),
+        Guest::Test(options) => counted("test", options, names, run_cases),
+        Guest::Pair(options) => counted("pair", options, pair::names, pair::run_cases),
         Guest::Bench(options) => bench::bench(options),
         Guest::Inside(options) => {
             crate::bench::inside::measure(options).map(|()| ExitCode::SUCCESS)
@@ -109,13 +109,17 @@ pub fn guest(task: &Guest) -> Result<ExitCode> {
 
 /// Builds everything, runs cases that need a machine, and prints their count.
 fn counted(
+    task: &str,
     options: &Options,
     names: fn(Version) -> Vec<String>,
     run: fn(Version, &Filter, &Path) -> Result<Summary>,
 ) -> Result<ExitCode> {
     let filter = options.selection.filter();
+    let names = names(options.kernel);
+    let list = format!("cargo xtask guest {task} --kernel {} --list", options.kernel.name());
+    selection::all_named(&names, &filter, Some(&list))?;
     if options.list {
-        for name in names(options.kernel) {
+        for name in names {
             terminal::say(format_args!("{name}\n"))?;
         }
         return Ok(ExitCode::SUCCESS);
