@@ -54,6 +54,18 @@ pub(crate) fn counters(daemon: &Daemon<'_>, card: usize) -> Result<BTreeMap<Stri
     counters.iter().map(number).collect::<Option<_>>().context("a counter is no number")
 }
 
+/// So many bytes at least went by a balboad's cards, by their own counters, and some by each of them where it is any.
+pub(crate) fn went_through(daemon: &Daemon<'_>, cards: usize, bytes: u64) -> Result<()> {
+    let mut received = Vec::new();
+    for card in 0..cards {
+        received.push(counters(daemon, card)?.get("rcvd_bytes").copied().context("no rcvd_bytes")?);
+    }
+    let enough = received.iter().sum::<u64>() >= bytes;
+    let idle = bytes > 0 && received.contains(&0);
+    ensure!(enough && !idle, "the cards received {received:?} bytes, not {bytes}");
+    Ok(())
+}
+
 /// The counters of two cards between which everything has arrived that was sent: programs may end before it has, and then a
 /// busy card counts it late.
 fn settled(daemon: &Daemon<'_>) -> Result<[BTreeMap<String, u64>; 2]> {

@@ -1,8 +1,9 @@
 //! UCX, whose transports over verbs are `rc_verbs` (a shared receive queue, with an auxiliary `ud_verbs` by
 //! which its queue pairs are connected) and `ud_verbs`, which is reliable by itself.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
+use super::counters::went_through;
 use crate::pair::{free_port, run_pair};
 use crate::process::{Finished, Task};
 use crate::runner::{Case, Need};
@@ -15,18 +16,15 @@ const VERBS: Need = Need::Library("ucx/libuct_ib.so.0", "libucx0");
 /// Transports.
 const TRANSPORTS: [&str; 2] = ["rc_verbs", "ud_verbs"];
 
-/// What runs on each of them: matched messages short, eager and by rendezvous, active messages, a stream.
-const TESTS: [&str; 6] = [
+/// What runs on each of them, and by UCX's own choice: matched messages short, eager and by rendezvous, active messages,
+/// a stream, and what is asked of the peer's memory.
+const TESTS: [&str; 10] = [
     "tag_lat -s 8 -n 1000",
     "tag_bw -s 4096 -n 1000",
     "tag_bw -s 1048576 -n 50",
     "ucp_am_lat -s 2000 -n 1000",
     "stream_bw -s 8192 -n 500",
     "ucp_put_bw -s 65536 -n 200",
-];
-
-/// What is asked of the peer's memory where the peer's program does nothing.
-const ONE_SIDED: [&str; 4] = [
     "ucp_get -s 65536 -n 200",
     "ucp_put_lat -s 8 -n 500",
     "ucp_fadd -s 8 -n 500",
@@ -38,15 +36,13 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for transport in TRANSPORTS {
         for test in TESTS {
-            cases.push(between_two(transport, test, "1"));
+            cases.push(case(Way::Over(transport), test, "1"));
         }
         // The link-local addresses.
-        cases.push(between_two(transport, "tag_bw -s 4096 -n 1000", "0"));
+        cases.push(case(Way::Over(transport), "tag_bw -s 4096 -n 1000", "0"));
     }
     cases.push(Case::new("ucx/ucx_info -d", &[UCX, VERBS], info));
-    for test in ONE_SIDED {
-        cases.push(between_two("rc_verbs", test, "1"));
-    }
+    cases.extend(TESTS.map(|test| case(Way::OwnChoice, test, "1")));
     cases
 }
 
@@ -67,20 +63,36 @@ fn info(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-fn between_two(transport: &'static str, test: &'static str, gid: &'static str) -> Case {
-    let name = format!("ucx/{transport}/{test}/gid {gid}");
-    Case::new(name, &[UCX, VERBS], move |setting| run(setting, transport, test, gid))
+/// What UCX is told to take.
+#[derive(Clone, Copy)]
+enum Way {
+    /// One transport, between two cards.
+    Over(&'static str),
+    /// Nothing, but that no memory is to be shared; TCP is left to it. Of several cards it would use some.
+    OwnChoice,
+}
+
+fn case(way: Way, test: &'static str, gid: &'static str) -> Case {
+    let way_name = match way {
+        Way::Over(transport) => transport,
+        Way::OwnChoice => "its own choice",
+    };
+    let name = format!("ucx/{way_name}/{test}/gid {gid}");
+    Case::new(name, &[UCX, VERBS], move |setting| run(setting, way, test, gid))
 }
 
 /// A side of `ucx_perftest`.
 pub(crate) fn perftest(daemon: &Daemon<'_>, transport: &str, card: u32, port: u16) -> Task {
-    daemon
-        .run(&format!("ucx_perftest -p {port}"))
-        // From UCX 1.18 on Debian's takes itself for a program of MPI's where its input is none, and then does not end.
-        .at_terminal()
+    plain(daemon, port)
         // `aux`: only to connect with, where the other needs it.
         .env("UCX_TLS", format!("{transport},ud_verbs:aux"))
         .env("UCX_NET_DEVICES", format!("balboa{card}:1"))
+}
+
+/// The same, told nothing but the port.
+fn plain(daemon: &Daemon<'_>, port: u16) -> Task {
+    // From UCX 1.18 on Debian's takes itself for a program of MPI's where its input is none, and then does not end.
+    daemon.run(&format!("ucx_perftest -p {port}")).at_terminal()
 }
 
 /// Only that it reached the end is looked at: the figures of a line of numbers.
@@ -94,11 +106,40 @@ pub(crate) fn has_figures(client: &Finished) -> Result<()> {
     Ok(())
 }
 
-fn run(setting: &Setting, transport: &str, test: &str, gid: &str) -> Result<()> {
-    let daemon = setting.balboad("--soft 2")?;
+fn run(setting: &Setting, way: Way, test: &str, gid: &str) -> Result<()> {
+    let cards = if matches!(way, Way::Over(_)) { 2 } else { 1 };
+    let daemon = setting.balboad(&format!("--soft {cards}"))?;
     let port = free_port()?;
-    let side = |card: u32| perftest(&daemon, transport, card, port).env("UCX_IB_GID_INDEX", gid);
+    let side = |card: u32| {
+        let task = match way {
+            Way::Over(transport) => perftest(&daemon, transport, card, port),
+            Way::OwnChoice => plain(&daemon, port).env("UCX_TLS", "^sm"),
+        };
+        task.env("UCX_IB_GID_INDEX", gid)
+    };
     let client = side(1).arg("127.0.0.1").arg("-t").words(test).arg("-f").arg("-w").arg("100");
-    has_figures(&run_pair(side(0), client, port)?.client)?;
+    let client = run_pair(side(0), client, port)?.client;
+    has_figures(&client)?;
+    let bytes = bytes(test).with_context(|| format!("{test:?} says no size and number"))?;
+    went_through(&daemon, cards, bytes).with_context(|| format!("after {client}"))?;
     daemon.stop()
+}
+
+/// What the messages of a test have in them.
+fn bytes(test: &str) -> Option<u64> {
+    let words: Vec<&str> = test.split_whitespace().collect();
+    let value = |option| words.windows(2).find(|two| two[0] == option)?[1].parse::<u64>().ok();
+    Some(value("-s")? * value("-n")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_test_says_how_much_it_moves() {
+        assert_eq!(bytes("tag_bw -s 4096 -n 1000"), Some(4_096_000));
+        assert_eq!(bytes("tag_bw -s 4096"), None);
+        assert!(TESTS.iter().all(|test| bytes(test) > Some(0)));
+    }
 }
