@@ -58,7 +58,7 @@ pub struct HostedOptions {
     pub rnics: BTreeSet<Ipv4Addr>,
     /// Cables lose packets: a queue pair has one of them out.
     pub lossy: bool,
-    /// Where this process's cards agree on what carries datagrams between them.
+    /// Where this process's cards agree on what they send each other.
     pub meetings: Meetings,
 }
 
@@ -73,6 +73,8 @@ impl Default for HostedOptions {
 /// How long a queue pair that ends is waited for, until its peer has its answers, and how long between two looks. With less
 /// a busy machine would tell the peer of no answer at all.
 const ANSWERED: Duration = Duration::from_millis(100);
+/// How long one that is to begin anew takes what comes meanwhile, where that is needed for its answers.
+const OWED: Duration = Duration::from_millis(50);
 const STEP: Duration = Duration::from_micros(50);
 /// Byte offset of the asleep word in the thread's page.
 const ASLEEP: u32 = softcard::thread_page::ASLEEP_OFFSET;
@@ -142,6 +144,7 @@ impl Hosted {
         let layout = Arc::new(Layout::map(start, regions, &*below)?);
         let local = Local::new(Key::new(random(card)?));
         let number = u32::from_ne_bytes(random(card)?);
+        let past_lives = meetings.join(own.into());
         let datagrams =
             has_tunnel.then(|| Exchange::new(own.into(), regions, number, meetings.clone()));
         let memory = HostMemory::new(Porter::new(card, Arc::clone(&below)));
@@ -159,6 +162,8 @@ impl Hosted {
                 rnics: Arc::clone(&rnics),
                 lossy: *lossy,
                 local: Some(local.clone()),
+                meetings: meetings.clone(),
+                past_lives,
                 datagrams: datagrams.clone(),
                 ..Settings::default()
             };
@@ -544,9 +549,9 @@ impl CardBackend for Hosted {
 }
 
 impl Hosted {
-    /// Begins nothing more, and waits for the answers to what is under way, at which the card would stop behind its reset:
-    /// for as long as a peer may be silent, and no longer than others are to wait. Nothing begins behind that while the cores
-    /// are held.
+    /// Begins nothing more, and waits for the answers to what is under way, at which the card would stop behind its reset,
+    /// and then for what other cards of this process have on its way to it, at whose refusal they would: for as long as a
+    /// peer may be silent, and no longer than others are to wait. Nothing begins behind that while the cores are held.
     fn drain(&self) -> Vec<MutexGuard<'_, Core>> {
         let (mut limit, now) = (CONFIRM_LIMIT, self.shared.now());
         for core in &self.shared.cores {
@@ -555,9 +560,18 @@ impl Hosted {
             limit = limit.min(carrier.posts.watchdog());
         }
         let begun = Instant::now();
+        let mut parted = None;
         loop {
             let cores: Vec<_> = self.shared.cores.iter().map(lock).collect();
-            if cores.iter().all(|core| core.carrier.is_quiet()) || begun.elapsed() >= limit {
+            let is_quiet = cores.iter().all(|core| core.carrier.is_quiet());
+            let is_over = begun.elapsed() >= limit;
+            if parted.is_none() && (is_quiet || is_over) {
+                cores.iter().for_each(|core| core.carrier.part());
+                parted = Some(Instant::now());
+            }
+            let is_sent_to = cores.iter().any(|core| core.carrier.is_sent_to());
+            let waited = parted.is_some_and(|since| since.elapsed() >= ANSWERED);
+            if parted.is_some() && is_quiet && !is_sent_to || is_over && waited {
                 return cores;
             }
             drop(cores);
@@ -604,11 +618,23 @@ impl Spaces for Hosted {
     fn settle(&self, vfpga: u8, qpn: u32, anew: bool) {
         let Some(core) = self.shared.core(vfpga) else { return };
         let begun = Instant::now();
-        let waits = || {
-            let Core { carrier, .. } = &*lock(core);
-            carrier.owes(qpn) || anew && carrier.is_out(qpn)
-        };
-        while waits() && begun.elapsed() < ANSWERED {
+        let mut parted = !anew;
+        loop {
+            let waited = begun.elapsed();
+            let core = lock(core);
+            let Core { carrier, .. } = &*core;
+            let owes = carrier.owes(qpn);
+            if !parted && (!owes || waited >= OWED) {
+                // What comes behind that would be refused, which stops the peer's card.
+                carrier.posts.part(qpn);
+                parted = true;
+            }
+            let is_out = || carrier.is_out(qpn) || carrier.posts.is_sent_to(qpn);
+            let waits = owes || anew && (!parted || is_out());
+            if !waits || waited >= ANSWERED {
+                return;
+            }
+            drop(core);
             // The thread is there, or the card is gone.
             let _ = self.shared.waker.wake_if_asleep();
             std::thread::sleep(STEP);
@@ -659,11 +685,24 @@ impl Spaces for Hosted {
 
     fn end(&self) {
         self.leave();
+        self.shared.cores.iter().for_each(|core| lock(core).carrier.part());
         self.stop();
+        self.shared.cores.iter().for_each(|core| lock(core).carrier.retire());
     }
 
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]> {
-        self.shared.core(vfpga).map(|core| lock(core).pages.surface()).unwrap_or_default()
+        let surface = |core: &Mutex<Core>| {
+            let mut core = lock(core);
+            core.carrier.surface();
+            core.pages.surface()
+        };
+        self.shared.core(vfpga).map(surface).unwrap_or_default()
+    }
+
+    fn surfaced(&self, vfpga: u8) {
+        if let Some(core) = self.shared.core(vfpga) {
+            lock(core).carrier.posts.surfaced();
+        }
     }
 }
 

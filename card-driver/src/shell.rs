@@ -343,6 +343,7 @@ impl Shell {
         };
         let _state = lock(&vfpga.state);
         self.write_entries(index, &spaces.surface(index));
+        spaces.surfaced(index);
     }
 
     /// Puts other pages in the place of some, and waits for what is on its way to those, and to any that were led away

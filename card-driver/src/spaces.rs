@@ -38,6 +38,9 @@ pub trait Spaces: Send + Sync {
     /// The words that remove the entries which lead to nobody's memory, so that they are asked for again.
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]>;
 
+    /// The card was given these words.
+    fn surfaced(&self, vfpga: u8);
+
     /// Why a vFPGA has refused the last command, where there is more to say than its status.
     fn reason(&self, vfpga: u8) -> Option<String>;
 

@@ -30,6 +30,7 @@ pub mod rereg;
 pub mod resize;
 pub mod shared;
 pub mod states;
+pub mod strays;
 pub mod transfer;
 pub mod vectors;
 pub mod xrc;

@@ -9,6 +9,7 @@ use fpga_regs::engine::tunnel::{SLOT_BYTES, ring_address};
 use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent};
 use tunnel::{End, Pace, Step};
 
+use crate::ends::Way;
 use crate::exchange::Exchange;
 use crate::link::Link;
 use crate::local::Local;
@@ -115,15 +116,41 @@ impl<R: Registers> Carrier<R> {
         self.sockets.reset();
         if self.posts.settings.vfpga == 0 {
             self.leave();
+            let Settings { meetings, ipv4, .. } = &self.posts.settings;
+            meetings.ends(|ends| ends.forget(*ipv4));
         }
         self.events.clear();
         self.posts.reset();
+    }
+
+    /// The card is about to be told to ask anew for all pages that led to nobody's memory; then [`Posts::surfaced`] is due.
+    pub fn surface(&mut self) {
+        let Self { posts, ends, .. } = self;
+        // A ring is empty before slots come.
+        let is_clear = |end: &Option<Tunnelled>| end.as_ref().is_none_or(|it| it.cleared);
+        posts.surface(|ctid| ends.get(usize::from(ctid)).is_some_and(is_clear));
     }
 
     /// Begins nothing more before the card's reset; what has begun is finished.
     pub fn halt(&mut self, now: u64) {
         self.posts.halt();
         self.ends.iter_mut().flatten().for_each(|it| it.end.drain(now, true));
+    }
+
+    /// Tells the other cards of this process, behind [`Carrier::halt`], that no QP takes anything any more.
+    pub fn part(&self) {
+        self.posts.settings.meetings.ends(|ends| ends.close_all(self.posts.settings.ipv4));
+    }
+
+    /// The card is no published one of this process's any more.
+    pub fn retire(&self) {
+        self.posts.settings.meetings.end(self.posts.settings.ipv4);
+    }
+
+    /// Whether other cards of this process have anything on its way to the card.
+    #[must_use]
+    pub fn is_sent_to(&self) -> bool {
+        self.posts.settings.meetings.ends(|ends| ends.is_card_sent_to(self.posts.settings.ipv4))
     }
 
     /// Whether nothing is on its way, behind [`Carrier::halt`], that an answer would come to.
@@ -133,6 +160,7 @@ impl<R: Registers> Carrier<R> {
             it.as_ref().is_some_and(|it| {
                 self.posts.is_open(ctid)
                     && it.local.is_none()
+                    && self.posts.way(ctid) == Way::Open
                     && it.end.is_open()
                     && (it.end.is_draining() || it.end.owes())
             })
@@ -179,8 +207,9 @@ impl<R: Registers> Carrier<R> {
     pub fn owes(&self, qpn: u32) -> bool {
         let owes =
             |it: &Tunnelled| it.end.is_open() && (it.end.owes() || it.acknowledged < it.answers);
-        let lives = self.posts.ctid(qpn).is_some_and(|ctid| self.posts.is_open(ctid));
-        lives && self.end(qpn).is_some_and(owes)
+        // Nothing is owed to who takes it no more.
+        let lives = |ctid| self.posts.is_open(ctid) && self.posts.way(ctid) == Way::Open;
+        self.posts.ctid(qpn).is_some_and(lives) && self.end(qpn).is_some_and(owes)
     }
 
     /// Whether anything of a QP is with the card, so that its number cannot begin anew yet.
@@ -282,7 +311,7 @@ impl<R: Registers> Carrier<R> {
         it.end.advance(now, it.acknowledged == it.staged);
         let peer = it.end.peer();
         // Until its peer is ready nothing is sent, as a card's packets would be answered by nobody.
-        let may_send = it.local.as_ref().is_none_or(|local| local.takes(peer, qpn));
+        let may_send = it.local.as_ref().is_none_or(|local| local.reaches(qpn));
         while may_send && it.staged.wrapping_sub(it.acknowledged) < STAGED.into() {
             let replies = it.end.has_replies();
             let quiet = it.acknowledged == it.staged;
@@ -290,7 +319,7 @@ impl<R: Registers> Carrier<R> {
                 Step::Slot(place) => {
                     if let Some(local) = &it.local {
                         // What was copied meanwhile may have been waited for, and the peer may have gone: the slot then, too.
-                        local.deliver(peer, qpn, || memory.deliver(peer, place, slot));
+                        local.deliver(qpn, || memory.deliver(peer, place, slot));
                         it.acknowledged = it.acknowledged.wrapping_add(1);
                     } else {
                         let number = (it.staged as u8).wrapping_rem(STAGED);

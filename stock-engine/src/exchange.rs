@@ -38,8 +38,6 @@ pub(crate) enum Way {
 pub struct Exchange {
     /// The card's IPv4 address.
     pub(crate) own: u32,
-    /// How often a card of that address was brought up before.
-    pub(crate) past_lives: u32,
     vfpgas: u8,
     pub(crate) meetings: Meetings,
     state: Arc<Mutex<State>>,
@@ -70,10 +68,9 @@ impl Exchange {
     /// Of a card of so many vFPGAs; QPNs begin at a random number.
     #[must_use]
     pub fn new(own: u32, vfpgas: u8, random: u32, meetings: Meetings) -> Self {
-        let past_lives = meetings.join(own);
         let (qps, arrivals, departures) = Default::default();
         let state = State { next: random, qps, arrivals, departures };
-        Self { own, past_lives, vfpgas, meetings, state: Arc::new(Mutex::new(state)) }
+        Self { own, vfpgas, meetings, state: Arc::new(Mutex::new(state)) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

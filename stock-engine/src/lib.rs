@@ -10,7 +10,8 @@
 //! [`Carrier`] sends messages through the tunnel (`docs/tunnel.md`) where the peer has its other end, in slots that it
 //! posts, and long ones from memory of one program to that of the other, to which [`Windows`] of their address spaces
 //! lead meanwhile. Datagrams go through the tunnel, too, by a queue pair that it keeps to each other card: [`Meetings`]
-//! has the cards agree on it, and in the [`Exchange`] of a card they wait for their way.
+//! has the cards of a process agree on it, and on which queue pairs take what is sent; in the [`Exchange`] of a card
+//! datagrams wait for their way.
 //!
 //! Whoever drives it calls [`Carrier::advance`] while [`Carrier::is_waiting`], and does what [`Posts::lost`],
 //! [`Carrier::connected_link`] and [`Carrier::ended_link`] ask for.
@@ -25,6 +26,7 @@
 )]
 
 mod carrier;
+mod ends;
 mod exchange;
 mod gid;
 mod link;

@@ -205,6 +205,7 @@ impl<R: Registers> Carrier<R> {
             did |= self.serve(now, ctid, &mut LinkMemory { memory, traffic });
             // Its ring is empty now, and what comes is the peer's.
             if !std::mem::replace(&mut link.told, true) {
+                self.posts.open(ctid);
                 exchange.meetings.meet(exchange.own, link.peer, met);
             }
         }

@@ -1,11 +1,14 @@
-//! How the cards of one process agree on the queue pairs that carry datagrams between them.
+//! What the cards of one process tell each other: which queue pairs take what is sent, and which carry datagrams between
+//! them.
 //!
 //! A published card refuses the first packet of a queue pair that its driver has not told it of, and that stops the sender's.
-//! So each end is offered first, by its number; and whoever has connected to the other's offer says so, before which
-//! that one sends nothing.
+//! So nothing is sent before the other end is ready ([`Ends`]). Ends for datagrams, which no program names, are
+//! offered first, by their number; and whoever has connected to the other's offer says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::ends::Ends;
 
 /// What the cards of one process know of each other.
 #[derive(Clone, Debug, Default)]
@@ -13,13 +16,16 @@ pub struct Meetings(Arc<Mutex<Table>>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Cards, by IPv4 address: how often each has come.
-    members: BTreeMap<u32, u32>,
+    /// By IPv4 address, how often each card has come.
+    lives: BTreeMap<u32, u32>,
+    /// Those that are there.
+    members: BTreeSet<u32>,
     /// Those with queue pairs of datagrams.
     present: BTreeSet<u32>,
     /// By the card that offers and the one that it is for.
     offers: BTreeMap<(u32, u32), Offer>,
     count: u32,
+    ends: Ends,
 }
 
 /// One end of a queue pair between two cards.
@@ -38,26 +44,42 @@ impl Meetings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A card comes, and what one of its address has offered before is gone; how often one has come before.
-    pub(crate) fn join(&self, card: u32) -> u32 {
+    /// A card comes, and what one of its address has said before is gone; how often one has come before.
+    #[must_use]
+    pub fn join(&self, card: u32) -> u32 {
         self.leave(card);
         let mut table = self.table();
-        let times = table.members.entry(card).or_default();
+        table.ends.forget(card);
+        table.members.insert(card);
+        let times = table.lives.entry(card).or_default();
         let before = *times;
         *times = times.wrapping_add(1);
         before
     }
 
-    /// A card forgets everything.
+    /// A card is no published one of this process's any more, until it comes again.
+    pub(crate) fn end(&self, card: u32) {
+        self.leave(card);
+        let mut table = self.table();
+        table.members.remove(&card);
+        table.ends.forget(card);
+    }
+
+    /// A card takes no datagrams any more.
     pub(crate) fn leave(&self, card: u32) {
         let mut table = self.table();
         table.present.remove(&card);
         table.offers.retain(|(from, _), _| *from != card);
     }
 
+    /// Calls with the queue pairs that take what others send.
+    pub(crate) fn ends<T>(&self, call: impl FnOnce(&mut Ends) -> T) -> T {
+        call(&mut self.table().ends)
+    }
+
     /// Whether a card is one of this process's.
     pub(crate) fn has(&self, card: u32) -> bool {
-        self.table().members.contains_key(&card)
+        self.table().members.contains(&card)
     }
 
     /// Takes note whether a card has queue pairs of datagrams.

@@ -13,14 +13,19 @@ use fpga_regs::engine::tunnel::TURNOVER;
 use queue_engine::{TransportEvent, Unreachable};
 use tunnel::{Key, Names, Pace};
 
+use crate::ends::{Name, Way};
 use crate::exchange::Exchange;
 use crate::gid::ipv4_of;
 use crate::local::Local;
+use crate::meeting::Meetings;
 use crate::param::{
     BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READS, REPEATS, SHARE,
     WATCHDOG,
 };
-use crate::space::{Kind, Out, Qp, Queued, Space};
+use crate::space::{Kind, Meeting, Out, Qp, Queued, Space};
+
+/// Why nothing is sent to a QP of another card of this process.
+pub(crate) const NOT_READY: &str = "its peer is not in RTR or RTS, is connected to another QP, or was connected anew since they met";
 
 /// The bank of control registers of a vFPGA.
 pub trait Registers {
@@ -122,6 +127,10 @@ pub struct Settings {
     pub rnics: Arc<BTreeSet<u32>>,
     /// What carries messages between QPs of the card itself, if anything does.
     pub local: Option<Local>,
+    /// Where the cards of this process say which of their QPs take what is sent.
+    pub meetings: Meetings,
+    /// How often a card of that address was brought up before.
+    pub past_lives: u32,
     /// What the vFPGAs of the card share of datagrams, if they are offered.
     pub datagrams: Option<Exchange>,
     /// Packets of the tunnel between two turnovers of a QP.
@@ -142,6 +151,8 @@ impl Default for Settings {
             peers: Arc::default(),
             rnics: Arc::default(),
             local: None,
+            meetings: Meetings::default(),
+            past_lives: 0,
             datagrams: None,
             turnover: TURNOVER,
             lossy: false,
@@ -241,6 +252,60 @@ impl<R: Registers> Posts<R> {
     #[must_use]
     pub fn ctid(&self, qpn: u32) -> Option<u8> {
         (qpn >> 6 == u32::from(self.settings.vfpga)).then_some((qpn & 0x3f) as u8)
+    }
+
+    /// What other cards of this process call the QP of an address space.
+    pub(crate) fn name(&self, ctid: u8) -> Name {
+        (self.settings.ipv4, self.qpn(ctid))
+    }
+
+    /// The card is about to be told to ask anew for all pages that led to nobody's memory, as those of QPs that were
+    /// connected; then [`Posts::surfaced`] is due.
+    pub fn surface(&mut self, is_clear: impl Fn(u8) -> bool) {
+        for ctid in (0..CTIDS).filter(|ctid| is_clear(*ctid)) {
+            match self.meeting(ctid) {
+                Some(it) if *it == Meeting::Connected => *it = Meeting::Surfacing,
+                _ => {}
+            }
+        }
+    }
+
+    /// It was told: these QPs take what their peers send.
+    pub fn surfaced(&mut self) {
+        for ctid in 0..CTIDS {
+            if self.meeting(ctid).is_some_and(|it| *it == Meeting::Surfacing) {
+                self.open(ctid);
+            }
+        }
+    }
+
+    /// How far the QP of an address space has come that meets a peer of this process.
+    fn meeting(&mut self, ctid: u8) -> Option<&mut Meeting> {
+        self.spaces.get_mut(usize::from(ctid))?.qp.as_mut()?.meeting.as_mut()
+    }
+
+    /// Has the QP of an address space take what its peer sends, if that is to wait for it.
+    pub(crate) fn open(&mut self, ctid: u8) {
+        if let Some(meeting) = self.meeting(ctid) {
+            *meeting = Meeting::Open;
+            let name = self.name(ctid);
+            self.settings.meetings.ends(|ends| ends.open(name));
+        }
+    }
+
+    /// What becomes of what the QP of an address space sends, as far as this process knows.
+    pub(crate) fn way(&self, ctid: u8) -> Way {
+        let space = self.spaces.get(usize::from(ctid));
+        match space.and_then(|space| space.qp.as_ref()?.meeting) {
+            Some(_) => self.settings.meetings.ends(|ends| ends.way(self.name(ctid))),
+            None => Way::Open,
+        }
+    }
+
+    /// Whether packets of another QP of this process may be on their way to this one, or to whoever had its number before.
+    #[must_use]
+    pub fn is_sent_to(&self, qpn: u32) -> bool {
+        self.settings.meetings.ends(|ends| ends.is_sent_to((self.settings.ipv4, qpn)))
     }
 
     /// Posts bytes of the tunnel's, which lie at `local` until their end is told: `false` where the QP cannot.
@@ -343,8 +408,10 @@ impl<R: Registers> Posts<R> {
     pub fn is_waiting(&self) -> bool {
         let waits = |space: &Space| {
             let has_messages = |qp: &Qp| !qp.messages.is_empty();
-            space.lost.is_none()
-                && (!space.out.is_empty() || space.qp.as_ref().is_some_and(has_messages))
+            match space.lost {
+                Some(_) => !space.rested,
+                None => !space.out.is_empty() || space.qp.as_ref().is_some_and(has_messages),
+            }
         };
         !self.events.is_empty() || self.spaces.iter().any(waits)
     }
@@ -368,6 +435,18 @@ impl<R: Registers> Posts<R> {
         if let Some(space) = self.spaces.get_mut(usize::from(ctid)) {
             space.closed = true;
         }
+        self.part(self.qpn(ctid));
+    }
+
+    /// Has a QP take nothing of its peer's any more, where that is of this process.
+    pub fn part(&self, qpn: u32) {
+        self.settings.meetings.ends(|ends| ends.close((self.settings.ipv4, qpn)));
+    }
+
+    /// Tells the other cards of this process that nothing of a QP's is on its way any more.
+    fn rest(&self, ctid: u8) {
+        let name = self.name(ctid);
+        self.settings.meetings.ends(|ends| ends.rest(name));
     }
 
     /// Whether an address space is that of a QP that may reach memory.
@@ -411,6 +490,8 @@ impl<R: Registers> Posts<R> {
             did |= self.fail_waiting(now, ctid);
             did |= self.fail_head(ctid);
             did |= self.tell_drained(ctid);
+            did |= self.drop_for_gone(ctid);
+            self.rest_lost(now, ctid);
         }
         did | self.post_all(now, locate)
     }
@@ -510,6 +591,9 @@ impl<R: Registers> Posts<R> {
             self.frees = self.frees.wrapping_add(1);
             space.freed = self.frees;
         }
+        if space.out.is_empty() {
+            self.rest(ctid);
+        }
         if complete > 0 {
             self.events.push_back(TransportEvent::Completed { qpn, count: complete });
         }
@@ -517,28 +601,71 @@ impl<R: Registers> Posts<R> {
     }
 
     /// Gives up a QP that has nothing out, and could post nothing for twice as long as a peer may be silent, though nobody
-    /// else was given up in that time: then nobody else is in its way, and the card stands.
+    /// else was given up in that time: then nobody else is in its way, and the card stands. One whose peer is not ready is
+    /// given up as if that were silent.
     fn fail_waiting(&mut self, now: u64, ctid: u8) -> bool {
-        let limit = self.settings.watchdog.saturating_mul(2);
-        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return false };
-        let waits = space.out.is_empty() && space.lost.is_none() && !space.closed;
-        let late = now.saturating_sub(space.progress) >= limit;
-        let Some(qp) = space.qp.as_mut().filter(|_| waits && late) else { return false };
+        let watchdog = self.settings.watchdog;
+        let late = |space: &Space, limit| now.saturating_sub(space.progress) >= limit;
+        let waits = |space: &&Space| {
+            space.out.is_empty() && space.lost.is_none() && !space.closed && late(space, watchdog)
+        };
+        let Some(space) = self.spaces.get(usize::from(ctid)).filter(waits) else { return false };
+        let reaches = self.way(ctid) == Way::Open;
+        let limit = watchdog.saturating_mul(if reaches { 2 } else { 1 });
+        if !late(space, limit) {
+            return false;
+        }
+        let space = self.spaces.get_mut(usize::from(ctid));
+        let Some(qp) = space.and_then(|space| space.qp.as_mut()) else { return false };
         if qp.holds_back() {
             return false;
         }
         let Some((_, message)) = qp.current() else { return false };
         let fails = message.failed.is_none();
-        if fails {
-            message.failed = Some(Status::RetryExceeded);
-            self.tally.stuck = self.tally.stuck.saturating_add(1);
-            log::warn!(
-                "QP {}: the card has taken no post of it for {} ms",
-                self.qpn(ctid),
-                limit / 1_000_000
-            );
+        if !fails {
+            return false;
         }
-        fails
+        message.failed = Some(Status::RetryExceeded);
+        let (qpn, waited) = (self.qpn(ctid), limit / 1_000_000);
+        if reaches {
+            self.tally.stuck = self.tally.stuck.saturating_add(1);
+            log::warn!("QP {qpn}: the card has taken no post of it for {waited} ms");
+        } else {
+            log::warn!("QP {qpn}: {NOT_READY}: nothing was sent to it for {waited} ms");
+        }
+        true
+    }
+
+    /// Counts slots for a peer of this process that takes nothing any more as sent: another one's card would have
+    /// acknowledged them. Who waits for an answer to them fails by that.
+    fn drop_for_gone(&mut self, ctid: u8) -> bool {
+        let waits = |space: &&Space| {
+            let slots = |qp: &Qp| qp.tunnel.is_some() && !qp.messages.is_empty();
+            space.out.is_empty() && space.lost.is_none() && space.qp.as_ref().is_some_and(slots)
+        };
+        let waits = self.spaces.get(usize::from(ctid)).filter(waits).is_some();
+        if !waits || self.way(ctid) != Way::Gone {
+            return false;
+        }
+        let qpn = self.qpn(ctid);
+        let qp = self.spaces.get_mut(usize::from(ctid)).and_then(|space| space.qp.as_mut());
+        let Some(qp) = qp else { return false };
+        let count = qp.messages.len() as u64;
+        qp.messages.clear();
+        qp.whole = 0;
+        self.events.push_back(TransportEvent::Completed { qpn, count });
+        true
+    }
+
+    /// Tells the other cards of this process that nothing of a lost QP is on its way any more, once the card does not repeat
+    /// it.
+    fn rest_lost(&mut self, now: u64, ctid: u8) {
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return };
+        let is_over = now.saturating_sub(space.progress) >= REPEATS;
+        if space.buried && !space.rested && is_over {
+            space.rested = true;
+            self.rest(ctid);
+        }
     }
 
     /// Fails a QP whose oldest message goes no further, once nothing of it is out.
@@ -614,6 +741,7 @@ impl<R: Registers> Posts<R> {
         let (reads, qpn, lossy) = (self.reads, self.qpn(ctid), self.settings.lossy);
         let halted = self.halted;
         let foreign = self.has_foreign_ends(ctid);
+        let reaches = self.way(ctid) == Way::Open;
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return Step::Nothing };
         if foreign {
             space.give_up_count(qpn);
@@ -626,6 +754,7 @@ impl<R: Registers> Posts<R> {
             return Step::Nothing;
         };
         let (alone, kind, settled) = (lossy || !qp.proven, qp.kind, qp.settled);
+        let meets = qp.meeting.is_some();
         let most = qp.post_bytes(alone, *requests);
         if qp.holds_back() || halted && qp.tunnel.is_none() {
             return Step::Nothing;
@@ -634,6 +763,10 @@ impl<R: Registers> Posts<R> {
         let Some(kind) = kind.filter(|_| message.failed.is_none() && settled <= now) else {
             return Step::Nothing;
         };
+        // The peer's card refuses what is sent to who is not ready, and that stops this one, for all.
+        if !reaches {
+            return Step::Nothing;
+        }
         // The first request goes alone, in one packet: if an Ethernet address is not known yet, on either side, what
         // is lost can be repeated, and the peer finds no gap that it would complain of.
         if alone && !out.is_empty() {
@@ -675,6 +808,12 @@ impl<R: Registers> Posts<R> {
         if !self.budget.take(*packets, more) {
             // Who waits for its share keeps its turn; who wants more leaves it to the others.
             return if Budget::is_share(*packets, more) { Step::Full } else { Step::Nothing };
+        }
+        // It may have gone since.
+        let name = (self.settings.ipv4, qpn);
+        if meets && !self.settings.meetings.ends(|ends| ends.send(name)) {
+            self.budget.give(more);
+            return Step::Nothing;
         }
         let remote = message.remote.wrapping_add(offset.into());
         message.posted = offset.saturating_add(length);

@@ -38,6 +38,17 @@ pub(crate) struct Queued {
     pub(crate) staged: Option<u64>,
 }
 
+/// How far a QP has come that meets a peer of the same process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meeting {
+    /// Pages of its address space may lead to nobody's memory.
+    Connected,
+    /// The card is being told to ask for them anew.
+    Surfacing,
+    /// It takes what its peer sends.
+    Open,
+}
+
 /// A queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Qp {
@@ -61,6 +72,8 @@ pub(crate) struct Qp {
     pub(crate) rkey: Option<u32>,
     /// It goes through the tunnel.
     pub(crate) tunnel: Option<Names>,
+    /// Whether it takes what its peer sends, where that is a QP of this process's.
+    pub(crate) meeting: Option<Meeting>,
     /// In SQD: that all messages are complete that were begun is to be told.
     pub(crate) tells_drained: bool,
 }
@@ -128,6 +141,8 @@ pub(crate) struct Space {
     pub(crate) closed: bool,
     /// Its QP was told.
     pub(crate) buried: bool,
+    /// Lost, and repeated by the card no more: others of this process know that nothing of it is on its way.
+    pub(crate) rested: bool,
     /// When it became free, as a number; the longest free one is taken first.
     pub(crate) freed: u64,
 }

@@ -8,11 +8,12 @@ use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use queue_engine::{LocalGid, Message, Operation, Transport, TransportError};
 use tunnel::{Direction, Names};
 
+use crate::ends::Ends;
 use crate::exchange::Exchange;
 use crate::gid::ipv4_of;
 use crate::param::{CTIDS, FURTHER, MESSAGES, SETTLE};
 use crate::posts::{Posts, Registers};
-use crate::space::{Kind, Qp, Queued, Space};
+use crate::space::{Kind, Meeting, Qp, Queued, Space};
 
 /// `ibv_mtu` of 4096, the one that there is.
 pub(crate) const MTU: u8 = 5;
@@ -185,11 +186,21 @@ impl<R: Registers> Posts<R> {
             }
             return Ok(());
         }
+        let meets = self.settings.meetings.has(peer);
+        if self.is_sent_to(qpn) {
+            self.deny(qpn, "what was sent to its last connection is not answered yet, and would be refused, which stops the sender's card; try again");
+            return Err(AdminStatus::Busy);
+        }
         let key = self.settings.peers.get(&peer).copied();
         let tunnel = key.map(|key| Names { direction, key });
-        let [theirs, numbers_own] = match &tunnel {
-            Some(names) => names.first_psns(),
-            None => [wanted.rq_psn, wanted.sq_psn],
+        let own = self.name(ctid);
+        let connect = |ends: &mut Ends| ends.connect(own, direction.to, wanted.rq_psn);
+        let met = meets.then(|| self.settings.meetings.ends(connect));
+        let [theirs, numbers_own] = match (&tunnel, met) {
+            (Some(names), _) => names.first_psns(),
+            // Both ends are this process's: with one number both ways, that of whoever connects first, it is complete at RTR.
+            (None, Some(number)) => [number; 2],
+            (None, None) => [wanted.rq_psn, wanted.sq_psn],
         };
         self.write_context(qpn, 0, theirs, numbers_own);
         let own = u16::try_from(qpn).map_err(|_| AdminStatus::NotFound)?;
@@ -199,7 +210,7 @@ impl<R: Registers> Posts<R> {
         self.registers.store(v::RDMA_CONN_0, [connection.encode(), gid, gid, 0]);
         self.registers.store(v::NET_ARP, [ArpLookup { ipv4: peer }.encode(), 0, 0, 0]);
         let before = self.local(ctid);
-        let to_rnic = tunnel.is_none() && self.settings.rnics.contains(&peer);
+        let to_rnic = tunnel.is_none() && !meets && self.settings.rnics.contains(&peer);
         if tunnel.is_some() {
             self.begin_count(ctid, Kind::Write);
         }
@@ -210,6 +221,7 @@ impl<R: Registers> Posts<R> {
             qp.kind = tunnel.is_some().then_some(Kind::Write);
             qp.to_rnic = to_rnic;
             qp.tunnel = tunnel;
+            qp.meeting = meets.then_some(Meeting::Connected);
         }
         Ok(())
     }
@@ -220,7 +232,7 @@ impl<R: Registers> Posts<R> {
         let now = self.local(ctid);
         let space = self.spaces.get(usize::from(ctid));
         let qp = space.and_then(|space| space.qp.as_ref());
-        if qp.is_some_and(|qp| qp.tunnel.is_some()) {
+        if qp.is_some_and(|qp| qp.tunnel.is_some() || qp.meeting.is_some()) {
             return Ok(());
         }
         if qp.map(|qp| qp.before) != Some(now) {
@@ -292,9 +304,10 @@ impl<R: Registers> Transport for Posts<R> {
         let first = if self.settings.vfpga == 0 { 2 } else { 0 };
         let free = (0..CTIDS).zip(&self.spaces).skip(first).filter(|(_, space)| space.is_free());
         // What peers sent before a reset, and repeat, is not to meet whoever begins behind it.
-        let past_lives = self.settings.datagrams.as_ref().map_or(0, |it| it.past_lives);
-        let begin = past_lives.wrapping_mul(FURTHER) as u8;
-        let age = |ctid: u8, freed| (freed, ctid.wrapping_sub(begin) % CTIDS);
+        let begin = self.settings.past_lives.wrapping_mul(FURTHER) as u8;
+        let age = |ctid: u8, freed| {
+            (self.is_sent_to(self.qpn(ctid)), freed, ctid.wrapping_sub(begin) % CTIDS)
+        };
         let ctid = free.map(|(ctid, space)| (age(ctid, space.freed), ctid)).min();
         let ctid = ctid.map(|(_, ctid)| ctid);
         Some(ctid.map(|ctid| self.qpn(ctid)).ok_or(AdminStatus::NoResources))
@@ -340,6 +353,7 @@ impl<R: Registers> Transport for Posts<R> {
             return Err(AdminStatus::NotFound);
         };
         let resumes = (from, to) == (QpState::Sqd, QpState::Rts);
+        let ends = matches!(to, QpState::Reset | QpState::Err);
         match to {
             QpState::Reset => *qp = Qp::default(),
             QpState::Err => {
@@ -354,6 +368,9 @@ impl<R: Registers> Transport for Posts<R> {
         match self.space(qpn) {
             Some(space) if resumes && space.out.is_empty() => space.progress = now,
             _ => {}
+        }
+        if ends {
+            self.part(qpn);
         }
         Ok(())
     }
@@ -370,6 +387,7 @@ impl<R: Registers> Transport for Posts<R> {
         if let Some(space) = self.space(qpn) {
             (space.qp, space.freed) = (None, freed);
         }
+        self.part(qpn);
     }
 
     fn room(&self, qpn: u32) -> usize {

@@ -519,6 +519,55 @@ fn a_side_whose_peer_has_sent_before_does_not_come_to_send() {
 }
 
 #[test]
+fn to_a_queue_pair_of_the_same_process_nothing_is_sent_before_it_is_ready() {
+    let mut net = Net::together(25);
+    let [a, b, c] = [0, 1, 0].map(|side| net.try_create(side).unwrap());
+    for (qpn, dest_qpn) in [(a, b), (c, 40)] {
+        net.try_connect(0, qpn, |all| all.dest_qpn = dest_qpn).unwrap();
+        net.let_send(0, qpn).unwrap();
+        net.submit(0, qpn, false, 0, 64).unwrap();
+    }
+    net.run(300 * MS);
+    assert_eq!(net.nodes[0].posts.tally().posts, 0);
+    net.try_connect(1, b, |all| all.dest_qpn = a).unwrap();
+    net.run(5 * MS);
+    assert_eq!(net.let_send(1, b), Ok(()), "though it was sent something before");
+    net.run(300 * MS);
+    assert_eq!(net.completed[&(0, a)], 1);
+    net.submit(1, b, false, 64, 64).unwrap();
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(100 * MS);
+    assert_eq!((net.completed[&(0, a)], net.completed[&(1, b)]), (2, 1));
+    assert_eq!(net.failed[&(0, c)], Status::RetryExceeded, "nobody has that number");
+    let tally = net.nodes[0].posts.tally();
+    assert_eq!((tally.posts, tally.stuck, tally.quarantined), (2, 0, 0), "the card does not stand");
+    // One that is closed is sent nothing more.
+    net.nodes[1].posts.close((b & 0x3f) as u8);
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(600 * MS);
+    assert_eq!((net.nodes[0].posts.tally().posts, net.failed[&(0, a)]), (2, Status::RetryExceeded));
+}
+
+#[test]
+fn a_number_to_which_anything_is_on_its_way_is_not_connected_anew() {
+    let mut net = Net::together(26);
+    let [a, b] = net.connect();
+    net.run(20 * MS);
+    net.silence(&[b]);
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(20 * MS);
+    net.reset(1, b);
+    for peer in [a, 40] {
+        assert_eq!(net.try_connect(1, b, |all| all.dest_qpn = peer), Err(AdminStatus::Busy));
+        net.reset(1, b);
+    }
+    // It is given up.
+    net.run(600 * MS);
+    assert_eq!(net.failed[&(0, a)], Status::RetryExceeded);
+    assert_eq!(net.try_connect(1, b, |all| all.dest_qpn = a), Ok(()));
+}
+
+#[test]
 fn a_number_that_rests_is_connected_to_nobody() {
     let mut net = Net::new(24);
     let [a, _] = net.connect();

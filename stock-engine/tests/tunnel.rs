@@ -23,6 +23,7 @@ use ends::{Net, OPEN_BYTES, RKEY};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::tunnel::{SLOTS, TURNOVER, place_of};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{Operation, ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
@@ -652,12 +653,42 @@ fn a_card_that_is_reset_behind_the_answers_to_what_it_sent_stops_nobody() {
     }
 }
 
-/// What its peer has on its way to it is refused, and may stop the peer's card.
 #[test]
-fn a_card_to_which_others_send_is_not_stopped_by_what_it_answered_before_its_reset() {
-    assert!((0..40).any(|seed| stand_behind_a_reset(seed, false, true)[0]), "amid them it is");
+fn a_card_is_reset_behind_what_others_have_sent_it_and_stops_nobody() {
+    let stand = |seed, drains| stand_behind_a_reset(seed, drains, true);
+    assert!((0..40).any(|seed| stand(seed, false)[0]), "amid them it stands");
     for seed in 0..40 {
-        assert!(!stand_behind_a_reset(seed, true, true)[0], "seed {seed}");
+        assert_eq!(stand(seed, true), [false; 2], "seed {seed}");
+    }
+}
+
+/// As one whose peer is on another balboad, which nothing is known of.
+#[test]
+fn who_only_answers_outlives_a_peer_that_ends_amid_what_it_sends() {
+    for seed in 0..40 {
+        let mut net = Net::new(seed, TURNOVER);
+        net.delay = 50_000;
+        let [a, b] = net.connect(7, seed % 2 == 0);
+        for byte in 0..30 {
+            net.program(1, b).posted.push_back(9000);
+            net.submit(0, a, SEND, &[byte; 9000]).unwrap();
+        }
+        while net.program(1, b).taken.is_empty() {
+            net.run(seed * 5_000 + 5_000);
+        }
+        match seed % 3 {
+            0 => net.destroy(0, a),
+            1 => net.fail(0, a),
+            _ => net.reset(0, a),
+        }
+        net.run(2_000 * MS);
+        let state = if seed % 2 == 0 { QpState::Rts } else { QpState::Rtr };
+        assert_eq!(net.state(1, b), state, "seed {seed}");
+        let is_end = |it: &&TransportEvent| {
+            matches!(it, TransportEvent::Error { .. } | TransportEvent::Failed { .. })
+        };
+        let end = net.program(1, b).events.iter().find(is_end);
+        assert_eq!(end, None, "seed {seed}");
     }
 }
 

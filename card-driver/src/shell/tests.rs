@@ -301,6 +301,8 @@ impl Spaces for Rows {
         Vec::new()
     }
 
+    fn surfaced(&self, _: u8) {}
+
     fn end(&self) {}
 }
 

@@ -135,6 +135,8 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// Send to queue pairs that do not wait for it, and see that others go on
+    Strays(Link),
     /// Long messages whose memory goes or is taken back while they move
     Grants {
         /// One of memory that never answers and no others, by this device node of userfaultfd's
@@ -437,6 +439,10 @@ fn main() -> anyhow::Result<()> {
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;
             println!("reached in {before} of {tries} before and in {after} of {tries} after");
+        }
+        Command::Strays(link) => {
+            let count = data::strays::all(&(&link).into())?;
+            println!("{count} strays failed and harmed nobody");
         }
         Command::Grants { silent: Some(node), link } => {
             data::grants::silent(&(&link).into(), &node)?;

@@ -23,6 +23,9 @@ use crate::setting::{Daemon, Setting};
 const STOCK: &str = "--soft 2 --soft-image stock --tunnel off --watchdog 20000";
 /// The same with the tunnel between them.
 pub(crate) const TUNNEL: &str = "--soft 2 --soft-image stock --tunnel on --watchdog 20000";
+/// The same, where silence is waited for.
+const STRAYS: &str = "--soft 2 --soft-image stock --tunnel off --watchdog 5000";
+const STRAYS_IN_TUNNEL: &str = "--soft 2 --soft-image stock --tunnel on --watchdog 5000";
 /// How long a sweep may take: 850 messages, some of 1 MiB.
 const SWEEP: Duration = Duration::from_secs(180);
 /// WRITE, READ and their answers: what the published stack knows, but for SEND.
@@ -129,6 +132,17 @@ pub fn cases() -> Vec<Case> {
             let task = daemon.run("").arg(program).words(command).limit(SWEEP);
             task.run()?.success()?.says(says)?;
             tunnelled(&daemon)?;
+            daemon.stop()
+        }));
+    }
+    for (way, cards) in [("", STRAYS), ("tunnel/", STRAYS_IN_TUNNEL)] {
+        let name = format!("stock/{way}who sends to who is not ready stops no card");
+        cases.push(Case::new(name, &[], move |setting| {
+            let daemon = setting.balboad(cards)?;
+            let program = setting.bin.join("verbs-data");
+            let task = daemon.run("").arg(program).words("strays --gid 1").limit(SWEEP);
+            task.run()?.success()?.says("3 strays failed and harmed nobody")?;
+            unharmed(&daemon)?;
             daemon.stop()
         }));
     }

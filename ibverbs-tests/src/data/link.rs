@@ -138,7 +138,10 @@ impl Link {
     }
 
     /// Each side as the other one's peer.
-    fn peers(&self) -> Result<(Peer, Peer)> {
+    ///
+    /// # Errors
+    /// When a device has no such GID.
+    pub(super) fn peers(&self) -> Result<(Peer, Peer)> {
         let [left_psn, right_psn] = PSNS;
         let peer = |side: &Side, receive_psn, send_psn| -> Result<Peer> {
             let gid_index = self.options.gid_index;

@@ -379,6 +379,8 @@ impl Node {
             mac: mac_of(number),
             peers: Arc::new(peers),
             local: Some(Local::new(Key::new([number as u8; 16]))),
+            meetings: meetings.clone(),
+            past_lives: meetings.join(ipv4),
             datagrams: Some(Exchange::new(ipv4, 1, random, meetings.clone())),
             ..settings.clone()
         };
@@ -395,6 +397,8 @@ impl Node {
     fn turn(&mut self, now: u64) -> bool {
         let Self { bus, carrier, programs, .. } = self;
         let did = carrier.advance(now, programs);
+        carrier.surface();
+        carrier.posts.surfaced();
         if let Some(ctid) = carrier.posts.lost() {
             carrier.posts.close(ctid);
             programs.windows.begin_end(ctid);
@@ -493,21 +497,32 @@ impl Net {
 
     /// Of a process that has brought its cards up before.
     pub fn again(meetings: &Meetings) -> Self {
-        Self::among(meetings, 1, [[7; 16]; 2], &Settings::default())
+        Self::among([meetings; 2], 1, [[7; 16]; 2], &Settings::default())
     }
 
     fn with(seed: u64, keys: [[u8; 16]; 2], settings: &Settings) -> Self {
-        Self::among(&Meetings::default(), seed, keys, settings)
+        Self::among([&Meetings::default(); 2], seed, keys, settings)
     }
 
-    fn among(meetings: &Meetings, seed: u64, keys: [[u8; 16]; 2], settings: &Settings) -> Self {
+    /// Of two processes, which know nothing of each other.
+    pub fn apart(seed: u64) -> Self {
+        let meetings = [Meetings::default(), Meetings::default()];
+        Self::among(meetings.each_ref(), seed, [[7; 16]; 2], &Settings::default())
+    }
+
+    fn among(
+        meetings: [&Meetings; 2],
+        seed: u64,
+        keys: [[u8; 16]; 2],
+        settings: &Settings,
+    ) -> Self {
         let node = |number: usize| {
             let random = (seed as u32).wrapping_add(1000 * number as u32);
             let mut peers = BTreeMap::from([(IPV4[1 - number], Key::new(keys[number]))]);
             if number == 0 {
                 peers.insert(THIRD, Key::new(keys[0]));
             }
-            Node::new(number, IPV4[number], peers, random, meetings, settings)
+            Node::new(number, IPV4[number], peers, random, meetings[number], settings)
         };
         let (rng, now, loss, may_stand, delay) = (Rng::new(seed), 0, 0, false, 0);
         let on_the_way = VecDeque::new();
@@ -519,7 +534,7 @@ impl Net {
     /// There is a third card besides, without a cable.
     pub fn of_three(seed: u64) -> Self {
         let (meetings, keys, settings) = (Meetings::default(), [[7; 16]; 2], Settings::default());
-        let mut net = Self::among(&meetings, seed, keys, &settings);
+        let mut net = Self::among([&meetings; 2], seed, keys, &settings);
         let peers = BTreeMap::from([(IPV4[0], Key::new(keys[0]))]);
         net.third = Some(Node::new(2, THIRD, peers, 7, &meetings, &settings));
         net
@@ -588,6 +603,23 @@ impl Net {
     pub fn fail(&mut self, side: usize, qpn: u32) {
         let change = Attributes { mask: M::STATE, state: QpState::Err, ..Attributes::default() };
         self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
+    }
+
+    /// Waits for what a QP owes, has it take nothing any more, and waits for what is out of it and on its way to it; whether
+    /// nothing is.
+    pub fn settle(&mut self, side: usize, qpn: u32) -> bool {
+        let owes = |net: &Self| net.nodes[side].carrier.owes(qpn);
+        for _ in 0..10 {
+            if !owes(self) {
+                break;
+            }
+            self.run(STEP);
+        }
+        self.nodes[side].carrier.posts.part(qpn);
+        self.wait_while(|net| {
+            let carrier = &net.nodes[side].carrier;
+            owes(net) || carrier.is_out(qpn) || carrier.posts.is_sent_to(qpn)
+        })
     }
 
     /// Brings a QP to RESET.
@@ -671,14 +703,26 @@ impl Net {
         self.nodes[side].carrier.create_ah(self.now, ah, &command)
     }
 
-    /// Begins nothing more on a side, and lets time pass until all is answered that has begun; whether it is.
-    pub fn halt(&mut self, side: usize) -> bool {
+    /// Lets time pass while something is so, for as long as a peer may be silent; whether it is so no more.
+    fn wait_while(&mut self, is_so: impl Fn(&Self) -> bool) -> bool {
         let end = self.now + WATCHDOG;
-        self.nodes[side].carrier.halt(self.now);
-        while !self.nodes[side].carrier.is_quiet() && self.now < end {
+        while is_so(self) && self.now < end {
             self.run(STEP);
         }
-        self.nodes[side].carrier.is_quiet()
+        !is_so(self)
+    }
+
+    /// Begins nothing more on a side, and lets time pass until all is answered that has begun, and nothing is on its way to
+    /// it; whether that is so.
+    pub fn halt(&mut self, side: usize) -> bool {
+        self.nodes[side].carrier.halt(self.now);
+        let is_quiet = self.wait_while(|net| !net.nodes[side].carrier.is_quiet());
+        self.nodes[side].carrier.part();
+        let waits = |net: &Self| {
+            let carrier = &net.nodes[side].carrier;
+            !carrier.is_quiet() || carrier.is_sent_to()
+        };
+        is_quiet && self.wait_while(waits)
     }
 
     /// Whether a card's reception stands.

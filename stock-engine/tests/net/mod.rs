@@ -11,7 +11,7 @@ use queue_engine::{
 };
 use stock::{Card, Host, Identity, Reach, Space};
 use stock_engine::param::{ASTRAY, ASTRAY_BYTES, LOCAL};
-use stock_engine::{Budget, Locate, Posts, Registers, Settings};
+use stock_engine::{Budget, Locate, Meetings, Posts, Registers, Settings};
 use trial::rng::Rng;
 
 /// Bytes of memory of each QP; programs name them from 0 on.
@@ -166,6 +166,14 @@ impl Net {
 
     fn with_budgets(seed: u64, lossy: bool, budgets: [Budget; 2]) -> Self {
         Self::with_settings(seed, &Settings { lossy, ..Settings::default() }, budgets)
+    }
+
+    /// Of one process.
+    pub fn together(seed: u64) -> Self {
+        let meetings = Meetings::default();
+        let _first = IPV4.map(|card| meetings.join(card));
+        let settings = Settings { meetings, ..Settings::default() };
+        Self::with_settings(seed, &settings, [Budget::default(), Budget::default()])
     }
 
     fn with_settings(seed: u64, settings: &Settings, budgets: [Budget; 2]) -> Self {
@@ -427,6 +435,8 @@ impl Net {
             // A driver that is not always there.
             if self.rng.chance(7000) {
                 did |= posts.advance(self.now, places);
+                posts.surface(|_| true);
+                posts.surfaced();
             }
             if let Some(ctid) = posts.lost() {
                 posts.close(ctid);

@@ -91,22 +91,94 @@ fn what_a_stranger_says_again_is_not_taken_again() {
     assert!((1..).zip(taken).all(|(byte, bytes)| *bytes == [byte; 8]), "{taken:?}");
 }
 
+/// Two QPs that have exchanged a message, and one of the first side's that names a number of others, or one that nobody has,
+/// and sends to it; that one.
+fn stray(net: &mut Net, others: bool) -> ([u32; 2], u32) {
+    let pair = net.connect(7, true);
+    net.program(1, pair[1]).posted.push_back(8);
+    net.submit(0, pair[0], SEND, &[1; 8]).unwrap();
+    net.run(20 * MS);
+    let stranger = net.create(0);
+    net.name(0, stranger, if others { pair[1] } else { 40 });
+    net.submit(0, stranger, SEND, &[2; 8]).unwrap();
+    (pair, stranger)
+}
+
 #[test]
-fn a_program_that_names_a_number_of_others_stops_its_own_card_and_is_taken_for_nobody() {
+fn a_program_that_names_a_number_of_others_sends_nothing_and_harms_nobody() {
     for (seed, others) in [(20, true), (21, false)] {
         let mut net = Net::new(seed, TURNOVER);
-        let pair = net.connect(7, true);
-        net.program(1, pair[1]).posted.push_back(8);
-        net.submit(0, pair[0], SEND, &[1; 8]).unwrap();
+        let ([a, b], stranger) = stray(&mut net, others);
+        let posts = net.posts(0);
+        net.run(1_000 * MS);
+        assert_eq!(net.posts(0), posts);
+        let failed = TransportEvent::Failed { qpn: stranger, status: Status::RetryExceeded };
+        assert_eq!(net.program(0, stranger).events, [failed]);
+        net.program(1, b).posted.push_back(8);
+        net.submit(0, a, SEND, &[3; 8]).unwrap();
         net.run(20 * MS);
+        assert_eq!(net.program(1, b).taken, [[1; 8], [3; 8]]);
+    }
+}
+
+#[test]
+fn between_two_processes_it_stops_its_own_card_and_is_taken_for_nobody() {
+    for (seed, others) in [(20, true), (21, false)] {
+        let mut net = Net::apart(seed);
+        let (pair, stranger) = stray(&mut net, others);
         net.may_stand = true;
-        let stranger = net.create(0);
-        let named = if others { pair[1] } else { 40 };
-        net.name(0, stranger, named);
-        net.submit(0, stranger, SEND, &[2; 8]).unwrap();
         net.run(1_000 * MS);
         assert!(!others || net.stands(0), "it is not refused");
         assert_eq!(net.program(1, pair[1]).taken, [[1; 8]]);
         assert_eq!(net.program(0, stranger).completed(), 0);
+    }
+}
+
+#[test]
+fn what_is_sent_before_the_peer_is_ready_waits_for_it() {
+    let mut net = Net::new(30, TURNOVER);
+    let [a, b] = [0, 1].map(|side| net.create(side));
+    net.name(0, a, b);
+    net.submit(0, a, SEND, &[1; 8]).unwrap();
+    net.run(300 * MS);
+    assert_eq!(net.posts(0), 0);
+    net.program(1, b).posted.push_back(8);
+    net.name(1, b, a);
+    net.run(20 * MS);
+    assert_eq!((net.program(0, a).completed(), &*net.program(1, b).taken), (1, &[vec![1; 8]][..]));
+}
+
+/// Its packets would be refused behind that, which stops the card that sends.
+#[test]
+fn who_sends_to_a_queue_pair_that_begins_anew_fails_and_no_card_stands() {
+    for seed in 0..60 {
+        let mut net = Net::new(seed, TURNOVER);
+        net.delay = 50_000;
+        let [[a, b], [c, d]] = [0; 2].map(|_| net.connect(7, true));
+        for byte in 0..30 {
+            net.program(1, b).posted.push_back(9000);
+            net.submit(0, a, SEND, &[byte; 9000]).unwrap();
+        }
+        while net.program(0, a).completed() == 0 {
+            net.run(seed * 10_000 + 10_000);
+        }
+        assert!(net.program(0, a).completed() < 30, "there is more to do");
+        assert!(net.settle(1, b), "what is on its way arrives");
+        net.reset(1, b);
+        net.name(1, b, a);
+        net.run(600 * MS);
+        let failed = TransportEvent::Failed { qpn: a, status: Status::RetryExceeded };
+        assert_eq!(net.program(0, a).events.last(), Some(&failed), "seed {seed}");
+        net.program(1, d).posted.push_back(8);
+        net.submit(0, c, SEND, &[1; 8]).unwrap();
+        // Once it begins anew, too, they reach each other.
+        net.reset(0, a);
+        net.name(0, a, b);
+        net.program(1, b).posted = [8].into();
+        net.program(1, b).taken.clear();
+        net.submit(0, a, SEND, &[2; 8]).unwrap();
+        net.run(20 * MS);
+        assert_eq!(net.program(1, d).taken, [[1; 8]], "seed {seed}");
+        assert_eq!(net.program(1, b).taken, [[2; 8]], "seed {seed}");
     }
 }

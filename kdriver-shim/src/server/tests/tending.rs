@@ -132,6 +132,8 @@ impl Spaces for Paged {
         Vec::new()
     }
 
+    fn surfaced(&self, _: u8) {}
+
     fn end(&self) {}
 }
 
