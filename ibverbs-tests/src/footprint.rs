@@ -119,9 +119,10 @@ impl Footprint {
         loop {
             let now = Self::of(daemon)?;
             let grown = now.resident.saturating_sub(self.resident);
-            let Self { descriptors, resident, .. } = self.clone();
-            let rest = Self { descriptors, resident, ..now.clone() } == *self;
-            if grown <= GROWTH && rest && self.has_descriptors_of(&now) {
+            let Self { descriptors, threads, resident, .. } = self.clone();
+            let rest = Self { descriptors, threads, resident, ..now.clone() } == *self;
+            let descriptors = no_more(&now.descriptors, &self.descriptors);
+            if grown <= GROWTH && rest && descriptors && no_more(&now.threads, &self.threads) {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -129,13 +130,6 @@ impl Footprint {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    /// Whether there are no more descriptors of any kind now. There may be fewer: when this was taken,
-    /// balboad may not have closed yet what it was asked by.
-    fn has_descriptors_of(&self, now: &Self) -> bool {
-        let before = |kind: &str| self.descriptors.get(kind).copied().unwrap_or(0);
-        now.descriptors.iter().all(|(kind, count)| *count <= before(kind))
     }
 
     /// What is otherwise now, for a reader.
@@ -158,6 +152,12 @@ impl Footprint {
         look("resident KiB", &self.resident, &now.resident);
         found.join("; ")
     }
+}
+
+/// Whether there are no more of any kind than before. There may be fewer: when those were counted, balboad may not have
+/// closed yet what it was asked by, and a thread that looks at something aside has its maker's name as it begins.
+fn no_more(now: &BTreeMap<String, usize>, before: &BTreeMap<String, usize>) -> bool {
+    now.iter().all(|(kind, count)| *count <= before.get(kind).copied().unwrap_or(0))
 }
 
 /// The threads of a process by their names, but those that balboad starts when it first needs them and
