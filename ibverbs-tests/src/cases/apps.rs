@@ -1,8 +1,8 @@
 //! The programs that people run, as docs/applications.md and docs/applications-suites.md say: their recipes are the
 //! cases.
 //!
-//! A recipe is a block of such a page, ```` ```sh NAME ````. Its first line is `# N cards, N MiB`: how many cards there
-//! are, of which each must be used, and how much they must have received; `, minutes` after it keeps the recipe out of
+//! A recipe is a block of such a page, ```` ```sh NAME ````. Its first line is `# N cards, N MiB` (or KiB): how many cards
+//! there are, of which each must be used, and how much they must have received; `, minutes` after it keeps the recipe out of
 //! the test command. Its last lines, `# TEXT`, are what the last command must say. Between them are commands of a
 //! shell: those that end with `&` are waited for until they listen, and must end well in the end; `kill $!` ends the
 //! last of them, which would not end by itself. `./NAME/` is what is built of a suite of tests
@@ -52,7 +52,8 @@ const PROGRAMS: &[(&str, &str)] = &[
 struct Recipe {
     name: String,
     cards: u32,
-    mebibytes: u64,
+    /// That all cards must have received together; of none, none need be used.
+    bytes: u64,
     takes_minutes: bool,
     commands: Vec<String>,
     says: Vec<String>,
@@ -118,12 +119,15 @@ fn recipe(name: &str, lines: &[String]) -> Result<Recipe> {
     let (commands, says) = rest.split_at(count);
     let says: Option<Vec<_>> = says.iter().map(comment).collect();
     let mut parts = first.split(", ");
-    let mut number = |units: [&str; 2]| {
+    let mut number = |units: [(&str, u64); 2]| {
         let part = parts.next().unwrap_or_default();
-        let number = units.iter().find_map(|unit| part.strip_suffix(unit)?.trim().parse().ok());
+        let number = units.iter().find_map(|(unit, factor)| {
+            part.strip_suffix(unit)?.trim().parse::<u64>().ok()?.checked_mul(*factor)
+        });
         number.with_context(|| format!("{name}: {part:?} is no number of {units:?}"))
     };
-    let (cards, mebibytes): (u64, u64) = (number(["cards", "card"])?, number(["MiB", "MiB"])?);
+    let cards = number([("cards", 1), ("card", 1)])?;
+    let bytes = number([("MiB", 1 << 20), ("KiB", 1 << 10)])?;
     let takes_minutes = match parts.next() {
         None => false,
         Some("minutes") => true,
@@ -133,7 +137,7 @@ fn recipe(name: &str, lines: &[String]) -> Result<Recipe> {
     Ok(Recipe {
         name: name.to_owned(),
         cards: u32::try_from(cards)?,
-        mebibytes,
+        bytes,
         takes_minutes,
         commands: commands.to_vec(),
         says: says.with_context(|| format!("{name} does not end with what it says"))?,
@@ -199,8 +203,8 @@ fn commands(setting: &Setting, recipe: &Recipe, daemon: &Daemon<'_>) -> Result<(
         let says = last.stdout.contains(text) || last.stderr.contains(text);
         ensure!(says, "expected {text:?}: {last}");
     }
-    let (cards, bytes) = (usize::try_from(recipe.cards)?, recipe.mebibytes << 20);
-    went_through(daemon, cards, bytes).with_context(|| format!("after {last}"))?;
+    went_through(daemon, usize::try_from(recipe.cards)?, recipe.bytes)
+        .with_context(|| format!("after {last}"))?;
     nothing_left(daemon)
 }
 
@@ -254,12 +258,14 @@ mod tests {
         let expected = Recipe {
             name: "a/b".into(),
             cards: 2,
-            mebibytes: 16,
+            bytes: 16 << 20,
             takes_minutes: true,
             commands: vec!["serve    it &".into(), "ask".into()],
             says: vec!["done".into(), "well".into()],
         };
         assert_eq!(recipe(name, lines).unwrap(), expected);
+        let few = page.replace("16 MiB", "3 KiB");
+        assert_eq!(recipe(name, &super::blocks(&few)[0].1).unwrap().bytes, 3 << 10);
         for wrong in [&lines[1..], &lines[..3], &[]] {
             assert!(recipe(name, wrong).is_err(), "{wrong:?}");
         }
