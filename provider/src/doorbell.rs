@@ -97,12 +97,12 @@ impl CardPath {
     }
 
     /// Leaves the core to who waits for it, in a loop of polls that find nothing, where the card or
-    /// another program of its may be who waits.
+    /// another program of its may be who waits; whether it did.
     #[cold]
-    pub(crate) fn hand_over(&self) {
-        if let Some(SharedCores { hand_over, worked }) = &self.shared_cores {
-            hand_over.hand_over(|| u64::from(worked.load_relaxed()).wrapping_mul(1000));
-        }
+    pub(crate) fn hand_over(&self) -> bool {
+        self.shared_cores.as_ref().is_some_and(|SharedCores { hand_over, worked }| {
+            hand_over.hand_over(|| u64::from(worked.load_relaxed()).wrapping_mul(1000))
+        })
     }
 
     /// Tells whether the path is ours and its card not dead, as far as that was noticed.

@@ -77,15 +77,15 @@ impl CompletionQueue {
     /// Delivers the first completion to who began to poll, and answers with the queue; where there is none
     /// with ENOENT.
     pub(crate) fn first_poll<'a, const TIMED: bool>(
-        &self,
-        mut state: FutexGuard<'a, CqState>,
+        &'a self,
+        state: FutexGuard<'a, CqState>,
         mut deliver: impl FnMut(ibv_wc, u64),
     ) -> Result<FutexGuard<'a, CqState>, i32> {
-        if self.take_any::<TIMED>(&mut state, 1, &mut deliver, 0) == 0 {
-            self.found_nothing(state);
-            return Err(libc::ENOENT);
+        let take = |state: &mut CqState| self.take_any::<TIMED>(state, 1, &mut deliver, 0);
+        match self.take_or_hand_over(state, take, || self.path.hand_over()) {
+            (0, _) => Err(libc::ENOENT),
+            (_, state) => Ok(state),
         }
-        Ok(state)
     }
 
     /// Delivers one more completion to who began to poll; whether there was one.
@@ -153,13 +153,11 @@ impl CompletionQueue {
         limit: i32,
         mut deliver: impl FnMut(ibv_wc, u64),
         delivered: i32,
-        mut state: FutexGuard<'_, CqState>,
+        state: FutexGuard<'_, CqState>,
     ) -> i32 {
-        let delivered = self.take_any::<false>(&mut state, limit, &mut deliver, delivered);
-        if delivered == 0 {
-            self.found_nothing(state);
-        }
-        delivered
+        let take =
+            |state: &mut CqState| self.take_any::<false>(state, limit, &mut deliver, delivered);
+        self.take_or_hand_over(state, take, || self.path.hand_over()).0
     }
 
     /// Delivers what is there, as [`Self::poll_all`], and answers how much; where there is nothing and the
@@ -209,14 +207,32 @@ impl CompletionQueue {
         delivered
     }
 
-    /// Ends a poll that found nothing.
+    /// Takes what is there, as `take` does and answers; where that is nothing, now and then hands the core
+    /// over, and looks again where that was done.
+    ///
+    /// A program takes the answer for how it is now, and may look for the end of a connection next. The core
+    /// may have been away for as long as the last messages and that end took to come, and who is told of the
+    /// end alone destroys the queue pair, and what completed with it.
     #[inline(always)]
-    fn found_nothing(&self, mut state: FutexGuard<'_, CqState>) {
-        state.empty_polls = state.empty_polls.wrapping_add(1);
-        if state.empty_polls % EMPTY_POLLS == 0 {
-            drop(state);
-            self.path.hand_over();
+    fn take_or_hand_over<'a>(
+        &'a self,
+        mut state: FutexGuard<'a, CqState>,
+        mut take: impl FnMut(&mut CqState) -> i32,
+        hand_over: impl FnOnce() -> bool,
+    ) -> (i32, FutexGuard<'a, CqState>) {
+        let taken = take(&mut state);
+        if taken != 0 {
+            return (taken, state);
         }
+        state.empty_polls = state.empty_polls.wrapping_add(1);
+        if state.empty_polls % EMPTY_POLLS != 0 {
+            return (0, state);
+        }
+        drop(state);
+        let is_stale = hand_over();
+        let mut state = self.lock();
+        let taken = if is_stale { take(&mut state) } else { 0 };
+        (taken, state)
     }
 
     /// Delivers what was outstanding on a dead card as flushed, and closes the queues with EIO.

@@ -389,6 +389,29 @@ fn completions_come_one_by_one_with_the_time_at_which_the_card_wrote_them() {
 }
 
 #[test]
+fn what_came_while_the_core_was_handed_over_is_in_the_answer_of_that_poll() {
+    let mut bench = bench(4);
+    bench.post(7);
+    let cq = Arc::clone(&bench.cq);
+    let mut found = Vec::new();
+    let mut polls = 0;
+    while found.is_empty() {
+        polls += 1;
+        assert!(polls <= EMPTY_POLLS, "{polls} polls found nothing");
+        let mut deliver = |wc: ibv_wc, _| found.push(wc.wr_id);
+        let take = |state: &mut CqState| cq.take_any::<false>(state, 4, &mut deliver, 0);
+        let handed_over = || {
+            bench.complete(sent(0));
+            true
+        };
+        let (taken, state) = cq.take_or_hand_over(cq.lock(), take, handed_over);
+        drop(state);
+        assert_eq!(taken, found.len() as i32);
+    }
+    assert_eq!((polls, found), (EMPTY_POLLS, vec![7]));
+}
+
+#[test]
 fn who_takes_completions_one_by_one_is_the_only_one_and_both_ways_go_on_where_the_other_ended() {
     let mut bench = bench(2);
     let begin = |bench: &Bench| begin_poll(bench, |_, _| {}).map(drop);
