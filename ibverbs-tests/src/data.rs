@@ -23,6 +23,7 @@ pub mod memory;
 pub mod multicast;
 pub mod nccl;
 pub mod port;
+pub mod published;
 mod queries;
 pub mod reach;
 pub mod refusals;

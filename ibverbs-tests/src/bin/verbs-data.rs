@@ -83,6 +83,8 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// What cards as published carry without the tunnel, and what they refuse
+    Published(Link),
     /// As many QPs as both devices say there may be, and one more of each
     Fill(Link),
     /// XRC domains of several contexts, their queues, and targets that they share
@@ -395,6 +397,10 @@ fn main() -> anyhow::Result<()> {
             let wishes = data::many::Wishes { pairs, rounds, shared, go, stay, managed };
             let count = data::many::all(&(&link).into(), &wishes)?;
             println!("{count} messages arrived on {pairs} connections");
+        }
+        Command::Published(link) => {
+            let (arrived, refused) = data::published::all(&(&link).into())?;
+            println!("{arrived} messages arrived whole, {refused} things were refused");
         }
         Command::Fill(link) => {
             data::many::fill(&(&link).into())?;

@@ -60,6 +60,7 @@ pub fn cases() -> Vec<Case> {
         }));
     }
     cases.push(Case::new("stock/64 queue pairs of two programs", &[PERFTEST], many));
+    cases.push(Case::new("stock/verbs-data published", &[], published));
     for command in ["ib_write_bw -n 50", "ib_read_bw -n 50"] {
         let name = format!("stock/to a card that is not as published/{command}");
         cases.push(Case::new(name, &[PERFTEST], move |setting| {
@@ -487,6 +488,16 @@ fn another_key(setting: &Setting) -> Result<()> {
         daemon.stop()?;
     }
     Ok(())
+}
+
+/// Every byte of messages of several pieces, memory that ends under them, and what is refused.
+fn published(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad(STOCK)?;
+    let program = setting.bin.join("verbs-data");
+    let task = daemon.run("").arg(program).arg("published").limit(SWEEP);
+    task.run()?.success()?.says("12 messages arrived whole, 9 things were refused")?;
+    are_zero(&daemon, &HARM)?;
+    daemon.stop()
 }
 
 /// WRITEs of one program and READs of another, 32 QPs each, at the same time.

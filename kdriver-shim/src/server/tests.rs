@@ -24,6 +24,7 @@ mod events;
 mod flash;
 mod limits;
 mod multicast;
+mod names;
 mod random;
 mod srq;
 mod tending;

@@ -6,6 +6,7 @@ use card_driver::iova::IovaRange;
 use card_driver::translations::Purpose;
 use fpga_regs::engine::admin::{CreateKey, KeyKind, ModifyKey};
 use fpga_regs::engine::key::Access;
+use fpga_regs::engine::window::Capabilities;
 use hostmem::DmaMemory;
 use shim_abi::Response;
 
@@ -38,6 +39,7 @@ impl Session<'_> {
         let limits = self.limits(card)?;
         check_access(wanted.access)?;
         let pages = pages(&wanted)?;
+        check_name(card, &limits.capabilities, &wanted)?;
         let Wanted { pdn, address, length, hca_va, access } = wanted;
         let (range, mapped, key, dm) = (None, false, None, None);
         let mr = Mr { card, pdn, address, length, hca_va, access, range, mapped, key, dm };
@@ -106,8 +108,10 @@ impl Session<'_> {
             )));
         }
         check_access(access)?;
+        let Mr { address, length, hca_va, .. } = *region;
         let command = modify_key(mr, committed(mr, region)?, region, pdn, access)?;
-        self.limits(card)?;
+        let limits = self.limits(card)?;
+        check_name(card, &limits.capabilities, &Wanted { pdn, address, length, hca_va, access })?;
         self.window(card)?.engine.modify_key(&command)?;
         if let Some(region) = self.client.owned.mrs.get_mut(&mr) {
             (region.pdn, region.access) = (pdn, access);
@@ -201,6 +205,22 @@ pub(super) fn check_access(access: u32) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// Checks that peers reach a region by the name that it is to have. A card that has nothing but WRITE and READ finds memory by
+/// its address alone: by another one the bytes would lie in a page that is nobody's, or in another region of that name.
+fn check_name(card: u32, capabilities: &Capabilities, wanted: &Wanted) -> Result<(), Error> {
+    let access = Access::from_bits_truncate(wanted.access);
+    let peers = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let name = if access.contains(Access::ZERO_BASED) { 0 } else { wanted.hca_va };
+    let is_found = capabilities.contains(Capabilities::SEND) || name == wanted.address;
+    match access.intersects(peers) && !is_found {
+        true => Err(Error::Unsupported(format!(
+            "balboa{card} finds no key for its peers, and so their memory by its address alone; {:#x} by the name {name:#x} needs the tunnel",
+            wanted.address
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Bytes of the whole pages that a region touches; at least one page.
