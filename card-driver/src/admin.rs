@@ -33,6 +33,7 @@ use crate::iova::Arena;
 use crate::limit::{COMMAND_LIMIT, CONFIRM_LIMIT, LOOK_AGAIN, TimeLeft};
 use crate::relay::{ClientRings, Relay};
 use crate::shell::Shell;
+use crate::spaces::Recall;
 use crate::translations::Purpose;
 use gsi::OpenGsi;
 
@@ -471,6 +472,7 @@ impl Engine for AdminEngine {
         }
         if attributes.mask.contains(AttributeMask::ACCESS) {
             self.shell.lapse(self.window)?;
+            self.shell.recall(self.window, Recall::Qp { qpn })?;
         }
         self.relayed(|relay| {
             relay.renew_qp(qpn, generation);
@@ -499,6 +501,8 @@ impl Engine for AdminEngine {
     fn modify_key(&mut self, command: &ModifyKey) -> Result<(), Error> {
         self.run(Opcode::ModifyKey, command.encode())?;
         self.shell.lapse(self.window)?;
+        let ModifyKey { iova, length, .. } = *command;
+        self.shell.recall(self.window, Recall::Memory { iova, length })?;
         self.shell.surface(self.window);
         Ok(())
     }

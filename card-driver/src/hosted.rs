@@ -45,7 +45,7 @@ use crate::error::Error;
 use crate::limit::CONFIRM_LIMIT;
 use crate::lock::lock;
 use crate::shell::Shell;
-use crate::spaces::Spaces;
+use crate::spaces::{Recall, Spaces};
 
 /// What an engine on a thread of balboad's is told of its peers.
 #[derive(Clone, Debug)]
@@ -681,6 +681,11 @@ impl Spaces for Hosted {
         if let Some(core) = self.shared.core(vfpga) {
             lock(core).lapse();
         }
+    }
+
+    fn recall(&self, vfpga: u8, of: Recall, from: &mut (u8, u64), most: usize) -> Vec<Gone> {
+        let core = self.shared.core(vfpga);
+        core.map(|core| lock(core).recall(of, from, most)).unwrap_or_default()
     }
 
     fn end(&self) {

@@ -21,7 +21,7 @@ use crate::error::{Error, GONE};
 use crate::event_rings::EventRings;
 use crate::limit::{CONFIRM_LIMIT, LOOK_AGAIN, TimeLeft};
 use crate::lock::lock;
-use crate::spaces::Gone;
+use crate::spaces::{Gone, Recall};
 use crate::translations::{Purpose, Translations};
 use crate::vectors::Vectors;
 
@@ -334,6 +334,18 @@ impl Shell {
         let Some(spaces) = self.backend.spaces() else { return Ok(()) };
         spaces.lapse(index);
         self.shut(index)
+    }
+
+    /// Has the pages be asked for again that queue pairs have of what rights were taken away from: on return the card reaches what
+    /// is left of those, and nothing else is on its way.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] when the card does not confirm.
+    pub fn recall(&self, index: u8, of: Recall) -> Result<(), Error> {
+        let Some(spaces) = self.backend.spaces() else { return Ok(()) };
+        let mut from = (0, 0);
+        while self.redirect(index, ROW, || spaces.recall(index, of, &mut from, ROW))? {}
+        Ok(())
     }
 
     /// Has the pages be asked for again that led to nobody's memory, for there may be some now.

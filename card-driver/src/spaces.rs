@@ -2,6 +2,23 @@
 
 pub use stock_engine::Gone;
 
+/// Of what rights were taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recall {
+    /// Memory on the bus.
+    Memory {
+        /// First byte.
+        iova: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// All that a queue pair gives its peer.
+    Qp {
+        /// Its number.
+        qpn: u32,
+    },
+}
+
 /// What says which pages of memory the address spaces of a card's vFPGAs have.
 pub trait Spaces: Send + Sync {
     /// The entries of the small-page TLB with which a transfer goes on that met no page. There always are some: where
@@ -34,6 +51,10 @@ pub trait Spaces: Send + Sync {
 
     /// Has pages that were opened for queue pairs be so no more where keys and rights do not give them now.
     fn lapse(&self, vfpga: u8);
+
+    /// The removal of entries, so many at most, of pages of queue pairs without windows of which rights were taken away: from
+    /// an address space and an address there on, which become those to go on from. They are asked for again.
+    fn recall(&self, vfpga: u8, of: Recall, from: &mut (u8, u64), most: usize) -> Vec<Gone>;
 
     /// The words that remove the entries which lead to nobody's memory, so that they are asked for again.
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]>;

@@ -247,6 +247,22 @@ impl Pages {
         self.lead_away(there, most, |(page, _)| range.contains(page))
     }
 
+    /// Forgets the pages that are picked by their address space and where they lead to, so many at most, from one on, which becomes
+    /// the one to go on from: what comes again meanwhile is not forgotten again.
+    pub fn recall(
+        &mut self,
+        from: &mut (u8, u64),
+        most: usize,
+        picks: impl Fn(u8, u64) -> bool,
+    ) -> Vec<Gone> {
+        let there = self.entries.range(*from..).filter(|((ctid, _), paddr)| picks(*ctid, **paddr));
+        let there: Vec<_> = there.map(|(page, _)| (*page, None)).take(most).collect();
+        if let Some(((ctid, vaddr), _)) = there.last() {
+            *from = (*ctid, vaddr.saturating_add(1));
+        }
+        self.lead_away(there, most, |((ctid, _), paddr)| picks(*ctid, *paddr))
+    }
+
     /// Forgets a page.
     fn remove(&mut self, page: Page) {
         self.entries.remove(&page);
@@ -376,6 +392,30 @@ mod tests {
             ]
         );
         assert_eq!(gone[0].hpid, HPID | 5);
+    }
+
+    #[test]
+    fn pages_are_recalled_once_each_in_rows_and_others_stay() {
+        let mut pages = pages();
+        let memory = |page: u64| Some(page + 0x80000);
+        for (ctid, page) in [(1, 0x10000), (2, 0x11000), (2, 0x12000)] {
+            let _ = pages.fill(ctid, page, 1, memory);
+        }
+        let picks = |ctid, paddr| ctid == 2 || paddr == 0x90000;
+        let mut from = (0, 0);
+        let row = |gone: &[Gone]| {
+            let words: Vec<_> = gone.iter().map(|gone| gone.words).collect();
+            decoded(&words).iter().map(|it| (it.0, it.1, it.3)).collect::<Vec<_>>()
+        };
+        let first = pages.recall(&mut from, 2, picks);
+        assert_eq!(row(&first), [(1, 0x10000, false), (2, 0x11000, false)]);
+        // Somebody asks for it again before the next row.
+        let _ = pages.fill(1, 0x10000, 1, memory);
+        assert_eq!(row(&pages.recall(&mut from, 2, picks)), [(2, 0x12000, false)]);
+        assert_eq!(pages.recall(&mut from, 2, picks), []);
+        assert!(pages.holds(1, 0x10000, 0x11000) && !pages.holds(2, 0, u64::MAX));
+        let mut from = (0, 0);
+        assert_eq!(pages.recall(&mut from, 2, |ctid, _| ctid == 3), []);
     }
 
     #[test]

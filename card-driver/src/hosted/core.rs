@@ -18,6 +18,7 @@ use super::layout::{BOUNCE_BYTES, Layout};
 use super::memory::{HostMemory, KernelRandom, Slots};
 use crate::backend::CardBackend;
 use crate::lock::lock;
+use crate::spaces::Recall;
 
 type HostedEngine = Engine<HostMemory, Slots, KernelRandom>;
 
@@ -42,6 +43,9 @@ impl Registers for Bank {
         self.card.read64(Bar::Shell, bank.wrapping_add(register))
     }
 }
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// Event rings of an engine. They are balboad's own memory on both sides, and worth what those of a card are.
 const EVENT_RINGS: u8 = 4;
@@ -165,6 +169,21 @@ impl Core {
     pub(super) fn lapse(&mut self) {
         let Self { engine, carrier, windows, .. } = self;
         windows.end_those(|ctid, window| leads(engine, carrier.posts.qpn(ctid), window));
+    }
+
+    /// The removal of entries, some at most, of pages that those without the tunnel have of memory or in a queue pair, from one on.
+    pub(super) fn recall(&mut self, of: Recall, from: &mut (u8, u64), most: usize) -> Vec<Gone> {
+        let Self { carrier, pages, .. } = self;
+        pages.recall(from, most, |ctid, paddr| {
+            let is_of = match of {
+                // A page has more than its region where that begins within it.
+                Recall::Memory { iova, length } => {
+                    paddr | PAGE.wrapping_sub(1) >= iova && paddr < iova.saturating_add(length)
+                }
+                Recall::Qp { qpn } => carrier.posts.qpn(ctid) == qpn,
+            };
+            is_of && !carrier.is_tunnelled(ctid)
+        })
     }
 
     /// The entries, some of them at most, of windows that have ended.

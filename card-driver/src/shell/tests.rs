@@ -297,6 +297,10 @@ impl Spaces for Rows {
 
     fn lapse(&self, _: u8) {}
 
+    fn recall(&self, _: u8, _: Recall, _: &mut (u8, u64), _: usize) -> Vec<Gone> {
+        Vec::new()
+    }
+
     fn surface(&self, _: u8) -> Vec<[u64; 2]> {
         Vec::new()
     }

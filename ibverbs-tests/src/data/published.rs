@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Link, Options};
-use crate::ffi::{Completion, Mapping, Operation, Region, Send};
+use crate::ffi::{Completion, Mapping, Operation, Pd, Region, Rereg, Send};
 
 /// Bytes of a region.
 const ROOM: usize = 1 << 20;
@@ -50,6 +50,9 @@ pub fn all(options: &Options) -> Result<(usize, usize)> {
         refused += 1;
     }
     refused += names(&link(options)?).context("names of regions")?;
+    for taken in Taken::ALL {
+        rights(&link(options)?, taken).with_context(|| format!("{taken:?}"))?;
+    }
     for round in 0..ENDS {
         ends(&link(options)?, round).with_context(|| format!("memory that ends, {round}"))?;
     }
@@ -170,6 +173,49 @@ fn names(link: &Link) -> Result<usize> {
     let outcome = own.set_access(ACCESS);
     ensure!(outcome.as_ref().is_err_and(|it| it.errno == libc::EOPNOTSUPP), "{outcome:?}");
     Ok(refused + 1)
+}
+
+/// What rights are taken from.
+#[derive(Clone, Copy, Debug)]
+enum Taken {
+    Region,
+    Domain,
+    Qp,
+}
+
+impl Taken {
+    const ALL: [Self; 3] = [Self::Region, Self::Domain, Self::Qp];
+}
+
+/// What its peer has written to is out of its reach once the rights to it are gone, whatever the peer is told.
+fn rights(link: &Link, taken: Taken) -> Result<()> {
+    let mut target = Region::new(&link.right.pd, ROOM, ACCESS, false)?;
+    let far = (target.address(), target.rkey());
+    let write = || {
+        post(link, request(link, Operation::Write, &[(0, ROOM)], far))?;
+        link.success(&link.left.send_cq)
+    };
+    link.left.region.write(0, &pattern(1, ROOM));
+    write()?;
+    becomes(&target, &pattern(1, ROOM))?;
+    match taken {
+        Taken::Region => target.set_access(v::IBV_ACCESS_LOCAL_WRITE)?,
+        Taken::Domain => {
+            let (pd, none) = (Some(Pd::new(&link.right.context)?), Rereg::default());
+            let region = Rc::get_mut(&mut target).context("nobody else names it")?;
+            region.rereg(Rereg { pd, ..none })?;
+        }
+        Taken::Qp => link.right.qp.modify(v::IBV_QP_ACCESS_FLAGS, |attributes| {
+            attributes.qp_access_flags = v::IBV_ACCESS_LOCAL_WRITE;
+        })?,
+    }
+    let guard = vec![GUARD; ROOM];
+    target.write(0, &guard);
+    write()?;
+    let mut found = vec![0; ROOM];
+    target.read(0, &mut found);
+    ensure!(found == guard, "it was written to without a right");
+    Ok(())
 }
 
 /// A region ends while its peer writes to it; on return nothing more lands there, whatever the peer is told.

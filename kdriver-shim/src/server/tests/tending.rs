@@ -7,7 +7,7 @@ use bitstreams::Manifest;
 use card_driver::address::PortAddress;
 use card_driver::fake::FakeCard;
 use card_driver::hosted::HostedOptions;
-use card_driver::spaces::{Gone, Spaces};
+use card_driver::spaces::{Gone, Recall, Spaces};
 use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::coyote::vfpga::{self, Bank, IsrWrite};
@@ -127,6 +127,10 @@ impl Spaces for Paged {
     fn is_shut(&self, _: u8) {}
 
     fn lapse(&self, _: u8) {}
+
+    fn recall(&self, _: u8, _: Recall, _: &mut (u8, u64), _: usize) -> Vec<Gone> {
+        Vec::new()
+    }
 
     fn surface(&self, _: u8) -> Vec<[u64; 2]> {
         Vec::new()
