@@ -465,6 +465,9 @@ impl Engine for AdminEngine {
         if changes && matches!(state, QpState::Err | QpState::Reset) {
             self.end_space(qpn, state == QpState::Reset)?;
         }
+        if changes && state == QpState::Rtr {
+            self.shell.settle(self.window, qpn);
+        }
         let generation = self.run(Opcode::ModifyQp, [head, first, second])?.generation;
         self.hear();
         if changes && state == QpState::Rtr {

@@ -75,7 +75,10 @@ fn bring_shell_up(
     probe.interrupt(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
 
     let hosted = match manifest.engine {
-        EngineKind::Vqe => None,
+        EngineKind::Vqe => {
+            options.meetings.end(address.ip.into());
+            None
+        }
         EngineKind::Stock => {
             if found.bank != Bank::Avx {
                 return Err(probe.failed("its shell has no AVX registers, by which alone a published bitstream takes commands; load one built with EN_AVX = 1, or a verbs queue engine".into()));

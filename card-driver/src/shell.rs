@@ -291,6 +291,13 @@ impl Shell {
         Ok(())
     }
 
+    /// Waits for a moment, before a queue pair is connected, until nothing is out of it or on its way to it.
+    pub(crate) fn settle(&self, index: u8, qpn: u32) {
+        if let Some(spaces) = self.backend.spaces() {
+            spaces.settle(index, qpn, true);
+        }
+    }
+
     /// What a vFPGA has to add to the refusal of the last command; empty, or begins with `; `.
     pub(crate) fn reason(&self, index: u8) -> String {
         let reason = self.backend.spaces().and_then(|spaces| spaces.reason(index));

@@ -142,9 +142,9 @@ impl<R: Registers> Carrier<R> {
         self.posts.settings.meetings.ends(|ends| ends.close_all(self.posts.settings.ipv4));
     }
 
-    /// The card is no published one of this process's any more.
+    /// The card is away, until it is brought up anew.
     pub fn retire(&self) {
-        self.posts.settings.meetings.end(self.posts.settings.ipv4);
+        self.posts.settings.meetings.retire(self.posts.settings.ipv4);
     }
 
     /// Whether other cards of this process have anything on its way to the card.

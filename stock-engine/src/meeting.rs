@@ -57,12 +57,16 @@ impl Meetings {
         before
     }
 
-    /// A card is no published one of this process's any more, until it comes again.
-    pub(crate) fn end(&self, card: u32) {
+    /// A card is away, and has nothing on its way; until it comes again who is connected to it waits.
+    pub(crate) fn retire(&self, card: u32) {
         self.leave(card);
-        let mut table = self.table();
-        table.members.remove(&card);
-        table.ends.forget(card);
+        self.table().ends.forget(card);
+    }
+
+    /// A card is no published one of this process's any more.
+    pub fn end(&self, card: u32) {
+        self.retire(card);
+        self.table().members.remove(&card);
     }
 
     /// A card takes no datagrams any more.

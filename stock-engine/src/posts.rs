@@ -461,7 +461,7 @@ impl<R: Registers> Posts<R> {
         let qpn = self.qpn(ctid);
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return };
         let Some(status) = space.lost.filter(|_| !space.buried) else { return };
-        space.buried = true;
+        (space.buried, space.progress) = (true, self.looked);
         self.budget.keep(self.looked, space.packets);
         self.tally.quarantined = self.tally.quarantined.saturating_add(1);
         if space.kind == Some(Kind::Read) {
@@ -523,7 +523,7 @@ impl<R: Registers> Posts<R> {
             Kind::Read => v::AVX_LOCAL,
         };
         let word = self.registers.load(array.at(ctid.into()));
-        // A card that is gone; whoever drives it finds that out.
+        // All ones are a card that is gone.
         (word != u64::MAX).then(|| CompletionCounters::decode(word).writes)
     }
 
@@ -544,14 +544,21 @@ impl<R: Registers> Posts<R> {
     fn count(&mut self, now: u64, ctid: u8) -> bool {
         let out =
             self.spaces.get(usize::from(ctid)).filter(|it| !it.out.is_empty() && it.lost.is_none());
-        let Some(kind) = out.and_then(|space| space.kind) else { return false };
-        let Some(counter) = self.counter(ctid, kind) else { return false };
-        let qpn = self.qpn(ctid);
-        let watchdog = self.settings.watchdog;
+        let Some(space) = out else { return false };
+        let silent = now.saturating_sub(space.progress);
+        let Some(kind) = space.kind else { return false };
+        let (qpn, watchdog) = (self.qpn(ctid), self.settings.watchdog);
+        let Some(counter) = self.counter(ctid, kind) else {
+            // Whoever drives it finds out that the card is gone; nothing that it had on its way arrives any more.
+            if silent >= watchdog {
+                self.rest(ctid);
+            }
+            return false;
+        };
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return false };
         let ended = counter.wrapping_sub(space.seen);
         if ended == 0 {
-            if now.saturating_sub(space.progress) < watchdog {
+            if silent < watchdog {
                 return false;
             }
             log::warn!(
@@ -676,6 +683,7 @@ impl<R: Registers> Posts<R> {
         let failed = qp.messages.front().and_then(|message| message.failed);
         let Some(status) = failed else { return false };
         qp.fail();
+        self.part(qpn);
         self.events.push_back(TransportEvent::Failed { qpn, status });
         true
     }
@@ -741,7 +749,6 @@ impl<R: Registers> Posts<R> {
         let (reads, qpn, lossy) = (self.reads, self.qpn(ctid), self.settings.lossy);
         let halted = self.halted;
         let foreign = self.has_foreign_ends(ctid);
-        let reaches = self.way(ctid) == Way::Open;
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return Step::Nothing };
         if foreign {
             space.give_up_count(qpn);
@@ -764,7 +771,8 @@ impl<R: Registers> Posts<R> {
             return Step::Nothing;
         };
         // The peer's card refuses what is sent to who is not ready, and that stops this one, for all.
-        if !reaches {
+        let name = (self.settings.ipv4, qpn);
+        if meets && self.settings.meetings.ends(|ends| ends.way(name)) != Way::Open {
             return Step::Nothing;
         }
         // The first request goes alone, in one packet: if an Ethernet address is not known yet, on either side, what
@@ -810,7 +818,6 @@ impl<R: Registers> Posts<R> {
             return if Budget::is_share(*packets, more) { Step::Full } else { Step::Nothing };
         }
         // It may have gone since.
-        let name = (self.settings.ipv4, qpn);
         if meets && !self.settings.meetings.ends(|ends| ends.send(name)) {
             self.budget.give(more);
             return Step::Nothing;

@@ -561,10 +561,24 @@ fn a_number_to_which_anything_is_on_its_way_is_not_connected_anew() {
         assert_eq!(net.try_connect(1, b, |all| all.dest_qpn = peer), Err(AdminStatus::Busy));
         net.reset(1, b);
     }
-    // It is given up.
-    net.run(600 * MS);
+    // It is given up, and its card repeats it no more.
+    net.run(1_000 * MS);
     assert_eq!(net.failed[&(0, a)], Status::RetryExceeded);
     assert_eq!(net.try_connect(1, b, |all| all.dest_qpn = a), Ok(()));
+}
+
+#[test]
+fn who_has_failed_is_sent_nothing_by_queue_pairs_of_the_same_process() {
+    let mut net = Net::together(27);
+    let [a, b] = net.connect();
+    net.odd_at(a, 1);
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(50 * MS);
+    assert_eq!(net.failed[&(0, a)], Status::LocalLength);
+    net.submit(1, b, false, 0, 64).unwrap();
+    net.run(600 * MS);
+    assert_eq!((net.nodes[1].posts.tally().posts, net.failed[&(1, b)]), (0, Status::RetryExceeded));
 }
 
 #[test]
