@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -75,6 +75,16 @@ pub fn cases() -> Vec<Case> {
         "stock/what needs the tunnel is refused by its name",
         &[PERFTEST],
         refused,
+    ));
+    cases.push(Case::new(
+        "stock/a program is told before its card is reset",
+        &[IBVERBS_UTILS],
+        told_of_reset,
+    ));
+    cases.push(Case::new(
+        "stock/tunnel/the engines' thread sleeps without queue pairs",
+        &[PERFTEST],
+        sleeps,
     ));
     cases.push(Case::new(
         "stock/a peer that vanishes costs its queue pair, until the reset",
@@ -610,6 +620,50 @@ fn balboad_killed(setting: &Setting, program: &str) -> Result<()> {
     // This card goes on, between QPs of its own.
     run_between((&daemon, 0), (&daemon, 0), &format!("ib_send_bw -n 50 {STEADY_CLOCK}"))?;
     daemon.stop()
+}
+
+fn told_of_reset(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad(STOCK)?;
+    let mut watch = daemon.run("ibv_asyncwatch -d balboa0").start()?;
+    watch.wait_until("it watches", |it| it.output().contains("async event FD"))?;
+    let reset = setting.built("balboa").words("reset balboa0 --yes --state-dir");
+    reset.arg(daemon.state_dir()).run()?.success()?;
+    watch.wait_until("it was told", |it| it.output().contains("IBV_EVENT_DEVICE_FATAL"))?;
+    watch.signal(Signal::SIGKILL)?;
+    watch.wait()?;
+    daemon.stop()
+}
+
+/// How often the thread of a card's engines has gone to sleep.
+fn sleeps_of(daemon: &Daemon<'_>) -> Result<u64> {
+    let tasks = Path::new("/proc").join(daemon.pid().to_string()).join("task");
+    for task in fs::read_dir(tasks)? {
+        let task = task?.path();
+        if fs::read_to_string(task.join("comm"))?.trim_end() != "engine0" {
+            continue;
+        }
+        let status = fs::read_to_string(task.join("status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        return Ok(line.context("no count of switches")?.trim().parse()?);
+    }
+    bail!("no thread of the name engine0")
+}
+
+/// Who looks by a timer sleeps a thousand times in a second, and who waits to be woken not once.
+fn sleeps(setting: &Setting) -> Result<()> {
+    const STILL: Duration = Duration::from_secs(1);
+    let daemon = setting.balboad(TUNNEL)?;
+    run_between((&daemon, 0), (&daemon, 1), &format!("ib_send_bw -n 50 {STEADY_CLOCK}"))?;
+    let begun = Instant::now();
+    loop {
+        let before = sleeps_of(&daemon)?;
+        std::thread::sleep(STILL);
+        let count = sleeps_of(&daemon)? - before;
+        if count == 0 {
+            return daemon.stop();
+        }
+        ensure!(begun.elapsed() < LIMIT, "it woke {count} times within {STILL:?}");
+    }
 }
 
 /// A card is reset amid what it sends, and neither stands for that.
