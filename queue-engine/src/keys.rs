@@ -96,16 +96,7 @@ impl Region {
 }
 
 /// Bytes of a page of the hosts'.
-const PAGE: u64 = 4096;
-
-/// A page of memory, by one of its names.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
-    /// As programs name it.
-    Va(u64),
-    /// As the card does.
-    Iova(u64),
-}
+pub(crate) const PAGE: u64 = 4096;
 
 /// Why a key does not open what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,16 +299,12 @@ impl Keys {
 
     /// The page on the bus of a page of memory, by its first byte, of which some region of `pdn` that grants `right` has
     /// a part, whatever its key.
-    pub(crate) fn page_of(&self, pdn: u32, page: Place, right: Access) -> Option<u64> {
+    pub(crate) fn page_of(&self, pdn: u32, va: u64, right: Access) -> Option<u64> {
         let page_of = |(number, region): (&u32, &Region)| {
-            let (at, start) = match page {
-                Place::Va(at) => (at, region.va),
-                Place::Iova(at) => (at, region.iova),
-            };
-            let (last, end) = (at | PAGE.wrapping_sub(1), start.saturating_add(region.length));
+            let (last, end) = (va | PAGE.wrapping_sub(1), region.va.saturating_add(region.length));
             let granted = region.pdn == pdn && region.dm.is_none() && region.access.contains(right);
-            let iova = region.iova.wrapping_sub(start).wrapping_add(at);
-            let lies = granted && start <= last && at < end && iova % PAGE == 0;
+            let iova = region.iova.wrapping_sub(region.va).wrapping_add(va);
+            let lies = granted && region.va <= last && va < end && iova % PAGE == 0;
             lies.then_some((*number, iova))
         };
         // Which one it is does not depend on the table's order.

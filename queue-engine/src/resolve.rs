@@ -7,7 +7,7 @@ use fpga_regs::engine::wqe::{SEND_PAYLOAD_OFFSET, Sge};
 
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
-use crate::keys::{Keys, Peer, Place};
+use crate::keys::{Keys, PAGE, Peer};
 use crate::memory::{Piece, Rings};
 use crate::numbers::Random;
 use crate::qp::{Qp, SendRing};
@@ -98,17 +98,21 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let rights = [Access::REMOTE_WRITE, Access::REMOTE_READ];
         let mut rights = rights.into_iter().filter(|right| receives && qp.access.contains(*right));
-        rights.find_map(|right| self.keys.page_of(qp.pdn, Place::Va(va), right))
+        rights.find_map(|right| self.keys.page_of(qp.pdn, va, right))
     }
 
-    /// Whether memory of the QP's domain lies in the page at `iova` on the bus, for what it sends and READs:
-    /// in SQD what was begun goes on.
+    /// Whether memory of messages that the QP has under way lies in the page at `iova` on the bus: a page that a program
+    /// has named by none of them is nobody's, for a peer may name it, too. In SQD what was begun goes on.
     #[must_use]
     pub fn is_local_page(&self, qpn: u32, iova: u64) -> bool {
         let sends = |qp: &&Qp<M>| matches!(qp.state, QpState::Rts | QpState::Sqd);
-        let qp = self.qps.get(&qpn).filter(sends);
-        let found = |qp: &Qp<M>| self.keys.page_of(qp.pdn, Place::Iova(iova), Access::empty());
-        qp.and_then(found).is_some()
+        let Some(qp) = self.qps.get(&qpn).filter(sends) else { return false };
+        let end = iova.saturating_add(PAGE);
+        qp.under_way.all_elements().filter(|sge| sge.length > 0).any(|sge| {
+            let length = u64::from(sge.length);
+            let start = self.keys.translate(sge.lkey, qp.pdn, sge.address, length, Access::empty());
+            start.is_ok_and(|start| start < end && iova < start.saturating_add(length))
+        })
     }
 
     fn resolve_payload(

@@ -151,6 +151,11 @@ impl UnderWay {
         (start..end).map_while(|index| self.elements.get(index).copied())
     }
 
+    /// The elements of all messages.
+    pub(crate) fn all_elements(&self) -> impl Iterator<Item = Sge> {
+        self.elements.iter().copied()
+    }
+
     /// Whether there is room for another message with so many elements, now or by the client's share.
     #[inline]
     pub(crate) fn has_room(&mut self, elements: usize, share: &mut Share) -> bool {

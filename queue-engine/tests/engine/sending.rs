@@ -287,6 +287,31 @@ fn posts_in_sqd_wait_for_rts() {
     assert_eq!(fixture.bench.transport.sent.len(), 1);
 }
 
+/// For hardware that sees no key, and takes a peer's word for an address.
+#[test]
+fn local_pages_are_those_of_what_is_under_way() {
+    const PAGE: u64 = 4096;
+    let mut fixture = Fixture::new();
+    let other = fixture.bench.register(3 * PAGE);
+    // A part of the region that begins at its second page and reaches into its fourth.
+    let (first, iova) = (PAGE - fixture.region.va % PAGE, fixture.region.iova);
+    let page = |at: u64| (iova + first + at * PAGE) & !(PAGE - 1);
+    let local = |fixture: &Fixture| {
+        let is_local = |at| fixture.bench.engine.is_local_page(fixture.qp.qpn, page(at));
+        [0, 1, 2, 3].map(is_local)
+    };
+    assert_eq!(local(&fixture), [false; 4]);
+    let sge = fixture.region.sge(first, 2 * PAGE as u32 + 1);
+    fixture.send(&Wqe::gather(SendOpcode::Send, &[sge]));
+    assert_eq!(local(&fixture), [true, true, true, false]);
+    let others = (other.iova + PAGE) & !(PAGE - 1);
+    assert!(!fixture.bench.engine.is_local_page(fixture.qp.qpn, others), "nobody has named it");
+    fixture.bench.go(fixture.qp.qpn, QpState::Sqd);
+    assert_eq!(local(&fixture), [true, true, true, false], "what was begun goes on");
+    fixture.complete_all();
+    assert_eq!(local(&fixture), [false; 4]);
+}
+
 #[test]
 fn posts_before_rts_wait_for_it() {
     let mut bench = Bench::new();
