@@ -155,13 +155,13 @@ const ROWS: &[Row] = &[
         received: 0,
     },
     // The launcher starts its daemon on the other machine by `remote-shell`, and speaks to it by TCP: by the device that
-    // has the address, which is rxe's or the card's. (OpenMPI 5 takes networks as well, but finds none.)
+    // has the address, which is rxe's or the card's. (OpenMPI 5 takes networks as well, but finds none; and it wants a home.)
     Row {
         name: "OpenMPI",
         need: Need::Program(MPI[0].0, MPI[0].1),
-        server: "remote-shell serve",
+        server: "env HOME=/tmp remote-shell serve",
         listens: Listens::Tcp(REMOTE_SHELL),
-        client: "mpirun.openmpi --allow-run-as-root --leave-session-attached \
+        client: "env HOME=/tmp mpirun.openmpi --allow-run-as-root --leave-session-attached \
                  --mca plm_rsh_agent SHARES/built/remote-shell --mca plm_rsh_no_tree_spawn 1 \
                  --mca oob_tcp_if_include eth0,balboa0 --mca pml ucx --mca osc ucx \
                  -x UCX_TLS=rc,self -x UCX_UD_ETH_DGID_CHECK=n --host HERE,ADDRESS -np 2 \
