@@ -13,6 +13,8 @@ use crate::ffi::{
 
 /// How long a completion may take.
 pub const LIMIT: Duration = Duration::from_secs(120);
+/// How long after its completion a WRITE may land.
+const LATE: Duration = Duration::from_secs(60);
 /// Work requests of each kind that a QP takes.
 pub const DEPTH: u32 = 32;
 /// SGEs of a work request.
@@ -217,6 +219,23 @@ pub(super) fn completion(cq: &Cq) -> Result<Completion> {
             return Ok(completion);
         }
         channel.wait(LIMIT)?;
+    }
+}
+
+/// Waits until a region begins with these bytes: a published card acknowledges what lands a moment later.
+///
+/// # Errors
+/// When it has others for too long.
+pub(super) fn becomes(region: &Region, wanted: &[u8]) -> Result<()> {
+    let begun = Instant::now();
+    let mut found = vec![0; wanted.len()];
+    loop {
+        region.read(0, &mut found);
+        if found == wanted {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < LATE, "it has other bytes");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,20 +1,18 @@
 //! What a card as published carries without the tunnel, and what it refuses: every byte compared.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options};
+use super::link::{ACCESS, Link, Options, becomes};
 use crate::ffi::{Completion, Mapping, Operation, Pd, Region, Rereg, Send};
 
 /// Bytes of a region.
 const ROOM: usize = 1 << 20;
 /// What is not to be touched.
 const GUARD: u8 = 0xee;
-/// How long after its completion a WRITE may land.
-const LATE: Duration = Duration::from_secs(60);
 /// Bytes between the pieces of a message.
 const GAP: usize = 61;
 /// Bytes of the pieces of messages.
@@ -121,20 +119,6 @@ fn moves(link: &Link, operation: Operation, sizes: &[usize]) -> Result<()> {
     post(link, request(link, operation, &places, (far.address() + AT as u64, far.rkey())))?;
     link.success(&link.left.send_cq)?;
     becomes(to, &wanted)
-}
-
-/// A region comes to have these bytes: a WRITE is acknowledged before it has landed.
-fn becomes(region: &Region, wanted: &[u8]) -> Result<()> {
-    let begun = Instant::now();
-    let mut found = vec![0; wanted.len()];
-    loop {
-        region.read(0, &mut found);
-        if found == wanted {
-            return Ok(());
-        }
-        ensure!(begun.elapsed() < LATE, "it has other bytes");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// A request that is not carried fails by its status, and ends its QP.
