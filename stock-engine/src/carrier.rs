@@ -115,9 +115,7 @@ impl<R: Registers> Carrier<R> {
         }
         self.sockets.reset();
         if self.posts.settings.vfpga == 0 {
-            self.leave();
-            let Settings { meetings, ipv4, .. } = &self.posts.settings;
-            meetings.ends(|ends| ends.forget(*ipv4));
+            self.retire();
         }
         self.events.clear();
         self.posts.reset();

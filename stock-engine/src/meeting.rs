@@ -47,9 +47,8 @@ impl Meetings {
     /// A card comes, and what one of its address has said before is gone; how often one has come before.
     #[must_use]
     pub fn join(&self, card: u32) -> u32 {
-        self.leave(card);
+        self.retire(card);
         let mut table = self.table();
-        table.ends.forget(card);
         table.members.insert(card);
         let times = table.lives.entry(card).or_default();
         let before = *times;

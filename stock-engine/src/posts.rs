@@ -25,7 +25,7 @@ use crate::param::{
 use crate::space::{Kind, Meeting, Out, Qp, Queued, Space};
 
 /// Why nothing is sent to a QP of another card of this process.
-pub(crate) const NOT_READY: &str = "its peer is not in RTR or RTS, is connected to another QP, or was connected anew since they met";
+const NOT_READY: &str = "its peer is not in RTR or RTS, is connected to another QP, or was connected anew since they met";
 
 /// The bank of control registers of a vFPGA.
 pub trait Registers {
@@ -254,9 +254,9 @@ impl<R: Registers> Posts<R> {
         (qpn >> 6 == u32::from(self.settings.vfpga)).then_some((qpn & 0x3f) as u8)
     }
 
-    /// What other cards of this process call the QP of an address space.
-    pub(crate) fn name(&self, ctid: u8) -> Name {
-        (self.settings.ipv4, self.qpn(ctid))
+    /// What other cards of this process call a QP.
+    pub(crate) fn name(&self, qpn: u32) -> Name {
+        (self.settings.ipv4, qpn)
     }
 
     /// The card is about to be told to ask anew for all pages that led to nobody's memory, as those of QPs that were
@@ -288,7 +288,7 @@ impl<R: Registers> Posts<R> {
     pub(crate) fn open(&mut self, ctid: u8) {
         if let Some(meeting) = self.meeting(ctid) {
             *meeting = Meeting::Open;
-            let name = self.name(ctid);
+            let name = self.name(self.qpn(ctid));
             self.settings.meetings.ends(|ends| ends.open(name));
         }
     }
@@ -297,7 +297,7 @@ impl<R: Registers> Posts<R> {
     pub(crate) fn way(&self, ctid: u8) -> Way {
         let space = self.spaces.get(usize::from(ctid));
         match space.and_then(|space| space.qp.as_ref()?.meeting) {
-            Some(_) => self.settings.meetings.ends(|ends| ends.way(self.name(ctid))),
+            Some(_) => self.settings.meetings.ends(|ends| ends.way(self.name(self.qpn(ctid)))),
             None => Way::Open,
         }
     }
@@ -305,7 +305,7 @@ impl<R: Registers> Posts<R> {
     /// Whether packets of another QP of this process may be on their way to this one, or to whoever had its number before.
     #[must_use]
     pub fn is_sent_to(&self, qpn: u32) -> bool {
-        self.settings.meetings.ends(|ends| ends.is_sent_to((self.settings.ipv4, qpn)))
+        self.settings.meetings.ends(|ends| ends.is_sent_to(self.name(qpn)))
     }
 
     /// Posts bytes of the tunnel's, which lie at `local` until their end is told: `false` where the QP cannot.
@@ -440,13 +440,12 @@ impl<R: Registers> Posts<R> {
 
     /// Has a QP take nothing of its peer's any more, where that is of this process.
     pub fn part(&self, qpn: u32) {
-        self.settings.meetings.ends(|ends| ends.close((self.settings.ipv4, qpn)));
+        self.settings.meetings.ends(|ends| ends.close(self.name(qpn)));
     }
 
     /// Tells the other cards of this process that nothing of a QP's is on its way any more.
     fn rest(&self, ctid: u8) {
-        let name = self.name(ctid);
-        self.settings.meetings.ends(|ends| ends.rest(name));
+        self.settings.meetings.ends(|ends| ends.rest(self.name(self.qpn(ctid))));
     }
 
     /// Whether an address space is that of a QP that may reach memory.
@@ -747,6 +746,7 @@ impl<R: Registers> Posts<R> {
         locate: &mut impl Locate,
     ) -> Step {
         let (reads, qpn, lossy) = (self.reads, self.qpn(ctid), self.settings.lossy);
+        let name = self.name(qpn);
         let halted = self.halted;
         let foreign = self.has_foreign_ends(ctid);
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return Step::Nothing };
@@ -771,7 +771,6 @@ impl<R: Registers> Posts<R> {
             return Step::Nothing;
         };
         // The peer's card refuses what is sent to who is not ready, and that stops this one, for all.
-        let name = (self.settings.ipv4, qpn);
         if meets && self.settings.meetings.ends(|ends| ends.way(name)) != Way::Open {
             return Step::Nothing;
         }

@@ -175,7 +175,7 @@ impl<R: Registers> Posts<R> {
     fn connect(&mut self, now: u64, qpn: u32, wanted: &Attributes) -> Result<(), AdminStatus> {
         let peer = self.check_path(qpn, wanted)?;
         let ctid = self.ctid(qpn).ok_or(AdminStatus::NotFound)?;
-        let direction = Direction { from: (self.settings.ipv4, qpn), to: (peer, wanted.dest_qpn) };
+        let direction = Direction { from: self.name(qpn), to: (peer, wanted.dest_qpn) };
         if peer == self.settings.ipv4 {
             let key = self.settings.local.as_ref().map(|local| local.key);
             let key = key.ok_or(AdminStatus::Unsupported)?;
@@ -193,7 +193,7 @@ impl<R: Registers> Posts<R> {
         }
         let key = self.settings.peers.get(&peer).copied();
         let tunnel = key.map(|key| Names { direction, key });
-        let own = self.name(ctid);
+        let own = self.name(qpn);
         let connect = |ends: &mut Ends| ends.connect(own, direction.to, wanted.rq_psn);
         let met = meets.then(|| self.settings.meetings.ends(connect));
         let [theirs, numbers_own] = match (&tunnel, met) {
