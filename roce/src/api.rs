@@ -207,6 +207,11 @@ pub trait ReceivedFrame {
     /// Whether whoever delivered the frame vouches for its invariant CRC: it was there when the frame
     /// was sealed, and nobody could have changed it since. [`IcrcPolicy`] says what that is worth.
     fn is_vouched_for(&self) -> bool;
+    /// Whether this port has sent the frame, to itself or to a group that it is in, and no cable carried it.
+    /// Of any other frame the source is somebody else's (RC-105).
+    fn is_looped(&self) -> bool {
+        false
+    }
     /// Of a datagram to a multicast group that has to be given again: the last of its members that has
     /// taken it, as [`ReceivedFrame::set_taken_by`] was told.
     fn taken_by(&self) -> Option<Qpn> {
@@ -217,7 +222,7 @@ pub trait ReceivedFrame {
     fn set_taken_by(&mut self, _member: Option<Qpn>) {}
 }
 
-/// Plain bytes, which nobody vouches for.
+/// Plain bytes, which nobody vouches for, from outside.
 impl<T: AsRef<[u8]> + AsMut<[u8]> + ?Sized> ReceivedFrame for T {
     fn bytes(&self) -> &[u8] {
         self.as_ref()

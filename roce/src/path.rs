@@ -62,6 +62,28 @@ impl PortAddresses {
             .any(|own| ndp::solicited_node(own.gid.as_ipv6()) == group)
     }
 
+    /// Whether an address can be the source of a packet that others send to `destination`. None can that is the port's
+    /// own, in whatever VLAN, for a switch may change tags; that is of no one host: unspecified, multicast or
+    /// broadcast; that is a loopback address where the port has none; or that is of the other IP.
+    #[inline]
+    pub(crate) fn may_come_from(&self, source: Gid, destination: Gid) -> bool {
+        let own = || self.gids.iter().flatten().map(|own| own.gid);
+        let is_of_one = match source.as_ipv4() {
+            Some(address) => {
+                let [network, ..] = address.octets();
+                network != 0 && !address.is_multicast() && !address.is_broadcast()
+            }
+            None => {
+                let address = source.as_ipv6();
+                !address.is_unspecified() && !address.is_multicast()
+            }
+        };
+        is_of_one
+            && source.as_ipv4().is_some() == destination.as_ipv4().is_some()
+            && own().all(|own| own != source)
+            && (!source.is_loopback() || own().any(Gid::is_loopback))
+    }
+
     /// Whether the port has any address in a VLAN.
     pub(crate) fn is_in(&self, vlan: u16) -> bool {
         self.gids.iter().flatten().any(|own| own.vlan == vlan)

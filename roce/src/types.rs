@@ -189,6 +189,15 @@ impl Gid {
         }
     }
 
+    /// Whether this is a loopback address, of IPv4 or IPv6.
+    #[must_use]
+    pub const fn is_loopback(self) -> bool {
+        match self.as_ipv4() {
+            Some(address) => address.is_loopback(),
+            None => self.as_ipv6().is_loopback(),
+        }
+    }
+
     /// The IPv6 address (for a mapped IPv4 address, its mapped form).
     #[must_use]
     pub const fn as_ipv6(self) -> Ipv6Addr {

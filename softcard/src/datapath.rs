@@ -644,7 +644,9 @@ impl Card {
                 frame.seal();
             }
             if self.network.stack.hears_itself(frame.as_slice()) {
-                looped.push_back(self.network.pool.copy_of(&frame));
+                let mut copy = self.network.pool.copy_of(&frame);
+                copy.loop_back();
+                looped.push_back(copy);
             }
             sending.push_back(frame);
         }

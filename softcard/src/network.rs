@@ -190,8 +190,9 @@ impl Network {
         }
         let own = self.identity.mac;
         if sending.iter().any(|frame| frame.as_slice().starts_with(&own)) {
-            let (to_self, to_others) =
+            let (mut to_self, to_others): (VecDeque<Frame>, _) =
                 sending.drain(..).partition(|frame| frame.as_slice().starts_with(&own));
+            to_self.iter_mut().for_each(Frame::loop_back);
             *sending = to_others;
             self.port.loop_back(now, &to_self);
             looped.extend(to_self);

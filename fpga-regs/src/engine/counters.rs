@@ -145,6 +145,9 @@ counters! {
         rcvd_mcast_pkts,
         /// Reports sent of the multicast groups that QPs are in.
         sent_group_reports,
+        /// RoCE frames dropped: they came from outside with a source that nobody outside has, such as an address of
+        /// this port's own.
+        drop_martian_source,
     }
 }
 

@@ -22,6 +22,7 @@ pub fn cases(length: Length) -> Vec<Case> {
     vec![
         super::case(length, "a cable whose other end is somebody's", &[Need::Root], somebodys),
         super::case(length, "addresses of IPv4 in envelopes of IPv6", &[], mapped),
+        super::case(length, "addresses that nobody else has", &[], martians),
     ]
 }
 
@@ -78,6 +79,17 @@ fn received(listener: &Running) -> u64 {
 }
 
 fn mapped(setting: &Setting, _: Length) -> Result<()> {
+    let drops = |name: &str| name.starts_with("drop_");
+    from_outside(setting, "forge", drops)
+}
+
+fn martians(setting: &Setting, _: Length) -> Result<()> {
+    from_outside(setting, "impersonate", |name| name == "drop_martian_source")
+}
+
+/// Lets a program that is a card's client and its cable's other end forge frames, none of which is taken, and all of
+/// which are in such counters.
+fn from_outside(setting: &Setting, attack: &str, counted: fn(&str) -> bool) -> Result<()> {
     let end = |name: &str| setting.directory().join(name);
     let (local, remote) = (end("local"), end("remote"));
     let daemon = setting.balboad(&format!(
@@ -85,17 +97,18 @@ fn mapped(setting: &Setting, _: Length) -> Result<()> {
         local.display(),
         remote.display()
     ))?;
-    let before = dropped(&daemon)?;
+    let before = dropped(&daemon, counted)?;
     let program = |path: &Path| path.as_os_str().to_owned();
-    let task = daemon.run("").arg(setting.bin.join("verbs-attack")).words("forge balboa0");
+    let task =
+        daemon.run("").arg(setting.bin.join("verbs-attack")).words(&format!("{attack} balboa0"));
     task.args([program(&local), program(&remote)]).run().and_then(Finished::success)?;
-    let counted = dropped(&daemon)? - before;
-    ensure!(counted >= u64::from(FORGED), "{FORGED} frames were forged, {counted} are counted");
+    let count = dropped(&daemon, counted)? - before;
+    ensure!(count >= u64::from(FORGED), "{FORGED} frames were forged, {count} are counted");
     daemon.stop()
 }
 
-/// Frames that a card has dropped and counted, for whatever reason.
-fn dropped(daemon: &Daemon<'_>) -> Result<u64> {
+/// Frames that a card has dropped, in these counters.
+fn dropped(daemon: &Daemon<'_>, counted: fn(&str) -> bool) -> Result<u64> {
     let counters = counters(daemon, 0)?;
-    Ok(counters.iter().filter(|(name, _)| name.starts_with("drop_")).map(|(_, count)| count).sum())
+    Ok(counters.iter().filter(|(name, _)| counted(name)).map(|(_, count)| count).sum())
 }

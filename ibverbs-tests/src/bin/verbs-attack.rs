@@ -186,6 +186,15 @@ enum Command {
         /// The other end
         remote: PathBuf,
     },
+    /// Send to a card from outside in its own name, and in nobody's
+    Impersonate {
+        /// The card's device
+        device: String,
+        /// The card's end of its cable
+        local: PathBuf,
+        /// The other end
+        remote: PathBuf,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -214,5 +223,8 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Listen { path } => cable::listen(&path),
         Command::Forge { device, local, remote } => cable::forge(&device, &local, &remote),
+        Command::Impersonate { device, local, remote } => {
+            cable::impersonate(&device, &local, &remote)
+        }
     }
 }

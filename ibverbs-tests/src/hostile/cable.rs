@@ -8,11 +8,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use verbs_sys::current::verbs as v;
 
 use super::{GID, PATIENT, Place};
 use crate::attack::scene::{ATTACKING, PATIENCE};
 use crate::data::link::ACCESS;
-use crate::ffi::{Peer, Qp, Recv, Region};
+use crate::ffi::{Completion, Operation, Peer, Qp, Recv, Region, Send};
 use crate::mortal::say;
 
 /// The peer that we are: its addresses and its QP.
@@ -87,19 +88,74 @@ pub fn forge(device: &str, local: &Path, remote: &Path) -> Result<()> {
         card.send(&card.in_ipv6(&packet(&qp, psn, b'x')))?;
     }
     card.send(&card.in_ipv4(&packet(&qp, 0, b'o')))?;
-    let deadline = Instant::now() + PATIENCE;
-    let done = loop {
-        if let Some(done) = place.cq.poll()? {
-            break done;
-        }
-        ensure!(Instant::now() < deadline, "the good message does not come");
-        std::thread::sleep(Duration::from_millis(1));
-    };
+    let done = one(&place)?;
     let mut bytes = [0; MESSAGE];
     region.read(0, &mut bytes);
     ensure!(bytes == [b'o'; MESSAGE], "a forged message is taken: {done:?}");
     ensure!(place.cq.poll()?.is_none(), "more than one message is taken");
     Ok(())
+}
+
+/// Connects two QPs of `device` with each other, and SENDs to one in the other's name from outside: from the card's
+/// own address, and from such as nobody has. Then the other SENDs itself.
+///
+/// # Errors
+/// When a forged message is taken, or the good one is not.
+pub fn impersonate(device: &str, local: &Path, remote: &Path) -> Result<()> {
+    let place = Place::open(device, 64)?;
+    let [.., a, b, c, d] = place.gid;
+    let address = Ipv4Addr::new(a, b, c, d);
+    let [_, _, _, _, _, _, _, _, m0, m1, m2, _, _, m3, m4, m5] = place.context.gid(0)?;
+    let socket = UnixDatagram::bind(remote)?;
+    socket.connect(local).context("no card at the other end")?;
+    let card = Card { socket, mac: [m0 ^ 2, m1, m2, m3, m4, m5], address };
+    let region = Region::new(&place.pd, MESSAGE * 2, ACCESS, false)?;
+    let [from, to] = [place.qp(1)?, place.qp(FORGED + 1)?];
+    for (qp, peer) in [(&from, &to), (&to, &from)] {
+        qp.init(ACCESS)?;
+        qp.receive_from(&place.peer(peer.number()))?;
+        qp.send_to(&place.peer(peer.number()), PATIENT)?;
+    }
+    for wr_id in 0..=u64::from(FORGED) {
+        to.post_recv(&Recv { wr_id, pieces: vec![region.piece(0, MESSAGE)] })?;
+    }
+    let nobodys = [[0; 4], [127, 0, 0, 1], [224, 0, 0, 1], [255; 4]].map(Ipv4Addr::from);
+    let sources = std::iter::once(address).chain(nobodys);
+    for (source, psn) in sources.cycle().zip(0..FORGED) {
+        // What is taken of one source is that source's next.
+        card.send(&card.from(source, &packet(&to, psn / 5, b'x')))?;
+    }
+    region.write(MESSAGE, &[b'o'; MESSAGE]);
+    let good = Send {
+        wr_id: 0,
+        operation: Operation::Send,
+        pieces: vec![region.piece(MESSAGE, MESSAGE)],
+        remote: (0, 0),
+        immediate: 0,
+        flags: v::IBV_SEND_SIGNALED,
+    };
+    from.post_send(&[good]).map_err(|(failed, _)| failed)?;
+    // One completion of each side.
+    for _ in 0..2 {
+        one(&place)?;
+    }
+    let mut bytes = [0; MESSAGE];
+    region.read(0, &mut bytes);
+    ensure!(bytes == [b'o'; MESSAGE], "a forged message is taken");
+    ensure!(place.cq.poll()?.is_none(), "more than one message is taken");
+    Ok(())
+}
+
+/// Waits for a completion.
+fn one(place: &Place) -> Result<Completion> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(done) = place.cq.poll()? {
+            return Ok(done);
+        }
+        ensure!(Instant::now() < deadline, "the good message does not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Waits until the card asks who has our address, and answers; says who asked.
@@ -157,11 +213,16 @@ impl Card {
 
     /// A packet as it is to come.
     fn in_ipv4(&self, packet: &[u8]) -> Vec<u8> {
+        self.from(OWN, packet)
+    }
+
+    /// A packet in IPv4 from any address.
+    fn from(&self, source: Ipv4Addr, packet: &[u8]) -> Vec<u8> {
         let length = u16::try_from(20 + packet.len() + 4).expect("it is short");
         let mut header = vec![0x45, 0];
         header.extend(length.to_be_bytes());
         header.extend([0, 0, 0x40, 0, 64, UDP, 0, 0]);
-        header.extend([OWN.octets(), self.address.octets()].concat());
+        header.extend([source.octets(), self.address.octets()].concat());
         let masked: &[usize] = &[1, 8, 10, 11];
         let icrc = icrc(&header, masked, packet);
         let checksum = checksum(&header).to_be_bytes();

@@ -252,7 +252,7 @@ impl Stack {
             bump(&mut counters.drop_bad_pkey);
             return Poll::Ready(());
         }
-        if let Some(counter) = refusal(qp, envelope, packet, *mtu_max, counters) {
+        if let Some(counter) = refusal(qp, packet, *mtu_max, counters) {
             bump(counter);
             count_received(counters, &mut qp.counters);
             return Poll::Ready(());
@@ -369,15 +369,12 @@ fn header(
 // UD-10
 fn refusal<'a>(
     qp: &DatagramQp,
-    envelope: &Envelope,
     packet: &frame::Repr,
     mtu_max: PathMtu,
     counters: &'a mut Counters,
 ) -> Option<&'a mut u64> {
     match packet.deth {
         _ if !qp.state.receives_unreliable() => Some(&mut counters.drop_wrong_state),
-        // An answer to it would go to all of a group.
-        _ if envelope.source.is_group() => Some(&mut counters.drop_wrong_source),
         Some(_) if packet.opcode.class != Class::Datagram => Some(&mut counters.drop_bad_opcode),
         None => Some(&mut counters.drop_bad_opcode),
         Some(deth) if deth.qkey != qp.qkey => Some(&mut counters.drop_bad_qkey),

@@ -64,30 +64,11 @@ impl Stack {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
-        let before = placements.len();
         let result = match self.classify(frame.bytes()) {
-            Ok((_, Kind::Roce(envelope))) if envelope.destination.gid.is_group() => {
-                match self.receive_for_group(&envelope, frame, frame_index, verbs, placements) {
+            Ok((_, Kind::Roce(envelope))) => {
+                match self.receive_packet(now, &envelope, frame, frame_index, verbs, placements) {
                     Ok(Poll::Pending) => return Poll::Pending,
                     taken => taken.map(drop),
-                }
-            }
-            Ok((_, Kind::Roce(envelope))) => {
-                if self.icrc_policy.admits(frame) {
-                    let payload = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
-                    match self.receive_roce(now, &envelope, payload, frame_index, verbs, placements)
-                    {
-                        Ok(Poll::Pending) => return Poll::Pending,
-                        taken => {
-                            if is_atomic_acknowledge(payload) {
-                                give_host_order(frame, placements.get(before));
-                            }
-                            taken.map(drop)
-                        }
-                    }
-                } else {
-                    bump(&mut self.shared.counters.rx_icrc_encapsulated);
-                    Ok(())
                 }
             }
             Ok((ethernet, Kind::Arp(packet))) => self.receive_arp(&ethernet, packet),
@@ -111,6 +92,54 @@ impl Stack {
             bump(&mut self.shared.counters.drop_malformed);
         }
         Poll::Ready(())
+    }
+
+    /// Takes a RoCE packet, if it is to be taken.
+    #[inline]
+    fn receive_packet(
+        &mut self,
+        now: Instant,
+        envelope: &Envelope,
+        frame: &mut (impl ReceivedFrame + ?Sized),
+        frame_index: usize,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<Poll<()>, Malformed> {
+        if !self.admits_frame(envelope, frame) {
+            return Ok(Poll::Ready(()));
+        }
+        if envelope.destination.gid.is_group() {
+            return self.receive_for_group(envelope, frame, frame_index, verbs, placements);
+        }
+        let before = placements.len();
+        let payload = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
+        let taken = self.receive_roce(now, envelope, payload, frame_index, verbs, placements);
+        let is_pending = matches!(taken, Ok(Poll::Pending));
+        if !is_pending && is_atomic_acknowledge(payload) {
+            give_host_order(frame, placements.get(before));
+        }
+        taken
+    }
+
+    /// Whether a RoCE packet is as it was sent, and by somebody who can have; else it is counted.
+    #[inline]
+    fn admits_frame(
+        &mut self,
+        envelope: &Envelope,
+        frame: &mut (impl ReceivedFrame + ?Sized),
+    ) -> bool {
+        let counters = &mut self.shared.counters;
+        if !self.icrc_policy.admits(frame) {
+            bump(&mut counters.rx_icrc_encapsulated);
+            return false;
+        }
+        // RC-105
+        let is_possible = frame.is_looped()
+            || self.addresses.may_come_from(envelope.source, envelope.destination.gid);
+        if !is_possible {
+            bump(&mut counters.drop_martian_source);
+        }
+        is_possible
     }
 
     /// The queue pairs that a frame is for, if it is a RoCE packet to this port: the one that it names, or

@@ -69,10 +69,6 @@ impl Stack {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<Poll<()>, Malformed> {
-        if !self.icrc_policy.admits(frame) {
-            bump(&mut self.shared.counters.rx_icrc_encapsulated);
-            return Ok(Poll::Ready(()));
-        }
         let mut last = frame.taken_by();
         let bytes = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
         let packet = frame::Repr::parse(bytes)?;

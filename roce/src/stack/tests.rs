@@ -88,10 +88,11 @@ fn answer(stack: &mut Stack, now: Instant, qpn: Qpn, psn: u32, syndrome: Syndrom
     qp.receive_response(&mut stack.shared, now, &packet, place, &mut Vec::new());
 }
 
-/// A frame, and whether whoever delivered it vouches for it.
+/// A frame, whether whoever delivered it vouches for it, and whether the port has sent it itself.
 struct Delivered {
     bytes: Vec<u8>,
     vouched_for: bool,
+    looped: bool,
 }
 
 impl ReceivedFrame for Delivered {
@@ -105,6 +106,10 @@ impl ReceivedFrame for Delivered {
 
     fn is_vouched_for(&self) -> bool {
         self.vouched_for
+    }
+
+    fn is_looped(&self) -> bool {
+        self.looped
     }
 }
 
@@ -155,7 +160,7 @@ fn a_wrong_icrc_passes_only_where_it_is_vouched_for_and_vouching_is_trusted() {
                 (counters.rcvd_pkts, counters.rx_icrc_encapsulated)
             };
             let (accepted, dropped) = counted(&stack);
-            let mut frame = Delivered { bytes: bytes.clone(), vouched_for };
+            let mut frame = Delivered { bytes: bytes.clone(), vouched_for, looped: true };
             let taken = stack.receive(now, &mut frame, 0, &mut Refusing, &mut Vec::new());
             assert!(taken.is_ready());
             stack.commit(now, &[]);

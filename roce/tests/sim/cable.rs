@@ -1,5 +1,6 @@
 //! What a cable does to frames.
 
+use roce::ReceivedFrame;
 use trial::rng::Rng;
 
 /// A frame under way.
@@ -9,11 +10,31 @@ pub struct Frame {
     /// The bit that a cable flipped, counted from the first byte's lowest. No frame is damaged
     /// twice, so that a judge can tell what must become of it.
     pub flipped: Option<usize>,
+    /// Its node has sent it to itself.
+    pub looped: bool,
+}
+
+impl ReceivedFrame for Frame {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn is_vouched_for(&self) -> bool {
+        false
+    }
+
+    fn is_looped(&self) -> bool {
+        self.looped
+    }
 }
 
 impl From<Vec<u8>> for Frame {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, flipped: None }
+        Self { bytes, flipped: None, looped: false }
     }
 }
 

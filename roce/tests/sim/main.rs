@@ -31,6 +31,7 @@ mod ledger;
 mod losses;
 mod lossless;
 mod lumina;
+mod martians;
 mod memory;
 mod multicast;
 mod network;

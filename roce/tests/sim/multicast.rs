@@ -161,7 +161,7 @@ fn what_becomes_of_one_copy_is_nothing_to_the_others() {
 }
 
 /// Makes of a datagram to a group another one, with a right ICRC.
-fn altered(frame: &[u8], alter: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub fn altered(frame: &[u8], alter: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut frame = frame.to_vec();
     alter(&mut frame);
     let end = frame.len() - icrc::LENGTH;
@@ -215,7 +215,9 @@ fn what_is_not_to_a_group_that_the_port_is_in_is_dropped() {
     assert_eq!(hears(tagged, "drop_not_for_us"), 0);
     // From a group, to which the answer would go.
     let from_group = altered(&sent, |frame| frame[26] = 239);
-    assert_eq!(hears(from_group, "rcvd_mcast_pkts"), 0);
+    assert_eq!(hears(from_group, "drop_martian_source"), 0);
+    let from_itself = altered(&sent, |frame| frame[29] = 2);
+    assert_eq!(hears(from_itself, "drop_martian_source"), 0);
     // A wrong ICRC, another partition, another service, no multiple of four.
     let mut spoilt = sent.clone();
     *spoilt.last_mut().unwrap() ^= 1;

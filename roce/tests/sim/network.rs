@@ -172,7 +172,8 @@ impl Network {
         let emitted = node.round(now);
         let busy = emitted.len() == BUDGET;
         let own = emitted.iter().filter(|frame| node.stack.hears_itself(frame));
-        let own: Vec<Frame> = own.map(|frame| frame.clone().into()).collect();
+        let looped = |frame: &Vec<u8>| Frame { looped: true, ..frame.clone().into() };
+        let own: Vec<Frame> = own.map(looped).collect();
         let hears_itself = !own.is_empty();
         node.inbox.extend(own);
         // Rounds that follow fast may send at the same time, so that their frames overtake each other; not
@@ -207,11 +208,11 @@ impl Network {
             })
             .collect();
         for to in targets {
-            self.hop((from, to, 0), at, frame.clone());
+            self.hop((from, to, 0), at, Frame { looped: to == from, ..frame.clone() });
         }
     }
 
-    /// Puts a frame on the way from node `to` to itself.
+    /// Puts a frame on the way to node `to`, from whoever it says.
     pub fn inject(&mut self, to: usize, at: u64, frame: Vec<u8>) {
         self.hop((to, to, 0), at, frame.into());
     }
@@ -267,9 +268,7 @@ impl Node {
             let asked =
                 ledger.and_then(|ledger| Some((Asked::of(&self.stack, &frame.bytes)?, ledger)));
             assert!(
-                self.stack
-                    .receive(now, &mut frame.bytes, index, &mut self.memory, &mut placements)
-                    .is_ready()
+                self.stack.receive(now, frame, index, &mut self.memory, &mut placements).is_ready()
             );
             if let Some((asked, ledger)) = asked {
                 ledger.hear(&self.stack, &asked);

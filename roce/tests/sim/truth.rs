@@ -297,7 +297,7 @@ const EXACT: [&str; 18] = [
 ];
 
 /// Counters of what cannot happen between peers that keep the rules.
-const NEVER: [&str; 18] = [
+const NEVER: [&str; 19] = [
     "retry_exceeded_err",
     "retry_rnr_exceeded_err",
     "rnr_nak_retry_err",
@@ -312,6 +312,7 @@ const NEVER: [&str; 18] = [
     "resp_cqe_error",
     "drop_unknown_qp",
     "drop_wrong_source",
+    "drop_martian_source",
     "drop_bad_pkey",
     "drop_wrong_state",
     "drop_bad_opcode",

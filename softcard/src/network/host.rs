@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use roce::Owner;
+use roce::{Owner, ReceivedFrame as _};
 
 use super::Network;
 use crate::port::{Frame, Port};
@@ -47,16 +47,13 @@ impl Network {
         for frame in received.iter() {
             self.tally.count(Way::Received, frame.as_slice());
         }
-        let own = self.identity.mac;
         let Some(Host { port, passing, .. }) = &mut self.host else { return };
         for _ in 0..received.len() {
             let Some(frame) = received.pop_front() else { break };
             match self.stack.owner(frame.as_slice()) {
                 Owner::Stack => received.push_back(frame),
                 // What the card has sent to a group that it is in.
-                Owner::Both if frame.as_slice().get(6..12) == Some(&own) => {
-                    received.push_back(frame)
-                }
+                Owner::Both if frame.is_looped() => received.push_back(frame),
                 Owner::Host => passing.push_back(frame),
                 Owner::Both => {
                     passing.push_back(self.pool.copy_of(&frame));

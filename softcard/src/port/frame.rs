@@ -25,12 +25,14 @@ pub struct Frame {
     sealed: bool,
     /// Of a datagram to a multicast group that waits for some of its members: the last that has taken it.
     taken_by: Option<Qpn>,
+    /// Its card has sent it to itself, and no port carried it.
+    looped: bool,
 }
 
 impl Frame {
     fn new() -> Self {
         let bytes = vec![0; FRAME_CAPACITY].into();
-        Self { bytes, length: 0, sealed: false, taken_by: None }
+        Self { bytes, length: 0, sealed: false, taken_by: None, looped: false }
     }
 
     /// Whether there is one.
@@ -78,8 +80,14 @@ impl Frame {
             self.length = length;
             self.sealed = false;
             self.taken_by = None;
+            self.looped = false;
         }
         fits
+    }
+
+    /// Notes that its card sends it to itself. It is so until the buffer holds another frame.
+    pub(crate) fn loop_back(&mut self) {
+        self.looped = true;
     }
 
     /// A frame of these bytes that is vouched for, whatever its invariant CRC is.
@@ -110,6 +118,10 @@ impl roce::ReceivedFrame for Frame {
     #[inline]
     fn is_vouched_for(&self) -> bool {
         self.sealed
+    }
+
+    fn is_looped(&self) -> bool {
+        self.looped
     }
 
     fn taken_by(&self) -> Option<Qpn> {
@@ -167,7 +179,7 @@ impl FramePool {
     /// A frame with the same bytes, for those of a multicast group who have not taken the first.
     #[must_use]
     pub(crate) fn copy_for_others(&self, frame: &Frame) -> Frame {
-        Frame { taken_by: frame.taken_by, ..self.copy_of(frame) }
+        Frame { taken_by: frame.taken_by, looped: frame.looped, ..self.copy_of(frame) }
     }
 
     /// Gives frames back, as [`FramePool::put`] does.
@@ -246,6 +258,20 @@ mod tests {
         let mut other = Frame::from_bytes(&[0; 60]).unwrap();
         other.seal();
         assert!(!other.is_vouched_for());
+    }
+
+    #[test]
+    fn what_a_card_sends_to_itself_is_that_until_the_buffer_holds_another_frame() {
+        use roce::ReceivedFrame as _;
+        let pool = FramePool::new(2);
+        let mut frame = Frame::from_bytes(&[1; 60]).unwrap();
+        assert!(!frame.is_looped());
+        frame.loop_back();
+        assert!(frame.is_looped() && pool.copy_for_others(&frame).is_looped());
+        assert!(!pool.copy_of(&frame).is_looped());
+        pool.put(frame);
+        let mut other = pool.take();
+        assert!(other.set_len(60) && !other.is_looped());
     }
 
     #[test]
