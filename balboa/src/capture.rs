@@ -1,24 +1,25 @@
 //! `balboa capture`: what passes the port of a card that runs, as a pcapng file.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use nix::fcntl::OFlag;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::geteuid;
 use shim_abi::Request;
+use terminal::file::open_anew;
 
 use crate::args;
 use crate::client::Client;
 
+/// What opening a FIFO that nobody reads fails with.
+const ENXIO: i32 = Errno::ENXIO as i32;
 /// How long the rest of a capture may take once it is ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -38,6 +39,8 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("signalfd")?;
     let dir = shim_abi::state_dir(state_dir.path(), geteuid().as_raw());
     let mut client = Client::connect(&dir, Duration::ZERO)?;
+    // Before anything is captured: what is refused here costs the card nothing.
+    let sink = Sink::open(output)?;
     let mut source = client.capture(&Request::Capture {
         card: card.0,
         qpns: qp.clone(),
@@ -45,7 +48,6 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
         snap: *snap,
         ring: ring.saturating_mul(1 << 20),
     })?;
-    let mut sink = Sink::open(output)?;
     let mut tally = Tally::default();
     let mut deadline = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut ended = false;
@@ -59,11 +61,14 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
         if !ended {
             let ends = match is_over || enough {
                 true => true,
-                false => match wait(&source, &signals, deadline)? {
-                    Woken::Signal => true,
-                    Woken::Time => continue,
-                    Woken::Bytes => false,
-                },
+                false => {
+                    match wait(PollFd::new(source.as_fd(), PollFlags::POLLIN), &signals, deadline)?
+                    {
+                        Woken::Signal => true,
+                        Woken::Time => continue,
+                        Woken::Ready => false,
+                    }
+                }
             };
             if ends {
                 client.end_capture(card.0)?;
@@ -76,9 +81,17 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
             Ok(length) => {
                 let came = bytes.get(..length).unwrap_or_default();
                 tally.take(came).map_err(anyhow::Error::msg)?;
-                if !sink.write(came).with_context(|| output.display().to_string())? {
+                let written = sink.write(came, &signals, deadline);
+                match written.with_context(|| output.display().to_string())? {
+                    Written::All => {}
                     // Who read the output has what they wanted.
-                    return Ok(());
+                    Written::Unwanted => return Ok(()),
+                    Written::GivenUp => {
+                        bail!(
+                            "{}: its reader takes nothing: the capture is cut short",
+                            output.display()
+                        )
+                    }
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock && ended => {}
@@ -96,8 +109,8 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
 /// Why there is something to do.
 #[derive(PartialEq, Eq)]
 enum Woken {
-    /// Something came.
-    Bytes,
+    /// Something came, or there is room.
+    Ready,
     /// The user wants it to end.
     Signal,
     /// Time has passed.
@@ -105,7 +118,7 @@ enum Woken {
 }
 
 fn wait(
-    source: &UnixStream,
+    source: PollFd<'_>,
     signals: &SignalFd,
     deadline: Option<Instant>,
 ) -> anyhow::Result<Woken> {
@@ -115,51 +128,84 @@ fn wait(
         PollTimeout::try_from(left.saturating_add(Duration::from_millis(1)))
             .unwrap_or(PollTimeout::MAX)
     });
-    let mut fds = [
-        PollFd::new(source.as_fd(), PollFlags::POLLIN),
-        PollFd::new(signals.as_fd(), PollFlags::POLLIN),
-    ];
+    let mut fds = [source, PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, left).context("poll")?;
     let [of_source, of_signals] = fds.map(|fd| fd.any().unwrap_or(false));
+    if of_signals {
+        // A second one ends what goes on after this one.
+        signals.read_signal().context("signalfd")?;
+    }
     Ok(match (of_signals, of_source) {
         (true, _) => Woken::Signal,
-        (false, true) => Woken::Bytes,
+        (false, true) => Woken::Ready,
         (false, false) => Woken::Time,
     })
 }
 
-/// Where a capture goes.
+/// Where a capture goes: a file of the user's own, or standard output.
 enum Sink {
     File(File),
     Output,
 }
 
+/// What became of bytes that were to be written.
+#[derive(Debug, PartialEq, Eq)]
+enum Written {
+    All,
+    /// Nobody reads them any more.
+    Unwanted,
+    /// The user wanted an end, or time was over, while there was no room for them.
+    GivenUp,
+}
+
 impl Sink {
+    /// Bytes for which a pipe has room when it says that it has some.
+    const PIECE: usize = 4096;
+
     /// Opens a file to be written anew, or takes standard output for `-`. Frames carry the memory of programs, so
-    /// that a new file is the user's alone.
+    /// that it is the user's alone, as `balboad --pcap` has it.
     fn open(path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::Output);
         }
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        options.custom_flags(OFlag::O_NOFOLLOW.bits());
-        Ok(Self::File(options.open(path).with_context(|| path.display().to_string())?))
+        let nobody = |error: io::Error| match error.raw_os_error() {
+            Some(ENXIO) => io::Error::other("nobody reads this FIFO; start its reader first"),
+            _ => error,
+        };
+        let file = open_anew(path, geteuid().as_raw()).map_err(nobody);
+        Ok(Self::File(file.with_context(|| path.display().to_string())?))
     }
 
-    /// False when nobody reads it any more.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<bool> {
-        let written = match self {
-            Self::File(file) => file.write_all(bytes),
-            Self::Output => {
-                let mut out = io::stdout().lock();
-                out.write_all(bytes).and_then(|()| out.flush())
+    /// Writes it all. Where a reader takes nothing, it is waited for until a signal comes or time is over.
+    fn write(
+        &self,
+        mut bytes: &[u8],
+        signals: &SignalFd,
+        deadline: Option<Instant>,
+    ) -> anyhow::Result<Written> {
+        while !bytes.is_empty() {
+            let out = io::stdout();
+            let fd = match self {
+                Self::File(file) => file.as_fd(),
+                Self::Output => out.as_fd(),
+            };
+            match wait(PollFd::new(fd, PollFlags::POLLOUT), signals, deadline)? {
+                Woken::Ready => {}
+                Woken::Signal => return Ok(Written::GivenUp),
+                Woken::Time if deadline.is_some_and(|it| Instant::now() >= it) => {
+                    return Ok(Written::GivenUp);
+                }
+                Woken::Time => continue,
             }
-        };
-        match written {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-            outcome => outcome.map(|()| true),
+            let piece = bytes.get(..Self::PIECE).unwrap_or(bytes);
+            match nix::unistd::write(fd, piece) {
+                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+                Err(Errno::EPIPE) => return Ok(Written::Unwanted),
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
         }
+        Ok(Written::All)
     }
 }
 
@@ -240,6 +286,26 @@ mod tests {
             tally.take(&whole[cut..]).unwrap();
             assert_eq!((tally.frames, tally.lost, tally.begun.len()), (2, 3, 0), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_reader_that_takes_nothing_is_waited_for_until_a_signal_or_the_end_of_time() {
+        let (reader, writer) = nix::unistd::pipe().unwrap();
+        let sink = Sink::File(writer.into());
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGUSR1);
+        mask.thread_block().unwrap();
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).unwrap();
+        let write = |bytes: &[u8], deadline| sink.write(bytes, &signals, deadline).unwrap();
+        assert_eq!(write(&[1; 10_000], None), Written::All);
+        // Until it is full.
+        let over = Some(Instant::now());
+        while write(&[1; 10_000], over) == Written::All {}
+        assert_eq!(write(&[1], over), Written::GivenUp);
+        nix::sys::signal::raise(Signal::SIGUSR1).unwrap();
+        assert_eq!(write(&[1], None), Written::GivenUp);
+        drop(reader);
+        assert_eq!(write(&[1], None), Written::Unwanted);
     }
 
     #[test]

@@ -1,16 +1,15 @@
 //! The configuration file: what the command line says, under the same names, for a balboad that is a service.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use bitstreams::MapName;
 use card_driver::address::PortAddress;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use softcard::{FaultSpec, Link};
+use terminal::file::{open_plain, read_text};
 use vfio::PciAddress;
 
 use crate::args::{Args, ForCard, ImageFor, Tunnel, Watchdog};
@@ -81,7 +80,8 @@ impl Args {
         let usual = self.check_config.then(|| PathBuf::from(USUAL));
         let Some(path) = self.config.clone().or(usual) else { return Ok(self) };
         let failed = |why| Error { path: path.clone(), why };
-        let text = read(&path).map_err(|error| failed(format!("it cannot be read: {error}")))?;
+        let text = open_plain(&path).and_then(|file| read_text(file, MAX_BYTES));
+        let text = text.map_err(|error| failed(format!("it cannot be read: {error}")))?;
         let keys: Keys = toml::from_str(&text)
             .map_err(|error| failed(bitstreams::sentence_of(&text, &error)))?;
         self.config = Some(path);
@@ -146,19 +146,6 @@ impl Args {
             ("state-dir", self.state_dir == new.state_dir),
         ];
         options.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
-    }
-}
-
-fn read(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no file"));
-    }
-    file.take(MAX_BYTES).read_to_string(&mut text)?;
-    match u64::try_from(text.len()) {
-        Ok(bytes) if bytes < MAX_BYTES => Ok(text),
-        _ => Err(std::io::Error::other(format!("it is longer than {MAX_BYTES} bytes"))),
     }
 }
 

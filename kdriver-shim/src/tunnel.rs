@@ -2,14 +2,12 @@
 //! not know it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::Read as _;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bitstreams::EngineKind;
-use nix::fcntl::OFlag;
+use terminal::file::{open_plain, read_text};
 
 use crate::args::{Args, Cards, Tunnel};
 
@@ -17,6 +15,10 @@ use crate::args::{Args, Cards, Tunnel};
 const MAX_BYTES: u64 = 1 << 16;
 /// Bytes that are shared with a peer.
 const KEY_BYTES: usize = 16;
+
+/// What is wrong with an address.
+const NO_CARD: &str =
+    "an address of one card is wanted, and no group's, broadcast, loopback or unspecified one";
 
 /// Peers by their address, and what is shared with each.
 pub type Peers = BTreeMap<Ipv4Addr, [u8; KEY_BYTES]>;
@@ -31,6 +33,12 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         why: String,
+    },
+    /// An address of `--rnic-peers` is no card's.
+    #[error("--rnic-peers {peer}: {NO_CARD}")]
+    Rnic {
+        /// The address.
+        peer: Ipv4Addr,
     },
     /// An option is for published cards.
     #[error("{option}: no card here has a published bitstream, and others do without")]
@@ -105,6 +113,9 @@ pub fn rnics(
     flashed: impl Fn(u32) -> Option<EngineKind>,
 ) -> anyhow::Result<BTreeSet<Ipv4Addr>> {
     let mut rnics: BTreeSet<_> = args.rnic_peers.iter().copied().collect();
+    if let Some(peer) = rnics.iter().find(|peer| !is_one_card(**peer)) {
+        return Err(Error::Rnic { peer: *peer }.into());
+    }
     for (number, address) in (0u32..).zip(&cards.addresses) {
         let engine = flashed(number).map_or_else(|| cards.manifest(number).map(|it| it.engine), Ok);
         if engine? != EngineKind::Stock {
@@ -118,24 +129,15 @@ pub fn rnics(
 fn read(path: &Path) -> Result<Peers, Error> {
     let failed = |why: String| Error::Peers { path: path.into(), why };
     let unreadable = |error: std::io::Error| failed(format!("it cannot be read: {error}"));
-    // A FIFO is not waited for.
-    let options = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
-    let file = File::options().read(true).custom_flags(options).open(path).map_err(unreadable)?;
+    let file = open_plain(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
-    if !metadata.is_file() {
-        return Err(failed("it is no file".into()));
-    }
     let own = nix::unistd::geteuid().as_raw();
     if ![0, own].contains(&metadata.uid()) || metadata.mode() & 0o077 != 0 {
         return Err(failed(
             "others may read what is shared with peers; make it yours, and chmod 600 it".into(),
         ));
     }
-    let mut text = String::new();
-    file.take(MAX_BYTES).read_to_string(&mut text).map_err(unreadable)?;
-    if text.len() as u64 >= MAX_BYTES {
-        return Err(failed(format!("it is longer than {MAX_BYTES} bytes")));
-    }
+    let text = read_text(file, MAX_BYTES).map_err(unreadable)?;
     parse(&text).map_err(failed)
 }
 
@@ -153,12 +155,26 @@ fn parse(text: &str) -> Result<Peers, String> {
             .ok_or_else(|| wrong("write an IPv4 address and 32 hexadecimal digits"))?;
         let peer: Ipv4Addr =
             peer.parse().map_err(|_| wrong("what stands first is no IPv4 address"))?;
+        if !is_one_card(peer) {
+            return Err(wrong(NO_CARD));
+        }
         let key = key_of(key.trim()).ok_or_else(|| wrong("a key has 32 hexadecimal digits"))?;
+        if key == [0; KEY_BYTES] {
+            return Err(wrong(
+                "a key of zeros is nobody's secret; make one with `openssl rand -hex 16`",
+            ));
+        }
         if peers.insert(peer, key).is_some() {
             return Err(wrong("the address was there before"));
         }
     }
     Ok(peers)
+}
+
+/// Whether an address can be that of one card on a network.
+fn is_one_card(address: Ipv4Addr) -> bool {
+    let all = address.is_broadcast() || address.is_multicast();
+    !(all || address.is_loopback() || address.octets().first() == Some(&0))
 }
 
 fn key_of(digits: &str) -> Option<[u8; KEY_BYTES]> {
@@ -220,6 +236,9 @@ mod tests {
         let named = Ipv4Addr::new(10, 0, 0, 9);
         assert_eq!(rnics(&args, &cards, engine).unwrap(), BTreeSet::from([named, own]));
         assert_eq!(rnics(&args, &cards, |_| None).unwrap(), BTreeSet::from([named, own, flashed]));
+        let group = Args::try_parse_from(["balboad", "--soft", "1", "--rnic-peers", "224.0.0.1"]);
+        let why = rnics(&group.unwrap(), &cards, |_| None).unwrap_err().to_string();
+        assert!(why.starts_with("--rnic-peers 224.0.0.1: an address of one card"), "{why}");
     }
 
     #[test]
@@ -232,6 +251,11 @@ mod tests {
             ("10.0.0.2 +00102030405060708090a0b0c0d0e0f", "line 1: a key has"),
             ("10.0.0.2 000102030405060708090a0b0c0d0e", "line 1: a key has"),
             (&format!("{TEXT}{TEXT}"), "line 6: the address was there"),
+            (&format!("10.0.0.2 {}", "0".repeat(32)), "line 1: a key of zeros"),
+            (&TEXT.replace("10.0.0.2", "224.0.0.1"), "line 3: an address of one card"),
+            (&TEXT.replace("10.0.0.2", "255.255.255.255"), "line 3: an address of one card"),
+            (&TEXT.replace("10.0.0.2", "127.0.0.1"), "line 3: an address of one card"),
+            (&TEXT.replace("10.0.0.2", "0.0.0.0"), "line 3: an address of one card"),
         ] {
             assert!(parse(text).unwrap_err().starts_with(what), "{text}");
         }
@@ -246,6 +270,6 @@ mod tests {
         assert!(read(&path).unwrap_err().to_string().contains("chmod 600"));
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         assert_eq!(read(&path).unwrap().len(), 1);
-        assert!(read(directory.path()).unwrap_err().to_string().contains("no file"));
+        assert!(read(directory.path()).unwrap_err().to_string().contains("no regular file"));
     }
 }

@@ -41,7 +41,7 @@ mod run;
 mod runtime;
 pub mod serve;
 mod shell;
-mod socket;
+pub mod socket;
 mod spin;
 mod stock;
 mod tally;

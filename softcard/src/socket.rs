@@ -14,17 +14,13 @@ use nix::fcntl::OFlag;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, connect, socket};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::geteuid;
+use terminal::file::private_path;
 
 /// Root, to whom everybody's files are open.
 const ROOT: u32 = 0;
-/// Mode bits that let others than the owner write.
-const OTHERS_WRITE: u32 = 0o022;
-/// Mode bit of a directory in which only the owner of a file can take it away.
-const STICKY: u32 = 0o1000;
-
 /// A socket of our own at a path, which goes with it.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub struct Bound {
     socket: OwnedFd,
     path: PathBuf,
     /// Device and inode of the path, so that only our own is removed.
@@ -39,7 +35,7 @@ impl Bound {
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] when anything else is there, [`io::ErrorKind::InvalidInput`] when
     /// the path is longer than a socket address holds.
-    pub(crate) fn new(path: &Path, kind: SockType) -> io::Result<Self> {
+    pub fn new(path: &Path, kind: SockType) -> io::Result<Self> {
         let socket = match bound(path, kind) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path, kind) => {
                 fs::remove_file(path)?;
@@ -212,26 +208,6 @@ impl Remote {
         let address = address(Path::new(&link)).map_err(Absent::Missing)?;
         Ok(Held { identity: identity(&found), address, _socket: socket })
     }
-}
-
-/// The same path without links, where only `trusted` users can make, move or remove what it leads to.
-fn private_path(path: &Path, trusted: [u32; 2]) -> Option<PathBuf> {
-    let parent = match path.parent()? {
-        parent if parent.as_os_str().is_empty() => Path::new("."),
-        parent => parent,
-    };
-    let directory = parent.canonicalize().ok()?;
-    let private = directory.ancestors().enumerate().all(|(above, directory)| {
-        fs::symlink_metadata(directory).is_ok_and(|found| keeps(&found, above > 0, trusted))
-    });
-    private.then(|| directory.join(path.file_name().unwrap_or_default()))
-}
-
-/// Whether a directory holds what `trusted` users have put there and nothing else; of one further up it
-/// is enough that nobody else can move it.
-fn keeps(directory: &fs::Metadata, above: bool, trusted: [u32; 2]) -> bool {
-    let closed = directory.mode() & OTHERS_WRITE == 0;
-    (closed || (above && directory.mode() & STICKY != 0)) && trusted.contains(&directory.uid())
 }
 
 #[cfg(test)]

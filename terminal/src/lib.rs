@@ -1,5 +1,5 @@
 //! What the project's programs do alike: what is wrong is told in one sentence, the log goes to
-//! standard error or to the journal behind it, an output that cannot be written is an error and no panic, and shells
+//! standard error or to the journal behind it, files that a user names are opened with care, an output that cannot be written is an error and no panic, and shells
 //! and `man` know the command lines.
 
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+pub mod file;
 mod journal;
 mod limit;
 mod logger;

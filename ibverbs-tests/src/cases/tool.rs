@@ -202,6 +202,21 @@ fn capture(setting: &Setting) -> Result<()> {
         ensure!(expected.contains(&frames.len()), "{name}: {} frames, {ended}", frames.len());
         ensure!(ended.stderr == format!("{} frames\n", frames.len()), "{ended}");
     }
+    // What is not the user's alone is refused before the card is asked.
+    std::fs::hard_link(file("all"), file("again"))?;
+    std::os::unix::fs::symlink("all", file("link"))?;
+    nix::unistd::mkfifo(&file("fifo"), nix::sys::stat::Mode::from_bits_truncate(0o600))?;
+    std::os::unix::fs::chown(file("fifo"), Some(setting.uid()), None)?;
+    let whole = std::fs::read(file("all"))?;
+    for (name, why) in [
+        ("again", "has another name"),
+        ("link", "a symbolic link"),
+        ("fifo", "nobody reads this FIFO"),
+    ] {
+        capture(name, "")?.wait()?.code(1)?.complains(why)?;
+    }
+    ensure!(std::fs::read(file("all"))? == whole, "a refused capture wrote to a file");
+    std::fs::remove_file(file("again"))?;
     let size = |name: &str| std::fs::metadata(file(name)).map(|found| found.len());
     ensure!(size("head")? * 4 < size("all")?, "70 bytes of each frame are less than all");
     // One that dies leaves nothing behind, and ends are of many kinds.

@@ -131,7 +131,14 @@ fn the_service_manager_is_told_of_the_start_the_rounds_a_reload_and_the_end() {
     kill(Pid::from_raw(balboad.child.id() as i32), Signal::SIGHUP).unwrap();
     await_text(&log, "the configuration stays as it was");
     await_text(&log, "line 1: unknown field `sofd`");
+    // What is no file any more is not waited for.
+    fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    kill(Pid::from_raw(balboad.child.id() as i32), Signal::SIGHUP).unwrap();
+    await_text(&log, "it is no regular file");
     assert_eq!(balboad.status()["cards"].as_array().unwrap().len(), 1);
+    let checked = configured(&file).arg("--check-config").output().unwrap();
+    assert_eq!(checked.status.code(), Some(2));
     assert_eq!(balboad.signal(Signal::SIGTERM).code(), Some(0));
     manager.await_line("STOPPING=1");
 }

@@ -5,15 +5,13 @@
 //! tells readers. Timestamps are nanoseconds. Blocks are collected and written together, always
 //! whole ones, so that a process that is killed leaves a file that can be read.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
+use terminal::file::open_anew;
 
 /// Bytes collected before they are written.
 const BUFFER_LIMIT: usize = 64 * 1024;
@@ -69,47 +67,9 @@ impl Writer<File> {
     pub fn create<'a>(path: &Path, names: impl IntoIterator<Item = &'a str>) -> io::Result<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        Self::new(open(path, geteuid().as_raw())?, epoch, names)
+        // A FIFO that nobody reads is refused, and one that is full ends the capture: no reader makes the card wait.
+        Self::new(open_anew(path, geteuid().as_raw())?, epoch, names)
     }
-}
-
-/// Opens a file to be written anew, which is `user`'s own or a device.
-fn open(path: &Path, user: u32) -> io::Result<File> {
-    // Whoever reads from a FIFO may not make the card wait: one that nobody reads is refused, and one
-    // that is full ends the capture.
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let mut options = OpenOptions::new();
-    options.write(true).mode(0o600).custom_flags(flags.bits());
-    match options.create_new(true).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        outcome => return outcome,
-    }
-    let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    let file = match options.create_new(false).open(path) {
-        Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
-            return refused("it is a symbolic link; name the file itself".into());
-        }
-        outcome => outcome?,
-    };
-    let found = file.metadata()?;
-    let kind = found.file_type();
-    if kind.is_char_device() {
-        return Ok(file);
-    }
-    if found.uid() != user {
-        return refused(format!(
-            "it belongs to user {}, not to you (user {user}); name another file",
-            found.uid()
-        ));
-    }
-    if kind.is_fifo() {
-        return Ok(file);
-    }
-    if !kind.is_file() || found.nlink() > 1 {
-        return refused("it is no plain file, or has another name, too; name another file".into());
-    }
-    file.set_len(0)?;
-    Ok(file)
 }
 
 impl<W: Write> Writer<W> {
@@ -380,50 +340,12 @@ mod tests {
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
         let nobody = Writer::create(&fifo, ["port"]).unwrap_err();
         assert_eq!(nobody.raw_os_error(), Some(nix::errno::Errno::ENXIO as i32));
-        let mut options = OpenOptions::new();
-        let _reader =
-            options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
+        let _reader = File::options().read(true).write(true).open(&fifo).unwrap();
         let mut writer = Writer::create(&fifo, ["port"]).unwrap();
         while writer.lost() == 0 {
             writer.packet(0, Direction::Inbound, 0, &[1; 1000]);
             writer.flush();
         }
-    }
-
-    #[test]
-    fn a_file_of_ones_own_is_written_anew_and_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let me = geteuid().as_raw();
-        let old = at("old");
-        std::fs::write(&old, vec![7; 10_000]).unwrap();
-        drop(Writer::create(&old, ["port"]).unwrap());
-        let written = std::fs::read(&old).unwrap();
-        assert!(written.len() < 1000 && blocks(&written).len() == 2);
-
-        std::fs::write(at("precious"), "precious").unwrap();
-        std::os::unix::fs::symlink("precious", at("link")).unwrap();
-        std::os::unix::fs::symlink("nothing", at("loose")).unwrap();
-        std::fs::hard_link(at("precious"), at("name")).unwrap();
-        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
-        let _reader = OpenOptions::new().read(true).write(true).open(at("fifo")).unwrap();
-        let other = me.wrapping_add(1);
-        for (name, user, why) in [
-            ("link", me, "symbolic link"),
-            ("loose", me, "symbolic link"),
-            ("name", me, "another name"),
-            ("old", other, "belongs to user"),
-            ("fifo", other, "belongs to user"),
-        ] {
-            let refused = open(&at(name), user).unwrap_err();
-            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{name}: {refused}");
-            assert!(refused.to_string().contains(why), "{name}: {refused}");
-        }
-        assert_eq!(std::fs::read(&old).unwrap(), written);
-        assert_eq!(std::fs::read(at("precious")).unwrap(), b"precious");
-        assert!(!at("nothing").exists());
-        open(Path::new("/dev/null"), other).unwrap();
-        open(&at("fifo"), me).unwrap();
     }
 
     #[test]

@@ -82,37 +82,6 @@ fn only_the_own_path_is_removed() {
     assert!(path.exists());
 }
 
-#[test]
-fn a_directory_of_ones_own_is_private_and_one_that_others_can_write_to_is_not() {
-    let trusted = [geteuid().as_raw(), ROOT];
-    let root = tempfile::tempdir().unwrap();
-    let own = root.path().canonicalize().unwrap().join("own");
-    fs::create_dir(&own).unwrap();
-    let path = own.join("socket");
-    let set = |path: &Path, bits| {
-        fs::set_permissions(path, fs::Permissions::from_mode(bits)).unwrap();
-    };
-    let found = |path: &Path| fs::symlink_metadata(path).unwrap();
-    // What is above the test's own directories is as the machine has it.
-    let above = own.ancestors().skip(1).all(|it| keeps(&found(it), true, trusted));
-    for (bits, closed) in [(0o700, true), (0o755, true), (0o775, false), (0o1777, false)] {
-        set(&own, bits);
-        assert_eq!(keeps(&found(&own), false, trusted), closed, "{bits:o}");
-        let wanted = (closed && above).then(|| path.clone());
-        assert_eq!(private_path(&path, trusted), wanted, "{bits:o}");
-    }
-    set(&own, 0o1777);
-    assert!(keeps(&found(&own), true, trusted));
-    set(&own, 0o777);
-    assert!(!keeps(&found(&own), true, trusted));
-    set(&own, 0o700);
-    assert!(!keeps(&found(&own), false, [found(&own).uid() + 1; 2]));
-    // Somebody else could move it away.
-    set(root.path(), 0o777);
-    assert_eq!(private_path(&path, trusted), None);
-    assert_eq!(private_path(&own.join("no/where"), trusted), None);
-}
-
 /// Whether a socket that was bound to a path gets what is sent to the remote.
 fn reaches(remote: &mut Remote, socket: &UnixDatagram) -> bool {
     let from = UnixDatagram::unbound().unwrap();
