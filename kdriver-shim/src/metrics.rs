@@ -1,16 +1,16 @@
 //! The endpoint for Prometheus: who asks it and how, and a thread that answers.
 //!
-//! One connection at a time, for a second at most, and the control thread is asked once a second at most: who
-//! connects without end keeps others from the numbers, and balboad from nothing.
+//! A connection has a second, and one more than there is room for takes the place of the oldest; the control thread is
+//! asked once a second at most. So who connects and says nothing keeps nobody from the numbers, and balboad from nothing.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::fs;
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,10 +20,8 @@ use std::time::{Duration, Instant};
 use hostmem::EventFd;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
-};
-use nix::sys::stat::{Mode, fchmod};
+use nix::sys::socket::{Backlog, SockType, UnixAddr, listen};
+use softcard::socket::Bound;
 
 use crate::error::Error;
 
@@ -32,6 +30,8 @@ pub mod request;
 
 use request::Answer;
 
+/// Connections at a time.
+const MOST: usize = 64;
 /// How long a connection may take.
 const CONNECTION: Duration = Duration::from_secs(1);
 /// How long numbers are shown before the control thread is asked again.
@@ -92,8 +92,8 @@ pub struct Metrics {
     wanted: Arc<EventFd>,
     pages: SyncSender<String>,
     stop: Arc<EventFd>,
-    /// The socket's path, and its device and inode.
-    path: Option<(PathBuf, u64, u64)>,
+    // A socket's path goes with it.
+    _path: Option<Bound>,
     address: Endpoint,
 }
 
@@ -108,15 +108,21 @@ impl Metrics {
     }
 
     fn make(endpoint: &Endpoint) -> io::Result<Self> {
-        let listener = Listener::at(endpoint)?;
-        let path = match endpoint {
-            Endpoint::Unix(path) => {
-                let made = fs::symlink_metadata(path)?;
-                Some((path.clone(), made.dev(), made.ino()))
+        let (listener, path, address) = match endpoint {
+            Endpoint::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                let address =
+                    listener.local_addr().map_or_else(|_| endpoint.clone(), Endpoint::Tcp);
+                (Listener::Tcp(listener), None, address)
             }
-            Endpoint::Tcp(_) => None,
+            Endpoint::Unix(path) => {
+                let bound = Bound::new(path, SockType::Stream)?;
+                listen(&bound, Backlog::new(BACKLOG)?)?;
+                let listener = bound.as_fd().try_clone_to_owned()?.into();
+                (Listener::Unix(listener), Some(bound), endpoint.clone())
+            }
         };
-        let address = listener.address(endpoint);
         let event = || EventFd::new().map(Arc::new).map_err(io::Error::other);
         let (wanted, stop) = (event()?, event()?);
         let (pages, taken) = sync_channel(1);
@@ -126,7 +132,7 @@ impl Metrics {
             .name("metrics".into())
             .stack_size(STACK)
             .spawn(move || serve(&listener, &stopped, source))?;
-        Ok(Self { wanted, pages, stop, path, address })
+        Ok(Self { wanted, pages, stop, _path: path, address })
     }
 
     /// Where it is; with the number of its port, where the kernel was to choose one.
@@ -158,13 +164,6 @@ impl Drop for Metrics {
     fn drop(&mut self) {
         // Not waited for: it may wait for this very thread.
         let _ = self.stop.signal();
-        if let Some((path, device, inode)) = &self.path {
-            let ours = fs::symlink_metadata(path)
-                .is_ok_and(|found| (found.dev(), found.ino()) == (*device, *inode));
-            if ours {
-                let _ = fs::remove_file(path);
-            }
-        }
     }
 }
 
@@ -191,110 +190,129 @@ impl Source {
     }
 }
 
+/// A connection of either kind, which never waits.
+struct Connection {
+    stream: File,
+    until: Instant,
+    received: Vec<u8>,
+    /// What it is answered, and how much of that was written.
+    response: Option<(String, usize)>,
+}
+
+impl Connection {
+    fn new(stream: OwnedFd) -> Self {
+        Self { stream: stream.into(), until: deadline(), received: Vec::new(), response: None }
+    }
+
+    /// What it waits for.
+    fn interest(&self) -> PollFlags {
+        if self.response.is_some() { PollFlags::POLLOUT } else { PollFlags::POLLIN }
+    }
+
+    /// Reads and writes as far as that goes; whether it is over.
+    fn go_on(&mut self, source: &mut Source) -> bool {
+        match self.read(source).and_then(|()| self.write()) {
+            Ok(()) => true,
+            // Whoever hangs up too early has what they wanted.
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+
+    fn read(&mut self, source: &mut Source) -> io::Result<()> {
+        while self.response.is_none() {
+            if let Some(answer) = request::answer(&self.received) {
+                let page = match answer {
+                    Answer::Page => source.page(),
+                    _ => None,
+                };
+                self.response = Some((answer.response(page), 0));
+                // Who waited for the control thread has the time to read what it said.
+                self.until = deadline();
+                break;
+            }
+            let mut bytes = [0; request::MAX_BYTES];
+            let count = self.stream.read(&mut bytes)?;
+            if count == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.received.extend_from_slice(bytes.get(..count).unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let Some((response, written)) = &mut self.response else { return Ok(()) };
+        while let Some(rest @ [_, ..]) = response.as_bytes().get(*written..) {
+            let count = self.stream.write(rest)?;
+            *written = written.saturating_add(count);
+        }
+        Ok(())
+    }
+}
+
 fn serve(listener: &Listener, stop: &EventFd, mut source: Source) {
+    let mut connections = VecDeque::new();
     loop {
-        let mut both = [
-            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
-            PollFd::new(stop.as_fd(), PollFlags::POLLIN),
-        ];
-        match poll(&mut both, PollTimeout::NONE) {
-            Ok(_) => {}
+        let ready = match wait(listener, stop, &connections) {
+            Ok(ready) => ready,
             Err(Errno::EINTR) => continue,
             Err(errno) => return log::error!("metrics are shown no more: {errno}"),
-        }
-        let [_, stopped] = both;
-        if stopped.any().unwrap_or(true) {
+        };
+        let mut ready = ready.into_iter();
+        let [stopped, comes] = [ready.next(), ready.next()].map(|it| it.unwrap_or(true));
+        if stopped {
             return;
         }
-        match listener.accept() {
-            // Whoever hangs up too early has what they wanted.
-            Ok(stream) => drop(answer(stream.as_ref(), &mut source)),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => {
-                log::warn!("no connection for metrics can be accepted for now: {error}");
-                std::thread::sleep(PAUSE);
+        connections.retain_mut(|connection: &mut Connection| {
+            let is_ready = ready.next().unwrap_or(false);
+            !(is_ready && connection.go_on(&mut source)) && Instant::now() < connection.until
+        });
+        if comes {
+            let mut connection = match listener.accept() {
+                Ok(stream) => Connection::new(stream),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(error) => {
+                    log::warn!("no connection for metrics can be accepted for now: {error}");
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            if !connection.go_on(&mut source) {
+                connections.push_back(connection);
+                if connections.len() > MOST {
+                    connections.pop_front();
+                }
             }
         }
     }
 }
 
-/// Reads a request and answers it.
-fn answer(stream: &dyn Stream, source: &mut Source) -> io::Result<()> {
-    let until = deadline();
-    let mut request = Vec::new();
-    let answer = loop {
-        if let Some(answer) = request::answer(&request) {
-            break answer;
-        }
-        let mut bytes = [0; request::MAX_BYTES];
-        stream.read_within(until)?;
-        let count = stream.take(&mut bytes)?;
-        if count == 0 {
-            return Ok(());
-        }
-        request.extend_from_slice(bytes.get(..count).unwrap_or_default());
-    };
-    let page = match answer {
-        Answer::Page => source.page(),
-        _ => None,
-    };
-    // Who waited for the control thread has the time to read what it said.
-    let until = deadline();
-    let response = answer.response(page);
-    let mut rest = response.as_bytes();
-    while !rest.is_empty() {
-        stream.write_within(until)?;
-        let count = stream.put(rest)?;
-        rest = rest.get(count..).unwrap_or_default();
-    }
-    Ok(())
+/// Waits until there is something to do: whether to stop, whether a connection comes, and of each whether it can go on.
+fn wait(
+    listener: &Listener,
+    stop: &EventFd,
+    connections: &VecDeque<Connection>,
+) -> Result<Vec<bool>, Errno> {
+    let mut all = vec![
+        PollFd::new(stop.as_fd(), PollFlags::POLLIN),
+        PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+    ];
+    all.extend(connections.iter().map(|it| PollFd::new(it.stream.as_fd(), it.interest())));
+    let first = connections.iter().map(|it| it.until).min();
+    let patience = first.map_or(PollTimeout::NONE, |until| {
+        let left = until.saturating_duration_since(Instant::now());
+        // Of less than a millisecond the kernel makes nothing.
+        PollTimeout::try_from(left.saturating_add(Duration::from_millis(1)))
+            .unwrap_or(PollTimeout::MAX)
+    });
+    poll(&mut all, patience)?;
+    Ok(all.iter().map(|it| it.any().unwrap_or(true)).collect())
 }
 
 fn deadline() -> Instant {
     let now = Instant::now();
     now.checked_add(CONNECTION).unwrap_or(now)
 }
-
-/// What is left until then; an error where nothing is.
-fn left(until: Instant) -> io::Result<Option<Duration>> {
-    match until.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(ErrorKind::TimedOut.into()),
-        left => Ok(Some(left)),
-    }
-}
-
-/// A connection of either kind.
-trait Stream {
-    fn read_within(&self, until: Instant) -> io::Result<()>;
-    fn write_within(&self, until: Instant) -> io::Result<()>;
-    fn take(&self, bytes: &mut [u8]) -> io::Result<usize>;
-    fn put(&self, bytes: &[u8]) -> io::Result<usize>;
-}
-
-macro_rules! stream {
-    ($kind:ty) => {
-        impl Stream for $kind {
-            fn read_within(&self, until: Instant) -> io::Result<()> {
-                self.set_read_timeout(left(until)?)
-            }
-
-            fn write_within(&self, until: Instant) -> io::Result<()> {
-                self.set_write_timeout(left(until)?)
-            }
-
-            fn take(&self, bytes: &mut [u8]) -> io::Result<usize> {
-                (&*self).read(bytes)
-            }
-
-            fn put(&self, bytes: &[u8]) -> io::Result<usize> {
-                (&*self).write(bytes)
-            }
-        }
-    };
-}
-
-stream!(UnixStream);
-stream!(TcpStream);
 
 /// Where connections come from.
 enum Listener {
@@ -303,38 +321,17 @@ enum Listener {
 }
 
 impl Listener {
-    fn at(endpoint: &Endpoint) -> io::Result<Self> {
-        let listener = match endpoint {
-            Endpoint::Tcp(address) => {
-                let listener = TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                Self::Tcp(listener)
-            }
-            Endpoint::Unix(path) => Self::Unix(unix(path)?),
-        };
-        Ok(listener)
-    }
-
-    fn address(&self, endpoint: &Endpoint) -> Endpoint {
-        match self {
-            Self::Unix(_) => endpoint.clone(),
-            Self::Tcp(listener) => {
-                listener.local_addr().map_or_else(|_| endpoint.clone(), Endpoint::Tcp)
-            }
-        }
-    }
-
-    fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    fn accept(&self) -> io::Result<OwnedFd> {
         Ok(match self {
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                Box::new(stream)
+                stream.set_nonblocking(true)?;
+                stream.into()
             }
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                Box::new(stream)
+                stream.set_nonblocking(true)?;
+                stream.into()
             }
         })
     }
@@ -349,39 +346,16 @@ impl AsFd for Listener {
     }
 }
 
-/// Listens at a path, in place of a socket at which nobody does any more.
-fn unix(path: &Path) -> io::Result<UnixListener> {
-    let listener = bound(path).or_else(|error| match error {
-        Errno::EADDRINUSE if is_left_behind(path) => {
-            fs::remove_file(path)?;
-            bound(path).map_err(io::Error::from)
-        }
-        errno => Err(errno.into()),
-    })?;
-    listen(&listener, Backlog::new(BACKLOG).map_err(io::Error::from)?)?;
-    Ok(listener.into())
-}
-
-fn bound(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    // What is made at the path has the socket's own mode.
-    fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
-    bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-    Ok(fd)
-}
-
-/// Whether a socket of this user's stands there, and nobody listens.
-fn is_left_behind(path: &Path) -> bool {
-    let own = nix::unistd::geteuid().as_raw();
-    let ours =
-        fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket() && it.uid() == own);
-    let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
-    ours && UnixStream::connect(path).is_err_and(refused)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::net::TcpStream;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::net::UnixStream;
+
+    use nix::sys::socket::{AddressFamily, SockFlag, connect, socket};
+
     use super::*;
 
     fn ask(stream: &mut (impl Read + Write), request: &str) -> String {
@@ -480,6 +454,44 @@ mod tests {
         end.signal().unwrap();
         assert!(control.join().unwrap() > 0);
         drop((silent, half, endless));
+    }
+
+    #[test]
+    fn beside_twice_as_many_silent_ones_as_there_is_room_for_one_that_asks_waits_for_none() {
+        let metrics = Metrics::start(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let Endpoint::Tcp(address) = metrics.endpoint().clone() else { panic!() };
+        let end = Arc::new(EventFd::new().unwrap());
+        let control = control(metrics, Arc::clone(&end));
+        let begun = Instant::now();
+        let silent: Vec<_> = (0..2 * MOST).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut honest = TcpStream::connect(address).unwrap();
+        let told = ask(&mut honest, "GET /metrics HTTP/1.0\r\n\r\n");
+        assert!(told.contains("\r\n\r\npage "), "{told}");
+        // One after the other they would have had a second each.
+        assert!(begun.elapsed() < CONNECTION * u32::try_from(MOST).unwrap());
+        end.signal().unwrap();
+        control.join().unwrap();
+        drop(silent);
+    }
+
+    #[test]
+    fn one_that_listens_and_accepts_nobody_is_not_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("metrics");
+        let other = Bound::new(&path, SockType::Stream).unwrap();
+        listen(&other, Backlog::new(0).unwrap()).unwrap();
+        let mut full = Vec::new();
+        loop {
+            let flags = SockFlag::SOCK_NONBLOCK;
+            let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+            let done = connect(fd.as_raw_fd(), &UnixAddr::new(&path).unwrap());
+            full.push(fd);
+            if done == Err(Errno::EAGAIN) {
+                break;
+            }
+        }
+        let why = Metrics::start(&Endpoint::Unix(path)).unwrap_err().to_string();
+        assert!(why.contains("in use"), "{why}");
     }
 
     #[test]
