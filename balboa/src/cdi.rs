@@ -2,6 +2,8 @@
 //! Container Device Interface, which podman, containerd and CRI-O read.
 
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,10 +52,14 @@ pub fn cdi(action: &args::Cdi) -> anyhow::Result<()> {
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let named = || format!("cannot write {}", path.display());
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let name = path.file_name().with_context(named)?.to_string_lossy().into_owned();
-    let new = parent.unwrap_or(Path::new(".")).join(format!(".{name}.new"));
-    fs::write(&new, text).with_context(named)?;
-    fs::rename(&new, path).with_context(named)
+    path.file_name().with_context(named)?;
+    // Of a name that nobody can have put a link at; who reads it may be another user.
+    let mut new = tempfile::Builder::new();
+    new.prefix(".balboa-").permissions(fs::Permissions::from_mode(0o666));
+    let mut new = new.tempfile_in(parent.unwrap_or(Path::new("."))).with_context(named)?;
+    new.write_all(text.as_bytes()).with_context(named)?;
+    new.persist(path).with_context(named)?;
+    Ok(())
 }
 
 fn spec(cards: &[CardInfo], dir: &Path, tool: &Path) -> anyhow::Result<Value> {
@@ -63,8 +69,8 @@ fn spec(cards: &[CardInfo], dir: &Path, tool: &Path) -> anyhow::Result<Value> {
         json!({"name": name, "containerEdits": {"env": [format!("BALBOA_CDI_DEVICE={name}")]}})
     };
     let mut mounts = vec![
-        mount(dir, STATE_DIR, &["rbind", "ro", "nosuid", "nodev", "noexec"]),
-        mount(tool, TOOL, &["bind", "ro", "nosuid", "nodev"]),
+        mount(dir, STATE_DIR, &["rbind", "ro", "nosuid", "nodev", "noexec"])?,
+        mount(tool, TOOL, &["bind", "ro", "nosuid", "nodev"])?,
     ];
     let providers = providers(tool);
     if providers.is_empty() {
@@ -78,7 +84,7 @@ fn spec(cards: &[CardInfo], dir: &Path, tool: &Path) -> anyhow::Result<Value> {
             &file,
             &format!("{PROVIDERS}/{name}"),
             &["bind", "ro", "nosuid", "nodev"],
-        ));
+        )?);
     }
     Ok(json!({
         "cdiVersion": VERSION,
@@ -91,8 +97,15 @@ fn spec(cards: &[CardInfo], dir: &Path, tool: &Path) -> anyhow::Result<Value> {
     }))
 }
 
-fn mount(from: &Path, to: &str, options: &[&str]) -> Value {
-    json!({"hostPath": from.display().to_string(), "containerPath": to, "options": options})
+fn mount(from: &Path, to: &str, options: &[&str]) -> anyhow::Result<Value> {
+    // A path with another byte in its place would be another path.
+    let from = from.to_str().with_context(|| {
+        format!(
+            "{}: a file of the interface holds UTF-8 alone; use a path that is UTF-8",
+            from.display()
+        )
+    })?;
+    Ok(json!({"hostPath": from, "containerPath": to, "options": options}))
 }
 
 /// The providers that this tool would give a program here: an image has a libibverbs of its own.
@@ -106,6 +119,10 @@ fn providers(tool: &Path) -> Vec<(String, PathBuf)> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::symlink;
+
     use super::*;
     use crate::client::tests::card;
 
@@ -177,6 +194,13 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_is_no_text_is_refused_and_not_written_as_another() {
+        let odd = Path::new(OsStr::from_bytes(b"/run/\xff"));
+        let why = mount(odd, STATE_DIR, &[]).unwrap_err().to_string();
+        assert!(why.contains("UTF-8"), "{why}");
+    }
+
+    #[test]
     fn without_a_provider_there_is_no_file() {
         let root = tempfile::tempdir().unwrap();
         let tool = root.path().join("bin/balboa");
@@ -193,6 +217,16 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+        // What others have put there is not written to.
+        fs::write(root.path().join("precious"), "precious").unwrap();
+        for name in [".balboa.json.new", "balboa.json.new"] {
+            symlink("precious", root.path().join(name)).unwrap();
+        }
+        fs::remove_file(&path).unwrap();
+        symlink("precious", &path).unwrap();
+        write(&path, "c\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "c\n");
+        assert_eq!(fs::read_to_string(root.path().join("precious")).unwrap(), "precious");
         assert!(write(Path::new("/nonexistent/x.json"), "").is_err());
     }
 }
