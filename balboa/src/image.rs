@@ -12,7 +12,9 @@ use bitstreams::image::Image;
 use bitstreams::model;
 use bitstreams::signature::{self, PublicKey, Signature};
 use bitstreams::soft::{Logic, SoftImage};
+use nix::unistd::geteuid;
 use serde_json::{Value, json};
+use terminal::file::is_private_file;
 use terminal::say;
 
 use crate::args;
@@ -158,7 +160,7 @@ fn signed_by(
     Ok((by.clone(), signature))
 }
 
-/// The keys in a directory, by their names.
+/// The keys in a directory, by their names; none where others could have put one there.
 fn trusted(directory: &Path) -> Result<Vec<PathBuf>> {
     let directory_name = directory.display();
     let none = || format!("{directory_name} has no key (NAME.pub); put one there, or name another");
@@ -168,6 +170,14 @@ fn trusted(directory: &Path) -> Result<Vec<PathBuf>> {
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "pub"));
     paths.sort();
     ensure!(!paths.is_empty(), "{}", none());
+    let trusted = [0, geteuid().as_raw()];
+    for path in &paths {
+        ensure!(
+            is_private_file(path, trusted),
+            "{}: others than root and you can change it, or put another key in its place; make it and the directories above it yours or root's, and take writing from others (chmod go-w)",
+            path.display()
+        );
+    }
     Ok(paths)
 }
 
