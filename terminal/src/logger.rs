@@ -122,12 +122,19 @@ impl Limited {
         Self { logger, journal, all: AtomicBool::new(false), state: Mutex::new(state), tell_later }
     }
 
-    /// Writes a line that is not left out. What the journal does not take goes to standard error.
+    /// Writes a line that is not left out, as one line: names in it may be anything. What the journal does not take
+    /// goes to standard error.
     fn write(&self, record: &Record<'_>) {
-        let Some(journal) = &self.journal else { return self.logger.log(record) };
-        if journal.log(record).is_err() {
-            self.logger.log(record);
-        }
+        let text = record.args().to_string();
+        let text = crate::one_line(&text);
+        let line = |args: std::fmt::Arguments<'_>| {
+            let line = record.to_builder().args(args).build();
+            let Some(journal) = &self.journal else { return self.logger.log(&line) };
+            if journal.log(&line).is_err() {
+                self.logger.log(&line);
+            }
+        };
+        line(format_args!("{text}"));
     }
 
     fn set_verbosity(&self, verbose: u8) {
@@ -368,6 +375,24 @@ mod tests {
         drop(end);
         say(&logger, now, 2, None, "the journal has gone");
         assert!(written.take()[0].contains("the journal has gone"));
+    }
+
+    #[test]
+    fn a_line_is_one_line_and_nothing_that_a_terminal_obeys() {
+        let now = Instant::now();
+        let (mut logger, written) = limited(now);
+        let text = "a\u{1b}]0;title\u{7}\r\n[2026 ERROR forged] b\u{9b}2J";
+        let clean = "a?]0;title? [2026 ERROR forged] b?2J";
+        for line in [1, DETAIL] {
+            say(&logger, now, line, None, text);
+            let told = written.take();
+            assert!(told.len() == 1 && told[0].ends_with(clean), "{told:?}");
+        }
+        let home = tempfile::tempdir().unwrap();
+        let (end, journal) = pair(home.path());
+        logger.journal = Some(journal);
+        say(&logger, now, 1, None, text);
+        assert_eq!(received(&end).unwrap()["MESSAGE"], clean);
     }
 
     #[test]
