@@ -26,6 +26,8 @@ use crate::session::Progress;
 
 /// How long programs that were told that the card is gone may keep it open; then they are ended.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long an image may be on its way here without a piece of it, before another's may take its place.
+pub(super) const UPLOAD_PATIENCE: Duration = Duration::from_secs(30);
 /// How often a card is looked at that is at a chunk.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// What is told of a card that has an image on its way.
@@ -39,6 +41,8 @@ pub(super) struct Upload {
     card: u32,
     length: u64,
     brought: Brought,
+    /// When the last piece came.
+    pub(super) last: Instant,
 }
 
 /// An image on its way into a card.
@@ -161,12 +165,26 @@ impl Server {
             )));
         }
         self.forget_upload(client);
-        if self.upload.is_some() {
-            return Err(Error::Occupied("another image is being brought; wait for that".into()));
+        let now = Instant::now();
+        if let Some(other) = &self.upload {
+            if !self.is_left(other, now) {
+                return Err(Error::Occupied(
+                    "another image is being brought; wait for that".into(),
+                ));
+            }
+            let other = other.client;
+            log::warn!("an image that a tool has left half brought gives its place to another");
+            self.forget_upload(other);
         }
         let brought = Brought { name, manifest, sha256, bytes: Vec::new() };
-        self.upload = Some(Upload { client, card, length, brought });
+        self.upload = Some(Upload { client, card, length, brought, last: now });
         Ok(())
+    }
+
+    /// Whether the tool that brings an image has said nothing for long, and waits for nothing.
+    fn is_left(&self, upload: &Upload, now: Instant) -> bool {
+        let waits = self.clients.get(&upload.client).is_some_and(|it| it.put_off.is_some());
+        !waits && now.saturating_duration_since(upload.last) >= UPLOAD_PATIENCE
     }
 
     /// Lets go what a client has brought, if it has.
@@ -186,6 +204,7 @@ impl Server {
             return Err(Error::Invalid(format!("{there} bytes came of an image of {length}")));
         }
         upload.brought.bytes.extend_from_slice(bytes);
+        upload.last = Instant::now();
         Ok(())
     }
 

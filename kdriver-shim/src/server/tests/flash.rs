@@ -13,6 +13,7 @@ use softcard::{Runtime, Spoil};
 use super::bench::Peer;
 use super::*;
 use crate::images::record::Record;
+use crate::server::flash::UPLOAD_PATIENCE;
 
 mod aside;
 mod one;
@@ -343,9 +344,16 @@ fn what_is_no_image_for_the_card_is_refused_and_the_card_left_alone() {
     world.bench.ask(&tool, open(&good));
     let other = world.tool();
     assert_eq!(world.bench.refused(&other, open(&good)).errno, Errno::EBUSY as i32);
-    drop(tool);
+    // So does its silence, after a while.
+    let upload = world.bench.server.upload.as_mut().unwrap();
+    upload.last = upload.last.checked_sub(UPLOAD_PATIENCE).unwrap();
+    world.bench.ask(&other, open(&good));
+    let refusal = world.bench.refused(&tool, Request::FlashWrite { bytes: good.clone() });
+    assert!(refusal.reason.contains("no image was announced"), "{}", refusal.reason);
+    assert_eq!(world.bench.refused(&tool, open(&good)).errno, Errno::EBUSY as i32);
+    drop(other);
     world.bench.turn();
-    assert_eq!(world.flash(&other, 2), FlashState::Done);
+    assert_eq!(world.flash(&tool, 2), FlashState::Done);
     world.end();
 }
 
