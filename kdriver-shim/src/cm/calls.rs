@@ -24,6 +24,8 @@ use crate::quota::Resource;
 const FIRST_USER_PORT: u16 = 1024;
 /// Requests that wait for a listener that names no number, or a larger one.
 const BACKLOG: u32 = 1024;
+/// Unread events of an identifier, beyond which no command brings one about: all of them move, or end, with it at once.
+pub(super) const MOST_UNREAD: usize = 4096;
 /// Numbers of events that verbs have and NOTIFY takes.
 const COMMUNICATION_ESTABLISHED: u32 = 4;
 /// Groups are at no queue pair.
@@ -338,7 +340,7 @@ impl ConnectionManager {
         };
         // Who asks for the loopback address is connected to the card itself, which is known by an address of its own.
         let to = if is_own { in_kind(device.address.gid, to) } else { to };
-        self.charge(caller.key, Resource::CmEvents)?;
+        self.charge_event(caller.key, id)?;
         self.find(caller.key, id)?.destination = Some(to);
         self.search(network, id, device, timeout_ms);
         Ok(())
@@ -348,6 +350,16 @@ impl ConnectionManager {
     pub(super) fn charge(&mut self, key: u64, resource: Resource) -> Result<(), Error> {
         let (client, _) = self.channel(key).ok_or_else(no_channel)?;
         take(&mut client.usage, resource)
+    }
+
+    /// Counts an event of an identifier's that a command brings about.
+    fn charge_event(&mut self, key: u64, id: u32) -> Result<(), Error> {
+        let unread = self.find(key, id)?.unread.len();
+        if unread >= MOST_UNREAD {
+            let why = format!("{unread} events of the identifier wait to be read");
+            return Err(refused(Errno::ENOMEM, why));
+        }
+        self.charge(key, Resource::CmEvents)
     }
 
     /// As whom the manager knows a channel's client.
@@ -364,7 +376,7 @@ impl ConnectionManager {
     }
 
     fn have_path(&mut self, key: u64, id: u32, path: Path) -> Result<(), Error> {
-        self.charge(key, Resource::CmEvents)?;
+        self.charge_event(key, id)?;
         let it = self.find(key, id)?;
         (it.path, it.state) = (Some(path), State::RouteResolved);
         self.tell_of(id, event::ROUTE_RESOLVED, 0, Param::None);
@@ -679,7 +691,7 @@ impl ConnectionManager {
             return Err(refused(Errno::EINVAL, "programs write no events of that number"));
         }
         self.find(key, id)?;
-        self.charge(key, Resource::CmEvents)?;
+        self.charge_event(key, id)?;
         self.tell_of(id, event, status, Param::Argument(argument));
         Ok(())
     }
@@ -713,7 +725,7 @@ impl ConnectionManager {
             sl: 0,
             rate,
         };
-        self.charge(key, Resource::CmEvents)?;
+        self.charge_event(key, id)?;
         if let Err(error) = self.charge(key, Resource::CmJoins) {
             self.give(key, Resource::CmEvents);
             return Err(error);

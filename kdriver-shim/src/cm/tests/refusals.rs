@@ -1,6 +1,7 @@
 //! What is refused, with the error numbers of the kernel.
 
 use super::*;
+use crate::cm::calls::MOST_UNREAD;
 
 fn refusal(outcome: Result<impl std::fmt::Debug, Error>) -> Errno {
     errno(&outcome.unwrap_err())
@@ -262,20 +263,29 @@ fn one_client_has_its_share_and_no_more() {
     drop(open);
 }
 
+/// Has a program write an event of its own.
+fn write_event(
+    bench: &mut Bench,
+    program: &mut Program,
+    id: u32,
+    event: u32,
+) -> Result<Vec<u8>, Error> {
+    let fields: [(usize, &[u8]); 4] = [
+        (0, &id.to_ne_bytes()),
+        (8, &event.to_ne_bytes()),
+        (12, &7u32.to_ne_bytes()),
+        (16, &0x1234_5678_9abc_def0u64.to_ne_bytes()),
+    ];
+    bench.say(program, &raw(number::WRITE_CM_EVENT, &body(24, &fields), 0))
+}
+
 #[test]
 fn a_program_is_told_what_it_wrote_itself_and_nothing_that_only_others_tell() {
     let mut bench = Bench::new();
     let mut alice = bench.program(ALICE);
     let id = bench.id(&mut alice, 0xa);
-    let mut write = |bench: &mut Bench, id: u32, event: u32| {
-        let fields: [(usize, &[u8]); 4] = [
-            (0, &id.to_ne_bytes()),
-            (8, &event.to_ne_bytes()),
-            (12, &7u32.to_ne_bytes()),
-            (16, &0x1234_5678_9abc_def0u64.to_ne_bytes()),
-        ];
-        bench.say(&mut alice, &raw(number::WRITE_CM_EVENT, &body(24, &fields), 0))
-    };
+    let mut write =
+        |bench: &mut Bench, id: u32, event: u32| write_event(bench, &mut alice, id, event);
     for other in [event::ESTABLISHED, event::DEVICE_REMOVAL, 16, 17, 20] {
         assert_eq!(refusal(write(&mut bench, id, other)), Errno::EINVAL);
     }
@@ -292,6 +302,20 @@ fn a_program_is_told_what_it_wrote_itself_and_nothing_that_only_others_tell() {
     bench.no_event(&mut alice);
     bench.tell_read(&mut alice);
     assert_eq!(usage(&bench), 0);
+}
+
+#[test]
+fn an_identifier_moves_and_ends_with_a_bounded_number_of_events() {
+    let mut bench = Bench::new();
+    let mut alice = bench.program(ALICE);
+    let [first, second] = [0xa, 0xb].map(|uid| bench.id(&mut alice, uid));
+    let mut write = |bench: &mut Bench, id| write_event(bench, &mut alice, id, event::USER);
+    (0..MOST_UNREAD).for_each(|_| drop(write(&mut bench, first).unwrap()));
+    assert_eq!(refusal(write(&mut bench, first)), Errno::ENOMEM);
+    write(&mut bench, second).unwrap();
+    bench.event(&mut alice);
+    bench.tell_read(&mut alice);
+    write_event(&mut bench, &mut alice, first, event::USER).unwrap();
 }
 
 #[test]
