@@ -25,6 +25,7 @@ pub mod nccl;
 pub mod port;
 pub mod published;
 mod queries;
+pub mod races;
 pub mod reach;
 pub mod refusals;
 pub mod rereg;

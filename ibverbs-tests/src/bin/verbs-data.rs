@@ -137,6 +137,17 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// Take memory back under transfers, in every way, and see that nothing reaches it after that
+    Races {
+        /// How often, each way
+        #[arg(long, default_value_t = 100)]
+        tries: u64,
+        /// Only WRITEs and READs, and nothing that takes keys: cards as published have no more
+        #[arg(long)]
+        one_sided: bool,
+        #[command(flatten)]
+        link: Link,
+    },
     /// Send to queue pairs that do not wait for it, and see that others go on
     Strays(Link),
     /// Long messages whose memory goes or is taken back while they move
@@ -445,6 +456,10 @@ fn main() -> anyhow::Result<()> {
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;
             println!("reached in {before} of {tries} before and in {after} of {tries} after");
+        }
+        Command::Races { tries, one_sided, link } => {
+            let told = data::races::all(&(&link).into(), tries, one_sided)?;
+            println!("nothing came behind the end of memory in {} races: {told}", told.all());
         }
         Command::Strays(link) => {
             let count = data::strays::all(&(&link).into())?;

@@ -61,6 +61,14 @@ pub fn cases() -> Vec<Case> {
     }
     cases.push(Case::new("stock/64 queue pairs of two programs", &[PERFTEST], many));
     cases.push(Case::new("stock/verbs-data published", &[], published));
+    cases.push(Case::new("stock/verbs-data races --one-sided", &[], |setting| {
+        let daemon = setting.balboad(STOCK)?;
+        let program = setting.bin.join("verbs-data");
+        let task = daemon.run("").arg(program).words("races --one-sided").limit(SWEEP);
+        let says = "nothing came behind the end of memory in 500 races";
+        task.run()?.success()?.says(says)?;
+        daemon.stop()
+    }));
     for command in ["ib_write_bw -n 50", "ib_read_bw -n 50"] {
         let name = format!("stock/to a card that is not as published/{command}");
         cases.push(Case::new(name, &[PERFTEST], move |setting| {
@@ -135,6 +143,7 @@ pub fn cases() -> Vec<Case> {
         ("vectors", "648 completions were told of"),
         ("states --reliable-only", "5 states were"),
         ("reach --tries 20", "reached in 20 of 20 before and in 0 of 20 after"),
+        ("races", "nothing came behind the end of memory in 700 races"),
     ] {
         let name = format!("stock/tunnel/verbs-data {command}");
         cases.push(Case::new(name, &[], move |setting| {

@@ -149,6 +149,19 @@ impl Mapping {
         self.replace(libc::PROT_NONE, flags, -1)
     }
 
+    /// Moves its pages to other addresses, where they are the answer; its own addresses have zeroed memory then.
+    ///
+    /// # Errors
+    /// When there is no room for them, or the kernel refuses.
+    pub fn move_pages(&mut self) -> Result<Self, Failed> {
+        let elsewhere = Self::zeroed(self.length)?;
+        let (from, to) = (self.memory.as_ptr().cast(), elsewhere.memory.as_ptr());
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        // SAFETY: both ranges are our own mappings, of one length, to which no reference exists; both stay mapped.
+        let moved = unsafe { libc::mremap(from, self.length, self.length, flags, to) };
+        if moved == libc::MAP_FAILED { Err(Failed::last("mremap")) } else { Ok(elsewhere) }
+    }
+
     /// Lets nobody write to it any more. This program does not touch it.
     ///
     /// # Errors

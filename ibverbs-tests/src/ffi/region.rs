@@ -169,6 +169,27 @@ impl Region {
         (mr.pd as usize, mr.addr as u64, mr.length, [mr.lkey, mr.rkey])
     }
 
+    /// Ends the registration, and registers the same memory again at once.
+    ///
+    /// # Errors
+    /// When the provider refuses either; after the first it is registered still.
+    ///
+    /// # Panics
+    /// When it is deregistered.
+    pub fn register_anew(&mut self, access: v::ibv_access_flags) -> Result<(), Failed> {
+        assert!(self.registered.get(), "the region was deregistered");
+        self.deregister()?;
+        let library = self.pd.library();
+        let memory = self.memory.borrow();
+        let (start, length) = (memory.start().as_ptr(), memory.length());
+        // SAFETY: the domain lives, the memory is mapped for as long as the registration.
+        let mr =
+            unsafe { (library.ibv_reg_mr)(self.pd.raw(), start.cast(), length, access as i32) };
+        self.mr = NonNull::new(mr).ok_or_else(|| Failed::last("ibv_reg_mr"))?;
+        self.registered.set(true);
+        Ok(())
+    }
+
     /// Ends the registration before its time: the card has no key to the memory any more.
     ///
     /// # Errors
