@@ -16,6 +16,7 @@
 //! | [`wake`] | waking a sleeping card, without losing a wake-up |
 //! | [`dma`] | what a card reaches by DMA |
 //! | [`liveness`] | seeing that another process has died |
+//! | [`turn`] | a lock whose holder may rest, while others change what it locks |
 //! | [`hand_over`] | leaving the core to others where nothing is found |
 //! | [`relay`] | taking over from a thread that a call keeps |
 //! | [`process`] | other processes: their memory, their credentials, their end |
@@ -55,6 +56,7 @@ mod patience;
 pub mod process;
 pub mod relay;
 pub mod ring;
+pub mod turn;
 pub mod wake;
 pub mod word;
 
@@ -74,6 +76,7 @@ pub use patience::{Account, Patience};
 pub use process::{PidFd, RemoteProcess, RemoteRange};
 pub use relay::{Holder, Sight, Watch};
 pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock, WrittenBlock};
+pub use turn::{Change, Turn, TurnGuard};
 pub use wake::{AsleepWord, WakeFor, Waker};
 pub use word::SharedWord;
 

@@ -11,6 +11,7 @@ use std::hint::spin_loop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -72,10 +73,23 @@ impl<T> FutexMutex<T> {
             spin_loop();
         }
         // Whoever gives it back after this wakes somebody. That may be once too often.
-        while self.state.swap(WAITED_FOR, Ordering::Acquire) != FREE {
-            wait_while(&self.state, WAITED_FOR);
+        loop {
+            match self.lock_or_be_waited_for() {
+                Some(guard) => return guard,
+                None => wait_while(&self.state, WAITED_FOR, None),
+            }
         }
-        FutexGuard { mutex: self }
+    }
+
+    /// Takes the mutex if it is free; if not, whoever gives it back finds that somebody may wait.
+    pub(crate) fn lock_or_be_waited_for(&self) -> Option<FutexGuard<'_, T>> {
+        let was_free = self.state.swap(WAITED_FOR, Ordering::Acquire) == FREE;
+        was_free.then(|| FutexGuard { mutex: self })
+    }
+
+    /// Sleeps behind a [`Self::lock_or_be_waited_for`] in vain, until it is given back, or for that long.
+    pub(crate) fn wait_for(&self, limit: Duration) {
+        wait_while(&self.state, WAITED_FOR, Some(limit));
     }
 
     /// Gives it back; whether somebody may be waiting, who is then to be woken.
@@ -158,20 +172,32 @@ impl<T> Drop for FutexGuard<'_, T> {
     }
 }
 
-/// Sleeps while the word has a value; may return early.
-fn wait_while(word: &AtomicU32, value: u32) {
+/// Sleeps while the word has a value, or for that long; may return early.
+pub(crate) fn wait_while(word: &AtomicU32, value: u32, limit: Option<Duration>) {
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel reads the word, which lives; there is no time limit.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, null::<libc::timespec>())
-    };
+    let limit = limit.map(|limit| libc::timespec {
+        tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    let limit = limit.as_ref().map_or(null(), std::ptr::from_ref);
+    // SAFETY: the kernel reads the word and the time limit, which live.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, limit) };
 }
 
 /// Wakes one thread that sleeps on the word.
 fn wake_one(word: &AtomicU32) {
+    wake(word, 1);
+}
+
+/// Wakes all threads that sleep on the word.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    wake(word, libc::c_int::MAX);
+}
+
+fn wake(word: &AtomicU32, most: libc::c_int) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the kernel uses the address as a name only.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, most) };
 }
 
 #[cfg(test)]
