@@ -7,6 +7,7 @@ use crate::ffi::{Operation, Service};
 
 pub mod apart;
 pub mod arguments;
+mod batch;
 pub mod cancel;
 pub mod counter;
 pub mod device_memory;

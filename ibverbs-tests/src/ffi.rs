@@ -33,7 +33,8 @@ pub use cancel::When;
 pub use connection::{EventChannel, Identifier, Told};
 pub use descriptors::descriptors_of;
 pub use device::{
-    AsyncEvent, Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Pd, STANDARD, ThreadDomain,
+    AsyncEvent, Batch, Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Pd, STANDARD,
+    ThreadDomain,
 };
 pub use dm::{Dm, DmRegion};
 pub use dmabuf::DmaBuf;

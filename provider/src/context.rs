@@ -63,6 +63,14 @@ pub(crate) struct Cq {
     cookie: u64,
 }
 
+#[cfg(test)]
+impl Cq {
+    /// Of which balboad knows nothing.
+    pub(crate) fn unwatched(queue: Arc<CompletionQueue>) -> Self {
+        Self { queue, channel: None, cookie: 0 }
+    }
+}
+
 /// A shared receive queue with what changing and destroying it takes.
 #[derive(Debug)]
 pub(crate) struct Srq {

@@ -8,8 +8,8 @@ use fpga_regs::engine::cqe::{Cqe, Flags, phase};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, record, slot, slot_value};
 use fpga_regs::{BLOCK_BYTES, Block};
 use hostmem::{
-    Access, BlockRing, DoorbellSlot, ForkCanary, FutexGuard, FutexMutex, PAGE_BYTES, Record,
-    SharedMapping, WrittenBlock, memfd,
+    Access, BlockRing, Change, DoorbellSlot, ForkCanary, FutexMutex, PAGE_BYTES, Record,
+    SharedMapping, Turn, TurnGuard, WrittenBlock, memfd,
 };
 
 use crate::doorbell::CardPath;
@@ -28,7 +28,9 @@ const ARMED_FOR_ANY: usize = record::ARMED_FOR_ANY / 4;
 // The lock first: then its address is the queue's, and a poll needs only one.
 #[repr(C)]
 pub(crate) struct CompletionQueue {
-    pub(crate) state: FutexMutex<CqState>,
+    /// Who polls has the turn, from the first completion to the last where it takes them one by one. Who changes anything
+    /// waits for calls alone.
+    pub(crate) state: Turn<CqState>,
     /// The path's.
     pub(crate) canary: ForkCanary,
     pub(crate) cqn: u32,
@@ -179,15 +181,21 @@ impl CompletionQueue {
         };
         let slot = path.slot(slot(QueueKind::Completion, cqn));
         let (canary, users) = (path.canary().clone(), AtomicU32::new(0));
-        let (state, arming) = (FutexMutex::new(state), FutexMutex::new(arming));
+        let (state, arming) = (Turn::new(state), FutexMutex::new(arming));
         let resizing = FutexMutex::default();
         Self { state, canary, cqn, slot, arming, resizing, path, users }
     }
 
-    /// Waits for the queue.
+    /// Waits for others that poll.
     #[inline(always)]
-    pub(crate) fn lock(&self) -> FutexGuard<'_, CqState> {
+    pub(crate) fn lock(&self) -> TurnGuard<'_, CqState> {
         self.state.lock()
+    }
+
+    /// Waits for calls that poll or change the queue, but not for who takes completions one by one, which may be the very
+    /// thread that asks.
+    fn change(&self) -> Change<'_, CqState> {
+        self.state.change()
     }
 
     /// log2 of its entries.
@@ -228,7 +236,7 @@ impl CompletionQueue {
 
     /// Room for all that may be left when the queue is to have so many entries.
     fn room_for_left(&self, entries: u32) -> Result<EntryRing> {
-        let state = self.lock();
+        let state = self.change();
         let present = state.next.as_ref().unwrap_or(&state.ring).ring.blocks();
         let (left, to_come) = self.due(&state);
         // In one that grows fewer are lost than would have been.
@@ -265,7 +273,7 @@ impl CompletionQueue {
 
     /// Goes on in the ring that the card goes on in, behind what is `left`; `end` is where the card ended.
     fn go_on_in(&self, left: EntryRing, ring: EntryRing, end: u32) {
-        let mut state = self.lock();
+        let mut state = self.change();
         let mut arming = self.arming.lock();
         state.move_to(left, ring.clone());
         arming.left = end.wrapping_sub(arming.behind_told());
@@ -376,33 +384,33 @@ impl Arming {
 pub(crate) fn attach(send: &CompletionQueue, receive: &CompletionQueue, queues: &Arc<Queues>) {
     send.users.fetch_add(1, Ordering::AcqRel);
     receive.users.fetch_add(1, Ordering::AcqRel);
-    send.lock().table.insert(Arc::clone(queues));
+    send.change().table.insert(Arc::clone(queues));
     if !std::ptr::eq(send, receive) {
-        receive.lock().table.insert(Arc::clone(queues));
+        receive.change().table.insert(Arc::clone(queues));
     }
 }
 
 /// Makes a shared receive queue of an XRC domain known to its completion queue.
 pub(crate) fn attach_srq(cq: &CompletionQueue, srq: &Arc<SharedReceiveQueue>) {
     cq.users.fetch_add(1, Ordering::AcqRel);
-    cq.lock().srqs.push(Arc::clone(srq));
+    cq.change().srqs.push(Arc::clone(srq));
 }
 
 /// Takes a destroyed one from it; entries of it still in the ring are then skipped.
 pub(crate) fn detach_srq(cq: &CompletionQueue, srq: &SharedReceiveQueue) {
-    cq.lock().srqs.retain(|known| known.srqn != srq.srqn);
+    cq.change().srqs.retain(|known| known.srqn != srq.srqn);
     cq.users.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// Takes a destroyed QP from its completion queues; entries of it still in a ring are then skipped.
 pub(crate) fn detach(send: &CompletionQueue, receive: &CompletionQueue, queues: &Queues) {
     {
-        let mut state = receive.lock();
+        let mut state = receive.change();
         receive.give_back_shared(&state, queues);
         state.table.remove(queues.qpn());
     }
     if !std::ptr::eq(send, receive) {
-        send.lock().table.remove(queues.qpn());
+        send.change().table.remove(queues.qpn());
     }
     send.users.fetch_sub(1, Ordering::AcqRel);
     receive.users.fetch_sub(1, Ordering::AcqRel);
@@ -416,11 +424,11 @@ pub(crate) fn reset(
     generation: u8,
 ) {
     {
-        let state = receive.lock();
+        let state = receive.change();
         receive.give_back_shared(&state, queues);
         queues.reset_receives(generation);
     }
-    let _polling = send.lock();
+    let _polling = send.change();
     queues.send.reset(generation);
 }
 

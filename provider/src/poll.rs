@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::abi::verbs::{self as ibv, ibv_wc, ibv_wc__bindgen_ty_1};
 use fpga_regs::engine::cqe::{Cqe, Flags, KIND, Opcode, Status};
-use hostmem::{FutexGuard, Waiters, WrittenBlock};
+use hostmem::{TurnGuard, Waiters, WrittenBlock};
 use nix::errno::Errno;
 
 use crate::cq::{CONSUMER, CompletionQueue, CqState};
@@ -65,12 +65,12 @@ impl CompletionQueue {
     /// Begins to take completions one by one: nobody else polls until what is returned is dropped. It fails
     /// where somebody else polls, and in a forked child.
     #[inline(always)]
-    pub(crate) fn hold_at_once(&self) -> Option<FutexGuard<'_, CqState>> {
+    pub(crate) fn hold_at_once(&self) -> Option<TurnGuard<'_, CqState>> {
         if self.canary.is_unmarked() { self.state.try_lock() } else { None }
     }
 
     /// As [`Self::hold_at_once`], waiting for others that poll; EPERM in a forked child.
-    pub(crate) fn hold(&self) -> Result<FutexGuard<'_, CqState>, i32> {
+    pub(crate) fn hold(&self) -> Result<TurnGuard<'_, CqState>, i32> {
         if self.path.is_ours() { Ok(self.lock()) } else { Err(libc::EPERM) }
     }
 
@@ -78,9 +78,9 @@ impl CompletionQueue {
     /// with ENOENT.
     pub(crate) fn first_poll<'a, const TIMED: bool>(
         &'a self,
-        state: FutexGuard<'a, CqState>,
+        state: TurnGuard<'a, CqState>,
         mut deliver: impl FnMut(ibv_wc, u64),
-    ) -> Result<FutexGuard<'a, CqState>, i32> {
+    ) -> Result<TurnGuard<'a, CqState>, i32> {
         let take = |state: &mut CqState| self.take_any::<TIMED>(state, 1, &mut deliver, 0);
         match self.take_or_hand_over(state, take, || self.path.hand_over()) {
             (0, _) => Err(libc::ENOENT),
@@ -153,7 +153,7 @@ impl CompletionQueue {
         limit: i32,
         mut deliver: impl FnMut(ibv_wc, u64),
         delivered: i32,
-        state: FutexGuard<'_, CqState>,
+        state: TurnGuard<'_, CqState>,
     ) -> i32 {
         let take =
             |state: &mut CqState| self.take_any::<false>(state, limit, &mut deliver, delivered);
@@ -216,10 +216,10 @@ impl CompletionQueue {
     #[inline(always)]
     fn take_or_hand_over<'a>(
         &'a self,
-        mut state: FutexGuard<'a, CqState>,
+        mut state: TurnGuard<'a, CqState>,
         mut take: impl FnMut(&mut CqState) -> i32,
         hand_over: impl FnOnce() -> bool,
-    ) -> (i32, FutexGuard<'a, CqState>) {
+    ) -> (i32, TurnGuard<'a, CqState>) {
         let taken = take(&mut state);
         if taken != 0 {
             return (taken, state);
@@ -264,7 +264,7 @@ impl CompletionQueue {
 /// Ends a poll that found one completion, where another thread waits to poll.
 #[cold]
 #[inline(never)]
-fn one_and_wake(waiters: Waiters<'_, CqState>) -> i32 {
+fn one_and_wake(waiters: Waiters<'_, ()>) -> i32 {
     waiters.wake();
     1
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::link::{LIMIT, Link, Options, completion};
-use super::transfer;
+use super::{batch, transfer};
 use crate::ffi::{
     Cq, CqWishes, EVERYTHING, End, Failed, Operation, Pd, Qp, QpWishes, Recv, Send, ThreadDomain,
 };
@@ -32,6 +32,7 @@ pub fn all(options: &Options) -> Result<()> {
     times(&link).context("times")?;
     both_ways(&link).context("extended and plain calls in turn")?;
     nothing_or_all(&link).context("lists that are not posted")?;
+    batch::all(&options, write).context("what is done in a poll")?;
     let options = Options { events: true, ..options };
     let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     moderation(&link).context("moderated events")?;

@@ -273,7 +273,9 @@ impl Side {
             let channel = options.events.then(|| Channel::new(&context)).transpose()?;
             let entries = options.cq_entries;
             if let Some(wc_flags) = options.extended {
-                let wishes = CqWishes { wc_flags, ..CqWishes::default() };
+                let flags = v::IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+                let comp_mask = v::IBV_CQ_INIT_ATTR_MASK_FLAGS * u32::from(options.thread_domain);
+                let wishes = CqWishes { wc_flags, comp_mask, flags, ..CqWishes::default() };
                 return Cq::extended(&context, entries, channel.as_ref(), wishes);
             }
             Ok(Cq::new(&context, entries, channel.as_ref())?)
@@ -291,10 +293,18 @@ impl Side {
     /// # Errors
     /// When the device refuses.
     pub fn renew_qp(&mut self) -> Result<()> {
+        self.qp = self.another_qp()?;
+        Ok(())
+    }
+
+    /// Makes a QP, in RESET, beside the one it has.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn another_qp(&self) -> Result<Qp> {
         let cqs = [&self.send_cq, &self.receive_cq];
         let kinds = (self.qp.is_extended(), self.qp.service());
-        self.qp = Self::qp(&self.pd, cqs, kinds)?;
-        Ok(())
+        Self::qp(&self.pd, cqs, kinds)
     }
 
     fn qp(pd: &Rc<Pd>, cqs: [&Rc<Cq>; 2], (extended, service): (bool, Service)) -> Result<Qp> {

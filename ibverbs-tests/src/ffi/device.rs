@@ -16,7 +16,7 @@ use super::library::Library;
 mod extended;
 mod watch;
 
-pub use extended::{CqWishes, EVERYTHING, STANDARD};
+pub use extended::{Batch, CqWishes, EVERYTHING, STANDARD};
 
 /// The only port.
 const PORT: u8 = 1;

@@ -28,7 +28,6 @@ struct CqObject {
     verbs: verbs_cq,
     /// What `cq` holds, one step nearer.
     queue: NonNull<CompletionQueue>,
-    /// What holds the lock of `cq`, and goes before it.
     polling: extended::Polling,
     cq: Cq,
     _parent: Option<Use>,
@@ -78,8 +77,7 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Result<()> {
     if flags & ibv::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0 {
         return Err(unsupported!("a CQ that overruns is in error"));
     }
-    // That one thread uses the queue is a promise of which no use is made: who polls between the start
-    // and the end of a poll, or arms, finds the lock free then.
+    // That one thread uses the queue is a promise of which no use is made.
     if flags & !ibv::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
         return Err(invalid!("the CQ's flags {flags:#x} have unknown bits"));
     }

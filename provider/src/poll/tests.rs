@@ -24,8 +24,10 @@ pub(crate) struct Bench {
     written: u32,
 }
 
-const QPN: u32 = 0x45;
-const GENERATION: u8 = 3;
+pub(crate) const QPN: u32 = 0x45;
+/// Of an XRC domain.
+const TARGET: u32 = 0x70_0042;
+pub(crate) const GENERATION: u8 = 3;
 
 pub(crate) fn bench(log2_entries: u8) -> Bench {
     let memory = memory(64 * 1024);
@@ -40,7 +42,7 @@ pub(crate) fn bench(log2_entries: u8) -> Bench {
 }
 
 impl Bench {
-    fn complete(&mut self, cqe: Cqe) {
+    pub(crate) fn complete(&mut self, cqe: Cqe) {
         let phase = u8::from(expected_phase(self.written, self.log2_entries));
         let [block] = Cqe { phase, ..cqe }.encode();
         self.card.write_published(self.written, &block);
@@ -57,12 +59,12 @@ impl Bench {
     }
 
     /// Posts a send and has the card complete it.
-    fn send(&mut self, wr_id: u64) {
+    pub(crate) fn send(&mut self, wr_id: u64) {
         self.post(wr_id);
         self.complete(sent(wr_id as u32));
     }
 
-    fn post(&self, wr_id: u64) {
+    pub(crate) fn post(&self, wr_id: u64) {
         let sges = [ibv_sge { addr: 1, length: 2, lkey: 3 }];
         let mut batch = self.queues.send.begin().unwrap();
         let (queue, cursor, end) = batch.position();
@@ -82,6 +84,11 @@ impl Bench {
         batch.finish();
     }
 
+    /// Entries that the card has written to its ring.
+    pub(crate) fn written(&self) -> u32 {
+        self.written
+    }
+
     fn poll(&self, limit: i32) -> Vec<ibv_wc> {
         let mut found = Vec::new();
         let count = self.cq.poll(limit, |completion, _| found.push(completion));
@@ -90,7 +97,7 @@ impl Bench {
     }
 }
 
-fn sent(wqe_index: u32) -> Cqe {
+pub(crate) fn sent(wqe_index: u32) -> Cqe {
     Cqe { qpn: QPN, wqe_index, opcode: Opcode::Send, generation: GENERATION, ..Cqe::default() }
 }
 
@@ -256,7 +263,7 @@ fn a_dead_card_flushes_everything_outstanding_once_and_closes_the_queues() {
 }
 
 /// A completion queue with one QP, which uses a shared receive queue of four entries.
-fn sharing_bench() -> (Bench, Arc<SharedReceiveQueue>) {
+pub(crate) fn sharing_bench() -> (Bench, Arc<SharedReceiveQueue>) {
     let mut bench = bench(3);
     detach(&bench.cq, &bench.cq, &bench.queues);
     let path = Arc::clone(&bench.cq.path);
@@ -266,8 +273,14 @@ fn sharing_bench() -> (Bench, Arc<SharedReceiveQueue>) {
     (bench, shared)
 }
 
-fn received(tag: u32) -> Cqe {
+pub(crate) fn received(tag: u32) -> Cqe {
     Cqe { flags: Flags::RECEIVE, opcode: Opcode::Receive, wqe_index: tag, ..sent(0) }
+}
+
+/// A receive of a shared queue of an XRC domain, at a target that is anybody's.
+pub(crate) fn along_xrc(shared: &SharedReceiveQueue, tag: u32) -> Cqe {
+    let flags = Flags::RECEIVE | Flags::XRC;
+    Cqe { qpn: TARGET, srqn: shared.srqn, flags, ..received(tag) }
 }
 
 #[test]
@@ -287,13 +300,12 @@ fn receives_of_a_shared_queue_complete_in_any_order_and_give_their_places_back()
 
 #[test]
 fn receives_along_xrc_complete_by_their_queue_whosever_target_it_was() {
-    const TARGET: u32 = 0x70_0042;
     let mut bench = bench(4);
     let shared = shared(4, &Arc::clone(&bench.cq.path));
     attach_srq(&bench.cq, &shared);
     (10..14).for_each(|wr_id| post(&shared, wr_id).unwrap());
     let flags = Flags::RECEIVE | Flags::XRC;
-    let along = |tag| Cqe { qpn: TARGET, srqn: shared.srqn, flags, ..received(tag) };
+    let along = |tag| along_xrc(&shared, tag);
     let with_immediate = Cqe {
         flags: flags | Flags::IMMEDIATE,
         opcode: Opcode::ReceiveWriteImm,
@@ -362,7 +374,7 @@ fn what_nobody_took_of_a_shared_queue_is_not_flushed_with_a_dead_card() {
 fn begin_poll(
     bench: &Bench,
     deliver: impl FnMut(ibv_wc, u64),
-) -> Result<FutexGuard<'_, CqState>, i32> {
+) -> Result<TurnGuard<'_, CqState>, i32> {
     bench.cq.first_poll::<true>(bench.cq.hold()?, deliver)
 }
 

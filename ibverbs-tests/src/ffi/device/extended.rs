@@ -131,6 +131,22 @@ impl Cq {
     /// # Errors
     /// When the provider says that the queue is broken.
     pub fn poll_extended(&self, limit: usize) -> Result<Vec<(Completion, Option<u64>)>> {
+        let mut all = Vec::new();
+        let Some(mut batch) = self.start()? else { return Ok(all) };
+        loop {
+            // SAFETY: the poll has started, and there is a completion.
+            all.push(unsafe { completion(self.raw_ex()) });
+            if all.len() == limit || !batch.go_on()? {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Starts a poll; `None` where there is no completion.
+    ///
+    /// # Errors
+    /// When the provider says that the queue is broken.
+    pub fn start(&self) -> Result<Option<Batch<'_>>, Failed> {
         let raw = self.raw_ex();
         let mut attributes = v::ibv_poll_cq_attr { comp_mask: 0 };
         // SAFETY: the queue lives, and is an extended one, whose functions are there.
@@ -138,29 +154,47 @@ impl Cq {
             let start = (*raw).start_poll.expect("every extended queue has it");
             start(raw, &raw mut attributes)
         };
-        let mut all = Vec::new();
         match started {
-            0 => {}
-            libc::ENOENT => return Ok(all),
-            errno => return Err(Failed { call: "ibv_start_poll", errno }.into()),
+            0 => Ok(Some(Batch { cq: self })),
+            libc::ENOENT => Ok(None),
+            errno => Err(Failed { call: "ibv_start_poll", errno }),
         }
-        let end = loop {
-            // SAFETY: the poll has started, and there is a completion.
-            all.push(unsafe { completion(raw) });
-            if all.len() == limit {
-                break Ok(());
-            }
-            // SAFETY: the poll has started.
-            match unsafe { (*raw).next_poll.expect("every extended queue has it")(raw) } {
-                0 => {}
-                libc::ENOENT => break Ok(()),
-                errno => break Err(Failed { call: "ibv_next_poll", errno }),
-            }
-        };
+    }
+}
+
+/// A poll that has started, until dropped. It is at a completion.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    cq: &'a Cq,
+}
+
+impl Batch<'_> {
+    /// The completion that it is at, or, once there was no more, was at last.
+    pub fn completion(&self) -> Completion {
+        // SAFETY: the poll has started, and there was a completion.
+        unsafe { completion(self.cq.raw_ex()) }.0
+    }
+
+    /// Goes on to the next completion; whether there is one.
+    ///
+    /// # Errors
+    /// When the provider says that the queue is broken.
+    pub fn go_on(&mut self) -> Result<bool, Failed> {
+        let raw = self.cq.raw_ex();
+        // SAFETY: the poll has started.
+        match unsafe { (*raw).next_poll.expect("every extended queue has it")(raw) } {
+            0 => Ok(true),
+            libc::ENOENT => Ok(false),
+            errno => Err(Failed { call: "ibv_next_poll", errno }),
+        }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let raw = self.cq.raw_ex();
         // SAFETY: the poll has started, and ends here.
         unsafe { (*raw).end_poll.expect("every extended queue has it")(raw) };
-        end?;
-        Ok(all)
     }
 }
 

@@ -4,17 +4,15 @@
 use std::ffi::c_int;
 
 use crate::abi::verbs::{self as ibv, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode};
-use hostmem::FutexGuard;
+use hostmem::TurnGuard;
 
 use super::super::errno;
 use super::CqObject;
 use crate::cq::CqState;
 use crate::error::invalid;
 
-/// What is between the start and the end of a poll.
+/// What is between the start and the end of a poll: that has the queue's [turn](hostmem::Turn), and rests between its calls.
 pub(super) struct Polling {
-    /// The queue, which is this poll's.
-    held: Option<FutexGuard<'static, CqState>>,
     /// The completion that is read now, but for what stands in the public structure.
     completion: Told,
     /// When the card wrote it.
@@ -36,7 +34,7 @@ struct Told {
 impl Polling {
     /// Of a queue that nobody polls.
     pub(super) fn none() -> Self {
-        Self { held: None, completion: Told::default(), timestamp: 0 }
+        Self { completion: Told::default(), timestamp: 0 }
     }
 }
 
@@ -116,19 +114,20 @@ unsafe extern "C" fn start_poll<const TIMED: bool>(
     }
     let own = cq.cast::<CqObject>();
     // SAFETY: the program passes a queue of this provider, which it does not destroy before the end of
-    // the poll; nothing that is held of it goes beyond.
+    // the poll.
     let queue = unsafe { (*own).queue.as_ref() };
-    let Some(mut held) = queue.hold_at_once() else {
+    let Some(mut state) = queue.hold_at_once() else {
         // SAFETY: as above.
         return unsafe { start_waiting::<TIMED>(own) };
     };
     // SAFETY: what is delivered is delivered to who polls.
     let mut deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
-    let is_taken = queue.take_usual::<TIMED>(&mut held, &mut deliver).is_some();
-    // SAFETY: nobody else polls now.
-    unsafe { (&raw mut (*own).polling.held).write(Some(held)) };
-    // SAFETY: as above.
-    if is_taken { 0 } else { unsafe { start_unusual::<TIMED>(own) } }
+    if queue.take_usual::<TIMED>(&mut state, &mut deliver).is_none() {
+        // SAFETY: as above.
+        return unsafe { start_unusual::<TIMED>(own, state) };
+    }
+    state.rest();
+    0
 }
 
 /// As [`start_poll`], where somebody else polls, or nobody can.
@@ -140,31 +139,28 @@ unsafe extern "C" fn start_poll<const TIMED: bool>(
 unsafe fn start_waiting<const TIMED: bool>(own: *mut CqObject) -> c_int {
     // SAFETY: as in `start_poll`.
     match unsafe { (*own).queue.as_ref() }.hold() {
-        Ok(held) => {
-            // SAFETY: as in `start_poll`.
-            unsafe { (&raw mut (*own).polling.held).write(Some(held)) };
-            // SAFETY: as the caller promises.
-            unsafe { start_unusual::<TIMED>(own) }
-        }
+        // SAFETY: as the caller promises.
+        Ok(state) => unsafe { start_unusual::<TIMED>(own, state) },
         Err(errno) => errno,
     }
 }
 
-/// As [`start_poll`], who holds the queue, whatever comes first: apart, so that it takes no registers there.
+/// As [`start_poll`], who has the queue, whatever comes first: apart, so that it takes no registers there.
 ///
 /// # Safety
-/// As [`start_poll`].
+/// As [`start_poll`]; the state is that queue's.
 #[inline(never)]
-unsafe fn start_unusual<const TIMED: bool>(own: *mut CqObject) -> c_int {
-    // SAFETY: as in `start_poll`; this poll holds the queue.
-    let (queue, held) = unsafe { ((*own).queue.as_ref(), (*own).polling.held.take()) };
-    let Some(held) = held else { return libc::EINVAL };
+unsafe fn start_unusual<const TIMED: bool>(
+    own: *mut CqObject,
+    state: TurnGuard<'_, CqState>,
+) -> c_int {
+    // SAFETY: as in `start_poll`.
+    let queue = unsafe { (*own).queue.as_ref() };
     // SAFETY: what is delivered is delivered to who polls.
     let deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
-    match queue.first_poll::<TIMED>(held, deliver) {
-        Ok(held) => {
-            // SAFETY: as in `start_poll`.
-            unsafe { (&raw mut (*own).polling.held).write(Some(held)) };
+    match queue.first_poll::<TIMED>(state, deliver) {
+        Ok(state) => {
+            state.rest();
             0
         }
         Err(errno) => errno,
@@ -180,17 +176,21 @@ fn unknown_bits() -> c_int {
 unsafe extern "C" fn next_poll<const TIMED: bool>(cq: *mut ibv_cq_ex) -> c_int {
     let own = cq.cast::<CqObject>();
     // SAFETY: the program passes a queue of this provider that it polls.
-    let (queue, held) = unsafe { ((*own).queue.as_ref(), &mut (*own).polling.held) };
-    let Some(state) = held else { return libc::EINVAL };
+    let queue = unsafe { (*own).queue.as_ref() };
+    // SAFETY: as above; the calls of a poll do not overlap.
+    let Some(mut state) = (unsafe { queue.state.resume() }) else { return libc::EINVAL };
     // SAFETY: what is delivered is delivered to who polls, in places beside what is held.
     let deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
-    if queue.next_poll::<TIMED>(state, deliver) { 0 } else { libc::ENOENT }
+    let is_taken = queue.next_poll::<TIMED>(&mut state, deliver);
+    state.rest();
+    if is_taken { 0 } else { libc::ENOENT }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: the program passes a queue of this provider that it polls.
-    let held = unsafe { (*cq.cast::<CqObject>()).polling.held.take() };
-    drop(held);
+    let queue = unsafe { (*cq.cast::<CqObject>()).queue.as_ref() };
+    // SAFETY: as above; the calls of a poll do not overlap.
+    unsafe { queue.state.end() };
 }
 
 /// The completion that is read now.
@@ -230,3 +230,6 @@ unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: the program passes a queue of this provider that it polls.
     unsafe { (*cq.cast::<CqObject>()).polling.timestamp }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ const ARM: usize = record::ARM / 8;
 impl Bench {
     /// Resizes the queue as a card would that has written all of its entries; `meanwhile` happens before
     /// the card moves.
-    fn resize(
+    pub(crate) fn resize(
         &mut self,
         log2_entries: u8,
         meanwhile: impl FnOnce(&mut Self),
