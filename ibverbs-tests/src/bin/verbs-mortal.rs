@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use ibverbs_tests::mortal::{attack, death, fork, hand, pair, work};
+use ibverbs_tests::mortal::{attack, copies, death, fork, hand, pair, work};
 
 /// Dies, or sees others die, and checks that all goes by the book.
 ///
@@ -35,6 +35,8 @@ enum Command {
     Children,
     /// Move messages while children live, execute and work
     Family,
+    /// Transfer memory that children have and write, too
+    Copies,
     /// Leave everything to a child that holds the descriptors
     Heir,
     /// Become another program
@@ -78,6 +80,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Stopped => done(death::stopped()),
         Command::Children => done(fork::children()),
         Command::Family => done(fork::family()),
+        Command::Copies => done(copies::copies()),
         Command::Heir => done(fork::heir()),
         Command::Execute => done(fork::execute()),
         Command::Reserve { directory } => done(hand::reserve(&directory)),

@@ -38,6 +38,10 @@ pub fn cases() -> Vec<Case> {
         case("messages beside forked children, after ibv_fork_init", |setting| {
             family(setting, true)
         }),
+        case("memory that a forked child writes, too", |setting| {
+            let said = "54 transfers beside a child that had the same memory";
+            forking(setting, "copies", false, said)
+        }),
         case("attacked while it transfers", attacked),
     ]
 }

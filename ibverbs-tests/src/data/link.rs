@@ -226,7 +226,7 @@ pub(super) fn completion(cq: &Cq) -> Result<Completion> {
 ///
 /// # Errors
 /// When it has others for too long.
-pub(super) fn becomes(region: &Region, wanted: &[u8]) -> Result<()> {
+pub(crate) fn becomes(region: &Region, wanted: &[u8]) -> Result<()> {
     let begun = Instant::now();
     let mut found = vec![0; wanted.len()];
     loop {

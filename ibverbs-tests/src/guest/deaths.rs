@@ -29,6 +29,7 @@ pub(super) fn cases(hardware: Hardware) -> Vec<Case> {
         Case::new(name, &[PERFTEST], move |setting| body(setting, hardware)).as_root()
     };
     let mut cases = vec![
+        case("memory that a forked child writes, too", forked),
         case("a client is killed in mid-transfer", client_killed),
         case("balboad is killed in mid-transfer", balboad_killed),
     ];
@@ -179,6 +180,16 @@ fn work_again(programs: Vec<Running>) -> Result<()> {
 pub(super) fn said(running: &mut Running, word: &str) -> Result<()> {
     let line = |it: &Running| it.output().lines().any(|line| line.starts_with(word));
     running.wait_until(&format!("it said {word}"), line)
+}
+
+/// The kernel copies for a child what a card has pinned.
+fn forked(setting: &Setting, hardware: Hardware) -> Result<()> {
+    let daemon = cards(setting, hardware)?;
+    let before = Held::of(&daemon)?;
+    let said = "54 transfers beside a child that had the same memory";
+    daemon.mortal("copies").limit(LONG).run()?.success()?.says(said)?;
+    before.restored(&daemon)?;
+    daemon.stop()
 }
 
 fn client_killed(setting: &Setting, hardware: Hardware) -> Result<()> {

@@ -22,7 +22,7 @@ const FORKS: usize = 20;
 /// Threads that are in calls.
 const BUSY: usize = 2;
 /// After which time a child counts as hanging, seconds.
-const HANGS: u32 = 20;
+pub(super) const HANGS: u32 = 20;
 
 /// Forks again and again, while threads make control calls: no call in a child succeeds or hangs,
 /// and a child that opens the device for itself works.
@@ -57,7 +57,7 @@ pub fn children() -> Result<()> {
     Ok(())
 }
 
-fn code(outcome: Result<()>) -> i32 {
+pub(super) fn code(outcome: Result<()>) -> i32 {
     match outcome {
         Ok(()) => 0,
         Err(error) => {
@@ -67,7 +67,7 @@ fn code(outcome: Result<()>) -> i32 {
     }
 }
 
-fn good(child: Pid) -> Result<()> {
+pub(super) fn good(child: Pid) -> Result<()> {
     let status = waitpid(child, None)?;
     ensure!(matches!(status, WaitStatus::Exited(_, 0)), "it hangs, or failed: {status:?}");
     Ok(())
