@@ -1124,6 +1124,8 @@ enum balboa_window_profile {
 #define BALBOA_WINDOW_CAPABILITIES_DEVICE_MEMORY 0x80000u
 /* Moderation of completion events. */
 #define BALBOA_WINDOW_CAPABILITIES_MODERATION 0x100000u
+/* Null memory regions. */
+#define BALBOA_WINDOW_CAPABILITIES_NULL_MR 0x200000u
 /* What an armed completion queue waits for, as its part of the arm word. */
 enum balboa_doorbell_arm_code {
     /* Never armed. */
@@ -1375,6 +1377,8 @@ enum balboa_admin_key_kind {
     BALBOA_ADMIN_KEY_KIND_WINDOW2 = 2,
     /* A memory region in device memory. */
     BALBOA_ADMIN_KEY_KIND_DEVICE_MEMORY = 3,
+    /* A null memory region: whatever address work requests name, reads give zeros and what is written is lost. va, length and iova are not looked at; of the rights it has at most LOCAL_WRITE. */
+    BALBOA_ADMIN_KEY_KIND_NULL = 4,
 };
 /* Transport of a QP; the numbers are those of ibv_qp_type, and of Linux' ib_qp_type. */
 enum balboa_qp_type {

@@ -623,6 +623,8 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_CAPABILITIES_DEVICE_MEMORY = 64'h80000;
   // Moderation of completion events.
   localparam logic [63:0] WINDOW_CAPABILITIES_MODERATION = 64'h100000;
+  // Null memory regions.
+  localparam logic [63:0] WINDOW_CAPABILITIES_NULL_MR = 64'h200000;
   // What an armed completion queue waits for, as its part of the arm word.
   typedef enum logic [7:0] {
     // Never armed.
@@ -873,7 +875,9 @@ package balboa_card_pkg;
     // A type-2 memory window, unbound.
     ADMIN_KEY_KIND_WINDOW2 = 8'd2,
     // A memory region in device memory.
-    ADMIN_KEY_KIND_DEVICE_MEMORY = 8'd3
+    ADMIN_KEY_KIND_DEVICE_MEMORY = 8'd3,
+    // A null memory region: whatever address work requests name, reads give zeros and what is written is lost. va, length and iova are not looked at; of the rights it has at most LOCAL_WRITE.
+    ADMIN_KEY_KIND_NULL = 8'd4
   } admin_key_kind_t;
   // Transport of a QP; the numbers are those of ibv_qp_type, and of Linux' ib_qp_type.
   typedef enum logic [7:0] {

@@ -23,6 +23,7 @@ pub mod many;
 pub mod memory;
 pub mod multicast;
 pub mod nccl;
+pub mod null;
 pub mod port;
 pub mod published;
 mod queries;

@@ -19,6 +19,7 @@ mod dmabuf;
 mod fork;
 mod library;
 mod mapping;
+mod null;
 mod qp;
 mod recv;
 mod refused;
@@ -41,6 +42,7 @@ pub use dmabuf::DmaBuf;
 pub use fork::in_child;
 pub use library::Library;
 pub use mapping::Mapping;
+pub use null::NullRegion;
 pub use qp::{
     Atomic, AtomicOperation, Destination, End, GROUP_QPN, Operation, Patience, Peer, Qp, QpWishes,
     Send, Service, TO_INIT, TO_RTR, TO_RTS, Window, blank, gid_bytes,

@@ -155,6 +155,7 @@ impl Session<'_> {
             Request::RegDmMr { pdn, dm, offset, length, access } => {
                 self.reg_dm_mr(device_memory::Wanted { pdn, dm, offset, length, access })
             }
+            Request::AllocNullMr { pdn } => self.alloc_null_mr(pdn),
             Request::FreeDm { dm } => self.free_dm(dm),
             Request::AllocMw { pdn, type_2 } => self.alloc_mw(pdn, type_2),
             Request::DeallocMw { mw } => self.dealloc_mw(mw),

@@ -358,6 +358,15 @@ impl Context {
         }
     }
 
+    /// Makes a null memory region; answers with its number and its lkey.
+    pub(crate) fn alloc_null_mr(&self, pdn: u32) -> Result<(u32, u32)> {
+        if !self.capabilities().contains(Capabilities::NULL_MR) {
+            return Err(unsupported!("null memory regions are not offered"));
+        }
+        let request = Request::AllocNullMr { pdn };
+        ask!(self.connection, request, Response::DmMr { mr, lkey, .. } => (mr, lkey))
+    }
+
     /// Makes a completion queue; `address` is that of its `ibv_cq`.
     pub(crate) fn create_cq(
         &self,

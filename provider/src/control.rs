@@ -110,6 +110,7 @@ fn name(request: &Request) -> &'static str {
         Request::AllocDm { .. } => "taking device memory",
         Request::CopyDm { .. } => "copying device memory",
         Request::RegDmMr { .. } => "registering device memory",
+        Request::AllocNullMr { .. } => "making a null memory region",
         Request::FreeDm { .. } => "giving device memory back",
         Request::DestroyAh { .. } => "ending an address handle",
         Request::AttachMulticast { .. } => "attaching a QP to a multicast group",

@@ -263,6 +263,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         if matches!(command.kind, KeyKind::Window1 | KeyKind::Window2) {
             self.check_offered(Capabilities::MEMORY_WINDOW)?;
         }
+        if command.kind == KeyKind::Null {
+            self.check_offered(Capabilities::NULL_MR)?;
+        }
         if command.kind != KeyKind::DeviceMemory {
             return self.keys.create(&command, memory, &mut self.random);
         }

@@ -23,6 +23,8 @@ struct Region {
     dm: Option<u32>,
     /// Windows that are bound to it.
     windows: u32,
+    /// Whether every address of it is its `iova`: it is a null region.
+    is_null: bool,
 }
 
 /// A memory window.
@@ -140,15 +142,37 @@ impl Keys {
             KeyKind::Region => None,
             KeyKind::DeviceMemory => Some(command.dm),
             KeyKind::Window1 | KeyKind::Window2 => return self.create_window(command, random),
+            KeyKind::Null => return self.create_null(command, memory, random),
             _ => return Err(AdminStatus::Unsupported),
         };
         let CreateKey { va, length, iova, pdn, access, .. } = *command;
-        let region = Region { va, length, iova, pdn, access, variant: 0, dm, windows: 0 };
-        let region = region.checked(memory)?;
+        let (variant, windows, is_null) = (0, 0, false);
+        let region = Region { va, length, iova, pdn, access, variant, dm, windows, is_null };
+        self.insert(region.checked(memory)?, random)
+    }
+
+    fn insert(&mut self, region: Region, random: &mut impl Random) -> Result<u32, AdminStatus> {
         let number = self.numbers.draw(random).ok_or(AdminStatus::NoResources)?;
         let variant = random.next_u32() as u8;
         self.regions.insert(number, Region { variant, ..region });
         Ok(key::key(number, variant))
+    }
+
+    fn create_null(
+        &mut self,
+        &CreateKey { pdn, access, .. }: &CreateKey,
+        memory: &impl Rings,
+        random: &mut impl Random,
+    ) -> Result<u32, AdminStatus> {
+        let iova = memory.null().ok_or(AdminStatus::Unsupported)?;
+        // What is more would be a peer's, or a window's.
+        if !Access::LOCAL_WRITE.contains(access) {
+            return Err(AdminStatus::Invalid);
+        }
+        let (variant, dm, windows) = (0, None, 0);
+        let (va, length, is_null) = (0, u64::MAX, true);
+        let region = Region { va, length, iova, pdn, access, variant, dm, windows, is_null };
+        self.insert(region, random)
     }
 
     fn create_window(
@@ -174,13 +198,14 @@ impl Keys {
         let place = self.regions.get_mut(&key::number(key));
         let place = place.filter(|region| region.variant == variant);
         let place = place.ok_or(AdminStatus::NotFound)?;
-        if place.dm.is_some() {
+        if place.dm.is_some() || place.is_null {
             return Err(AdminStatus::Invalid);
         }
         if place.windows != 0 {
             return Err(AdminStatus::Busy);
         }
-        let region = Region { va, length, iova, pdn, access, variant, dm: None, windows: 0 };
+        let (dm, windows, is_null) = (None, 0, false);
+        let region = Region { va, length, iova, pdn, access, variant, dm, windows, is_null };
         *place = region.checked(memory)?;
         Ok(())
     }
@@ -374,7 +399,8 @@ impl Region {
         if !self.access.contains(right) {
             return Err(Denied::Right);
         }
-        within(self.va, self.length, va, length)
+        let offset = within(self.va, self.length, va, length)?;
+        Ok(if self.is_null { 0 } else { offset })
     }
 }
 
@@ -433,6 +459,38 @@ mod tests {
         assert_eq!(keys.destroy(key ^ 1), Err(AdminStatus::NotFound));
         assert_eq!(keys.destroy(key), Ok(None));
         assert_eq!(open(&keys, key, 5, Access::REMOTE_WRITE), Err(Denied::Key));
+    }
+
+    #[test]
+    fn every_address_of_a_null_region_is_one_and_no_peer_has_a_right_to_it() {
+        let mut keys = Keys::new(24, 8);
+        let access = Access::LOCAL_WRITE;
+        let command =
+            CreateKey { va: 9, length: 1, iova: 7, access, kind: KeyKind::Null, ..REGION };
+        let mut make = |access, there| {
+            keys.create(&CreateKey { access, ..command }, &Reachable(there), &mut Seeded(3))
+        };
+        assert_eq!(make(access, false), Err(AdminStatus::Unsupported));
+        for more in [Access::REMOTE_READ, Access::WINDOW_BIND, Access::ZERO_BASED] {
+            assert_eq!(make(access | more, true), Err(AdminStatus::Invalid));
+        }
+        let (key, only_read) = (make(access, true).unwrap(), make(Access::empty(), true).unwrap());
+        let open = |va, length, right| keys.translate(key, 5, va, length, right);
+        for (va, length) in [(0, 1), (9, u32::MAX.into()), (u64::MAX - 4, 4)] {
+            assert_eq!(open(va, length, access), Ok(3 << 62));
+            assert_eq!(keys.translate(only_read, 5, va, length, Access::empty()), Ok(3 << 62));
+        }
+        assert_eq!(open(u64::MAX, 2, access), Err(Denied::Bounds));
+        assert_eq!(keys.translate(key, 6, 0, 1, access), Err(Denied::Key));
+        assert_eq!(keys.translate(only_read, 5, 0, 1, access), Err(Denied::Right));
+        let peer = Peer { qpn: 1, pdn: 5 };
+        for right in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+            assert_eq!(keys.translate_remote(key, peer, 0, 1, right), Err(Denied::Right));
+            assert_eq!(keys.page_of(5, 0, right), None);
+        }
+        let modify = ModifyKey { length: 8, pdn: 5, key, ..ModifyKey::default() };
+        assert_eq!(keys.modify(&modify, &Reachable(true)), Err(AdminStatus::Invalid));
+        assert_eq!(keys.destroy(key), Ok(None));
     }
 
     #[test]

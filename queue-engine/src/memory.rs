@@ -35,6 +35,12 @@ pub trait Rings {
         None
     }
 
+    /// An address, as [`Piece::iova`] has it, where reads give zeros and what is written is lost, for as many bytes as a
+    /// piece can have. `None` where there is none.
+    fn null(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether the card waits for the driver to say where memory is. What was not found meanwhile
     /// may be found later.
     fn waits(&self) -> bool {
@@ -129,6 +135,9 @@ pub(crate) mod tests {
         }
         fn reachable(&self, _: u64, _: u64) -> bool {
             self.0
+        }
+        fn null(&self) -> Option<u64> {
+            self.0.then_some(3 << 62)
         }
     }
 

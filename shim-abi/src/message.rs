@@ -262,6 +262,11 @@ pub enum Request {
         /// `ibv_access_flags`.
         access: u32,
     },
+    /// Makes a null memory region. → [`Response::DmMr`]
+    AllocNullMr {
+        /// Protection domain.
+        pdn: u32,
+    },
     /// Takes back a part of the card's own memory. → [`Response::Done`]
     FreeDm {
         /// The part.
@@ -545,7 +550,7 @@ pub enum Response {
         /// log2 of the blocks there.
         log2_blocks: u8,
     },
-    /// To [`Request::RegDmMr`].
+    /// To [`Request::RegDmMr`], and to [`Request::AllocNullMr`], whose region has a local key only.
     DmMr {
         /// Number of the region.
         mr: u32,

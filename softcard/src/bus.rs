@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 use crate::Error;
 use crate::mmu::Latch;
-use crate::own_memory::{OWN_MEMORY, OwnMemory};
+use crate::own_memory::{NULL_MEMORY, OWN_MEMORY, OwnMemory};
 use crate::processes::{Processes, Slot};
 
 /// Memory that only its owner can reach, who is asked for every access.
@@ -25,6 +25,21 @@ pub(crate) trait AskedMemory: Debug {
     fn read(&self, address: u64, into: &mut [u8]) -> bool;
     /// Places bytes; `false` when not all of them did.
     fn write(&self, address: u64, from: &[u8]) -> bool;
+}
+
+/// What is from [`NULL_MEMORY`] on.
+#[derive(Debug)]
+struct NullMemory;
+
+impl AskedMemory for NullMemory {
+    fn read(&self, _: u64, into: &mut [u8]) -> bool {
+        into.fill(0);
+        true
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> bool {
+        true
+    }
 }
 
 /// What stands behind a range.
@@ -123,6 +138,8 @@ pub(crate) struct Bus {
     refused: Cell<Option<(u64, Rights)>>,
     /// What the card has of its own.
     pub(crate) own: OwnMemory,
+    /// What is where it has none.
+    null: Rc<dyn AskedMemory>,
 }
 
 impl Default for Bus {
@@ -137,6 +154,7 @@ impl Default for Bus {
             refusals: Cell::new(0),
             refused: Cell::new(None),
             own: OwnMemory::default(),
+            null: Rc::new(NullMemory),
         }
     }
 }
@@ -306,6 +324,9 @@ impl Bus {
     fn look(&self, address: u64, wanted: Rights) -> Option<(Place, u64)> {
         #[cfg(test)]
         tests::LOOKS.with(|looks| looks.set(looks.get() + 1));
+        if address >= NULL_MEMORY {
+            return Some((Place::Asked(self.null.clone()), u64::MAX.wrapping_sub(address)));
+        }
         if address >= OWN_MEMORY {
             let (mapping, offset, left) = self.own.at(address)?;
             return Some((Place::Shared(Arc::clone(mapping), offset), left));

@@ -11,6 +11,9 @@ use crate::WINDOWS;
 /// From here on addresses, those that an MMU is given and those that it gives, are of this memory.
 pub(crate) const OWN_MEMORY: u64 = 1 << 63;
 
+/// From here on there is none, at addresses of either kind: reads give zeros, and what is written is lost.
+pub(crate) const NULL_MEMORY: u64 = 3 << 62;
+
 /// Bytes of it that each vFPGA has.
 pub(crate) const OWN_BYTES: u32 = 4 << 20;
 

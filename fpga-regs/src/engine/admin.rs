@@ -272,6 +272,9 @@ open_enum! {
         Window2 = 2,
         /// A memory region in device memory.
         DeviceMemory = 3,
+        /// A null memory region: whatever address work requests name, reads give zeros and what is written is lost.
+        /// [`CreateKey::va`], `length` and `iova` are not looked at; of the rights it has at most LOCAL_WRITE.
+        Null = 4,
     }
 }
 

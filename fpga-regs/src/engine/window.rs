@@ -280,5 +280,7 @@ flags! {
         DEVICE_MEMORY = 1 << 19,
         /// Moderation of completion events.
         MODERATION = 1 << 20,
+        /// Null memory regions.
+        NULL_MR = 1 << 21,
     }
 }

@@ -441,6 +441,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
             length: u.int_in_range(0..=9000)?,
             access: u.int_in_range(0..=0xff)?,
         },
+        32 if u.arbitrary()? => Request::AllocNullMr { pdn: number(u)? },
         32 => Request::FreeDm { dm: number(u)? },
         33 => {
             Request::ModerateCq { cqn: number(u)?, count: u.arbitrary()?, period: u.arbitrary()? }

@@ -53,6 +53,7 @@ const RINGS: u8 = 3;
 
 /// Where the engine has memory of its own.
 const OWN: u64 = 1 << 63;
+const NULL: u64 = 3 << 62;
 
 const PAGE: u8 = 1;
 const QPS: usize = 4;
@@ -70,7 +71,8 @@ const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::SRQ)
         .union(Capabilities::RESIZE_CQ)
         .union(Capabilities::DEVICE_MEMORY)
-        .union(Capabilities::MODERATION),
+        .union(Capabilities::MODERATION)
+        .union(Capabilities::NULL_MR),
     qps: QPS as u32,
     cqs: 6,
     rqs: 6,
@@ -587,6 +589,23 @@ impl Bench {
         Ok(())
     }
 
+    /// Makes a null region, by which a peer reaches nothing, and ends it.
+    fn use_null_region(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let access = Access::from_bits_truncate(u.arbitrary()?);
+        let (va, length, kind) = (u.arbitrary()?, u.arbitrary()?, KeyKind::Null);
+        let key = CreateKey { va, length, iova: u.arbitrary()?, pdn: 7, access, kind, dm: 0 };
+        // There may be no number left.
+        let Some(rkey) = self.made(Opcode::CreateKey, &key.encode()) else { return Ok(()) };
+        assert!(Access::LOCAL_WRITE.contains(access), "{key:?}");
+        for access in [RemoteAccess::Read, RemoteAccess::Write, RemoteAccess::Atomic] {
+            let (qpn, mut pieces) = (self.qps.first().map_or(1, |qp| qp.0), Vec::<Piece>::new());
+            let payload = Payload::Remote { rkey, address: u.arbitrary()?, access };
+            assert!(self.engine.resolve(qpn, payload, 0, 1, &mut pieces).is_err());
+        }
+        assert!(self.made(Opcode::DestroyKey, &Destroy { number: rkey }.encode()).is_some());
+        Ok(())
+    }
+
     /// Takes a part of the device memory, copies to and from it, names it by a key, and gives it back.
     fn use_device_memory(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let command =
@@ -665,6 +684,7 @@ impl Bench {
                 let command = ModerateCq { cqn, count, period };
                 assert!(self.made(Opcode::ModerateCq, &command.encode()).is_some());
             }
+            8 if u.ratio(1, 4)? => self.use_null_region(u)?,
             8 => self.use_device_memory(u)?,
             7 if !self.cqs.is_empty() => {
                 let at = u.choose_index(self.cqs.len())?;

@@ -117,6 +117,8 @@ enum Command {
     },
     /// Memory of the devices' own
     DeviceMemory(Link),
+    /// Regions without memory
+    NullRegions(Link),
     /// Completion queues that are resized while messages complete on them
     Resize(Link),
     /// Completion queues of every vector, and one that is flooded with events
@@ -433,6 +435,10 @@ fn main() -> anyhow::Result<()> {
         Command::DeviceMemory(link) => {
             let count = data::device_memory::all(&(&link).into())?;
             println!("{count} messages of device memory arrived");
+        }
+        Command::NullRegions(link) => {
+            let count = data::null::all(&(&link).into())?;
+            println!("{count} messages of null regions arrived");
         }
         Command::Resize(link) => {
             println!("{} messages arrived around resizes", data::resize::all(&(&link).into())?);

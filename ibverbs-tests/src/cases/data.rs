@@ -47,6 +47,8 @@ pub fn cases() -> Vec<Case> {
         case("memory", "memory", "bytes moved in", &[]),
         case("memory/loopback", "memory --to balboa0", "bytes moved in", &[]),
         case("memory/huge pages", "memory", "one of them of huge pages", &[Need::HugePages(2)]),
+        case("null regions", "null-regions", "16 messages of null regions", &[]),
+        case("null regions/loopback", "null-regions --to balboa0", "16 messages of", &[]),
         case("lists", "lists", "listed messages arrived", &[]),
         case("shared", "shared", "600 shared messages arrived", &[]),
         case("shared/loopback", "shared --to balboa0", "600 shared messages arrived", &[]),

@@ -46,7 +46,6 @@ pub const NOT_OFFERED: &[NotOffered] = &[
         let outcome = call!(pd, advise_mr(pd.raw(), 0, 0, null_mut(), 0));
         Failed::check("ibv_advise_mr", outcome)
     }),
-    ("ibv_alloc_null_mr", |pd, _, _| made("ibv_alloc_null_mr", call!(pd, alloc_null_mr(pd.raw())))),
     ("ibv_create_counters", |pd, _, _| {
         let mut attributes = blank!(ibv_counters_init_attr);
         made(

@@ -51,6 +51,13 @@ impl Piece {
         self.sge.lkey ^= 0x0100_0000;
         self
     }
+
+    /// The same with that local key.
+    #[must_use]
+    pub fn with_key(mut self, lkey: u32) -> Self {
+        self.sge.lkey = lkey;
+        self
+    }
 }
 
 impl Region {

@@ -25,6 +25,7 @@ mod flash;
 mod limits;
 mod multicast;
 mod names;
+mod null_regions;
 mod random;
 mod srq;
 mod tending;

@@ -97,6 +97,30 @@ impl Session<'_> {
         Ok(Response::Mr { lkey: key, rkey: key }.into())
     }
 
+    /// Makes a region that has no memory: what is read of it is 0, what is written to it is lost.
+    pub(super) fn alloc_null_mr(&mut self, pdn: u32) -> Result<Answer, Error> {
+        let pd = found(self.client.owned.pds.get(&pdn), pdn)?;
+        let card = self.context(pd.context)?.card;
+        let limits = self.limits(card)?;
+        if !limits.capabilities.contains(Capabilities::NULL_MR) {
+            let why = format!("balboa{card} has no null memory regions");
+            return Err(Error::Unsupported(why));
+        }
+        let (address, length, hca_va, access) = (0, 0, 0, Access::LOCAL_WRITE);
+        let (range, mapped, key, dm) = (None, false, None, None);
+        let bits = access.bits();
+        let mr = Mr { card, pdn, address, length, hca_va, access: bits, range, mapped, key, dm };
+        self.make(&limits, mr, |session, mr| {
+            let kind = KeyKind::Null;
+            let command = CreateKey { va: 0, length: 0, iova: 0, pdn, access, kind, dm: 0 };
+            let key = session.window(card)?.engine.create_key(&command)?;
+            mr.key = Some(key);
+            let client = &mut *session.client;
+            let number = client.numbers.next(u32::MAX, |n| client.owned.mrs.contains_key(&n));
+            Ok((number, Response::DmMr { mr: number, lkey: key, rkey: 0 }.into()))
+        })
+    }
+
     /// Gives a region another domain and other rights.
     pub(super) fn modify_mr(&mut self, mr: u32, pdn: u32, access: u32) -> Result<Answer, Error> {
         let pd = found(self.client.owned.pds.get(&pdn), pdn)?;

@@ -59,6 +59,7 @@ fn operations() -> verbs_context_ops {
     verbs_context_ops {
         alloc_dm: Some(dm::alloc_dm),
         alloc_mw: Some(mw::alloc_mw),
+        alloc_null_mr: Some(mr::alloc_null_mr),
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         alloc_pd: Some(pd::alloc_pd),
         alloc_td: Some(pd::alloc_td),

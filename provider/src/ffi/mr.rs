@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::LazyLock;
 
 use crate::abi::verbs::{self as ibv, ibv_mr, ibv_pd};
-use crate::abi::{IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_MR, verbs_mr};
+use crate::abi::{IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_MR, IBV_MR_TYPE_NULL_MR, verbs_mr};
 use nix::errno::Errno;
 
 use super::context::opened;
@@ -23,7 +23,7 @@ struct Mr {
     verbs: verbs_mr,
     number: u32,
     pd: Use,
-    /// Of the program's memory; of the card's own there is none.
+    /// Of the program's memory; of the card's own there is none, nor of a null region.
     registration: Option<Registration>,
     /// Of a dma-buf, where it is mapped; unmapped behind the registration.
     _pages: Option<Pages>,
@@ -91,6 +91,25 @@ pub(super) unsafe fn register_dm(
     Ok(Box::into_raw(Box::new(region)).cast())
 }
 
+pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: the program passes a domain of this provider, which outlives the region.
+    object("ibv_alloc_null_mr", unsafe { make_null(pd) })
+}
+
+/// # Safety
+/// The domain is one of this provider and lives.
+unsafe fn make_null(pd: *mut ibv_pd) -> Result<*mut ibv_mr> {
+    // SAFETY: as the caller promises; a region's domain outlives it.
+    let (using, context) = unsafe { (Use::new(pd), (*pd).context) };
+    // SAFETY: a domain's context is open as long as the domain lives.
+    let (number, lkey) = unsafe { opened(context) }.alloc_null_mr(using.pdn())?;
+    // As long as can be said. Peers have no key of it.
+    let ibv_mr = ibv_mr { context, pd, length: usize::MAX, handle: number, lkey, ..zeroed() };
+    let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_NULL_MR, access: 0 };
+    let region = Mr { verbs, number, pd: using, registration: None, _pages: None };
+    Ok(Box::into_raw(Box::new(region)).cast())
+}
+
 pub(super) unsafe extern "C" fn rereg_mr(
     mr: *mut verbs_mr,
     flags: c_int,
@@ -131,7 +150,7 @@ unsafe fn change(
         Some(_) => return Err(invalid!("the protection domain is another context's")),
     };
     let Some(before) = region.registration else {
-        return Err(unsupported!("a region of device memory does not change"));
+        return Err(unsupported!("a region without memory of the program's does not change"));
     };
     let registration = before.changed(memory, access.map(|it| it as u32))?;
     let pdn = using.as_ref().unwrap_or(&region.pd).pdn();

@@ -6,6 +6,7 @@ use hostmem::SharedMapping;
 use super::*;
 use crate::bus::{AskedMemory, Backing};
 use crate::mmu::Latch;
+use crate::own_memory::NULL_MEMORY;
 use crate::port::FRAME_CAPACITY;
 use crate::processes::tests::process;
 use crate::views::{RecordView, RingView};
@@ -112,6 +113,22 @@ fn a_burst_reads_every_element_it_can_and_tells_which_it_could_not() {
     assert_eq!(burst.frames[0].as_slice(), &memory[..16]);
     assert_eq!(burst.frames[2].as_slice(), &memory[16..116]);
     assert_eq!((space.read.bytes, space.faults), (116, 1));
+}
+
+#[test]
+fn where_there_is_no_memory_reads_give_zeros_and_writes_are_lost() {
+    let memory = vec![7u8; 64];
+    let mut space = AddressSpace::default();
+    space.map(0x1000, 64, own(&memory)).unwrap();
+    let frames: [(u64, &[u8]); 3] =
+        [(NULL_MEMORY, &[1; 100]), (0x1000, &[2; 8]), (NULL_MEMORY, &[3; 8])];
+    assert_eq!(Burst::placing(&frames).copy(&mut space), [true; 3]);
+    assert_eq!(memory[..9], [2, 2, 2, 2, 2, 2, 2, 2, 7]);
+    // What the frame had before, too.
+    let mut burst = Burst::new(Direction::Read, &[(NULL_MEMORY, &[9; 1500]), (0x1000, &[9; 8])]);
+    assert_eq!(burst.copy(&mut space), [true; 2]);
+    assert_eq!(burst.frames[0].as_slice(), [0; 1500]);
+    assert_eq!((burst.frames[1].as_slice(), space.faults), (&memory[..8], 0));
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod tlb;
 use fpga_regs::coyote::shell::CtrlCnfg;
 use fpga_regs::coyote::tlb::{Entry, Geometry};
 
-use crate::own_memory::{OWN_BYTES, OWN_MEMORY};
+use crate::own_memory::{NULL_MEMORY, OWN_BYTES, OWN_MEMORY};
 pub(crate) use latch::{Latch, Unit};
 use tlb::Tlb;
 
@@ -175,6 +175,9 @@ impl Mmu {
     }
 
     fn look_up(&mut self, direction: Direction, vaddr: u64, length: u32) -> Translation {
+        if vaddr >= NULL_MEMORY {
+            return Translation::Found { bus: vaddr, bytes: u64::MAX.wrapping_sub(vaddr) };
+        }
         if let Some(within) = vaddr.checked_sub(OWN_MEMORY) {
             return match u64::from(OWN_BYTES).checked_sub(within) {
                 None | Some(0) => Translation::Refused,

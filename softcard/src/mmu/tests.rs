@@ -142,6 +142,17 @@ fn addresses_end_where_those_of_the_bus_do() {
 }
 
 #[test]
+fn where_there_is_no_memory_there_are_no_pages_either() {
+    let mut mmu = mmu().of_vfpga(1);
+    mmu.toggle_lock();
+    let found = |vaddr| Translation::Found { bus: vaddr, bytes: u64::MAX - vaddr };
+    for vaddr in [NULL_MEMORY, NULL_MEMORY + 77] {
+        assert_eq!(read(&mut mmu, vaddr), found(vaddr));
+    }
+    assert_eq!(mmu.take_news(), [None, None]);
+}
+
+#[test]
 fn the_cards_own_memory_has_no_pages_and_each_vfpga_has_its_part() {
     let bytes = u64::from(OWN_BYTES);
     for number in 0..3 {
@@ -152,7 +163,7 @@ fn the_cards_own_memory_has_no_pages_and_each_vfpga_has_its_part() {
             let found = Translation::Found { bus: first + within, bytes: bytes - within };
             assert_eq!(read(&mut mmu, OWN_MEMORY + within), found);
         }
-        for beyond in [bytes, bytes + 1, u64::MAX - OWN_MEMORY] {
+        for beyond in [bytes, bytes + 1, NULL_MEMORY - 1 - OWN_MEMORY] {
             assert_eq!(read(&mut mmu, OWN_MEMORY + beyond), Translation::Refused);
         }
         assert_eq!(mmu.take_news(), [None, None]);

@@ -11,7 +11,7 @@ use queue_engine::{
     DoorbellPage, Message, Operation, Random, Record, Ring, Rings, Transport, TransportError,
 };
 
-use super::{CONFIG, OWN, PAYLOAD, PAYLOAD_BYTES, QPS, QUEUE_BYTES, QUEUE_COUNT, QUEUES};
+use super::{CONFIG, NULL, OWN, PAYLOAD, PAYLOAD_BYTES, QPS, QUEUE_BYTES, QUEUE_COUNT, QUEUES};
 
 /// Blocks that one call may read: for each QP a turn of 64 entries of up to 5 blocks each way, and
 /// the admin ring.
@@ -158,6 +158,10 @@ impl Rings for Memory {
     fn own(&self) -> Option<(u64, View)> {
         let mask = u64::from(CONFIG.device_memory / 64 - 1);
         Some((OWN, View { memory: self.clone(), iova: OWN, mask }))
+    }
+
+    fn null(&self) -> Option<u64> {
+        Some(NULL)
     }
 }
 

@@ -153,6 +153,7 @@ impl Known {
                 length: dice.below(3000),
                 access: 32 + dice.below(16) as u32,
             },
+            37 if dice.below(2) == 0 => Request::AllocNullMr { pdn: dice.number(&self.pds) },
             37 => Request::FreeDm { dm: dice.number(&self.dms) },
             38 => Request::ModerateCq {
                 cqn: dice.number(&self.cqs),

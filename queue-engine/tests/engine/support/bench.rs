@@ -33,6 +33,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::MULTICAST)
         .union(Capabilities::DEVICE_MEMORY)
         .union(Capabilities::MODERATION)
+        .union(Capabilities::NULL_MR)
         .union(Capabilities::INVALIDATE)
         .union(Capabilities::MEMORY_WINDOW),
     qps: 1024,

@@ -9,6 +9,8 @@ use queue_engine::{DoorbellPage, Record, Ring, Rings};
 
 /// Where the card's own memory is, to the engine.
 pub const OWN: u64 = 1 << 63;
+/// Where there is none.
+pub const NULL: u64 = 3 << 62;
 
 /// Memory that driver, clients and engine share; clones are the same memory.
 #[derive(Clone, Debug, Default)]
@@ -169,6 +171,10 @@ impl Rings for TestMemory {
 
     fn own(&self) -> Option<(u64, View)> {
         Some((OWN, View { memory: self.clone(), iova: OWN, mask: u64::MAX }))
+    }
+
+    fn null(&self) -> Option<u64> {
+        Some(NULL)
     }
 }
 

@@ -18,7 +18,7 @@ use super::logic::{Logic, Ports};
 use super::request::{Access, Payload, Piece, QPN_BITS, Tag, Unreachable, Wanted};
 use crate::bus::Bus;
 use crate::mmu::Unit;
-use crate::own_memory::OWN_BYTES;
+use crate::own_memory::{NULL_MEMORY, OWN_BYTES};
 use crate::views::{RecordView, RingView};
 use random::KernelRandom;
 use transport::{RoceTransport, transport_event};
@@ -80,6 +80,7 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::ATOMIC
             | Capabilities::DEVICE_MEMORY
             | Capabilities::MODERATION
+            | Capabilities::NULL_MR
             | Capabilities::UD
             | Capabilities::INVALIDATE
             | Capabilities::MEMORY_WINDOW
@@ -304,6 +305,10 @@ impl Rings for Unit {
 
     fn own(&self) -> Option<(u64, RingView)> {
         self.own()
+    }
+
+    fn null(&self) -> Option<u64> {
+        Some(NULL_MEMORY)
     }
 
     fn waits(&self) -> bool {
