@@ -267,6 +267,14 @@ impl Client {
         self.stage != Stage::Ending && self.owned.contexts.values().any(|it| it.card == card)
     }
 
+    /// Whether it has a queue pair of that number on a card, of any type and in any state.
+    #[must_use]
+    pub fn has_qp(&self, card: u32, qpn: u32) -> bool {
+        let owned = &self.owned;
+        owned.qps.get(&qpn).is_some_and(|qp| qp.card == card)
+            || owned.targets.values().any(|it| it.card == card && it.qpn == Some(qpn))
+    }
+
     /// Takes its requests, or leaves them waiting in its socket.
     pub fn heed(&self, poller: &Poller, requests: bool) {
         let interest = if requests { EpollFlags::EPOLLIN } else { EpollFlags::empty() };

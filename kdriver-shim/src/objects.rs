@@ -207,6 +207,8 @@ pub struct Target {
     pub xrcd: u32,
     /// The target's number among those of the card ([`crate::xrc`]), once it has it.
     pub target: Option<u32>,
+    /// Its QP number, once it has it.
+    pub qpn: Option<u32>,
 }
 
 /// A memory window.

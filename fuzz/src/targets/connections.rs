@@ -307,7 +307,11 @@ impl Bench {
         let number = bytes.first().copied().unwrap_or(u8::MAX);
         let left = programs.iter().position(|it| it.token == from).expect("it is there");
         let from = programs[left].reader();
-        let outcome = server.command(cable, program.asker, program.reader(), bytes, Some(from));
+        let outcome = {
+            // Each lacks some.
+            let has_qp = |client: ClientId, _: u32, qpn: u32| u64::from(qpn) % 4 != client.0;
+            server.command(cable, &has_qp, program.asker, program.reader(), bytes, Some(from))
+        };
         let whole = bytes.len() >= abi::HEADER;
         let out = if whole { u16::from_ne_bytes([bytes[6], bytes[7]]) } else { 0 };
         let Ok(Said { output, void }) = outcome else { return };

@@ -16,7 +16,7 @@ use super::answers::{AddressHandle, QpChange};
 use super::channel::{Event, Param, Served};
 use super::identifier::{Device, Identifier, State, in_kind, unspecified};
 use super::network::{self, Network};
-use super::{ConnectionManager, Join, owner, refused, refused_by, take};
+use super::{Asker, ConnectionManager, HasQp, Join, owner, refused, refused_by, take};
 use crate::error::Error;
 use crate::quota::Resource;
 
@@ -33,13 +33,15 @@ const GROUP_QPN: u32 = 0xff_ffff;
 
 /// By which channel who asks.
 #[derive(Clone, Copy)]
-pub(super) struct Caller {
+pub(super) struct Caller<'a> {
     /// The channel.
     pub key: u64,
-    /// The user.
-    pub uid: u32,
+    /// Who asks.
+    pub asker: Asker,
     /// The channel that MIGRATE_ID names.
     pub from: Option<u64>,
+    /// Whose queue pairs are.
+    pub has_qp: HasQp<'a>,
 }
 
 impl ConnectionManager {
@@ -47,7 +49,7 @@ impl ConnectionManager {
     pub(super) fn execute(
         &mut self,
         network: &mut dyn Network,
-        caller: Caller,
+        caller: Caller<'_>,
         command: &Command<'_>,
         out: usize,
     ) -> Result<Vec<u8>, Error> {
@@ -96,9 +98,9 @@ impl ConnectionManager {
                     _ => facts.paths(out),
                 })
             }
-            Command::Connect { id, param } => self.connect(key, id, &param).map(done),
+            Command::Connect { id, param } => self.connect(caller, id, &param).map(done),
             Command::Listen { id, backlog } => self.listen(network, caller, id, backlog).map(done),
-            Command::Accept { id, uid, param } => self.accept(key, id, uid, param).map(done),
+            Command::Accept { id, uid, param } => self.accept(caller, id, uid, param).map(done),
             Command::Reject { id, reason, private_data } => {
                 self.reject(key, id, reason, private_data).map(done)
             }
@@ -263,7 +265,7 @@ impl ConnectionManager {
     fn bind(
         &mut self,
         network: &dyn Network,
-        caller: Caller,
+        caller: Caller<'_>,
         id: u32,
         address: SocketAddr,
     ) -> Result<(), Error> {
@@ -281,7 +283,7 @@ impl ConnectionManager {
             let local = network::owner(&network.addresses(), ip).ok_or_else(none)?;
             Some(Device { card: local.card, address: local.address })
         };
-        if (1..FIRST_USER_PORT).contains(&address.port()) && caller.uid != 0 {
+        if (1..FIRST_USER_PORT).contains(&address.port()) && caller.asker.uid != 0 {
             let why = format!("port {} is the superuser's", address.port());
             return Err(refused(Errno::EACCES, why));
         }
@@ -307,7 +309,7 @@ impl ConnectionManager {
     fn resolve_addr(
         &mut self,
         network: &dyn Network,
-        caller: Caller,
+        caller: Caller<'_>,
         id: u32,
         (source, destination): (Address, Address),
         timeout_ms: u32,
@@ -383,7 +385,22 @@ impl ConnectionManager {
         Ok(())
     }
 
-    fn connect(&mut self, key: u64, id: u32, asked: &ConnParam<'_>) -> Result<(), Error> {
+    /// Sees to it that a queue pair that is named to a peer is one of who asks, or of the client that the channel
+    /// is of, on the identifier's card. Whoever could name another's would have the peer end that one's connection,
+    /// for it takes a queue pair that connects again to have lost the connection before.
+    fn check_qp(&self, caller: Caller<'_>, id: u32, qpn: u32) -> Result<(), Error> {
+        let card = self.ids.get(&id).and_then(|it| it.device).map(|device| device.card);
+        let owner = self.channels.get(&caller.key).map(|channel| channel.client);
+        let has = |client| card.is_some_and(|card| (caller.has_qp)(client, card, qpn));
+        if has(caller.asker.client) || owner.is_some_and(has) {
+            return Ok(());
+        }
+        let why = format!("QP {qpn:#x} is none that this process has on the identifier's card");
+        Err(refused(Errno::EINVAL, why))
+    }
+
+    fn connect(&mut self, caller: Caller<'_>, id: u32, asked: &ConnParam<'_>) -> Result<(), Error> {
+        let key = caller.key;
         let it = self.in_state(key, id, State::RouteResolved)?;
         let (Some(path), Some(source), Some(destination)) = (it.path, it.source, it.destination)
         else {
@@ -407,6 +424,7 @@ impl ConnectionManager {
             };
             self.manager.resolve(now, owner, &wanted)
         } else {
+            self.check_qp(caller, id, asked.qpn)?;
             let wanted = Connect {
                 path,
                 space,
@@ -436,7 +454,7 @@ impl ConnectionManager {
     fn listen(
         &mut self,
         network: &dyn Network,
-        caller: Caller,
+        caller: Caller<'_>,
         id: u32,
         backlog: u32,
     ) -> Result<(), Error> {
@@ -462,16 +480,36 @@ impl ConnectionManager {
 
     fn accept(
         &mut self,
-        key: u64,
+        caller: Caller<'_>,
         id: u32,
         uid: u64,
         param: Option<ConnParam<'_>>,
     ) -> Result<(), Error> {
-        let it = self.in_state(key, id, State::Connect)?;
-        let kind = it.kind;
+        let key = caller.key;
+        let kind = self.in_state(key, id, State::Connect)?.kind;
         let connection = self.connection(key, id)?;
+        let named = param.map_or(Ok(()), |it| self.check_qp(caller, id, it.qpn));
+        let outcome = named.and_then(|()| self.answer(kind, connection, param).map_err(refused_by));
+        if outcome.is_err() {
+            // Nobody is left waiting for what will not come. What is over cannot be refused, and need not be.
+            let _ = self.refuse(kind, connection, RejectReason::CONSUMER, &[]);
+            return outcome;
+        }
+        if param.is_some() {
+            self.find(key, id)?.uid = uid;
+        }
+        Ok(())
+    }
+
+    /// Accepts what a peer asks; without parameters says that this side, which asked, is ready.
+    fn answer(
+        &mut self,
+        kind: QpType,
+        connection: Id,
+        param: Option<ConnParam<'_>>,
+    ) -> Result<(), cm::Error> {
         let now = self.now();
-        let outcome = match param {
+        match param {
             _ if kind == QpType::Ud => {
                 let (qpn, private_data) =
                     param.map_or((0, &[][..]), |it| (it.qpn, it.private_data));
@@ -491,16 +529,7 @@ impl ConnectionManager {
                 };
                 self.manager.accept(now, connection, &accept)
             }
-        };
-        if let Err(error) = outcome {
-            // Nobody is left waiting for what will not come. What is over cannot be refused, and need not be.
-            let _ = self.refuse(kind, connection, RejectReason::CONSUMER, &[]);
-            return Err(refused_by(error));
         }
-        if param.is_some() {
-            self.find(key, id)?.uid = uid;
-        }
-        Ok(())
     }
 
     fn reject(&mut self, key: u64, id: u32, reason: u8, private_data: &[u8]) -> Result<(), Error> {

@@ -75,6 +75,10 @@ pub struct Asker {
     pub uid: u32,
 }
 
+/// Whether a client has a queue pair of that number on a card, of any type and in any state: the client, the card,
+/// the number.
+pub type HasQp<'a> = &'a dyn Fn(ClientId, u32, u32) -> bool;
+
 /// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
@@ -229,13 +233,15 @@ impl ConnectionManager {
         Ok((token, theirs))
     }
 
-    /// Does a command of a channel.
+    /// Does a command of a channel. The queue pair that it names, by which the peer knows the connection, has to be
+    /// one of who asks, or of the channel's client.
     ///
     /// # Errors
     /// With the error number that the kernel would have `write` return.
     pub fn command(
         &mut self,
         network: &mut dyn Network,
+        has_qp: HasQp<'_>,
         asker: Asker,
         channel: CmReader,
         bytes: &[u8],
@@ -251,7 +257,7 @@ impl ConnectionManager {
         if let (Some(left), Some(from)) = (left, from) {
             self.hear(asker.client, left, from);
         }
-        let caller = calls::Caller { key, uid: asker.uid, from: left };
+        let caller = calls::Caller { key, asker, from: left, has_qp };
         // Only one of the two can lose events.
         let lost = left.unwrap_or(key);
         if command.ends_events() {

@@ -51,6 +51,8 @@ struct Bench {
     server: ConnectionManager,
     wire: Wire,
     poller: Arc<Poller>,
+    /// Whose queue pairs are: the client, the card, the number. Where it does not matter, everybody has all.
+    has_qp: fn(ClientId, u32, u32) -> bool,
 }
 
 /// An event as a program sees it.
@@ -117,7 +119,7 @@ impl Bench {
         for card in 0..2 {
             server.set_port(card, &wire.port(card).unwrap());
         }
-        Self { server, wire, poller: Arc::new(Poller::new().unwrap()) }
+        Self { server, wire, poller: Arc::new(Poller::new().unwrap()), has_qp: |_, _, _| true }
     }
 
     fn program(&mut self, asker: Asker) -> Program {
@@ -131,16 +133,16 @@ impl Bench {
         bytes: &[u8],
         from: &mut Program,
     ) -> Result<Vec<u8>, Error> {
-        let Self { server, wire, .. } = self;
+        let Self { server, wire, has_qp, .. } = self;
         let left = Some(from.reader());
-        let said = server.command(wire, program.asker, program.reader(), bytes, left)?;
+        let said = server.command(wire, has_qp, program.asker, program.reader(), bytes, left)?;
         from.void.extend(said.void);
         Ok(said.output)
     }
 
     fn say(&mut self, program: &mut Program, bytes: &[u8]) -> Result<Vec<u8>, Error> {
-        let Self { server, wire, .. } = self;
-        let said = server.command(wire, program.asker, program.reader(), bytes, None)?;
+        let Self { server, wire, has_qp, .. } = self;
+        let said = server.command(wire, has_qp, program.asker, program.reader(), bytes, None)?;
         program.void.extend(said.void);
         Ok(said.output)
     }

@@ -32,9 +32,14 @@ impl Session<'_> {
         if let Some(rings) = &self.client.owned.rings {
             self.connections.tell_ahead(asker.client, rings.mapping());
         }
+        let (client, others) = (&*self.client, self.others);
+        let has_qp = |owner, card, qpn| {
+            let owner = if owner == client.id { Some(client) } else { others.get(&owner) };
+            owner.is_some_and(|owner| owner.has_qp(card, qpn))
+        };
         let mut network = Cards(self.cards);
         let Said { output, void } =
-            self.connections.command(&mut network, asker, channel, command, from)?;
+            self.connections.command(&mut network, &has_qp, asker, channel, command, from)?;
         Ok(Response::CmAnswer { output, void }.into())
     }
 }

@@ -121,16 +121,21 @@ impl Session<'_> {
         let limits = self.xrc_limits(card)?;
         let client = &mut *self.client;
         let number = client.numbers.next(u32::MAX, |n| client.owned.targets.contains_key(&n));
-        self.make(&limits, Target { number, card, xrcd, target: None }, |session, target| {
-            let taken = take(session)?;
-            target.target = Some(taken);
-            let qp = session.shared(card, taken)?.qp;
-            let (events, client) =
-                (Arc::clone(&session.context(context)?.events), session.client.id);
-            let window = session.card(card)?.window(qp.window)?;
-            window.users.listeners.add_target(qp.qpn, client, number, (cookie, &events));
-            Ok((number, Response::Target { target: number, qpn: qp.qpn }.into()))
-        })
+        self.make(
+            &limits,
+            Target { number, card, xrcd, target: None, qpn: None },
+            |session, target| {
+                let taken = take(session)?;
+                target.target = Some(taken);
+                let qp = session.shared(card, taken)?.qp;
+                target.qpn = Some(qp.qpn);
+                let (events, client) =
+                    (Arc::clone(&session.context(context)?.events), session.client.id);
+                let window = session.card(card)?.window(qp.window)?;
+                window.users.listeners.add_target(qp.qpn, client, number, (cookie, &events));
+                Ok((number, Response::Target { target: number, qpn: qp.qpn }.into()))
+            },
+        )
     }
 
     fn shared(&mut self, card: u32, number: u32) -> Result<&mut SharedTarget, Error> {

@@ -233,8 +233,9 @@ fn a_channel_ends_when_all_its_descriptors_are_closed() {
     bench.go_on_ending();
     bench.carry();
     assert_eq!(bench.event(&mut alice).number, event::DISCONNECTED);
-    let Bench { server, wire, .. } = &mut bench;
-    let ended = server.command(wire, BOB, reader, &raw(number::GET_EVENT, &[0; 8], 336), None);
+    let asked = raw(number::GET_EVENT, &[0; 8], 336);
+    let Bench { server, wire, has_qp, .. } = &mut bench;
+    let ended = server.command(wire, has_qp, BOB, reader, &asked, None);
     assert_eq!(errno(&ended.unwrap_err()), Errno::EBADF);
 }
 

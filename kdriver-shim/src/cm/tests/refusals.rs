@@ -341,3 +341,76 @@ fn events_that_a_program_brings_about_and_does_not_read_have_an_end() {
     assert_eq!(usage(&bench), 0);
     bench.no_event(&mut alice);
 }
+
+#[test]
+fn a_queue_pair_that_is_named_to_a_peer_is_the_asking_clients() {
+    let (mut bench, mut alice, mut bob, _) = Bench::pair();
+    let mut carol = bench.program(CAROL);
+    // Alice has 17 and 19 on the first card, and Carol 21; on the second Bob has 18 and 20, and Carol 17 and 23.
+    bench.has_qp = |client, card, qpn| match (card, qpn) {
+        (0, 17 | 19) => client == ALICE.client,
+        (1, 18 | 20) => client == BOB.client,
+        (0, 21) | (1, 17 | 23) => client == CAROL.client,
+        _ => false,
+    };
+    // Whoever names Alice's queue pair, or one of another card, ends nothing of hers.
+    let id = bench.id(&mut carol, 0xc);
+    bench.reach(&mut carol, id, "10.77.0.2:7174");
+    for qpn in [17, 18, 23, 22, 0] {
+        let refused = bench.connect(&mut carol, id, qpn, &[]).unwrap_err();
+        assert_eq!((qpn, errno(&refused)), (qpn, Errno::EINVAL));
+        assert!(refused.to_string().contains(&format!("QP {qpn:#x} is none")), "{refused}");
+    }
+    bench.carry();
+    bench.no_event(&mut bob);
+    bench.no_event(&mut alice);
+    // Nothing was asked yet: with one of her own it goes on.
+    bench.connect(&mut carol, id, 21, &[]).unwrap();
+    bench.carry();
+    let request = bench.event(&mut bob);
+    assert_eq!((request.number, request.qpn()), (event::CONNECT_REQUEST, 21));
+    // The same for who accepts: who asked hears that it was refused.
+    let refused = bench.accept(&mut bob, request.id, 0xb1, 17, &[]).unwrap_err();
+    assert_eq!(errno(&refused), Errno::EINVAL);
+    bench.carry();
+    assert_eq!(bench.event(&mut carol).number, event::REJECTED);
+    bench.no_event(&mut alice);
+
+    // A child that was given a channel of Alice's names queue pairs of its own, and hers.
+    let (own, inherited) = (alice.asker, Asker { client: ClientId(4), uid: UID });
+    bench.has_qp = |client, card, qpn| match (card, qpn) {
+        (0, 17 | 19) => client == ALICE.client,
+        (0, 24) => client == ClientId(4),
+        (1, 18 | 20) => client == BOB.client,
+        _ => false,
+    };
+    for (asker, qpn) in [(own, 24), (inherited, 19), (inherited, 24)] {
+        alice.asker = own;
+        let id = bench.id(&mut alice, 0xa);
+        bench.reach(&mut alice, id, "10.77.0.2:7174");
+        alice.asker = asker;
+        let may = asker == inherited;
+        assert_eq!(bench.connect(&mut alice, id, qpn, &[]).is_ok(), may, "{asker:?} {qpn}");
+    }
+}
+
+#[test]
+fn a_service_of_datagrams_names_a_queue_pair_of_its_own() {
+    let mut bench = Bench::new();
+    let (mut alice, mut bob) = (bench.program(ALICE), bench.program(BOB));
+    bench.has_qp = |client, card, qpn| (client, card, qpn) == (BOB.client, 1, 18);
+    let listener = bench.id_of(&mut bob, 0x11, space::UDP, QpType::Ud);
+    bench.bind(&mut bob, listener, "10.77.0.2:7174").unwrap();
+    bench.listen(&mut bob, listener, 5).unwrap();
+    for (qpn, number) in [(17, event::UNREACHABLE), (18, event::ESTABLISHED)] {
+        let id = bench.id_of(&mut alice, 0xa, space::UDP, QpType::Ud);
+        bench.reach(&mut alice, id, "10.77.0.2:7174");
+        // Who asks for a service names none.
+        bench.connect(&mut alice, id, 0, &[]).unwrap();
+        bench.carry();
+        let request = bench.event(&mut bob).id;
+        assert_eq!(bench.accept(&mut bob, request, 0xb0b, qpn, &[]).is_ok(), qpn == 18);
+        bench.carry();
+        assert_eq!(bench.event(&mut alice).number, number);
+    }
+}

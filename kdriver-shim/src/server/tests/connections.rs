@@ -1,5 +1,6 @@
 //! Programs that connect by two software cards, each by raw commands on its control connection.
 
+use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::window::Capabilities;
 use shim_abi::{CmEvent, CmReader, CmToken};
 
@@ -63,21 +64,48 @@ impl Program {
         self.say(bench, raw(number::RESOLVE_IP, &body(64, &fields), 0));
     }
 
-    fn ask(&self, bench: &mut Bench, from: &str, to: &str) -> u32 {
+    /// A context, a domain and a completion queue on a card.
+    fn domain(&self, bench: &mut Bench, card: u32) -> (u32, u32, u32) {
+        let context = bench.open(&self.peer, card).0.context;
+        let (pdn, (cqn, _)) = (bench.pd(&self.peer, context), bench.cq(&self.peer, context, None));
+        (context, pdn, cqn)
+    }
+
+    /// A queue pair on a card, which nobody has changed yet.
+    fn qp(&self, bench: &mut Bench, card: u32, kind: QpType) -> u32 {
+        let (_, pdn, cqn) = self.domain(bench, card);
+        let wanted = shim_abi::CreateQp { kind: kind.0, ..wanted_qp(pdn, cqn) };
+        match bench.ask(&self.peer, Request::CreateQp(wanted)).0 {
+            Response::Qp { qpn, .. } => qpn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn connect(&self, bench: &mut Bench, id: u32, qpn: u32) -> Result<Vec<u8>, Refusal> {
+        let mut asked = conn_param(qpn, b"ask");
+        asked.extend(body(16, &[(0, &id.to_ne_bytes())]));
+        self.try_say(bench, raw(number::CONNECT, &asked, 0))
+    }
+
+    /// An identifier that can connect.
+    fn reach(&self, bench: &mut Bench, from: &str, to: &str) -> u32 {
         let id = self.id(bench, 2);
         self.resolve(bench, id, from, to, 60_000);
         assert_eq!(self.event(bench), (id, event::ADDR_RESOLVED));
         self.say(bench, raw(number::RESOLVE_ROUTE, &body(8, &[(0, &id.to_ne_bytes())]), 0));
         assert_eq!(self.event(bench).1, event::ROUTE_RESOLVED);
-        let mut asked = conn_param(17, b"ask");
-        asked.extend(body(16, &[(0, &id.to_ne_bytes())]));
-        self.say(bench, raw(number::CONNECT, &asked, 0));
         id
     }
 
-    fn accept(&self, bench: &mut Bench, id: u32) {
+    fn ask(&self, bench: &mut Bench, (from, to): (&str, &str), qpn: u32) -> u32 {
+        let id = self.reach(bench, from, to);
+        self.connect(bench, id, qpn).unwrap();
+        id
+    }
+
+    fn accept(&self, bench: &mut Bench, id: u32, qpn: u32) {
         let mut asked = 3u64.to_ne_bytes().to_vec();
-        asked.extend(conn_param(18, b"yes"));
+        asked.extend(conn_param(qpn, b"yes"));
         asked.extend(body(16, &[(0, &id.to_ne_bytes())]));
         self.say(bench, raw(number::ACCEPT, &asked, 0));
     }
@@ -107,10 +135,13 @@ fn programs_connect_by_two_cards_and_part() {
     let (mut bench, runtime) = Bench::soft(2);
     let (alice, bob) = (Program::new(&mut bench), Program::new(&mut bench));
     bob.listen(&mut bench, "0.0.0.0:7174");
-    let id = alice.ask(&mut bench, "10.77.0.1:0", "10.77.0.2:7174");
+    // One that stands in for the queue pair that will carry data, as UCX has it, and an ordinary one.
+    let one = alice.qp(&mut bench, 0, QpType::Ud);
+    let other = bob.qp(&mut bench, 1, QpType::Rc);
+    let id = alice.ask(&mut bench, ("10.77.0.1:0", "10.77.0.2:7174"), one);
     let (asked, what) = bob.event(&mut bench);
     assert_eq!(what, event::CONNECT_REQUEST);
-    bob.accept(&mut bench, asked);
+    bob.accept(&mut bench, asked, other);
     assert_eq!(alice.event(&mut bench), (id, event::CONNECT_RESPONSE));
     alice.say(&mut bench, raw(number::ACCEPT, &body(296, &[(280, &id.to_ne_bytes())]), 0));
     assert_eq!(bob.event(&mut bench), (asked, event::ESTABLISHED));
@@ -120,9 +151,10 @@ fn programs_connect_by_two_cards_and_part() {
     assert_eq!(alice.event(&mut bench), (id, event::DISCONNECTED));
 
     // By the card itself, and with a peer that dies.
-    let id = alice.ask(&mut bench, "10.77.0.2:0", "10.77.0.2:7174");
+    let one = alice.qp(&mut bench, 1, QpType::Rc);
+    let id = alice.ask(&mut bench, ("10.77.0.2:0", "10.77.0.2:7174"), one);
     let (asked, _) = bob.event(&mut bench);
-    bob.accept(&mut bench, asked);
+    bob.accept(&mut bench, asked, other);
     assert_eq!(alice.event(&mut bench), (id, event::CONNECT_RESPONSE));
     alice.say(&mut bench, raw(number::ACCEPT, &body(296, &[(280, &id.to_ne_bytes())]), 0));
     assert_eq!(bob.event(&mut bench), (asked, event::ESTABLISHED));
@@ -133,6 +165,44 @@ fn programs_connect_by_two_cards_and_part() {
     let census = bench.server.connections.census();
     assert_eq!((census.channels, census.identifiers, census.ports), (0, 0, 0));
     drop(bench);
+    runtime.shutdown();
+}
+
+#[test]
+fn a_process_connects_by_no_queue_pair_of_anothers() {
+    let (mut bench, runtime) = Bench::soft(2);
+    let (alice, bob, carol) =
+        (Program::new(&mut bench), Program::new(&mut bench), Program::new(&mut bench));
+    bob.listen(&mut bench, "0.0.0.0:7174");
+    let (hers, his) = (alice.qp(&mut bench, 0, QpType::Rc), bob.qp(&mut bench, 1, QpType::Rc));
+    let path = ("10.77.0.1:0", "10.77.0.2:7174");
+    let id = alice.ask(&mut bench, path, hers);
+    let (asked, _) = bob.event(&mut bench);
+    bob.accept(&mut bench, asked, his);
+    assert_eq!(alice.event(&mut bench), (id, event::CONNECT_RESPONSE));
+
+    // Carol knows their numbers, and has a queue pair on the other card.
+    let elsewhere = carol.qp(&mut bench, 1, QpType::Rc);
+    let attempt = carol.reach(&mut bench, path.0, path.1);
+    for qpn in [hers, his, elsewhere] {
+        let refusal = carol.connect(&mut bench, attempt, qpn).unwrap_err();
+        assert_eq!(refusal.errno, Errno::EINVAL as i32, "{refusal:?}");
+    }
+    let (context, ..) = carol.domain(&mut bench, 0);
+    let open = Request::OpenXrcd { context, file: None, creates: true, exclusive: false };
+    let (Response::Xrcd { xrcd }, _) = bench.ask(&carol.peer, open) else { panic!() };
+    let made = bench.ask(&carol.peer, Request::CreateTarget { xrcd, cookie: 1 }).0;
+    let Response::Target { qpn: target, .. } = made else { panic!("{made:?}") };
+    carol.connect(&mut bench, attempt, target).unwrap();
+    let (request, what) = bob.event(&mut bench);
+    assert_eq!(what, event::CONNECT_REQUEST, "nobody was told of an end");
+    let another = bob.qp(&mut bench, 1, QpType::Rc);
+    bob.accept(&mut bench, request, another);
+    // That is connected, and Alice's goes on.
+    assert_eq!(carol.event(&mut bench), (attempt, event::CONNECT_RESPONSE));
+    alice.say(&mut bench, raw(number::ACCEPT, &body(296, &[(280, &id.to_ne_bytes())]), 0));
+    assert_eq!(bob.event(&mut bench), (asked, event::ESTABLISHED));
+    drop((alice, bob, carol, bench));
     runtime.shutdown();
 }
 
