@@ -22,9 +22,12 @@ use crate::says::Says;
 use crate::shell::{Expected, Shell};
 use crate::translations::Purpose;
 
+/// Numbers of cards are below this; those above are of what is left of cards that were reset.
+pub const NUMBERS: u32 = 1 << 10;
+
 /// A card that was brought up.
 pub struct Device {
-    /// Its number, as in `balboaN`.
+    /// Its number, as in `balboaN`; what is left of one that was reset has a multiple of [`NUMBERS`] more.
     pub number: u32,
     /// The way to it.
     pub backend: Arc<dyn CardBackend>,
@@ -88,7 +91,7 @@ impl Device {
     /// The device name.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("balboa{}", self.number)
+        format!("balboa{}", self.number % NUMBERS)
     }
 
     /// Lets the card reach memory through a window, for that purpose; translations that are not

@@ -48,6 +48,12 @@ impl IovaRange {
         self.span.length.saturating_sub(PAGE)
     }
 
+    /// The addresses that it takes, with the page behind it.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
     /// Bytes of addresses that it takes, with the page behind it.
     #[must_use]
     pub fn taken(&self) -> u64 {
@@ -159,6 +165,12 @@ impl Arena {
         self.free.take(length, modulus, remainder).map(|span| IovaRange { span })
     }
 
+    /// Takes just those addresses, if all of them are free: those of a range of an earlier arena of the card, where
+    /// somebody may still map memory.
+    pub fn hold(&mut self, span: Span) -> Option<IovaRange> {
+        self.free.take_at(span).map(|span| IovaRange { span })
+    }
+
     /// Whether any range rests.
     #[must_use]
     pub fn has_resting(&self) -> bool {
@@ -209,6 +221,22 @@ mod tests {
         let all = arena.allocate(1 << 32, 0, now).unwrap();
         assert_eq!((all.start(), arena.free_bytes()), (ARENA_START, 0));
         assert_eq!(Arena::new(&[(0, ARENA_START - 1), (ARENA_END, u64::MAX)]).free_bytes(), 0);
+    }
+
+    #[test]
+    fn addresses_that_somebody_may_still_map_are_held_until_they_are_given_back() {
+        let (mut before, mut arena) = (Arena::new(&[(0, u64::MAX)]), Arena::new(&[(0, u64::MAX)]));
+        let now = Instant::now();
+        let ranges = [3 << 20, 1, 5 << 20].map(|length| before.allocate(length, 0, now).unwrap());
+        let free = arena.free_bytes();
+        let held = ranges.each_ref().map(|range| arena.hold(range.span()).unwrap());
+        assert_eq!(held, ranges);
+        assert_eq!(arena.hold(ranges[1].span()), None, "it is taken");
+        let next = arena.allocate(1, 0, now).unwrap();
+        assert!(ranges.iter().all(|range| range.start() != next.start()));
+        held.into_iter().chain([next]).for_each(|range| arena.release(range, now));
+        arena.settle(now + REST);
+        assert_eq!(arena.free_bytes(), free);
     }
 
     #[test]

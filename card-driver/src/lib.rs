@@ -47,6 +47,7 @@ pub mod limit;
 pub mod loading;
 pub mod lock;
 pub mod relay;
+mod remains;
 pub mod says;
 pub mod shell;
 pub mod soft;

@@ -64,17 +64,33 @@ impl FreeSpans {
         let mut few = self.by_length.range((length, 0)..).take(TRIES);
         let found = few.find(fits).or_else(|| self.by_length.range((sure, 0)..).next());
         let &(hole_length, hole) = found?;
-        self.remove(hole);
-        let before = skip(hole);
-        let start = hole.wrapping_add(before);
+        let span = Span { start: hole.wrapping_add(skip(hole)), length };
+        self.cut(Span { start: hole, length: hole_length }, span);
+        Some(span)
+    }
+
+    /// Takes just that span; `None` where not all of it is free.
+    pub fn take_at(&mut self, span: Span) -> Option<Span> {
+        let (&start, &length) = self.free.range(..=span.start).next_back()?;
+        let end = span.start.checked_add(span.length)?;
+        if end > start.saturating_add(length) {
+            return None;
+        }
+        self.cut(Span { start, length }, span);
+        Some(span)
+    }
+
+    /// Takes a span out of a free one that it lies in.
+    fn cut(&mut self, hole: Span, span: Span) {
+        self.remove(hole.start);
+        let before = span.start.wrapping_sub(hole.start);
         if before > 0 {
-            self.insert(hole, before);
+            self.insert(hole.start, before);
         }
-        let after = hole_length.wrapping_sub(before).wrapping_sub(length);
+        let after = hole.length.wrapping_sub(before).wrapping_sub(span.length);
         if after > 0 {
-            self.insert(start.wrapping_add(length), after);
+            self.insert(span.start.wrapping_add(span.length), after);
         }
-        Some(Span { start, length })
     }
 
     /// Gives back a span that [`Self::take`] returned, merging it with its neighbours.

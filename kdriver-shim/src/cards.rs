@@ -13,7 +13,9 @@ use card_driver::device::{self, Device};
 use card_driver::engine::{Engine, EngineLimits};
 use card_driver::gsi::Gsi;
 use card_driver::hosted::HostedOptions;
+use card_driver::iova::IovaRange;
 use card_driver::loading::{Loading, Pace, wants_image};
+use card_driver::spans::Span;
 use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, RELAY_PAGE};
 use shim_abi::{CardInfo, Limits, PortInfo};
 
@@ -60,6 +62,19 @@ pub struct Card {
     pub reloading: Option<u8>,
     /// Its queue pair 1, where connections are managed by it.
     pub gsi: Option<Arc<Gsi>>,
+    /// Of what is left of a card that was reset: what that is.
+    pub remains: Option<Remains>,
+}
+
+/// What is left of a card that was reset.
+#[derive(Debug)]
+pub struct Remains {
+    /// The number of the card.
+    pub of: u32,
+    /// Addresses where programs may still map memory; none, where they do not do that themselves.
+    pub addresses: Vec<Span>,
+    /// The same, kept from others in the arena of the card that came up.
+    pub held: Vec<IovaRange>,
 }
 
 /// What the card did not confirm that it is done with, beside I/O virtual addresses, which the device's
@@ -83,6 +98,8 @@ pub enum Page {
     Client(ClientId),
     /// A client's that is gone, but the engine may still have queues on it.
     Quarantined,
+    /// A client's that has it of what the card was before it was reset, and still reaches it.
+    Former,
     /// The driver's own, by which it rings for queue pair 1, and for the clients behind the doorbell pages.
     Driver,
 }
@@ -209,6 +226,21 @@ impl Users {
         }
     }
 
+    /// The pages that clients have.
+    pub fn pages_of_clients(&self) -> impl Iterator<Item = u8> {
+        let pages = (1..=u8::MAX).zip(&self.pages);
+        pages.filter(|(_, page)| matches!(page, Page::Client(_))).map(|(number, _)| number)
+    }
+
+    /// Frees those of [`Page::Former`] that nobody has any more who `has` one.
+    pub fn free_former(&mut self, has: impl Fn(u8) -> bool) {
+        for (number, page) in (1..=u8::MAX).zip(&mut self.pages) {
+            if *page == Page::Former && !has(number) {
+                *page = Page::Free;
+            }
+        }
+    }
+
     /// Whether there is none.
     #[must_use]
     pub fn are_none(&self) -> bool {
@@ -222,7 +254,7 @@ impl Card {
     pub fn new(mut device: Device) -> Self {
         let users = nobody(&mut device);
         let (claims, xrc, quarantine) = Default::default();
-        let (wanted_back, follows_kernel, gsi, reloading) = (false, false, None, None);
+        let (wanted_back, follows_kernel, gsi, reloading, remains) = Default::default();
         let takes_images = device.backend.takes() == Takes::SoftImages;
         if takes_images && !device.windows.is_empty() {
             // One behind VFIO has what it was found to have.
@@ -246,6 +278,7 @@ impl Card {
             failure,
             reloading,
             gsi,
+            remains,
         }
     }
 
@@ -371,7 +404,7 @@ impl Card {
         Ok(outcome)
     }
 
-    /// Brings it up anew after it was reset. No client may have a place on it.
+    /// Brings it up anew after it was reset. No client may have a place on it: see [`Self::part`].
     ///
     /// # Errors
     /// The driver's; it then stays as dead as it was, or has no engine and needs to be flashed again.
@@ -421,6 +454,7 @@ impl Card {
         let unused = |it: Window<'_>| it.engine.death().is_some() && it.users.are_none();
         // One that was reset has lost more than its engine, and one that leaves wants none.
         if !self.window(index).is_ok_and(unused)
+            || !self.is_there()
             || self.wanted_back
             || self.is_held(index)
             || self.device.was_reset()
@@ -533,6 +567,12 @@ impl Card {
             (None, Some(death)) if !living => Err(death.into()),
             (None, _) => Err(Error::NoPlaces { card, places }),
         }
+    }
+
+    /// Whether it is a card, and not what is left of one.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.remains.is_none()
     }
 
     /// Whether no client has a place on it.

@@ -47,6 +47,8 @@ pub struct CardUse {
     pub window: u8,
     /// Its doorbell page there.
     pub page: u8,
+    /// The word in the client's ring memory that says whether the card is lost.
+    pub state: u32,
     /// Where the card sees the client's ring memory, once that has addresses.
     pub rings: Option<IovaRange>,
     /// What the doorbell page's descriptors are, once it is granted.
@@ -64,9 +66,9 @@ pub struct CardUse {
 impl CardUse {
     /// One that has nothing yet but its doorbell page.
     #[must_use]
-    pub fn new(window: u8, page: u8) -> Self {
+    pub fn new(window: u8, page: u8, state: u32) -> Self {
         let (rings, way, grant, kept, addresses) = Default::default();
-        Self { window, page, rings, way, grant, kept, addresses, clean: true }
+        Self { window, page, state, rings, way, grant, kept, addresses, clean: true }
     }
 
     /// Where the card sees a ring of the client's ring memory.
@@ -291,8 +293,8 @@ impl Client {
 
     /// Tells the client's process that it has lost a card.
     pub fn lose_card(&self, card: u32) {
-        if let Some(rings) = &self.owned.rings {
-            rings.lose_card(card);
+        if let (Some(rings), Some(place)) = (&self.owned.rings, self.owned.places.get(&card)) {
+            rings.set_lost(place.state, true);
         }
     }
 

@@ -44,6 +44,7 @@ pub mod peer;
 pub mod poller;
 pub mod process;
 pub mod quota;
+pub mod remains;
 pub mod rings;
 pub mod server;
 pub mod service;

@@ -258,6 +258,13 @@ impl Usage {
         self.most_kept
     }
 
+    /// Counts what it has of a card's as another's, of which it has nothing.
+    pub fn rename(&mut self, card: u32, to: u32) {
+        if let Some(counts) = self.counts.remove(&Some(card)) {
+            self.counts.insert(Some(to), counts);
+        }
+    }
+
     /// Whether the client may have so much more of a resource.
     fn check(
         &self,

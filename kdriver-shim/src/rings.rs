@@ -69,11 +69,11 @@ impl RingMemory {
         &self.mapping
     }
 
-    /// Tells the client that it has lost a card, for good.
-    pub fn lose_card(&self, card: u32) {
-        let offset = shim_abi::card_state(card).and_then(|offset| usize::try_from(offset).ok());
-        let stored = offset.map(|offset| self.mapping.store_release_u32(offset, 1));
-        debug_assert!(matches!(stored, Some(Ok(()))), "card {card} has a word");
+    /// Tells the client by a state word whether it has lost the card whose that is.
+    pub fn set_lost(&self, word: u32, lost: bool) {
+        let offset = shim_abi::card_state(word).and_then(|offset| usize::try_from(offset).ok());
+        let stored = offset.map(|offset| self.mapping.store_release_u32(offset, lost.into()));
+        debug_assert!(matches!(stored, Some(Ok(()))), "there is no state word {word}");
     }
 
     /// Bytes a ring of `blocks` blocks behind its record takes.

@@ -37,6 +37,7 @@ use crate::session::{Answer, Progress, Session, changes_port};
 use crate::state_dir::StateDir;
 use crate::status::{self, Survey};
 
+mod anew;
 mod connections;
 mod flash;
 mod host;
@@ -521,6 +522,7 @@ impl Server {
         request: Request,
         found: Option<Found>,
     ) -> Result<Progress, Error> {
+        anew::check_named(&request)?;
         if request == Request::Status {
             return self.status(client);
         }
@@ -573,8 +575,8 @@ impl Server {
         Ok(Progress::Done(Answer { response: Response::Status { length }, fds: vec![fd] }))
     }
 
-    /// Resets a card for a tool. Its programs are told before, and what they have of it ends with them; then it
-    /// is brought up anew.
+    /// Resets a card for a tool, and brings it up anew. Its programs are told before; what they have of it is theirs
+    /// until they end it, and good for nothing else.
     fn reset(&mut self, client: &mut Client, number: u32) -> Result<Progress, Error> {
         if client.stage != Stage::Tool {
             return Err(Error::Forbidden("a verbs program resets no card; `balboa` does".into()));
@@ -591,10 +593,8 @@ impl Server {
         // One that the kernel wants back is let go by that.
         let card = self.cards.iter().find(|card| card.device.number == number);
         card.map_or(Ok(()), Card::check_up)?;
-        let has = |client: &&Client| client.owned.places.contains_key(&number);
-        let programs = self.clients.values().filter(has).count();
-        let programs = u32::try_from(programs).unwrap_or(u32::MAX);
-        Ok(Response::Reset { programs }.into())
+        let programs = self.programs_with_remains(number);
+        Ok(Response::Reset { programs: u32::try_from(programs).unwrap_or(u32::MAX) }.into())
     }
 
     fn begin_reset(&mut self, pid: i32, number: u32) -> Result<(), Error> {
@@ -703,53 +703,6 @@ impl Server {
             self.connections.lose_card(number);
         }
         self.tend_cards();
-    }
-
-    /// Lets those cards go that the kernel wants back, and brings those up anew that were reset, once
-    /// no program has a place on them. One of which a vFPGA is given an image waits for the end of that.
-    fn tend_cards(&mut self) {
-        let leaves = |card: &Card| card.wanted_back && card.is_unused() && card.reloading.is_none();
-        while let Some(at) = self.cards.iter().position(leaves) {
-            let card = self.cards.remove(at);
-            unwatch(&self.poller, &card, &mut self.watches);
-            log::warn!("{}: let go, for the kernel wants it back", card.device.name());
-        }
-        let (mut renewed, mut without) = (false, Vec::new());
-        let lost = |card: &&mut Card| {
-            card.device.is_dead()
-                && card.is_unused()
-                && card.unusable.is_none()
-                // Nor would it come up for whoever ends next: it would be tried on this thread again and again.
-                && card.failure.is_none()
-                && card.reloading.is_none()
-        };
-        for card in self.cards.iter_mut().filter(lost) {
-            // Who was connected by it is told first: what is connected anew is not meant.
-            if self.connections.is_losing(card.device.number) || !card.device.was_reset() {
-                continue;
-            }
-            unwatch(&self.poller, card, &mut self.watches);
-            let name = card.device.name();
-            match card.renew() {
-                Ok(()) => {
-                    log::warn!("{name}: brought up anew after a reset");
-                    renewed = true;
-                }
-                Err(error) => log::error!("{name}: not brought up after a reset: {error}"),
-            }
-            if let Some(why) = &card.unusable {
-                log::error!("{name}: {why}");
-                without.push(card.device.number);
-            }
-            match watch(&self.poller, card) {
-                Ok(watches) => drop(self.watches.insert(card.device.number, watches)),
-                Err(error) => log::error!("{}: is not heard any more: {error}", card.device.name()),
-            }
-        }
-        if renewed || !without.is_empty() {
-            without.into_iter().for_each(|number| self.save_record(number));
-            self.tell_ports();
-        }
     }
 }
 

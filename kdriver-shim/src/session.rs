@@ -125,7 +125,8 @@ impl Session<'_> {
     fn serve_at_once(&mut self, request: Request) -> Result<Answer, Error> {
         match request {
             Request::ListCards => {
-                Ok(Response::Cards(self.cards.iter_mut().map(Card::info).collect()).into())
+                let there = self.cards.iter_mut().filter(|card| card.is_there());
+                Ok(Response::Cards(there.map(Card::info).collect()).into())
             }
             Request::SetLink { card, up } => self.set_link(card, up),
             Request::AddGid { card, gid, vlan } => self.add_gid(card, gid, vlan),

@@ -9,6 +9,7 @@ use bitstreams::EngineKind;
 use bitstreams::soft::Logic;
 use card_driver::address::{PortAddress, gid_text};
 use card_driver::backend::{GrantKind, Takes};
+use card_driver::device::NUMBERS;
 use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::window::{DOORBELL_PAGES, VERSION_MAJOR, VERSION_MINOR};
 use host_view::shadow_device::ShadowDevices;
@@ -267,6 +268,7 @@ pub fn text(
 ) -> String {
     let client = |client: &Client| client_status(client, cards, survey, connections);
     let clients = clients.values().map(client).collect();
+    let there = cards.iter_mut().filter(|card| card.is_there());
     let status = Status {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION"),
@@ -276,7 +278,7 @@ pub fn text(
         state_dir: state_dir.display().to_string(),
         connections: connections_status(connections),
         clients,
-        cards: cards.iter_mut().map(|card| card_status(card, shadow)).collect(),
+        cards: there.map(|card| card_status(card, shadow)).collect(),
     };
     // Maps with text keys and plain values always have a JSON form.
     serde_json::to_string_pretty(&status)
@@ -422,7 +424,9 @@ fn place_status(
     client: &Client,
     cards: &[Card],
 ) -> Option<PlaceStatus> {
-    let card = cards.iter().find(|card| card.device.number == number)?;
+    // What is left of a card that was reset is no card.
+    let mut there = cards.iter().filter(|card| card.is_there());
+    let card = there.find(|card| card.device.number == number)?;
     let grant = match card.device.backend.grant_kind() {
         GrantKind::Page if place.page > DOORBELL_PAGES => "relay",
         GrantKind::Page => "page",
@@ -479,7 +483,7 @@ fn client_status(
         .collect();
     let found = survey.found.get(&client.id).into_iter().flatten();
     let queue_pairs = found.filter_map(|(qpn, now)| {
-        let qp = client.owned.qps.get(qpn)?;
+        let qp = client.owned.qps.get(qpn).filter(|qp| qp.card < NUMBERS)?;
         Some(QpStatus {
             qpn: *qpn,
             card: qp.card,

@@ -21,6 +21,7 @@ use crate::cq::{self, CompletionQueue, EntryRing};
 use crate::error::{Error, Result, invalid, unsupported};
 use crate::events::{EventSource, new_cookie};
 use crate::limits::{ReceiveSizes, cq_size, queue_sizes, receive_sizes};
+use crate::lives;
 use crate::mr::Registration;
 use crate::qp::Queues;
 use crate::rq::{ReceivePlace, ReceiveQueue};
@@ -137,7 +138,9 @@ impl Context {
     /// Opens a card by its number.
     pub(crate) fn open(card: u32) -> Result<Self> {
         let connection = Connection::shared()?;
-        let opened = connection.open_context(card)?;
+        let mut opened = connection.open_context(card)?;
+        let guid = &mut opened.info.card.node_guid;
+        *guid = lives::opened(card, *guid, &opened.path, &Arc::downgrade(&connection));
         let asynchronous = Arc::new(EventSource::asynchronous(Arc::clone(&opened.path)));
         Ok(Self { connection, opened, asynchronous })
     }

@@ -339,7 +339,7 @@ impl Connection {
         let mut next = |what| fds.next().ok_or_else(|| unexpected(request, what));
         let events = next("the event descriptor is missing")?;
 
-        let Grant { first, way, .. } = info.grant;
+        let Grant { first, way, state, .. } = info.grant;
         let granted = match way {
             _ if !first => None,
             Way::Page { asleep, liveness, worked } => {
@@ -382,8 +382,6 @@ impl Connection {
         let rings = all.rings.as_ref().map(Arc::clone);
         let rings = rings.ok_or_else(|| unexpected(request, "the ring memory never came"))?;
         if let Some(granted) = granted {
-            let state = shim_abi::card_state(card)
-                .ok_or_else(|| unexpected(request, "the card's number is too large"))?;
             let state = state_word(&rings, state)?;
             let path = match granted {
                 Brought::Page(page, event, words, [asleep, liveness, worked], relay) => {
@@ -468,7 +466,7 @@ enum Brought {
 }
 
 /// A card's state word in the ring memory.
-fn state_word(rings: &Arc<SharedMapping>, offset: u64) -> Result<SharedWord> {
+fn state_word(rings: &Arc<SharedMapping>, offset: u32) -> Result<SharedWord> {
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
     SharedWord::new(Arc::clone(rings), offset)
         .map_err(Error::host("find a card's state in the ring memory"))

@@ -32,6 +32,7 @@ mod events;
 #[expect(unsafe_code, reason = "the C side is unsafe by nature")]
 mod ffi;
 mod limits;
+mod lives;
 mod lock;
 mod log;
 mod mr;

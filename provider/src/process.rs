@@ -42,8 +42,14 @@ impl<T: Send> Hold for ProcessLock<T> {
 }
 
 /// Every lock of the process, in the order in which they are taken.
-fn all() -> [&'static dyn Hold; 3] {
-    [&crate::control::SHARED, &crate::ffi::hook::OURS, &crate::ucm::CHANNELS]
+fn all() -> [&'static dyn Hold; 5] {
+    [
+        &crate::control::SHARED,
+        &crate::ffi::hook::OURS,
+        &crate::ucm::CHANNELS,
+        &crate::ffi::device::LISTED,
+        &crate::lives::CARDS,
+    ]
 }
 
 thread_local! {

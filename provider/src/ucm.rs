@@ -33,6 +33,7 @@ use crate::control::{Connection, unexpected};
 use crate::error::{Error, Result, invalid};
 use crate::ffi::cancel::peek;
 use crate::ffi::descriptor::{File, file};
+use crate::lives;
 use crate::process::ProcessLock;
 
 /// In SET_OPTION: where its value's address (u64) and length (u32) are.
@@ -405,12 +406,13 @@ impl<'a> Command<'a> {
     fn told_ahead(&self, channel: &Known) -> Option<Done> {
         let (id, asked) = self.question()?;
         let address = self.place().filter(|address| *address != 0)?;
-        let (told, output) = with_channel(channel.file, |channel| {
+        let (told, mut output) = with_channel(channel.file, |channel| {
             let ahead = channel.ahead.as_ref()?.get(&id)?;
             let (_, output) = ahead.answers.iter().find(|(question, _)| *question == asked)?;
             Some((ahead.era, output.clone()))
         })?;
         let holds = channel.connection.cm_era() == Some(told) && output.len() <= self.room;
+        self.name_device(&mut output);
         holds.then_some(Done::Answered { address, output })
     }
 
@@ -492,7 +494,18 @@ impl<'a> Command<'a> {
         })
     }
 
-    fn answered(&self, request: &Request, output: Vec<u8>) -> Result<Done> {
+    /// Where the answer names the identifier's card, has that have the GUID that it has for this process.
+    fn name_device(&self, output: &mut [u8]) {
+        if !matches!(self.number, number::QUERY_ROUTE | number::QUERY) {
+            return;
+        }
+        if let Some(first) = output.first_chunk_mut() {
+            *first = lives::guid(u64::from_be_bytes(*first)).to_be_bytes();
+        }
+    }
+
+    fn answered(&self, request: &Request, mut output: Vec<u8>) -> Result<Done> {
+        self.name_device(&mut output);
         if output.is_empty() {
             return Ok(Done::Nothing);
         }

@@ -42,8 +42,9 @@ pub const CM_EVENT_BYTES: usize = 2048;
 pub const MAX_FDS: usize = 8;
 /// Bytes at the start of a process's ring memory that hold no ring.
 ///
-/// They are 32-bit words, one for each card by its number: 0 while the process has the card or never
-/// opened it, 1 once balboad has taken it away ([`card_state`] says where). The last is [`CM_ERA`].
+/// They are 32-bit words, one for each card that the process has: 0 while it has the card, 1 once balboad has taken
+/// that away. [`Grant::state`] says which; a card that was reset and opened again has another. The last is
+/// [`CM_ERA`].
 pub const CARD_STATES_BYTES: u64 = 4096;
 /// Byte offset in a process's ring memory of a 32-bit word that balboad moves on when answers that it gave ahead
 /// ([`CmAhead`]) may not be true any more.
@@ -138,11 +139,10 @@ pub fn decode_hello<T: DeserializeOwned>(frame: &[u8]) -> Result<T, DecodeError>
     }
 }
 
-/// Byte offset in a process's ring memory of a card's state word; `None` for a number that no card
-/// has.
+/// Byte offset in a process's ring memory of a state word, by its number; `None` where there is no such.
 #[must_use]
-pub fn card_state(card: u32) -> Option<u64> {
-    u64::from(card).checked_mul(4).filter(|offset| *offset < CM_ERA)
+pub fn card_state(word: u32) -> Option<u32> {
+    word.checked_mul(4).filter(|offset| u64::from(*offset) < CM_ERA)
 }
 
 /// The state directory: `given`, else `BALBOA_STATE_DIR`, else the user's default.

@@ -488,7 +488,7 @@ pub enum Response {
     Done,
     /// To [`Request::ResetCard`].
     Reset {
-        /// Programs that have it open still; it comes up anew once there are none.
+        /// Programs that still have open what it was before.
         programs: u32,
     },
     /// To [`Request::Capture`].

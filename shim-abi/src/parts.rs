@@ -241,6 +241,8 @@ pub struct Grant {
     pub first: bool,
     /// What they are.
     pub way: Way,
+    /// Byte offset of the card's state word in the process's ring memory ([`card_state`](crate::card_state)).
+    pub state: u32,
 }
 
 /// What a client is given to reach its doorbell page.

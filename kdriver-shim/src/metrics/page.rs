@@ -103,7 +103,7 @@ pub fn page(cards: &mut [Card], clients: &Clients) -> String {
         let help = "Programs that are connected: of verbs, and tools";
         page.gauge("balboa_clients", help, &[("role", role)], count);
     }
-    for card in cards {
+    for card in cards.iter_mut().filter(|card| card.is_there()) {
         add_card(&mut page, card);
     }
     page.text()

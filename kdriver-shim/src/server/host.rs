@@ -57,7 +57,8 @@ impl Server {
     /// Writes the files of the ports if it is time, and tells of what was heard meanwhile.
     pub(super) fn write_ports(&mut self, now: Instant) {
         let programs = self.has_programs();
-        self.port_files.refresh(self.cards.iter_mut().map(port), programs, now);
+        let there = self.cards.iter_mut().filter(|card| card.is_there());
+        self.port_files.refresh(there.map(port), programs, now);
         events::dispatch(&mut self.cards, &self.clients);
     }
 
@@ -83,5 +84,6 @@ fn port(card: &mut Card) -> CardPort {
 }
 
 fn gid_tables(cards: &[Card]) -> impl Iterator<Item = (u32, &[Gid])> {
-    cards.iter().map(|card| (card.device.number, card.device.gids.as_slice()))
+    let there = cards.iter().filter(|card| card.is_there());
+    there.map(|card| (card.device.number, card.device.gids.as_slice()))
 }

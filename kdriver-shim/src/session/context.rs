@@ -58,6 +58,7 @@ impl Session<'_> {
             let page = place.page;
             let none = Error::NoSuch { object: "granted page", number: page.into() };
             let way = place.way.ok_or(none)?;
+            let state = shim_abi::card_state(place.state).ok_or_else(|| no_words(card))?;
             // Nothing fails from here on: what is handed out once is handed out now.
             let first = place.grant.is_some();
             if let Some(grant) = place.grant.take() {
@@ -66,7 +67,7 @@ impl Session<'_> {
             fds.extend(rings);
             client.rings_handed_out = true;
             listeners.add_context(client.id, number, Arc::clone(&context.events));
-            let grant = Grant { page, first, way };
+            let grant = Grant { page, first, way, state };
             log::debug!("{}: context {number} on balboa{card}", client.label());
             let rings = RingInfo { length: RING_MEMORY_BYTES, first: first_rings };
             let limits = client_limits(&engine);
@@ -81,11 +82,16 @@ impl Session<'_> {
         if client.owned.rings.is_none() {
             client.owned.rings = Some(RingMemory::new()?);
         }
+        // Behind those of cards that it has lost, and of others.
+        let taken = |word: &u32| client.owned.places.values().any(|place| place.state == *word);
+        let free = (0..).take_while(|word| shim_abi::card_state(*word).is_some());
+        let state = free.into_iter().find(|word| !taken(word)).ok_or_else(|| no_words(number))?;
         let window = find(self.cards, number)?.emptiest_window()?;
         let index = window.index;
         let page =
             window.users.take_page(client.id).ok_or(Error::NoPlaces { card: number, places: 0 })?;
-        client.owned.places.insert(number, CardUse::new(index, page));
+        client.owned.places.insert(number, CardUse::new(index, page, state));
+        client.owned.rings.iter().for_each(|rings| rings.set_lost(state, false));
         self.furnish(number).inspect_err(|_| self.leave_card(number))?;
         log::info!(
             client = self.client.process.pid;
@@ -151,6 +157,9 @@ impl Session<'_> {
 
     pub(super) fn query_port(&mut self, context: u32) -> Result<Answer, Error> {
         let card = self.context(context)?.card;
+        if !self.card(card)?.is_there() {
+            self.limits(card)?;
+        }
         Ok(Response::Port(self.card(card)?.port()).into())
     }
 
@@ -188,5 +197,18 @@ impl Session<'_> {
         check_unused::<Pd>(pdn, &users)?;
         self.client.destroy::<Pd>(self.cards, pdn)?;
         Ok(Response::Done.into())
+    }
+}
+
+/// The client has lost as many cards, and keeps what it had of them, as it can be told of.
+fn no_words(card: u32) -> Error {
+    let words = u64::from(u32::MAX).min(shim_abi::CM_ERA / 4);
+    let (used, asked, limit) = (words, 1, words);
+    Error::Quota {
+        card: Some(card),
+        resource: "cards, with those that were reset",
+        used,
+        asked,
+        limit,
     }
 }

@@ -69,7 +69,12 @@ fn context(first: bool, fds: Vec<OwnedFd>) -> Answer {
         context: 5,
         card,
         limits,
-        grant: Grant { page: 3, first, way: Way::Page { asleep: 0, liveness: 64, worked: 128 } },
+        grant: Grant {
+            page: 3,
+            first,
+            way: Way::Page { asleep: 0, liveness: 64, worked: 128 },
+            state: 0,
+        },
         rings: RingMemory { length: 8192, first },
     };
     (shim_abi::encode(&Reply::Ok(Response::Context(Box::new(info)))), fds)

@@ -5,14 +5,57 @@ use std::ptr::null_mut;
 
 use verbs_sys::ioctl::IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
 
-use crate::abi::verbs::{self as ibv, ibv_device};
+use crate::abi::verbs::{self as ibv, VSYSFS_READ_NODE_GUID, ibv_device};
 use crate::abi::{verbs_device, verbs_sysfs_dev};
+use crate::lives;
+use crate::process::ProcessLock;
 
 /// A device: libibverbs' part, then ours.
 #[repr(C)]
 struct Device {
     verbs: verbs_device,
     card: u32,
+}
+
+/// Devices that libibverbs lists.
+pub(crate) static LISTED: ProcessLock<Vec<Listed>> = ProcessLock::new(Vec::new());
+
+/// One of them.
+pub(crate) struct Listed {
+    device: *mut Device,
+    card: u32,
+    /// How often this process had lost the card when the device was made.
+    lost: u16,
+}
+
+// SAFETY: the pointer is followed by those only who hold libibverbs' lock of its list, which has the device.
+unsafe impl Send for Listed {}
+
+/// Has libibverbs, which is about to list devices, take those for others that this process has lost since they were
+/// made: it asks for new ones in their place, and gives them up once nobody has them open.
+///
+/// # Safety
+/// To be called by libibverbs, while it holds the lock of its list.
+pub(super) unsafe fn give_up_lost() {
+    let listed: Vec<_> = LISTED.with(|all| all.iter().map(|it| (it.card, it.lost)).collect());
+    let is_lost = |(card, lost): &(u32, u16)| lives::lost(*card) != *lost;
+    let lost: Vec<_> = listed.into_iter().filter(is_lost).collect();
+    LISTED.with(|all| {
+        all.retain(|it| {
+            if !lost.contains(&(it.card, it.lost)) {
+                return true;
+            }
+            // SAFETY: it is in libibverbs' list until that is made anew behind this, and so it is not freed.
+            let sysfs = unsafe { (*it.device).verbs.sysfs };
+            // SAFETY: so is what libibverbs has found of it, which nobody looks at who does not hold that lock, as the
+            // caller does; it sets the pointer when the device is made, where it was null.
+            if let Some(found) = unsafe { sysfs.as_mut() } {
+                // No file is of that time.
+                (found.time_created.tv_sec, found.time_created.tv_nsec) = (-1, -1);
+            }
+            false
+        });
+    });
 }
 
 /// The card number in a device name, `balboaN`.
@@ -57,12 +100,20 @@ pub(super) unsafe extern "C" fn alloc_device(found: *mut verbs_sysfs_dev) -> *mu
     // which all bits zero is a value.
     let mut device = Box::new(unsafe { std::mem::zeroed::<Device>() });
     device.card = card;
+    let lost = lives::lost(card);
+    if let Some(guid) = lives::guid_of(card).filter(|_| lost > 0) {
+        found.node_guid = guid;
+        found.flags |= VSYSFS_READ_NODE_GUID;
+    }
     device.verbs.core_support = IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
-    Box::into_raw(device).cast()
+    let device = Box::into_raw(device);
+    LISTED.with(|all| all.push(Listed { device, card, lost }));
+    device.cast()
 }
 
 /// Frees a device that nobody uses any more.
 pub(super) unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
+    LISTED.with(|all| all.retain(|it| it.device != device.cast()));
     // SAFETY: libibverbs passes back, once, what `alloc_device` made.
     drop(unsafe { Box::from_raw(device.cast::<Device>()) });
 }

@@ -12,7 +12,7 @@ pub(crate) mod cancel;
 mod context;
 mod cq;
 pub(crate) mod descriptor;
-mod device;
+pub(crate) mod device;
 mod dm;
 mod dmabuf;
 mod driver;

@@ -25,6 +25,8 @@ use crate::ucm::{self, Command, Done};
 
 /// How the file of librdmacm begins; in a bundle its name goes on with a digest.
 const LIBRARY: &str = "librdmacm";
+/// What libibverbs lists devices from.
+const LIST: &CStr = c"/class/infiniband_verbs";
 /// What librdmacm opens.
 const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
 
@@ -81,6 +83,11 @@ fn look() {
 /// libibverbs' `opendir`.
 unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     look();
+    // SAFETY: libibverbs passes a path.
+    if unsafe { CStr::from_ptr(path) }.to_bytes().ends_with(LIST.to_bytes()) {
+        // SAFETY: it reads that directory to list devices, and holds the lock of its list meanwhile.
+        unsafe { super::device::give_up_lost() };
+    }
     match NEXT_OPENDIR.load(Ordering::Acquire) {
         // SAFETY: the call is handed on as it came.
         0 => unsafe { libc::opendir(path) },

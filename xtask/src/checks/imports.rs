@@ -56,6 +56,12 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception { from: &["provider/src/process.rs"], to: "provider/src/ucm.rs", cut: "the same" },
     Exception {
+        from: &["provider/src/process.rs"],
+        to: "provider/src/ffi/device.rs",
+        cut: "the same",
+    },
+    Exception { from: &["provider/src/process.rs"], to: "provider/src/lives.rs", cut: "the same" },
+    Exception {
         from: &[
             "queue-engine/src/admin.rs",
             "queue-engine/src/fetch.rs",

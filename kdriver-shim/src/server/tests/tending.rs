@@ -22,7 +22,7 @@ fn capture(card: u32) -> Request {
 }
 
 #[test]
-fn a_tool_resets_a_card_whose_programs_are_told_and_which_is_back_behind_them() {
+fn a_tool_resets_a_card_whose_programs_are_told_and_which_is_back_at_once() {
     let mut bench = Bench::new(2, 1);
     bench.serve_interrupts();
     let (peer, tool) = (bench.provider(), bench.connect());
