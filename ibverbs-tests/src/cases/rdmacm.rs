@@ -6,6 +6,7 @@
 //! `udpong` is not here: datagrams of rsockets are not for RoCE, for their address handles have no global route.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,7 +16,8 @@ use super::PERFTEST;
 use crate::cmtime::Cmtime;
 use crate::namespace::Namespace;
 use crate::pair::{
-    Both, beside, both_say, count, listening, start_server_in, until_in_time, what_it_said,
+    Both, beside, both_say, count, listening, run_between, start_server_in, until_in_time,
+    what_it_said,
 };
 use crate::process::{Finished, LIMIT, Running, Task};
 use crate::runner::{Body, Case, Need};
@@ -222,9 +224,11 @@ pub fn cases() -> Vec<Case> {
         let body = move |setting: &Setting| qperf(setting, test);
         cases.push(case(&format!("qperf/{test}"), &[QPERF, UNSHARE], Box::new(body)));
     }
-    let others: [(&str, &[Need], Plain); 12] = [
+    let others: [(&str, &[Need], Plain); 14] = [
         ("queue pairs of the program's own", &[RDMACM_UTILS], own_queue_pairs),
         ("channel", &[RDMACM_UTILS, PYTHON], channel),
+        ("another's queue pair is named", &[RDMACM_UTILS, PYTHON], name_anothers),
+        ("a card is reset, and connects again", &[RDMACM_UTILS, PYTHON, PERFTEST], reset),
         ("rping/killed client", &[RDMACM_UTILS], killed_client),
         ("rping/killed balboad", &[RDMACM_UTILS], killed_balboad),
         ("rping/nobody listens", &[RDMACM_UTILS], nobody_listens),
@@ -413,6 +417,53 @@ fn channel(setting: &Setting) -> Result<()> {
     let program = include_str!("../../scripts/channel.py");
     daemon.run("python3 -c").arg(program).run()?.success()?.says("as the kernel's")?;
     nothing_left(&daemon)?;
+    daemon.stop()
+}
+
+/// A program with a connection of its own, in one of its ways, and the file that it waits for.
+fn connection<'a>(daemon: &Daemon<'a>, mode: &str, go: &Path) -> Result<Running> {
+    let program = daemon.run("python3 -c").arg(include_str!("../../scripts/connection.py"));
+    let mut running = program.words(&format!("{mode} {SERVER} 7474")).arg(go).start()?;
+    running.wait_until("it was connected", |it| it.output().contains("connected"))?;
+    Ok(running)
+}
+
+/// Who names a queue pair that the status shows and that is another's ends nothing by that.
+fn name_anothers(setting: &Setting) -> Result<()> {
+    let daemon = daemon(setting)?;
+    let go = setting.directory().join("go");
+    let victim = connection(&daemon, "keep", &go)?;
+    let status = daemon.status()?;
+    let clients = status["clients"].as_array().context("no clients")?;
+    let qps = clients.iter().flat_map(|it| it["queue_pairs"].as_array().into_iter().flatten());
+    let qpns: Vec<_> = qps.filter_map(|qp| Some(qp["qpn"].as_u64()?.to_string())).collect();
+    ensure!(qpns.len() == 2, "not its two queue pairs: {status}");
+    let program = daemon.run("python3 -c").arg(include_str!("../../scripts/connection.py"));
+    let words = format!("name {SERVER} 7474 {} 0 1 16777215", qpns.join(" "));
+    program.words(&words).run()?.success()?.says("refused")?;
+    fs::write(&go, "")?;
+    victim.wait()?.success()?.says("its own end")?;
+    nothing_left(&daemon)?;
+    daemon.stop()
+}
+
+/// A card that is reset is others' at once, whatever a program that does not look keeps of it; and that program
+/// connects by it again, when it does look, in the same process.
+fn reset(setting: &Setting) -> Result<()> {
+    let daemon = daemon(setting)?;
+    let go = setting.directory().join("go");
+    let program = connection(&daemon, "lose", &go)?;
+    for _ in 0..2 {
+        let balboa = setting.built("balboa").words("reset balboa0 --yes --state-dir");
+        let told = balboa.arg(daemon.state_dir()).run()?.success()?;
+        told.says("balboa0 was reset; 1 programs still have open what it was")?;
+        run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
+    }
+    fs::write(&go, "")?;
+    program.wait()?.success()?.says("connected again")?;
+    nothing_left(&daemon)?;
+    let status = daemon.status()?;
+    ensure!(status["clients"].as_array().is_some_and(|it| it.len() <= 1), "{status}");
     daemon.stop()
 }
 

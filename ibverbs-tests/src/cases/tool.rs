@@ -155,7 +155,10 @@ fn reset(setting: &Setting) -> Result<()> {
         counted.is_ok_and(|it| it["counters"]["rx_write_requests"].as_u64() > Some(0))
     })?;
     let told = balboa(&daemon, setting, "reset balboa0 --yes").run()?.success()?;
-    told.says("balboa0 was reset; it comes up again when 1 programs have closed it")?;
+    told.says("balboa0 was reset; 1 programs still have open what it was")?;
+    let other = "ib_write_bw -F -x 1 -n 100";
+    // Whoever keeps it holds up nobody.
+    run_between((&daemon, 0), (&daemon, 1), other)?;
     let client = client.wait()?;
     ensure!(!client.status.success(), "its peer was reset: {client}");
     // A server of perftest waits for a completion, and not for the event of a lost device.
