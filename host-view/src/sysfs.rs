@@ -11,6 +11,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::time::{Duration, Instant};
 
+use hostmem::address::Addresses;
 use nix::sys::stat::SFlag;
 use nix::unistd::geteuid;
 use shim_abi::{PORTS_DIR, PortInfo};
@@ -137,8 +138,9 @@ impl PortFiles {
     }
 
     fn write(&mut self, cards: impl IntoIterator<Item = CardPort>) -> io::Result<()> {
+        let machine = Addresses::look();
         for CardPort { name, port, counters } in cards {
-            self.write_texts(&name, port::texts(&port))?;
+            self.write_texts(&name, port::texts(&port, &machine))?;
             let values: BTreeMap<String, u64> = counters.into_iter().collect();
             for (counter, value) in &values {
                 self.set((name.clone(), HW_COUNTERS, counter.clone()), *value)?;

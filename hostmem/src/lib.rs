@@ -35,6 +35,7 @@
 )))]
 compile_error!("hostmem is written for little-endian Linux on x86-64 and aarch64");
 
+pub mod address;
 pub mod barrier;
 pub mod berth;
 pub mod dma;

@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use hostmem::address::Addresses;
 use shim_abi::PortInfo;
 use verbs_sys::ioctl as uapi;
 
@@ -111,11 +112,13 @@ fn is_empty(gid: &[u8; 16]) -> bool {
 }
 
 /// A GID table entry as the kernel lays it out (`ib_uverbs_gid_entry`), cut or padded to `room`.
-fn entry_bytes(index: usize, gid: &[u8; 16], room: usize) -> Vec<u8> {
+fn entry_bytes(port: &PortInfo, index: usize, gid: &[u8; 16], room: usize) -> Vec<u8> {
+    let tagged = port.vlans.get(index).is_some_and(|vlan| *vlan != 0);
+    // As the file below `gid_attrs/ndevs` has it by name.
+    let netdev = if tagged { 0 } else { Addresses::look().device_index(*gid) };
     let index = index as u32;
-    let no_netdev = 0u32;
     let mut bytes = Vec::from(*gid);
-    for word in [index, PORT, uapi::IB_UVERBS_GID_TYPE_ROCE_V2, no_netdev] {
+    for word in [index, PORT, uapi::IB_UVERBS_GID_TYPE_ROCE_V2, netdev] {
         bytes.extend(word.to_ne_bytes());
     }
     bytes.resize(room, 0);
@@ -134,7 +137,7 @@ fn gid_entry(port: &PortInfo, attrs: &Attributes<'_>) -> Result<Vec<Output>, i32
         return Err(libc::ENODATA);
     }
     let (address, room) = attrs.output(uapi::UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY)?;
-    Ok(vec![Output { address, bytes: entry_bytes(index, gid, room) }])
+    Ok(vec![Output { address, bytes: entry_bytes(port, index, gid, room) }])
 }
 
 fn gid_table(port: &PortInfo, attrs: &Attributes<'_>) -> Result<Vec<Output>, i32> {
@@ -148,7 +151,7 @@ fn gid_table(port: &PortInfo, attrs: &Attributes<'_>) -> Result<Vec<Output>, i32
     let mut bytes = Vec::new();
     let mut count = 0u64;
     for (index, gid) in port.gids.iter().enumerate().filter(|(_, gid)| !is_empty(gid)) {
-        bytes.extend(entry_bytes(index, gid, entry));
+        bytes.extend(entry_bytes(port, index, gid, entry));
         count = count.wrapping_add(1);
     }
     if bytes.len() > room || count_room < size_of::<u64>() {

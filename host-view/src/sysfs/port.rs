@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
+use hostmem::address::Addresses;
 use shim_abi::PortInfo;
 
-/// Files of a port by their own names, and what each says.
-pub(super) fn texts(port: &PortInfo) -> BTreeMap<String, String> {
+/// Files of a port by their own names, and what each says, on a machine with these addresses.
+pub(super) fn texts(port: &PortInfo, machine: &Addresses) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     let mut file = |name: String, text: &str| files.insert(name, format!("{text}\n"));
     let (state, physical) =
@@ -32,11 +33,14 @@ pub(super) fn texts(port: &PortInfo) -> BTreeMap<String, String> {
         let groups = Ipv6Addr::from(*gid).segments();
         file(format!("gids/{index}"), &groups.map(|group| format!("{group:04x}")).join(":"));
         // A slot without a GID has neither type nor netdev; for the kernel reading them is an
-        // error. No netdev has the addresses, and a name that is none would make libibverbs take
-        // the whole table for unreadable; but programs (the crate `sideway`) rely on the file.
+        // error. An address that no netdev of the machine has, or in a VLAN of the card's, has an
+        // empty name: a name that is none would make libibverbs take the whole table for
+        // unreadable, but programs (the crate `sideway`) rely on the file.
         if gid.iter().any(|byte| *byte != 0) {
             file(format!("gid_attrs/types/{index}"), "RoCE v2");
-            file(format!("gid_attrs/ndevs/{index}"), "");
+            let tagged = port.vlans.get(index).is_some_and(|vlan| *vlan != 0);
+            let device = if tagged { None } else { machine.device(*gid) };
+            file(format!("gid_attrs/ndevs/{index}"), device.unwrap_or(""));
         }
     }
     files
@@ -84,14 +88,14 @@ pub(super) mod tests {
 
     #[test]
     fn a_port_looks_as_the_kernel_shows_one() {
-        let files = texts(&port(true));
+        let files = texts(&port(true), &Addresses::default());
         let text = |name: &str| files.get(name).map(String::as_str);
         assert_eq!(text("state"), Some("4: ACTIVE\n"));
         assert_eq!(text("phys_state"), Some("5: LinkUp\n"));
         assert_eq!(text("pkeys/0"), Some("0xffff\n"));
         assert_eq!(text("gids/0"), Some("fe80:0000:0000:0000:0000:0000:0000:0007\n"));
         assert_eq!(text("gids/1"), Some("0000:0000:0000:0000:0000:0000:0000:0000\n"));
-        let down = texts(&port(false));
+        let down = texts(&port(false), &Addresses::default());
         assert_eq!(down.get("state").map(String::as_str), Some("1: DOWN\n"));
         assert_eq!(down.get("phys_state").map(String::as_str), Some("3: Disabled\n"));
         assert!(files.keys().all(|name| is_text(name)), "{files:?}");
@@ -100,11 +104,20 @@ pub(super) mod tests {
 
     #[test]
     fn attributes_of_a_gid_stand_only_where_a_gid_does() {
-        let files = texts(&port(true));
+        let files = texts(&port(true), &Addresses::default());
         for (attribute, value) in [("types", "RoCE v2\n"), ("ndevs", "\n")] {
             let text = |index| files.get(&format!("gid_attrs/{attribute}/{index}"));
             assert_eq!(text(0).map(String::as_str), Some(value));
             assert_eq!(text(1), None);
         }
+    }
+    #[test]
+    fn a_gid_of_an_address_of_the_machines_has_its_device_unless_it_is_in_a_vlan() {
+        let mut port = port(true);
+        let machine = Addresses::of(vec![(Ipv6Addr::from(port.gids[0]), "eth7".to_owned())]);
+        let name = |port: &PortInfo| texts(port, &machine).remove("gid_attrs/ndevs/0");
+        assert_eq!(name(&port).as_deref(), Some("eth7\n"));
+        port.vlans[0] = 5;
+        assert_eq!(name(&port).as_deref(), Some("\n"));
     }
 }
