@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
-use nix::unistd::Pid;
+use nix::unistd::{AccessFlags, Pid, access};
 
 use crate::{Error, Result};
 
@@ -186,6 +187,19 @@ pub fn allow_ptracer(pid: Pid) -> Result<bool> {
     let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, tracer, 0, 0, 0) };
     Errno::result(result).map_err(Error::os("prctl(PR_SET_PTRACER)"))?;
     Ok(true)
+}
+
+/// Lets processes of the same user reach this one's memory where they may not only because its user
+/// may not read the program's file (mode 0711).
+///
+/// The kernel then makes the process not dumpable when it begins. Who runs the program could read its
+/// text by any library that it loads, so nothing is revealed that was hidden. A program that may be
+/// read, and has made itself not dumpable, stays so; of one that may not, nobody can tell the two apart.
+pub fn allow_reach_of_unreadable() {
+    if access("/proc/self/exe", AccessFlags::R_OK) == Err(Errno::EACCES) {
+        // Where it is refused, whoever needs the memory says so.
+        let _ = prctl::set_dumpable(true);
+    }
 }
 
 /// Asks the kernel whether this process may reach another's memory, without reaching for any.

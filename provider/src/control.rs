@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use hostmem::mapping::Access;
-use hostmem::process::allow_ptracer;
+use hostmem::process::{allow_ptracer, allow_reach_of_unreadable};
 use hostmem::{
     AsleepWord, DoorbellPage, EventFd, ForkCanary, Lifeline, PAGE_BYTES, SharedMapping, SharedWord,
     Waker,
@@ -191,6 +191,7 @@ impl Connection {
         // Without this, a kernel that restricts ptrace keeps balboad from this process's memory.
         allow_ptracer(balboad.daemon())
             .map_err(Error::host("let balboad reach this process's memory"))?;
+        allow_reach_of_unreadable();
         let canary = ForkCanary::new().map_err(Error::host("detect a fork"))?;
         let connection = Self {
             balboad: Mutex::new(balboad),
