@@ -4,7 +4,7 @@
 //! that answer is final. So the program runs in a mount namespace that shows the devices in
 //! `/sys/class` and `/dev/infiniband` ([`mounts`], [`sysfs`]), behind a filter that lets the RDMA
 //! netlink socket fail ([`filter`]), which makes libibverbs read those. `RDMAV_DRIVERS` names the
-//! provider.
+//! provider, of which each release of libibverbs finds its own.
 
 use std::convert::Infallible;
 use std::env;
@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::geteuid;
 
+use self::libibverbs::Providers;
 use crate::args;
 use crate::client::{Client, ClientError};
 
@@ -58,6 +60,9 @@ pub enum RunError {
         "cannot install the seccomp filter that hides RDMA netlink ({0}): the kernel needs CONFIG_SECCOMP_FILTER"
     )]
     Filter(#[from] seccompiler::Error),
+    /// The kernel refuses to take rights away.
+    #[error("cannot set no_new_privs: {0}")]
+    NoNewPrivs(#[from] nix::errno::Errno),
     /// The state directory went away.
     #[error("cannot find the state directory {}: {error}", dir.display())]
     StateDir {
@@ -124,7 +129,11 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     for warning in program.warnings() {
         terminal::complain("balboa run: warning", warning);
     }
-    let provider = libibverbs::provider(&program.path)?;
+    mounts::enter()?;
+    // Whatever is executed from here on gets no more rights than this has: the program also names the
+    // loader that is asked for its libraries.
+    set_no_new_privs()?;
+    let providers = Providers::with(libibverbs::provider(&program.path)?);
 
     let dir = shim_abi::state_dir(arguments.state_dir.path(), geteuid().as_raw());
     let mut client = Client::connect(&dir, PATIENCE)?;
@@ -136,10 +145,9 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     // The program may change its working directory.
     let dir = dir.canonicalize().map_err(|error| RunError::StateDir { dir: dir.clone(), error })?;
 
-    mounts::enter()?;
     // The world is built on the state directory, which is sure to be there and to be the caller's
     // and is covered only meanwhile.
-    mounts::show(&dir, &sysfs::World::of(&cards), &provider)?;
+    mounts::show(&dir, &sysfs::World::of(&cards), &providers)?;
     filter::install()?;
     exec(&program, &dir)
 }

@@ -145,6 +145,11 @@ impl Setting {
         self.directory.path()
     }
 
+    /// The root directory that programs run in, if it is another than this machine's.
+    pub fn root(&self) -> Option<&Root> {
+        self.root.as_ref()
+    }
+
     /// The uid that the case's programs run as.
     pub fn uid(&self) -> u32 {
         self.user.unwrap_or_else(|| geteuid().as_raw())

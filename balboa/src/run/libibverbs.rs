@@ -3,22 +3,46 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use verbs_sys::{RELEASES, Release, SONAME, release_in_name};
 
 use super::elf;
 
 /// A provider: libibverbs' private interface moves, so each release has its own.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provider {
     /// The plug-in.
     pub file: PathBuf,
     /// The release that it is for.
     pub release: &'static Release,
+}
+
+/// All providers that are there, before all others that of the program's own libibverbs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Providers(pub Vec<Provider>);
+
+impl Providers {
+    /// A provider, and those for other releases that lie with this program.
+    pub fn with(first: Provider) -> Self {
+        let others = RELEASES.iter().filter(|release| **release != *first.release);
+        let others = others.filter_map(|release| {
+            let file = super::beside_us(&release.provider()).ok()?;
+            Some(Provider { file, release })
+        });
+        let others: Vec<Provider> = others.collect();
+        Self([vec![first], others].concat())
+    }
 }
 
 /// Bytes of a program that say which dynamic loader it asks for.
@@ -110,8 +134,8 @@ fn linked(program: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
     File::open(program).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
     let loader = elf::loader(&head)?;
-    // Which lists the libraries and starts nothing.
-    let listing = Command::new(loader).arg("--list").arg(program).output().ok()?.stdout;
+    // Which lists the libraries and starts nothing, if it is a dynamic loader: the program says so alone.
+    let listing = listing(Command::new(loader).arg("--list").arg(program))?;
     let (_, file) = entries(&listing).find(|(name, _)| name.trim() == SONAME)?;
     // "/lib/x86_64-linux-gnu/libibverbs.so.1 (0x00007f0000000000)"
     let end = file.windows(2).rposition(|bytes| bytes == b" (").unwrap_or(file.len());
@@ -136,9 +160,49 @@ fn library() -> Option<PathBuf> {
 fn cached() -> Vec<PathBuf> {
     ["/sbin/ldconfig", "/usr/sbin/ldconfig"]
         .iter()
-        .find_map(|ldconfig| Command::new(ldconfig).arg("-p").output().ok())
-        .map(|output| from_cache(&output.stdout))
+        .find_map(|ldconfig| listing(Command::new(ldconfig).arg("-p")))
+        .map(|listing| from_cache(&listing))
         .unwrap_or_default()
+}
+
+/// What a program that lists libraries may take, and write.
+const LISTING_PATIENCE: Duration = Duration::from_secs(5);
+const MAX_LISTING_BYTES: usize = 16 << 20;
+
+/// What a program writes that lists libraries; none if it does not end, or writes without end.
+fn listing(command: &mut Command) -> Option<Vec<u8>> {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.process_group(0).spawn().ok()?;
+    let text = child.stdout.take().and_then(|output| read_all(output, LISTING_PATIENCE));
+    // It has closed its output, or was too slow; and what it may have started goes with it.
+    if let Ok(group) = i32::try_from(child.id()) {
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+    }
+    let _ = child.wait();
+    text
+}
+
+/// All that comes from a pipe until its end, if that comes in time.
+fn read_all(mut pipe: impl Read + AsFd, patience: Duration) -> Option<Vec<u8>> {
+    let end = Instant::now().checked_add(patience)?;
+    let mut text = Vec::new();
+    let mut piece = [0; 1 << 16];
+    while text.len() < MAX_LISTING_BYTES {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)], left) {
+            Err(Errno::EINTR) => continue,
+            Err(_) | Ok(0) => return None,
+            Ok(_) => {}
+        }
+        match pipe.read(&mut piece) {
+            Ok(0) => return Some(text),
+            Ok(bytes) => text.extend_from_slice(piece.get(..bytes)?),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// What stands between a library's name and its file, which is a path in any bytes.
@@ -199,5 +263,14 @@ mod tests {
             \tlibibverbs.so (libc6,x86-64) => /lib/x86_64-linux-gnu/libibverbs.so\n";
         let found = OsStr::from_bytes(b"/opt/n\xe9w/libibverbs.so.1");
         assert_eq!(from_cache(listing), [PathBuf::from(found)]);
+    }
+
+    #[test]
+    fn a_lister_that_does_not_end_is_not_waited_for() {
+        let (output, _kept_open) = io::pipe().unwrap();
+        assert_eq!(read_all(output, Duration::ZERO), None);
+        let told = listing(Command::new("/bin/sh").args(["-c", "echo told; sleep 1000 >&2 &"]));
+        assert_eq!(told, Some(b"told\n".to_vec()));
+        assert_eq!(listing(&mut Command::new("/nonexistent")), None);
     }
 }

@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
 use nix::unistd::{getegid, geteuid};
 
-use super::libibverbs::Provider;
+use super::libibverbs::Providers;
 use super::refusal;
 use super::sysfs::{CLASSES, CM, MISC, World};
 
@@ -89,7 +89,7 @@ const NOTHING: Option<&str> = None;
 ///
 /// # Errors
 /// When a step of it fails.
-pub fn show(stage: &Path, world: &World, provider: &Provider) -> Result<(), MountError> {
+pub fn show(stage: &Path, world: &World, providers: &Providers) -> Result<(), MountError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let live = open_live(stage, world)?;
     mount(Some("balboa"), stage, Some("tmpfs"), flags, Some("mode=0755"))
@@ -102,7 +102,7 @@ pub fn show(stage: &Path, world: &World, provider: &Provider) -> Result<(), Moun
     if of_host.join(MISC).is_dir() {
         mirror(&of_host.join(MISC), &class.join(MISC), &[CM])?;
     }
-    build_nodes(&dev.join("infiniband"), world, provider)?;
+    build_nodes(&dev.join("infiniband"), world, providers)?;
     build_class(&class, world)?;
     for (path, directory) in &live {
         bind_live(directory, &class.join(path), flags)?;
@@ -186,15 +186,25 @@ fn bind_live(directory: &OwnedFd, over: &Path, flags: MsFlags) -> Result<(), Mou
     mount(NOTHING, over, NOTHING, locked, NOTHING).map_err(step("make read-only", over))
 }
 
-fn build_nodes(dir: &Path, world: &World, provider: &Provider) -> Result<(), MountError> {
+/// Makes the nodes, and shows the providers: for each private interface one by the name that its libibverbs
+/// looks for, and all by their own, by which that one finds the others of its interface.
+fn build_nodes(dir: &Path, world: &World, providers: &Providers) -> Result<(), MountError> {
     fs::create_dir(dir).map_err(step("make", dir))?;
     for node in &world.nodes {
         let node = dir.join(node);
         symlink(NODE_TARGET, &node).map_err(step("link", &node))?;
     }
     let stem = Path::new(DRIVER).file_name().unwrap_or_default().to_string_lossy();
-    let plugin = dir.join(format!("{stem}{}", provider.release.suffix()));
-    symlink(&provider.file, &plugin).map_err(step("link", &plugin))
+    for provider in &providers.0 {
+        let own = dir.join(provider.release.provider());
+        symlink(&provider.file, &own).map_err(step("link", &own))?;
+        let plugin = dir.join(format!("{stem}{}", provider.release.suffix()));
+        match symlink(&provider.file, &plugin) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            outcome => outcome.map_err(step("link", &plugin))?,
+        }
+    }
+    Ok(())
 }
 
 fn build_class(dir: &Path, world: &World) -> Result<(), MountError> {

@@ -1,6 +1,10 @@
 //! Programs of another release of rdma-core, by cases of the other families, in a root directory that has them.
 
+use anyhow::{Context as _, Result, ensure};
+
+use super::IBVERBS_UTILS;
 use crate::runner::{Case, Filter};
+use crate::setting::Setting;
 
 /// What is run of the other families: each kind of object and operation once, by polling, by events and by the
 /// extended verbs, and connections by rdma_cm.
@@ -54,7 +58,30 @@ pub fn cases(release: u32) -> Vec<Case> {
     for case in &mut cases {
         case.name = format!("release {release}/{}", case.name);
     }
+    cases.push(Case::new(&format!("release {release}/{OWN}"), &[IBVERBS_UTILS], own));
     cases
+}
+
+/// A program with an rdma-core of its own, on a machine with another.
+const OWN: &str = "an rdma-core of the program's own";
+
+/// As a build tree, conda or Spack has it: the libraries are the program's, and nothing else is.
+fn own(setting: &Setting) -> Result<()> {
+    let root = &setting.root().context("a root")?.path;
+    let daemon = setting.balboad("--soft 1")?;
+    let libraries = ["lib", "usr/lib"].map(|dir| root.join(dir).join("x86_64-linux-gnu"));
+    let libraries = std::env::join_paths(libraries)?;
+    let run = |program: &str| {
+        let task = setting.built("balboa").arg("run").arg("--state-dir").arg(daemon.state_dir());
+        let loader = root.join("lib64/ld-linux-x86-64.so.2");
+        let task = task.arg("--").arg(loader).arg("--library-path").arg(&libraries);
+        task.arg(root.join("usr/bin").join(program)).run()
+    };
+    for program in ["ibv_devices", "ibv_devinfo"] {
+        let finished = run(program)?.success()?.says("balboa0")?;
+        ensure!(finished.stderr.is_empty(), "{finished}");
+    }
+    daemon.stop()
 }
 
 #[cfg(test)]
@@ -69,6 +96,6 @@ mod tests {
         let missing =
             NAMES.iter().filter(|name| names.binary_search(&(**name).to_owned()).is_err());
         assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());
-        assert_eq!(cases(56).len(), NAMES.len());
+        assert_eq!(cases(56).len(), NAMES.len() + 1);
     }
 }

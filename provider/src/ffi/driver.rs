@@ -1,16 +1,16 @@
 //! What libibverbs gets when it loads the plug-in.
 
-use std::ffi::{CStr, OsStr};
-use std::os::unix::ffi::OsStrExt as _;
+use std::ffi::{CStr, CString, OsStr};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
 use verbs_sys::ioctl::RDMA_DRIVER_RXE;
-use verbs_sys::release_in_name;
+use verbs_sys::{RELEASES, release_in_name};
 
 use crate::abi::{
-    RELEASE, VERBS_MATCH_DRIVER_ID, VERBS_MATCH_SENTINEL, verbs_device_ops, verbs_match_ent,
-    verbs_match_ent__bindgen_ty_1 as Matched,
+    IBVERBS_PABI_VERSION, RELEASE, VERBS_MATCH_DRIVER_ID, VERBS_MATCH_SENTINEL, verbs_device_ops,
+    verbs_match_ent, verbs_match_ent__bindgen_ty_1 as Matched,
 };
 
 use super::{context, device, rdmacm};
@@ -65,16 +65,37 @@ static OPS: Constant<verbs_device_ops> = Constant(verbs_device_ops {
 
 /// The file of the libibverbs that has loaded us.
 fn libibverbs() -> Option<PathBuf> {
+    file_with(context::core_address()).and_then(|name| name.canonicalize().ok())
+}
+
+/// The file that the dynamic linker loaded an address from, by the name that it was loaded by.
+fn file_with(address: usize) -> Option<PathBuf> {
     // SAFETY: all fields are raw pointers, of which all bits zero is a value.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: the address is only looked up, and the answer written to what lives.
-    let known = unsafe { libc::dladdr(context::core_address() as *const _, &raw mut found) };
+    let known = unsafe { libc::dladdr(address as *const _, &raw mut found) };
     if known == 0 || found.dli_fname.is_null() {
         return None;
     }
     // SAFETY: the dynamic linker's name of a library that is loaded, zero-terminated.
     let name = unsafe { CStr::from_ptr(found.dli_fname) };
-    Path::new(OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
+    Some(Path::new(OsStr::from_bytes(name.to_bytes())).to_owned())
+}
+
+/// Loads the provider of another release from beside our own file, where `balboa run` shows all that
+/// there are; false where it is not there. It registers itself.
+fn hand_over(release: u32) -> bool {
+    // Its own address tells our file.
+    let Some(ours) = file_with(register as *const () as usize) else { return false };
+    let theirs = RELEASES.iter().find(|it| it.number == release);
+    let Some(theirs) = theirs.filter(|it| it.private_abi == IBVERBS_PABI_VERSION) else {
+        return false;
+    };
+    let file = ours.with_file_name(theirs.provider());
+    let Ok(file) = CString::new(file.into_os_string().into_vec()) else { return false };
+    // SAFETY: the name is zero-terminated. What is loaded is as trusted as we are: it lies beside us,
+    // and its constructor does what ours does.
+    !unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW) }.is_null()
 }
 
 extern "C" fn register() {
@@ -83,7 +104,9 @@ extern "C" fn register() {
     let library = libibverbs();
     let release = library.as_deref().and_then(release_in_name);
     if let (Some(library), Some(release)) = (library, release.filter(|it| *it != RELEASE)) {
-        crate::log::wrong_release(&library, release);
+        if !hand_over(release) {
+            crate::log::wrong_release(&library, release);
+        }
         return;
     }
     // SAFETY: the table outlives the process's use of libibverbs, which never unloads plug-ins.
