@@ -1,7 +1,7 @@
 //! The table of cases, by family.
 
 use crate::attack::{self, phase::Length};
-use crate::runner::{Case, Need};
+use crate::runner::{Case, Need, When};
 
 mod acknowledged;
 pub mod apps;
@@ -69,7 +69,108 @@ pub fn all() -> Vec<Case> {
         chaos::cases(),
         attack::cases(Length::Short),
     ];
-    families.into_iter().flatten().collect()
+    let mut cases: Vec<Case> = families.into_iter().flatten().collect();
+    for case in cases.iter_mut().filter(|case| !in_default(&case.name)) {
+        case.when = When::Full;
+    }
+    cases
+}
+
+/// Of families with many cases those that the default run has, by the beginnings of their names: of each way that data
+/// takes one or two. The other families are in it whole, but for what root repeats.
+const FEW: [(&str, &[&str]); 13] = [
+    (
+        "ibv_rc_pingpong/",
+        &["-m 1024 -g 1", "-m 4096 -g 0 -e", "-g 1 -t -N", "-g 1 -j -N -e", "loopback"],
+    ),
+    ("ib_write_bw/", &["-b", "-a -n 200", "-c UC -b", "-I 64", "-W ", "-m 256"]),
+    ("ib_read_bw/", &["-b", "-e", "-q 8", "-m 256"]),
+    (
+        "ib_send_bw/",
+        &[
+            "-b",
+            "-e",
+            "--use-srq -q 8",
+            "-c UD -s",
+            "-c UD -g",
+            "-c UC -s",
+            "-c XRC -n 400",
+            "-m 256",
+        ],
+    ),
+    ("ib_write_lat/", &["-n 500", "-I 200"]),
+    ("ib_send_lat/", &["-n 500", "-c UD -n 500"]),
+    ("ib_atomic_bw/", &["-A CMP_AND_SWAP", "-c XRC -A CMP"]),
+    (
+        "stock/",
+        &[
+            "ib_write_bw with",
+            "verbs-data published",
+            "what needs the tunnel",
+            "a program is told",
+            "tunnel/ib_send_bw -b",
+            "tunnel/ibv_rc_pingpong -c",
+            "tunnel/verbs-data sweep --gid 1",
+            "tunnel/verbs-data grants",
+            "tunnel/two balboads",
+            "tunnel/a balboad is killed amid ib_send_bw",
+            "tunnel/one card/ib_send_bw",
+            "tunnel/ibv_ud_pingpong",
+            "a loss stops a card",
+        ],
+    ),
+    (
+        "rdmacm/",
+        &[
+            "rping",
+            "ucmatose",
+            "udaddy",
+            "rdma_",
+            "rstream",
+            "ib_write_bw -R",
+            "ib_send_bw -R",
+            "mckey",
+            "channel",
+            "cmtime",
+        ],
+    ),
+    (
+        "ucx/",
+        &[
+            "rc_verbs/tag_bw",
+            "rc_verbs/ucp_cswap",
+            "ud_verbs/tag_bw",
+            "its own choice/tag_lat",
+            "ucx_info",
+        ],
+    ),
+    ("bad cable/", &["loss/", "all/data", "all/unreliable", "corrupt/data"]),
+    ("chaos/", &["50 random deaths from seed 0"]),
+    (
+        "attack/",
+        &[
+            "a receiver that is never ready",
+            "neighbours",
+            "pages",
+            "registrations of nothing",
+            "memory that does not answer/fuse",
+            "a mapping",
+            "a capture",
+            "counters",
+            "a cable",
+            "requests for connections/by a program",
+            "events that nobody reads",
+        ],
+    ),
+];
+
+/// Whether a case is in the default run of the test command.
+fn in_default(name: &str) -> bool {
+    if name.ends_with("/root") {
+        return false;
+    }
+    let few = FEW.iter().find_map(|(family, few)| Some((name.strip_prefix(family)?, few)));
+    few.is_none_or(|(name, few)| few.iter().any(|beginning| name.starts_with(beginning)))
 }
 
 /// Those that are to be tried on kernels with RDMA support as well: what `balboa run` hides and
@@ -77,4 +178,23 @@ pub fn all() -> Vec<Case> {
 pub(crate) fn for_kernels_with_rdma() -> Vec<Case> {
     let few = |case: &Case| ["verbs-data/sweep", "verbs-data/errors"].contains(&&*case.name);
     discovery::cases().into_iter().chain(data::cases().into_iter().filter(few)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_default_run_has_of_a_family_is_there_and_not_the_whole_of_it() {
+        let cases = all();
+        for (family, few) in FEW {
+            for beginning in few {
+                let begins = format!("{family}{beginning}");
+                let mut named = cases.iter().filter(|case| case.name.starts_with(&begins));
+                assert!(named.any(|case| case.when == When::Always), "{begins}");
+            }
+            let mut all = cases.iter().filter(|case| case.name.starts_with(family));
+            assert!(all.any(|case| case.when == When::Full), "{family}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! End-to-end tests: the distribution's verbs programs on software cards, as their users run them.
 //!
-//! [`cases`] is the table, [`guest`] the one of the virtual machine, [`runner`] runs and counts it,
+//! [`cases`] is the table, [`guest`] the one of the virtual machine, [`runner`] runs it, [`summary`] counts,
 //! [`process`] is the one way to run a program, [`setting`] what a case is given. `verbs-data` is a
 //! verbs program of our own that checks data ([`data`]), `verbs-mortal` one that dies or sees others
 //! die ([`mortal`]), `verbs-attack` one that attacks ([`hostile`], judged by [`attack`]); their calls into
@@ -32,4 +32,5 @@ pub mod runner;
 pub mod scapy;
 pub mod setting;
 pub mod suites;
+pub mod summary;
 pub mod table;

@@ -2,8 +2,6 @@
 
 use std::fmt;
 use std::path::Path;
-use std::process::ExitCode;
-use std::time::Instant;
 
 use anyhow::Result;
 use nix::unistd::geteuid;
@@ -12,6 +10,7 @@ use terminal::report;
 use crate::process::Task;
 use crate::setting::{Root, SHARES, Setting, Stage, Who};
 use crate::suites::Suite;
+use crate::summary::{Clock, Flake, Step, Summary};
 
 /// Something a case needs of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +95,24 @@ fn meminfo(name: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
+/// In which runs of the test command something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// In every one.
+    Always,
+    /// In the full one alone.
+    Full,
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Always => "default",
+            Self::Full => "full",
+        })
+    }
+}
+
 /// What a case does.
 pub type Body = Box<dyn Fn(&Setting) -> Result<()>>;
 
@@ -107,6 +124,8 @@ pub struct Case {
     pub needs: Vec<Need>,
     /// Who runs it.
     pub who: Who,
+    /// In which runs of the test command it is.
+    pub when: When,
     /// What it does.
     pub body: Body,
 }
@@ -118,7 +137,8 @@ impl Case {
         needs: &[Need],
         body: impl Fn(&Setting) -> Result<()> + 'static,
     ) -> Self {
-        Self { name: name.into(), needs: needs.to_vec(), who: Who::User, body: Box::new(body) }
+        let (name, needs, body) = (name.into(), needs.to_vec(), Box::new(body));
+        Self { name, needs, who: Who::User, when: When::Always, body }
     }
 
     /// The same, run by root; its name says so.
@@ -134,84 +154,6 @@ impl Case {
 impl fmt::Debug for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Case").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// What came of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Cases that passed.
-    pub passed: usize,
-    /// Names of those that failed.
-    pub failed: Vec<String>,
-    /// Names of those that were skipped, and why.
-    pub skipped: Vec<(String, String)>,
-}
-
-impl Summary {
-    /// Of cases that cannot be run together, for a reason that is said at once.
-    #[must_use]
-    pub fn skipped(name: &str, error: &anyhow::Error) -> Self {
-        let reason = format!("{error:#}");
-        report!("skip {name}: {reason}");
-        Self { skipped: vec![(name.to_owned(), reason)], ..Self::default() }
-    }
-
-    /// Adds another run's.
-    pub fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed.extend(other.failed);
-        self.skipped.extend(other.skipped);
-    }
-
-    /// Prints failures, skips with their reason, and the closing line.
-    pub fn print(&self) {
-        for name in &self.failed {
-            report!("failed: {name}");
-        }
-        for (name, reason) in &self.skipped {
-            report!("skipped: {name}: {reason}");
-        }
-        report!("{self}");
-    }
-
-    /// What the run ends with: success where something passed and nothing failed.
-    pub fn exit_code(&self) -> ExitCode {
-        let good = self.failed.is_empty() && self.passed > 0;
-        if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-    }
-
-    /// The summary that was printed at the end of a text, if one was.
-    pub fn parse(text: &str) -> Option<Self> {
-        let lines: Vec<&str> = text.lines().collect();
-        let closing = lines.iter().rposition(|line| counts(line).is_some())?;
-        let (&closing, before) = lines.get(..=closing)?.split_last()?;
-        let [passed, failed, skipped] = counts(closing)?;
-        let failures = before.iter().filter_map(|line| line.strip_prefix("failed: "));
-        let skips =
-            before.iter().filter_map(|line| line.strip_prefix("skipped: ")?.split_once(": "));
-        let summary = Self {
-            passed,
-            failed: failures.map(str::to_owned).collect(),
-            skipped: skips.map(|(name, why)| (name.to_owned(), why.to_owned())).collect(),
-        };
-        (summary.failed.len() == failed && summary.skipped.len() == skipped).then_some(summary)
-    }
-}
-
-/// The numbers of a closing line.
-fn counts(line: &str) -> Option<[usize; 3]> {
-    let mut parts = line.split(", ");
-    let mut count = |word: &str| parts.next()?.strip_suffix(word)?.trim_end().parse().ok();
-    let counts = [count("passed")?, count("failed")?, count("skipped")?];
-    parts.next().is_none().then_some(counts)
-}
-
-/// The closing line.
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (failed, skipped) = (self.failed.len(), self.skipped.len());
-        write!(f, "{} passed, {failed} failed, {skipped} skipped", self.passed)
     }
 }
 
@@ -233,7 +175,7 @@ impl Filter {
 }
 
 /// Runs cases with the programs in `built`, printing a line for each; `repeat` is the command that
-/// runs a case again when `NAME --exact` is added to it.
+/// runs a case again when `NAME --exact` is added to it. One that fails is run once more, when nothing else runs.
 ///
 /// # Errors
 /// When the programs cannot be laid out.
@@ -261,22 +203,44 @@ pub fn run_within(
             summary.skipped.push((case.name.clone(), reason));
             continue;
         }
-        let started = Instant::now();
-        let outcome = stage.setting(case.who).and_then(|setting| (case.body)(&setting));
-        let seconds = started.elapsed().as_secs_f32();
-        match outcome {
-            Ok(()) => {
-                report!("ok   {} ({seconds:.1} s)", case.name);
-                summary.passed += 1;
-            }
-            Err(error) => {
-                report!("FAIL {} ({seconds:.1} s)\n{error:#}", case.name);
-                report!("repeat: {repeat} '{}' --exact", case.name);
-                summary.failed.push(case.name.clone());
-            }
-        }
+        let act = || stage.setting(case.who).and_then(|setting| (case.body)(&setting));
+        summary.add(twice_at_most(&case.name, repeat, act));
     }
     Ok(summary)
+}
+
+/// Does what a case does, and once more where it failed; says and counts what came of it.
+pub fn twice_at_most(name: &str, repeat: &str, act: impl Fn() -> Result<()>) -> Summary {
+    let mut summary = Summary::default();
+    let clock = Clock::start();
+    let first = act();
+    let seconds = clock.took().as_secs_f32();
+    if let Err(first) = first {
+        let first = format!("FAIL {name} ({seconds:.1} s)\n{first:#}");
+        report!("{first}\n     it is run once more, alone");
+        let clock = Clock::start();
+        let second = act();
+        let seconds = clock.took().as_secs_f32();
+        match second {
+            Ok(()) => {
+                let second = format!("ok   {name} ({seconds:.1} s), when it was run once more");
+                report!("{second}");
+                summary.passed += 1;
+                let outputs = format!("{first}\n{second}\n");
+                summary.flaky.push(Flake { name: name.to_owned(), outputs });
+            }
+            Err(error) => {
+                report!("FAIL {name} ({seconds:.1} s)\n{error:#}");
+                report!("repeat: {repeat} '{name}' --exact");
+                summary.failed.push(name.to_owned());
+            }
+        }
+    } else {
+        report!("ok   {name} ({seconds:.1} s)");
+        summary.passed += 1;
+    }
+    summary.steps.push(Step::of(name, &clock));
+    summary
 }
 
 #[cfg(test)]
@@ -284,28 +248,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_closing_line_counts_everything() {
-        let mut summary = Summary { passed: 2, ..Summary::default() };
-        summary.add(Summary {
-            passed: 1,
-            failed: vec!["x".into()],
-            skipped: vec![("y".into(), "z".into()), ("w".into(), "z".into())],
-        });
-        assert_eq!(summary.to_string(), "3 passed, 1 failed, 2 skipped");
-    }
-
-    #[test]
-    fn what_was_printed_can_be_read_again() {
-        let summary = Summary {
-            passed: 2,
-            failed: vec!["x/1".into()],
-            skipped: vec![("y".into(), "needs a: b".into())],
+    fn a_case_that_fails_is_run_once_more_and_passes_if_it_does_then() {
+        let tries = |fail: u32| {
+            let count = std::cell::Cell::new(0);
+            let act = || {
+                count.set(count.get() + 1);
+                anyhow::ensure!(count.get() > fail, "try {} went wrong", count.get());
+                Ok(())
+            };
+            (twice_at_most("a/b", "it --only", act), count.get())
         };
-        let printed =
-            "ok   z (1 s)\nfailed: x/1\nskipped: y: needs a: b\n2 passed, 1 failed, 1 skipped\n";
-        assert_eq!(Summary::parse(printed), Some(summary));
-        assert_eq!(Summary::parse("2 passed, 1 failed, 0 skipped"), None);
-        assert_eq!(Summary::parse("ok   z (1 s)\n"), None);
+        let (summary, count) = tries(0);
+        assert_eq!((summary.to_string().as_str(), count), ("1 passed, 0 failed, 0 skipped", 1));
+        assert!(summary.flaky.is_empty());
+        let (summary, count) = tries(1);
+        assert_eq!((summary.to_string().as_str(), count), ("1 passed, 0 failed, 0 skipped", 2));
+        let flake = &summary.flaky[0];
+        assert_eq!(flake.name, "a/b");
+        assert!(flake.outputs.contains("try 1 went wrong\nok   a/b"), "{}", flake.outputs);
+        let (summary, count) = tries(2);
+        assert_eq!((summary.failed, count), (vec!["a/b".to_owned()], 2));
+        assert!(summary.flaky.is_empty());
+        assert_eq!(summary.steps.len(), 1);
     }
 
     #[test]

@@ -77,25 +77,34 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Copies the programs from where cargo put them.
+    /// Copies all programs and providers from where cargo put them.
     ///
     /// # Errors
     /// When one is missing, or there is no room.
     pub fn new(built: &Path) -> Result<Self> {
+        Self::of(built, PROGRAMS.map(str::to_owned), &RELEASES)
+    }
+
+    /// The same of some programs, and the providers of some releases.
+    ///
+    /// # Errors
+    /// As [`Stage::new`].
+    pub fn of<'a>(
+        built: &Path,
+        programs: impl IntoIterator<Item = String>,
+        releases: impl IntoIterator<Item = &'a Release>,
+    ) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("balboa-tests-").tempdir()?;
         let open = fs::Permissions::from_mode(0o755);
         fs::set_permissions(home.path(), open.clone())?;
         let bin = home.path().join("bin");
         fs::create_dir(&bin)?;
         fs::set_permissions(&bin, open.clone())?;
-        let programs = PROGRAMS.into_iter().map(str::to_owned);
-        for program in programs.chain(RELEASES.iter().map(Release::provider)) {
+        let providers = releases.into_iter().map(Release::provider);
+        for program in programs.into_iter().chain(providers) {
             let (from, to) = (built.join(&program), bin.join(&program));
             fs::copy(&from, &to).with_context(|| {
-                format!(
-                    "cannot copy {} (cargo build --release --workspace makes it)",
-                    from.display()
-                )
+                format!("cannot copy {} (cargo build --workspace makes it)", from.display())
             })?;
             fs::set_permissions(&to, open.clone())?;
         }

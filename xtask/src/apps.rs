@@ -51,6 +51,5 @@ pub fn apps(options: &Options) -> Result<ExitCode> {
     let built = cargo::build()?;
     let summary = runner::run(&cases, &filter, &built, "cargo xtask apps")?;
     report!("");
-    summary.print();
-    Ok(summary.exit_code())
+    cargo::conclude(summary)
 }

@@ -53,6 +53,5 @@ pub fn attack(options: &Options) -> Result<ExitCode> {
     let built = cargo::build()?;
     let summary = runner::run(&cases, &filter, &built, "cargo xtask attack --only")?;
     report!("");
-    summary.print();
-    Ok(summary.exit_code())
+    cargo::conclude(summary)
 }

@@ -1,10 +1,12 @@
 //! Cargo, as the one that runs us.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use ibverbs_tests::process::{Finished, Task};
+use ibverbs_tests::summary::Summary;
 use terminal::report;
 
 /// How long a build or a run of all unit tests may take.
@@ -30,14 +32,50 @@ pub fn root() -> PathBuf {
     here.parent().map_or_else(|| here.clone(), PathBuf::from)
 }
 
-/// Builds everything for release and answers where the programs are.
+/// How programs are built, by its name in the workspace's manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// As they are shipped.
+    Release,
+    /// In less than half of the time, and nearly as fast.
+    Quick,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Quick => "quick",
+        }
+    }
+}
+
+/// Builds everything as it is shipped, and answers where the programs are.
 ///
 /// # Errors
 /// When the build fails.
 pub fn build() -> Result<PathBuf> {
-    report!("building (cargo build --release --workspace)");
-    cargo("build --release --workspace --locked --quiet").shown().run()?.success()?;
-    Ok(target_directory()?.join("release"))
+    build_of(Profile::Release, "--workspace")
+}
+
+/// Builds packages, as cargo's options name them, and answers where the programs are.
+///
+/// # Errors
+/// When the build fails.
+pub fn build_of(profile: Profile, packages: &str) -> Result<PathBuf> {
+    let name = profile.name();
+    let words = format!("build --profile {name} {packages}");
+    report!("building (cargo {words})");
+    cargo(&words).words("--locked --quiet").shown().run()?.success()?;
+    Ok(target_directory()?.join(name))
+}
+
+/// Ends a run of cases: prints what came of it, and keeps what those said that failed and then passed.
+///
+/// # Errors
+/// When cargo does not tell where it puts things.
+pub fn conclude(summary: Summary) -> Result<ExitCode> {
+    Ok(summary.conclude(&target_directory()?.join("flaky")))
 }
 
 /// Builds what others are given, and what checks it, for release in `sources`, into `target`, and answers where it is: the

@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
 use ibverbs_tests::process::Task;
-use ibverbs_tests::runner::{Filter, Summary};
+use ibverbs_tests::runner::{Filter, When};
+use ibverbs_tests::summary::{Clock, Step, Summary};
 use terminal::report;
 
-use crate::cargo::{LIMIT, cargo, has_subcommand, root};
+use crate::cargo::{LIMIT, cargo, conclude, has_subcommand, root};
 use crate::regs::compare;
 use crate::{selection, setup};
 
@@ -39,38 +39,46 @@ struct Check {
     run: fn() -> Result<()>,
     /// Whether its tool may be missing even where all are required.
     optional: bool,
+    /// In which runs of the test command it is.
+    when: When,
 }
 
 const CHECKS: &[Check] = &[
-    Check::new("formatting", || with_tool("fmt", "fmt --all --check")),
+    Check::new("formatting", || with_tool("fmt", "fmt --all --check")).always(),
     Check::new("clippy", || {
         with_tool("clippy", "clippy --workspace --all-targets --locked --quiet -- -D warnings")
     }),
     Check::new("documentation", documentation),
-    Check::new("links of the documents", links::check),
+    Check::new("links of the documents", links::check).always(),
     Check::new("the oldest compiler", oldest::check),
     Check::new("licences and sources", deny::check),
-    Check::new("dependencies and what they are for", dependencies::check),
-    Check::new("no circles of imports", imports::check),
-    Check { name: "Miri on the rings", run: miri, optional: true },
-    Check::new("card contract: the C header in C++", || compare::c_header("c++", "c++17")),
+    Check::new("dependencies and what they are for", dependencies::check).always(),
+    Check::new("no circles of imports", imports::check).always(),
+    Check { optional: true, ..Check::new("Miri on the rings", miri) },
+    Check::new("card contract: the C header in C++", || compare::c_header("c++", "c++17")).always(),
     Check::new("card contract: the SystemVerilog package, linted", compare::lint_package),
     Check::new("card contract: the SystemVerilog package, simulated", compare::simulate_package),
 ];
 
 impl Check {
     const fn new(name: &'static str, run: fn() -> Result<()>) -> Self {
-        Self { name, run, optional: false }
+        Self { name, run, optional: false, when: When::Full }
+    }
+
+    /// The same in the default run, too.
+    const fn always(mut self) -> Self {
+        self.when = When::Always;
+        self
     }
 
     /// Runs it and says what came of it.
     fn count(&self, require: bool) -> Summary {
         let name = self.name;
         let mut summary = Summary::default();
-        let started = Instant::now();
+        let clock = Clock::start();
         match (self.run)() {
             Ok(()) => {
-                report!("ok   {name} ({:.0} s)", started.elapsed().as_secs_f32());
+                report!("ok   {name} ({:.0} s)", clock.took().as_secs_f32());
                 summary.passed += 1;
             }
             Err(error) if error.is::<Lacking>() && (self.optional || !require) => {
@@ -83,6 +91,7 @@ impl Check {
                 summary.failed.push(name.to_owned());
             }
         }
+        summary.steps.push(Step::of(name, &clock));
         summary
     }
 }
@@ -105,23 +114,23 @@ impl std::error::Error for Lacking {}
 /// When the packages that they need cannot be installed.
 pub fn check(options: &Options) -> Result<ExitCode> {
     let filter = Filter { parts: options.only.iter().cloned().collect(), exact: false };
-    let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+    let names: Vec<&str> = names().map(|(name, _)| name).collect();
     selection::all_named(&names, &filter, None)?;
     setup::packages(&setup::tests())?;
-    let wanted = |check: &&Check| filter.takes(check.name);
-    let summary = count(CHECKS.iter().filter(wanted), options.require);
-    summary.print();
-    Ok(summary.exit_code())
+    let summary = run(&filter, options.require);
+    conclude(summary)
 }
 
-/// Runs all checks and counts them; `require` as in [`Options`].
-pub fn all(require: bool) -> Summary {
-    count(CHECKS.iter(), require)
+/// The checks' names, and in which runs of the test command they are.
+pub fn names() -> impl Iterator<Item = (&'static str, When)> {
+    CHECKS.iter().map(|check| (check.name, check.when))
 }
 
-fn count<'a>(checks: impl Iterator<Item = &'a Check>, require: bool) -> Summary {
+/// Runs those that a filter takes and counts them; `require` as in [`Options`].
+pub fn run(filter: &Filter, require: bool) -> Summary {
     let mut summary = Summary::default();
-    checks.for_each(|check| summary.add(check.count(require)));
+    let wanted = CHECKS.iter().filter(|check| filter.takes(check.name));
+    wanted.for_each(|check| summary.add(check.count(require)));
     summary
 }
 

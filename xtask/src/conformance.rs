@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ibverbs_tests::runner::{Filter, Summary};
+use ibverbs_tests::runner::Filter;
 use ibverbs_tests::setting::{Daemon, Root, Setting, Stage, Who};
+use ibverbs_tests::summary::Summary;
 use serde::Deserialize;
 use terminal::report;
 

@@ -10,8 +10,9 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use ibverbs_tests::pair::{Both, run_between};
 use ibverbs_tests::process::Task;
-use ibverbs_tests::runner::{self, Case, Filter, Summary};
+use ibverbs_tests::runner::{self, Case, Filter};
 use ibverbs_tests::setting::Setting;
+use ibverbs_tests::summary::Summary;
 use serde_json::Value;
 use terminal::report;
 
@@ -49,8 +50,7 @@ pub fn crates(options: &Options) -> Result<ExitCode> {
     selection::all_named(&selection::names(&cases), &filter, None)?;
     let summary = runner::run(&cases, &filter, &cargo::build()?, REPEAT)?;
     report!("");
-    summary.print();
-    Ok(summary.exit_code())
+    cargo::conclude(summary)
 }
 
 const REPEAT: &str = "cargo xtask crates --only";

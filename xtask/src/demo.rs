@@ -6,12 +6,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use ibverbs_tests::pair::{free_port, start_server};
 use ibverbs_tests::process::{Finished, Task};
-use ibverbs_tests::setting::{Daemon, Stage, Who};
+use ibverbs_tests::setting::{Daemon, Stage, Who, installed_release};
 use ibverbs_tests::table::table;
 use serde_json::Value;
 use terminal::report;
 
-use crate::{cargo, setup};
+use crate::cargo::{self, Profile};
+use crate::setup;
 
 /// Bytes of a MiB, which perftest calls MB.
 const MIB: f64 = 1_048_576.0;
@@ -24,7 +25,11 @@ const ITERATIONS: u32 = 20_000;
 /// When a step of it fails.
 pub fn demo() -> Result<ExitCode> {
     setup::packages(setup::DEMO)?;
-    let stage = Stage::new(&cargo::build()?)?;
+    let release = installed_release()?;
+    // The daemon, the tool, and the one provider that the programs load.
+    let packages = format!("-p kdriver-shim -p balboa -p balboa-provider-{}", release.number);
+    let built = cargo::build_of(Profile::Quick, &packages)?;
+    let stage = Stage::of(&built, ["balboad", "balboa"].map(str::to_owned), [release])?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::Ourselves)?;
     let daemon = setting.balboad("--soft 2")?;

@@ -12,8 +12,9 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ibverbs_tests::pair::{Both, free_port, run_pair};
 use ibverbs_tests::process::Task;
-use ibverbs_tests::runner::{self, Case, Filter, Summary};
+use ibverbs_tests::runner::{self, Case, Filter};
 use ibverbs_tests::setting::Setting;
+use ibverbs_tests::summary::Summary;
 use terminal::report;
 
 use crate::apt::Apt;
@@ -75,7 +76,7 @@ pub struct Options {
 /// When NCCL cannot be fetched or built.
 pub fn nccl(options: &Options) -> Result<ExitCode> {
     let filter = options.selection.filter();
-    selection::all_named(&WAYS.map(|way| way.full_name()), &filter, None)?;
+    selection::all_named(&names().collect::<Vec<_>>(), &filter, None)?;
     setup::packages(setup::NCCL)?;
     let mut made = None;
     let program = match &options.source {
@@ -88,8 +89,7 @@ pub fn nccl(options: &Options) -> Result<ExitCode> {
     };
     let summary = runner::run(&cases(&program), &filter, &cargo::build()?, REPEAT)?;
     report!("");
-    summary.print();
-    Ok(summary.exit_code())
+    cargo::conclude(summary)
 }
 
 /// Runs all cases with NCCL as Debian has it; where it cannot be fetched they are skipped.
@@ -101,6 +101,11 @@ pub fn check(programs: &Path) -> Result<Summary> {
         Ok(program) => runner::run(&cases(&program), &Filter::default(), programs, REPEAT),
         Err(error) => Ok(Summary::skipped("NCCL's own transport", &error)),
     }
+}
+
+/// The names of all cases.
+pub fn names() -> impl Iterator<Item = String> {
+    WAYS.iter().map(Way::full_name)
 }
 
 /// Sees to it that the program lies in the cache.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use ibverbs_tests::process::{Task, last_lines};
-use ibverbs_tests::runner::Summary;
+use ibverbs_tests::summary::Summary;
 use terminal::report;
 
 use crate::cache::Cache;

@@ -12,8 +12,9 @@ use ibverbs_tests::agent::{Cable, End};
 use ibverbs_tests::guest::{self, Hardware};
 use ibverbs_tests::interop;
 use ibverbs_tests::pair::free_port;
-use ibverbs_tests::runner::{self, Filter, Summary};
+use ibverbs_tests::runner::{self, Filter, When};
 use ibverbs_tests::setting::SHARES;
+use ibverbs_tests::summary::{Clock, Flake, Step, Summary};
 use terminal::report;
 
 mod bench;
@@ -135,10 +136,9 @@ fn counted(
         summary.add(run(options.kernel, &filter, &built)?);
     }
     report!("");
-    summary.print();
-    let ran = summary.passed > 0 || !options.require;
-    let good = summary.failed.is_empty() && ran;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let nothing_ran = summary.passed == 0 && summary.failed.is_empty();
+    let code = cargo::conclude(summary)?;
+    Ok(if nothing_ran && !options.require { ExitCode::SUCCESS } else { code })
 }
 
 /// What is not there is told by the cases that need it.
@@ -204,7 +204,7 @@ fn with_parts(
     run: impl FnOnce(&Parts) -> Result<Summary>,
 ) -> Result<Summary> {
     report!("guest, kernel {}", version.name());
-    let in_guest = |name: &str| format!("guest {}/{name}", version.name());
+    let place = place(version);
     let started = Instant::now();
     let parts = match parts(version, built) {
         Ok(parts) => parts,
@@ -212,14 +212,12 @@ fn with_parts(
             let reason = format!("{error:#}");
             report!("skip guest {}: {reason}", version.name());
             let names = names(version).into_iter().filter(|name| filter.takes(name));
-            let skipped = names.map(|name| (in_guest(&name), reason.clone())).collect();
+            let skipped = names.map(|name| (format!("{place}{name}"), reason.clone())).collect();
             return Ok(Summary { skipped, ..Summary::default() });
         }
     };
     let mut summary = run(&parts)?;
-    for name in summary.failed.iter_mut().chain(summary.skipped.iter_mut().map(|(name, _)| name)) {
-        *name = in_guest(name);
-    }
+    summary.name_after(&place);
     let seconds = started.elapsed().as_secs_f32();
     report!("guest, kernel {}: {summary} ({seconds:.0} s)", version.name());
     Ok(summary)
@@ -233,6 +231,30 @@ fn names(version: Version) -> Vec<String> {
     names.extend(against(version));
     names.extend(pair::in_test(version));
     names
+}
+
+/// The names of all cases as the test command has them, and in which of its runs they are: the default one boots one
+/// machine once, with cards behind an IOMMU.
+pub fn names_and_when(version: Version) -> Vec<(String, When)> {
+    let always = match version {
+        Version::V6_1 => inside(version, Hardware::IntelIommu, Boot::First),
+        Version::V6_12 | Version::Iommufd => Vec::new(),
+    };
+    let when = |name: &String| if always.contains(name) { When::Always } else { When::Full };
+    let names = names(version).into_iter();
+    names.map(|name| (format!("{}{name}", place(version)), when(&name))).collect()
+}
+
+/// A filter of those names, as one of the names that a machine's cases have.
+pub fn within(version: Version, filter: &Filter) -> Filter {
+    let place = place(version);
+    let own = |part: &String| part.strip_prefix(&place).unwrap_or(part).to_owned();
+    Filter { parts: filter.parts.iter().map(own).collect(), exact: filter.exact }
+}
+
+/// What the names of a kernel's cases begin with in the test command.
+fn place(version: Version) -> String {
+    format!("guest {}/", version.name())
 }
 
 /// The names of the cases that run against the machine.
@@ -284,15 +306,29 @@ fn run_inside(
             machine.cards().revive(&mut cards)?;
             Ok(run_boot(&machine, &job, &mut cards))
         };
+        let clock = Clock::start();
         let mut booted = run()?;
-        if booted.1.as_ref().is_err_and(is_of_qemu) {
-            report!("QEMU aborted in an assertion of its own: {name} is booted once more");
+        let mut first = None;
+        if let Err(error) = &booted.1 {
+            report!("{error:#}\n{name} did not run to its end, and is booted once more");
+            if !is_of_qemu(error) {
+                first = Some(format!("{}{error:#}\n", booted.0));
+            }
             booted = run()?;
         }
-        summary.add(count(booted, &name));
+        let mut counted = count(booted, &name);
+        counted.steps.push(Step::of(&format!("{name}/all of the machine"), &clock));
+        if let Some(first) = first.filter(|_| counted.failed.is_empty()) {
+            let name = format!("{name}/{ITSELF}");
+            counted.flaky.push(Flake { name, outputs: format!("{first}then it ran to its end\n") });
+        }
+        summary.add(counted);
     }
     Ok(summary)
 }
+
+/// What is to blame where a machine ends before its cases.
+const ITSELF: &str = "the machine itself";
 
 /// Whether QEMU ended itself: its vfio-user client, now and then, sets the error of a card that dies
 /// twice, which its assertion forbids. No case is to blame for that.
@@ -317,7 +353,7 @@ fn count((lines, outcome): (String, Result<()>), name: &str) -> Summary {
     let mut summary = Summary::parse(&lines).unwrap_or_default();
     if let Err(error) = outcome {
         report!("FAIL {name}\n{error:#}");
-        summary.failed.push(format!("{name}/the machine itself"));
+        summary.failed.push(format!("{name}/{ITSELF}"));
     } else if summary == Summary::default() {
         report!("FAIL {name}: no count of cases");
         summary.failed.push(format!("{name}/the count of its cases"));

@@ -11,7 +11,8 @@ use ibverbs_tests::cases::apps;
 use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::guest_pair::{self, ADDRESSES, PAIRS, Side};
 use ibverbs_tests::process::{Running, Task};
-use ibverbs_tests::runner::{self, Filter, Summary};
+use ibverbs_tests::runner::{self, Filter};
+use ibverbs_tests::summary::Summary;
 use terminal::report;
 
 use super::Version;

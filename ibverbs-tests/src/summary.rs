@@ -1,0 +1,349 @@
+//! What came of a run: counts, names, and what took longest. It is printed at the end of the run, and read again of the
+//! text of one in a virtual machine.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use nix::sys::resource::{Usage, UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use terminal::report;
+
+/// How many cases of a run may fail and then pass.
+const FLAKY: usize = 3;
+/// Of how many steps it is told how long they took.
+const LONGEST: usize = 10;
+
+/// Measures a step: the time, and what the processors worked for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    started: Instant,
+    worked: Duration,
+}
+
+impl Clock {
+    /// Begins.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { started: Instant::now(), worked: worked() }
+    }
+
+    /// How long ago it began.
+    #[must_use]
+    pub fn took(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+/// The processor time of this process, and of those of its children's and theirs that have ended.
+fn worked() -> Duration {
+    let of = |who| {
+        let time = |usage: Usage| usage.user_time() + usage.system_time();
+        getrusage(who).map_or(0, |usage| time(usage).num_microseconds())
+    };
+    let micros = of(UsageWho::RUSAGE_SELF) + of(UsageWho::RUSAGE_CHILDREN);
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+/// What took its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// A case's name, or that of what counts as one.
+    pub name: String,
+    /// From its beginning to its end.
+    pub took: Duration,
+    /// What the processors worked for it.
+    pub worked: Duration,
+}
+
+impl Step {
+    /// A step that ends now.
+    #[must_use]
+    pub fn of(name: &str, clock: &Clock) -> Self {
+        let worked = worked().saturating_sub(clock.worked);
+        Self { name: name.to_owned(), took: clock.took(), worked }
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let (took, rest) = line.strip_prefix(STEP)?.split_once(" s, ")?;
+        let (worked, name) = rest.split_once(WORK)?;
+        let span = |text: &str| Duration::try_from_secs_f64(text.trim().parse().ok()?).ok();
+        Some(Self { name: name.to_owned(), took: span(took)?, worked: span(worked)? })
+    }
+}
+
+const STEP: &str = "longest: ";
+const WORK: &str = " s of processors: ";
+
+/// As it is printed.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (took, worked) = (self.took.as_secs_f64(), self.worked.as_secs_f64());
+        write!(f, "{STEP}{took:.1} s, {worked:.1}{WORK}{}", self.name)
+    }
+}
+
+/// A case that failed and then passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flake {
+    /// The case's name.
+    pub name: String,
+    /// What it said both times.
+    pub outputs: String,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Cases that passed.
+    pub passed: usize,
+    /// Names of those that failed.
+    pub failed: Vec<String>,
+    /// Names of those that were skipped, and why.
+    pub skipped: Vec<(String, String)>,
+    /// Those that passed when they were run once more.
+    pub flaky: Vec<Flake>,
+    /// What took how long.
+    pub steps: Vec<Step>,
+}
+
+impl Summary {
+    /// Of cases that cannot be run together, for a reason that is said at once.
+    #[must_use]
+    pub fn skipped(name: &str, error: &anyhow::Error) -> Self {
+        let reason = format!("{error:#}");
+        report!("skip {name}: {reason}");
+        Self { skipped: vec![(name.to_owned(), reason)], ..Self::default() }
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+        self.flaky.extend(other.flaky);
+        self.steps.extend(other.steps);
+    }
+
+    /// Adds words before every name.
+    pub fn name_after(&mut self, words: &str) {
+        let names = self.failed.iter_mut().chain(self.skipped.iter_mut().map(|(name, _)| name));
+        let names = names.chain(self.flaky.iter_mut().map(|flake| &mut flake.name));
+        for name in names.chain(self.steps.iter_mut().map(|step| &mut step.name)) {
+            name.insert_str(0, words);
+        }
+    }
+
+    /// Prints what took longest, failures, skips with their reason, what was flaky, and the closing line.
+    pub fn print(&self) {
+        report!("{}", self.text());
+    }
+
+    fn text(&self) -> String {
+        let mut longest: Vec<&Step> = self.steps.iter().collect();
+        longest.sort_by_key(|step| std::cmp::Reverse(step.took));
+        let steps = longest.into_iter().take(LONGEST).map(Step::to_string);
+        let failed = self.failed.iter().map(|name| format!("failed: {name}"));
+        let skipped =
+            self.skipped.iter().map(|(name, reason)| format!("skipped: {name}: {reason}"));
+        let flaky = self.flaky.iter().map(|flake| format!("flaky: {}", flake.name));
+        let lines = steps.chain(failed).chain(skipped).chain(flaky);
+        lines.chain([self.to_string()]).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Itself as the end of a whole run, in which more than a few that were flaky are a failure.
+    #[must_use]
+    pub fn judged(mut self) -> Self {
+        let count = self.flaky.len();
+        if count > FLAKY {
+            self.failed.push(format!("{count} cases were flaky, and {FLAKY} may be"));
+        }
+        self
+    }
+
+    /// Ends a whole run: judges and prints it, and keeps what flaky cases said, each in a file of a directory that then
+    /// holds those of this run alone.
+    #[must_use]
+    pub fn conclude(self, directory: &Path) -> ExitCode {
+        let summary = self.judged();
+        match summary.keep(directory) {
+            Ok(()) if summary.flaky.is_empty() => {}
+            Ok(()) => report!("what flaky cases said both times: {}", directory.display()),
+            Err(error) => report!("what flaky cases said is not kept: {error:#}"),
+        }
+        summary.print();
+        summary.exit_code()
+    }
+
+    fn keep(&self, directory: &Path) -> Result<()> {
+        if directory.exists() {
+            fs::remove_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
+        }
+        if self.flaky.is_empty() {
+            return Ok(());
+        }
+        fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
+        for (number, flake) in self.flaky.iter().enumerate() {
+            let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+            let name: String = flake.name.chars().map(plain).take(100).collect();
+            fs::write(directory.join(format!("{}-{name}", number + 1)), &flake.outputs)?;
+        }
+        Ok(())
+    }
+
+    /// What the run ends with: success where something passed and nothing failed.
+    pub fn exit_code(&self) -> ExitCode {
+        let good = self.failed.is_empty() && self.passed > 0;
+        if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// The summary that was printed at the end of a text, if one was; what flaky cases said is the text.
+    pub fn parse(text: &str) -> Option<Self> {
+        let lines: Vec<&str> = text.lines().collect();
+        let closing = lines.iter().rposition(|line| counts(line).is_some())?;
+        let (&closing, before) = lines.get(..=closing)?.split_last()?;
+        let [passed, failed, skipped] = counts(closing)?;
+        let named = |word| before.iter().filter_map(move |line| line.strip_prefix(word));
+        let skips = named("skipped: ").filter_map(|skip| skip.split_once(": "));
+        let flake = |name: &str| Flake { name: name.to_owned(), outputs: text.to_owned() };
+        let summary = Self {
+            passed,
+            failed: named("failed: ").map(str::to_owned).collect(),
+            skipped: skips.map(|(name, why)| (name.to_owned(), why.to_owned())).collect(),
+            flaky: named("flaky: ").map(flake).collect(),
+            steps: before.iter().filter_map(|line| Step::parse(line)).collect(),
+        };
+        (summary.failed.len() == failed && summary.skipped.len() == skipped).then_some(summary)
+    }
+}
+
+/// The numbers of a closing line.
+fn counts(line: &str) -> Option<[usize; 3]> {
+    let mut parts = line.split(", ");
+    let mut count = |word: &str| parts.next()?.strip_suffix(word)?.trim_end().parse().ok();
+    let counts = [count("passed")?, count("failed")?, count("skipped")?];
+    parts.next().is_none().then_some(counts)
+}
+
+/// The closing line.
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (failed, skipped) = (self.failed.len(), self.skipped.len());
+        write!(f, "{} passed, {failed} failed, {skipped} skipped", self.passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(name: &str, took: u64) -> Step {
+        let (took, worked) = (Duration::from_secs(took), Duration::from_millis(500));
+        Step { name: name.to_owned(), took, worked }
+    }
+
+    fn flake(name: &str) -> Flake {
+        Flake { name: name.to_owned(), outputs: format!("{name} first\n{name} then\n") }
+    }
+
+    #[test]
+    fn the_closing_line_counts_everything() {
+        let mut summary = Summary { passed: 2, ..Summary::default() };
+        summary.add(Summary {
+            passed: 1,
+            failed: vec!["x".into()],
+            skipped: vec![("y".into(), "z".into()), ("w".into(), "z".into())],
+            ..Summary::default()
+        });
+        assert_eq!(summary.to_string(), "3 passed, 1 failed, 2 skipped");
+    }
+
+    #[test]
+    fn what_was_printed_can_be_read_again() {
+        let mut summary = Summary {
+            passed: 2,
+            failed: vec!["x/1".into()],
+            skipped: vec![("y".into(), "needs a: b".into())],
+            flaky: vec![flake("f: 1, 2")],
+            steps: vec![step("s, 3 s of it: a", 3)],
+        };
+        let printed = format!("ok   z (1 s)\n{}\n", summary.text());
+        summary.flaky[0].outputs = printed.clone();
+        assert_eq!(Summary::parse(&printed), Some(summary));
+        assert_eq!(Summary::parse("2 passed, 1 failed, 0 skipped"), None);
+        assert_eq!(Summary::parse("ok   z (1 s)\n"), None);
+    }
+
+    #[test]
+    fn the_ten_longest_steps_stand_first_and_flaky_ones_before_the_closing_line() {
+        let mut summary = Summary { passed: 12, flaky: vec![flake("b")], ..Summary::default() };
+        summary.steps = (1..=12).map(|took| step(&format!("step {took}"), took)).collect();
+        summary.skipped.push(("y".into(), "z".into()));
+        let text = summary.text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "longest: 12.0 s, 0.5 s of processors: step 12");
+        assert_eq!(lines[9], "longest: 3.0 s, 0.5 s of processors: step 3");
+        assert_eq!(lines[10..], ["skipped: y: z", "flaky: b", "12 passed, 0 failed, 1 skipped"]);
+    }
+
+    #[test]
+    fn more_than_three_flaky_cases_are_a_failure() {
+        let run = |count: usize| {
+            let flaky = vec![flake("f"); count];
+            Summary { passed: 9, flaky, ..Summary::default() }.judged()
+        };
+        assert_eq!(run(3).to_string(), "9 passed, 0 failed, 0 skipped");
+        let four = run(4);
+        assert_eq!(four.to_string(), "9 passed, 1 failed, 0 skipped");
+        assert_eq!(four.failed, ["4 cases were flaky, and 3 may be"]);
+    }
+
+    #[test]
+    fn what_flaky_cases_said_is_kept_of_the_last_run_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let kept = home.path().join("flaky");
+        let keep = |flaky| Summary { flaky, ..Summary::default() }.keep(&kept).unwrap();
+        let names = || {
+            let files = fs::read_dir(&kept).into_iter().flatten();
+            files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+        };
+        keep(vec![flake("a/b"), flake("c")]);
+        assert_eq!(names().len(), 2);
+        keep(vec![flake("d e/../f")]);
+        assert_eq!(names(), ["1-d-e----f"]);
+        let text = fs::read_to_string(kept.join("1-d-e----f")).unwrap();
+        assert_eq!(text, "d e/../f first\nd e/../f then\n");
+        keep(Vec::new());
+        assert_eq!(names(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_step_counts_what_children_worked() {
+        let clock = Clock::start();
+        let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+        let child = std::process::Command::new("sh").args(["-c", script]).status().unwrap();
+        assert!(child.success());
+        assert!(Step::of("a", &clock).worked > Duration::ZERO);
+    }
+
+    #[test]
+    fn names_get_the_same_words_before_them() {
+        let mut summary = Summary {
+            failed: vec!["a".into()],
+            skipped: vec![("b".into(), "a".into())],
+            flaky: vec![flake("c")],
+            steps: vec![step("d", 1)],
+            ..Summary::default()
+        };
+        summary.name_after("guest/");
+        assert_eq!(summary.failed, ["guest/a"]);
+        assert_eq!(summary.skipped[0], ("guest/b".to_owned(), "a".to_owned()));
+        assert_eq!(
+            (summary.flaky[0].name.as_str(), summary.steps[0].name.as_str()),
+            ("guest/c", "guest/d")
+        );
+    }
+}

@@ -1,0 +1,283 @@
+//! What a run of the tests is made of. All parts and all of their names are the full run; the default one is those of the
+//! names that say so.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use ibverbs_tests::cases::{self, release};
+use ibverbs_tests::runner::{self, Filter, When};
+use ibverbs_tests::scapy;
+use ibverbs_tests::setting::installed_release;
+use ibverbs_tests::summary::{Clock, Step, Summary};
+use terminal::report;
+
+use super::unit;
+use crate::cargo::{Profile, build_of};
+use crate::guest::Version;
+use crate::{checks, conformance, crates, guest, nccl, roots, stack};
+
+/// Kernels of the full run.
+const KERNELS: [Version; 2] = [Version::V6_1, Version::V6_12];
+/// Releases of rdma-core of the full run, beside the one that is installed.
+const RELEASES: [u32; 2] = [56, 65];
+
+/// What is run by one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The checks beside the tests.
+    Checks,
+    /// Unit tests, and the documentation's examples.
+    Units,
+    /// End-to-end cases.
+    Cases,
+    /// Those of another release of rdma-core.
+    Release(u32),
+    /// rdma-core's own tests; without a number, of the release that is installed.
+    Pyverbs(Option<u32>),
+    /// NCCL's own transport.
+    Nccl,
+    /// The crates by which Rust programs use verbs.
+    Crates,
+    /// The published card's own stack.
+    Stack,
+    /// What needs a virtual machine.
+    Guest(Version),
+}
+
+/// Every part there is, in the order in which they run: what fails for simple reasons first.
+pub fn all() -> Vec<Part> {
+    let mut parts = vec![Part::Checks, Part::Units, Part::Cases];
+    parts.extend(RELEASES.map(Part::Release));
+    parts.push(Part::Pyverbs(None));
+    parts.extend(RELEASES.map(Some).map(Part::Pyverbs));
+    parts.extend([Part::Nccl, Part::Crates, Part::Stack]);
+    parts.extend(KERNELS.map(Part::Guest));
+    parts
+}
+
+/// What somebody wants to be run.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Everything.
+    pub full: bool,
+    /// All cases of these kernels.
+    pub kernels: Vec<Version>,
+    /// All cases of these releases of rdma-core, and their pyverbs.
+    pub releases: Vec<u32>,
+}
+
+impl Wanted {
+    /// Whether all names of a part are meant.
+    fn all_of(&self, part: Part) -> bool {
+        match part {
+            Part::Release(release) | Part::Pyverbs(Some(release))
+                if self.releases.contains(&release) =>
+            {
+                true
+            }
+            Part::Guest(kernel) if self.kernels.contains(&kernel) => true,
+            _ => self.full,
+        }
+    }
+}
+
+/// The parts of a run, with what takes those of their names that are wanted.
+pub fn of(wanted: &Wanted) -> Vec<(Part, Filter)> {
+    let mut parts = all();
+    let further =
+        wanted.releases.iter().flat_map(|&it| [Part::Release(it), Part::Pyverbs(Some(it))]);
+    for part in further.chain(wanted.kernels.iter().copied().map(Part::Guest)) {
+        if !parts.contains(&part) {
+            parts.push(part);
+        }
+    }
+    let chosen = |part: &Part| {
+        if wanted.all_of(*part) {
+            return Some(Filter::default());
+        }
+        let names = part.names().into_iter().filter(|(_, when)| *when == When::Always);
+        let parts: Vec<String> = names.map(|(name, _)| name).collect();
+        (!parts.is_empty()).then_some(Filter { parts, exact: true })
+    };
+    parts.into_iter().filter_map(|part| Some((part, chosen(&part)?))).collect()
+}
+
+/// What the parts of a run have in common.
+#[derive(Debug)]
+pub struct Run {
+    /// How the programs are built.
+    pub profile: Profile,
+    /// Whether a check fails where its tool is not there.
+    pub require_checks: bool,
+    /// Random networks.
+    pub seeds: u64,
+    /// Where the programs are, once they are built.
+    pub built: Option<PathBuf>,
+}
+
+impl Run {
+    /// Where the programs are, which are built at first, and what that took.
+    fn programs(&mut self) -> Result<(PathBuf, Summary)> {
+        let mut summary = Summary::default();
+        let built = match &self.built {
+            Some(built) => built.clone(),
+            None => {
+                let clock = Clock::start();
+                if let Err(error) = scapy::install() {
+                    report!("scapy cannot be installed: {error:#}");
+                }
+                let built = build_of(self.profile, "--workspace")?;
+                summary.steps.push(Step::of("building the programs", &clock));
+                self.built.insert(built).clone()
+            }
+        };
+        Ok((built, summary))
+    }
+}
+
+impl Part {
+    /// The names of what it runs, as failures name it, and when that is run.
+    pub fn names(self) -> Vec<(String, When)> {
+        let in_full = |name: &str| vec![(name.to_owned(), When::Full)];
+        match self {
+            Self::Checks => checks::names().map(|(name, when)| (name.to_owned(), when)).collect(),
+            Self::Units => unit::NAMES.map(|name| (name.to_owned(), When::Always)).to_vec(),
+            Self::Cases => cases::all().into_iter().map(|case| (case.name, case.when)).collect(),
+            Self::Release(release) => {
+                release::cases(release).into_iter().map(|case| (case.name, When::Full)).collect()
+            }
+            Self::Pyverbs(None) => in_full("pyverbs of the installed rdma-core"),
+            Self::Pyverbs(Some(release)) => in_full(&format!("pyverbs of rdma-core {release}")),
+            Self::Nccl => nccl::names().map(|name| (name, When::Full)).collect(),
+            Self::Crates => in_full("crates of verbs"),
+            Self::Stack => in_full("the published card's model against its stack"),
+            Self::Guest(version) => guest::names_and_when(version),
+        }
+    }
+
+    /// Runs those of its names that a filter takes; parts that are one, whole.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn run(self, filter: &Filter, run: &mut Run) -> Result<Summary> {
+        if let Self::Checks = self {
+            return Ok(checks::run(filter, run.require_checks));
+        }
+        if let Self::Units = self {
+            return unit::run(run.seeds);
+        }
+        let (built, mut summary) = run.programs()?;
+        let clock = Clock::start();
+        match self {
+            Self::Checks | Self::Units => {}
+            Self::Cases => {
+                report!("end-to-end tests");
+                let cases = cases::all();
+                summary.add(runner::run(&cases, filter, &built, "cargo xtask test --only")?);
+            }
+            Self::Release(release) => summary.add(of_release(release, filter, &built)?),
+            Self::Pyverbs(release) => {
+                let installed = installed_release()?.number;
+                // It has been run as that already.
+                if release != Some(installed) {
+                    summary.add(conformance::check(release.unwrap_or(installed), &built)?);
+                    summary.steps.push(Step::of(&format!("{self:?}"), &clock));
+                }
+            }
+            Self::Nccl => summary.add(nccl::check(&built)?),
+            Self::Crates => {
+                summary.add(crates::check(&built)?);
+                summary.steps.push(Step::of("crates of verbs", &clock));
+            }
+            Self::Stack => {
+                summary.add(stack::check(&built)?);
+                summary.steps.push(Step::of("the published card's stack", &clock));
+            }
+            Self::Guest(version) => {
+                let filter = guest::within(version, filter);
+                summary.add(guest::run_cases(version, &filter, &built)?);
+            }
+        }
+        Ok(summary)
+    }
+}
+
+/// The cases of another release of rdma-core; skipped where its packages cannot be fetched.
+fn of_release(release: u32, filter: &Filter, built: &Path) -> Result<Summary> {
+    let cases = release::cases(release);
+    if !cases.iter().any(|case| filter.takes(&case.name)) {
+        return Ok(Summary::default());
+    }
+    match roots::fetch(release) {
+        Ok(root) => {
+            let repeat = format!("cargo xtask test --rdma-core {release} --only");
+            runner::run_within(Some(&root), &cases, filter, built, &repeat)
+        }
+        Err(error) => Ok(Summary::skipped(&format!("release {release}"), &error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(wanted: &Wanted) -> Vec<String> {
+        let plan = of(wanted).into_iter().flat_map(|(part, filter)| {
+            part.names().into_iter().map(|(name, _)| name).filter(move |name| filter.takes(name))
+        });
+        plan.collect()
+    }
+
+    fn full() -> Vec<String> {
+        taken(&Wanted { full: true, ..Wanted::default() })
+    }
+
+    #[test]
+    fn the_full_run_has_every_name_once_and_the_default_one_those_that_say_so() {
+        let names: Vec<_> = all().into_iter().flat_map(Part::names).collect();
+        let of = |wanted: &[When]| -> Vec<String> {
+            let names = names.iter().filter(|(_, when)| wanted.contains(when));
+            names.map(|(name, _)| name.clone()).collect()
+        };
+        assert_eq!(full(), of(&[When::Always, When::Full]));
+        assert_eq!(taken(&Wanted::default()), of(&[When::Always]));
+        let mut once = full();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), names.len());
+    }
+
+    #[test]
+    fn the_full_run_has_everything_that_can_be_run_by_itself() {
+        let full = full();
+        let has = |name: &str| assert!(full.iter().any(|it| it == name), "{name}");
+        checks::names().for_each(|(name, _)| has(name));
+        cases::all().iter().for_each(|case| has(&case.name));
+        RELEASES.iter().flat_map(|it| release::cases(*it)).for_each(|case| has(&case.name));
+        nccl::names().for_each(|name| has(&name));
+        for version in KERNELS {
+            guest::names_and_when(version).iter().for_each(|(name, _)| has(name));
+        }
+    }
+
+    #[test]
+    fn each_family_of_cases_is_in_the_default_run() {
+        let default = taken(&Wanted::default());
+        let family = |name: &str| name.split(['/', '_']).next().unwrap_or_default().to_owned();
+        for case in cases::all() {
+            let family = family(&case.name);
+            assert!(default.iter().any(|it| it.starts_with(&family)), "{family}");
+        }
+    }
+
+    #[test]
+    fn kernels_and_releases_that_are_named_are_run_whole() {
+        let wanted =
+            Wanted { full: false, kernels: vec![Version::Iommufd], releases: vec![50, 65] };
+        let names = taken(&wanted);
+        let has = |name: &str| names.iter().any(|it| it == name);
+        assert!(guest::names_and_when(Version::Iommufd).iter().all(|(name, _)| has(name)));
+        assert!(has("release 50/ibv_devices") && has("pyverbs of rdma-core 65"));
+        assert!(!has("pyverbs of rdma-core 56"));
+    }
+}

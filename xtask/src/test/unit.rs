@@ -1,0 +1,270 @@
+//! The unit tests and the documentation's examples: one command each, and what fails is run once more by its name.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use ibverbs_tests::process::Finished;
+use ibverbs_tests::summary::{Clock, Flake, Step, Summary};
+use terminal::report;
+
+use crate::cargo::{LIMIT, cargo, has_subcommand};
+
+/// What tells the simulations of the RoCE stack how many random networks to try.
+const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
+/// If more fail than this they are not run once more: that is no flake.
+const AGAIN: usize = 10;
+
+/// What runs tests, and how what it says is read.
+#[derive(Clone, Copy, Debug)]
+struct Runner {
+    command: &'static str,
+    count: fn(&Finished) -> Summary,
+    failed: fn(&Finished) -> Vec<String>,
+    /// The command's further arguments for one test.
+    alone: fn(&str) -> Vec<String>,
+}
+
+const NEXTEST: Runner = Runner {
+    command: "nextest run --workspace --locked --no-fail-fast --color never --status-level fail",
+    count: of_nextest,
+    failed: failed_of_nextest,
+    alone: |test| {
+        let (binary, name) = test.split_once(' ').unwrap_or_default();
+        let expression = format!("binary_id(={binary}) & test(={name})");
+        vec!["--success-output=immediate".into(), "-E".into(), expression]
+    },
+};
+// Not --lib, which runs libraries' tests also where their manifest says `test = false`: those of the other
+// providers, which are one source, and would find the first one's stand-in for libibverbs.
+const LIBTEST: Runner = Runner {
+    command: "test --workspace --locked --no-fail-fast --tests",
+    count: of_libtest,
+    failed: failed_of_libtest,
+    alone: |test| ["--", "--exact", test].map(str::to_owned).to_vec(),
+};
+const EXAMPLES: Runner =
+    Runner { command: "test --workspace --locked --no-fail-fast --doc", ..LIBTEST };
+
+/// The names of what is run.
+pub const NAMES: [&str; 2] = ["unit tests", "the documentation's examples"];
+
+/// All unit and crate tests, by nextest where it is installed, and the documentation's examples.
+///
+/// # Errors
+/// When they cannot be run.
+pub fn run(seeds: u64) -> Result<Summary> {
+    let [tests, examples] = NAMES;
+    let runner = if has_subcommand("nextest") { NEXTEST } else { LIBTEST };
+    let mut summary = runner.run(tests, Some(seeds))?;
+    summary.add(EXAMPLES.run(examples, None)?);
+    Ok(summary)
+}
+
+impl Runner {
+    /// Runs all tests, and once more, each alone, those that fail.
+    fn run(&self, name: &str, seeds: Option<u64>) -> Result<Summary> {
+        let clock = Clock::start();
+        let finished = self.task(&[], seeds)?;
+        let mut summary = (self.count)(&finished);
+        let failed = (self.failed)(&finished);
+        // Where not every failure has a name, something is wrong that is no test's.
+        if (1..=AGAIN).contains(&failed.len()) && failed.len() == summary.failed.len() {
+            summary.failed.clear();
+            for test in &failed {
+                let arguments = (self.alone)(test);
+                let second = self.task(&arguments, seeds)?;
+                let counted = (self.count)(&second);
+                let passed = counted.failed.is_empty() && counted.passed > 0;
+                again(&mut summary, test, [said(&finished), said(&second)], passed);
+            }
+        }
+        summary.steps.push(Step::of(name, &clock));
+        Ok(summary)
+    }
+
+    /// Runs the command with further arguments.
+    fn task(&self, arguments: &[String], seeds: Option<u64>) -> Result<Finished> {
+        let clock = Clock::start();
+        let mut task = cargo(self.command).args(arguments);
+        if let Some(seeds) = seeds {
+            task = task.env(SEEDS_VARIABLE, seeds.to_string());
+            task = task.limit(LIMIT + Duration::from_secs(seeds));
+        }
+        let finished = task.run()?;
+        let seconds = clock.took().as_secs_f32();
+        let line = match seeds {
+            Some(seeds) => format!("{SEEDS_VARIABLE}={seeds} {}", finished.command),
+            None => finished.command.clone(),
+        };
+        if finished.status.success() {
+            report!("ok   {line} ({seconds:.0} s)");
+        } else {
+            report!("FAIL {line} ({seconds:.0} s)\n{}\nrepeat: {line}", said(&finished));
+        }
+        Ok(finished)
+    }
+}
+
+fn said(finished: &Finished) -> String {
+    format!("{}{}", finished.stdout, finished.stderr).trim_end().to_owned()
+}
+
+/// Counts a test that failed and was run once more.
+fn again(summary: &mut Summary, test: &str, [first, second]: [String; 2], passed: bool) {
+    if passed {
+        summary.passed += 1;
+        let outputs = format!("{first}\n--- alone\n{second}\n");
+        summary.flaky.push(Flake { name: format!("the test {test}"), outputs });
+    } else {
+        summary.failed.push(format!("the test {test}"));
+    }
+}
+
+/// Counts what nextest ran: `Summary [ 1.2s] 34 tests run: 33 passed (1 slow), 1 failed, 2 skipped`.
+fn of_nextest(finished: &Finished) -> Summary {
+    let mut summary = Summary::default();
+    let line = finished.stderr.lines().rev().find(|line| line.trim_start().starts_with("Summary"));
+    let counts = line.and_then(|line| line.split_once("run:")).map_or("", |(_, counts)| counts);
+    for count in counts.split(',') {
+        let mut words = count.split_whitespace();
+        let number = words.next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        match words.next() {
+            Some("passed") => summary.passed += number,
+            // Those that were not asked for, where one is run alone, have no reason.
+            Some("skipped") => {}
+            Some(how) => {
+                (0..number).for_each(|_| summary.failed.push(format!("a unit test ({how})")))
+            }
+            None => {}
+        }
+    }
+    not_run(summary, finished)
+}
+
+/// The tests that failed, as nextest lists them behind its summary: `FAIL [ 0.1s] (2/34) CRATE::BINARY NAME`.
+fn failed_of_nextest(finished: &Finished) -> Vec<String> {
+    let lines = finished.stderr.lines();
+    let lines = lines.skip_while(|line| !line.trim_start().starts_with("Summary")).skip(1);
+    let mut failed: Vec<String> = lines
+        .filter(|line| line.contains('['))
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().rev();
+            let (name, binary) = (words.next()?, words.next()?);
+            Some(format!("{binary} {name}"))
+        })
+        .collect();
+    failed.sort();
+    failed.dedup();
+    failed
+}
+
+/// Counts what libtest ran: `test result: ok. 3 passed; 0 failed; 1 ignored; …`, once per program.
+fn of_libtest(finished: &Finished) -> Summary {
+    let mut summary = Summary::default();
+    let results = finished.stdout.lines().filter_map(|line| line.strip_prefix("test result: "));
+    for count in results.flat_map(|result| result.split([';', '.'])) {
+        let mut words = count.split_whitespace();
+        let number = words.next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        match words.next() {
+            Some("passed") => summary.passed += number,
+            Some("failed") => (0..number).for_each(|_| summary.failed.push("a unit test".into())),
+            Some("ignored") => skipped(&mut summary, number),
+            _ => {}
+        }
+    }
+    not_run(summary, finished)
+}
+
+/// The tests that failed, as libtest heads what each said: `---- NAME stdout ----`.
+fn failed_of_libtest(finished: &Finished) -> Vec<String> {
+    let heads = finished.stdout.lines().filter_map(|line| line.strip_prefix("---- "));
+    heads.filter_map(|head| head.strip_suffix(" stdout ----")).map(str::to_owned).collect()
+}
+
+fn skipped(summary: &mut Summary, number: usize) {
+    let entry = ("a unit test".to_owned(), "it is marked as ignored".to_owned());
+    summary.skipped.extend(std::iter::repeat_n(entry, number));
+}
+
+/// A run that failed without a failed test did not build, or died.
+fn not_run(mut summary: Summary, finished: &Finished) -> Summary {
+    if !finished.status.success() && summary.failed.is_empty() {
+        summary.failed.push(finished.command.clone());
+    }
+    summary
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn finished(code: i32, stdout: &str, stderr: &str) -> Finished {
+        Finished {
+            command: "cargo".into(),
+            status: ExitStatus::from_raw(code << 8),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        }
+    }
+
+    #[test]
+    fn nextest_is_counted() {
+        let text = "     Summary [   3.1s] 40 tests run: 37 passed (2 slow), 1 failed, 2 timed out, 5 skipped";
+        let summary = of_nextest(&finished(100, "", text));
+        assert_eq!(summary.to_string(), "37 passed, 3 failed, 0 skipped");
+    }
+
+    #[test]
+    fn what_nextest_lists_behind_its_summary_is_run_again_by_its_name() {
+        let text = "        FAIL [   0.004s] (   3/2176) roce sim::lost\n  stderr ---\n    it was [lost]\n\
+            ────────────\n     Summary [   3.1s] 40 tests run: 38 passed, 1 failed, 1 timed out, 0 skipped\n\
+            \u{20}       FAIL [   0.004s] (   3/2176) roce::sim lost::every_one\n\
+            \u{20}    TIMEOUT [  60.001s] (  17/2176) xtask::bin/xtask test::tests::x\nerror: test run failed\n";
+        let failed = failed_of_nextest(&finished(100, "", text));
+        assert_eq!(failed, ["roce::sim lost::every_one", "xtask::bin/xtask test::tests::x"]);
+        let arguments = (NEXTEST.alone)(&failed[1]);
+        assert_eq!(arguments[1..], ["-E", "binary_id(=xtask::bin/xtask) & test(=test::tests::x)"]);
+    }
+
+    #[test]
+    fn what_libtest_heads_is_run_again_by_its_name() {
+        let text = "failures:\n\n---- a::b stdout ----\nthread panicked\n\n---- src/lib.rs - c (line 3) stdout ----\n\n\
+            failures:\n    a::b\n\ntest result: FAILED. 1 passed; 2 failed; 0 ignored\n";
+        let failed = failed_of_libtest(&finished(101, text, ""));
+        assert_eq!(failed, ["a::b", "src/lib.rs - c (line 3)"]);
+        assert_eq!((LIBTEST.alone)(&failed[1]), ["--", "--exact", "src/lib.rs - c (line 3)"]);
+    }
+
+    #[test]
+    fn a_test_that_passes_alone_is_flaky_and_one_that_does_not_has_failed() {
+        let mut summary = Summary { passed: 3, ..Summary::default() };
+        let said = || ["why".to_owned(), "well".to_owned()];
+        again(&mut summary, "roce::sim lost", said(), true);
+        again(&mut summary, "roce::sim late", said(), false);
+        assert_eq!(summary.to_string(), "4 passed, 1 failed, 0 skipped");
+        assert_eq!(summary.failed, ["the test roce::sim late"]);
+        let flake = Flake {
+            name: "the test roce::sim lost".into(),
+            outputs: "why\n--- alone\nwell\n".into(),
+        };
+        assert_eq!(summary.flaky, [flake]);
+    }
+
+    #[test]
+    fn libtest_is_counted_over_all_programs() {
+        let text = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
+            test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+        let summary = of_libtest(&finished(101, text, ""));
+        assert_eq!(summary.to_string(), "7 passed, 2 failed, 1 skipped");
+    }
+
+    #[test]
+    fn tests_that_do_not_build_count_as_a_failure() {
+        let broken = finished(101, "", "error: could not compile");
+        assert_eq!(of_nextest(&broken).failed, ["cargo"]);
+        assert_eq!(of_libtest(&broken).failed, ["cargo"]);
+    }
+}
