@@ -1,4 +1,8 @@
-//! How long a bystander's round trips take: what it counts and prints, and what is read of it.
+//! How long a bystander's round trips take, and what balboad works meanwhile: what it counts and prints, and what is
+//! read of it.
+//!
+//! What balboad works does not depend on what else the machine does: a trip that waits for a processor takes as long as
+//! that may be, and costs no more work.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,16 +17,73 @@ const LOG2_STEPS: u32 = 4;
 /// Nanoseconds are told up to 2^42, more than an hour.
 const LARGEST: u32 = 42;
 
-/// Round trips, counted by how long they took.
+/// What is between the two spreads of a line.
+const AND: &str = " / ";
+
+/// Round trips.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trips {
-    /// How many took each step's time.
+    /// How long they took.
+    pub took: Spread,
+    /// How long balboad's threads ran meanwhile, all together.
+    pub worked: Spread,
+}
+
+impl Trips {
+    /// Counts one.
+    pub fn add(&mut self, took: Duration, worked: Duration) {
+        self.took.add(took);
+        self.worked.add(worked);
+    }
+
+    /// Counts another's.
+    pub fn merge(&mut self, other: &Self) {
+        self.took.merge(&other.took);
+        self.worked.merge(&other.worked);
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.took.count()
+    }
+
+    /// The lines that were printed of them in a program's output so far.
+    pub fn lines(output: &str) -> impl Iterator<Item = &str> {
+        // The last one may be half written.
+        let whole = output.rfind('\n').and_then(|end| output.get(..end)).unwrap_or_default();
+        whole.lines().filter(|line| line.starts_with(WORD))
+    }
+}
+
+/// As the bystander prints them, in one line.
+impl fmt::Display for Trips {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{WORD}{}{AND}{}", self.took, self.worked)
+    }
+}
+
+impl FromStr for Trips {
+    type Err = Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let read = || {
+            let (took, worked) = line.strip_prefix(WORD)?.split_once(AND)?;
+            Some(Self { took: Spread::read(took)?, worked: Spread::read(worked)? })
+        };
+        read().with_context(|| format!("no round trips: {line:?}"))
+    }
+}
+
+/// Times, counted by how long they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// How many are in each step.
     steps: Vec<u64>,
     longest: Duration,
     total: Duration,
 }
 
-impl Trips {
+impl Spread {
     /// Counts one.
     pub fn add(&mut self, took: Duration) {
         self.add_many(step(took), 1);
@@ -75,38 +136,24 @@ impl Trips {
         self.longest
     }
 
-    /// The lines that were printed of them in a program's output so far.
-    pub fn lines(output: &str) -> impl Iterator<Item = &str> {
-        // The last one may be half written.
-        let whole = output.rfind('\n').and_then(|end| output.get(..end)).unwrap_or_default();
-        whole.lines().filter(|line| line.starts_with(WORD))
+    fn read(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let mut span = || Some(Duration::from_nanos(words.next()?.parse().ok()?));
+        let mut spread = Self { longest: span()?, total: span()?, steps: Vec::new() };
+        for word in words {
+            let (step, count) = word.split_once(':')?;
+            spread.add_many(step.parse().ok()?, count.parse().ok()?);
+        }
+        Some(spread)
     }
 }
 
-/// As the bystander prints them, in one line.
-impl fmt::Display for Trips {
+/// Numbers with a space before each.
+impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{WORD} {} {}", self.longest.as_nanos(), self.total.as_nanos())?;
+        write!(f, " {} {}", self.longest.as_nanos(), self.total.as_nanos())?;
         let taken = self.steps.iter().enumerate().filter(|(_, count)| **count > 0);
         taken.into_iter().try_for_each(|(step, count)| write!(f, " {step}:{count}"))
-    }
-}
-
-impl FromStr for Trips {
-    type Err = Error;
-
-    fn from_str(line: &str) -> Result<Self> {
-        let read = || {
-            let mut words = line.strip_prefix(WORD)?.split_whitespace();
-            let mut span = || Some(Duration::from_nanos(words.next()?.parse().ok()?));
-            let mut trips = Self { longest: span()?, total: span()?, steps: Vec::new() };
-            for word in words {
-                let (step, count) = word.split_once(':')?;
-                trips.add_many(step.parse().ok()?, count.parse().ok()?);
-            }
-            Some(trips)
-        };
-        read().with_context(|| format!("no round trips: {line:?}"))
     }
 }
 
@@ -131,7 +178,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_within_a_step_of_the_truth() {
-        let mut trips = Trips::default();
+        let mut trips = Spread::default();
         for micros in 1..=10_000 {
             trips.add(Duration::from_micros(micros));
         }
@@ -142,7 +189,7 @@ mod tests {
         }
         assert_eq!((trips.count(), trips.longest()), (10_000, Duration::from_millis(10)));
         assert_eq!(trips.mean(), Duration::from_nanos(5_000_500));
-        assert_eq!(Trips::default().percentile(99), Duration::ZERO);
+        assert_eq!(Spread::default().percentile(99), Duration::ZERO);
     }
 
     #[test]
@@ -158,9 +205,9 @@ mod tests {
     #[test]
     fn what_is_printed_is_read_and_merged() {
         let (mut one, mut other) = (Trips::default(), Trips::default());
-        one.add(Duration::from_micros(3));
-        other.add(Duration::from_secs(1));
-        other.add(Duration::from_micros(3));
+        one.add(Duration::from_micros(3), Duration::from_micros(2));
+        other.add(Duration::from_secs(1), Duration::ZERO);
+        other.add(Duration::from_micros(3), Duration::from_micros(5));
         let output = format!("ready\n{one}\n{other}\ntrips 12");
         let mut read = Trips::default();
         for line in Trips::lines(&output) {
@@ -169,6 +216,9 @@ mod tests {
         one.merge(&other);
         assert_eq!(read, one);
         assert_eq!(read.count(), 3);
-        assert!("trips 1".parse::<Trips>().is_err());
+        assert_eq!(read.worked.longest(), Duration::from_micros(5));
+        for wrong in ["trips 1", "trips 1 2", "trips 1 2 / 3", "trips 1 2 3:x / 1 2"] {
+            assert!(wrong.parse::<Trips>().is_err(), "{wrong}");
+        }
     }
 }

@@ -10,9 +10,9 @@ use super::level::Level;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// In the test command, on a machine that may do anything else: what is counted is judged, and
-    /// times only where no machine excuses them.
+    /// balboad's processor time.
     Short,
-    /// For so long before, while and after; times are judged too.
+    /// For so long before, while and after; times are judged too, beside those of before and after.
     Long(Duration),
 }
 
@@ -58,9 +58,11 @@ impl fmt::Display for Phase {
         let Self { name, span, trips, status, begin, end, peak } = self;
         let milli = |time: Duration| time.as_secs_f64() * 1e3;
         let rate = trips.count() as f64 / span.as_secs_f64();
-        write!(f, "{name:6} {rate:6.0} round trips/s, mean {:.2} ms, ", milli(trips.mean()))?;
-        let (p99, longest) = (milli(trips.percentile(99)), milli(trips.longest()));
+        write!(f, "{name:6} {rate:6.0} round trips/s, mean {:.2} ms, ", milli(trips.took.mean()))?;
+        let (p99, longest) = (milli(trips.took.percentile(99)), milli(trips.took.longest()));
         write!(f, "99 % within {p99:.2} ms, longest {longest:.1} ms; ")?;
+        let (p99, longest) = (milli(trips.worked.percentile(99)), milli(trips.worked.longest()));
+        write!(f, "work for 99 % of them within {p99:.2} ms, most {longest:.1} ms; ")?;
         let busy = |from: Duration, to: Duration| {
             100.0 * to.saturating_sub(from).as_secs_f64() / span.as_secs_f64()
         };

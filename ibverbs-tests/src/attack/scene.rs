@@ -82,7 +82,8 @@ impl<'a> Scene<'a> {
         holder: Option<Running>,
     ) -> Result<Self> {
         let program = setting.bin.join("verbs-attack");
-        let task = daemon.run("").arg(program).arg("bystander").limit(PREPARATION);
+        let task = daemon.run("").arg(program).arg("bystander");
+        let task = task.arg(daemon.pid().to_string()).limit(PREPARATION);
         let mut bystander = task.start()?;
         // What is made at the first use has been made then.
         let enough = |it: &Running| Trips::lines(&it.output()).count() >= 3;

@@ -23,8 +23,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Send a message to and fro, and print how long the round trips take
-    Bystander,
+    /// Send a message to and fro, and print how long the round trips take, and what balboad works meanwhile
+    Bystander {
+        /// balboad's process id
+        balboad: i32,
+    },
     /// Keep threads busy
     Load {
         /// How many
@@ -199,7 +202,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
-        Command::Bystander => bystander::run(),
+        Command::Bystander { balboad } => bystander::run(balboad),
         Command::Load { threads } => hostile::load(threads),
         Command::NeverReady { pairs } => retries::never_ready(pairs),
         Command::Silent { qps, first } => silence::silent(qps, first),

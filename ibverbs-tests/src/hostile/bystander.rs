@@ -1,8 +1,11 @@
-//! The bystander: two QPs that send each other a message, to and fro, and wait for events.
+//! The bystander: two QPs that send each other a message, to and fro, and wait for events. It counts how long that takes,
+//! and what balboad works meanwhile.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 use verbs_sys::current::verbs as v;
 
 use crate::attack::latency::Trips;
@@ -18,11 +21,12 @@ const LIMIT: Duration = Duration::from_secs(600);
 const MESSAGE: usize = 64;
 
 /// Sends a message to and fro between two cards until it is killed, and prints how long each round
-/// trip took.
+/// trip took, and how long the threads of a balboad, by its process id, ran meanwhile.
 ///
 /// # Errors
 /// When anything fails.
-pub fn run() -> Result<()> {
+pub fn run(balboad: i32) -> Result<()> {
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(balboad)).context("balboad's clock")?;
     let options = Options {
         devices: ["balboa0".into(), "balboa1".into()],
         gid_index: super::GID,
@@ -40,10 +44,11 @@ pub fn run() -> Result<()> {
     }
     let (mut trips, mut told) = (Trips::default(), Instant::now());
     loop {
-        let begin = Instant::now();
+        let (begin, worked) = (Instant::now(), Duration::from(clock_gettime(clock)?));
         pass(&link.left, &link.right).context("there")?;
         pass(&link.right, &link.left).context("and back")?;
-        trips.add(begin.elapsed());
+        let now = Duration::from(clock_gettime(clock)?);
+        trips.add(begin.elapsed(), now.saturating_sub(worked));
         if told.elapsed() >= PERIOD {
             say(&trips.to_string());
             (trips, told) = (Trips::default(), Instant::now());
