@@ -26,7 +26,7 @@ const MESSAGE: usize = 64;
 /// # Errors
 /// When anything fails.
 pub fn run(balboad: i32) -> Result<()> {
-    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(balboad)).context("balboad's clock")?;
+    let clock = clock_of(balboad)?;
     let options = Options {
         devices: ["balboa0".into(), "balboa1".into()],
         gid_index: super::GID,
@@ -44,16 +44,25 @@ pub fn run(balboad: i32) -> Result<()> {
     }
     let (mut trips, mut told) = (Trips::default(), Instant::now());
     loop {
-        let (begin, worked) = (Instant::now(), Duration::from(clock_gettime(clock)?));
+        let (begin, worked) = (Instant::now(), time_of(clock)?);
         pass(&link.left, &link.right).context("there")?;
         pass(&link.right, &link.left).context("and back")?;
-        let now = Duration::from(clock_gettime(clock)?);
+        let now = time_of(clock)?;
         trips.add(begin.elapsed(), now.saturating_sub(worked));
         if told.elapsed() >= PERIOD {
             say(&trips.to_string());
             (trips, told) = (Trips::default(), Instant::now());
         }
     }
+}
+
+/// The clock of a process, which goes while threads of it run.
+fn clock_of(process: i32) -> Result<ClockId> {
+    ClockId::pid_cpu_clock_id(Pid::from_raw(process)).context("no clock of balboad")
+}
+
+fn time_of(clock: ClockId) -> Result<Duration> {
+    Ok(clock_gettime(clock).context("balboad has ended")?.into())
 }
 
 /// Sends a message, and sleeps until it has come.
@@ -83,4 +92,37 @@ fn success(cq: &Cq) -> Result<usize> {
         count += 1;
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_clock_of_another_process_goes_while_that_runs_and_not_while_it_waits() {
+        let start = |script| Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let mut children = [start("while :; do :; done"), start("kill -STOP $$")];
+        let [busy, still] = children.each_ref().map(|it| clock_of(i32::try_from(it.id()).unwrap()));
+        let (busy, still) = (busy.unwrap(), still.unwrap());
+        let begin = time_of(busy).unwrap();
+        while time_of(busy).unwrap() < begin + Duration::from_millis(50) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It may not have stopped itself yet: then its clock goes on until it has.
+        let mut last = time_of(still).unwrap();
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = time_of(still).unwrap();
+            if now == last {
+                break;
+            }
+            last = now;
+        }
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
 }
