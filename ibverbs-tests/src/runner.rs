@@ -204,12 +204,14 @@ pub fn run_within(
             continue;
         }
         let act = || stage.setting(case.who).and_then(|setting| (case.body)(&setting));
-        summary.add(twice_at_most(&case.name, repeat, act));
+        let repeat = format!("{repeat} '{}' --exact", case.name);
+        summary.add(twice_at_most(&case.name, &repeat, act));
     }
     Ok(summary)
 }
 
-/// Does what a case does, and once more where it failed; says and counts what came of it.
+/// Does what a case does, and once more where it failed; says and counts what came of it. `repeat` is the command that
+/// does it again.
 pub fn twice_at_most(name: &str, repeat: &str, act: impl Fn() -> Result<()>) -> Summary {
     let mut summary = Summary::default();
     let clock = Clock::start();
@@ -231,7 +233,7 @@ pub fn twice_at_most(name: &str, repeat: &str, act: impl Fn() -> Result<()>) -> 
             }
             Err(error) => {
                 report!("FAIL {name} ({seconds:.1} s)\n{error:#}");
-                report!("repeat: {repeat} '{name}' --exact");
+                report!("repeat: {repeat}");
                 summary.failed.push(name.to_owned());
             }
         }
@@ -256,7 +258,7 @@ mod tests {
                 anyhow::ensure!(count.get() > fail, "try {} went wrong", count.get());
                 Ok(())
             };
-            (twice_at_most("a/b", "it --only", act), count.get())
+            (twice_at_most("a/b", "it --only a/b", act), count.get())
         };
         let (summary, count) = tries(0);
         assert_eq!((summary.to_string().as_str(), count), ("1 passed, 0 failed, 0 skipped", 1));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ibverbs_tests::runner::Filter;
+use ibverbs_tests::runner::{Filter, twice_at_most};
 use ibverbs_tests::setting::{Daemon, Root, Setting, Stage, Who};
 use ibverbs_tests::summary::Summary;
 use serde::Deserialize;
@@ -155,26 +155,18 @@ pub fn conformance(options: &Options) -> Result<ExitCode> {
 /// # Errors
 /// When they cannot be run.
 pub fn check(release: u32, built: &Path) -> Result<Summary> {
-    let mut summary = Summary::default();
     let name = format!("pyverbs of rdma-core {release}");
-    match roots::fetch(release) {
-        Ok(root) => {
-            let counts = count(release, &run_all(&root, &Filter::default(), built)?);
-            report!("{} {name}: {counts}", if counts.are_good() { "ok  " } else { "FAIL" });
-            if counts.are_good() {
-                summary.passed += 1;
-            } else {
-                report!("repeat: cargo xtask conformance --release {release}");
-                summary.failed.push(name);
-            }
-        }
-        Err(error) => {
-            let reason = format!("{error:#}");
-            report!("skip {name}: {reason}");
-            summary.skipped.push((name, reason));
-        }
-    }
-    Ok(summary)
+    let root = match roots::fetch(release) {
+        Ok(root) => root,
+        Err(error) => return Ok(Summary::skipped(&name, &error)),
+    };
+    let repeat = format!("cargo xtask conformance --release {release}");
+    Ok(twice_at_most(&name, &repeat, || {
+        let counts = count(release, &run_all(&root, &Filter::default(), built)?);
+        ensure!(counts.are_good(), "{counts}");
+        report!("     {counts}");
+        Ok(())
+    }))
 }
 
 /// Runs the tests of the modules that are wanted, and shows which do not pass.
