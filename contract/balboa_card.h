@@ -546,6 +546,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_EVENT_SIZE 0x188u
 /* RW. How many event rings there are, up to rings of LIMIT_EVENTS; 0 is 1. */
 #define BALBOA_WINDOW_EVENT_RINGS 0x190u
+/* RW. Events that stand unread in a ring at most for a completion to be told in it: later ones wait in the engine, and none is lost. 0 is no limit, and where the ring is full they are lost. */
+#define BALBOA_WINDOW_EVENT_COMPLETIONS 0x198u
 /* WO. Tells the engine how far events were read. */
 #define BALBOA_WINDOW_EVENT_CONSUMER 0x1c0u
 /* WO. Any write clears the overflow bit of one event ring in STATUS. */

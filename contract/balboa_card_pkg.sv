@@ -546,6 +546,9 @@ package balboa_card_pkg;
   // RW. How many event rings there are, up to rings of LIMIT_EVENTS; 0 is 1.
   localparam logic [31:0] WINDOW_EVENT_RINGS = 32'h190;
   localparam logic [63:0] WINDOW_EVENT_RINGS_RESET_VALUE = 64'h0;
+  // RW. Events that stand unread in a ring at most for a completion to be told in it: later ones wait in the engine, and none is lost. 0 is no limit, and where the ring is full they are lost.
+  localparam logic [31:0] WINDOW_EVENT_COMPLETIONS = 32'h198;
+  localparam logic [63:0] WINDOW_EVENT_COMPLETIONS_RESET_VALUE = 64'h0;
   // WO. Tells the engine how far events were read.
   localparam logic [31:0] WINDOW_EVENT_CONSUMER = 32'h1c0;
   // WO. Any write clears the overflow bit of one event ring in STATUS.

@@ -27,7 +27,7 @@ use hostmem::{Access, BlockRing, DmaMemory, SharedMapping, memfd};
 use crate::backend::{CardBackend, DoorbellGrant};
 use crate::engine::{Engine, EngineEvent, EngineLimits, Hear};
 use crate::error::{Error, GONE};
-use crate::event_rings::{EventRings, LOG2_EVENTS};
+use crate::event_rings::{COMPLETIONS, EventRings, LOG2_EVENTS};
 use crate::gsi::{self as queue_pair_1, Gsi};
 use crate::iova::Arena;
 use crate::limit::{COMMAND_LIMIT, CONFIRM_LIMIT, LOOK_AGAIN, TimeLeft};
@@ -688,6 +688,7 @@ impl Engine for AdminEngine {
             (window::EVENT_BASE, self.iova.wrapping_add(EVENTS_OFFSET)),
             (window::EVENT_SIZE, u64::from(LOG2_EVENTS)),
             (window::EVENT_RINGS, u64::from(self.limits.event_rings)),
+            (window::EVENT_COMPLETIONS, u64::from(COMPLETIONS)),
         ];
         for (register, value) in registers {
             self.write(register, value);

@@ -24,8 +24,11 @@ use crate::lock::lock;
 pub const LOG2_EVENTS: u8 = 12;
 /// Entries.
 const ENTRIES: u32 = 1 << LOG2_EVENTS;
-/// Entries taken before the engine is told of their space.
+/// Entries taken before the engine is told of their space, while there are others.
 const UNTOLD: u32 = ENTRIES / 4;
+/// Events that stand unread in a ring at most for a completion to be told in it, if the engine knows of that: what
+/// others' completions may have to wait for, and so a few turns.
+pub const COMPLETIONS: u32 = 4 * TURN;
 /// Entries taken of a ring before the others have a turn.
 const TURN: u32 = 16;
 
@@ -52,9 +55,10 @@ struct Reader {
 struct Ring {
     number: u8,
     entries: BlockRing,
-    /// The next entry, and what the engine was told of that.
+    /// The next entry, what the engine was told of that, and where it was asked last whether events were lost.
     index: u32,
     told: u32,
+    asked: u32,
     /// Entries that may still be taken in this pass.
     left: u32,
 }
@@ -81,7 +85,8 @@ impl EventRings {
         csr: u64,
         rings: Vec<BlockRing>,
     ) -> Result<Self, Error> {
-        let ring = |(number, entries)| Ring { number, entries, index: 0, told: 0, left: 0 };
+        let ring =
+            |(number, entries)| Ring { number, entries, index: 0, told: 0, asked: 0, left: 0 };
         let rings = (0..).zip(rings).map(ring).collect();
         let reader = Reader { rings, hear: None, arrivals: None, kept: Kept::default() };
         Ok(Self { name, backend, csr, news: EventFd::new()?, reader: Mutex::new(reader) })
@@ -95,7 +100,9 @@ impl EventRings {
     pub fn reset(&self, empty: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let mut reader = lock(&self.reader);
         empty()?;
-        reader.rings.iter_mut().for_each(|ring| (ring.index, ring.told) = (0, 0));
+        for ring in &mut reader.rings {
+            (ring.index, ring.told, ring.asked) = (0, 0, 0);
+        }
         reader.kept = Kept::default();
         Ok(())
     }
@@ -129,8 +136,12 @@ impl EventRings {
             for at in 0..reader.rings.len() {
                 goes_on |= self.take_turn(reader, at);
                 // At once: what others' floods cost of a pass would fill this ring meanwhile.
-                self.tell(reader, at);
+                self.tell(reader, at, UNTOLD);
             }
+        }
+        // Not before: what completions find room now is of the next pass, behind those of other engines.
+        for at in 0..reader.rings.len() {
+            self.tell(reader, at, TURN);
         }
     }
 
@@ -151,15 +162,19 @@ impl EventRings {
         true
     }
 
-    /// Tells the engine which entries of a ring were taken, if they are many, and hears whether it ran out of them
-    /// before.
-    fn tell(&self, reader: &mut Reader, at: usize) {
-        let untold = |ring: &&mut Ring| ring.index.wrapping_sub(ring.told) >= UNTOLD;
+    /// Tells the engine which entries of a ring were taken, if they are so many, and hears now and then whether it ran
+    /// out of them before.
+    fn tell(&self, reader: &mut Reader, at: usize, many: u32) {
+        let untold = |ring: &&mut Ring| ring.index.wrapping_sub(ring.told) >= many;
         let Some(ring) = reader.rings.get_mut(at).filter(untold) else { return };
         ring.told = ring.index;
         let (number, consumer) = (ring.number, ring.index);
         let read = EventConsumer { consumer, ring: number };
         self.write(window::EVENT_CONSUMER, read.encode());
+        if consumer.wrapping_sub(ring.asked) < UNTOLD {
+            return;
+        }
+        ring.asked = consumer;
         let status = self.backend.read64(Bar::Shell, self.csr.wrapping_add(window::STATUS));
         let bit = 1u8.wrapping_shl(number.into());
         if Status::decode(status).overflows() & bit != 0 {

@@ -42,9 +42,6 @@ const SMALL_PAGE: u32 = 4096;
 /// each, with its end twice, and one that stood before them.
 const MOST_OWED: usize = 5;
 
-/// Events taken from a vFPGA at a time.
-const MOST_EVENTS: usize = 64;
-
 /// What balboad did about the faults of a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
@@ -689,12 +686,9 @@ impl Shell {
     /// Takes the events that a vFPGA has signalled, each with its answer; the caller holds its vector.
     fn service(&self, vfpga: &Vfpga) {
         let Some(vector) = self.vector(vfpga.index) else { return };
-        // An event is reported once the one before was taken back, and signalled once. A card that
-        // has no end of them is looked at again later.
-        for _ in 0..MOST_EVENTS {
-            if nix::unistd::read(vector, &mut [0; 8]).is_err() {
-                break;
-            }
+        // An event is reported once the one before was taken back, and signalled once. One at a time: what follows is
+        // signalled anew, and other vFPGAs come between.
+        if nix::unistd::read(vector, &mut [0; 8]).is_ok() {
             self.service_one(vfpga);
         }
     }

@@ -104,6 +104,14 @@ pub enum Error {
         /// How many are allowed.
         connections: usize,
     },
+    /// A process asks for the status too often at a time.
+    #[error(
+        "a process may wait for the status on {connections} connections to balboad at a time, and no more"
+    )]
+    Asking {
+        /// How many are allowed.
+        connections: usize,
+    },
     /// The kernel does not come back with what it was asked about other programs.
     #[error(
         "{programs} programs that came before hang in exec, and the kernel waits for them; end those first"
@@ -197,6 +205,7 @@ impl Error {
             Self::Quota { .. } | Self::Driver(DriverError::NoAddressSpace { .. }) => Errno::ENOMEM,
             Self::NoPlaces { .. }
             | Self::Crowded { .. }
+            | Self::Asking { .. }
             | Self::Unanswered { .. }
             | Self::NoDomain => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,

@@ -33,15 +33,17 @@ use crate::poller::{Poller, Token, Watch};
 use crate::process::{ClientId, Process};
 use crate::rings::RingMemory;
 use crate::service::Watchdog;
-use crate::session::{Answer, Progress, Session, changes_port};
+use crate::session::{Progress, Session, changes_port};
 use crate::state_dir::StateDir;
-use crate::status::{self, Survey};
 
 mod anew;
 mod connections;
 mod flash;
 mod host;
+mod surveys;
 mod turns;
+
+use surveys::Surveys;
 
 /// Connections served at a time, tools and processes without a doorbell page among them.
 const MAX_CONNECTIONS: usize = 1024;
@@ -80,8 +82,8 @@ pub struct Server {
     ending: VecDeque<ClientId>,
     // Clients whose request goes on, in the order of their turns.
     put_off: VecDeque<ClientId>,
-    // What the engines said so far for the status that is asked for.
-    survey: Option<Survey>,
+    // Who asks for the status, and how far that has come.
+    surveys: Surveys,
     // Clients with ring memory to be freed, in the order of their turns.
     untidy: VecDeque<ClientId>,
     // Connections without a program that there were at most since there were none.
@@ -158,7 +160,7 @@ impl Server {
             connections: ConnectionManager::new(),
             ending: VecDeque::new(),
             put_off: VecDeque::new(),
-            survey: None,
+            surveys: Surveys::default(),
             untidy: VecDeque::new(),
             lingered: 0,
             freed: 0,
@@ -547,32 +549,6 @@ impl Server {
             self.write_changed_ports();
         }
         answer
-    }
-
-    /// The state as a text, once the engines were asked for what is in it: for one client at a time.
-    fn status(&mut self, client: &Client) -> Result<Progress, Error> {
-        let asker = client.id;
-        let clients = &self.clients;
-        // Who asked before may be gone.
-        self.survey.take_if(|it| it.asker != asker && !clients.contains_key(&it.asker));
-        let survey = self.survey.get_or_insert_with(|| Survey::new(asker, clients));
-        if survey.asker != asker || !survey.go_on(&mut self.cards, clients) {
-            return Ok(Progress::More);
-        }
-        let shadow = self.shadow.as_ref();
-        let text = status::text(
-            &self.state_dir,
-            self.uid,
-            &mut self.cards,
-            clients,
-            survey,
-            shadow,
-            &self.connections,
-        );
-        self.survey = None;
-        let fd = status::to_memfd(&text)?;
-        let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        Ok(Progress::Done(Answer { response: Response::Status { length }, fds: vec![fd] }))
     }
 
     /// Resets a card for a tool, and brings it up anew. Its programs are told before; what they have of it is theirs

@@ -220,8 +220,6 @@ struct QpStatus {
 /// What the engines say of the QPs that are to be listed, asked for by turns.
 #[derive(Debug)]
 pub struct Survey {
-    /// Whose question it answers.
-    pub asker: ClientId,
     left: VecDeque<(ClientId, u32)>,
     found: BTreeMap<ClientId, BTreeMap<u32, Option<Attributes>>>,
 }
@@ -229,7 +227,7 @@ pub struct Survey {
 impl Survey {
     /// A survey of the QPs that there are now.
     #[must_use]
-    pub fn new(asker: ClientId, clients: &Clients) -> Self {
+    pub fn new(clients: &Clients) -> Self {
         let owners = clients.values().filter(|client| !client.owned.qps.is_empty());
         let share = LISTED_IN_ALL.checked_div(owners.clone().count()).unwrap_or(0);
         let share = share.clamp(LISTED_AT_LEAST, LISTED_OF_CLIENT);
@@ -237,7 +235,7 @@ impl Survey {
             let id = client.id;
             client.owned.qps.keys().take(share).map(move |qpn| (id, *qpn)).collect::<Vec<_>>()
         };
-        Self { asker, left: owners.flat_map(listed).collect(), found: BTreeMap::new() }
+        Self { left: owners.flat_map(listed).collect(), found: BTreeMap::new() }
     }
 
     /// Asks for some of them; whether those were the last.

@@ -5,7 +5,7 @@ use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, record};
 use fpga_regs::engine::event::{Event, EventType};
 
-use crate::events::EventRings;
+use crate::events::{EventRings, Place};
 use crate::memory::{QueueMemory, Record, Ring, Rings};
 use crate::numbers::{ByNumber, take};
 
@@ -31,6 +31,8 @@ pub(crate) struct Cq<M: Rings> {
     held: u32,
     /// When it is told of them, however few they are.
     due: Option<u64>,
+    /// Where it waits for room in its event ring, while it does.
+    waits: Option<Place>,
     /// QPs that complete here.
     pub(crate) users: u32,
 }
@@ -81,6 +83,7 @@ impl<M: Rings> Cq<M> {
             moderation: None,
             held: 0,
             due: None,
+            waits: None,
             users: 0,
         }
     }
@@ -253,7 +256,8 @@ impl<M: Rings> Completions<'_, M> {
     /// Takes a completion queue out that nobody uses.
     pub(crate) fn remove(&mut self, cqn: u32) {
         self.forget_held(cqn);
-        take(self.cqs, cqn);
+        let gone = take(self.cqs, cqn);
+        self.events.forget(gone.and_then(|cq| cq.waits));
     }
 
     /// Answers the doorbell of a completion queue, which means it was armed.
@@ -283,13 +287,25 @@ impl<M: Rings> Completions<'_, M> {
     }
 
     fn fire(&mut self, cqn: u32, sequence: u32) {
-        let vector = self.cqs.get(&cqn).map_or(0, |cq| cq.vector);
-        let event = Event {
-            kind: EventType::Completion,
-            number: cqn,
-            data: u64::from(sequence),
-            ..Event::default()
-        };
-        self.events.push_in(vector, event, self.now);
+        let Some(cq) = self.cqs.get_mut(&cqn) else { return };
+        match cq.waits {
+            Some(place) => self.events.complete_again(place, sequence),
+            None => {
+                let of = (cq.vector, cq.page);
+                cq.waits = self.events.complete(of, (cqn, sequence), self.now);
+            }
+        }
+    }
+
+    /// Tells of the queues that waited for room in their event rings, as far as there is some; whether it told of any.
+    pub(crate) fn tell_waiting(&mut self) -> bool {
+        let mut told = false;
+        while let Some(cqn) = self.events.tell_waiting(self.now) {
+            if let Some(cq) = self.cqs.get_mut(&cqn) {
+                cq.waits = None;
+            }
+            told = true;
+        }
+        told
     }
 }

@@ -150,8 +150,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub const RQ_BYTES: usize =
         PLACES * (size_of::<(u32, Rq<M>)>() + Doorbells::<D>::BYTES_OF_EACH);
     /// Bytes that a completion queue takes at most, beside what the view of its ring holds.
-    pub const CQ_BYTES: usize =
-        PLACES * (size_of::<(u32, Cq<M>)>() + Doorbells::<D>::BYTES_OF_EACH);
+    pub const CQ_BYTES: usize = PLACES
+        * (size_of::<(u32, Cq<M>)>() + Doorbells::<D>::BYTES_OF_EACH)
+        + EventRings::<M>::BYTES_OF_EACH;
     /// Bytes that an address handle takes at most.
     pub const AH_BYTES: usize = PLACES * Handles::BYTES_OF_EACH;
     /// Bytes that a key takes at most.
@@ -382,10 +383,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.events.next_due()
     }
 
-    /// Tells of completion queues whose events have waited long enough, of some at a time.
+    /// Tells of completion queues whose events have room now, and of some of those whose have waited long enough.
     #[inline]
     fn tell_due(&mut self, now: u64) -> bool {
-        let mut told = false;
+        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        let mut told = completions.tell_waiting();
         for _ in 0..TURNS {
             let Some(cqn) = self.events.take_due(now) else { break };
             Completions { cqs: &mut self.cqs, events: &mut self.events, now }.tell_held(cqn);

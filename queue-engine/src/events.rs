@@ -1,10 +1,13 @@
 //! The event rings and the interrupt behind them.
+//!
+//! As many events of completions stand in a ring as the driver allows. Further ones wait here, one for each queue, and go
+//! on by the turns of their clients: so none is lost, and a client's events wait for a few of each other's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fpga_regs::BLOCK_BYTES;
 use fpga_regs::engine::cqe::expected_phase;
-use fpga_regs::engine::event::Event;
+use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::window::MAX_LOG2_EVENTS;
 
 use crate::memory::{Ring, Rings, aligned_ring};
@@ -21,7 +24,16 @@ pub(crate) struct EventRings<M: Rings> {
     pub(crate) raised: bool,
     /// When completion queues are to be told of whose events wait for more, and their numbers.
     held: BTreeSet<(u64, u32)>,
+    /// Unread events of a ring at which completions wait; none where they are lost at the end of the ring.
+    limit: Option<u32>,
+    /// Completion queues that have fired and wait for room, each with the sequence of its last arming that did.
+    waiting: BTreeMap<Place, (u32, u32)>,
+    /// What the next one of them is counted.
+    next: u64,
 }
+
+/// Where a completion queue waits for room in a ring: the ring, its client, and how many came before.
+pub(crate) type Place = (u8, u8, u64);
 
 /// One of them.
 #[derive(Debug)]
@@ -32,11 +44,31 @@ struct EventRing<M: Rings> {
     consumer: u32,
     /// An event was lost; sticky.
     overflow: bool,
+    /// The client whose turn it was last.
+    last: u8,
+}
+
+impl<M: Rings> EventRing<M> {
+    fn unread(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer)
+    }
 }
 
 impl<M: Rings> EventRings<M> {
+    /// Bytes that a completion queue takes here at most.
+    pub(crate) const BYTES_OF_EACH: usize =
+        2 * (size_of::<(Place, (u32, u32))>() + size_of::<(u64, u32)>());
+
     pub(crate) fn closed() -> Self {
-        Self { rings: Vec::new(), log2_entries: 0, raised: false, held: BTreeSet::new() }
+        Self {
+            rings: Vec::new(),
+            log2_entries: 0,
+            raised: false,
+            held: BTreeSet::new(),
+            limit: None,
+            waiting: BTreeMap::new(),
+            next: 0,
+        }
     }
 
     /// Has a completion queue be told of at a time, unless that is taken back.
@@ -73,10 +105,12 @@ impl<M: Rings> EventRings<M> {
         let ring = |number: u8| {
             let base = r.event_base.checked_add(bytes.checked_mul(number.into())?)?;
             let ring = aligned_ring(memory, base, log2_entries)?;
-            Some(EventRing { ring, producer: 0, consumer: 0, overflow: false })
+            Some(EventRing { ring, producer: 0, consumer: 0, overflow: false, last: 0 })
         };
         let rings = (0..count).map(ring).collect::<Option<_>>()?;
-        Some(Self { rings, log2_entries, ..Self::closed() })
+        let entries = 1u32.wrapping_shl(log2_entries.into());
+        let limit = u32::try_from(r.event_completions).unwrap_or(u32::MAX).min(entries);
+        Some(Self { rings, log2_entries, limit: (limit > 0).then_some(limit), ..Self::closed() })
     }
 
     /// Whether there is a ring of that number.
@@ -103,6 +137,80 @@ impl<M: Rings> EventRings<M> {
         }
     }
 
+    /// Tells of a completion queue of a client in a ring, or answers with where it waits for that.
+    pub(crate) fn complete(
+        &mut self,
+        (ring, client): (u8, u8),
+        fired: (u32, u32),
+        now: u64,
+    ) -> Option<Place> {
+        let any_waits = self.first_waiting(ring, 0).is_some();
+        if self.limit.is_some() && (any_waits || !self.has_room(ring)) {
+            let place = (ring, client, self.next);
+            self.next = self.next.wrapping_add(1);
+            self.waiting.insert(place, fired);
+            return Some(place);
+        }
+        self.push_completion(ring, fired, now);
+        None
+    }
+
+    /// A completion queue that waits there has fired again.
+    pub(crate) fn complete_again(&mut self, place: Place, sequence: u32) {
+        if let Some((_, waiting)) = self.waiting.get_mut(&place) {
+            *waiting = sequence;
+        }
+    }
+
+    /// A completion queue that waits there has gone.
+    pub(crate) fn forget(&mut self, place: Option<Place>) {
+        if let Some(place) = place {
+            self.waiting.remove(&place);
+        }
+    }
+
+    /// Whether a completion may be told in a ring.
+    fn has_room(&self, ring: u8) -> bool {
+        let ring = self.rings.get(usize::from(ring));
+        ring.is_some_and(|ring| self.limit.is_none_or(|limit| ring.unread() < limit))
+    }
+
+    /// Where the queue waits that is the first of a ring, from a client on.
+    fn first_waiting(&self, ring: u8, client: u8) -> Option<Place> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let last = (ring, u8::MAX, u64::MAX);
+        self.waiting.range((ring, client, 0)..=last).next().map(|(place, _)| *place)
+    }
+
+    /// Tells of one that waits and has room now, of the client whose turn it is in its ring; answers with the queue.
+    #[inline]
+    pub(crate) fn tell_waiting(&mut self, now: u64) -> Option<u32> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let rings = (0..).zip(&self.rings);
+        let (number, last) =
+            rings.map(|(number, ring)| (number, ring.last)).find(|(number, _)| {
+                self.has_room(*number) && self.first_waiting(*number, 0).is_some()
+            })?;
+        let of_next = last.checked_add(1).and_then(|client| self.first_waiting(number, client));
+        let place = of_next.or_else(|| self.first_waiting(number, 0))?;
+        let (cqn, sequence) = self.waiting.remove(&place)?;
+        let (_, client, _) = place;
+        if let Some(ring) = self.rings.get_mut(usize::from(number)) {
+            ring.last = client;
+        }
+        self.push_completion(number, (cqn, sequence), now);
+        Some(cqn)
+    }
+
+    fn push_completion(&mut self, ring: u8, (number, sequence): (u32, u32), now: u64) {
+        let (kind, data) = (EventType::Completion, u64::from(sequence));
+        self.push_in(ring, Event { kind, number, data, ..Event::default() }, now);
+    }
+
     /// Writes an event to the first ring, or notes that it was lost.
     pub(crate) fn push(&mut self, event: Event, now: u64) {
         self.push_in(0, event, now);
@@ -113,7 +221,7 @@ impl<M: Rings> EventRings<M> {
         let Some(ring) = self.rings.get_mut(usize::from(ring)) else { return };
         self.raised = true;
         let entries = 1u32.wrapping_shl(u32::from(self.log2_entries));
-        if ring.producer.wrapping_sub(ring.consumer) >= entries {
+        if ring.unread() >= entries {
             ring.overflow = true;
             return;
         }

@@ -20,6 +20,7 @@ pub(crate) struct QueueRegisters {
     pub(crate) event_base: u64,
     pub(crate) event_size: u64,
     pub(crate) event_rings: u64,
+    pub(crate) event_completions: u64,
 }
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
@@ -81,6 +82,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             w::EVENT_BASE => self.registers.event_base,
             w::EVENT_SIZE => self.registers.event_size,
             w::EVENT_RINGS => self.registers.event_rings,
+            w::EVENT_COMPLETIONS => self.registers.event_completions,
             _ => 0,
         }
     }
@@ -97,6 +99,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             w::EVENT_BASE => self.registers.event_base = value,
             w::EVENT_SIZE => self.registers.event_size = value,
             w::EVENT_RINGS => self.registers.event_rings = value,
+            w::EVENT_COMPLETIONS => self.registers.event_completions = value,
             w::EVENT_CONSUMER => {
                 let w::EventConsumer { consumer, ring } = w::EventConsumer::decode(value);
                 self.events.consumed(ring, consumer);

@@ -173,6 +173,9 @@ registers! {
     EVENT_SIZE @ 0x188: RW reset(0) unit("log2 of entries");
     /// How many event rings there are, up to `rings` of [`LIMIT_EVENTS`]; 0 is 1.
     EVENT_RINGS @ 0x190: RW reset(0) unit("rings");
+    /// Events that stand unread in a ring at most for a completion to be told in it: later ones wait in the engine, and
+    /// none is lost. 0 is no limit, and where the ring is full they are lost.
+    EVENT_COMPLETIONS @ 0x198: RW reset(0) unit("events");
     /// Tells the engine how far events were read.
     EVENT_CONSUMER @ 0x1c0: WO as EventConsumer {
         /// Consumer index of the event ring, in entries, counting on for ever.

@@ -48,6 +48,8 @@ const RESPONSE: u64 = 0x3000;
 const EVENTS: u64 = 0x4000;
 const LOG2_ADMIN: u8 = 4;
 const LOG2_EVENTS: u8 = 3;
+/// Unread events at which completions wait.
+const COMPLETIONS: u64 = 3;
 /// Event rings that the driver lays, one behind the other.
 const RINGS: u8 = 3;
 
@@ -163,6 +165,7 @@ impl Bench {
             (window::EVENT_BASE, EVENTS),
             (window::EVENT_SIZE, LOG2_EVENTS.into()),
             (window::EVENT_RINGS, RINGS.into()),
+            (window::EVENT_COMPLETIONS, COMPLETIONS),
             (window::CONTROL, window::CONTROL_ENABLE),
         ] {
             self.write(register, value);

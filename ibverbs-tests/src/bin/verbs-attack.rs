@@ -118,6 +118,14 @@ enum Command {
         /// State directory
         directory: PathBuf,
     },
+    /// Ask for the status without end
+    Ask {
+        /// Connections
+        #[arg(long)]
+        connections: usize,
+        /// State directory
+        directory: PathBuf,
+    },
     /// Register memory beside a mapping whose path is no text
     Path {
         /// Directory for the file
@@ -215,6 +223,7 @@ fn main() -> anyhow::Result<()> {
         Command::Ring { directory } => relay::ring(&directory),
         Command::Unread { queues } => queues::unread(queues),
         Command::Overruns { queues } => queues::overruns(queues),
+        Command::Ask { connections, directory } => control::ask(&directory, connections),
         Command::Refusals { connections, directory } => control::refusals(&directory, connections),
         Command::Path { directory } => control::path(&directory),
         Command::Unanswered { by, kind, place, node } => unanswered::used(kind, by, &place, &node),

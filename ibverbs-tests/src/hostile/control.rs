@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use shim_abi::Request;
+use shim_abi::{Request, Role};
 
 use super::Place;
 use crate::attack::scene::ATTACKING;
@@ -34,6 +34,23 @@ pub fn refusals(directory: &Path, connections: usize) -> Result<()> {
         if turn == connections {
             say(ATTACKING);
         }
+    }
+    Ok(())
+}
+
+/// Asks for the status on so many connections without end, each time on all of them, and reads what is answered.
+///
+/// # Errors
+/// When balboad does not answer.
+pub fn ask(directory: &Path, connections: usize) -> Result<()> {
+    let connect = |_| Client::connect_as(directory, Role::Tool);
+    let clients = (0..connections).map(connect).collect::<Result<Vec<_>>>()?;
+    for turn in 0.. {
+        clients.iter().try_for_each(|client| client.send(&Request::Status))?;
+        if turn == 0 {
+            say(ATTACKING);
+        }
+        clients.iter().try_for_each(|client| client.answer().map(drop))?;
     }
     Ok(())
 }

@@ -16,8 +16,13 @@ pub(crate) struct Client(OwnedFd);
 impl Client {
     /// Connects to the balboad of a state directory as a verbs program does.
     pub(crate) fn connect(directory: &Path) -> Result<Self> {
+        Self::connect_as(directory, Role::Provider)
+    }
+
+    /// The same as a verbs program or a tool.
+    pub(crate) fn connect_as(directory: &Path, role: Role) -> Result<Self> {
         let client = Self(dial(directory)?);
-        let hello = Hello { build: "by hand".into(), role: Role::Provider };
+        let hello = Hello { build: "by hand".into(), role };
         let hello = shim_abi::hello_frame(&hello);
         let (answer, _) = client.exchange(&hello)?;
         let reply: Reply = shim_abi::decode_hello(&answer)?;
@@ -29,6 +34,10 @@ impl Client {
 
     fn exchange(&self, message: &[u8]) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         send(self.0.as_fd(), message, &[], Wait::AsSocket)?;
+        self.hear()
+    }
+
+    fn hear(&self) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         let mut room = vec![0; MAX_MESSAGE];
         let received = receive(self.0.as_fd(), &mut room, Wait::AsSocket)?;
         room.truncate(received.bytes);
@@ -51,6 +60,16 @@ impl Client {
         let (response, _) = self.ask(&request)?;
         let Response::Reserved { mr, .. } = response else { bail!("{response:?}") };
         Ok(mr)
+    }
+
+    /// Asks for something whose answer is read by [`Self::answer`].
+    pub(crate) fn send(&self, request: &Request) -> Result<()> {
+        Ok(send(self.0.as_fd(), &shim_abi::encode(request), &[], Wait::AsSocket)?)
+    }
+
+    /// What was asked for last is answered, if not by what it was asked for.
+    pub(crate) fn answer(&self) -> Result<Reply> {
+        Ok(shim_abi::decode::<Reply>(&self.hear()?.0)?)
     }
 
     /// Asks for something.

@@ -27,6 +27,7 @@ impl Server {
             || self.connections.is_behind()
             || self.has_flash_to_do()
             || self.has_to_examine()
+            || self.surveys.is_asked()
             || events::has_suspects(&self.cards)
     }
 
@@ -40,6 +41,9 @@ impl Server {
         }
         if let Some(id) = self.untidy.pop_front() {
             self.go_on_tidying(id);
+        }
+        if self.surveys.is_asked() {
+            self.go_on_surveying();
         }
         self.tend_connections();
         self.have_next_examined();

@@ -195,3 +195,108 @@ fn more_rings_than_there_can_be_and_rings_out_of_reach_leave_the_engine_disabled
     bench.write(w::CONTROL, w::CONTROL_ENABLE);
     assert_eq!(bench.read(w::STATUS), 0, "they would wrap");
 }
+
+/// An engine in whose rings so many events stand unread for a completion at most.
+fn bench_of(completions: u64) -> Bench<Manual> {
+    let mut bench = Bench::stopped(CONFIG, Manual::default());
+    bench.lay(RINGS);
+    bench.write(w::EVENT_COMPLETIONS, completions);
+    assert_eq!(bench.read(w::EVENT_COMPLETIONS), completions);
+    bench.start();
+    bench.set_gid(0, Some([1; 16]));
+    bench
+}
+
+#[test]
+fn completions_that_find_no_room_wait_in_the_engine_and_none_is_lost() {
+    // As the driver allows, and more than the ring has.
+    for (limit, room) in [(4, 4), (1, 1), (u64::MAX, ENTRIES)] {
+        let mut bench = bench_of(limit);
+        let mut queues: Vec<_> = (0..3 * ENTRIES).map(|_| queue(&mut bench, 1)).collect();
+        for lap in 0..3 {
+            let mut fired: Vec<_> =
+                queues.iter_mut().map(|queue| (queue.0.cqn, fire(&mut bench, queue))).collect();
+            bench.engine.take_interrupt();
+            // Those that wait are told of once, as they fired last.
+            for (queue, (_, sequence)) in queues.iter_mut().zip(&mut fired).skip(room) {
+                *sequence = fire(&mut bench, queue);
+            }
+            let mut heard = Vec::new();
+            while heard.len() < fired.len() {
+                let told = told(&mut bench, 1);
+                assert_eq!(told.len(), room.min(fired.len() - heard.len()), "lap {lap}");
+                heard.extend(told);
+                bench.settle();
+                let more = heard.len() < fired.len();
+                assert_eq!(bench.engine.take_interrupt(), more, "the driver must hear of the next");
+            }
+            assert_eq!(heard, fired);
+        }
+        assert_eq!(bench.read(w::STATUS), w::STATUS_ENABLED);
+        assert!([0, 2, 3].into_iter().all(|ring| bench.events_in(ring).is_empty()));
+    }
+}
+
+#[test]
+fn whose_queue_waits_for_room_has_a_turn_with_each_other_client() {
+    const FEW: usize = 4;
+    let mut bench = bench_of(FEW as u64);
+    for page in [2, 3] {
+        let memory = bench.page.clone();
+        assert!(bench.engine.open_page(page, memory));
+    }
+    let mut of = |page: u8| {
+        let cq = bench.create_cq_by(page, 0, 4);
+        let qp = bench.ready_qp(&cq);
+        (cq, qp)
+    };
+    let mut flood: Vec<_> = (0..100).map(|_| of(2)).collect();
+    let mut seldom = [of(3), of(1)];
+    for lap in 0..3 {
+        for queue in flood.iter_mut().chain(&mut seldom) {
+            fire(&mut bench, queue);
+        }
+        let mut heard = Vec::new();
+        while heard.len() < flood.len() + seldom.len() {
+            heard.extend(told(&mut bench, 0).into_iter().map(|(cqn, _)| cqn));
+            bench.settle();
+        }
+        for (cq, _) in &seldom {
+            let place = heard.iter().position(|cqn| *cqn == cq.cqn).unwrap();
+            assert!(place < FEW + 3, "behind {place} events in lap {lap}");
+        }
+        let others = heard.into_iter().filter(|cqn| seldom.iter().all(|(cq, _)| cq.cqn != *cqn));
+        assert!(others.eq(flood.iter().map(|(cq, _)| cq.cqn)), "in their order");
+    }
+}
+
+#[test]
+fn a_queue_that_ends_waits_no_more_and_all_else_is_told_beside_those_that_wait() {
+    let mut bench = bench_of(2);
+    let [mut first, mut second] = [queue(&mut bench, 0), queue(&mut bench, 0)];
+    let mut third = queue(&mut bench, 0);
+    let qpn = first.1.qpn;
+    fire(&mut bench, &mut first);
+    fire(&mut bench, &mut second);
+    // Something else has the rest of the ring.
+    let other = TransportEvent::Async { qpn, event: QpEvent::CommunicationEstablished };
+    (2..ENTRIES).for_each(|_| bench.handle(other));
+    assert_eq!(bench.read(w::STATUS), w::STATUS_ENABLED);
+    fire(&mut bench, &mut third);
+    let ended = [(Opcode::DestroyQp, third.1.qpn), (Opcode::DestroyCq, third.0.cqn)];
+    for (opcode, number) in ended {
+        assert_eq!(bench.destroy(opcode, number), AdminStatus::Success);
+    }
+    assert_eq!(bench.events().len(), ENTRIES);
+    bench.settle();
+    assert!(bench.events().is_empty(), "of a queue that has gone nothing is told");
+    // A reset forgets the others.
+    for queue in [&mut first, &mut second] {
+        fire(&mut bench, queue);
+        fire(&mut bench, queue);
+    }
+    bench.write(w::CONTROL, w::CONTROL_RESET);
+    bench.start();
+    bench.settle();
+    assert!(bench.events().is_empty());
+}

@@ -401,37 +401,101 @@ fn of_queues_whose_events_are_lost_again_and_again_each_is_looked_at() {
     assert_eq!((fired, failed), (CLIENTS * EACH, QPS));
 }
 
-#[test]
-fn the_status_of_many_queues_is_asked_for_in_turns_by_one_at_a_time() {
-    let memory = vec![0u8; 4096];
-    let mut bench = Bench::new(1, 1);
-    let _wealthy = wealthy(&mut bench, &memory);
-    let asked = |bench: &Bench| asked(bench, 0);
-    let mut tools: Vec<Peer> = (0..4)
-        .map(|_| {
-            let tool = bench.connect();
-            assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
-            tool
-        })
-        .collect();
-    tools.iter().for_each(|tool| send(tool, &Request::Status));
-    // The first one goes before it has its answer.
-    step(&mut bench);
-    drop(tools.remove(0));
+/// Connections of tools, all of this process.
+fn tools(bench: &mut Bench, count: usize) -> Vec<Peer> {
+    let tool = |_| {
+        let tool = bench.connect();
+        assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+        tool
+    };
+    (0..count).map(tool).collect()
+}
+
+/// Steps until all of them have been answered; how many QPs the engine was asked for.
+fn await_status(bench: &mut Bench, tools: &[Peer]) -> usize {
+    let begin = asked(bench, 0);
     let mut lengths = Vec::new();
     while lengths.len() < tools.len() {
-        let before = asked(&bench);
-        step(&mut bench);
-        // A turn for what has just come, and one for what was put off.
-        assert!(asked(&bench) - before <= 16, "{} in one turn", asked(&bench) - before);
-        for tool in &tools {
+        let before = asked(bench, 0);
+        step(bench);
+        let now = asked(bench, 0) - before;
+        assert!(now <= 8, "{now} in one turn");
+        for tool in tools {
             if let Some(Ok(Response::Status { length })) = answer(tool) {
                 lengths.push(length);
             }
         }
     }
     assert!(lengths.iter().all(|length| *length > 50 * 100), "50 QPs in {lengths:?} bytes");
-    assert!(bench.server.survey.is_none());
+    asked(bench, 0) - begin
+}
+
+#[test]
+fn one_survey_in_turns_answers_all_who_asked_before_it_began() {
+    let memory = vec![0u8; 4096];
+    let mut bench = Bench::new(1, 1);
+    let _wealthy = wealthy(&mut bench, &memory);
+    let mut alone = tools(&mut bench, 1);
+    send(&alone[0], &Request::Status);
+    let once = await_status(&mut bench, &alone);
+    assert!(once >= 50, "{once}");
+    let mut first = tools(&mut bench, 6);
+    first.iter().for_each(|tool| send(tool, &Request::Status));
+    step(&mut bench);
+    // Who asks now is answered by the next one, and whose question began it may go.
+    drop(first.remove(0));
+    alone.extend(tools(&mut bench, 5));
+    alone.iter().for_each(|tool| send(tool, &Request::Status));
+    let begin = asked(&bench, 0);
+    await_status(&mut bench, &first);
+    assert!(alone.iter().all(|tool| answer(tool).is_none()));
+    await_status(&mut bench, &alone);
+    assert!(asked(&bench, 0) - begin <= 2 * once, "two surveys for eleven questions");
+    // Of one whose askers have all gone nothing is left.
+    alone.iter().for_each(|tool| send(tool, &Request::Status));
+    step(&mut bench);
+    drop((first, alone));
+    bench.turn();
+    assert!(!bench.server.surveys.is_asked());
+    let last = tools(&mut bench, 1);
+    send(&last[0], &Request::Status);
+    await_status(&mut bench, &last);
+}
+
+#[test]
+fn a_process_that_asks_for_the_status_without_end_is_refused_and_others_are_answered() {
+    let memory = vec![0u8; 4096];
+    let mut bench = Bench::new(1, 1);
+    let _wealthy = wealthy(&mut bench, &memory);
+    let eager = tools(&mut bench, 200);
+    let patient = tools(&mut bench, 1);
+    // All are of this process: let the patient one be of another.
+    let (_, other) = bench.server.clients.iter_mut().next_back().unwrap();
+    other.process.pid = 1;
+    eager.iter().for_each(|tool| send(tool, &Request::Status));
+    // Until all were heard, of which 64 are at a time.
+    (0..8).for_each(|_| step(&mut bench));
+    send(&patient[0], &Request::Status);
+    let (mut refused, mut served, mut rounds) = (0, false, 0);
+    while !served {
+        rounds += 1;
+        assert!(rounds < 100, "not answered in {rounds} rounds");
+        step(&mut bench);
+        for tool in &eager {
+            match answer(tool) {
+                Some(Err(refusal)) => {
+                    assert_eq!(refusal.errno, Errno::EAGAIN as i32);
+                    assert!(refusal.reason.contains("16 connections"), "{}", refusal.reason);
+                    refused += 1;
+                }
+                None => continue,
+                Some(Ok(_)) => {}
+            }
+            send(tool, &Request::Status);
+        }
+        served = matches!(answer(&patient[0]), Some(Ok(Response::Status { .. })));
+    }
+    assert!(refused >= 184, "{refused}");
 }
 
 #[test]

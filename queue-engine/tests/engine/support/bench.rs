@@ -233,8 +233,13 @@ impl<T: Transport> Bench<T> {
 
     /// Makes a completion queue that is told of in an event ring of that number.
     pub fn create_cq_of(&mut self, vector: u8, log2_entries: u8) -> ClientCq {
+        self.create_cq_by(PAGE, vector, log2_entries)
+    }
+
+    /// The same for a client of another number, whose doorbell page is open.
+    pub fn create_cq_by(&mut self, page: u8, vector: u8, log2_entries: u8) -> ClientCq {
         let ring = self.memory.allocate(64 + (64 << log2_entries));
-        let command = CreateCq { ring, log2_entries, page: PAGE, vector };
+        let command = CreateCq { ring, log2_entries, page, vector };
         let cqn = self.succeed(Opcode::CreateCq, &command.encode()).result;
         let (memory, page) = (self.memory.clone(), self.page.clone());
         ClientCq { memory, page, cqn, ring, log2_entries, consumer: 0, sequence: 0 }
