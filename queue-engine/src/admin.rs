@@ -182,9 +182,14 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             Opcode::ModerateCq => {
                 self.check_offered(Capabilities::MODERATION)?;
                 let ModerateCq { cqn, count, period } = ModerateCq::decode(&[*first]);
-                Completions { cqs: &mut self.cqs, events: &mut self.events, now }
-                    .moderate(cqn, count, period)
-                    .map(|()| Answer::none())
+                Completions {
+                    cqs: &mut self.cqs,
+                    events: &mut self.events,
+                    lost: &mut self.lost,
+                    now,
+                }
+                .moderate(cqn, count, period)
+                .map(|()| Answer::none())
             }
             Opcode::DestroyCq => self.destroy_cq(named),
             Opcode::CreateRq => self.create_rq(&CreateRq::decode(&[*first]), memory),
@@ -303,7 +308,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(AdminStatus::Invalid);
         }
         let window = queue(memory, command.ring, command.log2_entries)?;
-        Completions { cqs: &mut self.cqs, events: &mut self.events, now }
+        Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now }
             .resize(command.cqn, window, command.log2_entries)
             .map(Answer::number)
     }
@@ -314,7 +319,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(AdminStatus::Busy);
         }
         self.doorbells.remove(cq.page, Queue { kind: QueueKind::Completion, number: cqn });
-        Completions { cqs: &mut self.cqs, events: &mut self.events, now: 0 }.remove(cqn);
+        Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now: 0 }
+            .remove(cqn);
         self.cq_numbers.free(cqn);
         Ok(Answer::none())
     }

@@ -61,7 +61,9 @@ enum Told {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pushed {
     told: Told,
-    /// The ring was full for the first time.
+    /// The entry is lost, for the ring is full, or was.
+    lost: bool,
+    /// It is the first one.
     overran: bool,
 }
 
@@ -102,7 +104,7 @@ impl<M: Rings> Cq<M> {
         if self.overrun || self.is_full() {
             let overran = !self.overrun;
             self.overrun = true;
-            return Pushed { told: Told::Nothing, overran };
+            return Pushed { told: Told::Nothing, lost: true, overran };
         }
         entry.phase = u8::from(cqe::expected_phase(self.producer, self.log2_entries));
         let [encoded] = entry.encode();
@@ -117,7 +119,7 @@ impl<M: Rings> Cq<M> {
             None => false,
         };
         let told = if fires { self.tell(1, now) } else { Told::Nothing };
-        Pushed { told, overran: false }
+        Pushed { told, ..Pushed::default() }
     }
 
     /// Takes note of so many completions that the arming waits for.
@@ -196,14 +198,20 @@ impl<M: Rings> Cq<M> {
 pub(crate) struct Completions<'a, M: Rings> {
     pub(crate) cqs: &'a mut ByNumber<Cq<M>>,
     pub(crate) events: &'a mut EventRings<M>,
+    /// QPs of which an entry was lost, until they have failed for it.
+    pub(crate) lost: &'a mut Vec<u32>,
     pub(crate) now: u64,
 }
 
 impl<M: Rings> Completions<'_, M> {
-    /// Writes an entry to a completion queue and raises the events that follow from it.
+    /// Writes an entry to a completion queue and raises the events that follow from it. Where it is lost, its QP is to
+    /// fail ([`crate::Engine::fail_lost`]).
     pub(crate) fn push(&mut self, cqn: u32, entry: Cqe) {
         let Some(cq) = self.cqs.get_mut(&cqn) else { return };
         let pushed = cq.push(Cqe { timestamp: self.now, ..entry }, self.now);
+        if pushed.lost && self.lost.last() != Some(&entry.qpn) {
+            self.lost.push(entry.qpn);
+        }
         if pushed.overran {
             let event = Event { kind: EventType::CqError, number: cqn, ..Event::default() };
             self.events.push(event, self.now);

@@ -126,6 +126,8 @@ pub struct Engine<M: Rings, D, N> {
     ready: VecDeque<u32>,
     /// QPs with work the transport had no room for, longest first.
     starved: VecDeque<u32>,
+    /// QPs of which a completion was lost, until they have failed for it.
+    pub(crate) lost: Vec<u32>,
     /// Shared receive queues that have fewer entries than their limit, to be told of.
     pub(crate) below_limit: Vec<u32>,
     /// What the next receive along XRC is named with: counted on whatever becomes of queues, whose numbers are
@@ -205,6 +207,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             doorbells: Doorbells::new(),
             ready: VecDeque::new(),
             starved: VecDeque::new(),
+            lost: Vec::new(),
             below_limit: Vec::new(),
             next_xrc_receive: 0,
             failed_receives: Vec::new(),
@@ -303,6 +306,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.flushing.clear();
         self.ready.clear();
         self.starved.clear();
+        self.lost.clear();
         self.below_limit.clear();
         self.failed_receives.clear();
         for (index, gid) in (0..).zip(&mut self.gids) {
@@ -374,6 +378,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 Turn::Starved => self.starve(qpn),
             }
         }
+        self.fail_lost(now, transport);
         rang || turns > 0
     }
 
@@ -386,11 +391,13 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Tells of completion queues whose events have room now, and of some of those whose have waited long enough.
     #[inline]
     fn tell_due(&mut self, now: u64) -> bool {
-        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        let mut completions =
+            Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now };
         let mut told = completions.tell_waiting();
         for _ in 0..TURNS {
             let Some(cqn) = self.events.take_due(now) else { break };
-            Completions { cqs: &mut self.cqs, events: &mut self.events, now }.tell_held(cqn);
+            Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now }
+                .tell_held(cqn);
             told = true;
         }
         told
@@ -442,7 +449,13 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                     }
                 }
                 QueueKind::Completion => {
-                    Completions { cqs: &mut self.cqs, events: &mut self.events, now }.arm(number);
+                    Completions {
+                        cqs: &mut self.cqs,
+                        events: &mut self.events,
+                        lost: &mut self.lost,
+                        now,
+                    }
+                    .arm(number);
                 }
             }
         }

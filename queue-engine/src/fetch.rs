@@ -275,7 +275,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let max_message = self.config.max_message;
         let share = self.shares.of(qp.page);
-        let completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        let completions =
+            Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now };
         let (keys, ahs) = (&mut self.keys, &self.ahs);
         let mut tables = Tables { keys, completions, ahs, max_message, share };
         for _ in 0..QUANTUM {

@@ -31,6 +31,28 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     ///
     /// [`Engine::poll`] then does what follows from it.
     pub fn handle(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
+        self.hear(now, event, transport);
+        self.fail_lost(now, transport);
+    }
+
+    /// Has each QP fail of which a completion was lost: before the transport acknowledges what it was of, where that comes
+    /// behind the events. One that has failed already, or is gone, stays as it is.
+    pub(crate) fn fail_lost(&mut self, now: u64, transport: &mut impl Transport) {
+        for qpn in std::mem::take(&mut self.lost) {
+            // An XRC target may be another engine's.
+            if transport.refuse(now, qpn) {
+                continue;
+            }
+            let works = |qp: &Qp<M>| !matches!(qp.state, QpState::Reset | QpState::Err);
+            if !self.qps.get(&qpn).is_some_and(|qp| works(qp) && qp.failing.is_none()) {
+                continue;
+            }
+            self.tell_qp(now, qpn, QpEvent::Fatal);
+            self.fail_here(now, qpn, None, transport);
+        }
+    }
+
+    fn hear(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
         match event {
             TransportEvent::XrcReceived { srqn, id, received } => {
                 return self.complete_xrc(now, (srqn, id, received.qpn), Ok(&received));
@@ -92,7 +114,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     fn completed(&mut self, now: u64, qpn: u32, count: u64, transport: &mut impl Transport) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
-        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        let mut completions =
+            Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now };
         for _ in 0..count {
             if qp.under_way.front().is_none_or(|message| message.failed.is_some()) {
                 break;
@@ -160,7 +183,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         narrow(&mut qp.receives, KEPT_RECEIVES);
         let entry = describe(qp, &taken);
         let cqn = qp.receive_cqn;
-        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        let mut completions =
+            Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now };
         completions.push(cqn, entry);
     }
 
@@ -192,7 +216,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return;
         }
         qp.state = QpState::Sqe;
-        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        let mut completions =
+            Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now };
         flush_messages(qp, cause, &mut completions);
         qp.under_way.close(self.shares.of(qp.page));
         qp.sq.stopped = false;
@@ -212,7 +237,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         qp.state = QpState::Err;
         let cause = qp.failing.take().flatten().or(cause);
-        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        let mut completions =
+            Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now };
         flush_messages(qp, cause, &mut completions);
         qp.under_way.close(self.shares.of(qp.page));
         let sends_left = flush_sends(qp, &mut completions);
@@ -322,7 +348,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub(crate) fn give_up_taken(&mut self, now: u64, qpn: u32) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         if self.rqs.get(&qp.rqn).is_some_and(|rq| rq.private_qpn().is_none()) {
-            let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+            let mut completions = Completions {
+                cqs: &mut self.cqs,
+                events: &mut self.events,
+                lost: &mut self.lost,
+                now,
+            };
             flush_taken(qp, &mut completions);
         }
     }

@@ -124,6 +124,13 @@ pub trait Transport {
     fn modify_qp(&mut self, now: u64, qpn: u32, attributes: &Attributes)
     -> Result<(), AdminStatus>;
 
+    /// Fails a connection of which a completion was lost: it acknowledges no more of what it has executed, but refuses it as
+    /// a remote operational error, and tells by [`TransportEvent::Async`] and [`TransportEvent::Error`] like any error of
+    /// its own; nothing follows where the QP has failed before. `false` where it leaves all of that to the engine.
+    fn refuse(&mut self, _now: u64, _qpn: u32) -> bool {
+        false
+    }
+
     /// Whether what is below may still reach memory for a QP that was brought to ERR. Then [`TransportEvent::Error`] says when it
     /// does not any more, unless the QP goes to RESET or ends before.
     fn lingers(&self, _qpn: u32) -> bool {

@@ -123,7 +123,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    fn tell_qp(&mut self, now: u64, number: u32, event: QpEvent) {
+    pub(crate) fn tell_qp(&mut self, now: u64, number: u32, event: QpEvent) {
         let event = Event { kind: EventType::Qp, code: event.0, number, ..Event::default() };
         self.events.push(event, now);
     }
@@ -181,7 +181,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Completes the receives that could not be used; whether there were any.
     pub(crate) fn complete_failed_receives(&mut self, now: u64) -> bool {
         let failed = std::mem::take(&mut self.failed_receives);
-        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        let mut completions =
+            Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now };
         for (cqn, entry) in &failed {
             completions.push(*cqn, *entry);
         }
@@ -205,7 +206,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             describe(received, &mut entry);
         }
         let cqn = queue.cqn;
-        Completions { cqs: &mut self.cqs, events: &mut self.events, now }.push(cqn, entry);
+        Completions { cqs: &mut self.cqs, events: &mut self.events, lost: &mut self.lost, now }
+            .push(cqn, entry);
     }
 
     /// Adds where bytes of a receive lie that a queue gave to a target.

@@ -78,7 +78,7 @@ impl Service {
         !matches!(self, Self::XrcSend)
     }
 
-    const fn hears_responses(self) -> bool {
+    pub(crate) const fn hears_responses(self) -> bool {
         !matches!(self, Self::XrcReceive { .. })
     }
 }

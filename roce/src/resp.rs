@@ -560,6 +560,25 @@ impl Qp {
         self.enter_error(shared);
     }
 
+    /// Refuses what was executed and is not acknowledged: the layer above cannot tell its program of it.
+    // RC-106
+    pub(crate) fn refuse_unacknowledged(&mut self, shared: &mut Shared) {
+        if matches!(self.state(), QpState::Reset | QpState::Err) {
+            return;
+        }
+        match self.responder.owed.pop() {
+            Some(at) => {
+                self.responder.owed.clear();
+                let fatal = Some(AsyncKind::Fatal);
+                self.refuse(shared, NakCode::RemoteOperationalError, at, fatal);
+            }
+            None => {
+                self.emit_async(shared, AsyncKind::Fatal);
+                self.enter_error(shared);
+            }
+        }
+    }
+
     /// The request packet `at` which so many messages were executed could not be placed: it and what
     /// followed it did not happen. Unless a failed receive request has `reported` that, an event must.
     pub(crate) fn placement_failed(&mut self, shared: &mut Shared, at: Ack, reported: bool) {

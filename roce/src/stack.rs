@@ -280,6 +280,23 @@ impl Stack {
         Ok(())
     }
 
+    /// Whether this is a queue pair that receives along XRC.
+    #[must_use]
+    pub fn is_xrc_target(&self, qpn: Qpn) -> bool {
+        let slot = self.slot(qpn).and_then(|slot| self.slots.get(slot as usize));
+        matches!(slot, Some(Slot::Connected(qp)) if !qp.service.hears_responses())
+    }
+
+    /// Fails a connection of which the layer above cannot tell its program: what was executed and is not acknowledged is
+    /// refused as a remote operational error. Reported as an error of its own, once. `false` where there is no such
+    /// connection of Reliable Connection or XRC.
+    pub fn refuse_unacknowledged(&mut self, qpn: Qpn) -> bool {
+        let slot = self.slot(qpn);
+        let Some(qp) = slot.and_then(|slot| qp_at(&mut self.slots, slot)) else { return false };
+        qp.refuse_unacknowledged(&mut self.shared);
+        true
+    }
+
     /// Whether there is any queue pair or address handle.
     #[must_use]
     pub fn is_used(&self) -> bool {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, DEPTH, Link, MAX_SGE, Options};
+use super::link::{ACCESS, DEPTH, Link, MAX_SGE, Options, Side};
 use super::transfer::{self, Transfer};
 use crate::ffi::{
     AsyncEvent, Atomic, AtomicOperation, Context, Operation, Patience, Qp, Recv, Region, Send,
@@ -389,7 +389,35 @@ fn overrun(options: &Options) -> Result<()> {
     ensure!(entries < u64::from(DEPTH), "a CQ of {entries} entries cannot be overrun by one QP");
     let list: Vec<Send> = (0..=entries).map(|id| write(&link, id, 8)).collect();
     link.left.qp.post_send(&list).map_err(|(error, _)| error)?;
-    event(&link.left.context, v::IBV_EVENT_CQ_ERR, link.left.send_cq.element())
+    let Side { context, qp, .. } = &link.left;
+    event(context, v::IBV_EVENT_CQ_ERR, link.left.send_cq.element())?;
+    event(context, v::IBV_EVENT_QP_FATAL, qp.element())?;
+    ensure!(qp.query()?.qp_state == v::IBV_QPS_ERR, "its QP goes on");
+    overrun_by_receives(&options)
+}
+
+/// A peer hears of no success that the receiver's queue has lost.
+fn overrun_by_receives(options: &Options) -> Result<()> {
+    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    let right = &link.right;
+    let entries = u64::from(right.receive_cq.entries());
+    for wr_id in 0..entries + 2 {
+        right.qp.post_recv(&Recv { wr_id, pieces: vec![right.region.piece(0, 8)] })?;
+    }
+    for id in 0..=entries {
+        let send = Send { operation: Operation::Send, ..write(&link, id, 8) };
+        link.left.qp.post_send(&[send]).map_err(|(error, _)| error)?;
+        let wanted = if id < entries { v::IBV_WC_SUCCESS } else { v::IBV_WC_REM_OP_ERR };
+        let done = link.completion(&link.left.send_cq)?;
+        ensure!((done.wr_id, done.status) == (id, wanted), "message {id} of {entries}: {done:?}");
+    }
+    event(&right.context, v::IBV_EVENT_CQ_ERR, right.receive_cq.element())?;
+    event(&right.context, v::IBV_EVENT_QP_FATAL, right.qp.element())?;
+    for id in 0..entries {
+        let received = link.completion(&right.receive_cq)?;
+        ensure!((received.wr_id, received.status) == (id, v::IBV_WC_SUCCESS), "{received:?}");
+    }
+    link.nothing_more(&right.receive_cq)
 }
 
 /// The next completions of the left side's sends, with wr_id counting from 0.

@@ -4,6 +4,7 @@ use fpga_regs::engine::admin::{AdminStatus, ModerateCq, Opcode, ResizeCq};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{Arm, ArmKind, record, slot_value};
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
+use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::window as w;
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{ReceiveKind, ReceivedMessage, TransportEvent};
@@ -33,10 +34,14 @@ impl Fixture {
         Self::with_entries(6)
     }
 
-    /// One send completes well.
-    fn complete_send(&mut self) {
+    fn post_send(&mut self) {
         self.qp.post(&Wqe::gather(SendOpcode::Send, &[]));
         self.bench.settle();
+    }
+
+    /// One send completes well.
+    fn complete_send(&mut self) {
+        self.post_send();
         self.bench.complete(self.qp.qpn, 1);
     }
 
@@ -121,16 +126,45 @@ fn a_full_queue_raises_one_event_and_overwrites_nothing() {
     }
     assert!(fixture.bench.events().is_empty());
     fixture.complete_send();
-    fixture.complete_send();
-    let events = fixture.bench.events();
-    assert_eq!(events.len(), 1, "{events:?}");
-    assert_eq!((events[0].kind, events[0].number), (EventType::CqError, fixture.cq.cqn));
+    fixture.post_send();
+    let told: Vec<_> = fixture.bench.events().iter().map(|it| (it.kind, it.number)).collect();
+    let (of_queue, of_qp) = (fixture.cq.cqn, fixture.qp.qpn);
+    assert_eq!(told, [(EventType::CqError, of_queue), (EventType::Qp, of_qp)]);
     let indices: Vec<_> = fixture.cq.poll().iter().map(|entry| entry.wqe_index).collect();
     assert_eq!(indices, [0, 1, 2, 3]);
     // The queue is lost: room does not bring it back.
-    fixture.complete_send();
+    fixture.post_send();
     assert!(fixture.cq.poll().is_empty());
     assert!(fixture.bench.events().is_empty());
+}
+
+#[test]
+fn a_queue_pair_fails_by_the_first_completion_that_it_loses_and_others_go_on() {
+    for of_receive in [false, true] {
+        let mut fixture = Fixture::with_entries(1);
+        let (other_cq, other) = {
+            let cq = fixture.bench.create_cq(4);
+            let qp = fixture.bench.ready_qp(&cq);
+            (cq, qp)
+        };
+        // One that completes in the same queue, and loses nothing as long as it has nothing.
+        let idle = fixture.bench.ready_qp(&fixture.cq);
+        fixture.bench.events();
+        for _ in 0..3 {
+            match of_receive {
+                true => fixture.complete_receive(false),
+                false => fixture.complete_send(),
+            }
+        }
+        let qpns = [fixture.qp.qpn, idle.qpn, other.qpn];
+        let states = qpns.map(|qpn| fixture.bench.query(qpn).state);
+        assert_eq!(states, [QpState::Err, QpState::Rts, QpState::Rts]);
+        let told = fixture.bench.events();
+        let fatal = told.iter().filter(|it| it.code == QpEvent::Fatal.0).map(|it| it.number);
+        assert_eq!(fatal.collect::<Vec<_>>(), [fixture.qp.qpn]);
+        assert_eq!(fixture.cq.poll().len(), 2);
+        drop(other_cq);
+    }
 }
 
 #[test]
@@ -148,7 +182,7 @@ fn a_queue_is_full_by_the_consumer_index_and_by_nothing_else() {
     }
     assert_eq!(fixture.cq.take().len(), 4);
     fixture.complete_send();
-    assert_eq!(fixture.bench.events().len(), 1);
+    assert_eq!(fixture.bench.events()[0].kind, EventType::CqError);
 }
 
 #[test]
@@ -411,7 +445,7 @@ fn a_resized_queue_is_full_by_its_new_size() {
     assert_eq!(fixture.bench.events()[0].kind, EventType::CqError);
     // It stays in error.
     fixture.resize(4).unwrap();
-    fixture.complete_send();
+    fixture.post_send();
     assert!(fixture.cq.poll().is_empty() && fixture.bench.events().is_empty());
 }
 

@@ -48,6 +48,8 @@ pub struct Node {
     pub ledger: Option<Ledger>,
     /// Every request asks for an acknowledgement, as those of some cards do.
     pub insists: bool,
+    /// The layer above cannot tell its program of the messages that come.
+    pub untold: bool,
 }
 
 /// Something that will happen.
@@ -254,6 +256,7 @@ impl Node {
             heard: None,
             ledger: None,
             insists: false,
+            untold: false,
         }
     }
 
@@ -284,6 +287,9 @@ impl Node {
         self.stack.commit(now, &placed);
         self.stack.handle_timeout(now);
         while let Some(event) = self.stack.poll_event() {
+            if self.untold && matches!(event, Event::ReceiveCompleted { .. }) {
+                assert!(self.stack.refuse_unacknowledged(event.qpn()));
+            }
             self.events.push(event);
         }
         let mut emitted = Vec::new();

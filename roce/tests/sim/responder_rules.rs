@@ -577,3 +577,26 @@ fn responses_and_own_requests_take_turns() {
     assert_eq!(first.iter().filter(own).count(), 20, "requests among the first 40 frames");
     assert_eq!(sent.len(), 64);
 }
+
+/// RC-106.
+#[test]
+fn what_no_program_can_be_told_of_is_refused_and_not_acknowledged() {
+    let mut puppet = puppet();
+    let send = |n: u32| request(code::SEND_ONLY, RQ_PSN + n, vec![n as u8; 8]);
+    for _ in 0..4 {
+        puppet.node.memory.post_receive(puppet.qpn, 100);
+    }
+    assert_eq!(answers(&puppet.say(&[send(0)])).last().unwrap().0, 0);
+    puppet.events();
+    puppet.node.untold = true;
+    // The first of those that were not acknowledged is refused, and so all behind it are.
+    let sent = puppet.say(&[send(1), send(2)]);
+    assert_eq!(answers(&sent), [(1, Syndrome::Nak(NakCode::RemoteOperationalError))]);
+    assert_eq!(puppet.state(), QpState::Err);
+    let qpn = puppet.qpn;
+    let told = puppet.events();
+    let fatal = Event::Async { qpn, kind: AsyncKind::Fatal };
+    assert_eq!(told.iter().filter(|event| **event == fatal).count(), 1, "{told:?}");
+    assert_eq!(told.last(), Some(&Event::EnteredError { qpn }));
+    assert!(puppet.say(&[send(3)]).is_empty());
+}

@@ -262,6 +262,13 @@ impl<'a> Ports<'a> {
         self.network.stack.post_datagram(qpn, request)
     }
 
+    /// Fails a connection of which no program can be told: see [`Stack::refuse_unacknowledged`]. An XRC target's messages
+    /// are told of by the logic of the queue that took them.
+    pub(crate) fn refuse_unacknowledged(&mut self, qpn: Qpn) -> bool {
+        let may = self.owns(qpn) || self.network.stack.is_xrc_target(qpn);
+        may && self.network.stack.refuse_unacknowledged(qpn)
+    }
+
     /// Changes a QP. What was asked about it is forgotten where it goes to RESET.
     pub(crate) fn modify_qp(
         &mut self,

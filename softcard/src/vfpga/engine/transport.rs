@@ -40,6 +40,10 @@ impl Transport for RoceTransport<'_, '_> {
         })
     }
 
+    fn refuse(&mut self, _now: u64, qpn: u32) -> bool {
+        Qpn::new(qpn).is_some_and(|qpn| self.0.refuse_unacknowledged(qpn))
+    }
+
     fn query_qp(&self, qpn: u32) -> Option<Attributes> {
         let snapshot = self.0.query_qp(Qpn::new(qpn)?)?;
         let path = snapshot.path;
