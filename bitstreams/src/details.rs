@@ -87,7 +87,31 @@ pub struct Source {
     pub url: String,
     /// How it is built.
     pub build: Option<String>,
+    /// The commit that it is built from, 40 hexadecimal digits.
+    pub commit: Option<String>,
+    /// What that commit has mended.
+    pub mends: Mends,
 }
+
+/// Faults of the published shell that builds have or have not, by their numbers in `docs/stock-card.md`: what a manifest
+/// does not say to be mended is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mends {
+    /// `windows`: each look-up of a window reads that of its QP (STOCK-41).
+    pub windows: bool,
+    /// `selection`: no WRITE leaves without what selects its payload (STOCK-42).
+    pub selection: bool,
+}
+
+impl Mends {
+    /// All of them.
+    pub const ALL: Self = Self { windows: true, selection: true };
+}
+
+/// Digits of a commit.
+const COMMIT_DIGITS: usize = 40;
+/// Commits of Coyote whose windows were read to be faulty.
+const FAULTY_WINDOWS: [&str; 1] = ["999e487f731ed0c989a35425d6dabbe945fa0925"];
 
 /// `[clocks]` as written.
 #[derive(Deserialize)]
@@ -116,6 +140,47 @@ pub struct RawFile {
 pub struct RawSource {
     url: String,
     build: Option<String>,
+    commit: Option<String>,
+    #[serde(default)]
+    mended: Vec<String>,
+}
+
+impl RawSource {
+    /// What the commit is said to have mended.
+    fn mends(&self) -> Result<Mends, String> {
+        let commit = self.commit.as_deref();
+        let is_digit = |digit: char| matches!(digit, '0'..='9' | 'a'..='f');
+        let is_commit = |text: &&str| text.len() == COMMIT_DIGITS && text.chars().all(is_digit);
+        if let Some(other) = commit.filter(|text| !is_commit(text)) {
+            let other = other.escape_default();
+            return Err(format!(
+                "source.commit = \"{other}\": write its {COMMIT_DIGITS} hexadecimal digits"
+            ));
+        }
+        if commit.is_none() && !self.mended.is_empty() {
+            return Err("source.mended: write the commit that has it mended, too".into());
+        }
+        let mut mends = Mends::default();
+        for name in &self.mended {
+            match name.as_str() {
+                "windows" if commit.is_some_and(|commit| FAULTY_WINDOWS.contains(&commit)) => {
+                    return Err(
+                        "source.mended: the windows of this commit are faulty; leave windows out"
+                            .into(),
+                    );
+                }
+                "windows" => mends.windows = true,
+                "selection" => mends.selection = true,
+                other => {
+                    let other = other.escape_default();
+                    return Err(format!(
+                        "source.mended: there is no \"{other}\"; write windows, selection"
+                    ));
+                }
+            }
+        }
+        Ok(mends)
+    }
 }
 
 impl Details {
@@ -235,7 +300,9 @@ impl Details {
     }
 
     pub(crate) fn set_source(&mut self, source: Option<RawSource>) -> Result<(), String> {
-        let Some(RawSource { url, build }) = source else { return Ok(()) };
+        let Some(source) = source else { return Ok(()) };
+        let mends = source.mends()?;
+        let RawSource { url, build, commit, .. } = source;
         if !url.starts_with("https://") || !is_line(&url) {
             let url = url.escape_default();
             return Err(format!("source.url = \"{url}\": write one that begins with https://"));
@@ -243,7 +310,7 @@ impl Details {
         if build.as_deref().is_some_and(|build| !is_line(build)) {
             return Err(format!("source.build: write one line of at most {MAX_TEXT} bytes"));
         }
-        self.source = Some(Source { url, build });
+        self.source = Some(Source { url, build, commit, mends });
         Ok(())
     }
 

@@ -49,4 +49,5 @@ pub mod shell;
 pub mod signature;
 pub mod soft;
 
+pub use details::Mends;
 pub use manifest::{EngineKind, Entry, Error, Manifest, MapName, sentence_of};

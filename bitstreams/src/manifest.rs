@@ -11,7 +11,7 @@ use fpga_regs::coyote::shell::Map;
 use fpga_regs::coyote::vfpga::MAX_VFPGAS;
 use serde::Deserialize;
 
-use crate::details::{Details, RawClocks, RawFile, RawSource};
+use crate::details::{Details, Mends, RawClocks, RawFile, RawSource};
 use crate::part::{self, Part};
 use crate::soft::Logic;
 
@@ -37,6 +37,8 @@ pub struct Manifest {
     pub probe: Option<u32>,
     /// The part of its board, where the manifest says it.
     pub part: Option<&'static Part>,
+    /// What of the published shell it says to be mended.
+    pub mends: Mends,
 }
 
 /// All that a manifest says.
@@ -213,7 +215,9 @@ impl Entry {
         details.set_verified(file.verified)?;
         let part = details.part.as_deref().and_then(part::of_number);
         let (map, probe) = (shell_map.0, details.shell_probe);
-        Ok(Self { manifest: Manifest { name, map, engine, regions, probe, part }, details })
+        let mends = details.source.as_ref().map(|source| source.mends).unwrap_or_default();
+        let manifest = Manifest { name, map, engine, regions, probe, part, mends };
+        Ok(Self { manifest, details })
     }
 }
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bitstreams::{EngineKind, Manifest, MapName};
+use bitstreams::{EngineKind, Manifest, MapName, Mends};
 use fpga_regs::coyote::pci::{self, Bar};
 use fpga_regs::coyote::shell::{self, CtrlCnfg, MemCnfg, NetworkCnfg};
 use fpga_regs::coyote::static_layer;
@@ -16,6 +16,7 @@ use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier, VectorMap};
 use hostmem::netdev::mac_text;
+use stock_engine::Faults;
 
 use crate::address::{PortAddress, mac_register};
 use crate::backend::CardBackend;
@@ -83,7 +84,9 @@ fn bring_shell_up(
             if found.bank != Bank::Avx {
                 return Err(probe.failed("its shell has no AVX registers, by which alone a published bitstream takes commands; load one built with EN_AVX = 1, or a verbs queue engine".into()));
             }
-            let wanted = hosted::Found { regions: found.regions, small: found.small };
+            let Mends { windows, selection } = manifest.mends;
+            let faults = Faults { windows: !windows, selection: !selection };
+            let wanted = hosted::Found { regions: found.regions, small: found.small, faults };
             let below = Arc::clone(&backend);
             Some(Arc::new(Hosted::new(number, below, wanted, address, &options)?))
         }

@@ -33,7 +33,7 @@ use hostmem::{
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use softcard::WatchFilter;
 pub use stock_engine::Meetings;
-use stock_engine::{Budget, Carrier, Exchange, Gone, Key, Local, Pages, Posts, Settings};
+use stock_engine::{Budget, Carrier, Exchange, Faults, Gone, Key, Local, Pages, Posts, Settings};
 
 use self::core::{Bank, Core, UNDER_WAY_BYTES};
 use self::layout::Layout;
@@ -116,6 +116,8 @@ pub(crate) struct Hosted {
 pub(crate) struct Found {
     pub(crate) regions: u8,
     pub(crate) small: Geometry,
+    /// What of it its manifest does not say to be mended.
+    pub(crate) faults: Faults,
 }
 
 impl Hosted {
@@ -126,7 +128,7 @@ impl Hosted {
     pub(crate) fn new(
         card: u32,
         below: Arc<dyn CardBackend>,
-        Found { regions, small }: Found,
+        Found { regions, small, faults }: Found,
         address: PortAddress,
         options: &HostedOptions,
     ) -> Result<Self, Error> {
@@ -161,6 +163,7 @@ impl Hosted {
                 peers: Arc::clone(&peers),
                 rnics: Arc::clone(&rnics),
                 lossy: *lossy,
+                faults,
                 local: Some(local.clone()),
                 meetings: meetings.clone(),
                 past_lives,
@@ -729,7 +732,8 @@ mod tests {
             peers: BTreeMap::from([(Ipv4Addr::new(10, 0, 0, 2), [7; 16])]),
             ..HostedOptions::default()
         };
-        let found = Found { regions: 1, small: Geometry::small(CTRL_CNFG_DEFAULT).unwrap() };
+        let (small, faults) = (Geometry::small(CTRL_CNFG_DEFAULT).unwrap(), Faults::default());
+        let found = Found { regions: 1, small, faults };
         let below = Arc::<FakeCard>::clone(&card);
         let hosted = Hosted::new(0, below, found, PortAddress::default_of(0), &options).unwrap();
         let mut theirs = [5u8; 64];

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bitstreams::{EngineKind, Manifest, MapName};
+use bitstreams::{EngineKind, Manifest, MapName, Mends};
 use card_driver::address::PortAddress;
 use card_driver::soft::SoftCard;
 use clap::{ArgAction, Parser};
@@ -78,8 +78,9 @@ pub struct Args {
     #[arg(long = "soft-map", value_name = "[CARD=]before-2026|since-2026")]
     pub maps: Vec<ForCard<MapName>>,
     /// Program a software card with a verbs queue engine (default), or as published: pass-through logic over a model of
-    /// the published stack, over which balboad hosts the engine; for all of them unless CARD is given
-    #[arg(long = "soft-image", value_name = "[CARD=]vqe|stock")]
+    /// the published stack, over which balboad hosts the engine, with its shell's known faults mended (stock) or not
+    /// (stock-old); for all of them unless CARD is given
+    #[arg(long = "soft-image", value_name = "[CARD=]vqe|stock|stock-old")]
     pub images: Vec<ImageFor>,
     /// Have the software cards play FPGAs: they take bitstreams (balboa image make --bitstream), as FPGAs take shells, in
     /// place of software cards' images
@@ -241,15 +242,16 @@ impl Cards {
                 name: match soft.image {
                     _ if soft.plays_fpga => "software card that plays an FPGA".into(),
                     Image::Vqe => "software card".into(),
-                    Image::Stock => {
-                        "software card with the published image (--soft-image stock)".into()
+                    published => {
+                        format!("software card with the published image (--soft-image {published})")
                     }
                 },
                 map: soft.map,
-                engine: match soft.image {
-                    Image::Vqe => EngineKind::Vqe,
-                    Image::Stock => EngineKind::Stock,
+                engine: match soft.image.is_published() {
+                    true => EngineKind::Stock,
+                    false => EngineKind::Vqe,
                 },
+                mends: if soft.image == Image::Stock { Mends::ALL } else { Mends::default() },
                 regions: Some(softcard::WINDOWS),
                 ..Manifest::default()
             },
@@ -310,7 +312,7 @@ impl Args {
                 let link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
                 let map = one(&self.maps, number, "--soft-map")?.copied().unwrap_or_default().0;
                 let image = self.image(number)?;
-                if self.shadow && image == Image::Stock {
+                if self.shadow && image.is_published() {
                     return Err(format!(
                         "--shadow: the published image, which card {number} has, shares its port with nobody; leave --shadow or --soft-image out"
                     ));

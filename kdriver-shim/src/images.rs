@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
 use bitstreams::soft::{Logic, SoftImage};
-use bitstreams::{EngineKind, Entry, Manifest, model};
+use bitstreams::{EngineKind, Entry, Manifest, Mends, model};
 use card_driver::backend::Takes;
 use card_driver::soft::SoftCard;
 
@@ -167,7 +167,9 @@ pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manife
     }
     let (_, count) = softcard::fits(image).ok_or("it does not fit")?;
     let (name, regions) = (name.to_owned(), Some(count));
-    Ok(Manifest { name, map: like.map, engine, regions, ..Manifest::default() })
+    // What a software card loads as published is the model with its shell mended.
+    let mends = Mends::ALL;
+    Ok(Manifest { name, map: like.map, engine, regions, mends, ..Manifest::default() })
 }
 
 /// What is known of a card that had images before.

@@ -74,7 +74,8 @@ impl Card {
         self.reset();
         let (image, count) = image.unwrap_or((self.image, 0));
         self.image = image;
-        self.stock = (image == Image::Stock && count > 0).then(|| Box::new(Stock::new(count)));
+        let build = image.build().filter(|_| count > 0);
+        self.stock = build.map(|build| Box::new(Stock::new(count, build)));
         self.published.program(image.bank());
         // The default shapes make sense.
         let vfpga = |(number, isr)| Vfpga::new(number, image, &self.memory.bus, Arc::clone(isr));

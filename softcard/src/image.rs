@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ::stock::Build;
 use bitstreams::soft::{Logic, SoftImage};
 use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, CtrlCnfg};
 use fpga_regs::coyote::vfpga::Bank;
@@ -15,16 +16,35 @@ pub enum Image {
     /// A verbs queue engine in each vFPGA, over a RoCE v2 stack.
     #[default]
     Vqe,
-    /// As published: the example's pass-through logic in each vFPGA, over the published stack.
+    /// As published: the example's pass-through logic in each vFPGA, over the published stack, its shell mended.
     Stock,
+    /// The same with an old build's shell.
+    StockOld,
 }
 
 impl Image {
+    /// Of which sources the shell in front of the published stack is, where that is the card's network.
+    pub(crate) fn build(self) -> Option<Build> {
+        match self {
+            Self::Vqe => None,
+            Self::Stock => Some(Build::Mended),
+            Self::StockOld => Some(Build::Old),
+        }
+    }
+
+    /// Whether it is as published.
+    #[must_use]
+    pub fn is_published(self) -> bool {
+        self.build().is_some()
+    }
+
     /// What the shell says of its control registers.
     pub(crate) fn ctrl_cnfg(self) -> CtrlCnfg {
         match self {
             Self::Vqe => CTRL_CNFG_DEFAULT,
-            Self::Stock => CtrlCnfg { avx: true, writeback: true, ..CTRL_CNFG_DEFAULT },
+            Self::Stock | Self::StockOld => {
+                CtrlCnfg { avx: true, writeback: true, ..CTRL_CNFG_DEFAULT }
+            }
         }
     }
 
@@ -60,6 +80,7 @@ impl fmt::Display for Image {
         f.write_str(match self {
             Self::Vqe => "vqe",
             Self::Stock => "stock",
+            Self::StockOld => "stock-old",
         })
     }
 }
@@ -71,8 +92,9 @@ impl FromStr for Image {
         match text {
             "vqe" => Ok(Self::Vqe),
             "stock" => Ok(Self::Stock),
+            "stock-old" => Ok(Self::StockOld),
             _ => Err(format!(
-                "there is no image `{}`; write vqe (a verbs queue engine) or stock (as published)",
+                "there is no image `{}`; write vqe (a verbs queue engine), stock or stock-old (as published)",
                 text.escape_default()
             )),
         }

@@ -64,7 +64,7 @@ struct Serve {
     port: Link,
     /// Program the card with a verbs queue engine, or with the pass-through logic as published, over a model of
     /// the published stack
-    #[arg(long, value_name = "vqe|stock", default_value_t)]
+    #[arg(long, value_name = "vqe|stock|stock-old", default_value_t)]
     image: Image,
     /// Play an FPGA: do not say that it is a software card, and take bitstreams (balboa image make --bitstream), as one
     /// takes shells, in place of software cards' images

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use ::stock::{Host, Reach, Space};
+use ::stock::{Build, Host, Reach, Space};
 
 use crate::bus::{Place, Rights};
 use crate::dma::{AddressSpace, Call, Copying, End, Part, Parts};
@@ -89,10 +89,10 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
-    /// Of so many vFPGAs.
-    pub(crate) fn new(vfpgas: u8) -> Self {
+    /// Of so many vFPGAs, with the shell of a build.
+    pub(crate) fn new(vfpgas: u8, build: Build) -> Self {
         let (transfer, clock) = Default::default();
-        Self { model: ::stock::Card::new(vfpgas), transfer, clock, told: false }
+        Self { model: ::stock::Card::of_build(vfpgas, build), transfer, clock, told: false }
     }
 
     /// What a pulse on the shell's reset does.

@@ -142,6 +142,7 @@ impl<R: Registers> Carrier<R> {
 
     /// The card is away, until it is brought up anew.
     pub fn retire(&self) {
+        self.posts.leave_windows();
         self.posts.settings.meetings.retire(self.posts.settings.ipv4);
     }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::ends::Ends;
+use crate::ends::{Ends, Name};
 
 /// What the cards of one process know of each other.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,8 @@ struct Table {
     offers: BTreeMap<(u32, u32), Offer>,
     count: u32,
     ends: Ends,
+    /// What windows of queue pairs keep of what was never answered before resets of their cards.
+    kept: BTreeMap<Name, [u8; 2]>,
 }
 
 /// One end of a queue pair between two cards.
@@ -73,6 +75,18 @@ impl Meetings {
         let mut table = self.table();
         table.present.remove(&card);
         table.offers.retain(|(from, _), _| *from != card);
+    }
+
+    /// What the windows of a queue pair keep from before its card's last reset, of WRITEs and READs.
+    pub(crate) fn kept(&self, card: u32, qpn: u32) -> [u8; 2] {
+        self.table().kept.get(&(card, qpn)).copied().unwrap_or_default()
+    }
+
+    /// Takes note of it.
+    pub(crate) fn keep(&self, card: u32, qpn: u32, kept: [u8; 2]) {
+        if kept != [0, 0] {
+            self.table().kept.insert((card, qpn), kept);
+        }
     }
 
     /// Calls with the queue pairs that take what others send.

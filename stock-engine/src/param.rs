@@ -17,6 +17,8 @@ pub const READS_OF_QP: u8 = 2;
 /// Packets of a card that may be on their way, READ responses too: a card loses frames where 64 wait, as they do behind a
 /// page that is not there, and its peer may send it as many as it sends that.
 pub const ON_THE_WAY: u32 = 32;
+/// The same of a card that may lose the selection of a WRITE's payload: as many wait for theirs (STOCK-42).
+pub const SELECTED: u32 = 8;
 /// Of those, what a QP may have whatever others have.
 pub const SHARE: u32 = 8;
 /// Of those, what is left to others by a QP that takes more.

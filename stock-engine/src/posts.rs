@@ -19,8 +19,8 @@ use crate::gid::ipv4_of;
 use crate::local::Local;
 use crate::meeting::Meetings;
 use crate::param::{
-    BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READS, REPEATS, SHARE,
-    WATCHDOG,
+    BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READS, REPEATS,
+    SELECTED, SHARE, WATCHDOG,
 };
 use crate::space::{Kind, Meeting, Out, Qp, Queued, Space};
 
@@ -68,13 +68,13 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Takes packets for a QP that has `own` on their way.
-    fn take(&self, own: u8, packets: u8) -> bool {
+    /// Takes packets for a QP that has `own` on their way, where a card may have `most`.
+    fn take(&self, own: u8, packets: u8, most: u32) -> bool {
         if self.kept.load(Ordering::Relaxed) > KEPT {
             return false;
         }
         let left = if Self::is_share(own, packets) { 0 } else { LEFT_TO_OTHERS };
-        let limit = ON_THE_WAY.saturating_sub(left);
+        let limit = most.saturating_sub(left);
         let more = |out: u32| out.checked_add(packets.into()).filter(|out| *out <= limit);
         self.out.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
@@ -110,6 +110,15 @@ impl Budget {
     }
 }
 
+/// What of a card's shell is not known to be mended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Each look-up of a window reads that of QP 0, so the WRITEs of a QP share one slot for repetitions (STOCK-41).
+    pub windows: bool,
+    /// A WRITE may leave without what selects its payload, where too many wait (STOCK-42).
+    pub selection: bool,
+}
+
 /// What a vFPGA's transport is told.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -137,6 +146,8 @@ pub struct Settings {
     pub turnover: u32,
     /// Packets get lost, so a QP has one of them out: where none is behind it, nobody finds a gap and refuses what follows.
     pub lossy: bool,
+    /// What of the card's shell is not known to be mended.
+    pub faults: Faults,
     /// Bytes of the tunnel's messages from which on they go without slots, if any do.
     pub long: Option<u32>,
 }
@@ -156,6 +167,7 @@ impl Default for Settings {
             datagrams: None,
             turnover: TURNOVER,
             lossy: false,
+            faults: Faults::default(),
             long: Some(tunnel::param::LONG),
         }
     }
@@ -203,6 +215,11 @@ pub struct Posts<R> {
     pub(crate) reason: Option<String>,
 }
 
+/// The QP of an address space of a vFPGA.
+fn qpn_of(vfpga: u8, ctid: u8) -> u32 {
+    u32::from(vfpga) << 6 | u32::from(ctid)
+}
+
 /// What came of an attempt to post for a space.
 enum Step {
     Posted,
@@ -214,10 +231,13 @@ enum Step {
 impl<R: Registers> Posts<R> {
     /// The transport of a vFPGA after the card's reset.
     pub fn new(registers: R, settings: Settings, budget: Budget) -> Self {
+        let kept = |ctid: u8| settings.meetings.kept(settings.ipv4, qpn_of(settings.vfpga, ctid));
+        let spaces = (0..CTIDS).map(|ctid| Space { kept: kept(ctid), ..Space::default() });
+        let spaces = spaces.collect();
         Self {
             registers,
             settings,
-            spaces: (0..CTIDS).map(|_| Space::default()).collect(),
+            spaces,
             budget,
             turn: 0,
             reads: 0,
@@ -245,7 +265,7 @@ impl<R: Registers> Posts<R> {
     /// The QP of an address space.
     #[must_use]
     pub fn qpn(&self, ctid: u8) -> u32 {
-        u32::from(self.settings.vfpga) << 6 | u32::from(ctid)
+        qpn_of(self.settings.vfpga, ctid)
     }
 
     /// The address space of a QP; `None` where that is another vFPGA's.
@@ -370,6 +390,14 @@ impl<R: Registers> Posts<R> {
         self.spaces.get_mut(usize::from(ctid))
     }
 
+    /// Leaves to whoever drives the card behind its reset what its windows keep.
+    pub(crate) fn leave_windows(&self) {
+        for (ctid, space) in (0..CTIDS).zip(&self.spaces) {
+            let (card, qpn) = self.name(self.qpn(ctid));
+            self.settings.meetings.keep(card, qpn, space.kept_after());
+        }
+    }
+
     /// Posts nothing more of programs' memory before the card's reset.
     pub(crate) fn halt(&mut self) {
         self.halted = true;
@@ -393,7 +421,8 @@ impl<R: Registers> Posts<R> {
             if !space.buried {
                 self.budget.give(space.packets);
             }
-            *space = Space::default();
+            // The shell's reset leaves windows as they are.
+            *space = Space { kept: space.kept_after(), ..Space::default() };
         }
         self.reads = 0;
         self.budget.kept.store(0, Ordering::Relaxed);
@@ -745,7 +774,8 @@ impl<R: Registers> Posts<R> {
         room: &mut Option<u64>,
         locate: &mut impl Locate,
     ) -> Step {
-        let (reads, qpn, lossy) = (self.reads, self.qpn(ctid), self.settings.lossy);
+        let (reads, qpn) = (self.reads, self.qpn(ctid));
+        let Settings { lossy, faults, .. } = self.settings;
         let name = self.name(qpn);
         let halted = self.halted;
         let foreign = self.has_foreign_ends(ctid);
@@ -755,14 +785,25 @@ impl<R: Registers> Posts<R> {
             return Step::Nothing;
         }
         let Space {
-            qp: Some(qp), out, requests, packets, posts, lost: None, closed: false, ..
+            qp: Some(qp),
+            out,
+            requests,
+            packets,
+            posts,
+            kept,
+            lost: None,
+            closed: false,
+            ..
         } = space
         else {
             return Step::Nothing;
         };
-        let (alone, kind, settled) = (lossy || !qp.proven, qp.kind, qp.settled);
+        let (kind, settled) = (qp.kind, qp.settled);
+        // A second WRITE would overwrite what the first one is repeated from.
+        let shares_slot = faults.windows && kind == Some(Kind::Write);
+        let alone = lossy || !qp.proven || shares_slot;
         let meets = qp.meeting.is_some();
-        let most = qp.post_bytes(alone, *requests);
+        let most = qp.post_bytes(alone, *requests, *kept);
         if qp.holds_back() || halted && qp.tunnel.is_none() {
             return Step::Nothing;
         }
@@ -812,7 +853,8 @@ impl<R: Registers> Posts<R> {
         };
         let more = u8::try_from(length.div_ceil(PACKET)).unwrap_or(u8::MAX);
         let cost = if kind == Kind::Read { 1 } else { more };
-        if !self.budget.take(*packets, more) {
+        let most = if faults.selection { SELECTED } else { ON_THE_WAY };
+        if !self.budget.take(*packets, more, most) {
             // Who waits for its share keeps its turn; who wants more leaves it to the others.
             return if Budget::is_share(*packets, more) { Step::Full } else { Step::Nothing };
         }

@@ -79,12 +79,18 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    /// Bytes of the next post at most, with so many requests out; 0 where there is to be none.
-    pub(crate) fn post_bytes(&self, alone: bool, requests: u8) -> u32 {
+    /// Bytes of the next post at most, with so many requests out, and so much of the windows taken before; 0 where there is
+    /// to be none.
+    pub(crate) fn post_bytes(&self, alone: bool, requests: u8, kept: [u8; 2]) -> u32 {
         let is_read = self.kind == Some(Kind::Read);
         // A peer keeps places for so many READs.
         let reads = READS_OF_QP.min(self.attributes.max_rd_atomic);
-        let left = if is_read { reads } else { WINDOW }.saturating_sub(requests);
+        let [writes_kept, reads_kept] = kept;
+        let left = match is_read {
+            true => reads.min(WINDOW.saturating_sub(reads_kept)),
+            false => WINDOW.saturating_sub(writes_kept),
+        };
+        let left = left.saturating_sub(requests);
         if left == 0 {
             return 0;
         }
@@ -143,6 +149,8 @@ pub(crate) struct Space {
     pub(crate) buried: bool,
     /// Lost, and repeated by the card no more: others of this process know that nothing of it is on its way.
     pub(crate) rested: bool,
+    /// What the windows of WRITEs and READs keep from before the card's reset.
+    pub(crate) kept: [u8; 2],
     /// When it became free, as a number; the longest free one is taken first.
     pub(crate) freed: u64,
 }
@@ -162,7 +170,20 @@ impl Space {
         self.lost = Some(Status::BadResponse);
     }
 
+    /// What the windows keep behind a reset that would come now.
+    pub(crate) fn kept_after(&self) -> [u8; 2] {
+        let [mut writes, mut reads] = self.kept;
+        match self.kind {
+            Some(Kind::Write) => writes = writes.saturating_add(self.requests).min(WINDOW),
+            Some(Kind::Read) => reads = reads.saturating_add(self.requests).min(WINDOW),
+            None => {}
+        }
+        [writes, reads]
+    }
+
     pub(crate) fn is_free(&self) -> bool {
-        self.qp.is_none() && self.out.is_empty() && self.lost.is_none()
+        // Whoever got a full window would stand in everybody's way.
+        let is_full = self.kept.iter().any(|kept| *kept >= WINDOW);
+        !is_full && self.qp.is_none() && self.out.is_empty() && self.lost.is_none()
     }
 }

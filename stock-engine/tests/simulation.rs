@@ -12,6 +12,7 @@
     reason = "tests"
 )]
 
+mod builds;
 mod net;
 
 use std::collections::BTreeMap;

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use crate::arp::Cache;
 use crate::bank::{Bank, Counted, Fired, record};
+use crate::build::Build;
 use crate::flow::Flow;
 use crate::host::{Host, Reach, Space};
 use crate::opcode;
-use crate::param::OUTPUT;
+use crate::param::{OUTPUT, SELECTIONS};
 use crate::receive::{Completion, Receiver, With as Receiving};
 use crate::retransmit::Retransmitter;
 use crate::split::{Next, Piece, Splitter};
@@ -43,6 +44,7 @@ enum Mover {
 /// The published card, as far as its network goes.
 #[derive(Debug)]
 pub struct Card {
+    build: Build,
     identity: Identity,
     vfpgas: Vec<Vfpga>,
     /// The vFPGA whose turn it is, and the one request that waits in front of the windows.
@@ -61,16 +63,23 @@ pub struct Card {
 }
 
 impl Card {
-    /// A card with so many vFPGAs, 15 at most, as it is when it was programmed.
+    /// A card with so many vFPGAs, 15 at most, as it is when it was programmed with a mended build.
     #[must_use]
     pub fn new(vfpgas: u8) -> Self {
+        Self::of_build(vfpgas, Build::Mended)
+    }
+
+    /// The same with any build.
+    #[must_use]
+    pub fn of_build(vfpgas: u8, build: Build) -> Self {
         let vfpga = |_| Vfpga { bank: Bank::new(), splitter: Splitter::default() };
         Self {
+            build,
             identity: Identity::default(),
             vfpgas: (0..vfpgas.min(15)).map(vfpga).collect(),
             turn: 0,
             head: None,
-            flow: Flow::default(),
+            flow: Flow::new(build),
             tables: Tables::default(),
             timers: Timers::default(),
             retransmitter: Retransmitter::default(),
@@ -83,12 +92,13 @@ impl Card {
         }
     }
 
-    /// What a pulse on the shell's reset does: all but the addresses is as when the card was programmed. Nothing less
-    /// ends what parks reception or fills a window.
-    // STOCK-34
+    /// What a pulse on the shell's reset does: all but the addresses and the windows is as when the card was programmed.
+    /// Nothing less ends what parks reception, and nothing less than programming fills no window.
+    // STOCK-34 STOCK-43
     pub fn reset(&mut self) {
         let count = u8::try_from(self.vfpgas.len()).unwrap_or(u8::MAX);
-        *self = Self { identity: self.identity, ..Self::new(count) };
+        let flow = self.flow.clone();
+        *self = Self { identity: self.identity, flow, ..Self::of_build(count, self.build) };
     }
 
     /// The port's addresses.
@@ -307,15 +317,29 @@ impl Card {
             return Step::Idle;
         }
         let Some(piece) = &mut self.head else { return Step::Idle };
-        match self.flow.admit(piece.is_read(), piece.qpn) {
-            None => Step::Idle,
-            Some(slot) => {
-                piece.place.slot = slot;
-                if let Some(piece) = self.head.take() {
-                    self.sender.push(piece);
-                }
-                Step::Did
+        let Some(slot) = self.flow.admit(piece.is_read(), piece.qpn) else { return Step::Idle };
+        piece.place.slot = slot;
+        if let Some(piece) = self.head.take() {
+            match self.loses_selection(&piece) {
+                true => self.starve(piece.qpn),
+                false => self.sender.push(piece),
             }
+        }
+        Step::Did
+    }
+
+    /// Whether nothing will select the payload of a packet: the queue of selections is full, and is not waited for.
+    // STOCK-42
+    fn loses_selection(&self, piece: &Piece) -> bool {
+        let is_full = self.sender.payloads() >= SELECTIONS;
+        self.build == Build::Old && !piece.payload.is_empty() && is_full
+    }
+
+    /// Nothing of a QP's vFPGA leaves any more.
+    fn starve(&mut self, qpn: u32) {
+        let Space { vfpga, .. } = Space::of_qp(qpn);
+        if let Some(Vfpga { splitter, .. }) = self.vfpgas.get_mut(usize::from(vfpga)) {
+            splitter.starves = true;
         }
     }
 

@@ -1,5 +1,6 @@
 //! The windows: how many packets of a QP may be out.
 
+use crate::build::Build;
 use crate::param::WINDOW;
 
 /// A window of one kind, of one QP: two numbers of four bits, and whether it is full when they are equal.
@@ -10,17 +11,11 @@ struct Window {
     issued: bool,
 }
 
-/// The windows of all QPs, of both kinds; nothing but a reset takes them back.
-#[derive(Debug)]
+/// The windows of all QPs, of both kinds. The shell's reset leaves them as they are: programming clears them.
+#[derive(Clone, Debug)]
 pub(crate) struct Flow {
     windows: [Vec<Window>; 2],
-}
-
-impl Default for Flow {
-    fn default() -> Self {
-        let all = || vec![Window::default(); 1 << 10];
-        Self { windows: [all(), all()] }
-    }
+    build: Build,
 }
 
 const fn next(number: u8) -> u8 {
@@ -28,32 +23,50 @@ const fn next(number: u8) -> u8 {
 }
 
 impl Flow {
-    fn window(&mut self, read: bool, qpn: u32) -> Option<&mut Window> {
+    /// Those of a card that was just programmed.
+    pub(crate) fn new(build: Build) -> Self {
+        let all = || vec![Window::default(); 1 << 10];
+        Self { windows: [all(), all()], build }
+    }
+
+    fn entry(&mut self, read: bool, qpn: u32) -> Option<&mut Window> {
         let [requests, reads] = &mut self.windows;
         let windows = if read { reads } else { requests };
         windows.get_mut((qpn & 0x3ff) as usize)
     }
 
+    /// What a look-up of a window reads.
+    // STOCK-41
+    fn look_up(&mut self, read: bool, qpn: u32) -> Option<Window> {
+        match self.build {
+            Build::Mended => self.entry(read, qpn).copied(),
+            Build::Old => self.entry(false, 0).copied(),
+        }
+    }
+
     /// Takes a slot of a window, and answers with its number; `None` where it is full.
     // STOCK-8
     pub(crate) fn admit(&mut self, read: bool, qpn: u32) -> Option<u8> {
-        let window = self.window(read, qpn)?;
+        let mut window = self.look_up(read, qpn)?;
         if window.issued && window.head == window.tail {
             return None;
         }
         let slot = window.head;
         (window.head, window.issued) = (next(window.head), true);
+        *self.entry(read, qpn)? = window;
         Some(slot)
     }
 
     /// Frees one slot for one answer, whatever it answers.
     // STOCK-9
     pub(crate) fn answered(&mut self, read: bool, qpn: u32) {
-        if let Some(window) = self.window(read, qpn) {
-            window.tail = next(window.tail);
-            if window.head == window.tail {
-                window.issued = false;
-            }
+        let Some(mut window) = self.look_up(read, qpn) else { return };
+        window.tail = next(window.tail);
+        if window.head == window.tail {
+            window.issued = false;
+        }
+        if let Some(entry) = self.entry(read, qpn) {
+            *entry = window;
         }
     }
 }

@@ -25,6 +25,7 @@
 
 mod arp;
 mod bank;
+mod build;
 mod card;
 mod flow;
 mod host;
@@ -40,6 +41,7 @@ mod timer;
 mod transmit;
 mod wire;
 
+pub use build::Build;
 pub use card::Card;
 pub use host::{Host, Reach, Space};
 pub use tally::{Parked, Tally};

@@ -38,6 +38,9 @@ pub const ASTRAY: usize = 64;
 pub const INPUT: usize = 64;
 /// Requests that have passed the windows and wait to be sent.
 pub const SEND_QUEUE: usize = 16;
+/// Selections of payload that wait until it has left, as builds have it by default: where a card loses one that finds no
+/// room (STOCK-42).
+pub const SELECTIONS: usize = 8;
 /// Packets that still leave once the retransmission lists take no more.
 pub const UNLISTED: usize = 2;
 /// Frames that wait to be taken by whoever drives the model.

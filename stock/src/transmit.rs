@@ -77,6 +77,11 @@ impl Sender {
         self.queue.len() < SEND_QUEUE
     }
 
+    /// Requests that wait with payload.
+    pub(crate) fn payloads(&self) -> usize {
+        self.queue.iter().filter(|piece| !piece.payload.is_empty()).count()
+    }
+
     /// Takes a request that has passed the windows.
     pub(crate) fn push(&mut self, piece: Piece) {
         self.queue.push_back(piece);

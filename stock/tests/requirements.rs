@@ -5,7 +5,7 @@ use trial::requirements::Page;
 const PAGE: Page = Page {
     root: env!("CARGO_MANIFEST_DIR"),
     document: "../docs/stock-card.md",
-    kinds: &[("STOCK", 40)],
+    kinds: &[("STOCK", 43)],
 };
 
 #[test]

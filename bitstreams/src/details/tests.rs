@@ -5,6 +5,8 @@ use crate::soft::{Logic, SoftImage};
 const HEAD: &str = "format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nregions = 2\n";
 const BOARD: &str = "board = \"u250\"\npart = \"xcu250-figd2104-2L-e\"\nidcode = 0x14b57093\n";
 
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
 fn entry(text: &str) -> Result<Entry, String> {
     Entry::parse(&format!("{HEAD}{text}"))
 }
@@ -15,7 +17,8 @@ fn a_manifest_says_all_that_is_known_of_a_bitstream() {
     let text = format!(
         "{BOARD}shell-probe = 0xff1ce\nservices = [\"rdma\", \"tcp\"]\nverified = true\n\
          clocks = {{ shell = 250, user = 300 }}\n\
-         source = {{ url = \"https://example.org/x\", build = \"make\" }}\n\
+         source = {{ url = \"https://example.org/x\", build = \"make\", commit = \"{COMMIT}\", \
+         mended = [\"selection\"] }}\n\
          [[files]]\nname = \"a.bin\"\nkind = \"vfpga\"\nregion = 1\nlength = 1\n\
          sha256 = \"{digest}\"\nsignature = \"a.bin.minisig\"\n"
     );
@@ -36,7 +39,12 @@ fn a_manifest_says_all_that_is_known_of_a_bitstream() {
         services: vec!["rdma".into(), "tcp".into()],
         clocks: Clocks { shell: Some(250), network: None, user: Some(300) },
         files: vec![file],
-        source: Some(Source { url: "https://example.org/x".into(), build: Some("make".into()) }),
+        source: Some(Source {
+            url: "https://example.org/x".into(),
+            build: Some("make".into()),
+            commit: Some(COMMIT.into()),
+            mends: Mends { windows: false, selection: true },
+        }),
         verified: true,
     };
     assert_eq!(details, wanted);
@@ -44,6 +52,7 @@ fn a_manifest_says_all_that_is_known_of_a_bitstream() {
 
 #[test]
 fn what_is_wrong_is_told_by_field_value_and_mend() {
+    let source = |rest: &str| format!("source = {{ url = \"https://x\", {rest} }}");
     let file = |rest: &str| format!("{BOARD}[[files]]\n{rest}\n");
     for (text, words) in [
         ("board = \"u51\"".to_owned(), ["board = \"u51\"", "u50, u55c"]),
@@ -64,6 +73,17 @@ fn what_is_wrong_is_told_by_field_value_and_mend() {
         (
             "source = { url = \"https://x\", build = \"a\\nb\" }".into(),
             ["source.build", "one line"],
+        ),
+        (source("commit = \"12ab\""), ["source.commit = \"12ab\"", "40 hexadecimal"]),
+        (source(&format!("commit = \"{}\"", COMMIT.to_uppercase())), ["commit", "40 hexa"]),
+        (source("mended = [\"windows\"]"), ["source.mended", "write the commit"]),
+        (
+            source(&format!("commit = \"{COMMIT}\", mended = [\"window\"]")),
+            ["no \"window\"", "write windows, selection"],
+        ),
+        (
+            source(&format!("commit = \"{}\", mended = [\"windows\"]", FAULTY_WINDOWS[0])),
+            ["source.mended", "leave windows out"],
         ),
         ("verified = true".into(), ["verified = true", "sha256 of every file"]),
         (file("name = \"../a\"\nkind = \"full\""), ["files.name = \"../a\"", "folder"]),
@@ -129,4 +149,16 @@ fn a_file_for_another_part_or_of_another_kind_is_refused() {
     file.kind = Kind::Full;
     let why = details.check_file(&file, None, &bin(0x04b5_7093)).unwrap_err();
     assert!(why.contains("it is a partial bitstream"), "{why}");
+}
+
+#[test]
+fn what_a_manifest_does_not_say_to_be_mended_is_not() {
+    let mends = |rest: &str| {
+        let text = format!("source = {{ url = \"https://x\"{rest} }}");
+        entry(&text).unwrap().manifest.mends
+    };
+    assert_eq!(entry("").unwrap().manifest.mends, Mends::default());
+    assert_eq!(mends(&format!(", commit = \"{COMMIT}\"")), Mends::default());
+    let all = format!(", commit = \"{COMMIT}\", mended = [\"windows\", \"selection\"]");
+    assert_eq!(mends(&all), Mends::ALL);
 }

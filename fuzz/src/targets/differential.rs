@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use arbitrary::Unstructured;
 use fpga_regs::coyote::vfpga::{self as v, Command, RdmaConnection0, RdmaContext0, RdmaContext1};
-use stock::{Card, Host, Identity, Reach, Space, param};
+use stock::{Build, Card, Host, Identity, Reach, Space, param};
 
 use self::packet::{Packet, READ_REQUEST, RESPONSE_FIRST, RESPONSE_LAST, RESPONSE_ONLY};
 use self::peer::Peer;
@@ -100,7 +100,7 @@ impl Host for Written {
 }
 
 /// A window of the shell's, as [`stock`] has it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Window {
     head: u8,
     tail: u8,
@@ -108,23 +108,54 @@ struct Window {
 }
 
 impl Window {
-    /// How many packets fit.
-    fn room(&self) -> u8 {
-        match (self.head + param::WINDOW - self.tail) % param::WINDOW {
-            0 if self.issued => 0,
-            out => param::WINDOW - out,
+    /// The slot of another packet, if there is room for one.
+    fn slot(&mut self) -> Option<u8> {
+        if self.issued && self.head == self.tail {
+            return None;
         }
-    }
-
-    fn slot(&mut self) -> u8 {
         let slot = self.head;
         (self.head, self.issued) = ((slot + 1) % param::WINDOW, true);
-        slot
+        Some(slot)
     }
 
     fn answered(&mut self) {
         self.tail = (self.tail + 1) % param::WINDOW;
         self.issued &= self.head != self.tail;
+    }
+}
+
+/// All windows: of WRITEs and SENDs, and of READs, for each queue pair.
+#[derive(Clone, Copy)]
+struct Windows {
+    all: [[Window; QPS as usize]; 2],
+    build: Build,
+}
+
+impl Windows {
+    /// Changes a window, by what its look-up reads: in an old build that of the WRITEs of queue pair 0, whosever it is
+    /// (STOCK-41).
+    fn change<T>(&mut self, is_read: bool, qpn: usize, change: impl FnOnce(&mut Window) -> T) -> T {
+        let mut window = match self.build {
+            Build::Mended => self.all[usize::from(is_read)][qpn],
+            Build::Old => self.all[0][0],
+        };
+        let changed = change(&mut window);
+        self.all[usize::from(is_read)][qpn] = window;
+        changed
+    }
+
+    /// Gives each packet its slot; none, if one of them had to wait.
+    fn admit(&mut self, pieces: &mut [Piece]) -> bool {
+        let before = *self;
+        for piece in pieces {
+            let is_read = piece.opcode == READ_REQUEST;
+            let Some(slot) = self.change(is_read, piece.qpn as usize, Window::slot) else {
+                *self = before;
+                return false;
+            };
+            piece.slot = slot;
+        }
+        true
     }
 }
 
@@ -139,8 +170,7 @@ struct Both {
     host: Written,
     stack: Stack,
     now: u64,
-    /// Of WRITEs and SENDs, and of READs, for each queue pair.
-    windows: [[Window; QPS as usize]; 2],
+    windows: Windows,
     /// READ requests whose data has not landed.
     reads_out: u8,
     /// What was done, for the message of a difference.
@@ -151,17 +181,17 @@ struct Both {
 }
 
 impl Both {
-    fn new() -> Self {
-        let mut card = Card::new(1);
+    fn new(build: Build) -> Self {
+        let mut card = Card::of_build(1, build);
         card.set_identity(OWN);
         let mut both = Self {
             card,
             host: Written::default(),
             stack: Stack::new(OWN.ipv4),
             now: 0,
-            windows: Default::default(),
+            windows: Windows { all: Default::default(), build },
             reads_out: 0,
-            done: Vec::new(),
+            done: vec![format!("a card of the build {build:?}")],
             behind: 0,
             over: false,
         };
@@ -201,18 +231,17 @@ impl Both {
     /// room, or the lists are lost.
     fn post(&mut self, post: Post) -> Vec<Piece> {
         let Post { local, remote, is_read, mut pieces } = post;
-        let Some(&Piece { qpn, opcode, .. }) = pieces.first() else { return pieces };
+        let Some(&Piece { qpn, .. }) = pieces.first() else { return pieces };
         if self.card.starves() {
             return Vec::new();
         }
         let count = pieces.len() as u8;
-        let window = &mut self.windows[usize::from(opcode == READ_REQUEST)][qpn as usize];
         let reads = if is_read { count } else { 0 };
-        if window.room() < count || self.reads_out + reads > param::READ_PIECES {
+        let has_room = self.reads_out + reads <= param::READ_PIECES;
+        if !has_room || !self.windows.admit(&mut pieces) {
             return Vec::new();
         }
         self.reads_out += reads;
-        pieces.iter_mut().for_each(|piece| piece.slot = window.slot());
         self.done.push(format!("post {pieces:x?}"));
         let [first, second] = if is_read { [remote, local] } else { [local, remote] };
         self.store(v::CTRL, [first.0.encode(), first.1, second.0.encode(), second.1]);
@@ -276,7 +305,7 @@ impl Both {
         self.same("dropped for their PSN, repeated, received, sent", &counts, &answer.counts);
         for ack in &answer.acks {
             let is_read = (RESPONSE_FIRST..=RESPONSE_ONLY).contains(&ack.opcode);
-            self.windows[usize::from(is_read)][usize::from(ack.qpn)].answered();
+            self.windows.change(is_read, ack.qpn.into(), Window::answered);
         }
         let ends = |opcode| opcode == RESPONSE_LAST || opcode == RESPONSE_ONLY;
         let landed = answer.landings.iter().filter(|landing| ends(landing.opcode)).count() as u8;
@@ -354,7 +383,7 @@ impl Both {
 }
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
-    let mut both = Both::new();
+    let mut both = Both::new(if u.arbitrary()? { Build::Old } else { Build::Mended });
     let mut peers = BTreeMap::new();
     for qpn in 0..QPS {
         peers.insert(qpn, Peer::connect(u, &mut both, qpn)?);

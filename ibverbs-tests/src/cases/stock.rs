@@ -59,6 +59,21 @@ pub fn cases() -> Vec<Case> {
             daemon.stop()
         }));
     }
+    for (command, tunnel) in [
+        ("ib_write_bw -b -n 100", "off"),
+        ("ib_write_bw -q 55 -n 10 -s 16384", "off"),
+        ("ib_read_bw -q 32 -n 10 -s 16384", "off"),
+        ("ib_send_bw -s 300000 -n 20", "on"),
+    ] {
+        let name = format!("stock/an old build/{command}");
+        cases.push(Case::new(name, &[PERFTEST], move |setting| {
+            let cards = "--soft 2 --soft-image stock-old --watchdog 20000";
+            let daemon = setting.balboad(&format!("{cards} --tunnel {tunnel}"))?;
+            run_between((&daemon, 0), (&daemon, 1), &format!("{command} {STEADY_CLOCK}"))?;
+            unharmed(&daemon)?;
+            daemon.stop()
+        }));
+    }
     cases.push(Case::new("stock/64 queue pairs of two programs", &[PERFTEST], many));
     cases.push(Case::new("stock/verbs-data published", &[], published));
     cases.push(Case::new("stock/verbs-data races --one-sided", &[], |setting| {

@@ -23,9 +23,18 @@ use crate::process::Running;
 use crate::setting::Daemon;
 
 const HARDWARE: Hardware = Hardware::Published;
-/// What such cards hold.
-const MANIFEST: &str =
-    "format = 1\nname = \"published\"\nshell-map = \"since-2026\"\nengine = \"stock\"\n";
+/// What such cards hold: the model with its shell mended.
+const MANIFEST: &str = r#"
+format = 1
+name = "published"
+shell-map = "since-2026"
+engine = "stock"
+
+[source]
+url = "https://github.com/fpgasystems/Coyote"
+commit = "0000000000000000000000000000000000000000"
+mended = ["windows", "selection"]
+"#;
 /// How long a program may take on an emulated processor whose host does other things.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Nobody fails for being slow.

@@ -62,7 +62,7 @@ impl Occupant {
     fn of(image: Image, number: u8) -> Self {
         match image {
             Image::Vqe => Self::Engine(Box::new(QueueEngine::new(number))),
-            Image::Stock => Self::PassThrough(PassThrough),
+            Image::Stock | Image::StockOld => Self::PassThrough(PassThrough),
         }
     }
 }

@@ -9,9 +9,9 @@ use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use queue_engine::{
     LocalGid, Message, Operation, Transport, TransportError, TransportEvent, Unreachable,
 };
-use stock::{Card, Host, Identity, Reach, Space};
+use stock::{Build, Card, Host, Identity, Reach, Space};
 use stock_engine::param::{ASTRAY, ASTRAY_BYTES, LOCAL};
-use stock_engine::{Budget, Locate, Meetings, Posts, Registers, Settings};
+use stock_engine::{Budget, Faults, Locate, Meetings, Posts, Registers, Settings};
 use trial::rng::Rng;
 
 /// Bytes of memory of each QP; programs name them from 0 on.
@@ -166,6 +166,35 @@ impl Net {
 
     fn with_budgets(seed: u64, lossy: bool, budgets: [Budget; 2]) -> Self {
         Self::with_settings(seed, &Settings { lossy, ..Settings::default() }, budgets)
+    }
+
+    /// Of an old build, of which they are told so much.
+    pub fn old(seed: u64, faults: Faults) -> Self {
+        let settings = Settings { faults, ..Settings::default() };
+        let mut net = Self::with_settings(seed, &settings, Default::default());
+        for side in [0, 1] {
+            net.program(side, Build::Old);
+        }
+        net
+    }
+
+    /// Programs a card.
+    fn program(&mut self, side: usize, build: Build) {
+        self.nodes[side].bus.0.borrow_mut().card = Card::of_build(1, build);
+        self.begin(side);
+    }
+
+    /// Resets a card and what drives it.
+    pub fn reset_card(&mut self, side: usize) {
+        self.nodes[side].bus.0.borrow_mut().card.reset();
+        self.nodes[side].posts.reset();
+        self.begin(side);
+    }
+
+    fn begin(&mut self, side: usize) {
+        let bus = &mut self.nodes[side].bus;
+        bus.0.borrow_mut().card.set_identity(Identity { mac: MAC[side], ipv4: IPV4[side] });
+        bus.store(v::WBACK.offset, [COPIES, COPIES + 0x100, COPIES, COPIES]);
     }
 
     /// Of one process.

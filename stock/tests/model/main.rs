@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, reason = "tests")]
 
+mod builds;
 mod counters;
 mod loss;
 mod posts;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use fpga_regs::coyote::vfpga::{
     self as v, Command, RdmaConnection0, RdmaContext0, RdmaContext1, Stream,
 };
-use stock::{Card, Host, Identity, Reach, Space};
+use stock::{Build, Card, Host, Identity, Reach, Space};
 
 /// Bytes of each address space, from address 0 on.
 pub const SPACE: usize = 4 << 20;
@@ -103,7 +103,11 @@ pub fn bytes_of(words: [u64; 4]) -> Vec<u8> {
 
 impl Node {
     pub fn new(number: usize) -> Self {
-        let mut card = Card::new(1);
+        Self::of_build(number, Build::Mended)
+    }
+
+    pub fn of_build(number: usize, build: Build) -> Self {
+        let mut card = Card::of_build(1, build);
         card.set_identity(Identity { mac: MAC[number], ipv4: IPV4[number] });
         Self { card, memory: Memory::default() }
     }
@@ -190,7 +194,13 @@ pub const RKEY: u32 = 0x1234;
 impl Pair {
     /// Two cards that know each other's Ethernet addresses, and QPs of some address spaces.
     pub fn new(ctids: &[u8]) -> Self {
-        let mut pair = Self { nodes: [Node::new(0), Node::new(1)], now: 0, seen: Vec::new() };
+        Self::of_build(ctids, Build::Mended)
+    }
+
+    /// The same of a build.
+    pub fn of_build(ctids: &[u8], build: Build) -> Self {
+        let nodes = [0, 1].map(|number| Node::of_build(number, build));
+        let mut pair = Self { nodes, now: 0, seen: Vec::new() };
         for &ctid in ctids {
             for (number, node) in pair.nodes.iter_mut().enumerate() {
                 let psns = [100 + 1000 * u32::from(ctid), 200 + 1000 * u32::from(ctid)];
