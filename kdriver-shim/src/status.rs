@@ -1,6 +1,6 @@
 //! The state of balboad as JSON, for the commands of `balboa`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -220,14 +220,18 @@ struct QpStatus {
 /// What the engines say of the QPs that are to be listed, asked for by turns.
 #[derive(Debug)]
 pub struct Survey {
+    /// Tools for which it is made, which it does not list.
+    tools: BTreeSet<ClientId>,
     left: VecDeque<(ClientId, u32)>,
     found: BTreeMap<ClientId, BTreeMap<u32, Option<Attributes>>>,
 }
 
 impl Survey {
-    /// A survey of the QPs that there are now.
+    /// A survey of the QPs that there are now, for those who ask.
     #[must_use]
-    pub fn new(clients: &Clients) -> Self {
+    pub fn new(clients: &Clients, askers: &[ClientId]) -> Self {
+        let is_tool = |id: &&ClientId| clients.get(id).is_some_and(|it| it.stage == Stage::Tool);
+        let tools = askers.iter().filter(is_tool).copied().collect();
         let owners = clients.values().filter(|client| !client.owned.qps.is_empty());
         let share = LISTED_IN_ALL.checked_div(owners.clone().count()).unwrap_or(0);
         let share = share.clamp(LISTED_AT_LEAST, LISTED_OF_CLIENT);
@@ -235,7 +239,7 @@ impl Survey {
             let id = client.id;
             client.owned.qps.keys().take(share).map(move |qpn| (id, *qpn)).collect::<Vec<_>>()
         };
-        Self { left: owners.flat_map(listed).collect(), found: BTreeMap::new() }
+        Self { tools, left: owners.flat_map(listed).collect(), found: BTreeMap::new() }
     }
 
     /// Asks for some of them; whether those were the last.
@@ -265,7 +269,8 @@ pub fn text(
     connections: &ConnectionManager,
 ) -> String {
     let client = |client: &Client| client_status(client, cards, survey, connections);
-    let clients = clients.values().map(client).collect();
+    let listed = clients.values().filter(|client| !survey.tools.contains(&client.id));
+    let clients = listed.map(client).collect();
     let there = cards.iter_mut().filter(|card| card.is_there());
     let status = Status {
         format: FORMAT,

@@ -64,10 +64,9 @@ impl Server {
     pub(super) fn go_on_surveying(&mut self) {
         let clients = &self.clients;
         let surveys = &mut self.surveys;
-        let mut current = surveys.current.take().unwrap_or_else(|| Current {
-            survey: Survey::new(clients),
-            askers: std::mem::take(&mut surveys.asking),
-            told: None,
+        let mut current = surveys.current.take().unwrap_or_else(|| {
+            let askers = std::mem::take(&mut surveys.asking);
+            Current { survey: Survey::new(clients, &askers), askers, told: None }
         });
         if !current.askers.iter().any(|id| clients.contains_key(id)) {
             return;
