@@ -110,8 +110,9 @@ impl Mends {
 
 /// Digits of a commit.
 const COMMIT_DIGITS: usize = 40;
-/// Commits of Coyote whose windows were read to be faulty.
-const FAULTY_WINDOWS: [&str; 1] = ["999e487f731ed0c989a35425d6dabbe945fa0925"];
+/// Commits of Coyote and a fork whose windows were read to be faulty.
+const FAULTY_WINDOWS: [&str; 2] =
+    ["999e487f731ed0c989a35425d6dabbe945fa0925", "f0d450f21ab96c04f51fa09ee27f373c13bd1991"];
 
 /// `[clocks]` as written.
 #[derive(Deserialize)]

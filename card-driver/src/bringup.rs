@@ -86,6 +86,11 @@ fn bring_shell_up(
             }
             let Mends { windows, selection } = manifest.mends;
             let faults = Faults { windows: !windows, selection: !selection };
+            if faults != Faults::default() {
+                log::warn!(
+                    "balboa{number}: its manifest does not say that the faults of old builds are mended, so less is sent at a time; see source.mended in bitstreams/README.md"
+                );
+            }
             let wanted = hosted::Found { regions: found.regions, small: found.small, faults };
             let below = Arc::clone(&backend);
             Some(Arc::new(Hosted::new(number, below, wanted, address, &options)?))
