@@ -267,8 +267,8 @@ mod tests {
 
     #[test]
     fn a_lister_that_does_not_end_is_not_waited_for() {
-        let (output, _kept_open) = io::pipe().unwrap();
-        assert_eq!(read_all(output, Duration::ZERO), None);
+        let (output, _kept_open) = nix::unistd::pipe().unwrap();
+        assert_eq!(read_all(File::from(output), Duration::ZERO), None);
         let told = listing(Command::new("/bin/sh").args(["-c", "echo told; sleep 1000 >&2 &"]));
         assert_eq!(told, Some(b"told\n".to_vec()));
         assert_eq!(listing(&mut Command::new("/nonexistent")), None);

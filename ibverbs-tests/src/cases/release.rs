@@ -58,7 +58,7 @@ pub fn cases(release: u32) -> Vec<Case> {
     for case in &mut cases {
         case.name = format!("release {release}/{}", case.name);
     }
-    cases.push(Case::new(&format!("release {release}/{OWN}"), &[IBVERBS_UTILS], own));
+    cases.push(Case::new(format!("release {release}/{OWN}"), &[IBVERBS_UTILS], own));
     cases
 }
 
