@@ -447,6 +447,10 @@ impl<R: Registers> Transport for Carrier<R> {
         Ok(())
     }
 
+    fn refuse(&mut self, now: u64, qpn: u32) -> bool {
+        self.end_mut(qpn).is_some_and(|it| it.end.refuse(now))
+    }
+
     fn lingers(&self, qpn: u32) -> bool {
         self.end(qpn).is_some_and(|it| !it.end.is_open() && it.end.has_events())
     }

@@ -211,6 +211,17 @@ impl End {
         }
     }
 
+    /// Ends the QP, of which a completion was lost: what was executed and not answered is refused; `false` where it has ended
+    /// already.
+    pub fn refuse(&mut self, now: u64) -> bool {
+        let is_live = self.state == State::Live;
+        if is_live {
+            let stop = self.responder.disown();
+            self.part(now, stop);
+        }
+        is_live
+    }
+
     /// How many parts the peer has not found to be what was sent since this was last asked.
     pub fn take_astray(&mut self) -> u64 {
         std::mem::take(&mut self.astray)

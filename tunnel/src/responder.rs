@@ -58,8 +58,11 @@ impl Incoming {
 /// What is to be said to the peer.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
-    /// All up to this message ended well.
-    Done(u32),
+    /// All up to the last message ended well, of which no other reply says so from the first on.
+    Done {
+        first: u32,
+        last: u32,
+    },
     NotReady(u32),
     Refused(u32, Status),
     Data {
@@ -190,6 +193,21 @@ impl Responder {
             false => Err(INVALID),
         };
         self.took(taken)
+    }
+
+    /// Refuses what was executed and not answered, for the program cannot be told of it; why the QP ends.
+    pub(crate) fn disown(&mut self) -> Stop {
+        let unsaid = |reply: &Reply| match *reply {
+            Reply::Done { first, .. } => Some(first),
+            Reply::Value(message, _) => Some(message),
+            _ => None,
+        };
+        let found = self.replies.iter().enumerate().find_map(|(at, it)| Some((at, unsaid(it)?)));
+        let (at, message) = found.unwrap_or((self.replies.len(), self.expected));
+        self.replies.truncate(at);
+        self.replies.push_back(Reply::Refused(message, GONE.status));
+        self.current = None;
+        GONE
     }
 
     /// Takes note of what became of a request.
@@ -435,8 +453,8 @@ impl Responder {
     /// Takes note that all up to a message ended well.
     fn done(&mut self, message: u32) {
         match self.replies.back_mut() {
-            Some(Reply::Done(last)) => *last = message,
-            _ => self.replies.push_back(Reply::Done(message)),
+            Some(Reply::Done { last, .. }) => *last = message,
+            _ => self.replies.push_back(Reply::Done { first: message, last: message }),
         }
     }
 
@@ -475,7 +493,7 @@ impl Responder {
         let mut header = SlotHeader { operation: SlotOperation::Answer, ..SlotHeader::default() };
         match reply {
             Reply::Data { .. } => return self.next_data(qpn, long, host, payload),
-            Reply::Done(message) => header.message = *message,
+            Reply::Done { last, .. } => header.message = *last,
             Reply::NotReady(message) => {
                 (header.message, header.timer) = (*message, self.timer);
                 header.flags |= SlotFlags::NOT_READY;
