@@ -447,9 +447,13 @@ pub(crate) mod tests {
         bus.map_any(ADDRESS_LIMIT - 4096, 8192, Rights::BOTH, reached()).unwrap();
         assert!(bus.reachable(ADDRESS_LIMIT - 4096, 4096));
         assert!(!bus.reachable(ADDRESS_LIMIT - 4096, 4097));
+        bus.map_any(OWN_MEMORY - 4096, 4096, Rights::BOTH, reached()).unwrap();
+        assert!(!bus.reachable(OWN_MEMORY - 4096, 1));
+        // Where there is no memory of any kind, nothing that is mapped is reached either.
         bus.map_any(u64::MAX - 4095, 4096, Rights::BOTH, reached()).unwrap();
-        assert!(!bus.reachable(u64::MAX - 4095, 1));
-        assert_eq!(bus.unmap(ADDRESS_LIMIT - 4096, u64::MAX), 2);
+        let found = bus.find(u64::MAX - 4095, 1, Rights::READ);
+        assert!(matches!(found, Some(Place::Asked(_))), "it is mapped memory");
+        assert_eq!(bus.unmap(ADDRESS_LIMIT - 4096, u64::MAX), 3);
     }
 
     #[test]
