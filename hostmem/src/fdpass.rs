@@ -6,10 +6,13 @@
 //! [`send_some`] sends what there is room for. Received descriptors are closed on exec. Nothing here raises SIGPIPE.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{
+    AddressFamily, Shutdown, SockFlag, SockType, getsockopt, setsockopt, shutdown, socketpair,
+    sockopt,
+};
 
 use crate::{Error, Result};
 
@@ -38,6 +41,53 @@ pub struct Received {
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
         .map_err(Error::os("socketpair"))
+}
+
+/// The writer of messages that another process only reads; closed, it is seen by the reader as the end.
+///
+/// The reader's end is never ready to be written, as a file of the kernel's that is only read is not: programs wait
+/// for both at once. A socket tells that it has no room while what was sent by it fills a quarter of its buffer, and what
+/// a reader "sent" lies at the writer, who does not take it. (The read end of a pipe is like that by itself; but who
+/// reads a pipe holds the lock that its writer needs, for as long as the memory it reads into has it wait.)
+#[derive(Debug)]
+pub struct Writer(OwnedFd);
+
+/// Makes a pair of sockets as [`pair`] does, of which one only writes, and the other only reads and is never ready to be
+/// written until the writer is gone.
+pub fn one_way() -> Result<(Writer, OwnedFd)> {
+    let (ours, theirs) = pair()?;
+    // The kernel gives the least there is.
+    setsockopt(&theirs, sockopt::SndBuf, &0).map_err(Error::os("setsockopt(SO_SNDBUF)"))?;
+    let room = getsockopt(&theirs, sockopt::SndBuf).map_err(Error::os("getsockopt(SO_SNDBUF)"))?;
+    // It takes more memory than it has bytes.
+    send(theirs.as_fd(), &vec![0; (room / 4).max(1)], &[], Wait::Never)?;
+    // Nothing more comes from there: descriptors above all, which would be ours to close.
+    shutdown(ours.as_raw_fd(), Shutdown::Read).map_err(Error::os("shutdown(SHUT_RD)"))?;
+    Ok((Writer(ours), theirs))
+}
+
+impl Writer {
+    /// Writes nothing any more: both see the end.
+    pub fn end(&self) {
+        // One that is shut down is what is wanted.
+        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
+    }
+}
+
+impl AsFd for Writer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Writer {
+    /// Takes what lies here, after the end: the reader of a socket closed with something in it is told ECONNRESET
+    /// before what it has not read.
+    fn drop(&mut self) {
+        self.end();
+        // What is not there, or is cut off, need not be taken.
+        let _ = receive(self.0.as_fd(), &mut [0], Wait::Never);
+    }
 }
 
 /// Another descriptor of the same file, closed on exec, to be handed on.
@@ -298,9 +348,8 @@ fn bad_size(object: &'static str, value: usize, unit: &'static str, rule: &'stat
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use nix::fcntl::{FcntlArg, fcntl};
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     use nix::unistd::{close, pipe, read, write};
 
@@ -340,6 +389,63 @@ mod tests {
         }
         let gone = send(two.as_fd(), b"x", &[], Wait::AsSocket).unwrap_err();
         assert_eq!(gone.errno(), Some(Errno::EPIPE));
+    }
+
+    /// What a descriptor is ready for, of reading and writing, and whether it has ended.
+    fn ready(fd: &OwnedFd) -> PollFlags {
+        let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN | PollFlags::POLLOUT)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap();
+        fds[0].revents().unwrap()
+    }
+
+    #[test]
+    fn who_only_reads_is_never_ready_to_write() {
+        let (writer, reader) = one_way().unwrap();
+        assert_eq!(ready(&reader), PollFlags::empty());
+        for record in [b"one", b"two"] {
+            send(writer.as_fd(), record, &[], Wait::Never).unwrap();
+        }
+        assert_eq!(ready(&reader), PollFlags::POLLIN);
+        let mut buffer = [0; 8];
+        assert_eq!(read(&reader, &mut buffer), Ok(3), "records keep their bounds");
+        assert_eq!(ready(&reader), PollFlags::POLLIN);
+        assert!(!is_read(writer.as_fd()).unwrap());
+        assert_eq!(read(&reader, &mut buffer), Ok(3));
+        assert_eq!(ready(&reader), PollFlags::empty());
+        assert!(is_read(writer.as_fd()).unwrap());
+        // A larger buffer of its own does it no good: nothing can be written.
+        setsockopt(&reader, sockopt::SndBuf, &(1 << 20)).unwrap();
+        let said = send(reader.as_fd(), b"x", &[reader.as_fd()], Wait::Never).unwrap_err();
+        assert_eq!(said.errno(), Some(Errno::EPIPE));
+    }
+
+    #[test]
+    fn who_only_reads_is_never_ready_to_write_while_the_writer_waits_for_room() {
+        let (writer, reader) = one_way().unwrap();
+        while send(writer.as_fd(), &[0; 1024], &[], Wait::Never).is_ok() {
+            assert_eq!(ready(&reader), PollFlags::POLLIN);
+        }
+        let mut fds = [PollFd::new(writer.as_fd(), PollFlags::POLLOUT)];
+        assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(0));
+        while ready(&reader) == PollFlags::POLLIN {
+            read(&reader, &mut [0; 1024]).unwrap();
+        }
+        assert_eq!(ready(&reader), PollFlags::empty());
+        assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(1));
+    }
+
+    #[test]
+    fn the_end_of_the_writer_is_seen_behind_what_is_unread() {
+        let (writer, reader) = one_way().unwrap();
+        send(writer.as_fd(), b"last", &[], Wait::Never).unwrap();
+        drop(writer);
+        let ended = ready(&reader);
+        assert!(ended.contains(PollFlags::POLLIN | PollFlags::POLLHUP), "{ended:?}");
+        assert!(!ended.contains(PollFlags::POLLERR), "{ended:?}");
+        let mut buffer = [0; 8];
+        for expected in [4, 0, 0] {
+            assert_eq!(read(&reader, &mut buffer), Ok(expected));
+        }
     }
 
     #[test]

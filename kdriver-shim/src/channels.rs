@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use card_driver::lock::lock;
-use hostmem::fdpass;
+use hostmem::fdpass::{self, Writer};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
-use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
+use nix::sys::socket::{MsgFlags, send};
 
 use crate::error::Error;
 use crate::poller::{Poller, Token, Watch};
@@ -44,7 +44,7 @@ pub struct RecordSocket<const N: usize> {
 #[derive(Debug)]
 struct State<const N: usize> {
     // None before it is made, and once balboad's end is closed.
-    socket: Option<(OwnedFd, Watch)>,
+    socket: Option<(Writer, Watch)>,
     /// Records that wait for room, in their order; while there are any, the epoll set tells of room.
     kept: BTreeMap<u64, (Key, [u8; N])>,
     /// Where each of them is.
@@ -85,9 +85,7 @@ impl<const N: usize> RecordSocket<N> {
     /// # Errors
     /// [`Error::Memory`] or [`Error::Os`] when descriptors run out.
     pub fn open(&self, token: Token) -> Result<OwnedFd, Error> {
-        let (ours, theirs) = fdpass::pair()?;
-        // The client has nothing to say here: descriptors above all, which would be balboad's to close.
-        shutdown(ours.as_raw_fd(), Shutdown::Read).map_err(Error::os("shutdown of a channel"))?;
+        let (ours, theirs) = fdpass::one_way()?;
         let watch = self.poller.watch(&ours, token, EpollFlags::empty())?;
         lock(&self.state).socket = Some((ours, watch));
         Ok(theirs)
@@ -164,7 +162,7 @@ impl<const N: usize> State<N> {
         let Some((socket, _)) = &self.socket else { return Taken::Gone };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         loop {
-            match send(socket.as_raw_fd(), record, flags) {
+            match send(socket.as_fd().as_raw_fd(), record, flags) {
                 Ok(_) => return Taken::Yes,
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return Taken::Full,
@@ -190,8 +188,7 @@ impl<const N: usize> State<N> {
     /// Sends nothing any more. Both see the end, balboad by the epoll set.
     fn end(&mut self) {
         if let Some((socket, _)) = &self.socket {
-            // One that is shut down is what is wanted.
-            let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
+            socket.end();
         }
         self.kept.clear();
         self.places.clear();

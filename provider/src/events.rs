@@ -202,7 +202,9 @@ impl EventSource {
         loop {
             let mut raw = [0; LONGEST];
             let bytes = match recv(fd, &mut raw, MsgFlags::MSG_DONTWAIT) {
-                Ok(0) | Err(Errno::ECONNRESET) => return self.end(state).map(Some),
+                Ok(0) => return self.end(state).map(Some),
+                // Told once, before what was not read: balboad was killed.
+                Err(Errno::ECONNRESET) => continue,
                 Ok(bytes) => bytes,
                 Err(Errno::EAGAIN) => return Ok(None),
                 Err(errno) => return Err(errno),

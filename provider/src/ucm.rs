@@ -524,6 +524,8 @@ fn look(fd: RawFd, flags: MsgFlags) -> Result<Found> {
     let mut room = [0; CM_EVENT_BYTES];
     match recv(fd, &mut room, flags | MsgFlags::MSG_DONTWAIT) {
         Err(Errno::EAGAIN) => Ok(Found::Nothing),
+        // Told once, before what was not read: balboad was killed.
+        Err(Errno::ECONNRESET) => look(fd, flags),
         Ok(0) | Err(_) => Ok(Found::End),
         Ok(bytes) => {
             let event = shim_abi::decode(room.get(..bytes).unwrap_or_default());

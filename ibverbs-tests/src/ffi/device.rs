@@ -191,9 +191,14 @@ fn with_devices<T>(
 
 /// Waits until a descriptor can be read from; false when the time is over.
 pub(super) fn is_readable(fd: c_int, limit: Duration) -> Result<bool> {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let events = libc::POLLIN | libc::POLLOUT;
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one valid entry.
-    Ok(unsafe { libc::poll(&raw mut poll, 1, limit.as_millis().try_into()?) } == 1)
+    let found = unsafe { libc::poll(&raw mut poll, 1, limit.as_millis().try_into()?) };
+    // What has ended takes whatever is written, and drops it.
+    let is_writable = poll.revents & (libc::POLLOUT | libc::POLLHUP) == libc::POLLOUT;
+    ensure!(!is_writable, "a channel, which is only read, is ready to be written");
+    Ok(found == 1)
 }
 
 /// An asynchronous event.

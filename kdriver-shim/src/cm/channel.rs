@@ -4,12 +4,12 @@
 //! how far the program has read: until then it may be another channel's, or nobody's, by what its identifier does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use hostmem::fdpass::{self, Wait};
+use hostmem::fdpass::{self, Wait, Writer};
 use nix::sys::epoll::EpollFlags;
-use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
+use nix::sys::socket::{setsockopt, sockopt};
 use shim_abi::CmToken;
 
 use super::abi::{Output, length};
@@ -146,7 +146,7 @@ pub struct Channel {
     pub token: CmToken,
     /// Its identifiers.
     pub ids: BTreeSet<u32>,
-    socket: OwnedFd,
+    socket: Writer,
     poller: Arc<Poller>,
     watch: Option<Watch>,
     // By their places, which ascend: those that were not read, as far as it is known.
@@ -178,9 +178,7 @@ impl Channel {
         uid: u32,
         token: CmToken,
     ) -> Result<(Self, OwnedFd), Error> {
-        let (socket, theirs) = fdpass::pair()?;
-        // The program has nothing to say here.
-        shutdown(socket.as_raw_fd(), Shutdown::Read).map_err(Error::os("shutdown of a channel"))?;
+        let (socket, theirs) = fdpass::one_way()?;
         setsockopt(&socket, sockopt::SndBuf, &SOCKET_BYTES)
             .map_err(Error::os("setsockopt of a channel"))?;
         let watch = poller.watch(&socket, Token::CmChannel(key), EpollFlags::empty())?;
@@ -324,6 +322,6 @@ impl Channel {
         if let Some(watch) = self.watch.take() {
             self.poller.unwatch(&self.socket, watch);
         }
-        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+        self.socket.end();
     }
 }
