@@ -129,7 +129,6 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     for warning in program.warnings() {
         terminal::complain("balboa run: warning", warning);
     }
-    mounts::enter()?;
     // Whatever is executed from here on gets no more rights than this has: the program also names the
     // loader that is asked for its libraries.
     set_no_new_privs()?;
@@ -145,6 +144,8 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     // The program may change its working directory.
     let dir = dir.canonicalize().map_err(|error| RunError::StateDir { dir: dir.clone(), error })?;
 
+    // Behind all that owners of files say: a user namespace knows no user but the caller.
+    mounts::enter()?;
     // The world is built on the state directory, which is sure to be there and to be the caller's
     // and is covered only meanwhile.
     mounts::show(&dir, &sysfs::World::of(&cards), &providers)?;
