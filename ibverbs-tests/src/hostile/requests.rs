@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use cm::wire::{IpHeader, Message, Req, TransportService};
 use cm::{PortSpace, ServiceId};
 use shim_abi::rdma_cm::{HEADER, number};
-use shim_abi::{CmReader, CmToken, Request, Response};
+use shim_abi::{CmReader, CmToken, CreateQp, Request, Response};
+use verbs_sys::current::verbs as v;
 
 use super::{GID, Place};
 use crate::attack::requests::{CONNECTED, FLOODED_PORT, SEED};
@@ -32,7 +33,10 @@ const ADDRESSES: u64 = 100;
 const ENOUGH: u64 = 5000;
 
 /// Connections that a client that floods asks for before it takes them back.
-const AT_ONCE: u32 = 256;
+const AT_ONCE: usize = 256;
+/// Queue pairs by which it does in turn: more than a backlog holds, for a peer takes one's second request for news of
+/// the first.
+const QPS: usize = 2048;
 
 /// Connects a queue pair of the first card with one of the second and parts them, again and again, and says how
 /// often it has.
@@ -215,6 +219,35 @@ impl Asker {
         }
     }
 
+    /// Makes queue pairs of its own on the first card.
+    fn qps(&self) -> Result<Vec<u32>> {
+        let card = |request| self.client.ask(&request).map(|(response, _)| response);
+        let Response::Context(info) = card(Request::OpenContext { card: 0 })? else {
+            bail!("no context");
+        };
+        let context = info.context;
+        let Response::Pd { pdn } = card(Request::AllocPd { context })? else { bail!("no domain") };
+        let cq =
+            Request::CreateCq { context, log2_entries: 4, channel: None, vector: 0, cookie: 1 };
+        let Response::Cq { cqn, .. } = card(cq)? else { bail!("no completion queue") };
+        let wanted = CreateQp {
+            pdn,
+            kind: v::IBV_QPT_RC as u8,
+            send_cqn: cqn,
+            receive_cqn: cqn,
+            srqn: None,
+            log2_sq_blocks: 4,
+            log2_rq_entries: 4,
+            log2_rq_stride: 1,
+            cookie: 2,
+        };
+        let made = (0..QPS).map(|_| match card(Request::CreateQp(wanted.clone()))? {
+            Response::Qp { qpn, .. } => Ok(qpn),
+            other => bail!("no queue pair: {other:?}"),
+        });
+        made.collect()
+    }
+
     fn id(&self) -> Result<[u8; 4]> {
         let tcp = (PortSpace::Tcp as u16).to_ne_bytes();
         let answer = self.say(number::CREATE_ID, 24, &[(0, &[1]), (16, &tcp)])?;
@@ -230,14 +263,14 @@ impl Asker {
     }
 
     /// Asks for a connection, as far as that goes.
-    fn ask(&self, from: Ipv4Addr, to: Ipv4Addr, numbers: &mut Numbers) -> Result<[u8; 4]> {
+    fn ask(&self, from: Ipv4Addr, to: Ipv4Addr, qpn: u32) -> Result<[u8; 4]> {
         let id = self.id()?;
         let (from, to) = (sockaddr(from, 0), sockaddr(to, FLOODED_PORT));
         let fields: [(usize, &[u8]); 4] = [(0, &from), (28, &to), (56, &id), (60, &[0xff, 0xff])];
         self.say(number::RESOLVE_IP, 64, &fields)?;
         // Where the peer is not found yet, both are refused.
         let _ = self.say(number::RESOLVE_ROUTE, 8, &[(0, &id)]);
-        let qpn = ((numbers.next() as u32) & 0xff_ffff).max(2).to_ne_bytes();
+        let qpn = qpn.to_ne_bytes();
         let _ = self.say(number::CONNECT, 288, &[(0, &qpn), (271, &[1]), (272, &id)]);
         Ok(id)
     }
@@ -258,9 +291,10 @@ fn sockaddr(address: Ipv4Addr, port: u16) -> [u8; 28] {
 pub fn by_client(directory: &Path, from: Ipv4Addr, to: Ipv4Addr) -> Result<()> {
     let [listener, asker] = [Asker::new(directory)?, Asker::new(directory)?];
     listener.listen()?;
-    let mut numbers = Numbers(SEED);
+    let qpns = asker.qps()?;
     for turn in 0.. {
-        let ids = (0..AT_ONCE).map(|_| asker.ask(from, to, &mut numbers));
+        let of_turn = qpns.iter().cycle().skip(turn * AT_ONCE % QPS).take(AT_ONCE);
+        let ids = of_turn.map(|qpn| asker.ask(from, to, *qpn));
         for id in ids.collect::<Result<Vec<_>>>()? {
             let end = || asker.say(number::DESTROY_ID, 16, &[(8, &id)]);
             // The first word is answered by that there are events, which nobody reads here.
