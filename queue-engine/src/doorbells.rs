@@ -17,17 +17,44 @@ pub(crate) struct Queue {
     pub(crate) number: u32,
 }
 
-/// Queues of one page that a scan adds before it leaves the rest of the page to the next one: who
-/// rings for all that it has does not hold up the others.
+/// Queues of one page that a scan adds at most before it leaves the rest of the page to the next one, in the middle
+/// of a slot too: who rings for all that it has does not hold up the others.
 const MOST_OF_PAGE: usize = 256;
 
 /// A slot with queues behind it.
 #[derive(Debug)]
 struct Slot {
-    index: usize,
+    /// Below [`doorbell::SLOTS`].
+    index: u16,
     /// The value when it was last looked at.
     seen: u64,
     queues: SmallVec<[Queue; 2]>,
+    /// How many of the queues, from the first on, are still to be heard of that change: the last of them comes next.
+    unheard: u32,
+}
+
+impl Slot {
+    /// Adds the queues that are to be heard, but no more than `most`; answers with how many.
+    fn hear(&mut self, most: usize, rung: &mut Vec<Queue>) -> usize {
+        let end = self.unheard as usize;
+        let begin = end.saturating_sub(most);
+        let heard = self.queues.get(begin..end).unwrap_or_default();
+        rung.extend(heard.iter().rev());
+        let count = heard.len();
+        self.unheard = begin as u32;
+        count
+    }
+
+    /// Takes a queue out.
+    fn remove(&mut self, queue: Queue) {
+        let Some(place) = self.queues.iter().position(|other| is_same(other, queue)) else {
+            return;
+        };
+        self.queues.remove(place);
+        if place < self.unheard as usize {
+            self.unheard = self.unheard.saturating_sub(1);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -42,19 +69,23 @@ struct Page<D> {
 impl<D: DoorbellPage> Page<D> {
     /// Adds the queues behind the slots that changed, as many as a page may have at a time.
     fn scan(&mut self, rung: &mut Vec<Queue>) {
-        let enough = rung.len().saturating_add(MOST_OF_PAGE);
+        let mut most = MOST_OF_PAGE;
         let begin = self.next.min(self.slots.len());
         let (before, behind) = self.slots.split_at_mut(begin);
         for (first, part) in [(begin, behind), (0, before)] {
-            for (behind, slot) in (first.saturating_add(1)..).zip(part) {
-                let value = self.memory.load(slot.index);
-                if value == slot.seen {
-                    continue;
+            for (place, slot) in (first..).zip(part) {
+                // What changes before all are heard is found behind them: whoever changes it does not begin anew.
+                if slot.unheard == 0 {
+                    let value = self.memory.load(slot.index.into());
+                    if value == slot.seen {
+                        continue;
+                    }
+                    slot.seen = value;
+                    slot.unheard = slot.queues.len() as u32;
                 }
-                slot.seen = value;
-                rung.extend_from_slice(&slot.queues);
-                if rung.len() >= enough {
-                    self.next = behind;
+                most = most.saturating_sub(slot.hear(most, rung));
+                if most == 0 {
+                    self.next = place.saturating_add(usize::from(slot.unheard == 0));
                     return;
                 }
             }
@@ -122,7 +153,7 @@ impl<D: DoorbellPage> Doorbells<D> {
     /// Begins to look at a queue's slot.
     pub(crate) fn add(&mut self, client: u8, queue: Queue) {
         let Some(page) = self.page_of(client) else { return };
-        let index = doorbell::slot(queue.kind, queue.number);
+        let index = doorbell::slot(queue.kind, queue.number) as u16;
         match page.slots.binary_search_by_key(&index, |slot| slot.index) {
             Ok(found) => {
                 if let Some(slot) = page.slots.get_mut(found) {
@@ -130,9 +161,9 @@ impl<D: DoorbellPage> Doorbells<D> {
                 }
             }
             Err(place) => {
-                let seen = page.memory.load(index);
+                let seen = page.memory.load(index.into());
                 let queues = SmallVec::from_elem(queue, 1);
-                page.slots.insert(place, Slot { index, seen, queues });
+                page.slots.insert(place, Slot { index, seen, queues, unheard: 0 });
             }
         }
     }
@@ -140,10 +171,10 @@ impl<D: DoorbellPage> Doorbells<D> {
     /// Stops looking at a queue's slot.
     pub(crate) fn remove(&mut self, client: u8, queue: Queue) {
         let Some(page) = self.page_of(client) else { return };
-        let index = doorbell::slot(queue.kind, queue.number);
+        let index = doorbell::slot(queue.kind, queue.number) as u16;
         let Ok(place) = page.slots.binary_search_by_key(&index, |slot| slot.index) else { return };
         let Some(slot) = page.slots.get_mut(place) else { return };
-        slot.queues.retain(|other| is_other(other, queue));
+        slot.remove(queue);
         if slot.queues.is_empty() {
             page.slots.remove(place);
         }
@@ -158,10 +189,10 @@ impl<D: DoorbellPage> Doorbells<D> {
     }
 }
 
-fn is_other(one: &Queue, other: Queue) -> bool {
+fn is_same(one: &Queue, other: Queue) -> bool {
     #[cfg(test)]
     tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
-    *one != other
+    *one == other
 }
 
 #[cfg(test)]
@@ -222,12 +253,62 @@ mod tests {
             let mut rung = Vec::new();
             doorbells.scan(&mut rung);
             assert!(rung.contains(&queue(QUEUES)), "the other page is heard in each turn");
-            assert!(rung.len() <= MOST_OF_PAGE + 2 * BEHIND_A_SLOT, "{}", rung.len());
+            assert!(rung.len() <= MOST_OF_PAGE + 1, "{}", rung.len());
             if rung.len() == 1 {
                 break;
             }
             heard.extend(rung.iter().map(|queue| queue.number));
         }
         assert_eq!(heard.len(), QUEUES as usize + 1, "all are heard in the end");
+    }
+
+    #[test]
+    fn thousands_of_queues_behind_one_slot_are_heard_by_turns_and_each_change_of_it_by_all() {
+        let mut doorbells = Doorbells::new();
+        let page = Alike::default();
+        assert!(doorbells.open(1, page.clone()));
+        let of_slot = |n: u32| Queue {
+            kind: QueueKind::Completion,
+            number: n * doorbell::SLOTS_PER_KIND as u32,
+        };
+        (0..1000).for_each(|n| doorbells.add(1, of_slot(n)));
+        let mut scan = || {
+            let mut rung = Vec::new();
+            doorbells.scan(&mut rung);
+            assert!(rung.len() <= MOST_OF_PAGE, "{}", rung.len());
+            rung
+        };
+        page.0.set(1);
+        let mut heard = scan();
+        // It changes over and over: those that come last are heard all the same, and then all of them again.
+        for value in 2..5 {
+            page.0.set(value);
+            heard.extend(scan());
+        }
+        let numbers: HashSet<u32> = heard.iter().map(|queue| queue.number).collect();
+        assert_eq!((numbers.len(), heard.len()), (1000, 1000));
+        let again: HashSet<u32> = (0..4).flat_map(|_| scan()).map(|queue| queue.number).collect();
+        assert_eq!((again.len(), scan().len()), (1000, 0));
+    }
+
+    #[test]
+    fn a_queue_that_ends_while_its_slot_is_heard_takes_no_other_with_it() {
+        let mut doorbells = Doorbells::new();
+        let page = Alike::default();
+        assert!(doorbells.open(1, page.clone()));
+        let of_slot =
+            |n: u32| Queue { kind: QueueKind::Send, number: n * doorbell::SLOTS_PER_KIND as u32 };
+        (0..600).for_each(|n| doorbells.add(1, of_slot(n)));
+        page.0.set(1);
+        let mut heard = Vec::new();
+        doorbells.scan(&mut heard);
+        // One that was heard, and one that was not.
+        let [old, new] = [*heard.first().unwrap(), of_slot(0)];
+        assert!(!heard.contains(&new));
+        [old, new].into_iter().for_each(|queue| doorbells.remove(1, queue));
+        (0..3).for_each(|_| doorbells.scan(&mut heard));
+        let numbers: HashSet<u32> = heard.iter().map(|queue| queue.number).collect();
+        assert_eq!((numbers.len(), heard.len()), (599, 599));
+        assert!(!numbers.contains(&new.number));
     }
 }
