@@ -1,6 +1,6 @@
 //! The engine: its objects, and the order in which it works on them.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use fpga_regs::engine::cqe::Cqe;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -24,6 +24,7 @@ use crate::registers::QueueRegisters;
 use crate::rq::{Rq, Taken};
 use crate::transport::Transport;
 use crate::under_way::{OWN_BYTES, Shares};
+use crate::waiting::Waiting;
 
 /// Entries of the GID table.
 const GIDS: usize = 16;
@@ -123,9 +124,9 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) flushing: BTreeSet<u32>,
     pub(crate) doorbells: Doorbells<D>,
     /// QPs to look at, each at most once.
-    ready: VecDeque<u32>,
-    /// QPs with work the transport had no room for, longest first.
-    starved: VecDeque<u32>,
+    ready: Waiting,
+    /// QPs with work the transport had no room for.
+    starved: Waiting,
     /// QPs of which a completion was lost, until they have failed for it.
     pub(crate) lost: Vec<u32>,
     /// Shared receive queues that have fewer entries than their limit, to be told of.
@@ -145,6 +146,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub const QP_BYTES: usize = PLACES
         * (size_of::<(u32, Qp<M>)>() + Doorbells::<D>::BYTES_OF_EACH)
         + Handles::BYTES_OF_QP
+        + 2 * Waiting::BYTES_OF_EACH
         + OWN_BYTES
         + KEPT_RECEIVES * size_of::<Taken>()
         + MAX_SGE * size_of::<Sge>();
@@ -205,8 +207,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             shares: Shares::new(config.under_way_bytes),
             flushing: BTreeSet::new(),
             doorbells: Doorbells::new(),
-            ready: VecDeque::new(),
-            starved: VecDeque::new(),
+            ready: Waiting::default(),
+            starved: Waiting::default(),
             lost: Vec::new(),
             below_limit: Vec::new(),
             next_xrc_receive: 0,
@@ -361,15 +363,15 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Looks at the doorbells and works on what they say; `true` if there was anything to do.
     ///
-    /// The work of one call is bounded, whatever stands in the rings and however many QPs there are:
-    /// those that have work get one turn each, some of them at a time. After `true` another call is
+    /// The work of one call is bounded, whatever stands in the rings and however many QPs there are: some
+    /// of those that have work get a turn, of each client one after the other. After `true` another call is
     /// due, as it is after [`Engine::handle`] and after a register write.
     pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
         let rang = self.scan(now) | self.tell_below_limit(now) | self.tell_due(now);
         let rang = rang | self.complete_failed_receives(now);
         let turns = self.ready.len().min(TURNS);
         for _ in 0..turns {
-            let Some(qpn) = self.ready.pop_front() else { break };
+            let Some(qpn) = self.ready.pop() else { break };
             if let Some(qp) = self.qps.get_mut(&qpn) {
                 qp.queued = false;
             }
@@ -405,17 +407,17 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Notes that a QP waits for room in the transport.
     pub(crate) fn starve(&mut self, qpn: u32) {
-        let noted = |qp: &mut Qp<M>| std::mem::replace(&mut qp.starved, true);
-        if self.qps.get_mut(&qpn).map(noted) == Some(false) {
-            self.starved.push_back(qpn);
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        if !std::mem::replace(&mut qp.starved, true) {
+            self.starved.push(qp.page, qpn);
         }
     }
 
-    /// Gives the QP that waits longest for room another turn.
+    /// Gives the QP another turn that is next of those that wait for room.
     ///
     /// One at a time is enough: when its turn ends with room to spare, the next one is fed.
     pub(crate) fn feed_starved(&mut self) {
-        while let Some(qpn) = self.starved.pop_front() {
+        while let Some(qpn) = self.starved.pop() {
             if let Some(qp) = self.qps.get_mut(&qpn) {
                 qp.starved = false;
                 self.look_at(qpn);
@@ -426,9 +428,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Notes that a QP wants to be looked at.
     pub(crate) fn look_at(&mut self, qpn: u32) {
-        let noted = |qp: &mut Qp<M>| std::mem::replace(&mut qp.queued, true);
-        if self.qps.get_mut(&qpn).map(noted) == Some(false) {
-            self.ready.push_back(qpn);
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        if !std::mem::replace(&mut qp.queued, true) {
+            self.ready.push(qp.page, qpn);
         }
     }
 

@@ -37,6 +37,7 @@ mod resolve;
 mod rq;
 mod transport;
 mod under_way;
+mod waiting;
 mod xrc;
 
 pub use doorbells::DoorbellPage;

@@ -5,7 +5,7 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::EngineConfig;
 
-use crate::support::bench::{Bench, CONFIG};
+use crate::support::bench::{Bench, CONFIG, PAGE};
 use crate::support::client::{ClientCq, ClientQp};
 use crate::support::manual::Manual;
 use crate::support::random::{Seeded, for_seeds};
@@ -154,4 +154,46 @@ fn what_waited_for_room_longest_comes_first() {
         }
         assert_eq!(bench.transport.sent.len(), 3 * (round + 1));
     }
+}
+
+#[test]
+fn who_rings_for_thousands_of_queues_delays_no_other_client() {
+    const MANY: usize = 3000;
+    let config = EngineConfig { qps: 4096, rqs: 4096, ..CONFIG };
+    let mut bench = Bench::with(config, Manual::default());
+    let cq = bench.create_cq(8);
+    let mut many = many_qps(&mut bench, &cq, MANY);
+    bench.become_client(PAGE + 1);
+    let cq = bench.create_cq_by(PAGE + 1, 0, 8);
+    let mut few = many_qps(&mut bench, &cq, 1);
+    bench.settle();
+    let send = Wqe::gather(SendOpcode::Send, &[]);
+    for round in 0..10 {
+        for qp in &mut many {
+            qp.post(&send);
+        }
+        few[0].post(&send);
+        let before = bench.transport.sent.len();
+        assert!(bench.poll());
+        let sent = &bench.transport.sent[before..];
+        assert!(sent.iter().any(|it| it.qpn == few[0].qpn), "it waits in round {round}");
+    }
+    bench.settle();
+    // All that was posted is sent.
+    assert_eq!(bench.transport.sent.len(), 10 * (MANY + 1));
+}
+
+#[test]
+fn a_client_of_thousands_of_queues_has_all_turns_where_nobody_else_has_work() {
+    let config = EngineConfig { qps: 4096, rqs: 4096, ..CONFIG };
+    let mut bench = Bench::with(config, Manual::default());
+    let cq = bench.create_cq(8);
+    let mut many = many_qps(&mut bench, &cq, 2000);
+    let send = Wqe::gather(SendOpcode::Send, &[]);
+    for qp in &mut many {
+        qp.post(&send);
+    }
+    let polls = (1..).find(|_| !bench.poll());
+    // 128 turns each, and one that finds nothing.
+    assert_eq!((bench.transport.sent.len(), polls), (2000, Some(2000 / 128 + 2)));
 }

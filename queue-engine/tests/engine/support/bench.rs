@@ -69,6 +69,8 @@ pub struct Bench<T: Transport> {
     pub memory: TestMemory,
     pub transport: T,
     pub page: TestPage,
+    /// Client that receive queues and QPs are made for, whose doorbell page `page` is.
+    pub client: u8,
     pub now: u64,
     pub admin_sq: u64,
     pub admin_cq: u64,
@@ -107,6 +109,7 @@ impl<T: Transport> Bench<T> {
             engine,
             transport,
             page,
+            client: PAGE,
             now: 1000,
             admin_sq: memory.allocate(64 << LOG2_ADMIN),
             admin_cq: memory.allocate(64 << LOG2_ADMIN),
@@ -249,6 +252,12 @@ impl<T: Transport> Bench<T> {
         self.create_rq_of(RqKind::Private, log2_entries, log2_stride)
     }
 
+    /// Goes on as another client, with a doorbell page of its own.
+    pub fn become_client(&mut self, client: u8) {
+        (self.client, self.page) = (client, TestPage::default());
+        assert!(self.engine.open_page(client, self.page.clone()));
+    }
+
     /// Makes a receive queue of some kind.
     pub fn create_rq_of(&mut self, kind: RqKind, log2_entries: u8, log2_stride: u8) -> ClientRq {
         let ring = self.memory.allocate(64 + (64 << (log2_entries + log2_stride)));
@@ -256,7 +265,7 @@ impl<T: Transport> Bench<T> {
             ring,
             log2_entries,
             log2_stride,
-            page: PAGE,
+            page: self.client,
             pdn: PDN,
             kind,
             ..Default::default()
@@ -269,7 +278,7 @@ impl<T: Transport> Bench<T> {
     /// Makes a shared receive queue of an XRC domain, which completes on a completion queue.
     pub fn create_xrc_rq(&mut self, log2_entries: u8, (cqn, xrcdn): (u32, u32)) -> ClientRq {
         let ring = self.memory.allocate(64 + (64 << log2_entries));
-        let (page, pdn, kind) = (PAGE, PDN, RqKind::Xrc);
+        let (page, pdn, kind) = (self.client, PDN, RqKind::Xrc);
         let command =
             CreateRq { ring, log2_entries, page, pdn, kind, cqn, xrcdn, ..Default::default() };
         let rqn = self.succeed(Opcode::CreateRq, &command.encode()).result;
@@ -300,7 +309,7 @@ impl<T: Transport> Bench<T> {
         let command = CreateQp {
             sq_ring: sq,
             log2_sq_blocks,
-            page: PAGE,
+            page: self.client,
             kind,
             pdn: PDN,
             send_cqn: send_cq.cqn,
