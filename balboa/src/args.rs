@@ -93,6 +93,9 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Start a balboad that ends with its last program, which balboa run --start does
+    #[command(hide = true)]
+    StartBalboad(StartBalboad),
     /// Write the manual pages
     #[command(hide = true)]
     Manual {
@@ -153,14 +156,35 @@ pub struct Run {
     /// Which balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
+    /// Where no balboad serves, start one, which ends with its last program; what stands from here to -- are balboad's
+    /// options (see balboad --help), and without any there are two software cards
+    #[arg(
+        long,
+        num_args = 0..,
+        allow_hyphen_values = true,
+        value_terminator = "--",
+        value_name = "OPTION OF BALBOAD"
+    )]
+    pub start: Option<Vec<OsString>>,
     /// The program and its arguments
     #[arg(
-        required = true,
+        required_unless_present = "start",
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+/// What `balboa run --start` runs.
+#[derive(Debug, Args)]
+pub struct StartBalboad {
+    /// Where it is to serve.
+    #[command(flatten)]
+    pub state_dir: StateDir,
+    /// Its options
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub options: Vec<OsString>,
 }
 
 /// `balboa list`.
@@ -316,6 +340,10 @@ impl fmt::Display for CardName {
 
 const EXAMPLES: &str = "\
 Two software cards, and ib_write_bw between them:
+  balboa run --start -- ib_write_bw -d balboa0 &
+  balboa run --start -- ib_write_bw -d balboa1 127.0.0.1
+
+The same with a balboad that stays:
   balboad --soft 2 --state-dir D &
   balboa run --state-dir D -- ib_write_bw -d balboa0 &
   balboa run --state-dir D -- ib_write_bw -d balboa1 127.0.0.1
@@ -327,12 +355,21 @@ The program sees the cards as balboa0, balboa1, ... in /sys/class/infiniband, an
 device. Nothing outside changes, and no privilege is needed where user namespaces are allowed.
 Waits up to 5 s for balboad.
 
-Exit code: the program's own; 125 when balboa itself fails or its arguments are wrong, 126 when the program cannot be
-executed, 127 when it is not found.
+With --start a balboad is started where none serves the state directory; of programs that come at once one starts it.
+What it logs is in balboad.log there. It ends 5 s after the last program that balboa run has run with it, and all their
+children, have ended or closed the descriptor that they were given, unless one is still connected. A balboad that serves
+there already is used; where it was started with other options than those asked for, or serves another network
+namespace, that is told. In another network namespace than the balboad of the user's own directory serves, that is
+net-NUMBER in it.
+
+Exit code: the program's own; 125 when balboa itself fails, its arguments are wrong, or balboad cannot be started or was
+started with other options; 126 when the program cannot be executed, 127 when it is not found.
 
 Examples:
   balboa run -- ibv_devinfo
   balboa run --state-dir D -- ibv_rc_pingpong -d balboa0 -g 1
+  balboa run --start -- ibv_devinfo
+  balboa run --start --soft 1 --ip 10.0.0.1 -- ib_write_bw -d balboa0
   balboa run -- bash          # a shell whose programs all see the cards";
 
 const LIST_HELP: &str = "\

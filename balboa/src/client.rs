@@ -128,6 +128,17 @@ pub enum ClientError {
     },
 }
 
+/// Who a balboad is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// Its process, where it runs.
+    pub pid: u32,
+    /// Number of its network namespace; 0 where the kernel does not tell.
+    pub network_namespace: u64,
+    /// The words of its command line behind the program.
+    pub options: Vec<String>,
+}
+
 /// A connection to balboad as [`Role::Tool`].
 #[derive(Debug)]
 pub struct Client {
@@ -187,6 +198,19 @@ impl Client {
                 Some(card) => Err(self.misunderstood(format!("{card:?} as a card"))),
             },
             (other, _) => Err(self.misunderstood(format!("{other:?} as the list of cards"))),
+        }
+    }
+
+    /// Who this balboad is.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn introduce(&mut self) -> Result<Introduction, ClientError> {
+        match self.ask(&Request::Introduce)? {
+            (Response::Balboad { pid, network_namespace, options }, _) => {
+                Ok(Introduction { pid, network_namespace, options })
+            }
+            (other, _) => Err(self.misunderstood(format!("{other:?} as who it is"))),
         }
     }
 

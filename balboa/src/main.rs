@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     match arguments.command {
         args::Command::Run(run) => not_run("run", run::run(&run)),
         args::Command::Perf(perf) => not_run("perf", perf::perf(&perf)),
+        args::Command::StartBalboad(start) => told("start-balboad", run::starter::start(&start)),
         args::Command::Bind { address } => told("bind", bind::bind(address)),
         args::Command::Unbind { address } => told("unbind", bind::unbind(address)),
         args::Command::Flash { action } => match flash::flash(&action) {

@@ -20,7 +20,7 @@ const PROGRAM: &str = "balboa-perf";
 pub fn perf(arguments: &args::Perf) -> Result<Infallible, RunError> {
     let program = run::beside_us(PROGRAM).map_err(RunError::NoPerf)?;
     let command = line(&program, arguments);
-    run::run(&args::Run { state_dir: arguments.state_dir.clone(), command })
+    run::run(&args::Run { state_dir: arguments.state_dir.clone(), start: None, command })
 }
 
 fn line(program: &Path, arguments: &args::Perf) -> Vec<OsString> {

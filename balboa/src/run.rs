@@ -5,6 +5,8 @@
 //! `/sys/class` and `/dev/infiniband` ([`mounts`], [`sysfs`]), behind a filter that lets the RDMA
 //! netlink socket fail ([`filter`]), which makes libibverbs read those. `RDMAV_DRIVERS` names the
 //! provider, of which each release of libibverbs finds its own.
+//!
+//! The program holds a lease on its balboad ([`lease`]); where there is none, one may be started ([`start`]).
 
 use std::convert::Infallible;
 use std::env;
@@ -15,7 +17,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::prctl::set_no_new_privs;
-use nix::unistd::geteuid;
 
 use self::libibverbs::Providers;
 use crate::args;
@@ -24,9 +25,12 @@ use crate::client::{Client, ClientError};
 mod command;
 mod elf;
 mod filter;
+mod lease;
 mod libibverbs;
 mod mounts;
 pub mod refusal;
+mod start;
+pub mod starter;
 mod sysfs;
 
 /// How long a balboad that is just starting is waited for.
@@ -44,6 +48,9 @@ pub enum RunError {
     /// No balboad.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// None, and none could be started; or another than was asked for.
+    #[error(transparent)]
+    Start(#[from] start::StartError),
     /// A balboad without cards.
     #[error("balboad in {} has no card: start it with --soft 1 or more", .0.display())]
     NoCards(PathBuf),
@@ -125,16 +132,24 @@ pub fn beside(program: &Path, name: &str) -> Option<PathBuf> {
 /// # Errors
 /// Always, when it returns: what stood in the way.
 pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
+    if let (Some(words), []) = (&arguments.start, &*arguments.command) {
+        return Err(start::StartError::NoProgram(start::words(words)).into());
+    }
     let program = command::Program::resolve(&arguments.command)?;
     for warning in program.warnings() {
         terminal::complain("balboa run: warning", warning);
     }
+    let given = arguments.state_dir.path();
+    let served = match &arguments.start {
+        Some(words) => start::served(given, words)?,
+        None => start::Served::looked_for(given),
+    };
     // Whatever is executed from here on gets no more rights than this has: the program also names the
     // loader that is asked for its libraries.
     set_no_new_privs()?;
     let providers = Providers::with(libibverbs::provider(&program.path)?);
 
-    let dir = shim_abi::state_dir(arguments.state_dir.path(), geteuid().as_raw());
+    let start::Served { dir, lease } = served;
     let mut client = Client::connect(&dir, PATIENCE)?;
     let cards = client.cards()?;
     drop(client);
@@ -150,14 +165,21 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     // and is covered only meanwhile.
     mounts::show(&dir, &sysfs::World::of(&cards), &providers)?;
     filter::install()?;
-    exec(&program, &dir)
+    exec(&program, &dir, lease)
 }
 
 /// Whether UCX looks into the network header before a datagram for the address that it was sent to. UCX 1.13
 /// takes that header for one of IPv6, unless a provider of another vendor is there, and drops what came by IPv4.
 const UCX_DGID_CHECK: &str = "UCX_UD_ETH_DGID_CHECK";
 
-fn exec(program: &command::Program, state_dir: &Path) -> Result<Infallible, RunError> {
+fn exec(
+    program: &command::Program,
+    state_dir: &Path,
+    lease: Option<lease::Lease>,
+) -> Result<Infallible, RunError> {
+    if let Some(lease) = &lease {
+        lease.hand_on()?;
+    }
     let mut command = Command::new(&program.path);
     command
         .arg0(program.name)

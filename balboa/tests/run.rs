@@ -77,6 +77,44 @@ fn balboad_with(cards: Vec<CardInfo>) -> TempDir {
     dir
 }
 
+/// A state directory in which somebody says who they are.
+fn balboad_that_is(network_namespace: u64, options: &'static str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = listener(dir.path());
+    std::thread::spawn(move || {
+        let client = accept(listener.as_raw_fd()).unwrap();
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let mut receive = || {
+            let bytes = recv(client, &mut buffer, MsgFlags::empty()).unwrap();
+            buffer[..bytes].to_vec()
+        };
+        assert!(shim_abi::decode_hello::<shim_abi::Hello>(&receive()).is_ok());
+        let done: Reply = Ok(Response::Done);
+        send(client, &shim_abi::hello_frame(&done), MsgFlags::empty()).unwrap();
+        assert_eq!(shim_abi::decode::<Request>(&receive()), Ok(Request::Introduce));
+        let options = options.split(' ').map(str::to_owned).collect();
+        let who: Reply = Ok(Response::Balboad { pid: 7, network_namespace, options });
+        send(client, &shim_abi::encode(&who), MsgFlags::empty()).unwrap();
+        // Kept until it is read.
+        recv(client, &mut buffer, MsgFlags::empty()).unwrap();
+    });
+    dir
+}
+
+/// Runs `balboa run --state-dir DIR --start WORDS`, beside a balboad that is a script.
+fn start(dir: &Path, script: Option<&str>, words: &[&str]) -> Output {
+    let (home, mut balboa) = installed(&format!("libibverbs.so.1.14.{}.0", OLDEST.number));
+    let written = script.is_none_or(|script| {
+        let file = "printf '#!/bin/sh\n%s\n' \"$1\" > \"$2\" && chmod 755 \"$2\"";
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(file).arg("sh").arg(script).arg(home.path().join("balboad"));
+        shell.status().unwrap().success()
+    });
+    assert!(written);
+    balboa.args(["run", "--state-dir"]).arg(dir).arg("--start").args(words);
+    balboa.output().unwrap()
+}
+
 fn card(card: u32) -> CardInfo {
     let port = PortInfo {
         link_up: true,
@@ -189,4 +227,84 @@ fn a_program_sees_the_cards_and_nothing_of_it_remains() {
 fn a_balboad_without_cards_is_told() {
     let dir = balboad_with(Vec::new());
     assert_fails(&balboa_run(dir.path(), &["true"]), 125, "has no card");
+}
+
+#[test]
+fn why_balboad_did_not_start_is_told_in_its_own_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("a/state");
+    let script = "echo details >&2; echo \"balboad: no card $*\" >&2; exit 7";
+    let output = start(&state, Some(script), &["--soft", "0", "--", "true"]);
+    let sentence = format!(
+        "balboa run: balboad did not start (exit status: 7): no card --state-dir {} --soft 0\n",
+        state.display()
+    );
+    assert_fails(&output, 125, &sentence);
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&fs::metadata(&state).unwrap()) & 0o777, 0o700);
+    let output = start(&state, Some("echo help; echo more"), &["--help", "--", "true"]);
+    assert_fails(&output, 125, "did not start (exit status: 0): it has logged nothing");
+    let output = start(&state, Some("kill -9 $$"), &["--", "true"]);
+    assert_fails(&output, 125, "did not start (signal: 9 (SIGKILL)): it has logged nothing");
+    // Nothing that is asked for is lost, and two software cards are the default.
+    let script = "env | sort >&2; echo \"balboad: $*\" >&2; exit 1";
+    let output = start(&state, Some(script), &["--", "true"]);
+    assert_fails(&output, 125, &format!("--state-dir {} --soft 2\n", state.display()));
+    let log = fs::read_to_string(state.join("balboad.log")).unwrap();
+    assert!(log.contains("\nBALBOAD_LEASE=1\n") || log.starts_with("BALBOAD_LEASE=1\n"), "{log}");
+    assert!(!log.contains("LD_LIBRARY_PATH"), "a clean environment: {log}");
+}
+
+#[test]
+fn where_balboad_is_looked_for_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_home, mut balboa) = installed(&format!("libibverbs.so.1.14.{}.0", OLDEST.number));
+    balboa.env("PATH", dir.path()).args(["run", "--state-dir"]).arg(dir.path());
+    let output = balboa.args(["--start", "--", "/bin/true"]).output().unwrap();
+    assert_fails(&output, 125, "the program balboad is neither beside this program (");
+}
+
+#[test]
+fn a_balboad_that_cannot_be_started_in_a_directory_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert_fails(&start(&file, Some("exit 1"), &["--", "true"]), 125, "is not a directory");
+    let below = start(&file.join("state"), Some("exit 1"), &["--", "true"]);
+    assert_fails(&below, 125, "file/state");
+    let open = dir.path().join("open");
+    fs::create_dir(&open).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(&open, mode).unwrap();
+    assert_fails(&start(&open, Some("exit 1"), &["--", "true"]), 125, "run chmod 700 on it");
+}
+
+#[test]
+fn the_program_stands_behind_the_dashes() {
+    let dir = tempfile::tempdir().unwrap();
+    for words in [&["ib_write_bw"][..], &[], &["--soft", "1"], &["ib_write_bw", "--"]] {
+        let output = start(dir.path(), Some("exit 1"), words);
+        assert_fails(&output, 125, "no program is given: with --start it stands behind --");
+    }
+    let output = start(dir.path(), Some("exit 1"), &["--", "no-such-program"]);
+    assert_fails(&output, 127, "no-such-program: command not found");
+}
+
+#[test]
+fn a_balboad_with_other_options_or_in_another_network_is_told() {
+    let here = shim_abi::network_namespace();
+    let dir = balboad_that_is(here, "--soft 2 -v");
+    let output = start(dir.path(), None, &["--soft", "4", "--", "true"]);
+    assert_fails(&output, 125, "was started with `--soft 2 -v`, not with `--soft 4`");
+    let dir = balboad_that_is(here + 1, "--soft 2");
+    let output = start(dir.path(), None, &["--", "true"]);
+    assert_fails(&output, 125, "(process 7) is in another network namespace");
+}
+
+#[test]
+fn none_is_started_within_a_programs_world() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_home, mut balboa) = installed(&format!("libibverbs.so.1.14.{}.0", OLDEST.number));
+    balboa.env("RDMAV_DRIVERS", "/dev/infiniband/libbalboa").args(["run", "--state-dir"]);
+    let output = balboa.arg(dir.path()).args(["--start", "--", "true"]).output().unwrap();
+    assert_fails(&output, 125, "within balboa run none is started");
 }

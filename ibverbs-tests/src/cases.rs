@@ -27,6 +27,7 @@ pub mod release;
 mod scale;
 mod sentences;
 pub(crate) mod shell;
+mod start;
 pub(crate) mod stock;
 mod tool;
 mod ucx;
@@ -45,6 +46,7 @@ pub fn all() -> Vec<Case> {
         image::cases(),
         discovery::cases(),
         lifecycle::cases(),
+        start::cases(),
         pingpong::cases(),
         perftest::cases(),
         stock::cases(),

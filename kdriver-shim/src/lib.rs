@@ -35,6 +35,7 @@ pub mod error;
 pub mod events;
 pub mod grants;
 pub mod images;
+pub mod lease;
 pub mod leaving;
 pub mod listeners;
 pub mod metrics;

@@ -24,6 +24,7 @@ use kdriver_shim::cards::Card;
 use kdriver_shim::error::Error;
 use kdriver_shim::images::store::Store;
 use kdriver_shim::images::{self, Known};
+use kdriver_shim::lease::Lease;
 use kdriver_shim::server::Server;
 use kdriver_shim::service::{self, Watchdog};
 use kdriver_shim::state_dir::StateDir;
@@ -159,6 +160,8 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     let uid = nix::unistd::geteuid().as_raw();
     let dir = shim_abi::state_dir(args.state_dir.as_deref(), uid);
     let mut state = StateDir::claim(&dir, uid)?;
+    // Before anybody can connect, who would look for it.
+    let lease = Lease::wanted(state.directory())?;
     let shadow = args.shadow.then(|| show(wanted)).transpose()?;
     let taps = shadow.as_ref().map(ShadowDevices::taps).unwrap_or_default();
     let store = Store::new(state.directory()).context("the state directory")?;
@@ -193,6 +196,8 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     }
     server.show_metrics(args.metrics.as_ref())?;
     server.feed(Watchdog::wanted());
+    server.end_with(lease);
+    server.was_told(std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()));
     let status = format!("{count} cards in {}", dir.display());
     service::ready(&status);
     let mut out = std::io::stdout();

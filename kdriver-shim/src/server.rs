@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::images::examiner::{Examiner, Found};
 use crate::images::store::Store;
+use crate::lease::Lease;
 use crate::metrics::{Endpoint, Metrics, page};
 use crate::numbers::Numbers;
 use crate::objects::Channel;
@@ -77,6 +78,10 @@ pub struct Server {
     // With its place in the epoll set.
     metrics: Option<(Metrics, Watch)>,
     watchdog: Option<Watchdog>,
+    // Where this ends with the last program.
+    lease: Option<Lease>,
+    // The words of the command line.
+    options: Vec<String>,
     connections: ConnectionManager,
     // Clients that end, in the order of their turns.
     ending: VecDeque<ClientId>,
@@ -157,6 +162,8 @@ impl Server {
             shadow: None,
             metrics: None,
             watchdog: None,
+            lease: None,
+            options: Vec::new(),
             connections: ConnectionManager::new(),
             ending: VecDeque::new(),
             put_off: VecDeque::new(),
@@ -200,8 +207,22 @@ impl Server {
         self.watchdog = watchdog;
     }
 
-    /// Serves until `signals` is readable and `heard`, which is called then, says that it is to end; then
-    /// ends every client.
+    /// Lets this end with the last program that holds the lease or is connected.
+    pub fn end_with(&mut self, lease: Option<Lease>) {
+        self.lease = lease;
+    }
+
+    /// Takes the words of the command line, which tools are told as far as [`shim_abi::MAX_OPTIONS`] bytes go.
+    pub fn was_told(&mut self, words: impl Iterator<Item = String>) {
+        let mut room = shim_abi::MAX_OPTIONS;
+        self.options.extend(words.map_while(|word| {
+            room = room.checked_sub(word.len().saturating_add(8))?;
+            Some(word)
+        }));
+    }
+
+    /// Serves until `signals` is readable and `heard`, which is called then, says that it is to end, or until
+    /// nobody holds the lease; then ends every client.
     ///
     /// # Errors
     /// [`Error::Os`] when the epoll set fails; clients are ended in that case too.
@@ -213,8 +234,8 @@ impl Server {
         let watch = self.poller.watch(signals, Token::Signals, EpollFlags::EPOLLIN)?;
         let result = loop {
             match self.serve() {
-                Ok(()) if heard(self).is_continue() => {}
-                outcome => break outcome,
+                Ok(Heard::Signal) if heard(self).is_continue() => {}
+                outcome => break outcome.map(drop),
             }
         };
         self.poller.unwatch(signals, watch);
@@ -237,16 +258,18 @@ impl Server {
         result
     }
 
-    fn serve(&mut self) -> Result<(), Error> {
+    fn serve(&mut self) -> Result<Heard, Error> {
         loop {
             let now = Instant::now();
             let files = self.port_files.patience(self.has_programs(), now);
             let addresses = self.shadow.as_ref().and_then(|shadow| shadow.patience(now));
             let due = self.connections.patience();
             let fed = self.watchdog.as_ref().map(|watchdog| watchdog.patience(now));
-            let patience = files.into_iter().chain(addresses).chain(due).chain(fed).min();
+            let leased = self.lease.as_ref().map(|lease| lease.patience(now));
+            let patience =
+                files.into_iter().chain(addresses).chain(due).chain(fed).chain(leased).min();
             if !self.step(patience)? {
-                return Ok(());
+                return Ok(Heard::Signal);
             }
             self.follow_addresses();
             let now = Instant::now();
@@ -254,7 +277,19 @@ impl Server {
             if let Some(watchdog) = &mut self.watchdog {
                 watchdog.feed(now);
             }
+            let is_used = self.is_used();
+            if self.lease.as_mut().is_some_and(|lease| lease.is_over(is_used, now)) {
+                log::info!("no program is left: balboad stops");
+                return Ok(Heard::Lease);
+            }
         }
+    }
+
+    /// Whether a program is connected, or a tool waits for what goes on.
+    fn is_used(&self) -> bool {
+        let is_program = |it: &Client| matches!(it.stage, Stage::Examined | Stage::Provider);
+        let tended = self.upload.is_some() || self.flash.is_some() || !self.put_off.is_empty();
+        tended || self.clients.values().any(is_program)
     }
 
     fn has_programs(&self) -> bool {
@@ -528,6 +563,9 @@ impl Server {
         if request == Request::Status {
             return self.status(client);
         }
+        if request == Request::Introduce {
+            return self.introduce(client);
+        }
         if let Request::ResetCard { card } = request {
             return self.reset(client, card);
         }
@@ -549,6 +587,21 @@ impl Server {
             self.write_changed_ports();
         }
         answer
+    }
+
+    /// Tells a tool who this is; it holds the lease before it asks.
+    fn introduce(&mut self, client: &Client) -> Result<Progress, Error> {
+        if client.stage != Stage::Tool {
+            return Err(Error::Forbidden(
+                "a verbs program knows its balboad; `balboa` asks".into(),
+            ));
+        }
+        if let Some(lease) = &mut self.lease {
+            lease.is_taken();
+        }
+        let (pid, options) = (std::process::id(), self.options.clone());
+        let network_namespace = shim_abi::network_namespace();
+        Ok(Response::Balboad { pid, network_namespace, options }.into())
     }
 
     /// Resets a card for a tool, and brings it up anew. Its programs are told before; what they have of it is theirs
@@ -680,6 +733,14 @@ impl Server {
         }
         self.tend_cards();
     }
+}
+
+/// Why no more is served for now.
+enum Heard {
+    /// A signal has come.
+    Signal,
+    /// Nobody holds the lease.
+    Lease,
 }
 
 /// What a card signals, and what that means.

@@ -208,6 +208,7 @@ impl Session<'_> {
             | Request::FlashRollback { .. }
             | Request::FlashState { .. }
             | Request::FlashVerify { .. }
+            | Request::Introduce
             | Request::Status => Err(Error::Unsupported("this is not served at once".into())),
         }
     }

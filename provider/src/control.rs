@@ -82,6 +82,7 @@ fn name(request: &Request) -> &'static str {
     match request {
         Request::ListCards => "the list of cards",
         Request::Status => "the status",
+        Request::Introduce => "who balboad is",
         Request::SetLink { .. } => "the change of a link",
         Request::AddGid { .. } | Request::DelGid { .. } => "the change of an address",
         Request::ResetCard { .. } => "a reset",

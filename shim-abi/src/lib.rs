@@ -28,7 +28,7 @@ pub use message::*;
 pub use parts::*;
 
 /// Version of these messages; provider and balboad must agree.
-pub const ABI: u32 = 24;
+pub const ABI: u32 = 25;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
 /// The ports' directory in the state directory: `CARD` in it is what stands at `ports/1` of the card in
@@ -58,6 +58,12 @@ pub const CONTROL_SECONDS: u32 = 30;
 pub const CONTROL_SECONDS_VARIABLE: &str = "BALBOA_CONTROL_SECONDS";
 /// The environment variable that names the state directory.
 pub const STATE_DIR_VARIABLE: &str = "BALBOA_STATE_DIR";
+/// The environment variable by which a balboad is told to end when nobody holds [`LEASE_NAME`] any more, and no program is
+/// connected.
+pub const LEASE_VARIABLE: &str = "BALBOAD_LEASE";
+/// The name in the state directory of the file on which whoever needs such a balboad holds a shared lock (flock), by a
+/// descriptor that its children inherit. It is never removed: a lock on a removed file would be nobody's.
+pub const LEASE_NAME: &str = "balboad.lease";
 
 const MAGIC: [u8; 4] = *b"BALB";
 const PREFIX_BYTES: usize = 8;
@@ -148,20 +154,46 @@ pub fn card_state(word: u32) -> Option<u32> {
 /// The state directory: `given`, else `BALBOA_STATE_DIR`, else the user's default.
 ///
 /// The default is `/run/balboa` for root, `$XDG_RUNTIME_DIR/balboa` where that is set, else
-/// `balboa-UID` in the temporary folder. Provider, tool and balboad all find it here.
+/// `balboa-UID` in the temporary folder; or [`dir_of_namespace`] in it, where a balboad has its socket there. Provider,
+/// tool and balboad all find it here.
 #[must_use]
 pub fn state_dir(given: Option<&Path>, uid: u32) -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(dir) = given.map(PathBuf::from).or_else(|| set(STATE_DIR_VARIABLE)) {
+    if let Some(dir) = named_state_dir(given) {
         return dir;
     }
-    if uid == 0 {
-        return PathBuf::from("/run/balboa");
-    }
-    match set("XDG_RUNTIME_DIR") {
-        Some(dir) => dir.join("balboa"),
-        None => std::env::temp_dir().join(format!("balboa-{uid}")),
-    }
+    let users = if uid == 0 {
+        PathBuf::from("/run/balboa")
+    } else {
+        match set("XDG_RUNTIME_DIR") {
+            Some(dir) => dir.join("balboa"),
+            None => std::env::temp_dir().join(format!("balboa-{uid}")),
+        }
+    };
+    let own = dir_of_namespace(&users, network_namespace());
+    if own.join(SOCKET_NAME).exists() { own } else { users }
+}
+
+/// The state directory that somebody names: `given`, else `BALBOA_STATE_DIR`; `None` where the user's default counts.
+#[must_use]
+pub fn named_state_dir(given: Option<&Path>) -> Option<PathBuf> {
+    given.map(PathBuf::from).or_else(|| set(STATE_DIR_VARIABLE))
+}
+
+/// The state directory of one network namespace, in a user's default one, which serves another.
+#[must_use]
+pub fn dir_of_namespace(users: &Path, namespace: u64) -> PathBuf {
+    users.join(format!("net-{namespace}"))
+}
+
+/// The number of this process's network namespace; 0 where the kernel does not tell.
+#[must_use]
+pub fn network_namespace() -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
+}
+
+fn set(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ pub const MAX_CAPTURED_QPS: usize = 16;
 /// Bytes that may wait in balboad for who captures.
 pub const CAPTURE_RING: std::ops::RangeInclusive<u32> = 64 << 10..=64 << 20;
 
+/// Bytes of balboad's command line that it tells.
+pub const MAX_OPTIONS: usize = 32 << 10;
+
 /// Bytes of the largest image that is loaded into a card.
 pub const MAX_IMAGE: u64 = 128 << 20;
 /// Bytes of the largest manifest of an image.
@@ -479,6 +482,8 @@ pub enum Request {
         /// MIGRATE_ID: the channel that its descriptor is.
         from: Option<CmReader>,
     },
+    /// Who this balboad is, and by what it was started; a tool's. → [`Response::Balboad`]
+    Introduce,
 }
 
 /// What came of a request.
@@ -654,5 +659,14 @@ pub enum Response {
         /// (MIGRATE_ID): the client drops them when it finds them in the channel's socket; with MIGRATE_ID, in that of
         /// the channel which the identifier leaves.
         void: Vec<u64>,
+    },
+    /// To [`Request::Introduce`].
+    Balboad {
+        /// Its process, where it runs.
+        pid: u32,
+        /// Number of its network namespace; 0 where the kernel does not tell.
+        network_namespace: u64,
+        /// The words of its command line behind the program, as many as [`MAX_OPTIONS`] bytes have room for.
+        options: Vec<String>,
     },
 }

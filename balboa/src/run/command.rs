@@ -138,7 +138,10 @@ fn has_option(arguments: &[OsString], with_value: &str, short: char, long: &str)
 }
 
 /// Finds a program as execvp(3) does.
-fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, CommandError> {
+///
+/// # Errors
+/// When it is not there or may not be executed.
+pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, CommandError> {
     let missing = || CommandError::Missing { name: name.into(), mend: package_of(name) };
     if name.as_bytes().contains(&b'/') {
         let file = PathBuf::from(name);

@@ -53,6 +53,25 @@ fn a_tool_resets_a_card_whose_programs_are_told_and_which_is_back_at_once() {
 }
 
 #[test]
+fn a_tool_is_told_who_serves_and_by_which_options() {
+    let mut bench = Bench::new(1, 1);
+    let (peer, tool) = (bench.provider(), bench.connect());
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let long = "x".repeat(shim_abi::MAX_OPTIONS);
+    let words = ["--soft", "2"].map(str::to_owned);
+    // What there is no room for is not told, and nothing behind it.
+    bench.server.was_told(words.iter().cloned().chain([long, "-v".to_owned()]));
+    let (Response::Balboad { pid, network_namespace, options }, _) =
+        bench.ask(&tool, Request::Introduce)
+    else {
+        panic!()
+    };
+    assert_eq!((pid, &*options), (std::process::id(), &words[..]));
+    assert_eq!(network_namespace, shim_abi::network_namespace());
+    assert_eq!(bench.refused(&peer, Request::Introduce).errno, Errno::EPERM as i32);
+}
+
+#[test]
 fn a_capture_is_a_tools_within_its_limits_and_where_a_card_has_one() {
     let mut bench = Bench::new(1, 1);
     let (peer, tool) = (bench.provider(), bench.connect());

@@ -1,0 +1,231 @@
+//! What starts a balboad that is to outlive whoever asked for it, and to have nothing of theirs.
+//!
+//! It is a process of its own ([`super::start`]), which ends when balboad is ready: balboad's parent is then the system's
+//! first process, and whoever waits for children or for the end of an output meets no balboad.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, openat};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::SigSet;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, geteuid, setsid};
+use shim_abi::LEASE_VARIABLE;
+
+use super::command;
+use super::start::RETRY;
+use crate::args;
+use crate::client::Client;
+
+/// How long balboad may take until it is ready.
+const READY: Duration = Duration::from_secs(60);
+/// How long another one that starts it is waited for.
+const TURN: Duration = Duration::from_secs(90);
+/// balboad's exit code when another serves the directory.
+const RUNNING: i32 = 3;
+/// The log's name in the state directory.
+const LOG: &str = "balboad.log";
+/// What balboad has of the environment: where programs and the user's files are, and how much it logs.
+const KEPT: [&str; 6] = ["PATH", "HOME", "TZ", "RUST_LOG", "RUST_BACKTRACE", "TMPDIR"];
+
+/// Starts a balboad, unless one serves the directory by the time that it is this process's turn.
+///
+/// # Errors
+/// In one sentence, why none is ready.
+pub fn start(arguments: &args::StartBalboad) -> anyhow::Result<()> {
+    detach();
+    let dir = shim_abi::state_dir(arguments.state_dir.path(), geteuid().as_raw());
+    let balboad = program()?;
+    let directory = claim(&dir)?;
+    let _turn = turn(directory.try_clone()?, &dir)?;
+    let begun = Instant::now();
+    loop {
+        if Client::connect(&dir, Duration::ZERO).is_ok() {
+            return Ok(());
+        }
+        let log = log(&directory)?;
+        let mut command = command(&balboad, &dir, &arguments.options);
+        let child = command.stderr(log.try_clone()?).spawn();
+        let mut child = child.with_context(|| format!("cannot execute {}", balboad.display()))?;
+        match wait(&mut child)? {
+            Outcome::Ready => return Ok(()),
+            // One that ends, or that somebody starts otherwise.
+            Outcome::Ended(status) if status.code() == Some(RUNNING) && begun.elapsed() < READY => {
+                sleep(RETRY);
+            }
+            Outcome::Ended(status) => bail!("balboad did not start ({status}): {}", last_line(log)),
+            Outcome::Late => {
+                let _ = child.kill().and_then(|()| child.wait());
+                let seconds = READY.as_secs();
+                bail!(
+                    "balboad was not ready within {seconds} s, and was ended; the last line of {}: {}",
+                    dir.join(LOG).display(),
+                    last_line(log)
+                );
+            }
+        }
+    }
+}
+
+/// Lets go of what this process has of whoever asked, for balboad inherits it: descriptors, the session with its terminal,
+/// blocked signals, and the processors that a launcher has pinned a program to.
+fn detach() {
+    let names = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open: Vec<i32> =
+        names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    // Nothing was opened in this process yet, so that none of them is anybody's here.
+    for fd in open.into_iter().filter(|fd| *fd > 2) {
+        let _ = nix::unistd::close(fd);
+    }
+    // Refused where this leads its session already.
+    let _ = setsid();
+    let _ = SigSet::empty().thread_set_mask();
+    let mut all = CpuSet::new();
+    for processor in 0..CpuSet::count() {
+        let _ = all.set(processor);
+    }
+    // The kernel leaves out those that there are not, or that its groups forbid.
+    let _ = sched_setaffinity(Pid::from_raw(0), &all);
+}
+
+/// The file of balboad.
+fn program() -> anyhow::Result<PathBuf> {
+    let name = "balboad";
+    let beside = super::beside_us(name);
+    let path = env::var_os("PATH");
+    beside.or_else(|dir| {
+        command::find(OsStr::new(name), path.as_deref()).map_err(|_| {
+            anyhow!(
+                "the program balboad is neither beside this program ({}) nor in PATH: build the whole workspace (cargo build --release --workspace) or install the package balboa",
+                dir.display()
+            )
+        })
+    })
+}
+
+/// The state directory, made where it is missing, if it is this user's alone to write to.
+fn claim(dir: &Path) -> anyhow::Result<File> {
+    let told =
+        |what| format!("{what} the state directory {}; --state-dir names another", dir.display());
+    match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| told("cannot make"));
+        }
+        _ => {}
+    }
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(dir);
+    let directory = opened.with_context(|| told("cannot open"))?;
+    let found = directory.metadata()?;
+    if found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
+        bail!("{}: it is not yours alone to write to", told("cannot use"));
+    }
+    Ok(directory)
+}
+
+/// This process's turn to start one, until it is dropped.
+fn turn(mut directory: File, dir: &Path) -> anyhow::Result<Flock<File>> {
+    let begun = Instant::now();
+    loop {
+        directory = match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+            Ok(turn) => return Ok(turn),
+            Err((directory, Errno::EWOULDBLOCK)) if begun.elapsed() < TURN => directory,
+            Err((_, Errno::EWOULDBLOCK)) => bail!(
+                "another balboa run has been starting balboad in {} for {} s",
+                dir.display(),
+                TURN.as_secs()
+            ),
+            Err((_, errno)) => {
+                return Err(errno).with_context(|| format!("cannot lock {}", dir.display()));
+            }
+        };
+        sleep(RETRY);
+    }
+}
+
+/// balboad's log, emptied.
+fn log(directory: &File) -> anyhow::Result<File> {
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_APPEND;
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let opened = openat(directory, LOG, flags, Mode::S_IRUSR | Mode::S_IWUSR);
+    Ok(File::from(opened.with_context(|| format!("cannot open {LOG} in the state directory"))?))
+}
+
+fn command(balboad: &Path, dir: &Path, options: &[OsString]) -> Command {
+    let mut command = Command::new(balboad);
+    command.arg("--state-dir").arg(dir).args(options).env_clear();
+    command.envs(KEPT.iter().filter_map(|name| Some((name, env::var_os(name)?))));
+    command.env(LEASE_VARIABLE, "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// What became of a balboad that was started.
+#[derive(Debug)]
+enum Outcome {
+    Ready,
+    Ended(ExitStatus),
+    Late,
+}
+
+/// Waits until it says that it is ready, or has ended.
+fn wait(child: &mut Child) -> anyhow::Result<Outcome> {
+    let begun = Instant::now();
+    let mut said = Vec::new();
+    let mut out = child.stdout.take();
+    while begun.elapsed() < READY {
+        match &mut out {
+            Some(pipe) => match read(pipe, READY.saturating_sub(begun.elapsed()))? {
+                Some(bytes) if bytes.is_empty() => out = None,
+                Some(bytes) => said.extend(bytes),
+                None => return Ok(Outcome::Late),
+            },
+            None => match child.try_wait()? {
+                Some(status) => return Ok(Outcome::Ended(status)),
+                None => sleep(RETRY),
+            },
+        }
+        if said == b"ready\n" {
+            return Ok(Outcome::Ready);
+        }
+        // What says more than that is about to end: it was asked for its help.
+        said.truncate(16);
+    }
+    Ok(Outcome::Late)
+}
+
+/// What comes next, nothing at the end; `None` where that takes longer.
+fn read(pipe: &mut ChildStdout, patience: Duration) -> anyhow::Result<Option<Vec<u8>>> {
+    let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+    let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut fds, timeout)? == 0 {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; 4096];
+    let count = pipe.read(&mut bytes)?;
+    bytes.truncate(count);
+    Ok(Some(bytes))
+}
+
+/// The last line that was logged, without the name of who logged it.
+fn last_line(mut log: File) -> String {
+    let end = log.seek(SeekFrom::End(0)).unwrap_or(0);
+    let mut tail = Vec::new();
+    let _ = log.seek(SeekFrom::Start(end.saturating_sub(4096)));
+    let _ = log.take(4096).read_to_end(&mut tail);
+    let tail = String::from_utf8_lossy(&tail).into_owned();
+    let line = tail.lines().rfind(|line| !line.trim().is_empty());
+    let line = line.map(|line| line.strip_prefix("balboad: ").unwrap_or(line));
+    line.unwrap_or("it has logged nothing").to_owned()
+}
