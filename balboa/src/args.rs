@@ -48,6 +48,9 @@ pub enum Command {
     /// Measure how fast two cards move messages, and look at the bytes
     #[command(after_help = PERF_HELP)]
     Perf(Perf),
+    /// Ask who is at an address of RoCE: a balboad, another connection manager, or nobody
+    #[command(after_help = PING_HELP)]
+    Ping(Ping),
     /// Look for what is wrong on this machine, and tell what to do about it
     #[command(after_help = DOCTOR_HELP)]
     Doctor(Doctor),
@@ -277,6 +280,38 @@ pub struct Perf {
     pub json: bool,
 }
 
+/// `balboa ping`.
+#[derive(Debug, Args)]
+pub struct Ping {
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
+    /// The address of a card: of IPv4, or of IPv6
+    pub address: Peer,
+    /// The card that asks [default: that in whose network the address is]
+    #[arg(short = 'd', long, value_name = "CARD")]
+    pub card: Option<CardName>,
+    /// How often, a second apart
+    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=86400))]
+    pub count: u32,
+    /// Print JSON, a document in each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The address of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub std::net::IpAddr);
+
+impl FromStr for Peer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let address = text.parse().map(Self);
+        address.map_err(|_| "write an address of IPv4 (A.B.C.D) or IPv6 (2001:db8::1)".to_owned())
+    }
+}
+
 /// `balboa doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
@@ -430,6 +465,19 @@ Exit codes: 0 it was printed; 1 it could not be; 2 wrong arguments.
 Examples:
   balboa completions bash > /etc/bash_completion.d/balboa
   balboa completions zsh > ~/.zfunc/_balboa";
+
+const PING_HELP: &str = "\
+A card of this machine's looks for the address on its link (ARP, neighbour discovery) and asks the connection manager
+there, from queue pair 1 to queue pair 1, for a service that every balboad has. Another one (a kernel with an RNIC or
+rxe) says that it does not know the service. Silence proves nothing about an RNIC: a kernel that has not loaded ib_cm
+does not answer, and what filters UDP port 4791 keeps question and answer out.
+
+Exit codes: 0 a balboad answered; 1 no balboad here could ask; 2 wrong arguments; 3 another connection manager answered;
+4 nobody did. Of several answers the best counts.
+
+Examples:
+  balboa ping 10.77.0.2
+  balboa ping -d balboa1 --count 1 --json 2001:db8::7";
 
 const DOCTOR_HELP: &str = "\
 Each check is a line: ok, - (there is nothing to look at), note (it works, but something is lost by it, or was), or

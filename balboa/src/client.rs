@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::unistd::geteuid;
-use shim_abi::{CardInfo, FlashState, Refusal, Request, Response, Role, SOCKET_NAME};
+use shim_abi::{CardInfo, FlashState, Pinged, Refusal, Request, Response, Role, SOCKET_NAME};
 use shim_client::{ConnectError, Error};
 
 /// How long one answer of balboad may take, seconds.
@@ -211,6 +211,17 @@ impl Client {
                 Ok(Introduction { pid, network_namespace, options })
             }
             (other, _) => Err(self.misunderstood(format!("{other:?} as who it is"))),
+        }
+    }
+
+    /// Asks who is at an address.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn ping(&mut self, card: Option<u32>, address: [u8; 16]) -> Result<Pinged, ClientError> {
+        match self.ask(&Request::Ping { card, address })? {
+            (Response::Pinged(pinged), _) => Ok(pinged),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as who is there"))),
         }
     }
 

@@ -18,6 +18,7 @@ mod doctor;
 mod flash;
 mod image;
 mod perf;
+mod ping;
 mod port;
 mod question;
 mod reset;
@@ -73,6 +74,10 @@ fn main() -> ExitCode {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
             Err(error) => told("doctor", Err(error)),
+        },
+        args::Command::Ping(ping) => match ping::ping(&ping) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => told("ping", Err(error)),
         },
         args::Command::Status(status) => told("status", status::status(&status)),
     }

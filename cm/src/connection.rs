@@ -5,6 +5,7 @@ use core::time::Duration;
 use crate::event::{Accept, Connect, Resolve};
 use crate::machine::State;
 use crate::param;
+use crate::presence::{self, Presence};
 use crate::service::ServiceId;
 use crate::types::{
     Address, BindingId, Error, Instant, Owner, Path, PortAttributes, Route, Transport,
@@ -249,6 +250,20 @@ impl Connection {
             pkey: param::PKEY,
             service_id: self.service_id.0,
             private_data,
+        })
+    }
+
+    /// Asks who is there, once; answers with the SIDR_REQ.
+    pub(crate) fn who_is_there(&mut self, response_timeout: u8) -> Result<SidrReq, Error> {
+        check_path(&self.path, response_timeout, 0)?;
+        self.service_id = presence::SERVICE;
+        self.patience = patience(response_timeout, self.path.packet_lifetime.saturating_add(1));
+        self.retries = 0;
+        Ok(SidrReq {
+            request_id: self.local_id,
+            pkey: param::PKEY,
+            service_id: self.service_id.0,
+            private_data: Presence::question(),
         })
     }
 

@@ -24,6 +24,8 @@ pub struct Counters {
     pub drop_state: u64,
     /// Requests that found their listener's backlog full.
     pub drop_backlog: u64,
+    /// Questions who is there that were too many.
+    pub drop_presence: u64,
     /// Connections whose last word was not kept, for there were too many.
     pub cut_short: u64,
 }

@@ -66,6 +66,7 @@ mod event;
 mod machine;
 mod manager;
 pub mod param;
+pub mod presence;
 mod qp;
 mod random;
 mod service;

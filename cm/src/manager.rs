@@ -8,6 +8,7 @@ use crate::counters::{self, Counters};
 use crate::event::{Event, EventKind, Farewell, Rejection, Transmit};
 use crate::machine::{self, Act, Input, State};
 use crate::param::{self, Limits};
+use crate::presence::Rate;
 use crate::qp::{QpAttributes, QpTarget};
 use crate::random::Random;
 use crate::types::{Address, BindingId, Error, Id, Instant, Owner, Path, PortAttributes, Route};
@@ -39,6 +40,9 @@ pub struct Manager {
     transmits: VecDeque<Transmit>,
     events: VecDeque<Event>,
     counters: Counters,
+    /// What those are told who ask who is there: the version, and flags.
+    presence: Option<(String, u8)>,
+    presences: Rate,
     /// The listener whose backlog had no room for what came last.
     found_full: Option<BindingId>,
 }
@@ -84,6 +88,8 @@ impl Manager {
             transmits: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            presence: None,
+            presences: Rate::default(),
             found_full: None,
         }
     }
@@ -97,6 +103,12 @@ impl Manager {
     /// on it goes out as datagrams that nobody sends.
     pub fn remove_port(&mut self, port: u32) {
         self.ports.remove(&port);
+    }
+
+    /// Has those be answered who ask who is there ([`crate::presence`]): by a version, and flags.
+    // CM-52
+    pub fn set_presence(&mut self, version: &str, flags: u8) {
+        self.presence = Some((version.to_owned(), flags));
     }
 
     /// Binds a port for an owner; answers with the port.

@@ -71,6 +71,13 @@ pub const BINDINGS_OF_PORT: usize = 1024;
 /// Numbers drawn for an identifier, or a port, before it counts as not available.
 pub const DRAWS: usize = 64;
 
+/// Questions who is there that are answered in a second, whoever asks them.
+// CM-53
+pub const PRESENCES: u32 = 100;
+
+/// Bytes of a version in the answer.
+pub const VERSION_BYTES: usize = 32;
+
 /// How much there may be of what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {

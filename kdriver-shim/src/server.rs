@@ -180,6 +180,8 @@ impl Server {
             buffer: Vec::new(),
         };
         server.tell_ports();
+        // No port numbers segments yet.
+        server.connections.set_presence(env!("CARGO_PKG_VERSION"), 0);
         Ok(server)
     }
 
@@ -565,6 +567,9 @@ impl Server {
         }
         if request == Request::Introduce {
             return self.introduce(client);
+        }
+        if let Request::Ping { card, address } = request {
+            return self.ping(client, card, address);
         }
         if let Request::ResetCard { card } = request {
             return self.reset(client, card);

@@ -209,6 +209,7 @@ impl Session<'_> {
             | Request::FlashState { .. }
             | Request::FlashVerify { .. }
             | Request::Introduce
+            | Request::Ping { .. }
             | Request::Status => Err(Error::Unsupported("this is not served at once".into())),
         }
     }

@@ -460,6 +460,7 @@ fn connections_status(connections: &ConnectionManager) -> ConnectionsStatus {
         ("drop_unknown", counted.drop_unknown),
         ("drop_state", counted.drop_state),
         ("drop_backlog", counted.drop_backlog),
+        ("drop_presence", counted.drop_presence),
         ("cut_short", counted.cut_short),
     ];
     let others = others.into_iter().map(|(name, count)| (name.to_owned(), count));

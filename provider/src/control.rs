@@ -83,6 +83,7 @@ fn name(request: &Request) -> &'static str {
         Request::ListCards => "the list of cards",
         Request::Status => "the status",
         Request::Introduce => "who balboad is",
+        Request::Ping { .. } => "who is at an address",
         Request::SetLink { .. } => "the change of a link",
         Request::AddGid { .. } | Request::DelGid { .. } => "the change of an address",
         Request::ResetCard { .. } => "a reset",

@@ -1,7 +1,7 @@
 //! Requests and responses.
 
 use super::parts::{
-    AddressVector, CardInfo, CmReader, CmToken, ContextInfo, CreateQp, FileId, FlashState,
+    AddressVector, CardInfo, CmReader, CmToken, ContextInfo, CreateQp, FileId, FlashState, Pinged,
     PortInfo, ReceiveRing,
 };
 use super::{Deserialize, Serialize};
@@ -484,6 +484,13 @@ pub enum Request {
     },
     /// Who this balboad is, and by what it was started; a tool's. → [`Response::Balboad`]
     Introduce,
+    /// Asks who is at an address, once; a tool's. → [`Response::Pinged`]
+    Ping {
+        /// The card that asks; else that in whose network the address is.
+        card: Option<u32>,
+        /// The address, network order.
+        address: [u8; 16],
+    },
 }
 
 /// What came of a request.
@@ -669,4 +676,6 @@ pub enum Response {
         /// The words of its command line behind the program, as many as [`MAX_OPTIONS`] bytes have room for.
         options: Vec<String>,
     },
+    /// To [`Request::Ping`].
+    Pinged(Pinged),
 }

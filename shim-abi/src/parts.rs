@@ -294,3 +294,39 @@ pub struct RingMemory {
     /// Its descriptor comes with this message, last.
     pub first: bool,
 }
+
+/// Who is at an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pinged {
+    /// The card that asked.
+    pub card: u32,
+    /// Its address, network order.
+    pub source: [u8; 16],
+    /// Who answered.
+    pub who: Who,
+    /// Nanoseconds from the question to the answer, or to when it was given up; 0 where nobody was asked.
+    pub nanoseconds: u64,
+}
+
+/// Who answered a question who is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Who {
+    /// A balboad.
+    Balboad {
+        /// Its version, printable.
+        version: String,
+        /// The code of its port's path MTU: 1 is 256 bytes, 5 is 4096.
+        mtu: u8,
+        /// What it can do besides: bit 0, it numbers the segments that it sends.
+        flags: u8,
+    },
+    /// A connection manager that is none of a balboad's.
+    Other {
+        /// The status of its answer (InfiniBand Architecture Specification, 12.11.2).
+        status: u8,
+    },
+    /// The address is on the link, and no connection manager answered.
+    Silent,
+    /// Nobody on the link has the address.
+    Nobody,
+}

@@ -40,6 +40,24 @@ impl Manager {
         Ok(self.ask(now, owner, connection, State::SidrReqSent, req.into()))
     }
 
+    /// Asks once who is there. The answer is [`EventKind::Resolved`], of which [`crate::presence::Presence::parse`]
+    /// takes the private data where its status is valid, or [`EventKind::Unreachable`].
+    ///
+    /// # Errors
+    /// Where a value is out of its range, or the owner has too many.
+    // CM-52
+    pub fn ask_presence(
+        &mut self,
+        now: Instant,
+        owner: Owner,
+        path: Path,
+        response_timeout: u8,
+    ) -> Result<Id, Error> {
+        let (mut connection, _) = self.asking(owner, Kind::Resolution, path)?;
+        let req = connection.who_is_there(response_timeout)?;
+        Ok(self.ask(now, owner, connection, State::SidrReqSent, req.into()))
+    }
+
     /// What is asked with, under numbers that were drawn.
     fn asking(
         &mut self,

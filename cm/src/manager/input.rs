@@ -13,6 +13,7 @@ use crate::event::{
 };
 use crate::machine::{self, Input, State};
 use crate::param;
+use crate::presence::{self, Presence};
 use crate::service::ServiceId;
 use crate::types::{BindingId, Error, Id, Instant, Owner, Route};
 use crate::wire::{
@@ -416,6 +417,10 @@ impl Manager {
     // Resolution.
 
     fn sidr_req(&mut self, now: Instant, from: &Route, transaction_id: u64, req: &SidrReq) {
+        if ServiceId(req.service_id) == presence::SERVICE {
+            self.who_is_there(now, from, transaction_id, req);
+            return;
+        }
         // CM-45
         if let Some(&id) = self.remotes.get(&(Kind::Resolution, from.remote, req.request_id)) {
             self.heard(now, id, Input::SidrReq, None);
@@ -427,6 +432,33 @@ impl Manager {
             }
             Err(status) => self.no_resolution(from, transaction_id, req, status),
         }
+    }
+
+    /// Answers who is there, and keeps nothing of it.
+    // CM-52
+    fn who_is_there(&mut self, now: Instant, from: &Route, transaction_id: u64, req: &SidrReq) {
+        let mtu = self.ports.get(&from.port).map(|port| port.mtu);
+        let (Some((version, flags)), Some(mtu)) = (&self.presence, mtu) else {
+            self.no_resolution(from, transaction_id, req, SidrStatus::UNSUPPORTED);
+            return;
+        };
+        let presence = Presence { version: version.clone(), mtu, flags: *flags };
+        // CM-53
+        if !self.presences.has_room(now) {
+            counters::add(&mut self.counters.drop_presence);
+            return;
+        }
+        let SidrReq { request_id, service_id, .. } = *req;
+        let private_data = presence.to_bytes();
+        let rep = SidrRep {
+            request_id,
+            status: SidrStatus::VALID,
+            qpn: param::QPN,
+            service_id,
+            private_data,
+            ..SidrRep::ZERO
+        };
+        self.say(*from, transaction_id, rep.into());
     }
 
     /// The listener that a SIDR_REQ is for.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cm::presence::Presence;
 use cm::wire::{Attribute, Body, Message, Rtu, SidrReq, SidrStatus};
 use cm::{Answer, EventKind, Id, Offer, PortSpace, Resolve, State, Transport, param};
 
@@ -160,4 +161,63 @@ fn a_question_that_is_destroyed_is_not_asked_again() {
     assert!(world.is_empty());
     world.settle();
     assert_eq!(world.sent.len(), 1);
+}
+
+fn ask_who_is_there(world: &mut World) -> Id {
+    let path = world.path(0, 1);
+    world.call(0, |manager, now| manager.ask_presence(now, OWNER, path, 17)).unwrap()
+}
+
+/// CM-52.
+#[test]
+fn a_balboad_says_that_it_is_there_another_that_it_knows_no_such_service_and_nothing_is_kept() {
+    let mut world = World::new(2);
+    for (told, wanted) in [
+        (None, None),
+        (Some("0.1.0"), Some(Presence { version: "0.1.0".into(), mtu: 5, flags: 1 })),
+    ] {
+        if let Some(version) = told {
+            world.call(1, |manager, _| manager.set_presence(version, Presence::NUMBERS_SEGMENTS));
+        }
+        let id = ask_who_is_there(&mut world);
+        world.pass(MILLISECOND);
+        let EventKind::Resolved(resolved) = world.event(0).kind else { panic!() };
+        let status = if wanted.is_some() { SidrStatus::VALID } else { SidrStatus::UNSUPPORTED };
+        assert_eq!(resolved.status, status);
+        assert_eq!(Presence::parse(&resolved.private_data), wanted);
+        world.call(0, |manager, now| manager.destroy(now, id)).unwrap();
+        world.settle();
+        assert!(world.is_empty());
+    }
+    world.loses = Box::new(|_, _| true);
+    let sent = world.count(0, Attribute::SIDR_REQ);
+    ask_who_is_there(&mut world);
+    world.settle();
+    assert_eq!(world.event(0).kind, EventKind::Unreachable);
+    assert_eq!(world.count(0, Attribute::SIDR_REQ), sent + 1, "it is asked once");
+}
+
+/// CM-53.
+#[test]
+fn strangers_who_ask_who_is_there_again_and_again_are_answered_so_often_and_no_more() {
+    let mut world = World::new(2);
+    world.call(1, |manager, _| manager.set_presence("0.1.0", 0));
+    let asks = |world: &mut World| {
+        let before = world.count(1, Attribute::SIDR_REP);
+        let route = world.route(0, 1);
+        for request_id in 0..3 * param::PRESENCES {
+            let private_data = Presence::question();
+            let service_id = cm::presence::SERVICE.0;
+            let req = SidrReq { request_id, pkey: param::PKEY, service_id, private_data };
+            world.deliver(route, &Message { transaction_id: 1, body: req.into() }.to_bytes());
+        }
+        world.count(1, Attribute::SIDR_REP) - before
+    };
+    assert_eq!(asks(&mut world), param::PRESENCES as usize);
+    let dropped = world.nodes[1].manager.counters().drop_presence;
+    assert_eq!(dropped, u64::from(2 * param::PRESENCES));
+    world.pass(Duration::from_secs(1));
+    assert_eq!(asks(&mut world), param::PRESENCES as usize);
+    world.settle();
+    assert!(world.is_empty(), "nothing is kept of them");
 }

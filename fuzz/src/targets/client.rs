@@ -311,7 +311,8 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
     Ok(match u.int_in_range(0..=40)? {
-        40 => match u.int_in_range(0..=4)? {
+        40 => match u.int_in_range(0..=5)? {
+            5 => Request::Ping { card: u.arbitrary()?, address: u.arbitrary()? },
             4 => Request::Introduce,
             0 => {
                 let (length, name) = (u.int_in_range(0..=64)?, u.arbitrary()?);

@@ -64,6 +64,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     };
     let mut manager = Manager::new(limits, Box::new(random));
     manager.set_port(0, PortAttributes { ca_guid: 1, ack_delay: 3, mtu: 4 });
+    manager.set_presence("0.1.0", 0);
     let mut bench = Bench {
         manager,
         now: Instant(1_000_000),

@@ -2,6 +2,7 @@
 
 use arbitrary::Unstructured;
 use cm::ServiceId;
+use cm::presence::Presence;
 use cm::wire::{Attribute, Body, IpHeader, LENGTH, Message};
 
 use crate::Outcome;
@@ -32,6 +33,13 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let (service, private_data) = match &message.body {
         Body::Req(req) => (req.service_id, &req.private_data[..]),
         Body::SidrReq(req) => (req.service_id, &req.private_data[..]),
+        Body::SidrRep(rep) => {
+            if let Some(presence) = Presence::parse(&rep.private_data) {
+                let again = Presence::parse(&presence.to_bytes());
+                assert_eq!(again, Some(presence), "who is there does not round trip");
+            }
+            return Ok(());
+        }
         _ => return Ok(()),
     };
     if let Some((space, port)) = ServiceId(service).port() {

@@ -18,6 +18,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("tool/the doctor's advice is followed", &[], doctor),
         Case::new("tool/the doctor's advice is followed", &[], doctor).as_root(),
         Case::new("tool/two cards are measured, and one with itself", &[IBVERBS_UTILS], perf),
+        Case::new("tool/who is at an address is asked", &[], ping),
         Case::new("tool/a card is reset under a program and is back", &[PERFTEST], reset),
         Case::new("tool/a card that runs is captured", &[PERFTEST, TSHARK], capture),
     ]
@@ -94,6 +95,38 @@ fn perf(setting: &Setting) -> Result<()> {
     let refused = balboa(&daemon, setting, "perf --to balboa7").run()?.code(1)?;
     refused.complains("there is no device balboa7; there are balboa0, balboa1")?;
     daemon.stop()
+}
+
+/// Cards of one balboad, of two on a cable, and an address that nobody has.
+fn ping(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    for words in ["10.77.0.2 -d balboa0", "10.77.0.2", "10.77.0.1 --card balboa1"] {
+        let told = json(balboa(&daemon, setting, &format!("ping {words} -c 1 --json")))?;
+        ensure!(told["who"] == "balboad" && told["mtu"] == 4096, "{words}: {told}");
+        ensure!(told["version"] == env!("CARGO_PKG_VERSION"), "{words}: {told}");
+        ensure!(told["round_trip_us"].as_f64() > Some(0.0), "{words}: {told}");
+    }
+    let twice = balboa(&daemon, setting, "ping 10.77.0.2 -c 2").run()?.success()?;
+    ensure!(twice.stdout.lines().count() == 2, "{twice}");
+    let nobody = balboa(&daemon, setting, "ping 10.77.0.99 -c 1").run()?.code(4)?;
+    nobody.says("10.77.0.99: nobody on the link of balboa0 has this address")?;
+    for (words, code, sentence) in [
+        ("10.77.0.2 -d balboa7", 1, "there is no balboa7"),
+        ("192.0.2.1", 1, "192.0.2.1 is in the network of no card"),
+        ("224.0.0.1", 1, "224.0.0.1 is the address of no card"),
+        ("10.77.0", 2, "write an address of IPv4"),
+        ("10.77.0.2 -d eth0", 2, "write the name of a card"),
+        ("10.77.0.2 -c 0", 2, "0 is not in 1..=86400"),
+    ] {
+        let refused = balboa(&daemon, setting, &format!("ping {words}")).run()?.code(code)?;
+        ensure!(refused.stderr.lines().count() == 1, "one sentence: {refused}");
+        refused.complains(sentence)?;
+    }
+    daemon.stop()?;
+    let daemons = setting.cabled_balboads()?;
+    let told = json(balboa(&daemons[0], setting, "ping 10.77.0.2 -c 1 --json"))?;
+    ensure!(told["who"] == "balboad" && told["from"] == "10.77.0.1", "{told}");
+    daemons.into_iter().try_for_each(Daemon::stop)
 }
 
 /// What is wrong with cards is told, and mended by what is told to type.

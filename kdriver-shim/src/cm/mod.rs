@@ -35,6 +35,7 @@ mod channel;
 pub mod fake;
 mod identifier;
 pub mod network;
+mod pings;
 mod search;
 mod told;
 
@@ -147,6 +148,8 @@ pub struct ConnectionManager {
     searches: BTreeMap<ClientId, BTreeSet<(Instant, u32)>>,
     // Whose search was looked at last.
     last_looker: ClientId,
+    // Who is asked who is there.
+    pings: pings::Pings,
     // Channels that end, in the order of their turns.
     ending: VecDeque<u64>,
     // Cards that are gone, in the order of their turns, each with the number up to which its identifiers were told.
@@ -189,6 +192,7 @@ impl ConnectionManager {
             behind: VecDeque::new(),
             searches: BTreeMap::new(),
             last_looker: ClientId(0),
+            pings: pings::Pings::default(),
             ending: VecDeque::new(),
             losing: VecDeque::new(),
             random: Random::new(),
@@ -385,7 +389,8 @@ impl ConnectionManager {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.manager.next_deadline().into_iter().chain(self.next_search()).min()
+        let pings = self.next_ping();
+        self.manager.next_deadline().into_iter().chain(self.next_search()).chain(pings).min()
     }
 
     /// Does what is due.
@@ -400,6 +405,7 @@ impl ConnectionManager {
             self.flush(network);
         }
         self.go_on_searching(network, now);
+        self.go_on_pinging(network, now);
         self.go_on_sending(network);
         self.send_events(network);
     }
@@ -479,6 +485,7 @@ impl ConnectionManager {
 
     /// Ends the channels of a client, which holds nothing of others' any more.
     pub fn end_client(&mut self, client: ClientId) {
+        self.end_ping(client);
         let held = self.holders.range((client, 0)..=(client, u64::MAX));
         for (client, key) in held.copied().collect::<Vec<_>>() {
             self.holders.remove(&(client, key));

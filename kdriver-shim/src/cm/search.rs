@@ -121,6 +121,6 @@ fn is_found(network: &dyn Network, party: Party, device: Device, ip: IpAddr) -> 
     network.find(device.card, party, &to)
 }
 
-fn after(now: Instant, time: Duration) -> Instant {
+pub(super) fn after(now: Instant, time: Duration) -> Instant {
     Instant(now.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
 }

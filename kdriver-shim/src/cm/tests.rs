@@ -12,6 +12,7 @@ use super::*;
 mod ahead;
 mod connect;
 mod datagrams;
+mod pings;
 mod refusals;
 mod search;
 

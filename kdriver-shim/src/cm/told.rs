@@ -24,6 +24,7 @@ impl ConnectionManager {
         match event.kind {
             EventKind::ConnectRequest(request) => self.asked(event.id, *request),
             EventKind::ResolveRequest(request) => self.asked_where(event.id, *request),
+            kind if self.hear_ping(event.owner, event.id, &kind) => {}
             kind => {
                 let Some(id) = self.connections.get(&event.id).copied() else { return };
                 self.told_of(network, id, kind);

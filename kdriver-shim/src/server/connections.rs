@@ -1,9 +1,13 @@
 //! The connection manager's part of the control thread: what arrives, what is due, what ends.
 
 use cm::Manager;
+use shim_abi::{Reply, Request, Response};
 
-use super::Server;
+use super::{Server, reply_to};
+use crate::clients::{Client, PutOff, Stage};
 use crate::cm::network::{Cards, Network as _};
+use crate::error::Error;
+use crate::session::Progress;
 
 /// Datagrams that are taken from a card before others have their turn.
 const TAKEN: usize = 64;
@@ -38,10 +42,42 @@ impl Server {
         numbers.into_iter().for_each(|number| self.take_datagrams(number));
     }
 
+    /// Asks for a tool who is at an address.
+    pub(super) fn ping(
+        &mut self,
+        client: &Client,
+        card: Option<u32>,
+        address: [u8; 16],
+    ) -> Result<Progress, Error> {
+        if client.stage != Stage::Tool {
+            return Err(Error::Forbidden("a verbs program asks nobody; `balboa ping` does".into()));
+        }
+        self.connections.ping(&mut Cards(&mut self.cards), client.id, card, address)?;
+        Ok(Progress::Waits)
+    }
+
+    /// Gives the answers to those who have asked who is there.
+    fn answer_pings(&mut self) {
+        while let Some((id, pinged)) = self.connections.pinged() {
+            self.with_client(id, |server, client| {
+                let asked = |it: &mut PutOff| matches!(it.request, Request::Ping { .. });
+                if client.put_off.take_if(asked).is_none() {
+                    return Ok(());
+                }
+                let reply: Reply = Ok(Response::Pinged(pinged));
+                reply_to(client, &shim_abi::encode(&reply), &[])?;
+                client.heed(&server.poller, true);
+                Ok(())
+            });
+        }
+    }
+
     /// Does what is due of connections, and ends a part of those whose channel or card has gone.
     pub(super) fn tend_connections(&mut self) {
         let mut network = Cards(&mut self.cards);
         self.connections.tick(&mut network);
+        self.answer_pings();
+        let mut network = Cards(&mut self.cards);
         if self.connections.is_ending() {
             self.connections.go_on_ending(&mut network);
             if !self.connections.is_ending() {
