@@ -23,6 +23,7 @@
 //! | [`fdpass`] | messages that carry file descriptors |
 //! | [`eventfd`] | event counters |
 //! | [`netdev`] | Ethernet frames to and from network devices of the kernel |
+//! | [`udp`] | datagrams of the machine's own network, many by one call |
 //! | [`heap`] | freed memory, back to the kernel |
 //! | [`foreign`] | descriptors from a peer that is not trusted |
 //!
@@ -58,6 +59,7 @@ pub mod process;
 pub mod relay;
 pub mod ring;
 pub mod turn;
+pub mod udp;
 pub mod wake;
 pub mod word;
 
@@ -78,6 +80,7 @@ pub use process::{PidFd, RemoteProcess, RemoteRange};
 pub use relay::{Holder, Sight, Watch};
 pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock, WrittenBlock};
 pub use turn::{Change, Turn, TurnGuard};
+pub use udp::UdpSocket;
 pub use wake::{AsleepWord, WakeFor, Waker};
 pub use word::SharedWord;
 

@@ -75,14 +75,19 @@ pub fn append(frame: &mut [u8]) -> Result<(), Malformed> {
 /// Ethernet padding. The frame is changed meanwhile, and then as it was.
 #[must_use]
 pub fn check(frame: &mut [u8]) -> bool {
-    let Ok((start, kind)) = network_header(frame) else { return false };
-    let length = packet_length(frame.get(start..).unwrap_or_default(), kind);
-    let end = length.and_then(|length| start.checked_add(length));
-    let whole = end.and_then(|end| frame.get_mut(..end));
-    let Some((body, found)) = whole.and_then(<[u8]>::split_last_chunk_mut::<LENGTH>) else {
-        return false;
-    };
-    compute(body, start, kind).is_ok_and(|computed| computed == *found)
+    difference(frame) == Some(0)
+}
+
+/// What the invariant CRC of `frame`, a whole frame, and the right one differ by, in the order of bits of
+/// [`super::difference`]; `None` for what is no RoCE frame. Otherwise as [`check`].
+#[must_use]
+pub fn difference(frame: &mut [u8]) -> Option<u32> {
+    let (start, kind) = network_header(frame).ok()?;
+    let length = packet_length(frame.get(start..).unwrap_or_default(), kind)?;
+    let whole = frame.get_mut(..start.checked_add(length)?)?;
+    let (body, found) = whole.split_last_chunk_mut::<LENGTH>()?;
+    let computed = compute(body, start, kind).ok()?;
+    Some(u32::from_le_bytes(computed) ^ u32::from_le_bytes(*found))
 }
 
 /// The invariant CRC of a frame without it, whose network header is at `start`.

@@ -11,6 +11,7 @@ use core::ops::Range;
 pub mod aeth;
 pub mod arp;
 pub mod bth;
+pub mod difference;
 pub mod ethernet;
 pub mod extension;
 pub mod frame;

@@ -1,0 +1,176 @@
+//! What the invariant CRC becomes where 16 bits of a frame become others, and which 16 bits make a wrong one right.
+//!
+//! A CRC is linear: the CRCs of two frames of one length differ by what the frames' difference makes of zeros,
+//! whatever else is in them. So a port that has to change a UDP source port or an IPv4 identification need not read the
+//! payload again, and one that is not told of an identification can find it.
+//!
+//! Polynomials are written as CRC-32 has them, x^0 in the highest bit.
+
+use super::ethernet;
+use super::icrc;
+
+/// CRC-32's polynomial without x^32.
+const POLYNOMIAL: u32 = 0xedb8_8320;
+/// The polynomial 1.
+const ONE: u32 = 1 << 31;
+/// The most bytes behind a field: more than any frame has.
+const MOST_BEHIND: usize = 4352;
+
+/// Where in an IPv4 packet its identification lies.
+pub const IPV4_IDENTIFICATION: usize = ethernet::LENGTH + 4;
+
+/// What powers of x are worth, each a table by the number of bytes that they shift.
+pub struct Differences {
+    powers: Vec<u32>,
+    /// The same, shifting back.
+    inverse: Vec<u32>,
+}
+
+impl core::fmt::Debug for Differences {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Differences").finish_non_exhaustive()
+    }
+}
+
+impl Default for Differences {
+    fn default() -> Self {
+        let table = |step: fn(u32) -> u32| {
+            let next = |power: &u32| Some((0..8).fold(*power, |power, _| step(power)));
+            core::iter::successors(Some(ONE), next).take(MOST_BEHIND).collect()
+        };
+        Self { powers: table(times_x), inverse: table(over_x) }
+    }
+}
+
+impl Differences {
+    /// Gives a whole frame that ends with its invariant CRC other 16 bits at an even place, and a CRC that is as right or
+    /// wrong as it was. False, and nothing is done, where the place is not in the frame.
+    pub fn put(&self, frame: &mut [u8], at: usize, value: [u8; 2]) -> bool {
+        let Some((behind, found)) = behind(frame, at) else { return false };
+        let Some(power) = self.powers.get(behind) else { return false };
+        let Some(place) = frame.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<2>) else {
+            return false;
+        };
+        let [first, second] = [place[0] ^ value[0], place[1] ^ value[1]];
+        *place = value;
+        let changed = found ^ times(u32::from_le_bytes([first, second, 0, 0]), *power);
+        if let Some(crc) = frame.last_chunk_mut::<{ icrc::LENGTH }>() {
+            *crc = changed.to_le_bytes();
+        }
+        true
+    }
+
+    /// The 16 bits that have to stand at a place of a whole frame for its invariant CRC to be right, if any do;
+    /// `wrong` is what the CRC that it has and the right one differ by.
+    #[must_use]
+    pub fn find(&self, frame: &[u8], at: usize, wrong: u32) -> Option<[u8; 2]> {
+        let (behind, _) = behind(frame, at)?;
+        let [first, second, 0, 0] = times(wrong, *self.inverse.get(behind)?).to_le_bytes() else {
+            return None;
+        };
+        let [now_first, now_second] = frame.get(at..)?.first_chunk::<2>()?;
+        Some([first ^ now_first, second ^ now_second])
+    }
+}
+
+/// How many bytes the CRC covers from a field of two bytes on, and the CRC.
+fn behind(frame: &[u8], at: usize) -> Option<(usize, u32)> {
+    let (covered, crc) = frame.split_last_chunk::<{ icrc::LENGTH }>()?;
+    let behind = covered.len().checked_sub(at).filter(|behind| *behind >= 2)?;
+    Some((behind, u32::from_le_bytes(*crc)))
+}
+
+fn times_x(power: u32) -> u32 {
+    if power & 1 == 0 { power >> 1 } else { power >> 1 ^ POLYNOMIAL }
+}
+
+fn over_x(power: u32) -> u32 {
+    if power & ONE == 0 { power << 1 } else { (power ^ POLYNOMIAL) << 1 | 1 }
+}
+
+/// The product of two polynomials modulo CRC-32's.
+fn times(mut one: u32, mut other: u32) -> u32 {
+    let mut product = 0;
+    while one != 0 {
+        if one & ONE != 0 {
+            product ^= other;
+        }
+        one <<= 1;
+        other = times_x(other);
+    }
+    product
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::icrc;
+
+    /// A RoCE frame over IPv4 with so many bytes of payload.
+    fn frame(payload: usize) -> Vec<u8> {
+        let mut frame = vec![0; 14 + 20 + 8 + 12 + payload + 4];
+        let total = (frame.len() - 14) as u16;
+        frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+        frame[16..18].copy_from_slice(&total.to_be_bytes());
+        for (at, byte) in frame.iter_mut().enumerate().skip(26) {
+            *byte = (at * 7) as u8;
+        }
+        icrc::append(&mut frame).unwrap();
+        frame
+    }
+
+    #[test]
+    fn a_field_that_was_changed_has_the_crc_that_is_right() {
+        let differences = Differences::default();
+        for payload in [0, 4, 1024, 4096] {
+            for (at, value) in
+                [(IPV4_IDENTIFICATION, [0, 1]), (IPV4_IDENTIFICATION, [0xff, 0xee]), (34, [9, 8])]
+            {
+                let mut changed = frame(payload);
+                assert!(differences.put(&mut changed, at, value));
+                assert_eq!(changed[at..at + 2], value);
+                assert!(icrc::check(&mut changed), "{payload} bytes at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_field_that_was_not_told_is_found_and_nothing_else_is() {
+        let differences = Differences::default();
+        for payload in [0, 4, 1020, 4096] {
+            for id in [1_u16, 63, 0x8000, 0xffff] {
+                let mut sent = frame(payload);
+                differences.put(&mut sent, IPV4_IDENTIFICATION, id.to_be_bytes());
+                // The receiver does not hear of it.
+                sent[IPV4_IDENTIFICATION..IPV4_IDENTIFICATION + 2].fill(0);
+                let wrong = icrc::difference(&mut sent).unwrap();
+                assert_ne!(wrong, 0);
+                let found = differences.find(&sent, IPV4_IDENTIFICATION, wrong);
+                assert_eq!(found, Some(id.to_be_bytes()), "{payload} bytes, id {id}");
+                // A bit of the payload or of a header is not taken for one of the identification's.
+                for at in (IPV4_IDENTIFICATION + 2..sent.len()).step_by(97) {
+                    let mut damaged = sent.clone();
+                    damaged[at] ^= 0x10;
+                    let wrong = icrc::difference(&mut damaged).unwrap();
+                    let found = differences.find(&damaged, IPV4_IDENTIFICATION, wrong);
+                    assert!(found.is_none() || wrong == 0, "byte {at} of {payload}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn places_outside_of_a_frame_are_refused() {
+        let differences = Differences::default();
+        let mut short = frame(0);
+        let whole = short.clone();
+        let end = short.len();
+        for at in [end - 5, end - 4, end, usize::MAX] {
+            assert!(!differences.put(&mut short, at, [1, 2]), "{at}");
+            assert_eq!(differences.find(&short, at, 1), None);
+        }
+        assert_eq!(short, whole);
+        assert!(!differences.put(&mut [1, 2, 3], 0, [1, 2]));
+        assert!(!differences.put(&mut vec![0; 70_000], 0, [1, 2]));
+    }
+}
