@@ -62,8 +62,6 @@ pub struct Outgoing<'a> {
 pub struct Incoming<'a> {
     /// From whom.
     pub from: SocketAddr,
-    /// To which address; `None` where the kernel did not tell.
-    pub to: Option<IpAddr>,
     /// Type of service, or traffic class.
     pub tos: u8,
     /// Time to live, or hop limit.
@@ -118,7 +116,7 @@ fn no_sender() -> libc::sockaddr_storage {
 
 impl UdpSocket {
     /// Binds a socket to an address and a port, or to any port that is free (0), with so many bytes of room for what
-    /// arrives as the kernel grants of those asked for.
+    /// arrives as the kernel grants of those asked for. A multicast group may be many sockets'.
     ///
     /// # Errors
     /// [`Error::Os`]: EADDRINUSE where another has the port, EADDRNOTAVAIL where the address is none of the machine's,
@@ -137,7 +135,6 @@ impl UdpSocket {
         if at.is_ipv4() {
             let probe = libc::IP_PMTUDISC_PROBE;
             set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe, "IP_MTU_DISCOVER")?;
-            set(libc::IPPROTO_IP, libc::IP_PKTINFO, 1, "IP_PKTINFO")?;
             set(libc::IPPROTO_IP, libc::IP_RECVTOS, 1, "IP_RECVTOS")?;
             set(libc::IPPROTO_IP, libc::IP_RECVTTL, 1, "IP_RECVTTL")?;
             // Only what this socket has asked for itself, not what any of the machine has.
@@ -146,11 +143,13 @@ impl UdpSocket {
             let probe = libc::IPV6_PMTUDISC_PROBE;
             set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1, "IPV6_V6ONLY")?;
             set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe, "IPV6_MTU_DISCOVER")?;
-            set(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1, "IPV6_RECVPKTINFO")?;
             set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS")?;
             set(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1, "IPV6_RECVHOPLIMIT")?;
             // RoCE v2 frames of some cards have no UDP checksum, which the invariant CRC makes up for.
             set(libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1, "UDP_NO_CHECK6_RX")?;
+        }
+        if at.ip().is_multicast() {
+            set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1, "SO_REUSEADDR")?;
         }
         let wanted = libc::c_int::try_from(room).unwrap_or(libc::c_int::MAX);
         set(libc::SOL_SOCKET, libc::SO_RCVBUF, wanted, "SO_RCVBUF")?;
@@ -162,8 +161,8 @@ impl UdpSocket {
 
         let address = SockaddrStorage::from(at);
         nix::sys::socket::bind(socket.as_raw_fd(), &address).map_err(Error::os("bind"))?;
-        let local = getsockname::<SockaddrStorage>(socket.as_raw_fd())
-            .map_err(Error::os("getsockname"))?;
+        let local =
+            getsockname::<SockaddrStorage>(socket.as_raw_fd()).map_err(Error::os("getsockname"))?;
         let local = socket_address(&local).unwrap_or(at);
         Ok(Self { socket, local, segments })
     }
@@ -186,36 +185,25 @@ impl UdpSocket {
         nix::sys::socket::getsockopt(&self.socket, nix::sys::socket::sockopt::RcvBuf).unwrap_or(0)
     }
 
-    /// Has the socket hear a multicast group by a device, or no more.
+    /// Has the socket hear a multicast group by a device, as long as it is open.
     ///
     /// # Errors
-    /// ENODEV where there is no such device, ENOBUFS beyond `net.ipv4.igmp_max_memberships`, EADDRINUSE or
-    /// EADDRNOTAVAIL for what is heard already, or is not.
-    pub fn hear_group(&self, group: IpAddr, device: u32, heard: bool) -> Result<(), Errno> {
-        let index = libc::c_int::try_from(device).map_err(|_| Errno::ENODEV)?;
+    /// ENODEV where there is no such device, ENOBUFS beyond `net.ipv4.igmp_max_memberships`, EADDRINUSE for a group
+    /// that it hears already.
+    pub fn join_group(&self, group: IpAddr, device: u32) -> Result<(), Errno> {
         match group {
             IpAddr::V4(group) => {
                 let request = libc::ip_mreqn {
                     imr_multiaddr: in_addr(group),
                     imr_address: in_addr(Ipv4Addr::UNSPECIFIED),
-                    imr_ifindex: index,
+                    imr_ifindex: libc::c_int::try_from(device).map_err(|_| Errno::ENODEV)?,
                 };
-                let option = match heard {
-                    true => libc::IP_ADD_MEMBERSHIP,
-                    false => libc::IP_DROP_MEMBERSHIP,
-                };
-                set_option(&self.socket, libc::IPPROTO_IP, option, request)
+                set_option(&self.socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, request)
             }
             IpAddr::V6(group) => {
-                let request = libc::ipv6_mreq {
-                    ipv6mr_multiaddr: in6_addr(group),
-                    ipv6mr_interface: device,
-                };
-                let option = match heard {
-                    true => libc::IPV6_ADD_MEMBERSHIP,
-                    false => libc::IPV6_DROP_MEMBERSHIP,
-                };
-                set_option(&self.socket, libc::IPPROTO_IPV6, option, request)
+                let ipv6mr_multiaddr = in6_addr(group);
+                let request = libc::ipv6_mreq { ipv6mr_multiaddr, ipv6mr_interface: device };
+                set_option(&self.socket, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, request)
             }
         }
     }
@@ -324,12 +312,11 @@ impl ReceiveRoom {
             let length = header.sender_length.min(size_of_val(sender) as libc::socklen_t);
             // SAFETY: the structure is a whole sockaddr_storage, of which the kernel wrote `length` bytes and the rest
             // was initialised.
-            let from = unsafe {
-                SockaddrStorage::from_raw((&raw const *sender).cast(), Some(length))
-            };
+            let from =
+                unsafe { SockaddrStorage::from_raw((&raw const *sender).cast(), Some(length)) };
             let from = socket_address(&from?)?;
             let mut message =
-                Incoming { from, to: None, tos: 0, ttl: 0, segment: bytes.len(), lost: None, bytes };
+                Incoming { from, tos: 0, ttl: 0, segment: bytes.len(), lost: None, bytes };
             read_control(control, header.control_length, &mut message);
             Some(message)
         })
@@ -447,15 +434,6 @@ fn read_control(control: &Control, length: usize, message: &mut Incoming<'_>) {
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                 message.ttl = octet().unwrap_or(0);
             }
-            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                // ifindex, the local address, and the one in the header.
-                let address = value.get(8..).and_then(|rest| rest.first_chunk::<4>());
-                message.to = address.map(|octets| Ipv4Addr::from(*octets).into());
-            }
-            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                let address = value.first_chunk::<16>();
-                message.to = address.map(|octets| Ipv6Addr::from(*octets).into());
-            }
             (libc::IPPROTO_UDP, libc::UDP_GRO) => {
                 let segment = number().and_then(|it| usize::try_from(it).ok());
                 message.segment = segment.filter(|it| *it > 0).unwrap_or(message.segment);
@@ -518,7 +496,7 @@ mod tests {
             while seen.len() < 10 {
                 received(&receiver, &mut room);
                 for it in room.messages() {
-                    assert_eq!((it.from, it.to), (sender.local(), Some(message.from)), "{ip}");
+                    assert_eq!(it.from, sender.local(), "{ip}");
                     assert_eq!((it.tos, it.ttl, it.segment), (0x6a, 17, 5), "{ip}");
                     seen.extend_from_slice(it.bytes);
                 }
@@ -565,7 +543,7 @@ mod tests {
         let first = socket("127.0.0.1");
         let errno = UdpSocket::bind(first.local(), 0).err().and_then(|error| error.errno());
         assert_eq!(errno, Some(Errno::EADDRINUSE));
-        let nowhere = "192.0.2.1:0".parse().unwrap();
+        let nowhere = "198.51.100.1:0".parse().unwrap();
         let errno = UdpSocket::bind(nowhere, 0).err().and_then(|error| error.errno());
         assert_eq!(errno, Some(Errno::EADDRNOTAVAIL));
     }

@@ -31,6 +31,7 @@ mod start;
 pub(crate) mod stock;
 mod tool;
 mod ucx;
+mod udp;
 mod usage;
 
 /// ibv_devices, ibv_devinfo and the pingpongs.
@@ -62,6 +63,7 @@ pub fn all() -> Vec<Case> {
         acknowledged::cases(),
         counters::cases(),
         port::cases(),
+        udp::cases(),
         tool::cases(),
         flash::cases(),
         shell::cases(),

@@ -80,7 +80,15 @@ pub fn start_server_in(process: &str, server: Task, port: u16) -> Result<Running
 /// # Errors
 /// When one of them fails; both are shown then, for the cause is often on the other side.
 pub fn run_pair(server: Task, client: Task, port: u16) -> Result<Both> {
-    let server = start_server(server, port)?;
+    run_pair_in("self", server, client, port)
+}
+
+/// The same with a server in the network namespace of a process.
+///
+/// # Errors
+/// As [`run_pair`].
+pub(crate) fn run_pair_in(process: &str, server: Task, client: Task, port: u16) -> Result<Both> {
+    let server = start_server_in(process, server, port)?;
     let client = client.start()?.wait();
     let client = match client {
         Ok(client) if client.status.success() => client,

@@ -218,6 +218,21 @@ impl Setting {
     /// When it does not come up.
     pub fn balboad_in(&self, state_dir: &Path, arguments: &str) -> Result<Daemon<'_>> {
         let task = self.built("balboad").arg("--state-dir").arg(state_dir).words(arguments);
+        self.started(state_dir, task)
+    }
+
+    /// As [`Setting::balboad_in`], by another program that runs it.
+    pub(crate) fn balboad_within(
+        &self,
+        state_dir: &Path,
+        arguments: &str,
+        within: impl FnOnce(&Task) -> Task,
+    ) -> Result<Daemon<'_>> {
+        let task = self.built("balboad").arg("--state-dir").arg(state_dir).words(arguments);
+        self.started(state_dir, within(&task))
+    }
+
+    fn started(&self, state_dir: &Path, task: Task) -> Result<Daemon<'_>> {
         let mut running = task.tidy().limit(START).start()?;
         running.wait_until("it was ready", |it| it.output().lines().any(|line| line == "ready"))?;
         let running = running.unlimited();

@@ -12,6 +12,7 @@ use softcard::{FaultSpec, Image, Link};
 use terminal::Shell;
 use vfio::PciAddress;
 
+use crate::machine;
 use crate::metrics::Endpoint;
 
 /// Most software cards one balboad runs.
@@ -61,8 +62,12 @@ pub struct Args {
     #[arg(long = "vfio", value_name = "PCI-ADDRESS")]
     pub vfio: Vec<PciAddress>,
     /// Connect a software card's port to a pair of Unix datagram sockets, of which REMOTE has to be
-    /// this user's, too, or to a network device, instead of the switch (default card: 0)
-    #[arg(long = "port", value_name = "[CARD=]unix:LOCAL,REMOTE|packet:DEVICE")]
+    /// this user's, too, to a network device, or to the machine's own network, whose addresses it has then
+    /// (alone: those by which the machine reaches the world), instead of the switch (default card: 0)
+    #[arg(
+        long = "port",
+        value_name = "[CARD=]unix:LOCAL,REMOTE|packet:DEVICE|udp[:DEVICE|ADDRESS]"
+    )]
     pub ports: Vec<ForCard<Link>>,
     /// Give a card's port another address than 10.77.0.(CARD+1)/24 (default card: 0)
     #[arg(long = "ip", value_name = "[CARD=]A.B.C.D[/P]")]
@@ -336,6 +341,8 @@ impl Args {
             cards.addresses.push(address);
             cards.manifests.push(one(&self.manifests, number, "--manifest")?.cloned());
         }
+        let addressed = |number| matches!(one(&self.ips, number, "--ip"), Ok(Some(_)));
+        machine::check(&cards.soft, self.shadow, addressed)?;
         Ok(cards)
     }
 

@@ -52,6 +52,10 @@ pub struct Card {
     pub wanted_back: bool,
     /// Its addresses are those of a network device of the kernel's.
     pub follows_kernel: bool,
+    /// Its addresses are the machine's own, by the name of their device.
+    pub on_machine: Option<String>,
+    /// That device was last seen to be up.
+    pub machine_is_up: bool,
     /// Its images.
     pub record: Record,
     /// Why nobody can use it, whatever its engines are.
@@ -254,7 +258,8 @@ impl Card {
     pub fn new(mut device: Device) -> Self {
         let users = nobody(&mut device);
         let (claims, xrc, quarantine) = Default::default();
-        let (wanted_back, follows_kernel, gsi, reloading, remains) = Default::default();
+        let (wanted_back, follows_kernel, on_machine) = Default::default();
+        let (gsi, reloading, remains) = Default::default();
         let takes_images = device.backend.takes() == Takes::SoftImages;
         if takes_images && !device.windows.is_empty() {
             // One behind VFIO has what it was found to have.
@@ -273,6 +278,8 @@ impl Card {
             quarantine,
             wanted_back,
             follows_kernel,
+            on_machine,
+            machine_is_up: true,
             record,
             unusable,
             failure,

@@ -38,6 +38,7 @@ pub mod images;
 pub mod lease;
 pub mod leaving;
 pub mod listeners;
+pub mod machine;
 pub mod metrics;
 pub mod numbers;
 pub mod objects;

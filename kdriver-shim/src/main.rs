@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bitstreams::Manifest;
+use card_driver::address::PortAddress;
 use card_driver::backend::CardBackend;
 use card_driver::hosted::{HostedOptions, Meetings};
 use card_driver::soft::{self, SoftCard};
@@ -25,6 +26,7 @@ use kdriver_shim::error::Error;
 use kdriver_shim::images::store::Store;
 use kdriver_shim::images::{self, Known};
 use kdriver_shim::lease::Lease;
+use kdriver_shim::machine::OnMachine;
 use kdriver_shim::server::Server;
 use kdriver_shim::service::{self, Watchdog};
 use kdriver_shim::state_dir::StateDir;
@@ -163,6 +165,7 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     // Before anybody can connect, who would look for it.
     let lease = Lease::wanted(state.directory())?;
     let shadow = args.shadow.then(|| show(wanted)).transpose()?;
+    let machine = OnMachine::find(&wanted.soft).map_err(anyhow::Error::msg)?;
     let taps = shadow.as_ref().map(ShadowDevices::taps).unwrap_or_default();
     let store = Store::new(state.directory()).context("the state directory")?;
     let (soft_cards, mut restored) = restore(wanted, &store)?;
@@ -184,7 +187,8 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     let rnics = tunnel::rnics(args, wanted, flashed)?;
     let (lossy, meetings) = (args.lossy, Meetings::default());
     let options = HostedOptions { watchdog, peers, rnics, lossy, meetings };
-    let cards = start(wanted, backends, restored, options)?;
+    let addresses = addresses(wanted, machine.as_ref());
+    let cards = start(wanted, &addresses, backends, restored, options)?;
     let count = cards.len();
     let listener = match handed {
         Some(socket) => state.adopt(socket)?,
@@ -193,6 +197,9 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     let mut server = Server::new(cards, listener, uid, &state)?;
     if let Some(shadow) = shadow {
         server.follow_addresses_of(shadow)?;
+    }
+    if let Some(machine) = machine {
+        server.follow_machine_of(machine)?;
     }
     server.show_metrics(args.metrics.as_ref())?;
     server.feed(Watchdog::wanted());
@@ -250,15 +257,24 @@ fn recall(backend: &VfioBackend, like: &Manifest, store: &Store) -> Option<Known
     images::restored(store, &backend.identity().location, like, backend.takes())
 }
 
+/// The addresses that the cards come up with.
+fn addresses(wanted: &Cards, machine: Option<&OnMachine>) -> Vec<PortAddress> {
+    let of = |(number, given): (u32, &PortAddress)| {
+        machine.and_then(|machine| machine.address(number)).unwrap_or(*given)
+    };
+    (0u32..).zip(&wanted.addresses).map(of).collect()
+}
+
 /// Brings the cards up, in the order of their numbers.
 fn start(
     wanted: &Cards,
+    addresses: &[PortAddress],
     backends: Vec<Arc<dyn CardBackend>>,
     mut restored: Restored,
     options: HostedOptions,
 ) -> anyhow::Result<Vec<Card>> {
     let mut cards = Vec::new();
-    for ((number, backend), address) in (0u32..).zip(backends).zip(&wanted.addresses) {
+    for ((number, backend), address) in (0u32..).zip(backends).zip(addresses) {
         let (manifest, record) = match restored.remove(&number) {
             Some(Known { manifest, record, .. }) => (manifest, Some(record)),
             None => (wanted.manifest(number)?, None),
@@ -279,7 +295,7 @@ fn show(wanted: &Cards) -> Result<ShadowDevices, host_view::Error> {
     let shadow = ShadowDevices::create(&addresses)?;
     shadow_device::keep_apart(wanted.soft.iter().filter_map(|card| match &card.link {
         Link::Packet { device } => Some(device.as_str()),
-        Link::Switch | Link::Unix { .. } => None,
+        Link::Switch | Link::Unix { .. } | Link::Udp(_) => None,
     }));
     Ok(shadow)
 }

@@ -30,6 +30,8 @@ pub enum Token {
     Metrics,
     /// News of the addresses of the kernel's devices.
     Addresses,
+    /// News of the machine's network.
+    Machine,
     /// Answers about programs.
     Answers,
     /// The outcome of what was done with the bytes of an image.

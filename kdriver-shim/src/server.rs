@@ -26,6 +26,7 @@ use crate::events::{self, Clients};
 use crate::images::examiner::{Examiner, Found};
 use crate::images::store::Store;
 use crate::lease::Lease;
+use crate::machine::OnMachine;
 use crate::metrics::{Endpoint, Metrics, page};
 use crate::numbers::Numbers;
 use crate::objects::Channel;
@@ -75,6 +76,7 @@ pub struct Server {
     state_dir: PathBuf,
     port_files: PortFiles,
     shadow: Option<ShadowDevices>,
+    machine: Option<OnMachine>,
     // With its place in the epoll set.
     metrics: Option<(Metrics, Watch)>,
     watchdog: Option<Watchdog>,
@@ -160,6 +162,7 @@ impl Server {
             state_dir: state.path().to_owned(),
             port_files,
             shadow: None,
+            machine: None,
             metrics: None,
             watchdog: None,
             lease: None,
@@ -265,15 +268,17 @@ impl Server {
             let now = Instant::now();
             let files = self.port_files.patience(self.has_programs(), now);
             let addresses = self.shadow.as_ref().and_then(|shadow| shadow.patience(now));
+            let machine = self.machine.as_ref().and_then(|machine| machine.patience(now));
             let due = self.connections.patience();
             let fed = self.watchdog.as_ref().map(|watchdog| watchdog.patience(now));
             let leased = self.lease.as_ref().map(|lease| lease.patience(now));
-            let patience =
-                files.into_iter().chain(addresses).chain(due).chain(fed).chain(leased).min();
+            let due = due.into_iter().chain(fed).chain(leased);
+            let patience = files.into_iter().chain(addresses).chain(machine).chain(due).min();
             if !self.step(patience)? {
                 return Ok(Heard::Signal);
             }
             self.follow_addresses();
+            self.follow_machine();
             let now = Instant::now();
             self.write_ports(now);
             if let Some(watchdog) = &mut self.watchdog {
@@ -332,7 +337,7 @@ impl Server {
         match token {
             Token::Listener => self.accept(),
             // The addresses are looked at behind every round.
-            Token::Signals | Token::Addresses => {}
+            Token::Signals | Token::Addresses | Token::Machine => {}
             Token::Control(id) => self.control(id),
             Token::Process(id) => self.end(id, "its process ended"),
             Token::Channel(id, number) => {

@@ -67,6 +67,14 @@ pub enum Error {
         /// Why.
         source: hostmem::Error,
     },
+    /// A card cannot stand on the machine's own network.
+    #[error("port {link}: {why}")]
+    Machine {
+        /// What was asked for.
+        link: String,
+        /// Why not, as a sentence.
+        why: String,
+    },
     /// An item of a fault specification that cannot be read.
     #[error("fault `{item}`: {mend}")]
     BadFault {

@@ -1,6 +1,7 @@
 //! What a port is plugged into, as command lines spell it.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -24,6 +25,46 @@ pub enum Link {
         /// Its name.
         device: String,
     },
+    /// The machine's own network, by UDP sockets of an ordinary user's.
+    Udp(UdpLink),
+}
+
+/// Which of the machine's addresses a card has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UdpLink {
+    /// Those of the device by which the machine reaches the world.
+    DefaultRoute,
+    /// Those of a device.
+    Device(String),
+    /// One address.
+    Address(IpAddr),
+}
+
+impl fmt::Display for UdpLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DefaultRoute => f.write_str("udp"),
+            Self::Device(name) => write!(f, "udp:{name}"),
+            Self::Address(ip) => write!(f, "udp:{ip}"),
+        }
+    }
+}
+
+impl UdpLink {
+    fn parse(text: &str) -> Result<Self, String> {
+        let ip = text.parse::<IpAddr>();
+        match ip {
+            _ if text.is_empty() => Err("write udp:DEVICE or udp:ADDRESS, or udp alone".into()),
+            Ok(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_some() => {
+                Err(format!("{ip} is an IPv4 address in IPv6; write {}", ip.to_canonical()))
+            }
+            Ok(ip) if ip.is_unspecified() || ip.is_multicast() => {
+                Err(format!("{ip} is no address that a port can have"))
+            }
+            Ok(ip) => Ok(Self::Address(ip)),
+            Err(_) => Ok(Self::Device(text.into())),
+        }
+    }
 }
 
 impl Link {
@@ -32,7 +73,8 @@ impl Link {
     #[must_use]
     pub fn icrc_policy(&self) -> IcrcPolicy {
         match self {
-            Self::Switch => IcrcPolicy::TrustVouchedFor,
+            // This port checks them itself, for it has to find out what the ICRC covers.
+            Self::Switch | Self::Udp(_) => IcrcPolicy::TrustVouchedFor,
             Self::Unix { .. } | Self::Packet { .. } => IcrcPolicy::CheckAll,
         }
     }
@@ -42,13 +84,20 @@ impl FromStr for Link {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(rest) = text.strip_prefix("udp") {
+            match rest.strip_prefix(':') {
+                Some(what) => return UdpLink::parse(what).map(Self::Udp),
+                None if rest.is_empty() => return Ok(Self::Udp(UdpLink::DefaultRoute)),
+                None => {}
+            }
+        }
         let paths = text.strip_prefix("unix:").and_then(|paths| paths.split_once(','));
         match (paths, text.strip_prefix("packet:")) {
             (Some((local, remote)), _) if !local.is_empty() && !remote.is_empty() => {
                 Ok(Self::Unix { local: local.into(), remote: remote.into() })
             }
             (_, Some(device)) if !device.is_empty() => Ok(Self::Packet { device: device.into() }),
-            _ => Err("write unix:LOCAL,REMOTE, the paths of two sockets, or packet:DEVICE, a network device".into()),
+            _ => Err("write unix:LOCAL,REMOTE, the paths of two sockets, packet:DEVICE, a network device, or udp[:DEVICE|ADDRESS], the machine's own network".into()),
         }
     }
 }
@@ -61,6 +110,7 @@ impl fmt::Display for Link {
                 write!(f, "unix:{},{}", local.display(), remote.display())
             }
             Self::Packet { device } => write!(f, "packet:{device}"),
+            Self::Udp(link) => link.fmt(f),
         }
     }
 }
@@ -70,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_switch_is_trusted() {
+    fn only_the_switch_and_a_port_that_checks_are_trusted() {
         assert_eq!(Link::Switch.icrc_policy(), IcrcPolicy::TrustVouchedFor);
         for text in ["unix:/tmp/a,/tmp/b", "packet:eth1"] {
             assert_eq!(text.parse::<Link>().unwrap().icrc_policy(), IcrcPolicy::CheckAll, "{text}");
@@ -79,8 +129,18 @@ mod tests {
 
     #[test]
     fn links_are_spelled_as_they_are_read() {
-        for text in ["unix:/tmp/a,/tmp/b=c", "packet:eth1"] {
+        for text in [
+            "unix:/tmp/a,/tmp/b=c",
+            "packet:eth1",
+            "udp",
+            "udp:eth1",
+            "udp:10.0.0.1",
+            "udp:fe80::1",
+        ] {
             assert_eq!(text.parse::<Link>().unwrap().to_string(), text);
+        }
+        for text in ["udp:", "udp:::ffff:10.0.0.1", "udp:0.0.0.0", "udp:ff02::1", "udpx"] {
+            assert!(text.parse::<Link>().is_err(), "{text}");
         }
         for text in ["unix:/tmp/a", "unix:,b", "packet:", "switch", "tap:x"] {
             assert!(text.parse::<Link>().unwrap_err().contains("unix:LOCAL,REMOTE"), "{text}");

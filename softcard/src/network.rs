@@ -5,6 +5,7 @@ mod gids;
 mod host;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use roce::{Address, Event, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig};
 
@@ -54,11 +55,11 @@ impl Default for Link {
     }
 }
 
-fn new_stack(identity: Identity, icrc_policy: IcrcPolicy) -> Stack {
+fn new_stack(identity: Identity, icrc_policy: IcrcPolicy, mtu_max: PathMtu) -> Stack {
     Stack::new(StackConfig {
         mac: MacAddr(identity.mac),
         ipv4: identity.ipv4.into(),
-        mtu_max: PathMtu::Mtu4096,
+        mtu_max,
         icrc_policy,
     })
 }
@@ -66,9 +67,10 @@ fn new_stack(identity: Identity, icrc_policy: IcrcPolicy) -> Stack {
 impl Network {
     pub(crate) fn new(port: Box<dyn Port>, icrc_policy: IcrcPolicy, pool: FramePool) -> Self {
         let (port, watch) = Watched::new(port);
+        let mtu_max = port.path_mtu();
         Self {
             identity: Identity::default(),
-            stack: new_stack(Identity::default(), icrc_policy),
+            stack: new_stack(Identity::default(), icrc_policy, mtu_max),
             gids: Gids::default(),
             port: Box::new(port),
             watch,
@@ -90,20 +92,33 @@ impl Network {
     pub(crate) fn set_identity(&mut self, identity: Identity) {
         if !self.stack.is_used() {
             self.identity = identity;
-            self.stack = new_stack(identity, self.icrc_policy);
-            self.gids.apply(&mut self.stack, identity);
+            self.stack = new_stack(identity, self.icrc_policy, self.path_mtu());
+            self.apply_gids();
         }
     }
 
     /// Takes note of an entry of a vFPGA's GID table.
     pub(crate) fn set_gid(&mut self, vfpga: usize, index: u8, address: Option<Address>) {
         self.gids.set(vfpga, index, address);
-        self.gids.apply(&mut self.stack, self.identity);
+        self.apply_gids();
+    }
+
+    /// Tells the stack and the port which addresses the card has.
+    fn apply_gids(&mut self) {
+        let gids = self.gids.apply(&mut self.stack, self.identity);
+        let addresses: Vec<IpAddr> =
+            gids.iter().flatten().map(|own| own.gid.as_ipv6().to_canonical()).collect();
+        self.port.set_addresses(self.identity.mac, &addresses);
+    }
+
+    /// The largest path MTU of the card's queue pairs.
+    pub(crate) fn path_mtu(&self) -> PathMtu {
+        self.port.path_mtu()
     }
 
     /// What a pulse on the shell's reset does: frames and messages under way are gone.
     pub(crate) fn reset(&mut self) {
-        self.stack = new_stack(self.identity, self.icrc_policy);
+        self.stack = new_stack(self.identity, self.icrc_policy, self.path_mtu());
         self.decisions.open.clear();
         self.unheard.clear();
     }

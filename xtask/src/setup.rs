@@ -56,6 +56,7 @@ pub const RDMA_CORE: &[&str] = &[
 ];
 /// What the tests need beside [`APPS`]; [`tests`] has both.
 const TEST: &[&str] = &[
+    "ethtool",
     "g++",
     "ibverbs-utils",
     "iperf",

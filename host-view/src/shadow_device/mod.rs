@@ -32,7 +32,8 @@ mod netlink;
 mod refusal;
 
 pub use cable::keep_apart;
-use netlink::{Heard, News, Rdma, Routes};
+pub use netlink::News;
+use netlink::{Heard, Rdma, Routes};
 use refusal::{no_link, no_rdma, no_tap};
 
 /// The MTU of the network devices: a path MTU of 4096 and every header fit.

@@ -199,6 +199,20 @@ impl News {
         Ok(Self { socket: Socket::open(SockProtocol::NetlinkRoute, GROUPS)? })
     }
 
+    /// Hears all that came, without waiting; whether there was anything.
+    pub fn hear_any(&self) -> bool {
+        let mut room = vec![0; ROOM];
+        let mut any = false;
+        loop {
+            match recvfrom_now(&self.socket.fd, &mut room) {
+                Ok((_, sender)) => any |= sender == 0,
+                Err(Errno::EINTR) => {}
+                Err(Errno::ENOBUFS) => any = true,
+                Err(_) => return any,
+            }
+        }
+    }
+
     /// Hears all that came about some links, without waiting.
     pub fn hear(&self, indexes: &[u32]) -> Heard {
         let mut heard = Heard::default();

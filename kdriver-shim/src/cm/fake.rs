@@ -32,6 +32,7 @@ impl Wire {
             index,
             address: Address::untagged(text.parse().expect("an address")),
             prefix: if text.contains(':') { 64 } else { 24 },
+            on_machine: false,
         };
         Self { addresses: addresses.iter().map(local).collect(), ..Self::default() }
     }

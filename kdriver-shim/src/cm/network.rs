@@ -7,6 +7,7 @@ use card_driver::gsi::{DATAGRAM_BYTES, GsiAddress, Party};
 use cm::Address;
 
 use crate::cards::{Card, find};
+use crate::machine;
 
 /// Bits of the prefix of a network of IPv6.
 const PREFIX_OF_IPV6: u8 = 64;
@@ -22,6 +23,8 @@ pub struct Local {
     pub address: Address,
     /// Bits of the prefix of the network that it is in.
     pub prefix: u8,
+    /// It is the machine's own: the kernel knows what is reached from there.
+    pub on_machine: bool,
 }
 
 /// A card's port.
@@ -109,11 +112,12 @@ impl Network for Cards<'_> {
 /// as large.
 fn locals(card: &Card) -> impl Iterator<Item = Local> {
     let (number, prefix) = (card.device.number, card.device.address.prefix);
+    let on_machine = card.on_machine.is_some();
     let entries = (0u8..).zip(card.device.gids.iter().zip(&card.device.vlans));
     entries.filter(|(_, (gid, _))| **gid != [0; 16]).map(move |(index, (gid, vlan))| {
         let address = Address { gid: (*gid).into(), vlan: *vlan };
         let prefix = if address.ip().is_ipv4() { prefix } else { PREFIX_OF_IPV6 };
-        Local { card: number, index, address, prefix }
+        Local { card: number, index, address, prefix, on_machine }
     })
 }
 
@@ -132,7 +136,8 @@ pub fn first(addresses: &[Local], like: IpAddr) -> Option<Local> {
 }
 
 /// The address by which a destination is reached, where the program does not say from which: an address of a
-/// card's own from itself, by a loop through the card, and others from the first card in whose network they are.
+/// card's own from itself, by a loop through the card, and others from the first card in whose network they are; where
+/// only cards on the machine's own network are left, from the one that has the address which the kernel sends from.
 /// A link-local address tells no network, and a group is in all: the first card of all that can have it is taken,
 /// but for a link-local address only if there is no other.
 #[must_use]
@@ -152,7 +157,18 @@ pub fn route(addresses: &[Local], to: IpAddr) -> Option<Local> {
         let first = same_kind.next().copied();
         return first.filter(|_| same_kind.next().is_none());
     }
-    same_kind.find(|local| in_network(local, to)).copied()
+    let others = same_kind.clone().find(|local| !local.on_machine && in_network(local, to));
+    let by_route = || route_of_machine(addresses, to);
+    let near = || same_kind.find(|local| in_network(local, to)).copied();
+    others.copied().or_else(by_route).or_else(near)
+}
+
+/// The card on the machine's own network by which the kernel's routes lead to an address.
+fn route_of_machine(addresses: &[Local], to: IpAddr) -> Option<Local> {
+    let mut on_machine = addresses.iter().filter(|local| local.on_machine);
+    on_machine.clone().next()?;
+    let source = machine::source_to(to)?;
+    on_machine.find(|local| local.address.ip() == source).copied()
 }
 
 /// Whether an address is in the network of a card's.
@@ -203,7 +219,7 @@ mod tests {
 
     fn local(card: u32, text: &str, prefix: u8) -> Local {
         let address = Address::untagged(text.parse().unwrap());
-        Local { card, index: 0, address, prefix }
+        Local { card, index: 0, address, prefix, on_machine: false }
     }
 
     fn found(addresses: &[Local], to: &str) -> Option<u32> {

@@ -11,6 +11,7 @@ use super::Server;
 use crate::cards::{Card, find};
 use crate::error::Error;
 use crate::events;
+use crate::machine::OnMachine;
 use crate::poller::Token;
 use crate::state_dir::StateDir;
 
@@ -34,6 +35,49 @@ impl Server {
     pub(super) fn follow_addresses(&mut self) {
         let Some(shadow) = &mut self.shadow else { return };
         let changes = shadow.follow(gid_tables(&self.cards), Instant::now());
+        self.set_gids(changes);
+    }
+
+    /// Lets cards have the addresses of the machine's own network that stand on it.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the news of them cannot be waited for.
+    pub fn follow_machine_of(&mut self, machine: OnMachine) -> Result<(), Error> {
+        self.poller.watch(&machine, Token::Machine, EpollFlags::EPOLLIN)?;
+        let mut tables = Vec::new();
+        for card in &mut self.cards {
+            card.on_machine = machine.device_of(card.device.number).map(str::to_owned);
+            // None of the addresses that it came up with has a place already.
+            let nothing = vec![Gid::default(); card.device.gids.len()];
+            tables
+                .extend(machine.now(card.device.number, &nothing).map(|now| (now.card, now.gids)));
+        }
+        self.machine = Some(machine);
+        self.set_gids(tables);
+        self.follow_machine();
+        Ok(())
+    }
+
+    /// Takes note of addresses and links of the machine's that have changed, and tells the programs.
+    pub(super) fn follow_machine(&mut self) {
+        let Some(machine) = &mut self.machine else { return };
+        machine.follow(Instant::now());
+        let mut changes = Vec::new();
+        let there = self.cards.iter_mut().filter(|card| card.is_there());
+        for card in there.filter(|card| card.on_machine.is_some()) {
+            let Some(now) = machine.now(card.device.number, &card.device.gids) else { continue };
+            if card.device.gids != now.gids {
+                changes.push((now.card, now.gids));
+            }
+            if card.machine_is_up != now.is_up {
+                card.machine_is_up = now.is_up;
+                let state = if now.is_up { "up" } else { "down" };
+                log::info!("{}: its device of the machine's is {state}", card.device.name());
+                if let Err(error) = card.device.set_link(now.is_up) {
+                    log::error!("{}: its link stays: {error}", card.device.name());
+                }
+            }
+        }
         self.set_gids(changes);
     }
 

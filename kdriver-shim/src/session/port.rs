@@ -143,6 +143,11 @@ impl Session<'_> {
                 "the addresses of balboa{number} are those of the kernel's network device balboa{number}; use `ip addr add ADDRESS/PREFIX dev balboa{number}`, or `ip addr del`"
             )));
         }
+        if let Some(device) = &card.on_machine {
+            return Err(Error::Unsupported(format!(
+                "the addresses of balboa{number} are those of the machine's network device {device}; use `ip addr add ADDRESS/PREFIX dev {device}`, or `ip addr del`"
+            )));
+        }
         Ok(card)
     }
 }

@@ -27,8 +27,8 @@ impl Gids {
     }
 
     /// Gives the port all entries: an engine that stops takes none from the others. While there are
-    /// none, the port has the addresses of the shell's registers.
-    pub(crate) fn apply(&self, stack: &mut Stack, identity: Identity) {
+    /// none, the port has the addresses of the shell's registers. The entries.
+    pub(crate) fn apply(&self, stack: &mut Stack, identity: Identity) -> GidTable {
         let mut gids = GidTable::default();
         for (index, entry) in gids.iter_mut().enumerate() {
             *entry = self.windows.iter().find_map(|table| table.get(index).copied().flatten());
@@ -43,6 +43,7 @@ impl Gids {
             }
         }
         stack.set_gids(gids);
+        gids
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+
+use roce::PathMtu;
 
 use super::pcapng::{Direction, Writer};
 use super::{Frame, Port};
@@ -92,6 +95,14 @@ impl Port for Capture {
         writer.write_due(now);
         drop(writer);
         self.port.loop_back(now, frames);
+    }
+
+    fn set_addresses(&mut self, mac: [u8; 6], addresses: &[IpAddr]) {
+        self.port.set_addresses(mac, addresses);
+    }
+
+    fn path_mtu(&self) -> PathMtu {
+        self.port.path_mtu()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -11,7 +11,10 @@ mod line;
 mod spec;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+
+use roce::PathMtu;
 
 pub use draw::FaultSource;
 pub use spec::{Delay, FaultSpec, Rate};
@@ -125,6 +128,14 @@ impl Port for Faults {
 
     fn loop_back(&mut self, now: u64, frames: &VecDeque<Frame>) {
         self.port.loop_back(now, frames);
+    }
+
+    fn set_addresses(&mut self, mac: [u8; 6], addresses: &[IpAddr]) {
+        self.port.set_addresses(mac, addresses);
+    }
+
+    fn path_mtu(&self) -> PathMtu {
+        self.port.path_mtu()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

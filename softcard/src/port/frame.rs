@@ -21,7 +21,7 @@ pub struct Frame {
     /// Of [`FRAME_CAPACITY`], or none.
     bytes: Box<[u8]>,
     length: usize,
-    /// Its invariant CRC was written here, and nobody could have changed anything since.
+    /// Its invariant CRC was written or checked here, and nobody could have changed anything since.
     sealed: bool,
     /// Of a datagram to a multicast group that waits for some of its members: the last that has taken it.
     taken_by: Option<Qpn>,
@@ -88,6 +88,11 @@ impl Frame {
     /// Notes that its card sends it to itself. It is so until the buffer holds another frame.
     pub(crate) fn loop_back(&mut self) {
         self.looped = true;
+    }
+
+    /// Notes that its invariant CRC was found right.
+    pub(crate) fn vouch(&mut self) {
+        self.sealed = true;
     }
 
     /// A frame of these bytes that is vouched for, whatever its invariant CRC is.

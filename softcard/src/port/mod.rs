@@ -12,10 +12,12 @@ mod pcapng;
 mod plug;
 mod switch;
 mod tap;
+pub mod udp;
 mod unix;
 mod watch;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::ops::RangeBounds;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -28,8 +30,11 @@ pub use pcapng::{Direction, Writer as PcapngWriter};
 pub use plug::plug;
 pub use switch::{SwitchPort, switch};
 pub use tap::TapPort;
+pub use udp::UdpPort;
 pub use unix::UnixPort;
 pub use watch::{Recorder, Watch, WatchFilter, Watched};
+
+use roce::PathMtu;
 
 use crate::Link;
 
@@ -121,6 +126,14 @@ pub trait Port {
 
     /// Tells the other end, where that can be told, whether the card's port is on its cable.
     fn set_carrier(&mut self, _up: bool) {}
+
+    /// Tells the port the card's Ethernet address, and its IP addresses.
+    fn set_addresses(&mut self, _mac: [u8; 6], _addresses: &[IpAddr]) {}
+
+    /// The largest path MTU that the cable carries.
+    fn path_mtu(&self) -> PathMtu {
+        PathMtu::Mtu4096
+    }
 
     /// Counters by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;

@@ -1,13 +1,15 @@
 //! Putting the cables in: from what is asked for to the ports of all cards.
 
 use std::cell::RefCell;
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
 use super::{
     Cabling, Capture, FaultSource, FaultSpec, Faults, FramePool, PacketPort, PcapngWriter, Port,
-    UnixPort, switch,
+    UdpPort, UnixPort, switch, udp::machine,
 };
+use crate::link::UdpLink;
 use crate::{Error, Link};
 
 /// The port of each card, in their order; frames come from, and go back to, the pool.
@@ -40,6 +42,7 @@ pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Er
                 Ok(port) => ports.push(Box::new(port)),
                 Err(source) => return Err(Error::Device { device, source }),
             },
+            Link::Udp(link) => ports.push(Box::new(on_machine(&link, pool)?)),
         }
     }
     let ports = ports.into_iter().enumerate();
@@ -50,6 +53,21 @@ pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Er
         Some(path) => capture(ports, &path),
         None => Ok(ports),
     }
+}
+
+/// A port on the machine's own network.
+fn on_machine(link: &UdpLink, pool: &FramePool) -> Result<UdpPort, Error> {
+    let refused = |why| Error::Machine { link: link.to_string(), why };
+    let device = machine::find(link).map_err(refused)?;
+    UdpPort::open(&device, pool.clone()).map_err(|error| {
+        refused(match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "another program has UDP port 4791, by which RoCE v2 arrives: another balboad, or rdma_rxe (rdma link)"
+                    .to_owned()
+            }
+            _ => error.to_string(),
+        })
+    })
 }
 
 /// The port behind the faults for its card, of which the first is the outermost.

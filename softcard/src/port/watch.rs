@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use roce::PathMtu;
 use roce::param::ROCE_UDP_PORT;
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{bth, ipv4, ipv6, udp};
@@ -317,6 +318,14 @@ impl Port for Watched {
 
     fn set_carrier(&mut self, up: bool) {
         self.port.set_carrier(up);
+    }
+
+    fn set_addresses(&mut self, mac: [u8; 6], addresses: &[IpAddr]) {
+        self.port.set_addresses(mac, addresses);
+    }
+
+    fn path_mtu(&self) -> PathMtu {
+        self.port.path_mtu()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -32,7 +32,7 @@ use std::task::Poll;
 
 use hostmem::WakeFor;
 use roce::{
-    AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant,
+    AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant, PathMtu,
     PostError, QpAttributes, QpSnapshot, Qpn, Receive, ReceiveError, SendRequest, Target,
 };
 
@@ -340,6 +340,11 @@ impl<'a> Ports<'a> {
     /// Takes the port off its cable, or puts it back.
     pub(crate) fn set_link(&mut self, up: bool) {
         self.network.set_link(up);
+    }
+
+    /// The largest path MTU that the cable carries.
+    pub(crate) fn path_mtu(&self) -> PathMtu {
+        self.network.path_mtu()
     }
 
     /// Whether the port is on its cable.

@@ -154,7 +154,7 @@ impl Transport for RoceTransport<'_, '_> {
     }
 
     fn port(&self) -> Option<PortAttributes> {
-        let mtu = PathMtu::Mtu4096 as u8;
+        let mtu = self.0.path_mtu() as u8;
         Some(PortAttributes {
             mac: self.0.mac(),
             link_up: self.0.is_link_up().into(),

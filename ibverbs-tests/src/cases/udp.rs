@@ -1,0 +1,283 @@
+//! Cards on the machine's own network (`--port udp`): between two balboads of one machine, and between two machines, all
+//! of it by an ordinary user.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::rdmacm::RDMACM_UTILS;
+use super::{IBVERBS_UTILS, PERFTEST};
+use crate::machines::{IPV4, IPV6, Machines, WIRE};
+use crate::pair::{Both, both_say, run_between};
+use crate::runner::{Case, Need};
+use crate::setting::{Daemon, Setting};
+
+const UNSHARE: Need = Need::Program("unshare", "util-linux");
+const IP: Need = Need::Program("ip", "iproute2");
+const ETHTOOL: Need = Need::Program("ethtool", "ethtool");
+
+/// Addresses of the loopback network that no other program is likely to have.
+const NEAR: [&str; 2] = ["127.77.99.1", "127.77.99.2"];
+
+/// An MTU for a path MTU of 1024, and one for 4096.
+const MTUS: [u32; 2] = [1500, 9000];
+
+/// Command lines of both sides, and what both say at their ends.
+const PROGRAMS: [(&str, Need, &str); 16] = [
+    ("ibv_rc_pingpong -c -g 1 -n 200", IBVERBS_UTILS, "200 iters in"),
+    ("ibv_rc_pingpong -c -g 2 -n 200 -e", IBVERBS_UTILS, "200 iters in"),
+    ("ibv_uc_pingpong -g 1 -n 200", IBVERBS_UTILS, "200 iters in"),
+    ("ibv_ud_pingpong -g 1 -n 200 -s 1000", IBVERBS_UTILS, "200 iters in"),
+    ("ibv_srq_pingpong -g 1 -n 200", IBVERBS_UTILS, "200 iters in"),
+    ("ibv_xsrq_pingpong -g 1 -n 200", IBVERBS_UTILS, "success"),
+    ("ib_write_bw -F -x 1 -b -n 200", PERFTEST, "65536 "),
+    ("ib_write_bw -F -x 2 -q 8 -n 100", PERFTEST, "65536 "),
+    ("ib_read_bw -F -x 1 -n 200", PERFTEST, "65536 "),
+    ("ib_send_bw -F -x 1 -b -n 200", PERFTEST, "65536 "),
+    ("ib_send_bw -F -x 1 -c UC -n 200", PERFTEST, "65536 "),
+    ("ib_send_bw -F -x 1 -c UD -s 1024 -n 200", PERFTEST, "1024 "),
+    ("ib_send_bw -F -x 1 -c XRC -n 200", PERFTEST, "65536 "),
+    ("ib_atomic_bw -F -x 1 -n 200", PERFTEST, "8 "),
+    ("ib_write_lat -F -x 1 -n 200", PERFTEST, "2 "),
+    ("ib_write_bw -F -x 1 -R -n 200", PERFTEST, "65536 "),
+];
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (command, need, says) in [
+        ("ibv_rc_pingpong -c -g 0 -n 500", IBVERBS_UTILS, "500 iters in"),
+        ("ib_write_bw -F -b -n 500", PERFTEST, "65536 "),
+        ("ib_send_bw -F -c UD -s 4096 -n 500", PERFTEST, "4096 "),
+    ] {
+        let name = format!("udp/one machine/{command}");
+        cases.push(Case::new(name, &[need], move |setting| one_machine(setting, command, says)));
+    }
+    for mtu in MTUS {
+        for (command, need, says) in PROGRAMS {
+            let name = format!("udp/MTU {mtu}/{command}");
+            let body = move |setting: &Setting| two_machines(setting, mtu, command, says);
+            cases.push(Case::new(name, &[need, UNSHARE, IP], body));
+        }
+    }
+    type Body = fn(&Setting) -> Result<()>;
+    let more: [(&str, &[Need], Body); 7] = [
+        ("rdma_cm", &[RDMACM_UTILS, UNSHARE, IP], rdma_cm),
+        ("data/loss and reordering", &[UNSHARE, IP], bad_network),
+        ("data/without segmentation", &[UNSHARE, IP, ETHTOOL], without_segmentation),
+        ("IPv6 only", &[IBVERBS_UTILS, UNSHARE, IP], ipv6_only),
+        ("addresses and links come and go", &[UNSHARE, IP], comings_and_goings),
+        ("a balboad is killed", &[PERFTEST, UNSHARE, IP], killed),
+        ("what cannot be", &[UNSHARE, IP], refused),
+    ];
+    for (name, needs, body) in more {
+        cases.push(Case::new(format!("udp/{name}"), needs, body));
+    }
+    cases
+}
+
+/// Two balboads of one machine, without any namespace or capability.
+fn one_machine(setting: &Setting, command: &str, says: &str) -> Result<()> {
+    let start = |number: usize| {
+        let state_dir = setting.directory().join(format!("near{number}"));
+        setting.balboad_in(&state_dir, &format!("--soft 1 --port udp:{}", NEAR[number]))
+    };
+    let daemons = [start(0)?, start(1)?];
+    let both = run_between((&daemons[0], 0), (&daemons[1], 0), command)?;
+    both_say(&both, says)?;
+    nothing_lost(&daemons)?;
+    stop(daemons)
+}
+
+fn two_machines(setting: &Setting, mtu: u32, command: &str, says: &str) -> Result<()> {
+    let machines = Machines::new(setting, mtu)?;
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    let both = machines.run_between(&daemons, command, IPV4[0])?;
+    both_say(&both, says)?;
+    nothing_lost(&daemons)?;
+    stop(daemons)
+}
+
+/// Programs that know nothing but the machines' addresses.
+fn rdma_cm(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    for address in [IPV4[0], IPV6[0]] {
+        for (server, client, says) in [
+            ("rping -s -v -V -C 10 -a", "rping -c -v -V -C 10 -a", "ping data: rdma-ping"),
+            ("ucmatose -c 3 -C 10 -S 5000 -b", "ucmatose -c 3 -C 10 -S 5000 -s", "return status 0"),
+            ("udaddy -c 3 -C 10 -S 500 -b", "udaddy -c 3 -C 10 -S 500 -s", "return status 0"),
+        ] {
+            // For datagrams, of IPv6 they are told by an option.
+            let side = |number: usize, command: &str| {
+                machines.run(number, &daemons[number], &format!("{command} {address}"))
+            };
+            let server = crate::pair::listening(&daemons[0], side(0, server), "listeners")?;
+            let client = crate::pair::beside(&server, side(1, client))
+                .with_context(|| format!("{client} {address}"))?;
+            client.says(says)?;
+            server.wait()?.success()?;
+        }
+    }
+    stop(daemons)
+}
+
+/// Every operation, byte by byte, where datagrams are lost and overtake each other.
+fn bad_network(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    let fault = "--fault loss=1% --fault reorder=1%";
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {fault}"))?;
+    data(setting, &machines, &daemons)?;
+    stop(daemons)
+}
+
+/// Every operation, byte by byte, where each datagram passes by itself.
+fn without_segmentation(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    for side in 0..2 {
+        let off = "gro off gso off tx-udp-segmentation off rx-udp-gro-forwarding off";
+        machines.tool(side, &format!("ethtool -K {WIRE} {off}"))?;
+    }
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    data(setting, &machines, &daemons)?;
+    // The kernel numbers the segments that it cuts, and the other end finds that out.
+    let numbered = counter(&daemons[0], "port_frames_numbered")?;
+    ensure!(numbered > 0, "no datagram had a number: nothing was cut");
+    stop(daemons)
+}
+
+fn data(setting: &Setting, machines: &Machines<'_>, daemons: &[Daemon<'_>; 2]) -> Result<()> {
+    let program = setting.bin.join("verbs-data");
+    for (options, count) in [("", 350), ("--service ud", 64)] {
+        let command = format!("{} apart --mtu 1024 {options}", program.display());
+        let Both { server, client } = machines.run_between(daemons, &command, IPV4[0])?;
+        for side in [server, client] {
+            side.says(&format!("{count} messages arrived as they should"))?;
+        }
+    }
+    Ok(())
+}
+
+fn ipv6_only(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    for side in 0..2 {
+        machines.ip(side, &format!("addr del {}/24 dev {WIRE}", IPV4[side]))?;
+    }
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    for gid in [0, 1] {
+        let command = format!("ibv_rc_pingpong -c -n 200 -g {gid}");
+        let both = machines.run_between(&daemons, &command, IPV6[0])?;
+        both_say(&both, "200 iters in")?;
+    }
+    stop(daemons)
+}
+
+/// GIDs and the port's state are the machine's as they are now.
+fn comings_and_goings(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    let daemon = machines.balboad(0, &format!("--soft 1 --port udp:{WIRE}"))?;
+    let until = |what: &str, is: &dyn Fn(&Value) -> bool| -> Result<()> {
+        for _ in 0..600 {
+            if is(&daemon.status()?["cards"][0]) {
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        anyhow::bail!("not {what}: {}", daemon.status()?)
+    };
+    let has = |card: &Value, text: &str| card["gids"].to_string().contains(text);
+    until("both addresses", &|card| has(card, IPV4[0]) && has(card, IPV6[0]))?;
+    machines.ip(0, &format!("addr add 10.98.0.7/24 dev {WIRE}"))?;
+    until("the new address", &|card| has(card, "10.98.0.7") && has(card, IPV4[0]))?;
+    machines.ip(0, &format!("addr del 10.98.0.7/24 dev {WIRE}"))?;
+    until("without it", &|card| !has(card, "10.98.0.7") && has(card, IPV4[0]))?;
+    machines.ip(0, &format!("link set {WIRE} down"))?;
+    until("down", &|card| card["link_up"] == false)?;
+    machines.ip(0, &format!("link set {WIRE} up"))?;
+    until("up", &|card| card["link_up"] == true)?;
+    machines.ip(0, &format!("link del {WIRE}"))?;
+    until("gone", &|card| card["link_up"] == false && !has(card, IPV4[0]))?;
+    let other = machines.process(1);
+    machines.ip(0, &format!("link add {WIRE} type veth peer name {WIRE} netns {other}"))?;
+    machines.ip(0, &format!("addr add {}/24 dev {WIRE}", IPV4[0]))?;
+    machines.ip(0, &format!("link set {WIRE} up"))?;
+    machines.ip(1, &format!("link set {WIRE} up"))?;
+    until("back", &|card| card["link_up"] == true && has(card, IPV4[0]))?;
+    // What is the machine's is not changed here.
+    let balboa = setting.built("balboa").words("addr balboa0 add 10.1.1.1 --state-dir");
+    let refused = balboa.arg(daemon.state_dir()).run()?.code(1)?;
+    refused.complains("ip addr add ADDRESS/PREFIX dev wire")?;
+    daemon.stop()
+}
+
+/// The end of the other machine's balboad is told within the retries of a queue pair, and a new one is another.
+fn killed(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    let [server, client] = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    let port = crate::pair::free_port()?;
+    let command = format!("ib_send_bw -F -x 1 -D 60 -p {port}");
+    let waiting = machines.run(0, &server, &command);
+    let waiting = crate::pair::start_server_in(&machines.process(0), waiting, port)?;
+    let mut sending = machines.run(1, &client, &format!("{command} {}", IPV4[0])).start()?;
+    let sent = |daemon: &Daemon<'_>| counter(daemon, "port_frames_sent").unwrap_or(0);
+    sending.wait_until("data passed", |_| sent(&client) > 1000)?;
+    server.kill()?;
+    let failed = sending.wait()?;
+    ensure!(!failed.status.success(), "{failed}");
+    drop(waiting);
+    let server = machines.balboad(0, &format!("--soft 1 --port udp:{WIRE}"))?;
+    let daemons = [server, client];
+    let both = machines.run_between(&daemons, "ib_send_bw -F -x 1 -n 200", IPV4[0])?;
+    both_say(&both, "65536 ")?;
+    stop(daemons)
+}
+
+/// What cannot be stood on is told in one sentence.
+fn refused(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    machines.ip(0, "link add bare type dummy")?;
+    machines.ip(0, "link add small type dummy")?;
+    machines.ip(0, "link set small mtu 500 up")?;
+    machines.ip(0, "addr add 10.97.0.1/24 dev small")?;
+    let state_dir = setting.directory().join("refused");
+    let balboad = |arguments: &str| {
+        let task = setting.built("balboad").arg("--state-dir").arg(&state_dir).words(arguments);
+        machines.task(0, &task).run()
+    };
+    for (arguments, code, says) in [
+        ("--soft 1 --port udp:bare", 1, "bare has no address"),
+        ("--soft 1 --port udp:small", 1, "MTU of 500"),
+        ("--soft 1 --port udp:nothing", 1, "no network device nothing"),
+        ("--soft 1 --port udp:10.1.2.3", 1, "10.1.2.3 is no address of this machine"),
+        ("--soft 1 --port udp", 1, "no route leads out of this machine"),
+        ("--soft 1 --port udp:::ffff:10.99.0.1", 2, "write 10.99.0.1"),
+        ("--soft 2 --port 0=udp:wire --port 1=udp:wire", 2, "an address is one card's"),
+        ("--soft 1 --port udp:wire --ip 10.1.1.1", 2, "leave --ip out"),
+        ("--soft 1 --port udp:wire --shadow", 2, "leave --shadow out"),
+        ("--soft 1 --vfio 3b:00.0 --port 1=udp:wire", 2, "--port"),
+    ] {
+        balboad(arguments)?.code(code)?.complains(says).with_context(|| arguments.to_owned())?;
+    }
+    let first = machines.balboad(0, &format!("--soft 1 --port udp:{WIRE}"))?;
+    balboad("--soft 1 --port udp:wire")?.code(1)?.complains("another program has UDP port 4791")?;
+    first.stop()
+}
+
+/// A counter of the only card.
+fn counter(daemon: &Daemon<'_>, name: &str) -> Result<u64> {
+    let status = daemon.status()?;
+    let counters = &status["cards"][0]["counters"];
+    Ok(counters[name].as_u64().unwrap_or(0))
+}
+
+/// No datagram found no room: no more of them were under way than there was room for.
+fn nothing_lost(daemons: &[Daemon<'_>; 2]) -> Result<()> {
+    for daemon in daemons {
+        let lost = counter(daemon, "port_frames_lost")?;
+        ensure!(lost == 0, "{lost} datagrams found no room at a socket: {}", daemon.status()?);
+    }
+    Ok(())
+}
+
+fn stop(daemons: [Daemon<'_>; 2]) -> Result<()> {
+    daemons.into_iter().try_for_each(Daemon::stop)
+}

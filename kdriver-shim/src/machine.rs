@@ -1,0 +1,251 @@
+//! Cards on the machine's own network: their addresses and their links are those of its devices, as they come and go.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use card_driver::address::PortAddress;
+use card_driver::soft::SoftCard;
+use host_view::shadow_device::{Gid, News};
+use softcard::port::udp::machine::{self, MachineDevice};
+use softcard::{Link, UdpLink};
+
+/// How long after news the machine is looked at: more may come with them.
+const LATER: Duration = Duration::from_millis(20);
+
+const NO_GID: Gid = [0; 16];
+
+/// The cards of a balboad that stand on the machine's own network.
+#[derive(Debug)]
+pub struct OnMachine {
+    cards: Vec<Standing>,
+    news: News,
+    /// When the machine is to be looked at again.
+    due: Option<Instant>,
+}
+
+/// A card, and on what it stands.
+#[derive(Clone, Debug)]
+struct Standing {
+    card: u32,
+    link: UdpLink,
+    /// What was found last; `None` while there is none.
+    device: Option<MachineDevice>,
+}
+
+/// What a card has of the machine now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// The card.
+    pub card: u32,
+    /// Its GID table.
+    pub gids: Vec<Gid>,
+    /// Whether its device is up.
+    pub is_up: bool,
+}
+
+impl OnMachine {
+    /// Finds what the cards stand on that are to stand on the machine; `None` where none is.
+    ///
+    /// # Errors
+    /// A sentence, where one cannot.
+    pub fn find(cards: &[SoftCard]) -> Result<Option<Self>, String> {
+        let mut standing = Vec::new();
+        for (number, card) in (0_u32..).zip(cards) {
+            let Link::Udp(link) = &card.link else { continue };
+            let device = machine::find(link).map_err(|why| format!("--port {link}: {why}"))?;
+            let addresses: Vec<String> =
+                device.addresses.iter().map(|it| it.ip.to_string()).collect();
+            let mtu = device.path_mtu().map_or(0, |mtu| mtu.bytes());
+            log::info!(
+                "balboa{number}: on {} with {}; path MTU {mtu}",
+                device.name,
+                addresses.join(", ")
+            );
+            standing.push(Standing { card: number, link: link.clone(), device: Some(device) });
+        }
+        if standing.is_empty() {
+            return Ok(None);
+        }
+        let news =
+            News::open().map_err(|errno| format!("news of the machine's network: {errno}"))?;
+        Ok(Some(Self { cards: standing, news, due: None }))
+    }
+
+    /// The IPv4 address that a card has, or one made of its IPv6 address, of which its Ethernet address is made.
+    #[must_use]
+    pub fn address(&self, card: u32) -> Option<PortAddress> {
+        let standing = self.cards.iter().find(|it| it.card == card)?;
+        let addresses = &standing.device.as_ref()?.addresses;
+        let ipv4 = addresses.iter().find_map(|it| match it.ip {
+            IpAddr::V4(ip) => Some(PortAddress { ip, prefix: it.prefix }),
+            IpAddr::V6(_) => None,
+        });
+        let of_ipv6 = || match addresses.first()?.ip {
+            IpAddr::V6(ip) => {
+                let [.., a, b, c] = ip.octets();
+                Some(PortAddress { ip: Ipv4Addr::new(10, a, b, c), prefix: 32 })
+            }
+            IpAddr::V4(_) => None,
+        };
+        ipv4.or_else(of_ipv6)
+    }
+
+    /// Whether a card is one of these.
+    #[must_use]
+    pub fn has(&self, card: u32) -> bool {
+        self.cards.iter().any(|it| it.card == card)
+    }
+
+    /// The name of the device that a card stands on.
+    #[must_use]
+    pub fn device_of(&self, card: u32) -> Option<&str> {
+        let standing = self.cards.iter().find(|it| it.card == card)?;
+        standing.device.as_ref().map(|device| device.name.as_str())
+    }
+
+    /// How long it is until the machine is to be looked at; `None` while nothing is new.
+    #[must_use]
+    pub fn patience(&self, now: Instant) -> Option<Duration> {
+        self.due.map(|due| due.saturating_duration_since(now))
+    }
+
+    /// Hears news, and looks at the machine if it is time.
+    pub fn follow(&mut self, now: Instant) {
+        if self.news.hear_any() && self.due.is_none() {
+            self.due = now.checked_add(LATER);
+        }
+        if self.due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.due = None;
+        for it in &mut self.cards {
+            let found = machine::find(&it.link);
+            match (&it.device, &found) {
+                (Some(_), Err(why)) => log::warn!("balboa{}: {}: {why}", it.card, it.link),
+                (None, Ok(device)) => log::info!("balboa{}: {} is back", it.card, device.name),
+                _ => {}
+            }
+            it.device = found.ok();
+        }
+    }
+
+    /// What a card is to have that has these GIDs: what stays has its place, what is new takes a free one.
+    #[must_use]
+    pub fn now(&self, card: u32, current: &[Gid]) -> Option<Now> {
+        let standing = self.cards.iter().find(|it| it.card == card)?;
+        let device = standing.device.as_ref();
+        let wanted: Vec<Gid> =
+            device.iter().flat_map(|it| &it.addresses).map(|it| gid_of(it.ip)).collect();
+        let is_up = device.is_some_and(|device| device.is_up);
+        Some(Now { card, gids: table(&wanted, current), is_up })
+    }
+}
+
+impl AsFd for OnMachine {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.news.as_fd()
+    }
+}
+
+/// The address of a program's peer by the machine's routes: the source that the kernel takes to it.
+#[must_use]
+pub fn source_to(to: IpAddr) -> Option<IpAddr> {
+    machine::source_to(to)
+}
+
+/// Refuses what cards on the machine's own network cannot be combined with.
+///
+/// # Errors
+/// A sentence.
+pub fn check(
+    cards: &[SoftCard],
+    shadow: bool,
+    addressed: impl Fn(u32) -> bool,
+) -> Result<(), String> {
+    let links = (0_u32..).zip(cards).filter_map(|(number, card)| match &card.link {
+        Link::Udp(link) => Some((number, link)),
+        _ => None,
+    });
+    let links: Vec<_> = links.collect();
+    for (at, (number, link)) in links.iter().enumerate() {
+        if shadow {
+            return Err(format!(
+                "--shadow: card {number} stands on the machine's own network ({link}), which the kernel shows already; leave --shadow out"
+            ));
+        }
+        if addressed(*number) {
+            return Err(format!(
+                "--ip: card {number} has the addresses of the machine ({link}); leave --ip out"
+            ));
+        }
+        if let Some((other, _)) = links.iter().take(at).find(|(_, before)| before == link) {
+            return Err(format!(
+                "cards {other} and {number} both are to stand on {link}; an address is one card's"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn gid_of(ip: IpAddr) -> Gid {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+fn table(wanted: &[Gid], current: &[Gid]) -> Vec<Gid> {
+    let mut table: Vec<Gid> =
+        current.iter().map(|gid| if wanted.contains(gid) { *gid } else { NO_GID }).collect();
+    for gid in wanted {
+        if table.contains(gid) {
+            continue;
+        }
+        match table.iter_mut().find(|entry| **entry == NO_GID) {
+            Some(entry) => *entry = *gid,
+            None => break,
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gids(texts: &[&str]) -> Vec<Gid> {
+        texts
+            .iter()
+            .map(|text| if text.is_empty() { NO_GID } else { gid_of(text.parse().unwrap()) })
+            .collect()
+    }
+
+    #[test]
+    fn an_address_that_stays_has_its_place() {
+        let first = table(
+            &gids(&["fe80::1", "10.0.0.1", "2001:db8::1"]),
+            &gids(&["fe80::9", "10.77.0.1", "", ""]),
+        );
+        assert_eq!(first, gids(&["fe80::1", "10.0.0.1", "2001:db8::1", ""]));
+        let then = table(&gids(&["fe80::1", "10.0.0.2", "2001:db8::1"]), &first);
+        assert_eq!(then, gids(&["fe80::1", "10.0.0.2", "2001:db8::1", ""]));
+        assert_eq!(table(&[], &first), vec![NO_GID; 4]);
+        let many = gids(&["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"]);
+        assert_eq!(table(&many, &[NO_GID; 4]), many[..4], "the first win");
+    }
+
+    #[test]
+    fn what_contradicts_the_machines_addresses_is_refused() {
+        let card = |link: &str| SoftCard { link: link.parse().unwrap(), ..SoftCard::default() };
+        let refused = |cards: &[SoftCard], shadow, ip: Option<u32>| {
+            check(cards, shadow, |card| ip == Some(card)).unwrap_err()
+        };
+        let one = [card("udp:lo")];
+        assert!(check(&one, false, |_| false).is_ok());
+        assert!(refused(&one, true, None).contains("leave --shadow out"));
+        assert!(refused(&one, false, Some(0)).contains("leave --ip out"));
+        assert!(refused(&[card("udp"), card("udp")], false, None).contains("one card's"));
+        assert!(check(&[card("udp:127.0.0.1"), card("udp:127.0.0.2")], false, |_| false).is_ok());
+    }
+}

@@ -1,0 +1,247 @@
+//! A card on the machine's own network: its frames are datagrams of ordinary UDP sockets, and its addresses are the
+//! machine's.
+//!
+//! Neighbours, routes and checks of sources are the kernel's: whatever the card asks of its link is answered here, and
+//! what it sends goes where its IP header says. A UDP receiver is not told the IPv4 identification that the invariant
+//! CRC covers; the difference of the CRC names it ([`roce::wire::difference`]), and it is believed where it can be
+//! right: 0, the number of a segment from another balboad, or the next number of a host that numbers its datagrams.
+//!
+//! To other balboads, known by a word on a port beside RoCE's, datagrams leave in segments, and no more of them are
+//! under way than they have room for. To all others each leaves by itself, with identification 0.
+
+mod frames;
+pub mod machine;
+mod neighbours;
+mod peers;
+mod receiving;
+mod sending;
+mod sockets;
+mod word;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use hostmem::udp::ReceiveRoom;
+use nix::errno::Errno;
+use roce::wire::difference::Differences;
+use roce::{MacAddr, PathMtu};
+
+use self::frames::Headers;
+use self::machine::{MachineDevice, has_route, is_of_link};
+use self::neighbours::{Asked, asked};
+use self::peers::Peers;
+use self::sockets::Sockets;
+use super::{Counters, Frame, FramePool, MIN_FRAME, Port};
+
+/// The UDP port of RoCE v2, where every peer is spoken to.
+const ROCE_PORT: u16 = 4791;
+/// The UDP port of words between balboads.
+const WORD_PORT: u16 = 14791;
+/// Bytes asked for as room for what arrives at an address; the kernel grants up to `net.core.rmem_max`.
+const RECEIVE_ROOM: usize = 8 << 20;
+/// Frames that wait in the port at most before it takes no more: as many as a burst of several queue pairs.
+const QUEUE: usize = 512;
+/// How long to wait, in nanoseconds, before a datagram that found no room is tried again.
+const RETRY_NS: u64 = 100_000;
+/// How often an address is tried that the machine has not yet.
+const ADDRESS_NS: u64 = 500_000_000;
+
+/// A port on the machine's own network.
+pub struct UdpPort {
+    device: u32,
+    mtu: PathMtu,
+    mac: MacAddr,
+    sockets: Sockets,
+    peers: Peers,
+    differences: Differences,
+    room: ReceiveRoom,
+    /// Frames that came in one call with others, and answers to what the card has asked.
+    arrived: VecDeque<Frame>,
+    /// When to try again, after a datagram found no room.
+    resume: Option<u64>,
+    /// When to try addresses again that the machine has not yet.
+    next_binding: Option<u64>,
+    pool: FramePool,
+    counters: Counters,
+    more: MoreCounters,
+}
+
+/// What this kind of port counts beside what all do.
+#[derive(Clone, Copy, Debug, Default)]
+struct MoreCounters {
+    /// Messages to the kernel, of one datagram or of several segments.
+    messages: u64,
+    /// Datagrams that found no room at a socket.
+    lost: u64,
+    /// Datagrams that were longer than their route takes.
+    too_long: u64,
+    /// Datagrams with an IPv4 identification that was believed.
+    numbered: u64,
+}
+
+impl UdpPort {
+    /// Stands on the addresses of a device.
+    ///
+    /// # Errors
+    /// The kernel's: [`io::ErrorKind::AddrInUse`] where another program has UDP port 4791 there.
+    pub fn open(device: &MachineDevice, pool: FramePool) -> io::Result<Self> {
+        Self::open_with_room(device, pool, RECEIVE_ROOM)
+    }
+
+    fn open_with_room(device: &MachineDevice, pool: FramePool, room: usize) -> io::Result<Self> {
+        let addresses: Vec<IpAddr> = device.addresses.iter().map(|it| it.ip).collect();
+        let mut sockets = Sockets::open(device.index, room)?;
+        let mut bound = Err(Errno::EADDRNOTAVAIL);
+        for ip in &addresses {
+            match sockets.bind(*ip) {
+                Err(Errno::EADDRINUSE) => return Err(Errno::EADDRINUSE.into()),
+                this => bound = bound.or(this),
+            }
+        }
+        bound?;
+        let mut session = [0; 8];
+        getrandom::fill(&mut session).map_err(io::Error::other)?;
+        let peers = Peers::new(sockets.receive_room(), u64::from_ne_bytes(session));
+        Ok(Self {
+            device: device.index,
+            mtu: device.path_mtu().unwrap_or(PathMtu::Mtu256),
+            mac: MacAddr::default(),
+            sockets,
+            peers,
+            differences: Differences::default(),
+            room: ReceiveRoom::default(),
+            arrived: VecDeque::new(),
+            resume: None,
+            next_binding: None,
+            pool,
+            counters: Counters::default(),
+            more: MoreCounters::default(),
+        })
+    }
+
+    /// Takes a frame of the card's: a datagram to be sent, or a question for its link.
+    fn take(&mut self, now: u64, frame: Frame) {
+        if let Some(headers) = Headers::of(frame.as_slice()) {
+            self.peers.queue(headers, frame);
+            return;
+        }
+        match asked(frame.as_slice()) {
+            Some(Asked::Whose { from, to, answer }) => self.answer(now, from, to, &answer),
+            Some(Asked::Groups(groups)) => {
+                for (group, is_member) in groups {
+                    self.sockets.hear_group(group, is_member);
+                }
+            }
+            None => self.counters.no_peer = self.counters.no_peer.saturating_add(1),
+        }
+        self.pool.put(frame);
+    }
+
+    /// Answers who has an address, where the kernel knows a way there; and asks whether it is a balboad.
+    fn answer(&mut self, now: u64, from: IpAddr, to: IpAddr, answer: &[u8]) {
+        if !has_route(from, self.device, to) {
+            return;
+        }
+        self.peers.known(to);
+        self.ask(now, from, to);
+        if let Some(frame) = Frame::from_bytes(answer) {
+            self.arrived.push_back(frame);
+        }
+    }
+
+    /// Asks a host whether it is a balboad, if it is time.
+    fn ask(&mut self, now: u64, from: IpAddr, to: IpAddr) {
+        if to.is_multicast() {
+            return;
+        }
+        if let Some(word) = self.peers.question(now, to) {
+            self.sockets.say(from, to, &word);
+        }
+    }
+
+    /// The device by which an address is reached that means something on one link only; 0 for others.
+    fn device_for(&self, ip: IpAddr) -> u32 {
+        match ip {
+            IpAddr::V6(ip) if is_of_link(ip) => self.device,
+            ip if ip.is_multicast() => self.device,
+            _ => 0,
+        }
+    }
+}
+
+impl Port for UdpPort {
+    fn send(&mut self, now: u64, burst: &mut VecDeque<Frame>) {
+        while self.peers.queued < QUEUE {
+            let Some(frame) = burst.pop_front() else { break };
+            match frame.as_slice().len() {
+                MIN_FRAME.. => self.take(now, frame),
+                _ => {
+                    self.counters.bad_length = self.counters.bad_length.saturating_add(1);
+                    self.pool.put(frame);
+                }
+            }
+        }
+        if !burst.is_empty() {
+            self.counters.held = self.counters.held.saturating_add(1);
+        }
+        self.flush_queues(now);
+    }
+
+    fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
+        if self.next_binding.is_some_and(|at| at <= now) {
+            self.next_binding = self.sockets.bind_missing().then(|| now.saturating_add(ADDRESS_NS));
+        }
+        if self.arrived.len() < budget {
+            self.take_datagrams(budget);
+        }
+        let count = self.arrived.len().min(budget);
+        into.extend(self.arrived.drain(..count));
+        self.counters.received = self.counters.received.saturating_add(count as u64);
+        // A word may have made room, or a time has come.
+        self.flush_queues(now);
+    }
+
+    fn room(&self) -> usize {
+        match self.resume {
+            Some(_) => 0,
+            None => QUEUE.saturating_sub(self.peers.queued),
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.sockets.events.0.as_fd())
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        let arrived = (!self.arrived.is_empty()).then_some(0);
+        let waits = [arrived, self.resume, self.next_binding, self.peers.next_timeout()];
+        waits.into_iter().flatten().min()
+    }
+
+    fn set_addresses(&mut self, mac: [u8; 6], addresses: &[IpAddr]) {
+        self.mac = MacAddr(mac);
+        // What cannot be had now is tried again by and by.
+        self.next_binding = self.sockets.set_addresses(addresses).then_some(0);
+    }
+
+    fn path_mtu(&self) -> PathMtu {
+        self.mtu
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.counters.list();
+        counters.extend([
+            ("port_messages_sent", self.more.messages),
+            ("port_frames_lost", self.more.lost),
+            ("port_frames_too_long", self.more.too_long),
+            ("port_frames_numbered", self.more.numbered),
+            ("port_balboads_known", self.peers.balboads() as u64),
+        ]);
+        counters
+    }
+}
+
+#[cfg(test)]
+mod tests;

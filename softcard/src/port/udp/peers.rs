@@ -1,0 +1,484 @@
+//! What a port knows of each host that it speaks with: whether a balboad answers there, how much may be under way to it,
+//! and how it numbers its datagrams.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+
+use hostmem::udp::MOST_SEGMENTS;
+
+use super::frames::Headers;
+use super::word::{Kind, Word};
+use crate::port::Frame;
+
+/// What a datagram costs of a receiver's room beside its bytes: what the kernel keeps about it.
+const EACH: u64 = 512;
+/// Hosts that nobody here has sent to, of which something is known at most.
+const MOST_STRANGERS: usize = 1024;
+/// Hosts that are kept at most, whoever has sent to them; beyond, they are forgotten once they are idle.
+const MOST_PEERS: usize = 8192;
+/// The least that may be under way, whatever a peer says.
+const LEAST_WINDOW: u64 = 16 << 10;
+/// How often a peer is asked that is sent to, in nanoseconds.
+const ASK_NS: u64 = 1_000_000_000;
+/// The same, while its window is full.
+const ASK_FULL_NS: u64 = 2_000_000;
+/// How long a peer may leave a question unanswered before it counts as no balboad.
+const PATIENCE_NS: u64 = 3_000_000_000;
+/// The same, while its window is full: meanwhile others may have to wait.
+const FULL_PATIENCE_NS: u64 = 100_000_000;
+/// How far a host's numbers may run ahead from one datagram for us to the next.
+const AHEAD: u16 = 4096;
+/// And behind, where datagrams overtook each other.
+const BEHIND: u16 = 64;
+
+/// What a datagram of so many bytes costs of a receiver's room.
+pub(super) fn cost(bytes: usize) -> u64 {
+    EACH.saturating_add(bytes as u64)
+}
+
+/// What one of so many hosts may have of a room.
+fn share(room: u64, hosts: usize) -> u32 {
+    let share = room.checked_div(hosts.max(1) as u64).unwrap_or(0);
+    u32::try_from(share.max(LEAST_WINDOW)).unwrap_or(u32::MAX)
+}
+
+/// A frame that waits to be sent.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) headers: Headers,
+    pub(super) frame: Frame,
+}
+
+/// A host.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    pub(super) queue: VecDeque<Queued>,
+    /// Somebody here has sent to it.
+    is_known: bool,
+    /// Its session, as it said itself.
+    session: u64,
+    /// It has answered a question of ours, and since when not all of them.
+    answers: bool,
+    /// The question that is open, and when it was asked.
+    question: Option<(u64, u64)>,
+    next_question: u64,
+    /// Since when questions are not answered.
+    silent_since: Option<u64>,
+    /// Costs of what was sent, and what of that is known to have arrived or to be lost.
+    sent: u64,
+    settled: u64,
+    /// What it last said that it has received, and that the answer before said the same.
+    heard: u64,
+    stalled: bool,
+    window: u64,
+    /// What was received of its session, and what it was last told of that.
+    received: u64,
+    told: u64,
+    numbers: Numbers,
+    /// Its route cannot segment.
+    pub(super) whole_only: bool,
+}
+
+/// How a host numbers its IPv4 datagrams, beside 0.
+#[derive(Clone, Copy, Debug, Default)]
+enum Numbers {
+    #[default]
+    Unknown,
+    /// A datagram seemed to have that one.
+    Perhaps(u16),
+    /// Each has one more or so than the one before it; that was the last.
+    Rising(u16),
+}
+
+impl Numbers {
+    /// Whether a datagram can have that number.
+    fn admit(&mut self, id: u16) -> bool {
+        let (admitted, next) = match *self {
+            Self::Unknown => (false, Self::Perhaps(id)),
+            Self::Perhaps(before) => match id.wrapping_sub(before) {
+                1..=BEHIND => (true, Self::Rising(id)),
+                _ => (false, Self::Perhaps(id)),
+            },
+            Self::Rising(before) if id.wrapping_sub(before) < AHEAD => (true, Self::Rising(id)),
+            Self::Rising(before) if before.wrapping_sub(id) < BEHIND => (true, *self),
+            Self::Rising(_) => (false, Self::Perhaps(id)),
+        };
+        *self = next;
+        admitted
+    }
+}
+
+impl Peer {
+    /// Whether datagrams to it may be segments, which a balboad alone expects.
+    pub(super) fn takes_segments(&self) -> bool {
+        self.answers && !self.whole_only
+    }
+
+    /// Whether more may be under way.
+    pub(super) fn has_room(&self) -> bool {
+        !self.answers || self.under_way() < self.window
+    }
+
+    fn under_way(&self) -> u64 {
+        self.sent.saturating_sub(self.settled)
+    }
+
+    pub(super) fn count_sent(&mut self, cost: u64) {
+        self.sent = self.sent.saturating_add(cost);
+    }
+
+    /// What was counted is not sent yet.
+    pub(super) fn take_back(&mut self, cost: u64) {
+        self.sent = self.sent.saturating_sub(cost);
+    }
+
+    /// Whether a datagram of its can have had that IPv4 identification, which is not 0.
+    pub(super) fn admits_number(&mut self, id: u16) -> bool {
+        if self.session != 0 && usize::from(id) < MOST_SEGMENTS {
+            return true;
+        }
+        self.numbers.admit(id)
+    }
+
+    /// Counts what came; true if it is to be told.
+    pub(super) fn count_received(&mut self, cost: u64, window: u32) -> bool {
+        if self.session == 0 {
+            return false;
+        }
+        self.received = self.received.saturating_add(cost);
+        self.received.saturating_sub(self.told) >= u64::from(window) / 4
+    }
+
+    fn begin_session(&mut self, session: u64) {
+        if self.session != session {
+            self.session = session;
+            (self.received, self.told, self.heard) = (0, 0, 0);
+            (self.answers, self.settled, self.stalled) = (false, self.sent, false);
+        }
+    }
+
+    /// When it is to be asked, or given up.
+    fn due(&self) -> Option<u64> {
+        (!self.queue.is_empty()).then_some(self.next_question)
+    }
+}
+
+/// All hosts.
+#[derive(Debug)]
+pub(super) struct Peers {
+    /// The port's own session.
+    session: u64,
+    /// Room of the port's sockets, each, for all who send to it.
+    room: u64,
+    table: HashMap<IpAddr, Peer>,
+    /// How much of all that may be under way to this port one host may have.
+    window: u32,
+    strangers: usize,
+    /// Those with frames that wait, in their turn.
+    pub(super) waiting: VecDeque<IpAddr>,
+    pub(super) queued: usize,
+    marks: u64,
+}
+
+impl Peers {
+    /// None yet; the room is that of a socket of the port's, as the kernel counts it.
+    pub(super) fn new(room: usize, session: u64) -> Self {
+        // The kernel counts what it keeps beside datagrams, too: about as much as they are.
+        let room = room as u64 / 2;
+        Self {
+            session: session.max(1),
+            room,
+            table: HashMap::new(),
+            window: share(room, 1),
+            strangers: 0,
+            waiting: VecDeque::new(),
+            queued: 0,
+            marks: session,
+        }
+    }
+
+    /// The host of an address, to which somebody here sends.
+    pub(super) fn known(&mut self, ip: IpAddr) -> &mut Peer {
+        if self.table.len() >= MOST_PEERS && !self.table.contains_key(&ip) {
+            self.table.retain(|_, peer| !peer.queue.is_empty() || peer.answers);
+            self.strangers = self.table.values().filter(|peer| !peer.is_known).count();
+        }
+        if self.table.get(&ip).is_some_and(|peer| !peer.is_known) {
+            self.strangers = self.strangers.saturating_sub(1);
+        }
+        let peer = self.table.entry(ip).or_default();
+        peer.is_known = true;
+        peer
+    }
+
+    /// The host of an address, if anything is known of it.
+    pub(super) fn get(&mut self, ip: IpAddr) -> Option<&mut Peer> {
+        self.table.get_mut(&ip)
+    }
+
+    /// The host of an address that speaks to us.
+    pub(super) fn stranger(&mut self, ip: IpAddr) -> &mut Peer {
+        if !self.table.contains_key(&ip) {
+            if self.strangers >= MOST_STRANGERS {
+                self.table.retain(|_, peer| peer.is_known);
+                self.strangers = 0;
+            }
+            self.strangers = self.strangers.saturating_add(1);
+        }
+        self.table.entry(ip).or_default()
+    }
+
+    /// Puts a frame behind those that wait for its host.
+    pub(super) fn queue(&mut self, headers: Headers, frame: Frame) {
+        let ip = headers.destination;
+        let peer = self.known(ip);
+        let is_first = peer.queue.is_empty();
+        peer.queue.push_back(Queued { headers, frame });
+        self.queued = self.queued.saturating_add(1);
+        if is_first {
+            self.waiting.push_back(ip);
+        }
+    }
+
+    /// How much of all that may be under way to this port one host may have.
+    pub(super) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// The question that a host is to be asked now, if it is.
+    pub(super) fn question(&mut self, now: u64, ip: IpAddr) -> Option<Word> {
+        self.marks =
+            self.marks.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let (session, mark) = (self.session, self.marks | 1);
+        let peer = self.table.get_mut(&ip)?;
+        if now < peer.next_question {
+            return None;
+        }
+        let is_full = peer.answers && !peer.has_room();
+        let silent_since = *peer.silent_since.get_or_insert(now);
+        let patience = if is_full { FULL_PATIENCE_NS } else { PATIENCE_NS };
+        if peer.answers && now.saturating_sub(silent_since) >= patience {
+            // Whoever is there now: what is for it is sent as to anybody.
+            (peer.answers, peer.session) = (false, 0);
+        }
+        peer.question = Some((mark, now));
+        let pause = if is_full { ASK_FULL_NS } else { ASK_NS };
+        peer.next_question = now.saturating_add(pause);
+        let (of, received) = (peer.session, peer.received);
+        Some(Word { kind: Kind::Ask, session, of, mark, received, window: self.window() })
+    }
+
+    /// Has a host asked soon again, for it has no room.
+    pub(super) fn hurry(&mut self, now: u64, ip: IpAddr) {
+        if let Some(peer) = self.table.get_mut(&ip) {
+            let soon = now.saturating_add(ASK_FULL_NS);
+            peer.next_question = peer.next_question.min(soon);
+        }
+    }
+
+    /// What a host is told of what came from it.
+    pub(super) fn tell(&mut self, ip: IpAddr, kind: Kind, mark: u64) -> Option<Word> {
+        let (session, window) = (self.session, self.window());
+        let peer = self.table.get_mut(&ip)?;
+        peer.told = peer.received;
+        Some(Word { kind, session, of: peer.session, mark, received: peer.received, window })
+    }
+
+    /// Hears a word; the answer to it, if one is due.
+    pub(super) fn hear(&mut self, ip: IpAddr, word: &Word) -> Option<Word> {
+        match word.kind {
+            Kind::Ask => {
+                self.stranger(ip).begin_session(word.session);
+                let speakers = self.table.values().filter(|peer| peer.received > 0).count();
+                self.window = share(self.room, speakers);
+                self.tell(ip, Kind::Answer, word.mark)
+            }
+            Kind::Answer | Kind::Tell => {
+                let of_us = word.of == self.session || word.received == 0;
+                let peer = self.table.get_mut(&ip)?;
+                let is_answer = word.kind == Kind::Answer
+                    && peer.question.is_some_and(|(mark, _)| mark == word.mark);
+                if !is_answer && (word.of != self.session || word.session != peer.session) {
+                    return None;
+                }
+                if is_answer {
+                    peer.question = None;
+                    peer.silent_since = None;
+                    peer.begin_session(word.session);
+                    if !peer.answers {
+                        // What was sent before it was known is not waited for.
+                        (peer.answers, peer.settled, peer.heard) = (true, peer.sent, word.received);
+                    }
+                }
+                if of_us {
+                    peer.settle(word, is_answer);
+                }
+                None
+            }
+        }
+    }
+
+    /// When the first of those that wait is to be asked.
+    pub(super) fn next_timeout(&self) -> Option<u64> {
+        self.waiting.iter().filter_map(|ip| self.table.get(ip)?.due()).min()
+    }
+
+    /// How many balboads there are.
+    pub(super) fn balboads(&self) -> usize {
+        self.table.values().filter(|peer| peer.answers).count()
+    }
+}
+
+impl Peer {
+    /// Takes note of what has arrived.
+    fn settle(&mut self, word: &Word, is_answer: bool) {
+        let more = word.received.saturating_sub(self.heard);
+        self.heard = self.heard.max(word.received);
+        self.settled = self.settled.saturating_add(more).min(self.sent);
+        self.window = u64::from(word.window).max(LEAST_WINDOW);
+        if is_answer {
+            let stands = more == 0 && self.under_way() > 0;
+            if stands && std::mem::replace(&mut self.stalled, true) {
+                // Two answers in a row: what is still out is lost.
+                self.settled = self.sent;
+                self.stalled = false;
+            }
+            self.stalled &= stands;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+    const ROOM: usize = 1 << 20;
+
+    /// Two ports, of which the first asks the second.
+    fn acquainted() -> (Peers, Peers) {
+        let (mut one, mut two) = (Peers::new(ROOM, 1), Peers::new(ROOM, 2));
+        one.known(OTHER);
+        let question = one.question(0, OTHER).unwrap();
+        let answer = two.hear(OTHER, &question).unwrap();
+        assert_eq!(one.hear(OTHER, &answer), None);
+        (one, two)
+    }
+
+    #[test]
+    fn only_who_answered_is_sent_segments() {
+        let (mut one, mut two) = acquainted();
+        assert!(one.get(OTHER).unwrap().takes_segments());
+        // Who asked may be anybody.
+        assert!(!two.get(OTHER).unwrap().takes_segments());
+        // An answer that was not asked for, or to another question.
+        let mut third = Peers::new(ROOM, 3);
+        third.known(OTHER);
+        let question = third.question(0, OTHER).unwrap();
+        let answer = two.hear(OTHER, &question).unwrap();
+        for forged in
+            [Word { mark: answer.mark ^ 2, ..answer }, Word { kind: Kind::Tell, ..answer }]
+        {
+            third.hear(OTHER, &forged);
+            assert!(!third.get(OTHER).unwrap().takes_segments());
+        }
+        third.hear(OTHER, &answer);
+        assert!(third.get(OTHER).unwrap().takes_segments());
+    }
+
+    #[test]
+    fn no_more_is_under_way_than_the_receiver_has_room_for() {
+        let (mut one, mut two) = acquainted();
+        let mut under_way = 0;
+        for _ in 0..10_000 {
+            if one.get(OTHER).unwrap().has_room() {
+                one.get(OTHER).unwrap().count_sent(cost(4096));
+                under_way += cost(4096);
+                assert!(under_way <= ROOM as u64 / 2 + cost(4096));
+            } else {
+                let window = two.window();
+                let mut is_due = false;
+                while !is_due {
+                    is_due = two.get(OTHER).unwrap().count_received(cost(4096), window);
+                    under_way -= cost(4096);
+                }
+                let word = two.tell(OTHER, Kind::Tell, 0).unwrap();
+                one.hear(OTHER, &word);
+                assert!(one.get(OTHER).unwrap().has_room());
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_lost_is_not_waited_for() {
+        let (mut one, mut two) = acquainted();
+        while one.get(OTHER).unwrap().has_room() {
+            one.get(OTHER).unwrap().count_sent(cost(4096));
+        }
+        one.hurry(0, OTHER);
+        let mut now = 0;
+        for _ in 0..2 {
+            assert!(!one.get(OTHER).unwrap().has_room());
+            now += ASK_FULL_NS;
+            let question = one.question(now, OTHER).unwrap();
+            let answer = two.hear(OTHER, &question).unwrap();
+            one.hear(OTHER, &answer);
+        }
+        assert!(one.get(OTHER).unwrap().has_room());
+    }
+
+    #[test]
+    fn who_answers_no_more_is_a_stranger() {
+        let (mut one, _) = acquainted();
+        while one.get(OTHER).unwrap().has_room() {
+            one.get(OTHER).unwrap().count_sent(cost(4096));
+        }
+        one.hurry(0, OTHER);
+        let mut now = 0;
+        while now <= FULL_PATIENCE_NS + 2 * ASK_FULL_NS {
+            now += ASK_FULL_NS;
+            one.question(now, OTHER);
+        }
+        let peer = one.get(OTHER).unwrap();
+        assert!(peer.has_room() && !peer.takes_segments());
+    }
+
+    #[test]
+    fn a_balboad_that_began_anew_is_no_longer_the_old_one() {
+        let (mut one, _) = acquainted();
+        one.get(OTHER).unwrap().count_sent(9000);
+        let mut anew = Peers::new(ROOM, 7);
+        one.get(OTHER).unwrap().next_question = 0;
+        let question = one.question(5, OTHER).unwrap();
+        let answer = anew.hear(OTHER, &question).unwrap();
+        one.hear(OTHER, &answer);
+        let peer = one.get(OTHER).unwrap();
+        assert!(peer.takes_segments());
+        assert_eq!((peer.session, peer.under_way()), (7, 0));
+    }
+
+    #[test]
+    fn numbers_are_believed_that_rise() {
+        let mut peers = Peers::new(ROOM, 1);
+        let peer = peers.stranger(OTHER);
+        assert!(!peer.admits_number(700));
+        assert!(!peer.admits_number(9), "it was no number, or is none");
+        assert!(peer.admits_number(10));
+        assert!(peer.admits_number(2000) && peer.admits_number(1999));
+        assert!(!peer.admits_number(40_000), "it jumps");
+        // Of a balboad they are those of segments.
+        let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
+        peers.hear(OTHER, &ask);
+        assert!(peers.stranger(OTHER).admits_number(63));
+        assert!(!peers.stranger(OTHER).admits_number(64));
+    }
+
+    #[test]
+    fn strangers_are_bounded() {
+        let mut peers = Peers::new(ROOM, 1);
+        for number in 0..10 * MOST_STRANGERS as u32 {
+            peers.stranger(IpAddr::V4(number.into()));
+        }
+        assert!(peers.table.len() <= MOST_STRANGERS);
+    }
+}

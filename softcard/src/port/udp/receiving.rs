@@ -1,0 +1,113 @@
+//! Datagrams that have arrived, as frames for the card.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use hostmem::udp::Incoming;
+use roce::MacAddr;
+use roce::wire::difference::{Differences, IPV4_IDENTIFICATION};
+use roce::wire::icrc;
+
+use super::frames::{Headers, identify};
+use super::neighbours::BEYOND;
+use super::peers::{Peers, cost};
+use super::sockets::{Arriving, Listening};
+use super::word::{Kind, Word};
+use super::{MoreCounters, UdpPort};
+use crate::port::{Counters, Frame, FramePool};
+
+/// Words that are heard before RoCE has its turn.
+const WORDS: usize = 64;
+
+impl UdpPort {
+    /// Takes what has arrived at all sockets, until there are as many frames as are asked for.
+    pub(super) fn take_datagrams(&mut self, budget: usize) {
+        let Self { sockets, room, arrived, peers, pool, counters, more, differences, mac, .. } =
+            self;
+        let mut taker = Taker { peers, pool, counters, more, differences, mac: *mac, arrived };
+        let mut words = Vec::new();
+        for Listening { ip, arriving, socket } in sockets.ready() {
+            let mut heard = 0;
+            while taker.arrived.len() < budget && heard < WORDS && socket.receive(room).is_ok() {
+                for message in room.messages() {
+                    let from = message.from.ip();
+                    match arriving {
+                        // A group's datagrams come back to their host.
+                        Arriving::Roce if ip.is_multicast() && sockets.has(from) => {}
+                        Arriving::Roce => {
+                            let word = taker.take(&message, *ip).filter(|_| !ip.is_multicast());
+                            words.extend(word.map(|word| (*ip, from, word)));
+                        }
+                        Arriving::Words => {
+                            heard = heard.saturating_add(1);
+                            let heard = message.bytes.chunks(message.segment.max(1));
+                            let heard = heard.filter_map(Word::parse);
+                            let answers = heard.filter_map(|word| taker.peers.hear(from, &word));
+                            words.extend(answers.map(|word| (*ip, from, word)));
+                        }
+                    }
+                }
+            }
+        }
+        for (own, peer, word) in words {
+            self.sockets.say(own, peer, &word);
+        }
+    }
+}
+
+/// What datagrams become frames with.
+struct Taker<'a> {
+    peers: &'a mut Peers,
+    pool: &'a FramePool,
+    counters: &'a mut Counters,
+    more: &'a mut MoreCounters,
+    differences: &'a Differences,
+    /// The card's.
+    mac: MacAddr,
+    arrived: &'a mut VecDeque<Frame>,
+}
+
+impl Taker<'_> {
+    /// Makes frames of a message's datagrams; what their sender is to be told, if it is.
+    fn take(&mut self, message: &Incoming<'_>, destination: IpAddr) -> Option<Word> {
+        let (source, source_port) = (message.from.ip(), message.from.port());
+        let (tos, ttl) = (message.tos, message.ttl);
+        let headers = Headers { source, destination, source_port, tos, ttl };
+        if let Some(lost) = message.lost {
+            self.more.lost = self.more.lost.max(lost.into());
+        }
+        let mut costs = 0_u64;
+        for payload in message.bytes.chunks(message.segment.max(1)) {
+            costs = costs.saturating_add(cost(payload.len()));
+            let mut frame = self.pool.take();
+            if !headers.frame((BEYOND, self.mac), payload, &mut frame) {
+                self.counters.bad_length = self.counters.bad_length.saturating_add(1);
+                self.pool.put(frame);
+                continue;
+            }
+            if source.is_ipv4() {
+                self.number(&mut frame, source);
+            }
+            self.arrived.push_back(frame);
+        }
+        let window = self.peers.window();
+        let is_due = self.peers.get(source)?.count_received(costs, window);
+        is_due.then(|| self.peers.tell(source, Kind::Tell, 0)).flatten()
+    }
+
+    /// Finds the identification that a datagram had, where it was not 0, and vouches for a frame whose invariant CRC is
+    /// right with it. The card checks all others, and counts them.
+    fn number(&mut self, frame: &mut Frame, from: IpAddr) {
+        let Some(wrong) = icrc::difference(frame.as_mut_slice()) else { return };
+        if wrong != 0 {
+            let found = self.differences.find(frame.as_slice(), IPV4_IDENTIFICATION, wrong);
+            let Some(id) = found else { return };
+            if !self.peers.stranger(from).admits_number(u16::from_be_bytes(id)) {
+                return;
+            }
+            identify(frame, id);
+            self.more.numbered = self.more.numbered.saturating_add(1);
+        }
+        frame.vouch();
+    }
+}

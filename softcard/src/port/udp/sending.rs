@@ -1,0 +1,274 @@
+//! Frames that wait, out as datagrams: to balboads many by one message, to others one by one.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use hostmem::udp::{MOST_BYTES, MOST_SEGMENTS, MOST_SENT, Outgoing};
+use nix::errno::Errno;
+use roce::wire::difference::IPV4_IDENTIFICATION;
+
+use super::machine::scoped;
+use super::peers::{Queued, cost};
+use super::{RETRY_NS, ROCE_PORT, UdpPort};
+
+/// Frames of one host that leave before others have their turn.
+const TURN: usize = 128;
+
+/// Frames that leave by one message: equally long, but for the last, which may be shorter.
+struct Group {
+    frames: Range<usize>,
+    sender: usize,
+    /// Bytes of each datagram, where there are several.
+    segment: Option<u16>,
+}
+
+/// How a host's turn ended.
+enum Ended {
+    /// Nothing waits for it any more.
+    Done,
+    /// More waits, and others have their turn.
+    Turn,
+    /// It has no room.
+    NoRoom,
+    /// The kernel has none.
+    Later,
+}
+
+impl UdpPort {
+    /// Sends what waits, as far as there is room: hosts take turns.
+    pub(super) fn flush_queues(&mut self, now: u64) {
+        if self.resume.is_some_and(|at| at > now) {
+            return;
+        }
+        self.resume = None;
+        let mut without_room = 0;
+        while without_room < self.peers.waiting.len() {
+            let Some(ip) = self.peers.waiting.pop_front() else { return };
+            match self.flush_queue(now, ip) {
+                Ended::Done => {}
+                Ended::Turn => self.peers.waiting.push_back(ip),
+                Ended::NoRoom => {
+                    self.peers.waiting.push_back(ip);
+                    without_room = without_room.saturating_add(1);
+                }
+                Ended::Later => {
+                    self.peers.waiting.push_front(ip);
+                    self.resume = Some(now.saturating_add(RETRY_NS));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends some of what waits for a host.
+    fn flush_queue(&mut self, now: u64, ip: IpAddr) -> Ended {
+        if let Some(from) =
+            self.peers.get(ip).and_then(|it| it.queue.front().map(|it| it.headers.source))
+        {
+            self.ask(now, from, ip);
+        }
+        let mut batch = VecDeque::new();
+        let Some(peer) = self.peers.get(ip) else { return Ended::Done };
+        while batch.len() < TURN && peer.has_room() {
+            let Some(queued) = peer.queue.pop_front() else { break };
+            peer.count_sent(cost(queued.headers.payload(queued.frame.as_slice().len()).len()));
+            batch.push_back(queued);
+        }
+        let (has_room, whole) = (peer.has_room(), !peer.takes_segments());
+        self.peers.queued = self.peers.queued.saturating_sub(batch.len());
+        if !has_room {
+            self.peers.hurry(now, ip);
+        }
+        let is_sent = self.send_batch(&mut batch, whole, ip);
+        let is_left = !batch.is_empty();
+        self.peers.queued = self.peers.queued.saturating_add(batch.len());
+        let Some(peer_queue) = self.peers.get(ip).map(|peer| &mut peer.queue) else {
+            return Ended::Done;
+        };
+        while let Some(queued) = batch.pop_back() {
+            peer_queue.push_front(queued);
+        }
+        match (is_left, peer_queue.is_empty()) {
+            (true, _) if !is_sent => Ended::Later,
+            (false, true) => Ended::Done,
+            (false, false) if !has_room => Ended::NoRoom,
+            _ => Ended::Turn,
+        }
+    }
+
+    /// Sends a host's frames, whose costs are counted; those that the kernel has no room for are left. False where it
+    /// has none at all.
+    fn send_batch(&mut self, batch: &mut VecDeque<Queued>, whole: bool, ip: IpAddr) -> bool {
+        let mut is_whole = whole || !self.sockets.can_segment();
+        while !batch.is_empty() {
+            let groups = self.prepare(batch.make_contiguous(), is_whole);
+            let (messages, frames, failed) = self.send_groups(batch.make_contiguous(), &groups);
+            self.more.messages = self.more.messages.saturating_add(messages as u64);
+            self.counters.sent = self.counters.sent.saturating_add(frames as u64);
+            for queued in batch.drain(..frames) {
+                self.pool.put(queued.frame);
+            }
+            let Some(errno) = failed else { continue };
+            let next = groups.get(messages);
+            let count = next.map_or(0, |group| group.frames.len());
+            match errno {
+                Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM => {
+                    for queued in batch.iter() {
+                        let cost =
+                            cost(queued.headers.payload(queued.frame.as_slice().len()).len());
+                        if let Some(peer) = self.peers.get(ip) {
+                            peer.take_back(cost);
+                        }
+                    }
+                    self.counters.held = self.counters.held.saturating_add(1);
+                    return false;
+                }
+                // The route cannot segment, or takes no datagrams as long as these.
+                Errno::EIO | Errno::EINVAL if next.is_some_and(|group| group.segment.is_some()) => {
+                    is_whole = true;
+                    if let Some(peer) = self.peers.get(ip) {
+                        peer.whole_only = true;
+                    }
+                    log::info!(
+                        "{ip}: datagrams leave one by one, for its route cannot segment: {errno}"
+                    );
+                }
+                errno => self.drop_frames(batch, count.max(1), errno, ip),
+            }
+        }
+        true
+    }
+
+    /// Loses frames that can never be sent.
+    fn drop_frames(
+        &mut self,
+        batch: &mut VecDeque<Queued>,
+        count: usize,
+        errno: Errno,
+        ip: IpAddr,
+    ) {
+        let count = count.min(batch.len());
+        let counter = match errno {
+            Errno::EMSGSIZE => {
+                if self.more.too_long == 0 {
+                    log::warn!(
+                        "{ip}: a datagram is longer than its route takes; use a smaller path MTU"
+                    );
+                }
+                &mut self.more.too_long
+            }
+            _ => &mut self.counters.no_peer,
+        };
+        *counter = counter.saturating_add(count as u64);
+        log::debug!("{ip}: {count} datagrams are lost: {errno}");
+        for queued in batch.drain(..count) {
+            self.pool.put(queued.frame);
+        }
+    }
+
+    /// Gives frames their source ports and identifications, and says which leave together.
+    fn prepare(&self, batch: &mut [Queued], is_whole: bool) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        // Of the last group: of what its frames are, how long each, how long together, and whether it can go on.
+        let mut open = None;
+        for (at, Queued { headers, frame }) in batch.iter_mut().enumerate() {
+            let Some((sender, port, _)) =
+                self.sockets.sender(headers.source_port, headers.source.is_ipv4())
+            else {
+                groups.push(Group {
+                    frames: at..at.saturating_add(1),
+                    sender: usize::MAX,
+                    segment: None,
+                });
+                open = None;
+                continue;
+            };
+            let length = headers.payload(frame.as_slice().len()).len();
+            let alike = (headers.source, headers.tos, headers.ttl, sender);
+            let goes_on = match (&mut open, groups.last_mut()) {
+                (Some((of, segment, total)), Some(group)) if !is_whole => {
+                    let fits = *of == alike
+                        && length <= *segment
+                        && group.frames.len() < MOST_SEGMENTS
+                        && length.saturating_add(*total) <= MOST_BYTES;
+                    if fits {
+                        group.frames.end = at.saturating_add(1);
+                        group.segment = u16::try_from(*segment).ok();
+                        *total = total.saturating_add(length);
+                    }
+                    fits
+                }
+                _ => false,
+            };
+            if !goes_on {
+                groups.push(Group { frames: at..at.saturating_add(1), sender, segment: None });
+                open = Some((alike, length, length));
+            }
+            let number = groups.last().map_or(0, |group| at.saturating_sub(group.frames.start));
+            // A shorter one is the last.
+            if open.is_some_and(|(_, segment, _)| length < segment) {
+                open = None;
+            }
+            let bytes = frame.as_mut_slice();
+            if headers.source.is_ipv4() {
+                self.differences.put(bytes, IPV4_IDENTIFICATION, (number as u16).to_be_bytes());
+            }
+            self.differences.put(bytes, headers.source_port_at(), port.to_be_bytes());
+        }
+        groups
+    }
+
+    /// Sends groups as far as it goes: how many, of how many frames, and why no more.
+    fn send_groups(&self, batch: &[Queued], groups: &[Group]) -> (usize, usize, Option<Errno>) {
+        let parts: Vec<IoSlice<'_>> = batch
+            .iter()
+            .map(|Queued { headers, frame }| {
+                let bytes = frame.as_slice();
+                IoSlice::new(bytes.get(headers.payload(bytes.len())).unwrap_or_default())
+            })
+            .collect();
+        let (mut sent, mut frames) = (0_usize, 0_usize);
+        while let Some(first) = groups.get(sent) {
+            let rest = groups.get(sent..).unwrap_or_default();
+            let same = rest.iter().take(MOST_SENT).take_while(|group| group.sender == first.sender);
+            let messages: Vec<Outgoing<'_>> =
+                same.filter_map(|group| self.message(batch, &parts, group)).collect();
+            let headers = batch.get(first.frames.start).map(|it| it.headers);
+            let socket =
+                headers.and_then(|it| self.sockets.sender(it.source_port, it.source.is_ipv4()));
+            let Some((_, _, socket)) = socket else {
+                return (sent, frames, Some(Errno::EAFNOSUPPORT));
+            };
+            match socket.send(&messages) {
+                Ok(count) => {
+                    let taken = rest.iter().take(count).map(|group| group.frames.len());
+                    frames = frames.saturating_add(taken.sum());
+                    sent = sent.saturating_add(count);
+                }
+                Err(errno) => return (sent, frames, Some(errno)),
+            }
+        }
+        (sent, frames, None)
+    }
+
+    fn message<'a>(
+        &self,
+        batch: &[Queued],
+        parts: &'a [IoSlice<'a>],
+        group: &Group,
+    ) -> Option<Outgoing<'a>> {
+        let headers = batch.get(group.frames.start)?.headers;
+        let device = self.device_for(headers.destination).max(self.device_for(headers.source));
+        Some(Outgoing {
+            to: scoped(headers.destination, self.device, ROCE_PORT),
+            from: headers.source,
+            device,
+            tos: headers.tos,
+            ttl: headers.ttl,
+            segment: group.segment,
+            parts: parts.get(group.frames.clone())?,
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! The sockets of a port: for each of the card's addresses one where RoCE arrives and one for words, for each group that
+//! it is in one, and some to send by.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+
+use hostmem::UdpSocket;
+use hostmem::udp::Outgoing;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::machine::scoped;
+use super::word::Word;
+use super::{ROCE_PORT, WORD_PORT};
+
+/// Bytes of room that words have.
+const WORD_ROOM: usize = 64 << 10;
+/// Sockets to send by, each of each kind of address: routers spread flows by their source ports.
+const SENDERS: usize = 4;
+/// Sockets that are looked at in one go.
+const READY: usize = 32;
+/// Attempts to find a port that is free for both kinds of addresses.
+const ATTEMPTS: usize = 16;
+
+/// What arrives at a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arriving {
+    /// RoCE, for an address of the card's or a group.
+    Roce,
+    /// Words between balboads.
+    Words,
+}
+
+/// A socket at which something arrives.
+#[derive(Debug)]
+pub(super) struct Listening {
+    /// Where it is bound: an address of the card's, or a group.
+    pub(super) ip: IpAddr,
+    pub(super) arriving: Arriving,
+    pub(super) socket: UdpSocket,
+}
+
+/// An address of the card's, and which sockets it has.
+#[derive(Debug)]
+struct Own {
+    ip: IpAddr,
+    roce: u64,
+    /// `None` where another program has the port of words: then nobody is sent segments from here.
+    words: Option<u64>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    device: u32,
+    /// Bytes asked for as room for what arrives.
+    room: usize,
+    listening: BTreeMap<u64, Listening>,
+    next: u64,
+    own: Vec<Own>,
+    /// The addresses that the card is to have.
+    wanted: Vec<IpAddr>,
+    groups: HashMap<IpAddr, u64>,
+    senders: Vec<Sender>,
+    /// Readable when something has arrived.
+    pub(super) events: Epoll,
+}
+
+/// One source port, for both kinds of addresses that the machine has.
+#[derive(Debug)]
+struct Sender {
+    port: u16,
+    ipv4: Option<UdpSocket>,
+    ipv6: Option<UdpSocket>,
+}
+
+impl Sender {
+    fn open() -> io::Result<Self> {
+        let mut last = Errno::EADDRINUSE;
+        for _ in 0..ATTEMPTS {
+            let ipv4 = UdpSocket::bind(SocketAddr::from(([0; 4], 0)), 0);
+            let port = ipv4.as_ref().map_or(0, |socket| socket.local().port());
+            let ipv6 = UdpSocket::bind(SocketAddr::from(([0; 16], port)), 0);
+            match (ipv4, ipv6) {
+                (Ok(ipv4), Ok(ipv6)) => {
+                    return Ok(Self { port, ipv4: Some(ipv4), ipv6: Some(ipv6) });
+                }
+                (Ok(ipv4), Err(error)) if error.errno() != Some(Errno::EADDRINUSE) => {
+                    return Ok(Self { port, ipv4: Some(ipv4), ipv6: None });
+                }
+                (Err(_), Ok(ipv6)) => {
+                    let port = ipv6.local().port();
+                    return Ok(Self { port, ipv4: None, ipv6: Some(ipv6) });
+                }
+                (_, Err(error)) => last = error.errno().unwrap_or(last),
+            }
+        }
+        Err(io::Error::from(last))
+    }
+}
+
+impl Sockets {
+    /// Those to send by.
+    pub(super) fn open(device: u32, room: usize) -> io::Result<Self> {
+        let senders = (0..SENDERS).map(|_| Sender::open()).collect::<io::Result<_>>()?;
+        let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let (listening, next, own) = (BTreeMap::new(), 0, Vec::new());
+        let (wanted, groups) = (Vec::new(), HashMap::new());
+        Ok(Self { device, room, listening, next, own, wanted, groups, senders, events })
+    }
+
+    /// Listens at a port of an address.
+    fn listen(&mut self, ip: IpAddr, arriving: Arriving) -> Result<u64, Errno> {
+        let (port, room) = match arriving {
+            Arriving::Roce => (ROCE_PORT, self.room),
+            Arriving::Words => (WORD_PORT, WORD_ROOM),
+        };
+        let socket = UdpSocket::bind(scoped(ip, self.device, port), room);
+        let socket = socket.map_err(|error| error.errno().unwrap_or(Errno::EIO))?;
+        if ip.is_multicast() {
+            socket.join_group(ip, self.device)?;
+        }
+        let token = self.next;
+        self.events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+        self.next = self.next.saturating_add(1);
+        self.listening.insert(token, Listening { ip, arriving, socket });
+        Ok(token)
+    }
+
+    /// Has an address from now on.
+    pub(super) fn bind(&mut self, ip: IpAddr) -> Result<(), Errno> {
+        let roce = self.listen(ip, Arriving::Roce)?;
+        let words = self.listen(ip, Arriving::Words);
+        if let Err(errno) = words {
+            log::warn!("{ip}: UDP port {WORD_PORT}, by which balboads know each other: {errno}");
+        }
+        self.own.push(Own { ip, roce, words: words.ok() });
+        Ok(())
+    }
+
+    /// Has these addresses from now on, as far as the machine has them; true where it lacks one.
+    pub(super) fn set_addresses(&mut self, addresses: &[IpAddr]) -> bool {
+        self.wanted = addresses.to_vec();
+        let (kept, gone): (Vec<_>, _) =
+            self.own.drain(..).partition(|own| addresses.contains(&own.ip));
+        self.own = kept;
+        for token in gone.iter().flat_map(|own| own.words.into_iter().chain([own.roce])) {
+            self.listening.remove(&token);
+        }
+        self.bind_missing()
+    }
+
+    /// Binds the addresses that the machine lacked; true where it still lacks one.
+    pub(super) fn bind_missing(&mut self) -> bool {
+        let mut is_missing = false;
+        for ip in self.wanted.clone() {
+            if self.has(ip) {
+                continue;
+            }
+            if let Err(errno) = self.bind(ip) {
+                // An address that was just given to the machine may not be in use for a second.
+                log::debug!("{ip}: UDP port {ROCE_PORT}: {errno}");
+                is_missing = true;
+            }
+        }
+        is_missing
+    }
+
+    /// Whether an address is the card's.
+    pub(super) fn has(&self, ip: IpAddr) -> bool {
+        self.own.iter().any(|own| own.ip == ip)
+    }
+
+    /// Hears a group, or no more.
+    pub(super) fn hear_group(&mut self, group: IpAddr, is_member: bool) {
+        if !is_member {
+            if let Some(token) = self.groups.remove(&group) {
+                self.listening.remove(&token);
+            }
+        } else if group.is_multicast() && !self.groups.contains_key(&group) {
+            match self.listen(group, Arriving::Roce) {
+                Ok(token) => drop(self.groups.insert(group, token)),
+                Err(errno) => log::warn!("group {group}: {errno}"),
+            }
+        }
+    }
+
+    /// The sockets at which something has arrived, [`READY`] at most.
+    pub(super) fn ready(&self) -> impl Iterator<Item = &Listening> {
+        let mut events = [EpollEvent::empty(); READY];
+        let count = self.events.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        let tokens = events.into_iter().take(count).map(|event| event.data());
+        tokens.filter_map(|token| self.listening.get(&token))
+    }
+
+    /// The socket by which a flow leaves, and its source port: for each flow always the same.
+    pub(super) fn sender(&self, flow: u16, is_ipv4: bool) -> Option<(usize, u16, &UdpSocket)> {
+        let folded = usize::from(flow ^ flow >> 5 ^ flow >> 10);
+        let index = folded.checked_rem(self.senders.len())?;
+        let sender = self.senders.get(index)?;
+        let socket = if is_ipv4 { sender.ipv4.as_ref() } else { sender.ipv6.as_ref() };
+        Some((index, sender.port, socket?))
+    }
+
+    /// Whether the kernel cuts messages into segments.
+    pub(super) fn can_segment(&self) -> bool {
+        self.senders
+            .iter()
+            .flat_map(|it| [&it.ipv4, &it.ipv6])
+            .flatten()
+            .all(UdpSocket::can_segment)
+    }
+
+    /// Bytes of room that each address has for what arrives, as the kernel counts them.
+    pub(super) fn receive_room(&self) -> usize {
+        let roce = self.own.iter().filter_map(|own| self.listening.get(&own.roce));
+        roce.map(|it| it.socket.receive_room()).min().unwrap_or(0)
+    }
+
+    /// Says a word, which may be lost.
+    pub(super) fn say(&self, from: IpAddr, to: IpAddr, word: &Word) {
+        let own = self.own.iter().find(|own| own.ip == from).and_then(|own| own.words);
+        let Some(Listening { socket, .. }) = own.and_then(|token| self.listening.get(&token))
+        else {
+            return;
+        };
+        let bytes = word.to_bytes();
+        let parts = [IoSlice::new(&bytes)];
+        let to = scoped(to, self.device, WORD_PORT);
+        let device = match to {
+            SocketAddr::V6(to) => to.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        let message = Outgoing { to, from, device, tos: 0, ttl: 64, segment: None, parts: &parts };
+        if let Err(errno) = socket.send(&[message]) {
+            log::debug!("a word to {to}: {errno}");
+        }
+    }
+}

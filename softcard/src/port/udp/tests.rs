@@ -1,0 +1,291 @@
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use roce::ReceivedFrame as _;
+use roce::wire::difference::IPV4_IDENTIFICATION;
+use roce::wire::ethernet::{self, EtherType};
+use roce::wire::{arp, icrc, ipv4};
+
+use super::machine::MachineAddress;
+use super::*;
+
+const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
+
+/// Addresses of the loopback network that no other test has: by the process, and by the test.
+fn addresses(test: u8) -> [Ipv4Addr; 2] {
+    let [a, b, ..] = std::process::id().to_le_bytes();
+    let test = test.wrapping_mul(2);
+    [test, test.wrapping_add(1)].map(|last| Ipv4Addr::new(127, a | 1, b, last.wrapping_add(10)))
+}
+
+fn port(ip: Ipv4Addr, mac: MacAddr) -> UdpPort {
+    port_with_room(ip, mac, RECEIVE_ROOM)
+}
+
+fn port_with_room(ip: Ipv4Addr, mac: MacAddr, room: usize) -> UdpPort {
+    let device = MachineDevice {
+        name: "lo".into(),
+        index: 1,
+        is_up: true,
+        mtu: 65_536,
+        addresses: vec![MachineAddress { ip: ip.into(), prefix: 8 }],
+    };
+    let mut port = UdpPort::open_with_room(&device, FramePool::new(1024), room).unwrap();
+    port.set_addresses(mac.0, &[ip.into()]);
+    port
+}
+
+/// A RoCE frame with a right invariant CRC.
+fn frame([from, to]: [Ipv4Addr; 2], source_port: u16, payload: &[u8]) -> Frame {
+    let (source, destination) = (from.into(), to.into());
+    let headers = Headers { source, destination, source_port, tos: 2, ttl: 64 };
+    let mut transport = vec![4, 0, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, 1];
+    transport.extend_from_slice(payload);
+    transport.extend([0; icrc::LENGTH]);
+    let mut frame = Frame::from_bytes(&[]).unwrap();
+    assert!(headers.frame((MACS[0], MACS[1]), &transport, &mut frame));
+    frame.seal();
+    frame
+}
+
+/// Runs both ports until as many frames have arrived at the second.
+fn carry(
+    one: &mut UdpPort,
+    two: &mut UdpPort,
+    burst: &mut VecDeque<Frame>,
+    count: usize,
+) -> Vec<Frame> {
+    let mut arrived = VecDeque::new();
+    let started = Instant::now();
+    while arrived.len() < count {
+        let now = started.elapsed().as_nanos() as u64;
+        one.send(now, burst);
+        two.receive(now, &mut arrived, 64);
+        one.receive(now, &mut VecDeque::new(), 64);
+        // What is on this machine is there at once; only a machine that is very busy waits.
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", two.counters());
+        if one.fd().is_some() && arrived.is_empty() {
+            std::thread::yield_now();
+        }
+    }
+    arrived.into()
+}
+
+fn counter(port: &UdpPort, name: &str) -> u64 {
+    port.counters().iter().find(|(it, _)| *it == name).unwrap().1
+}
+
+/// Has the card of the first port ask for the second's address; true if it was answered.
+fn asks(one: &mut UdpPort, [own, peer]: [Ipv4Addr; 2]) -> bool {
+    let request = arp::Repr {
+        operation: arp::Operation::Request,
+        sender_mac: MACS[0],
+        sender_ip: own,
+        target_mac: MacAddr::default(),
+        target_ip: peer,
+    };
+    let header = ethernet::Repr {
+        destination: MacAddr::BROADCAST,
+        source: MACS[0],
+        tag: None,
+        ethertype: EtherType::ARP,
+    };
+    let bytes = [&header.to_bytes()[..], &request.to_bytes()].concat();
+    one.send(0, &mut VecDeque::from([Frame::from_bytes(&bytes).unwrap()]));
+    let mut answers = VecDeque::new();
+    one.receive(0, &mut answers, 8);
+    answers.len() == 1
+}
+
+#[test]
+fn frames_pass_to_a_stranger_one_by_one_and_to_a_balboad_in_segments() {
+    let ips = addresses(0);
+    let (mut one, mut two) = (port(ips[0], MACS[0]), port(ips[1], MACS[1]));
+    let sent: Vec<Frame> = (0..40_u8).map(|it| frame(ips, 0xc000, &[it; 1024])).collect();
+    // Nobody has been asked yet, and nothing has been heard.
+    let mut burst = sent.iter().cloned().collect();
+    one.send(0, &mut burst);
+    assert_eq!((burst.len(), counter(&one, "port_messages_sent")), (0, 40));
+    let check = |frames: &[Frame], one: &UdpPort| {
+        for (number, frame) in frames.iter().enumerate() {
+            let mut copy = frame.clone();
+            assert!(frame.is_vouched_for() && icrc::check(copy.as_mut_slice()), "{number}");
+            let headers = Headers::of(frame.as_slice()).unwrap();
+            assert_eq!((headers.tos, headers.ttl), (2, 64));
+            let port = one.sockets.sender(0xc000, true).unwrap().1;
+            assert_eq!(headers.source_port, port, "a flow keeps its port");
+            assert_eq!(frame.as_slice()[54..54 + 1024], [(number % 40) as u8; 1024]);
+        }
+    };
+    check(&carry(&mut one, &mut two, &mut burst, 40), &one);
+
+    // The question went out with the first frame.
+    while counter(&one, "port_balboads_known") == 0 {
+        two.receive(0, &mut VecDeque::new(), 8);
+        one.receive(0, &mut VecDeque::new(), 8);
+    }
+    let before = counter(&one, "port_messages_sent");
+    let mut burst = sent.iter().cloned().collect();
+    let arrived = carry(&mut one, &mut two, &mut burst, 40);
+    check(&arrived, &one);
+    if one.sockets.can_segment() {
+        assert_eq!(counter(&one, "port_messages_sent"), before + 1);
+        // Each has the number of its segment, which the invariant CRC covers.
+        for (number, frame) in (0_u16..).zip(&arrived) {
+            let (header, _) = ipv4::Header::new(&frame.as_slice()[14..]).unwrap();
+            assert_eq!((header.identification(), header.checksum_is_right()), (number, true));
+        }
+    }
+}
+
+#[test]
+fn frames_of_all_lengths_and_flows_arrive_in_the_order_of_each_flow() {
+    let ips = addresses(1);
+    let (mut one, mut two) = (port(ips[0], MACS[0]), port(ips[1], MACS[1]));
+    assert!(asks(&mut one, ips));
+    let mut sent = VecDeque::new();
+    for round in 0..50_u16 {
+        for flow in 0..3_u16 {
+            for length in [4096, 4096, 1024, 12, 12, 4096] {
+                let number = [round.to_be_bytes(), flow.to_be_bytes()].concat();
+                let payload = [&number[..], &vec![7; length - 4]].concat();
+                sent.push_back(frame(ips, 0xc000 + flow * 33, &payload));
+            }
+        }
+    }
+    let expected: Vec<Vec<u8>> = sent.iter().map(|it| it.as_slice()[54..].to_vec()).collect();
+    let count = sent.len();
+    let arrived = carry(&mut one, &mut two, &mut sent, count);
+    let flow_of = |payload: &[u8]| u16::from_be_bytes([payload[2], payload[3]]);
+    for flow in 0..3 {
+        let of = |all: &[&[u8]]| {
+            all.iter()
+                .filter(|it| flow_of(it) == flow)
+                .map(|it| it[..it.len() - 4].to_vec())
+                .collect::<Vec<_>>()
+        };
+        let expected: Vec<&[u8]> = expected.iter().map(Vec::as_slice).collect();
+        let arrived: Vec<&[u8]> = arrived.iter().map(|it| &it.as_slice()[54..]).collect();
+        assert_eq!(of(&arrived), of(&expected), "flow {flow}");
+    }
+    assert_eq!(
+        counter(&two, "port_frames_lost"),
+        0,
+        "no more was under way than there is room for"
+    );
+}
+
+#[test]
+fn nothing_is_lost_where_sockets_have_little_room() {
+    // What older kernels grant.
+    const ROOM: usize = 208 << 10;
+    let ips = addresses(6);
+    let mut one = port_with_room(ips[0], MACS[0], ROOM);
+    let mut two = port_with_room(ips[1], MACS[1], ROOM);
+    assert!(asks(&mut one, ips));
+    while counter(&one, "port_balboads_known") == 0 {
+        two.receive(0, &mut VecDeque::new(), 8);
+        one.receive(0, &mut VecDeque::new(), 8);
+    }
+    let started = Instant::now();
+    for length in [4096, 1024, 16] {
+        let (mut sent, mut arrived) = (0, VecDeque::new());
+        let mut burst = VecDeque::new();
+        while arrived.len() < 2000 {
+            while burst.len() < 256 && sent < 2000 {
+                burst.push_back(frame(ips, 0xc000, &vec![1; length]));
+                sent += 1;
+            }
+            // The receiver has its turn only when the sender has no room.
+            let now = || started.elapsed().as_nanos() as u64;
+            let before = burst.len();
+            one.send(now(), &mut burst);
+            if burst.len() == before || sent == 2000 {
+                two.receive(now(), &mut arrived, 128);
+                one.receive(now(), &mut VecDeque::new(), 8);
+            }
+            assert!(started.elapsed() < Duration::from_secs(60), "{:?}", one.counters());
+        }
+    }
+    assert_eq!(counter(&two, "port_frames_lost"), 0);
+}
+
+#[test]
+fn what_a_stranger_numbers_is_believed_once_it_counts_on() {
+    let ips = addresses(2);
+    let mut two = port(ips[1], MACS[1]);
+    let stranger = UdpSocket::bind(SocketAddr::new(ips[0].into(), 0)).unwrap();
+    let source_port = stranger.local_addr().unwrap().port();
+    let differences = Differences::default();
+    let mut arrived = |id: u16, spoil: bool| {
+        let mut frame = frame(ips, source_port, &[5; 64]);
+        differences.put(frame.as_mut_slice(), IPV4_IDENTIFICATION, id.to_be_bytes());
+        if spoil {
+            frame.as_mut_slice()[60] ^= 1;
+        }
+        stranger
+            .send_to(&frame.as_slice()[42..], SocketAddr::new(ips[1].into(), ROCE_PORT))
+            .unwrap();
+        let mut frames = VecDeque::new();
+        while frames.is_empty() {
+            two.receive(0, &mut frames, 8);
+        }
+        let mut frame = frames.pop_front().unwrap();
+        (frame.is_vouched_for(), icrc::check(frame.as_mut_slice()))
+    };
+    assert_eq!(arrived(0, false), (true, true));
+    assert_eq!(arrived(0, true), (false, false), "the card drops and counts it");
+    assert_eq!(arrived(700, false), (false, false), "it may be damage");
+    assert_eq!(arrived(701, false), (true, true));
+    assert_eq!(arrived(702, true), (false, false));
+    assert_eq!(arrived(703, false), (true, true), "one that was damaged changes nothing");
+}
+
+#[test]
+fn nobody_is_found_where_no_route_leads() {
+    let ips = addresses(3);
+    let mut one = port(ips[0], MACS[0]);
+    assert!(asks(&mut one, ips));
+    // From a loopback address no other is reached.
+    assert!(!asks(&mut one, [ips[0], Ipv4Addr::new(198, 51, 100, 1)]));
+    // From an address that is not the machine's none is.
+    assert!(!asks(&mut one, [Ipv4Addr::new(198, 51, 100, 2), ips[1]]));
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_and_an_address_that_goes_is_let_go() {
+    let ips = addresses(4);
+    let mut one = port(ips[0], MACS[0]);
+    let device = MachineDevice {
+        name: "lo".into(),
+        index: 1,
+        is_up: true,
+        mtu: 65_536,
+        addresses: vec![MachineAddress { ip: ips[0].into(), prefix: 8 }],
+    };
+    let again = UdpPort::open(&device, FramePool::new(1)).err().unwrap();
+    assert_eq!(again.kind(), io::ErrorKind::AddrInUse);
+    one.set_addresses(MACS[0].0, &[ips[1].into()]);
+    assert!(UdpPort::open(&device, FramePool::new(1)).is_ok());
+    // One that the machine lacks is waited for.
+    one.set_addresses(MACS[0].0, &[Ipv4Addr::new(198, 51, 100, 1).into()]);
+    assert_eq!(one.next_timeout(), Some(0));
+}
+
+#[test]
+fn no_datagram_makes_it_panic() {
+    let ips = addresses(5);
+    let mut two = port(ips[1], MACS[1]);
+    let stranger = UdpSocket::bind(SocketAddr::new(ips[0].into(), 0)).unwrap();
+    let mut random = trial::rng::Rng::new(7);
+    let mut frames = VecDeque::new();
+    for round in 0..400_u32 {
+        let length = random.below(if round % 9 == 0 { 9000 } else { 80 }) as usize;
+        let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
+        for port in [ROCE_PORT, WORD_PORT] {
+            let _ = stranger.send_to(&bytes, SocketAddr::new(ips[1].into(), port));
+        }
+        two.receive(round.into(), &mut frames, 64);
+    }
+    assert!(frames.iter().all(|frame| !frame.is_vouched_for()));
+}

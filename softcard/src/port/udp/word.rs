@@ -1,0 +1,109 @@
+//! What the ports of two balboads say to each other, beside RoCE and on a port of its own: RNICs and FPGA cards never
+//! get a packet that they do not know.
+//!
+//! A word is 44 bytes, all numbers big-endian: `balboa`, the version, the kind, the session that speaks, the session that
+//! it is about, a mark, a count of bytes (all of 8 bytes), and a window (4 bytes). Who is asked says in its answer what
+//! it has received of the asker's session and how much of it may be under way; it says so unasked after each quarter of
+//! that.
+
+/// Bytes of a word.
+pub(super) const LENGTH: usize = 44;
+
+const NAME: &[u8; 6] = b"balboa";
+const VERSION: u8 = 1;
+
+/// What kind of word it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Who are you?
+    Ask,
+    /// A balboad, of this session.
+    Answer,
+    /// As an answer, unasked.
+    Tell,
+}
+
+/// A word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) kind: Kind,
+    /// A number that a port draws when it is opened: who knows it has heard from the port.
+    pub(super) session: u64,
+    /// The session that the count is of, and the window for; 0 where it is not known.
+    pub(super) of: u64,
+    /// Drawn by who asks, repeated by who answers.
+    pub(super) mark: u64,
+    /// Bytes that were received of that session, with what each datagram costs.
+    pub(super) received: u64,
+    /// Bytes of it that may be under way.
+    pub(super) window: u32,
+}
+
+impl Word {
+    /// The word in a datagram; `None` for anything else.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (name, rest) = bytes.split_first_chunk::<6>()?;
+        let (&[version, kind], rest) = rest.split_first_chunk::<2>()?;
+        let kind = match kind {
+            1 => Kind::Ask,
+            2 => Kind::Answer,
+            3 => Kind::Tell,
+            _ => return None,
+        };
+        if name != NAME || version != VERSION || bytes.len() != LENGTH {
+            return None;
+        }
+        let (session, rest) = rest.split_first_chunk()?;
+        let (of, rest) = rest.split_first_chunk()?;
+        let (mark, rest) = rest.split_first_chunk()?;
+        let (received, rest) = rest.split_first_chunk()?;
+        let window = rest.first_chunk()?;
+        let [session, of, mark, received] =
+            [session, of, mark, received].map(|it| u64::from_be_bytes(*it));
+        Some(Self { kind, session, of, mark, received, window: u32::from_be_bytes(*window) })
+    }
+
+    /// The bytes of a datagram.
+    pub(super) fn to_bytes(self) -> [u8; LENGTH] {
+        let kind = match self.kind {
+            Kind::Ask => 1,
+            Kind::Answer => 2,
+            Kind::Tell => 3,
+        };
+        let numbers = [self.session, self.of, self.mark, self.received].map(u64::to_be_bytes);
+        let all = NAME.iter().copied().chain([VERSION, kind]).chain(numbers.into_iter().flatten());
+        let mut bytes = [0; LENGTH];
+        for (place, byte) in bytes.iter_mut().zip(all.chain(self.window.to_be_bytes())) {
+            *place = byte;
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_round_trips_and_nothing_else_is_one() {
+        let word = Word {
+            kind: Kind::Answer,
+            session: 1,
+            of: u64::MAX,
+            mark: 3,
+            received: 4 << 40,
+            window: 5,
+        };
+        let bytes = word.to_bytes();
+        assert_eq!(Word::parse(&bytes), Some(word));
+        for at in 0..8 {
+            let mut other = bytes;
+            other[at] ^= 0x40;
+            assert_eq!(Word::parse(&other), None, "byte {at}");
+        }
+        for length in 0..LENGTH {
+            assert_eq!(Word::parse(&bytes[..length]), None);
+        }
+        assert_eq!(Word::parse(&[&bytes[..], &[0]].concat()), None);
+    }
+}
