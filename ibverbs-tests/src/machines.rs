@@ -1,12 +1,14 @@
 //! Two machines: network namespaces of the case's user, joined by a cable of the kernel's, each with addresses of its
 //! own. What runs in one reaches the other by its addresses alone.
 
-use std::path::Path;
+use std::cell::RefCell;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::pair::{Both, free_port, run_pair_in};
-use crate::process::{Finished, Running, Task};
+use crate::process::{Running, Task};
 use crate::setting::{Daemon, Setting};
 
 /// The machines' addresses.
@@ -15,11 +17,25 @@ pub(crate) const IPV6: [&str; 2] = ["fd99::1", "fd99::2"];
 /// The name of the device by which each has them.
 pub(crate) const WIRE: &str = "wire";
 
+/// What holds the namespaces: the user's, the first machine's network in it, and a child with the second's. It joins them
+/// by a cable, and then does what it is told line by line, for nobody else has the right to.
+const HOLDER: &str = r#"
+ip link set lo up
+setpriv --pdeathsig KILL unshare --net sh -c 'ip link set lo up; exec sleep 10000' & other=$!
+while [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.01; done
+mkfifo orders && exec 3<>orders
+echo "second $other"
+while read -r order <&3; do
+    if sh -c "$order"; then echo "done"; else echo "failed: $order"; fi
+done
+"#;
+
 /// Two machines.
 pub(crate) struct Machines<'a> {
     setting: &'a Setting,
-    /// Processes that hold the namespaces. The first holds that of users, too.
-    holders: [Running; 2],
+    holder: RefCell<Running>,
+    /// A process on each.
+    processes: [i32; 2],
 }
 
 impl<'a> Machines<'a> {
@@ -28,20 +44,15 @@ impl<'a> Machines<'a> {
     /// # Errors
     /// When this user may have none.
     pub(crate) fn new(setting: &'a Setting, mtu: u32) -> Result<Self> {
-        const STAYS: &str = "ip link set lo up && echo there && exec sleep 10000";
-        let hold = |task: Task| -> Result<Running> {
-            let mut holder = task.start()?;
-            holder.wait_until("its network was there", |it| it.output().contains("there"))?;
-            Ok(holder)
-        };
         // Not as root: there are programs that refuse to be run by root.
         let words = "--user --map-current-user --keep-caps --net sh -c";
-        let first = hold(setting.task("unshare").words(words).arg(STAYS))?;
-        let words =
-            format!("--user --preserve-credentials --target {} unshare --net sh -c", first.pid());
-        let second = hold(setting.task("nsenter").words(&words).arg(STAYS))?;
-        let machines = Self { setting, holders: [first, second] };
-        let other = machines.holders[1].pid();
+        let mut holder = setting.task("unshare").words(words).arg(HOLDER).tidy().start()?;
+        let second =
+            |text: &str| text.lines().find_map(|line| line.strip_prefix("second ")?.parse().ok());
+        holder.wait_until("its networks were there", |it| second(&it.output()).is_some())?;
+        let other: i32 = second(&holder.output()).context("the other machine")?;
+        let processes = [holder.pid(), other];
+        let machines = Self { setting, holder: RefCell::new(holder.unlimited()), processes };
         machines.ip(
             0,
             &format!(
@@ -49,6 +60,8 @@ impl<'a> Machines<'a> {
             ),
         )?;
         for side in 0..2 {
+            // A link-local address would come some time later.
+            machines.ip(side, &format!("link set {WIRE} addrgenmode none"))?;
             machines.ip(side, &format!("addr add {}/24 dev {WIRE}", IPV4[side]))?;
             machines.ip(side, &format!("addr add {}/64 dev {WIRE} nodad", IPV6[side]))?;
             machines.ip(side, &format!("link set {WIRE} up"))?;
@@ -57,20 +70,38 @@ impl<'a> Machines<'a> {
     }
 
     /// Runs `ip` on one of them.
-    pub(crate) fn ip(&self, side: usize, words: &str) -> Result<Finished> {
+    pub(crate) fn ip(&self, side: usize, words: &str) -> Result<()> {
         self.tool(side, &format!("ip {words}"))
     }
 
     /// Runs a tool of its administrator's on one of them.
-    pub(crate) fn tool(&self, side: usize, command: &str) -> Result<Finished> {
-        let (program, words) = command.split_once(' ').context("a command")?;
-        self.task(side, &self.setting.task(program).words(words)).run()?.success()
+    pub(crate) fn tool(&self, side: usize, command: &str) -> Result<()> {
+        let order = match side {
+            0 => command.to_owned(),
+            _ => format!("nsenter --net --target {} {command}", self.processes[1]),
+        };
+        let mut holder = self.holder.borrow_mut();
+        let before = holder.output().lines().count();
+        let said = |it: &Running| {
+            let output = it.output();
+            let line = output
+                .lines()
+                .skip(before)
+                .find(|line| *line == "done" || line.starts_with("failed: "));
+            line.map(str::to_owned)
+        };
+        let mut orders =
+            OpenOptions::new().write(true).open(self.setting.directory().join("orders"))?;
+        writeln!(orders, "{order}")?;
+        holder.wait_until("the order was done", |it| said(it).is_some())?;
+        ensure!(said(&holder).as_deref() == Some("done"), "{order}: {}", holder.errors());
+        Ok(())
     }
 
     /// A program that runs on one of them.
     pub(crate) fn task(&self, side: usize, program: &Task) -> Task {
         let words =
-            format!("--user --net --preserve-credentials --target {}", self.holders[side].pid());
+            format!("--user --net --preserve-credentials --target {}", self.processes[side]);
         self.setting.task("nsenter").words(&words).args(program.command_line())
     }
 
@@ -108,16 +139,11 @@ impl<'a> Machines<'a> {
 
     /// A process on one of them.
     pub(crate) fn process(&self, side: usize) -> String {
-        self.holders[side].pid().to_string()
+        self.processes[side].to_string()
     }
 
     /// A program under `balboa run` on one of them.
     pub(crate) fn run(&self, side: usize, daemon: &Daemon<'_>, command: &str) -> Task {
         self.task(side, &daemon.run(command))
-    }
-
-    /// One of the programs under test, on one of them.
-    pub(crate) fn built(&self, side: usize, program: &Path) -> Task {
-        self.task(side, &self.setting.task(self.setting.bin.join(program)))
     }
 }

@@ -50,6 +50,12 @@ impl OnMachine {
     /// # Errors
     /// A sentence, where one cannot.
     pub fn find(cards: &[SoftCard]) -> Result<Option<Self>, String> {
+        if !cards.iter().any(|card| matches!(card.link, Link::Udp(_))) {
+            return Ok(None);
+        }
+        // Before the machine is looked at, so that nothing is missed.
+        let news = News::open();
+        let news = news.map_err(|errno| format!("news of the machine's network: {errno}"))?;
         let mut standing = Vec::new();
         for (number, card) in (0_u32..).zip(cards) {
             let Link::Udp(link) = &card.link else { continue };
@@ -64,11 +70,6 @@ impl OnMachine {
             );
             standing.push(Standing { card: number, link: link.clone(), device: Some(device) });
         }
-        if standing.is_empty() {
-            return Ok(None);
-        }
-        let news =
-            News::open().map_err(|errno| format!("news of the machine's network: {errno}"))?;
         Ok(Some(Self { cards: standing, news, due: None }))
     }
 

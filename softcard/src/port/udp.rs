@@ -194,7 +194,7 @@ impl Port for UdpPort {
             self.next_binding = self.sockets.bind_missing().then(|| now.saturating_add(ADDRESS_NS));
         }
         if self.arrived.len() < budget {
-            self.take_datagrams(budget);
+            self.take_datagrams(now, budget);
         }
         let count = self.arrived.len().min(budget);
         into.extend(self.arrived.drain(..count));

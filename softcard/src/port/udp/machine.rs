@@ -58,7 +58,7 @@ pub fn find(link: &UdpLink) -> Result<MachineDevice, String> {
     let mut found: Vec<(String, bool, MachineAddress)> = Vec::new();
     let mut names: Vec<(String, bool)> = Vec::new();
     for entry in all {
-        let is_up = entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+        let is_up = entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_LOWER_UP);
         let name = entry.interface_name;
         if !names.iter().any(|(other, _)| *other == name) {
             names.push((name.clone(), is_up));

@@ -62,6 +62,8 @@ pub(super) struct Peer {
     /// The question that is open, and when it was asked.
     question: Option<(u64, u64)>,
     next_question: u64,
+    /// When it answered last.
+    answered: u64,
     /// Since when questions are not answered.
     silent_since: Option<u64>,
     /// Costs of what was sent, and what of that is known to have arrived or to be lost.
@@ -109,9 +111,9 @@ impl Numbers {
 }
 
 impl Peer {
-    /// Whether datagrams to it may be segments, which a balboad alone expects.
-    pub(super) fn takes_segments(&self) -> bool {
-        self.answers && !self.whole_only
+    /// Whether datagrams to it may be segments, which a balboad alone expects: it was one just now.
+    pub(super) fn takes_segments(&self, now: u64) -> bool {
+        self.answers && !self.whole_only && now.saturating_sub(self.answered) < PATIENCE_NS
     }
 
     /// Whether more may be under way.
@@ -285,7 +287,7 @@ impl Peers {
     }
 
     /// Hears a word; the answer to it, if one is due.
-    pub(super) fn hear(&mut self, ip: IpAddr, word: &Word) -> Option<Word> {
+    pub(super) fn hear(&mut self, now: u64, ip: IpAddr, word: &Word) -> Option<Word> {
         match word.kind {
             Kind::Ask => {
                 self.stranger(ip).begin_session(word.session);
@@ -302,8 +304,7 @@ impl Peers {
                     return None;
                 }
                 if is_answer {
-                    peer.question = None;
-                    peer.silent_since = None;
+                    (peer.question, peer.silent_since, peer.answered) = (None, None, now);
                     peer.begin_session(word.session);
                     if !peer.answers {
                         // What was sent before it was known is not waited for.
@@ -360,30 +361,30 @@ mod tests {
         let (mut one, mut two) = (Peers::new(ROOM, 1), Peers::new(ROOM, 2));
         one.known(OTHER);
         let question = one.question(0, OTHER).unwrap();
-        let answer = two.hear(OTHER, &question).unwrap();
-        assert_eq!(one.hear(OTHER, &answer), None);
+        let answer = two.hear(0, OTHER, &question).unwrap();
+        assert_eq!(one.hear(0, OTHER, &answer), None);
         (one, two)
     }
 
     #[test]
     fn only_who_answered_is_sent_segments() {
         let (mut one, mut two) = acquainted();
-        assert!(one.get(OTHER).unwrap().takes_segments());
+        assert!(one.get(OTHER).unwrap().takes_segments(0));
         // Who asked may be anybody.
-        assert!(!two.get(OTHER).unwrap().takes_segments());
+        assert!(!two.get(OTHER).unwrap().takes_segments(0));
         // An answer that was not asked for, or to another question.
         let mut third = Peers::new(ROOM, 3);
         third.known(OTHER);
         let question = third.question(0, OTHER).unwrap();
-        let answer = two.hear(OTHER, &question).unwrap();
+        let answer = two.hear(0, OTHER, &question).unwrap();
         for forged in
             [Word { mark: answer.mark ^ 2, ..answer }, Word { kind: Kind::Tell, ..answer }]
         {
-            third.hear(OTHER, &forged);
-            assert!(!third.get(OTHER).unwrap().takes_segments());
+            third.hear(0, OTHER, &forged);
+            assert!(!third.get(OTHER).unwrap().takes_segments(0));
         }
-        third.hear(OTHER, &answer);
-        assert!(third.get(OTHER).unwrap().takes_segments());
+        third.hear(0, OTHER, &answer);
+        assert!(third.get(OTHER).unwrap().takes_segments(0));
     }
 
     #[test]
@@ -403,7 +404,7 @@ mod tests {
                     under_way -= cost(4096);
                 }
                 let word = two.tell(OTHER, Kind::Tell, 0).unwrap();
-                one.hear(OTHER, &word);
+                one.hear(0, OTHER, &word);
                 assert!(one.get(OTHER).unwrap().has_room());
             }
         }
@@ -421,8 +422,8 @@ mod tests {
             assert!(!one.get(OTHER).unwrap().has_room());
             now += ASK_FULL_NS;
             let question = one.question(now, OTHER).unwrap();
-            let answer = two.hear(OTHER, &question).unwrap();
-            one.hear(OTHER, &answer);
+            let answer = two.hear(0, OTHER, &question).unwrap();
+            one.hear(0, OTHER, &answer);
         }
         assert!(one.get(OTHER).unwrap().has_room());
     }
@@ -440,7 +441,18 @@ mod tests {
             one.question(now, OTHER);
         }
         let peer = one.get(OTHER).unwrap();
-        assert!(peer.has_room() && !peer.takes_segments());
+        assert!(peer.has_room() && !peer.takes_segments(0));
+    }
+
+    #[test]
+    fn who_was_not_asked_for_long_may_be_another() {
+        let (mut one, mut two) = acquainted();
+        let later = 10 * PATIENCE_NS;
+        assert!(!one.get(OTHER).unwrap().takes_segments(later));
+        let question = one.question(later, OTHER).unwrap();
+        let answer = two.hear(later, OTHER, &question).unwrap();
+        one.hear(later, OTHER, &answer);
+        assert!(one.get(OTHER).unwrap().takes_segments(later));
     }
 
     #[test]
@@ -450,10 +462,10 @@ mod tests {
         let mut anew = Peers::new(ROOM, 7);
         one.get(OTHER).unwrap().next_question = 0;
         let question = one.question(5, OTHER).unwrap();
-        let answer = anew.hear(OTHER, &question).unwrap();
-        one.hear(OTHER, &answer);
+        let answer = anew.hear(0, OTHER, &question).unwrap();
+        one.hear(0, OTHER, &answer);
         let peer = one.get(OTHER).unwrap();
-        assert!(peer.takes_segments());
+        assert!(peer.takes_segments(0));
         assert_eq!((peer.session, peer.under_way()), (7, 0));
     }
 
@@ -468,7 +480,7 @@ mod tests {
         assert!(!peer.admits_number(40_000), "it jumps");
         // Of a balboad they are those of segments.
         let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
-        peers.hear(OTHER, &ask);
+        peers.hear(0, OTHER, &ask);
         assert!(peers.stranger(OTHER).admits_number(63));
         assert!(!peers.stranger(OTHER).admits_number(64));
     }

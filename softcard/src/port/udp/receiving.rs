@@ -21,7 +21,7 @@ const WORDS: usize = 64;
 
 impl UdpPort {
     /// Takes what has arrived at all sockets, until there are as many frames as are asked for.
-    pub(super) fn take_datagrams(&mut self, budget: usize) {
+    pub(super) fn take_datagrams(&mut self, now: u64, budget: usize) {
         let Self { sockets, room, arrived, peers, pool, counters, more, differences, mac, .. } =
             self;
         let mut taker = Taker { peers, pool, counters, more, differences, mac: *mac, arrived };
@@ -42,7 +42,8 @@ impl UdpPort {
                             heard = heard.saturating_add(1);
                             let heard = message.bytes.chunks(message.segment.max(1));
                             let heard = heard.filter_map(Word::parse);
-                            let answers = heard.filter_map(|word| taker.peers.hear(from, &word));
+                            let answers =
+                                heard.filter_map(|word| taker.peers.hear(now, from, &word));
                             words.extend(answers.map(|word| (*ip, from, word)));
                         }
                     }

@@ -76,7 +76,7 @@ impl UdpPort {
             peer.count_sent(cost(queued.headers.payload(queued.frame.as_slice().len()).len()));
             batch.push_back(queued);
         }
-        let (has_room, whole) = (peer.has_room(), !peer.takes_segments());
+        let (has_room, whole) = (peer.has_room(), !peer.takes_segments(now));
         self.peers.queued = self.peers.queued.saturating_sub(batch.len());
         if !has_room {
             self.peers.hurry(now, ip);
