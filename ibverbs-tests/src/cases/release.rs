@@ -1,5 +1,7 @@
 //! Programs of another release of rdma-core, by cases of the other families, in a root directory that has them.
 
+use std::fs;
+
 use anyhow::{Context as _, Result, ensure};
 
 use super::IBVERBS_UTILS;
@@ -65,20 +67,30 @@ pub fn cases(release: u32) -> Vec<Case> {
 /// A program with an rdma-core of its own, on a machine with another.
 const OWN: &str = "an rdma-core of the program's own";
 
+/// What the programs of [`own`] load.
+const LIBRARIES: [&str; 4] =
+    ["libc.so.6", "libibverbs.so.1", "libnl-3.so.200", "libnl-route-3.so.200"];
+const LOADER: &str = "ld-linux-x86-64.so.2";
+
 /// As a build tree, conda or Spack has it: the libraries are the program's, and nothing else is.
 fn own(setting: &Setting) -> Result<()> {
     let root = &setting.root().context("a root")?.path;
-    let daemon = setting.balboad("--soft 1")?;
-    let libraries = ["lib", "usr/lib"].map(|dir| root.join(dir).join("x86_64-linux-gnu"));
-    let libraries = std::env::join_paths(libraries)?;
-    let run = |program: &str| {
-        let task = setting.built("balboa").arg("run").arg("--state-dir").arg(daemon.state_dir());
-        let loader = root.join("lib64/ld-linux-x86-64.so.2");
-        let task = task.arg("--").arg(loader).arg("--library-path").arg(&libraries);
-        task.arg(root.join("usr/bin").join(program)).run()
+    // Where roots are kept only their owner may look.
+    let tree = setting.directory().join("own");
+    fs::create_dir(&tree)?;
+    let places = ["lib64", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/bin"];
+    let take = |name: &str| -> Result<()> {
+        let found = places.iter().map(|place| root.join(place).join(name)).find(|it| it.exists());
+        let found = found.with_context(|| format!("no {name} in {}", root.display()))?;
+        fs::copy(found, tree.join(name)).map(drop).context(name.to_owned())
     };
+    LIBRARIES.into_iter().chain([LOADER]).try_for_each(take)?;
+    let daemon = setting.balboad("--soft 1")?;
     for program in ["ibv_devices", "ibv_devinfo"] {
-        let finished = run(program)?.success()?.says("balboa0")?;
+        take(program)?;
+        let task = setting.built("balboa").arg("run").arg("--state-dir").arg(daemon.state_dir());
+        let task = task.arg("--").arg(tree.join(LOADER)).arg("--library-path").arg(&tree);
+        let finished = task.arg(tree.join(program)).run()?.success()?.says("balboa0")?;
         ensure!(finished.stderr.is_empty(), "{finished}");
     }
     daemon.stop()

@@ -59,11 +59,12 @@ pub fn cases() -> Vec<Case> {
         }
     }
     type Body = fn(&Setting) -> Result<()>;
-    let more: [(&str, &[Need], Body); 7] = [
+    let more: [(&str, &[Need], Body); 8] = [
         ("rdma_cm", &[RDMACM_UTILS, UNSHARE, IP], rdma_cm),
         ("data/loss and reordering", &[UNSHARE, IP], bad_network),
         ("data/without segmentation", &[UNSHARE, IP, ETHTOOL], without_segmentation),
-        ("IPv6 only", &[IBVERBS_UTILS, UNSHARE, IP], ipv6_only),
+        ("IPv6 only", &[RDMACM_UTILS, UNSHARE, IP], ipv6_only),
+        ("link-local addresses", &[IBVERBS_UTILS, UNSHARE, IP], link_local),
         ("addresses and links come and go", &[UNSHARE, IP], comings_and_goings),
         ("a balboad is killed", &[PERFTEST, UNSHARE, IP], killed),
         ("what cannot be", &[UNSHARE, IP], refused),
@@ -101,19 +102,16 @@ fn rdma_cm(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
     let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
     for address in [IPV4[0], IPV6[0]] {
-        for (server, client, says) in [
-            ("rping -s -v -V -C 10 -a", "rping -c -v -V -C 10 -a", "ping data: rdma-ping"),
-            ("ucmatose -c 3 -C 10 -S 5000 -b", "ucmatose -c 3 -C 10 -S 5000 -s", "return status 0"),
-            ("udaddy -c 3 -C 10 -S 500 -b", "udaddy -c 3 -C 10 -S 500 -s", "return status 0"),
-        ] {
-            // For datagrams, of IPv6 they are told by an option.
-            let side = |number: usize, command: &str| {
-                machines.run(number, &daemons[number], &format!("{command} {address}"))
+        pings(&machines, &daemons, address)?;
+        for program in ["ucmatose -c 3 -C 10 -S 5000", "udaddy -c 3 -C 10 -S 500"] {
+            let side = |number: usize, option: &str| {
+                let command = format!("{program} {option} {address}");
+                machines.run(number, &daemons[number], &command)
             };
-            let server = crate::pair::listening(&daemons[0], side(0, server), "listeners")?;
-            let client = crate::pair::beside(&server, side(1, client))
-                .with_context(|| format!("{client} {address}"))?;
-            client.says(says)?;
+            let server = crate::pair::listening(&daemons[0], side(0, "-b"), "listeners")?;
+            let client = crate::pair::beside(&server, side(1, "-s"))
+                .with_context(|| format!("{program} {address}"))?;
+            client.says("return status 0")?;
             server.wait()?.success()?;
         }
     }
@@ -122,7 +120,7 @@ fn rdma_cm(setting: &Setting) -> Result<()> {
 
 /// Every operation, byte by byte, where datagrams are lost and overtake each other.
 fn bad_network(setting: &Setting) -> Result<()> {
-    let machines = Machines::new(setting, 1500)?;
+    let machines = Machines::new(setting, 9000)?;
     let fault = "--fault loss=1% --fault reorder=1%";
     let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {fault}"))?;
     data(setting, &machines, &daemons)?;
@@ -131,7 +129,7 @@ fn bad_network(setting: &Setting) -> Result<()> {
 
 /// Every operation, byte by byte, where each datagram passes by itself.
 fn without_segmentation(setting: &Setting) -> Result<()> {
-    let machines = Machines::new(setting, 1500)?;
+    let machines = Machines::new(setting, 9000)?;
     for side in 0..2 {
         let off = "gro off gso off tx-udp-segmentation off rx-udp-gro-forwarding off";
         machines.tool(side, &format!("ethtool -K {WIRE} {off}"))?;
@@ -147,7 +145,7 @@ fn without_segmentation(setting: &Setting) -> Result<()> {
 fn data(setting: &Setting, machines: &Machines<'_>, daemons: &[Daemon<'_>; 2]) -> Result<()> {
     let program = setting.bin.join("verbs-data");
     for (options, count) in [("", 350), ("--service ud", 64)] {
-        let command = format!("{} apart --mtu 1024 {options}", program.display());
+        let command = format!("{} apart {options}", program.display());
         let Both { server, client } = machines.run_between(daemons, &command, IPV4[0])?;
         for side in [server, client] {
             side.says(&format!("{count} messages arrived as they should"))?;
@@ -160,15 +158,37 @@ fn ipv6_only(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
     for side in 0..2 {
         machines.ip(side, &format!("addr del {}/24 dev {WIRE}", IPV4[side]))?;
+    }
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    for number in 0..2 {
+        ensure!(daemons[number].status()?["cards"][0]["gids"][0] == IPV6[number]);
+    }
+    pings(&machines, &daemons, IPV6[0])?;
+    stop(daemons)
+}
+
+/// From one machine's link-local address to the other's.
+fn link_local(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    for side in 0..2 {
         machines.ip(side, &format!("addr add fe80::{}/64 dev {WIRE} nodad", side + 1))?;
     }
     let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
-    for gid in [0, 1] {
-        let command = format!("ibv_rc_pingpong -c -n 200 -g {gid}");
-        let both = machines.run_between(&daemons, &command, IPV6[0])?;
-        both_say(&both, "200 iters in")?;
-    }
+    let both = machines.run_between(&daemons, "ibv_rc_pingpong -c -n 200 -g 0", IPV4[0])?;
+    both_say(&both, "GID fe80::")?;
+    both_say(&both, "200 iters in")?;
     stop(daemons)
+}
+
+/// Data by rping, which knows nothing but an address.
+fn pings(machines: &Machines<'_>, daemons: &[Daemon<'_>; 2], address: &str) -> Result<()> {
+    let side = |number: usize, role: &str| {
+        let command = format!("rping {role} -v -V -C 10 -a {address}");
+        machines.run(number, &daemons[number], &command)
+    };
+    let server = crate::pair::listening(&daemons[0], side(0, "-s"), "listeners")?;
+    crate::pair::beside(&server, side(1, "-c"))?.says("ping data: rdma-ping")?;
+    server.wait()?.success().map(drop)
 }
 
 /// GIDs and the port's state are the machine's as they are now.
@@ -234,8 +254,7 @@ fn killed(setting: &Setting) -> Result<()> {
 /// What cannot be stood on is told in one sentence.
 fn refused(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
-    machines.ip(0, "link add bare type dummy")?;
-    machines.ip(0, "link add small type dummy")?;
+    machines.ip(0, "link add bare type veth peer name small")?;
     machines.ip(0, "link set small mtu 500 up")?;
     machines.ip(0, "addr add 10.97.0.1/24 dev small")?;
     let state_dir = setting.directory().join("refused");
