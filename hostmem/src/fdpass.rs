@@ -449,6 +449,24 @@ mod tests {
     }
 
     #[test]
+    fn who_reads_of_a_writer_that_was_killed_is_told_so_once_before_what_is_unread() {
+        let (writer, reader) = one_way().unwrap();
+        send(writer.as_fd(), b"last", &[], Wait::Never).unwrap();
+        close(writer.as_fd().as_raw_fd()).unwrap();
+        std::mem::forget(writer);
+        let ended = ready(&reader);
+        let flags = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
+        assert!(ended.contains(flags), "{ended:?}");
+        let mut buffer = [0; 8];
+        assert_eq!(read(&reader, &mut buffer), Err(Errno::ECONNRESET));
+        for expected in [4, 0, 0] {
+            assert_eq!(read(&reader, &mut buffer), Ok(expected));
+        }
+        let ended = ready(&reader);
+        assert!(!ended.contains(PollFlags::POLLERR), "{ended:?}");
+    }
+
+    #[test]
     fn what_the_peer_has_not_read_is_known() {
         let (one, two) = pair().unwrap();
         assert!(is_read(one.as_fd()).unwrap());

@@ -305,11 +305,12 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-    use hostmem::fdpass::{Wait, pair, send};
+    use hostmem::fdpass::{Wait, Writer, one_way, send};
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use nix::unistd::close;
 
     use super::*;
     use crate::doorbell::tests::{memory, path};
@@ -318,11 +319,34 @@ mod tests {
     struct Bench {
         source: EventSource,
         ours: OwnedFd,
-        theirs: Option<OwnedFd>,
+        theirs: Option<Writer>,
+    }
+
+    /// How balboad goes.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) enum Goes {
+        Ends,
+        /// Its descriptors are closed by the kernel.
+        IsKilled,
+    }
+
+    impl Goes {
+        pub(crate) const EITHER: [Self; 2] = [Self::Ends, Self::IsKilled];
+
+        /// What becomes of its end of a socket.
+        pub(crate) fn with(self, writer: Writer) {
+            match self {
+                Self::Ends => drop(writer),
+                Self::IsKilled => {
+                    close(writer.as_fd().as_raw_fd()).unwrap();
+                    std::mem::forget(writer);
+                }
+            }
+        }
     }
 
     fn bench(make: impl FnOnce(Arc<CardPath>) -> EventSource) -> Bench {
-        let (ours, theirs) = pair().unwrap();
+        let (theirs, ours) = one_way().unwrap();
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
         Bench { source: make(path().0), ours, theirs: Some(theirs) }
     }
@@ -395,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_waits_is_woken_by_a_record() {
-        let (ours, theirs) = pair().unwrap();
+        let (theirs, ours) = one_way().unwrap();
         let source = EventSource::completions(path().0);
         source.watch(1, 0x100, None);
         std::thread::scope(|scope| {
@@ -430,25 +454,43 @@ mod tests {
 
     #[test]
     fn the_end_of_balboad_wakes_every_queue_once_and_then_fails() {
-        let mut bench = bench(EventSource::completions);
-        bench.source.watch(1, 0x100, None);
-        bench.source.watch(2, 0x200, None);
-        bench.send(2, 0);
-        bench.theirs = None;
-        assert_eq!(bench.read(), Ok((0x200, 0)));
-        assert_eq!(bench.read(), Ok((0x100, 0)));
-        assert_eq!(bench.read(), Ok((0x200, 0)));
-        assert_eq!(bench.read(), Err(Errno::EIO));
-        assert!(bench.source.path.is_dead());
-        assert_eq!(bench.forget(2, 1), 2);
+        for goes in Goes::EITHER {
+            let mut bench = bench(EventSource::completions);
+            bench.source.watch(1, 0x100, None);
+            bench.source.watch(2, 0x200, None);
+            bench.send(2, 0);
+            goes.with(bench.theirs.take().unwrap());
+            assert_eq!(bench.read(), Ok((0x200, 0)), "{goes:?}");
+            assert_eq!(bench.read(), Ok((0x100, 0)), "{goes:?}");
+            assert_eq!(bench.read(), Ok((0x200, 0)), "{goes:?}");
+            assert_eq!(bench.read(), Err(Errno::EIO), "{goes:?}");
+            assert!(bench.source.path.is_dead());
+            assert_eq!(bench.forget(2, 1), 2);
+        }
     }
 
     #[test]
-    fn the_end_of_balboad_is_one_fatal_event() {
-        let mut bench = bench(EventSource::asynchronous);
-        bench.theirs = None;
-        assert_eq!(bench.read(), Ok((0, ibv::IBV_EVENT_DEVICE_FATAL)));
-        assert_eq!(bench.read(), Err(Errno::EIO));
+    fn the_end_of_balboad_is_one_fatal_event_behind_those_that_are_unread() {
+        for goes in Goes::EITHER {
+            let mut bench = bench(EventSource::asynchronous);
+            bench.send(1, ibv::IBV_EVENT_PORT_ERR);
+            goes.with(bench.theirs.take().unwrap());
+            assert_eq!(bench.read(), Ok((1, ibv::IBV_EVENT_PORT_ERR)), "{goes:?}");
+            assert_eq!(bench.read(), Ok((0, ibv::IBV_EVENT_DEVICE_FATAL)), "{goes:?}");
+            assert_eq!(bench.read(), Err(Errno::EIO), "{goes:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_balboad_wakes_who_waits() {
+        for goes in Goes::EITHER {
+            let (theirs, ours) = one_way().unwrap();
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| peek(ours.as_raw_fd(), 0));
+                goes.with(theirs);
+                assert_eq!(waits.join().unwrap(), Ok(()), "{goes:?}");
+            });
+        }
     }
 
     #[test]

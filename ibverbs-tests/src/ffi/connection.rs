@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::net::SocketAddrV4;
+use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null, null_mut};
 use std::rc::Rc;
 use std::time::Duration;
@@ -86,6 +87,8 @@ pub enum Told {
     AddressResolved = 0,
     /// There is a path.
     RouteResolved = 2,
+    /// There is none, or it cannot be asked for.
+    RouteError = 3,
     /// A listener is asked.
     Request = 4,
     /// The peer has accepted.
@@ -94,6 +97,8 @@ pub enum Told {
     Established = 9,
     /// It has ended.
     Disconnected = 10,
+    /// The device has gone.
+    DeviceRemoval = 11,
     /// Nothing of it is under way any more.
     Over = 15,
 }
@@ -103,6 +108,14 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// READs and atomics either way, and tries behind the first.
 const DEPTH: u8 = 4;
 const RETRIES: u8 = 7;
+
+/// An event that was acknowledged, so that what it names is looked at no more.
+struct Taken {
+    id: *mut RawId,
+    listener: *mut RawId,
+    kind: c_int,
+    status: c_int,
+}
 
 /// An event channel.
 #[derive(Debug)]
@@ -132,23 +145,43 @@ impl EventChannel {
         self.library.rdma_get_cm_event
     }
 
+    /// The descriptor, to be waited for by other means.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives as long as the answer is used, and its descriptor with it.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
+    }
+
+    /// Waits for an event, as the descriptor's own mode says, and acknowledges it; answers what was told, by its number.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn next_event(&self) -> Result<c_int, Failed> {
+        self.take().map(|taken| taken.kind)
+    }
+
+    /// Takes an event, and acknowledges it.
+    fn take(&self) -> Result<Taken, Failed> {
+        let mut event = null_mut();
+        // SAFETY: the channel is open, the place is valid.
+        let result = unsafe { (self.library.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut event) };
+        Failed::check("rdma_get_cm_event", result)?;
+        // SAFETY: the call has succeeded, so there is an event, until it is acknowledged.
+        let taken = unsafe {
+            let RawEvent { id, listen_id, event: kind, status } = event.read();
+            Taken { id, listener: listen_id, kind, status }
+        };
+        // SAFETY: the event came from rdma_get_cm_event, and is not used any more.
+        Failed::check("rdma_ack_cm_event", unsafe { (self.library.rdma_ack_cm_event)(event) })?;
+        Ok(taken)
+    }
+
     /// The next event, which is to be this of an identifier, and the identifier that it brings.
     fn next(self: &Rc<Self>, of: *mut RawId, told: Told) -> Result<Option<Identifier>> {
         loop {
             // SAFETY: the channel is open.
             let fd = unsafe { self.raw.as_ref() }.fd;
             ensure!(is_readable(fd, LIMIT)?, "{told:?} does not come within {LIMIT:?}");
-            let mut event = null_mut();
-            // SAFETY: the channel is open, the place is valid.
-            let result =
-                unsafe { (self.library.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut event) };
-            Failed::check("rdma_get_cm_event", result)?;
-            // SAFETY: the call has succeeded, so there is an event, until it is acknowledged.
-            let (id, listener, kind, status) =
-                unsafe { ((*event).id, (*event).listen_id, (*event).event, (*event).status) };
-            // SAFETY: the event came from rdma_get_cm_event, and is not used any more.
-            let result = unsafe { (self.library.rdma_ack_cm_event)(event) };
-            Failed::check("rdma_ack_cm_event", result)?;
+            let Taken { id, listener, kind, status } = self.take()?;
             if kind == Told::Over as c_int {
                 continue;
             }
@@ -216,6 +249,17 @@ impl Identifier {
     /// # Errors
     /// When it is not found.
     pub fn resolve(&self, from: SocketAddrV4, to: SocketAddrV4) -> Result<()> {
+        self.ask_for_address(from, to)?;
+        self.told(Told::AddressResolved)?;
+        self.ask_for_route()?;
+        self.told(Told::RouteResolved)
+    }
+
+    /// Asks for an address, of which an event tells.
+    ///
+    /// # Errors
+    /// When it cannot be asked for.
+    pub fn ask_for_address(&self, from: SocketAddrV4, to: SocketAddrV4) -> Result<()> {
         let limit = LIMIT.as_millis().try_into()?;
         let (mut from, mut to) = (sockaddr(from), sockaddr(to));
         let (library, raw) = (self.channel.library, self.raw.as_ptr());
@@ -224,12 +268,19 @@ impl Identifier {
             let (from, to) = ((&raw mut from).cast(), (&raw mut to).cast());
             (library.rdma_resolve_addr)(raw, from, to, limit)
         };
-        Failed::check("rdma_resolve_addr", asked)?;
-        self.told(Told::AddressResolved)?;
+        Ok(Failed::check("rdma_resolve_addr", asked)?)
+    }
+
+    /// Asks for the way to the address that was found, of which an event tells.
+    ///
+    /// # Errors
+    /// When it cannot be asked for.
+    pub fn ask_for_route(&self) -> Result<()> {
+        let limit = LIMIT.as_millis().try_into()?;
+        let resolve = self.channel.library.rdma_resolve_route;
         // SAFETY: the identifier lives.
-        let asked = unsafe { (library.rdma_resolve_route)(raw, limit) };
-        Failed::check("rdma_resolve_route", asked)?;
-        self.told(Told::RouteResolved)
+        let asked = unsafe { resolve(self.raw.as_ptr(), limit) };
+        Ok(Failed::check("rdma_resolve_route", asked)?)
     }
 
     /// Waits for an event of its own.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::data::link::Link;
 use crate::data::transfer::{self, Transfer};
-use crate::ffi::{Failed, Operation, Pd, Region};
+use crate::ffi::{EventChannel, Failed, Identifier, Operation, Pd, Region, Told};
 
 /// Work requests that are outstanding of each kind.
 const OUTSTANDING: u64 = 5;
@@ -27,6 +27,8 @@ pub enum Doing {
     CqEvent,
     /// It sits in ibv_get_async_event.
     AsyncEvent,
+    /// It sits in rdma_get_cm_event.
+    CmEvent,
     /// It waits in epoll for its completion channel.
     Epoll,
     /// It posts and never polls.
@@ -37,8 +39,15 @@ pub enum Doing {
 
 impl Doing {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Poll, Self::CqEvent, Self::AsyncEvent, Self::Epoll, Self::Post, Self::Control];
+    pub const ALL: [Self; 7] = [
+        Self::Poll,
+        Self::CqEvent,
+        Self::AsyncEvent,
+        Self::CmEvent,
+        Self::Epoll,
+        Self::Post,
+        Self::Control,
+    ];
 }
 
 /// Does it until balboad dies, or a card that a living balboad has, checks what comes of it, and then
@@ -57,6 +66,7 @@ pub fn survive(doing: Doing, card: bool) -> Result<()> {
         Doing::Poll => say("waiting"),
         Doing::CqEvent => cq_event(&link, card)?,
         Doing::AsyncEvent => async_event(&link)?,
+        Doing::CmEvent => cm_event(card)?,
         Doing::Epoll => epoll(&link)?,
         Doing::Post => post(&link)?,
         Doing::Control => control(&link)?,
@@ -84,7 +94,7 @@ pub fn survive(doing: Doing, card: bool) -> Result<()> {
     works_again()
 }
 
-fn failed(call: &'static str, errno: i32) -> Failed {
+pub(super) fn failed(call: &'static str, errno: i32) -> Failed {
     Failed { call, errno }
 }
 
@@ -107,6 +117,19 @@ fn async_event(link: &Link) -> Result<()> {
     say("waiting");
     let event = link.left.context.next_async_event()?;
     ensure!(event == v::IBV_EVENT_DEVICE_FATAL, "event {event}");
+    Ok(())
+}
+
+fn cm_event(card: bool) -> Result<()> {
+    ensure!(!card, "an identifier without an address is not told of a card's death");
+    let channel = EventChannel::open()?;
+    let identifier = Identifier::new(&channel)?;
+    say("waiting");
+    let event = channel.next_event()?;
+    ensure!(event == Told::DeviceRemoval as i32, "event {event}");
+    let more = channel.next_event();
+    ensure!(more == Err(failed("rdma_get_cm_event", libc::EIO)), "after the end: {more:?}");
+    drop(identifier);
     Ok(())
 }
 

@@ -24,12 +24,18 @@ unsafe extern "C" {
 
 /// Looks whether a socket has something to read, or has ended, with further flags of `recv`'s.
 ///
+/// One whose writer was killed says so once (ECONNRESET), before what was not read: that is an end as any other, which the
+/// next look sees behind what is left.
+///
 /// Where it waits, as the socket's own mode says, the calling thread may be cancelled.
 pub(crate) fn peek(socket: RawFd, flags: c_int) -> Result<(), Errno> {
     let mut byte = 0u8;
     // SAFETY: there is room for one byte.
     let read = unsafe { recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK | flags) };
-    if read < 0 { Err(Errno::last()) } else { Ok(()) }
+    match Errno::last() {
+        errno if read < 0 && errno != Errno::ECONNRESET => Err(errno),
+        _ => Ok(()),
+    }
 }
 
 /// While it lives, `pthread_cancel` does not end the calling thread; after it, it does.

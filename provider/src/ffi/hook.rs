@@ -244,8 +244,8 @@ unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, count: usize) -
             Read::Returned(Err(errno)) => return fail(errno as i32) as isize,
             // Nothing is held here: a thread may be cancelled while it waits, as the descriptor's own mode says.
             Read::NoRecord => match peek(fd, 0) {
-                // Where it is no socket any more, or balboad was killed, the next look says so.
-                Ok(()) | Err(Errno::ENOTSOCK | Errno::EBADF | Errno::ECONNRESET) => {}
+                // Where it is no socket any more, the next look says so.
+                Ok(()) | Err(Errno::ENOTSOCK | Errno::EBADF) => {}
                 Err(errno) => return fail(errno as i32) as isize,
             },
         }

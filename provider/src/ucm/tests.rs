@@ -1,11 +1,12 @@
 use std::os::fd::AsFd as _;
 
-use hostmem::fdpass::{Wait, pair, send};
+use hostmem::fdpass::{Wait, Writer, one_way, pair, send};
 use hostmem::{Access, SharedMapping};
 use shim_abi::{Refusal, Reply};
 
 use super::*;
 use crate::control::tests::{Answer, Script, answer, greeting, script};
+use crate::events::tests::Goes;
 
 const TOKEN: CmToken = [7; 16];
 
@@ -14,12 +15,12 @@ struct Bench {
     connection: Arc<Connection>,
     channel: OwnedFd,
     /// balboad's end.
-    theirs: OwnedFd,
+    theirs: Writer,
     script: Script,
 }
 
 fn bench(flags: OFlag, answers: Vec<Answer>) -> Bench {
-    let (ours, theirs) = pair().unwrap();
+    let (theirs, ours) = one_way().unwrap();
     let opened = (answer(Response::CmChannel { channel: TOKEN }).0, vec![ours]);
     let script = script([greeting(), opened].into_iter().chain(answers).collect());
     let connection = Connection::open(script.directory.path(), 30).unwrap();
@@ -389,6 +390,12 @@ fn destroy(id: u32) -> Vec<u8> {
 
 #[test]
 fn the_end_of_balboad_ends_waits_and_is_an_event_of_each_identifier() {
+    for goes in Goes::EITHER {
+        the_end_is_told(goes);
+    }
+}
+
+fn the_end_is_told(goes: Goes) {
     let mut accept = [0; ACCEPTED + 16];
     accept[..8].copy_from_slice(&0x30u64.to_ne_bytes());
     accept[ACCEPTED] = 3;
@@ -401,11 +408,12 @@ fn the_end_of_balboad_ends_waits_and_is_an_event_of_each_identifier() {
     for command in [create(0x10), create(0x20), accept, confirm, destroy(1)] {
         assert!(bench.perform(&command, &[]).is_ok());
     }
-    let fd = bench.fd();
+    let fd = bench.channel.as_raw_fd();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| wait(fd));
-        drop((bench.theirs, bench.script.server.join().unwrap()));
-        assert_eq!(waits.join().unwrap(), Ok(()));
+        bench.script.server.join().unwrap();
+        goes.with(bench.theirs);
+        assert_eq!(waits.join().unwrap(), Ok(()), "{goes:?}");
     });
     let perform = |written: &[u8]| {
         let channel = known(fd).unwrap();
@@ -423,6 +431,30 @@ fn the_end_of_balboad_ends_waits_and_is_an_event_of_each_identifier() {
     for command in [destroy(2), leave] {
         let destroyed = Ok(Done::Answered { address: 0x77, output: vec![0; 4] });
         assert_eq!(perform(&command), destroyed);
+    }
+    forget(fd);
+}
+
+#[test]
+fn what_was_told_before_the_end_of_balboad_is_read_before_it() {
+    for goes in Goes::EITHER {
+        let bench = bench(OFlag::empty(), vec![told(&[5, 0, 0, 0])]);
+        bench.perform(&create(0x50), &[]).unwrap();
+        bench.tell(&[1, 2]);
+        bench.script.server.join().unwrap();
+        goes.with(bench.theirs);
+        let fd = bench.channel.as_raw_fd();
+        let perform = || {
+            let channel = known(fd).unwrap();
+            let command = get_event();
+            let done = Command::parse(&command).unwrap().perform(fd, &channel, &[]);
+            done.map_err(|error| error.errno())
+        };
+        assert_eq!([perform(), perform()], [event(1), event(2)], "{goes:?}");
+        let Ok(Done::Answered { output, .. }) = perform() else { panic!("{goes:?}") };
+        assert_eq!(u32_at(&output, 12), Some(DEVICE_REMOVAL), "{goes:?}");
+        assert_eq!(perform(), Err(libc::EIO), "{goes:?}");
+        forget(fd);
     }
 }
 
