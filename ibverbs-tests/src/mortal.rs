@@ -14,6 +14,7 @@ use crate::data::link::{DEPTH, Link, Options, Side};
 use crate::ffi::{Completion, Context, Cq, Operation, Patience, Recv, Send, Service};
 
 pub mod attack;
+pub mod channels;
 pub mod copies;
 pub mod death;
 pub mod fork;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use ibverbs_tests::mortal::{attack, copies, death, fork, hand, pair, work};
+use ibverbs_tests::mortal::{attack, channels, copies, death, fork, hand, pair, work};
 
 /// Dies, or sees others die, and checks that all goes by the book.
 ///
@@ -29,6 +29,8 @@ enum Command {
         #[arg(long)]
         card: bool,
     },
+    /// Wait for reading and writing at once on channels of every kind, before and after balboad's end
+    Channels,
     /// Make control calls while balboad is stopped
     Stopped,
     /// Fork while threads are in calls, and try every call in the children
@@ -77,6 +79,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let done = |outcome: anyhow::Result<()>| outcome.map(|()| 0);
     let code = match Arguments::parse().command {
         Command::Survive { doing, card } => done(death::survive(doing, card)),
+        Command::Channels => done(channels::channels()),
         Command::Stopped => done(death::stopped()),
         Command::Children => done(fork::children()),
         Command::Family => done(fork::family()),

@@ -24,6 +24,12 @@ pub fn cases() -> Vec<Case> {
     };
     vec![
         case("balboad killed, its programs in every call", balboad_killed),
+        case("channels are for reading, and end with balboad killed", |setting| {
+            channels(setting, Daemon::kill)
+        }),
+        case("channels are for reading, and end with balboad", |setting| {
+            channels(setting, Daemon::stop)
+        }),
         case("balboad stopped in control calls", balboad_stopped),
         case("a client killed in mid-transfer", killed_in_transfer),
         case("a client stopped in mid-transfer", stopped_in_transfer),
@@ -76,6 +82,13 @@ fn balboad_killed(setting: &Setting) -> Result<()> {
         program.wait()?.success()?;
     }
     second.stop()
+}
+
+fn channels<'a>(setting: &'a Setting, end: fn(Daemon<'a>) -> Result<()>) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let program = started(&daemon, "channels", "waiting")?;
+    end(daemon)?;
+    program.wait()?.success().map(drop)
 }
 
 fn balboad_stopped(setting: &Setting) -> Result<()> {

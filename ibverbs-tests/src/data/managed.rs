@@ -28,10 +28,7 @@ impl Managed {
     /// When there is no librdmacm, or the port is taken.
     pub fn new(devices: [&Context; 2], gid_index: u8, port: u16) -> Result<Self> {
         let channel = EventChannel::open()?;
-        let [from, to] = devices.map(|device| -> Result<Ipv4Addr> {
-            let gid = Ipv6Addr::from(device.gid(gid_index)?);
-            gid.to_ipv4_mapped().context("the GID is no address of IPv4")
-        });
+        let [from, to] = devices.map(|device| address(device, gid_index));
         let addresses = [SocketAddrV4::new(from?, 0), SocketAddrV4::new(to?, port)];
         let listener = Identifier::new(&channel)?;
         listener.listen(addresses[1], BACKLOG)?;
@@ -76,4 +73,13 @@ impl Managed {
         }
         Ok(())
     }
+}
+
+/// The address of IPv4 that a device has at an index.
+///
+/// # Errors
+/// When it has another there, or none.
+pub fn address(device: &Context, gid_index: u8) -> Result<Ipv4Addr> {
+    let gid = Ipv6Addr::from(device.gid(gid_index)?);
+    gid.to_ipv4_mapped().context("the GID is no address of IPv4")
 }

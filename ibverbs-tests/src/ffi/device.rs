@@ -112,6 +112,18 @@ impl Context {
         Ok(unsafe { gid.raw })
     }
 
+    /// The descriptor of asynchronous events, to be waited for by other means.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context lives as long as the answer is used, and its descriptor with it.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().async_fd) }
+    }
+
+    /// The descriptor by which libibverbs asks for what a driver does.
+    pub fn command_descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: as above.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().cmd_fd) }
+    }
+
     /// Waits for an asynchronous event and acknowledges it.
     ///
     /// # Errors
