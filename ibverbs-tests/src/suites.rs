@@ -1,5 +1,5 @@
 //! Suites of tests and benchmarks that are no packages of Debian's: they are built of their authors' sources, of which
-//! somebody must have put a copy into the cache.
+//! somebody must have put a copy into the cache. One that nobody builds here is put there built.
 
 use std::path::PathBuf;
 
@@ -12,17 +12,30 @@ pub struct Suite {
     pub name: &'static str,
     /// What its source is, and of which release.
     pub source: &'static str,
+    /// Whether it is built of that source; if not, who wants it builds it by its authors' own build.
+    pub is_built_here: bool,
 }
 
 /// Those of which docs/applications-suites.md has recipes.
-pub const SUITES: [Suite; 4] = [
-    Suite { name: "fabtests", source: "libfabric 1.17.0, with its fabtests" },
-    Suite { name: "imb", source: "the Intel MPI benchmarks, 2021.10" },
-    Suite { name: "osu", source: "the OSU micro-benchmarks, 7.4" },
-    Suite { name: "ucx", source: "UCX 1.13.1, with its tests" },
+pub const SUITES: [Suite; 5] = [
+    Suite::new("fabtests", "libfabric 1.17.0, with its fabtests"),
+    Suite::new("imb", "the Intel MPI benchmarks, 2021.10"),
+    Suite::new("osu", "the OSU micro-benchmarks, 7.4"),
+    Suite {
+        name: "rfaas",
+        source: "rFaaS (4d57ce0), built by its own CMake",
+        is_built_here: false,
+    },
+    Suite::new("ucx", "UCX 1.13.1, with its tests"),
 ];
 
 impl Suite {
+    /// One that is built of its source.
+    #[must_use]
+    pub const fn new(name: &'static str, source: &'static str) -> Self {
+        Self { name, source, is_built_here: true }
+    }
+
     /// The directory of its source, or a link to it; `None` where there is none.
     #[must_use]
     pub fn source(&self) -> Option<PathBuf> {
@@ -33,17 +46,24 @@ impl Suite {
         Some(cache::directory()?.join("sources").join(self.name))
     }
 
-    /// The directory of what was built; `None` where nothing was.
+    /// The directory of what was built, or a link to it; `None` where nothing was.
     #[must_use]
     pub fn built(&self) -> Option<PathBuf> {
-        let directory = cache::directory()?.join("suites").join(self.name);
-        directory.is_dir().then_some(directory)
+        self.built_directory().filter(|place| place.is_dir())
     }
 
-    /// What is to be done where there is no source.
+    fn built_directory(&self) -> Option<PathBuf> {
+        Some(cache::directory()?.join("suites").join(self.name))
+    }
+
+    /// What is to be done where there is no source, or nothing that was built elsewhere.
     #[must_use]
     pub fn missing(&self) -> String {
-        let place = self.source_directory().unwrap_or_default();
-        format!("needs {}: put its source, or a link to it, at {}", self.source, place.display())
+        let (what, place) = match self.is_built_here {
+            true => ("its source", self.source_directory()),
+            false => ("that build", self.built_directory()),
+        };
+        let place = place.unwrap_or_default();
+        format!("needs {}: put {what}, or a link to it, at {}", self.source, place.display())
     }
 }

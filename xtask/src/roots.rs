@@ -34,8 +34,7 @@ pub enum Origin {
 }
 
 /// Ubuntu's packages are in no mirror of Debian's.
-const SOURCE: Suite =
-    Suite { name: "rdma-core-50", source: "rdma-core 50, as Ubuntu 24.04 has it" };
+const SOURCE: Suite = Suite::new("rdma-core-50", "rdma-core 50, as Ubuntu 24.04 has it");
 /// Builds it.
 const SCRIPT: &str = include_str!("roots/rdma-core.sh");
 

@@ -57,7 +57,7 @@ pub fn build<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<()> {
     }
     let cache = Cache::open("suites")?;
     for suite in wanted {
-        match suite.source() {
+        match suite.source().filter(|_| suite.is_built_here) {
             Some(source) => one(&cache, suite, &source).with_context(|| suite.name)?,
             None if suite.built().is_none() => report!("no {}: {}", suite.name, suite.missing()),
             None => {}
@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn every_suite_can_be_built() {
-        let names = RECIPES.map(|recipe| recipe.name);
-        assert_eq!(SUITES.each_ref().map(|suite| suite.name), names);
+        let built_here = SUITES.iter().filter(|suite| suite.is_built_here);
+        let names: Vec<_> = built_here.map(|suite| suite.name).collect();
+        assert_eq!(names, RECIPES.map(|recipe| recipe.name));
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! A recipe is a block of such a page, ```` ```sh NAME ````. Its first line is `# N cards, N MiB` (or KiB): how many cards
 //! there are, of which each must be used, and how much they must have received; `, minutes` after it keeps the recipe out of
-//! the test command. Its last lines, `# TEXT`, are what the last command must say. Between them are commands of a
-//! shell: those that end with `&` are waited for until they listen, and must end well in the end; `kill $!` ends the
-//! last of them, which would not end by itself. `./NAME/` is what is built of a suite of tests
-//! ([`SUITES`]), and has a copy in the directory that a recipe is run in.
+//! the test command. With `2 balboads` for the cards each has one, and a cable joins them. Its last lines, `# TEXT`, are
+//! what the last command must say. Between them are commands of a shell: those that end with `&` are waited for until they
+//! listen, and must end well in the end; `kill $!` ends the last of them, which would not end by itself, and `kill %N` the
+//! Nth that is left. `./NAME/` is what is built of a suite of tests ([`SUITES`]), and has a copy in the directory that a recipe is run
+//! in. `$OTHER` is the state directory of the second balboad, or of the only one.
 
 use std::fs;
 use std::time::Duration;
@@ -27,8 +28,10 @@ const PAGES: [&str; 2] = [
     include_str!("../../../docs/applications.md"),
     include_str!("../../../docs/applications-suites.md"),
 ];
-/// The MPI program of the recipes, in whose directory they are run.
+/// The MPI program of the recipes.
 pub const MPI: (&str, &str) = ("mpi.c", include_str!("../../scripts/mpi.c"));
+/// What recipes find in the directory in which they are run.
+const FILES: [(&str, &str); 2] = [MPI, ("rfaas.json", include_str!("../../scripts/rfaas.json"))];
 /// How many lines of balboad's are shown where a recipe fails.
 const LOG_LINES: usize = 20;
 /// How long one command may take.
@@ -52,6 +55,8 @@ const PROGRAMS: &[(&str, &str)] = &[
 struct Recipe {
     name: String,
     cards: u32,
+    /// Each of the two cards has a balboad of its own, and a cable joins them.
+    is_cabled: bool,
     /// That all cards must have received together; of none, none need be used.
     bytes: u64,
     takes_minutes: bool,
@@ -118,6 +123,9 @@ fn recipe(name: &str, lines: &[String]) -> Result<Recipe> {
     let count = rest.iter().position(|line| line.starts_with('#')).unwrap_or(rest.len());
     let (commands, says) = rest.split_at(count);
     let says: Option<Vec<_>> = says.iter().map(comment).collect();
+    let cabled = first.strip_prefix("2 balboads, ").map(|rest| format!("2 cards, {rest}"));
+    let is_cabled = cabled.is_some();
+    let first = cabled.unwrap_or(first);
     let mut parts = first.split(", ");
     let mut number = |units: [(&str, u64); 2]| {
         let part = parts.next().unwrap_or_default();
@@ -137,6 +145,7 @@ fn recipe(name: &str, lines: &[String]) -> Result<Recipe> {
     Ok(Recipe {
         name: name.to_owned(),
         cards: u32::try_from(cards)?,
+        is_cabled,
         bytes,
         takes_minutes,
         commands: commands.to_vec(),
@@ -145,25 +154,33 @@ fn recipe(name: &str, lines: &[String]) -> Result<Recipe> {
 }
 
 fn run(setting: &Setting, recipe: &Recipe) -> Result<()> {
-    let daemon = setting.balboad(&format!("--soft {}", recipe.cards))?;
-    commands(setting, recipe, &daemon).with_context(|| {
-        let log = daemon.log();
+    let daemons = match recipe.is_cabled {
+        true => setting.cabled_balboads()?.into(),
+        false => vec![setting.balboad(&format!("--soft {}", recipe.cards))?],
+    };
+    commands(setting, recipe, &daemons).with_context(|| {
+        let log: String = daemons.iter().map(Daemon::log).collect();
         format!("--- balboad said at the end\n{}", last_lines(&log, LOG_LINES).join("\n"))
     })?;
-    daemon.stop()
+    daemons.into_iter().try_for_each(Daemon::stop)
 }
 
 /// What the recipe runs beside balboad, and what it must have come to.
-fn commands(setting: &Setting, recipe: &Recipe, daemon: &Daemon<'_>) -> Result<()> {
+fn commands(setting: &Setting, recipe: &Recipe, daemons: &[Daemon<'_>]) -> Result<()> {
+    let directory = |daemon: Option<&Daemon<'_>>| daemon.map(|it| it.state_dir().to_owned());
+    let first = directory(daemons.first()).context("no balboad")?;
+    let other = directory(daemons.last()).context("no balboad")?;
     let namespace = Namespace::new(setting, recipe.cards)?;
-    fs::write(setting.directory().join(MPI.0), MPI.1)?;
+    for (name, text) in FILES {
+        fs::write(setting.directory().join(name), text)?;
+    }
     for suite in recipe.suites() {
-        // Not every user can read where it lies.
+        // Not every user can read where it lies, which may be a link.
         let built = suite.built().with_context(|| suite.missing())?;
-        let copy = Task::new("cp").arg("-r").arg(built).arg(setting.directory());
+        let copy = Task::new("cp").arg("-rH").arg(built).arg(setting.directory());
         copy.run()?.success()?;
     }
-    let mut running: Vec<Running> = Vec::new();
+    let mut running: Vec<Option<Running>> = Vec::new();
     let mut last = None;
     for command in &recipe.commands {
         let shell = setting.task("sh").arg("-c");
@@ -171,31 +188,39 @@ fn commands(setting: &Setting, recipe: &Recipe, daemon: &Daemon<'_>) -> Result<(
             namespace
                 .task(setting, &shell.clone().arg(line))
                 .env("PATH", format!("{}:{PATH}", setting.bin.display()))
-                .env(shim_abi::STATE_DIR_VARIABLE, daemon.state_dir())
+                .env(shim_abi::STATE_DIR_VARIABLE, &first)
+                .env("OTHER", &other)
                 .limit(LIMIT)
                 // As where somebody types the page's lines, of which UCX makes a difference.
                 .at_terminal()
                 .start()
         };
-        if command == "kill $!" {
-            let server = running.pop().context("there is nothing to kill")?;
+        if let Some(job) = command.strip_prefix("kill ") {
+            let number = match job.strip_prefix('%') {
+                Some(number) => number.parse()?,
+                None => running.len(),
+            };
+            let server = running.get_mut(number.wrapping_sub(1)).and_then(Option::take);
+            let server = server.context("there is nothing to kill")?;
             server.signal(Signal::SIGTERM)?;
             server.wait()?;
+            // As a shell counts its jobs.
+            running.truncate(running.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
             continue;
         }
         match command.strip_suffix('&') {
             Some(line) => {
-                let known = listeners(&namespace, daemon)?;
+                let known = listeners(&namespace, daemons)?;
                 let mut server = start(line)?;
                 server.wait_until("it listened", |_| {
-                    listeners(&namespace, daemon).is_ok_and(|now| now > known)
+                    listeners(&namespace, daemons).is_ok_and(|now| now > known)
                 })?;
-                running.push(server);
+                running.push(Some(server));
             }
             None => last = Some(beside(&running, start(command)?)?),
         }
     }
-    for server in running {
+    for server in running.into_iter().flatten() {
         server.wait()?.success()?;
     }
     let last = last.context("the recipe runs nothing to its end")?;
@@ -203,22 +228,25 @@ fn commands(setting: &Setting, recipe: &Recipe, daemon: &Daemon<'_>) -> Result<(
         let says = last.stdout.contains(text) || last.stderr.contains(text);
         ensure!(says, "expected {text:?}: {last}");
     }
-    went_through(daemon, usize::try_from(recipe.cards)?, recipe.bytes)
-        .with_context(|| format!("after {last}"))?;
-    nothing_left(daemon)
+    let of_each = usize::try_from(recipe.cards)? / daemons.len();
+    went_through(daemons, of_each, recipe.bytes).with_context(|| format!("after {last}"))?;
+    daemons.iter().try_for_each(nothing_left)
 }
 
 /// How many sockets and identifiers of rdma_cm's wait for connections.
-fn listeners(namespace: &Namespace, daemon: &Daemon<'_>) -> Result<u64> {
-    let status = daemon.status()?;
-    let of_rdma_cm = status["connections"]["listeners"].as_u64();
-    Ok(namespace.listeners() as u64 + of_rdma_cm.context("no listeners")?)
+fn listeners(namespace: &Namespace, daemons: &[Daemon<'_>]) -> Result<u64> {
+    let mut count = namespace.listeners() as u64;
+    for daemon in daemons {
+        let status = daemon.status()?;
+        count += status["connections"]["listeners"].as_u64().context("no listeners")?;
+    }
+    Ok(count)
 }
 
 /// A command to its end; where it fails, what the others said is shown as well.
-fn beside(others: &[Running], command: Running) -> Result<Finished> {
+fn beside(others: &[Option<Running>], command: Running) -> Result<Finished> {
     let said = || {
-        let said = others.iter().map(|it| format!("{}{}", it.output(), it.errors()));
+        let said = others.iter().flatten().map(|it| format!("{}{}", it.output(), it.errors()));
         format!("--- what runs beside it said\n{}", said.collect::<String>())
     };
     command.wait().and_then(Finished::success).with_context(said)
@@ -258,12 +286,16 @@ mod tests {
         let expected = Recipe {
             name: "a/b".into(),
             cards: 2,
+            is_cabled: false,
             bytes: 16 << 20,
             takes_minutes: true,
             commands: vec!["serve    it &".into(), "ask".into()],
             says: vec!["done".into(), "well".into()],
         };
-        assert_eq!(recipe(name, lines).unwrap(), expected);
+        assert_eq!(recipe(name, lines).unwrap(), expected.clone());
+        let cabled = Recipe { is_cabled: true, ..expected };
+        let two = page.replace("2 cards", "2 balboads");
+        assert_eq!(recipe(name, &super::blocks(&two)[0].1).unwrap(), cabled);
         let few = page.replace("16 MiB", "3 KiB");
         assert_eq!(recipe(name, &super::blocks(&few)[0].1).unwrap().bytes, 3 << 10);
         for wrong in [&lines[1..], &lines[..3], &[]] {

@@ -54,11 +54,15 @@ pub(crate) fn counters(daemon: &Daemon<'_>, card: usize) -> Result<BTreeMap<Stri
     counters.iter().map(number).collect::<Option<_>>().context("a counter is no number")
 }
 
-/// So many bytes at least went by a balboad's cards, by their own counters, and some by each of them where it is any.
-pub(crate) fn went_through(daemon: &Daemon<'_>, cards: usize, bytes: u64) -> Result<()> {
+/// So many bytes at least went by the cards of balboads, which have so many each, by their own counters, and some by each
+/// card where it is any.
+pub(crate) fn went_through(daemons: &[Daemon<'_>], cards: usize, bytes: u64) -> Result<()> {
     let mut received = Vec::new();
-    for card in 0..cards {
-        received.push(counters(daemon, card)?.get("rcvd_bytes").copied().context("no rcvd_bytes")?);
+    for daemon in daemons {
+        for card in 0..cards {
+            let counters = counters(daemon, card)?;
+            received.push(counters.get("rcvd_bytes").copied().context("no rcvd_bytes")?);
+        }
     }
     let enough = received.iter().sum::<u64>() >= bytes;
     let idle = bytes > 0 && received.contains(&0);

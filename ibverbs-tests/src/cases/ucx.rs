@@ -121,7 +121,8 @@ fn run(setting: &Setting, way: Way, test: &str, gid: &str) -> Result<()> {
     let client = run_pair(side(0), client, port)?.client;
     has_figures(&client)?;
     let bytes = bytes(test).with_context(|| format!("{test:?} says no size and number"))?;
-    went_through(&daemon, cards, bytes).with_context(|| format!("after {client}"))?;
+    went_through(std::slice::from_ref(&daemon), cards, bytes)
+        .with_context(|| format!("after {client}"))?;
     daemon.stop()
 }
 
