@@ -1,15 +1,7 @@
 //! Host memory as the card sees it: rings by direct windows, payload by vectored bursts.
 
+pub use fpga_regs::engine::message::Piece;
 use fpga_regs::{BLOCK_BYTES, Block};
-
-/// A run of bytes in the card's address space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// First byte.
-    pub iova: u64,
-    /// Bytes.
-    pub length: u32,
-}
 
 /// Memory that rings live in, which its owner may change at any moment.
 ///

@@ -2,6 +2,7 @@
 
 use fpga_regs::engine::cqe::Opcode;
 use fpga_regs::engine::key::Access;
+pub use fpga_regs::engine::message::{Payload, Unreachable};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SEND_PAYLOAD_OFFSET, Sge};
 
@@ -12,52 +13,6 @@ use crate::memory::{Piece, Rings};
 use crate::numbers::Random;
 use crate::qp::{Qp, SendRing};
 use crate::under_way::{InFlight, LocalPayload};
-
-/// Names payload of a QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload {
-    /// Local memory of the message with this number: fetched for SEND and WRITE, filled by READ.
-    Message {
-        /// From [`crate::Transport::submit`].
-        number: u64,
-    },
-    /// The memory of a taken receive.
-    Receive {
-        /// From [`crate::TakenReceive`].
-        id: u64,
-    },
-    /// Memory a peer named; the key is looked up anew.
-    Remote {
-        /// Key.
-        rkey: u32,
-        /// First byte; the offset is already in it.
-        address: u64,
-        /// What the peer does.
-        access: crate::RemoteAccess,
-    },
-    /// The memory of a receive that a shared receive queue gave to an XRC target.
-    XrcReceive {
-        /// The queue.
-        srqn: u32,
-        /// From [`crate::TakenReceive`].
-        id: u64,
-    },
-    /// Memory that a peer named along XRC, as [`Payload::Remote`].
-    XrcRemote {
-        /// The shared receive queue that the request named.
-        srqn: u32,
-        /// Key.
-        rkey: u32,
-        /// First byte; the offset is already in it.
-        address: u64,
-        /// What the peer does.
-        access: crate::RemoteAccess,
-    },
-}
-
-/// The payload is not, or no longer, within reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unreachable;
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// The number of the oldest message of a QP that is with the transport.
@@ -80,7 +35,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         payload: Payload,
         offset: u64,
         length: u32,
-        pieces: &mut Vec<impl From<Piece>>,
+        pieces: &mut Vec<Piece>,
     ) -> Result<(), Unreachable> {
         let before = pieces.len();
         let resolved = self.resolve_payload(qpn, payload, offset, length, pieces);
@@ -121,7 +76,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         payload: Payload,
         offset: u64,
         length: u32,
-        pieces: &mut Vec<impl From<Piece>>,
+        pieces: &mut Vec<Piece>,
     ) -> Result<(), Unreachable> {
         if let Payload::XrcReceive { srqn, id } = payload {
             return self.resolve_xrc_receive((srqn, id), offset, length, pieces);
@@ -157,7 +112,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         (rkey, address): (u32, u64),
         length: u32,
         access: crate::RemoteAccess,
-        pieces: &mut Vec<impl From<Piece>>,
+        pieces: &mut Vec<Piece>,
     ) -> Result<(), Unreachable> {
         if length == 0 {
             return Ok(());
@@ -168,7 +123,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let right = right_of(access);
         let iova = self.keys.translate_remote(rkey, peer, address, u64::from(length), right);
-        pieces.push(Piece { iova: iova.map_err(|_| Unreachable)?, length }.into());
+        pieces.push(Piece { iova: iova.map_err(|_| Unreachable)?, length });
         Ok(())
     }
 }
@@ -200,7 +155,7 @@ fn resolve_message<M: Rings>(
     message: &InFlight,
     offset: u64,
     length: u32,
-    pieces: &mut Vec<impl From<Piece>>,
+    pieces: &mut Vec<Piece>,
 ) -> Result<(), Unreachable> {
     let end = offset.checked_add(u64::from(length)).ok_or(Unreachable)?;
     if end > u64::from(message.length) {
@@ -230,7 +185,7 @@ fn inline<M: Rings>(
     wqe_index: u32,
     offset: u64,
     length: u32,
-    pieces: &mut Vec<impl From<Piece>>,
+    pieces: &mut Vec<Piece>,
 ) -> Result<(), Unreachable> {
     let ring_bytes = 64u64.wrapping_shl(u32::from(sq.log2_blocks));
     let start = u64::from(wqe_index)
@@ -242,10 +197,10 @@ fn inline<M: Rings>(
     let first = length.min(to_end);
     let iova = sq.entries.checked_add(start).ok_or(Unreachable)?;
     if first > 0 {
-        pieces.push(Piece { iova, length: first }.into());
+        pieces.push(Piece { iova, length: first });
     }
     if length > first {
-        pieces.push(Piece { iova: sq.entries, length: length.wrapping_sub(first) }.into());
+        pieces.push(Piece { iova: sq.entries, length: length.wrapping_sub(first) });
     }
     Ok(())
 }
@@ -258,7 +213,7 @@ pub(crate) fn gather(
     right: Access,
     offset: u64,
     length: u32,
-    pieces: &mut Vec<impl From<Piece>>,
+    pieces: &mut Vec<Piece>,
 ) -> Result<(), Unreachable> {
     let mut skip = offset;
     let mut left = length;
@@ -275,7 +230,7 @@ pub(crate) fn gather(
         let va = sge.address.checked_add(skip).ok_or(Unreachable)?;
         let iova =
             keys.translate(sge.lkey, pdn, va, u64::from(here), right).map_err(|_| Unreachable)?;
-        pieces.push(Piece { iova, length: here }.into());
+        pieces.push(Piece { iova, length: here });
         skip = 0;
         left = left.wrapping_sub(here);
     }

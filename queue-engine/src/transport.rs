@@ -3,6 +3,7 @@
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
+pub use fpga_regs::engine::message::{ReceiveError, ReceiveKind, RemoteAccess, TakenReceive};
 use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::wqe::{AtomicOperation, Datagram};
 
@@ -332,33 +333,6 @@ pub struct ReceivedMessage {
     pub source_qpn: Option<u32>,
 }
 
-/// What filled a receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReceiveKind {
-    /// A SEND.
-    Send,
-    /// A SEND that takes a key back, which [`crate::Engine::allows`] has allowed.
-    SendInvalidate {
-        /// The key.
-        rkey: u32,
-    },
-    /// An RDMA WRITE with immediate data.
-    Write,
-}
-
-/// What a peer wants to do with our memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemoteAccess {
-    /// RDMA WRITE.
-    Write,
-    /// RDMA READ.
-    Read,
-    /// An atomic.
-    Atomic,
-    /// To take the key back; no bytes.
-    Invalidate,
-}
-
 /// What a request along XRC is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcRequest {
@@ -368,27 +342,4 @@ pub struct XrcRequest {
     pub xrcdn: u32,
     /// The shared receive queue that it names; of this engine, if there is such a one.
     pub srqn: u32,
-}
-
-/// A receive WQE that was taken for a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakenReceive {
-    /// Names it in [`crate::Payload::Receive`]; one more with each taken by the QP since RESET. Along XRC in
-    /// [`crate::Payload::XrcReceive`], and no other that is under way has the name.
-    pub id: u64,
-    /// Bytes it can hold.
-    pub capacity: u64,
-    /// Receives posted behind it; `None` where other QPs may take them.
-    pub left: Option<u32>,
-}
-
-/// Why there is no receive for a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReceiveError {
-    /// None is posted.
-    Empty,
-    /// The next one names memory that it must not; it fails and so does the QP, but not one of datagrams.
-    Invalid,
-    /// The XRC domain has no such shared receive queue.
-    NoSrq,
 }

@@ -216,7 +216,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         (srqn, id): (u32, u64),
         offset: u64,
         length: u32,
-        pieces: &mut Vec<impl From<Piece>>,
+        pieces: &mut Vec<Piece>,
     ) -> Result<(), Unreachable> {
         let rq = self.rqs.get(&srqn).ok_or(Unreachable)?;
         let taken = rq.xrc.as_ref().and_then(|queue| queue.taken.get(&id)).ok_or(Unreachable)?;
@@ -231,7 +231,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         (rkey, address): (u32, u64),
         length: u32,
         access: RemoteAccess,
-        pieces: &mut Vec<impl From<Piece>>,
+        pieces: &mut Vec<Piece>,
     ) -> Result<(), Unreachable> {
         let rq = self.rqs.get(&srqn).filter(|rq| rq.xrc.is_some()).ok_or(Unreachable)?;
         let peer = Peer { qpn, pdn: rq.pdn };

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant as Clock};
 use roce::wire::icrc;
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, Instant, MacAddr, Operation,
-    PathMtu, Placed, Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError,
-    RemoteAccess, SendRequest, Stack, StackConfig, Target, Verbs,
+    PathMtu, Placed, Placement, Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess,
+    SendRequest, Stack, StackConfig, TakenReceive, Target, Verbs,
 };
 
 /// Allows everything, and always has a receive request.
@@ -32,8 +32,8 @@ impl Verbs for Permissive {
         Poll::Ready(Ok(()))
     }
 
-    fn take_receive(&mut self, _: Target) -> Poll<Result<Receive, ReceiveError>> {
-        Poll::Ready(Ok(Receive { id: 0, capacity: u64::MAX, left: Some(500) }))
+    fn take_receive(&mut self, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
+        Poll::Ready(Ok(TakenReceive { id: 0, capacity: u64::MAX, left: Some(500) }))
     }
 }
 

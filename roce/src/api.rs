@@ -3,6 +3,7 @@
 use core::ops::Range;
 use core::task::Poll;
 
+pub use fpga_regs::engine::message::{ReceiveError, ReceiveKind, RemoteAccess, TakenReceive};
 pub use fpga_regs::engine::wqe::AtomicOperation;
 
 use crate::header::HeaderBuffer;
@@ -336,20 +337,6 @@ pub enum ReceiveStatus {
     Flushed,
 }
 
-/// The kind of message that completed a receive request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReceiveKind {
-    /// A SEND; its bytes are in the receive buffer.
-    Send,
-    /// The same, and the key is to be taken back, which [`Verbs::check_remote`] has allowed.
-    SendInvalidate {
-        /// The key.
-        rkey: u32,
-    },
-    /// A WRITE with immediate data; its bytes are where the WRITE said.
-    Write,
-}
-
 /// An asynchronous event of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AsyncKind {
@@ -455,19 +442,6 @@ impl Event {
     }
 }
 
-/// The access that a request of the peer needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RemoteAccess {
-    /// RDMA WRITE.
-    Write,
-    /// RDMA READ.
-    Read,
-    /// An atomic operation.
-    Atomic,
-    /// To take the key back; no bytes.
-    Invalidate,
-}
-
 /// What did not allow a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessDenied {
@@ -475,31 +449,6 @@ pub enum AccessDenied {
     Memory,
     /// There is no such shared receive queue in the XRC domain.
     Srq,
-}
-
-/// A receive request that an incoming message consumes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receive {
-    /// The caller's name for it, which no other has that the QP has taken; comes back in placements and events.
-    pub id: u64,
-    /// Bytes that its buffer holds.
-    pub capacity: u64,
-    /// How many receive requests are left for this queue pair; `None` where others take from the
-    /// same queue, so that nothing can be promised.
-    pub left: Option<u32>,
-}
-
-/// Why there is no receive request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReceiveError {
-    /// The receive queue is empty: the peer is told to try later (RNR NAK), or its datagram is dropped.
-    Empty,
-    /// The next receive request is unusable; the caller completes it with its own error. The peer
-    /// gets a NAK "remote operational error" and the QP enters the error state. A datagram is dropped.
-    Invalid,
-    /// There is no such shared receive queue in the XRC domain: the peer gets a NAK "invalid RD request", and
-    /// the QP enters the error state.
-    NoSrq,
 }
 
 /// The layer above, as asked about incoming requests.
@@ -522,5 +471,5 @@ pub trait Verbs {
     /// Takes the next receive request of a QP, or along XRC of the shared receive queue. The transport owes one
     /// `ReceiveCompleted` or `ReceiveFailed` for it, unless the QP is reset or destroyed first, which changes
     /// nothing along XRC, or enters the error state while the frame that needs it has to be given again.
-    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>>;
+    fn take_receive(&mut self, target: Target) -> Poll<Result<TakenReceive, ReceiveError>>;
 }

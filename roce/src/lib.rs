@@ -79,7 +79,7 @@ mod types;
 mod unanswered;
 mod unreliable;
 
-pub use api::{AccessDenied, Receive, ReceiveError, RemoteAccess, Verbs};
+pub use api::{AccessDenied, ReceiveError, RemoteAccess, TakenReceive, Verbs};
 pub use api::{
     AsyncKind, AtomicOperation, DatagramRequest, Event, GRH_LENGTH, IcrcPolicy, Operation, Payload,
     Placed, Placement, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus, Sink,

@@ -5,7 +5,8 @@ use core::task::{Poll, ready};
 use std::collections::VecDeque;
 
 use crate::api::{
-    AccessDenied, AsyncKind, Placement, Receive, ReceiveStatus, RemoteAccess, Target, Verbs, XrcSrq,
+    AccessDenied, AsyncKind, Placement, ReceiveStatus, RemoteAccess, TakenReceive, Target, Verbs,
+    XrcSrq,
 };
 use crate::comp::FramePlace;
 use crate::counters::{add, bump};
@@ -26,7 +27,7 @@ mod execute;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Current {
     /// A SEND, `offset` bytes of which have arrived.
-    Send { receive: Receive, offset: u64 },
+    Send { receive: TakenReceive, offset: u64 },
     /// A WRITE of `length` bytes, `offset` bytes of which have arrived.
     Write { rkey: u32, va: u64, offset: u32, length: u32 },
 }

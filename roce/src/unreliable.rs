@@ -7,8 +7,8 @@
 use core::task::Poll;
 
 use crate::api::{
-    AsyncKind, Event, Operation, Payload, Placement, Receive, ReceiveError, ReceiveKind,
-    ReceiveStatus, RemoteAccess, SendRequest, Sink, Source, Transmit, Verbs,
+    AsyncKind, Event, Operation, Payload, Placement, ReceiveError, ReceiveKind, ReceiveStatus,
+    RemoteAccess, SendRequest, Sink, Source, TakenReceive, Transmit, Verbs,
 };
 use crate::attributes::{AccessFlags, QpAttributes, QpSnapshot};
 use crate::comp::FramePlace;
@@ -51,7 +51,7 @@ pub(crate) struct UnreliableQp {
     /// The message of which not all packets have arrived.
     current: Option<Current>,
     /// A receive request that a message had taken which was dropped then.
-    held: Option<Receive>,
+    held: Option<TakenReceive>,
     /// Whether a request arrived since RTR.
     established: bool,
     /// Whether the slot stands in the ready queue.
@@ -152,7 +152,7 @@ impl UnreliableQp {
         self.sends.forget();
         self.begun = 0;
         self.abandon();
-        if let Some(Receive { id, .. }) = self.held.take() {
+        if let Some(TakenReceive { id, .. }) = self.held.take() {
             let (qpn, status) = (self.sender.qpn, ReceiveStatus::Flushed);
             self.emit(shared, Event::ReceiveFailed { qpn, srqn: None, id, status });
         }
@@ -439,7 +439,7 @@ impl UnreliableQp {
         }
     }
 
-    fn take_receive(&mut self, verbs: &mut impl Verbs) -> Result<Receive, Stop> {
+    fn take_receive(&mut self, verbs: &mut impl Verbs) -> Result<TakenReceive, Stop> {
         // UC-7
         if let Some(held) = self.held.take() {
             return Ok(held);
@@ -485,7 +485,7 @@ impl UnreliableQp {
         &self,
         shared: &mut Shared,
         request: &Request<'_>,
-        receive: Receive,
+        receive: TakenReceive,
         length: u32,
         kind: ReceiveKind,
     ) {

@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use roce::{AccessDenied, Receive, ReceiveError, RemoteAccess, Target, Verbs};
+use roce::{AccessDenied, ReceiveError, RemoteAccess, TakenReceive, Target, Verbs};
 
 use crate::network::{Decisions, Open, Question};
 use crate::vfpga::{Access, Logic, Piece, Tag, Unreachable, Vfpga, Wanted, occupant, vfpga_asked};
@@ -96,7 +96,7 @@ impl Verbs for Asks<'_> {
     }
 
     #[inline]
-    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         let nobody = target.srq.map_or(ReceiveError::Empty, |_| ReceiveError::NoSrq);
         self.ask(
             target,

@@ -663,31 +663,30 @@ impl Card {
 /// What is to be placed.
 #[inline]
 fn placed(placement: &Placement) -> Option<Wanted> {
+    let Placement { qpn, srqn, offset, .. } = *placement;
     let payload = match placement.sink {
-        Sink::Remote { rkey, va } => Payload::Remote { rkey, va, access: RemoteAccess::Write },
-        Sink::Receive { id } => Payload::Receive { id },
+        Sink::Remote { rkey, va } => Payload::remote(srqn, rkey, va, RemoteAccess::Write),
+        Sink::Receive { id } => Payload::receive(srqn, id),
         Sink::Message { message } => Payload::Message { number: message },
         Sink::Atomic { rkey, va, .. } => {
-            let payload = Payload::Remote { rkey, va, access: RemoteAccess::Atomic };
-            let (qpn, srqn, length) = (placement.qpn, placement.srqn, AtomicOperation::LENGTH);
-            return Some(Wanted { qpn, srqn, payload, offset: 0, length });
+            let payload = Payload::remote(srqn, rkey, va, RemoteAccess::Atomic);
+            return Some(Wanted { qpn, payload, offset: 0, length: AtomicOperation::LENGTH });
         }
     };
     let length = u32::try_from(placement.range.len()).unwrap_or(u32::MAX);
-    let (qpn, srqn) = (placement.qpn, placement.srqn);
-    Some(Wanted { qpn, srqn, payload, offset: placement.offset, length })
+    Some(Wanted { qpn, payload, offset, length })
 }
 
 /// What is to be fetched for a frame.
 #[inline]
 fn fetched(made: &Made) -> Option<Wanted> {
     let wanted = made.payload.as_ref()?;
+    let roce::Payload { qpn, srqn, offset, length, .. } = *wanted;
     let payload = match wanted.source {
-        Source::Remote { rkey, va } => Payload::Remote { rkey, va, access: RemoteAccess::Read },
+        Source::Remote { rkey, va } => Payload::remote(srqn, rkey, va, RemoteAccess::Read),
         Source::Message { message } => Payload::Message { number: message },
     };
-    let roce::Payload { qpn, srqn, offset, length, .. } = *wanted;
-    Some(Wanted { qpn, srqn, payload, offset, length })
+    Some(Wanted { qpn, payload, offset, length })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub mod cqe;
 pub mod doorbell;
 pub mod event;
 pub mod key;
+pub mod message;
 pub mod qp;
 pub mod transition;
 pub mod tunnel;

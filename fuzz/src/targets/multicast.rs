@@ -14,8 +14,8 @@ use roce::opcode::code;
 use roce::wire::{bth, ethernet, extension::deth, icrc, igmp, ipv4, ipv6, mld, udp};
 use roce::{
     AccessDenied, Event, GRH_LENGTH, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Placed, Placement,
-    Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess, Sink, Stack, StackConfig,
-    Target, Verbs, param,
+    Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess, Sink, Stack, StackConfig,
+    TakenReceive, Target, Verbs, param,
 };
 
 use crate::Outcome;
@@ -48,14 +48,14 @@ impl Verbs for User {
         panic!("datagrams reach no memory by keys")
     }
 
-    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         let Some(capacity) = self.capacities.pop() else {
             return Poll::Ready(Err(ReceiveError::Empty));
         };
         let id = self.next;
         self.next += 1;
         self.taken.insert(id, (target.qpn, capacity));
-        Poll::Ready(Ok(Receive { id, capacity, left: None }))
+        Poll::Ready(Ok(TakenReceive { id, capacity, left: None }))
     }
 }
 

@@ -16,8 +16,8 @@ use roce::wire::{aeth, arp, bth, ethernet, extension, icrc, ipv4, reth, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, AtomicOperation, Event, Gid, IcrcPolicy, Instant,
     MacAddr, Operation, PathMtu, Payload, Placed, Placement, Psn, QpAttributes, QpState, Qpn,
-    Receive, ReceiveError, RemoteAccess, SendRequest, Sink, Source, Stack, StackConfig, Target,
-    Verbs,
+    ReceiveError, RemoteAccess, SendRequest, Sink, Source, Stack, StackConfig, TakenReceive,
+    Target, Verbs,
 };
 
 use crate::Outcome;
@@ -136,7 +136,7 @@ impl Verbs for User {
         }
     }
 
-    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         let srqn = queue_of(target);
         if srqn.is_some_and(|srqn| !SRQS.contains(&srqn)) {
             return Poll::Ready(Err(ReceiveError::NoSrq));
@@ -151,10 +151,10 @@ impl Verbs for User {
         self.next_receive += 1;
         if let Some(srqn) = srqn {
             self.shared.insert(id, (srqn, capacity));
-            return Poll::Ready(Ok(Receive { id, capacity, left: None }));
+            return Poll::Ready(Ok(TakenReceive { id, capacity, left: None }));
         }
         self.qp(target.qpn).receives.push_back((id, capacity));
-        Poll::Ready(Ok(Receive { id, capacity, left: Some(self.posted.len() as u32) }))
+        Poll::Ready(Ok(TakenReceive { id, capacity, left: Some(self.posted.len() as u32) }))
     }
 }
 

@@ -10,7 +10,7 @@ use arbitrary::Unstructured;
 use roce::wire::{arp, bth, ethernet, icrc, ipv4, ipv6, ndp, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Gid, IcrcPolicy, Instant, MacAddr, Owner, PathMtu,
-    Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess, Stack, StackConfig,
+    Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess, Stack, StackConfig, TakenReceive,
     Target, Verbs,
 };
 
@@ -37,7 +37,7 @@ impl Verbs for Nobody {
         Poll::Ready(Err(AccessDenied::Memory))
     }
 
-    fn take_receive(&mut self, _: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         Poll::Ready(Err(ReceiveError::Empty))
     }
 }

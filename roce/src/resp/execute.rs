@@ -4,7 +4,7 @@ use core::task::Poll;
 
 use super::{Answer, Current, Request, Resource, Stop, allowed, check_remote};
 use crate::api::{
-    AtomicOperation, Event, Placement, Receive, ReceiveError, ReceiveKind, RemoteAccess, Sink,
+    AtomicOperation, Event, Placement, ReceiveError, ReceiveKind, RemoteAccess, Sink, TakenReceive,
     Target, Verbs,
 };
 use crate::attributes::AccessFlags;
@@ -297,7 +297,11 @@ impl Qp {
         Ok(())
     }
 
-    fn take_receive(&mut self, target: Target, verbs: &mut impl Verbs) -> Result<Receive, Stop> {
+    fn take_receive(
+        &mut self,
+        target: Target,
+        verbs: &mut impl Verbs,
+    ) -> Result<TakenReceive, Stop> {
         match verbs.take_receive(target) {
             Poll::Ready(Ok(receive)) => {
                 self.responder.left = receive.left;

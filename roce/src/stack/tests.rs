@@ -5,7 +5,9 @@ use core::task::Poll;
 use core::time::Duration;
 
 use super::*;
-use crate::api::{AccessDenied, Receive, ReceiveError, ReceivedFrame, RemoteAccess, Target, Verbs};
+use crate::api::{
+    AccessDenied, ReceiveError, ReceivedFrame, RemoteAccess, TakenReceive, Target, Verbs,
+};
 use crate::attributes::{AccessFlags, AddressVector};
 use crate::comp::FramePlace;
 use crate::opcode::code;
@@ -128,7 +130,7 @@ impl Verbs for Refusing {
         Poll::Ready(Err(AccessDenied::Memory))
     }
 
-    fn take_receive(&mut self, _: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         Poll::Ready(Err(ReceiveError::Empty))
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Poll;
 
 use roce::{
-    AccessDenied, Payload, Placed, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink,
-    Source, Target, Verbs, XrcSrq,
+    AccessDenied, Payload, Placed, Placement, Qpn, ReceiveError, RemoteAccess, Sink, Source,
+    TakenReceive, Target, Verbs, XrcSrq,
 };
 
 use trial::rng::pattern;
@@ -49,7 +49,7 @@ pub struct Memory {
     /// Shared receive queues of XRC, each with its domain.
     pub srqs: BTreeMap<u32, u32>,
     /// Receive requests not yet taken, by QP; those of shared receive queues of XRC by [`of_srq`].
-    pub receives: BTreeMap<u32, VecDeque<Receive>>,
+    pub receives: BTreeMap<u32, VecDeque<TakenReceive>>,
     /// Receive buffers by id, until their completion is checked.
     pub buffers: BTreeMap<u64, ReceiveBuffer>,
     /// Own messages by QP and number, until their completion is checked.
@@ -92,7 +92,7 @@ impl Memory {
         let id = self.next_receive;
         self.next_receive += 1;
         self.buffers.insert(id, ReceiveBuffer { bytes: vec![0xee; capacity] });
-        let receive = Receive { id, capacity: capacity as u64, left: None };
+        let receive = TakenReceive { id, capacity: capacity as u64, left: None };
         self.receives.entry(queue).or_default().push_back(receive);
         id
     }
@@ -203,7 +203,7 @@ impl Verbs for Memory {
         })
     }
 
-    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         let Target { qpn, srq } = target;
         if !self.has(srq) {
             return Poll::Ready(Err(ReceiveError::NoSrq));
@@ -221,6 +221,6 @@ impl Verbs for Memory {
         };
         let is_shared = srq.is_some() || self.shared.contains(&qpn.value());
         let left = (!is_shared).then_some(queue.len() as u32);
-        Poll::Ready(Ok(Receive { left, ..receive }))
+        Poll::Ready(Ok(TakenReceive { left, ..receive }))
     }
 }

@@ -8,7 +8,7 @@ use roce::wire::igmp::{self, RecordType};
 use roce::wire::{bth, ethernet, icrc, ipv4, ipv6, mld};
 use roce::{
     AccessDenied, Address, DatagramRequest, Error, Event, GRH_LENGTH, Gid, GidTable, Instant,
-    MacAddr, QpState, Qpn, Receive, ReceiveError, ReceivedFrame, RemoteAccess, Target, Verbs,
+    MacAddr, QpState, Qpn, ReceiveError, ReceivedFrame, RemoteAccess, TakenReceive, Target, Verbs,
 };
 
 use crate::cable::Cable;
@@ -682,7 +682,7 @@ impl Verbs for Thinks<'_> {
         unreachable!("datagrams have no keys")
     }
 
-    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         if *self.about == Some(target.qpn) {
             *self.about = None;
             return Poll::Pending;

@@ -4,8 +4,8 @@ use std::task::Poll;
 
 use roce::opcode::code;
 use roce::{
-    AccessDenied, Event, Instant, Operation, PathMtu, Qpn, Receive, ReceiveError, RemoteAccess,
-    Target, Verbs,
+    AccessDenied, Event, Instant, Operation, PathMtu, Qpn, ReceiveError, RemoteAccess,
+    TakenReceive, Target, Verbs,
 };
 
 use crate::connection::Options;
@@ -17,7 +17,7 @@ struct Thinks<'a> {
     memory: &'a mut Memory,
     /// Whether the access was asked about before: then it is decided.
     asked: &'a mut bool,
-    receive: &'a mut Option<Result<Receive, ReceiveError>>,
+    receive: &'a mut Option<Result<TakenReceive, ReceiveError>>,
 }
 
 impl Verbs for Thinks<'_> {
@@ -35,7 +35,7 @@ impl Verbs for Thinks<'_> {
         }
     }
 
-    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         match self.receive.take() {
             Some(decided) => Poll::Ready(decided),
             None => {

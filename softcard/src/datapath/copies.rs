@@ -83,7 +83,7 @@ fn find_piece(
     parts: &mut Parts,
 ) -> Translation {
     let before = parts.len();
-    let mut vaddr = piece.vaddr;
+    let mut vaddr = piece.iova;
     let mut range = whole.range;
     let mut found = Translation::Found { bus: 0, bytes: 0 };
     while !range.is_empty() {

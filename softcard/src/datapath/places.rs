@@ -17,19 +17,30 @@ use crate::vfpga::{Payload, Piece, Tag, Unreachable, Wanted};
 #[inline]
 fn take_in(run: &mut Wanted, next: &Wanted) -> bool {
     let own = u64::from(run.length);
-    let follows = match (run.payload, next.payload) {
-        (Payload::Remote { rkey, va, access }, Payload::Remote { .. }) => {
-            let after = va.checked_add(own);
-            after.is_some_and(|va| next.payload == Payload::Remote { rkey, va, access })
+    let follows = match run.payload {
+        Payload::Remote { address, .. } | Payload::XrcRemote { address, .. } => {
+            address.checked_add(own).is_some_and(|after| next.payload == at(run.payload, after))
         }
-        (payload, other) => payload == other && run.offset.checked_add(own) == Some(next.offset),
+        payload => payload == next.payload && run.offset.checked_add(own) == Some(next.offset),
     };
     match run.length.checked_add(next.length) {
-        Some(length) if follows && (run.qpn, run.srqn) == (next.qpn, next.srqn) => {
+        Some(length) if follows && run.qpn == next.qpn => {
             run.length = length;
             true
         }
         _ => false,
+    }
+}
+
+/// Memory that a peer named, from another address on.
+#[inline]
+fn at(payload: Payload, address: u64) -> Payload {
+    match payload {
+        Payload::Remote { rkey, access, .. } => Payload::Remote { rkey, address, access },
+        Payload::XrcRemote { srqn, rkey, access, .. } => {
+            Payload::XrcRemote { srqn, rkey, address, access }
+        }
+        other => other,
     }
 }
 
@@ -165,12 +176,12 @@ impl Places {
             _ => None,
         };
         self.pieces.truncate(before);
-        let Some(Piece { mut vaddr, .. }) = whole else { return places.len() == 1 };
+        let Some(Piece { mut iova, .. }) = whole else { return places.len() == 1 };
         let parts = frames.get(run.frames.clone()).unwrap_or_default();
         for (place, part) in places.iter_mut().zip(parts.iter().filter_map(wanted)) {
             let at = self.pieces.len();
-            self.pieces.push(Piece { vaddr, length: part.length });
-            vaddr = vaddr.wrapping_add(u64::from(part.length));
+            self.pieces.push(Piece { iova, length: part.length });
+            iova = iova.wrapping_add(u64::from(part.length));
             *place = Some(at..at.saturating_add(1));
         }
         true
@@ -262,15 +273,14 @@ mod tests {
     }
 
     fn message(offset: u64, length: u32) -> Wanted {
-        Wanted { qpn: qpn(7), srqn: None, payload: Payload::Message { number: 3 }, offset, length }
+        Wanted { qpn: qpn(7), payload: Payload::Message { number: 3 }, offset, length }
     }
 
     fn remote(address: u64, length: u32) -> Wanted {
         let access = roce::RemoteAccess::Write;
         Wanted {
-            srqn: None,
             qpn: qpn(7),
-            payload: Payload::Remote { rkey: 9, va: address, access },
+            payload: Payload::Remote { rkey: 9, address, access },
             offset: 0,
             length,
         }

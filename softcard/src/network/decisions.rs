@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use roce::{AccessDenied, Qpn, Receive, ReceiveError};
+use roce::{AccessDenied, Qpn, ReceiveError, TakenReceive};
 
 use crate::vfpga::{Answer, Tag, vfpga_of};
 
@@ -32,7 +32,7 @@ pub(crate) struct Open {
     /// The vFPGA that is asked.
     pub(crate) vfpga: usize,
     pub(crate) access: Question<Result<(), AccessDenied>>,
-    pub(crate) receive: Question<Result<Receive, ReceiveError>>,
+    pub(crate) receive: Question<Result<TakenReceive, ReceiveError>>,
 }
 
 impl Open {

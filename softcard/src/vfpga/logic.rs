@@ -32,8 +32,8 @@ use std::task::Poll;
 
 use hostmem::WakeFor;
 use roce::{
-    AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant, PathMtu,
-    PostError, QpAttributes, QpSnapshot, Qpn, Receive, ReceiveError, SendRequest, Target,
+    AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant,
+    PathMtu, PostError, QpAttributes, QpSnapshot, Qpn, ReceiveError, SendRequest, TakenReceive, Target,
 };
 
 use super::Slots;
@@ -98,7 +98,11 @@ pub(crate) trait Logic {
     /// Takes the next receive of a QP, in the order of the calls of a QP, or of the shared receive queue that a
     /// request along XRC names; then the logic is that of the queue. If the QP enters the error
     /// state before a message has come of it, it is the logic's again.
-    fn take_receive(&mut self, tag: Tag, target: Target) -> Poll<Result<Receive, ReceiveError>>;
+    fn take_receive(
+        &mut self,
+        tag: Tag,
+        target: Target,
+    ) -> Poll<Result<TakenReceive, ReceiveError>>;
 
     /// Adds to `pieces` where bytes of a payload lie at this moment; nothing where it does not say so
     /// now. They are moved before [`Logic::work`] is called with [`Ports::is_moving`] false.

@@ -4,7 +4,7 @@
 
 use std::task::Poll;
 
-use roce::{AccessDenied, Event, Receive, ReceiveError, Target};
+use roce::{AccessDenied, Event, ReceiveError, TakenReceive, Target};
 
 use super::logic::{Logic, Ports};
 use super::request::{Access, Piece, Tag, Unreachable, Wanted};
@@ -36,7 +36,7 @@ impl Logic for PassThrough {
         Poll::Ready(Err(AccessDenied::Memory))
     }
 
-    fn take_receive(&mut self, _: Tag, _: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, _: Tag, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         Poll::Ready(Err(ReceiveError::Invalid))
     }
 

@@ -1,6 +1,7 @@
 //! What the card asks the logic in a vFPGA, and what that answers.
 
-use roce::{AccessDenied, Qpn, Receive, ReceiveError, RemoteAccess, Target};
+pub(crate) use fpga_regs::engine::message::{Payload, Piece, Unreachable};
+use roce::{AccessDenied, Qpn, ReceiveError, RemoteAccess, TakenReceive, Target};
 
 /// Bits of a QPN below the number of its vFPGA.
 pub(super) const QPN_BITS: u32 = 20;
@@ -27,31 +28,10 @@ pub(crate) fn vfpga_asked(qpn: Qpn, srqn: Option<u32>) -> usize {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(pub(crate) u64);
 
-/// A run of bytes in the address space of a vFPGA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// First byte.
-    pub(crate) vaddr: u64,
-    pub(crate) length: u32,
-}
-
-/// Payload of a message, as the network names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Payload {
-    /// Local memory of an own message: fetched for SEND and WRITE, filled by READ.
-    Message { number: u64 },
-    /// The memory of a taken receive.
-    Receive { id: u64 },
-    /// Memory that a peer named; the offset is in the address.
-    Remote { rkey: u32, va: u64, access: RemoteAccess },
-}
-
 /// Bytes of a payload that are about to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) qpn: Qpn,
-    /// Along XRC: the shared receive queue that the request named, to which the memory belongs.
-    pub(crate) srqn: Option<u32>,
     pub(crate) payload: Payload,
     /// From the first byte of the message.
     pub(crate) offset: u64,
@@ -62,7 +42,7 @@ impl Wanted {
     /// The vFPGA whose memory it is.
     #[inline]
     pub(crate) fn vfpga(&self) -> usize {
-        vfpga_asked(self.qpn, self.srqn)
+        vfpga_asked(self.qpn, self.payload.srqn())
     }
 }
 
@@ -77,10 +57,6 @@ pub(crate) struct Access {
     pub(crate) access: RemoteAccess,
 }
 
-/// Payload is not, or no longer, within reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unreachable;
-
 /// What logic answers later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(test), expect(dead_code, reason = "the queue engine answers at once"))]
@@ -88,7 +64,7 @@ pub(crate) enum Answer {
     /// To [`check_remote`](super::Logic::check_remote).
     Access(Result<(), AccessDenied>),
     /// To [`take_receive`](super::Logic::take_receive).
-    Receive(Result<Receive, ReceiveError>),
+    Receive(Result<TakenReceive, ReceiveError>),
     /// To [`locate`](super::Logic::locate).
     Place(Result<Vec<Piece>, Unreachable>),
 }

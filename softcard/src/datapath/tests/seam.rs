@@ -6,7 +6,7 @@ use std::task::Poll;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::{self, Datapath};
 use fpga_regs::engine::wqe::SendOpcode;
-use roce::{AccessDenied, Receive, ReceiveError, Target};
+use roce::{AccessDenied, ReceiveError, TakenReceive, Target};
 
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig, VA, WINDOW, user_register};
@@ -113,7 +113,11 @@ impl Logic for Slow {
         self.think(tag, access.target.qpn, Answer::Access(answer))
     }
 
-    fn take_receive(&mut self, tag: Tag, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(
+        &mut self,
+        tag: Tag,
+        target: Target,
+    ) -> Poll<Result<TakenReceive, ReceiveError>> {
         assert!(self.is_ready());
         let answer = at_once(self.engine.take_receive(tag, target));
         self.think(tag, target.qpn, Answer::Receive(answer))
@@ -191,7 +195,7 @@ impl Logic for Dummy {
         panic!("it has no QPs");
     }
 
-    fn take_receive(&mut self, _: Tag, _: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, _: Tag, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         panic!("it has no QPs");
     }
 

@@ -11,11 +11,11 @@ use fpga_regs::engine::window::{CONTROL, CONTROL_RESET, FATAL_RING_UNREACHABLE};
 use fpga_regs::engine::window::{Capabilities, Profile};
 use hostmem::WakeFor;
 use queue_engine::{Engine, EngineConfig, Record, Ring, Rings, XrcRequest};
-use roce::{AccessDenied, Event, Receive, ReceiveError, RemoteAccess, Stack, Target, XrcSrq};
+use roce::{AccessDenied, Event, ReceiveError, Stack, TakenReceive, Target, XrcSrq};
 
 use super::Slots;
 use super::logic::{Logic, Ports};
-use super::request::{Access, Payload, Piece, QPN_BITS, Tag, Unreachable, Wanted};
+use super::request::{Access, Piece, QPN_BITS, Tag, Unreachable, Wanted};
 use crate::bus::Bus;
 use crate::mmu::Unit;
 use crate::own_memory::{NULL_MEMORY, OWN_BYTES};
@@ -186,7 +186,6 @@ impl Logic for QueueEngine {
     #[inline]
     fn check_remote(&mut self, _tag: Tag, access: &Access) -> Poll<Result<(), AccessDenied>> {
         let Access { target, rkey, va, length, access } = *access;
-        let access = remote_access(access);
         let allowed = match xrc_request(target) {
             None => Some(self.0.allows(target.qpn.value(), rkey, va, length, access)),
             Some(request) => self.0.allows_xrc(request, (rkey, va, length), access),
@@ -199,17 +198,16 @@ impl Logic for QueueEngine {
     }
 
     #[inline]
-    fn take_receive(&mut self, _tag: Tag, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(
+        &mut self,
+        _tag: Tag,
+        target: Target,
+    ) -> Poll<Result<TakenReceive, ReceiveError>> {
         let taken = match xrc_request(target) {
             None => self.0.take_receive(target.qpn.value()),
             Some(request) => self.0.take_xrc_receive(request),
         };
-        Poll::Ready(match taken {
-            Ok(taken) => Ok(Receive { id: taken.id, capacity: taken.capacity, left: taken.left }),
-            Err(queue_engine::ReceiveError::Empty) => Err(ReceiveError::Empty),
-            Err(queue_engine::ReceiveError::Invalid) => Err(ReceiveError::Invalid),
-            Err(queue_engine::ReceiveError::NoSrq) => Err(ReceiveError::NoSrq),
-        })
+        Poll::Ready(taken)
     }
 
     #[inline]
@@ -219,22 +217,8 @@ impl Logic for QueueEngine {
         wanted: &Wanted,
         pieces: &mut Vec<Piece>,
     ) -> Poll<Result<(), Unreachable>> {
-        use queue_engine::Payload as P;
-        let payload = match (wanted.payload, wanted.srqn) {
-            (Payload::Message { number }, _) => P::Message { number },
-            (Payload::Receive { id }, None) => P::Receive { id },
-            (Payload::Receive { id }, Some(srqn)) => P::XrcReceive { srqn, id },
-            (Payload::Remote { rkey, va: address, access }, srqn) => {
-                let access = remote_access(access);
-                match srqn {
-                    None => P::Remote { rkey, address, access },
-                    Some(srqn) => P::XrcRemote { srqn, rkey, address, access },
-                }
-            }
-        };
-        let (offset, length) = (wanted.offset, wanted.length);
-        let found = self.0.resolve(wanted.qpn.value(), payload, offset, length, pieces);
-        Poll::Ready(found.map_err(|queue_engine::Unreachable| Unreachable))
+        let Wanted { qpn, payload, offset, length } = *wanted;
+        Poll::Ready(self.0.resolve(qpn.value(), payload, offset, length, pieces))
     }
 
     #[inline]
@@ -263,21 +247,6 @@ const _: () = assert!(CardEngine::window_of(15 << QPN_BITS) == 15);
 fn xrc_request(Target { qpn, srq }: Target) -> Option<XrcRequest> {
     let XrcSrq { srqn, domain } = srq?;
     Some(XrcRequest { qpn: qpn.value(), xrcdn: domain, srqn })
-}
-
-fn remote_access(access: RemoteAccess) -> queue_engine::RemoteAccess {
-    match access {
-        RemoteAccess::Write => queue_engine::RemoteAccess::Write,
-        RemoteAccess::Read => queue_engine::RemoteAccess::Read,
-        RemoteAccess::Atomic => queue_engine::RemoteAccess::Atomic,
-        RemoteAccess::Invalidate => queue_engine::RemoteAccess::Invalidate,
-    }
-}
-
-impl From<queue_engine::Piece> for Piece {
-    fn from(piece: queue_engine::Piece) -> Self {
-        Self { vaddr: piece.iova, length: piece.length }
-    }
 }
 
 impl queue_engine::DoorbellPage for Slots {
