@@ -3,6 +3,8 @@
 use core::ops::Range;
 use core::task::Poll;
 
+use fpga_regs::engine::cqe::Status;
+pub use fpga_regs::engine::event::QpEvent;
 pub use fpga_regs::engine::message::{ReceiveError, ReceiveKind, RemoteAccess, TakenReceive};
 pub use fpga_regs::engine::wqe::AtomicOperation;
 
@@ -337,19 +339,29 @@ pub enum ReceiveStatus {
     Flushed,
 }
 
-/// An asynchronous event of a QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AsyncKind {
-    /// The first request arrived while the QP was in RTR.
-    CommunicationEstablished,
-    /// In SQD, all messages that had begun are complete.
-    SqDrained,
-    /// A request of the peer was invalid; the QP is in the error state.
-    RequestError,
-    /// A request of the peer violated memory protection; the QP is in the error state.
-    AccessError,
-    /// The local side failed; the QP is in the error state.
-    Fatal,
+impl From<SendStatus> for Status {
+    fn from(status: SendStatus) -> Self {
+        match status {
+            SendStatus::RemoteAccess => Self::RemoteAccess,
+            SendStatus::RemoteInvalidRequest => Self::RemoteInvalidRequest,
+            SendStatus::RemoteInvalidRdRequest => Self::RemoteInvalidRdRequest,
+            SendStatus::RemoteOperation => Self::RemoteOperation,
+            SendStatus::RetryExceeded => Self::RetryExceeded,
+            SendStatus::RnrRetryExceeded => Self::RnrRetryExceeded,
+            SendStatus::LocalProtection => Self::LocalProtection,
+            SendStatus::BadResponse => Self::BadResponse,
+        }
+    }
+}
+
+impl From<ReceiveStatus> for Status {
+    fn from(status: ReceiveStatus) -> Self {
+        match status {
+            ReceiveStatus::LocalLength => Self::LocalLength,
+            ReceiveStatus::LocalProtection => Self::LocalProtection,
+            ReceiveStatus::Flushed => Self::Flushed,
+        }
+    }
 }
 
 /// What the transport reports, in order.
@@ -409,7 +421,7 @@ pub enum Event {
         /// The QP.
         qpn: Qpn,
         /// What happened.
-        kind: AsyncKind,
+        kind: QpEvent,
     },
     /// The QP is in the error state now; the caller flushes what it holds for the QP.
     EnteredError {

@@ -1,6 +1,8 @@
 //! Attributes of a queue pair, and the check of a change.
 
 use bitflags::bitflags;
+use fpga_regs::engine::admin::CreateAh;
+use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpType};
 use fpga_regs::engine::transition;
 
@@ -23,6 +25,22 @@ bitflags! {
     }
 }
 
+impl From<Access> for AccessFlags {
+    /// What peers may do of what is granted.
+    fn from(access: Access) -> Self {
+        let pairs = [
+            (Access::REMOTE_WRITE, Self::REMOTE_WRITE),
+            (Access::REMOTE_READ, Self::REMOTE_READ),
+            (Access::REMOTE_ATOMIC, Self::REMOTE_ATOMIC),
+        ];
+        pairs
+            .into_iter()
+            .filter(|(granted, _)| access.contains(*granted))
+            .map(|(_, may)| may)
+            .collect()
+    }
+}
+
 /// The path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
@@ -38,6 +56,32 @@ pub struct AddressVector {
     pub flow_label: u32,
     /// Service level; kept, without effect on untagged frames.
     pub sl: u8,
+}
+
+impl From<&Attributes> for AddressVector {
+    fn from(a: &Attributes) -> Self {
+        Self {
+            sgid_index: a.sgid_index,
+            dgid: Gid::from_bytes(a.dgid),
+            hop_limit: a.hop_limit,
+            traffic_class: a.traffic_class,
+            flow_label: a.flow_label,
+            sl: a.sl,
+        }
+    }
+}
+
+impl From<&CreateAh> for AddressVector {
+    fn from(command: &CreateAh) -> Self {
+        Self {
+            sgid_index: command.sgid_index,
+            dgid: Gid::from_bytes(command.dgid),
+            hop_limit: command.hop_limit,
+            traffic_class: command.traffic_class,
+            flow_label: command.flow_label,
+            sl: command.sl,
+        }
+    }
 }
 
 /// Changes to a queue pair: `None` leaves an attribute as it is.
@@ -75,6 +119,39 @@ pub struct QpAttributes {
     pub qkey: Option<u32>,
 }
 
+impl QpAttributes {
+    /// The attributes that a mask of the card contract names; `None` where one is out of its range, or not
+    /// offered.
+    #[must_use]
+    pub fn from_contract(a: &Attributes) -> Option<Self> {
+        use AttributeMask as M;
+        let has = |bit| a.mask.contains(bit);
+        let mut change = Self::default();
+        if has(M::STATE) {
+            change.state = Some(QpState::from_contract(a.state)?);
+        }
+        if has(M::PATH_MTU) {
+            change.path_mtu = Some(PathMtu::from_code(a.path_mtu)?);
+        }
+        if has(M::DEST_QPN) {
+            change.dest_qpn = Some(Qpn::new(a.dest_qpn)?);
+        }
+        change.path = has(M::AV).then(|| a.into());
+        change.rq_psn = has(M::RQ_PSN).then(|| Psn::new(a.rq_psn));
+        change.sq_psn = has(M::SQ_PSN).then(|| Psn::new(a.sq_psn));
+        change.max_rd_atomic = has(M::MAX_RD_ATOMIC).then_some(a.max_rd_atomic);
+        change.max_dest_rd_atomic = has(M::MAX_DEST_RD_ATOMIC).then_some(a.max_dest_rd_atomic);
+        change.min_rnr_timer = has(M::MIN_RNR_TIMER).then_some(a.min_rnr_timer);
+        change.timeout = has(M::TIMEOUT).then_some(a.timeout);
+        change.retry_cnt = has(M::RETRY_COUNT).then_some(a.retry_count);
+        change.rnr_retry = has(M::RNR_RETRY).then_some(a.rnr_retry);
+        change.access = has(M::ACCESS).then(|| Access::from_bits_truncate(a.access).into());
+        change.pkey_index = has(M::PKEY_INDEX).then_some(a.pkey_index);
+        change.qkey = has(M::QKEY).then_some(a.qkey);
+        Some(change)
+    }
+}
+
 /// The present attributes of a queue pair. Attributes never set read as zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpSnapshot {
@@ -110,6 +187,38 @@ pub struct QpSnapshot {
     pub pkey_index: u16,
     /// The Q_Key, of datagrams.
     pub qkey: u32,
+}
+
+/// As the card contract has them; the port is the stack's one.
+impl From<QpSnapshot> for Attributes {
+    fn from(snapshot: QpSnapshot) -> Self {
+        let path = snapshot.path;
+        Self {
+            state: snapshot.state.into(),
+            current_state: snapshot.state.into(),
+            path_mtu: snapshot.path_mtu.map_or(0, PathMtu::code),
+            pkey_index: snapshot.pkey_index,
+            port: 1,
+            timeout: snapshot.timeout,
+            dest_qpn: snapshot.dest_qpn.map_or(0, Qpn::value),
+            rq_psn: snapshot.rq_psn.value(),
+            sq_psn: snapshot.sq_psn.value(),
+            max_rd_atomic: snapshot.max_rd_atomic,
+            max_dest_rd_atomic: snapshot.max_dest_rd_atomic,
+            min_rnr_timer: snapshot.min_rnr_timer,
+            retry_count: snapshot.retry_cnt,
+            rnr_retry: snapshot.rnr_retry,
+            sq_draining: u8::from(snapshot.sq_draining),
+            sgid_index: path.map_or(0, |path| path.sgid_index),
+            hop_limit: path.map_or(0, |path| path.hop_limit),
+            traffic_class: path.map_or(0, |path| path.traffic_class),
+            sl: path.map_or(0, |path| path.sl),
+            flow_label: path.map_or(0, |path| path.flow_label),
+            dgid: path.map_or([0; 16], |path| path.dgid.to_bytes()),
+            qkey: snapshot.qkey,
+            ..Self::default()
+        }
+    }
 }
 
 impl QpSnapshot {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{AsyncKind, DatagramRequest, Event, ReceiveStatus};
+use crate::api::{DatagramRequest, Event, QpEvent, ReceiveStatus};
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::counters::{QpCounters, bump};
 use crate::log::EffectKind;
@@ -204,7 +204,7 @@ impl DatagramQp {
     fn check_drained(&mut self, shared: &mut Shared) {
         if self.state == QpState::Sqd && !self.drained && self.sends.is_settled() {
             self.drained = true;
-            let kind = AsyncKind::SqDrained;
+            let kind = QpEvent::SqDrained;
             self.emit(shared, Event::Async { qpn: self.qpn, kind });
         }
     }

@@ -1,5 +1,6 @@
 //! Why a control operation was refused.
 
+use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::transition::Refused;
 
 use crate::state::QpState;
@@ -85,6 +86,27 @@ pub enum Error {
         /// The peer's GID.
         dgid: Gid,
     },
+}
+
+/// What the driver of a card hears of it.
+impl From<Error> for AdminStatus {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::QpExists(_)
+            | Error::TooManyQps(_)
+            | Error::AhExists(_)
+            | Error::TooManyAhs(_)
+            | Error::TooManyGroups(_)
+            | Error::TooManyMembers { .. } => Self::NoResources,
+            Error::UnknownQp(_) | Error::NoMember { .. } => Self::NotFound,
+            Error::BadTransition { refused, .. } => refused.into(),
+            Error::BadValue { .. }
+            | Error::GidMismatch { .. }
+            | Error::NoGroup(_)
+            | Error::NoDatagramQp(_)
+            | Error::Unreachable { .. } => Self::Invalid,
+        }
+    }
 }
 
 /// Why a message was not taken.

@@ -81,8 +81,8 @@ mod unreliable;
 
 pub use api::{AccessDenied, ReceiveError, RemoteAccess, TakenReceive, Verbs};
 pub use api::{
-    AsyncKind, AtomicOperation, DatagramRequest, Event, GRH_LENGTH, IcrcPolicy, Operation, Payload,
-    Placed, Placement, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus, Sink,
+    AtomicOperation, DatagramRequest, Event, GRH_LENGTH, IcrcPolicy, Operation, Payload, Placed,
+    Placement, QpEvent, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus, Sink,
     Source, Target, Transmit, XrcSrq,
 };
 pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot};

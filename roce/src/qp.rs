@@ -2,7 +2,7 @@
 
 use fpga_regs::engine::qp::QpType;
 
-use crate::api::{AsyncKind, Event, ReceiveStatus, SendStatus, Transmit};
+use crate::api::{Event, QpEvent, ReceiveStatus, SendStatus, Transmit};
 use crate::attributes::QpSnapshot;
 use crate::congestion::Notification;
 use crate::counters::{Counters, QpCounters, bump};
@@ -268,7 +268,7 @@ impl Qp {
     }
 
     /// Reports an asynchronous event.
-    pub(crate) fn emit_async(&self, shared: &mut Shared, kind: AsyncKind) {
+    pub(crate) fn emit_async(&self, shared: &mut Shared, kind: QpEvent) {
         self.emit(shared, Event::Async { qpn: self.qpn, kind });
     }
 
@@ -277,7 +277,7 @@ impl Qp {
         if self.state() == QpState::Sqd && !self.drained && self.requester.is_drained() {
             // RC-80
             self.drained = true;
-            self.emit_async(shared, AsyncKind::SqDrained);
+            self.emit_async(shared, QpEvent::SqDrained);
         }
     }
 

@@ -5,7 +5,7 @@ use core::task::{Poll, ready};
 use std::collections::VecDeque;
 
 use crate::api::{
-    AccessDenied, AsyncKind, Placement, ReceiveStatus, RemoteAccess, TakenReceive, Target, Verbs,
+    AccessDenied, Placement, QpEvent, ReceiveStatus, RemoteAccess, TakenReceive, Target, Verbs,
     XrcSrq,
 };
 use crate::comp::FramePlace;
@@ -323,7 +323,7 @@ impl Qp {
         // RC-49
         if self.state() == QpState::Rtr && !self.established {
             self.established = true;
-            self.emit_async(shared, AsyncKind::CommunicationEstablished);
+            self.emit_async(shared, QpEvent::CommunicationEstablished);
         }
         let sequence = packet.bth.psn.near(self.responder.expected);
         // RC-32, RC-33
@@ -532,11 +532,9 @@ impl Qp {
                 // RC-88
                 let kind = match code {
                     // XRC-5
-                    NakCode::RemoteAccessError | NakCode::InvalidRdRequest => {
-                        AsyncKind::AccessError
-                    }
-                    NakCode::RemoteOperationalError => AsyncKind::Fatal,
-                    _ => AsyncKind::RequestError,
+                    NakCode::RemoteAccessError | NakCode::InvalidRdRequest => QpEvent::AccessError,
+                    NakCode::RemoteOperationalError => QpEvent::Fatal,
+                    _ => QpEvent::RequestError,
                 };
                 self.refuse(shared, code, at, Some(kind));
             }
@@ -547,7 +545,7 @@ impl Qp {
 
     /// Refuses a request for good, `at` which so many messages were executed, and enters the error
     /// state.
-    fn refuse(&mut self, shared: &mut Shared, code: NakCode, at: Ack, kind: Option<AsyncKind>) {
+    fn refuse(&mut self, shared: &mut Shared, code: NakCode, at: Ack, kind: Option<QpEvent>) {
         bump(match code {
             NakCode::RemoteAccessError => &mut shared.counters.resp_remote_access_errors,
             NakCode::RemoteOperationalError => &mut shared.counters.resp_remote_operational_errors,
@@ -570,11 +568,11 @@ impl Qp {
         match self.responder.owed.pop() {
             Some(at) => {
                 self.responder.owed.clear();
-                let fatal = Some(AsyncKind::Fatal);
+                let fatal = Some(QpEvent::Fatal);
                 self.refuse(shared, NakCode::RemoteOperationalError, at, fatal);
             }
             None => {
-                self.emit_async(shared, AsyncKind::Fatal);
+                self.emit_async(shared, QpEvent::Fatal);
                 self.enter_error(shared);
             }
         }
@@ -597,7 +595,7 @@ impl Qp {
             }
             return;
         }
-        let kind = (!reported).then_some(AsyncKind::Fatal);
+        let kind = (!reported).then_some(QpEvent::Fatal);
         self.refuse(shared, NakCode::RemoteOperationalError, at, kind);
     }
 

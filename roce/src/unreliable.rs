@@ -7,7 +7,7 @@
 use core::task::Poll;
 
 use crate::api::{
-    AsyncKind, Event, Operation, Payload, Placement, ReceiveError, ReceiveKind, ReceiveStatus,
+    Event, Operation, Payload, Placement, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus,
     RemoteAccess, SendRequest, Sink, Source, TakenReceive, Transmit, Verbs,
 };
 use crate::attributes::{AccessFlags, QpAttributes, QpSnapshot};
@@ -163,7 +163,7 @@ impl UnreliableQp {
     /// `reported` that, an event must.
     pub(crate) fn placement_failed(&mut self, shared: &mut Shared, reported: bool) {
         if self.state() != QpState::Err && !reported {
-            let (qpn, kind) = (self.sender.qpn, AsyncKind::Fatal);
+            let (qpn, kind) = (self.sender.qpn, QpEvent::Fatal);
             self.emit(shared, Event::Async { qpn, kind });
         }
         self.enter_error(shared);
@@ -253,7 +253,7 @@ impl UnreliableQp {
     fn check_drained(&mut self, shared: &mut Shared) {
         if self.state() == QpState::Sqd && !self.drained && self.is_drained() {
             self.drained = true;
-            let (qpn, kind) = (self.sender.qpn, AsyncKind::SqDrained);
+            let (qpn, kind) = (self.sender.qpn, QpEvent::SqDrained);
             self.emit(shared, Event::Async { qpn, kind });
         }
     }
@@ -275,7 +275,7 @@ impl UnreliableQp {
         }
         if self.state() == QpState::Rtr && !self.established {
             self.established = true;
-            let (qpn, kind) = (self.sender.qpn, AsyncKind::CommunicationEstablished);
+            let (qpn, kind) = (self.sender.qpn, QpEvent::CommunicationEstablished);
             self.emit(shared, Event::Async { qpn, kind });
         }
         let is_gap = packet.bth.psn != self.expected;

@@ -4,7 +4,7 @@ use roce::opcode::code;
 use roce::wire::aeth::{NakCode, Syndrome};
 use roce::wire::extension::atomiceth;
 use roce::{
-    AccessFlags, AsyncKind, AtomicOperation, Event, Instant, Operation, PathMtu, Placed, PostError,
+    AccessFlags, AtomicOperation, Event, Instant, Operation, PathMtu, Placed, PostError, QpEvent,
     QpState, SendRequest, SendStatus,
 };
 
@@ -108,7 +108,7 @@ fn an_acknowledgement_said_again_does_not_overtake_an_atomic() {
     assert_eq!(said, [(0, 1, None), (1, 2, Some(0))]);
 }
 
-fn assert_refused(puppet: &mut Puppet, say: Say, code: NakCode, kind: AsyncKind) {
+fn assert_refused(puppet: &mut Puppet, say: Say, code: NakCode, kind: QpEvent) {
     let sent = puppet.say(&[say]);
     let refusal = Some(Syndrome::Nak(code));
     let [nak] = &sent[..] else { panic!("{sent:?}") };
@@ -130,7 +130,7 @@ fn an_atomic_that_the_queue_pair_does_not_allow_or_that_is_misaligned_is_invalid
     ] {
         for say in [fetch_add(RQ_PSN, va, 1), compare_swap(RQ_PSN, va, 0, 1)] {
             let mut puppet = Puppet::new(&options);
-            assert_refused(&mut puppet, say, NakCode::InvalidRequest, AsyncKind::RequestError);
+            assert_refused(&mut puppet, say, NakCode::InvalidRequest, QpEvent::RequestError);
         }
     }
 }
@@ -140,7 +140,7 @@ fn an_atomic_that_the_queue_pair_does_not_allow_or_that_is_misaligned_is_invalid
 fn an_atomic_with_payload_is_invalid() {
     let say = Say { payload: vec![1; 4], ..fetch_add(RQ_PSN, VA, 1) };
     let mut puppet = Puppet::new(&options());
-    assert_refused(&mut puppet, say, NakCode::InvalidRequest, AsyncKind::RequestError);
+    assert_refused(&mut puppet, say, NakCode::InvalidRequest, QpEvent::RequestError);
 }
 
 /// RC-41.
@@ -152,12 +152,12 @@ fn a_key_that_does_not_allow_an_atomic_is_an_access_error() {
     };
     for say in [key(RKEY + 1, VA), key(RKEY, VA + 65_536), key(RKEY, VA - 8), key(RKEY, !7)] {
         let mut puppet = Puppet::new(&options());
-        assert_refused(&mut puppet, say, NakCode::RemoteAccessError, AsyncKind::AccessError);
+        assert_refused(&mut puppet, say, NakCode::RemoteAccessError, QpEvent::AccessError);
     }
     let mut puppet = Puppet::new(&options());
     puppet.node.memory.regions.get_mut(&RKEY).unwrap().writable = false;
     let say = fetch_add(RQ_PSN, VA, 1);
-    assert_refused(&mut puppet, say, NakCode::RemoteAccessError, AsyncKind::AccessError);
+    assert_refused(&mut puppet, say, NakCode::RemoteAccessError, QpEvent::AccessError);
 }
 
 /// RC-44.
@@ -195,7 +195,7 @@ fn an_atomic_whose_memory_went_away_is_an_operational_error() {
         let refusal = Some(Syndrome::Nak(NakCode::RemoteOperationalError));
         assert_eq!((sent[1].psn, sent[1].msn, sent[1].syndrome), (RQ_PSN + 1, 1, refusal));
         assert_eq!(sent.len(), 2);
-        let (qpn, kind) = (puppet.qpn, AsyncKind::Fatal);
+        let (qpn, kind) = (puppet.qpn, QpEvent::Fatal);
         puppet.round();
         assert_eq!(puppet.events(), [Event::Async { qpn, kind }, Event::EnteredError { qpn }]);
     }

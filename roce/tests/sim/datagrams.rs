@@ -8,8 +8,8 @@ use roce::opcode::code;
 use roce::wire::extension::deth;
 use roce::wire::{bth, ethernet, icrc, ipv4, ipv6, udp};
 use roce::{
-    AddressVector, AsyncKind, DatagramRequest, Error, Event, GRH_LENGTH, Gid, Instant, PostError,
-    Psn, QpAttributes, QpState, Qpn, ReceiveKind, ReceiveStatus, SendStatus,
+    AddressVector, DatagramRequest, Error, Event, GRH_LENGTH, Gid, Instant, PostError, Psn,
+    QpAttributes, QpEvent, QpState, Qpn, ReceiveKind, ReceiveStatus, SendStatus,
 };
 
 use crate::cable::Cable;
@@ -444,7 +444,7 @@ fn a_drained_send_queue_begins_nothing() {
     let (from, peer) = (pair.from, pair.to.qpn);
     pair.post(request(peer, 9));
     pair.network.modify(from, &to(QpState::Sqd));
-    let drained = Event::Async { qpn: from.qpn, kind: AsyncKind::SqDrained };
+    let drained = Event::Async { qpn: from.qpn, kind: QpEvent::SqDrained };
     assert_eq!(pair.run(MILLISECOND)[0], [drained]);
     pair.network.modify(from, &to(QpState::Rts));
     assert_eq!(pair.run(MILLISECOND)[0], [completed(from.qpn, 0)]);

@@ -1,7 +1,7 @@
 //! Scenarios that end in an error, between two whole stacks.
 
 use roce::{
-    AsyncKind, Event, Instant, Operation, PathMtu, QpState, ReceiveStatus, SendRequest, SendStatus,
+    Event, Instant, Operation, PathMtu, QpEvent, QpState, ReceiveStatus, SendRequest, SendStatus,
 };
 
 use crate::cable::Cable;
@@ -157,7 +157,7 @@ fn a_bad_key_is_a_remote_access_error_on_both_sides() {
                 entered(a)
             ]
         );
-        let access = Event::Async { qpn: b.qpn, kind: AsyncKind::AccessError };
+        let access = Event::Async { qpn: b.qpn, kind: QpEvent::AccessError };
         assert_eq!(events(&mut network, b), [access, entered(b)]);
         assert_eq!(network.nodes[0].stack.counters().req_remote_access_errors, 1);
         assert_eq!(network.nodes[1].stack.counters().resp_remote_access_errors, 1);

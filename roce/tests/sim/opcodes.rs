@@ -2,7 +2,7 @@
 
 use roce::opcode::code;
 use roce::wire::aeth::{NakCode, Syndrome};
-use roce::{AsyncKind, Event, Operation, PathMtu, QpState, ReceiveKind, ReceiveStatus};
+use roce::{Event, Operation, PathMtu, QpEvent, QpState, ReceiveKind, ReceiveStatus};
 
 use crate::connection::Options;
 use crate::puppet::{
@@ -188,7 +188,7 @@ fn every_request_that_is_not_offered_is_refused_and_does_nothing() {
         assert_eq!(puppet.state(), QpState::Err, "{name}");
         let qpn = puppet.qpn;
         let mut events =
-            vec![Event::Async { qpn, kind: AsyncKind::RequestError }, Event::EnteredError { qpn }];
+            vec![Event::Async { qpn, kind: QpEvent::RequestError }, Event::EnteredError { qpn }];
         let begun = before(opcode).is_some();
         if begun {
             let status = ReceiveStatus::Flushed;
@@ -218,7 +218,7 @@ fn a_send_that_may_not_take_its_key_back_is_refused_and_takes_nothing() {
         assert_eq!((sent[0].syndrome, puppet.state()), (refusal, QpState::Err));
         let qpn = puppet.qpn;
         let mut events =
-            vec![Event::Async { qpn, kind: AsyncKind::AccessError }, Event::EnteredError { qpn }];
+            vec![Event::Async { qpn, kind: QpEvent::AccessError }, Event::EnteredError { qpn }];
         let begun = before(opcode).is_some();
         if begun {
             let status = ReceiveStatus::Flushed;

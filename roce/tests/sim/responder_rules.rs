@@ -2,7 +2,7 @@
 
 use roce::opcode::code;
 use roce::wire::aeth::{NakCode, Syndrome};
-use roce::{AccessFlags, AsyncKind, Event, PathMtu, Placed, QpState, ReceiveStatus};
+use roce::{AccessFlags, Event, PathMtu, Placed, QpEvent, QpState, ReceiveStatus};
 
 use crate::connection::Options;
 use crate::puppet::{Puppet, RKEY, RQ_PSN, Say, Sent, VA, rdma, request};
@@ -47,7 +47,7 @@ fn assert_refused(puppet: &mut Puppet, sent: &[Sent], psn: u32, nak: NakCode, ev
 }
 
 /// The events of a request refused for `kind`.
-fn refusal(puppet: &Puppet, kind: AsyncKind) -> [Event; 2] {
+fn refusal(puppet: &Puppet, kind: QpEvent) -> [Event; 2] {
     let qpn = puppet.qpn;
     [Event::Async { qpn, kind }, Event::EnteredError { qpn }]
 }
@@ -351,7 +351,7 @@ fn packets_out_of_their_place_in_a_message_are_invalid() {
     for say in wrong {
         let mut puppet = puppet();
         let sent = puppet.say(&[say]);
-        let events = refusal(&puppet, AsyncKind::RequestError);
+        let events = refusal(&puppet, QpEvent::RequestError);
         assert_refused(&mut puppet, &sent, 0, NakCode::InvalidRequest, &events);
     }
 }
@@ -367,7 +367,7 @@ fn a_reserved_opcode_is_invalid_when_its_turn_comes() {
     assert!(puppet.say(&[reserved(0), request(0x3c, RQ_PSN + 1, vec![])]).is_empty());
     assert_eq!(puppet.state(), QpState::Rts);
     let sent = puppet.say(&[reserved(1)]);
-    let events = refusal(&puppet, AsyncKind::RequestError);
+    let events = refusal(&puppet, QpEvent::RequestError);
     assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
 }
 
@@ -378,7 +378,7 @@ fn a_new_message_inside_another_is_invalid() {
         let mut puppet = puppet();
         let sent = puppet.say(&[rdma(code::WRITE_FIRST, RQ_PSN, 0, 1000, vec![0; 256]), inside]);
         assert_eq!(sent.len(), 2);
-        let events = refusal(&puppet, AsyncKind::RequestError);
+        let events = refusal(&puppet, QpEvent::RequestError);
         assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
     }
 }
@@ -390,7 +390,7 @@ fn access_that_is_not_granted_is_refused() {
         let mut puppet = puppet();
         let reth = Some(roce::wire::reth::Repr { va, rkey, dma_length: length });
         let sent = puppet.say(&[Say { reth, ..say }]);
-        let events = refusal(&puppet, AsyncKind::AccessError);
+        let events = refusal(&puppet, QpEvent::AccessError);
         assert_refused(&mut puppet, &sent, 0, NakCode::RemoteAccessError, &events);
     };
     denied(write(0), VA, RKEY + 1, 8);
@@ -405,7 +405,7 @@ fn access_that_is_not_granted_is_refused() {
         let mut puppet =
             Puppet::new(&Options { mtu: PathMtu::Mtu256, access, ..Options::default() });
         let sent = puppet.say(&[say]);
-        let events = refusal(&puppet, AsyncKind::RequestError);
+        let events = refusal(&puppet, QpEvent::RequestError);
         assert_refused(&mut puppet, &sent, 0, NakCode::InvalidRequest, &events);
     }
 }
@@ -506,7 +506,7 @@ fn memory_that_a_write_does_not_reach_is_an_operational_error() {
     puppet.node.stack.commit(now, &[Placed::Copied, Placed::Failed, Placed::Copied]);
     let sent = puppet.drain();
     assert_eq!(msns(&sent), [1, 1]);
-    let events = refusal(&puppet, AsyncKind::Fatal);
+    let events = refusal(&puppet, QpEvent::Fatal);
     assert_refused(&mut puppet, &sent, 1, NakCode::RemoteOperationalError, &events);
 }
 
@@ -537,7 +537,7 @@ fn unreadable_memory_behind_a_read_is_an_operational_error() {
     );
     puppet.node.memory.regions.clear();
     let sent = puppet.drain();
-    let events = refusal(&puppet, AsyncKind::Fatal);
+    let events = refusal(&puppet, QpEvent::Fatal);
     assert_refused(&mut puppet, &sent, 0, NakCode::RemoteOperationalError, &events);
 }
 
@@ -595,7 +595,7 @@ fn what_no_program_can_be_told_of_is_refused_and_not_acknowledged() {
     assert_eq!(puppet.state(), QpState::Err);
     let qpn = puppet.qpn;
     let told = puppet.events();
-    let fatal = Event::Async { qpn, kind: AsyncKind::Fatal };
+    let fatal = Event::Async { qpn, kind: QpEvent::Fatal };
     assert_eq!(told.iter().filter(|event| **event == fatal).count(), 1, "{told:?}");
     assert_eq!(told.last(), Some(&Event::EnteredError { qpn }));
     assert!(puppet.say(&[send(3)]).is_empty());

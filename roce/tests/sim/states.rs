@@ -4,8 +4,8 @@ use fpga_regs::engine::qp::{AttributeMask as M, QpType};
 use fpga_regs::engine::transition::{self, Refused};
 use roce::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
 use roce::{
-    Address, AsyncKind, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, Placed,
-    PostError, QpAttributes, QpState, Qpn, SendRequest,
+    Address, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, Placed, PostError,
+    QpAttributes, QpEvent, QpState, Qpn, SendRequest,
 };
 
 use crate::cable::Cable;
@@ -132,10 +132,7 @@ fn draining_finishes_what_has_begun_and_starts_nothing_new() {
     assert!(puppet.say(&[ack(SQ_PSN + 79)]).is_empty());
     assert_eq!(
         puppet.events(),
-        [
-            Event::SendsCompleted { qpn, through: 1 },
-            Event::Async { qpn, kind: AsyncKind::SqDrained }
-        ]
+        [Event::SendsCompleted { qpn, through: 1 }, Event::Async { qpn, kind: QpEvent::SqDrained }]
     );
     assert!(!puppet.node.stack.query_qp(qpn).unwrap().sq_draining);
     // Messages are taken and kept.
@@ -169,7 +166,7 @@ fn draining_asks_again_if_nobody_asked() {
         puppet
             .events()
             .iter()
-            .any(|event| { matches!(event, Event::Async { kind: AsyncKind::SqDrained, .. }) })
+            .any(|event| { matches!(event, Event::Async { kind: QpEvent::SqDrained, .. }) })
     );
 }
 
@@ -179,7 +176,7 @@ fn an_idle_queue_pair_is_drained_at_once() {
     let mut puppet = Puppet::new(&Options::default());
     puppet.modify(&to(QpState::Sqd));
     puppet.round();
-    let (qpn, kind) = (puppet.qpn, AsyncKind::SqDrained);
+    let (qpn, kind) = (puppet.qpn, QpEvent::SqDrained);
     assert_eq!(puppet.events(), [Event::Async { qpn, kind }]);
 }
 
@@ -204,7 +201,7 @@ fn the_first_request_in_rtr_establishes_communication() {
         let deadline = network.now + 10_000_000;
         network.run(deadline, |_| false);
     }
-    let kind = AsyncKind::CommunicationEstablished;
+    let kind = QpEvent::CommunicationEstablished;
     let events = &network.nodes[1].events;
     assert_eq!(events[0], Event::Async { qpn: b.qpn, kind });
     assert_eq!(events.len(), 3, "{events:?}");

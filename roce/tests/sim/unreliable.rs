@@ -7,9 +7,8 @@ use fpga_regs::engine::transition;
 use roce::opcode::code;
 use roce::wire::reth;
 use roce::{
-    AccessFlags, AsyncKind, AtomicOperation, Error, Event, Gid, Instant, Operation, PathMtu,
-    PostError, Psn, QpAttributes, QpState, Qpn, ReceiveKind, ReceiveStatus, SendRequest,
-    SendStatus,
+    AccessFlags, AtomicOperation, Error, Event, Gid, Instant, Operation, PathMtu, PostError, Psn,
+    QpAttributes, QpEvent, QpState, Qpn, ReceiveKind, ReceiveStatus, SendRequest, SendStatus,
 };
 
 use crate::cable::Cable;
@@ -360,7 +359,7 @@ fn memory_that_cannot_be_written_takes_the_queue_pair_to_the_error_state() {
     let mut target = puppet();
     target.node.memory.unwritable_keys.push(RKEY);
     target.say(&[write(code::WRITE_ONLY, RQ_PSN, 8, 8)]);
-    let fatal = Event::Async { qpn, kind: AsyncKind::Fatal };
+    let fatal = Event::Async { qpn, kind: QpEvent::Fatal };
     assert_eq!(target.events(), [fatal, error(qpn)]);
     // A receive request that cannot be used.
     let mut unusable = puppet();
@@ -430,7 +429,7 @@ fn a_drained_send_queue_ends_what_has_begun_and_begins_nothing() {
     puppet.modify(&to(QpState::Sqd));
     assert!(puppet.node.stack.query_qp(qpn).unwrap().sq_draining);
     packets += puppet.drain().len();
-    let drained = Event::Async { qpn, kind: AsyncKind::SqDrained };
+    let drained = Event::Async { qpn, kind: QpEvent::SqDrained };
     assert_eq!((packets, puppet.events()), (1000, vec![completed(qpn, 0), drained]));
     assert!(!puppet.node.stack.query_qp(qpn).unwrap().sq_draining);
     puppet.modify(&to(QpState::Rts));
@@ -502,7 +501,7 @@ fn messages_are_received_in_the_states_that_allow_it() {
         let [_, received] = run(&mut network, MILLISECOND);
         let takes = !matches!(state, QpState::Reset | QpState::Init);
         assert_eq!(filled(&received).len(), usize::from(takes), "{state:?}");
-        let established = Event::Async { qpn: b.qpn, kind: AsyncKind::CommunicationEstablished };
+        let established = Event::Async { qpn: b.qpn, kind: QpEvent::CommunicationEstablished };
         assert_eq!(received.contains(&established), state == QpState::Rtr, "{state:?}");
     }
     // Somebody else's are dropped.

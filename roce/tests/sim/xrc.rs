@@ -3,8 +3,8 @@
 use roce::opcode::{Class, Opcode, code};
 use roce::wire::aeth::{CREDITS_INVALID, NakCode, Syndrome};
 use roce::{
-    AsyncKind, AtomicOperation, Event, Instant, Operation, PathMtu, PostError, QpAttributes,
-    QpState, ReceiveKind, ReceiveStatus, SendRequest, SendStatus,
+    AtomicOperation, Event, Instant, Operation, PathMtu, PostError, QpAttributes, QpEvent, QpState,
+    ReceiveKind, ReceiveStatus, SendRequest, SendStatus,
 };
 
 use crate::cable::Cable;
@@ -187,7 +187,7 @@ fn a_queue_that_is_not_there_or_another_domain_s_is_refused() {
                 sent.iter().map(|sent| (sent.psn, sent.msn, sent.syndrome)).collect();
             assert_eq!(seen, [(RQ_PSN, 0, REFUSED)], "{srqn:#x} {say:?}");
             let qpn = puppet.qpn;
-            let kind = AsyncKind::AccessError;
+            let kind = QpEvent::AccessError;
             let expected = [Event::Async { qpn, kind }, Event::EnteredError { qpn }];
             assert_eq!((puppet.events(), puppet.state()), (expected.into(), QpState::Err));
             assert_eq!(left(&puppet, FOREIGN), 1);

@@ -2,17 +2,13 @@
 
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
-use fpga_regs::engine::event::QpEvent;
-use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpType};
+use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::wqe::Datagram;
 use queue_engine::{
-    LocalGid, Message, Operation, ReceiveKind, ReceivedMessage, Transport, TransportError,
-    TransportEvent,
+    LocalGid, Message, Operation, ReceivedMessage, Transport, TransportError, TransportEvent,
 };
 use roce::{
-    AccessFlags, Address, AddressVector, AsyncKind, DatagramRequest, Event, Gid, PathMtu,
-    PostError, Psn, QpAttributes, Qpn, ReceiveStatus, SendRequest, SendStatus, Stack,
+    Address, DatagramRequest, Event, Gid, PathMtu, PostError, QpAttributes, Qpn, SendRequest, Stack,
 };
 
 use super::CardEngine;
@@ -28,16 +24,13 @@ impl Transport for RoceTransport<'_, '_> {
     fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NoResources)?;
         let service = service(command).ok_or(AdminStatus::Unsupported)?;
-        self.0.create_qp(qpn, service, command.page).map_err(|error| admin_status(&error))
+        self.0.create_qp(qpn, service, command.page).map_err(AdminStatus::from)
     }
 
     fn modify_qp(&mut self, now: u64, qpn: u32, a: &Attributes) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NotFound)?;
-        let change = attributes(a).ok_or(AdminStatus::Invalid)?;
-        self.0.modify_qp(now, qpn, &change).map_err(|error| {
-            log::debug!("{error}");
-            admin_status(&error)
-        })
+        let change = QpAttributes::from_contract(a).ok_or(AdminStatus::Invalid)?;
+        self.0.modify_qp(now, qpn, &change).map_err(refused)
     }
 
     fn refuse(&mut self, _now: u64, qpn: u32) -> bool {
@@ -45,33 +38,7 @@ impl Transport for RoceTransport<'_, '_> {
     }
 
     fn query_qp(&self, qpn: u32) -> Option<Attributes> {
-        let snapshot = self.0.query_qp(Qpn::new(qpn)?)?;
-        let path = snapshot.path;
-        Some(Attributes {
-            state: snapshot.state.into(),
-            current_state: snapshot.state.into(),
-            path_mtu: snapshot.path_mtu.map_or(0, |mtu| mtu as u8),
-            pkey_index: snapshot.pkey_index,
-            port: 1,
-            timeout: snapshot.timeout,
-            dest_qpn: snapshot.dest_qpn.map_or(0, Qpn::value),
-            rq_psn: snapshot.rq_psn.value(),
-            sq_psn: snapshot.sq_psn.value(),
-            max_rd_atomic: snapshot.max_rd_atomic,
-            max_dest_rd_atomic: snapshot.max_dest_rd_atomic,
-            min_rnr_timer: snapshot.min_rnr_timer,
-            retry_count: snapshot.retry_cnt,
-            rnr_retry: snapshot.rnr_retry,
-            sq_draining: u8::from(snapshot.sq_draining),
-            sgid_index: path.map_or(0, |path| path.sgid_index),
-            hop_limit: path.map_or(0, |path| path.hop_limit),
-            traffic_class: path.map_or(0, |path| path.traffic_class),
-            sl: path.map_or(0, |path| path.sl),
-            flow_label: path.map_or(0, |path| path.flow_label),
-            dgid: path.map_or([0; 16], |path| path.dgid.to_bytes()),
-            qkey: snapshot.qkey,
-            ..Attributes::default()
-        })
+        self.0.query_qp(Qpn::new(qpn)?).map(Attributes::from)
     }
 
     fn stands_in_line(&self, qpn: u32) -> bool {
@@ -85,18 +52,7 @@ impl Transport for RoceTransport<'_, '_> {
     }
 
     fn create_ah(&mut self, now: u64, ah: u32, command: &CreateAh) -> Result<(), AdminStatus> {
-        let vector = AddressVector {
-            sgid_index: command.sgid_index,
-            dgid: Gid::from_bytes(command.dgid),
-            hop_limit: command.hop_limit,
-            traffic_class: command.traffic_class,
-            flow_label: command.flow_label,
-            sl: command.sl,
-        };
-        self.0.create_ah(now, ah, command.page, &vector).map_err(|error| {
-            log::debug!("{error}");
-            admin_status(&error)
-        })
+        self.0.create_ah(now, ah, command.page, &command.into()).map_err(refused)
     }
 
     fn destroy_ah(&mut self, ah: u32) {
@@ -115,10 +71,7 @@ impl Transport for RoceTransport<'_, '_> {
         member: bool,
     ) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NotFound)?;
-        self.0.set_member(now, qpn, Gid::from_bytes(group), member).map_err(|error| {
-            log::debug!("{error}");
-            admin_status(&error)
-        })
+        self.0.set_member(now, qpn, Gid::from_bytes(group), member).map_err(refused)
     }
 
     fn room(&self, qpn: u32) -> usize {
@@ -241,108 +194,10 @@ fn request(message: &Message) -> Option<SendRequest> {
     })
 }
 
-/// The attributes a mask names; `None` when one is out of its range, or not offered.
-fn attributes(a: &Attributes) -> Option<QpAttributes> {
-    use AttributeMask as M;
-    let has = |bit| a.mask.contains(bit);
-    let mut change = QpAttributes::default();
-    if has(M::STATE) {
-        change.state = Some(roce::QpState::from_contract(a.state)?);
-    }
-    // Frames have no tags here.
-    if has(M::AV) {
-        change.path = Some(AddressVector {
-            sgid_index: a.sgid_index,
-            dgid: Gid::from_bytes(a.dgid),
-            hop_limit: a.hop_limit,
-            traffic_class: a.traffic_class,
-            flow_label: a.flow_label,
-            sl: a.sl,
-        });
-    }
-    if has(M::PATH_MTU) {
-        change.path_mtu = Some(path_mtu(a.path_mtu)?);
-    }
-    if has(M::DEST_QPN) {
-        change.dest_qpn = Some(Qpn::new(a.dest_qpn)?);
-    }
-    if has(M::RQ_PSN) {
-        change.rq_psn = Some(Psn::new(a.rq_psn));
-    }
-    if has(M::SQ_PSN) {
-        change.sq_psn = Some(Psn::new(a.sq_psn));
-    }
-    change.max_rd_atomic = has(M::MAX_RD_ATOMIC).then_some(a.max_rd_atomic);
-    change.max_dest_rd_atomic = has(M::MAX_DEST_RD_ATOMIC).then_some(a.max_dest_rd_atomic);
-    change.min_rnr_timer = has(M::MIN_RNR_TIMER).then_some(a.min_rnr_timer);
-    change.timeout = has(M::TIMEOUT).then_some(a.timeout);
-    change.retry_cnt = has(M::RETRY_COUNT).then_some(a.retry_count);
-    change.rnr_retry = has(M::RNR_RETRY).then_some(a.rnr_retry);
-    change.access = has(M::ACCESS).then(|| access(Access::from_bits_truncate(a.access)));
-    change.pkey_index = has(M::PKEY_INDEX).then_some(a.pkey_index);
-    change.qkey = has(M::QKEY).then_some(a.qkey);
-    Some(change)
-}
-
-fn path_mtu(code: u8) -> Option<PathMtu> {
-    PathMtu::ALL.into_iter().find(|mtu| *mtu as u8 == code)
-}
-
-fn access(access: Access) -> AccessFlags {
-    let pairs = [
-        (Access::REMOTE_WRITE, AccessFlags::REMOTE_WRITE),
-        (Access::REMOTE_READ, AccessFlags::REMOTE_READ),
-        (Access::REMOTE_ATOMIC, AccessFlags::REMOTE_ATOMIC),
-    ];
-    pairs.into_iter().filter(|(ours, _)| access.contains(*ours)).map(|(_, theirs)| theirs).collect()
-}
-
-fn admin_status(error: &roce::Error) -> AdminStatus {
-    match error {
-        roce::Error::QpExists(_)
-        | roce::Error::TooManyQps(_)
-        | roce::Error::AhExists(_)
-        | roce::Error::TooManyGroups(_)
-        | roce::Error::TooManyMembers { .. }
-        | roce::Error::TooManyAhs(_) => AdminStatus::NoResources,
-        roce::Error::UnknownQp(_) | roce::Error::NoMember { .. } => AdminStatus::NotFound,
-        roce::Error::BadTransition { refused, .. } => (*refused).into(),
-        _ => AdminStatus::Invalid,
-    }
-}
-
-/// The completion status of a message that failed.
-fn send_status(status: SendStatus) -> Status {
-    match status {
-        SendStatus::RemoteAccess => Status::RemoteAccess,
-        SendStatus::RemoteInvalidRequest => Status::RemoteInvalidRequest,
-        SendStatus::RemoteInvalidRdRequest => Status::RemoteInvalidRdRequest,
-        SendStatus::RemoteOperation => Status::RemoteOperation,
-        SendStatus::RetryExceeded => Status::RetryExceeded,
-        SendStatus::RnrRetryExceeded => Status::RnrRetryExceeded,
-        SendStatus::LocalProtection => Status::LocalProtection,
-        SendStatus::BadResponse => Status::BadResponse,
-    }
-}
-
-/// The completion status of a receive that failed.
-fn receive_status(status: ReceiveStatus) -> Status {
-    match status {
-        ReceiveStatus::LocalLength => Status::LocalLength,
-        ReceiveStatus::LocalProtection => Status::LocalProtection,
-        ReceiveStatus::Flushed => Status::Flushed,
-    }
-}
-
-/// The driver's name of something that happened to a QP.
-fn qp_event(kind: AsyncKind) -> QpEvent {
-    match kind {
-        AsyncKind::CommunicationEstablished => QpEvent::CommunicationEstablished,
-        AsyncKind::SqDrained => QpEvent::SqDrained,
-        AsyncKind::RequestError => QpEvent::RequestError,
-        AsyncKind::AccessError => QpEvent::AccessError,
-        AsyncKind::Fatal => QpEvent::Fatal,
-    }
+/// What the driver hears of a change that was refused.
+fn refused(error: roce::Error) -> AdminStatus {
+    log::debug!("{error}");
+    error.into()
 }
 
 /// What an event of the stack means to the engine of its QP. All that an event says has its name here,
@@ -357,19 +212,13 @@ pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<Trans
             TransportEvent::Completed { qpn, count }
         }
         Event::SendFailed { qpn, status, message: _ } => {
-            TransportEvent::Failed { qpn: qpn.value(), status: send_status(status) }
+            TransportEvent::Failed { qpn: qpn.value(), status: status.into() }
         }
         Event::ReceiveCompleted { qpn, srqn, id, length, kind, imm, solicited, source_qpn } => {
             let received = ReceivedMessage {
                 qpn: qpn.value(),
                 length,
-                kind: match kind {
-                    roce::ReceiveKind::Send => ReceiveKind::Send,
-                    roce::ReceiveKind::SendInvalidate { rkey } => {
-                        ReceiveKind::SendInvalidate { rkey }
-                    }
-                    roce::ReceiveKind::Write => ReceiveKind::Write,
-                },
+                kind,
                 immediate: imm.map(immediate),
                 solicited,
                 source_qpn,
@@ -380,15 +229,13 @@ pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<Trans
             }
         }
         Event::ReceiveFailed { qpn, srqn, id, status } => {
-            let (qpn, status): (u32, Status) = (qpn.value(), receive_status(status));
+            let (qpn, status): (u32, Status) = (qpn.value(), status.into());
             match srqn {
                 None => TransportEvent::ReceiveFailed { qpn, status },
                 Some(srqn) => TransportEvent::XrcReceiveFailed { srqn, id, qpn, status },
             }
         }
-        Event::Async { qpn, kind } => {
-            TransportEvent::Async { qpn: qpn.value(), event: qp_event(kind) }
-        }
+        Event::Async { qpn, kind } => TransportEvent::Async { qpn: qpn.value(), event: kind },
         Event::EnteredError { qpn } => TransportEvent::Error { qpn: qpn.value() },
     })
 }
