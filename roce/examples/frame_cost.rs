@@ -86,7 +86,7 @@ fn connect(stack: &mut Stack, qpn: Qpn, dgid: Gid, dest_qpn: Qpn) {
         max_rd_atomic: Some(16),
         ..QpAttributes::default()
     };
-    stack.create_qp(qpn, 0).expect("a free number");
+    stack.create_qp(qpn, roce::Service::Rc, 0).expect("a free number");
     for change in [init, rtr, rts] {
         stack.modify_qp(NOW, qpn, &change).expect("a transition");
     }

@@ -239,6 +239,7 @@ impl QpSnapshot {
         set(&mut self.rnr_retry, change.rnr_retry);
         set(&mut self.access, change.access);
         set(&mut self.pkey_index, change.pkey_index);
+        set(&mut self.qkey, change.qkey);
     }
 }
 

@@ -8,7 +8,8 @@ use crate::counters::{add, bump};
 use crate::log::EffectKind;
 use crate::opcode::Class;
 use crate::param;
-use crate::qp::{Qp, Shared};
+use crate::qp::Shared;
+use crate::reliable::RcQp;
 use crate::req::Message;
 use crate::state::QpState;
 use crate::types::Instant;
@@ -23,7 +24,7 @@ pub(crate) struct FramePlace {
     pub payload_start: usize,
 }
 
-impl Qp {
+impl RcQp {
     /// Handles a response of the peer.
     pub(crate) fn receive_response(
         &mut self,
@@ -34,7 +35,7 @@ impl Qp {
         placements: &mut Vec<Placement>,
     ) {
         // RC-10
-        if !self.state().sends_requests() {
+        if !self.core.state().sends_requests() {
             bump(&mut shared.counters.drop_wrong_state);
             return;
         }
@@ -109,8 +110,8 @@ impl Qp {
     /// The oldest unacknowledged packet moved, and `completed` messages left the ring.
     fn progress(&mut self, shared: &mut Shared, now: Instant, completed: usize) {
         // RC-76
-        self.requester.retries = self.attributes.retry_cnt;
-        self.requester.rnr_retries = self.attributes.rnr_retry;
+        self.requester.retries = self.core.attributes.retry_cnt;
+        self.requester.rnr_retries = self.core.attributes.rnr_retry;
         self.requester.follow_progress(completed);
         self.requester.probe.progress(now, self.requester.unacked);
         self.restart_ack_timer(shared, now);
@@ -120,14 +121,14 @@ impl Qp {
             add(&mut shared.counters.rdma_sends, count);
             // RC-25
             let through = self.requester.head_number.wrapping_sub(1);
-            self.emit(shared, Event::SendsCompleted { qpn: self.qpn, through });
+            self.core.emit(shared, Event::SendsCompleted { qpn: self.core.qpn, through });
         }
         if self.requester.unreadable == Some(self.requester.head_number) {
             self.fail_send(shared, SendStatus::LocalProtection);
             return;
         }
-        self.check_drained(shared);
-        self.make_ready(shared);
+        self.core.check_drained(shared, self.requester.is_drained());
+        self.core.make_ready(shared);
     }
 
     /// The message that a response answers, if it is one of those that have such responses.
@@ -145,7 +146,7 @@ impl Qp {
         }
         let message = self.requester.messages.front().copied()?;
         // RC-72
-        if !has_such(message.request.operation) || self.state() == QpState::Err {
+        if !has_such(message.request.operation) || self.core.state() == QpState::Err {
             bump(&mut shared.counters.drop_stale_response);
             return None;
         }
@@ -164,7 +165,7 @@ impl Qp {
         let is_read = |operation: Operation| operation == Operation::Read;
         let Some(message) = self.answered(shared, now, sequence, is_read) else { return };
         let next = sequence.wrapping_add(1);
-        let (offset, length) = message.payload_at(sequence, self.mtu());
+        let (offset, length) = message.payload_at(sequence, self.core.mtu());
         let is_end = next == message.request_end(sequence);
         // RC-71
         if packet.opcode.position.is_end() != is_end || packet.payload.len() != length as usize {
@@ -213,15 +214,22 @@ impl Qp {
     ) {
         let message = self.requester.head_number;
         let placement = shared.log.place();
-        self.push_effect(shared, EffectKind::PlacedResponse { placement, message });
+        self.core.push_effect(shared, EffectKind::PlacedResponse { placement, message });
         let sink = Sink::Message { message };
-        placements.push(Placement { qpn: self.qpn, srqn: None, sink, offset, frame_index, range });
+        placements.push(Placement {
+            qpn: self.core.qpn,
+            srqn: None,
+            sink,
+            offset,
+            frame_index,
+            range,
+        });
     }
 
     /// A later response or acknowledgement shows that responses are missing. One retry for
     /// each place; then only the timer helps.
     fn receive_implied_nak(&mut self, shared: &mut Shared, now: Instant) {
-        if self.state() == QpState::Err
+        if self.core.state() == QpState::Err
             || self.requester.implied_nak_at == Some(self.requester.unacked)
         {
             bump(&mut shared.counters.drop_stale_response);
@@ -230,7 +238,7 @@ impl Qp {
         // RC-69
         self.requester.implied_nak_at = Some(self.requester.unacked);
         bump(&mut shared.counters.implied_nak_seq_err);
-        bump(&mut self.counters.implied_nak_seq_err);
+        bump(&mut self.core.counters.implied_nak_seq_err);
         self.retry(shared, now);
     }
 
@@ -239,7 +247,7 @@ impl Qp {
             NakCode::PsnSequenceError => {
                 bump(&mut shared.counters.packet_seq_err);
                 bump(&mut shared.counters.rcvd_seq_err);
-                bump(&mut self.counters.packet_seq_err);
+                bump(&mut self.core.counters.packet_seq_err);
                 // RC-58, RC-59
                 if !self.acknowledge(shared, now, sequence) {
                     self.receive_implied_nak(shared, now);
@@ -253,7 +261,9 @@ impl Qp {
             NakCode::RemoteAccessError => SendStatus::RemoteAccess,
             NakCode::RemoteOperationalError => SendStatus::RemoteOperation,
             // XRC-5
-            NakCode::InvalidRdRequest if self.names_srq() => SendStatus::RemoteInvalidRdRequest,
+            NakCode::InvalidRdRequest if self.core.service.names_srq() => {
+                SendStatus::RemoteInvalidRdRequest
+            }
             // RC-61
             NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
                 bump(&mut shared.counters.drop_malformed);
@@ -276,20 +286,20 @@ impl Qp {
 
     fn receive_rnr_nak(&mut self, shared: &mut Shared, now: Instant, sequence: u64, timer: u8) {
         bump(&mut shared.counters.rcvd_rnr_err);
-        bump(&mut self.counters.rcvd_rnr_err);
+        bump(&mut self.core.counters.rcvd_rnr_err);
         if !self.acknowledge(shared, now, sequence) {
             self.receive_implied_nak(shared, now);
             return;
         }
         // RC-64: A repetition of the NAK, or one overtaken by a retry, says nothing new.
-        if self.state() == QpState::Err
+        if self.core.state() == QpState::Err
             || self.requester.rnr_until.is_some()
             || self.requester.next == self.requester.unacked
         {
             return;
         }
         // RC-65
-        if self.attributes.rnr_retry != param::RNR_RETRY_INFINITE {
+        if self.core.attributes.rnr_retry != param::RNR_RETRY_INFINITE {
             match self.requester.rnr_retries.checked_sub(1) {
                 Some(left) => self.requester.rnr_retries = left,
                 None => {
@@ -318,7 +328,7 @@ impl Qp {
         self.requester.retries = left;
         self.requester.go_back_after_loss();
         self.restart_ack_timer(shared, now);
-        self.make_ready(shared);
+        self.core.make_ready(shared);
     }
 
     /// The QP's timer fired. A neighbour whose Ethernet address is unknown is a `lost_cause` when
@@ -330,12 +340,12 @@ impl Qp {
         now: Instant,
         lost_cause: bool,
     ) -> bool {
-        if !self.state().sends_requests() {
+        if !self.core.state().sends_requests() {
             return false;
         }
         if self.requester.rnr_until.take().is_some() {
             self.restart_ack_timer(shared, now);
-            self.make_ready(shared);
+            self.core.make_ready(shared);
             return false;
         }
         if self.requester.ack_deadline.is_some_and(|deadline| deadline > now) {
@@ -343,7 +353,7 @@ impl Qp {
             return false;
         }
         self.requester.ack_deadline = None;
-        let resolved = self.path.as_ref().is_some_and(|path| path.is_resolved());
+        let resolved = self.core.path.as_ref().is_some_and(|path| path.is_resolved());
         if !resolved && !lost_cause {
             self.wait_for_neighbour(shared, now, param::ARP_WAIT);
             return false;
@@ -351,12 +361,12 @@ impl Qp {
         if resolved && self.requester.next == self.requester.unacked {
             // Nothing was sent since the last time: the caller is busy, the peer is not silent.
             self.restart_ack_timer(shared, now);
-            self.make_ready(shared);
+            self.core.make_ready(shared);
             return false;
         }
         // RC-75
         bump(&mut shared.counters.local_ack_timeout_err);
-        bump(&mut self.counters.local_ack_timeout_err);
+        bump(&mut self.core.counters.local_ack_timeout_err);
         self.requester.implied_nak_at = None;
         self.requester.probe.fired();
         self.retry(shared, now);
@@ -381,7 +391,7 @@ impl Qp {
         } else {
             // The last packet before it may not have asked for an acknowledgement.
             requester.go_back();
-            self.make_ready(shared);
+            self.core.make_ready(shared);
         }
     }
 }

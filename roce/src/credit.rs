@@ -12,7 +12,8 @@
 //! and is never more than the peer has promised.
 
 use crate::api::Operation;
-use crate::qp::{Qp, Shared};
+use crate::qp::Shared;
+use crate::reliable::RcQp;
 use crate::req::Message;
 use crate::wire::aeth::{CREDITS_INVALID, credits_of};
 
@@ -102,7 +103,7 @@ impl Credit {
     }
 }
 
-impl Qp {
+impl RcQp {
     /// Heeds the credit code of an acknowledgement. Says whether more may be sent than before.
     #[inline]
     pub(crate) fn heed_credits(&mut self, shared: &mut Shared, code: u8) -> bool {
@@ -113,7 +114,7 @@ impl Qp {
         let taken = self.requester.takes_executed();
         let raised = self.requester.credit.heed(code, taken);
         if raised {
-            self.make_ready(shared);
+            self.core.make_ready(shared);
         }
         raised
     }

@@ -234,6 +234,8 @@ pub mod code {
     pub const RELIABLE_CONNECTION: u8 = 0;
     /// Their value for Unreliable Connection, whose SENDs and WRITEs are otherwise those of Reliable Connection.
     pub const UNRELIABLE_CONNECTION: u8 = 0x20;
+    /// Their value for Unreliable Datagram.
+    pub const UNRELIABLE_DATAGRAM: u8 = 0x60;
     /// Their value for XRC, whose codes are otherwise those of Reliable Connection.
     pub const EXTENDED_RELIABLE_CONNECTION: u8 = 0xa0;
 }

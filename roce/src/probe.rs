@@ -23,7 +23,8 @@ use core::time::Duration;
 use crate::api::Transmit;
 use crate::counters::bump;
 use crate::param;
-use crate::qp::{Qp, Shared};
+use crate::qp::Shared;
+use crate::reliable::RcQp;
 use crate::types::Instant;
 
 /// When a requester asks.
@@ -129,7 +130,7 @@ impl Probe {
     }
 }
 
-impl Qp {
+impl RcQp {
     /// Lets the timers wait once more, after the card did not run for a while. Says whether they do.
     // RC-97
     pub(crate) fn excuse_late_timer(&mut self, shared: &mut Shared, now: Instant) -> bool {
@@ -151,7 +152,7 @@ impl Qp {
             requester.probe.due = true;
         }
         requester.probe.restart(now, requester.ack_deadline.is_some());
-        self.make_ready(shared);
+        self.core.make_ready(shared);
         self.update_timer(shared);
     }
 
@@ -160,7 +161,7 @@ impl Qp {
         let requester = &mut self.requester;
         if !core::mem::take(&mut requester.probe.due)
             || requester.rnr_until.is_some()
-            || !self.attributes.state.sends_requests()
+            || !self.core.attributes.state.sends_requests()
         {
             return None;
         }

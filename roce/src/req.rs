@@ -12,7 +12,8 @@ use crate::param;
 use crate::path::Path;
 use crate::probe::Probe;
 use crate::psn::Psn;
-use crate::qp::{Qp, Shared};
+use crate::qp::Shared;
+use crate::reliable::RcQp;
 use crate::state::QpState;
 use crate::types::{Instant, PathMtu};
 use crate::wire::extension::{self, atomiceth, xrceth};
@@ -339,7 +340,7 @@ impl Requester {
     }
 }
 
-impl Qp {
+impl RcQp {
     /// Emits the next request packet, if one may be sent.
     #[inline]
     pub(crate) fn transmit_request(
@@ -347,7 +348,7 @@ impl Qp {
         shared: &mut Shared,
         now: Instant,
     ) -> Option<Transmit> {
-        let (state, max_reads) = (self.state(), self.attributes.max_rd_atomic);
+        let (state, max_reads) = (self.core.state(), self.core.attributes.max_rd_atomic);
         if let Some(probe) = self.transmit_probe(shared) {
             return Some(probe);
         }
@@ -361,7 +362,7 @@ impl Qp {
                 bump(&mut shared.counters.sent_questions);
             } else {
                 bump(&mut shared.counters.retransmitted_pkts);
-                bump(&mut self.counters.retransmitted_pkts);
+                bump(&mut self.core.counters.retransmitted_pkts);
             }
         }
         let transmit = match message.request.operation {
@@ -376,7 +377,7 @@ impl Qp {
     }
 
     fn transmit_read(&mut self, message: &Message) -> Option<Transmit> {
-        let mtu = self.mtu();
+        let mtu = self.core.mtu();
         let sequence = self.requester.next;
         let end = message.request_end(sequence);
         let (offset, _) = message.payload_at(sequence, mtu);
@@ -398,9 +399,9 @@ impl Qp {
 
     /// The header of the next packet of a message, which has no payload but `after` bytes behind it.
     fn request_header(&self, code: u8, message: &Message, after: usize) -> Option<HeaderBuffer> {
-        let transport = self.transport_header(code, self.requester.next, 0);
-        let srqn = self.names_srq().then_some(message.srqn);
-        Some(open_header(self.path.as_ref()?, &transport, srqn, after))
+        let transport = self.core.transport_header(code, Psn::of(self.requester.next), 0);
+        let srqn = self.core.service.names_srq().then_some(message.srqn);
+        Some(open_header(self.core.path.as_ref()?, &transport, srqn, after))
     }
 
     // RC-99
@@ -442,7 +443,7 @@ impl Qp {
                 // What let this packet of the message go lets the next one go, but for these.
                 self.requester.credit.is_waiting() || !self.requester.has_room_for(message)
             } else {
-                !self.requester.may_send(self.state(), self.attributes.max_rd_atomic)
+                !self.requester.may_send(self.core.state(), self.core.attributes.max_rd_atomic)
             };
         self.requester.since_ack_request = if ask { 0 } else { since };
         if ask && is_new {
@@ -461,24 +462,24 @@ impl Qp {
         ask: bool,
     ) -> Option<Transmit> {
         let request = &message.request;
-        let (offset, length) = message.payload_at(sequence, self.mtu());
+        let (offset, length) = message.payload_at(sequence, self.core.mtu());
         let is_last = sequence.wrapping_add(1) == message.end();
         // RC-22
         let position = Position::new(sequence == message.first, is_last);
-        let mut transport =
-            self.transport_header(data_opcode(request.operation, position), sequence, length);
+        let opcode = data_opcode(request.operation, position);
+        let mut transport = self.core.transport_header(opcode, Psn::of(sequence), length);
         transport.ack_request = ask;
         let (source, psn) = (Source::Message { message: number }, transport.psn);
-        let payload = Payload { qpn: self.qpn, srqn: None, source, offset, length, psn };
+        let payload = Payload { qpn: self.core.qpn, srqn: None, source, offset, length, psn };
         add(&mut shared.counters.sent_bytes, u64::from(length));
-        let srqn = self.names_srq().then_some(message.srqn);
-        Some(data_frame(self.path.as_ref()?, transport, (request, srqn), position, payload))
+        let srqn = self.core.service.names_srq().then_some(message.srqn);
+        Some(data_frame(self.core.path.as_ref()?, transport, (request, srqn), position, payload))
     }
 
     /// Starts the acknowledgement timer anew, or stops it if nothing is awaited.
     pub(crate) fn restart_ack_timer(&mut self, shared: &mut Shared, now: Instant) {
         // RC-74
-        let timeout = param::ack_timeout(self.attributes.timeout);
+        let timeout = param::ack_timeout(self.core.attributes.timeout);
         self.requester.ack_deadline = match timeout {
             Some(timeout) if self.requester.is_waiting() => Some(now.after(timeout)),
             _ => None,
@@ -500,8 +501,8 @@ impl Qp {
         if requester.messages.is_empty() || requester.ack_deadline.is_some() {
             return;
         }
-        if self.attributes.state.sends_requests() {
-            let timeout = param::ack_timeout(self.attributes.timeout);
+        if self.core.attributes.state.sends_requests() {
+            let timeout = param::ack_timeout(self.core.attributes.timeout);
             requester.ack_deadline = timeout.map(|timeout| now.after(timeout.max(at_least)));
             self.update_timer(shared);
         }

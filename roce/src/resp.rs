@@ -15,7 +15,9 @@ use crate::opcode::Class;
 use crate::owed::{Ack, Owed};
 use crate::param;
 use crate::psn::Psn;
-use crate::qp::{Qp, Service, Shared};
+use crate::qp::Shared;
+use crate::reliable::RcQp;
+use crate::service::Service;
 use crate::state::QpState;
 use crate::wire::aeth::NakCode;
 use crate::wire::frame;
@@ -305,7 +307,7 @@ fn allowed(answer: Poll<Result<(), AccessDenied>>) -> Result<(), Stop> {
     }
 }
 
-impl Qp {
+impl RcQp {
     /// Handles a request of the peer. One that is pending has at most established the connection.
     pub(crate) fn receive_request(
         &mut self,
@@ -316,15 +318,11 @@ impl Qp {
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         // RC-10, RC-79
-        if !self.state().serves_requests() {
+        if !self.core.state().serves_requests() {
             bump(&mut shared.counters.drop_wrong_state);
             return Poll::Ready(());
         }
-        // RC-49
-        if self.state() == QpState::Rtr && !self.established {
-            self.established = true;
-            self.emit_async(shared, QpEvent::CommunicationEstablished);
-        }
+        self.core.establish(shared);
         let sequence = packet.bth.psn.near(self.responder.expected);
         // RC-32, RC-33
         if sequence > self.responder.expected {
@@ -351,7 +349,7 @@ impl Qp {
                 if asks {
                     let ack = self.responder.at(sequence);
                     self.responder.owed.push(ack);
-                    self.make_ready(shared);
+                    self.core.make_ready(shared);
                 }
                 add(&mut shared.counters.rcvd_bytes, u64::from(length));
             }
@@ -365,15 +363,15 @@ impl Qp {
     // XRC-6
     #[inline]
     fn target(&self, packet: &frame::Repr) -> Target {
-        let Service::XrcReceive { domain } = self.service else { return self.qpn.into() };
+        let Service::XrcReceive { domain } = self.core.service else { return self.core.qpn.into() };
         // Every request along XRC has the header.
         let srqn = packet.srqn.unwrap_or_default();
-        Target { qpn: self.qpn, srq: Some(XrcSrq { srqn, domain }) }
+        Target { qpn: self.core.qpn, srq: Some(XrcSrq { srqn, domain }) }
     }
 
     /// Handles a request of the peer whose opcode is unknown.
     pub(crate) fn receive_unknown_request(&mut self, shared: &mut Shared, psn: Psn) {
-        if !self.state().serves_requests() {
+        if !self.core.state().serves_requests() {
             return;
         }
         let sequence = psn.near(self.responder.expected);
@@ -390,7 +388,7 @@ impl Qp {
     fn receive_ahead(&mut self, shared: &mut Shared, sequence: u64) {
         bump(&mut shared.counters.out_of_sequence);
         bump(&mut shared.counters.out_of_seq_request);
-        bump(&mut self.counters.out_of_sequence);
+        bump(&mut self.core.counters.out_of_sequence);
         if self.responder.reported || self.responder.nak.is_some() {
             bump(&mut shared.counters.drop_after_gap);
         }
@@ -404,7 +402,7 @@ impl Qp {
         // RC-53
         if !responder.reported && responder.nak.is_none() {
             responder.nak = Some(Nak::Sequence);
-            self.make_ready(shared);
+            self.core.make_ready(shared);
         }
     }
 
@@ -427,10 +425,10 @@ impl Qp {
             }
         };
         bump(&mut shared.counters.duplicate_request);
-        bump(&mut self.counters.duplicate_request);
+        bump(&mut self.core.counters.duplicate_request);
         match again {
             Some(true) => {
-                self.make_ready(shared);
+                self.core.make_ready(shared);
                 return Poll::Ready(());
             }
             Some(false) => {
@@ -454,7 +452,7 @@ impl Qp {
             None => responder.at(responder.expected.wrapping_sub(1)),
         };
         if responder.owed.repeat(ack) {
-            self.make_ready(shared);
+            self.core.make_ready(shared);
         } else {
             bump(&mut shared.counters.drop_ack_queue);
         }
@@ -469,7 +467,7 @@ impl Qp {
         verbs: &mut impl Verbs,
     ) -> Poll<bool> {
         let Some(rdma) = packet.reth else { return Poll::Ready(false) };
-        let mtu = self.mtu();
+        let mtu = self.core.mtu();
         let target = self.target(packet);
         let responder = &mut self.responder;
         let Some(resource) = responder.resource(sequence) else { return Poll::Ready(false) };
@@ -516,11 +514,11 @@ impl Qp {
                 bump(&mut shared.counters.out_of_buffer);
                 self.responder.nak = Some(Nak::ReceiverNotReady(at.sequence));
                 self.responder.dropped = self.responder.dropped.max(at.sequence);
-                self.make_ready(shared);
+                self.core.make_ready(shared);
             }
             Stop::TooLong(taken) => {
                 bump(&mut shared.counters.resp_local_length_error);
-                self.fail_receive(shared, taken, ReceiveStatus::LocalLength);
+                self.core.fail_receive(shared, taken, ReceiveStatus::LocalLength);
                 self.responder.current = None;
                 self.refuse(shared, NakCode::InvalidRequest, at, None);
             }
@@ -554,7 +552,7 @@ impl Qp {
         // RC-55
         self.responder.refusal = Some(Refusal { code, at });
         if let Some(kind) = kind {
-            self.emit_async(shared, kind);
+            self.core.emit_async(shared, kind);
         }
         self.enter_error(shared);
     }
@@ -562,7 +560,7 @@ impl Qp {
     /// Refuses what was executed and is not acknowledged: the layer above cannot tell its program of it.
     // RC-106
     pub(crate) fn refuse_unacknowledged(&mut self, shared: &mut Shared) {
-        if matches!(self.state(), QpState::Reset | QpState::Err) {
+        if matches!(self.core.state(), QpState::Reset | QpState::Err) {
             return;
         }
         match self.responder.owed.pop() {
@@ -572,7 +570,7 @@ impl Qp {
                 self.refuse(shared, NakCode::RemoteOperationalError, at, fatal);
             }
             None => {
-                self.emit_async(shared, QpEvent::Fatal);
+                self.core.emit_async(shared, QpEvent::Fatal);
                 self.enter_error(shared);
             }
         }
@@ -587,7 +585,7 @@ impl Qp {
         if earlier {
             return;
         }
-        if self.state() == QpState::Err {
+        if self.core.state() == QpState::Err {
             if self.responder.has_last_words() {
                 let code = NakCode::RemoteOperationalError;
                 self.responder.refusal = Some(Refusal { code, at });
@@ -611,7 +609,7 @@ impl Qp {
             return;
         }
         let at = Ack { sequence, ..read.acknowledgement_before() };
-        if self.state() == QpState::Err {
+        if self.core.state() == QpState::Err {
             self.placement_failed(shared, at, true);
         } else {
             // RC-87

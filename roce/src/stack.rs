@@ -4,14 +4,10 @@ use core::net::Ipv4Addr;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::api::{
-    AtomicOperation, Event, IcrcPolicy, Operation, Payload, ReceiveStatus, SendRequest, Source,
-    Transmit,
-};
+use crate::api::{Event, IcrcPolicy, Payload, ReceiveStatus, SendRequest, Source, Transmit};
 use crate::attributes::{self, QpAttributes, QpSnapshot};
 use crate::counters::{Counters, QpCounters, bump};
-use crate::credit::Credit;
-use crate::datagram::{DatagramQp, Handle};
+use crate::datagram::UdQp;
 use crate::error::{Error, PostError};
 use crate::groups::Groups;
 use crate::header::HeaderBuffer;
@@ -19,15 +15,16 @@ use crate::log::Taken;
 use crate::neighbour::Neighbours;
 use crate::param;
 use crate::path::{Connection, Path, PortAddresses};
-use crate::qp::{Qp, Service, Shared};
+use crate::qp::{QpCore, Shared};
+use crate::reliable::RcQp;
 use crate::req::{Message, Requester};
 use crate::resp::Responder;
+use crate::service::Service;
 use crate::state::QpState;
 use crate::table;
 use crate::timer::{Due, Timers};
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
-use crate::unanswered::Sender;
-use crate::unreliable::UnreliableQp;
+use crate::unreliable::UcQp;
 
 mod commit;
 mod datagram;
@@ -35,9 +32,11 @@ mod input;
 mod multicast;
 mod owner;
 mod path;
+mod slots;
 mod unreliable;
 
 pub use owner::Owner;
+use slots::{Slot, Slots};
 
 /// What a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,21 +85,6 @@ enum Turn {
     Later,
 }
 
-/// What stands in a slot.
-#[derive(Debug, Default)]
-enum Slot {
-    #[default]
-    Free,
-    /// A queue pair of Reliable Connection, or of XRC.
-    Connected(Box<Qp>),
-    /// A queue pair of Unreliable Connection.
-    Unreliable(Box<UnreliableQp>),
-    /// A queue pair of Unreliable Datagram.
-    Datagram(Box<DatagramQp>),
-    /// An address handle.
-    Handle(Box<Handle>),
-}
-
 /// The transport of one card port. See the [crate's documentation](crate) for the caller's loop.
 #[derive(Debug)]
 pub struct Stack {
@@ -109,7 +93,7 @@ pub struct Stack {
     icrc_policy: IcrcPolicy,
     /// Slots by queue pair number.
     table: QpnTable,
-    slots: Vec<Slot>,
+    slots: Slots,
     free: Vec<u32>,
     /// Slots by the numbers of address handles.
     handles: HashMap<u32, u32>,
@@ -136,7 +120,7 @@ impl Stack {
     /// Bytes of a slot, with its timer and its places in lists.
     const SLOT_BYTES: usize = Timers::BYTES_OF_EACH + size_of::<Slot>() + 2 * size_of::<u32>();
     /// Bytes that a queue pair takes at most, beside its messages.
-    pub const QP_BYTES: usize = size_of::<Qp>()
+    pub const QP_BYTES: usize = size_of::<RcQp>()
         + Responder::MOST_BYTES
         + Requester::READ_BYTES
         + Neighbours::BYTES_OF_EACH
@@ -151,7 +135,7 @@ impl Stack {
             mtu_max: config.mtu_max,
             icrc_policy: config.icrc_policy,
             table: HashMap::default(),
-            slots: Vec::new(),
+            slots: Slots::default(),
             free: Vec::new(),
             handles: HashMap::new(),
             making: Vec::new(),
@@ -178,34 +162,9 @@ impl Stack {
         self.tell_of_groups(&before);
     }
 
-    /// Creates the queue pair `qpn` of Reliable Connection in RESET. Its `client` is one of those who share the port: each
+    /// Creates the queue pair `qpn` of a transport service in RESET. Its `client` is one of those who share the port: each
     /// has its own part of what there is little of. See [`param::ARP_REQUEST_INTERVAL`].
-    pub fn create_qp(&mut self, qpn: Qpn, client: u16) -> Result<(), Error> {
-        self.create_connected(qpn, Service::Reliable, client)
-    }
-
-    /// As [`Stack::create_qp`], one of XRC: with a domain the side that receives for its shared receive queues,
-    /// else the side that sends.
-    pub fn create_xrc_qp(
-        &mut self,
-        qpn: Qpn,
-        domain: Option<u32>,
-        client: u16,
-    ) -> Result<(), Error> {
-        let receives = |domain| Service::XrcReceive { domain };
-        self.create_connected(qpn, domain.map_or(Service::XrcSend, receives), client)
-    }
-
-    fn create_connected(&mut self, qpn: Qpn, service: Service, client: u16) -> Result<(), Error> {
-        let (slot, generation) = self.new_qp(qpn)?;
-        let mut qp = Box::new(Qp::new(qpn, service, client, slot, generation));
-        qp.queued = self.departed.remove(&slot);
-        put_slot(&mut self.slots, slot, Slot::Connected(qp));
-        Ok(())
-    }
-
-    /// The slot and the generation of a queue pair to be made, which is found by its number from now on.
-    fn new_qp(&mut self, qpn: Qpn) -> Result<(u32, u32), Error> {
+    pub fn create_qp(&mut self, qpn: Qpn, service: Service, client: u16) -> Result<(), Error> {
         if self.table.contains_key(&qpn) {
             return Err(Error::QpExists(qpn));
         }
@@ -214,15 +173,16 @@ impl Stack {
         }
         let (slot, generation) = (self.new_slot(), self.new_generation());
         self.table.insert(qpn, slot);
-        Ok((slot, generation))
+        let mut qp = QpCore::new(qpn, service, client, slot, generation);
+        qp.queued = self.departed.remove(&slot);
+        self.slots.put(slot, Slot::of(qp));
+        Ok(())
     }
 
     /// A slot with nothing in it.
     fn new_slot(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            // Bounded by MAX_QPS and MAX_AHS.
-            let slot = self.slots.len() as u32;
-            self.slots.push(Slot::Free);
+            let slot = self.slots.add();
             self.shared.timers.add(slot);
             slot
         })
@@ -239,27 +199,14 @@ impl Stack {
         change: &QpAttributes,
     ) -> Result<(), Error> {
         let slot = self.slot(qpn).ok_or(Error::UnknownQp(qpn))?;
-        match self.slots.get(slot as usize) {
-            Some(Slot::Unreliable(_)) => return self.modify_unreliable_qp(now, slot, change),
-            Some(Slot::Datagram(_)) => return self.modify_datagram_qp(slot, change),
-            _ => {}
-        }
-        let qp = qp_at(&mut self.slots, slot).ok_or(Error::UnknownQp(qpn))?;
+        let qp = self.slots.core_mut(slot).ok_or(Error::UnknownQp(qpn))?;
         let from = qp.state();
-        // RC-77, RC-78
+        // RC-77, RC-78, UC-15, UD-16
         attributes::check(qp.service.kind(), qpn, from, change, self.mtu_max)?;
         let to = change.state.unwrap_or(from);
-        match to {
-            QpState::Reset => {
-                self.reset(slot);
-                return Ok(());
-            }
-            QpState::Err => {
-                qp.responder.silence();
-                qp.enter_error(&mut self.shared);
-                return Ok(());
-            }
-            _ => {}
+        if to == QpState::Reset {
+            self.reset(slot);
+            return Ok(());
         }
         // RC-78: What can fail comes first.
         let path = match change.path {
@@ -273,9 +220,15 @@ impl Stack {
         if let Some((vector, (path, resolution))) = path {
             qp.attributes.path = Some(vector);
             self.set_path(now, slot, path, resolution);
+            if let Some(qp) = self.slots.uc(slot) {
+                qp.be_patient(now);
+            }
         }
-        if let Some(qp) = qp_at(&mut self.slots, slot) {
-            qp.change_state(&mut self.shared, from, to, change);
+        match self.slots.get_mut(slot) {
+            Some(Slot::Rc(qp)) => qp.change(&mut self.shared, to, change),
+            Some(Slot::Uc(qp)) => qp.change(&mut self.shared, to, change),
+            Some(Slot::Ud(qp)) => qp.change(&mut self.shared, to, change),
+            Some(Slot::Free | Slot::Handle(_)) | None => {}
         }
         Ok(())
     }
@@ -283,8 +236,8 @@ impl Stack {
     /// Whether this is a queue pair that receives along XRC.
     #[must_use]
     pub fn is_xrc_target(&self, qpn: Qpn) -> bool {
-        let slot = self.slot(qpn).and_then(|slot| self.slots.get(slot as usize));
-        matches!(slot, Some(Slot::Connected(qp)) if !qp.service.hears_responses())
+        let qp = self.slot(qpn).and_then(|slot| self.slots.core(slot));
+        qp.is_some_and(|qp| !qp.service.hears_responses())
     }
 
     /// Fails a connection of which the layer above cannot tell its program: what was executed and is not acknowledged is
@@ -292,7 +245,7 @@ impl Stack {
     /// connection of Reliable Connection or XRC.
     pub fn refuse_unacknowledged(&mut self, qpn: Qpn) -> bool {
         let slot = self.slot(qpn);
-        let Some(qp) = slot.and_then(|slot| qp_at(&mut self.slots, slot)) else { return false };
+        let Some(qp) = slot.and_then(|slot| self.slots.rc(slot)) else { return false };
         qp.refuse_unacknowledged(&mut self.shared);
         true
     }
@@ -306,10 +259,10 @@ impl Stack {
     /// The attributes of a queue pair as they are now.
     #[must_use]
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
-        match self.slots.get(self.slot(qpn)? as usize)? {
-            Slot::Connected(qp) => Some(qp.snapshot()),
-            Slot::Unreliable(qp) => Some(qp.snapshot()),
-            Slot::Datagram(qp) => Some(qp.snapshot()),
+        match self.slots.get(self.slot(qpn)?)? {
+            Slot::Rc(qp) => Some(qp.snapshot()),
+            Slot::Uc(qp) => Some(qp.snapshot()),
+            Slot::Ud(qp) => Some(qp.snapshot()),
             Slot::Free | Slot::Handle(_) => None,
         }
     }
@@ -317,12 +270,8 @@ impl Stack {
     /// Whether a queue pair stands in line for [`Stack::poll_transmit`].
     #[must_use]
     pub fn stands_in_line(&self, qpn: Qpn) -> bool {
-        match self.slot(qpn).and_then(|slot| self.slots.get(slot as usize)) {
-            Some(Slot::Connected(qp)) => qp.queued,
-            Some(Slot::Unreliable(qp)) => qp.queued,
-            Some(Slot::Datagram(qp)) => qp.queued,
-            Some(Slot::Free | Slot::Handle(_)) | None => false,
-        }
+        let qp = self.slot(qpn).and_then(|slot| self.slots.core(slot));
+        qp.is_some_and(|qp| qp.queued)
     }
 
     /// Destroys a queue pair. Afterwards nothing about it is emitted any more: its events are
@@ -332,13 +281,9 @@ impl Stack {
         self.reset(slot);
         self.leave_groups(slot);
         table::take(&mut self.table, &qpn);
-        let queued = match self.slots.get_mut(slot as usize).map(core::mem::take) {
-            Some(Slot::Connected(qp)) => qp.queued,
-            Some(Slot::Unreliable(qp)) => qp.queued,
-            Some(Slot::Datagram(qp)) => qp.queued,
-            _ => return,
-        };
-        if queued {
+        let Some(place) = self.slots.get_mut(slot) else { return };
+        let qp = core::mem::take(place);
+        if qp.core().is_some_and(|qp| qp.queued) {
             self.departed.insert(slot);
         }
         self.free.push(slot);
@@ -346,11 +291,11 @@ impl Stack {
 
     /// Gives room for messages back of which a queue pair has more than four times what it needs.
     pub fn narrow(&mut self, qpn: Qpn) {
-        let slot = self.slot(qpn).and_then(|slot| self.slots.get_mut(slot as usize));
+        let slot = self.slot(qpn).and_then(|slot| self.slots.get_mut(slot));
         match slot {
-            Some(Slot::Connected(qp)) => qp.requester.narrow(),
-            Some(Slot::Unreliable(qp)) => qp.sends.narrow(),
-            Some(Slot::Datagram(qp)) => qp.sends.narrow(),
+            Some(Slot::Rc(qp)) => qp.requester.narrow(),
+            Some(Slot::Uc(qp)) => qp.sends.narrow(),
+            Some(Slot::Ud(qp)) => qp.sends.narrow(),
             _ => {}
         }
     }
@@ -358,10 +303,10 @@ impl Stack {
     /// How many more messages a queue pair takes now.
     #[must_use]
     pub fn send_room(&self, qpn: Qpn) -> usize {
-        match self.slot(qpn).and_then(|slot| self.slots.get(slot as usize)) {
-            Some(Slot::Connected(qp)) => qp.requester.room(),
-            Some(Slot::Unreliable(qp)) => qp.sends.room(),
-            Some(Slot::Datagram(qp)) => qp.sends.room(),
+        match self.slot(qpn).and_then(|slot| self.slots.get(slot)) {
+            Some(Slot::Rc(qp)) => qp.requester.room(),
+            Some(Slot::Uc(qp)) => qp.sends.room(),
+            Some(Slot::Ud(qp)) => qp.sends.room(),
             _ => 0,
         }
     }
@@ -396,47 +341,12 @@ impl Stack {
         srqn: Option<u32>,
     ) -> Result<u64, PostError> {
         let slot = self.slot(qpn).ok_or(PostError::UnknownQp(qpn))?;
-        let Some(qp) = qp_at(&mut self.slots, slot) else {
-            return match srqn {
-                None => self.post_unreliable(qpn, slot, request),
-                Some(_) => Err(PostError::NotOffered(qpn)),
-            };
-        };
-        // XRC-3
-        let sends = match srqn {
-            None => qp.service == Service::Reliable,
-            Some(_) => qp.service == Service::XrcSend,
-        };
-        if !sends {
-            return Err(PostError::NotOffered(qpn));
+        match (self.slots.get_mut(slot), srqn) {
+            (Some(Slot::Rc(qp)), srqn) => qp.post(&mut self.shared, now, srqn, request),
+            (_, Some(_)) => Err(PostError::NotOffered(qpn)),
+            (Some(Slot::Uc(qp)), None) => qp.post(&mut self.shared, request),
+            _ => Err(PostError::UnknownQp(qpn)),
         }
-        let state = qp.state();
-        // RC-79
-        if !state.sends_requests() {
-            return Err(PostError::State { qpn, state });
-        }
-        // RC-23
-        if request.length > param::MAX_MESSAGE_LENGTH {
-            return Err(PostError::TooLong(request.length));
-        }
-        if request.operation.is_answered() && qp.attributes.max_rd_atomic == 0 {
-            return Err(PostError::ReadsDisabled(qpn));
-        }
-        if matches!(request.operation, Operation::Atomic(_))
-            && request.length != AtomicOperation::LENGTH
-        {
-            return Err(PostError::AtomicLength(request.length));
-        }
-        if qp.requester.room() == 0 {
-            return Err(PostError::Full(qpn));
-        }
-        let number = qp.requester.post(request, srqn.unwrap_or_default(), qp.mtu());
-        if qp.path.as_ref().is_some_and(Path::is_resolved) {
-            qp.make_ready(&mut self.shared);
-        } else {
-            qp.wait_for_neighbour(&mut self.shared, now, param::ARP_WAIT);
-        }
-        Ok(number)
     }
 
     /// The next event.
@@ -457,8 +367,8 @@ impl Stack {
             return Some(Transmit { header, payload: None, pad: 0, needs_icrc: false });
         }
         while let Some(&slot) = self.shared.ready.front() {
-            let Some(occupant @ (Slot::Connected(_) | Slot::Unreliable(_) | Slot::Datagram(_))) =
-                self.slots.get_mut(slot as usize)
+            let Some(occupant @ (Slot::Rc(_) | Slot::Uc(_) | Slot::Ud(_))) =
+                self.slots.get_mut(slot)
             else {
                 self.shared.ready.pop_front();
                 self.departed.remove(&slot);
@@ -469,16 +379,16 @@ impl Stack {
                 self.quantum = param::TRANSMIT_QUANTUM;
                 continue;
             }
-            if let Slot::Connected(qp) = occupant {
+            if let Slot::Rc(qp) = occupant {
                 let transmit = qp.transmit(&mut self.shared, now);
                 if transmit.is_some() {
                     self.quantum = self.quantum.wrapping_sub(1);
                     return transmit;
                 }
-                qp.queued = false;
+                qp.core.queued = false;
             } else {
                 let turn = match occupant {
-                    Slot::Unreliable(_) => self.transmit_unreliable(slot, now),
+                    Slot::Uc(_) => self.transmit_unreliable(slot, now),
                     _ => self.transmit_datagram(slot, now),
                 };
                 match turn {
@@ -492,10 +402,8 @@ impl Stack {
                     }
                     Turn::Over => {}
                 }
-                match self.slots.get_mut(slot as usize) {
-                    Some(Slot::Unreliable(qp)) => qp.queued = false,
-                    Some(Slot::Datagram(qp)) => qp.queued = false,
-                    _ => {}
+                if let Some(qp) = self.slots.core_mut(slot) {
+                    qp.queued = false;
                 }
             }
             self.shared.ready.pop_front();
@@ -513,17 +421,17 @@ impl Stack {
     pub fn payload_failed(&mut self, _now: Instant, qpn: Qpn, payload: &Payload) {
         let Some(slot) = self.slot(qpn) else { return };
         let shared = &mut self.shared;
-        match (self.slots.get_mut(slot as usize), payload.source) {
-            (Some(Slot::Connected(qp)), Source::Message { message }) => {
+        match (self.slots.get_mut(slot), payload.source) {
+            (Some(Slot::Rc(qp)), Source::Message { message }) => {
                 qp.message_unreadable(shared, message);
             }
-            (Some(Slot::Connected(qp)), Source::Remote { .. }) => {
+            (Some(Slot::Rc(qp)), Source::Remote { .. }) => {
                 qp.response_unreadable(shared, payload.psn);
             }
-            (Some(Slot::Unreliable(qp)), Source::Message { message }) => {
+            (Some(Slot::Uc(qp)), Source::Message { message }) => {
                 qp.unreadable(shared, message);
             }
-            (Some(Slot::Datagram(qp)), Source::Message { message }) => {
+            (Some(Slot::Ud(qp)), Source::Message { message }) => {
                 qp.unreadable(shared, message);
             }
             _ => {}
@@ -556,7 +464,7 @@ impl Stack {
         self.report_due(now);
         for _ in 0..param::TIMER_TURN {
             let Some(Due { slot, at, fires }) = self.shared.timers.pop_due(now) else { break };
-            let Some(qp) = qp_at(&mut self.slots, slot) else {
+            let Some(qp) = self.slots.rc(slot) else {
                 if fires {
                     self.resume(slot);
                 }
@@ -567,9 +475,9 @@ impl Stack {
             if is_late && qp.excuse_late_timer(&mut self.shared, now) || !fires {
                 continue;
             }
-            let peer = qp.path.as_ref().and_then(Path::neighbour);
+            let peer = qp.core.path.as_ref().and_then(Path::neighbour);
             let lost_cause = peer.is_none_or(|peer| self.neighbours.is_silent(peer.address));
-            let client = qp.client;
+            let client = qp.core.client;
             let unanswered = qp.timer_fired(&mut self.shared, now, lost_cause);
             if let (true, Some(peer)) = (unanswered, peer) {
                 if self.neighbours.probe(peer.address, client, now) {
@@ -588,12 +496,7 @@ impl Stack {
     /// The counters of a queue pair since its creation.
     #[must_use]
     pub fn qp_counters(&self, qpn: Qpn) -> Option<&QpCounters> {
-        match self.slots.get(self.slot(qpn)? as usize)? {
-            Slot::Connected(qp) => Some(&qp.counters),
-            Slot::Unreliable(qp) => Some(&qp.counters),
-            Slot::Datagram(qp) => Some(&qp.counters),
-            Slot::Free | Slot::Handle(_) => None,
-        }
+        Some(&self.slots.core(self.slot(qpn)?)?.counters)
     }
 
     fn slot(&self, qpn: Qpn) -> Option<u32> {
@@ -609,11 +512,11 @@ impl Stack {
     /// [`Stack::payload_failed`] was told of: messages that nobody answers are complete then.
     pub fn frames_made(&mut self) {
         for (slot, generation) in core::mem::take(&mut self.making) {
-            match self.slots.get_mut(slot as usize) {
-                Some(Slot::Unreliable(qp)) if qp.sender.generation == generation => {
+            match self.slots.get_mut(slot) {
+                Some(Slot::Uc(qp)) if qp.core.generation == generation => {
                     qp.settle(&mut self.shared);
                 }
-                Some(Slot::Datagram(qp)) if qp.generation == generation => {
+                Some(Slot::Ud(qp)) if qp.core.generation == generation => {
                     qp.settle(&mut self.shared);
                 }
                 _ => {}
@@ -625,28 +528,24 @@ impl Stack {
     fn reset(&mut self, slot: u32) {
         let generation = self.new_generation();
         self.leave_path(slot);
-        let mut taken = None;
-        let qpn = match self.slots.get_mut(slot as usize) {
-            Some(Slot::Connected(qp)) => {
-                let (queued, counters) = (qp.queued, qp.counters);
+        self.stop_waiting(slot);
+        let Some(occupant) = self.slots.get_mut(slot) else { return };
+        let Some(qp) = occupant.core().map(|qp| qp.renewed(generation)) else { return };
+        let (qpn, mut taken) = (qp.qpn, None);
+        match occupant {
+            Slot::Rc(old) => {
                 // XRC-7
-                taken = qp.responder.stop().filter(|taken| taken.srqn.is_some());
-                // RC-82
-                **qp = Qp::new(qp.qpn, qp.service, qp.client, slot, generation);
-                // It stays where it is in the ready queue, for as many others may be before it as there
-                // are: when its turn comes it has nothing to send, or what it was given by then.
-                (qp.queued, qp.counters) = (queued, counters);
-                qp.qpn
+                taken = old.responder.stop().filter(|taken| taken.srqn.is_some());
+                **old = RcQp::new(qp);
             }
-            Some(Slot::Unreliable(qp)) => {
-                let (queued, counters) = (qp.queued, qp.counters);
-                **qp = UnreliableQp::new(Sender { generation, ..qp.sender }, qp.client);
-                (qp.queued, qp.counters) = (queued, counters);
-                qp.sender.qpn
+            Slot::Uc(old) => **old = UcQp::new(qp),
+            Slot::Ud(old) => {
+                let groups = core::mem::take(&mut old.groups);
+                **old = UdQp::new(qp);
+                old.groups = groups;
             }
-            _ => return self.reset_datagram(slot),
-        };
-        self.shared.timers.set(slot, None);
+            Slot::Free | Slot::Handle(_) => {}
+        }
         self.shared.log.retain(|event| event.qpn() != qpn || event.srqn().is_some());
         if let Some(Taken { srqn, id }) = taken {
             let status = ReceiveStatus::Flushed;
@@ -663,73 +562,6 @@ impl Stack {
             self.control.push_back(frame);
         } else {
             bump(&mut self.shared.counters.drop_control_queue);
-        }
-    }
-}
-
-/// The queue pair of Reliable Connection in a slot.
-#[inline]
-fn qp_at(slots: &mut [Slot], slot: u32) -> Option<&mut Qp> {
-    match slots.get_mut(slot as usize)? {
-        Slot::Connected(qp) => Some(qp),
-        _ => None,
-    }
-}
-
-/// The queue pair of Unreliable Connection in a slot.
-fn unreliable_at(slots: &mut [Slot], slot: u32) -> Option<&mut UnreliableQp> {
-    match slots.get_mut(slot as usize)? {
-        Slot::Unreliable(qp) => Some(qp),
-        _ => None,
-    }
-}
-
-/// The queue pair of Unreliable Datagram in a slot.
-fn datagram_at(slots: &mut [Slot], slot: u32) -> Option<&mut DatagramQp> {
-    match slots.get_mut(slot as usize)? {
-        Slot::Datagram(qp) => Some(qp),
-        _ => None,
-    }
-}
-
-fn put_slot(slots: &mut [Slot], slot: u32, content: Slot) {
-    if let Some(place) = slots.get_mut(slot as usize) {
-        *place = content;
-    }
-}
-
-impl Qp {
-    /// Enters a state other than RESET and ERR.
-    fn change_state(
-        &mut self,
-        shared: &mut Shared,
-        from: QpState,
-        to: QpState,
-        change: &QpAttributes,
-    ) {
-        self.attributes.state = to;
-        match (from, to) {
-            (QpState::Init, QpState::Rtr) => {
-                // RC-19
-                let is_shared = self.service != Service::Reliable;
-                self.responder.start(change.rq_psn.unwrap_or_default(), is_shared);
-            }
-            (QpState::Rtr, QpState::Rts) => {
-                let psn = change.sq_psn.unwrap_or_default();
-                let (retries, rnr) = (self.attributes.retry_cnt, self.attributes.rnr_retry);
-                let credit = if self.names_srq() { Credit::UNLIMITED } else { Credit::default() };
-                // RC-19
-                self.requester.start(psn, retries, rnr, credit);
-            }
-            // RC-80
-            (QpState::Rts, QpState::Sqd) => {
-                self.drained = false;
-                self.requester.drain();
-                self.make_ready(shared);
-                self.check_drained(shared);
-            }
-            (QpState::Sqd, _) => self.make_ready(shared),
-            _ => {}
         }
     }
 }

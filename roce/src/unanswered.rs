@@ -5,25 +5,7 @@ use std::collections::VecDeque;
 use crate::api::{Event, SendStatus};
 use crate::counters::{add, bump};
 use crate::param;
-use crate::qp::Shared;
-use crate::types::Qpn;
-
-/// Whose messages they are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender {
-    pub qpn: Qpn,
-    /// Its place in the stack's table.
-    pub slot: u32,
-    /// Changes with every reset, so that what belongs to an earlier life is recognised.
-    pub generation: u32,
-}
-
-impl Sender {
-    /// Reports an event, after whatever still waits for its placements.
-    pub(crate) fn emit(self, shared: &mut Shared, event: Event) {
-        shared.log.emit(self.slot, self.generation, event);
-    }
-}
+use crate::qp::{QpCore, Shared};
 
 /// The messages of a send queue.
 #[derive(Debug)]
@@ -76,20 +58,20 @@ impl<T: Copy> Unanswered<T> {
     }
 
     /// Drops the message whose turn it was. It is complete behind those before it.
-    pub(crate) fn drop_head(&mut self, sender: Sender, shared: &mut Shared) {
+    pub(crate) fn drop_head(&mut self, core: &QpCore, shared: &mut Shared) {
         // UD-8
         bump(&mut shared.counters.drop_no_neighbour);
         let is_oldest = self.oldest == self.next;
         self.advance();
         if is_oldest {
-            self.settle(sender, shared);
+            self.settle(core, shared);
         }
     }
 
     /// All packets that were polled have been made.
-    pub(crate) fn settle(&mut self, sender: Sender, shared: &mut Shared) {
+    pub(crate) fn settle(&mut self, core: &QpCore, shared: &mut Shared) {
         // UD-6
-        self.complete(sender, shared, self.next);
+        self.complete(core, shared, self.next);
     }
 
     /// Whether all messages are complete that have left the queue.
@@ -98,7 +80,7 @@ impl<T: Copy> Unanswered<T> {
     }
 
     /// Completes the messages before `end`.
-    fn complete(&mut self, sender: Sender, shared: &mut Shared, end: u64) {
+    fn complete(&mut self, core: &QpCore, shared: &mut Shared, end: u64) {
         let count = end.saturating_sub(self.oldest);
         if count == 0 {
             return;
@@ -106,20 +88,20 @@ impl<T: Copy> Unanswered<T> {
         self.oldest = end;
         add(&mut shared.counters.rdma_sends, count);
         let through = end.wrapping_sub(1);
-        sender.emit(shared, Event::SendsCompleted { qpn: sender.qpn, through });
+        core.emit(shared, Event::SendsCompleted { qpn: core.qpn, through });
     }
 
     /// The payload of a message could not be read: it fails, behind those before it, and all that were
     /// posted behind it are forgotten. `false` where it is complete already.
-    pub(crate) fn fail(&mut self, sender: Sender, shared: &mut Shared, message: u64) -> bool {
+    pub(crate) fn fail(&mut self, core: &QpCore, shared: &mut Shared, message: u64) -> bool {
         if !(self.oldest..=self.next).contains(&message) {
             return false;
         }
         // UD-13
-        self.complete(sender, shared, message);
+        self.complete(core, shared, message);
         bump(&mut shared.counters.req_cqe_error);
-        let (qpn, status) = (sender.qpn, SendStatus::LocalProtection);
-        sender.emit(shared, Event::SendFailed { qpn, message, status });
+        let (qpn, status) = (core.qpn, SendStatus::LocalProtection);
+        core.emit(shared, Event::SendFailed { qpn, message, status });
         self.forget();
         true
     }

@@ -12,31 +12,25 @@ use crate::api::{
 };
 use crate::attributes::{AccessFlags, QpAttributes, QpSnapshot};
 use crate::comp::FramePlace;
-use crate::counters::{QpCounters, add, bump};
+use crate::counters::{add, bump};
+use crate::error::PostError;
 use crate::log::{EffectKind, Taken};
-use crate::opcode::{Class, Position, code};
+use crate::opcode::{Class, Position};
 use crate::owed::Ack;
 use crate::param;
-use crate::path::Path;
 use crate::psn::Psn;
-use crate::qp::{Shared, transport_header};
+use crate::qp::{QpCore, Shared};
 use crate::req::{data_frame, data_opcode};
 use crate::resp::{Current, check_remote};
 use crate::state::QpState;
-use crate::types::{Instant, PathMtu, Qpn};
-use crate::unanswered::{Sender, Unanswered};
+use crate::types::Instant;
+use crate::unanswered::Unanswered;
 use crate::wire::frame;
 
 /// A queue pair of Unreliable Connection.
 #[derive(Debug)]
-pub(crate) struct UnreliableQp {
-    pub sender: Sender,
-    /// Whose it is.
-    pub client: u16,
-    /// State and attributes; the PSNs and `sq_draining` here are not kept current.
-    pub attributes: QpSnapshot,
-    /// Present from RTR on.
-    pub path: Option<Path>,
+pub(crate) struct UcQp {
+    pub core: QpCore,
     /// Until then messages wait for the peer's Ethernet address.
     pub patient_until: Instant,
     /// When to ask next whether that address is still right.
@@ -52,13 +46,6 @@ pub(crate) struct UnreliableQp {
     current: Option<Current>,
     /// A receive request that a message had taken which was dropped then.
     held: Option<TakenReceive>,
-    /// Whether a request arrived since RTR.
-    established: bool,
-    /// Whether the slot stands in the ready queue.
-    pub queued: bool,
-    /// Whether the drained event of this stay in SQD was reported.
-    drained: bool,
-    pub counters: QpCounters,
 }
 
 /// A packet of the peer, in its place.
@@ -78,14 +65,11 @@ enum Stop {
     Undecided,
 }
 
-impl UnreliableQp {
+impl UcQp {
     /// A queue pair in RESET.
-    pub(crate) fn new(sender: Sender, client: u16) -> Self {
+    pub(crate) fn new(core: QpCore) -> Self {
         Self {
-            sender,
-            client,
-            attributes: QpSnapshot::default(),
-            path: None,
+            core,
             patient_until: Instant::default(),
             next_check: Instant::default(),
             sends: Unanswered::default(),
@@ -94,58 +78,63 @@ impl UnreliableQp {
             expected: Psn::default(),
             current: None,
             held: None,
-            established: false,
-            queued: false,
-            drained: false,
-            counters: QpCounters::default(),
         }
     }
 
-    /// Puts the QP into the ready queue.
-    pub(crate) fn make_ready(&mut self, shared: &mut Shared) {
-        if !self.queued {
-            self.queued = true;
-            shared.ready.push_back(self.sender.slot);
-        }
-    }
-
-    fn state(&self) -> QpState {
-        self.attributes.state
-    }
-
-    fn mtu(&self) -> PathMtu {
-        self.attributes.path_mtu.unwrap_or(PathMtu::Mtu256)
-    }
-
-    fn emit(&self, shared: &mut Shared, event: Event) {
-        self.sender.emit(shared, event);
-    }
-
-    /// Enters a state other than RESET with the attributes of a change that was checked.
+    /// Enters a state other than RESET, with the attributes of a change.
     pub(crate) fn change(&mut self, shared: &mut Shared, to: QpState, change: &QpAttributes) {
-        self.attributes.apply(change);
-        let from = core::mem::replace(&mut self.attributes.state, to);
-        match (from, to) {
-            (QpState::Err, QpState::Err) => {}
-            (_, QpState::Err) => {
-                self.attributes.state = from;
-                self.enter_error(shared);
-            }
+        if to == QpState::Err {
+            self.enter_error(shared);
+            return;
+        }
+        match (core::mem::replace(&mut self.core.attributes.state, to), to) {
             // UC-2
             (QpState::Init, QpState::Rtr) => self.expected = change.rq_psn.unwrap_or_default(),
             (QpState::Rtr, QpState::Rts) => self.psn = change.sq_psn.unwrap_or_default(),
             // UC-13
             (QpState::Rts, QpState::Sqd) => {
-                self.drained = false;
+                self.core.drained = false;
                 self.check_drained(shared);
             }
-            _ => self.make_ready(shared),
+            _ => self.core.make_ready(shared),
         }
+    }
+
+    /// Has messages wait for the peer's Ethernet address, from a change of the path on.
+    pub(crate) fn be_patient(&mut self, now: Instant) {
+        self.patient_until = now.after(param::DATAGRAM_PATIENCE);
+        self.next_check = now.after(param::DATAGRAM_CHECK_INTERVAL);
+    }
+
+    /// Takes a message, and gives its number.
+    pub(crate) fn post(
+        &mut self,
+        shared: &mut Shared,
+        request: SendRequest,
+    ) -> Result<u64, PostError> {
+        let (qpn, state) = (self.core.qpn, self.core.state());
+        if !state.sends_requests() {
+            return Err(PostError::State { qpn, state });
+        }
+        // UC-1
+        if !is_offered(request.operation) {
+            return Err(PostError::NotOffered(qpn));
+        }
+        if request.length > param::MAX_MESSAGE_LENGTH {
+            return Err(PostError::TooLong(request.length));
+        }
+        if self.sends.room() == 0 {
+            return Err(PostError::Full(qpn));
+        }
+        let number = self.sends.post(request);
+        self.core.make_ready(shared);
+        Ok(number)
     }
 
     /// Enters the error state.
     pub(crate) fn enter_error(&mut self, shared: &mut Shared) {
-        if core::mem::replace(&mut self.attributes.state, QpState::Err) == QpState::Err {
+        let state = &mut self.core.attributes.state;
+        if core::mem::replace(state, QpState::Err) == QpState::Err {
             return;
         }
         // UC-14
@@ -153,18 +142,16 @@ impl UnreliableQp {
         self.begun = 0;
         self.abandon();
         if let Some(TakenReceive { id, .. }) = self.held.take() {
-            let (qpn, status) = (self.sender.qpn, ReceiveStatus::Flushed);
-            self.emit(shared, Event::ReceiveFailed { qpn, srqn: None, id, status });
+            self.core.fail_receive(shared, Taken { srqn: None, id }, ReceiveStatus::Flushed);
         }
-        self.emit(shared, Event::EnteredError { qpn: self.sender.qpn });
+        self.core.emit(shared, Event::EnteredError { qpn: self.core.qpn });
     }
 
     /// A placement failed: the QP enters the error state. Unless a receive request that failed has
     /// `reported` that, an event must.
     pub(crate) fn placement_failed(&mut self, shared: &mut Shared, reported: bool) {
-        if self.state() != QpState::Err && !reported {
-            let (qpn, kind) = (self.sender.qpn, QpEvent::Fatal);
-            self.emit(shared, Event::Async { qpn, kind });
+        if self.core.state() != QpState::Err && !reported {
+            self.core.emit_async(shared, QpEvent::Fatal);
         }
         self.enter_error(shared);
     }
@@ -178,10 +165,10 @@ impl UnreliableQp {
     /// The attributes as they are now.
     pub(crate) fn snapshot(&self) -> QpSnapshot {
         QpSnapshot {
-            sq_draining: self.state() == QpState::Sqd && !self.is_drained(),
+            sq_draining: self.core.state() == QpState::Sqd && !self.is_drained(),
             rq_psn: self.expected,
             sq_psn: self.psn,
-            ..self.attributes
+            ..self.core.attributes
         }
     }
 
@@ -191,7 +178,7 @@ impl UnreliableQp {
 
     /// The message of which a packet may be made now, and its number.
     pub(crate) fn head(&self) -> Option<(SendRequest, u64)> {
-        let state = self.state();
+        let state = self.core.state();
         // UC-13
         let goes_on = state.begins_messages() || state.sends_requests() && self.begun != 0;
         self.sends.head().filter(|_| goes_on)
@@ -200,7 +187,7 @@ impl UnreliableQp {
     /// Makes the next packet of the message whose turn it is.
     pub(crate) fn transmit(&mut self, shared: &mut Shared) -> Option<Transmit> {
         let (request, message) = self.head()?;
-        let mtu = self.mtu();
+        let mtu = self.core.mtu();
         let offset = u64::from(self.begun) << mtu.shift();
         let rest = u64::from(request.length).saturating_sub(offset);
         // At most a path MTU.
@@ -209,15 +196,13 @@ impl UnreliableQp {
         let position = Position::new(self.begun == 0, is_last);
         let psn = self.psn;
         // UC-1, UC-3
-        let opcode = code::UNRELIABLE_CONNECTION | data_opcode(request.operation, position);
-        let peer = self.attributes.dest_qpn.map_or(0, Qpn::value);
-        let transport = transport_header(peer, opcode, psn, length);
+        let opcode = data_opcode(request.operation, position);
+        let transport = self.core.transport_header(opcode, psn, length);
         let source = Source::Message { message };
-        let payload = Payload { qpn: self.sender.qpn, srqn: None, source, offset, length, psn };
-        let path = self.path.as_ref()?;
+        let payload = Payload { qpn: self.core.qpn, srqn: None, source, offset, length, psn };
+        let path = self.core.path.as_ref()?;
         let transmit = data_frame(path, transport, (&request, None), position, payload);
-        bump(&mut shared.counters.sent_pkts);
-        bump(&mut self.counters.sent_pkts);
+        self.core.count_sent(shared);
         add(&mut shared.counters.sent_bytes, u64::from(length));
         self.psn = psn.add(1);
         self.begun = self.begun.wrapping_add(1);
@@ -231,31 +216,28 @@ impl UnreliableQp {
     /// Drops the message whose turn it is, for nobody knows where its peer is.
     pub(crate) fn drop_head(&mut self, shared: &mut Shared) {
         self.begun = 0;
-        self.sends.drop_head(self.sender, shared);
+        self.sends.drop_head(&self.core, shared);
     }
 
     /// Its packets have been made.
     pub(crate) fn settle(&mut self, shared: &mut Shared) {
         // UC-4
-        self.sends.settle(self.sender, shared);
+        self.sends.settle(&self.core, shared);
         self.check_drained(shared);
     }
 
     /// The payload of a message could not be read.
     pub(crate) fn unreadable(&mut self, shared: &mut Shared, message: u64) {
         // UC-12
-        if self.state() != QpState::Err && self.sends.fail(self.sender, shared, message) {
+        if self.core.state() != QpState::Err && self.sends.fail(&self.core, shared, message) {
             self.begun = 0;
-            self.attributes.state = QpState::Sqe;
+            self.core.attributes.state = QpState::Sqe;
         }
     }
 
     fn check_drained(&mut self, shared: &mut Shared) {
-        if self.state() == QpState::Sqd && !self.drained && self.is_drained() {
-            self.drained = true;
-            let (qpn, kind) = (self.sender.qpn, QpEvent::SqDrained);
-            self.emit(shared, Event::Async { qpn, kind });
-        }
+        let is_drained = self.is_drained();
+        self.core.check_drained(shared, is_drained);
     }
 
     /// Takes a request of the peer. One that is pending has at most established the connection, and given
@@ -269,15 +251,11 @@ impl UnreliableQp {
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         // UC-5
-        if !self.state().receives_unreliable() {
+        if !self.core.state().receives_unreliable() {
             bump(&mut shared.counters.drop_wrong_state);
             return Poll::Ready(());
         }
-        if self.state() == QpState::Rtr && !self.established {
-            self.established = true;
-            let (qpn, kind) = (self.sender.qpn, QpEvent::CommunicationEstablished);
-            self.emit(shared, Event::Async { qpn, kind });
-        }
+        self.core.establish(shared);
         let is_gap = packet.bth.psn != self.expected;
         if is_gap || packet.opcode.position.is_start() {
             self.abandon();
@@ -293,7 +271,7 @@ impl UnreliableQp {
         if is_gap {
             bump(&mut shared.counters.out_of_sequence);
             bump(&mut shared.counters.out_of_seq_request);
-            bump(&mut self.counters.out_of_sequence);
+            bump(&mut self.core.counters.out_of_sequence);
         }
         self.expected = packet.bth.psn.add(1);
         match taken {
@@ -338,7 +316,7 @@ impl UnreliableQp {
             return Err(Stop::Drop(|shared| &mut shared.counters.drop_after_gap));
         }
         // UC-8
-        if !opcode.payload.allows(request.packet.payload.len(), self.mtu().bytes() as usize) {
+        if !opcode.payload.allows(request.packet.payload.len(), self.core.mtu().bytes() as usize) {
             return Err(INVALID);
         }
         match opcode.class {
@@ -424,12 +402,12 @@ impl UnreliableQp {
     ) -> Result<(u32, u64, u32, u32), Stop> {
         let rdma = request.packet.reth.ok_or(INVALID)?;
         // UC-10
-        if !self.attributes.access.contains(AccessFlags::REMOTE_WRITE)
+        if !self.core.attributes.access.contains(AccessFlags::REMOTE_WRITE)
             || rdma.dma_length > param::MAX_MESSAGE_LENGTH
         {
             return Err(INVALID);
         }
-        let (qpn, asked) = (self.sender.qpn, (rdma.rkey, rdma.va, rdma.dma_length));
+        let (qpn, asked) = (self.core.qpn, (rdma.rkey, rdma.va, rdma.dma_length));
         match check_remote(verbs, qpn.into(), asked, RemoteAccess::Write) {
             Poll::Ready(Ok(())) => Ok((rdma.rkey, rdma.va, 0, rdma.dma_length)),
             Poll::Ready(Err(_)) => {
@@ -444,7 +422,7 @@ impl UnreliableQp {
         if let Some(held) = self.held.take() {
             return Ok(held);
         }
-        match verbs.take_receive(self.sender.qpn.into()) {
+        match verbs.take_receive(self.core.qpn.into()) {
             Poll::Ready(Ok(receive)) => Ok(receive),
             // UC-9
             Poll::Ready(Err(ReceiveError::Empty | ReceiveError::NoSrq)) => {
@@ -469,10 +447,10 @@ impl UnreliableQp {
         let at = Ack { sequence: 0, msn: 0 };
         let receive = receive.map(|id| Taken { srqn: None, id });
         let kind = EffectKind::PlacedRequest { placement, at, receive };
-        shared.log.push(self.sender.slot, self.sender.generation, kind);
+        self.core.push_effect(shared, kind);
         let start = request.place.payload_start;
         placements.push(Placement {
-            qpn: self.sender.qpn,
+            qpn: self.core.qpn,
             srqn: None,
             sink,
             offset,
@@ -490,7 +468,7 @@ impl UnreliableQp {
         kind: ReceiveKind,
     ) {
         let received = Event::ReceiveCompleted {
-            qpn: self.sender.qpn,
+            qpn: self.core.qpn,
             srqn: None,
             id: receive.id,
             length,
@@ -499,7 +477,7 @@ impl UnreliableQp {
             solicited: request.packet.bth.solicited,
             source_qpn: None,
         };
-        self.emit(shared, received);
+        self.core.emit(shared, received);
     }
 }
 
@@ -507,7 +485,7 @@ impl UnreliableQp {
 const INVALID: Stop = Stop::Drop(|shared| &mut shared.counters.resp_remote_invalid_request);
 
 /// Whether an operation exists along an unreliable connection.
-pub(crate) const fn is_offered(operation: Operation) -> bool {
+const fn is_offered(operation: Operation) -> bool {
     // UC-1
     !operation.is_answered() && !matches!(operation, Operation::SendInvalidate)
 }

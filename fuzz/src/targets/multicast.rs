@@ -81,7 +81,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let (mtu_max, icrc_policy) = (PathMtu::Mtu256, IcrcPolicy::CheckAll);
     let mut stack = Stack::new(StackConfig { mac: OWN, ipv4: OWN_IP, mtu_max, icrc_policy });
     for qpn in QPNS.map(|qpn| Qpn::new(qpn).expect("a small number")) {
-        stack.create_datagram_qp(qpn, 0).expect("room for a QP");
+        stack.create_qp(qpn, roce::Service::Ud, 0).expect("room for a QP");
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let init = QpAttributes { pkey_index: Some(0), qkey: Some(QKEY), ..to(QpState::Init) };
         for change in [init, to(QpState::Rtr)] {

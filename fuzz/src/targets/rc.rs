@@ -233,9 +233,11 @@ impl Bench {
 
     fn create(&mut self, qpn: Qpn) {
         let created = match qpn.value() {
-            XRC_SEND => self.stack.create_xrc_qp(qpn, None, 0),
-            XRC_RECEIVE => self.stack.create_xrc_qp(qpn, Some(DOMAIN), 0),
-            _ => self.stack.create_qp(qpn, 0),
+            XRC_SEND => self.stack.create_qp(qpn, roce::Service::XrcSend, 0),
+            XRC_RECEIVE => {
+                self.stack.create_qp(qpn, roce::Service::XrcReceive { domain: DOMAIN }, 0)
+            }
+            _ => self.stack.create_qp(qpn, roce::Service::Rc, 0),
         };
         created.expect("room for a QP");
     }

@@ -68,7 +68,7 @@ fn connected(own: End, other: End, over_ipv6: bool) -> Stack {
     let (mtu_max, icrc_policy) = (PathMtu::Mtu256, IcrcPolicy::CheckAll);
     let mut stack = Stack::new(StackConfig { mac, ipv4, mtu_max, icrc_policy });
     let qpn = Qpn::new(qpn).expect("a small number");
-    stack.create_qp(qpn, 0).expect("room for a QP");
+    stack.create_qp(qpn, roce::Service::Rc, 0).expect("room for a QP");
     let (sgid_index, dgid) = match over_ipv6 {
         true => (0, Gid::from_ipv6(other.0.link_local())),
         false => (1, Gid::from_ipv4(other.1)),

@@ -6,12 +6,13 @@ use crate::counters::{add, bump};
 use crate::opcode::{Position, code};
 use crate::owed::Ack;
 use crate::psn::Psn;
-use crate::qp::{Qp, Shared, pad};
+use crate::qp::{Shared, pad};
+use crate::reliable::RcQp;
 use crate::types::PathMtu;
 use crate::wire::aeth::{self, NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
 
-impl Qp {
+impl RcQp {
     /// Emits the next frame of the responder, if there is one.
     pub(crate) fn transmit_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
         let ack = self.responder.owed.next();
@@ -41,9 +42,9 @@ impl Qp {
         let syndrome = match nak {
             Nak::ReceiverNotReady(sequence) if sequence == expected => {
                 bump(&mut shared.counters.send_rnr_err);
-                bump(&mut self.counters.send_rnr_err);
+                bump(&mut self.core.counters.send_rnr_err);
                 // RC-62
-                Syndrome::RnrNak { timer: self.attributes.min_rnr_timer }
+                Syndrome::RnrNak { timer: self.core.attributes.min_rnr_timer }
             }
             _ if expected <= self.responder.dropped => {
                 bump(&mut shared.counters.sent_seq_err);
@@ -57,8 +58,8 @@ impl Qp {
     }
 
     fn acknowledgement(&self, syndrome: Syndrome, at: Ack) -> Option<Transmit> {
-        let transport = self.transport_header(code::ACKNOWLEDGE, at.sequence, 0);
-        let mut header = self.path.as_ref()?.header(&transport, aeth::LENGTH);
+        let transport = self.core.transport_header(code::ACKNOWLEDGE, Psn::of(at.sequence), 0);
+        let mut header = self.core.path.as_ref()?.header(&transport, aeth::LENGTH);
         // RC-51
         header.push(&aeth::Repr { syndrome, msn: at.msn }.to_bytes());
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
@@ -83,9 +84,10 @@ impl Qp {
     }
 
     fn atomic_response(&self, atomic: &Resource, before: u64) -> Option<Transmit> {
-        let transport = self.transport_header(code::ATOMIC_ACKNOWLEDGE, atomic.first, 0);
+        let transport =
+            self.core.transport_header(code::ATOMIC_ACKNOWLEDGE, Psn::of(atomic.first), 0);
         let after = aeth::LENGTH.wrapping_add(atomicacketh::LENGTH);
-        let mut header = self.path.as_ref()?.header(&transport, after);
+        let mut header = self.core.path.as_ref()?.header(&transport, after);
         let syndrome = Syndrome::Ack { credits: self.credit_code() };
         // RC-51, RC-52, RC-99
         header.push(&aeth::Repr { syndrome, msn: atomic.msn }.to_bytes());
@@ -101,7 +103,8 @@ impl Qp {
         (rkey, va, length): (u32, u64, u32),
     ) -> Option<Transmit> {
         let is_last = !read.is_active();
-        let (offset, length) = response_part(sequence.wrapping_sub(read.first), length, self.mtu());
+        let (offset, length) =
+            response_part(sequence.wrapping_sub(read.first), length, self.core.mtu());
         // RC-66
         let position = Position::new(sequence == read.start, is_last);
         let response = match position {
@@ -110,25 +113,26 @@ impl Qp {
             Position::Last => code::READ_RESPONSE_LAST,
             Position::Only => code::READ_RESPONSE_ONLY,
         };
-        let transport = self.transport_header(response, sequence, length);
+        let psn = Psn::of(sequence);
+        let transport = self.core.transport_header(response, psn, length);
         let pad = pad(length);
         let mut after = (length as usize).wrapping_add(usize::from(pad));
         let with_ack = position != Position::Middle;
         if with_ack {
             after = after.wrapping_add(aeth::LENGTH);
         }
-        let mut header = self.path.as_ref()?.header(&transport, after);
+        let mut header = self.core.path.as_ref()?.header(&transport, after);
         if with_ack {
             let syndrome = Syndrome::Ack { credits: self.credit_code() };
             header.push(&aeth::Repr { syndrome, msn: read.msn }.to_bytes());
         }
         let payload = (length != 0).then_some(Payload {
-            qpn: self.qpn,
+            qpn: self.core.qpn,
             srqn: read.srqn,
             source: Source::Remote { rkey, va: va.wrapping_add(offset) },
             offset,
             length,
-            psn: Psn::of(sequence),
+            psn,
         });
         add(&mut shared.counters.sent_bytes, u64::from(length));
         Some(Transmit { header, payload, pad, needs_icrc: true })

@@ -14,10 +14,11 @@ use crate::opcode::Class;
 use crate::owed::Ack;
 use crate::param;
 use crate::psn::Psn;
-use crate::qp::{Qp, Shared};
+use crate::qp::Shared;
+use crate::reliable::RcQp;
 use crate::wire::aeth::NakCode;
 
-impl Qp {
+impl RcQp {
     pub(super) fn execute(
         &mut self,
         shared: &mut Shared,
@@ -34,7 +35,8 @@ impl Qp {
             (Some(_), _) => false,
         };
         // RC-36
-        let fits = opcode.payload.allows(request.packet.payload.len(), self.mtu().bytes() as usize);
+        let fits =
+            opcode.payload.allows(request.packet.payload.len(), self.core.mtu().bytes() as usize);
         if !in_order || !fits {
             return Err(Stop::Refuse(NakCode::InvalidRequest));
         }
@@ -87,10 +89,10 @@ impl Qp {
         self.responder.current = None;
         self.responder.count_message();
         bump(&mut shared.counters.rdma_recvs);
-        self.emit(
+        self.core.emit(
             shared,
             Event::ReceiveCompleted {
-                qpn: self.qpn,
+                qpn: self.core.qpn,
                 srqn: request.packet.srqn,
                 id: receive.id,
                 // At most MAX_MESSAGE_LENGTH.
@@ -155,10 +157,10 @@ impl Qp {
         self.responder.count_message();
         bump(&mut shared.counters.rx_write_requests);
         if let Some(receive) = receive {
-            self.emit(
+            self.core.emit(
                 shared,
                 Event::ReceiveCompleted {
-                    qpn: self.qpn,
+                    qpn: self.core.qpn,
                     srqn: request.packet.srqn,
                     id: receive.id,
                     length,
@@ -180,7 +182,7 @@ impl Qp {
     ) -> Result<(u32, u64, u32, u32), Stop> {
         let rdma = request.packet.reth.ok_or(Stop::Refuse(NakCode::InvalidRequest))?;
         // RC-23, RC-43
-        if !self.attributes.access.contains(AccessFlags::REMOTE_WRITE)
+        if !self.core.attributes.access.contains(AccessFlags::REMOTE_WRITE)
             || rdma.dma_length > param::MAX_MESSAGE_LENGTH
         {
             return Err(Stop::Refuse(NakCode::InvalidRequest));
@@ -199,15 +201,15 @@ impl Qp {
         let invalid = Stop::Refuse(NakCode::InvalidRequest);
         let Some(rdma) = request.packet.reth else { return Err(invalid) };
         // RC-23, RC-43
-        if !self.attributes.access.contains(AccessFlags::REMOTE_READ)
+        if !self.core.attributes.access.contains(AccessFlags::REMOTE_READ)
             || rdma.dma_length > param::MAX_MESSAGE_LENGTH
-            || self.attributes.max_dest_rd_atomic == 0
+            || self.core.attributes.max_dest_rd_atomic == 0
         {
             return Err(invalid);
         }
         let asked = (rdma.rkey, rdma.va, rdma.dma_length);
         allowed(check_remote(verbs, request.target, asked, RemoteAccess::Read))?;
-        let packets = u64::from(self.mtu().packets(rdma.dma_length));
+        let packets = u64::from(self.core.mtu().packets(rdma.dma_length));
         let (rkey, va, length) = (rdma.rkey, rdma.va, rdma.dma_length);
         self.begin_answer(shared, request, packets, Answer::Read { rkey, va, length })?;
         bump(&mut shared.counters.rx_read_requests);
@@ -225,8 +227,8 @@ impl Qp {
         let Some(header) = request.packet.atomic else { return Err(invalid) };
         let length = AtomicOperation::LENGTH;
         // RC-43, RC-45
-        if !self.attributes.access.contains(AccessFlags::REMOTE_ATOMIC)
-            || self.attributes.max_dest_rd_atomic == 0
+        if !self.core.attributes.access.contains(AccessFlags::REMOTE_ATOMIC)
+            || self.core.attributes.max_dest_rd_atomic == 0
             || header.va & u64::from(length.wrapping_sub(1)) != 0
         {
             return Err(invalid);
@@ -247,10 +249,10 @@ impl Qp {
             msn: self.responder.msn.wrapping_sub(1) & Psn::MASK,
             ..self.responder.at(request.sequence)
         };
-        self.push_effect(shared, EffectKind::ExecutedAtomic { placement, at });
+        self.core.push_effect(shared, EffectKind::ExecutedAtomic { placement, at });
         let start = request.place.payload_start;
         placements.push(Placement {
-            qpn: self.qpn,
+            qpn: self.core.qpn,
             srqn: request.packet.srqn,
             sink: Sink::Atomic { rkey: header.rkey, va: header.va, operation },
             offset: 0,
@@ -269,7 +271,7 @@ impl Qp {
         packets: u64,
         answer: Answer,
     ) -> Result<(), Stop> {
-        let most = usize::from(self.attributes.max_dest_rd_atomic);
+        let most = usize::from(self.core.attributes.max_dest_rd_atomic);
         let responder = &mut self.responder;
         // RC-44
         while responder.resources.len() >= most {
@@ -293,7 +295,7 @@ impl Qp {
         });
         responder.count_streams();
         responder.advance(packets);
-        self.make_ready(shared);
+        self.core.make_ready(shared);
         Ok(())
     }
 
@@ -328,10 +330,10 @@ impl Qp {
         let at = self.responder.at(request.sequence);
         let srqn = request.packet.srqn;
         let receive = receive.map(|id| Taken { srqn, id });
-        self.push_effect(shared, EffectKind::PlacedRequest { placement, at, receive });
+        self.core.push_effect(shared, EffectKind::PlacedRequest { placement, at, receive });
         let start = request.place.payload_start;
         placements.push(Placement {
-            qpn: self.qpn,
+            qpn: self.core.qpn,
             srqn,
             sink,
             offset,

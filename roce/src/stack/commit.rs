@@ -1,12 +1,13 @@
 //! What a burst of received frames comes to, once its payload is placed: acknowledgements and events come out, or a queue
 //! pair fails.
 
-use super::{Slot, Stack, qp_at, unreliable_at};
+use super::Stack;
+use super::slots::Slot;
 use crate::api::{Event, Placed, ReceiveStatus, SendStatus};
 use crate::counters::bump;
 use crate::log::{Effect, EffectKind};
 use crate::owed::Ack;
-use crate::qp::Shared;
+use crate::qp::{QpCore, Shared};
 use crate::types::Instant;
 
 /// A placement that failed.
@@ -19,7 +20,7 @@ pub(super) struct Failure {
 }
 
 /// Lets an event of a connection out; the receives behind a request that failed are flushed.
-pub(super) fn release(shared: &mut Shared, event: Event, slot: u32, failures: &[Failure]) {
+fn release(shared: &mut Shared, event: Event, slot: u32, failures: &[Failure]) {
     let mut failed = failures.iter().filter(|f| f.slot == slot && f.request.is_some()).peekable();
     match event {
         Event::ReceiveCompleted { qpn, srqn, id, .. }
@@ -53,17 +54,14 @@ impl Stack {
         }
         self.shared.log.finish(effects);
         for failure in failures {
-            if let Some(qp) = unreliable_at(&mut self.slots, failure.slot) {
-                qp.placement_failed(&mut self.shared, failure.receive.is_some());
-                continue;
-            }
-            let Some(qp) = qp_at(&mut self.slots, failure.slot) else { continue };
-            match failure.request {
-                Some(at) => {
-                    let reported = failure.receive.is_some();
+            let reported = failure.receive.is_some();
+            match (self.slots.get_mut(failure.slot), failure.request) {
+                (Some(Slot::Uc(qp)), _) => qp.placement_failed(&mut self.shared, reported),
+                (Some(Slot::Rc(qp)), Some(at)) => {
                     qp.placement_failed(&mut self.shared, at, reported);
                 }
-                None => qp.enter_error(&mut self.shared),
+                (Some(Slot::Rc(qp)), None) => qp.enter_error(&mut self.shared),
+                _ => {}
             }
         }
     }
@@ -73,12 +71,13 @@ impl Stack {
         if self.is_orphan(effect) {
             return self.flush_orphan(kind);
         }
-        let qp = match self.slots.get_mut(slot as usize) {
-            Some(Slot::Connected(qp)) if qp.generation == generation => qp,
-            Some(Slot::Unreliable(_)) => return self.commit_unreliable(effect, placed, failures),
-            Some(Slot::Datagram(_)) => return self.commit_datagram(effect, placed, failures),
-            _ => return,
-        };
+        let Some(occupant) = self.slots.get_mut(slot) else { return };
+        if occupant.core().is_none_or(|qp| qp.generation != generation) {
+            return;
+        }
+        if matches!(occupant, Slot::Ud(_)) {
+            return self.commit_datagram(effect, placed, failures);
+        }
         let failed = |is_request| {
             failures.iter().any(|f| f.slot == slot && f.request.is_some() == is_request)
         };
@@ -86,14 +85,20 @@ impl Stack {
         let succeeded = |placement: usize| placed(placement) == Placed::Copied;
         let shared = &mut self.shared;
         match kind {
-            // RC-47
+            // RC-47, UC-11
             EffectKind::PlacedRequest { placement, at, receive } => {
                 if succeeded(placement) || failed(true) {
                     return;
                 }
                 if let Some(taken) = receive {
-                    qp.responder.forget_receive(taken.id);
-                    qp.fail_receive(shared, taken, ReceiveStatus::LocalProtection);
+                    match occupant {
+                        Slot::Rc(qp) => qp.responder.forget_receive(taken.id),
+                        Slot::Uc(qp) => qp.forget_receive(taken.id),
+                        _ => {}
+                    }
+                    if let Some(qp) = occupant.core() {
+                        qp.fail_receive(shared, taken, ReceiveStatus::LocalProtection);
+                    }
                 }
                 let receive = receive.map(|taken| taken.id);
                 failures.push(Failure { slot, request: Some(at), receive });
@@ -105,7 +110,9 @@ impl Stack {
                 }
                 match placed(placement) {
                     Placed::Executed { before } => {
-                        qp.responder.atomic_executed(at.sequence, before);
+                        if let Slot::Rc(qp) = occupant {
+                            qp.responder.atomic_executed(at.sequence, before);
+                        }
                     }
                     _ => failures.push(Failure { slot, request: Some(at), receive: None }),
                 }
@@ -117,7 +124,9 @@ impl Stack {
                 }
                 bump(&mut shared.counters.req_cqe_error);
                 let status = SendStatus::LocalProtection;
-                shared.log.release(Event::SendFailed { qpn: qp.qpn, message, status });
+                if let Some(qp) = occupant.core() {
+                    shared.log.release(Event::SendFailed { qpn: qp.qpn, message, status });
+                }
                 failures.push(Failure { slot, request: None, receive: None });
             }
             EffectKind::PlacedDatagram { .. } => {}
@@ -131,9 +140,8 @@ impl Stack {
     fn is_orphan(&self, effect: &Effect) -> bool {
         let Effect { slot, generation, kind } = *effect;
         let EffectKind::Event(event) = kind else { return false };
-        let lives =
-            |slot: &Slot| matches!(slot, Slot::Connected(qp) if qp.generation == generation);
-        event.srqn().is_some() && !self.slots.get(slot as usize).is_some_and(lives)
+        let lives = |qp: &QpCore| qp.generation == generation;
+        event.srqn().is_some() && !self.slots.core(slot).is_some_and(lives)
     }
 
     /// A receive request of a shared receive queue along XRC ends, though its queue pair has not waited.

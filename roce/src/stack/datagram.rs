@@ -2,25 +2,23 @@
 
 use core::task::Poll;
 
-use fpga_regs::engine::qp::QpType;
-
 use super::commit::Failure;
 use super::input::{Envelope, count_received};
-use super::{Slot, Stack, Turn, datagram_at, put_slot};
+use super::slots::Slot;
+use super::{Stack, Turn};
 use crate::api::{
     DatagramRequest, Event, GRH_LENGTH, Payload, Placed, Placement, ReceiveError, ReceiveKind,
     ReceiveStatus, Sink, Source, Transmit, Verbs,
 };
-use crate::attributes::{self, AddressVector, QpAttributes};
+use crate::attributes::AddressVector;
 use crate::counters::{Counters, add, bump};
-use crate::datagram::{DatagramQp, Handle};
+use crate::datagram::{Handle, UdQp};
 use crate::error::{Error, PostError};
 use crate::log::{Effect, EffectKind};
 use crate::opcode::Class;
 use crate::param;
 use crate::path::{Path, Resolution};
 use crate::qp::pad;
-use crate::state::QpState;
 use crate::table;
 use crate::types::{Instant, PathMtu, Qpn};
 use crate::wire::extension::{deth, immdt};
@@ -32,17 +30,7 @@ impl Stack {
         + crate::neighbour::Neighbours::BYTES_OF_EACH
         + param::TABLE_PLACES * (Self::SLOT_BYTES + size_of::<(u32, u32)>());
     /// Bytes that are kept of a datagram until its packet is made.
-    pub const DATAGRAM_BYTES: usize = DatagramQp::MESSAGE_BYTES;
-
-    /// Creates the queue pair `qpn` of Unreliable Datagram in RESET, as [`Stack::create_qp`] one of
-    /// Reliable Connection.
-    pub fn create_datagram_qp(&mut self, qpn: Qpn, client: u16) -> Result<(), Error> {
-        let (slot, generation) = self.new_qp(qpn)?;
-        let mut qp = Box::new(DatagramQp::new(qpn, client, slot, generation));
-        qp.queued = self.departed.remove(&slot);
-        put_slot(&mut self.slots, slot, Slot::Datagram(qp));
-        Ok(())
-    }
+    pub const DATAGRAM_BYTES: usize = UdQp::MESSAGE_BYTES;
 
     /// Creates the address handle `ah`, for a client as [`Stack::create_qp`] has them, and asks for the
     /// peer's Ethernet address if need be.
@@ -69,7 +57,7 @@ impl Stack {
             }
         }
         let handle = Box::new(Handle::new(client, path, now));
-        put_slot(&mut self.slots, slot, Slot::Handle(handle));
+        self.slots.put(slot, Slot::Handle(handle));
         self.handles.insert(ah, slot);
         self.ask_due(now);
         Ok(())
@@ -79,7 +67,7 @@ impl Stack {
     /// complete.
     pub fn destroy_ah(&mut self, ah: u32) {
         let Some(slot) = table::take(&mut self.handles, &ah) else { return };
-        let Some(place) = self.slots.get_mut(slot as usize) else { return };
+        let Some(place) = self.slots.get_mut(slot) else { return };
         let Slot::Handle(handle) = core::mem::take(place) else { return };
         if let Some(peer) = handle.path.neighbour() {
             self.neighbours.release(peer.address, slot, handle.client);
@@ -94,7 +82,7 @@ impl Stack {
     #[must_use]
     pub fn is_ah_resolved(&self, ah: u32) -> Option<bool> {
         let slot = *self.handles.get(&ah)?;
-        match self.slots.get(slot as usize)? {
+        match self.slots.get(slot)? {
             Slot::Handle(handle) => Some(handle.path.is_resolved()),
             _ => None,
         }
@@ -103,63 +91,19 @@ impl Stack {
     /// Gives a message to a queue pair of Unreliable Datagram in RTS or SQD, as [`Stack::post_send`].
     pub fn post_datagram(&mut self, qpn: Qpn, request: DatagramRequest) -> Result<u64, PostError> {
         let slot = self.slot(qpn).ok_or(PostError::UnknownQp(qpn))?;
-        let qp = datagram_at(&mut self.slots, slot).ok_or(PostError::UnknownQp(qpn))?;
-        let state = qp.state;
-        if !state.sends_requests() {
-            return Err(PostError::State { qpn, state });
-        }
-        // UD-1
-        if request.length > self.mtu_max.bytes() {
-            return Err(PostError::TooLong(request.length));
-        }
-        if qp.sends.room() == 0 {
-            return Err(PostError::Full(qpn));
-        }
-        let number = qp.sends.post(request);
-        qp.make_ready(&mut self.shared);
-        Ok(number)
-    }
-
-    pub(super) fn modify_datagram_qp(
-        &mut self,
-        slot: u32,
-        change: &QpAttributes,
-    ) -> Result<(), Error> {
-        let Some(qp) = datagram_at(&mut self.slots, slot) else { return Ok(()) };
-        let from = qp.state;
-        // UD-16
-        attributes::check(QpType::Ud, qp.qpn, from, change, self.mtu_max)?;
-        match change.state.unwrap_or(from) {
-            QpState::Reset => self.reset_datagram(slot),
-            to => qp.change(&mut self.shared, to, change),
-        }
-        Ok(())
-    }
-
-    /// Takes a queue pair back to RESET, as [`Stack::reset`].
-    pub(super) fn reset_datagram(&mut self, slot: u32) {
-        self.stop_waiting(slot);
-        let generation = self.new_generation();
-        let Some(qp) = datagram_at(&mut self.slots, slot) else { return };
-        let (qpn, queued, counters) = (qp.qpn, qp.queued, qp.counters);
-        let groups = core::mem::take(&mut qp.groups);
-        *qp = DatagramQp::new(qpn, qp.client, slot, generation);
-        (qp.queued, qp.counters, qp.groups) = (queued, counters, groups);
-        self.shared.log.retain(|event| event.qpn() != qpn);
-        if self.shared.ready.front() == Some(&slot) {
-            self.quantum = param::TRANSMIT_QUANTUM;
-        }
+        let qp = self.slots.ud(slot).ok_or(PostError::UnknownQp(qpn))?;
+        qp.post(&mut self.shared, request, self.mtu_max.bytes())
     }
 
     /// Makes the packet of a queue pair's next message that can be sent.
     pub(super) fn transmit_datagram(&mut self, slot: u32, now: Instant) -> Turn {
         for _ in 0..param::TRANSMIT_QUANTUM {
-            let Some(qp) = datagram_at(&mut self.slots, slot) else { return Turn::Over };
+            let Some(qp) = self.slots.ud(slot) else { return Turn::Over };
             let Some((request, message)) = qp.head() else { return Turn::Over };
             let (transport, qkey) = (qp.transport_header(&request), qp.qkey_of(&request));
-            let deth = deth::Repr { qkey, source_qpn: qp.qpn.value() };
+            let deth = deth::Repr { qkey, source_qpn: qp.core.qpn.value() };
             let handle_slot = self.handles.get(&request.ah).copied();
-            let handle = handle_slot.and_then(|slot| handle_at(&mut self.slots, slot));
+            let handle = handle_slot.and_then(|slot| self.slots.handle(slot));
             match (handle, handle_slot) {
                 (Some(handle), _) if handle.path.is_resolved() => {
                     let (path, client) = (&handle.path, handle.client);
@@ -173,10 +117,10 @@ impl Stack {
                             self.ask(peer);
                         }
                     }
-                    let Some(qp) = datagram_at(&mut self.slots, slot) else { return Turn::Over };
+                    let Some(qp) = self.slots.ud(slot) else { return Turn::Over };
                     qp.sent(&mut self.shared);
                     if self.making.last().map(|(last, _)| *last) != Some(slot) {
-                        self.making.push((slot, qp.generation));
+                        self.making.push((slot, qp.core.generation));
                     }
                     let counters = &mut self.shared.counters;
                     if request.dest_qpn == Qpn::GROUP {
@@ -184,7 +128,7 @@ impl Stack {
                     }
                     add(&mut counters.sent_bytes, request.length.into());
                     let payload = (request.length != 0).then_some(Payload {
-                        qpn: qp.qpn,
+                        qpn: qp.core.qpn,
                         srqn: None,
                         source: Source::Message { message },
                         offset: 0,
@@ -198,14 +142,14 @@ impl Stack {
                 (Some(handle), place) if now < handle.patient_until => {
                     handle.waiting.insert(slot);
                     let until = handle.patient_until;
-                    if let Some(qp) = datagram_at(&mut self.slots, slot) {
+                    if let Some(qp) = self.slots.ud(slot) {
                         qp.waits_for = place;
                     }
                     self.shared.timers.set(slot, Some(until));
                     return Turn::Over;
                 }
                 _ => {
-                    if let Some(qp) = datagram_at(&mut self.slots, slot) {
+                    if let Some(qp) = self.slots.ud(slot) {
                         qp.drop_head(&mut self.shared);
                     }
                 }
@@ -215,9 +159,9 @@ impl Stack {
     }
 
     /// A queue pair waits for its address handle no more.
-    fn stop_waiting(&mut self, slot: u32) {
-        let waits_for = datagram_at(&mut self.slots, slot).and_then(|qp| qp.waits_for.take());
-        let handle = waits_for.and_then(|its| handle_at(&mut self.slots, its));
+    pub(super) fn stop_waiting(&mut self, slot: u32) {
+        let waits_for = self.slots.ud(slot).and_then(|qp| qp.waits_for.take());
+        let handle = waits_for.and_then(|its| self.slots.handle(its));
         if let Some(handle) = handle {
             handle.waiting.remove(&slot);
         }
@@ -227,10 +171,8 @@ impl Stack {
     /// A queue pair need not wait any longer.
     pub(super) fn resume(&mut self, slot: u32) {
         self.stop_waiting(slot);
-        match self.slots.get_mut(slot as usize) {
-            Some(Slot::Unreliable(qp)) => qp.make_ready(&mut self.shared),
-            Some(Slot::Datagram(qp)) => qp.make_ready(&mut self.shared),
-            _ => {}
+        if let Some(qp) = self.slots.core_mut(slot).filter(|qp| !qp.service.kind().is_reliable()) {
+            qp.make_ready(&mut self.shared);
         }
     }
 
@@ -244,7 +186,7 @@ impl Stack {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
-        let Some(qp) = datagram_at(&mut self.slots, slot) else { return Poll::Ready(()) };
+        let Some(qp) = self.slots.ud(slot) else { return Poll::Ready(()) };
         let Stack { shared, mtu_max, .. } = self;
         let counters = &mut shared.counters;
         // RC-12
@@ -254,14 +196,14 @@ impl Stack {
         }
         if let Some(counter) = refusal(qp, packet, *mtu_max, counters) {
             bump(counter);
-            count_received(counters, &mut qp.counters);
+            count_received(counters, &mut qp.core.counters);
             return Poll::Ready(());
         }
-        let receive = match verbs.take_receive(qp.qpn.into()) {
+        let receive = match verbs.take_receive(qp.core.qpn.into()) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(receive) => receive,
         };
-        count_received(counters, &mut qp.counters);
+        count_received(counters, &mut qp.core.counters);
         let receive = match receive {
             Ok(receive) => receive,
             // UD-11
@@ -282,7 +224,7 @@ impl Stack {
         }
         bump(&mut counters.rdma_recvs);
         add(&mut counters.rcvd_bytes, bytes as u64);
-        let (qpn, srqn, sink) = (qp.qpn, None, Sink::Receive { id: receive.id });
+        let (qpn, srqn, sink) = (qp.core.qpn, None, Sink::Receive { id: receive.id });
         let first = shared.log.place();
         let (offset, range) = network_header(envelope);
         placements.push(Placement { qpn, srqn, sink, offset, frame_index, range });
@@ -316,11 +258,7 @@ impl Stack {
         placed: &[Placed],
         failures: &mut Vec<Failure>,
     ) {
-        let Effect { slot, generation, kind } = *effect;
-        let qp = datagram_at(&mut self.slots, slot);
-        if qp.is_none_or(|qp| qp.generation != generation) {
-            return;
-        }
+        let Effect { slot, kind, .. } = *effect;
         let shared = &mut self.shared;
         match kind {
             EffectKind::PlacedDatagram { first, count, receive } => {
@@ -368,16 +306,16 @@ fn header(
 /// The counter of packets that a queue pair drops for what is wrong with this one, if something is.
 // UD-10
 fn refusal<'a>(
-    qp: &DatagramQp,
+    qp: &UdQp,
     packet: &frame::Repr,
     mtu_max: PathMtu,
     counters: &'a mut Counters,
 ) -> Option<&'a mut u64> {
     match packet.deth {
-        _ if !qp.state.receives_unreliable() => Some(&mut counters.drop_wrong_state),
+        _ if !qp.core.state().receives_unreliable() => Some(&mut counters.drop_wrong_state),
         Some(_) if packet.opcode.class != Class::Datagram => Some(&mut counters.drop_bad_opcode),
         None => Some(&mut counters.drop_bad_opcode),
-        Some(deth) if deth.qkey != qp.qkey => Some(&mut counters.drop_bad_qkey),
+        Some(deth) if deth.qkey != qp.core.attributes.qkey => Some(&mut counters.drop_bad_qkey),
         Some(_) if packet.payload.len() > mtu_max.bytes() as usize => {
             Some(&mut counters.drop_malformed)
         }
@@ -393,12 +331,4 @@ fn network_header(envelope: &Envelope) -> (u64, core::ops::Range<usize>) {
     // UD-17
     let offset = u64::from(GRH_LENGTH).wrapping_sub(length as u64);
     (offset, end.wrapping_sub(length)..end)
-}
-
-/// The address handle in a slot.
-fn handle_at(slots: &mut [Slot], slot: u32) -> Option<&mut Handle> {
-    match slots.get_mut(slot as usize)? {
-        Slot::Handle(handle) => Some(handle),
-        _ => None,
-    }
 }

@@ -3,7 +3,8 @@
 use core::ops::Range;
 use core::task::Poll;
 
-use super::{Slot, Stack, qp_at};
+use super::Stack;
+use super::slots::Slot;
 use crate::api::{Placement, ReceivedFrame, Verbs};
 use crate::comp::FramePlace;
 use crate::control;
@@ -202,9 +203,9 @@ impl Stack {
         let marked = envelope.traffic_class & 3 == CONGESTION_EXPERIENCED;
         let payload_start = envelope.payload.start.wrapping_add(packet.payload.start);
         let place = FramePlace { frame_index, payload_start };
-        let Some(qp) = qp_at(&mut self.slots, slot) else {
-            let taken = match self.slots.get(slot as usize) {
-                Some(Slot::Unreliable(_)) => {
+        let Some(qp) = self.slots.rc(slot) else {
+            let taken = match self.slots.get(slot) {
+                Some(Slot::Uc(_)) => {
                     let between = envelope.addresses();
                     self.receive_unreliable(slot, between, &packet, place, verbs, placements)
                 }
@@ -216,7 +217,7 @@ impl Stack {
             return Ok(taken);
         };
         let counters = &mut self.shared.counters;
-        let (path, own) = (qp.path.as_ref(), &mut qp.counters);
+        let (path, own) = (qp.core.path.as_ref(), &mut qp.core.counters);
         if !admits(path, (counters, own), envelope.addresses(), &packet.bth) {
             return Ok(Poll::Ready(()));
         }
@@ -224,7 +225,7 @@ impl Stack {
             // RC-96
             Class::CongestionNotification => bump(&mut counters.rp_cnp_ignored),
             // RC-6, XRC-3
-            _ if !qp.service.hears(packet.opcode) => {
+            _ if !qp.core.service.hears(packet.opcode) => {
                 bump(&mut counters.drop_bad_opcode);
             }
             class if class.is_response() => {
@@ -237,7 +238,7 @@ impl Stack {
                 }
             }
         }
-        count_received(&mut self.shared.counters, &mut qp.counters);
+        count_received(&mut self.shared.counters, &mut qp.core.counters);
         // RC-17, RC-94
         if marked {
             bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
@@ -258,22 +259,18 @@ impl Stack {
             bump(&mut counters.drop_unknown_qp);
             return Ok(());
         };
-        let unreliable = match self.slots.get_mut(slot as usize) {
-            Some(Slot::Unreliable(qp)) => Some(&mut qp.counters),
-            Some(Slot::Datagram(qp)) => Some(&mut qp.counters),
-            _ => None,
-        };
-        if let Some(own) = unreliable {
-            count_received(counters, own);
-            bump(&mut counters.drop_bad_opcode);
+        let Some(qp) = self.slots.rc(slot) else {
+            if let Some(qp) = self.slots.core_mut(slot) {
+                count_received(counters, &mut qp.counters);
+                bump(&mut counters.drop_bad_opcode);
+            }
             return Ok(());
-        }
-        let Some(qp) = qp_at(&mut self.slots, slot) else { return Ok(()) };
-        let (path, own) = (qp.path.as_ref(), &mut qp.counters);
+        };
+        let (path, own) = (qp.core.path.as_ref(), &mut qp.core.counters);
         if admits(path, (counters, own), envelope.addresses(), &transport) {
-            count_received(&mut self.shared.counters, &mut qp.counters);
+            count_received(&mut self.shared.counters, &mut qp.core.counters);
             bump(&mut self.shared.counters.drop_bad_opcode);
-            if qp.service.answers(transport.opcode) {
+            if qp.core.service.answers(transport.opcode) {
                 qp.receive_unknown_request(&mut self.shared, transport.psn);
             }
         }

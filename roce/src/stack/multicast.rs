@@ -2,8 +2,8 @@
 
 use core::task::Poll;
 
+use super::Stack;
 use super::input::{CONGESTION_EXPERIENCED, Envelope};
-use super::{Slot, Stack, datagram_at};
 use crate::api::{Placement, ReceivedFrame, Verbs};
 use crate::control;
 use crate::counters::bump;
@@ -24,7 +24,7 @@ impl Stack {
         if !group.is_group() {
             return Err(Error::NoGroup(group));
         }
-        let qp = datagram_at(&mut self.slots, slot).ok_or(Error::NoDatagramQp(qpn))?;
+        let qp = self.slots.ud(slot).ok_or(Error::NoDatagramQp(qpn))?;
         self.groups.join(now, group, qpn)?;
         qp.groups.insert(group);
         Ok(())
@@ -33,7 +33,7 @@ impl Stack {
     /// Takes a queue pair out of a multicast group.
     pub fn detach(&mut self, now: Instant, qpn: Qpn, group: Gid) -> Result<(), Error> {
         let slot = self.slot(qpn).ok_or(Error::UnknownQp(qpn))?;
-        let qp = datagram_at(&mut self.slots, slot).ok_or(Error::NoDatagramQp(qpn))?;
+        let qp = self.slots.ud(slot).ok_or(Error::NoDatagramQp(qpn))?;
         if !qp.groups.remove(&group) {
             return Err(Error::NoMember { qpn, group });
         }
@@ -43,10 +43,10 @@ impl Stack {
 
     /// Takes a queue pair that ends out of all groups.
     pub(super) fn leave_groups(&mut self, slot: u32) {
-        let Some(Slot::Datagram(qp)) = self.slots.get_mut(slot as usize) else { return };
+        let Some(qp) = self.slots.ud(slot) else { return };
         for group in core::mem::take(&mut qp.groups) {
             // At once.
-            self.groups.leave(Instant::default(), group, qp.qpn);
+            self.groups.leave(Instant::default(), group, qp.core.qpn);
         }
     }
 

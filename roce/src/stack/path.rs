@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{Slot, Stack};
+use super::Stack;
+use super::slots::Slot;
 use crate::control;
 use crate::counters::bump;
 use crate::param;
@@ -13,17 +14,18 @@ use crate::types::{Address, Instant, MacAddr};
 impl Stack {
     /// Gives up the path of a queue pair.
     pub(super) fn leave_path(&mut self, slot: u32) {
-        let Some((path, client)) = path_of(&mut self.slots, slot) else { return };
-        let Some(path) = path.take() else { return };
+        let Some(qp) = self.slots.core_mut(slot) else { return };
+        let Some(path) = qp.path.take() else { return };
         if let Some(peer) = path.neighbour() {
-            self.neighbours.release(peer.address, slot, client);
+            self.neighbours.release(peer.address, slot, qp.client);
         }
         give_up(&mut self.connections, path.connection());
     }
 
     /// Gives a queue pair its path, and asks for the peer's Ethernet address if need be.
     pub(super) fn set_path(&mut self, now: Instant, slot: u32, path: Path, resolution: Resolution) {
-        let Some((place, client)) = path_of(&mut self.slots, slot) else { return };
+        let Some(qp) = self.slots.core_mut(slot) else { return };
+        let (place, client) = (&mut qp.path, qp.client);
         let claims = self.connections.entry(path.connection()).or_default();
         *claims = claims.saturating_add(1);
         let old = place.replace(path);
@@ -80,26 +82,20 @@ impl Stack {
     pub(super) fn learn(&mut self, address: Address, mac: MacAddr) {
         let mut waited = Vec::new();
         for &slot in self.neighbours.learn(address, mac) {
-            match self.slots.get_mut(slot as usize) {
-                Some(Slot::Connected(qp)) => {
-                    if let Some(path) = qp.path.as_mut() {
-                        path.resolve(mac);
-                        qp.make_ready(&mut self.shared);
-                    }
-                }
-                Some(Slot::Unreliable(qp)) => {
-                    if let Some(path) = qp.path.as_mut() {
-                        path.resolve(mac);
-                        self.shared.timers.set(slot, None);
-                        qp.make_ready(&mut self.shared);
-                    }
-                }
-                Some(Slot::Handle(handle)) => {
-                    handle.path.resolve(mac);
-                    waited.extend(core::mem::take(&mut handle.waiting));
-                }
-                _ => {}
+            let Some(occupant) = self.slots.get_mut(slot) else { continue };
+            if let Slot::Handle(handle) = occupant {
+                handle.path.resolve(mac);
+                waited.extend(core::mem::take(&mut handle.waiting));
+                continue;
             }
+            let Some(qp) = occupant.core_mut() else { continue };
+            let Some(path) = qp.path.as_mut() else { continue };
+            path.resolve(mac);
+            // Messages that nobody answers wait no longer; the timer of others is for their answers, too.
+            if !qp.service.kind().is_reliable() {
+                self.shared.timers.set(slot, None);
+            }
+            qp.make_ready(&mut self.shared);
         }
         for slot in waited {
             self.resume(slot);
@@ -113,14 +109,5 @@ fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
     *claims = claims.saturating_sub(1);
     if *claims == 0 {
         table::take(connections, &connection);
-    }
-}
-
-/// The path of the queue pair in a slot, if it is one of a connection, and whose the queue pair is.
-fn path_of(slots: &mut [Slot], slot: u32) -> Option<(&mut Option<Path>, u16)> {
-    match slots.get_mut(slot as usize)? {
-        Slot::Connected(qp) => Some((&mut qp.path, qp.client)),
-        Slot::Unreliable(qp) => Some((&mut qp.path, qp.client)),
-        _ => None,
     }
 }

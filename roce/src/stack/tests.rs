@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::api::{
-    AccessDenied, ReceiveError, ReceivedFrame, RemoteAccess, TakenReceive, Target, Verbs,
+    AccessDenied, Operation, ReceiveError, ReceivedFrame, RemoteAccess, TakenReceive, Target, Verbs,
 };
 use crate::attributes::{AccessFlags, AddressVector};
 use crate::comp::FramePlace;
@@ -46,7 +46,7 @@ fn listen(stack: &mut Stack, now: Instant, qpn: Qpn, client: u16, sgid_index: u8
         min_rnr_timer: Some(1),
         ..QpAttributes::default()
     };
-    stack.create_qp(qpn, client).unwrap();
+    stack.create_qp(qpn, Service::Rc, client).unwrap();
     for change in [init, rtr] {
         stack.modify_qp(now, qpn, &change).unwrap();
     }
@@ -80,7 +80,7 @@ const SEND: SendRequest = SendRequest {
 /// Answers packet `psn` of a queue pair.
 fn answer(stack: &mut Stack, now: Instant, qpn: Qpn, psn: u32, syndrome: Syndrome) {
     let slot = stack.slot(qpn).unwrap();
-    let qp = qp_at(&mut stack.slots, slot).unwrap();
+    let qp = stack.slots.rc(slot).unwrap();
     let transport =
         bth::Repr { opcode: code::ACKNOWLEDGE, psn: Psn::new(psn), ..bth::Repr::default() };
     let header = aeth::Repr { syndrome, msn: 0 };
@@ -343,9 +343,9 @@ fn a_send_ring_gives_back_the_room_that_it_had() {
     assert_eq!(room(&stack), 0);
 }
 
-fn connected(stack: &Stack, qpn: Qpn) -> &Qp {
-    match &stack.slots[stack.slot(qpn).unwrap() as usize] {
-        Slot::Connected(qp) => qp,
+fn connected(stack: &Stack, qpn: Qpn) -> &RcQp {
+    match stack.slots.get(stack.slot(qpn).unwrap()).unwrap() {
+        Slot::Rc(qp) => qp,
         other => panic!("{other:?}"),
     }
 }

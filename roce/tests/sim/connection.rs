@@ -93,9 +93,9 @@ impl Network {
     /// Creates a connected pair of queue pairs in RTS.
     pub fn connect(&mut self, a: usize, b: usize, options: &Options) -> (End, End) {
         let one = End { node: a, qpn: self.free_qpn(a) };
-        self.nodes[a].stack.create_qp(one.qpn, 0).unwrap();
+        self.nodes[a].stack.create_qp(one.qpn, roce::Service::Rc, 0).unwrap();
         let other = End { node: b, qpn: self.free_qpn(b) };
-        self.nodes[b].stack.create_qp(other.qpn, 0).unwrap();
+        self.nodes[b].stack.create_qp(other.qpn, roce::Service::Rc, 0).unwrap();
         let (to_other, to_one) = options
             .psns
             .unwrap_or_else(|| (self.rng.below(1 << 24) as u32, self.rng.below(1 << 24) as u32));
@@ -114,9 +114,9 @@ impl Network {
         options: &Options,
     ) -> (End, End) {
         let one = End { node: a, qpn: self.free_qpn(a) };
-        self.nodes[a].stack.create_xrc_qp(one.qpn, None, 0).unwrap();
+        self.nodes[a].stack.create_qp(one.qpn, roce::Service::XrcSend, 0).unwrap();
         let other = End { node: b, qpn: self.free_qpn(b) };
-        self.nodes[b].stack.create_xrc_qp(other.qpn, Some(domain), 0).unwrap();
+        self.nodes[b].stack.create_qp(other.qpn, roce::Service::XrcReceive { domain }, 0).unwrap();
         let (to_other, to_one) = options
             .psns
             .unwrap_or_else(|| (self.rng.below(1 << 24) as u32, self.rng.below(1 << 24) as u32));

@@ -97,7 +97,7 @@ impl Pair {
 
 pub fn datagram_qp(network: &mut Network, node: usize, qpn: u32) -> End {
     let end = End { node, qpn: Qpn::new(qpn).unwrap() };
-    network.nodes[node].stack.create_datagram_qp(end.qpn, 0).unwrap();
+    network.nodes[node].stack.create_qp(end.qpn, roce::Service::Ud, 0).unwrap();
     way(QpState::Rts, QKEY).iter().for_each(|change| network.modify(end, change));
     end
 }
@@ -313,7 +313,7 @@ fn what_is_not_for_a_queue_pair_is_dropped_and_counted() {
     pair.post(DatagramRequest { qkey: QKEY ^ 1, ..request(peer, 9) });
     // The Q_Key of an own that is another.
     let other = End { node: 0, qpn: Qpn::new(0x44).unwrap() };
-    pair.network.nodes[0].stack.create_datagram_qp(other.qpn, 0).unwrap();
+    pair.network.nodes[0].stack.create_qp(other.qpn, roce::Service::Ud, 0).unwrap();
     way(QpState::Rts, 1).iter().for_each(|change| pair.network.modify(other, change));
     let own = DatagramRequest { qkey: 1 << 31 | QKEY, ..request(peer, 9) };
     post(&mut pair.network, other, own);
@@ -475,7 +475,7 @@ fn states_change_as_the_contract_says() {
             for extra in [None, Some(1)] {
                 let mut network = Network::new(1, 1, Cable::PERFECT);
                 let qpn = Qpn::new(5).unwrap();
-                network.nodes[0].stack.create_datagram_qp(qpn, 0).unwrap();
+                network.nodes[0].stack.create_qp(qpn, roce::Service::Ud, 0).unwrap();
                 let end = End { node: 0, qpn };
                 way(from, QKEY).iter().for_each(|change| network.modify(end, change));
                 let change = QpAttributes { qkey: extra, ..to(target) };

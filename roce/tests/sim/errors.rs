@@ -124,7 +124,7 @@ fn a_peer_that_comes_back_with_another_ethernet_address_is_found_again() {
         mtu_max: PathMtu::Mtu4096,
         icrc_policy: roce::IcrcPolicy::CheckAll,
     });
-    other.stack.create_qp(b.qpn, 0).unwrap();
+    other.stack.create_qp(b.qpn, roce::Service::Rc, 0).unwrap();
     std::mem::swap(&mut other.memory, &mut network.nodes[1].memory);
     let old = network.nodes[1].stack.query_qp(b.qpn).unwrap();
     network.nodes[1] = other;

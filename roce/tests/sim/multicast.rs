@@ -137,7 +137,7 @@ fn what_becomes_of_one_copy_is_nothing_to_the_others() {
     let short = scene.receives(of(1, 0x21), GRH + 8);
     let fine = [of(0, 0x21), of(1, 0x22), of(2, 0x22)].map(|end| (end, scene.receives(end, 64)));
     let locked = of(2, 0x33);
-    scene.network.nodes[2].stack.create_datagram_qp(locked.qpn, 0).unwrap();
+    scene.network.nodes[2].stack.create_qp(locked.qpn, roce::Service::Ud, 0).unwrap();
     way(QpState::Rts, QKEY ^ 1).iter().for_each(|change| scene.network.modify(locked, change));
     let group = scene.group;
     attach(&mut scene.network, locked, group);
@@ -308,7 +308,7 @@ impl Alone {
     fn new() -> Self {
         let mut node = Node::new(1);
         for qpn in [0x11, 0x12] {
-            node.stack.create_datagram_qp(Qpn::new(qpn).unwrap(), 0).unwrap();
+            node.stack.create_qp(Qpn::new(qpn).unwrap(), roce::Service::Ud, 0).unwrap();
         }
         Self { node, now: SECOND }
     }
@@ -349,8 +349,8 @@ fn members_are_what_they_are_until_they_leave_or_end() {
     let mut it = Alone::new();
     let one = group(true);
     let qpn = |value| Qpn::new(value).unwrap();
-    it.node.stack.create_qp(qpn(0x21), 0).unwrap();
-    it.node.stack.create_unreliable_qp(qpn(0x22), 0).unwrap();
+    it.node.stack.create_qp(qpn(0x21), roce::Service::Rc, 0).unwrap();
+    it.node.stack.create_qp(qpn(0x22), roce::Service::Uc, 0).unwrap();
     assert_eq!(it.attach(0x99, one), Err(Error::UnknownQp(qpn(0x99))));
     for connected in [0x21, 0x22] {
         assert_eq!(it.attach(connected, one), Err(Error::NoDatagramQp(qpn(connected))));
@@ -366,7 +366,7 @@ fn members_are_what_they_are_until_they_leave_or_end() {
     assert!(it.detach(0x11, one).is_err());
     // As many as there can be.
     for number in 0..roce::param::MAX_GROUP_MEMBERS as u32 + 1 {
-        it.node.stack.create_datagram_qp(qpn(0x1000 + number), 0).unwrap();
+        it.node.stack.create_qp(qpn(0x1000 + number), roce::Service::Ud, 0).unwrap();
         let limit = roce::param::MAX_GROUP_MEMBERS;
         let outcome = match number as usize == limit {
             true => Err(Error::TooManyMembers { group: one, limit }),
@@ -383,7 +383,7 @@ fn members_are_what_they_are_until_they_leave_or_end() {
     assert_eq!(it.attach(0x11, other(most)), Err(Error::TooManyGroups(most as usize)));
     // All of them end with it, and its number may come again.
     it.node.stack.destroy_qp(qpn(0x11));
-    it.node.stack.create_datagram_qp(qpn(0x11), 0).unwrap();
+    it.node.stack.create_qp(qpn(0x11), roce::Service::Ud, 0).unwrap();
     assert!(it.detach(0x11, other(1)).is_err());
     assert_eq!(it.attach(0x11, other(most)), Ok(()));
 }
@@ -408,7 +408,7 @@ fn connections_lead_to_no_group() {
     let (end, _) = network.connect(0, 1, &Options::default());
     let node = &mut network.nodes[0];
     node.stack.destroy_qp(end.qpn);
-    node.stack.create_qp(end.qpn, 0).unwrap();
+    node.stack.create_qp(end.qpn, roce::Service::Rc, 0).unwrap();
     let options = Options::default();
     let now = Instant(network.now);
     node.stack.modify_qp(now, end.qpn, &crate::connection::to_init(&options)).unwrap();

@@ -286,7 +286,7 @@ fn queue_pairs_take_different_source_ports() {
     let ports: std::collections::BTreeSet<u16> = (2..40)
         .map(|number| {
             let qpn = roce::Qpn::new(number).unwrap();
-            node.stack.create_qp(qpn, 0).unwrap();
+            node.stack.create_qp(qpn, roce::Service::Rc, 0).unwrap();
             let modify = |node: &mut Node, change: &QpAttributes| {
                 node.stack.modify_qp(Instant(0), qpn, change).unwrap();
             };

@@ -4,7 +4,9 @@ use roce::opcode::{Class, code};
 use roce::wire::aeth::{self, Syndrome};
 use roce::wire::extension::{atomicacketh, atomiceth, immdt, xrceth};
 use roce::wire::{arp, bth, ethernet, frame, icrc, ipv4, reth, udp};
-use roce::{Event, Gid, Instant, MacAddr, Operation, Psn, QpAttributes, QpState, Qpn, SendRequest};
+use roce::{
+    Event, Gid, Instant, MacAddr, Operation, Psn, QpAttributes, QpState, Qpn, SendRequest, Service,
+};
 
 use crate::cable::Frame;
 use crate::connection::{Options, Side, to_init, to_rtr, to_rts};
@@ -77,7 +79,7 @@ impl Puppet {
     pub fn without_credits(options: &Options) -> Self {
         let qpn = Qpn::new(OWN_QPN).unwrap();
         let mut puppet = Self { node: Node::new(1), qpn, now: 1_000_000 };
-        puppet.node.stack.create_qp(qpn, 0).unwrap();
+        puppet.node.stack.create_qp(qpn, Service::Rc, 0).unwrap();
         puppet.bring_up(Side::Both, options);
         puppet
     }
@@ -86,7 +88,9 @@ impl Puppet {
     pub fn of_xrc(domain: Option<u32>, options: &Options) -> Self {
         let qpn = Qpn::new(OWN_QPN).unwrap();
         let mut puppet = Self { node: Node::new(1), qpn, now: 1_000_000 };
-        puppet.node.stack.create_xrc_qp(qpn, domain, 0).unwrap();
+        let receives = |domain| Service::XrcReceive { domain };
+        let service = domain.map_or(Service::XrcSend, receives);
+        puppet.node.stack.create_qp(qpn, service, 0).unwrap();
         let side = if domain.is_some() { Side::Receives } else { Side::Sends };
         puppet.bring_up(side, options);
         puppet

@@ -214,8 +214,8 @@ fn messages_are_taken_only_in_rts_and_sqd_and_only_while_there_is_room() {
     let qpn = Qpn::new(5).unwrap();
     let now = Instant(0);
     assert_eq!(node.stack.post_send(now, qpn, SEND), Err(PostError::UnknownQp(qpn)));
-    node.stack.create_qp(qpn, 0).unwrap();
-    assert_eq!(node.stack.create_qp(qpn, 0), Err(Error::QpExists(qpn)));
+    node.stack.create_qp(qpn, roce::Service::Rc, 0).unwrap();
+    assert_eq!(node.stack.create_qp(qpn, roce::Service::Rc, 0), Err(Error::QpExists(qpn)));
     let state = QpState::Reset;
     assert_eq!(node.stack.post_send(now, qpn, SEND), Err(PostError::State { qpn, state }));
 
@@ -303,7 +303,7 @@ fn nothing_is_heard_of_a_destroyed_queue_pair() {
     assert!(node.stack.poll_transmit(now).is_none());
     assert_eq!(node.stack.query_qp(puppet.qpn), None);
     // The number may be used again, and its predecessor's frames do no harm.
-    node.stack.create_qp(puppet.qpn, 0).unwrap();
+    node.stack.create_qp(puppet.qpn, roce::Service::Rc, 0).unwrap();
     assert!(
         node.stack.receive(now, &mut frames[0], 0, &mut node.memory, &mut placements).is_ready()
     );
@@ -408,7 +408,7 @@ fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
     }
     let [first, second] = &mut nodes;
     let qpn = Qpn::new(0x11).unwrap();
-    first.stack.create_qp(qpn, 0).unwrap();
+    first.stack.create_qp(qpn, roce::Service::Rc, 0).unwrap();
     let options = Options { mtu: PathMtu::Mtu256, timeout: 14, ..Options::default() };
     let mut rtr = to_rtr(&options, gid(1), Qpn::new(0x12).unwrap(), 0);
     rtr.path.as_mut().unwrap().sgid_index = 2;

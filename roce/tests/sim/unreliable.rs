@@ -44,7 +44,7 @@ fn way(options: &Options, dgid: Gid, peer: Qpn, (sq_psn, rq_psn): (u32, u32)) ->
 
 fn create(network: &mut Network, node: usize, qpn: u32) -> End {
     let end = End { node, qpn: Qpn::new(qpn).unwrap() };
-    network.nodes[node].stack.create_unreliable_qp(end.qpn, 0).unwrap();
+    network.nodes[node].stack.create_qp(end.qpn, roce::Service::Uc, 0).unwrap();
     end
 }
 
@@ -102,7 +102,7 @@ fn puppet() -> Puppet {
     let options = Options { mtu: PathMtu::Mtu256, ..Options::default() };
     let mut puppet = Puppet::new(&Options::default());
     puppet.node.stack.destroy_qp(puppet.qpn);
-    puppet.node.stack.create_unreliable_qp(puppet.qpn, 0).unwrap();
+    puppet.node.stack.create_qp(puppet.qpn, roce::Service::Uc, 0).unwrap();
     let peer = Qpn::new(PEER_QPN).unwrap();
     for change in way(&options, Gid::from_ipv4(PEER_IP), peer, (SQ_PSN, RQ_PSN)) {
         puppet.modify(&change);

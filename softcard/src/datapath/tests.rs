@@ -75,7 +75,7 @@ pub(crate) fn connect_to(
     peer_qpn: u32,
 ) -> Qpn {
     let (qpn, dest_qpn) = (Qpn::new(qpn).unwrap(), Qpn::new(peer_qpn));
-    stack.create_qp(qpn, 0).unwrap();
+    stack.create_qp(qpn, roce::Service::Rc, 0).unwrap();
     let path =
         AddressVector { sgid_index, dgid, hop_limit: 1, traffic_class: 0, flow_label: 0, sl: 0 };
     let init = QpAttributes {

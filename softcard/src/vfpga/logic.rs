@@ -33,7 +33,8 @@ use std::task::Poll;
 use hostmem::WakeFor;
 use roce::{
     AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant,
-    PathMtu, PostError, QpAttributes, QpSnapshot, Qpn, ReceiveError, SendRequest, TakenReceive, Target,
+    PathMtu, PostError, QpAttributes, QpSnapshot, Qpn, ReceiveError, SendRequest, Service, TakenReceive,
+    Target,
 };
 
 use super::Slots;
@@ -129,24 +130,6 @@ pub(crate) trait Logic {
     }
 }
 
-/// The transport service of a QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
-    /// Reliable Connection.
-    Reliable,
-    /// Unreliable Connection.
-    Unreliable,
-    /// Unreliable Datagram.
-    Datagram,
-    /// XRC, the side that sends.
-    XrcSend,
-    /// XRC, the side that receives for the shared receive queues of a domain.
-    XrcReceive {
-        /// The XRC domain, which means the same to the logic of every vFPGA.
-        domain: u32,
-    },
-}
-
 /// What the shell offers to logic while it works.
 pub(crate) struct Ports<'a> {
     vfpga: usize,
@@ -204,14 +187,7 @@ impl<'a> Ports<'a> {
         if !self.owns(qpn) {
             return Err(roce::Error::UnknownQp(qpn));
         }
-        let (stack, client) = (&mut self.network.stack, client(self.vfpga, number));
-        match service {
-            Service::Reliable => stack.create_qp(qpn, client),
-            Service::Unreliable => stack.create_unreliable_qp(qpn, client),
-            Service::Datagram => stack.create_datagram_qp(qpn, client),
-            Service::XrcSend => stack.create_xrc_qp(qpn, None, client),
-            Service::XrcReceive { domain } => stack.create_xrc_qp(qpn, Some(domain), client),
-        }
+        self.network.stack.create_qp(qpn, service, client(self.vfpga, number))
     }
 
     /// Makes an address handle of a client's. Its number is drawn as a QP's.

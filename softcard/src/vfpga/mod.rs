@@ -23,7 +23,7 @@ pub use engine::{
     AH_BYTES, CQ_BYTES, DM_BYTES, MEMBERSHIP_BYTES, MR_BYTES, MW_BYTES, QP_BYTES, RQ_BYTES,
     UNDER_WAY_BYTES,
 };
-pub(crate) use logic::{Logic, Ports, Service};
+pub(crate) use logic::{Logic, Ports};
 use pass_through::PassThrough;
 pub(crate) use request::{
     Access, Answer, Payload, Piece, Tag, Unreachable, Wanted, vfpga_asked, vfpga_of,

@@ -7,6 +7,7 @@ use crate::attributes::{AccessFlags, AddressVector, QpAttributes};
 use crate::control;
 use crate::path::PortAddresses;
 use crate::psn::Psn;
+use crate::service::Service;
 use crate::state::QpState;
 use crate::types::{Instant, MacAddr, PathMtu};
 
@@ -20,7 +21,7 @@ const PEERS_QPN: u32 = 0x4321;
 fn stack() -> Stack {
     let (mtu_max, icrc_policy) = (PathMtu::Mtu4096, IcrcPolicy::CheckAll);
     let mut stack = Stack::new(StackConfig { mac: OWN, ipv4: OWN_IP, mtu_max, icrc_policy });
-    stack.create_qp(Qpn::new(QPN).unwrap(), 0).unwrap();
+    stack.create_qp(Qpn::new(QPN).unwrap(), Service::Rc, 0).unwrap();
     stack
 }
 

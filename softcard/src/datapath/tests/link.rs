@@ -80,7 +80,7 @@ fn groups_are_told_of_anew_when_the_cable_is_back() {
     let mut pair = Pair::new();
     let (now, qpn) = (Instant(pair.one.now), Qpn::new(0x7777).unwrap());
     let stack = &mut pair.one.card.network.stack;
-    stack.create_datagram_qp(qpn, 0).unwrap();
+    stack.create_qp(qpn, roce::Service::Ud, 0).unwrap();
     stack.attach(now, qpn, Gid::from_ipv6("ff0e::5".parse().unwrap())).unwrap();
     let mut reports = |up| {
         pair.one.set_link(up);

@@ -11,7 +11,7 @@ use roce::{AccessDenied, ReceiveError, TakenReceive, Target};
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig, VA, WINDOW, user_register};
 use super::*;
-use crate::vfpga::{Access, Occupant, Piece, Ports, QueueEngine, Service, Tag, Unreachable};
+use crate::vfpga::{Access, Occupant, Piece, Ports, QueueEngine, Tag, Unreachable};
 
 /// What a logic has been asked and has said, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl Logic for Dummy {
         state.register = value;
         state.notify = Some(value as u32);
         let of_the_engine = Qpn::new(u32::from(WINDOW) << 20 | 5).unwrap();
-        state.refused = ports.create_qp(of_the_engine, Service::Reliable, 1).err();
+        state.refused = ports.create_qp(of_the_engine, roce::Service::Rc, 1).err();
     }
 
     fn reset(&mut self, _: &mut Ports<'_>) {

@@ -154,7 +154,7 @@ fn each_question_is_answered_by_one_of_both_only() {
 #[test]
 fn roce_of_other_queue_pairs_is_the_hosts() {
     let (mut card, [cable, host]) = shared();
-    card.network.stack.create_qp(Qpn::new(0x77).unwrap(), 0).unwrap();
+    card.network.stack.create_qp(Qpn::new(0x77).unwrap(), roce::Service::Rc, 0).unwrap();
     for qpn in [0x77, 1, 0x78] {
         arrive(&cable, &roce(qpn));
     }

@@ -2,17 +2,18 @@
 
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
-use fpga_regs::engine::qp::{Attributes, QpType};
+use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::wqe::Datagram;
 use queue_engine::{
     LocalGid, Message, Operation, ReceivedMessage, Transport, TransportError, TransportEvent,
 };
 use roce::{
-    Address, DatagramRequest, Event, Gid, PathMtu, PostError, QpAttributes, Qpn, SendRequest, Stack,
+    Address, DatagramRequest, Event, Gid, PathMtu, PostError, QpAttributes, Qpn, SendRequest,
+    Service, Stack,
 };
 
 use super::CardEngine;
-use crate::vfpga::{Ports, Service};
+use crate::vfpga::Ports;
 
 /// The message ports of a vFPGA, as the queue engine in it names them.
 pub(super) struct RoceTransport<'a, 'b>(pub(super) &'a mut Ports<'b>);
@@ -23,7 +24,8 @@ const _: () = assert!(Stack::DATAGRAM_BYTES <= queue_engine::TRANSPORT_MESSAGE_B
 impl Transport for RoceTransport<'_, '_> {
     fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NoResources)?;
-        let service = service(command).ok_or(AdminStatus::Unsupported)?;
+        let service =
+            Service::from_contract(command.kind, command.xrcdn).ok_or(AdminStatus::Unsupported)?;
         self.0.create_qp(qpn, service, command.page).map_err(AdminStatus::from)
     }
 
@@ -131,18 +133,6 @@ impl Transport for RoceTransport<'_, '_> {
     fn counters(&self) -> Vec<u64> {
         self.0.counters().iter().map(|(_, value)| value).collect()
     }
-}
-
-/// The transport service of a QP, as the shell calls it.
-fn service(command: &CreateQp) -> Option<Service> {
-    Some(match command.kind {
-        QpType::Rc => Service::Reliable,
-        QpType::Uc => Service::Unreliable,
-        QpType::Ud | QpType::Gsi => Service::Datagram,
-        QpType::XrcSend => Service::XrcSend,
-        QpType::XrcReceive => Service::XrcReceive { domain: command.xrcdn },
-        _ => return None,
-    })
 }
 
 /// Immediate data stands in entries in the order of its bytes on the wire, which are big-endian.

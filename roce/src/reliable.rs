@@ -1,0 +1,214 @@
+//! A queue pair of Reliable Connection, or of XRC: its requester and its responder, who take turns.
+
+use crate::api::{
+    AtomicOperation, Event, Operation, ReceiveStatus, SendRequest, SendStatus, Transmit,
+};
+use crate::attributes::{QpAttributes, QpSnapshot};
+use crate::congestion::Notification;
+use crate::counters::bump;
+use crate::credit::Credit;
+use crate::error::PostError;
+use crate::param;
+use crate::path::Path;
+use crate::qp::{QpCore, Shared};
+use crate::req::Requester;
+use crate::resp::Responder;
+use crate::service::Service;
+use crate::state::QpState;
+use crate::types::Instant;
+
+/// A queue pair whose peer answers each message.
+#[derive(Debug)]
+pub(crate) struct RcQp {
+    pub core: QpCore,
+    pub requester: Requester,
+    pub responder: Responder,
+    /// Whether the last frame was an answer, so that requests get their turn.
+    responded: bool,
+    pub notification: Notification,
+}
+
+impl RcQp {
+    /// A queue pair in RESET.
+    pub(crate) fn new(core: QpCore) -> Self {
+        Self {
+            core,
+            requester: Requester::default(),
+            responder: Responder::default(),
+            responded: false,
+            notification: Notification::default(),
+        }
+    }
+
+    /// Enters a state other than RESET, with the attributes of a change.
+    pub(crate) fn change(&mut self, shared: &mut Shared, to: QpState, change: &QpAttributes) {
+        if to == QpState::Err {
+            self.responder.silence();
+            self.enter_error(shared);
+            return;
+        }
+        let attributes = &mut self.core.attributes;
+        let from = core::mem::replace(&mut attributes.state, to);
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => {
+                // RC-19
+                let is_shared = self.core.service != Service::Rc;
+                self.responder.start(change.rq_psn.unwrap_or_default(), is_shared);
+            }
+            (QpState::Rtr, QpState::Rts) => {
+                let psn = change.sq_psn.unwrap_or_default();
+                let (retries, rnr) = (attributes.retry_cnt, attributes.rnr_retry);
+                let names_srq = self.core.service.names_srq();
+                let credit = if names_srq { Credit::UNLIMITED } else { Credit::default() };
+                // RC-19
+                self.requester.start(psn, retries, rnr, credit);
+            }
+            // RC-80
+            (QpState::Rts, QpState::Sqd) => {
+                self.core.drained = false;
+                self.requester.drain();
+                self.core.make_ready(shared);
+                self.core.check_drained(shared, self.requester.is_drained());
+            }
+            (QpState::Sqd, _) => self.core.make_ready(shared),
+            _ => {}
+        }
+    }
+
+    /// Takes a message, along XRC for the peer's shared receive queue `srqn`, and gives its number.
+    pub(crate) fn post(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        srqn: Option<u32>,
+        request: SendRequest,
+    ) -> Result<u64, PostError> {
+        let QpCore { qpn, service, .. } = self.core;
+        // XRC-3
+        let sends = match srqn {
+            None => service == Service::Rc,
+            Some(_) => service == Service::XrcSend,
+        };
+        if !sends {
+            return Err(PostError::NotOffered(qpn));
+        }
+        let state = self.core.state();
+        // RC-79
+        if !state.sends_requests() {
+            return Err(PostError::State { qpn, state });
+        }
+        // RC-23
+        if request.length > param::MAX_MESSAGE_LENGTH {
+            return Err(PostError::TooLong(request.length));
+        }
+        if request.operation.is_answered() && self.core.attributes.max_rd_atomic == 0 {
+            return Err(PostError::ReadsDisabled(qpn));
+        }
+        if matches!(request.operation, Operation::Atomic(_))
+            && request.length != AtomicOperation::LENGTH
+        {
+            return Err(PostError::AtomicLength(request.length));
+        }
+        if self.requester.room() == 0 {
+            return Err(PostError::Full(qpn));
+        }
+        let number = self.requester.post(request, srqn.unwrap_or_default(), self.core.mtu());
+        if self.core.path.as_ref().is_some_and(Path::is_resolved) {
+            self.core.make_ready(shared);
+        } else {
+            self.wait_for_neighbour(shared, now, param::ARP_WAIT);
+        }
+        Ok(number)
+    }
+
+    /// Moves the QP's one timer to the earlier of its deadlines.
+    pub(crate) fn update_timer(&mut self, shared: &mut Shared) {
+        let probe = self.requester.probe.deadline();
+        let deadline = match (self.requester.rnr_until, self.requester.ack_deadline) {
+            (Some(rnr), _) => Some(rnr),
+            (None, Some(ack)) => Some(probe.map_or(ack, |probe| probe.min(ack))),
+            (None, None) => None,
+        };
+        shared.timers.set(self.core.slot, deadline);
+    }
+
+    /// The next frame, if there is anything to send.
+    #[inline]
+    pub(crate) fn transmit(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
+        if !self.core.path.as_ref()?.is_resolved() {
+            self.wait_for_neighbour(shared, now, param::ARP_WAIT);
+            return None;
+        }
+        let transmit = self.next_frame(shared, now);
+        if transmit.is_some() {
+            self.core.count_sent(shared);
+        }
+        transmit
+    }
+
+    /// Makes the next frame. Frames are large, so the usual one, a request, is handed on untouched.
+    #[inline]
+    fn next_frame(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
+        let notification = self.transmit_notification(shared);
+        if notification.is_some() {
+            return notification;
+        }
+        // Answers and requests take turns.
+        let request_first = core::mem::take(&mut self.responded);
+        if request_first {
+            let request = self.transmit_request(shared, now);
+            if request.is_some() {
+                return request;
+            }
+        }
+        if self.responder.has_answer() {
+            let answer = self.transmit_response(shared);
+            if answer.is_some() {
+                self.responded = true;
+                return answer;
+            }
+        }
+        if request_first { None } else { self.transmit_request(shared, now) }
+    }
+
+    /// Fails the oldest message and enters the error state.
+    pub(crate) fn fail_send(&mut self, shared: &mut Shared, status: SendStatus) {
+        if self.core.state() == QpState::Err {
+            return;
+        }
+        // RC-84
+        let message = self.requester.head_number;
+        bump(&mut shared.counters.req_cqe_error);
+        self.core.emit(shared, Event::SendFailed { qpn: self.core.qpn, message, status });
+        self.enter_error(shared);
+    }
+
+    /// Enters the error state: the requester stops, the responder says what it still has to say
+    /// about a request that it refused, and a receive request that was taken is given back.
+    pub(crate) fn enter_error(&mut self, shared: &mut Shared) {
+        if self.core.state() == QpState::Err {
+            return;
+        }
+        self.core.attributes.state = QpState::Err;
+        // RC-83
+        self.requester.stop();
+        self.update_timer(shared);
+        if let Some(taken) = self.responder.stop() {
+            self.core.fail_receive(shared, taken, ReceiveStatus::Flushed);
+        }
+        self.core.emit(shared, Event::EnteredError { qpn: self.core.qpn });
+        if self.responder.has_last_words() {
+            self.core.make_ready(shared);
+        }
+    }
+
+    /// The attributes as they are now.
+    pub(crate) fn snapshot(&self) -> QpSnapshot {
+        QpSnapshot {
+            sq_draining: self.core.state() == QpState::Sqd && !self.requester.is_drained(),
+            rq_psn: self.responder.expected_psn(),
+            sq_psn: self.requester.next_psn(),
+            ..self.core.attributes
+        }
+    }
+}
