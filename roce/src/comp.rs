@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use crate::api::{Event, Operation, Placement, SendStatus, Sink};
 use crate::counters::{add, bump};
+use crate::incoming::FramePlace;
 use crate::log::EffectKind;
 use crate::opcode::Class;
 use crate::param;
@@ -16,13 +17,6 @@ use crate::types::Instant;
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
 use crate::wire::frame;
-
-/// Where a packet's payload lies: the caller's index of the frame, and the payload's offset there.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FramePlace {
-    pub frame_index: usize,
-    pub payload_start: usize,
-}
 
 impl RcQp {
     /// Handles a response of the peer.

@@ -60,6 +60,7 @@ mod datagram;
 mod error;
 mod groups;
 mod header;
+mod incoming;
 mod log;
 mod neighbour;
 pub mod opcode;

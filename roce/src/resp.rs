@@ -5,11 +5,11 @@ use core::task::{Poll, ready};
 use std::collections::VecDeque;
 
 use crate::api::{
-    AccessDenied, Placement, QpEvent, ReceiveStatus, RemoteAccess, TakenReceive, Target, Verbs,
+    AccessDenied, Placement, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, Target, Verbs,
     XrcSrq,
 };
-use crate::comp::FramePlace;
 use crate::counters::{add, bump};
+use crate::incoming::{FramePlace, Incoming, Request, Stop};
 use crate::log::Taken;
 use crate::opcode::Class;
 use crate::owed::{Ack, Owed};
@@ -24,15 +24,6 @@ use crate::wire::frame;
 
 mod answer;
 mod execute;
-
-/// A message of which not all packets have arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Current {
-    /// A SEND, `offset` bytes of which have arrived.
-    Send { receive: TakenReceive, offset: u64 },
-    /// A WRITE of `length` bytes, `offset` bytes of which have arrived.
-    Write { rkey: u32, va: u64, offset: u32, length: u32 },
-}
 
 /// A READ or atomic request of the peer, kept so that it can be answered again.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +101,7 @@ pub(crate) struct Responder {
     expected: u64,
     /// The message sequence number: messages executed, 24 bits.
     msn: u32,
-    current: Option<Current>,
+    incoming: Incoming,
     /// Along XRC: the shared receive queue that the message in progress names.
     srqn: Option<u32>,
     /// The gap before this sequence was reported (PSN sequence error or RNR); what comes before
@@ -126,8 +117,6 @@ pub(crate) struct Responder {
     /// How many of them have responses to send.
     streaming: usize,
     refusal: Option<Refusal>,
-    /// Receive requests left when one was last asked for; `None` where others take from the queue.
-    left: Option<u32>,
 }
 
 impl Responder {
@@ -140,16 +129,13 @@ impl Responder {
         let mut resources = core::mem::take(&mut self.resources);
         resources.clear();
         // Nobody has looked into the receive queue yet, so nothing is promised.
-        let (expected, left) = (psn.first_sequence(), (!is_shared).then_some(0));
-        *self = Self { expected, resources, left, ..Self::default() };
+        let (expected, incoming) = (psn.first_sequence(), Incoming::new((!is_shared).then_some(0)));
+        *self = Self { expected, incoming, resources, ..Self::default() };
     }
 
-    /// Receive requests for messages after those counted as executed. The one that the message in
-    /// progress has taken is for such a message.
-    // RC-89
+    /// Receive requests for messages after those counted as executed.
     pub(crate) fn credits(&self) -> Option<u32> {
-        let taken = matches!(self.current, Some(Current::Send { .. }));
-        self.left.map(|left| left.saturating_add(u32::from(taken)))
+        self.incoming.receives()
     }
 
     /// The PSN expected next.
@@ -206,11 +192,7 @@ impl Responder {
             }
         }
         self.count_streams();
-        match self.current.take() {
-            // RC-83
-            Some(Current::Send { receive, .. }) => Some(Taken { srqn: self.srqn, id: receive.id }),
-            _ => None,
-        }
+        self.incoming.stop().map(|id| Taken { srqn: self.srqn, id })
     }
 
     /// Whether a refusal is still to be sent.
@@ -228,9 +210,7 @@ impl Responder {
 
     /// Drops the receive request in progress if it is `id`, whose failure is already reported.
     pub(crate) fn forget_receive(&mut self, id: u64) {
-        if matches!(self.current, Some(Current::Send { receive, .. }) if receive.id == id) {
-            self.current = None;
-        }
+        self.incoming.forget_receive(id);
     }
 
     fn count_streams(&mut self) {
@@ -243,6 +223,14 @@ impl Responder {
         self.reported = false;
     }
 
+    /// A packet of a SEND or a WRITE was executed.
+    fn executed(&mut self, request: &Request<'_>) {
+        self.advance(1);
+        if request.packet.opcode.position.is_end() {
+            self.count_message();
+        }
+    }
+
     /// What an answer to the packet of `sequence` names, as of all that was executed.
     fn at(&self, sequence: u64) -> Ack {
         Ack { sequence, msn: self.msn }
@@ -251,59 +239,6 @@ impl Responder {
     fn count_message(&mut self) {
         // RC-51
         self.msn = self.msn.wrapping_add(1) & Psn::MASK;
-    }
-}
-
-/// Why a request is not executed.
-enum Stop {
-    /// Refused for good.
-    Refuse(NakCode),
-    /// No receive request.
-    NotReady,
-    /// The message does not fit the receive request.
-    TooLong(Taken),
-    /// The receive request cannot be used; the layer above completes it.
-    BadReceive,
-    /// The layer above has not decided yet: the packet comes again.
-    Undecided,
-}
-
-/// The request packet being executed.
-struct Request<'a> {
-    packet: &'a frame::Repr,
-    target: Target,
-    place: FramePlace,
-    sequence: u64,
-    length: u32,
-}
-
-/// Asks the layer above whether the peer of a QP may access memory: key, address and length.
-pub(crate) fn check_remote(
-    verbs: &mut impl Verbs,
-    target: Target,
-    (rkey, va, length): (u32, u64, u32),
-    access: RemoteAccess,
-) -> Poll<Result<(), AccessDenied>> {
-    if length == 0 && target.srq.is_none() {
-        // RC-42: The specification checks no key for an empty access.
-        return Poll::Ready(Ok(()));
-    }
-    let length = u64::from(length);
-    // RC-41: The last byte must have an address.
-    if va.checked_add(length.saturating_sub(1)).is_none() {
-        return Poll::Ready(Err(AccessDenied::Memory));
-    }
-    verbs.check_remote(target, rkey, va, length, access)
-}
-
-/// What the layer above said to an access, as the reason for not executing the request.
-fn allowed(answer: Poll<Result<(), AccessDenied>>) -> Result<(), Stop> {
-    match answer {
-        Poll::Ready(Ok(())) => Ok(()),
-        Poll::Ready(Err(AccessDenied::Memory)) => Err(Stop::Refuse(NakCode::RemoteAccessError)),
-        // XRC-5
-        Poll::Ready(Err(AccessDenied::Srq)) => Err(Stop::Refuse(NakCode::InvalidRdRequest)),
-        Poll::Pending => Err(Stop::Undecided),
     }
 }
 
@@ -342,7 +277,8 @@ impl RcQp {
         }
         // At most a frame, far below 2^32.
         let length = packet.payload.len() as u32;
-        let request = Request { packet, target: self.target(packet), place, sequence, length };
+        let at = self.responder.at(sequence);
+        let request = Request { packet, target: self.target(packet), place, length, at };
         match self.execute(shared, &request, verbs, placements) {
             Ok(()) => {
                 // RC-50
@@ -354,7 +290,7 @@ impl RcQp {
                 add(&mut shared.counters.rcvd_bytes, u64::from(length));
             }
             Err(Stop::Undecided) => return Poll::Pending,
-            Err(stop) => self.stop_request(shared, stop, self.responder.at(sequence)),
+            Err(stop) => self.stop_request(shared, stop, at),
         }
         Poll::Ready(())
     }
@@ -378,7 +314,7 @@ impl RcQp {
         if sequence == self.responder.expected {
             // RC-7
             let at = self.responder.at(sequence);
-            self.stop_request(shared, Stop::Refuse(NakCode::InvalidRequest), at);
+            self.stop_request(shared, Stop::Invalid, at);
         } else if sequence > self.responder.expected {
             self.receive_ahead(shared, sequence);
         }
@@ -509,8 +445,8 @@ impl RcQp {
 
     fn stop_request(&mut self, shared: &mut Shared, stop: Stop, at: Ack) {
         match stop {
-            Stop::NotReady => {
-                // RC-62
+            // RC-62
+            Stop::NoReceive(ReceiveError::Empty) => {
                 bump(&mut shared.counters.out_of_buffer);
                 self.responder.nak = Some(Nak::ReceiverNotReady(at.sequence));
                 self.responder.dropped = self.responder.dropped.max(at.sequence);
@@ -519,22 +455,26 @@ impl RcQp {
             Stop::TooLong(taken) => {
                 bump(&mut shared.counters.resp_local_length_error);
                 self.core.fail_receive(shared, taken, ReceiveStatus::LocalLength);
-                self.responder.current = None;
+                self.responder.forget_receive(taken.id);
                 self.refuse(shared, NakCode::InvalidRequest, at, None);
             }
             // RC-48
-            Stop::BadReceive => {
+            Stop::NoReceive(ReceiveError::Invalid) => {
                 self.refuse(shared, NakCode::RemoteOperationalError, at, None);
             }
-            Stop::Refuse(code) => {
-                // RC-88
-                let kind = match code {
-                    // XRC-5
-                    NakCode::RemoteAccessError | NakCode::InvalidRdRequest => QpEvent::AccessError,
-                    NakCode::RemoteOperationalError => QpEvent::Fatal,
-                    _ => QpEvent::RequestError,
-                };
-                self.refuse(shared, code, at, Some(kind));
+            // RC-88
+            Stop::Invalid => {
+                let kind = Some(QpEvent::RequestError);
+                self.refuse(shared, NakCode::InvalidRequest, at, kind);
+            }
+            Stop::Denied(AccessDenied::Memory) => {
+                let kind = Some(QpEvent::AccessError);
+                self.refuse(shared, NakCode::RemoteAccessError, at, kind);
+            }
+            // XRC-5
+            Stop::Denied(AccessDenied::Srq) | Stop::NoReceive(ReceiveError::NoSrq) => {
+                let kind = Some(QpEvent::AccessError);
+                self.refuse(shared, NakCode::InvalidRdRequest, at, kind);
             }
             // It has come to nothing, and comes again.
             Stop::Undecided => {}
@@ -613,7 +553,8 @@ impl RcQp {
             self.placement_failed(shared, at, true);
         } else {
             // RC-87
-            self.stop_request(shared, Stop::Refuse(NakCode::RemoteOperationalError), at);
+            let kind = Some(QpEvent::Fatal);
+            self.refuse(shared, NakCode::RemoteOperationalError, at, kind);
         }
     }
 }

@@ -8,20 +8,19 @@ use core::task::Poll;
 
 use crate::api::{
     Event, Operation, Payload, Placement, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus,
-    RemoteAccess, SendRequest, Sink, Source, TakenReceive, Transmit, Verbs,
+    SendRequest, Source, Transmit, Verbs,
 };
-use crate::attributes::{AccessFlags, QpAttributes, QpSnapshot};
-use crate::comp::FramePlace;
+use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::counters::{add, bump};
 use crate::error::PostError;
-use crate::log::{EffectKind, Taken};
+use crate::incoming::{FramePlace, Incoming, Request, Stop};
+use crate::log::Taken;
 use crate::opcode::{Class, Position};
 use crate::owed::Ack;
 use crate::param;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
 use crate::req::{data_frame, data_opcode};
-use crate::resp::{Current, check_remote};
 use crate::state::QpState;
 use crate::types::Instant;
 use crate::unanswered::Unanswered;
@@ -42,27 +41,7 @@ pub(crate) struct UcQp {
     psn: Psn,
     /// The PSN that a peer which has lost nothing sends next.
     expected: Psn,
-    /// The message of which not all packets have arrived.
-    current: Option<Current>,
-    /// A receive request that a message had taken which was dropped then.
-    held: Option<TakenReceive>,
-}
-
-/// A packet of the peer, in its place.
-struct Request<'a> {
-    packet: &'a frame::Repr,
-    place: FramePlace,
-    length: u32,
-}
-
-/// Why a packet is not taken.
-enum Stop {
-    /// It is dropped, and so is what is left of its message, which a counter says.
-    Drop(fn(&mut Shared) -> &mut u64),
-    /// The next receive request cannot be used; the layer above completes it.
-    BadReceive,
-    /// The layer above has not decided yet: the packet comes again.
-    Undecided,
+    incoming: Incoming,
 }
 
 impl UcQp {
@@ -76,8 +55,7 @@ impl UcQp {
             begun: 0,
             psn: Psn::default(),
             expected: Psn::default(),
-            current: None,
-            held: None,
+            incoming: Incoming::default(),
         }
     }
 
@@ -140,8 +118,7 @@ impl UcQp {
         // UC-14
         self.sends.forget();
         self.begun = 0;
-        self.abandon();
-        if let Some(TakenReceive { id, .. }) = self.held.take() {
+        if let Some(id) = self.incoming.stop() {
             self.core.fail_receive(shared, Taken { srqn: None, id }, ReceiveStatus::Flushed);
         }
         self.core.emit(shared, Event::EnteredError { qpn: self.core.qpn });
@@ -158,8 +135,7 @@ impl UcQp {
 
     /// Drops the receive request `id`, whose failure is reported.
     pub(crate) fn forget_receive(&mut self, id: u64) {
-        self.abandon();
-        self.held = self.held.filter(|receive| receive.id != id);
+        self.incoming.forget_receive(id);
     }
 
     /// The attributes as they are now.
@@ -258,12 +234,13 @@ impl UcQp {
         self.core.establish(shared);
         let is_gap = packet.bth.psn != self.expected;
         if is_gap || packet.opcode.position.is_start() {
-            self.abandon();
+            self.incoming.abandon();
         }
-        // At most a frame, far below 2^32.
-        let length = packet.payload.len() as u32;
-        let request = Request { packet, place, length };
-        let taken = self.take_packet(shared, &request, verbs, placements);
+        let is_next = self.incoming.is_next(packet.opcode);
+        let taken = match is_next {
+            true => self.take_packet(shared, packet, place, verbs, placements),
+            false => Ok(()),
+        };
         if matches!(taken, Err(Stop::Undecided)) {
             return Poll::Pending;
         }
@@ -274,215 +251,62 @@ impl UcQp {
             bump(&mut self.core.counters.out_of_sequence);
         }
         self.expected = packet.bth.psn.add(1);
+        let counters = &mut shared.counters;
         match taken {
-            Ok(()) => add(&mut shared.counters.rcvd_bytes, u64::from(length)),
-            Err(Stop::Drop(counter)) => {
-                self.abandon();
-                bump(counter(shared));
-            }
+            Ok(()) if is_next => add(&mut counters.rcvd_bytes, packet.payload.len() as u64),
             // UC-11
-            _ => {
-                bump(&mut shared.counters.resp_cqe_error);
+            Err(Stop::NoReceive(ReceiveError::Invalid)) => {
+                bump(&mut counters.resp_cqe_error);
                 self.enter_error(shared);
+            }
+            // The packet is dropped, and so is what is left of its message.
+            _ => {
+                self.incoming.abandon();
+                bump(match taken {
+                    // UC-6
+                    Ok(()) => &mut counters.drop_after_gap,
+                    // UC-8
+                    Err(Stop::Invalid) => &mut counters.resp_remote_invalid_request,
+                    // UC-10
+                    Err(Stop::Denied(_)) => &mut counters.resp_remote_access_errors,
+                    // UC-9
+                    Err(Stop::TooLong(_)) => &mut counters.resp_local_length_error,
+                    Err(Stop::NoReceive(_) | Stop::Undecided) => &mut counters.out_of_buffer,
+                });
             }
         }
         Poll::Ready(())
     }
 
-    /// Gives the message in progress up. Its receive request is for the next one.
-    fn abandon(&mut self) {
-        // UC-7
-        if let Some(Current::Send { receive, .. }) = self.current.take() {
-            self.held = Some(receive);
-        }
-    }
-
+    /// Executes a packet that is the next of its message.
     fn take_packet(
         &mut self,
         shared: &mut Shared,
-        request: &Request<'_>,
+        packet: &frame::Repr,
+        place: FramePlace,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
-        let opcode = request.packet.opcode;
-        let in_order = match (self.current, opcode.class) {
-            (None, _) => opcode.position.is_start(),
-            (Some(Current::Send { .. }), Class::Send)
-            | (Some(Current::Write { .. }), Class::Write) => true,
-            (Some(_), _) => false,
-        };
-        // UC-6
-        if !in_order {
-            return Err(Stop::Drop(|shared| &mut shared.counters.drop_after_gap));
-        }
+        let Self { core, incoming, .. } = self;
         // UC-8
-        if !opcode.payload.allows(request.packet.payload.len(), self.core.mtu().bytes() as usize) {
-            return Err(INVALID);
+        if !packet.opcode.payload.allows(packet.payload.len(), core.mtu().bytes() as usize) {
+            return Err(Stop::Invalid);
         }
-        match opcode.class {
-            Class::Send => self.take_send(shared, request, verbs, placements),
-            Class::Write => self.take_write(shared, request, verbs, placements),
-            _ => Err(INVALID),
-        }
-    }
-
-    fn take_send(
-        &mut self,
-        shared: &mut Shared,
-        request: &Request<'_>,
-        verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
-    ) -> Result<(), Stop> {
-        let (receive, offset) = match self.current {
-            Some(Current::Send { receive, offset }) => (receive, offset),
-            _ => (self.take_receive(verbs)?, 0),
-        };
-        let end = offset.wrapping_add(u64::from(request.length));
-        // From here on a message that is dropped gives its receive request back.
-        self.current = Some(Current::Send { receive, offset: end });
-        // UC-9
-        if end > receive.capacity || end > u64::from(param::MAX_MESSAGE_LENGTH) {
-            return Err(Stop::Drop(|shared| &mut shared.counters.resp_local_length_error));
-        }
-        if request.length != 0 {
-            let sink = Sink::Receive { id: receive.id };
-            self.place(shared, request, sink, offset, Some(receive.id), placements);
-        }
-        if request.packet.opcode.position.is_end() {
-            self.current = None;
-            bump(&mut shared.counters.rdma_recvs);
-            // At most MAX_MESSAGE_LENGTH.
-            self.complete_receive(shared, request, receive, end as u32, ReceiveKind::Send);
-        }
-        Ok(())
-    }
-
-    fn take_write(
-        &mut self,
-        shared: &mut Shared,
-        request: &Request<'_>,
-        verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
-    ) -> Result<(), Stop> {
-        let is_end = request.packet.opcode.position.is_end();
-        let (rkey, va, offset, length) = match self.current {
-            Some(Current::Write { rkey, va, offset, length }) => (rkey, va, offset, length),
-            _ => self.begin_write(request, verbs)?,
-        };
-        let end = offset.checked_add(request.length).ok_or(INVALID)?;
-        // UC-8
-        if (is_end && end != length) || (!is_end && end >= length) {
-            return Err(INVALID);
-        }
-        // Taken before anything is placed, for it may be pending.
-        let receive = match request.packet.immediate {
-            Some(_) => Some(self.take_receive(verbs)?),
-            None => None,
-        };
-        if request.length != 0 {
-            let sink = Sink::Remote { rkey, va: va.wrapping_add(u64::from(offset)) };
-            let id = receive.map(|receive| receive.id);
-            self.place(shared, request, sink, u64::from(offset), id, placements);
-        }
-        self.current = (!is_end).then_some(Current::Write { rkey, va, offset: end, length });
-        if is_end {
-            bump(&mut shared.counters.rx_write_requests);
-        }
-        if let Some(receive) = receive {
-            self.complete_receive(shared, request, receive, length, ReceiveKind::Write);
-        }
-        Ok(())
-    }
-
-    /// Checks the first packet of a WRITE: key, address, offset 0, length.
-    fn begin_write(
-        &mut self,
-        request: &Request<'_>,
-        verbs: &mut impl Verbs,
-    ) -> Result<(u32, u64, u32, u32), Stop> {
-        let rdma = request.packet.reth.ok_or(INVALID)?;
-        // UC-10
-        if !self.core.attributes.access.contains(AccessFlags::REMOTE_WRITE)
-            || rdma.dma_length > param::MAX_MESSAGE_LENGTH
-        {
-            return Err(INVALID);
-        }
-        let (qpn, asked) = (self.core.qpn, (rdma.rkey, rdma.va, rdma.dma_length));
-        match check_remote(verbs, qpn.into(), asked, RemoteAccess::Write) {
-            Poll::Ready(Ok(())) => Ok((rdma.rkey, rdma.va, 0, rdma.dma_length)),
-            Poll::Ready(Err(_)) => {
-                Err(Stop::Drop(|shared| &mut shared.counters.resp_remote_access_errors))
-            }
-            Poll::Pending => Err(Stop::Undecided),
-        }
-    }
-
-    fn take_receive(&mut self, verbs: &mut impl Verbs) -> Result<TakenReceive, Stop> {
-        // UC-7
-        if let Some(held) = self.held.take() {
-            return Ok(held);
-        }
-        match verbs.take_receive(self.core.qpn.into()) {
-            Poll::Ready(Ok(receive)) => Ok(receive),
-            // UC-9
-            Poll::Ready(Err(ReceiveError::Empty | ReceiveError::NoSrq)) => {
-                Err(Stop::Drop(|shared| &mut shared.counters.out_of_buffer))
-            }
-            Poll::Ready(Err(ReceiveError::Invalid)) => Err(Stop::BadReceive),
-            Poll::Pending => Err(Stop::Undecided),
-        }
-    }
-
-    fn place(
-        &self,
-        shared: &mut Shared,
-        request: &Request<'_>,
-        sink: Sink,
-        offset: u64,
-        receive: Option<u64>,
-        placements: &mut Vec<Placement>,
-    ) {
-        let placement = shared.log.place();
+        // At most a frame, far below 2^32.
+        let length = packet.payload.len() as u32;
         // Nothing is acknowledged.
         let at = Ack { sequence: 0, msn: 0 };
-        let receive = receive.map(|id| Taken { srqn: None, id });
-        let kind = EffectKind::PlacedRequest { placement, at, receive };
-        self.core.push_effect(shared, kind);
-        let start = request.place.payload_start;
-        placements.push(Placement {
-            qpn: self.core.qpn,
-            srqn: None,
-            sink,
-            offset,
-            frame_index: request.place.frame_index,
-            range: start..start.wrapping_add(request.length as usize),
-        });
-    }
-
-    fn complete_receive(
-        &self,
-        shared: &mut Shared,
-        request: &Request<'_>,
-        receive: TakenReceive,
-        length: u32,
-        kind: ReceiveKind,
-    ) {
-        let received = Event::ReceiveCompleted {
-            qpn: self.core.qpn,
-            srqn: None,
-            id: receive.id,
-            length,
-            kind,
-            imm: request.packet.immediate,
-            solicited: request.packet.bth.solicited,
-            source_qpn: None,
-        };
-        self.core.emit(shared, received);
+        let request = Request { packet, target: core.qpn.into(), place, length, at };
+        match packet.opcode.class {
+            Class::Send => {
+                let kind = ReceiveKind::Send;
+                incoming.take_send(core, shared, &request, kind, verbs, placements)
+            }
+            Class::Write => incoming.take_write(core, shared, &request, verbs, placements),
+            _ => Err(Stop::Invalid),
+        }
     }
 }
-
-/// A packet that its message cannot have.
-const INVALID: Stop = Stop::Drop(|shared| &mut shared.counters.resp_remote_invalid_request);
 
 /// Whether an operation exists along an unreliable connection.
 const fn is_offered(operation: Operation) -> bool {

@@ -1,22 +1,17 @@
 //! What a request in its turn does: it takes receive requests, places payload, and owes answers.
 
-use core::task::Poll;
-
-use super::{Answer, Current, Request, Resource, Stop, allowed, check_remote};
+use super::{Answer, Resource};
 use crate::api::{
-    AtomicOperation, Event, Placement, ReceiveError, ReceiveKind, RemoteAccess, Sink, TakenReceive,
-    Target, Verbs,
+    AccessDenied, AtomicOperation, Placement, ReceiveKind, RemoteAccess, Sink, Verbs,
 };
 use crate::attributes::AccessFlags;
 use crate::counters::bump;
-use crate::log::{EffectKind, Taken};
+use crate::incoming::{Request, Stop, allowed, check_remote};
+use crate::log::EffectKind;
 use crate::opcode::Class;
-use crate::owed::Ack;
 use crate::param;
-use crate::psn::Psn;
 use crate::qp::Shared;
 use crate::reliable::RcQp;
-use crate::wire::aeth::NakCode;
 
 impl RcQp {
     pub(super) fn execute(
@@ -27,24 +22,18 @@ impl RcQp {
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         let opcode = request.packet.opcode;
-        // RC-35
-        let in_order = match (self.responder.current, opcode.class) {
-            (None, _) => opcode.position.is_start(),
-            (Some(Current::Send { .. }), Class::Send)
-            | (Some(Current::Write { .. }), Class::Write) => !opcode.position.is_start(),
-            (Some(_), _) => false,
-        };
+        let in_order = self.responder.incoming.is_next(opcode);
         // RC-36
         let fits =
             opcode.payload.allows(request.packet.payload.len(), self.core.mtu().bytes() as usize);
         if !in_order || !fits {
-            return Err(Stop::Refuse(NakCode::InvalidRequest));
+            return Err(Stop::Invalid);
         }
         if opcode.position.is_start() {
             self.responder.srqn = request.packet.srqn;
         } else if self.responder.srqn != request.packet.srqn {
             // XRC-4
-            return Err(Stop::Refuse(NakCode::InvalidRdRequest));
+            return Err(Stop::Denied(AccessDenied::Srq));
         }
         match opcode.class {
             Class::Send => self.execute_send(shared, request, verbs, placements),
@@ -53,7 +42,7 @@ impl RcQp {
             Class::CompareSwap | Class::FetchAdd => {
                 self.execute_atomic(shared, request, verbs, placements)
             }
-            _ => Err(Stop::Refuse(NakCode::InvalidRequest)),
+            _ => Err(Stop::Invalid),
         }
     }
 
@@ -65,57 +54,11 @@ impl RcQp {
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         // Before a receive request is taken, for the answer may be pending.
-        let kind = self.check_invalidate(request, verbs)?;
-        let (receive, offset) = match self.responder.current {
-            Some(Current::Send { receive, offset }) => (receive, offset),
-            // RC-38
-            _ => (self.take_receive(request.target, verbs)?, 0),
-        };
-        let end = offset.wrapping_add(u64::from(request.length));
-        // RC-40
-        // A 32-bit length is reported, so that much fits whatever the receive request offers.
-        if end > receive.capacity || end > u64::from(param::MAX_MESSAGE_LENGTH) {
-            return Err(Stop::TooLong(Taken { srqn: request.packet.srqn, id: receive.id }));
-        }
-        if request.length != 0 {
-            let sink = Sink::Receive { id: receive.id };
-            self.place(shared, request, sink, offset, Some(receive.id), placements);
-        }
-        self.responder.advance(1);
-        if !request.packet.opcode.position.is_end() {
-            self.responder.current = Some(Current::Send { receive, offset: end });
-            return Ok(());
-        }
-        self.responder.current = None;
-        self.responder.count_message();
-        bump(&mut shared.counters.rdma_recvs);
-        self.core.emit(
-            shared,
-            Event::ReceiveCompleted {
-                qpn: self.core.qpn,
-                srqn: request.packet.srqn,
-                id: receive.id,
-                // At most MAX_MESSAGE_LENGTH.
-                length: end as u32,
-                kind,
-                imm: request.packet.immediate,
-                solicited: request.packet.bth.solicited,
-                source_qpn: None,
-            },
-        );
+        let kind = check_invalidate(request, verbs)?;
+        let incoming = &mut self.responder.incoming;
+        incoming.take_send(&self.core, shared, request, kind, verbs, placements)?;
+        self.responder.executed(request);
         Ok(())
-    }
-
-    /// What kind of SEND it is; one that takes a key back must be allowed to.
-    fn check_invalidate(
-        &self,
-        request: &Request<'_>,
-        verbs: &mut impl Verbs,
-    ) -> Result<ReceiveKind, Stop> {
-        let Some(rkey) = request.packet.invalidate else { return Ok(ReceiveKind::Send) };
-        // RC-103
-        allowed(verbs.check_remote(request.target, rkey, 0, 0, RemoteAccess::Invalidate))?;
-        Ok(ReceiveKind::SendInvalidate { rkey })
     }
 
     fn execute_write(
@@ -125,71 +68,10 @@ impl RcQp {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
-        let invalid = Stop::Refuse(NakCode::InvalidRequest);
-        let is_end = request.packet.opcode.position.is_end();
-        let (rkey, va, offset, length) = match self.responder.current {
-            Some(Current::Write { rkey, va, offset, length }) => (rkey, va, offset, length),
-            _ => self.begin_write(request, verbs)?,
-        };
-        let end =
-            offset.checked_add(request.length).ok_or(Stop::Refuse(NakCode::InvalidRequest))?;
-        // RC-37
-        if (is_end && end != length) || (!is_end && end >= length) {
-            return Err(invalid);
-        }
-        // RC-39, RC-62
-        // Taken before anything is placed: without one, the packet is executed again later.
-        let receive = match request.packet.immediate {
-            Some(_) => Some(self.take_receive(request.target, verbs)?),
-            None => None,
-        };
-        if request.length != 0 {
-            let sink = Sink::Remote { rkey, va: va.wrapping_add(u64::from(offset)) };
-            let id = receive.map(|receive| receive.id);
-            self.place(shared, request, sink, u64::from(offset), id, placements);
-        }
-        self.responder.advance(1);
-        if !is_end {
-            self.responder.current = Some(Current::Write { rkey, va, offset: end, length });
-            return Ok(());
-        }
-        self.responder.current = None;
-        self.responder.count_message();
-        bump(&mut shared.counters.rx_write_requests);
-        if let Some(receive) = receive {
-            self.core.emit(
-                shared,
-                Event::ReceiveCompleted {
-                    qpn: self.core.qpn,
-                    srqn: request.packet.srqn,
-                    id: receive.id,
-                    length,
-                    kind: ReceiveKind::Write,
-                    imm: request.packet.immediate,
-                    solicited: request.packet.bth.solicited,
-                    source_qpn: None,
-                },
-            );
-        }
+        let incoming = &mut self.responder.incoming;
+        incoming.take_write(&self.core, shared, request, verbs, placements)?;
+        self.responder.executed(request);
         Ok(())
-    }
-
-    /// Checks the first packet of a WRITE: key, address, offset 0, length.
-    fn begin_write(
-        &self,
-        request: &Request<'_>,
-        verbs: &mut impl Verbs,
-    ) -> Result<(u32, u64, u32, u32), Stop> {
-        let rdma = request.packet.reth.ok_or(Stop::Refuse(NakCode::InvalidRequest))?;
-        // RC-23, RC-43
-        if !self.core.attributes.access.contains(AccessFlags::REMOTE_WRITE)
-            || rdma.dma_length > param::MAX_MESSAGE_LENGTH
-        {
-            return Err(Stop::Refuse(NakCode::InvalidRequest));
-        }
-        let asked = (rdma.rkey, rdma.va, rdma.dma_length);
-        allowed(check_remote(verbs, request.target, asked, RemoteAccess::Write))?;
-        Ok((rdma.rkey, rdma.va, 0, rdma.dma_length))
     }
 
     fn execute_read(
@@ -198,14 +80,13 @@ impl RcQp {
         request: &Request<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
-        let invalid = Stop::Refuse(NakCode::InvalidRequest);
-        let Some(rdma) = request.packet.reth else { return Err(invalid) };
+        let Some(rdma) = request.packet.reth else { return Err(Stop::Invalid) };
         // RC-23, RC-43
         if !self.core.attributes.access.contains(AccessFlags::REMOTE_READ)
             || rdma.dma_length > param::MAX_MESSAGE_LENGTH
             || self.core.attributes.max_dest_rd_atomic == 0
         {
-            return Err(invalid);
+            return Err(Stop::Invalid);
         }
         let asked = (rdma.rkey, rdma.va, rdma.dma_length);
         allowed(check_remote(verbs, request.target, asked, RemoteAccess::Read))?;
@@ -223,15 +104,14 @@ impl RcQp {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
-        let invalid = Stop::Refuse(NakCode::InvalidRequest);
-        let Some(header) = request.packet.atomic else { return Err(invalid) };
+        let Some(header) = request.packet.atomic else { return Err(Stop::Invalid) };
         let length = AtomicOperation::LENGTH;
         // RC-43, RC-45
         if !self.core.attributes.access.contains(AccessFlags::REMOTE_ATOMIC)
             || self.core.attributes.max_dest_rd_atomic == 0
             || header.va & u64::from(length.wrapping_sub(1)) != 0
         {
-            return Err(invalid);
+            return Err(Stop::Invalid);
         }
         let asked = (header.rkey, header.va, length);
         allowed(check_remote(verbs, request.target, asked, RemoteAccess::Atomic))?;
@@ -245,10 +125,7 @@ impl RcQp {
         // RC-99
         let placement = shared.log.place();
         // As many messages as before it.
-        let at = Ack {
-            msn: self.responder.msn.wrapping_sub(1) & Psn::MASK,
-            ..self.responder.at(request.sequence)
-        };
+        let at = request.at;
         self.core.push_effect(shared, EffectKind::ExecutedAtomic { placement, at });
         let start = request.place.payload_start;
         placements.push(Placement {
@@ -278,16 +155,16 @@ impl RcQp {
             // A well-behaved peer has received everything of the oldest; only a ghost of its
             // request can have set it going again.
             if responder.resources.front().is_some_and(|it| it.is_active() && !it.repeated) {
-                return Err(Stop::Refuse(NakCode::InvalidRequest));
+                return Err(Stop::Invalid);
             }
             responder.resources.pop_front();
         }
         responder.count_message();
         responder.resources.push_back(Resource {
-            first: request.sequence,
-            end: request.sequence.wrapping_add(packets),
-            start: request.sequence,
-            next: request.sequence,
+            first: request.at.sequence,
+            end: request.at.sequence.wrapping_add(packets),
+            start: request.at.sequence,
+            next: request.at.sequence,
             msn: responder.msn,
             repeated: false,
             srqn: request.packet.srqn,
@@ -298,47 +175,12 @@ impl RcQp {
         self.core.make_ready(shared);
         Ok(())
     }
+}
 
-    fn take_receive(
-        &mut self,
-        target: Target,
-        verbs: &mut impl Verbs,
-    ) -> Result<TakenReceive, Stop> {
-        match verbs.take_receive(target) {
-            Poll::Ready(Ok(receive)) => {
-                self.responder.left = receive.left;
-                Ok(receive)
-            }
-            Poll::Ready(Err(ReceiveError::Empty)) => Err(Stop::NotReady),
-            Poll::Ready(Err(ReceiveError::Invalid)) => Err(Stop::BadReceive),
-            // XRC-5
-            Poll::Ready(Err(ReceiveError::NoSrq)) => Err(Stop::Refuse(NakCode::InvalidRdRequest)),
-            Poll::Pending => Err(Stop::Undecided),
-        }
-    }
-
-    fn place(
-        &mut self,
-        shared: &mut Shared,
-        request: &Request<'_>,
-        sink: Sink,
-        offset: u64,
-        receive: Option<u64>,
-        placements: &mut Vec<Placement>,
-    ) {
-        let placement = shared.log.place();
-        let at = self.responder.at(request.sequence);
-        let srqn = request.packet.srqn;
-        let receive = receive.map(|id| Taken { srqn, id });
-        self.core.push_effect(shared, EffectKind::PlacedRequest { placement, at, receive });
-        let start = request.place.payload_start;
-        placements.push(Placement {
-            qpn: self.core.qpn,
-            srqn,
-            sink,
-            offset,
-            frame_index: request.place.frame_index,
-            range: start..start.wrapping_add(request.length as usize),
-        });
-    }
+/// What kind of SEND it is; one that takes a key back must be allowed to.
+fn check_invalidate(request: &Request<'_>, verbs: &mut impl Verbs) -> Result<ReceiveKind, Stop> {
+    let Some(rkey) = request.packet.invalidate else { return Ok(ReceiveKind::Send) };
+    // RC-103
+    allowed(verbs.check_remote(request.target, rkey, 0, 0, RemoteAccess::Invalidate))?;
+    Ok(ReceiveKind::SendInvalidate { rkey })
 }

@@ -9,7 +9,7 @@ use crate::api::{
     AccessDenied, Operation, ReceiveError, ReceivedFrame, RemoteAccess, TakenReceive, Target, Verbs,
 };
 use crate::attributes::{AccessFlags, AddressVector};
-use crate::comp::FramePlace;
+use crate::incoming::FramePlace;
 use crate::opcode::code;
 use crate::psn::Psn;
 use crate::wire::aeth::{self, Syndrome};

@@ -1,0 +1,317 @@
+//! Messages that come in along a connection: what the packets of SENDs and WRITEs do, whether the peer is
+//! answered or not.
+
+use core::task::Poll;
+
+use crate::api::{
+    AccessDenied, Event, Placement, ReceiveError, ReceiveKind, RemoteAccess, Sink, TakenReceive,
+    Target, Verbs,
+};
+use crate::attributes::AccessFlags;
+use crate::counters::bump;
+use crate::log::{EffectKind, Taken};
+use crate::opcode::{Class, Opcode};
+use crate::owed::Ack;
+use crate::param;
+use crate::qp::{QpCore, Shared};
+use crate::wire::frame;
+
+/// Where a packet's payload lies: the caller's index of the frame, and the payload's offset there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FramePlace {
+    pub frame_index: usize,
+    pub payload_start: usize,
+}
+
+/// A request packet of the peer's, in its turn.
+pub(crate) struct Request<'a> {
+    pub packet: &'a frame::Repr,
+    pub target: Target,
+    pub place: FramePlace,
+    pub length: u32,
+    /// What an answer to it names.
+    pub at: Ack,
+}
+
+/// Why a request is not executed.
+pub(crate) enum Stop {
+    /// No request is like that, or not here.
+    Invalid,
+    /// The layer above does not allow it.
+    Denied(AccessDenied),
+    /// There is no receive request for it.
+    NoReceive(ReceiveError),
+    /// The message does not fit the receive request.
+    TooLong(Taken),
+    /// The layer above has not decided yet: the packet comes again.
+    Undecided,
+}
+
+/// Memory that a WRITE addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Written {
+    rkey: u32,
+    va: u64,
+    length: u32,
+}
+
+/// A message of which not all packets have arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Current {
+    /// A SEND, `offset` bytes of which have arrived.
+    Send { receive: TakenReceive, offset: u64 },
+    /// A WRITE, `offset` bytes of which have arrived.
+    Write { memory: Written, offset: u32 },
+}
+
+/// The message that is coming in, and the receive requests for it and those behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    current: Option<Current>,
+    /// A receive request that a message had taken which was given up then.
+    held: Option<TakenReceive>,
+    /// Receive requests left when one was last asked for; `None` where others take from the queue.
+    left: Option<u32>,
+}
+
+impl Incoming {
+    /// Nothing has arrived yet; `left` receive requests are promised, or nothing can be.
+    pub(crate) fn new(left: Option<u32>) -> Self {
+        Self { current: None, held: None, left }
+    }
+
+    /// Receive requests for messages after those that are complete. The one that the message in progress has
+    /// taken is for such a message.
+    // RC-89
+    pub(crate) fn receives(&self) -> Option<u32> {
+        let taken = matches!(self.current, Some(Current::Send { .. }));
+        self.left.map(|left| left.saturating_add(u32::from(taken)))
+    }
+
+    /// Whether a packet of this kind is one of the message in progress, or begins one where there is none.
+    // RC-35, UC-6
+    #[inline]
+    pub(crate) fn is_next(&self, opcode: &Opcode) -> bool {
+        match (self.current, opcode.class) {
+            (None, _) => opcode.position.is_start(),
+            (Some(Current::Send { .. }), Class::Send)
+            | (Some(Current::Write { .. }), Class::Write) => !opcode.position.is_start(),
+            (Some(_), _) => false,
+        }
+    }
+
+    /// Gives the message in progress up. Its receive request is for the next one.
+    // UC-7
+    pub(crate) fn abandon(&mut self) {
+        if let Some(Current::Send { receive, .. }) = self.current.take() {
+            self.held = Some(receive);
+        }
+    }
+
+    /// Gives everything up, and a receive request that was taken back.
+    // RC-83, UC-14
+    pub(crate) fn stop(&mut self) -> Option<u64> {
+        self.abandon();
+        self.held.take().map(|receive| receive.id)
+    }
+
+    /// Drops the receive request `id`, whose failure is already reported.
+    pub(crate) fn forget_receive(&mut self, id: u64) {
+        if matches!(self.current, Some(Current::Send { receive, .. }) if receive.id == id) {
+            self.current = None;
+        }
+        self.held = self.held.filter(|receive| receive.id != id);
+    }
+
+    /// Executes a packet of a SEND of some kind.
+    pub(crate) fn take_send(
+        &mut self,
+        core: &QpCore,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        kind: ReceiveKind,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Stop> {
+        let (receive, offset) = match self.current {
+            Some(Current::Send { receive, offset }) => (receive, offset),
+            // RC-38
+            _ => (self.take_receive(request.target, verbs)?, 0),
+        };
+        let end = offset.wrapping_add(u64::from(request.length));
+        // From here on a message that is given up gives its receive request back.
+        self.current = Some(Current::Send { receive, offset: end });
+        // RC-40, UC-9
+        // A 32-bit length is reported, so that much fits whatever the receive request offers.
+        if end > receive.capacity || end > u64::from(param::MAX_MESSAGE_LENGTH) {
+            return Err(Stop::TooLong(request.taken(receive)));
+        }
+        if request.length != 0 {
+            let sink = Sink::Receive { id: receive.id };
+            request.place(core, shared, sink, offset, Some(receive), placements);
+        }
+        if request.packet.opcode.position.is_end() {
+            self.current = None;
+            bump(&mut shared.counters.rdma_recvs);
+            // At most MAX_MESSAGE_LENGTH.
+            request.complete(core, shared, receive, end as u32, kind);
+        }
+        Ok(())
+    }
+
+    /// Executes a packet of a WRITE.
+    pub(crate) fn take_write(
+        &mut self,
+        core: &QpCore,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Stop> {
+        let is_end = request.packet.opcode.position.is_end();
+        let (memory, offset) = match self.current {
+            Some(Current::Write { memory, offset }) => (memory, offset),
+            _ => (begin_write(core, request, verbs)?, 0),
+        };
+        let Written { rkey, va, length } = memory;
+        let end = offset.checked_add(request.length).ok_or(Stop::Invalid)?;
+        // RC-37, UC-8
+        if (is_end && end != length) || (!is_end && end >= length) {
+            return Err(Stop::Invalid);
+        }
+        // RC-39, RC-62
+        // Taken before anything is placed: without one, the packet is executed again later.
+        let receive = match request.packet.immediate {
+            Some(_) => Some(self.take_receive(request.target, verbs)?),
+            None => None,
+        };
+        if request.length != 0 {
+            let sink = Sink::Remote { rkey, va: va.wrapping_add(u64::from(offset)) };
+            request.place(core, shared, sink, u64::from(offset), receive, placements);
+        }
+        self.current = (!is_end).then_some(Current::Write { memory, offset: end });
+        if is_end {
+            bump(&mut shared.counters.rx_write_requests);
+        }
+        if let Some(receive) = receive {
+            request.complete(core, shared, receive, length, ReceiveKind::Write);
+        }
+        Ok(())
+    }
+
+    fn take_receive(
+        &mut self,
+        target: Target,
+        verbs: &mut impl Verbs,
+    ) -> Result<TakenReceive, Stop> {
+        // UC-7
+        if let Some(held) = self.held.take() {
+            return Ok(held);
+        }
+        match verbs.take_receive(target) {
+            Poll::Ready(Ok(receive)) => {
+                self.left = receive.left;
+                Ok(receive)
+            }
+            Poll::Ready(Err(error)) => Err(Stop::NoReceive(error)),
+            Poll::Pending => Err(Stop::Undecided),
+        }
+    }
+}
+
+impl Request<'_> {
+    fn taken(&self, receive: TakenReceive) -> Taken {
+        Taken { srqn: self.packet.srqn, id: receive.id }
+    }
+
+    /// Places its payload, of which there is some.
+    fn place(
+        &self,
+        core: &QpCore,
+        shared: &mut Shared,
+        sink: Sink,
+        offset: u64,
+        receive: Option<TakenReceive>,
+        placements: &mut Vec<Placement>,
+    ) {
+        let placement = shared.log.place();
+        let receive = receive.map(|receive| self.taken(receive));
+        core.push_effect(shared, EffectKind::PlacedRequest { placement, at: self.at, receive });
+        let start = self.place.payload_start;
+        placements.push(Placement {
+            qpn: core.qpn,
+            srqn: self.packet.srqn,
+            sink,
+            offset,
+            frame_index: self.place.frame_index,
+            range: start..start.wrapping_add(self.length as usize),
+        });
+    }
+
+    /// Reports a message that it completes.
+    fn complete(
+        &self,
+        core: &QpCore,
+        shared: &mut Shared,
+        receive: TakenReceive,
+        length: u32,
+        kind: ReceiveKind,
+    ) {
+        let received = Event::ReceiveCompleted {
+            qpn: core.qpn,
+            srqn: self.packet.srqn,
+            id: receive.id,
+            length,
+            kind,
+            imm: self.packet.immediate,
+            solicited: self.packet.bth.solicited,
+            source_qpn: None,
+        };
+        core.emit(shared, received);
+    }
+}
+
+/// Checks the first packet of a WRITE: rights, key, address and length.
+fn begin_write(
+    core: &QpCore,
+    request: &Request<'_>,
+    verbs: &mut impl Verbs,
+) -> Result<Written, Stop> {
+    let rdma = request.packet.reth.ok_or(Stop::Invalid)?;
+    let (rkey, va, length) = (rdma.rkey, rdma.va, rdma.dma_length);
+    // RC-23, RC-43, UC-10
+    if !core.attributes.access.contains(AccessFlags::REMOTE_WRITE)
+        || length > param::MAX_MESSAGE_LENGTH
+    {
+        return Err(Stop::Invalid);
+    }
+    allowed(check_remote(verbs, request.target, (rkey, va, length), RemoteAccess::Write))?;
+    Ok(Written { rkey, va, length })
+}
+
+/// Asks the layer above whether the peer of a QP may access memory: key, address and length.
+pub(crate) fn check_remote(
+    verbs: &mut impl Verbs,
+    target: Target,
+    (rkey, va, length): (u32, u64, u32),
+    access: RemoteAccess,
+) -> Poll<Result<(), AccessDenied>> {
+    if length == 0 && target.srq.is_none() {
+        // RC-42: The specification checks no key for an empty access.
+        return Poll::Ready(Ok(()));
+    }
+    let length = u64::from(length);
+    // RC-41: The last byte must have an address.
+    if va.checked_add(length.saturating_sub(1)).is_none() {
+        return Poll::Ready(Err(AccessDenied::Memory));
+    }
+    verbs.check_remote(target, rkey, va, length, access)
+}
+
+/// What the layer above said to an access, as the reason for not executing the request.
+pub(crate) fn allowed(answer: Poll<Result<(), AccessDenied>>) -> Result<(), Stop> {
+    match answer {
+        Poll::Ready(allowed) => allowed.map_err(Stop::Denied),
+        Poll::Pending => Err(Stop::Undecided),
+    }
+}
