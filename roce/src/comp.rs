@@ -7,21 +7,29 @@ use crate::api::{Event, Operation, Placement, SendStatus, Sink};
 use crate::counters::{add, bump};
 use crate::incoming::FramePlace;
 use crate::log::EffectKind;
+use crate::message::Message;
 use crate::opcode::Class;
 use crate::param;
-use crate::qp::Shared;
-use crate::reliable::RcQp;
-use crate::req::Message;
+use crate::qp::{QpCore, Shared};
+use crate::req::Requester;
 use crate::state::QpState;
 use crate::types::Instant;
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
 use crate::wire::frame;
 
-impl RcQp {
+/// A response of the peer that awaits one.
+struct Response<'a> {
+    packet: &'a frame::Repr,
+    place: FramePlace,
+    sequence: u64,
+}
+
+impl Requester {
     /// Handles a response of the peer.
     pub(crate) fn receive_response(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         now: Instant,
         packet: &frame::Repr,
@@ -29,19 +37,19 @@ impl RcQp {
         placements: &mut Vec<Placement>,
     ) {
         // RC-10
-        if !self.core.state().sends_requests() {
+        if !core.state().sends_requests() {
             bump(&mut shared.counters.drop_wrong_state);
             return;
         }
-        let sequence = packet.bth.psn.near(self.requester.unacked);
+        let sequence = packet.bth.psn.near(self.unacked);
         // RC-57
         let syndrome = packet.aeth.map(|header| header.syndrome);
-        if sequence < self.requester.unacked || sequence >= self.requester.sent {
+        if sequence < self.unacked || sequence >= self.sent {
             // RC-93
-            let last = sequence.wrapping_add(1) == self.requester.unacked;
+            let last = sequence.wrapping_add(1) == self.unacked;
             let raised = match (packet.opcode.class, syndrome) {
                 (Class::Acknowledge, Some(Syndrome::Ack { credits })) if last => {
-                    self.heed_credits(shared, credits)
+                    self.heed_credits(core, shared, credits)
                 }
                 _ => false,
             };
@@ -52,95 +60,104 @@ impl RcQp {
         }
         match (packet.opcode.class, syndrome) {
             (Class::ReadResponse, None | Some(Syndrome::Ack { .. })) => {
-                self.receive_read_response(shared, now, sequence, packet, place, placements);
+                let response = Response { packet, place, sequence };
+                self.receive_read_response(core, shared, now, &response, placements);
             }
             (Class::AtomicAcknowledge, Some(Syndrome::Ack { .. })) => {
-                self.receive_atomic_response(shared, now, sequence, place, placements);
+                let response = Response { packet, place, sequence };
+                self.receive_atomic_response(core, shared, now, &response, placements);
             }
             (Class::Acknowledge, Some(Syndrome::Ack { .. })) => {
-                if !self.acknowledge(shared, now, sequence.wrapping_add(1)) {
-                    self.receive_implied_nak(shared, now);
+                if !self.acknowledge(core, shared, now, sequence.wrapping_add(1)) {
+                    self.receive_implied_nak(core, shared, now);
                 }
             }
             (Class::Acknowledge, Some(Syndrome::RnrNak { timer })) => {
-                self.receive_rnr_nak(shared, now, sequence, timer);
+                self.receive_rnr_nak(core, shared, now, sequence, timer);
             }
             (Class::Acknowledge, Some(Syndrome::Nak(code))) => {
-                self.receive_nak(shared, now, sequence, code);
+                self.receive_nak(core, shared, now, sequence, code);
             }
             // RC-61
             _ => bump(&mut shared.counters.drop_bad_opcode),
         }
         // RC-90
         if let Some(Syndrome::Ack { credits }) = syndrome {
-            self.heed_credits(shared, credits);
+            self.heed_credits(core, shared, credits);
         }
     }
 
     /// Takes everything before `end` for acknowledged, as far as no response to a READ or an atomic is
     /// missing, and says whether none is.
-    fn acknowledge(&mut self, shared: &mut Shared, now: Instant, end: u64) -> bool {
-        let before = self.requester.unacked;
+    fn acknowledge(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        now: Instant,
+        end: u64,
+    ) -> bool {
+        let before = self.unacked;
         let mut completed = 0_usize;
         // RC-56
-        while self.requester.unacked < end {
-            match self.requester.messages.front() {
+        while self.unacked < end {
+            match self.messages.front() {
                 Some(message) if !message.is_answered() => {
-                    self.requester.unacked = end.min(message.end());
-                    if self.requester.unacked == message.end() {
-                        self.requester.messages.pop_front();
+                    self.unacked = end.min(message.end());
+                    if self.unacked == message.end() {
+                        self.messages.pop_front();
                         completed = completed.wrapping_add(1);
                     }
                 }
                 _ => break,
             }
         }
-        if self.requester.unacked != before {
-            self.progress(shared, now, completed);
+        if self.unacked != before {
+            self.progress(core, shared, now, completed);
         }
-        self.requester.unacked >= end
+        self.unacked >= end
     }
 
     /// The oldest unacknowledged packet moved, and `completed` messages left the ring.
-    fn progress(&mut self, shared: &mut Shared, now: Instant, completed: usize) {
+    fn progress(&mut self, core: &mut QpCore, shared: &mut Shared, now: Instant, completed: usize) {
         // RC-76
-        self.requester.retries = self.core.attributes.retry_cnt;
-        self.requester.rnr_retries = self.core.attributes.rnr_retry;
-        self.requester.follow_progress(completed);
-        self.requester.probe.progress(now, self.requester.unacked);
-        self.restart_ack_timer(shared, now);
+        self.retries = core.attributes.retry_cnt;
+        self.rnr_retries = core.attributes.rnr_retry;
+        self.follow_progress(completed);
+        self.probe.progress(now, self.unacked);
+        self.restart_ack_timer(core, shared, now);
         if completed != 0 {
             let count = completed as u64;
-            self.requester.head_number = self.requester.head_number.wrapping_add(count);
+            self.head_number = self.head_number.wrapping_add(count);
             add(&mut shared.counters.rdma_sends, count);
             // RC-25
-            let through = self.requester.head_number.wrapping_sub(1);
-            self.core.emit(shared, Event::SendsCompleted { qpn: self.core.qpn, through });
+            let through = self.head_number.wrapping_sub(1);
+            core.emit(shared, Event::SendsCompleted { qpn: core.qpn, through });
         }
-        if self.requester.unreadable == Some(self.requester.head_number) {
-            self.fail_send(shared, SendStatus::LocalProtection);
+        if self.unreadable == Some(self.head_number) {
+            self.fail_send(core, shared, SendStatus::LocalProtection);
             return;
         }
-        self.core.check_drained(shared, self.requester.is_drained());
-        self.core.make_ready(shared);
+        core.check_drained(shared, self.is_drained());
+        core.make_ready(shared);
     }
 
     /// The message that a response answers, if it is one of those that have such responses.
     fn answered(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         now: Instant,
         sequence: u64,
         has_such: impl FnOnce(Operation) -> bool,
     ) -> Option<Message> {
         // RC-68: A response acknowledges the SENDs and WRITEs before it.
-        if !self.acknowledge(shared, now, sequence) {
-            self.receive_implied_nak(shared, now);
+        if !self.acknowledge(core, shared, now, sequence) {
+            self.receive_implied_nak(core, shared, now);
             return None;
         }
-        let message = self.requester.messages.front().copied()?;
+        let message = self.messages.front().copied()?;
         // RC-72
-        if !has_such(message.request.operation) || self.core.state() == QpState::Err {
+        if !has_such(message.request.operation) || core.state() == QpState::Err {
             bump(&mut shared.counters.drop_stale_response);
             return None;
         }
@@ -149,104 +166,104 @@ impl RcQp {
 
     fn receive_read_response(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         now: Instant,
-        sequence: u64,
-        packet: &frame::Repr,
-        place: FramePlace,
+        response: &Response<'_>,
         placements: &mut Vec<Placement>,
     ) {
+        let Response { packet, place, sequence } = *response;
         let is_read = |operation: Operation| operation == Operation::Read;
-        let Some(message) = self.answered(shared, now, sequence, is_read) else { return };
+        let Some(message) = self.answered(core, shared, now, sequence, is_read) else { return };
         let next = sequence.wrapping_add(1);
-        let (offset, length) = message.payload_at(sequence, self.core.mtu());
+        let (offset, length) = message.payload_at(sequence, core.mtu());
         let is_end = next == message.request_end(sequence);
         // RC-71
         if packet.opcode.position.is_end() != is_end || packet.payload.len() != length as usize {
-            self.fail_send(shared, SendStatus::BadResponse);
+            self.fail_send(core, shared, SendStatus::BadResponse);
             return;
         }
         if length != 0 {
             let start = place.payload_start;
             let range = start..start.wrapping_add(length as usize);
-            self.place_response(shared, offset, (place.frame_index, range), placements);
+            self.place_response(core, shared, offset, (place.frame_index, range), placements);
             add(&mut shared.counters.rcvd_bytes, u64::from(length));
         }
-        self.requester.unacked = next;
+        self.unacked = next;
         let completed = next == message.end();
         if completed {
-            self.requester.messages.pop_front();
+            self.messages.pop_front();
         }
-        self.progress(shared, now, usize::from(completed));
+        self.progress(core, shared, now, usize::from(completed));
     }
 
     fn receive_atomic_response(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         now: Instant,
-        sequence: u64,
-        place: FramePlace,
+        response: &Response<'_>,
         placements: &mut Vec<Placement>,
     ) {
+        let Response { place, sequence, .. } = *response;
         let is_atomic = |operation: Operation| matches!(operation, Operation::Atomic(_));
-        let Some(message) = self.answered(shared, now, sequence, is_atomic) else { return };
+        let Some(message) = self.answered(core, shared, now, sequence, is_atomic) else { return };
         // RC-101: The value is the last of the headers.
         let value = place.payload_start.wrapping_sub(atomicacketh::LENGTH)..place.payload_start;
-        self.place_response(shared, 0, (place.frame_index, value), placements);
-        self.requester.unacked = message.end();
-        self.requester.messages.pop_front();
-        self.progress(shared, now, 1);
+        self.place_response(core, shared, 0, (place.frame_index, value), placements);
+        self.unacked = message.end();
+        self.messages.pop_front();
+        self.progress(core, shared, now, 1);
     }
 
     /// Places bytes of a frame in the buffer of the oldest message.
     fn place_response(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         offset: u64,
         (frame_index, range): (usize, Range<usize>),
         placements: &mut Vec<Placement>,
     ) {
-        let message = self.requester.head_number;
+        let message = self.head_number;
         let placement = shared.log.place();
-        self.core.push_effect(shared, EffectKind::PlacedResponse { placement, message });
+        core.push_effect(shared, EffectKind::PlacedResponse { placement, message });
         let sink = Sink::Message { message };
-        placements.push(Placement {
-            qpn: self.core.qpn,
-            srqn: None,
-            sink,
-            offset,
-            frame_index,
-            range,
-        });
+        placements.push(Placement { qpn: core.qpn, srqn: None, sink, offset, frame_index, range });
     }
 
     /// A later response or acknowledgement shows that responses are missing. One retry for
     /// each place; then only the timer helps.
-    fn receive_implied_nak(&mut self, shared: &mut Shared, now: Instant) {
-        if self.core.state() == QpState::Err
-            || self.requester.implied_nak_at == Some(self.requester.unacked)
-        {
+    fn receive_implied_nak(&mut self, core: &mut QpCore, shared: &mut Shared, now: Instant) {
+        if core.state() == QpState::Err || self.implied_nak_at == Some(self.unacked) {
             bump(&mut shared.counters.drop_stale_response);
             return;
         }
         // RC-69
-        self.requester.implied_nak_at = Some(self.requester.unacked);
+        self.implied_nak_at = Some(self.unacked);
         bump(&mut shared.counters.implied_nak_seq_err);
-        bump(&mut self.core.counters.implied_nak_seq_err);
-        self.retry(shared, now);
+        bump(&mut core.counters.implied_nak_seq_err);
+        self.retry(core, shared, now);
     }
 
-    fn receive_nak(&mut self, shared: &mut Shared, now: Instant, sequence: u64, code: NakCode) {
+    fn receive_nak(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        now: Instant,
+        sequence: u64,
+        code: NakCode,
+    ) {
         let status = match code {
             NakCode::PsnSequenceError => {
                 bump(&mut shared.counters.packet_seq_err);
                 bump(&mut shared.counters.rcvd_seq_err);
-                bump(&mut self.core.counters.packet_seq_err);
+                bump(&mut core.counters.packet_seq_err);
                 // RC-58, RC-59
-                if !self.acknowledge(shared, now, sequence) {
-                    self.receive_implied_nak(shared, now);
-                } else if self.requester.next != self.requester.unacked {
-                    self.retry(shared, now);
+                if !self.acknowledge(core, shared, now, sequence) {
+                    self.receive_implied_nak(core, shared, now);
+                } else if self.next != self.unacked {
+                    self.retry(core, shared, now);
                 }
                 return;
             }
@@ -255,7 +272,7 @@ impl RcQp {
             NakCode::RemoteAccessError => SendStatus::RemoteAccess,
             NakCode::RemoteOperationalError => SendStatus::RemoteOperation,
             // XRC-5
-            NakCode::InvalidRdRequest if self.core.service.names_srq() => {
+            NakCode::InvalidRdRequest if core.service.names_srq() => {
                 SendStatus::RemoteInvalidRdRequest
             }
             // RC-61
@@ -271,58 +288,62 @@ impl RcQp {
         });
         // A NAK acknowledges what came before it. If READ responses before it are missing, they
         // are asked for again, though a peer in its error state will hardly answer.
-        if self.acknowledge(shared, now, sequence) {
-            self.fail_send(shared, status);
+        if self.acknowledge(core, shared, now, sequence) {
+            self.fail_send(core, shared, status);
         } else {
-            self.receive_implied_nak(shared, now);
+            self.receive_implied_nak(core, shared, now);
         }
     }
 
-    fn receive_rnr_nak(&mut self, shared: &mut Shared, now: Instant, sequence: u64, timer: u8) {
+    fn receive_rnr_nak(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        now: Instant,
+        sequence: u64,
+        timer: u8,
+    ) {
         bump(&mut shared.counters.rcvd_rnr_err);
-        bump(&mut self.core.counters.rcvd_rnr_err);
-        if !self.acknowledge(shared, now, sequence) {
-            self.receive_implied_nak(shared, now);
+        bump(&mut core.counters.rcvd_rnr_err);
+        if !self.acknowledge(core, shared, now, sequence) {
+            self.receive_implied_nak(core, shared, now);
             return;
         }
         // RC-64: A repetition of the NAK, or one overtaken by a retry, says nothing new.
-        if self.core.state() == QpState::Err
-            || self.requester.rnr_until.is_some()
-            || self.requester.next == self.requester.unacked
-        {
+        if core.state() == QpState::Err || self.rnr_until.is_some() || self.next == self.unacked {
             return;
         }
         // RC-65
-        if self.core.attributes.rnr_retry != param::RNR_RETRY_INFINITE {
-            match self.requester.rnr_retries.checked_sub(1) {
-                Some(left) => self.requester.rnr_retries = left,
+        if core.attributes.rnr_retry != param::RNR_RETRY_INFINITE {
+            match self.rnr_retries.checked_sub(1) {
+                Some(left) => self.rnr_retries = left,
                 None => {
                     bump(&mut shared.counters.retry_rnr_exceeded_err);
                     bump(&mut shared.counters.rnr_nak_retry_err);
-                    self.fail_send(shared, SendStatus::RnrRetryExceeded);
+                    self.fail_send(core, shared, SendStatus::RnrRetryExceeded);
                     return;
                 }
             }
         }
-        self.requester.go_back_unready();
-        self.requester.rnr_until = Some(now.after(param::rnr_timeout(timer)));
-        self.requester.ack_deadline = None;
-        self.update_timer(shared);
+        self.go_back_unready();
+        self.rnr_until = Some(now.after(param::rnr_timeout(timer)));
+        self.ack_deadline = None;
+        self.update_timer(core, shared);
     }
 
     /// Sends everything unacknowledged again, or gives up.
-    fn retry(&mut self, shared: &mut Shared, now: Instant) {
+    fn retry(&mut self, core: &mut QpCore, shared: &mut Shared, now: Instant) {
         // RC-75
-        let Some(left) = self.requester.retries.checked_sub(1) else {
+        let Some(left) = self.retries.checked_sub(1) else {
             bump(&mut shared.counters.retry_exceeded_err);
-            self.fail_send(shared, SendStatus::RetryExceeded);
+            self.fail_send(core, shared, SendStatus::RetryExceeded);
             return;
         };
         bump(&mut shared.counters.completer_retry_err);
-        self.requester.retries = left;
-        self.requester.go_back_after_loss();
-        self.restart_ack_timer(shared, now);
-        self.core.make_ready(shared);
+        self.retries = left;
+        self.go_back_after_loss();
+        self.restart_ack_timer(core, shared, now);
+        core.make_ready(shared);
     }
 
     /// The QP's timer fired. A neighbour whose Ethernet address is unknown is a `lost_cause` when
@@ -330,49 +351,55 @@ impl RcQp {
     /// address may be in doubt.
     pub(crate) fn timer_fired(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         now: Instant,
         lost_cause: bool,
     ) -> bool {
-        if !self.core.state().sends_requests() {
+        if !core.state().sends_requests() {
             return false;
         }
-        if self.requester.rnr_until.take().is_some() {
-            self.restart_ack_timer(shared, now);
-            self.core.make_ready(shared);
+        if self.rnr_until.take().is_some() {
+            self.restart_ack_timer(core, shared, now);
+            core.make_ready(shared);
             return false;
         }
-        if self.requester.ack_deadline.is_some_and(|deadline| deadline > now) {
-            self.probe(shared, now);
+        if self.ack_deadline.is_some_and(|deadline| deadline > now) {
+            self.probe(core, shared, now);
             return false;
         }
-        self.requester.ack_deadline = None;
-        let resolved = self.core.path.as_ref().is_some_and(|path| path.is_resolved());
+        self.ack_deadline = None;
+        let resolved = core.path.as_ref().is_some_and(|path| path.is_resolved());
         if !resolved && !lost_cause {
-            self.wait_for_neighbour(shared, now, param::ARP_WAIT);
+            self.wait_for_neighbour(core, shared, now, param::ARP_WAIT);
             return false;
         }
-        if resolved && self.requester.next == self.requester.unacked {
+        if resolved && self.next == self.unacked {
             // Nothing was sent since the last time: the caller is busy, the peer is not silent.
-            self.restart_ack_timer(shared, now);
-            self.core.make_ready(shared);
+            self.restart_ack_timer(core, shared, now);
+            core.make_ready(shared);
             return false;
         }
         // RC-75
         bump(&mut shared.counters.local_ack_timeout_err);
-        bump(&mut self.core.counters.local_ack_timeout_err);
-        self.requester.implied_nak_at = None;
-        self.requester.probe.fired();
-        self.retry(shared, now);
+        bump(&mut core.counters.local_ack_timeout_err);
+        self.implied_nak_at = None;
+        self.probe.fired();
+        self.retry(core, shared, now);
         if !resolved {
-            self.wait_for_neighbour(shared, now, Duration::ZERO);
+            self.wait_for_neighbour(core, shared, now, Duration::ZERO);
         }
         true
     }
 
     /// The memory of message `number` could not be read. Messages before it are finished first.
-    pub(crate) fn message_unreadable(&mut self, shared: &mut Shared, number: u64) {
-        let requester = &mut self.requester;
+    pub(crate) fn message_unreadable(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        number: u64,
+    ) {
+        let requester = &mut *self;
         let index = number.wrapping_sub(requester.head_number);
         if index >= requester.messages.len() as u64 {
             return;
@@ -381,11 +408,31 @@ impl RcQp {
         requester.unreadable = Some(number);
         // RC-85
         if number == requester.head_number {
-            self.fail_send(shared, SendStatus::LocalProtection);
+            self.fail_send(core, shared, SendStatus::LocalProtection);
         } else {
             // The last packet before it may not have asked for an acknowledgement.
             requester.go_back();
-            self.core.make_ready(shared);
+            core.make_ready(shared);
         }
+    }
+
+    /// Heeds the credit code of an acknowledgement. Says whether more may be sent than before.
+    #[inline]
+    pub(crate) fn heed_credits(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        code: u8,
+    ) -> bool {
+        // None, as of those that were executed, allows nothing new.
+        if code == 0 {
+            return false;
+        }
+        let taken = self.takes_executed();
+        let raised = self.credit.heed(code, taken);
+        if raised {
+            core.make_ready(shared);
+        }
+        raised
     }
 }

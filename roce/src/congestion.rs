@@ -10,8 +10,7 @@ use crate::counters::bump;
 use crate::opcode::code;
 use crate::param;
 use crate::psn::Psn;
-use crate::qp::Shared;
-use crate::reliable::RcQp;
+use crate::qp::{QpCore, Shared};
 use crate::types::Instant;
 use crate::wire::bth;
 
@@ -26,35 +25,31 @@ pub(crate) struct Notification {
     next: Instant,
 }
 
-impl RcQp {
+impl Notification {
     /// A marked packet of the peer was received.
-    pub(crate) fn note_congestion(&mut self, shared: &mut Shared, now: Instant) {
+    pub(crate) fn note(&mut self, core: &mut QpCore, shared: &mut Shared, now: Instant) {
         // RC-95
-        if self.notification.due
-            || now < self.notification.next
-            || !self.core.state().serves_requests()
-        {
+        if self.due || now < self.next || !core.state().serves_requests() {
             return;
         }
-        self.notification = Notification { due: true, next: now.after(param::CNP_INTERVAL) };
-        self.core.make_ready(shared);
+        *self = Self { due: true, next: now.after(param::CNP_INTERVAL) };
+        core.make_ready(shared);
     }
 
     /// Emits the notification that is due.
     #[inline]
-    pub(crate) fn transmit_notification(&mut self, shared: &mut Shared) -> Option<Transmit> {
-        if !core::mem::take(&mut self.notification.due) || !self.core.state().serves_requests() {
+    pub(crate) fn transmit(&mut self, core: &mut QpCore, shared: &mut Shared) -> Option<Transmit> {
+        if !std::mem::take(&mut self.due) || !core.state().serves_requests() {
             return None;
         }
         // RC-94
         // It is of no service.
-        let mut transport =
-            bth::Repr { opcode: code::CNP, ..self.core.transport_header(0, Psn::default(), 0) };
-        transport.becn = true;
-        let mut header = self.core.path.as_ref()?.header(&transport, RESERVED.len());
+        let transport = core.transport_header(0, Psn::default(), 0);
+        let transport = bth::Repr { opcode: code::CNP, becn: true, ..transport };
+        let mut header = core.path.as_ref()?.header(&transport, RESERVED.len());
         header.push(&RESERVED);
         bump(&mut shared.counters.np_cnp_sent);
-        bump(&mut self.core.counters.np_cnp_sent);
+        bump(&mut core.counters.np_cnp_sent);
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 }

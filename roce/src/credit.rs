@@ -12,10 +12,8 @@
 //! and is never more than the peer has promised.
 
 use crate::api::Operation;
-use crate::qp::Shared;
-use crate::reliable::RcQp;
-use crate::req::Message;
-use crate::wire::aeth::{CREDITS_INVALID, credits_of};
+use crate::message::Message;
+use crate::wire::aeth::credits_of;
 
 /// What a requester knows of its peer's receive requests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,7 +83,7 @@ impl Credit {
 
     /// Takes the credit code of an acknowledgement, when `taken` messages that take a receive request
     /// are known to be executed. Says whether more may be sent than before.
-    fn heed(&mut self, code: u8, taken: u64) -> bool {
+    pub(crate) fn heed(&mut self, code: u8, taken: u64) -> bool {
         let limit = match credits_of(code) {
             // RC-90
             Some(credits) => taken.saturating_add(u64::from(credits)),
@@ -100,31 +98,5 @@ impl Credit {
             self.alone = None;
         }
         true
-    }
-}
-
-impl RcQp {
-    /// Heeds the credit code of an acknowledgement. Says whether more may be sent than before.
-    #[inline]
-    pub(crate) fn heed_credits(&mut self, shared: &mut Shared, code: u8) -> bool {
-        // None, as of those that were executed, allows nothing new.
-        if code == 0 {
-            return false;
-        }
-        let taken = self.requester.takes_executed();
-        let raised = self.requester.credit.heed(code, taken);
-        if raised {
-            self.core.make_ready(shared);
-        }
-        raised
-    }
-
-    /// The credit code for an acknowledgement to the peer.
-    // RC-52, RC-89
-    pub(crate) fn credit_code(&self) -> u8 {
-        match self.responder.credits() {
-            Some(count) => crate::wire::aeth::credit_code(count),
-            None => CREDITS_INVALID,
-        }
     }
 }

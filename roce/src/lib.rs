@@ -62,6 +62,7 @@ mod groups;
 mod header;
 mod incoming;
 mod log;
+mod message;
 mod neighbour;
 pub mod opcode;
 mod owed;

@@ -20,11 +20,7 @@
 
 use core::time::Duration;
 
-use crate::api::Transmit;
-use crate::counters::bump;
 use crate::param;
-use crate::qp::Shared;
-use crate::reliable::RcQp;
 use crate::types::Instant;
 
 /// When a requester asks.
@@ -76,6 +72,32 @@ impl Probe {
         self.repeats.take_if(|repeats| *repeats == sequence).is_some()
     }
 
+    /// Has a question be sent, one more since something moved.
+    pub(crate) fn ask(&mut self) {
+        self.asked = self.asked.saturating_add(1);
+        self.due = true;
+    }
+
+    /// Whether a question is to be sent, now.
+    pub(crate) fn take_due(&mut self) -> bool {
+        core::mem::take(&mut self.due)
+    }
+
+    /// Whether the packet that a question repeated is acknowledged, and nothing after it; told once.
+    pub(crate) fn take_alone(&mut self) -> bool {
+        core::mem::take(&mut self.alone)
+    }
+
+    /// The packet of this sequence is sent again, as a question.
+    pub(crate) fn sent(&mut self, sequence: u64) {
+        self.end = Some(sequence.wrapping_add(1));
+    }
+
+    /// Data is asked for again from this sequence on, by way of a question.
+    pub(crate) fn repeat(&mut self, sequence: u64) {
+        self.repeats = Some(sequence);
+    }
+
     /// Waits anew, if the acknowledgement timer runs.
     pub(crate) fn restart(&mut self, now: Instant, is_timed: bool) {
         let patience = match self.round_trip {
@@ -97,7 +119,7 @@ impl Probe {
 
     /// When this and the acknowledgement timer, due at `ack`, may fire at the earliest, if they have
     /// to wait because the card did not run.
-    fn excuse(&mut self, ack: Instant, now: Instant) -> Option<Instant> {
+    pub(crate) fn excuse(&mut self, ack: Instant, now: Instant) -> Option<Instant> {
         let until = now.after(self.patience().unwrap_or(param::LATE_TIMER));
         let due = self.deadline.map_or(ack, |deadline| deadline.min(ack));
         if self.excused || until <= due {
@@ -127,58 +149,5 @@ impl Probe {
             self.round_trip = Some(known.saturating_sub(known / 8).saturating_add(sample / 8));
         }
         self.alone = self.end.take_if(|end| *end <= unacked) == Some(unacked);
-    }
-}
-
-impl RcQp {
-    /// Lets the timers wait once more, after the card did not run for a while. Says whether they do.
-    // RC-97
-    pub(crate) fn excuse_late_timer(&mut self, shared: &mut Shared, now: Instant) -> bool {
-        let requester = &mut self.requester;
-        let Some(ack) = requester.ack_deadline else { return false };
-        let Some(until) = requester.probe.excuse(ack, now) else { return false };
-        requester.ack_deadline = Some(ack.max(until));
-        self.update_timer(shared);
-        true
-    }
-
-    /// Nothing has moved for a while.
-    pub(crate) fn probe(&mut self, shared: &mut Shared, now: Instant) {
-        let requester = &mut self.requester;
-        if core::mem::take(&mut requester.probe.alone) && requester.next > requester.unacked {
-            requester.go_back_after_loss();
-        } else {
-            requester.probe.asked = requester.probe.asked.saturating_add(1);
-            requester.probe.due = true;
-        }
-        requester.probe.restart(now, requester.ack_deadline.is_some());
-        self.core.make_ready(shared);
-        self.update_timer(shared);
-    }
-
-    /// Emits the question that is due.
-    pub(crate) fn transmit_probe(&mut self, shared: &mut Shared) -> Option<Transmit> {
-        let requester = &mut self.requester;
-        if !core::mem::take(&mut requester.probe.due)
-            || requester.rnr_until.is_some()
-            || !self.core.attributes.state.sends_requests()
-        {
-            return None;
-        }
-        let sequence = requester.unacked;
-        let number = requester.head_number;
-        let message = *requester.messages.front()?;
-        if sequence >= requester.next || requester.unreadable == Some(number) {
-            return None;
-        }
-        if message.is_answered() {
-            // To ask is to ask for the data.
-            requester.go_back();
-            requester.probe.repeats = Some(sequence);
-            return None;
-        }
-        requester.probe.end = Some(sequence.wrapping_add(1));
-        bump(&mut shared.counters.sent_questions);
-        self.data_packet(shared, &message, number, sequence, true)
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct QpCore {
     /// Whether the drained event of this stay in SQD was reported.
     pub drained: bool,
     pub counters: QpCounters,
+    /// It has entered the error state, and what follows from that is still to be done.
+    pub failed: bool,
 }
 
 impl QpCore {
@@ -64,6 +66,7 @@ impl QpCore {
             established: false,
             drained: false,
             counters: QpCounters::default(),
+            failed: false,
         }
     }
 
@@ -118,6 +121,14 @@ impl QpCore {
         }
         let Taken { srqn, id } = taken;
         self.emit(shared, Event::ReceiveFailed { qpn: self.qpn, srqn, id, status });
+    }
+
+    /// Enters the error state, which its service sees to next; once more does nothing.
+    pub(crate) fn enter_error(&mut self) {
+        if self.state() != QpState::Err {
+            self.attributes.state = QpState::Err;
+            self.failed = true;
+        }
     }
 
     /// A request of the peer has arrived: in RTR the first one is reported.

@@ -1,21 +1,26 @@
 //! A queue pair of Reliable Connection, or of XRC: its requester and its responder, who take turns.
 
+use core::task::Poll;
+
 use crate::api::{
-    AtomicOperation, Event, Operation, ReceiveStatus, SendRequest, SendStatus, Transmit,
+    AtomicOperation, Event, Operation, Placement, ReceiveStatus, SendRequest, Transmit, Verbs,
 };
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::congestion::Notification;
-use crate::counters::bump;
 use crate::credit::Credit;
 use crate::error::PostError;
+use crate::incoming::FramePlace;
+use crate::owed::Ack;
 use crate::param;
 use crate::path::Path;
+use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
 use crate::req::Requester;
 use crate::resp::Responder;
 use crate::service::Service;
 use crate::state::QpState;
 use crate::types::Instant;
+use crate::wire::frame;
 
 /// A queue pair whose peer answers each message.
 #[derive(Debug)]
@@ -116,27 +121,16 @@ impl RcQp {
         if self.core.path.as_ref().is_some_and(Path::is_resolved) {
             self.core.make_ready(shared);
         } else {
-            self.wait_for_neighbour(shared, now, param::ARP_WAIT);
+            self.requester.wait_for_neighbour(&mut self.core, shared, now, param::ARP_WAIT);
         }
         Ok(number)
-    }
-
-    /// Moves the QP's one timer to the earlier of its deadlines.
-    pub(crate) fn update_timer(&mut self, shared: &mut Shared) {
-        let probe = self.requester.probe.deadline();
-        let deadline = match (self.requester.rnr_until, self.requester.ack_deadline) {
-            (Some(rnr), _) => Some(rnr),
-            (None, Some(ack)) => Some(probe.map_or(ack, |probe| probe.min(ack))),
-            (None, None) => None,
-        };
-        shared.timers.set(self.core.slot, deadline);
     }
 
     /// The next frame, if there is anything to send.
     #[inline]
     pub(crate) fn transmit(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
         if !self.core.path.as_ref()?.is_resolved() {
-            self.wait_for_neighbour(shared, now, param::ARP_WAIT);
+            self.requester.wait_for_neighbour(&mut self.core, shared, now, param::ARP_WAIT);
             return None;
         }
         let transmit = self.next_frame(shared, now);
@@ -149,50 +143,122 @@ impl RcQp {
     /// Makes the next frame. Frames are large, so the usual one, a request, is handed on untouched.
     #[inline]
     fn next_frame(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
-        let notification = self.transmit_notification(shared);
+        let notification = self.notification.transmit(&mut self.core, shared);
         if notification.is_some() {
             return notification;
         }
         // Answers and requests take turns.
         let request_first = core::mem::take(&mut self.responded);
         if request_first {
-            let request = self.transmit_request(shared, now);
+            let request = self.requester.transmit_request(&mut self.core, shared, now);
             if request.is_some() {
                 return request;
             }
         }
         if self.responder.has_answer() {
-            let answer = self.transmit_response(shared);
+            let answer = self.responder.transmit_response(&mut self.core, shared);
             if answer.is_some() {
                 self.responded = true;
                 return answer;
             }
         }
-        if request_first { None } else { self.transmit_request(shared, now) }
-    }
-
-    /// Fails the oldest message and enters the error state.
-    pub(crate) fn fail_send(&mut self, shared: &mut Shared, status: SendStatus) {
-        if self.core.state() == QpState::Err {
-            return;
+        if request_first {
+            None
+        } else {
+            self.requester.transmit_request(&mut self.core, shared, now)
         }
-        // RC-84
-        let message = self.requester.head_number;
-        bump(&mut shared.counters.req_cqe_error);
-        self.core.emit(shared, Event::SendFailed { qpn: self.core.qpn, message, status });
-        self.enter_error(shared);
     }
 
-    /// Enters the error state: the requester stops, the responder says what it still has to say
-    /// about a request that it refused, and a receive request that was taken is given back.
+    /// Handles a response of the peer.
+    pub(crate) fn receive_response(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        packet: &frame::Repr,
+        place: FramePlace,
+        placements: &mut Vec<Placement>,
+    ) {
+        self.requester.receive_response(&mut self.core, shared, now, packet, place, placements);
+        self.see_to_error(shared);
+    }
+
+    /// Handles a request of the peer. One that is pending has at most established the connection.
+    pub(crate) fn receive_request(
+        &mut self,
+        shared: &mut Shared,
+        packet: &frame::Repr,
+        place: FramePlace,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Poll<()> {
+        let Self { core, responder, .. } = self;
+        let taken = responder.receive_request(core, shared, packet, place, verbs, placements);
+        self.see_to_error(shared);
+        taken
+    }
+
+    /// Handles a request of the peer whose opcode is unknown.
+    pub(crate) fn receive_unknown_request(&mut self, shared: &mut Shared, psn: Psn) {
+        self.responder.receive_unknown_request(&mut self.core, shared, psn);
+        self.see_to_error(shared);
+    }
+
+    /// The QP's timer fired; says whether the peer did not answer, as [`Requester::timer_fired`].
+    pub(crate) fn timer_fired(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        lost_cause: bool,
+    ) -> bool {
+        let unanswered = self.requester.timer_fired(&mut self.core, shared, now, lost_cause);
+        self.see_to_error(shared);
+        unanswered
+    }
+
+    /// The memory of message `number` could not be read. Messages before it are finished first.
+    pub(crate) fn message_unreadable(&mut self, shared: &mut Shared, number: u64) {
+        self.requester.message_unreadable(&mut self.core, shared, number);
+        self.see_to_error(shared);
+    }
+
+    /// The memory behind READ response `psn` could not be read.
+    pub(crate) fn response_unreadable(&mut self, shared: &mut Shared, psn: Psn) {
+        self.responder.response_unreadable(&mut self.core, shared, psn);
+        self.see_to_error(shared);
+    }
+
+    /// A placement of the request packet `at` failed, as [`Responder::placement_failed`] has it.
+    pub(crate) fn placement_failed(&mut self, shared: &mut Shared, at: Ack, reported: bool) {
+        self.responder.placement_failed(&mut self.core, shared, at, reported);
+        self.see_to_error(shared);
+    }
+
+    /// Refuses what was executed and is not acknowledged: the layer above cannot tell its program of it.
+    pub(crate) fn refuse_unacknowledged(&mut self, shared: &mut Shared) {
+        self.responder.refuse_unacknowledged(&mut self.core, shared);
+        self.see_to_error(shared);
+    }
+
+    /// Enters the error state.
     pub(crate) fn enter_error(&mut self, shared: &mut Shared) {
-        if self.core.state() == QpState::Err {
-            return;
+        self.core.enter_error();
+        self.see_to_error(shared);
+    }
+
+    /// Where either side has failed: the requester stops, the responder says what it still has to say
+    /// about a request that it refused, and a receive request that was taken is given back.
+    #[inline]
+    fn see_to_error(&mut self, shared: &mut Shared) {
+        if core::mem::take(&mut self.core.failed) {
+            self.end(shared);
         }
-        self.core.attributes.state = QpState::Err;
+    }
+
+    #[cold]
+    fn end(&mut self, shared: &mut Shared) {
         // RC-83
         self.requester.stop();
-        self.update_timer(shared);
+        self.requester.update_timer(&mut self.core, shared);
         if let Some(taken) = self.responder.stop() {
             self.core.fail_receive(shared, taken, ReceiveStatus::Flushed);
         }

@@ -3,78 +3,25 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use crate::api::{AtomicOperation, Operation, Payload, SendRequest, Source, Transmit};
+use crate::api::{
+    AtomicOperation, Event, Operation, Payload, SendRequest, SendStatus, Source, Transmit,
+};
 use crate::counters::{add, bump};
 use crate::credit::Credit;
 use crate::header::HeaderBuffer;
+use crate::message::Message;
 use crate::opcode::{Position, code};
 use crate::param;
 use crate::path::Path;
 use crate::probe::Probe;
 use crate::psn::Psn;
-use crate::qp::Shared;
-use crate::reliable::RcQp;
+use crate::qp::{QpCore, Shared};
 use crate::state::QpState;
 use crate::types::{Instant, PathMtu};
 use crate::wire::extension::{self, atomiceth, xrceth};
 use crate::wire::{bth, reth};
 
-/// A message in the send ring.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
-    /// What was posted.
-    pub request: SendRequest,
-    /// The sequence of its first packet (of a READ or an atomic: of its first response).
-    pub first: u64,
-    /// How many packets it takes (of a READ or an atomic: responses).
-    packets: u32,
-    /// Along XRC: the peer's shared receive queue that it names.
-    pub srqn: u32,
-    /// Request packets of all messages before it, for the window.
-    weight_before: u64,
-    /// Messages before it that take a receive request of the peer.
-    pub takes_before: u64,
-}
-
-impl Message {
-    /// The sequence after its last packet.
-    #[inline]
-    pub(crate) fn end(&self) -> u64 {
-        self.first.wrapping_add(u64::from(self.packets))
-    }
-
-    /// Whether this is a READ or an atomic, which is answered by responses instead of acknowledged.
-    #[inline]
-    pub(crate) fn is_answered(&self) -> bool {
-        self.request.operation.is_answered()
-    }
-
-    /// Request packets up to `sequence`, counted from the first message of the connection.
-    fn weight_at(&self, sequence: u64) -> u64 {
-        let packets = sequence.saturating_sub(self.first);
-        let packets = if self.is_answered() { packets.min(1) } else { packets };
-        self.weight_before.wrapping_add(packets)
-    }
-
-    /// The end of the request that covers the response `sequence`. Requests of a READ end at fixed
-    /// places, wherever a retry begins.
-    pub(crate) fn request_end(&self, sequence: u64) -> u64 {
-        // RC-21
-        let done = sequence.saturating_sub(self.first);
-        let request = (done / param::READ_REQUEST_PACKETS).wrapping_add(1);
-        let end = self.first.wrapping_add(request.wrapping_mul(param::READ_REQUEST_PACKETS));
-        end.min(self.end())
-    }
-
-    /// Offset and length of the payload of packet `sequence`.
-    #[inline]
-    pub(crate) fn payload_at(&self, sequence: u64, mtu: PathMtu) -> (u64, u32) {
-        let offset = sequence.saturating_sub(self.first) << mtu.shift();
-        let rest = u64::from(self.request.length).saturating_sub(offset);
-        // At most a path MTU.
-        (offset, rest.min(u64::from(mtu.bytes())) as u32)
-    }
-}
+mod question;
 
 /// The requester of a queue pair. Packets are named by sequence (see [`crate::psn`]).
 #[derive(Debug, Default)]
@@ -340,45 +287,46 @@ impl Requester {
     }
 }
 
-impl RcQp {
+impl Requester {
     /// Emits the next request packet, if one may be sent.
     #[inline]
     pub(crate) fn transmit_request(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         now: Instant,
     ) -> Option<Transmit> {
-        let (state, max_reads) = (self.core.state(), self.core.attributes.max_rd_atomic);
-        if let Some(probe) = self.transmit_probe(shared) {
+        let (state, max_reads) = (core.state(), core.attributes.max_rd_atomic);
+        if let Some(probe) = self.transmit_probe(core, shared) {
             return Some(probe);
         }
-        if !self.requester.may_send(state, max_reads) {
+        if !self.may_send(state, max_reads) {
             return None;
         }
-        let message = *self.requester.messages.get(self.requester.cursor)?;
-        let sequence = self.requester.next;
-        if sequence < self.requester.sent {
-            if self.requester.probe.take_question(sequence) {
+        let message = *self.messages.get(self.cursor)?;
+        let sequence = self.next;
+        if sequence < self.sent {
+            if self.probe.take_question(sequence) {
                 bump(&mut shared.counters.sent_questions);
             } else {
                 bump(&mut shared.counters.retransmitted_pkts);
-                bump(&mut self.core.counters.retransmitted_pkts);
+                bump(&mut core.counters.retransmitted_pkts);
             }
         }
         let transmit = match message.request.operation {
-            Operation::Read => self.transmit_read(&message),
-            Operation::Atomic(operation) => self.transmit_atomic(&message, operation),
-            _ => self.transmit_data(shared, now, &message),
+            Operation::Read => self.transmit_read(core, &message),
+            Operation::Atomic(operation) => self.transmit_atomic(core, &message, operation),
+            _ => self.transmit_data(core, shared, now, &message),
         };
-        if self.requester.ack_deadline.is_none() {
-            self.restart_ack_timer(shared, now);
+        if self.ack_deadline.is_none() {
+            self.restart_ack_timer(core, shared, now);
         }
         transmit
     }
 
-    fn transmit_read(&mut self, message: &Message) -> Option<Transmit> {
-        let mtu = self.core.mtu();
-        let sequence = self.requester.next;
+    fn transmit_read(&mut self, core: &QpCore, message: &Message) -> Option<Transmit> {
+        let mtu = core.mtu();
+        let sequence = self.next;
         let end = message.request_end(sequence);
         let (offset, _) = message.payload_at(sequence, mtu);
         let rest = u64::from(message.request.length).saturating_sub(offset);
@@ -390,23 +338,30 @@ impl RcQp {
             // At most the message's length, which has 32 bits.
             dma_length: rest.min(asked) as u32,
         };
-        let mut header = self.request_header(code::READ_REQUEST, message, reth::LENGTH)?;
+        let mut header = self.request_header(core, code::READ_REQUEST, message, reth::LENGTH)?;
         header.push(&rdma.to_bytes());
-        self.requester.advance(end, message.end());
-        self.requester.reads.push_back(end);
+        self.advance(end, message.end());
+        self.reads.push_back(end);
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 
     /// The header of the next packet of a message, which has no payload but `after` bytes behind it.
-    fn request_header(&self, code: u8, message: &Message, after: usize) -> Option<HeaderBuffer> {
-        let transport = self.core.transport_header(code, Psn::of(self.requester.next), 0);
-        let srqn = self.core.service.names_srq().then_some(message.srqn);
-        Some(open_header(self.core.path.as_ref()?, &transport, srqn, after))
+    fn request_header(
+        &self,
+        core: &QpCore,
+        code: u8,
+        message: &Message,
+        after: usize,
+    ) -> Option<HeaderBuffer> {
+        let transport = core.transport_header(code, Psn::of(self.next), 0);
+        let srqn = core.service.names_srq().then_some(message.srqn);
+        Some(open_header(core.path.as_ref()?, &transport, srqn, after))
     }
 
     // RC-99
     fn transmit_atomic(
         &mut self,
+        core: &QpCore,
         message: &Message,
         operation: AtomicOperation,
     ) -> Option<Transmit> {
@@ -416,45 +371,47 @@ impl RcQp {
         };
         let SendRequest { remote_va: va, rkey, .. } = message.request;
         let atomic = atomiceth::Repr { va, rkey, swap_or_add, compare };
-        let mut header = self.request_header(code, message, atomiceth::LENGTH)?;
+        let mut header = self.request_header(core, code, message, atomiceth::LENGTH)?;
         header.push(&atomic.to_bytes());
-        self.requester.advance(message.end(), message.end());
-        self.requester.reads.push_back(message.end());
+        self.advance(message.end(), message.end());
+        self.reads.push_back(message.end());
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 
     #[inline]
     fn transmit_data(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         now: Instant,
         message: &Message,
     ) -> Option<Transmit> {
-        let sequence = self.requester.next;
-        let number = self.requester.head_number.wrapping_add(self.requester.cursor as u64);
-        let is_new = sequence >= self.requester.sent;
-        self.requester.advance(sequence.wrapping_add(1), message.end());
-        self.requester.credit.spend(message, sequence);
+        let sequence = self.next;
+        let number = self.head_number.wrapping_add(self.cursor as u64);
+        let is_new = sequence >= self.sent;
+        self.advance(sequence.wrapping_add(1), message.end());
+        self.credit.spend(message, sequence);
 
-        let since = self.requester.since_ack_request.wrapping_add(1);
+        let since = self.since_ack_request.wrapping_add(1);
         // RC-30: Ask when no further packet can follow now: what comes next depends on the answer.
         let ask = since >= param::ACK_INTERVAL_PACKETS
-            || if self.requester.next != message.end() {
+            || if self.next != message.end() {
                 // What let this packet of the message go lets the next one go, but for these.
-                self.requester.credit.is_waiting() || !self.requester.has_room_for(message)
+                self.credit.is_waiting() || !self.has_room_for(message)
             } else {
-                !self.requester.may_send(self.core.state(), self.core.attributes.max_rd_atomic)
+                !self.may_send(core.state(), core.attributes.max_rd_atomic)
             };
-        self.requester.since_ack_request = if ask { 0 } else { since };
+        self.since_ack_request = if ask { 0 } else { since };
         if ask && is_new {
-            self.requester.probe.time(sequence, now);
+            self.probe.time(sequence, now);
         }
-        self.data_packet(shared, message, number, sequence, ask)
+        self.data_packet(core, shared, message, number, sequence, ask)
     }
 
     /// The packet `sequence` of message `number`.
     pub(crate) fn data_packet(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         message: &Message,
         number: u64,
@@ -462,50 +419,80 @@ impl RcQp {
         ask: bool,
     ) -> Option<Transmit> {
         let request = &message.request;
-        let (offset, length) = message.payload_at(sequence, self.core.mtu());
+        let (offset, length) = message.payload_at(sequence, core.mtu());
         let is_last = sequence.wrapping_add(1) == message.end();
         // RC-22
         let position = Position::new(sequence == message.first, is_last);
         let opcode = data_opcode(request.operation, position);
-        let mut transport = self.core.transport_header(opcode, Psn::of(sequence), length);
+        let mut transport = core.transport_header(opcode, Psn::of(sequence), length);
         transport.ack_request = ask;
         let (source, psn) = (Source::Message { message: number }, transport.psn);
-        let payload = Payload { qpn: self.core.qpn, srqn: None, source, offset, length, psn };
+        let payload = Payload { qpn: core.qpn, srqn: None, source, offset, length, psn };
         add(&mut shared.counters.sent_bytes, u64::from(length));
-        let srqn = self.core.service.names_srq().then_some(message.srqn);
-        Some(data_frame(self.core.path.as_ref()?, transport, (request, srqn), position, payload))
+        let srqn = core.service.names_srq().then_some(message.srqn);
+        Some(data_frame(core.path.as_ref()?, transport, (request, srqn), position, payload))
     }
 
     /// Starts the acknowledgement timer anew, or stops it if nothing is awaited.
-    pub(crate) fn restart_ack_timer(&mut self, shared: &mut Shared, now: Instant) {
+    pub(crate) fn restart_ack_timer(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        now: Instant,
+    ) {
         // RC-74
-        let timeout = param::ack_timeout(self.core.attributes.timeout);
-        self.requester.ack_deadline = match timeout {
-            Some(timeout) if self.requester.is_waiting() => Some(now.after(timeout)),
+        let timeout = param::ack_timeout(core.attributes.timeout);
+        self.ack_deadline = match timeout {
+            Some(timeout) if self.is_waiting() => Some(now.after(timeout)),
             _ => None,
         };
-        let is_timed = self.requester.ack_deadline.is_some();
-        self.requester.probe.restart(now, is_timed);
-        self.update_timer(shared);
+        let is_timed = self.ack_deadline.is_some();
+        self.probe.restart(now, is_timed);
+        self.update_timer(core, shared);
     }
 
     /// A QP with something to ask, whose peer's Ethernet address is not known, waits as if its
     /// packets had been lost, but `at_least` so long.
     pub(crate) fn wait_for_neighbour(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         now: Instant,
         at_least: Duration,
     ) {
-        let requester = &mut self.requester;
+        let requester = &mut *self;
         if requester.messages.is_empty() || requester.ack_deadline.is_some() {
             return;
         }
-        if self.core.attributes.state.sends_requests() {
-            let timeout = param::ack_timeout(self.core.attributes.timeout);
+        if core.attributes.state.sends_requests() {
+            let timeout = param::ack_timeout(core.attributes.timeout);
             requester.ack_deadline = timeout.map(|timeout| now.after(timeout.max(at_least)));
-            self.update_timer(shared);
+            self.update_timer(core, shared);
         }
+    }
+
+    /// Fails the oldest message: the queue pair enters the error state.
+    pub(crate) fn fail_send(&mut self, core: &mut QpCore, shared: &mut Shared, status: SendStatus) {
+        if core.state() == QpState::Err {
+            return;
+        }
+        // RC-84
+        let message = self.head_number;
+        bump(&mut shared.counters.req_cqe_error);
+        core.emit(shared, Event::SendFailed { qpn: core.qpn, message, status });
+        core.enter_error();
+        self.stop();
+    }
+
+    /// Moves the QP's one timer to the earlier of its deadlines.
+    pub(crate) fn update_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        let probe = self.probe.deadline();
+        let deadline = match (self.rnr_until, self.ack_deadline) {
+            (Some(rnr), _) => Some(rnr),
+            (None, Some(ack)) => Some(probe.map_or(ack, |probe| probe.min(ack))),
+            (None, None) => None,
+        };
+        shared.timers.set(core.slot, deadline);
     }
 }
 

@@ -15,8 +15,7 @@ use crate::opcode::Class;
 use crate::owed::{Ack, Owed};
 use crate::param;
 use crate::psn::Psn;
-use crate::qp::Shared;
-use crate::reliable::RcQp;
+use crate::qp::{QpCore, Shared};
 use crate::service::Service;
 use crate::state::QpState;
 use crate::wire::aeth::NakCode;
@@ -242,10 +241,11 @@ impl Responder {
     }
 }
 
-impl RcQp {
+impl Responder {
     /// Handles a request of the peer. One that is pending has at most established the connection.
     pub(crate) fn receive_request(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         packet: &frame::Repr,
         place: FramePlace,
@@ -253,44 +253,44 @@ impl RcQp {
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         // RC-10, RC-79
-        if !self.core.state().serves_requests() {
+        if !core.state().serves_requests() {
             bump(&mut shared.counters.drop_wrong_state);
             return Poll::Ready(());
         }
-        self.core.establish(shared);
-        let sequence = packet.bth.psn.near(self.responder.expected);
+        core.establish(shared);
+        let sequence = packet.bth.psn.near(self.expected);
         // RC-32, RC-33
-        if sequence > self.responder.expected {
-            self.receive_ahead(shared, sequence);
+        if sequence > self.expected {
+            self.receive_ahead(core, shared, sequence);
             return Poll::Ready(());
         }
-        if sequence < self.responder.expected {
-            return self.receive_repetition(shared, packet, sequence, verbs);
+        if sequence < self.expected {
+            return self.receive_repetition(core, shared, packet, sequence, verbs);
         }
         // The responses of a READ or an atomic are its acknowledgement.
         let asks = packet.bth.ack_request && !packet.opcode.class.is_answered();
         // RC-50
-        if asks && !self.responder.owed.has_room() {
+        if asks && !self.owed.has_room() {
             bump(&mut shared.counters.drop_ack_queue);
-            self.miss(shared, sequence);
+            self.miss(core, shared, sequence);
             return Poll::Ready(());
         }
         // At most a frame, far below 2^32.
         let length = packet.payload.len() as u32;
-        let at = self.responder.at(sequence);
-        let request = Request { packet, target: self.target(packet), place, length, at };
-        match self.execute(shared, &request, verbs, placements) {
+        let at = self.at(sequence);
+        let request = Request { packet, target: Self::target(core, packet), place, length, at };
+        match self.execute(core, shared, &request, verbs, placements) {
             Ok(()) => {
                 // RC-50
                 if asks {
-                    let ack = self.responder.at(sequence);
-                    self.responder.owed.push(ack);
-                    self.core.make_ready(shared);
+                    let ack = self.at(sequence);
+                    self.owed.push(ack);
+                    core.make_ready(shared);
                 }
                 add(&mut shared.counters.rcvd_bytes, u64::from(length));
             }
             Err(Stop::Undecided) => return Poll::Pending,
-            Err(stop) => self.stop_request(shared, stop, at),
+            Err(stop) => self.stop_request(core, shared, stop, at),
         }
         Poll::Ready(())
     }
@@ -298,53 +298,59 @@ impl RcQp {
     /// Whom a request packet is for.
     // XRC-6
     #[inline]
-    fn target(&self, packet: &frame::Repr) -> Target {
-        let Service::XrcReceive { domain } = self.core.service else { return self.core.qpn.into() };
+    fn target(core: &QpCore, packet: &frame::Repr) -> Target {
+        let Service::XrcReceive { domain } = core.service else { return core.qpn.into() };
         // Every request along XRC has the header.
         let srqn = packet.srqn.unwrap_or_default();
-        Target { qpn: self.core.qpn, srq: Some(XrcSrq { srqn, domain }) }
+        Target { qpn: core.qpn, srq: Some(XrcSrq { srqn, domain }) }
     }
 
     /// Handles a request of the peer whose opcode is unknown.
-    pub(crate) fn receive_unknown_request(&mut self, shared: &mut Shared, psn: Psn) {
-        if !self.core.state().serves_requests() {
+    pub(crate) fn receive_unknown_request(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        psn: Psn,
+    ) {
+        if !core.state().serves_requests() {
             return;
         }
-        let sequence = psn.near(self.responder.expected);
-        if sequence == self.responder.expected {
+        let sequence = psn.near(self.expected);
+        if sequence == self.expected {
             // RC-7
-            let at = self.responder.at(sequence);
-            self.stop_request(shared, Stop::Invalid, at);
-        } else if sequence > self.responder.expected {
-            self.receive_ahead(shared, sequence);
+            let at = self.at(sequence);
+            self.stop_request(core, shared, Stop::Invalid, at);
+        } else if sequence > self.expected {
+            self.receive_ahead(core, shared, sequence);
         }
     }
 
     /// A packet before this one is missing.
-    fn receive_ahead(&mut self, shared: &mut Shared, sequence: u64) {
+    fn receive_ahead(&mut self, core: &mut QpCore, shared: &mut Shared, sequence: u64) {
         bump(&mut shared.counters.out_of_sequence);
         bump(&mut shared.counters.out_of_seq_request);
-        bump(&mut self.core.counters.out_of_sequence);
-        if self.responder.reported || self.responder.nak.is_some() {
+        bump(&mut core.counters.out_of_sequence);
+        if self.reported || self.nak.is_some() {
             bump(&mut shared.counters.drop_after_gap);
         }
-        self.miss(shared, sequence);
+        self.miss(core, shared, sequence);
     }
 
     /// The packet of `sequence` was dropped, and must come again: a NAK says so, unless one did.
-    fn miss(&mut self, shared: &mut Shared, sequence: u64) {
-        let responder = &mut self.responder;
+    fn miss(&mut self, core: &mut QpCore, shared: &mut Shared, sequence: u64) {
+        let responder = &mut *self;
         responder.dropped = responder.dropped.max(sequence);
         // RC-53
         if !responder.reported && responder.nak.is_none() {
             responder.nak = Some(Nak::Sequence);
-            self.core.make_ready(shared);
+            core.make_ready(shared);
         }
     }
 
     /// The request was received before: answer it again.
     fn receive_repetition(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         packet: &frame::Repr,
         sequence: u64,
@@ -352,7 +358,7 @@ impl RcQp {
     ) -> Poll<()> {
         let again = match packet.opcode.class {
             Class::Send | Class::Write => None,
-            Class::ReadRequest => Some(ready!(self.repeat_read(packet, sequence, verbs))),
+            Class::ReadRequest => Some(ready!(self.repeat_read(core, packet, sequence, verbs))),
             Class::CompareSwap | Class::FetchAdd => Some(self.repeat_atomic(sequence)),
             // Nothing else was executed, so nothing else comes again.
             _ => {
@@ -361,10 +367,10 @@ impl RcQp {
             }
         };
         bump(&mut shared.counters.duplicate_request);
-        bump(&mut self.core.counters.duplicate_request);
+        bump(&mut core.counters.duplicate_request);
         match again {
             Some(true) => {
-                self.core.make_ready(shared);
+                core.make_ready(shared);
                 return Poll::Ready(());
             }
             Some(false) => {
@@ -382,13 +388,13 @@ impl RcQp {
         // RC-54
         // An acknowledgement must not overtake the responses of a READ or an atomic that the peer is
         // about to ask for again.
-        let responder = &mut self.responder;
+        let responder = &mut *self;
         let ack = match responder.resources.iter().find(|resource| resource.first > sequence) {
             Some(resource) => resource.acknowledgement_before(),
             None => responder.at(responder.expected.wrapping_sub(1)),
         };
         if responder.owed.repeat(ack) {
-            self.core.make_ready(shared);
+            core.make_ready(shared);
         } else {
             bump(&mut shared.counters.drop_ack_queue);
         }
@@ -398,14 +404,15 @@ impl RcQp {
     /// Streams a READ again from where the peer misses responses. Says whether that is possible.
     fn repeat_read(
         &mut self,
+        core: &QpCore,
         packet: &frame::Repr,
         sequence: u64,
         verbs: &mut impl Verbs,
     ) -> Poll<bool> {
         let Some(rdma) = packet.reth else { return Poll::Ready(false) };
-        let mtu = self.core.mtu();
-        let target = self.target(packet);
-        let responder = &mut self.responder;
+        let mtu = core.mtu();
+        let target = Self::target(core, packet);
+        let responder = &mut *self;
         let Some(resource) = responder.resource(sequence) else { return Poll::Ready(false) };
         let Answer::Read { rkey, va, length } = resource.answer else { return Poll::Ready(false) };
         let offset = sequence.wrapping_sub(resource.first) << mtu.shift();
@@ -432,7 +439,7 @@ impl RcQp {
     /// Says again what an atomic operation was answered with. Says whether that is still known.
     // RC-100
     fn repeat_atomic(&mut self, sequence: u64) -> bool {
-        let responder = &mut self.responder;
+        let responder = &mut *self;
         match responder.resource(sequence) {
             Some(resource) if matches!(resource.answer, Answer::Atomic { .. }) => {
                 resource.repeat_from(sequence);
@@ -443,38 +450,38 @@ impl RcQp {
         }
     }
 
-    fn stop_request(&mut self, shared: &mut Shared, stop: Stop, at: Ack) {
+    fn stop_request(&mut self, core: &mut QpCore, shared: &mut Shared, stop: Stop, at: Ack) {
         match stop {
             // RC-62
             Stop::NoReceive(ReceiveError::Empty) => {
                 bump(&mut shared.counters.out_of_buffer);
-                self.responder.nak = Some(Nak::ReceiverNotReady(at.sequence));
-                self.responder.dropped = self.responder.dropped.max(at.sequence);
-                self.core.make_ready(shared);
+                self.nak = Some(Nak::ReceiverNotReady(at.sequence));
+                self.dropped = self.dropped.max(at.sequence);
+                core.make_ready(shared);
             }
             Stop::TooLong(taken) => {
                 bump(&mut shared.counters.resp_local_length_error);
-                self.core.fail_receive(shared, taken, ReceiveStatus::LocalLength);
-                self.responder.forget_receive(taken.id);
-                self.refuse(shared, NakCode::InvalidRequest, at, None);
+                core.fail_receive(shared, taken, ReceiveStatus::LocalLength);
+                self.forget_receive(taken.id);
+                self.refuse(core, shared, NakCode::InvalidRequest, at, None);
             }
             // RC-48
             Stop::NoReceive(ReceiveError::Invalid) => {
-                self.refuse(shared, NakCode::RemoteOperationalError, at, None);
+                self.refuse(core, shared, NakCode::RemoteOperationalError, at, None);
             }
             // RC-88
             Stop::Invalid => {
                 let kind = Some(QpEvent::RequestError);
-                self.refuse(shared, NakCode::InvalidRequest, at, kind);
+                self.refuse(core, shared, NakCode::InvalidRequest, at, kind);
             }
             Stop::Denied(AccessDenied::Memory) => {
                 let kind = Some(QpEvent::AccessError);
-                self.refuse(shared, NakCode::RemoteAccessError, at, kind);
+                self.refuse(core, shared, NakCode::RemoteAccessError, at, kind);
             }
             // XRC-5
             Stop::Denied(AccessDenied::Srq) | Stop::NoReceive(ReceiveError::NoSrq) => {
                 let kind = Some(QpEvent::AccessError);
-                self.refuse(shared, NakCode::InvalidRdRequest, at, kind);
+                self.refuse(core, shared, NakCode::InvalidRdRequest, at, kind);
             }
             // It has come to nothing, and comes again.
             Stop::Undecided => {}
@@ -483,78 +490,90 @@ impl RcQp {
 
     /// Refuses a request for good, `at` which so many messages were executed, and enters the error
     /// state.
-    fn refuse(&mut self, shared: &mut Shared, code: NakCode, at: Ack, kind: Option<QpEvent>) {
+    fn refuse(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        code: NakCode,
+        at: Ack,
+        kind: Option<QpEvent>,
+    ) {
         bump(match code {
             NakCode::RemoteAccessError => &mut shared.counters.resp_remote_access_errors,
             NakCode::RemoteOperationalError => &mut shared.counters.resp_remote_operational_errors,
             _ => &mut shared.counters.resp_remote_invalid_request,
         });
         // RC-55
-        self.responder.refusal = Some(Refusal { code, at });
+        self.refusal = Some(Refusal { code, at });
         if let Some(kind) = kind {
-            self.core.emit_async(shared, kind);
+            core.emit_async(shared, kind);
         }
-        self.enter_error(shared);
+        core.enter_error();
     }
 
     /// Refuses what was executed and is not acknowledged: the layer above cannot tell its program of it.
     // RC-106
-    pub(crate) fn refuse_unacknowledged(&mut self, shared: &mut Shared) {
-        if matches!(self.core.state(), QpState::Reset | QpState::Err) {
+    pub(crate) fn refuse_unacknowledged(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        if matches!(core.state(), QpState::Reset | QpState::Err) {
             return;
         }
-        match self.responder.owed.pop() {
+        match self.owed.pop() {
             Some(at) => {
-                self.responder.owed.clear();
+                self.owed.clear();
                 let fatal = Some(QpEvent::Fatal);
-                self.refuse(shared, NakCode::RemoteOperationalError, at, fatal);
+                self.refuse(core, shared, NakCode::RemoteOperationalError, at, fatal);
             }
             None => {
-                self.core.emit_async(shared, QpEvent::Fatal);
-                self.enter_error(shared);
+                core.emit_async(shared, QpEvent::Fatal);
+                core.enter_error();
             }
         }
     }
 
     /// The request packet `at` which so many messages were executed could not be placed: it and what
     /// followed it did not happen. Unless a failed receive request has `reported` that, an event must.
-    pub(crate) fn placement_failed(&mut self, shared: &mut Shared, at: Ack, reported: bool) {
+    pub(crate) fn placement_failed(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        at: Ack,
+        reported: bool,
+    ) {
         // RC-47
-        let earlier =
-            self.responder.refusal.is_some_and(|refusal| refusal.at.sequence <= at.sequence);
+        let earlier = self.refusal.is_some_and(|refusal| refusal.at.sequence <= at.sequence);
         if earlier {
             return;
         }
-        if self.core.state() == QpState::Err {
-            if self.responder.has_last_words() {
+        if core.state() == QpState::Err {
+            if self.has_last_words() {
                 let code = NakCode::RemoteOperationalError;
-                self.responder.refusal = Some(Refusal { code, at });
-                self.responder.stop();
+                self.refusal = Some(Refusal { code, at });
+                self.stop();
             }
             return;
         }
         let kind = (!reported).then_some(QpEvent::Fatal);
-        self.refuse(shared, NakCode::RemoteOperationalError, at, kind);
+        self.refuse(core, shared, NakCode::RemoteOperationalError, at, kind);
     }
 
     /// The memory behind READ response `psn` could not be read.
-    pub(crate) fn response_unreadable(&mut self, shared: &mut Shared, psn: Psn) {
-        let sequence = psn.near(self.responder.expected);
-        let Some(read) = self.responder.resource(sequence) else { return };
+    pub(crate) fn response_unreadable(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
+        let sequence = psn.near(self.expected);
+        let Some(read) = self.resource(sequence) else { return };
         if read.repeated {
             // A ghost's request: the peer deregisters only what it has no more use for.
             read.next = read.end;
-            self.responder.count_streams();
+            self.count_streams();
             bump(&mut shared.counters.drop_duplicate_read);
             return;
         }
         let at = Ack { sequence, ..read.acknowledgement_before() };
-        if self.core.state() == QpState::Err {
-            self.placement_failed(shared, at, true);
+        if core.state() == QpState::Err {
+            self.placement_failed(core, shared, at, true);
         } else {
             // RC-87
             let kind = Some(QpEvent::Fatal);
-            self.refuse(shared, NakCode::RemoteOperationalError, at, kind);
+            self.refuse(core, shared, NakCode::RemoteOperationalError, at, kind);
         }
     }
 }

@@ -12,12 +12,13 @@ use crate::error::{Error, PostError};
 use crate::groups::Groups;
 use crate::header::HeaderBuffer;
 use crate::log::Taken;
+use crate::message::Message;
 use crate::neighbour::Neighbours;
 use crate::param;
 use crate::path::{Connection, Path, PortAddresses};
 use crate::qp::{QpCore, Shared};
 use crate::reliable::RcQp;
-use crate::req::{Message, Requester};
+use crate::req::Requester;
 use crate::resp::Responder;
 use crate::service::Service;
 use crate::state::QpState;
@@ -472,7 +473,9 @@ impl Stack {
             };
             // RC-97: Whatever this entry is good for, nobody came to look when its time was.
             let is_late = now.since(at) >= param::LATE_TIMER;
-            if is_late && qp.excuse_late_timer(&mut self.shared, now) || !fires {
+            if is_late && qp.requester.excuse_late_timer(&mut qp.core, &mut self.shared, now)
+                || !fires
+            {
                 continue;
             }
             let peer = qp.core.path.as_ref().and_then(Path::neighbour);

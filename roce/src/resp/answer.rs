@@ -1,65 +1,79 @@
 //! What the responder says: acknowledgements, NAKs and responses to READs and atomics, in PSN order.
 
-use super::{Answer, Nak, Resource};
+use super::{Answer, Nak, Resource, Responder};
 use crate::api::{Payload, Source, Transmit};
 use crate::counters::{add, bump};
 use crate::opcode::{Position, code};
 use crate::owed::Ack;
 use crate::psn::Psn;
-use crate::qp::{Shared, pad};
-use crate::reliable::RcQp;
+use crate::qp::{QpCore, Shared, pad};
 use crate::types::PathMtu;
-use crate::wire::aeth::{self, NakCode, Syndrome};
+use crate::wire::aeth::{self, CREDITS_INVALID, NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
 
-impl RcQp {
+impl Responder {
     /// Emits the next frame of the responder, if there is one.
-    pub(crate) fn transmit_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
-        let ack = self.responder.owed.next();
+    pub(crate) fn transmit_response(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+    ) -> Option<Transmit> {
+        let ack = self.owed.next();
         // RC-54
-        if let Some(resource) = self.responder.next_answer() {
+        if let Some(resource) = self.next_answer() {
             if ack.is_none_or(|ack| ack > resource.next) {
                 let (sequence, resource) = (resource.next, resource.advance());
-                return self.transmit_answer(shared, sequence, resource);
+                return self.transmit_answer(core, shared, sequence, resource);
             }
         }
         // RC-50
-        if let Some(ack) = self.responder.owed.pop() {
+        if let Some(ack) = self.owed.pop() {
             // RC-52
-            return self.acknowledgement(Syndrome::Ack { credits: self.credit_code() }, ack);
+            return Self::acknowledgement(core, Syndrome::Ack { credits: self.credit_code() }, ack);
         }
-        if let Some(refusal) = self.responder.refusal.take() {
-            self.responder.silence();
-            return self.acknowledgement(Syndrome::Nak(refusal.code), refusal.at);
+        if let Some(refusal) = self.refusal.take() {
+            self.silence();
+            return Self::acknowledgement(core, Syndrome::Nak(refusal.code), refusal.at);
         }
-        let nak = self.responder.nak.take()?;
-        self.transmit_nak(shared, nak)
+        let nak = self.nak.take()?;
+        self.transmit_nak(core, shared, nak)
+    }
+
+    /// The credit code for an acknowledgement to the peer.
+    // RC-52, RC-89
+    fn credit_code(&self) -> u8 {
+        self.credits().map_or(CREDITS_INVALID, aeth::credit_code)
     }
 
     /// Emits a NAK, unless what it complains of has come in the meantime.
-    fn transmit_nak(&mut self, shared: &mut Shared, nak: Nak) -> Option<Transmit> {
-        let expected = self.responder.expected;
+    fn transmit_nak(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        nak: Nak,
+    ) -> Option<Transmit> {
+        let expected = self.expected;
         let syndrome = match nak {
             Nak::ReceiverNotReady(sequence) if sequence == expected => {
                 bump(&mut shared.counters.send_rnr_err);
-                bump(&mut self.core.counters.send_rnr_err);
+                bump(&mut core.counters.send_rnr_err);
                 // RC-62
-                Syndrome::RnrNak { timer: self.core.attributes.min_rnr_timer }
+                Syndrome::RnrNak { timer: core.attributes.min_rnr_timer }
             }
-            _ if expected <= self.responder.dropped => {
+            _ if expected <= self.dropped => {
                 bump(&mut shared.counters.sent_seq_err);
                 // RC-53
                 Syndrome::Nak(NakCode::PsnSequenceError)
             }
             _ => return None,
         };
-        self.responder.reported = true;
-        self.acknowledgement(syndrome, self.responder.at(expected))
+        self.reported = true;
+        Self::acknowledgement(core, syndrome, self.at(expected))
     }
 
-    fn acknowledgement(&self, syndrome: Syndrome, at: Ack) -> Option<Transmit> {
-        let transport = self.core.transport_header(code::ACKNOWLEDGE, Psn::of(at.sequence), 0);
-        let mut header = self.core.path.as_ref()?.header(&transport, aeth::LENGTH);
+    fn acknowledgement(core: &QpCore, syndrome: Syndrome, at: Ack) -> Option<Transmit> {
+        let transport = core.transport_header(code::ACKNOWLEDGE, Psn::of(at.sequence), 0);
+        let mut header = core.path.as_ref()?.header(&transport, aeth::LENGTH);
         // RC-51
         header.push(&aeth::Repr { syndrome, msn: at.msn }.to_bytes());
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
@@ -68,26 +82,26 @@ impl RcQp {
     /// The response `sequence` of a READ or an atomic that has moved on.
     fn transmit_answer(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         sequence: u64,
         resource: Resource,
     ) -> Option<Transmit> {
         if !resource.is_active() {
-            self.responder.streaming = self.responder.streaming.saturating_sub(1);
+            self.streaming = self.streaming.saturating_sub(1);
         }
         match resource.answer {
-            Answer::Atomic { before } => self.atomic_response(&resource, before),
+            Answer::Atomic { before } => self.atomic_response(core, &resource, before),
             Answer::Read { rkey, va, length } => {
-                self.transmit_read_response(shared, sequence, &resource, (rkey, va, length))
+                self.transmit_read_response(core, shared, sequence, &resource, (rkey, va, length))
             }
         }
     }
 
-    fn atomic_response(&self, atomic: &Resource, before: u64) -> Option<Transmit> {
-        let transport =
-            self.core.transport_header(code::ATOMIC_ACKNOWLEDGE, Psn::of(atomic.first), 0);
+    fn atomic_response(&self, core: &QpCore, atomic: &Resource, before: u64) -> Option<Transmit> {
+        let transport = core.transport_header(code::ATOMIC_ACKNOWLEDGE, Psn::of(atomic.first), 0);
         let after = aeth::LENGTH.wrapping_add(atomicacketh::LENGTH);
-        let mut header = self.core.path.as_ref()?.header(&transport, after);
+        let mut header = core.path.as_ref()?.header(&transport, after);
         let syndrome = Syndrome::Ack { credits: self.credit_code() };
         // RC-51, RC-52, RC-99
         header.push(&aeth::Repr { syndrome, msn: atomic.msn }.to_bytes());
@@ -97,14 +111,14 @@ impl RcQp {
 
     fn transmit_read_response(
         &self,
+        core: &mut QpCore,
         shared: &mut Shared,
         sequence: u64,
         read: &Resource,
         (rkey, va, length): (u32, u64, u32),
     ) -> Option<Transmit> {
         let is_last = !read.is_active();
-        let (offset, length) =
-            response_part(sequence.wrapping_sub(read.first), length, self.core.mtu());
+        let (offset, length) = response_part(sequence.wrapping_sub(read.first), length, core.mtu());
         // RC-66
         let position = Position::new(sequence == read.start, is_last);
         let response = match position {
@@ -114,20 +128,20 @@ impl RcQp {
             Position::Only => code::READ_RESPONSE_ONLY,
         };
         let psn = Psn::of(sequence);
-        let transport = self.core.transport_header(response, psn, length);
+        let transport = core.transport_header(response, psn, length);
         let pad = pad(length);
         let mut after = (length as usize).wrapping_add(usize::from(pad));
         let with_ack = position != Position::Middle;
         if with_ack {
             after = after.wrapping_add(aeth::LENGTH);
         }
-        let mut header = self.core.path.as_ref()?.header(&transport, after);
+        let mut header = core.path.as_ref()?.header(&transport, after);
         if with_ack {
             let syndrome = Syndrome::Ack { credits: self.credit_code() };
             header.push(&aeth::Repr { syndrome, msn: read.msn }.to_bytes());
         }
         let payload = (length != 0).then_some(Payload {
-            qpn: self.core.qpn,
+            qpn: core.qpn,
             srqn: read.srqn,
             source: Source::Remote { rkey, va: va.wrapping_add(offset) },
             offset,

@@ -1,6 +1,6 @@
 //! What a request in its turn does: it takes receive requests, places payload, and owes answers.
 
-use super::{Answer, Resource};
+use super::{Answer, Resource, Responder};
 use crate::api::{
     AccessDenied, AtomicOperation, Placement, ReceiveKind, RemoteAccess, Sink, Verbs,
 };
@@ -10,37 +10,36 @@ use crate::incoming::{Request, Stop, allowed, check_remote};
 use crate::log::EffectKind;
 use crate::opcode::Class;
 use crate::param;
-use crate::qp::Shared;
-use crate::reliable::RcQp;
+use crate::qp::{QpCore, Shared};
 
-impl RcQp {
+impl Responder {
     pub(super) fn execute(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         let opcode = request.packet.opcode;
-        let in_order = self.responder.incoming.is_next(opcode);
+        let in_order = self.incoming.is_next(opcode);
         // RC-36
-        let fits =
-            opcode.payload.allows(request.packet.payload.len(), self.core.mtu().bytes() as usize);
+        let fits = opcode.payload.allows(request.packet.payload.len(), core.mtu().bytes() as usize);
         if !in_order || !fits {
             return Err(Stop::Invalid);
         }
         if opcode.position.is_start() {
-            self.responder.srqn = request.packet.srqn;
-        } else if self.responder.srqn != request.packet.srqn {
+            self.srqn = request.packet.srqn;
+        } else if self.srqn != request.packet.srqn {
             // XRC-4
             return Err(Stop::Denied(AccessDenied::Srq));
         }
         match opcode.class {
-            Class::Send => self.execute_send(shared, request, verbs, placements),
-            Class::Write => self.execute_write(shared, request, verbs, placements),
-            Class::ReadRequest => self.execute_read(shared, request, verbs),
+            Class::Send => self.execute_send(core, shared, request, verbs, placements),
+            Class::Write => self.execute_write(core, shared, request, verbs, placements),
+            Class::ReadRequest => self.execute_read(core, shared, request, verbs),
             Class::CompareSwap | Class::FetchAdd => {
-                self.execute_atomic(shared, request, verbs, placements)
+                self.execute_atomic(core, shared, request, verbs, placements)
             }
             _ => Err(Stop::Invalid),
         }
@@ -48,6 +47,7 @@ impl RcQp {
 
     fn execute_send(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
@@ -55,50 +55,51 @@ impl RcQp {
     ) -> Result<(), Stop> {
         // Before a receive request is taken, for the answer may be pending.
         let kind = check_invalidate(request, verbs)?;
-        let incoming = &mut self.responder.incoming;
-        incoming.take_send(&self.core, shared, request, kind, verbs, placements)?;
-        self.responder.executed(request);
+        self.incoming.take_send(core, shared, request, kind, verbs, placements)?;
+        self.executed(request);
         Ok(())
     }
 
     fn execute_write(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
-        let incoming = &mut self.responder.incoming;
-        incoming.take_write(&self.core, shared, request, verbs, placements)?;
-        self.responder.executed(request);
+        self.incoming.take_write(core, shared, request, verbs, placements)?;
+        self.executed(request);
         Ok(())
     }
 
     fn execute_read(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
         let Some(rdma) = request.packet.reth else { return Err(Stop::Invalid) };
         // RC-23, RC-43
-        if !self.core.attributes.access.contains(AccessFlags::REMOTE_READ)
+        if !core.attributes.access.contains(AccessFlags::REMOTE_READ)
             || rdma.dma_length > param::MAX_MESSAGE_LENGTH
-            || self.core.attributes.max_dest_rd_atomic == 0
+            || core.attributes.max_dest_rd_atomic == 0
         {
             return Err(Stop::Invalid);
         }
         let asked = (rdma.rkey, rdma.va, rdma.dma_length);
         allowed(check_remote(verbs, request.target, asked, RemoteAccess::Read))?;
-        let packets = u64::from(self.core.mtu().packets(rdma.dma_length));
+        let packets = u64::from(core.mtu().packets(rdma.dma_length));
         let (rkey, va, length) = (rdma.rkey, rdma.va, rdma.dma_length);
-        self.begin_answer(shared, request, packets, Answer::Read { rkey, va, length })?;
+        self.begin_answer(core, shared, request, packets, Answer::Read { rkey, va, length })?;
         bump(&mut shared.counters.rx_read_requests);
         Ok(())
     }
 
     fn execute_atomic(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
@@ -107,8 +108,8 @@ impl RcQp {
         let Some(header) = request.packet.atomic else { return Err(Stop::Invalid) };
         let length = AtomicOperation::LENGTH;
         // RC-43, RC-45
-        if !self.core.attributes.access.contains(AccessFlags::REMOTE_ATOMIC)
-            || self.core.attributes.max_dest_rd_atomic == 0
+        if !core.attributes.access.contains(AccessFlags::REMOTE_ATOMIC)
+            || core.attributes.max_dest_rd_atomic == 0
             || header.va & u64::from(length.wrapping_sub(1)) != 0
         {
             return Err(Stop::Invalid);
@@ -121,15 +122,15 @@ impl RcQp {
             }
             _ => AtomicOperation::FetchAdd { add: header.swap_or_add },
         };
-        self.begin_answer(shared, request, 1, Answer::Atomic { before: 0 })?;
+        self.begin_answer(core, shared, request, 1, Answer::Atomic { before: 0 })?;
         // RC-99
         let placement = shared.log.place();
         // As many messages as before it.
         let at = request.at;
-        self.core.push_effect(shared, EffectKind::ExecutedAtomic { placement, at });
+        core.push_effect(shared, EffectKind::ExecutedAtomic { placement, at });
         let start = request.place.payload_start;
         placements.push(Placement {
-            qpn: self.core.qpn,
+            qpn: core.qpn,
             srqn: request.packet.srqn,
             sink: Sink::Atomic { rkey: header.rkey, va: header.va, operation },
             offset: 0,
@@ -143,13 +144,14 @@ impl RcQp {
     /// Executes a request that is answered by `packets` responses: they are owed from now on.
     fn begin_answer(
         &mut self,
+        core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
         packets: u64,
         answer: Answer,
     ) -> Result<(), Stop> {
-        let most = usize::from(self.core.attributes.max_dest_rd_atomic);
-        let responder = &mut self.responder;
+        let most = usize::from(core.attributes.max_dest_rd_atomic);
+        let responder = &mut *self;
         // RC-44
         while responder.resources.len() >= most {
             // A well-behaved peer has received everything of the oldest; only a ghost of its
@@ -172,7 +174,7 @@ impl RcQp {
         });
         responder.count_streams();
         responder.advance(packets);
-        self.core.make_ready(shared);
+        core.make_ready(shared);
         Ok(())
     }
 }

@@ -243,7 +243,7 @@ impl Stack {
         if marked {
             bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
             if packet.opcode.class != Class::CongestionNotification {
-                qp.note_congestion(&mut self.shared, now);
+                qp.notification.note(&mut qp.core, &mut self.shared, now);
             }
         }
         Ok(Poll::Ready(()))

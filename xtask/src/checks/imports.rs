@@ -72,23 +72,6 @@ const EXCEPTIONS: &[Exception] = &[
         cut: "they get the engine's tables, and not the engine, whose methods they are today",
     },
     Exception {
-        from: &[
-            "roce/src/comp.rs",
-            "roce/src/congestion.rs",
-            "roce/src/credit.rs",
-            "roce/src/probe.rs",
-            "roce/src/req.rs",
-            "roce/src/resp.rs",
-        ],
-        to: "roce/src/qp.rs",
-        cut: "requester and responder own their state, and get what they share of the queue pair",
-    },
-    Exception {
-        from: &["roce/src/credit.rs"],
-        to: "roce/src/req.rs",
-        cut: "a message of the requester's gets a file of its own",
-    },
-    Exception {
         from: &["softcard/src/bus.rs", "softcard/src/views.rs"],
         to: "softcard/src/mmu/latch.rs",
         cut: "what a view keeps of a translation stands below bus and MMU",
