@@ -124,6 +124,7 @@ impl Incoming {
     }
 
     /// Executes a packet of a SEND of some kind.
+    #[inline]
     pub(crate) fn take_send(
         &mut self,
         core: &QpCore,
@@ -160,6 +161,7 @@ impl Incoming {
     }
 
     /// Executes a packet of a WRITE.
+    #[inline]
     pub(crate) fn take_write(
         &mut self,
         core: &QpCore,
@@ -225,6 +227,7 @@ impl Request<'_> {
     }
 
     /// Places its payload, of which there is some.
+    #[inline]
     fn place(
         &self,
         core: &QpCore,

@@ -275,7 +275,7 @@ impl Path {
         self.header_from(Some(port), transport, after)
     }
 
-    #[inline]
+    #[inline(always)]
     fn header_from(&self, port: Option<u16>, transport: &bth::Repr, after: usize) -> HeaderBuffer {
         const TRANSPORT: usize = udp::LENGTH + bth::LENGTH + icrc::LENGTH;
         // At most a path MTU and some headers: far from 2^16.

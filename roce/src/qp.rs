@@ -100,6 +100,7 @@ impl QpCore {
     }
 
     /// Reports an event, after whatever still waits for its placements.
+    #[inline]
     pub(crate) fn emit(&self, shared: &mut Shared, event: Event) {
         shared.log.emit(self.slot, self.generation, event);
     }
@@ -110,6 +111,7 @@ impl QpCore {
     }
 
     /// Adds an effect to the log.
+    #[inline]
     pub(crate) fn push_effect(&self, shared: &mut Shared, kind: EffectKind) {
         shared.log.push(self.slot, self.generation, kind);
     }

@@ -81,6 +81,7 @@ impl RcQp {
     }
 
     /// Takes a message, along XRC for the peer's shared receive queue `srqn`, and gives its number.
+    #[inline]
     pub(crate) fn post(
         &mut self,
         shared: &mut Shared,
@@ -170,6 +171,7 @@ impl RcQp {
     }
 
     /// Handles a response of the peer.
+    #[inline]
     pub(crate) fn receive_response(
         &mut self,
         shared: &mut Shared,
@@ -183,6 +185,7 @@ impl RcQp {
     }
 
     /// Handles a request of the peer. One that is pending has at most established the connection.
+    #[inline]
     pub(crate) fn receive_request(
         &mut self,
         shared: &mut Shared,

@@ -409,6 +409,7 @@ impl Requester {
     }
 
     /// The packet `sequence` of message `number`.
+    #[inline]
     pub(crate) fn data_packet(
         &mut self,
         core: &mut QpCore,
@@ -512,7 +513,7 @@ fn open_header(
 }
 
 /// The frame of a packet of a SEND or a WRITE, with its payload, which may be empty.
-#[inline]
+#[inline(always)]
 pub(crate) fn data_frame(
     path: &Path,
     mut transport: bth::Repr,
