@@ -11,7 +11,7 @@ use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::window::MAX_LOG2_EVENTS;
 
 use crate::memory::{Ring, Rings, aligned_ring};
-use crate::registers::QueueRegisters;
+use crate::rings::QueueRegisters;
 
 /// The event rings of an engine.
 #[derive(Debug)]

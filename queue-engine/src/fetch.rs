@@ -19,7 +19,7 @@ use crate::handles::Handles;
 use crate::keys::{Binding, Keys, Peer};
 use crate::memory::{Record, Ring, Rings};
 use crate::numbers::Random;
-use crate::qp::{Qp, SendRing};
+use crate::qp::{Qp, SendRing, Turn};
 use crate::resolve::is_within_reach;
 use crate::transport::{Message, Operation, Transport, TransportError};
 use crate::under_way::{InFlight, LocalPayload, Share, UnderWay};
@@ -46,15 +46,6 @@ enum Step {
     Full,
     /// The entry cannot be executed; the QP fails when its turn to complete comes.
     Stopped,
-}
-
-/// How a QP's turn ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// It waits for nothing but its doorbell, or stands in line again.
-    Over,
-    /// It has work that the transport had no room for.
-    Starved,
 }
 
 /// What fetching needs of the engine beside the QP.

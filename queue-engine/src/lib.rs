@@ -34,6 +34,7 @@ mod numbers;
 mod qp;
 mod registers;
 mod resolve;
+mod rings;
 mod rq;
 mod transport;
 mod under_way;

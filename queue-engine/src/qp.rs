@@ -119,3 +119,12 @@ impl<M: Rings> Qp<M> {
         self.receives.get(index)
     }
 }
+
+/// How a QP's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It waits for nothing but its doorbell, or stands in line again.
+    Over,
+    /// It has work that the transport had no room for.
+    Starved,
+}

@@ -10,19 +10,6 @@ use crate::memory::Rings;
 use crate::numbers::Random;
 use crate::transport::Transport;
 
-/// What the driver wrote where the admin and event rings are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct QueueRegisters {
-    pub(crate) admin_sq_base: u64,
-    pub(crate) admin_sq_size: u64,
-    pub(crate) admin_cq_base: u64,
-    pub(crate) admin_cq_size: u64,
-    pub(crate) event_base: u64,
-    pub(crate) event_size: u64,
-    pub(crate) event_rings: u64,
-    pub(crate) event_completions: u64,
-}
-
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Reads the 64-bit register at `offset` of the window; no read has a side effect.
     ///
