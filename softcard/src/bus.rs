@@ -15,7 +15,7 @@ use hostmem::{DmaMemory, SharedMapping};
 use nix::unistd::Pid;
 
 use crate::Error;
-use crate::mmu::Latch;
+use crate::latch::Latch;
 use crate::own_memory::{NULL_MEMORY, OWN_MEMORY, OwnMemory};
 use crate::processes::{Processes, Slot};
 

@@ -28,6 +28,7 @@ mod handle;
 mod image;
 mod interrupts;
 mod isr;
+mod latch;
 mod link;
 mod mmu;
 mod network;

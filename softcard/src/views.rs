@@ -13,7 +13,7 @@ use fpga_regs::{BLOCK_BYTES, Block};
 use hostmem::{BlockRing, SharedMapping};
 
 use crate::bus::{Bus, Place, Rights};
-use crate::mmu::Latch;
+use crate::latch::Latch;
 
 /// An address that no memory has.
 const NOWHERE: u64 = u64::MAX;

@@ -5,7 +5,7 @@ use hostmem::SharedMapping;
 
 use super::*;
 use crate::bus::{AskedMemory, Backing};
-use crate::mmu::Latch;
+use crate::latch::Latch;
 use crate::own_memory::NULL_MEMORY;
 use crate::port::FRAME_CAPACITY;
 use crate::processes::tests::process;

@@ -4,15 +4,15 @@
 //! entry, and lets the card go on; or it refuses, and the transfer fails. One fault of each
 //! direction is outstanding at a time, as in the shell's pipelines.
 
-mod latch;
 mod tlb;
+mod unit;
 
 use fpga_regs::coyote::shell::CtrlCnfg;
 use fpga_regs::coyote::tlb::{Entry, Geometry};
 
 use crate::own_memory::{NULL_MEMORY, OWN_BYTES, OWN_MEMORY};
-pub(crate) use latch::{Latch, Unit};
 use tlb::Tlb;
+pub(crate) use unit::Unit;
 
 /// Which way a transfer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,211 +1,19 @@
-//! What the engine of a vFPGA keeps of translations, and its way to host memory.
+//! The way of a vFPGA's engine to host memory.
 //!
 //! An engine keeps where the pages of its rings are until the driver takes one of them back; it then
 //! touches no ring before it has asked for that page again. So an engine never has to stop in the
 //! middle of a ring access, and rings that meet in one set of the TLB do not chase each other out.
-//!
-//! Latches are found by their pages: what a page's end costs depends on the rings in it, not on how
-//! many there are.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use fpga_regs::BLOCK_BYTES;
 
 use super::{Direction, Mmu, Pages, Translation};
 use crate::bus::Bus;
+use crate::latch::{Index, Latch, Run};
 use crate::own_memory::{OWN_BYTES, OWN_MEMORY};
 use crate::views::{RecordView, RingView};
-
-/// A part of a ring whose bytes follow one another on the bus.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    /// Bytes of the ring before it.
-    offset: u64,
-    bytes: u64,
-    bus: u64,
-}
-
-/// The translations of a ring or record.
-#[derive(Debug)]
-pub(crate) struct Latch {
-    vaddr: u64,
-    bytes: u64,
-    /// In the order of their offsets.
-    parts: RefCell<Vec<Part>>,
-    /// Where all of it is, in one piece.
-    base: Cell<Option<u64>>,
-    /// Moves on whenever the memory may be elsewhere, or nowhere; never 0.
-    generation: Cell<u64>,
-    /// The range of the bus that was asked to tell when it goes.
-    watched: Cell<u64>,
-    /// Where it is found by its pages.
-    index: Weak<Index>,
-    number: u64,
-}
-
-impl Latch {
-    fn new(vaddr: u64, bytes: u64, index: &Rc<Index>) -> Self {
-        let number = index.numbers.get();
-        index.numbers.set(number.wrapping_add(1));
-        Self::unlisted(vaddr, bytes, Rc::downgrade(index), number)
-    }
-
-    fn unlisted(vaddr: u64, bytes: u64, index: Weak<Index>, number: u64) -> Self {
-        let (parts, base) = Default::default();
-        let (generation, watched) = (Cell::new(1), Cell::new(0));
-        Self { vaddr, bytes, parts, base, generation, watched, index, number }
-    }
-
-    /// A latch of memory that is where it is.
-    pub(crate) fn direct(address: u64, bytes: u64) -> Rc<Self> {
-        let latch = Self::unlisted(address, bytes, Weak::new(), 0);
-        latch.parts.borrow_mut().push(Part { offset: 0, bytes, bus: address });
-        latch.base.set(Some(address));
-        Rc::new(latch)
-    }
-
-    /// Moves on whenever what was found by the latch may not hold any more; never 0.
-    #[inline]
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.get()
-    }
-
-    /// Makes everybody look again who remembers where the memory is.
-    pub(crate) fn look_again(&self) {
-        self.generation.set(self.generation.get().wrapping_add(1).max(1));
-    }
-
-    /// Notes that a range of the bus tells when it goes; whether it did not before.
-    pub(crate) fn watches(&self, range: u64) -> bool {
-        self.watched.replace(range) != range
-    }
-
-    /// Bytes in all.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The bus address of the first byte, if all others follow.
-    #[inline]
-    pub(crate) fn base(&self) -> Option<u64> {
-        self.base.get()
-    }
-
-    /// The bus address of a byte; `None` where it has none.
-    pub(crate) fn at(&self, offset: u64) -> Option<u64> {
-        let parts = self.parts.borrow();
-        let index = parts.partition_point(|part| part.offset <= offset).checked_sub(1)?;
-        let part = parts.get(index)?;
-        let within = offset.checked_sub(part.offset).filter(|within| *within < part.bytes)?;
-        part.bus.checked_add(within)
-    }
-
-    /// Asks for every page that is not there.
-    fn complete(&self, mmu: &mut Mmu) -> Translation {
-        #[cfg(test)]
-        tests::TOUCHED.with(|touched| touched.set(touched.get() + 1));
-        let mut parts = self.parts.borrow_mut();
-        let mut offset = 0;
-        let mut index = 0;
-        while offset < self.bytes {
-            if let Some(part) = parts.get(index).filter(|part| part.offset == offset) {
-                offset = offset.saturating_add(part.bytes);
-                index = index.saturating_add(1);
-                continue;
-            }
-            let left = self.bytes.saturating_sub(offset);
-            let length = u32::try_from(left.min(BLOCK_BYTES as u64)).unwrap_or(0);
-            match mmu.translate(Direction::Read, self.vaddr.saturating_add(offset), length) {
-                Translation::Found { bus, bytes } => {
-                    let next = parts.get(index).map_or(self.bytes, |part| part.offset);
-                    let bytes = bytes.min(next.saturating_sub(offset));
-                    parts.insert(index, Part { offset, bytes, bus });
-                }
-                other => return other,
-            }
-        }
-        let first = parts.first().map_or(0, |part| part.bus);
-        let follows = |part: &Part| part.bus == first.wrapping_add(part.offset);
-        let whole = parts.iter().all(follows);
-        self.base.set(whole.then_some(first));
-        self.look_again();
-        Translation::Found { bus: first, bytes: self.bytes }
-    }
-
-    /// Forgets the pages in a range of virtual addresses; whether there were any.
-    fn forget(&self, start: u64, bytes: u64) -> bool {
-        #[cfg(test)]
-        tests::TOUCHED.with(|touched| touched.set(touched.get() + 1));
-        let end = start.saturating_add(bytes);
-        let mut parts = self.parts.borrow_mut();
-        let before = parts.len();
-        parts.retain(|part| {
-            let first = self.vaddr.saturating_add(part.offset);
-            first >= end || first.saturating_add(part.bytes) <= start
-        });
-        let forgot = parts.len() < before;
-        if forgot {
-            self.base.set(None);
-            self.look_again();
-        }
-        forgot
-    }
-}
-
-impl Drop for Latch {
-    fn drop(&mut self) {
-        if let Some(index) = self.index.upgrade() {
-            index.remove(self);
-        }
-    }
-}
-
-/// The latches of a vFPGA by the pages that they lie in.
-#[derive(Debug)]
-struct Index {
-    page_bits: u32,
-    numbers: Cell<u64>,
-    /// By page, and by the latch's number.
-    entries: RefCell<BTreeMap<(u64, u64), Weak<Latch>>>,
-}
-
-impl Index {
-    fn new(page_bits: u32) -> Rc<Self> {
-        Rc::new(Self { page_bits, numbers: Cell::new(0), entries: RefCell::default() })
-    }
-
-    /// The pages of a range, and at least one.
-    fn pages(&self, start: u64, bytes: u64) -> RangeInclusive<u64> {
-        let last = start.saturating_add(bytes.saturating_sub(1));
-        start.wrapping_shr(self.page_bits)..=last.wrapping_shr(self.page_bits)
-    }
-
-    fn insert(&self, latch: &Rc<Latch>) {
-        let mut entries = self.entries.borrow_mut();
-        for page in self.pages(latch.vaddr, latch.bytes) {
-            entries.insert((page, latch.number), Rc::downgrade(latch));
-        }
-    }
-
-    fn remove(&self, latch: &Latch) {
-        let mut entries = self.entries.borrow_mut();
-        for page in self.pages(latch.vaddr, latch.bytes) {
-            entries.remove(&(page, latch.number));
-        }
-    }
-
-    /// The latches that touch the pages of a range; those of several pages are among them several
-    /// times.
-    fn touching(&self, start: u64, bytes: u64) -> Vec<Rc<Latch>> {
-        let pages = self.pages(start, bytes);
-        let entries = self.entries.borrow();
-        let found = entries.range((*pages.start(), 0)..=(*pages.end(), u64::MAX));
-        found.filter_map(|(_, latch)| latch.upgrade()).collect()
-    }
-}
 
 /// A vFPGA's way to host memory.
 #[derive(Debug)]
@@ -218,13 +26,6 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Bytes that the latch of a ring within two pages takes, with its places in the index, whose nodes
-    /// are half full at least.
-    pub(crate) const LATCH_BYTES: usize = size_of::<Rc<Latch>>()
-        + size_of::<Latch>()
-        + 4 * size_of::<Part>()
-        + 4 * size_of::<((u64, u64), Weak<Latch>)>();
-
     pub(crate) fn new(mmu: Mmu, bus: Rc<Bus>) -> Self {
         let latches = Index::new(mmu.large.geometry().page_bits);
         Self { mmu: RefCell::new(mmu), bus, latches, stale: RefCell::default() }
@@ -258,7 +59,7 @@ impl Unit {
         let mut stale = self.stale.borrow_mut();
         while let Some(latch) = stale.last() {
             let latch = latch.upgrade();
-            match latch.map(|latch| latch.complete(&mut self.mmu.borrow_mut())) {
+            match latch.map(|latch| self.find_all(&latch)) {
                 None | Some(Translation::Found { .. }) => stale.pop(),
                 Some(other) => return other,
             };
@@ -275,17 +76,30 @@ impl Unit {
         self.stale.borrow_mut().clear();
     }
 
+    /// Asks for every page of a latch that is not there.
+    fn find_all(&self, latch: &Latch) -> Translation {
+        let mut mmu = self.mmu.borrow_mut();
+        let found =
+            latch.complete(|vaddr, length| match mmu.translate(Direction::Read, vaddr, length) {
+                Translation::Found { bus, bytes } => Ok(Run { bus, bytes }),
+                other => Err(other),
+            });
+        match found {
+            Ok(Run { bus, bytes }) => Translation::Found { bus, bytes },
+            Err(other) => other,
+        }
+    }
+
     fn latch(&self, vaddr: u64, bytes: u64) -> Option<Rc<Latch>> {
         if self.waits() {
             return None;
         }
         let latch = Latch::new(vaddr, bytes, &self.latches);
-        match latch.complete(&mut self.mmu.borrow_mut()) {
+        match self.find_all(&latch) {
             Translation::Found { .. } => {}
             _ => return None,
         }
-        let held = |part: &Part| self.bus.holds_rings(part.bus, part.bytes);
-        if !latch.parts.borrow().iter().all(held) {
+        if !latch.all(|bus, bytes| self.bus.holds_rings(bus, bytes)) {
             return None;
         }
         let latch = Rc::new(latch);
@@ -343,11 +157,7 @@ mod tests {
 
     use super::*;
     use crate::bus::tests::LOOKS;
-
-    thread_local! {
-        /// How often this thread has looked at a latch.
-        pub(super) static TOUCHED: Cell<usize> = const { Cell::new(0) };
-    }
+    use crate::latch::TOUCHED;
 
     const PAGE: u64 = 2 << 20;
     /// Pages with rings in them, and the rings of each.

@@ -17,6 +17,7 @@ use super::Slots;
 use super::logic::{Logic, Ports};
 use super::request::{Access, Piece, QPN_BITS, Tag, Unreachable, Wanted};
 use crate::bus::Bus;
+use crate::latch::Latch;
 use crate::mmu::Unit;
 use crate::own_memory::{NULL_MEMORY, OWN_BYTES};
 use crate::views::{RecordView, RingView};
@@ -55,7 +56,7 @@ pub const MR_BYTES: usize = CardEngine::KEY_BYTES + Bus::RANGE_BYTES;
 pub const DM_BYTES: usize = CardEngine::DM_BYTES + RING_BYTES;
 
 /// Bytes that a card keeps at most of where a ring lies, and of that it may reach it.
-const RING_BYTES: usize = 2 * Unit::LATCH_BYTES + Bus::RANGE_BYTES;
+const RING_BYTES: usize = 2 * Latch::BYTES + Bus::RANGE_BYTES;
 
 /// Event rings of an engine, as many as completion vectors.
 ///
