@@ -7,7 +7,6 @@ use fpga_regs::coyote::shell::Map;
 use roce::IcrcPolicy;
 
 use crate::WINDOWS;
-use crate::datapath::Scratch;
 use crate::dma::AddressSpace;
 use crate::image::Image;
 use crate::interrupts::Interrupts;
@@ -15,6 +14,7 @@ use crate::mmu::Translation;
 use crate::network::{Host, Network};
 use crate::port::{FramePool, Port};
 use crate::published::Published;
+use crate::scratch::Scratch;
 use crate::shell::Shell;
 use crate::stock::Stock;
 use crate::vfpga::{Control, Logic, Pages, Slots, Vfpga, occupant};

@@ -11,34 +11,27 @@
 //! A copy from or to another process's memory is handed out ([`Card::advance`]), for it may not
 //! return; a round goes on where it stopped once the copy is given back, or given up.
 
-mod copies;
-mod places;
-
 use std::cell::RefMut;
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use bitstreams::soft::Scope;
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
 use fpga_regs::engine::wqe::ATOMIC_BYTES;
 use nix::unistd::Pid;
-use roce::{
-    AtomicOperation, Event, Instant, Placed, Placement, Qpn, RemoteAccess, Sink, Source, Transmit,
-};
+use roce::{AtomicOperation, Event, Instant, Placed, Placement, Qpn, RemoteAccess, Sink, Source};
 use smallvec::SmallVec;
 
 use crate::asks::Asks;
 use crate::card::Card;
-use crate::dma::{AddressSpace, Call, Copying, End, Parts};
+use crate::dma::Call;
 use crate::image::{Image, fits};
 use crate::mmu::{Direction, Mmu};
 use crate::network::HOST_TURN;
 use crate::network::Network;
 use crate::port::Frame;
 use crate::reconfig::Progress;
+use crate::scratch::{Made, Outcome, Places, Scratch, Search, Underway};
 use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_asked};
-use copies::{Search, State};
-use places::Places;
 
 /// Frames one card takes, and makes, in one round.
 const BURST: usize = 128;
@@ -46,142 +39,6 @@ const BURST: usize = 128;
 const TIMER_ROUNDS: u32 = 128;
 /// Frames that a card keeps at most because logic has not decided about one of their QPs.
 const HELD: usize = 4 * BURST;
-
-/// A burst whose payload is being copied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Underway {
-    #[default]
-    Nothing,
-    /// Received frames, towards host memory.
-    Placing,
-    /// Frames being made, from host memory.
-    Fetching,
-}
-
-/// What became of a burst's copies.
-enum Outcome {
-    /// All are done, or have failed.
-    Done,
-    /// A page has to be waited for.
-    Waits,
-    /// This comes next.
-    Call(Box<Call>),
-}
-
-/// A frame being made, whose header is written.
-struct Made {
-    /// Bytes of the header.
-    header: usize,
-    /// What follows the header.
-    payload: Option<roce::Payload>,
-    needs_icrc: bool,
-}
-
-impl Made {
-    /// Writes the header; `None` where the frame is too small.
-    #[inline]
-    fn new(transmit: &Transmit, frame: &mut Frame) -> Option<Self> {
-        let header = transmit.header.as_slice();
-        let fits = frame.set_len(transmit.frame_length());
-        match frame.as_mut_slice().get_mut(..header.len()) {
-            Some(place) if fits => place.copy_from_slice(header),
-            _ => return None,
-        }
-        let (payload, needs_icrc) = (transmit.payload, transmit.needs_icrc);
-        Some(Self { header: header.len(), payload, needs_icrc })
-    }
-}
-
-/// Scratch of the data path, kept so that rounds need not allocate it.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    /// Something was done in this round.
-    worked: bool,
-    underway: Underway,
-    /// Frames received in this round.
-    pub(crate) received: VecDeque<Frame>,
-    /// Frames about whose QPs logic has not decided, in their order.
-    held: VecDeque<Frame>,
-    placements: Vec<Placement>,
-    /// Where the payload of each placement or frame lies.
-    places: Places,
-    statuses: Vec<Placed>,
-    /// Parts of frames that are being copied, and whether others wait for a page.
-    parts: Parts,
-    copies: bool,
-    waits: bool,
-    /// Frames being made, and what is known of each.
-    making: VecDeque<Frame>,
-    made: Vec<Made>,
-    /// Frames ready to be sent.
-    pub(crate) sending: VecDeque<Frame>,
-    /// Frames to the card's own address.
-    looped: VecDeque<Frame>,
-    /// Frames that were received in this round.
-    burst: usize,
-    /// Rounds that timers which are due have waited for frames.
-    timers_waited: u32,
-}
-
-impl Scratch {
-    /// The vFPGA whose memory a placement or frame is of.
-    fn owner(&self, number: usize) -> Option<usize> {
-        match self.underway {
-            Underway::Nothing => None,
-            Underway::Placing => self.placements.get(number).map(|it| vfpga_asked(it.qpn, it.srqn)),
-            Underway::Fetching => {
-                self.made.get(number)?.payload.as_ref().map(|it| vfpga_asked(it.qpn, it.srqn))
-            }
-        }
-    }
-
-    /// Lets no piece of a vFPGA's memory be copied any more that waits.
-    pub(crate) fn fail_transfers(&mut self, vfpga: usize) {
-        let mut places = std::mem::take(&mut self.places);
-        places.fail(vfpga, |number| self.owner(number));
-        self.places = places;
-    }
-
-    /// The frames whose payload is being copied, their parts, and which way.
-    fn copying(&mut self) -> Copying<'_, impl FnMut(usize, End)> {
-        let (direction, frames) = match self.underway {
-            Underway::Fetching => (Direction::Read, &mut self.making),
-            Underway::Placing | Underway::Nothing => (Direction::Write, &mut self.received),
-        };
-        let states = &mut self.places.states;
-        let ended = move |owner, end| {
-            if let Some(state) = states.get_mut(owner) {
-                *state = match end {
-                    End::Failed => State::Failed,
-                    End::Executed { before } => State::Executed { before },
-                };
-            }
-        };
-        Copying { direction, parts: &mut self.parts, frames, ended }
-    }
-
-    /// Copies what was found; once that is done, says whether more waits.
-    fn copy(&mut self, memory: &mut AddressSpace) -> Outcome {
-        self.worked = true;
-        if let Some(call) = memory.copy(self.copying()) {
-            return Outcome::Call(call);
-        }
-        self.copies = false;
-        self.parts.clear();
-        if self.waits {
-            return Outcome::Waits;
-        }
-        self.end();
-        Outcome::Done
-    }
-
-    /// Ends a burst, and says of each placement or frame whether all of it was copied.
-    fn end(&mut self) {
-        self.underway = Underway::Nothing;
-        self.statuses.clear();
-        self.statuses.extend(self.places.statuses());
-    }
-}
 
 /// The MMU of a vFPGA, unless that is cut off.
 #[inline]

@@ -40,6 +40,7 @@ mod published;
 mod reconfig;
 mod run;
 mod runtime;
+mod scratch;
 pub mod serve;
 mod shell;
 pub mod socket;

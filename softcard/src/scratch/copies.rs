@@ -10,7 +10,7 @@ use crate::vfpga::Piece;
 
 /// What became of a piece of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// It is still to be copied, or executed.
     Waits,
     Copied,
@@ -23,13 +23,13 @@ pub(super) enum State {
 }
 
 /// The pieces of a burst that still wait, as they are found on the bus.
-pub(super) struct Search<'a> {
-    pub(super) direction: Direction,
-    pub(super) pieces: &'a [Piece],
+pub(crate) struct Search<'a> {
+    pub(crate) direction: Direction,
+    pub(crate) pieces: &'a [Piece],
     /// For each piece: what became of it.
-    pub(super) states: &'a mut [State],
+    pub(crate) states: &'a mut [State],
     /// What is to be copied; a piece that is scattered over the bus is several parts.
-    pub(super) parts: &'a mut Parts,
+    pub(crate) parts: &'a mut Parts,
 }
 
 impl Search<'_> {
@@ -37,7 +37,7 @@ impl Search<'_> {
     /// answers where what is behind them begins; `None` where one has to wait for the driver. Without
     /// an MMU none is within reach. An atomic operation is executed on its piece, in place of a copy.
     #[inline]
-    pub(super) fn find(
+    pub(crate) fn find(
         &mut self,
         mut mmu: Option<&mut Mmu>,
         numbers: Range<usize>,

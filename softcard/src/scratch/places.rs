@@ -61,30 +61,30 @@ struct Open {
 
 /// The places of a burst's payload.
 #[derive(Default)]
-pub(super) struct Places {
-    pub(super) pieces: Vec<Piece>,
+pub(crate) struct Places {
+    pub(crate) pieces: Vec<Piece>,
     /// For each piece: what became of it.
-    pub(super) states: Vec<State>,
+    pub(crate) states: Vec<State>,
     /// For each frame: its pieces, or that it has none within reach.
-    pub(super) frames: Vec<Option<Range<usize>>>,
+    pub(crate) frames: Vec<Option<Range<usize>>>,
     open: Vec<Open>,
 }
 
 impl Places {
     /// Whether a place is still to be named.
     #[inline]
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         !self.open.is_empty()
     }
 
     /// Whether logic is still to name a place.
-    pub(super) fn waits_for(&self, vfpga: usize) -> bool {
+    pub(crate) fn waits_for(&self, vfpga: usize) -> bool {
         self.open.iter().any(|open| open.run.wanted.vfpga() == vfpga)
     }
 
     /// Asks for the places of `frames`. What a frame wants is told by `wanted`; one that wants nothing
     /// has it.
-    pub(super) fn ask_for<F>(
+    pub(crate) fn ask_for<F>(
         &mut self,
         frames: &[F],
         wanted: impl Fn(&F) -> Option<Wanted>,
@@ -188,7 +188,7 @@ impl Places {
     }
 
     /// Takes answers of vFPGAs, and asks again what logic was not ready for.
-    pub(super) fn go_on<F>(
+    pub(crate) fn go_on<F>(
         &mut self,
         answers: Vec<(usize, Tag, Result<Vec<Piece>, Unreachable>)>,
         frames: &[F],
@@ -230,7 +230,7 @@ impl Places {
     }
 
     /// Lets no piece of a vFPGA's memory be copied any more that waits. Whose the frames' is, is told by `owner`.
-    pub(super) fn fail(&mut self, vfpga: usize, owner: impl Fn(usize) -> Option<usize>) {
+    pub(crate) fn fail(&mut self, vfpga: usize, owner: impl Fn(usize) -> Option<usize>) {
         self.open.retain(|open| open.run.wanted.vfpga() != vfpga);
         for (number, frame) in self.frames.iter().enumerate() {
             let Some(pieces) = frame else { continue };
@@ -244,7 +244,7 @@ impl Places {
     }
 
     /// Says of each frame whether all of it was copied, or what an atomic operation has found.
-    pub(super) fn statuses(&self) -> impl Iterator<Item = Placed> {
+    pub(crate) fn statuses(&self) -> impl Iterator<Item = Placed> {
         self.frames.iter().map(|frame| {
             let Some(pieces) = frame else { return Placed::Failed };
             let states = self.states.get(pieces.clone()).unwrap_or_default();

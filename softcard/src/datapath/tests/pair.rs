@@ -2,6 +2,7 @@
 
 use fpga_regs::engine::cqe::Cqe;
 use fpga_regs::engine::wqe::SendOpcode;
+use std::collections::VecDeque;
 
 use super::rig::{REGION, Rig};
 use super::*;
