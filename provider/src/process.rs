@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A value of the process behind a lock that is only ever held for a moment.
 ///
 /// A child is forked with a copy of every lock, held or not, and without the threads that would give
-/// them back. So [`hold_all`] takes these before a fork and [`release_all`] gives them back after
-/// it, on both sides; they are the standard library's, whose state is one word of ordinary memory.
+/// them back. So [`hold`] takes these before a fork and [`release`] gives them back after it, on
+/// both sides; they are the standard library's, whose state is one word of ordinary memory.
 #[derive(Debug)]
 pub(crate) struct ProcessLock<T>(Mutex<T>);
 
@@ -28,11 +28,13 @@ impl<T> ProcessLock<T> {
 }
 
 /// A lock that is held over a fork, whatever it protects.
-trait Hold: Sync {
+pub(crate) trait Hold: Sync {
+    /// Takes it, until what is returned is dropped.
     fn hold(&'static self) -> Box<dyn Held>;
 }
 
-trait Held {}
+/// A lock that is held.
+pub(crate) trait Held {}
 impl<T> Held for MutexGuard<'static, T> {}
 
 impl<T: Send> Hold for ProcessLock<T> {
@@ -41,42 +43,17 @@ impl<T: Send> Hold for ProcessLock<T> {
     }
 }
 
-/// Every lock of the process, in the order in which they are taken.
-fn all() -> [&'static dyn Hold; 5] {
-    [
-        &crate::control::SHARED,
-        &crate::ffi::hook::OURS,
-        &crate::ucm::CHANNELS,
-        &crate::ffi::device::LISTED,
-        &crate::lives::CARDS,
-    ]
-}
-
 thread_local! {
     static HELD: RefCell<Vec<Box<dyn Held>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Takes every lock of the process, before the calling thread forks.
-pub(crate) extern "C" fn hold_all() {
+/// Takes locks before the calling thread forks, in their order.
+pub(crate) fn hold(locks: &[&'static dyn Hold]) {
     // A thread that is ending has no place of its own any more; then nothing is held.
-    let _ = HELD.try_with(|held| held.borrow_mut().extend(all().map(Hold::hold)));
+    let _ = HELD.try_with(|held| held.borrow_mut().extend(locks.iter().map(|lock| lock.hold())));
 }
 
-/// Gives back what [`hold_all`] took, in the parent and in the child.
-pub(crate) extern "C" fn release_all() {
+/// Gives back what [`hold`] took.
+pub(crate) fn release() {
     let _ = HELD.try_with(|held| held.borrow_mut().clear());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lock_that_is_held_over_a_fork_is_free_afterwards() {
-        hold_all();
-        let waits = std::thread::spawn(|| crate::control::SHARED.with(|_| ()));
-        release_all();
-        waits.join().unwrap();
-        crate::control::SHARED.with(|_| ());
-    }
 }

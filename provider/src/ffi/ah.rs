@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use crate::abi::verbs::{ibv_ah, ibv_ah_attr, ibv_pd};
 use shim_abi::AddressVector;
 
-use super::context::opened;
+use super::opened::opened;
 use super::pd::Use;
 use super::types::gid_bytes;
 use super::{errno, object};

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd as _, IntoRawFd};
 use std::ptr::{copy_nonoverlapping, null_mut, write_bytes};
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use crate::abi::verbs_context_ops;
 use nix::errno::Errno;
 use verbs_sys::ioctl::RDMA_DRIVER_UNKNOWN;
 
+use super::opened::{OpenDevice, around, opened, verbs_uninit_context};
 use super::types::zeroed;
 use super::{
-    ah, cq, device, dm, dmabuf, errno, hook, mcast, mr, mw, pd, post, qp, refused, srq, xrc,
+    ah, cq, device, dm, dmabuf, errno, forks, hook, mcast, mr, mw, pd, post, qp, refused, srq, xrc,
 };
 use crate::context::Context;
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result, invalid};
 use crate::limits::{CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
 
 unsafe extern "C" {
@@ -32,26 +33,12 @@ unsafe extern "C" {
         driver_id: u32,
     ) -> *mut c_void;
     fn verbs_set_ops(context: *mut verbs_context, ops: *const verbs_context_ops);
-    fn verbs_uninit_context(context: *mut verbs_context);
-}
-
-/// An address inside libibverbs.
-pub(super) fn core_address() -> usize {
-    verbs_uninit_context as *const () as usize
 }
 
 /// What moderation there is: any count and any period can be asked for, or none.
 fn moderation(is_offered: bool) -> ibv_cq_moderation_caps {
     let most = if is_offered { u16::MAX } else { 0 };
     ibv_cq_moderation_caps { max_cq_count: most, max_cq_period: most }
-}
-
-/// An open device: libibverbs' part, then ours.
-#[repr(C)]
-struct OpenDevice {
-    verbs: verbs_context,
-    /// Written before anybody can use the context.
-    context: MaybeUninit<Arc<Context>>,
 }
 
 /// The verbs of this provider, in alphabetical order; the others are refused.
@@ -110,21 +97,6 @@ fn operations() -> verbs_context_ops {
     }
 }
 
-/// The structure around a context.
-fn around(context: *mut ibv_context) -> *mut OpenDevice {
-    context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
-}
-
-/// The device behind a context.
-///
-/// # Safety
-/// The context is one of this provider that was not closed.
-pub(super) unsafe fn opened<'a>(context: *mut ibv_context) -> &'a Arc<Context> {
-    // SAFETY: as the caller promises; `open` wrote our part, which never changes, before it gave
-    // the context out.
-    unsafe { (*around(context)).context.assume_init_ref() }
-}
-
 pub(super) unsafe extern "C" fn alloc_context(
     device: *mut ibv_device,
     cmd_fd: c_int,
@@ -132,7 +104,8 @@ pub(super) unsafe extern "C" fn alloc_context(
 ) -> *mut verbs_context {
     // SAFETY: libibverbs passes a device that this provider made.
     let (card, name) = unsafe { device::identity(device) };
-    let opened = hook::install().and_then(|()| Context::open(card)).and_then(|context| {
+    let opened = forks::hold_over_forks().map_err(Error::Hook).and_then(|()| hook::install());
+    let opened = opened.and_then(|()| Context::open(card)).and_then(|context| {
         let events = context.event_fd()?;
         Ok((Arc::new(context), events))
     });

@@ -12,7 +12,7 @@ use crate::abi::verbs::{
 use crate::abi::{verbs_cq, verbs_cq__bindgen_ty_1};
 use fpga_regs::engine::doorbell::ArmKind;
 
-use super::context::opened;
+use super::opened::opened;
 use super::pd::Use;
 use super::types::zeroed;
 use super::{errno, hook, object, ready};

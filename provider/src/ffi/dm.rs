@@ -5,7 +5,7 @@ use std::slice;
 
 use crate::abi::verbs::{ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 
-use super::context::opened;
+use super::opened::opened;
 use super::{errno, mr, object};
 use crate::context::DeviceMemory;
 use crate::error::{Result, invalid};

@@ -13,6 +13,7 @@ use crate::abi::{
     verbs_match_ent, verbs_match_ent__bindgen_ty_1 as Matched,
 };
 
+use super::opened::core_address;
 use super::{context, device, rdmacm};
 
 unsafe extern "C" {
@@ -65,7 +66,7 @@ static OPS: Constant<verbs_device_ops> = Constant(verbs_device_ops {
 
 /// The file of the libibverbs that has loaded us.
 fn libibverbs() -> Option<PathBuf> {
-    file_with(context::core_address()).and_then(|name| name.canonicalize().ok())
+    file_with(core_address()).and_then(|name| name.canonicalize().ok())
 }
 
 /// The file that the dynamic linker loaded an address from, by the name that it was loaded by.

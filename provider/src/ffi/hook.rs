@@ -16,12 +16,12 @@ use nix::errno::Errno;
 use verbs_sys::ioctl::{RDMA_VERBS_IOCTL, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
 
 use super::cancel::{Uncancelled, peek};
-use super::context::core_address;
 use super::elf::Library;
+use super::opened::core_address;
 use crate::context::{Channel, Context};
 use crate::error::{Error, Result};
 use crate::events::EventSource;
-use crate::process::{self, ProcessLock};
+use crate::process::ProcessLock;
 use crate::uverbs::{self, Answer};
 
 /// What a descriptor of ours is.
@@ -113,22 +113,10 @@ static NEXT_READ: AtomicUsize = AtomicUsize::new(0);
 pub(super) fn install() -> Result<()> {
     static INSTALLED: OnceLock<Result<(), &'static str>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
-        hold_over_forks()?;
         patch(c"ioctl", ioctl as *const () as usize, &NEXT_IOCTL)?;
         patch(c"read", read as *const () as usize, &NEXT_READ)
     });
     installed.map_err(Error::Hook)
-}
-
-/// Sees to it that a child is never forked with a lock of the process's taken, once for the process.
-pub(super) fn hold_over_forks() -> Result<(), &'static str> {
-    static HELD: OnceLock<bool> = OnceLock::new();
-    let held = HELD.get_or_init(|| {
-        let (before, after) = (process::hold_all, process::release_all);
-        // SAFETY: both functions may run around a fork in any thread, and never unload.
-        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) == 0 }
-    });
-    held.then_some(()).ok_or("the C library has no memory left")
 }
 
 /// Makes libibverbs' calls of a function lead to ours.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::context::opened;
+use super::opened::opened;
 use super::{errno, qp};
 use crate::abi::verbs::{self as ibv, ibv_gid, ibv_qp};
 use crate::error::{Result, invalid};

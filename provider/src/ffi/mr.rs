@@ -8,7 +8,7 @@ use crate::abi::verbs::{self as ibv, ibv_mr, ibv_pd};
 use crate::abi::{IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_MR, IBV_MR_TYPE_NULL_MR, verbs_mr};
 use nix::errno::Errno;
 
-use super::context::opened;
+use super::opened::opened;
 use super::pages::Pages;
 use super::pd::Use;
 use super::types::zeroed;

@@ -6,7 +6,7 @@ use crate::abi::verbs::{self as ibv, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_
 use fpga_regs::engine::wqe::Bind;
 use nix::errno::Errno;
 
-use super::context::opened;
+use super::opened::opened;
 use super::pd::{Use, are_one};
 use super::{errno, object};
 use crate::error::{Error, Result, invalid};

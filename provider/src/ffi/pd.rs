@@ -14,7 +14,7 @@ use crate::abi::verbs::{
 };
 use verbs_sys::ioctl::RDMA_DRIVER_UNKNOWN;
 
-use super::context::opened;
+use super::opened::opened;
 use super::{errno, object};
 use crate::error::{Error, Result, invalid, unsupported};
 

@@ -12,7 +12,7 @@ use crate::abi::verbs::{
 };
 use crate::abi::{VERBS_QP_EX, verbs_qp};
 
-use super::context::opened;
+use super::opened::opened;
 use super::pd::{Lends, Use};
 use super::types::zeroed;
 use super::{cq, errno, object, ready, srq, xrc};

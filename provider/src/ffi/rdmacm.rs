@@ -18,7 +18,7 @@ use nix::fcntl::OFlag;
 
 use super::cancel::Uncancelled;
 use super::elf::Library;
-use super::hook;
+use super::{forks, hook};
 use crate::control::Connection;
 use crate::error::Error;
 use crate::ucm::{self, Command, Done};
@@ -47,7 +47,7 @@ static NEXT_OPENDIR: AtomicUsize = AtomicUsize::new(0);
 
 /// Answers for the kernel in librdmacm, as soon as the process has it.
 pub(super) fn install() {
-    let installed = hook::hold_over_forks()
+    let installed = forks::hold_over_forks()
         .and_then(|()| hook::patch(c"opendir", opendir as *const () as usize, &NEXT_OPENDIR));
     if let Err(why) = installed {
         crate::log::refused("the connection manager", &Error::Hook(why));

@@ -9,7 +9,7 @@ use crate::abi::verbs::{
     ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 
-use super::context::opened;
+use super::opened::opened;
 use super::pd::{Lends, Use};
 use super::types::zeroed;
 use super::{cq, errno, object, ready, xrc};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::abi::verbs::{self as ibv, ibv_context, ibv_xrcd, ibv_xrcd_init_attr};
 use shim_abi::FileId;
 
-use super::context::opened;
+use super::opened::opened;
 use super::{errno, object};
 use crate::error::{Error, Result, invalid};
 

@@ -26,62 +26,7 @@ struct Exception {
     cut: &'static str,
 }
 
-const EXCEPTIONS: &[Exception] = &[
-    Exception {
-        from: &[
-            "provider/src/ffi/ah.rs",
-            "provider/src/ffi/cq.rs",
-            "provider/src/ffi/dm.rs",
-            "provider/src/ffi/hook.rs",
-            "provider/src/ffi/mcast.rs",
-            "provider/src/ffi/mr.rs",
-            "provider/src/ffi/mw.rs",
-            "provider/src/ffi/pd.rs",
-            "provider/src/ffi/qp.rs",
-            "provider/src/ffi/srq.rs",
-            "provider/src/ffi/xrc.rs",
-        ],
-        to: "provider/src/ffi/context.rs",
-        cut: "how a context is found behind its pointer gets a file apart from the operations' table",
-    },
-    Exception {
-        from: &["provider/src/process.rs"],
-        to: "provider/src/control.rs",
-        cut: "the process's lock is handed what a fork must take, and does not name it",
-    },
-    Exception {
-        from: &["provider/src/process.rs"],
-        to: "provider/src/ffi/hook.rs",
-        cut: "the same",
-    },
-    Exception { from: &["provider/src/process.rs"], to: "provider/src/ucm.rs", cut: "the same" },
-    Exception {
-        from: &["provider/src/process.rs"],
-        to: "provider/src/ffi/device.rs",
-        cut: "the same",
-    },
-    Exception { from: &["provider/src/process.rs"], to: "provider/src/lives.rs", cut: "the same" },
-    Exception {
-        from: &[
-            "queue-engine/src/admin.rs",
-            "queue-engine/src/fetch.rs",
-            "queue-engine/src/registers.rs",
-            "queue-engine/src/resolve.rs",
-        ],
-        to: "queue-engine/src/engine.rs",
-        cut: "they get the engine's tables, and not the engine, whose methods they are today",
-    },
-    Exception {
-        from: &["softcard/src/bus.rs", "softcard/src/views.rs"],
-        to: "softcard/src/mmu/latch.rs",
-        cut: "what a view keeps of a translation stands below bus and MMU",
-    },
-    Exception {
-        from: &["softcard/src/datapath.rs"],
-        to: "softcard/src/card.rs",
-        cut: "the rounds become the data path's, which is handed the parts of the card",
-    },
-];
+const EXCEPTIONS: &[Exception] = &[];
 
 /// Fails when there is a circle that no exception cuts, or an exception that cuts none.
 ///
