@@ -102,6 +102,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         true
     }
 
+    /// Executes a command; here those of queues.
     fn execute_command(
         &mut self,
         now: u64,
@@ -139,6 +140,25 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
             Opcode::QueryQp => self.query_qp(named, transport),
             Opcode::DestroyQp => self.destroy_qp(now, named, transport),
+            Opcode::CreateKey
+            | Opcode::ModifyKey
+            | Opcode::DestroyKey
+            | Opcode::AllocDm
+            | Opcode::FreeDm
+            | Opcode::CopyDm => self.execute_of_memory(header.opcode, blocks, memory),
+            _ => self.execute_of_port(now, header.opcode, blocks, transport),
+        }
+    }
+
+    /// Executes a command of keys, or of the card's own memory.
+    fn execute_of_memory(
+        &mut self,
+        opcode: Opcode,
+        [first, ..]: &Blocks,
+        memory: &M,
+    ) -> Result<Answer, AdminStatus> {
+        let named = Destroy::decode(&[*first]).number;
+        match opcode {
             Opcode::CreateKey => {
                 self.create_key(CreateKey::decode(&[*first]), memory).map(Answer::number)
             }
@@ -165,6 +185,20 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 let command = CopyDm::decode(&[*first]);
                 self.device_memory.copy(&command, memory).map(|()| Answer::none())
             }
+            _ => Err(AdminStatus::Unsupported),
+        }
+    }
+
+    /// Executes a command of address handles, groups, or the port itself.
+    fn execute_of_port(
+        &mut self,
+        now: u64,
+        opcode: Opcode,
+        [first, second, ..]: &Blocks,
+        transport: &mut impl Transport,
+    ) -> Result<Answer, AdminStatus> {
+        let named = Destroy::decode(&[*first]).number;
+        match opcode {
             Opcode::CreateAh => {
                 self.create_ah(now, &CreateAh::decode(&[*first, *second]), transport)
             }
