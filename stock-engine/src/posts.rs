@@ -110,6 +110,27 @@ impl Budget {
     }
 }
 
+/// A request that a QP may post.
+struct NextRequest {
+    kind: Kind,
+    /// Number of its message.
+    number: u64,
+    /// Bytes at most.
+    most: u32,
+    /// Whether its peer is in this process, and is asked whether it is ready.
+    meets: bool,
+}
+
+/// How a request fails whose memory cannot be named to the card, and why: it is scattered, or gone.
+fn unusable(is_scattered: bool) -> (Status, &'static str) {
+    if is_scattered {
+        let why = "in pieces whose lengths are no multiples of 4, which need the tunnel";
+        (Status::LocalLength, why)
+    } else {
+        (Status::LocalProtection, "out of reach by now")
+    }
+}
+
 /// What of a card's shell is not known to be mended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
@@ -774,115 +795,96 @@ impl<R: Registers> Posts<R> {
         room: &mut Option<u64>,
         locate: &mut impl Locate,
     ) -> Step {
-        let (reads, qpn) = (self.reads, self.qpn(ctid));
-        let Settings { lossy, faults, .. } = self.settings;
-        let name = self.name(qpn);
-        let halted = self.halted;
+        let qpn = self.qpn(ctid);
         let foreign = self.has_foreign_ends(ctid);
-        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return Step::Nothing };
-        if foreign {
+        if let Some(space) = self.spaces.get_mut(usize::from(ctid)).filter(|_| foreign) {
             space.give_up_count(qpn);
             return Step::Nothing;
         }
-        let Space {
-            qp: Some(qp),
-            out,
-            requests,
-            packets,
-            posts,
-            kept,
-            lost: None,
-            closed: false,
-            ..
-        } = space
-        else {
-            return Step::Nothing;
-        };
-        let (kind, settled) = (qp.kind, qp.settled);
-        // A second WRITE would overwrite what the first one is repeated from.
-        let shares_slot = faults.windows && kind == Some(Kind::Write);
-        let alone = lossy || !qp.proven || shares_slot;
-        let meets = qp.meeting.is_some();
-        let most = qp.post_bytes(alone, *requests, *kept);
-        if qp.holds_back() || halted && qp.tunnel.is_none() {
-            return Step::Nothing;
-        }
-        let Some((number, message)) = qp.current() else { return Step::Nothing };
-        let Some(kind) = kind.filter(|_| message.failed.is_none() && settled <= now) else {
-            return Step::Nothing;
-        };
-        // The peer's card refuses what is sent to who is not ready, and that stops this one, for all.
-        if meets && self.settings.meetings.ends(|ends| ends.way(name)) != Way::Open {
-            return Step::Nothing;
-        }
-        // The first request goes alone, in one packet: if an Ethernet address is not known yet, on either side, what
-        // is lost can be repeated, and the peer finds no gap that it would complain of.
-        if alone && !out.is_empty() {
-            return Step::Nothing;
-        }
-        let left = message.length.saturating_sub(message.posted);
-        if most == 0 || (kind == Kind::Read && reads >= READS) {
-            return Step::Nothing;
-        }
+        let Some(next) = self.next_request(now, ctid) else { return Step::Nothing };
+        let NextRequest { kind, number, most, meets } = next;
         let room = room.get_or_insert_with(|| queue_room(&mut self.registers));
         if *room == 0 {
             return Step::Full;
         }
-        let (offset, slot) = (message.posted, *posts % BOUNCES);
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return Step::Nothing };
+        let (slot, on_the_way) = (space.posts % BOUNCES, space.packets);
+        let Some((_, message)) = space.qp.as_mut().and_then(Qp::current) else {
+            return Step::Nothing;
+        };
+        let offset = message.posted;
+        let wanted = message.length.saturating_sub(offset).min(most);
         let found = match message.staged {
-            Some(local) => Ok((local.wrapping_add(offset.into()), left.min(most))),
-            None => locate.locate(qpn, number, offset, left.min(most), slot),
+            Some(local) => Ok((local.wrapping_add(offset.into()), wanted)),
+            None => locate.locate(qpn, number, offset, wanted, slot),
         };
         let (local, length) = match found {
             Ok((local, length)) if length > 0 && length % 4 == 0 => (local, length),
             outcome => {
-                message.failed = Some(match outcome {
-                    Ok(_) => Status::LocalLength,
-                    Err(_) => Status::LocalProtection,
-                });
-                log::warn!(
-                    "QP {qpn}: a request's memory is {}",
-                    match outcome {
-                        Ok(_) =>
-                            "in pieces whose lengths are no multiples of 4, which need the tunnel",
-                        Err(_) => "out of reach by now",
-                    }
-                );
+                let (status, why) = unusable(outcome.is_ok());
+                message.failed = Some(status);
+                log::warn!("QP {qpn}: a request's memory is {why}");
                 return Step::Nothing;
             }
         };
         let more = u8::try_from(length.div_ceil(PACKET)).unwrap_or(u8::MAX);
         let cost = if kind == Kind::Read { 1 } else { more };
-        let most = if faults.selection { SELECTED } else { ON_THE_WAY };
-        if !self.budget.take(*packets, more, most) {
+        let most = if self.settings.faults.selection { SELECTED } else { ON_THE_WAY };
+        if !self.budget.take(on_the_way, more, most) {
             // Who waits for its share keeps its turn; who wants more leaves it to the others.
-            return if Budget::is_share(*packets, more) { Step::Full } else { Step::Nothing };
+            return if Budget::is_share(on_the_way, more) { Step::Full } else { Step::Nothing };
         }
+        let remote = message.remote.wrapping_add(offset.into());
+        let behind = offset.saturating_add(length);
+        let ends = behind >= message.length;
         // It may have gone since.
+        let name = self.name(qpn);
         if meets && !self.settings.meetings.ends(|ends| ends.send(name)) {
             self.budget.give(more);
             return Step::Nothing;
         }
-        let remote = message.remote.wrapping_add(offset.into());
-        message.posted = offset.saturating_add(length);
-        let ends = message.posted >= message.length;
-        if ends {
-            qp.whole = qp.whole.saturating_add(1);
+        if let Some(space) = self.spaces.get_mut(usize::from(ctid)) {
+            space.note_post(now, behind, Out { requests: cost, packets: more, ends });
         }
-        if out.is_empty() {
-            space.progress = now;
-        }
-        out.push_back(Out { requests: cost, packets: more, ends });
-        *requests = requests.saturating_add(cost);
-        *packets = packets.saturating_add(more);
-        *posts = posts.wrapping_add(1);
         if kind == Kind::Read {
-            self.reads = reads.saturating_add(1);
+            self.reads = self.reads.saturating_add(1);
         }
         *room = room.saturating_sub(1);
         self.tally.posts = self.tally.posts.wrapping_add(1);
         self.registers.store(v::CTRL, command(kind, ctid, local, remote, length));
         Step::Posted
+    }
+
+    /// The request that a QP may post now, as far as itself and its peer are concerned.
+    fn next_request(&mut self, now: u64, ctid: u8) -> Option<NextRequest> {
+        let (reads, halted, name) = (self.reads, self.halted, self.name(self.qpn(ctid)));
+        let Settings { lossy, faults, .. } = self.settings;
+        let space = self.spaces.get_mut(usize::from(ctid))?;
+        let Space { qp: Some(qp), out, requests, kept, lost: None, closed: false, .. } = space
+        else {
+            return None;
+        };
+        // A second WRITE would overwrite what the first one is repeated from.
+        let shares_slot = faults.windows && qp.kind == Some(Kind::Write);
+        let alone = lossy || !qp.proven || shares_slot;
+        let (kind, settled, meets) = (qp.kind, qp.settled, qp.meeting.is_some());
+        let most = qp.post_bytes(alone, *requests, *kept);
+        if qp.holds_back() || halted && qp.tunnel.is_none() {
+            return None;
+        }
+        let (number, message) = qp.current()?;
+        let kind = kind.filter(|_| message.failed.is_none() && settled <= now)?;
+        // The peer's card refuses what is sent to who is not ready, and that stops this one, for all.
+        if meets && self.settings.meetings.ends(|ends| ends.way(name)) != Way::Open {
+            return None;
+        }
+        // The first request goes alone, in one packet: if an Ethernet address is not known yet, on either side, what
+        // is lost can be repeated, and the peer finds no gap that it would complain of.
+        if alone && !out.is_empty() {
+            return None;
+        }
+        let is_too_much = most == 0 || (kind == Kind::Read && reads >= READS);
+        (!is_too_much).then_some(NextRequest { kind, number, most, meets })
     }
 }
 

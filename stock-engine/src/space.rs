@@ -156,6 +156,25 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// Takes note of a post that reaches up to `behind` in the message whose turn it is.
+    pub(crate) fn note_post(&mut self, now: u64, behind: u32, post: Out) {
+        if let Some(qp) = &mut self.qp {
+            if let Some((_, message)) = qp.current() {
+                message.posted = behind;
+            }
+            if post.ends {
+                qp.whole = qp.whole.saturating_add(1);
+            }
+        }
+        if self.out.is_empty() {
+            self.progress = now;
+        }
+        self.requests = self.requests.saturating_add(post.requests);
+        self.packets = self.packets.saturating_add(post.packets);
+        self.posts = self.posts.wrapping_add(1);
+        self.out.push_back(post);
+    }
+
     /// Fails a QP the ends of whose posts cannot be told from other ends.
     pub(crate) fn give_up_count(&mut self, qpn: u32) {
         log::warn!(
