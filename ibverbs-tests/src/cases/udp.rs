@@ -156,12 +156,12 @@ fn data(setting: &Setting, machines: &Machines<'_>, daemons: &[Daemon<'_>; 2]) -
 
 fn ipv6_only(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
-    for side in 0..2 {
-        machines.ip(side, &format!("addr del {}/24 dev {WIRE}", IPV4[side]))?;
+    for (side, address) in IPV4.iter().enumerate() {
+        machines.ip(side, &format!("addr del {address}/24 dev {WIRE}"))?;
     }
     let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
-    for number in 0..2 {
-        ensure!(daemons[number].status()?["cards"][0]["gids"][0] == IPV6[number]);
+    for (daemon, address) in daemons.iter().zip(IPV6) {
+        ensure!(daemon.status()?["cards"][0]["gids"][0] == address);
     }
     pings(&machines, &daemons, IPV6[0])?;
     stop(daemons)

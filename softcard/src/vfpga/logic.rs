@@ -32,8 +32,8 @@ use std::task::Poll;
 
 use hostmem::WakeFor;
 use roce::{
-    AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant,
-    PathMtu, PostError, QpAttributes, QpSnapshot, Qpn, ReceiveError, SendRequest, Service, TakenReceive,
+    AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant, PathMtu,
+    PostError, QpAttributes, QpSnapshot, Qpn, ReceiveError, SendRequest, Service, TakenReceive,
     Target,
 };
 

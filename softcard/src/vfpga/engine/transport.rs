@@ -8,8 +8,7 @@ use queue_engine::{
     LocalGid, Message, Operation, ReceivedMessage, Transport, TransportError, TransportEvent,
 };
 use roce::{
-    Address, DatagramRequest, Event, Gid, PathMtu, PostError, QpAttributes, Qpn, SendRequest,
-    Service, Stack,
+    Address, DatagramRequest, Event, Gid, PostError, QpAttributes, Qpn, SendRequest, Service, Stack,
 };
 
 use super::CardEngine;
