@@ -4,10 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use verbs_sys::RELEASES;
 
 use super::IBVERBS_UTILS;
-use crate::runner::Case;
+use crate::namespace::Namespace;
+use crate::runner::{Case, Need};
 use crate::setting::{Setting, installed_release};
 
 /// The family.
@@ -22,6 +24,8 @@ pub fn cases() -> Vec<Case> {
     cases.push(Case::new("providers/each release its own", &[IBVERBS_UTILS], own_provider));
     cases.push(Case::new("a program that may not be read", &[IBVERBS_UTILS], unreadable));
     cases.push(Case::new("a loader that never ends", &[], endless_loader));
+    let needs = [Need::Program("unshare", "util-linux"), Need::Program("ip", "iproute2")];
+    cases.push(Case::new("a GID has the network device of its address", &needs, network_devices));
     cases
 }
 
@@ -98,6 +102,26 @@ fn unreadable(setting: &Setting) -> Result<()> {
     let finished = daemon.run("").arg(&program).run()?.success()?.says("PORT_ACTIVE (4)")?;
     ensure!(finished.stderr.is_empty(), "{finished}");
     daemon.stop()
+}
+
+/// Of two cards the first has an address that a network device has, too. Its GID alone names that device in sysfs.
+fn network_devices(setting: &Setting) -> Result<()> {
+    let network = Namespace::new(setting, 1)?;
+    let state = setting.state_dir();
+    let balboad = setting.built("balboad").arg("--state-dir").arg(&state).words("--soft 2");
+    let mut daemon = network.task(setting, &balboad).tidy().start()?;
+    daemon.wait_until("it was ready", |it| it.output().lines().any(|line| line == "ready"))?;
+    for (card, gid, device) in
+        [("balboa0", 1, "cards"), ("balboa0", 0, ""), ("balboa1", 1, ""), ("balboa1", 0, "")]
+    {
+        let file = format!("/sys/class/infiniband/{card}/ports/1/gid_attrs/ndevs/{gid}");
+        let cat = setting.balboa_run(&state).arg("cat").arg(&file);
+        let finished = network.task(setting, &cat).run()?.success()?;
+        ensure!(finished.stdout == format!("{device}\n"), "{file}: {finished}");
+    }
+    daemon.signal(Signal::SIGTERM)?;
+    daemon.wait()?.success()?;
+    Ok(())
 }
 
 /// A program names any file as its dynamic loader. It is asked for the program's libraries for a limited time, and
