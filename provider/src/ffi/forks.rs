@@ -7,7 +7,7 @@ use crate::process::{self, Hold};
 use crate::{control, lives, ucm};
 
 /// Every lock of the process, in the order in which they are taken.
-const LOCKS: [&dyn Hold; 5] =
+static LOCKS: [&dyn Hold; 5] =
     [&control::SHARED, &hook::OURS, &ucm::CHANNELS, &device::LISTED, &lives::CARDS];
 
 /// Sees to it that a child is never forked with a lock of the process's taken, once for the process.
