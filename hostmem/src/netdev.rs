@@ -236,6 +236,27 @@ fn one_by_one(socket: &OwnedFd, device: &str) -> Result<()> {
     Ok(())
 }
 
+/// Bytes that a network device of the kernel's takes in one packet, in this process's network namespace, of which sysfs
+/// may show another.
+///
+/// # Errors
+/// [`Error::Os`]: ENODEV where there is no such device.
+pub fn mtu(device: &str) -> Result<u32> {
+    let mut request = named(device)?;
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes three integers.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    let raw = Errno::result(raw).map_err(Error::os("socket"))?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else owns it.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: the request outlives the call, which reads its name and writes an integer in it.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    Errno::result(done).map_err(Error::os("SIOCGIFMTU"))?;
+    // SAFETY: the call has written this field of the union, and of an integer every bit pattern is a value.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| Error::Os { call: "SIOCGIFMTU", errno: Errno::ERANGE })
+}
+
 /// A request about the device of a name.
 fn named(name: &str) -> Result<libc::ifreq> {
     let invalid = Error::Os { call: "name of a network device", errno: Errno::EINVAL };
@@ -276,6 +297,13 @@ mod tests {
             assert_eq!(errno, Some(Errno::EINVAL), "{name:?}");
         }
         assert!(named("fifteen-letters").is_ok());
+    }
+
+    #[test]
+    fn the_loopback_device_takes_long_packets() {
+        assert_eq!(mtu("lo"), Ok(65_536));
+        let errno = mtu("no-such-device").err().and_then(|error| error.errno());
+        assert_eq!(errno, Some(Errno::ENODEV));
     }
 
     #[test]

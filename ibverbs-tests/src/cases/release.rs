@@ -91,7 +91,8 @@ fn own(setting: &Setting) -> Result<()> {
         let task = setting.built("balboa").arg("run").arg("--state-dir").arg(daemon.state_dir());
         let task = task.arg("--").arg(tree.join(LOADER)).arg("--library-path").arg(&tree);
         let finished = task.arg(tree.join(program)).run()?.success()?.says("balboa0")?;
-        ensure!(finished.stderr.is_empty(), "{finished}");
+        // Of the machine's other drivers it may say that it has none.
+        ensure!(!finished.stderr.contains("balboa"), "{finished}");
     }
     daemon.stop()
 }

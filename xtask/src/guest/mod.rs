@@ -309,11 +309,17 @@ fn run_inside(
         let clock = Clock::start();
         let mut booted = run()?;
         let mut first = None;
-        if let Err(error) = &booted.1 {
+        let mut attempts = 1;
+        while let Err(error) = &booted.1 {
+            let is_of_qemu = is_of_qemu(error);
+            if attempts == if is_of_qemu { ATTEMPTS } else { 2 } {
+                break;
+            }
             report!("{error:#}\n{name} did not run to its end, and is booted once more");
-            if !is_of_qemu(error) {
+            if !is_of_qemu {
                 first = Some(format!("{}{error:#}\n", booted.0));
             }
+            attempts += 1;
             booted = run()?;
         }
         let mut counted = count(booted, &name);
@@ -329,6 +335,9 @@ fn run_inside(
 
 /// What is to blame where a machine ends before its cases.
 const ITSELF: &str = "the machine itself";
+
+/// How often a machine is booted at most whose QEMU ends itself.
+const ATTEMPTS: u32 = 5;
 
 /// Whether QEMU ended itself: its vfio-user client, now and then, sets the error of a card that dies
 /// twice, which its assertion forbids. No case is to blame for that.

@@ -1,8 +1,8 @@
 //! The machine's own network, as far as a card stands on it: devices, their addresses and MTUs.
 
-use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
+use hostmem::netdev;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
@@ -96,8 +96,7 @@ pub fn find(link: &UdpLink) -> Result<MachineDevice, String> {
             "{name} has no address; give it one: ip addr add ADDRESS/PREFIX dev {name}"
         ));
     }
-    let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
-    let mtu = mtu.and_then(|text| text.trim().parse().ok()).unwrap_or(1500);
+    let mtu = netdev::mtu(&name).map_err(|error| format!("{name}: {error}"))?;
     if mtu < LEAST_MTU {
         return Err(format!("{name} has an MTU of {mtu}, and a card needs {LEAST_MTU}"));
     }
