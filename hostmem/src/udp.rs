@@ -116,12 +116,13 @@ fn no_sender() -> libc::sockaddr_storage {
 
 impl UdpSocket {
     /// Binds a socket to an address and a port, or to any port that is free (0), with so many bytes of room for what
-    /// arrives as the kernel grants of those asked for. A multicast group may be many sockets'.
+    /// arrives as the kernel grants of those asked for. A multicast group may be many sockets'. Datagrams of one sender
+    /// arrive `together`, in one message, where the kernel can do that.
     ///
     /// # Errors
     /// [`Error::Os`]: EADDRINUSE where another has the port, EADDRNOTAVAIL where the address is none of the machine's,
     /// EACCES for a port below 1024, EAFNOSUPPORT where the machine has no such addresses.
-    pub fn bind(at: SocketAddr, room: usize) -> Result<Self> {
+    pub fn bind(at: SocketAddr, room: usize, together: bool) -> Result<Self> {
         let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket takes three integers.
@@ -155,7 +156,7 @@ impl UdpSocket {
         set(libc::SOL_SOCKET, libc::SO_RCVBUF, wanted, "SO_RCVBUF")?;
         set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1, "SO_RXQ_OVFL")?;
         // Of no account where the kernel is older than Linux 5.0: datagrams come one by one.
-        let _ = set_option(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, 1);
+        let _ = set_option(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, libc::c_int::from(together));
         // Linux 4.18; 0 is no size, and leaves the socket as it is.
         let segments = set_option(&socket, libc::IPPROTO_UDP, libc::UDP_SEGMENT, 0).is_ok();
 
@@ -465,7 +466,7 @@ mod tests {
     use super::*;
 
     fn socket(ip: &str) -> UdpSocket {
-        UdpSocket::bind(SocketAddr::new(ip.parse().unwrap(), 0), 1 << 20).unwrap()
+        UdpSocket::bind(SocketAddr::new(ip.parse().unwrap(), 0), 1 << 20, true).unwrap()
     }
 
     /// Waits for what was sent on this machine, which is there at once.
@@ -541,10 +542,10 @@ mod tests {
     #[test]
     fn a_port_that_somebody_has_is_refused() {
         let first = socket("127.0.0.1");
-        let errno = UdpSocket::bind(first.local(), 0).err().and_then(|error| error.errno());
+        let errno = UdpSocket::bind(first.local(), 0, true).err().and_then(|error| error.errno());
         assert_eq!(errno, Some(Errno::EADDRINUSE));
         let nowhere = "198.51.100.1:0".parse().unwrap();
-        let errno = UdpSocket::bind(nowhere, 0).err().and_then(|error| error.errno());
+        let errno = UdpSocket::bind(nowhere, 0, true).err().and_then(|error| error.errno());
         assert_eq!(errno, Some(Errno::EADDRNOTAVAIL));
     }
 

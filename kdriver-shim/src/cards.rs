@@ -56,6 +56,8 @@ pub struct Card {
     pub on_machine: Option<String>,
     /// That device was last seen to be up.
     pub machine_is_up: bool,
+    /// It was taken off its cable by its administrator.
+    pub taken_off: bool,
     /// Its images.
     pub record: Record,
     /// Why nobody can use it, whatever its engines are.
@@ -280,6 +282,7 @@ impl Card {
             follows_kernel,
             on_machine,
             machine_is_up: true,
+            taken_off: false,
             record,
             unusable,
             failure,

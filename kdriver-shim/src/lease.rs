@@ -54,7 +54,7 @@ impl Lease {
 
     /// Notes that whoever holds it has begun to, though it may have let go by the next look.
     pub fn is_taken(&mut self) {
-        self.grace = GRACE;
+        (self.unheld, self.grace) = (None, GRACE);
     }
 
     /// How long may be waited before [`Self::is_over`].
@@ -185,7 +185,9 @@ mod tests {
         let (_root, mut lease, now) = lease();
         assert!(!lease.is_over(false, now));
         lease.is_taken();
+        // Its five seconds begin with the look behind it.
         assert!(!lease.is_over(false, now + seconds(4)));
-        assert!(lease.is_over(false, now + seconds(5)));
+        assert!(!lease.is_over(false, now + seconds(8)));
+        assert!(lease.is_over(false, now + seconds(9)));
     }
 }

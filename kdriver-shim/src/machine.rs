@@ -68,7 +68,12 @@ impl OnMachine {
                 device.name,
                 addresses.join(", ")
             );
-            standing.push(Standing { card: number, link: link.clone(), device: Some(device) });
+            // The way to the world is asked for once: routes come and go without news.
+            let link = match link {
+                UdpLink::DefaultRoute => UdpLink::Device(device.name.clone()),
+                other => other.clone(),
+            };
+            standing.push(Standing { card: number, link, device: Some(device) });
         }
         Ok(Some(Self { cards: standing, news, due: None }))
     }

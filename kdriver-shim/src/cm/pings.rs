@@ -19,8 +19,9 @@ use nix::errno::Errno;
 
 /// Questions at a time, of all tools.
 const MOST: usize = 64;
-/// How often the card is asked whether it has found the address.
-const INTERVAL: Duration = Duration::from_millis(1);
+/// When the card is asked for the second time whether it has found the address; from then on each time takes twice as
+/// long, for each is a command that others wait behind.
+const FIRST_INTERVAL: Duration = Duration::from_millis(1);
 /// How long it looks for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The code of how long a peer may take to answer, beside the way there and back: 0.5 s.
@@ -43,7 +44,7 @@ struct Ping {
 #[derive(Debug)]
 enum Stage {
     /// The card looks for the address.
-    Looked { at: Instant, until: Instant },
+    Looked { at: Instant, interval: Duration, until: Instant },
     /// The connection manager there was asked.
     Asked { id: Id, since: Clock },
 }
@@ -79,7 +80,8 @@ impl ConnectionManager {
         let remote = Address { vlan: local.address.vlan, ..remote };
         let route = Route::between(local.card, local.address, remote);
         let now = self.now();
-        let stage = Stage::Looked { at: now, until: after(now, PATIENCE) };
+        let (interval, until) = (FIRST_INTERVAL, after(now, PATIENCE));
+        let stage = Stage::Looked { at: now, interval, until };
         let ping = Ping { local, path: Path::along(route, mtu, 0), stage };
         self.look_for_peer(network, now, client, ping);
         self.flush(network);
@@ -125,7 +127,7 @@ impl ConnectionManager {
         client: ClientId,
         mut ping: Ping,
     ) {
-        let Stage::Looked { until, .. } = ping.stage else { return };
+        let Stage::Looked { interval, until, .. } = ping.stage else { return };
         if is_found(network, client, &ping) {
             let asked = self.manager.ask_presence(now, owner(client), ping.path, RESPONSE_TIMEOUT);
             match asked {
@@ -138,7 +140,8 @@ impl ConnectionManager {
         } else if now >= until {
             return self.answer_ping(client, &ping, Who::Nobody, Duration::ZERO);
         } else {
-            ping.stage = Stage::Looked { at: after(now, INTERVAL).min(until), until };
+            let at = after(now, interval).min(until);
+            ping.stage = Stage::Looked { at, interval: interval.saturating_mul(2), until };
         }
         self.pings.asked.insert(client, ping);
     }

@@ -70,11 +70,11 @@ impl Server {
                 changes.push((now.card, now.gids));
             }
             if card.machine_is_up != now.is_up {
-                card.machine_is_up = now.is_up;
-                let state = if now.is_up { "up" } else { "down" };
-                log::info!("{}: its device of the machine's is {state}", card.device.name());
-                if let Err(error) = card.device.set_link(now.is_up) {
-                    log::error!("{}: its link stays: {error}", card.device.name());
+                // Where that fails all engines are dead, and what comes up begins on its cable.
+                if card.device.set_link(now.is_up && !card.taken_off).is_ok() {
+                    card.machine_is_up = now.is_up;
+                    let state = if now.is_up { "up" } else { "down" };
+                    log::info!("{}: its device of the machine's is {state}", card.device.name());
                 }
             }
         }

@@ -35,7 +35,8 @@ pub fn changes_port(request: &Request) -> bool {
 impl Session<'_> {
     pub(super) fn set_link(&mut self, number: u32, up: bool) -> Result<Answer, Error> {
         let card = self.card(number)?;
-        card.device.set_link(up)?;
+        card.device.set_link(up && card.machine_is_up)?;
+        card.taken_off = !up;
         let state = if up { "on its cable" } else { "off its cable: down" };
         log::info!(client = self.client.process.pid; "balboa{number}: the port was put {state}");
         Ok(Response::Done.into())

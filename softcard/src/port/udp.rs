@@ -25,6 +25,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use hostmem::udp::ReceiveRoom;
 use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
 use roce::wire::difference::Differences;
 use roce::{MacAddr, PathMtu};
 
@@ -50,6 +51,7 @@ const ADDRESS_NS: u64 = 500_000_000;
 
 /// A port on the machine's own network.
 pub struct UdpPort {
+    name: String,
     device: u32,
     mtu: PathMtu,
     mac: MacAddr,
@@ -59,6 +61,9 @@ pub struct UdpPort {
     room: ReceiveRoom,
     /// Frames that came in one call with others, and answers to what the card has asked.
     arrived: VecDeque<Frame>,
+    /// Of the sockets that have something, where the last round began; and that it left some.
+    turn: usize,
+    again: bool,
     /// When to try again, after a datagram found no room.
     resume: Option<u64>,
     /// When to try addresses again that the machine has not yet.
@@ -79,6 +84,8 @@ struct MoreCounters {
     too_long: u64,
     /// Datagrams with an IPv4 identification that was believed.
     numbered: u64,
+    /// Frames lost because their host had no room, and others waited.
+    held_up: u64,
 }
 
 impl UdpPort {
@@ -105,6 +112,7 @@ impl UdpPort {
         getrandom::fill(&mut session).map_err(io::Error::other)?;
         let peers = Peers::new(sockets.receive_room(), u64::from_ne_bytes(session));
         Ok(Self {
+            name: device.name.clone(),
             device: device.index,
             mtu: device.path_mtu().unwrap_or(PathMtu::Mtu256),
             mac: MacAddr::default(),
@@ -113,6 +121,8 @@ impl UdpPort {
             differences: Differences::default(),
             room: ReceiveRoom::default(),
             arrived: VecDeque::new(),
+            turn: 0,
+            again: false,
             resume: None,
             next_binding: None,
             pool,
@@ -124,7 +134,12 @@ impl UdpPort {
     /// Takes a frame of the card's: a datagram to be sent, or a question for its link.
     fn take(&mut self, now: u64, frame: Frame) {
         if let Some(headers) = Headers::of(frame.as_slice()) {
-            self.peers.queue(headers, frame);
+            if self.peers.is_over_its_part(headers.destination, QUEUE) {
+                self.more.held_up = self.more.held_up.saturating_add(1);
+                self.pool.put(frame);
+            } else {
+                self.peers.queue(headers, frame);
+            }
             return;
         }
         match asked(frame.as_slice()) {
@@ -215,13 +230,20 @@ impl Port for UdpPort {
     }
 
     fn next_timeout(&self) -> Option<u64> {
-        let arrived = (!self.arrived.is_empty()).then_some(0);
-        let waits = [arrived, self.resume, self.next_binding, self.peers.next_timeout()];
+        let arrived = (self.again || !self.arrived.is_empty()).then_some(0);
+        let asking = self.peers.next_timeout().filter(|_| self.resume.is_none());
+        let waits = [arrived, self.resume, self.next_binding, asking];
         waits.into_iter().flatten().min()
     }
 
     fn set_addresses(&mut self, mac: [u8; 6], addresses: &[IpAddr]) {
         self.mac = MacAddr(mac);
+        let index = if_nametoindex(self.name.as_str());
+        if let Some(index) = index.ok().filter(|index| *index != self.device) {
+            // It went, and is back.
+            self.device = index;
+            self.sockets.stand_on(index);
+        }
         // What cannot be had now is tried again by and by.
         self.next_binding = self.sockets.set_addresses(addresses).then_some(0);
     }
@@ -237,6 +259,7 @@ impl Port for UdpPort {
             ("port_frames_lost", self.more.lost),
             ("port_frames_too_long", self.more.too_long),
             ("port_frames_numbered", self.more.numbered),
+            ("port_frames_held_up", self.more.held_up),
             ("port_balboads_known", self.peers.balboads() as u64),
         ]);
         counters

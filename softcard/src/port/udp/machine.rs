@@ -59,7 +59,8 @@ pub fn find(link: &UdpLink) -> Result<MachineDevice, String> {
     let mut names: Vec<(String, bool)> = Vec::new();
     for entry in all {
         let is_up = entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_LOWER_UP);
-        let name = entry.interface_name;
+        // The label of an address begins with the name of its device and a colon, which no name has.
+        let name = entry.interface_name.split(':').next().unwrap_or_default().to_owned();
         if !names.iter().any(|(other, _)| *other == name) {
             names.push((name.clone(), is_up));
         }

@@ -11,7 +11,7 @@ use super::word::{Kind, Word};
 use crate::port::Frame;
 
 /// What a datagram costs of a receiver's room beside its bytes: what the kernel keeps about it.
-const EACH: u64 = 512;
+const EACH: u64 = 1152;
 /// Hosts that nobody here has sent to, of which something is known at most.
 const MOST_STRANGERS: usize = 1024;
 /// Hosts that are kept at most, whoever has sent to them; beyond, they are forgotten once they are idle.
@@ -26,6 +26,11 @@ const ASK_FULL_NS: u64 = 2_000_000;
 const PATIENCE_NS: u64 = 3_000_000_000;
 /// The same, while its window is full: meanwhile others may have to wait.
 const FULL_PATIENCE_NS: u64 = 100_000_000;
+/// How long what was sent before a question that was answered may still be on its way.
+const ON_ITS_WAY_NS: u64 = 2 * ASK_FULL_NS;
+/// How long a host counts as one that speaks, and how often those are counted.
+const SPEAKS_NS: u64 = 2_000_000_000;
+const COUNTED_NS: u64 = 100_000_000;
 /// How far a host's numbers may run ahead from one datagram for us to the next.
 const AHEAD: u16 = 4096;
 /// And behind, where datagrams overtook each other.
@@ -59,26 +64,41 @@ pub(super) struct Peer {
     session: u64,
     /// It has answered a question of ours, and since when not all of them.
     answers: bool,
-    /// The question that is open, and when it was asked.
-    question: Option<(u64, u64)>,
+    question: Option<Question>,
+    /// When it was asked last, and is to be asked next.
+    asked: u64,
     next_question: u64,
     /// When it answered last.
     answered: u64,
-    /// Since when questions are not answered.
+    /// Since when questions are not answered, and since when it has had no room at each of them.
     silent_since: Option<u64>,
+    full_since: Option<u64>,
     /// Costs of what was sent, and what of that is known to have arrived or to be lost.
     sent: u64,
     settled: u64,
-    /// What it last said that it has received, and that the answer before said the same.
+    /// What was sent before the last question that was answered, and when that was asked.
+    before: (u64, u64),
+    /// What it last said that it has received.
     heard: u64,
-    stalled: bool,
     window: u64,
+    /// When it last spoke to us.
+    spoke: Option<u64>,
     /// What was received of its session, and what it was last told of that.
     received: u64,
     told: u64,
     numbers: Numbers,
     /// Its route cannot segment.
     pub(super) whole_only: bool,
+}
+
+/// A question that is open; it is repeated until it is answered.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    mark: u64,
+    /// When it was first asked, what had been sent then, and what the host had said that it has received.
+    at: u64,
+    sent: u64,
+    heard: u64,
 }
 
 /// How a host numbers its IPv4 datagrams, beside 0.
@@ -143,10 +163,11 @@ impl Peer {
     }
 
     /// Counts what came; true if it is to be told.
-    pub(super) fn count_received(&mut self, cost: u64, window: u32) -> bool {
+    pub(super) fn count_received(&mut self, now: u64, cost: u64, window: u32) -> bool {
         if self.session == 0 {
             return false;
         }
+        self.spoke = Some(now);
         self.received = self.received.saturating_add(cost);
         self.received.saturating_sub(self.told) >= u64::from(window) / 4
     }
@@ -155,7 +176,7 @@ impl Peer {
         if self.session != session {
             self.session = session;
             (self.received, self.told, self.heard) = (0, 0, 0);
-            (self.answers, self.settled, self.stalled) = (false, self.sent, false);
+            (self.answers, self.settled, self.whole_only) = (false, self.sent, false);
         }
     }
 
@@ -175,6 +196,8 @@ pub(super) struct Peers {
     table: HashMap<IpAddr, Peer>,
     /// How much of all that may be under way to this port one host may have.
     window: u32,
+    /// When it was last found out.
+    counted: Option<u64>,
     strangers: usize,
     /// Those with frames that wait, in their turn.
     pub(super) waiting: VecDeque<IpAddr>,
@@ -192,6 +215,7 @@ impl Peers {
             room,
             table: HashMap::new(),
             window: share(room, 1),
+            counted: None,
             strangers: 0,
             waiting: VecDeque::new(),
             queued: 0,
@@ -242,6 +266,14 @@ impl Peers {
         }
     }
 
+    /// Whether a host has no room and its part of a queue already, while others wait, too.
+    pub(super) fn is_over_its_part(&self, ip: IpAddr, queue: usize) -> bool {
+        let hosts = self.waiting.len();
+        let part = queue.checked_div(hosts).unwrap_or(queue);
+        let peer = self.table.get(&ip).filter(|peer| hosts > 1 && !peer.has_room());
+        peer.is_some_and(|peer| peer.queue.len() >= part)
+    }
+
     /// How much of all that may be under way to this port one host may have.
     pub(super) fn window(&self) -> u32 {
         self.window
@@ -257,13 +289,25 @@ impl Peers {
             return None;
         }
         let is_full = peer.answers && !peer.has_room();
-        let silent_since = *peer.silent_since.get_or_insert(now);
-        let patience = if is_full { FULL_PATIENCE_NS } else { PATIENCE_NS };
-        if peer.answers && now.saturating_sub(silent_since) >= patience {
-            // Whoever is there now: what is for it is sent as to anybody.
-            (peer.answers, peer.session) = (false, 0);
+        if now.saturating_sub(peer.asked) > 2 * ASK_NS {
+            // Nobody minded meanwhile whether it answers.
+            (peer.question, peer.silent_since, peer.full_since) = (None, None, None);
         }
-        peer.question = Some((mark, now));
+        peer.asked = now;
+        let silent_since = *peer.silent_since.get_or_insert(now);
+        let full_since = peer.full_since.filter(|_| is_full).unwrap_or(now);
+        peer.full_since = is_full.then_some(full_since);
+        let (since, patience) = match is_full {
+            true => (silent_since.max(full_since), FULL_PATIENCE_NS),
+            false => (silent_since, PATIENCE_NS),
+        };
+        if peer.answers && now.saturating_sub(since) >= patience {
+            // Whoever is there now: what is for it is sent as to anybody. Its counts go on if it answers again.
+            peer.answers = false;
+        }
+        let (sent, heard) = (peer.sent, peer.heard);
+        let new = Question { mark, at: now, sent, heard };
+        let mark = peer.question.get_or_insert(new).mark;
         let pause = if is_full { ASK_FULL_NS } else { ASK_NS };
         peer.next_question = now.saturating_add(pause);
         let (of, received) = (peer.session, peer.received);
@@ -286,37 +330,42 @@ impl Peers {
         Some(Word { kind, session, of: peer.session, mark, received: peer.received, window })
     }
 
-    /// Hears a word; the answer to it, if one is due.
+    /// Hears a word; what is to be said to it, if anything is.
     pub(super) fn hear(&mut self, now: u64, ip: IpAddr, word: &Word) -> Option<Word> {
-        match word.kind {
-            Kind::Ask => {
-                self.stranger(ip).begin_session(word.session);
-                let speakers = self.table.values().filter(|peer| peer.received > 0).count();
-                self.window = share(self.room, speakers);
-                self.tell(ip, Kind::Answer, word.mark)
-            }
-            Kind::Answer | Kind::Tell => {
-                let of_us = word.of == self.session || word.received == 0;
-                let peer = self.table.get_mut(&ip)?;
-                let is_answer = word.kind == Kind::Answer
-                    && peer.question.is_some_and(|(mark, _)| mark == word.mark);
-                if !is_answer && (word.of != self.session || word.session != peer.session) {
-                    return None;
-                }
-                if is_answer {
-                    (peer.question, peer.silent_since, peer.answered) = (None, None, now);
-                    peer.begin_session(word.session);
-                    if !peer.answers {
-                        // What was sent before it was known is not waited for.
-                        (peer.answers, peer.settled, peer.heard) = (true, peer.sent, word.received);
-                    }
-                }
-                if of_us {
-                    peer.settle(word, is_answer);
-                }
-                None
-            }
+        if word.kind == Kind::Ask {
+            return self.hear_question(now, ip, word);
         }
+        let peer = self.table.get_mut(&ip)?;
+        // Whoever does not know the port's session has not been asked.
+        let question = peer.question.filter(|it| it.mark == word.mark && word.kind == Kind::Answer);
+        let is_known = question.is_some() || word.session == peer.session;
+        if word.of != self.session || !is_known {
+            return None;
+        }
+        match question {
+            Some(question) => peer.hear_answer(now, word, question),
+            None => peer.settle(word),
+        }
+        None
+    }
+
+    /// Hears a question, which anybody may have asked.
+    fn hear_question(&mut self, now: u64, ip: IpAddr, word: &Word) -> Option<Word> {
+        let peer = self.stranger(ip);
+        if peer.answers && peer.session != word.session {
+            // Who has proved to be another is asked first whether it is that no more.
+            return self.question(now, ip);
+        }
+        peer.begin_session(word.session);
+        peer.spoke = Some(now);
+        if self.counted.is_none_or(|at| now.saturating_sub(at) >= COUNTED_NS) {
+            self.counted = Some(now);
+            let speaks = |peer: &&Peer| {
+                peer.spoke.is_some_and(|spoke| now.saturating_sub(spoke) < SPEAKS_NS)
+            };
+            self.window = share(self.room, self.table.values().filter(speaks).count());
+        }
+        self.tell(ip, Kind::Answer, word.mark)
     }
 
     /// When the first of those that wait is to be asked.
@@ -331,21 +380,32 @@ impl Peers {
 }
 
 impl Peer {
-    /// Takes note of what has arrived.
-    fn settle(&mut self, word: &Word, is_answer: bool) {
+    /// Takes note of the answer to a question.
+    fn hear_answer(&mut self, now: u64, word: &Word, question: Question) {
+        (self.question, self.silent_since, self.full_since) = (None, None, None);
+        self.answered = now;
+        self.begin_session(word.session);
+        let began_anew = word.received < question.heard;
+        if !self.answers || began_anew {
+            // What was sent before it was known, or forgotten there, is not waited for.
+            (self.answers, self.settled, self.heard) = (true, self.sent, word.received);
+            self.before = (self.sent, now);
+        }
+        self.settle(word);
+        let (sent, asked) = self.before;
+        if now.saturating_sub(asked) >= ON_ITS_WAY_NS {
+            // By now it has arrived and is counted, or is lost.
+            self.settled = self.settled.max(sent).min(self.sent);
+            self.before = (question.sent, question.at);
+        }
+    }
+
+    /// Takes note of what has arrived, and of how much may be under way.
+    fn settle(&mut self, word: &Word) {
         let more = word.received.saturating_sub(self.heard);
         self.heard = self.heard.max(word.received);
         self.settled = self.settled.saturating_add(more).min(self.sent);
         self.window = u64::from(word.window).max(LEAST_WINDOW);
-        if is_answer {
-            let stands = more == 0 && self.under_way() > 0;
-            if stands && std::mem::replace(&mut self.stalled, true) {
-                // Two answers in a row: what is still out is lost.
-                self.settled = self.sent;
-                self.stalled = false;
-            }
-            self.stalled &= stands;
-        }
     }
 }
 
@@ -400,7 +460,7 @@ mod tests {
                 let window = two.window();
                 let mut is_due = false;
                 while !is_due {
-                    is_due = two.get(OTHER).unwrap().count_received(cost(4096), window);
+                    is_due = two.get(OTHER).unwrap().count_received(0, cost(4096), window);
                     under_way -= cost(4096);
                 }
                 let word = two.tell(OTHER, Kind::Tell, 0).unwrap();
@@ -418,14 +478,79 @@ mod tests {
         }
         one.hurry(0, OTHER);
         let mut now = 0;
-        for _ in 0..2 {
-            assert!(!one.get(OTHER).unwrap().has_room());
+        while !one.get(OTHER).unwrap().has_room() {
             now += ASK_FULL_NS;
+            assert!(now < 4 * ON_ITS_WAY_NS);
             let question = one.question(now, OTHER).unwrap();
-            let answer = two.hear(0, OTHER, &question).unwrap();
-            one.hear(0, OTHER, &answer);
+            let answer = two.hear(now, OTHER, &question).unwrap();
+            one.hear(now, OTHER, &answer);
         }
-        assert!(one.get(OTHER).unwrap().has_room());
+    }
+
+    #[test]
+    fn a_loss_now_and_then_leaves_the_window_as_large() {
+        let (mut one, mut two) = acquainted();
+        let mut now = 0;
+        for number in 0..200_000_u64 {
+            now += 10_000;
+            if one.get(OTHER).unwrap().has_room() {
+                one.get(OTHER).unwrap().count_sent(cost(4096));
+                let window = two.window();
+                let is_lost = number % 1000 == 0;
+                if !is_lost && two.get(OTHER).unwrap().count_received(now, cost(4096), window) {
+                    let word = two.tell(OTHER, Kind::Tell, 0).unwrap();
+                    one.hear(now, OTHER, &word);
+                }
+            } else {
+                one.hurry(now, OTHER);
+            }
+            if let Some(question) = one.question(now, OTHER) {
+                let answer = two.hear(now, OTHER, &question).unwrap();
+                one.hear(now, OTHER, &answer);
+            }
+        }
+        let peer = one.get(OTHER).unwrap();
+        assert!(peer.sent > 100_000 * cost(4096), "{peer:?}");
+    }
+
+    #[test]
+    fn who_does_not_know_our_session_is_not_believed() {
+        let mut one = Peers::new(ROOM, 1);
+        one.known(OTHER);
+        let question = one.question(0, OTHER).unwrap();
+        let answer = Word {
+            kind: Kind::Answer,
+            session: 9,
+            of: 77,
+            mark: question.mark,
+            received: 5,
+            window: 1,
+        };
+        one.hear(0, OTHER, &answer);
+        assert!(one.get(OTHER).unwrap().has_room() && !one.get(OTHER).unwrap().answers);
+    }
+
+    #[test]
+    fn a_count_that_begins_anew_is_believed_and_a_forged_question_changes_nothing() {
+        let (mut one, mut two) = acquainted();
+        let window = two.window();
+        for _ in 0..10 {
+            one.get(OTHER).unwrap().count_sent(9000);
+            two.get(OTHER).unwrap().count_received(0, 9000, window);
+        }
+        let word = two.tell(OTHER, Kind::Tell, 0).unwrap();
+        one.hear(0, OTHER, &word);
+        // Somebody asks in the other's name, with another session: the other is asked, and goes on.
+        let forged = Word { kind: Kind::Ask, session: 5, of: 0, mark: 3, received: 0, window: 0 };
+        let asked = one.hear(ASK_NS, OTHER, &forged).unwrap();
+        assert_eq!(asked.kind, Kind::Ask);
+        assert!(one.get(OTHER).unwrap().answers);
+        // The receiver has forgotten what it counted.
+        two.get(OTHER).unwrap().received = 0;
+        let answer = two.hear(ASK_NS, OTHER, &asked).unwrap();
+        one.hear(ASK_NS, OTHER, &answer);
+        let peer = one.get(OTHER).unwrap();
+        assert_eq!((peer.heard, peer.under_way()), (0, 0));
     }
 
     #[test]

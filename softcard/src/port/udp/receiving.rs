@@ -11,40 +11,55 @@ use roce::wire::icrc;
 use super::frames::{Headers, identify};
 use super::neighbours::BEYOND;
 use super::peers::{Peers, cost};
-use super::sockets::{Arriving, Listening};
+use super::sockets::{Arriving, Listening, READY};
 use super::word::{Kind, Word};
-use super::{MoreCounters, UdpPort};
+use super::{MoreCounters, UdpPort, WORD_PORT};
 use crate::port::{Counters, Frame, FramePool};
 
-/// Words that are heard before RoCE has its turn.
-const WORDS: usize = 64;
+/// Calls for one socket before others have their turn.
+const CALLS: usize = 16;
 
 impl UdpPort {
     /// Takes what has arrived at all sockets, until there are as many frames as are asked for.
     pub(super) fn take_datagrams(&mut self, now: u64, budget: usize) {
-        let Self { sockets, room, arrived, peers, pool, counters, more, differences, mac, .. } =
-            self;
+        let Self { sockets, room, arrived, peers, pool, counters, more, .. } = self;
+        let Self { differences, mac, turn, again, .. } = self;
         let mut taker = Taker { peers, pool, counters, more, differences, mac: *mac, arrived };
         let mut words = Vec::new();
-        for Listening { ip, arriving, socket } in sockets.ready() {
-            let mut heard = 0;
-            while taker.arrived.len() < budget && heard < WORDS && socket.receive(room).is_ok() {
+        // Words first, for RoCE may stand in line; and of the others another one first each time.
+        let mut ready: Vec<_> = sockets.ready().collect();
+        *turn = turn.wrapping_add(1);
+        let first = turn.checked_rem(ready.len()).unwrap_or(0);
+        ready.rotate_left(first);
+        ready.sort_by_key(|it| it.arriving == Arriving::Roce);
+        *again = ready.len() == READY;
+        for Listening { ip, arriving, socket } in ready {
+            let is_words = *arriving == Arriving::Words;
+            let mut calls = 0_usize;
+            while is_words || taker.arrived.len() < budget {
+                if calls == CALLS {
+                    *again = true;
+                    break;
+                }
+                calls = calls.saturating_add(1);
+                if socket.receive(room).is_err() {
+                    break;
+                }
                 for message in room.messages() {
                     let from = message.from.ip();
                     match arriving {
                         // A group's datagrams come back to their host.
                         Arriving::Roce if ip.is_multicast() && sockets.has(from) => {}
                         Arriving::Roce => {
-                            let word = taker.take(&message, *ip).filter(|_| !ip.is_multicast());
+                            let word = taker.take(now, &message, *ip);
                             words.extend(word.map(|word| (*ip, from, word)));
                         }
+                        // No other program of a peer's speaks for its balboad.
+                        Arriving::Words if message.from.port() != WORD_PORT => {}
                         Arriving::Words => {
-                            heard = heard.saturating_add(1);
-                            let heard = message.bytes.chunks(message.segment.max(1));
-                            let heard = heard.filter_map(Word::parse);
-                            let answers =
-                                heard.filter_map(|word| taker.peers.hear(now, from, &word));
-                            words.extend(answers.map(|word| (*ip, from, word)));
+                            let heard = Word::parse(message.bytes);
+                            let said = heard.and_then(|word| taker.peers.hear(now, from, &word));
+                            words.extend(said.map(|word| (*ip, from, word)));
                         }
                     }
                 }
@@ -70,7 +85,7 @@ struct Taker<'a> {
 
 impl Taker<'_> {
     /// Makes frames of a message's datagrams; what their sender is to be told, if it is.
-    fn take(&mut self, message: &Incoming<'_>, destination: IpAddr) -> Option<Word> {
+    fn take(&mut self, now: u64, message: &Incoming<'_>, destination: IpAddr) -> Option<Word> {
         let (source, source_port) = (message.from.ip(), message.from.port());
         let (tos, ttl) = (message.tos, message.ttl);
         let headers = Headers { source, destination, source_port, tos, ttl };
@@ -91,8 +106,11 @@ impl Taker<'_> {
             }
             self.arrived.push_back(frame);
         }
+        if destination.is_multicast() {
+            return None;
+        }
         let window = self.peers.window();
-        let is_due = self.peers.get(source)?.count_received(costs, window);
+        let is_due = self.peers.get(source)?.count_received(now, costs, window);
         is_due.then(|| self.peers.tell(source, Kind::Tell, 0)).flatten()
     }
 

@@ -48,7 +48,10 @@ impl UdpPort {
             let Some(ip) = self.peers.waiting.pop_front() else { return };
             match self.flush_queue(now, ip) {
                 Ended::Done => {}
-                Ended::Turn => self.peers.waiting.push_back(ip),
+                Ended::Turn => {
+                    self.peers.waiting.push_back(ip);
+                    without_room = 0;
+                }
                 Ended::NoRoom => {
                     self.peers.waiting.push_back(ip);
                     without_room = without_room.saturating_add(1);
@@ -128,7 +131,8 @@ impl UdpPort {
                 // The route cannot segment, or takes no datagrams as long as these.
                 Errno::EIO | Errno::EINVAL if next.is_some_and(|group| group.segment.is_some()) => {
                     is_whole = true;
-                    if let Some(peer) = self.peers.get(ip) {
+                    // EINVAL may be of a source that is the machine's no more.
+                    if let Some(peer) = self.peers.get(ip).filter(|_| errno == Errno::EIO) {
                         peer.whole_only = true;
                     }
                     log::info!(
@@ -164,6 +168,10 @@ impl UdpPort {
         *counter = counter.saturating_add(count as u64);
         log::debug!("{ip}: {count} datagrams are lost: {errno}");
         for queued in batch.drain(..count) {
+            let cost = cost(queued.headers.payload(queued.frame.as_slice().len()).len());
+            if let Some(peer) = self.peers.get(ip) {
+                peer.take_back(cost);
+            }
             self.pool.put(queued.frame);
         }
     }

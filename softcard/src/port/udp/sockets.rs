@@ -10,7 +10,7 @@ use hostmem::udp::Outgoing;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::machine::scoped;
+use super::machine::{is_of_link, scoped};
 use super::word::Word;
 use super::{ROCE_PORT, WORD_PORT};
 
@@ -19,7 +19,7 @@ const WORD_ROOM: usize = 64 << 10;
 /// Sockets to send by, each of each kind of address: routers spread flows by their source ports.
 const SENDERS: usize = 4;
 /// Sockets that are looked at in one go.
-const READY: usize = 32;
+pub(super) const READY: usize = 32;
 /// Attempts to find a port that is free for both kinds of addresses.
 const ATTEMPTS: usize = 16;
 
@@ -79,9 +79,9 @@ impl Sender {
     fn open() -> io::Result<Self> {
         let mut last = Errno::EADDRINUSE;
         for _ in 0..ATTEMPTS {
-            let ipv4 = UdpSocket::bind(SocketAddr::from(([0; 4], 0)), 0);
+            let ipv4 = UdpSocket::bind(SocketAddr::from(([0; 4], 0)), 0, false);
             let port = ipv4.as_ref().map_or(0, |socket| socket.local().port());
-            let ipv6 = UdpSocket::bind(SocketAddr::from(([0; 16], port)), 0);
+            let ipv6 = UdpSocket::bind(SocketAddr::from(([0; 16], port)), 0, false);
             match (ipv4, ipv6) {
                 (Ok(ipv4), Ok(ipv6)) => {
                     return Ok(Self { port, ipv4: Some(ipv4), ipv6: Some(ipv6) });
@@ -116,7 +116,8 @@ impl Sockets {
             Arriving::Roce => (ROCE_PORT, self.room),
             Arriving::Words => (WORD_PORT, WORD_ROOM),
         };
-        let socket = UdpSocket::bind(scoped(ip, self.device, port), room);
+        let together = arriving == Arriving::Roce;
+        let socket = UdpSocket::bind(scoped(ip, self.device, port), room, together);
         let socket = socket.map_err(|error| error.errno().unwrap_or(Errno::EIO))?;
         if ip.is_multicast() {
             socket.join_group(ip, self.device)?;
@@ -165,6 +166,22 @@ impl Sockets {
             }
         }
         is_missing
+    }
+
+    /// The device has another number: what is bound by it is bound anew.
+    pub(super) fn stand_on(&mut self, device: u32) {
+        self.device = device;
+        let is_of_link = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if is_of_link(ip));
+        let (of_link, kept): (Vec<_>, _) = self.own.drain(..).partition(|own| is_of_link(own.ip));
+        self.own = kept;
+        for token in of_link.iter().flat_map(|own| own.words.into_iter().chain([own.roce])) {
+            self.listening.remove(&token);
+        }
+        let groups: Vec<(IpAddr, u64)> = self.groups.drain().collect();
+        for (group, token) in groups {
+            self.listening.remove(&token);
+            self.hear_group(group, true);
+        }
     }
 
     /// Whether an address is the card's.
