@@ -144,7 +144,8 @@ fn without_segmentation(setting: &Setting) -> Result<()> {
 
 fn data(setting: &Setting, machines: &Machines<'_>, daemons: &[Daemon<'_>; 2]) -> Result<()> {
     let program = setting.bin.join("verbs-data");
-    for (options, count) in [("", 350), ("--service ud", 64)] {
+    // By IPv4, whose identification the invariant CRC covers, and by IPv6.
+    for (options, count) in [("--gid 0", 350), ("--gid 1", 350), ("--gid 0 --service ud", 64)] {
         let command = format!("{} apart {options}", program.display());
         let Both { server, client } = machines.run_between(daemons, &command, IPV4[0])?;
         for side in [server, client] {
