@@ -4,6 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use super::pingpong::on_bad_cable;
 use super::rdmacm::RDMACM_UTILS;
 use super::{IBVERBS_UTILS, PERFTEST};
 use crate::machines::{IPV4, IPV6, Machines, WIRE};
@@ -61,7 +62,7 @@ pub fn cases() -> Vec<Case> {
     type Body = fn(&Setting) -> Result<()>;
     let more: [(&str, &[Need], Body); 8] = [
         ("rdma_cm", &[RDMACM_UTILS, UNSHARE, IP], rdma_cm),
-        ("data/loss and reordering", &[UNSHARE, IP], bad_network),
+        ("loss and reordering", &[IBVERBS_UTILS, PERFTEST, UNSHARE, IP], bad_network),
         ("data/without segmentation", &[UNSHARE, IP, ETHTOOL], without_segmentation),
         ("IPv6 only", &[RDMACM_UTILS, UNSHARE, IP], ipv6_only),
         ("link-local addresses", &[IBVERBS_UTILS, UNSHARE, IP], link_local),
@@ -118,12 +119,20 @@ fn rdma_cm(setting: &Setting) -> Result<()> {
     stop(daemons)
 }
 
-/// Every operation, byte by byte, where datagrams are lost and overtake each other.
+/// Data that is checked, and transfers, where datagrams are lost and overtake each other.
 fn bad_network(setting: &Setting) -> Result<()> {
-    let machines = Machines::new(setting, 9000)?;
+    let machines = Machines::new(setting, 1500)?;
     let fault = "--fault loss=1% --fault reorder=1%";
     let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {fault}"))?;
-    data(setting, &machines, &daemons)?;
+    for (command, says) in [
+        ("ibv_rc_pingpong -c -g 0 -n 1000", "1000 iters in"),
+        ("ibv_rc_pingpong -c -g 1 -n 1000 -e", "1000 iters in"),
+        ("ib_write_bw -F -x 0 -q 4 -n 200", "65536 "),
+        ("ib_read_bw -F -x 1 -n 200", "65536 "),
+    ] {
+        let both = on_bad_cable(|| machines.run_between(&daemons, command, IPV4[0]))?;
+        both_say(&both, says)?;
+    }
     stop(daemons)
 }
 
