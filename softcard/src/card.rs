@@ -190,6 +190,9 @@ impl Card {
     pub(crate) fn reset_function(&mut self) {
         self.shell.reset_function();
         self.network.reset_function();
+        if let Some(stock) = self.stock.as_deref_mut() {
+            stock.reset_function();
+        }
         self.reset();
     }
 

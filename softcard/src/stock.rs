@@ -103,6 +103,12 @@ impl Stock {
         self.told = false;
     }
 
+    /// What a function-level reset does beyond the shell's: the windows are as when the card was programmed, too. Whether
+    /// those of a real card are is not known.
+    pub(crate) fn reset_function(&mut self) {
+        self.model.program();
+    }
+
     /// When it has something to do though nothing comes.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         self.model.next_timeout().map(|due| due.saturating_mul(SLOWER))

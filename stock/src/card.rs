@@ -101,6 +101,12 @@ impl Card {
         *self = Self { identity: self.identity, flow, ..Self::of_build(count, self.build) };
     }
 
+    /// What programming does: all but the addresses is as it was then.
+    pub fn program(&mut self) {
+        let count = u8::try_from(self.vfpgas.len()).unwrap_or(u8::MAX);
+        *self = Self { identity: self.identity, ..Self::of_build(count, self.build) };
+    }
+
     /// The port's addresses.
     pub fn set_identity(&mut self, identity: Identity) {
         self.identity = identity;
