@@ -273,7 +273,8 @@ fn named(name: &str) -> Result<libc::ifreq> {
     Ok(request)
 }
 
-fn set_option<T>(
+/// Sets an option of a socket to a value of the type that it has.
+pub(crate) fn set_option<T>(
     socket: &OwnedFd,
     level: libc::c_int,
     option: libc::c_int,

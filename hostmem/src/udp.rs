@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{SockaddrLike as _, SockaddrStorage, getsockname};
 
+use crate::netdev::set_option;
 use crate::{Error, Result};
 
 /// The most messages that one call sends.
@@ -131,7 +132,7 @@ impl UdpSocket {
         // SAFETY: the kernel has just made this descriptor for us, and nobody else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(raw) };
         let set = |level, option, value: libc::c_int, call| {
-            set_option(&socket, level, option, value).map_err(Error::os(call))
+            set_option(&socket, level, option, &value).map_err(Error::os(call))
         };
         if at.is_ipv4() {
             let probe = libc::IP_PMTUDISC_PROBE;
@@ -156,9 +157,9 @@ impl UdpSocket {
         set(libc::SOL_SOCKET, libc::SO_RCVBUF, wanted, "SO_RCVBUF")?;
         set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1, "SO_RXQ_OVFL")?;
         // Of no account where the kernel is older than Linux 5.0: datagrams come one by one.
-        let _ = set_option(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, libc::c_int::from(together));
+        let _ = set_option(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, &libc::c_int::from(together));
         // Linux 4.18; 0 is no size, and leaves the socket as it is.
-        let segments = set_option(&socket, libc::IPPROTO_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        let segments = set_option(&socket, libc::IPPROTO_UDP, libc::UDP_SEGMENT, &0).is_ok();
 
         let address = SockaddrStorage::from(at);
         nix::sys::socket::bind(socket.as_raw_fd(), &address).map_err(Error::os("bind"))?;
@@ -199,12 +200,12 @@ impl UdpSocket {
                     imr_address: in_addr(Ipv4Addr::UNSPECIFIED),
                     imr_ifindex: libc::c_int::try_from(device).map_err(|_| Errno::ENODEV)?,
                 };
-                set_option(&self.socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, request)
+                set_option(&self.socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &request)
             }
             IpAddr::V6(group) => {
                 let ipv6mr_multiaddr = in6_addr(group);
                 let request = libc::ipv6_mreq { ipv6mr_multiaddr, ipv6mr_interface: device };
-                set_option(&self.socket, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, request)
+                set_option(&self.socket, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)
             }
         }
     }
@@ -326,19 +327,6 @@ impl ReceiveRoom {
 
 /// `UDP_NO_CHECK6_RX` of linux/udp.h, which the libc crate lacks.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
-
-fn set_option<T>(
-    socket: &OwnedFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: T,
-) -> Result<(), Errno> {
-    let length = size_of::<T>() as libc::socklen_t;
-    let value = (&raw const value).cast();
-    // SAFETY: the value outlives the call, which reads `length` bytes of it.
-    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
-    Errno::result(set).map(drop)
-}
 
 fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
     if let Some(v4) = address.as_sockaddr_in() {

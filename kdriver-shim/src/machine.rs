@@ -97,12 +97,6 @@ impl OnMachine {
         ipv4.or_else(of_ipv6)
     }
 
-    /// Whether a card is one of these.
-    #[must_use]
-    pub fn has(&self, card: u32) -> bool {
-        self.cards.iter().any(|it| it.card == card)
-    }
-
     /// The name of the device that a card stands on.
     #[must_use]
     pub fn device_of(&self, card: u32) -> Option<&str> {
@@ -152,12 +146,6 @@ impl AsFd for OnMachine {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.news.as_fd()
     }
-}
-
-/// The address of a program's peer by the machine's routes: the source that the kernel takes to it.
-#[must_use]
-pub fn source_to(to: IpAddr) -> Option<IpAddr> {
-    machine::source_to(to)
 }
 
 /// Refuses what cards on the machine's own network cannot be combined with.

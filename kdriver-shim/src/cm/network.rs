@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use card_driver::address::node_guid;
 use card_driver::gsi::{DATAGRAM_BYTES, GsiAddress, Party};
 use cm::Address;
+use softcard::port::udp::machine;
 
 use crate::cards::{Card, find};
-use crate::machine;
 
 /// Bits of the prefix of a network of IPv6.
 const PREFIX_OF_IPV6: u8 = 64;

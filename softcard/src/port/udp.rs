@@ -36,8 +36,6 @@ use self::peers::Peers;
 use self::sockets::Sockets;
 use super::{Counters, Frame, FramePool, MIN_FRAME, Port};
 
-/// The UDP port of RoCE v2, where every peer is spoken to.
-const ROCE_PORT: u16 = 4791;
 /// The UDP port of words between balboads.
 const WORD_PORT: u16 = 14791;
 /// Bytes asked for as room for what arrives at an address; the kernel grants up to `net.core.rmem_max`.

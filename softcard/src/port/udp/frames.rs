@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
 use roce::MacAddr;
+use roce::param::ROCE_UDP_PORT;
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{ipv4, ipv6, udp};
 
-use super::ROCE_PORT;
 use crate::port::Frame;
 
 /// Where the IP header begins, behind an Ethernet header without a tag.
@@ -54,7 +54,7 @@ impl Headers {
             _ => return None,
         };
         let (udp, _) = udp::Header::new(datagram).ok()?;
-        (udp.destination_port() == ROCE_PORT).then_some(())?;
+        (udp.destination_port() == ROCE_UDP_PORT).then_some(())?;
         Some(Self { source, destination, source_port: udp.source_port(), tos, ttl })
     }
 
@@ -78,7 +78,7 @@ impl Headers {
         let headers = behind_headers(self.source.is_ipv4());
         let udp = udp::Repr {
             source_port: self.source_port,
-            destination_port: ROCE_PORT,
+            destination_port: ROCE_UDP_PORT,
             payload_length: payload.len() as u16,
         };
         if payload.len() > usize::from(u16::MAX)

@@ -54,6 +54,18 @@ pub(super) struct Queued {
     pub(super) frame: Frame,
 }
 
+impl Queued {
+    /// Bytes of its datagram.
+    pub(super) fn length(&self) -> usize {
+        self.headers.payload(self.frame.as_slice().len()).len()
+    }
+
+    /// What its datagram costs of its receiver's room.
+    pub(super) fn cost(&self) -> u64 {
+        cost(self.length())
+    }
+}
+
 /// A host.
 #[derive(Debug, Default)]
 pub(super) struct Peer {

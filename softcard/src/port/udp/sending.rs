@@ -7,11 +7,12 @@ use std::ops::Range;
 
 use hostmem::udp::{MOST_BYTES, MOST_SEGMENTS, MOST_SENT, Outgoing};
 use nix::errno::Errno;
+use roce::param::ROCE_UDP_PORT;
 use roce::wire::difference::IPV4_IDENTIFICATION;
 
 use super::machine::scoped;
-use super::peers::{Queued, cost};
-use super::{RETRY_NS, ROCE_PORT, UdpPort};
+use super::peers::Queued;
+use super::{RETRY_NS, UdpPort};
 
 /// Frames of one host that leave before others have their turn.
 const TURN: usize = 128;
@@ -76,7 +77,7 @@ impl UdpPort {
         let Some(peer) = self.peers.get(ip) else { return Ended::Done };
         while batch.len() < TURN && peer.has_room() {
             let Some(queued) = peer.queue.pop_front() else { break };
-            peer.count_sent(cost(queued.headers.payload(queued.frame.as_slice().len()).len()));
+            peer.count_sent(queued.cost());
             batch.push_back(queued);
         }
         let (has_room, whole) = (peer.has_room(), !peer.takes_segments(now));
@@ -119,10 +120,8 @@ impl UdpPort {
             match errno {
                 Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM => {
                     for queued in batch.iter() {
-                        let cost =
-                            cost(queued.headers.payload(queued.frame.as_slice().len()).len());
                         if let Some(peer) = self.peers.get(ip) {
-                            peer.take_back(cost);
+                            peer.take_back(queued.cost());
                         }
                     }
                     self.counters.held = self.counters.held.saturating_add(1);
@@ -168,9 +167,8 @@ impl UdpPort {
         *counter = counter.saturating_add(count as u64);
         log::debug!("{ip}: {count} datagrams are lost: {errno}");
         for queued in batch.drain(..count) {
-            let cost = cost(queued.headers.payload(queued.frame.as_slice().len()).len());
             if let Some(peer) = self.peers.get(ip) {
-                peer.take_back(cost);
+                peer.take_back(queued.cost());
             }
             self.pool.put(queued.frame);
         }
@@ -181,7 +179,9 @@ impl UdpPort {
         let mut groups: Vec<Group> = Vec::new();
         // Of the last group: of what its frames are, how long each, how long together, and whether it can go on.
         let mut open = None;
-        for (at, Queued { headers, frame }) in batch.iter_mut().enumerate() {
+        for (at, queued) in batch.iter_mut().enumerate() {
+            let length = queued.length();
+            let Queued { headers, frame } = queued;
             let Some((sender, port, _)) =
                 self.sockets.sender(headers.source_port, headers.source.is_ipv4())
             else {
@@ -193,7 +193,6 @@ impl UdpPort {
                 open = None;
                 continue;
             };
-            let length = headers.payload(frame.as_slice().len()).len();
             let alike = (headers.source, headers.tos, headers.ttl, sender);
             let goes_on = match (&mut open, groups.last_mut()) {
                 (Some((of, segment, total)), Some(group)) if !is_whole => {
@@ -270,7 +269,7 @@ impl UdpPort {
         let headers = batch.get(group.frames.start)?.headers;
         let device = self.device_for(headers.destination).max(self.device_for(headers.source));
         Some(Outgoing {
-            to: scoped(headers.destination, self.device, ROCE_PORT),
+            to: scoped(headers.destination, self.device, ROCE_UDP_PORT),
             from: headers.source,
             device,
             tos: headers.tos,

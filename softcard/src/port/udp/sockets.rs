@@ -9,10 +9,11 @@ use hostmem::UdpSocket;
 use hostmem::udp::Outgoing;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use roce::param::ROCE_UDP_PORT;
 
+use super::WORD_PORT;
 use super::machine::{is_of_link, scoped};
 use super::word::Word;
-use super::{ROCE_PORT, WORD_PORT};
 
 /// Bytes of room that words have.
 const WORD_ROOM: usize = 64 << 10;
@@ -113,7 +114,7 @@ impl Sockets {
     /// Listens at a port of an address.
     fn listen(&mut self, ip: IpAddr, arriving: Arriving) -> Result<u64, Errno> {
         let (port, room) = match arriving {
-            Arriving::Roce => (ROCE_PORT, self.room),
+            Arriving::Roce => (ROCE_UDP_PORT, self.room),
             Arriving::Words => (WORD_PORT, WORD_ROOM),
         };
         let together = arriving == Arriving::Roce;
@@ -161,7 +162,7 @@ impl Sockets {
             }
             if let Err(errno) = self.bind(ip) {
                 // An address that was just given to the machine may not be in use for a second.
-                log::debug!("{ip}: UDP port {ROCE_PORT}: {errno}");
+                log::debug!("{ip}: UDP port {ROCE_UDP_PORT}: {errno}");
                 is_missing = true;
             }
         }

@@ -2,6 +2,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use roce::ReceivedFrame as _;
+use roce::param::ROCE_UDP_PORT;
 use roce::wire::difference::IPV4_IDENTIFICATION;
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{arp, icrc, ipv4};
@@ -224,7 +225,7 @@ fn what_a_stranger_numbers_is_believed_once_it_counts_on() {
             frame.as_mut_slice()[60] ^= 1;
         }
         stranger
-            .send_to(&frame.as_slice()[42..], SocketAddr::new(ips[1].into(), ROCE_PORT))
+            .send_to(&frame.as_slice()[42..], SocketAddr::new(ips[1].into(), ROCE_UDP_PORT))
             .unwrap();
         let mut frames = VecDeque::new();
         while frames.is_empty() {
@@ -282,7 +283,7 @@ fn no_datagram_makes_it_panic() {
     for round in 0..400_u32 {
         let length = random.below(if round % 9 == 0 { 9000 } else { 80 }) as usize;
         let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
-        for port in [ROCE_PORT, WORD_PORT] {
+        for port in [ROCE_UDP_PORT, WORD_PORT] {
             let _ = stranger.send_to(&bytes, SocketAddr::new(ips[1].into(), port));
         }
         two.receive(round.into(), &mut frames, 64);
