@@ -3,7 +3,6 @@
 //! The [`agent`] runs in the machine, gives it an RDMA device at its end of the cable, which is its
 //! first network device, and runs programs; a [`Machine`] is the hold that a case has on it.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -12,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -265,7 +265,7 @@ fn start_member(task: Task, group: Ipv4Addr) -> Result<Running> {
 /// A machine with an [`agent`].
 #[derive(Debug)]
 pub struct Machine {
-    line: RefCell<BufReader<UnixStream>>,
+    line: Mutex<BufReader<UnixStream>>,
 }
 
 impl Machine {
@@ -282,11 +282,15 @@ impl Machine {
             ensure!(read > 0, "it ended: {said}");
         }
         line.get_ref().set_read_timeout(Some(ANSWER))?;
-        Ok(Self { line: RefCell::new(line) })
+        Ok(Self { line: Mutex::new(line) })
+    }
+
+    fn line(&self) -> MutexGuard<'_, BufReader<UnixStream>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ask(&self, order: &Value) -> Result<Value> {
-        let mut line = self.line.borrow_mut();
+        let mut line = self.line();
         writeln!(line.get_mut(), "{order}")?;
         loop {
             let mut answer = String::new();
@@ -360,6 +364,6 @@ impl Machine {
     /// # Errors
     /// When it has gone.
     pub fn end(&self) -> Result<()> {
-        Ok(writeln!(self.line.borrow_mut().get_mut(), "{}", json!({ "do": "end" }))?)
+        Ok(writeln!(self.line().get_mut(), "{}", json!({ "do": "end" }))?)
     }
 }

@@ -49,7 +49,8 @@ pub fn cases(length: Length) -> Vec<Case> {
         relay::cases(length),
         requests::cases(length),
     ];
-    families.into_iter().flatten().collect()
+    // How a bystander fares is judged: nobody else is to be in its way.
+    families.into_iter().flatten().map(Case::alone).collect()
 }
 
 /// One attack.

@@ -201,7 +201,7 @@ fn until(limit: Duration, what: &str, is: impl Fn() -> Result<bool>) -> Result<(
 fn for_both(
     name: &str,
     needs: &[Need],
-    body: impl Fn(&Setting) -> Result<()> + Clone + 'static,
+    body: impl Fn(&Setting) -> Result<()> + Clone + Send + Sync + 'static,
 ) -> [Case; 2] {
     let needs = [needs, &[Need::Root]].concat();
     [Case::new(name, &needs, body.clone()), Case::new(name, &needs, body).as_root()]

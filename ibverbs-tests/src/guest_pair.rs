@@ -4,7 +4,7 @@
 //! the one machine, then with the server in the other.
 
 use std::net::Ipv4Addr;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -232,10 +232,10 @@ pub struct Side {
 }
 
 /// All cases of a pair, in the machines that have these ends.
-pub fn cases(sides: &Rc<[Side; 2]>) -> Vec<Case> {
+pub fn cases(sides: &Arc<[Side; 2]>) -> Vec<Case> {
     let ends = [sides[0].end, sides[1].end];
     let case = |row: &'static Row| {
-        let sides = Rc::clone(sides);
+        let sides = Arc::clone(sides);
         Case::new(name(ends, row.name), &[row.need], move |_| both_ways(&sides, row))
     };
     ROWS.iter().map(case).collect()

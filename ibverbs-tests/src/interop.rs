@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -94,7 +94,7 @@ const UNRELIABLE_PINGPONGS: [&str; 4] = [
     "ibv_ud_pingpong -g 0 -n 50",
 ];
 
-type Body = Box<dyn Fn(&Trial<'_>) -> Result<()>>;
+type Body = Box<dyn Fn(&Trial<'_>) -> Result<()> + Send + Sync>;
 
 /// A line of the table.
 struct Row {
@@ -123,9 +123,9 @@ pub struct Peer {
 }
 
 /// All cases, against a machine.
-pub fn cases(peer: &Rc<Peer>) -> Vec<Case> {
+pub fn cases(peer: &Arc<Peer>) -> Vec<Case> {
     let case = |row: Row| {
-        let peer = Rc::clone(peer);
+        let peer = Arc::clone(peer);
         let Row { name, needs, fault, card, body } = row;
         let body = move |setting: &Setting| {
             captured(setting, |file| card(setting, &peer, fault, &body, file))

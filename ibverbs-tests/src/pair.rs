@@ -1,22 +1,34 @@
 //! Server and client: the shape of all programs of perftest and of the pingpongs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::process::{Finished, Running, Task};
 use crate::setting::Daemon;
 
-/// A TCP port of this machine that nobody listens on now.
+/// A TCP port of this machine that nobody listens on now, and that was given to no other case.
 ///
 /// # Errors
 /// When there is none.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port")?;
-    Ok(listener.local_addr()?.port())
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    for _ in 0..TRIES {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port")?;
+        let port = listener.local_addr()?.port();
+        if GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
+            return Ok(port);
+        }
+    }
+    bail!("{TRIES} free TCP ports were all given to a case before")
 }
+
+/// How often a port is asked for that may have been given before.
+const TRIES: u32 = 1000;
 
 /// Whether somebody listens on a TCP port in the network namespace of a process, or `self`. Looked up rather
 /// than tried: a connection would be taken for the client's.

@@ -1,5 +1,6 @@
 //! The one way to run a program in tests and in the demo: with a time limit, and never left behind.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{Pid, SysconfVar, sysconf};
 
 /// How long a program may take unless told otherwise.
 pub const LIMIT: Duration = Duration::from_secs(180);
@@ -37,6 +39,25 @@ fn fields(pid: i32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in brackets, and may hold some itself.
     Some(stat.rsplit(')').next()?.split_whitespace().map(str::to_owned).collect())
+}
+
+thread_local! {
+    static WORKED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// The processor time of all programs whose end this thread has seen, and of those that they have waited for.
+pub(crate) fn worked() -> Duration {
+    WORKED.get()
+}
+
+/// Counts what a process has worked, which has ended and is still there to be asked.
+fn count_work(pid: i32) {
+    // utime, stime, cutime and cstime.
+    let ticks = fields(pid).unwrap_or_default().into_iter().skip(11).take(4);
+    let ticks: u64 = ticks.filter_map(|it| it.parse::<u64>().ok()).sum();
+    let each = sysconf(SysconfVar::CLK_TCK).ok().flatten().and_then(|it| u64::try_from(it).ok());
+    let micros = ticks.saturating_mul(1_000_000 / each.filter(|&it| it > 0).unwrap_or(100));
+    WORKED.set(WORKED.get() + Duration::from_micros(micros));
 }
 
 /// A program to run, not yet started.
@@ -301,8 +322,7 @@ impl Running {
             if is(self) {
                 return Ok(());
             }
-            if let Some(status) = self.child.try_wait()? {
-                self.done = true;
+            if let Some(status) = self.try_wait()? {
                 bail!("it ended before {what}: {}", self.finished(status));
             }
             self.check_limit()?;
@@ -316,8 +336,7 @@ impl Running {
     /// When its time limit passes; it is killed then.
     pub fn wait(mut self) -> Result<Finished> {
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                self.done = true;
+            if let Some(status) = self.try_wait()? {
                 return Ok(self.finished(status));
             }
             self.check_limit()?;
@@ -334,10 +353,28 @@ impl Running {
     }
 
     fn kill(&mut self) -> io::Result<ExitStatus> {
-        self.done = true;
         // The group, because the program may have started others.
         let _ = killpg(Pid::from_raw(self.pid()), Signal::SIGKILL);
+        self.reap(WaitPidFlag::empty())?;
         self.child.wait()
+    }
+
+    fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        if !self.reap(WaitPidFlag::WNOHANG)? {
+            return Ok(None);
+        }
+        self.child.wait().map(Some)
+    }
+
+    /// Waits for its end, or looks whether it has ended, and counts what it worked then.
+    fn reap(&mut self, how: WaitPidFlag) -> io::Result<bool> {
+        let process = Id::Pid(Pid::from_raw(self.pid()));
+        let status = waitid(process, how | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)?;
+        self.done = status != WaitStatus::StillAlive;
+        if self.done {
+            count_work(self.pid());
+        }
+        Ok(self.done)
     }
 
     fn finished(&self, status: ExitStatus) -> Finished {

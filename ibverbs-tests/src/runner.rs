@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use anyhow::Result;
 use nix::unistd::geteuid;
@@ -114,7 +115,7 @@ impl fmt::Display for When {
 }
 
 /// What a case does.
-pub type Body = Box<dyn Fn(&Setting) -> Result<()>>;
+pub type Body = Box<dyn Fn(&Setting) -> Result<()> + Send + Sync>;
 
 /// One line of the table.
 pub struct Case {
@@ -126,6 +127,8 @@ pub struct Case {
     pub who: Who,
     /// In which runs of the test command it is.
     pub when: When,
+    /// Whether no other case may run beside it: it judges time, or what the whole machine has.
+    pub alone: bool,
     /// What it does.
     pub body: Body,
 }
@@ -135,10 +138,17 @@ impl Case {
     pub fn new(
         name: impl Into<String>,
         needs: &[Need],
-        body: impl Fn(&Setting) -> Result<()> + 'static,
+        body: impl Fn(&Setting) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
         let (name, needs, body) = (name.into(), needs.to_vec(), Box::new(body));
-        Self { name, needs, who: Who::User, when: When::Always, body }
+        Self { name, needs, who: Who::User, when: When::Always, alone: false, body }
+    }
+
+    /// The same, with no other case beside it.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        self.alone = true;
+        self
     }
 
     /// The same, run by root; its name says so.
@@ -174,20 +184,35 @@ impl Filter {
     }
 }
 
-/// Runs cases with the programs in `built`, printing a line for each; `repeat` is the command that
+/// How many cases run at once where they may: most of a case is waiting.
+const SIDE_BY_SIDE: usize = 2;
+
+/// Runs cases one after the other with the programs in `built`, printing a line for each; `repeat` is the command that
 /// runs a case again when `NAME --exact` is added to it. One that fails is run once more, when nothing else runs.
 ///
 /// # Errors
 /// When the programs cannot be laid out.
 pub fn run(cases: &[Case], filter: &Filter, built: &Path, repeat: &str) -> Result<Summary> {
-    run_within(None, cases, filter, built, repeat)
+    run_by(1, None, cases, filter, built, repeat)
 }
 
-/// The same, with verbs programs in a root directory of their own.
+/// The same with two cases at once where both allow it, and with verbs programs in a root directory of their own if one
+/// is given.
 ///
 /// # Errors
 /// When the programs cannot be laid out.
-pub fn run_within(
+pub fn run_side_by_side(
+    root: Option<&Root>,
+    cases: &[Case],
+    filter: &Filter,
+    built: &Path,
+    repeat: &str,
+) -> Result<Summary> {
+    run_by(SIDE_BY_SIDE, root, cases, filter, built, repeat)
+}
+
+fn run_by(
+    workers: usize,
     root: Option<&Root>,
     cases: &[Case],
     filter: &Filter,
@@ -196,69 +221,150 @@ pub fn run_within(
 ) -> Result<Summary> {
     let stage = Stage::new(built)?.within(root);
     let _tidy = crate::interrupt::remove_on_signal(stage.path());
-    let mut summary = Summary::default();
-    for case in cases.iter().filter(|case| filter.takes(&case.name)) {
-        if let Some(reason) = case.needs.iter().find_map(|need| need.missing(root)) {
-            report!("skip {}: {reason}", case.name);
-            summary.skipped.push((case.name.clone(), reason));
-            continue;
+    let machine = Machine::default();
+    let summary = Mutex::new(Summary::default());
+    let waiting = Mutex::new(cases.iter().filter(|case| filter.takes(&case.name)));
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some(case) = next() {
+            let of_case = one(case, &stage, root, repeat, &machine);
+            summary.lock().unwrap_or_else(PoisonError::into_inner).add(of_case);
         }
-        let act = || stage.setting(case.who).and_then(|setting| (case.body)(&setting));
-        let repeat = format!("{repeat} '{}' --exact", case.name);
-        summary.add(twice_at_most(&case.name, &repeat, act));
-    }
-    Ok(summary)
+    };
+    std::thread::scope(|scope| {
+        (1..workers).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    Ok(summary.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Does what a case does, and once more where it failed; says and counts what came of it. `repeat` is the command that
-/// does it again.
-pub fn twice_at_most(name: &str, repeat: &str, act: impl Fn() -> Result<()>) -> Summary {
-    let mut summary = Summary::default();
-    let clock = Clock::start();
-    let first = act();
-    let seconds = clock.took().as_secs_f32();
-    if let Err(first) = first {
-        let first = format!("FAIL {name} ({seconds:.1} s)\n{first:#}");
-        report!("{first}\n     it is run once more, alone");
-        let clock = Clock::start();
-        let second = act();
-        let seconds = clock.took().as_secs_f32();
-        match second {
-            Ok(()) => {
-                let second = format!("ok   {name} ({seconds:.1} s), when it was run once more");
-                report!("{second}");
-                summary.passed += 1;
-                let outputs = format!("{first}\n{second}\n");
-                summary.flaky.push(Flake { name: name.to_owned(), outputs });
-            }
-            Err(error) => {
-                report!("FAIL {name} ({seconds:.1} s)\n{error:#}");
-                report!("repeat: {repeat}");
-                summary.failed.push(name.to_owned());
-            }
-        }
-    } else {
-        report!("ok   {name} ({seconds:.1} s)");
-        summary.passed += 1;
+/// Runs one case, or says why it cannot be run.
+fn one(
+    case: &Case,
+    stage: &Stage,
+    root: Option<&Root>,
+    repeat: &str,
+    machine: &Machine,
+) -> Summary {
+    if let Some(reason) = case.needs.iter().find_map(|need| need.missing(root)) {
+        report!("skip {}: {reason}", case.name);
+        let skipped = vec![(case.name.clone(), reason)];
+        return Summary { skipped, ..Summary::default() };
     }
-    summary.steps.push(Step::of(name, &clock));
-    summary
+    let act = || stage.setting(case.who).and_then(|setting| (case.body)(&setting));
+    let repeat = format!("{repeat} '{}' --exact", case.name);
+    machine.twice_at_most(&case.name, &repeat, case.alone, act)
+}
+
+/// The machine, which cases share or have alone.
+#[derive(Debug, Default)]
+pub struct Machine(RwLock<()>);
+
+impl Machine {
+    /// Does what a case does, and once more, alone, where it failed; says and counts what came of it. `repeat` is the
+    /// command that does it again.
+    pub fn twice_at_most(
+        &self,
+        name: &str,
+        repeat: &str,
+        alone: bool,
+        act: impl Fn() -> Result<()>,
+    ) -> Summary {
+        let mut summary = Summary::default();
+        let (first, mut step) = self.once(name, alone, &act);
+        let seconds = step.took.as_secs_f32();
+        if let Err(first) = first {
+            let first = format!("FAIL {name} ({seconds:.1} s)\n{first:#}");
+            report!("{first}\n     it is run once more, alone");
+            let (second, further) = self.once(name, true, &act);
+            let seconds = further.took.as_secs_f32();
+            step.add(&further);
+            match second {
+                Ok(()) => {
+                    let second = format!("ok   {name} ({seconds:.1} s), when it was run once more");
+                    report!("{second}");
+                    summary.passed += 1;
+                    let outputs = format!("{first}\n{second}\n");
+                    summary.flaky.push(Flake { name: name.to_owned(), outputs });
+                }
+                Err(error) => {
+                    report!("FAIL {name} ({seconds:.1} s)\n{error:#}");
+                    report!("repeat: {repeat}");
+                    summary.failed.push(name.to_owned());
+                }
+            }
+        } else {
+            report!("ok   {name} ({seconds:.1} s)");
+            summary.passed += 1;
+        }
+        summary.steps.push(step);
+        summary
+    }
+
+    fn once(&self, name: &str, alone: bool, act: impl Fn() -> Result<()>) -> (Result<()>, Step) {
+        let timed = || {
+            let clock = Clock::start();
+            let outcome = act();
+            (outcome, Step::of(name, &clock))
+        };
+        if alone {
+            let _alone = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            timed()
+        } else {
+            let _beside_others = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            timed()
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+
+    #[test]
+    fn cases_run_side_by_side_and_what_wants_to_be_alone_is() {
+        let machine = Machine::default();
+        let both = Barrier::new(2);
+        let meets = || {
+            both.wait();
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| machine.twice_at_most("a", "it", false, meets));
+            machine.twice_at_most("b", "it", false, meets);
+        });
+        let busy = AtomicBool::new(false);
+        let alone = || {
+            anyhow::ensure!(!busy.swap(true, Ordering::SeqCst), "another one runs");
+            std::thread::yield_now();
+            busy.store(false, Ordering::SeqCst);
+            Ok(())
+        };
+        let many = |alone_too| {
+            let each = |_| machine.twice_at_most("c", "it", alone_too, alone).failed.len();
+            (0..200).map(each).sum::<usize>()
+        };
+        std::thread::scope(|scope| {
+            let beside = scope.spawn(|| many(true));
+            assert_eq!((many(true), beside.join().unwrap()), (0, 0));
+        });
+    }
 
     #[test]
     fn a_case_that_fails_is_run_once_more_and_passes_if_it_does_then() {
         let tries = |fail: u32| {
-            let count = std::cell::Cell::new(0);
+            let count = Cell::new(0);
             let act = || {
                 count.set(count.get() + 1);
                 anyhow::ensure!(count.get() > fail, "try {} went wrong", count.get());
                 Ok(())
             };
-            (twice_at_most("a/b", "it --only a/b", act), count.get())
+            let machine = Machine::default();
+            (machine.twice_at_most("a/b", "it --only a/b", false, act), count.get())
         };
         let (summary, count) = tries(0);
         assert_eq!((summary.to_string().as_str(), count), ("1 passed, 0 failed, 0 skipped", 1));

@@ -12,6 +12,8 @@ use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use terminal::report;
 
+use crate::process;
+
 /// How many cases of a run may fail and then pass.
 const FLAKY: usize = 3;
 /// Of how many steps it is told how long they took.
@@ -38,14 +40,12 @@ impl Clock {
     }
 }
 
-/// The processor time of this process, and of those of its children's and theirs that have ended.
+/// The processor time of this thread, and of the programs that it has waited for and theirs.
 fn worked() -> Duration {
-    let of = |who| {
-        let time = |usage: Usage| usage.user_time() + usage.system_time();
-        getrusage(who).map_or(0, |usage| time(usage).num_microseconds())
-    };
-    let micros = of(UsageWho::RUSAGE_SELF) + of(UsageWho::RUSAGE_CHILDREN);
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    let usage = getrusage(UsageWho::RUSAGE_THREAD);
+    let time = |usage: Usage| usage.user_time() + usage.system_time();
+    let ours = usage.map_or(0, |usage| time(usage).num_microseconds());
+    Duration::from_micros(u64::try_from(ours).unwrap_or(0)) + process::worked()
 }
 
 /// What took its time.
@@ -65,6 +65,12 @@ impl Step {
     pub fn of(name: &str, clock: &Clock) -> Self {
         let worked = worked().saturating_sub(clock.worked);
         Self { name: name.to_owned(), took: clock.took(), worked }
+    }
+
+    /// Adds what the same took further.
+    pub fn add(&mut self, further: &Self) {
+        self.took += further.took;
+        self.worked += further.worked;
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -323,9 +329,8 @@ mod tests {
     #[test]
     fn a_step_counts_what_children_worked() {
         let clock = Clock::start();
-        let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
-        let child = std::process::Command::new("sh").args(["-c", script]).status().unwrap();
-        assert!(child.success());
+        let script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        process::Task::new("sh").args(["-c", script]).run().unwrap().success().unwrap();
         assert!(Step::of("a", &clock).worked > Duration::ZERO);
     }
 

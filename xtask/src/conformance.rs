@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ibverbs_tests::runner::{Filter, twice_at_most};
+use ibverbs_tests::runner::{Filter, Machine};
 use ibverbs_tests::setting::{Daemon, Root, Setting, Stage, Who};
 use ibverbs_tests::summary::Summary;
 use serde::Deserialize;
@@ -161,7 +161,7 @@ pub fn check(release: u32, built: &Path) -> Result<Summary> {
         Err(error) => return Ok(Summary::skipped(&name, &error)),
     };
     let repeat = format!("cargo xtask conformance --release {release}");
-    Ok(twice_at_most(&name, &repeat, || {
+    Ok(Machine::default().twice_at_most(&name, &repeat, true, || {
         let counts = count(release, &run_all(&root, &Filter::default(), built)?);
         ensure!(counts.are_good(), "{counts}");
         report!("     {counts}");

@@ -34,7 +34,11 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-fn case(name: &str, needs: &[Need], body: impl Fn(&Daemon<'_>) -> Result<()> + 'static) -> Case {
+fn case(
+    name: &str,
+    needs: &[Need],
+    body: impl Fn(&Daemon<'_>) -> Result<()> + Send + Sync + 'static,
+) -> Case {
     let needs = [&[Need::Program("rdma", "iproute2")], needs].concat();
     Case::new(name, &needs, move |setting| on_cable(setting, &body)).as_root()
 }

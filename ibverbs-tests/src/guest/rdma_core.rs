@@ -14,14 +14,14 @@ const KERNELS: &str = "rxe0";
 pub(super) fn cases() -> Vec<Case> {
     let mut all: Vec<Case> = super::for_both("beside rxe", &[IBVERBS_UTILS, RDMA], beside).into();
     for case in cases::for_kernels_with_rdma() {
-        let Case { name, mut needs, who, when, body } = case;
+        let Case { name, mut needs, who, when, alone, body } = case;
         needs.extend([Need::Root, RDMA]);
         let name = format!("beside rxe/{name}");
         let body = Box::new(move |setting: &Setting| {
             soft_roce()?;
             body(setting)
         });
-        all.push(Case { name, needs, who, when, body });
+        all.push(Case { name, needs, who, when, alone, body });
     }
     all
 }

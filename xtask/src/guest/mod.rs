@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -389,7 +389,7 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
             return Ok(Summary { failed, ..Summary::default() });
         }
     };
-    let peer = Rc::new(interop::Peer { machine, cable, port });
+    let peer = Arc::new(interop::Peer { machine, cable, port });
     let repeat = format!("cargo xtask guest test --kernel {} --only", version.name());
     let summary = runner::run(&interop::cases(&peer), filter, &parts.built, &repeat)?;
     peer.machine.end()?;

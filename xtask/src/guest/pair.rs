@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
@@ -83,7 +83,7 @@ fn run_pair(
             return Ok(Summary { failed, ..Summary::default() });
         }
     };
-    let sides = Rc::new(sides);
+    let sides = Arc::new(sides);
     let repeat = format!("cargo xtask guest pair --kernel {} --only", version.name());
     let mut cases = guest_pair::cases(&sides);
     cases.retain(|case| takes(&case.name));

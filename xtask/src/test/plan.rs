@@ -173,7 +173,8 @@ impl Part {
             Self::Cases => {
                 report!("end-to-end tests");
                 let cases = cases::all();
-                summary.add(runner::run(&cases, filter, &built, "cargo xtask test --only")?);
+                let repeat = "cargo xtask test --only";
+                summary.add(runner::run_side_by_side(None, &cases, filter, &built, repeat)?);
             }
             Self::Release(release) => summary.add(of_release(release, filter, &built)?),
             Self::Pyverbs(release) => {
@@ -210,7 +211,7 @@ fn of_release(release: u32, filter: &Filter, built: &Path) -> Result<Summary> {
     match roots::fetch(release) {
         Ok(root) => {
             let repeat = format!("cargo xtask test --rdma-core {release} --only");
-            runner::run_within(Some(&root), &cases, filter, built, &repeat)
+            runner::run_side_by_side(Some(&root), &cases, filter, built, &repeat)
         }
         Err(error) => Ok(Summary::skipped(&format!("release {release}"), &error)),
     }
