@@ -11,3 +11,6 @@
 pub mod verbs;
 
 pub use verbs::*;
+
+/// The release.
+pub const RELEASE: u32 = 50;
