@@ -1,4 +1,8 @@
-//! SipHash-2-4, and the keys that are made with it.
+//! Message authentication codes by SipHash-2-4, and the keys that are made with it.
+
+use core::hash::Hasher as _;
+
+use siphasher::sip::SipHasher24;
 
 /// A key of 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,67 +65,10 @@ impl Key {
     /// SipHash-2-4 of words, and of bytes behind them.
     pub(crate) fn mac(&self, words: &[u64], bytes: &[u8]) -> u64 {
         let [low, high] = self.0;
-        let mut state = State([
-            low ^ 0x736f_6d65_7073_6575,
-            high ^ 0x646f_7261_6e64_6f6d,
-            low ^ 0x6c79_6765_6e65_7261,
-            high ^ 0x7465_6462_7974_6573,
-        ]);
-        words.iter().for_each(|word| state.absorb(*word));
-        let mut chunks = bytes.chunks_exact(8);
-        for chunk in &mut chunks {
-            let mut word = [0; 8];
-            word.copy_from_slice(chunk);
-            state.absorb(u64::from_le_bytes(word));
-        }
-        let length = words.len().wrapping_mul(8).wrapping_add(bytes.len());
-        let mut last = [0; 8];
-        for (to, from) in last.iter_mut().zip(chunks.remainder()) {
-            *to = *from;
-        }
-        state.absorb(u64::from_le_bytes(last) | (length as u64) << 56);
-        state.finish()
-    }
-}
-
-/// SipHash's state.
-struct State([u64; 4]);
-
-impl State {
-    #[inline]
-    fn round(&mut self) {
-        let [mut a, mut b, mut c, mut d] = self.0;
-        a = a.wrapping_add(b);
-        b = b.rotate_left(13) ^ a;
-        a = a.rotate_left(32);
-        c = c.wrapping_add(d);
-        d = d.rotate_left(16) ^ c;
-        a = a.wrapping_add(d);
-        d = d.rotate_left(21) ^ a;
-        c = c.wrapping_add(b);
-        b = b.rotate_left(17) ^ c;
-        c = c.rotate_left(32);
-        self.0 = [a, b, c, d];
-    }
-
-    #[inline]
-    fn absorb(&mut self, word: u64) {
-        let [a, b, c, d] = self.0;
-        self.0 = [a, b, c, d ^ word];
-        self.round();
-        self.round();
-        let [a, b, c, d] = self.0;
-        self.0 = [a ^ word, b, c, d];
-    }
-
-    fn finish(mut self) -> u64 {
-        let [a, b, c, d] = self.0;
-        self.0 = [a, b, c ^ 0xff, d];
-        for _ in 0..4 {
-            self.round();
-        }
-        let [a, b, c, d] = self.0;
-        a ^ b ^ c ^ d
+        let mut hasher = SipHasher24::new_with_keys(low, high);
+        words.iter().for_each(|word| hasher.write(&word.to_le_bytes()));
+        hasher.write(bytes);
+        hasher.finish()
     }
 }
 
