@@ -25,6 +25,15 @@ struct Response<'a> {
     sequence: u64,
 }
 
+/// What the peer has acknowledged at once.
+#[derive(Clone, Copy)]
+struct Progress {
+    /// Packets; of READs and atomics responses.
+    packets: u64,
+    /// Messages that left the ring.
+    messages: usize,
+}
+
 impl Requester {
     /// Handles a response of the peer.
     pub(crate) fn receive_response(
@@ -112,21 +121,22 @@ impl Requester {
             }
         }
         if self.unacked != before {
-            self.progress(core, shared, now, completed);
+            let packets = self.unacked.wrapping_sub(before);
+            self.progress(core, shared, now, Progress { packets, messages: completed });
         }
         self.unacked >= end
     }
 
-    /// The oldest unacknowledged packet moved, and `completed` messages left the ring.
-    fn progress(&mut self, core: &mut QpCore, shared: &mut Shared, now: Instant, completed: usize) {
+    /// The oldest unacknowledged packet moved.
+    fn progress(&mut self, core: &mut QpCore, shared: &mut Shared, now: Instant, by: Progress) {
         // RC-76
         self.retries = core.attributes.retry_cnt;
         self.rnr_retries = core.attributes.rnr_retry;
-        self.follow_progress(completed);
+        self.follow_progress(by.packets, by.messages);
         self.probe.progress(now, self.unacked);
         self.restart_ack_timer(core, shared, now);
-        if completed != 0 {
-            let count = completed as u64;
+        if by.messages != 0 {
+            let count = by.messages as u64;
             self.head_number = self.head_number.wrapping_add(count);
             add(&mut shared.counters.rdma_sends, count);
             // RC-25
@@ -194,7 +204,8 @@ impl Requester {
         if completed {
             self.messages.pop_front();
         }
-        self.progress(core, shared, now, usize::from(completed));
+        let by = Progress { packets: 1, messages: usize::from(completed) };
+        self.progress(core, shared, now, by);
     }
 
     fn receive_atomic_response(
@@ -213,7 +224,7 @@ impl Requester {
         self.place_response(core, shared, 0, (place.frame_index, value), placements);
         self.unacked = message.end();
         self.messages.pop_front();
-        self.progress(core, shared, now, 1);
+        self.progress(core, shared, now, Progress { packets: 1, messages: 1 });
     }
 
     /// Places bytes of a frame in the buffer of the oldest message.

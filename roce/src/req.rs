@@ -22,6 +22,9 @@ use crate::wire::extension::{self, atomiceth, xrceth};
 use crate::wire::{bth, reth};
 
 mod question;
+mod unready;
+
+use unready::Unready;
 
 /// The requester of a queue pair. Packets are named by sequence (see [`crate::psn`]).
 #[derive(Debug, Default)]
@@ -50,10 +53,8 @@ pub(crate) struct Requester {
     reads: VecDeque<u64>,
     /// Packets that may be unacknowledged now.
     window: u64,
-    /// Up to where it grows by what is acknowledged, and then by one packet for each window.
-    slow_from: u64,
-    /// The value of `unacked` when the window was last changed.
-    window_at: u64,
+    /// What RNR NAKs leave of it.
+    unready: Unready,
     /// Packets since one asked for an acknowledgement.
     since_ack_request: u32,
     /// Retries left until the next progress.
@@ -85,8 +86,6 @@ impl Requester {
             sent: first,
             tail: first,
             window: param::FIRST_WINDOW_PACKETS,
-            slow_from: param::WINDOW_PACKETS,
-            window_at: first,
             retries,
             rnr_retries,
             credit,
@@ -176,45 +175,29 @@ impl Requester {
     /// Goes back because something was lost, and sends less at a time until much is acknowledged.
     pub(crate) fn go_back_after_loss(&mut self) {
         self.go_back();
-        // Where an RNR NAK has made it small, a loss makes it no larger, and it comes back quickly to no more
-        // than it had reached since.
-        self.slow_from = self.slow_from.max(self.window);
+        self.unready.lost();
         self.window = self.window.min(param::LOSS_WINDOW_PACKETS);
-        self.window_at = self.unacked;
     }
 
-    /// Goes back because the peer had no receive request for the oldest packet. Where no credits tell of
-    /// them, it asks by that packet alone, and comes slowly back to half of what was in vain this time.
+    /// Goes back because the peer had no receive request for the oldest packet.
     // RC-64
     pub(crate) fn go_back_unready(&mut self) {
         let in_vain = self.next.wrapping_sub(self.unacked);
         self.go_back();
-        if self.credit.tells() {
-            return;
+        if !self.credit.tells() {
+            self.unready.refused(in_vain);
         }
-        // One that was sent alone says nothing new of how many there may be.
-        if in_vain > 1 {
-            self.slow_from = (in_vain / 2).clamp(param::RNR_WINDOW_PACKETS, param::WINDOW_PACKETS);
-        }
-        self.window = 1;
-        self.window_at = self.unacked;
     }
 
-    /// Tidies up after `unacked` moved and `completed` messages left the ring.
-    pub(crate) fn follow_progress(&mut self, completed: usize) {
+    /// Tidies up after `unacked` moved by so many packets and `completed` messages left the ring.
+    pub(crate) fn follow_progress(&mut self, packets: u64, completed: usize) {
         self.cursor = self.cursor.saturating_sub(completed);
         if self.next < self.unacked {
             self.next = self.unacked;
             self.cursor = 0;
         }
-        let acknowledged = self.unacked.wrapping_sub(self.window_at);
-        if self.window < self.slow_from {
-            self.window = self.window.saturating_add(acknowledged).min(self.slow_from);
-            self.window_at = self.unacked;
-        } else if acknowledged >= self.window {
-            self.window = self.window.saturating_add(1).min(param::WINDOW_PACKETS);
-            self.window_at = self.unacked;
-        }
+        self.unready.follow_progress(packets, self.window);
+        self.window = self.window.saturating_add(packets).min(param::WINDOW_PACKETS);
         self.credit.follow_progress(self.unacked);
         while self.reads.front().is_some_and(|&end| end <= self.unacked) {
             self.reads.pop_front();
@@ -274,7 +257,8 @@ impl Requester {
         let acked = self.messages.front().map_or(0, |head| head.weight_at(self.unacked));
         let in_flight = message.weight_at(self.next).wrapping_sub(acked);
         // RC-21
-        in_flight < self.window && end.wrapping_sub(self.unacked) <= param::MAX_PSN_SPAN
+        in_flight < self.window.min(self.unready.limit())
+            && end.wrapping_sub(self.unacked) <= param::MAX_PSN_SPAN
     }
 
     /// Moves past the packets up to `end`, which were just sent.
