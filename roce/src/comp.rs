@@ -3,7 +3,7 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use crate::api::{Event, Operation, Placement, SendStatus, Sink};
+use crate::api::{AtomicOperation, Event, Operation, Placement, SendStatus, Sink};
 use crate::counters::{add, bump};
 use crate::incoming::FramePlace;
 use crate::log::EffectKind;
@@ -14,6 +14,7 @@ use crate::qp::{QpCore, Shared};
 use crate::req::Requester;
 use crate::state::QpState;
 use crate::types::Instant;
+use crate::window::Acked;
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
 use crate::wire::frame;
@@ -26,10 +27,12 @@ struct Response<'a> {
 }
 
 /// What the peer has acknowledged at once.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Progress {
     /// Packets; of READs and atomics responses.
     packets: u64,
+    /// Bytes of their payload.
+    bytes: u64,
     /// Messages that left the ring.
     messages: usize,
 }
@@ -106,23 +109,25 @@ impl Requester {
         end: u64,
     ) -> bool {
         let before = self.unacked;
-        let mut completed = 0_usize;
+        let mut by = Progress::default();
         // RC-56
         while self.unacked < end {
             match self.messages.front() {
                 Some(message) if !message.is_answered() => {
-                    self.unacked = end.min(message.end());
-                    if self.unacked == message.end() {
+                    let next = end.min(message.end());
+                    by.bytes = by.bytes.wrapping_add(message.bytes(self.unacked..next, core.mtu()));
+                    self.unacked = next;
+                    if next == message.end() {
                         self.messages.pop_front();
-                        completed = completed.wrapping_add(1);
+                        by.messages = by.messages.wrapping_add(1);
                     }
                 }
                 _ => break,
             }
         }
-        if self.unacked != before {
-            let packets = self.unacked.wrapping_sub(before);
-            self.progress(core, shared, now, Progress { packets, messages: completed });
+        by.packets = self.unacked.wrapping_sub(before);
+        if by.packets != 0 {
+            self.progress(core, shared, now, by);
         }
         self.unacked >= end
     }
@@ -132,8 +137,9 @@ impl Requester {
         // RC-76
         self.retries = core.attributes.retry_cnt;
         self.rnr_retries = core.attributes.rnr_retry;
-        self.follow_progress(by.packets, by.messages);
-        self.probe.progress(now, self.unacked);
+        let round_trip = self.probe.progress(now, self.unacked);
+        let acked = Acked { packets: by.packets, bytes: by.bytes, round_trip };
+        self.follow_progress(core, now, acked, by.messages);
         self.restart_ack_timer(core, shared, now);
         if by.messages != 0 {
             let count = by.messages as u64;
@@ -161,7 +167,7 @@ impl Requester {
         has_such: impl FnOnce(Operation) -> bool,
     ) -> Option<Message> {
         // RC-68: A response acknowledges the SENDs and WRITEs before it.
-        if !self.acknowledge(core, shared, now, sequence) {
+        if self.unacked < sequence && !self.acknowledge(core, shared, now, sequence) {
             self.receive_implied_nak(core, shared, now);
             return None;
         }
@@ -204,7 +210,8 @@ impl Requester {
         if completed {
             self.messages.pop_front();
         }
-        let by = Progress { packets: 1, messages: usize::from(completed) };
+        let by =
+            Progress { packets: 1, bytes: u64::from(length), messages: usize::from(completed) };
         self.progress(core, shared, now, by);
     }
 
@@ -224,7 +231,8 @@ impl Requester {
         self.place_response(core, shared, 0, (place.frame_index, value), placements);
         self.unacked = message.end();
         self.messages.pop_front();
-        self.progress(core, shared, now, Progress { packets: 1, messages: 1 });
+        let bytes = u64::from(AtomicOperation::LENGTH);
+        self.progress(core, shared, now, Progress { packets: 1, bytes, messages: 1 });
     }
 
     /// Places bytes of a frame in the buffer of the oldest message.
@@ -352,7 +360,7 @@ impl Requester {
         };
         bump(&mut shared.counters.completer_retry_err);
         self.retries = left;
-        self.go_back_after_loss();
+        self.go_back_after_loss(core, now);
         self.restart_ack_timer(core, shared, now);
         core.make_ready(shared);
     }

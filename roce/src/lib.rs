@@ -82,6 +82,7 @@ mod timer;
 mod types;
 mod unanswered;
 mod unreliable;
+pub mod window;
 
 pub use api::{AccessDenied, ReceiveError, RemoteAccess, TakenReceive, Verbs};
 pub use api::{

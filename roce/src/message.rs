@@ -1,5 +1,7 @@
 //! A message in the send ring of a requester.
 
+use core::ops::Range;
+
 use crate::api::SendRequest;
 use crate::param;
 use crate::types::PathMtu;
@@ -58,5 +60,17 @@ impl Message {
         let rest = u64::from(self.request.length).saturating_sub(offset);
         // At most a path MTU.
         (offset, rest.min(u64::from(mtu.bytes())) as u32)
+    }
+
+    /// Bytes of the payload of packets.
+    #[inline]
+    pub(crate) fn bytes(&self, packets: Range<u64>, mtu: PathMtu) -> u64 {
+        let length = u64::from(self.request.length);
+        if packets == (self.first..self.end()) {
+            return length;
+        }
+        let before =
+            |sequence: u64| (sequence.saturating_sub(self.first) << mtu.shift()).min(length);
+        before(packets.end).saturating_sub(before(packets.start))
     }
 }

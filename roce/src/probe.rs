@@ -135,12 +135,14 @@ impl Probe {
         self.excused = false;
     }
 
-    /// Everything before `unacked` is acknowledged.
-    pub(crate) fn progress(&mut self, now: Instant, unacked: u64) {
+    /// Everything before `unacked` is acknowledged. Gives the round-trip time that this has measured.
+    pub(crate) fn progress(&mut self, now: Instant, unacked: u64) -> Option<Duration> {
         self.asked = 0;
         self.due = false;
         self.excused = false;
-        if let Some((_, sent)) = self.timed.take_if(|(end, _)| *end <= unacked) {
+        let timed = self.timed.take_if(|(end, _)| *end <= unacked);
+        let measured = timed.map(|(_, sent)| now.since(sent));
+        if let Some((_, sent)) = timed {
             let sample = now.0.saturating_sub(sent.0);
             let (known, variation) =
                 self.round_trip.map_or((sample, sample / 2), |known| (known, self.variation));
@@ -149,5 +151,6 @@ impl Probe {
             self.round_trip = Some(known.saturating_sub(known / 8).saturating_add(sample / 8));
         }
         self.alone = self.end.take_if(|end| *end <= unacked) == Some(unacked);
+        measured
     }
 }

@@ -13,6 +13,7 @@ use crate::service::Service;
 use crate::state::QpState;
 use crate::timer::Timers;
 use crate::types::{PathMtu, Qpn};
+use crate::window::AnyWindow;
 use crate::wire::bth;
 
 /// What all queue pairs of a port share.
@@ -47,19 +48,29 @@ pub(crate) struct QpCore {
     /// Whether the drained event of this stay in SQD was reported.
     pub drained: bool,
     pub counters: QpCounters,
+    /// How much it may send.
+    pub window: AnyWindow,
     /// It has entered the error state, and what follows from that is still to be done.
     pub failed: bool,
 }
 
 impl QpCore {
     /// A queue pair in RESET.
-    pub(crate) fn new(qpn: Qpn, service: Service, client: u16, slot: u32, generation: u32) -> Self {
+    pub(crate) fn new(
+        qpn: Qpn,
+        service: Service,
+        client: u16,
+        slot: u32,
+        generation: u32,
+        window: AnyWindow,
+    ) -> Self {
         Self {
             qpn,
             service,
             client,
             slot,
             generation,
+            window,
             attributes: QpSnapshot::default(),
             path: None,
             queued: false,
@@ -73,9 +84,9 @@ impl QpCore {
     /// The same queue pair in its next life. It stays where it is in the ready queue, for as many others may be
     /// before it as there are: when its turn comes it has nothing to send, or what it was given by then.
     // RC-82
-    pub(crate) fn renewed(&self, generation: u32) -> Self {
+    pub(crate) fn renewed(&self, generation: u32, window: AnyWindow) -> Self {
         let Self { qpn, service, client, slot, queued, counters, .. } = *self;
-        Self { queued, counters, ..Self::new(qpn, service, client, slot, generation) }
+        Self { queued, counters, ..Self::new(qpn, service, client, slot, generation, window) }
     }
 
     /// The state.

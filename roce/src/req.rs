@@ -18,6 +18,7 @@ use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
 use crate::state::QpState;
 use crate::types::{Instant, PathMtu};
+use crate::window::{Acked, Window as _};
 use crate::wire::extension::{self, atomiceth, xrceth};
 use crate::wire::{bth, reth};
 
@@ -51,9 +52,7 @@ pub(crate) struct Requester {
     pub credit: Credit,
     /// The ends of the READ and atomic requests in flight.
     reads: VecDeque<u64>,
-    /// Packets that may be unacknowledged now.
-    window: u64,
-    /// What RNR NAKs leave of it.
+    /// What RNR NAKs leave of the window.
     unready: Unready,
     /// Packets since one asked for an acknowledgement.
     since_ack_request: u32,
@@ -85,7 +84,6 @@ impl Requester {
             next: first,
             sent: first,
             tail: first,
-            window: param::FIRST_WINDOW_PACKETS,
             retries,
             rnr_retries,
             credit,
@@ -172,11 +170,11 @@ impl Requester {
         self.probe.forget();
     }
 
-    /// Goes back because something was lost, and sends less at a time until much is acknowledged.
-    pub(crate) fn go_back_after_loss(&mut self) {
+    /// Goes back because something was lost.
+    pub(crate) fn go_back_after_loss(&mut self, core: &mut QpCore, now: Instant) {
         self.go_back();
         self.unready.lost();
-        self.window = self.window.min(param::LOSS_WINDOW_PACKETS);
+        core.window.on_loss(now);
     }
 
     /// Goes back because the peer had no receive request for the oldest packet.
@@ -189,15 +187,21 @@ impl Requester {
         }
     }
 
-    /// Tidies up after `unacked` moved by so many packets and `completed` messages left the ring.
-    pub(crate) fn follow_progress(&mut self, packets: u64, completed: usize) {
+    /// Tidies up after `unacked` moved and `completed` messages left the ring.
+    pub(crate) fn follow_progress(
+        &mut self,
+        core: &mut QpCore,
+        now: Instant,
+        acked: Acked,
+        completed: usize,
+    ) {
         self.cursor = self.cursor.saturating_sub(completed);
         if self.next < self.unacked {
             self.next = self.unacked;
             self.cursor = 0;
         }
-        self.unready.follow_progress(packets, self.window);
-        self.window = self.window.saturating_add(packets).min(param::WINDOW_PACKETS);
+        self.unready.follow_progress(acked.packets, core.window.window());
+        core.window.on_ack(now, acked);
         self.credit.follow_progress(self.unacked);
         while self.reads.front().is_some_and(|&end| end <= self.unacked) {
             self.reads.pop_front();
@@ -218,7 +222,8 @@ impl Requester {
 
     /// Whether the next packet may be sent now.
     #[inline]
-    fn may_send(&self, state: QpState, max_reads: u8) -> bool {
+    fn may_send(&self, core: &QpCore) -> bool {
+        let state = core.state();
         let Some(message) = self.messages.get(self.cursor) else { return false };
         // RC-91
         if self.rnr_until.is_some() || self.credit.is_waiting() || !state.sends_requests() {
@@ -240,15 +245,15 @@ impl Requester {
             }
         }
         // RC-27
-        if message.is_answered() && self.reads.len() >= usize::from(max_reads) {
+        if message.is_answered() && self.reads.len() >= usize::from(core.attributes.max_rd_atomic) {
             return false;
         }
-        self.has_room_for(message)
+        self.has_room_for(core, message)
     }
 
     /// Whether the window has room for the next packet, which is one of `message`.
     #[inline]
-    fn has_room_for(&self, message: &Message) -> bool {
+    fn has_room_for(&self, core: &QpCore, message: &Message) -> bool {
         let end = if message.is_answered() {
             message.request_end(self.next)
         } else {
@@ -257,7 +262,7 @@ impl Requester {
         let acked = self.messages.front().map_or(0, |head| head.weight_at(self.unacked));
         let in_flight = message.weight_at(self.next).wrapping_sub(acked);
         // RC-21
-        in_flight < self.window.min(self.unready.limit())
+        in_flight < core.window.window().min(self.unready.limit())
             && end.wrapping_sub(self.unacked) <= param::MAX_PSN_SPAN
     }
 
@@ -280,11 +285,10 @@ impl Requester {
         shared: &mut Shared,
         now: Instant,
     ) -> Option<Transmit> {
-        let (state, max_reads) = (core.state(), core.attributes.max_rd_atomic);
         if let Some(probe) = self.transmit_probe(core, shared) {
             return Some(probe);
         }
-        if !self.may_send(state, max_reads) {
+        if !self.may_send(core) {
             return None;
         }
         let message = *self.messages.get(self.cursor)?;
@@ -381,9 +385,9 @@ impl Requester {
         let ask = since >= param::ACK_INTERVAL_PACKETS
             || if self.next != message.end() {
                 // What let this packet of the message go lets the next one go, but for these.
-                self.credit.is_waiting() || !self.has_room_for(message)
+                self.credit.is_waiting() || !self.has_room_for(core, message)
             } else {
-                !self.may_send(core.state(), core.attributes.max_rd_atomic)
+                !self.may_send(core)
             };
         self.since_ack_request = if ask { 0 } else { since };
         if ask && is_new {
@@ -561,6 +565,9 @@ pub(crate) fn data_opcode(operation: Operation, position: Position) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::Service;
+    use crate::types::Qpn;
+    use crate::window::{AnyWindow, SlowStart};
 
     fn posted(operation: Operation, length: u32, mtu: PathMtu) -> (Requester, Message) {
         let mut requester = Requester::default();
@@ -596,8 +603,11 @@ mod tests {
     #[test]
     fn a_long_read_is_asked_for_in_parts_that_stay_within_the_span() {
         let (mut requester, message) = posted(Operation::Read, 1 << 31, PathMtu::Mtu256);
+        let window = AnyWindow::SlowStart(SlowStart::default());
+        let mut core = QpCore::new(Qpn::default(), Service::Rc, 0, 0, 0, window);
+        (core.attributes.state, core.attributes.max_rd_atomic) = (QpState::Rts, 255);
         let mut parts = 0;
-        while requester.may_send(QpState::Rts, 255) {
+        while requester.may_send(&core) {
             let end = message.request_end(requester.next);
             assert_eq!(end - requester.next, param::READ_REQUEST_PACKETS);
             requester.advance(end, message.end());

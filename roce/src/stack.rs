@@ -26,6 +26,7 @@ use crate::table;
 use crate::timer::{Due, Timers};
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 use crate::unreliable::UcQp;
+use crate::window::{AnyWindow, Windows};
 
 mod commit;
 mod datagram;
@@ -106,6 +107,8 @@ pub struct Stack {
     /// How many queue pairs have each connection: at most one, unless their owner wants it otherwise.
     connections: HashMap<Connection, u32>,
     shared: Shared,
+    /// Which window a queue pair has.
+    windows: Windows,
     neighbours: Neighbours,
     /// The multicast groups that queue pairs are in.
     groups: Groups,
@@ -144,6 +147,7 @@ impl Stack {
             next_generation: 0,
             connections: HashMap::new(),
             shared: Shared::default(),
+            windows: Windows::default(),
             neighbours: Neighbours::default(),
             groups: Groups::default(),
             control: VecDeque::new(),
@@ -163,6 +167,12 @@ impl Stack {
         self.tell_of_groups(&before);
     }
 
+    /// Says which window queue pairs have that are created or reset from now on. Without this, those whose peer
+    /// acknowledges have [`SlowStart`](crate::window::SlowStart).
+    pub fn set_windows(&mut self, of: impl Fn(Qpn, Service) -> AnyWindow + Send + 'static) {
+        self.windows = Windows::new(of);
+    }
+
     /// Creates the queue pair `qpn` of a transport service in RESET. Its `client` is one of those who share the port: each
     /// has its own part of what there is little of. See [`param::ARP_REQUEST_INTERVAL`].
     pub fn create_qp(&mut self, qpn: Qpn, service: Service, client: u16) -> Result<(), Error> {
@@ -174,7 +184,8 @@ impl Stack {
         }
         let (slot, generation) = (self.new_slot(), self.new_generation());
         self.table.insert(qpn, slot);
-        let mut qp = QpCore::new(qpn, service, client, slot, generation);
+        let window = self.windows.of(qpn, service);
+        let mut qp = QpCore::new(qpn, service, client, slot, generation, window);
         qp.queued = self.departed.remove(&slot);
         self.slots.put(slot, Slot::of(qp));
         Ok(())
@@ -533,7 +544,8 @@ impl Stack {
         self.leave_path(slot);
         self.stop_waiting(slot);
         let Some(occupant) = self.slots.get_mut(slot) else { return };
-        let Some(qp) = occupant.core().map(|qp| qp.renewed(generation)) else { return };
+        let Some(qp) = occupant.core() else { return };
+        let qp = qp.renewed(generation, self.windows.of(qp.qpn, qp.service));
         let (qpn, mut taken) = (qp.qpn, None);
         match occupant {
             Slot::Rc(old) => {

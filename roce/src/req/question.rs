@@ -27,7 +27,7 @@ impl Requester {
     pub(crate) fn probe(&mut self, core: &mut QpCore, shared: &mut Shared, now: Instant) {
         let requester = &mut *self;
         if requester.probe.take_alone() && requester.next > requester.unacked {
-            requester.go_back_after_loss();
+            requester.go_back_after_loss(core, now);
         } else {
             requester.probe.ask();
         }

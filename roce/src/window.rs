@@ -1,0 +1,118 @@
+//! How much a queue pair may send: congestion control.
+//!
+//! Each queue pair has a [`Window`], whatever its transport service is. It is told what was acknowledged and lost, and
+//! asked how many packets may be unacknowledged. What a peer without receive requests is sent, and which PSNs may be in
+//! flight, is none of its affairs.
+//!
+//! [`Stack::set_windows`](crate::Stack::set_windows) says which window a queue pair has. Another one is a file beside
+//! [`slow_start`](SlowStart), and a variant of [`AnyWindow`] if what it costs shall not be an indirect call.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::service::Service;
+use crate::types::{Instant, Qpn};
+
+mod fixed;
+mod slow_start;
+
+pub use fixed::Fixed;
+pub use slow_start::SlowStart;
+
+/// What an answer of the peer has acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acked {
+    /// Packets; of READs and atomics responses that came.
+    pub packets: u64,
+    /// Their payload in bytes.
+    pub bytes: u64,
+    /// How long one of them was under way and its acknowledgement back, where that was measured: of one packet at a
+    /// time, and of none that was sent twice.
+    pub round_trip: Option<Duration>,
+}
+
+/// What one queue pair may send.
+///
+/// Deterministic, without a clock of its own: the same calls give the same answers.
+pub trait Window: fmt::Debug + Send {
+    /// Requests were acknowledged, or READ responses came. UC, UD and the receiving side of XRC never hear this.
+    fn on_ack(&mut self, now: Instant, acked: Acked);
+
+    /// Something that was sent is lost, by a NAK, a missing response or the acknowledgement timeout, and all from it
+    /// on is sent again.
+    fn on_loss(&mut self, now: Instant);
+
+    /// Packets that may be unacknowledged, at least 1; a READ or an atomic counts as one until it is answered. What is
+    /// above [`WINDOW_PACKETS`](crate::param::WINDOW_PACKETS) has no effect.
+    fn window(&self) -> u64;
+}
+
+/// The window of a queue pair: those of this crate by value, for they are asked for each packet, and any other.
+#[derive(Debug)]
+pub enum AnyWindow {
+    /// Small at first and after a loss.
+    SlowStart(SlowStart),
+    /// Always the same.
+    Fixed(Fixed),
+    /// Another one.
+    Other(Box<dyn Window>),
+}
+
+/// Says the same to whichever window it is.
+macro_rules! whichever {
+    ($any:expr, $window:ident => $says:expr) => {
+        match $any {
+            AnyWindow::SlowStart($window) => $says,
+            AnyWindow::Fixed($window) => $says,
+            AnyWindow::Other($window) => $says,
+        }
+    };
+}
+
+impl Window for AnyWindow {
+    #[inline]
+    fn on_ack(&mut self, now: Instant, acked: Acked) {
+        whichever!(self, window => window.on_ack(now, acked));
+    }
+
+    fn on_loss(&mut self, now: Instant) {
+        whichever!(self, window => window.on_loss(now));
+    }
+
+    #[inline]
+    fn window(&self) -> u64 {
+        whichever!(self, window => window.window())
+    }
+}
+
+/// Which window a queue pair of a transport service has.
+pub(crate) struct Windows(Box<dyn Fn(Qpn, Service) -> AnyWindow + Send>);
+
+impl Windows {
+    pub(crate) fn new(of: impl Fn(Qpn, Service) -> AnyWindow + Send + 'static) -> Self {
+        Self(Box::new(of))
+    }
+
+    pub(crate) fn of(&self, qpn: Qpn, service: Service) -> AnyWindow {
+        (self.0)(qpn, service)
+    }
+}
+
+impl Default for Windows {
+    /// Slow start, where a peer acknowledges.
+    fn default() -> Self {
+        Self::new(|_, service| {
+            if service.kind().is_reliable() {
+                AnyWindow::SlowStart(SlowStart::default())
+            } else {
+                AnyWindow::Fixed(Fixed::default())
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Windows {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Windows")
+    }
+}
