@@ -12,8 +12,8 @@ use crate::psn::Psn;
 use crate::service::Service;
 use crate::state::QpState;
 use crate::timer::Timers;
-use crate::types::{PathMtu, Qpn};
-use crate::window::AnyWindow;
+use crate::types::{Instant, PathMtu, Qpn};
+use crate::window::{AnyWindow, Window as _};
 use crate::wire::bth;
 
 /// What all queue pairs of a port share.
@@ -107,6 +107,14 @@ impl QpCore {
         if !self.queued {
             self.queued = true;
             shared.ready.push_back(self.slot);
+        }
+    }
+
+    /// The peer has sent a congestion notification packet.
+    // RC-96
+    pub(crate) fn notified(&mut self, shared: &mut Shared, now: Instant) {
+        if !self.window.on_cnp(now) {
+            bump(&mut shared.counters.rp_cnp_ignored);
         }
     }
 

@@ -42,6 +42,12 @@ pub trait Window: fmt::Debug + Send {
     /// on is sent again.
     fn on_loss(&mut self, now: Instant);
 
+    /// The peer of the connection has sent a congestion notification packet. Says whether it is heeded; one that is
+    /// not is counted as ignored.
+    fn on_cnp(&mut self, _now: Instant) -> bool {
+        false
+    }
+
     /// Packets that may be unacknowledged, at least 1; a READ or an atomic counts as one until it is answered. What is
     /// above [`WINDOW_PACKETS`](crate::param::WINDOW_PACKETS) has no effect.
     fn window(&self) -> u64;
@@ -77,6 +83,10 @@ impl Window for AnyWindow {
 
     fn on_loss(&mut self, now: Instant) {
         whichever!(self, window => window.on_loss(now));
+    }
+
+    fn on_cnp(&mut self, now: Instant) -> bool {
+        whichever!(self, window => window.on_cnp(now))
     }
 
     #[inline]

@@ -200,6 +200,10 @@ impl Stack {
             bump(&mut self.shared.counters.drop_unknown_qp);
             return Ok(Poll::Ready(()));
         };
+        if packet.opcode.class == Class::CongestionNotification && self.slots.ud(slot).is_none() {
+            self.receive_notification(now, slot, envelope, &packet);
+            return Ok(Poll::Ready(()));
+        }
         let marked = envelope.traffic_class & 3 == CONGESTION_EXPERIENCED;
         let payload_start = envelope.payload.start.wrapping_add(packet.payload.start);
         let place = FramePlace { frame_index, payload_start };
@@ -222,8 +226,6 @@ impl Stack {
             return Ok(Poll::Ready(()));
         }
         match packet.opcode.class {
-            // RC-96
-            Class::CongestionNotification => bump(&mut counters.rp_cnp_ignored),
             // RC-6, XRC-3
             _ if !qp.core.service.hears(packet.opcode) => {
                 bump(&mut counters.drop_bad_opcode);
@@ -242,11 +244,36 @@ impl Stack {
         // RC-17, RC-94
         if marked {
             bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
-            if packet.opcode.class != Class::CongestionNotification {
-                qp.notification.note(&mut qp.core, &mut self.shared, now);
-            }
+            qp.notification.note(&mut qp.core, &mut self.shared, now);
         }
         Ok(Poll::Ready(()))
+    }
+
+    /// Takes a congestion notification packet for the window of a queue pair, if it comes from its peer.
+    // RC-96
+    fn receive_notification(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        envelope: &Envelope,
+        packet: &frame::Repr,
+    ) {
+        let Some(qp) = self.slots.core_mut(slot) else { return };
+        let counters = &mut self.shared.counters;
+        if !admits(
+            qp.path.as_ref(),
+            (counters, &mut qp.counters),
+            envelope.addresses(),
+            &packet.bth,
+        ) {
+            return;
+        }
+        qp.notified(&mut self.shared, now);
+        count_received(&mut self.shared.counters, &mut qp.counters);
+        // RC-17
+        if envelope.traffic_class & 3 == CONGESTION_EXPERIENCED {
+            bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
+        }
     }
 
     /// A request whose opcode is reserved, or not known here: it is refused, not ignored, so that

@@ -7,7 +7,6 @@ use super::{Stack, Turn};
 use crate::api::{Placement, Verbs};
 use crate::counters::bump;
 use crate::incoming::FramePlace;
-use crate::opcode::Class;
 use crate::param;
 use crate::types::{Address, Gid, Instant};
 use crate::wire::frame;
@@ -69,8 +68,6 @@ impl Stack {
             return Poll::Ready(());
         }
         match packet.opcode.class {
-            // RC-96
-            Class::CongestionNotification => bump(&mut counters.rp_cnp_ignored),
             _ if !qp.core.service.hears(packet.opcode) => bump(&mut counters.drop_bad_opcode),
             _ => {
                 if qp.receive(shared, packet, place, verbs, placements).is_pending() {
