@@ -65,6 +65,9 @@ pub const READ_REQUEST_PACKETS: u64 = 1 << 20;
 /// A SEND or WRITE packet asks for an acknowledgement at least this often, in packets.
 pub const ACK_INTERVAL_PACKETS: u32 = 64;
 
+/// The same in time, where the congestion window lets packets go one after another: far below acknowledgement timeouts.
+pub const PACED_ACK_INTERVAL: Duration = Duration::from_micros(100);
+
 /// Runs of acknowledgements that one QP may owe at a time (`owed.rs`).
 ///
 /// A run is two acknowledgements at least, or the last one. So all packets of a window of

@@ -78,6 +78,11 @@ impl Probe {
         self.due = true;
     }
 
+    /// Whether a question is to be sent.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due
+    }
+
     /// Whether a question is to be sent, now.
     pub(crate) fn take_due(&mut self) -> bool {
         core::mem::take(&mut self.due)

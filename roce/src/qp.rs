@@ -48,8 +48,12 @@ pub(crate) struct QpCore {
     /// Whether the drained event of this stay in SQD was reported.
     pub drained: bool,
     pub counters: QpCounters,
-    /// How much it may send.
+    /// How much it may send, and when.
     pub window: AnyWindow,
+    /// Something waits until the window lets it go.
+    waits: bool,
+    /// When its service wants its timer to fire.
+    deadline: Option<Instant>,
     /// It has entered the error state, and what follows from that is still to be done.
     pub failed: bool,
 }
@@ -71,6 +75,8 @@ impl QpCore {
             slot,
             generation,
             window,
+            waits: false,
+            deadline: None,
             attributes: QpSnapshot::default(),
             path: None,
             queued: false,
@@ -110,12 +116,75 @@ impl QpCore {
         }
     }
 
+    /// Whether the window lets nothing go that it paces.
+    // RC-107
+    #[inline]
+    pub(crate) fn is_held(&self, now: Instant) -> bool {
+        self.window.paces() && self.window.earliest_departure().is_some_and(|at| at > now)
+    }
+
+    /// Something waits until the window lets it go: then it is its turn.
+    pub(crate) fn hold(&mut self, shared: &mut Shared) {
+        self.waits = true;
+        self.arm(shared);
+    }
+
+    /// A packet leaves that the window paces, of so many bytes.
+    #[inline]
+    pub(crate) fn departs(&mut self, shared: &mut Shared, now: Instant, bytes: usize) {
+        if self.window.paces() {
+            self.pace(shared, now, bytes);
+        }
+    }
+
+    #[cold]
+    fn pace(&mut self, shared: &mut Shared, now: Instant, bytes: usize) {
+        self.window.on_sent(now, bytes);
+        self.waits = false;
+        self.arm(shared);
+    }
+
+    /// Has its one timer fire at the deadline of its service, or when its window wants something before.
+    #[inline]
+    pub(crate) fn set_timer(&mut self, shared: &mut Shared, deadline: Option<Instant>) {
+        self.deadline = deadline;
+        self.arm(shared);
+    }
+
     /// The peer has sent a congestion notification packet.
     // RC-96
     pub(crate) fn notified(&mut self, shared: &mut Shared, now: Instant) {
         if !self.window.on_cnp(now) {
             bump(&mut shared.counters.rp_cnp_ignored);
         }
+        self.arm(shared);
+    }
+
+    #[inline]
+    fn arm(&self, shared: &mut Shared) {
+        let first = if self.window.paces() { self.first_deadline() } else { self.deadline };
+        shared.timers.set(self.slot, first);
+    }
+
+    #[cold]
+    fn first_deadline(&self) -> Option<Instant> {
+        let departure = self.window.earliest_departure().filter(|_| self.waits);
+        [self.deadline, self.window.next_deadline(), departure].into_iter().flatten().min()
+    }
+
+    /// Its timer has fired: its window has what it wanted. Says whether the deadline of its service has come.
+    pub(crate) fn timer_fired(&mut self, shared: &mut Shared, now: Instant) -> bool {
+        if self.window.next_deadline().is_some_and(|at| at <= now) {
+            self.window.on_timeout(now);
+        }
+        if self.waits && !self.is_held(now) {
+            self.waits = false;
+            self.make_ready(shared);
+        }
+        let is_due = self.deadline.is_some_and(|at| at <= now);
+        self.deadline = self.deadline.filter(|_| !is_due);
+        self.arm(shared);
+        is_due
     }
 
     /// Reports an event, after whatever still waits for its placements.

@@ -148,8 +148,9 @@ impl RcQp {
         if notification.is_some() {
             return notification;
         }
+        let is_held = self.core.is_held(now);
         // Answers and requests take turns.
-        let request_first = core::mem::take(&mut self.responded);
+        let request_first = !is_held && core::mem::take(&mut self.responded);
         if request_first {
             let request = self.requester.transmit_request(&mut self.core, shared, now);
             if request.is_some() {
@@ -157,16 +158,28 @@ impl RcQp {
             }
         }
         if self.responder.has_answer() {
-            let answer = self.responder.transmit_response(&mut self.core, shared);
+            let answer = self.responder.transmit_response(&mut self.core, shared, now);
             if answer.is_some() {
                 self.responded = true;
                 return answer;
             }
         }
-        if request_first {
+        if is_held {
+            self.wait(shared);
+            None
+        } else if request_first {
             None
         } else {
             self.requester.transmit_request(&mut self.core, shared, now)
+        }
+    }
+
+    /// The window holds the next frame back, if there is one.
+    // RC-107
+    #[cold]
+    fn wait(&mut self, shared: &mut Shared) {
+        if self.responder.has_answer() || self.requester.has_request(&self.core) {
+            self.core.hold(shared);
         }
     }
 

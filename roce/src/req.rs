@@ -56,6 +56,8 @@ pub(crate) struct Requester {
     unready: Unready,
     /// Packets since one asked for an acknowledgement.
     since_ack_request: u32,
+    /// When one last did.
+    asked_at: Instant,
     /// Retries left until the next progress.
     pub retries: u8,
     /// RNR retries left until the next progress.
@@ -266,6 +268,16 @@ impl Requester {
             && end.wrapping_sub(self.unacked) <= param::MAX_PSN_SPAN
     }
 
+    /// Whether the last packet that asked for an acknowledgement left so long ago that this one asks: many packets that
+    /// the window lets go one after another would outlast the acknowledgement timeout.
+    // RC-30
+    #[inline]
+    fn asked_long_ago(&self, core: &QpCore, now: Instant) -> bool {
+        core.window.paces()
+            && core.window.earliest_departure().is_some()
+            && now.since(self.asked_at) >= param::PACED_ACK_INTERVAL
+    }
+
     /// Moves past the packets up to `end`, which were just sent.
     fn advance(&mut self, end: u64, message_end: u64) {
         self.next = end;
@@ -277,9 +289,38 @@ impl Requester {
 }
 
 impl Requester {
+    /// Whether there is a request to send, if the window lets it go.
+    pub(crate) fn has_request(&self, core: &QpCore) -> bool {
+        self.probe.is_due() || self.may_send(core)
+    }
+
     /// Emits the next request packet, if one may be sent.
     #[inline]
     pub(crate) fn transmit_request(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        now: Instant,
+    ) -> Option<Transmit> {
+        if core.window.paces() {
+            return self.transmit_paced(core, shared, now);
+        }
+        self.next_request(core, shared, now)
+    }
+
+    #[cold]
+    fn transmit_paced(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        now: Instant,
+    ) -> Option<Transmit> {
+        let transmit = self.next_request(core, shared, now)?;
+        core.departs(shared, now, transmit.frame_length());
+        Some(transmit)
+    }
+
+    fn next_request(
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
@@ -383,6 +424,7 @@ impl Requester {
         let since = self.since_ack_request.wrapping_add(1);
         // RC-30: Ask when no further packet can follow now: what comes next depends on the answer.
         let ask = since >= param::ACK_INTERVAL_PACKETS
+            || self.asked_long_ago(core, now)
             || if self.next != message.end() {
                 // What let this packet of the message go lets the next one go, but for these.
                 self.credit.is_waiting() || !self.has_room_for(core, message)
@@ -390,6 +432,9 @@ impl Requester {
                 !self.may_send(core)
             };
         self.since_ack_request = if ask { 0 } else { since };
+        if ask {
+            self.asked_at = now;
+        }
         if ask && is_new {
             self.probe.time(sequence, now);
         }
@@ -481,7 +526,7 @@ impl Requester {
             (None, Some(ack)) => Some(probe.map_or(ack, |probe| probe.min(ack))),
             (None, None) => None,
         };
-        shared.timers.set(core.slot, deadline);
+        core.set_timer(shared, deadline);
     }
 }
 

@@ -476,8 +476,10 @@ impl Stack {
         self.report_due(now);
         for _ in 0..param::TIMER_TURN {
             let Some(Due { slot, at, fires }) = self.shared.timers.pop_due(now) else { break };
+            let core = self.slots.core_mut(slot).filter(|_| fires);
+            let is_due = core.is_some_and(|qp| qp.timer_fired(&mut self.shared, now));
             let Some(qp) = self.slots.rc(slot) else {
-                if fires {
+                if is_due {
                     self.resume(slot);
                 }
                 continue;
@@ -485,7 +487,7 @@ impl Stack {
             // RC-97: Whatever this entry is good for, nobody came to look when its time was.
             let is_late = now.since(at) >= param::LATE_TIMER;
             if is_late && qp.requester.excuse_late_timer(&mut qp.core, &mut self.shared, now)
-                || !fires
+                || !is_due
             {
                 continue;
             }
@@ -561,6 +563,7 @@ impl Stack {
             }
             Slot::Free | Slot::Handle(_) => {}
         }
+        self.shared.timers.set(slot, None);
         self.shared.log.retain(|event| event.qpn() != qpn || event.srqn().is_some());
         if let Some(Taken { srqn, id }) = taken {
             let status = ReceiveStatus::Flushed;

@@ -1,8 +1,8 @@
-//! How much a queue pair may send: congestion control.
+//! How much a queue pair may send, and when: congestion control.
 //!
-//! Each queue pair has a [`Window`], whatever its transport service is. It is told what was acknowledged and lost, and
-//! asked how many packets may be unacknowledged. What a peer without receive requests is sent, and which PSNs may be in
-//! flight, is none of its affairs.
+//! Each queue pair has a [`Window`], whatever its transport service is. It is told what was sent, acknowledged and lost
+//! and what the peer notifies of, and asked how many packets may be unacknowledged and when the next may leave. What
+//! a peer without receive requests is sent, and which PSNs may be in flight, is none of its affairs.
 //!
 //! [`Stack::set_windows`](crate::Stack::set_windows) says which window a queue pair has. Another one is a file beside
 //! [`slow_start`](SlowStart), and a variant of [`AnyWindow`] if what it costs shall not be an indirect call.
@@ -31,10 +31,15 @@ pub struct Acked {
     pub round_trip: Option<Duration>,
 }
 
-/// What one queue pair may send.
+/// What one queue pair may send, and when.
 ///
 /// Deterministic, without a clock of its own: the same calls give the same answers.
 pub trait Window: fmt::Debug + Send {
+    /// A packet leaves that the window paces, of so many bytes from the Ethernet header to the invariant CRC: a
+    /// request, a READ response or a datagram. Acknowledgements, NAKs, results of atomics and notifications are not
+    /// paced, and it is not told of them.
+    fn on_sent(&mut self, _now: Instant, _bytes: usize) {}
+
     /// Requests were acknowledged, or READ responses came. UC, UD and the receiving side of XRC never hear this.
     fn on_ack(&mut self, now: Instant, acked: Acked);
 
@@ -48,9 +53,24 @@ pub trait Window: fmt::Debug + Send {
         false
     }
 
+    /// The time of [`Window::next_deadline`] has come.
+    fn on_timeout(&mut self, _now: Instant) {}
+
+    /// When [`Window::on_timeout`] is to be called, at the earliest. The card wakes up for it: what can be caught up
+    /// with at the next packet needs none.
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
     /// Packets that may be unacknowledged, at least 1; a READ or an atomic counts as one until it is answered. What is
     /// above [`WINDOW_PACKETS`](crate::param::WINDOW_PACKETS) has no effect.
     fn window(&self) -> u64;
+
+    /// The next packet that is paced leaves then, or later; `None` where none is ever held back. The card sleeps until
+    /// then, if it has nothing else to do.
+    fn earliest_departure(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// The window of a queue pair: those of this crate by value, for they are asked for each packet, and any other.
@@ -62,6 +82,14 @@ pub enum AnyWindow {
     Fixed(Fixed),
     /// Another one.
     Other(Box<dyn Window>),
+}
+
+impl AnyWindow {
+    /// Whether it may hold packets back or have a deadline, and hears what is sent. Those that do not cost nothing there.
+    #[inline]
+    pub(crate) const fn paces(&self) -> bool {
+        !matches!(self, Self::SlowStart(_) | Self::Fixed(_))
+    }
 }
 
 /// Says the same to whichever window it is.
@@ -76,6 +104,10 @@ macro_rules! whichever {
 }
 
 impl Window for AnyWindow {
+    fn on_sent(&mut self, now: Instant, bytes: usize) {
+        whichever!(self, window => window.on_sent(now, bytes));
+    }
+
     #[inline]
     fn on_ack(&mut self, now: Instant, acked: Acked) {
         whichever!(self, window => window.on_ack(now, acked));
@@ -89,9 +121,21 @@ impl Window for AnyWindow {
         whichever!(self, window => window.on_cnp(now))
     }
 
+    fn on_timeout(&mut self, now: Instant) {
+        whichever!(self, window => window.on_timeout(now));
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        whichever!(self, window => window.next_deadline())
+    }
+
     #[inline]
     fn window(&self) -> u64 {
         whichever!(self, window => window.window())
+    }
+
+    fn earliest_departure(&self) -> Option<Instant> {
+        whichever!(self, window => window.earliest_departure())
     }
 }
 

@@ -6,7 +6,7 @@ const PAGES: [Page; 2] = [
     Page {
         root: env!("CARGO_MANIFEST_DIR"),
         document: "../docs/transport-reliable.md",
-        kinds: &[("RC", 106), ("XRC", 9)],
+        kinds: &[("RC", 107), ("XRC", 9)],
     },
     Page {
         root: env!("CARGO_MANIFEST_DIR"),

@@ -7,7 +7,7 @@ use crate::opcode::{Position, code};
 use crate::owed::Ack;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared, pad};
-use crate::types::PathMtu;
+use crate::types::{Instant, PathMtu};
 use crate::wire::aeth::{self, CREDITS_INVALID, NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
 
@@ -17,13 +17,18 @@ impl Responder {
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
+        now: Instant,
     ) -> Option<Transmit> {
         let ack = self.owed.next();
         // RC-54
         if let Some(resource) = self.next_answer() {
             if ack.is_none_or(|ack| ack > resource.next) {
+                // RC-107
+                if core.is_held(now) && matches!(resource.answer, Answer::Read { .. }) {
+                    return None;
+                }
                 let (sequence, resource) = (resource.next, resource.advance());
-                return self.transmit_answer(core, shared, sequence, resource);
+                return self.transmit_answer(core, shared, now, sequence, resource);
             }
         }
         // RC-50
@@ -84,6 +89,7 @@ impl Responder {
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
+        now: Instant,
         sequence: u64,
         resource: Resource,
     ) -> Option<Transmit> {
@@ -92,9 +98,14 @@ impl Responder {
         }
         match resource.answer {
             Answer::Atomic { before } => self.atomic_response(core, &resource, before),
-            Answer::Read { rkey, va, length } => {
-                self.transmit_read_response(core, shared, sequence, &resource, (rkey, va, length))
-            }
+            Answer::Read { rkey, va, length } => self.transmit_read_response(
+                core,
+                shared,
+                now,
+                sequence,
+                &resource,
+                (rkey, va, length),
+            ),
         }
     }
 
@@ -113,6 +124,7 @@ impl Responder {
         &self,
         core: &mut QpCore,
         shared: &mut Shared,
+        now: Instant,
         sequence: u64,
         read: &Resource,
         (rkey, va, length): (u32, u64, u32),
@@ -149,7 +161,9 @@ impl Responder {
             psn,
         });
         add(&mut shared.counters.sent_bytes, u64::from(length));
-        Some(Transmit { header, payload, pad, needs_icrc: true })
+        let transmit = Transmit { header, payload, pad, needs_icrc: true };
+        core.departs(shared, now, transmit.frame_length());
+        Some(transmit)
     }
 }
 

@@ -100,6 +100,11 @@ impl Stack {
         for _ in 0..param::TRANSMIT_QUANTUM {
             let Some(qp) = self.slots.ud(slot) else { return Turn::Over };
             let Some((request, message)) = qp.head() else { return Turn::Over };
+            // RC-107
+            if qp.core.is_held(now) {
+                qp.core.hold(&mut self.shared);
+                return Turn::Over;
+            }
             let (transport, qkey) = (qp.transport_header(&request), qp.qkey_of(&request));
             let deth = deth::Repr { qkey, source_qpn: qp.core.qpn.value() };
             let handle_slot = self.handles.get(&request.ah).copied();
@@ -136,7 +141,9 @@ impl Stack {
                         psn: transport.psn,
                     });
                     let pad = pad(request.length);
-                    return Turn::Frame(Transmit { header, payload, pad, needs_icrc: true });
+                    let transmit = Transmit { header, payload, pad, needs_icrc: true };
+                    qp.core.departs(&mut self.shared, now, transmit.frame_length());
+                    return Turn::Frame(transmit);
                 }
                 // UD-7
                 (Some(handle), place) if now < handle.patient_until => {
@@ -144,8 +151,8 @@ impl Stack {
                     let until = handle.patient_until;
                     if let Some(qp) = self.slots.ud(slot) {
                         qp.waits_for = place;
+                        qp.core.set_timer(&mut self.shared, Some(until));
                     }
-                    self.shared.timers.set(slot, Some(until));
                     return Turn::Over;
                 }
                 _ => {
@@ -165,7 +172,9 @@ impl Stack {
         if let Some(handle) = handle {
             handle.waiting.remove(&slot);
         }
-        self.shared.timers.set(slot, None);
+        if let Some(qp) = self.slots.core_mut(slot) {
+            qp.set_timer(&mut self.shared, None);
+        }
     }
 
     /// A queue pair need not wait any longer.

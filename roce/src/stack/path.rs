@@ -93,7 +93,7 @@ impl Stack {
             path.resolve(mac);
             // Messages that nobody answers wait no longer; the timer of others is for their answers, too.
             if !qp.service.kind().is_reliable() {
-                self.shared.timers.set(slot, None);
+                qp.set_timer(&mut self.shared, None);
             }
             qp.make_ready(&mut self.shared);
         }

@@ -23,11 +23,16 @@ impl Stack {
             if !path.is_resolved() {
                 // UD-7, UD-8
                 if now < qp.patient_until {
-                    self.shared.timers.set(slot, Some(qp.patient_until));
+                    qp.core.set_timer(&mut self.shared, Some(qp.patient_until));
                     return Turn::Over;
                 }
                 qp.drop_head(&mut self.shared);
                 continue;
+            }
+            // RC-107
+            if qp.core.is_held(now) {
+                qp.core.hold(&mut self.shared);
+                return Turn::Over;
             }
             let (peer, client) = (path.neighbour(), qp.core.client);
             let is_due = now >= qp.next_check;
@@ -35,6 +40,7 @@ impl Stack {
                 qp.next_check = now.after(param::DATAGRAM_CHECK_INTERVAL);
             }
             let Some(transmit) = qp.transmit(&mut self.shared) else { return Turn::Over };
+            qp.core.departs(&mut self.shared, now, transmit.frame_length());
             let making = (slot, qp.core.generation);
             if self.making.last() != Some(&making) {
                 self.making.push(making);
@@ -54,7 +60,7 @@ impl Stack {
     pub(super) fn receive_unreliable(
         &mut self,
         slot: u32,
-        (source, destination): (Gid, Address),
+        between: (Gid, Address),
         packet: &frame::Repr,
         place: FramePlace,
         verbs: &mut impl Verbs,
@@ -64,7 +70,7 @@ impl Stack {
         let Some(qp) = slots.uc(slot) else { return Poll::Ready(()) };
         let counters = &mut shared.counters;
         let (path, own) = (qp.core.path.as_ref(), &mut qp.core.counters);
-        if !admits(path, (counters, own), (source, destination), &packet.bth) {
+        if !admits(path, (counters, own), between, &packet.bth) {
             return Poll::Ready(());
         }
         match packet.opcode.class {

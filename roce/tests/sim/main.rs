@@ -48,6 +48,7 @@ mod states;
 mod truth;
 mod undecided;
 mod unreliable;
+mod windows;
 mod workload;
 mod xrc;
 

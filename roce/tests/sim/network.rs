@@ -39,6 +39,8 @@ pub struct Node {
     /// A node that is off neither sends nor receives.
     pub off: bool,
     pub frames_received: u64,
+    /// How often it has run.
+    pub rounds: u64,
     pub roce_frames_sent: u64,
     /// Copies of the frames emitted, if they are wanted.
     pub capture: Option<Vec<Vec<u8>>>,
@@ -251,6 +253,7 @@ impl Node {
             stalled_until: 0,
             off: false,
             frames_received: 0,
+            rounds: 0,
             roce_frames_sent: 0,
             capture: None,
             heard: None,
@@ -263,6 +266,7 @@ impl Node {
     /// Receives a burst, copies, commits, collects events, and gives the frames to send.
     pub fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
         let now = Instant(now);
+        self.rounds += 1;
         let mut burst = std::mem::take(&mut self.inbox);
         let mut placements: Vec<Placement> = Vec::new();
         for (index, frame) in burst.iter_mut().enumerate() {

@@ -1,6 +1,7 @@
 //! A peer made of hand-written frames, for rules that a whole peer would never break.
 
 use roce::opcode::{Class, code};
+use roce::window::AnyWindow;
 use roce::wire::aeth::{self, Syndrome};
 use roce::wire::extension::{atomicacketh, atomiceth, immdt, xrceth};
 use roce::wire::{arp, bth, ethernet, frame, icrc, ipv4, reth, udp};
@@ -77,10 +78,26 @@ impl Puppet {
 
     /// A puppet that has not yet told of any receive request.
     pub fn without_credits(options: &Options) -> Self {
+        Self::of(Node::new(1), options)
+    }
+
+    fn of(node: Node, options: &Options) -> Self {
         let qpn = Qpn::new(OWN_QPN).unwrap();
-        let mut puppet = Self { node: Node::new(1), qpn, now: 1_000_000 };
+        let mut puppet = Self { node, qpn, now: 1_000_000 };
         puppet.node.stack.create_qp(qpn, Service::Rc, 0).unwrap();
         puppet.bring_up(Side::Both, options);
+        puppet
+    }
+
+    /// As [`Puppet::new`], the peer of a queue pair with a window of our own.
+    pub fn with_windows(
+        options: &Options,
+        windows: impl Fn(Qpn, Service) -> AnyWindow + Send + 'static,
+    ) -> Self {
+        let mut node = Node::new(1);
+        node.stack.set_windows(windows);
+        let mut puppet = Self::of(node, options);
+        assert!(puppet.say(&[ack(SQ_PSN - 1)]).is_empty());
         puppet
     }
 

@@ -20,7 +20,7 @@ use crate::puppet::{PEER_IP, PEER_QPN, Puppet, RKEY, RQ_PSN, SQ_PSN, Say, VA};
 use crate::workload::{Flow, Plan};
 use trial::rng::pattern_vec;
 
-const UC: u8 = code::UNRELIABLE_CONNECTION;
+pub const UC: u8 = code::UNRELIABLE_CONNECTION;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 
@@ -92,15 +92,19 @@ pub fn run(network: &mut Network, time: u64) -> [Vec<Event>; 2] {
     [0, 1].map(|node| std::mem::take(&mut network.nodes[node].events))
 }
 
-fn counter(network: &Network, node: usize, name: &str) -> u64 {
+pub fn counter(network: &Network, node: usize, name: &str) -> u64 {
     let counters = network.nodes[node].stack.counters();
     counters.iter().find(|it| it.0 == name).unwrap().1
 }
 
 /// A queue pair in RTS, path MTU 256, and what its peer says.
 fn puppet() -> Puppet {
+    of_connection(Puppet::new(&Options::default()))
+}
+
+/// Has a puppet be the peer of such a queue pair.
+pub fn of_connection(mut puppet: Puppet) -> Puppet {
     let options = Options { mtu: PathMtu::Mtu256, ..Options::default() };
-    let mut puppet = Puppet::new(&Options::default());
     puppet.node.stack.destroy_qp(puppet.qpn);
     puppet.node.stack.create_qp(puppet.qpn, roce::Service::Uc, 0).unwrap();
     let peer = Qpn::new(PEER_QPN).unwrap();
