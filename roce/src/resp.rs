@@ -93,13 +93,30 @@ struct Refusal {
     at: Ack,
 }
 
+/// How far the peer's requests have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Mark {
+    /// The packet after the last one.
+    next: u64,
+    /// The message sequence number: messages up to there, 24 bits.
+    msn: u32,
+}
+
+impl Mark {
+    /// The acknowledgement of everything before it.
+    fn acknowledgement(self) -> Ack {
+        Ack { sequence: self.next.wrapping_sub(1), msn: self.msn }
+    }
+}
+
 /// The responder of a queue pair. Packets are named by sequence (see [`crate::psn`]).
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
-    /// The packet expected next.
-    expected: u64,
-    /// The message sequence number: messages executed, 24 bits.
-    msn: u32,
+    /// How far requests are executed; what comes next is expected.
+    executed: Mark,
+    /// How far the peer may be told that they are: no further than they are executed. A request that comes again is
+    /// answered by this.
+    acknowledged: Mark,
     incoming: Incoming,
     /// Along XRC: the shared receive queue that the message in progress names.
     srqn: Option<u32>,
@@ -128,8 +145,10 @@ impl Responder {
         let mut resources = core::mem::take(&mut self.resources);
         resources.clear();
         // Nobody has looked into the receive queue yet, so nothing is promised.
-        let (expected, incoming) = (psn.first_sequence(), Incoming::new((!is_shared).then_some(0)));
-        *self = Self { expected, incoming, resources, ..Self::default() };
+        let incoming = Incoming::new((!is_shared).then_some(0));
+        let start = Mark { next: psn.first_sequence(), msn: 0 };
+        *self =
+            Self { executed: start, acknowledged: start, incoming, resources, ..Self::default() };
     }
 
     /// Receive requests for messages after those counted as executed.
@@ -139,7 +158,7 @@ impl Responder {
 
     /// The PSN expected next.
     pub(crate) fn expected_psn(&self) -> Psn {
-        Psn::of(self.expected)
+        Psn::of(self.executed.next)
     }
 
     /// Whether responses to READs or atomics wait to be sent.
@@ -218,12 +237,12 @@ impl Responder {
 
     /// One packet was executed.
     fn advance(&mut self, packets: u64) {
-        self.expected = self.expected.wrapping_add(packets);
+        self.executed.next = self.executed.next.wrapping_add(packets);
         self.reported = false;
     }
 
     /// A packet of a SEND or a WRITE was executed.
-    fn executed(&mut self, request: &Request<'_>) {
+    fn count_executed(&mut self, request: &Request<'_>) {
         self.advance(1);
         if request.packet.opcode.position.is_end() {
             self.count_message();
@@ -232,12 +251,12 @@ impl Responder {
 
     /// What an answer to the packet of `sequence` names, as of all that was executed.
     fn at(&self, sequence: u64) -> Ack {
-        Ack { sequence, msn: self.msn }
+        Ack { sequence, msn: self.executed.msn }
     }
 
     fn count_message(&mut self) {
         // RC-51
-        self.msn = self.msn.wrapping_add(1) & Psn::MASK;
+        self.executed.msn = self.executed.msn.wrapping_add(1) & Psn::MASK;
     }
 }
 
@@ -258,13 +277,13 @@ impl Responder {
             return Poll::Ready(());
         }
         core.establish(shared);
-        let sequence = packet.bth.psn.near(self.expected);
+        let sequence = packet.bth.psn.near(self.executed.next);
         // RC-32, RC-33
-        if sequence > self.expected {
+        if sequence > self.executed.next {
             self.receive_ahead(core, shared, sequence);
             return Poll::Ready(());
         }
-        if sequence < self.expected {
+        if sequence < self.executed.next {
             return self.receive_repetition(core, shared, packet, sequence, verbs);
         }
         // The responses of a READ or an atomic are its acknowledgement.
@@ -281,6 +300,8 @@ impl Responder {
         let request = Request { packet, target: Self::target(core, packet), place, length, at };
         match self.execute(core, shared, &request, verbs, placements) {
             Ok(()) => {
+                // Nothing holds an acknowledgement back.
+                self.acknowledged = self.executed;
                 // RC-50
                 if asks {
                     let ack = self.at(sequence);
@@ -315,12 +336,12 @@ impl Responder {
         if !core.state().serves_requests() {
             return;
         }
-        let sequence = psn.near(self.expected);
-        if sequence == self.expected {
+        let sequence = psn.near(self.executed.next);
+        if sequence == self.executed.next {
             // RC-7
             let at = self.at(sequence);
             self.stop_request(core, shared, Stop::Invalid, at);
-        } else if sequence > self.expected {
+        } else if sequence > self.executed.next {
             self.receive_ahead(core, shared, sequence);
         }
     }
@@ -388,12 +409,12 @@ impl Responder {
         // RC-54
         // An acknowledgement must not overtake the responses of a READ or an atomic that the peer is
         // about to ask for again.
-        let responder = &mut *self;
-        let ack = match responder.resources.iter().find(|resource| resource.first > sequence) {
+        let before = |it: &&Resource| it.first > sequence && it.first <= self.acknowledged.next;
+        let ack = match self.resources.iter().find(before) {
             Some(resource) => resource.acknowledgement_before(),
-            None => responder.at(responder.expected.wrapping_sub(1)),
+            None => self.acknowledged.acknowledgement(),
         };
-        if responder.owed.repeat(ack) {
+        if self.owed.repeat(ack) {
             core.make_ready(shared);
         } else {
             bump(&mut shared.counters.drop_ack_queue);
@@ -558,7 +579,7 @@ impl Responder {
 
     /// The memory behind READ response `psn` could not be read.
     pub(crate) fn response_unreadable(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
-        let sequence = psn.near(self.expected);
+        let sequence = psn.near(self.executed.next);
         let Some(read) = self.resource(sequence) else { return };
         if read.repeated {
             // A ghost's request: the peer deregisters only what it has no more use for.
@@ -575,5 +596,95 @@ impl Responder {
             let kind = Some(QpEvent::Fatal);
             self.refuse(core, shared, NakCode::RemoteOperationalError, at, kind);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::TakenReceive;
+    use crate::opcode::code;
+    use crate::types::Qpn;
+    use crate::window::{AnyWindow, Fixed};
+    use crate::wire::{bth, icrc};
+
+    /// A layer above that nobody asks.
+    struct Silent;
+
+    impl Verbs for Silent {
+        fn check_remote(
+            &mut self,
+            _: Target,
+            _: u32,
+            _: u64,
+            _: u64,
+            _: RemoteAccess,
+        ) -> Poll<Result<(), AccessDenied>> {
+            Poll::Pending
+        }
+
+        fn take_receive(&mut self, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
+            Poll::Pending
+        }
+    }
+
+    fn read(first: u64, msn: u32) -> Resource {
+        Resource {
+            first,
+            end: first + 1,
+            start: first,
+            next: first + 1,
+            msn,
+            repeated: false,
+            srqn: None,
+            answer: Answer::Read { rkey: 0, va: 0, length: 8 },
+        }
+    }
+
+    /// What a SEND of a sequence that comes again is answered by, where packets before 110 are executed and those
+    /// before 107 may be acknowledged.
+    fn answered(sequence: u64, resources: &[Resource]) -> Option<Ack> {
+        let mut responder = Responder {
+            executed: Mark { next: 110, msn: 9 },
+            acknowledged: Mark { next: 107, msn: 7 },
+            resources: resources.iter().copied().collect(),
+            ..Responder::default()
+        };
+        let (window, mut shared) = (AnyWindow::Fixed(Fixed::default()), Shared::default());
+        let mut core = QpCore::new(Qpn::default(), Service::Rc, 0, 0, 0, window);
+        core.attributes.state = QpState::Rts;
+        let transport = bth::Repr {
+            opcode: code::SEND_ONLY,
+            psn: Psn::of(sequence),
+            ack_request: true,
+            ..bth::Repr::default()
+        };
+        let bytes = [&transport.to_bytes()[..], &[0; icrc::LENGTH]].concat();
+        let packet = frame::Repr::parse(&bytes).unwrap();
+        let (place, mut placements) = (FramePlace { frame_index: 0, payload_start: 0 }, Vec::new());
+        let taken = responder.receive_request(
+            &mut core,
+            &mut shared,
+            &packet,
+            place,
+            &mut Silent,
+            &mut placements,
+        );
+        assert!(taken.is_ready());
+        assert_eq!(responder.executed, Mark { next: 110, msn: 9 }, "executed once");
+        responder.owed.pop()
+    }
+
+    /// RC-34, RC-54.
+    #[test]
+    fn a_request_that_comes_again_is_answered_by_what_may_be_acknowledged() {
+        let acknowledged = Ack { sequence: 106, msn: 7 };
+        assert_eq!(answered(104, &[]), Some(acknowledged));
+        // It is executed, but the peer must not be told.
+        assert_eq!(answered(108, &[]), Some(acknowledged));
+        assert_eq!(answered(104, &[read(108, 9)]), Some(acknowledged));
+        // Not even what may be acknowledged overtakes responses that the peer may miss.
+        assert_eq!(answered(103, &[read(105, 6)]), Some(Ack { sequence: 104, msn: 5 }));
+        assert_eq!(answered(103, &[read(107, 8)]), Some(acknowledged));
     }
 }

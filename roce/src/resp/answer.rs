@@ -57,7 +57,7 @@ impl Responder {
         shared: &mut Shared,
         nak: Nak,
     ) -> Option<Transmit> {
-        let expected = self.expected;
+        let expected = self.executed.next;
         let syndrome = match nak {
             Nak::ReceiverNotReady(sequence) if sequence == expected => {
                 bump(&mut shared.counters.send_rnr_err);

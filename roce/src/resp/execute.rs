@@ -56,7 +56,7 @@ impl Responder {
         // Before a receive request is taken, for the answer may be pending.
         let kind = check_invalidate(request, verbs)?;
         self.incoming.take_send(core, shared, request, kind, verbs, placements)?;
-        self.executed(request);
+        self.count_executed(request);
         Ok(())
     }
 
@@ -69,7 +69,7 @@ impl Responder {
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         self.incoming.take_write(core, shared, request, verbs, placements)?;
-        self.executed(request);
+        self.count_executed(request);
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl Responder {
             end: request.at.sequence.wrapping_add(packets),
             start: request.at.sequence,
             next: request.at.sequence,
-            msn: responder.msn,
+            msn: responder.executed.msn,
             repeated: false,
             srqn: request.packet.srqn,
             answer,
