@@ -14,6 +14,7 @@ use crate::opcode::{Class, Opcode};
 use crate::owed::Ack;
 use crate::param;
 use crate::qp::{QpCore, Shared};
+use crate::remote::RemoteRange;
 use crate::wire::frame;
 
 /// Where a packet's payload lies: the caller's index of the frame, and the payload's offset there.
@@ -47,21 +48,13 @@ pub(crate) enum Stop {
     Undecided,
 }
 
-/// Memory that a WRITE addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Written {
-    rkey: u32,
-    va: u64,
-    length: u32,
-}
-
 /// A message of which not all packets have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Current {
     /// A SEND, `offset` bytes of which have arrived.
     Send { receive: TakenReceive, offset: u64 },
     /// A WRITE, `offset` bytes of which have arrived.
-    Write { memory: Written, offset: u32 },
+    Write { memory: RemoteRange, offset: u32 },
 }
 
 /// The message that is coming in, and the receive requests for it and those behind it.
@@ -175,7 +168,7 @@ impl Incoming {
             Some(Current::Write { memory, offset }) => (memory, offset),
             _ => (begin_write(core, request, verbs)?, 0),
         };
-        let Written { rkey, va, length } = memory;
+        let RemoteRange { rkey, va, length } = memory;
         let end = offset.checked_add(request.length).ok_or(Stop::Invalid)?;
         // RC-37, UC-8
         if (is_end && end != length) || (!is_end && end >= length) {
@@ -279,26 +272,26 @@ fn begin_write(
     core: &QpCore,
     request: &Request<'_>,
     verbs: &mut impl Verbs,
-) -> Result<Written, Stop> {
-    let rdma = request.packet.reth.ok_or(Stop::Invalid)?;
-    let (rkey, va, length) = (rdma.rkey, rdma.va, rdma.dma_length);
+) -> Result<RemoteRange, Stop> {
+    let memory = RemoteRange::from(request.packet.reth.ok_or(Stop::Invalid)?);
     // RC-23, RC-43, UC-10
     if !core.attributes.access.contains(AccessFlags::REMOTE_WRITE)
-        || length > param::MAX_MESSAGE_LENGTH
+        || memory.length > param::MAX_MESSAGE_LENGTH
     {
         return Err(Stop::Invalid);
     }
-    allowed(check_remote(verbs, request.target, (rkey, va, length), RemoteAccess::Write))?;
-    Ok(Written { rkey, va, length })
+    allowed(check_remote(verbs, request.target, memory, RemoteAccess::Write))?;
+    Ok(memory)
 }
 
-/// Asks the layer above whether the peer of a QP may access memory: key, address and length.
+/// Asks the layer above whether the peer of a QP may access memory.
 pub(crate) fn check_remote(
     verbs: &mut impl Verbs,
     target: Target,
-    (rkey, va, length): (u32, u64, u32),
+    memory: RemoteRange,
     access: RemoteAccess,
 ) -> Poll<Result<(), AccessDenied>> {
+    let RemoteRange { rkey, va, length } = memory;
     if length == 0 && target.srq.is_none() {
         // RC-42: The specification checks no key for an empty access.
         return Poll::Ready(Ok(()));

@@ -72,6 +72,7 @@ mod probe;
 mod psn;
 mod qp;
 mod reliable;
+mod remote;
 mod req;
 mod resp;
 mod service;

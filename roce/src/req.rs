@@ -464,7 +464,7 @@ impl Requester {
         let payload = Payload { qpn: core.qpn, srqn: None, source, offset, length, psn };
         add(&mut shared.counters.sent_bytes, u64::from(length));
         let srqn = core.service.names_srq().then_some(message.srqn);
-        Some(data_frame(core.path.as_ref()?, transport, (request, srqn), position, payload))
+        Some(data_frame(core.path.as_ref()?, transport, request, srqn, position, payload))
     }
 
     /// Starts the acknowledgement timer anew, or stops it if nothing is awaited.
@@ -550,7 +550,8 @@ fn open_header(
 pub(crate) fn data_frame(
     path: &Path,
     mut transport: bth::Repr,
-    (request, srqn): (&SendRequest, Option<u32>),
+    request: &SendRequest,
+    srqn: Option<u32>,
     position: Position,
     payload: Payload,
 ) -> Transmit {

@@ -16,6 +16,7 @@ use crate::owed::{Ack, Owed};
 use crate::param;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
+use crate::remote::RemoteRange;
 use crate::service::Service;
 use crate::state::QpState;
 use crate::wire::aeth::NakCode;
@@ -47,7 +48,7 @@ struct Resource {
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     /// Memory, as it is when a response leaves.
-    Read { rkey: u32, va: u64, length: u32 },
+    Read(RemoteRange),
     /// The value before an atomic operation, known once that is executed.
     Atomic { before: u64 },
 }
@@ -435,12 +436,12 @@ impl Responder {
         let target = Self::target(core, packet);
         let responder = &mut *self;
         let Some(resource) = responder.resource(sequence) else { return Poll::Ready(false) };
-        let Answer::Read { rkey, va, length } = resource.answer else { return Poll::Ready(false) };
+        let Answer::Read(memory) = resource.answer else { return Poll::Ready(false) };
         let offset = sequence.wrapping_sub(resource.first) << mtu.shift();
-        let rest = u64::from(length).saturating_sub(offset);
+        let rest = u64::from(memory.length).saturating_sub(offset);
         // RC-67
-        let same = rdma.va == va.wrapping_add(offset)
-            && rdma.rkey == rkey
+        let same = rdma.va == memory.va.wrapping_add(offset)
+            && rdma.rkey == memory.rkey
             && u64::from(rdma.dma_length) == rest
             && packet.srqn == resource.srqn;
         if !same {
@@ -449,7 +450,9 @@ impl Responder {
         // The key may have been revoked since. Then this is a ghost, for the peer needs the data
         // no more; it is no reason for an error.
         let access = RemoteAccess::Read;
-        if rest != 0 && ready!(verbs.check_remote(target, rkey, rdma.va, rest, access)).is_err() {
+        if rest != 0
+            && ready!(verbs.check_remote(target, memory.rkey, rdma.va, rest, access)).is_err()
+        {
             return Poll::Ready(false);
         }
         resource.repeat_from(sequence);
@@ -637,7 +640,7 @@ mod tests {
             msn,
             repeated: false,
             srqn: None,
-            answer: Answer::Read { rkey: 0, va: 0, length: 8 },
+            answer: Answer::Read(RemoteRange { rkey: 0, va: 0, length: 8 }),
         }
     }
 

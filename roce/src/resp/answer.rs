@@ -7,6 +7,7 @@ use crate::opcode::{Position, code};
 use crate::owed::Ack;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared, pad};
+use crate::remote::RemoteRange;
 use crate::types::{Instant, PathMtu};
 use crate::wire::aeth::{self, CREDITS_INVALID, NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
@@ -24,7 +25,7 @@ impl Responder {
         if let Some(resource) = self.next_answer() {
             if ack.is_none_or(|ack| ack > resource.next) {
                 // RC-107
-                if core.is_held(now) && matches!(resource.answer, Answer::Read { .. }) {
+                if core.is_held(now) && matches!(resource.answer, Answer::Read(_)) {
                     return None;
                 }
                 let (sequence, resource) = (resource.next, resource.advance());
@@ -98,14 +99,9 @@ impl Responder {
         }
         match resource.answer {
             Answer::Atomic { before } => self.atomic_response(core, &resource, before),
-            Answer::Read { rkey, va, length } => self.transmit_read_response(
-                core,
-                shared,
-                now,
-                sequence,
-                &resource,
-                (rkey, va, length),
-            ),
+            Answer::Read(memory) => {
+                self.transmit_read_response(core, shared, now, sequence, &resource, memory)
+            }
         }
     }
 
@@ -127,10 +123,11 @@ impl Responder {
         now: Instant,
         sequence: u64,
         read: &Resource,
-        (rkey, va, length): (u32, u64, u32),
+        memory: RemoteRange,
     ) -> Option<Transmit> {
         let is_last = !read.is_active();
-        let (offset, length) = response_part(sequence.wrapping_sub(read.first), length, core.mtu());
+        let (offset, length) =
+            response_part(sequence.wrapping_sub(read.first), memory.length, core.mtu());
         // RC-66
         let position = Position::new(sequence == read.start, is_last);
         let response = match position {
@@ -155,7 +152,7 @@ impl Responder {
         let payload = (length != 0).then_some(Payload {
             qpn: core.qpn,
             srqn: read.srqn,
-            source: Source::Remote { rkey, va: va.wrapping_add(offset) },
+            source: Source::Remote { rkey: memory.rkey, va: memory.va.wrapping_add(offset) },
             offset,
             length,
             psn,

@@ -11,6 +11,7 @@ use crate::log::EffectKind;
 use crate::opcode::Class;
 use crate::param;
 use crate::qp::{QpCore, Shared};
+use crate::remote::RemoteRange;
 
 impl Responder {
     pub(super) fn execute(
@@ -80,19 +81,18 @@ impl Responder {
         request: &Request<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
-        let Some(rdma) = request.packet.reth else { return Err(Stop::Invalid) };
+        let Some(header) = request.packet.reth else { return Err(Stop::Invalid) };
+        let memory = RemoteRange::from(header);
         // RC-23, RC-43
         if !core.attributes.access.contains(AccessFlags::REMOTE_READ)
-            || rdma.dma_length > param::MAX_MESSAGE_LENGTH
+            || memory.length > param::MAX_MESSAGE_LENGTH
             || core.attributes.max_dest_rd_atomic == 0
         {
             return Err(Stop::Invalid);
         }
-        let asked = (rdma.rkey, rdma.va, rdma.dma_length);
-        allowed(check_remote(verbs, request.target, asked, RemoteAccess::Read))?;
-        let packets = u64::from(core.mtu().packets(rdma.dma_length));
-        let (rkey, va, length) = (rdma.rkey, rdma.va, rdma.dma_length);
-        self.begin_answer(core, shared, request, packets, Answer::Read { rkey, va, length })?;
+        allowed(check_remote(verbs, request.target, memory, RemoteAccess::Read))?;
+        let packets = u64::from(core.mtu().packets(memory.length));
+        self.begin_answer(core, shared, request, packets, Answer::Read(memory))?;
         bump(&mut shared.counters.rx_read_requests);
         Ok(())
     }
@@ -114,8 +114,8 @@ impl Responder {
         {
             return Err(Stop::Invalid);
         }
-        let asked = (header.rkey, header.va, length);
-        allowed(check_remote(verbs, request.target, asked, RemoteAccess::Atomic))?;
+        let memory = RemoteRange { rkey: header.rkey, va: header.va, length };
+        allowed(check_remote(verbs, request.target, memory, RemoteAccess::Atomic))?;
         let operation = match request.packet.opcode.class {
             Class::CompareSwap => {
                 AtomicOperation::CompareSwap { compare: header.compare, swap: header.swap_or_add }
