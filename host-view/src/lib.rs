@@ -21,6 +21,7 @@
 
 pub mod directory;
 mod error;
+mod message;
 pub mod shadow_device;
 pub mod sysfs;
 

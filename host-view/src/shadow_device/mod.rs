@@ -27,7 +27,6 @@ use crate::error::Error;
 
 mod cable;
 pub mod libibverbs;
-mod message;
 mod netlink;
 mod refusal;
 

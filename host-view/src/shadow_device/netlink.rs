@@ -11,7 +11,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
 
-use super::message::{Message, ReceivedNews, attributes, messages, text, u32_at};
+use crate::message::{Message, ReceivedNews, attributes, messages, text, u32_at};
 
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
