@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`shadow_device`] | the kernel's devices of a card, and the GIDs that follow their addresses |
 //! | [`sysfs`] | the counters' files, which `balboa run` shows to its programs |
+//! | [`rdma_netlink`] | answers to RDMA netlink, which `balboa run` gives its programs |
 //! | [`directory`] | directories by descriptor, in which no link is followed |
 
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@
 pub mod directory;
 mod error;
 mod message;
+pub mod rdma_netlink;
 pub mod shadow_device;
 pub mod sysfs;
 

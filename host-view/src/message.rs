@@ -21,12 +21,22 @@ impl Message {
     /// A message of a kind, with a body of the shape that the kind wants.
     #[must_use]
     pub fn new(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Self {
+        // To the kernel, which numbers us itself.
+        Self::make(kind, flags, [sequence, 0], body)
+    }
+
+    /// A message that answers one: it has its number and its sender's port.
+    #[must_use]
+    pub fn answering(asked: &ReceivedNews<'_>, kind: u16, flags: u16, body: &[u8]) -> Self {
+        Self::make(kind, flags, [asked.sequence, asked.port], body)
+    }
+
+    fn make(kind: u16, flags: u16, [sequence, port]: [u32; 2], body: &[u8]) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(flags.to_ne_bytes());
         bytes.extend(sequence.to_ne_bytes());
-        // To the kernel, which numbers us itself.
-        bytes.extend(0u32.to_ne_bytes());
+        bytes.extend(port.to_ne_bytes());
         bytes.extend(body);
         Self { bytes }.padded()
     }
@@ -34,13 +44,8 @@ impl Message {
     /// Adds an attribute; one that is longer than any can be is left out.
     #[must_use]
     pub fn with(mut self, kind: u16, value: &[u8]) -> Self {
-        let length = u16::try_from(value.len().saturating_add(ATTRIBUTE));
-        if let Ok(length) = length {
-            self.bytes.extend(length.to_ne_bytes());
-            self.bytes.extend(kind.to_ne_bytes());
-            self.bytes.extend(value);
-        }
-        self.padded()
+        self.bytes.extend(attribute(kind, value));
+        self
     }
 
     /// Adds an attribute that is a text.
@@ -66,13 +71,29 @@ impl Message {
     }
 }
 
+/// An attribute by itself, for the value of another; nothing where it is longer than any can be.
+#[must_use]
+pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let Ok(length) = u16::try_from(value.len().saturating_add(ATTRIBUTE)) else {
+        return Vec::new();
+    };
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
 /// A message that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedNews<'a> {
     /// Its kind.
     pub kind: u16,
-    /// The number of the request that it answers.
+    /// How it is to be taken (`NLM_F_…`).
+    pub flags: u16,
+    /// The number of the request that it is, or answers.
     pub sequence: u32,
+    /// The port of whoever asks; 0 for the kernel, and where it is not told.
+    pub port: u32,
     /// What follows the header.
     pub body: &'a [u8],
 }
@@ -83,9 +104,10 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = ReceivedNews<'_>> {
         let length = usize::try_from(u32_at(datagram, 0)?).ok()?;
         let whole = datagram.get(..length)?;
         let body = whole.get(HEADER..)?;
-        let (kind, sequence) = (u16_at(whole, 4)?, u32_at(whole, 8)?);
+        let (kind, flags) = (u16_at(whole, 4)?, u16_at(whole, 6)?);
+        let (sequence, port) = (u32_at(whole, 8)?, u32_at(whole, 12)?);
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(ReceivedNews { kind, sequence, body })
+        Some(ReceivedNews { kind, flags, sequence, port, body })
     })
 }
 
@@ -156,7 +178,7 @@ mod tests {
         let two = [whole(), whole()].concat();
         let all: Vec<_> = messages(&two).collect();
         assert_eq!(all.len(), 2);
-        let ReceivedNews { kind, sequence, body } = all[1];
+        let ReceivedNews { kind, sequence, body, .. } = all[1];
         assert_eq!((kind, sequence), (20, 7));
         let found: Vec<_> = attributes(body, 8).collect();
         assert_eq!(found[0], (9, &[6][..]));
