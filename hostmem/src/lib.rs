@@ -26,6 +26,7 @@
 //! | [`udp`] | datagrams of the machine's own network, many by one call |
 //! | [`heap`] | freed memory, back to the kernel |
 //! | [`foreign`] | descriptors from a peer that is not trusted |
+//! | [`seccomp`] | filters of system calls, and calls that a supervisor answers |
 //!
 //! Linux only, x86-64 and aarch64 only: the orderings are argued for these two.
 
@@ -58,6 +59,7 @@ mod patience;
 pub mod process;
 pub mod relay;
 pub mod ring;
+pub mod seccomp;
 pub mod turn;
 pub mod udp;
 pub mod wake;
