@@ -50,8 +50,9 @@ pub(super) unsafe fn give_up_lost() {
             // SAFETY: so is what libibverbs has found of it, which nobody looks at who does not hold that lock, as the
             // caller does; it sets the pointer when the device is made, where it was null.
             if let Some(found) = unsafe { sysfs.as_mut() } {
-                // No file is of that time.
+                // No file is of that time, and what netlink tells of has an index.
                 (found.time_created.tv_sec, found.time_created.tv_nsec) = (-1, -1);
+                found.ibdev_idx = -1;
             }
             false
         });

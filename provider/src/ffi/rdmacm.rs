@@ -7,7 +7,8 @@
 //!
 //! Plug-ins are loaded when a process lists devices for the first time, which may be before it loads
 //! librdmacm. So librdmacm is looked for whenever libibverbs lists them, as librdmacm has it do
-//! before it opens its device: each listing reads a directory.
+//! before it opens its device: each listing sends a request by netlink, and reads a directory where
+//! that is not answered.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::IntoRawFd as _;
@@ -27,6 +28,8 @@ use crate::ucm::{self, Command, Done};
 const LIBRARY: &str = "librdmacm";
 /// What libibverbs lists devices from.
 const LIST: &CStr = c"/class/infiniband_verbs";
+/// What it asks for them where RDMA netlink answers: `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET)`.
+const LIST_BY_NETLINK: c_int = 5 << 10 | 1;
 /// What librdmacm opens.
 const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
 
@@ -36,6 +39,8 @@ type Fxstat = unsafe extern "C" fn(c_int, c_int, *mut libc::stat) -> c_int;
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 type Close = unsafe extern "C" fn(c_int) -> c_int;
 type Opendir = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
+/// libnl's, whose socket nobody looks into here.
+type SendSimple = unsafe extern "C" fn(*mut c_void, c_int, c_int, *mut c_void, usize) -> c_int;
 
 /// Where the calls led before; 0 stands for the C library.
 static NEXT_OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -44,11 +49,15 @@ static NEXT_FXSTAT: AtomicUsize = AtomicUsize::new(0);
 static NEXT_WRITE: AtomicUsize = AtomicUsize::new(0);
 static NEXT_CLOSE: AtomicUsize = AtomicUsize::new(0);
 static NEXT_OPENDIR: AtomicUsize = AtomicUsize::new(0);
+static NEXT_SEND_SIMPLE: AtomicUsize = AtomicUsize::new(0);
 
 /// Answers for the kernel in librdmacm, as soon as the process has it.
 pub(super) fn install() {
     let installed = forks::hold_over_forks()
-        .and_then(|()| hook::patch(c"opendir", opendir as *const () as usize, &NEXT_OPENDIR));
+        .and_then(|()| hook::patch(c"opendir", opendir as *const () as usize, &NEXT_OPENDIR))
+        .and_then(|()| {
+            hook::patch(c"nl_send_simple", send_simple as *const () as usize, &NEXT_SEND_SIMPLE)
+        });
     if let Err(why) = installed {
         crate::log::refused("the connection manager", &Error::Hook(why));
     }
@@ -93,6 +102,30 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
         0 => unsafe { libc::opendir(path) },
         // SAFETY: the slot led to an `opendir`.
         next => unsafe { std::mem::transmute::<usize, Opendir>(next)(path) },
+    }
+}
+
+/// libibverbs' `nl_send_simple`, by which it asks for what has no attributes: devices, and what holds for all.
+unsafe extern "C-unwind" fn send_simple(
+    socket: *mut c_void,
+    kind: c_int,
+    flags: c_int,
+    body: *mut c_void,
+    bytes: usize,
+) -> c_int {
+    if kind == LIST_BY_NETLINK {
+        look();
+        // SAFETY: libibverbs asks for devices to list them, and holds the lock of its list meanwhile.
+        unsafe { super::device::give_up_lost() };
+    }
+    match NEXT_SEND_SIMPLE.load(Ordering::Acquire) {
+        // The linker had not looked for libnl's: there was no socket when devices were first listed. It fails
+        // (NLE_FAILURE), as it would without one.
+        0 => -1,
+        // SAFETY: the slot led to libnl's, and the call is handed on as it came.
+        next => unsafe {
+            std::mem::transmute::<usize, SendSimple>(next)(socket, kind, flags, body, bytes)
+        },
     }
 }
 
