@@ -99,6 +99,9 @@ pub enum Command {
     /// Start a balboad that ends with its last program, which balboa run --start does
     #[command(hide = true)]
     StartBalboad(StartBalboad),
+    /// Answer the RDMA netlink sockets of a program, which balboa run has it do
+    #[command(hide = true)]
+    AnswerNetlink(AnswerNetlink),
     /// Write the manual pages
     #[command(hide = true)]
     Manual {
@@ -177,6 +180,18 @@ pub struct Run {
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+/// What answers RDMA netlink is asked.
+#[derive(Debug, Args)]
+pub struct AnswerNetlink {
+    /// The first number of a descriptor that is such a socket
+    pub first: u32,
+    /// The first number above those
+    pub end: u32,
+    /// Have a process do so whose parent has ended
+    #[arg(long)]
+    pub detach: bool,
 }
 
 /// What `balboa run --start` runs.

@@ -39,6 +39,9 @@ fn main() -> ExitCode {
         args::Command::Run(run) => not_run("run", run::run(&run)),
         args::Command::Perf(perf) => not_run("perf", perf::perf(&perf)),
         args::Command::StartBalboad(start) => told("start-balboad", run::starter::start(&start)),
+        args::Command::AnswerNetlink(answer) => {
+            told("answer-netlink", run::netlink::answer(&answer))
+        }
         args::Command::Bind { address } => told("bind", bind::bind(address)),
         args::Command::Unbind { address } => told("unbind", bind::unbind(address)),
         args::Command::Flash { action } => match flash::flash(&action) {

@@ -2,9 +2,9 @@
 //!
 //! libibverbs believes the kernel. Asked over netlink, a kernel without our device names none, and
 //! that answer is final. So the program runs in a mount namespace that shows the devices in
-//! `/sys/class` and `/dev/infiniband` ([`mounts`], [`sysfs`]), behind a filter that lets the RDMA
-//! netlink socket fail ([`filter`]), which makes libibverbs read those. `RDMAV_DRIVERS` names the
-//! provider, of which each release of libibverbs finds its own.
+//! `/sys/class` and `/dev/infiniband` ([`mounts`], [`sysfs`]), behind a filter that has RDMA netlink sockets
+//! answered from those, or refused ([`netlink`], [`filter`]). `RDMAV_DRIVERS` names the provider, of which
+//! each release of libibverbs finds its own.
 //!
 //! The program holds a lease on its balboad ([`lease`]); where there is none, one may be started ([`start`]).
 
@@ -28,6 +28,7 @@ mod filter;
 mod lease;
 mod libibverbs;
 mod mounts;
+pub mod netlink;
 pub mod refusal;
 mod start;
 pub mod starter;
@@ -66,7 +67,7 @@ pub enum RunError {
     #[error(
         "cannot install the seccomp filter that hides RDMA netlink ({0}): the kernel needs CONFIG_SECCOMP_FILTER"
     )]
-    Filter(#[from] seccompiler::Error),
+    Filter(#[from] hostmem::Error),
     /// The kernel refuses to take rights away.
     #[error("cannot set no_new_privs: {0}")]
     NoNewPrivs(#[from] nix::errno::Errno),
@@ -164,7 +165,7 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     // The world is built on the state directory, which is sure to be there and to be the caller's
     // and is covered only meanwhile.
     mounts::show(&dir, &sysfs::World::of(&cards), &providers)?;
-    filter::install()?;
+    netlink::install()?;
     exec(&program, &dir, lease)
 }
 

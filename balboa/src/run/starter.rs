@@ -79,9 +79,9 @@ pub fn start(arguments: &args::StartBalboad) -> anyhow::Result<()> {
     }
 }
 
-/// Lets go of what this process has of whoever asked, for balboad inherits it: descriptors, the session with its terminal,
+/// Lets go of what this process has of whoever asked, for what it starts inherits it: descriptors, the session with its terminal,
 /// blocked signals, and the processors that a launcher has pinned a program to.
-fn detach() {
+pub(super) fn detach() {
     let names = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<i32> =
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
