@@ -19,6 +19,7 @@ pub(crate) mod image;
 mod lifecycle;
 mod many;
 mod nccl;
+mod netlink;
 pub(crate) mod perftest;
 pub(crate) mod pingpong;
 mod port;
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Case> {
         usage::cases(),
         image::cases(),
         discovery::cases(),
+        netlink::cases(),
         lifecycle::cases(),
         start::cases(),
         pingpong::cases(),
