@@ -31,8 +31,10 @@
 //! | [`publish_to_device`] | earlier loads and stores before later stores | none (both stay in order) | `dmb osh` |
 //! | [`observe_from_device`] | earlier loads before later loads and stores | none (both stay in order) | `dmb oshld` |
 //! | [`store_then_load`] | earlier stores before later loads | `mfence` or a locked operation | `dmb ish` |
+//! | [`store_then_load_everywhere`] | the same, in all threads of the process | by the kernel | by the kernel |
 
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 /// Orders every earlier load and store of memory before every later store, as a device sees them.
 ///
@@ -76,4 +78,48 @@ pub fn observe_from_device() {
 #[inline(always)]
 pub fn store_then_load() {
     fence(Ordering::SeqCst);
+}
+
+/// [`store_then_load`] for two sides of which one has to be quick: this one orders its own, and has every other thread of
+/// the process do the same at whatever it is. Between its store and its load that one then needs
+/// [`compiler_fence`](std::sync::atomic::compiler_fence) alone.
+///
+/// It costs microseconds, or 10 ms where the kernel offers no membarrier(2).
+pub fn store_then_load_everywhere() {
+    store_then_load();
+    if !fence_of_all::put() {
+        std::thread::sleep(STORED);
+    }
+}
+
+/// No processor keeps a store from the others for so long.
+pub(crate) const STORED: Duration = Duration::from_millis(10);
+
+/// membarrier(2): a full fence in every thread of the process that runs.
+pub(crate) mod fence_of_all {
+    use std::sync::OnceLock;
+
+    fn membarrier(command: libc::c_int) -> libc::c_long {
+        // SAFETY: the call takes numbers only, and changes no memory.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+    }
+
+    /// Whether the kernel offers it.
+    pub(crate) fn is_offered() -> bool {
+        static OFFERED: OnceLock<bool> = OnceLock::new();
+        *OFFERED.get_or_init(|| {
+            let offered = membarrier(libc::MEMBARRIER_CMD_QUERY);
+            let needed = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED
+                | libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
+            offered > 0 && offered & libc::c_long::from(needed) == libc::c_long::from(needed)
+        })
+    }
+
+    /// Puts one; `false` where that cannot be.
+    pub(crate) fn put() -> bool {
+        // A process registers first, which takes longer, so the first that needs one does it.
+        membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0
+            || (membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
+                && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0)
+    }
 }

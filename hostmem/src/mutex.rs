@@ -81,6 +81,14 @@ impl<T> FutexMutex<T> {
         }
     }
 
+    /// Waits for the mutex, about so long at most.
+    pub fn lock_within(&self, limit: Duration) -> Option<FutexGuard<'_, T>> {
+        self.lock_or_be_waited_for().or_else(|| {
+            self.wait_for(limit);
+            self.lock_or_be_waited_for()
+        })
+    }
+
     /// Takes the mutex if it is free; if not, whoever gives it back finds that somebody may wait.
     pub(crate) fn lock_or_be_waited_for(&self) -> Option<FutexGuard<'_, T>> {
         let was_free = self.state.swap(WAITED_FOR, Ordering::Acquire) == FREE;
@@ -226,6 +234,16 @@ mod tests {
         mutex.try_lock().unwrap().keep();
         assert!(mutex.try_lock().is_none());
         assert!(mutex.kept().release().is_none(), "nobody waits");
+        assert!(mutex.try_lock().is_some());
+    }
+
+    #[test]
+    fn who_waits_for_a_held_mutex_for_a_while_gets_it_only_once_it_is_given_back() {
+        let mutex = FutexMutex::new(1);
+        let guard = mutex.lock();
+        assert!(mutex.lock_within(Duration::from_micros(100)).is_none());
+        drop(guard);
+        assert_eq!(mutex.lock_within(Duration::ZERO).map(|guard| *guard), Some(1));
         assert!(mutex.try_lock().is_some());
     }
 

@@ -19,11 +19,10 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 use std::time::Duration;
 
-use crate::barrier;
+use crate::barrier::{self, STORED, fence_of_all};
 use crate::mutex::{FutexGuard, FutexMutex, Waiters, wait_while, wake_all};
 
 /// In *changes*: somebody changes the value, or is about to.
@@ -33,8 +32,6 @@ const FENCES: u32 = 2;
 
 /// Who changes looks again so soon whether the holder, which was in a call, rests: it tells nobody.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
-/// No processor keeps a store from the others for so long.
-const STORED: Duration = Duration::from_millis(10);
 
 /// A word of the lock's; the second implementation is the model checker's.
 trait TurnWord {
@@ -320,35 +317,6 @@ impl<T> Drop for Change<'_, T> {
         if self.turn.is_none() {
             self.lock.change_is_over();
         }
-    }
-}
-
-/// membarrier(2): a full fence in every thread of the process that runs.
-mod fence_of_all {
-    use super::OnceLock;
-
-    fn membarrier(command: libc::c_int) -> libc::c_long {
-        // SAFETY: the call takes numbers only, and changes no memory.
-        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
-    }
-
-    /// Whether the kernel offers it.
-    pub(super) fn is_offered() -> bool {
-        static OFFERED: OnceLock<bool> = OnceLock::new();
-        *OFFERED.get_or_init(|| {
-            let offered = membarrier(libc::MEMBARRIER_CMD_QUERY);
-            let needed = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED
-                | libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
-            offered > 0 && offered & libc::c_long::from(needed) == libc::c_long::from(needed)
-        })
-    }
-
-    /// Puts one; `false` where that cannot be.
-    pub(super) fn put() -> bool {
-        // A process registers first, which takes longer, so the first that needs one does it.
-        membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0
-            || (membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
-                && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0)
     }
 }
 

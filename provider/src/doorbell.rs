@@ -74,9 +74,15 @@ impl CardPath {
     /// Wakes the card if it sleeps; the record and the slot of the queue that has work come first.
     #[inline(always)]
     pub(crate) fn wake_if_asleep(&self) {
-        if self.waker.is_needed() {
+        if self.is_asleep() {
             self.wake();
         }
+    }
+
+    /// Whether the card sleeps, and is to be [woken](Self::wake).
+    #[inline(always)]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.waker.is_needed()
     }
 
     /// Wakes the card if it sleeps and must know of receives that were posted.
@@ -90,7 +96,7 @@ impl CardPath {
     /// The system call, apart from the way that is taken while the card is awake.
     #[cold]
     #[inline(never)]
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         // It can only fail when the eventfd is gone, and then so is the card: the liveness word
         // tells.
         let _ = self.waker.signal();

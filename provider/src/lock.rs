@@ -1,5 +1,10 @@
-//! The lock of a queue, which a thread domain does away with.
+//! The lock of a queue, which a thread domain does away with; and that of a send queue, which a list that a program builds
+//! call by call keeps.
 
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, compiler_fence};
+use std::time::Duration;
+
+use hostmem::barrier::store_then_load_everywhere;
 use hostmem::{FutexGuard, FutexMutex, Waiters};
 
 /// Keeps two threads from posting to one queue at a time, or leaves that to the program.
@@ -9,7 +14,10 @@ use hostmem::{FutexGuard, FutexMutex, Waiters};
 /// program that breaks its word gets a garbled queue, which the card's checks contain, and not
 /// undefined behaviour.
 #[derive(Debug)]
-pub(crate) struct QueueLock(Option<FutexMutex<()>>);
+pub(crate) struct QueueLock {
+    is_needed: bool,
+    mutex: FutexMutex<()>,
+}
 
 /// Holds a [`QueueLock`] until dropped.
 pub(crate) struct QueueGuard<'a> {
@@ -17,9 +25,9 @@ pub(crate) struct QueueGuard<'a> {
 }
 
 impl<'a> QueueGuard<'a> {
-    /// Holds the queue on, until somebody takes [`QueueLock::kept`].
+    /// Holds the queue on, with nothing that says so.
     #[inline(always)]
-    pub(crate) fn keep(self) {
+    fn keep(self) {
         if let Some(guard) = self.held {
             guard.keep();
         }
@@ -35,27 +43,147 @@ impl<'a> QueueGuard<'a> {
 impl QueueLock {
     /// Makes the lock, or with `single_threaded` none.
     pub(crate) fn new(single_threaded: bool) -> Self {
-        Self((!single_threaded).then(|| FutexMutex::new(())))
+        Self { is_needed: !single_threaded, mutex: FutexMutex::new(()) }
     }
 
     /// Waits for the queue.
     #[inline(always)]
     pub(crate) fn lock(&self) -> QueueGuard<'_> {
-        QueueGuard { held: self.0.as_ref().map(FutexMutex::lock) }
+        QueueGuard { held: self.is_needed.then(|| self.mutex.lock()) }
     }
 
     /// What [`QueueGuard::keep`] left: the caller holds the queue.
     #[inline(always)]
-    pub(crate) fn kept(&self) -> QueueGuard<'_> {
-        QueueGuard { held: self.0.as_ref().map(FutexMutex::kept) }
+    fn kept(&self) -> QueueGuard<'_> {
+        QueueGuard { held: self.is_needed.then(|| self.mutex.kept()) }
     }
 
     /// Takes the queue if nobody has it.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
-        Some(match &self.0 {
-            None => QueueGuard { held: None },
-            Some(mutex) => QueueGuard { held: Some(mutex.try_lock()?) },
+        Some(match self.is_needed {
+            false => QueueGuard { held: None },
+            true => QueueGuard { held: Some(self.mutex.try_lock()?) },
         })
     }
+}
+
+/// In *list*: none is open, or it is about to be posted.
+const NONE: u8 = 0;
+/// In *list*.
+const OPEN: u8 = 1;
+
+/// In *end*: a list is posted, and gives the lock back.
+const GIVES_BACK: u32 = 1;
+/// In *end*: a list is posted, and there is no lock.
+const NO_LOCK: u32 = 0;
+/// In *end*: a list is not posted.
+const OVERTAKEN: u32 = 2;
+
+/// Who waits for somebody to have posted looks again so soon whether it was a list that has begun since.
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
+
+/// The lock of a send queue, which a list that is built call by call holds from the first call to the last.
+///
+/// Between two calls nothing is done, for as long as the program likes, and it may never go on. So who resets the queue
+/// waits for no list, which may be of the very thread that resets, but *overtakes* it: nothing of it is posted when it ends.
+///
+/// | word | who writes it | what it says |
+/// |---|---|---|
+/// | *list* | who has the lock | whether a list is open |
+/// | *end* | who overtakes; the end of a list that was overtaken | how a list ends |
+///
+/// Whoever posts a list takes back that it is open, *then* looks how it ends; who overtakes it says so, *then* looks whether
+/// one is open. With a full fence between on both sides one of them sees the other. The first side is on the data path, so
+/// the other has the kernel put its fence there. Where no list is open, somebody posts at this moment, and is waited for.
+#[derive(Debug)]
+pub(crate) struct SendLock {
+    queue: QueueLock,
+    list: AtomicU8,
+    end: AtomicU32,
+    /// Of who overtakes a list, until it has changed what it wants to, and of the end of that list.
+    overtaking: FutexMutex<()>,
+}
+
+/// The end of a list, with the lock that it held; nobody overtakes it any more.
+pub(crate) struct ListEnd<'a> {
+    /// Whether it was overtaken: then nothing of it may be posted.
+    pub is_overtaken: bool,
+    /// The queue.
+    pub guard: QueueGuard<'a>,
+    _one: FutexGuard<'a, ()>,
+}
+
+impl SendLock {
+    /// As [`QueueLock::new`].
+    pub(crate) fn new(single_threaded: bool) -> Self {
+        let queue = QueueLock::new(single_threaded);
+        let end = AtomicU32::new(usual_end(&queue));
+        Self { queue, list: AtomicU8::new(NONE), end, overtaking: FutexMutex::default() }
+    }
+
+    /// Waits for the queue, also for a list.
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> QueueGuard<'_> {
+        self.queue.lock()
+    }
+
+    /// Takes the queue if nobody has it.
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
+        self.queue.try_lock()
+    }
+
+    /// Has a list hold the queue on, until [`Self::end`] or [`Self::end_at_once`].
+    #[inline(always)]
+    pub(crate) fn keep_for_list(&self, guard: QueueGuard<'_>) {
+        guard.keep();
+        self.list.store(OPEN, Ordering::Relaxed);
+    }
+
+    /// Ends the list to post it. `None` where it may have been overtaken or there is no lock: [`Self::end`] tells.
+    #[inline(always)]
+    pub(crate) fn end_at_once(&self) -> Option<QueueGuard<'_>> {
+        self.list.store(NONE, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        let is_usual = self.end.load(Ordering::Relaxed) == GIVES_BACK;
+        // Not `then_some`: a guard that is made is also dropped.
+        is_usual.then(|| QueueGuard { held: Some(self.queue.mutex.kept()) })
+    }
+
+    /// Ends the list, whatever has become of it.
+    pub(crate) fn end(&self) -> ListEnd<'_> {
+        self.list.store(NONE, Ordering::Release);
+        let one = self.overtaking.lock();
+        let usual = usual_end(&self.queue);
+        let is_overtaken = self.end.swap(usual, Ordering::Relaxed) == OVERTAKEN;
+        ListEnd { is_overtaken, guard: self.queue.kept(), _one: one }
+    }
+
+    /// Changes the queue while nobody posts to it, and overtakes a list that is open.
+    pub(crate) fn overtake(&self, change: impl FnOnce()) {
+        let mut taken = self.queue.try_lock();
+        while taken.is_none() {
+            let one = self.overtaking.lock();
+            self.end.store(OVERTAKEN, Ordering::Relaxed);
+            store_then_load_everywhere();
+            if self.list.load(Ordering::Acquire) == OPEN {
+                return change();
+            }
+            self.end.store(GIVES_BACK, Ordering::Relaxed);
+            drop(one);
+            let within = self.queue.mutex.lock_within(LOOK_AGAIN);
+            taken = within.map(|guard| QueueGuard { held: Some(guard) });
+        }
+        // Where there is no lock, one may be open all the same.
+        if self.list.load(Ordering::Relaxed) == OPEN {
+            self.end.store(OVERTAKEN, Ordering::Relaxed);
+        }
+        change();
+    }
+}
+
+/// How a list ends that is not overtaken.
+fn usual_end(queue: &QueueLock) -> u32 {
+    if queue.is_needed { GIVES_BACK } else { NO_LOCK }
 }

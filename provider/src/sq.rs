@@ -9,7 +9,7 @@ use hostmem::{BlockRing, DoorbellSlot, Lender, MaskedTable, Record, Waiters};
 
 use crate::doorbell::CardPath;
 use crate::error::{Error, Result};
-use crate::lock::{QueueGuard, QueueLock};
+use crate::lock::{QueueGuard, SendLock};
 use crate::wr::{
     AtomicRequest, FlagTable, KeyRequest, Operation, Operations, Payload, SendRequest,
     write_atomic, write_datagram, write_key_change, write_send, write_srqn,
@@ -42,7 +42,7 @@ pub(crate) struct SendShape {
 /// consumed (under that CQ's lock); each reads the other's with acquire.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    lock: QueueLock,
+    lock: SendLock,
     /// The errno of posting now; 0 while the queue takes requests.
     gate: AtomicI32,
     shape: SendShape,
@@ -104,7 +104,7 @@ impl SendQueue {
         let posted = MaskedTable::lent(ring.blocks(), lender.as_ref());
         let posted = posted.ok_or(Error::NoMemory("a send queue"))?;
         Ok(Self {
-            lock: QueueLock::new(single_threaded),
+            lock: SendLock::new(single_threaded),
             gate: AtomicI32::new(libc::EINVAL),
             shape,
             qpn,
@@ -130,19 +130,25 @@ impl SendQueue {
         self.gate.store(errno, Ordering::Relaxed);
     }
 
-    /// Forgets everything posted, as RESET does; the caller holds the send CQ's lock.
+    /// Forgets everything posted, as RESET does; the caller holds the send CQ's lock. A list that is being built is not
+    /// waited for: nothing of it will be posted.
     pub(crate) fn reset(&self, generation: u8) {
-        let _guard = self.lock.lock();
-        self.doorbell.store(slot_value(self.qpn, generation, 0), Ordering::Relaxed);
-        for position in [&self.produced, &self.consumed] {
-            position.requests.store(0, Ordering::Relaxed);
-            position.block.store(0, Ordering::Relaxed);
-        }
-        // What is noted of before must not be found by an index of after.
+        self.lock.overtake(|| {
+            self.doorbell.store(slot_value(self.qpn, generation, 0), Ordering::Relaxed);
+            for position in [&self.produced, &self.consumed] {
+                position.requests.store(0, Ordering::Relaxed);
+                position.block.store(0, Ordering::Relaxed);
+            }
+            self.forget_notes();
+            self.record.store_release_u32(PRODUCER, 0);
+        });
+    }
+
+    /// Forgets what is noted of before a RESET: it must not be found by an index of after.
+    fn forget_notes(&self) {
         for posted in self.posted.iter() {
             posted.number.store(0, Ordering::Relaxed);
         }
-        self.record.store_release_u32(PRODUCER, 0);
     }
 
     /// Begins a list of work requests; fails with the errno of posting now, EIO on a dead card.
@@ -179,17 +185,23 @@ impl SendQueue {
     /// Shows the card all requests before the cursor: the record, then the doorbell.
     #[inline(always)]
     fn publish(&self, cursor: Cursor, guard: QueueGuard<'_>) {
+        self.show(cursor);
+        // Others may post while the card is woken.
+        match guard.release() {
+            None => self.path.wake_if_asleep(),
+            Some(waiters) => wake_both(waiters, &self.path),
+        }
+    }
+
+    /// As [`Self::publish`], for who still has the queue and wakes the card.
+    #[inline(always)]
+    fn show(&self, cursor: Cursor) {
         self.produced.block.store(cursor.block, Ordering::Relaxed);
         // Release: who flushes and sees the number also sees the note.
         self.produced.requests.store(cursor.requests, Ordering::Release);
         self.record.store_release_u32(PRODUCER, cursor.block);
         let value = self.doorbell.load(Ordering::Relaxed) | u64::from(cursor.block);
         self.slot.ring(value);
-        // Others may post while the card is woken.
-        match guard.release() {
-            None => self.path.wake_if_asleep(),
-            Some(waiters) => wake_both(waiters, &self.path),
-        }
     }
 
     /// Writes one work request into the ring, or fails with its errno and writes nothing.

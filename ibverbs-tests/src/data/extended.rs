@@ -32,6 +32,7 @@ pub fn all(options: &Options) -> Result<()> {
     times(&link).context("times")?;
     both_ways(&link).context("extended and plain calls in turn")?;
     nothing_or_all(&link).context("lists that are not posted")?;
+    reset_under_a_list(&link).context("a QP that is reset under a list")?;
     batch::all(&options, write).context("what is done in a poll")?;
     let options = Options { events: true, ..options };
     let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
@@ -291,6 +292,38 @@ fn both_ways(link: &Link) -> Result<()> {
         ensure!(told == wanted, "{found:?}");
     }
     link.nothing_more(cq)
+}
+
+/// A QP that is reset, or destroyed, while a list is open: neither waits for the list, and nothing of it is posted.
+fn reset_under_a_list(link: &Link) -> Result<()> {
+    let (left, right) = (&link.left, &link.right);
+    let (before, after) = ([0x33; BYTES], [0x44; BYTES]);
+    for end in [End::Complete, End::Abort] {
+        right.region.write(0, &before);
+        left.region.write(0, &after);
+        left.qp.start(&[write(link, 1), write(link, 2)]);
+        for side in [left, right] {
+            side.qp.to(v::IBV_QPS_RESET)?;
+        }
+        link.connect()?;
+        let outcome = left.qp.end(end).map_err(anyhow::Error::from);
+        if end == End::Complete {
+            refused(outcome, libc::EINVAL)?;
+        }
+        // What comes later would show what came of those.
+        let elsewhere = (right.region.address() + BYTES as u64, right.region.rkey());
+        left.qp.build(&[Send { remote: elsewhere, ..write(link, 3) }], End::Complete)?;
+        ensure!(completion(&left.send_cq)?.wr_id == 3);
+        link.nothing_more(&left.send_cq)?;
+        let mut found = [0; BYTES];
+        right.region.read(0, &mut found);
+        ensure!(found == before, "bytes of a list that was not posted");
+    }
+    let cqs: [&Rc<Cq>; 2] = [&left.send_cq, &left.receive_cq];
+    let other = Qp::extended(&left.pd, cqs, left.qp.capabilities, QpWishes::default())?;
+    other.start(&[write(link, 1)]);
+    drop(other);
+    Ok(())
 }
 
 /// A list with anything wrong in it, or that is aborted, is not posted in part.

@@ -5,10 +5,11 @@
 use std::sync::atomic::Ordering;
 
 use fpga_regs::engine::wqe::{Atomic, Datagram, SendHeader, SendOpcode};
-use hostmem::{BlockRing, RingBlock};
+use hostmem::{BlockRing, RingBlock, Waiters};
 
 use super::{Cursor, SendBatch, SendQueue};
 use crate::abi::verbs::{IBV_SEND_INLINE, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_sge};
+use crate::doorbell::CardPath;
 use crate::log::not_posted;
 use crate::wr::{
     KeyRequest, Payload, header_words, write_element, write_header, write_operands, write_payload,
@@ -91,7 +92,7 @@ impl<'a> Building<'a> {
         let Some(SendBatch { guard, cursor, end, .. }) = queue.begin_at_once() else {
             return Self::begin_waiting(place, queue);
         };
-        guard.keep();
+        queue.lock.keep_for_list(guard);
         let place = place();
         (place.awaits, place.end) = (Awaits::Request, end);
         place.go_on(cursor);
@@ -107,7 +108,7 @@ impl<'a> Building<'a> {
         let none = Self::of(queue);
         *place() = match queue.hold() {
             Ok((SendBatch { guard, cursor: Cursor { block, requests }, end, .. }, errno)) => {
-                guard.keep();
+                queue.lock.keep_for_list(guard);
                 let awaits = if errno == 0 { Awaits::Request } else { Awaits::Failed };
                 let errno = if errno == 0 { libc::EINVAL } else { errno };
                 Self { awaits, errno, block, end, requests, ..none }
@@ -351,6 +352,8 @@ impl<'a> Building<'a> {
         let start = queue.produced.block.load(Ordering::Relaxed);
         let is_open = self.awaits != Awaits::Request;
         let written = self.block.wrapping_sub(start).wrapping_add(u32::from(is_open));
+        // Of a list that was overtaken, the start is another.
+        let written = written.min(queue.posted.mask().wrapping_add(1));
         for block in (0..written).map(|step| start.wrapping_add(step)) {
             queue.posted.get(block).number.store(consumed, Ordering::Relaxed);
         }
@@ -363,7 +366,27 @@ impl<'a> Building<'a> {
             return self.settle_and_complete();
         }
         self.awaits = Awaits::Begin;
-        self.queue.publish(self.cursor(), self.queue.lock.kept());
+        let queue = self.queue;
+        let Some(guard) = queue.lock.end_at_once() else { return self.complete_rare() };
+        queue.show(self.cursor());
+        // By calls that answer, so that nothing is left to do behind them.
+        match guard.release() {
+            None if queue.path.is_asleep() => woken(&queue.path),
+            None => 0,
+            Some(waiters) => both_woken(waiters, &queue.path),
+        }
+    }
+
+    /// As [`Self::complete`], of a queue without a lock, or a list that may have been overtaken.
+    #[cold]
+    #[inline(never)]
+    fn complete_rare(&self) -> i32 {
+        let end = self.queue.lock.end();
+        if end.is_overtaken {
+            self.queue.forget_notes();
+            return libc::EINVAL;
+        }
+        self.queue.publish(self.cursor(), end.guard);
         0
     }
 
@@ -379,7 +402,10 @@ impl<'a> Building<'a> {
     #[inline(never)]
     fn let_go(&mut self) -> i32 {
         if std::mem::replace(&mut self.awaits, Awaits::Begin) == Awaits::Failed {
-            drop(self.queue.lock.kept());
+            let end = self.queue.lock.end();
+            if end.is_overtaken {
+                self.queue.forget_notes();
+            }
         }
         std::mem::replace(&mut self.errno, libc::EINVAL)
     }
@@ -392,13 +418,32 @@ impl<'a> Building<'a> {
     }
 }
 
+/// Wakes the card, and answers 0.
+#[cold]
+#[inline(never)]
+fn woken(path: &CardPath) -> i32 {
+    path.wake();
+    0
+}
+
+/// Wakes who waits for the queue, and the card if it sleeps, and answers 0.
+#[cold]
+#[inline(never)]
+fn both_woken(waiters: Waiters<'_, ()>, path: &CardPath) -> i32 {
+    waiters.wake();
+    path.wake_if_asleep();
+    0
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
 
     use super::*;
     use crate::abi::verbs as ibv;
+    use crate::lock::SendLock;
     use crate::qp::tests::{queues, queues_of};
     use crate::wr::InlineData;
     use fpga_regs::engine::doorbell::record;
@@ -759,6 +804,109 @@ mod tests {
         };
         std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(build))));
         assert_eq!(count.into_inner(), THREADS * ROUNDS);
+    }
+
+    /// How a list ends that was open when its queue was reset.
+    type Ended = fn(&mut Building<'_>) -> i32;
+
+    #[test]
+    fn a_list_that_is_open_at_a_reset_is_not_waited_for_and_posts_nothing() {
+        let add = |list: &mut Building<'_>, wr_id| {
+            list.request(request(WRITE, SIGNALED, wr_id, (1, 2), 0));
+            list.payload(Payload::Sges(&sge(8)));
+        };
+        let ends: [(&str, Ended); 5] = [
+            ("completed", |list| list.complete()),
+            ("aborted", |list| {
+                list.abort();
+                libc::EINVAL
+            }),
+            ("failed", |list| {
+                list.fail(libc::EINVAL);
+                list.complete()
+            }),
+            ("full", |list| {
+                (0..8).for_each(|wr_id| list.request(request(WRITE, 0, wr_id, (1, 2), 0)));
+                if list.complete() == libc::ENOMEM { libc::EINVAL } else { 0 }
+            }),
+            ("waiting for its payload", |list| {
+                list.request(request(WRITE, SIGNALED, 9, (1, 2), 0));
+                list.complete()
+            }),
+        ];
+        for (how, end) in ends {
+            for single_threaded in [false, true] {
+                let mut queues = queues(1, 0);
+                let send = &mut Arc::get_mut(&mut queues).unwrap().send;
+                send.lock = SendLock::new(single_threaded);
+                // Two that the card has, of which one is complete, and two of a list.
+                let mut list = begin(&queues.send);
+                (0..2).for_each(|wr_id| add(&mut list, wr_id));
+                assert_eq!(list.complete(), 0);
+                assert_eq!(queues.send.retire(0), Some(0));
+                let mut list = begin(&queues.send);
+                (2..4).for_each(|wr_id| add(&mut list, wr_id));
+                (1..3).for_each(|generation| queues.send.reset(generation));
+                assert_eq!(producer(&queues.send), 0, "{how}");
+                add(&mut list, 4);
+                assert_eq!(end(&mut list), libc::EINVAL, "{how}");
+                assert_eq!(producer(&queues.send), 0, "{how}");
+                assert!((0..8).all(|block| queues.send.retire(block).is_none()), "{how}");
+                assert_eq!(queues.send.flush_one(), None, "{how}");
+                // The next one is the first of the QP's new life.
+                let mut list = begin(&queues.send);
+                add(&mut list, 5);
+                assert_eq!(list.complete(), 0, "{how}");
+                assert_eq!(producer(&queues.send), 1, "{how}");
+                let posted = SendHeader::decode(&[queues.send.ring.read(0)]);
+                assert_eq!(posted.opcode, SendOpcode::Write, "{how}");
+                assert_eq!(queues.send.retire(0), Some(5), "{how}");
+                assert!(queues.send.begin_at_once().is_some(), "{how}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reset_while_a_list_is_posted_comes_before_it_or_behind_it_and_nothing_is_left() {
+        const ROUNDS: u32 = 3000;
+        let queues = queues(1, 0);
+        let (open, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+        let wait_for = |word: &AtomicU32, round: u32| {
+            while word.load(Ordering::Acquire) != round {
+                std::thread::yield_now();
+            }
+        };
+        let post = |told: &dyn Fn()| {
+            let mut list = begin(&queues.send);
+            told();
+            for wr_id in 0..3 {
+                list.request(request(WRITE, SIGNALED, wr_id, (1, 2), 0));
+            }
+            list.complete()
+        };
+        let build = || {
+            for round in 1..=ROUNDS {
+                assert_eq!(post(&|| {}), 0);
+                let posted = post(&|| open.store(round, Ordering::Release));
+                assert!([0, libc::EINVAL].contains(&posted), "{posted}");
+                ended.store(round, Ordering::Release);
+                wait_for(&open, 0);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(build);
+            for round in 1..=ROUNDS {
+                wait_for(&open, round);
+                (0..round % 128).for_each(|_| std::hint::spin_loop());
+                queues.send.reset(round as u8);
+                wait_for(&ended, round);
+                let noted = queues.send.produced.requests.load(Ordering::Relaxed);
+                assert_eq!((producer(&queues.send), noted), (0, 0), "round {round}");
+                assert!((0..8).all(|block| queues.send.retire(block).is_none()), "round {round}");
+                assert!(queues.send.begin_at_once().is_some(), "round {round}");
+                open.store(0, Ordering::Release);
+            }
+        });
     }
 
     const SRQN: u32 = 0x12_3456;

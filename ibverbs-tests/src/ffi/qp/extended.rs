@@ -101,6 +101,12 @@ impl Qp {
     /// # Errors
     /// When it is not taken: then nothing of it is.
     pub fn build(&self, requests: &[Send], end: End) -> Result<(), Failed> {
+        self.start(requests);
+        self.end(end)
+    }
+
+    /// Begins a list of send work requests, which [`Self::end`] ends.
+    pub fn start(&self, requests: &[Send]) {
         let qp = self.extended.expect("it was made by ibv_create_qp_ex").as_ptr();
         call!(qp.wr_start());
         for request in requests {
@@ -133,6 +139,14 @@ impl Qp {
                 all => call!(qp.wr_set_sge_list(all.len(), all.as_ptr())),
             }
         }
+    }
+
+    /// Ends the list that was begun, and posts it or not.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub fn end(&self, end: End) -> Result<(), Failed> {
+        let qp = self.extended.expect("it was made by ibv_create_qp_ex").as_ptr();
         if end == End::Abort {
             call!(qp.wr_abort());
             return Ok(());
