@@ -42,6 +42,8 @@ pub struct Carrier<R> {
     pub posts: Posts<R>,
     ends: Vec<Option<Tunnelled>>,
     events: VecDeque<TransportEvent>,
+    /// The QP to which a message has come, where that is the event that was taken last: by the next one its program was told.
+    telling: Option<u32>,
     slot: Vec<u8>,
     tally: TunnelTally,
     pub(crate) exchange: Option<Exchange>,
@@ -71,7 +73,8 @@ impl<R: Registers> Carrier<R> {
         let (events, tally, sockets, links) = Default::default();
         let ends = (0..CTIDS).map(|_| None).collect();
         let exchange = posts.settings.datagrams.clone();
-        Self { posts, ends, events, slot: Vec::new(), tally, exchange, sockets, links }
+        let (telling, slot) = (None, Vec::new());
+        Self { posts, ends, events, telling, slot, tally, exchange, sockets, links }
     }
 
     /// What went through the tunnel, for people.
@@ -217,9 +220,17 @@ impl<R: Registers> Carrier<R> {
         self.posts.is_out(qpn)
     }
 
-    /// What became of messages.
+    /// What became of messages. Whoever takes one has dealt with those before it, and
+    /// [refused](Transport::refuse) what its program could not be told of.
     pub fn take_event(&mut self) -> Option<TransportEvent> {
-        self.events.pop_front()
+        if let Some(it) = self.telling.take().and_then(|qpn| self.end_mut(qpn)) {
+            it.end.told();
+        }
+        let event = self.events.pop_front();
+        if let Some(TransportEvent::Received(received)) = &event {
+            self.telling = Some(received.qpn);
+        }
+        event
     }
 
     /// Takes what has come, sends what there is, and posts; `true` if there was anything.
@@ -239,7 +250,6 @@ impl<R: Registers> Carrier<R> {
         }
         did |= self.hear_links();
         did |= self.exchange_datagrams(now, memory);
-        // What is told here may have the QP's program leave: by now the answers are posted, as far as they can be.
         for (ctid, end) in (0u8..).zip(&mut self.ends) {
             let Some(it) = end else { continue };
             // What has failed gives memory back, which no card may reach any more by then.
@@ -448,6 +458,7 @@ impl<R: Registers> Transport for Carrier<R> {
     }
 
     fn refuse(&mut self, now: u64, qpn: u32) -> bool {
+        self.telling = None;
         self.end_mut(qpn).is_some_and(|it| it.end.refuse(now))
     }
 

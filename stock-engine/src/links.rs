@@ -234,6 +234,10 @@ impl<R: Registers> Carrier<R> {
             while let Some(event) = self.end_of(ctid).and_then(tunnel::End::take_event) {
                 did = true;
                 self.hear_link(ctid, event);
+                // Nobody else is to be told of what has come.
+                if let (TransportEvent::Received(_), Some(end)) = (event, self.end_of(ctid)) {
+                    end.told();
+                }
             }
         }
         did

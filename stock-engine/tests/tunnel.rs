@@ -273,6 +273,29 @@ fn a_refused_request_ends_both_sides_behind_what_was_done_before() {
     }
 }
 
+/// What a peer hears of messages of which only the first ones could be told to the program: that those have come.
+#[test]
+fn of_a_message_that_a_program_cannot_be_told_of_its_peer_hears_no_success() {
+    for (seed, room) in (0..16).flat_map(|seed| (0..6).map(move |room| (seed, room))) {
+        let mut net = Net::new(seed, TURNOVER);
+        let [a, b] = net.connect(7, true);
+        net.program(1, b).posted.extend([10; 6]);
+        net.program(1, b).room = Some(room);
+        for byte in 0..6 {
+            net.submit(0, a, SEND, &[byte; 7]).unwrap();
+        }
+        net.run(50 * MS);
+        let (done, events) = (net.program(0, a).completed(), net.program(0, a).events.clone());
+        let failed = TransportEvent::Failed { qpn: a, status: Status::RemoteOperation };
+        assert_eq!((done, events.last()), (room as u64, Some(&failed)), "seed {seed}");
+        let told = &net.program(1, b).events;
+        let fatal = TransportEvent::Async { qpn: b, event: QpEvent::Fatal };
+        let received = told.iter().take_while(|it| matches!(it, TransportEvent::Received(_)));
+        assert_eq!(received.count(), room, "seed {seed}");
+        assert_eq!(told[room..], [fatal, TransportEvent::Error { qpn: b }], "seed {seed}");
+    }
+}
+
 #[test]
 fn what_a_queue_pair_does_not_grant_is_refused_whatever_the_key_allows() {
     let add = AtomicOperation::FetchAdd { add: 1 };

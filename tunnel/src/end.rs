@@ -211,15 +211,32 @@ impl End {
         }
     }
 
-    /// Ends the QP, of which a completion was lost: what was executed and not answered is refused; `false` where it has ended
-    /// already.
+    /// The program was told of the message that was the oldest to come by [`Self::take_event`] and of which it was not: now the
+    /// peer may hear that it has arrived.
+    pub fn told(&mut self) {
+        self.responder.told();
+    }
+
+    /// Ends the QP, of which a completion was lost: what was executed and not answered is refused, from the message on of
+    /// which the program was not [told](Self::told), if there is one; `false` where it has ended already.
     pub fn refuse(&mut self, now: u64) -> bool {
-        let is_live = self.state == State::Live;
-        if is_live {
-            let stop = self.responder.disown();
-            self.part(now, stop);
+        let fatal = TransportEvent::Async { qpn: self.qpn, event: QpEvent::Fatal };
+        match &mut self.state {
+            State::Ended => return false,
+            State::Live => {
+                let stop = self.responder.disown();
+                self.part(now, stop);
+            }
+            State::Parting(events) => {
+                if self.responder.has_untold() {
+                    self.responder.disown();
+                }
+                if !events.contains(&fatal) {
+                    events.insert(0, fatal);
+                }
+            }
         }
-        is_live
+        true
     }
 
     /// How many parts the peer has not found to be what was sent since this was last asked.
@@ -283,7 +300,7 @@ impl End {
         self.requester.submit(message)
     }
 
-    /// What became of messages.
+    /// What became of messages. Of one that came the program is to be [told](Self::told).
     pub fn take_event(&mut self) -> Option<TransportEvent> {
         self.events.pop_front()
     }

@@ -58,7 +58,8 @@ impl Incoming {
 /// What is to be said to the peer.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
-    /// All up to the last message ended well, of which no other reply says so from the first on.
+    /// All up to the last message ended well, of which no other reply says so from the first on. Of those that have filled
+    /// receives the program is told first.
     Done {
         first: u32,
         last: u32,
@@ -73,6 +74,23 @@ enum Reply {
         sent: u32,
     },
     Value(u32, u64),
+}
+
+impl Reply {
+    /// The last message of which it is.
+    fn last(&self) -> u32 {
+        let (Self::Done { last: message, .. }
+        | Self::NotReady(message)
+        | Self::Refused(message, _)
+        | Self::Data { message, .. }
+        | Self::Value(message, _)) = *self;
+        message
+    }
+}
+
+/// Whether a message comes before another one, of those that are under way at a time.
+fn is_before(message: u32, other: u32) -> bool {
+    (message.wrapping_sub(other) as i32) < 0
 }
 
 /// Why a QP ends.
@@ -112,6 +130,9 @@ pub(crate) struct Responder {
     /// There was no receive; nothing counts until the message begins anew.
     dropping: bool,
     replies: VecDeque<Reply>,
+    /// Messages that have filled receives and of which the program was not told yet, oldest first: so the peer is not told
+    /// of them either.
+    untold: VecDeque<u32>,
     timer: u8,
     /// What the QP grants to peers.
     access: Access,
@@ -195,19 +216,52 @@ impl Responder {
         self.took(taken)
     }
 
-    /// Refuses what was executed and not answered, for the program cannot be told of it; why the QP ends.
+    /// The program was told of the oldest message that has filled a receive, and of which it was not.
+    pub(crate) fn told(&mut self) {
+        self.untold.pop_front();
+    }
+
+    /// Whether there are messages that have filled receives and of which the program was not told.
+    pub(crate) fn has_untold(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    /// Refuses what was executed and not answered, for the program cannot be told of it: from the oldest on that has filled a
+    /// receive, if there is one; why the QP ends.
     pub(crate) fn disown(&mut self) -> Stop {
+        let (at, message) = match self.untold.front() {
+            Some(&lost) => (self.cut(lost), lost),
+            None => self.oldest_unsaid(),
+        };
+        self.untold.clear();
+        self.replies.truncate(at);
+        self.replies.push_back(Reply::Refused(message, GONE.status));
+        self.current = None;
+        GONE
+    }
+
+    /// The first reply that says of a request that it was executed, and of which one.
+    fn oldest_unsaid(&self) -> (usize, u32) {
         let unsaid = |reply: &Reply| match *reply {
             Reply::Done { first, .. } => Some(first),
             Reply::Value(message, _) => Some(message),
             _ => None,
         };
         let found = self.replies.iter().enumerate().find_map(|(at, it)| Some((at, unsaid(it)?)));
-        let (at, message) = found.unwrap_or((self.replies.len(), self.expected));
-        self.replies.truncate(at);
-        self.replies.push_back(Reply::Refused(message, GONE.status));
-        self.current = None;
-        GONE
+        found.unwrap_or((self.replies.len(), self.expected))
+    }
+
+    /// Where the replies begin that are of a message or of later ones, behind one that ends before it.
+    fn cut(&mut self, message: u32) -> usize {
+        let is_behind = |reply: &Reply| !is_before(reply.last(), message);
+        let at = self.replies.iter().position(is_behind).unwrap_or(self.replies.len());
+        match self.replies.get_mut(at) {
+            Some(Reply::Done { first, last }) if is_before(*first, message) => {
+                *last = message.wrapping_sub(1);
+                at.saturating_add(1)
+            }
+            _ => at,
+        }
     }
 
     /// Takes note of what became of a request.
@@ -215,6 +269,9 @@ impl Responder {
         match taken {
             Ok(Taken::More) => Ok(None),
             Ok(Taken::Done(received)) => {
+                if received.is_some() {
+                    self.untold.push_back(self.expected);
+                }
                 self.expected = self.expected.wrapping_add(1);
                 Ok(received)
             }
@@ -489,6 +546,9 @@ impl Responder {
         if let Some(answer) = self.answers.pop_front() {
             return Ok(Some(Next::Slot(answer)));
         }
+        if let Some(said) = self.hold_back() {
+            return Ok(said.map(Next::Slot));
+        }
         let Some(reply) = self.replies.front() else { return Ok(None) };
         let mut header = SlotHeader { operation: SlotOperation::Answer, ..SlotHeader::default() };
         match reply {
@@ -509,6 +569,20 @@ impl Responder {
         header.bytes = payload.len() as u16;
         self.replies.pop_front();
         Ok(Some(Next::Slot(header)))
+    }
+
+    /// Where the next reply is also of messages of which the program was not told: what can be said of those before, if
+    /// anything can.
+    fn hold_back(&mut self) -> Option<Option<SlotHeader>> {
+        let untold = *self.untold.front()?;
+        let Some(Reply::Done { first, last }) = self.replies.front_mut() else { return None };
+        if is_before(*last, untold) {
+            return None;
+        }
+        let says = is_before(*first, untold);
+        *first = untold;
+        let (operation, message) = (SlotOperation::Answer, untold.wrapping_sub(1));
+        Some(says.then(|| SlotHeader { operation, message, ..SlotHeader::default() }))
     }
 
     /// The next slot of what the oldest READ asks for: a part of it, or the request for a grant.

@@ -120,16 +120,28 @@ impl Core {
 
     /// Does a bounded piece of what there is to do; `true` if there was anything.
     pub(super) fn turn(&mut self, now: u64) -> bool {
-        let Self { engine, carrier, memory, layout, vfpga, atomics, windows, .. } = self;
+        let Self { engine, carrier, memory, .. } = self;
         let mut did = engine.execute(now, memory, carrier) | engine.poll(now, carrier);
+        did |= self.advance(now);
+        let mut told = false;
+        while let Some(event) = self.carrier.take_event() {
+            self.engine.handle(now, event, &mut self.carrier);
+            told = true;
+        }
+        if told {
+            // Peers hear what programs were told of. That may have a program leave: the answers are posted before, as far as
+            // they can be.
+            self.advance(now);
+        }
+        did | told
+    }
+
+    /// Has the carrier take what has come, and send what there is.
+    fn advance(&mut self, now: u64) -> bool {
+        let Self { engine, carrier, memory, layout, vfpga, atomics, windows, .. } = self;
         let (vfpga, pieces) = (*vfpga, Vec::new());
         let mut place = Place { engine, memory, layout, vfpga, pieces, atomics, windows };
-        did |= carrier.advance(now, &mut place);
-        while let Some(event) = carrier.take_event() {
-            engine.handle(now, event, carrier);
-            did = true;
-        }
-        did
+        carrier.advance(now, &mut place)
     }
 
     /// The entries with which a transfer goes on that met no page.

@@ -321,6 +321,12 @@ fn one<S: Side>(
         }
         while let Some(event) = end.take_event() {
             host.hear(&event);
+            if matches!(event, TransportEvent::Received(_)) {
+                match u.ratio(1, 50)? {
+                    true => drop(end.refuse(now)),
+                    false => end.told(),
+                }
+            }
         }
     }
     Ok(())

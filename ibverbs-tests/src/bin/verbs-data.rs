@@ -36,9 +36,6 @@ enum Command {
         /// The cards pin registered memory, so that it cannot go away under them
         #[arg(long)]
         pinned: bool,
-        /// A tunnel may have answered the first message whose completion is lost
-        #[arg(long)]
-        tunnel: bool,
         #[command(flatten)]
         link: Link,
     },
@@ -372,8 +369,8 @@ fn main() -> anyhow::Result<()> {
         Command::Lists(link) => {
             println!("{} listed messages arrived as they should", data::lists(&(&link).into())?);
         }
-        Command::Errors { pinned, tunnel, link } => {
-            let errors = data::errors::all(&(&link).into(), pinned, tunnel)?;
+        Command::Errors { pinned, link } => {
+            let errors = data::errors::all(&(&link).into(), pinned)?;
             println!("{errors} errors came as they should");
         }
         Command::Arguments(link) => {

@@ -65,7 +65,7 @@ const TRIES: [Try; 24] = [
 ///
 /// # Errors
 /// At the first that is not as it should be.
-pub fn all(options: &Options, pinned: bool, tunnel: bool) -> Result<usize> {
+pub fn all(options: &Options, pinned: bool) -> Result<usize> {
     let tries = TRIES.iter().filter(|attempt| attempt.heals || !pinned);
     let mut done = 0;
     for attempt in tries {
@@ -80,7 +80,7 @@ pub fn all(options: &Options, pinned: bool, tunnel: bool) -> Result<usize> {
         outcome.with_context(|| attempt.name)?;
         done += 1;
     }
-    overrun(options, tunnel).context("a completion queue that overruns")?;
+    overrun(options).context("a completion queue that overruns")?;
     Ok(done + 1)
 }
 
@@ -382,7 +382,7 @@ fn bystanders(link: &Link) -> Result<()> {
 }
 
 /// More completions than the queue holds, of which none is polled, break it and its QP.
-fn overrun(options: &Options, tunnel: bool) -> Result<()> {
+fn overrun(options: &Options) -> Result<()> {
     let options = Options { cq_entries: 1, ..options.clone() };
     let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     let entries = u64::from(link.left.send_cq.entries());
@@ -393,11 +393,11 @@ fn overrun(options: &Options, tunnel: bool) -> Result<()> {
     event(context, v::IBV_EVENT_CQ_ERR, link.left.send_cq.element())?;
     event(context, v::IBV_EVENT_QP_FATAL, qp.element())?;
     ensure!(qp.query()?.qp_state == v::IBV_QPS_ERR, "its QP goes on");
-    overrun_by_receives(&options, tunnel)
+    overrun_by_receives(&options)
 }
 
-/// A peer hears of no success that the receiver's queue has lost; through a tunnel, of none behind the first of them.
-fn overrun_by_receives(options: &Options, tunnel: bool) -> Result<()> {
+/// A peer hears of no success that the receiver's queue has lost.
+fn overrun_by_receives(options: &Options) -> Result<()> {
     let link = Link::new(options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     let right = &link.right;
     let entries = u64::from(right.receive_cq.entries());
@@ -413,10 +413,10 @@ fn overrun_by_receives(options: &Options, tunnel: bool) -> Result<()> {
             break done;
         }
         arrived += 1;
-        ensure!(arrived <= entries + u64::from(tunnel), "{arrived} arrive, {entries} are told of");
+        ensure!(arrived <= entries, "{arrived} arrive, {entries} are told of");
     };
     ensure!(arrived >= entries, "{refused:?} with room for {entries}");
-    ensure!(tunnel || refused.status == v::IBV_WC_REM_OP_ERR, "{refused:?}");
+    ensure!(refused.status == v::IBV_WC_REM_OP_ERR, "{refused:?}");
     event(&right.context, v::IBV_EVENT_CQ_ERR, right.receive_cq.element())?;
     event(&right.context, v::IBV_EVENT_QP_FATAL, right.qp.element())?;
     for id in 0..entries {

@@ -173,9 +173,24 @@ pub struct Program {
     /// Those that were taken.
     pub taken: Vec<Vec<u8>>,
     pub events: Vec<TransportEvent>,
+    /// It can be told of so many messages that come, and of no more.
+    pub room: Option<usize>,
 }
 
 impl Program {
+    /// Takes an event; `false` where there is no room for it.
+    fn hear(&mut self, event: TransportEvent) -> bool {
+        if matches!(event, TransportEvent::Received(_)) {
+            match self.room.map(|room| room.checked_sub(1)) {
+                Some(None) => return false,
+                Some(left) => self.room = left,
+                None => {}
+            }
+        }
+        self.events.push(event);
+        true
+    }
+
     pub fn completed(&self) -> u64 {
         let count = |event: &TransportEvent| match event {
             TransportEvent::Completed { count, .. } => *count,
@@ -810,12 +825,20 @@ impl Net {
                     did |= node.confirm();
                 }
             }
-            let Node { bus, carrier, programs, .. } = node;
+            let Node { carrier, programs, .. } = node;
+            let mut told = false;
             while let Some(event) = carrier.take_event() {
-                if let Some(program) = programs.of.get_mut(&event.qpn()) {
-                    program.events.push(event);
+                told = true;
+                let qpn = event.qpn();
+                if programs.of.get_mut(&qpn).is_some_and(|program| !program.hear(event)) {
+                    assert!(carrier.refuse(self.now, qpn), "it has ended already");
                 }
             }
+            // As an engine's thread does: peers hear what programs were told of.
+            if told {
+                did |= carrier.advance(self.now, programs);
+            }
+            let Node { bus, programs, .. } = node;
             let bus = bus.clone();
             let frames = {
                 let Machine { card, slots } = &mut *bus.0.borrow_mut();

@@ -155,7 +155,7 @@ fn who_sends_to_a_queue_pair_that_begins_anew_fails_and_no_card_stands() {
         let mut net = Net::new(seed, TURNOVER);
         net.delay = 50_000;
         let [[a, b], [c, d]] = [0; 2].map(|_| net.connect(7, true));
-        for byte in 0..30 {
+        for byte in 0..60 {
             net.program(1, b).posted.push_back(9000);
             net.submit(0, a, SEND, &[byte; 9000]).unwrap();
         }
