@@ -4,8 +4,8 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::api::{AtomicOperation, Event, Operation, Placement, SendStatus, Sink};
+use crate::arriving::FramePlace;
 use crate::counters::{add, bump};
-use crate::incoming::FramePlace;
 use crate::log::EffectKind;
 use crate::message::Message;
 use crate::opcode::Class;

@@ -50,6 +50,7 @@
 pub mod wire;
 
 mod api;
+mod arriving;
 mod attributes;
 mod comp;
 mod congestion;
@@ -60,7 +61,6 @@ mod datagram;
 mod error;
 mod groups;
 mod header;
-mod incoming;
 mod log;
 mod message;
 mod neighbour;

@@ -5,11 +5,11 @@ use core::task::Poll;
 use crate::api::{
     AtomicOperation, Event, Operation, Placement, ReceiveStatus, SendRequest, Transmit, Verbs,
 };
+use crate::arriving::FramePlace;
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::congestion::Notification;
 use crate::credit::Credit;
 use crate::error::PostError;
-use crate::incoming::FramePlace;
 use crate::owed::Ack;
 use crate::param;
 use crate::path::Path;

@@ -8,8 +8,8 @@ use crate::api::{
     AccessDenied, Placement, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, Target, Verbs,
     XrcSrq,
 };
+use crate::arriving::{Arriving, FramePlace, Request, Stop};
 use crate::counters::{add, bump};
-use crate::incoming::{FramePlace, Incoming, Request, Stop};
 use crate::log::Taken;
 use crate::opcode::Class;
 use crate::owed::{Ack, Owed};
@@ -118,7 +118,7 @@ pub(crate) struct Responder {
     /// How far the peer may be told that they are: no further than they are executed. A request that comes again is
     /// answered by this.
     acknowledged: Mark,
-    incoming: Incoming,
+    arriving: Arriving,
     /// Along XRC: the shared receive queue that the message in progress names.
     srqn: Option<u32>,
     /// The gap before this sequence was reported (PSN sequence error or RNR); what comes before
@@ -146,15 +146,15 @@ impl Responder {
         let mut resources = core::mem::take(&mut self.resources);
         resources.clear();
         // Nobody has looked into the receive queue yet, so nothing is promised.
-        let incoming = Incoming::new((!is_shared).then_some(0));
+        let arriving = Arriving::new((!is_shared).then_some(0));
         let start = Mark { next: psn.first_sequence(), msn: 0 };
         *self =
-            Self { executed: start, acknowledged: start, incoming, resources, ..Self::default() };
+            Self { executed: start, acknowledged: start, arriving, resources, ..Self::default() };
     }
 
     /// Receive requests for messages after those counted as executed.
     pub(crate) fn credits(&self) -> Option<u32> {
-        self.incoming.receives()
+        self.arriving.receives()
     }
 
     /// The PSN expected next.
@@ -211,7 +211,7 @@ impl Responder {
             }
         }
         self.count_streams();
-        self.incoming.stop().map(|id| Taken { srqn: self.srqn, id })
+        self.arriving.stop().map(|id| Taken { srqn: self.srqn, id })
     }
 
     /// Whether a refusal is still to be sent.
@@ -229,7 +229,7 @@ impl Responder {
 
     /// Drops the receive request in progress if it is `id`, whose failure is already reported.
     pub(crate) fn forget_receive(&mut self, id: u64) {
-        self.incoming.forget_receive(id);
+        self.arriving.forget_receive(id);
     }
 
     fn count_streams(&mut self) {

@@ -10,10 +10,10 @@ use crate::api::{
     Event, Operation, Payload, Placement, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus,
     SendRequest, Source, Transmit, Verbs,
 };
+use crate::arriving::{Arriving, FramePlace, Request, Stop};
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::counters::{add, bump};
 use crate::error::PostError;
-use crate::incoming::{FramePlace, Incoming, Request, Stop};
 use crate::log::Taken;
 use crate::opcode::{Class, Position};
 use crate::owed::Ack;
@@ -41,7 +41,7 @@ pub(crate) struct UcQp {
     psn: Psn,
     /// The PSN that a peer which has lost nothing sends next.
     expected: Psn,
-    incoming: Incoming,
+    arriving: Arriving,
 }
 
 impl UcQp {
@@ -55,7 +55,7 @@ impl UcQp {
             begun: 0,
             psn: Psn::default(),
             expected: Psn::default(),
-            incoming: Incoming::default(),
+            arriving: Arriving::default(),
         }
     }
 
@@ -118,7 +118,7 @@ impl UcQp {
         // UC-14
         self.sends.forget();
         self.begun = 0;
-        if let Some(id) = self.incoming.stop() {
+        if let Some(id) = self.arriving.stop() {
             self.core.fail_receive(shared, Taken { srqn: None, id }, ReceiveStatus::Flushed);
         }
         self.core.emit(shared, Event::EnteredError { qpn: self.core.qpn });
@@ -135,7 +135,7 @@ impl UcQp {
 
     /// Drops the receive request `id`, whose failure is reported.
     pub(crate) fn forget_receive(&mut self, id: u64) {
-        self.incoming.forget_receive(id);
+        self.arriving.forget_receive(id);
     }
 
     /// The attributes as they are now.
@@ -234,9 +234,9 @@ impl UcQp {
         self.core.establish(shared);
         let is_gap = packet.bth.psn != self.expected;
         if is_gap || packet.opcode.position.is_start() {
-            self.incoming.abandon();
+            self.arriving.abandon();
         }
-        let is_next = self.incoming.is_next(packet.opcode);
+        let is_next = self.arriving.is_next(packet.opcode);
         let taken = match is_next {
             true => self.take_packet(shared, packet, place, verbs, placements),
             false => Ok(()),
@@ -261,7 +261,7 @@ impl UcQp {
             }
             // The packet is dropped, and so is what is left of its message.
             _ => {
-                self.incoming.abandon();
+                self.arriving.abandon();
                 bump(match taken {
                     // UC-6
                     Ok(()) => &mut counters.drop_after_gap,
@@ -287,7 +287,7 @@ impl UcQp {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
-        let Self { core, incoming, .. } = self;
+        let Self { core, arriving, .. } = self;
         // UC-8
         if !packet.opcode.payload.allows(packet.payload.len(), core.mtu().bytes() as usize) {
             return Err(Stop::Invalid);
@@ -300,9 +300,9 @@ impl UcQp {
         match packet.opcode.class {
             Class::Send => {
                 let kind = ReceiveKind::Send;
-                incoming.take_send(core, shared, &request, kind, verbs, placements)
+                arriving.take_send(core, shared, &request, kind, verbs, placements)
             }
-            Class::Write => incoming.take_write(core, shared, &request, verbs, placements),
+            Class::Write => arriving.take_write(core, shared, &request, verbs, placements),
             _ => Err(Stop::Invalid),
         }
     }

@@ -4,9 +4,9 @@ use super::{Answer, Resource, Responder};
 use crate::api::{
     AccessDenied, AtomicOperation, Placement, ReceiveKind, RemoteAccess, Sink, Verbs,
 };
+use crate::arriving::{Request, Stop, allowed, check_remote};
 use crate::attributes::AccessFlags;
 use crate::counters::bump;
-use crate::incoming::{Request, Stop, allowed, check_remote};
 use crate::log::EffectKind;
 use crate::opcode::Class;
 use crate::param;
@@ -23,7 +23,7 @@ impl Responder {
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         let opcode = request.packet.opcode;
-        let in_order = self.incoming.is_next(opcode);
+        let in_order = self.arriving.is_next(opcode);
         // RC-36
         let fits = opcode.payload.allows(request.packet.payload.len(), core.mtu().bytes() as usize);
         if !in_order || !fits {
@@ -56,7 +56,7 @@ impl Responder {
     ) -> Result<(), Stop> {
         // Before a receive request is taken, for the answer may be pending.
         let kind = check_invalidate(request, verbs)?;
-        self.incoming.take_send(core, shared, request, kind, verbs, placements)?;
+        self.arriving.take_send(core, shared, request, kind, verbs, placements)?;
         self.count_executed(request);
         Ok(())
     }
@@ -69,7 +69,7 @@ impl Responder {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
-        self.incoming.take_write(core, shared, request, verbs, placements)?;
+        self.arriving.take_write(core, shared, request, verbs, placements)?;
         self.count_executed(request);
         Ok(())
     }

@@ -8,8 +8,8 @@ use super::*;
 use crate::api::{
     AccessDenied, Operation, ReceiveError, ReceivedFrame, RemoteAccess, TakenReceive, Target, Verbs,
 };
+use crate::arriving::FramePlace;
 use crate::attributes::{AccessFlags, AddressVector};
-use crate::incoming::FramePlace;
 use crate::opcode::code;
 use crate::psn::Psn;
 use crate::wire::aeth::{self, Syndrome};

@@ -59,7 +59,7 @@ enum Current {
 
 /// The message that is coming in, and the receive requests for it and those behind it.
 #[derive(Debug, Default)]
-pub(crate) struct Incoming {
+pub(crate) struct Arriving {
     current: Option<Current>,
     /// A receive request that a message had taken which was given up then.
     held: Option<TakenReceive>,
@@ -67,7 +67,7 @@ pub(crate) struct Incoming {
     left: Option<u32>,
 }
 
-impl Incoming {
+impl Arriving {
     /// Nothing has arrived yet; `left` receive requests are promised, or nothing can be.
     pub(crate) fn new(left: Option<u32>) -> Self {
         Self { current: None, held: None, left }
