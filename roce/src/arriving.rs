@@ -125,7 +125,6 @@ impl Arriving {
         request: &Request<'_>,
         kind: ReceiveKind,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         let (receive, offset) = match self.current {
             Some(Current::Send { receive, offset }) => (receive, offset),
@@ -142,7 +141,7 @@ impl Arriving {
         }
         if request.length != 0 {
             let sink = Sink::Receive { id: receive.id };
-            request.place(core, shared, sink, offset, Some(receive), placements);
+            request.place(core, shared, sink, offset, Some(receive));
         }
         if request.packet.opcode.position.is_end() {
             self.current = None;
@@ -161,7 +160,6 @@ impl Arriving {
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         let is_end = request.packet.opcode.position.is_end();
         let (memory, offset) = match self.current {
@@ -182,7 +180,7 @@ impl Arriving {
         };
         if request.length != 0 {
             let sink = Sink::Remote { rkey, va: va.wrapping_add(u64::from(offset)) };
-            request.place(core, shared, sink, u64::from(offset), receive, placements);
+            request.place(core, shared, sink, u64::from(offset), receive);
         }
         self.current = (!is_end).then_some(Current::Write { memory, offset: end });
         if is_end {
@@ -228,13 +226,10 @@ impl Request<'_> {
         sink: Sink,
         offset: u64,
         receive: Option<TakenReceive>,
-        placements: &mut Vec<Placement>,
     ) {
-        let placement = shared.log.place();
         let receive = receive.map(|receive| self.taken(receive));
-        core.push_effect(shared, EffectKind::PlacedRequest { placement, at: self.at, receive });
         let start = self.place.payload_start;
-        placements.push(Placement {
+        let placement = shared.log.place(Placement {
             qpn: core.qpn,
             srqn: self.packet.srqn,
             sink,
@@ -242,6 +237,7 @@ impl Request<'_> {
             frame_index: self.place.frame_index,
             range: start..start.wrapping_add(self.length as usize),
         });
+        core.push_effect(shared, EffectKind::PlacedRequest { placement, at: self.at, receive });
     }
 
     /// Reports a message that it completes.

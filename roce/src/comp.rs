@@ -46,7 +46,6 @@ impl Requester {
         now: Instant,
         packet: &frame::Repr,
         place: FramePlace,
-        placements: &mut Vec<Placement>,
     ) {
         // RC-10
         if !core.state().sends_requests() {
@@ -73,11 +72,11 @@ impl Requester {
         match (packet.opcode.class, syndrome) {
             (Class::ReadResponse, None | Some(Syndrome::Ack { .. })) => {
                 let response = Response { packet, place, sequence };
-                self.receive_read_response(core, shared, now, &response, placements);
+                self.receive_read_response(core, shared, now, &response);
             }
             (Class::AtomicAcknowledge, Some(Syndrome::Ack { .. })) => {
                 let response = Response { packet, place, sequence };
-                self.receive_atomic_response(core, shared, now, &response, placements);
+                self.receive_atomic_response(core, shared, now, &response);
             }
             (Class::Acknowledge, Some(Syndrome::Ack { .. })) => {
                 if !self.acknowledge(core, shared, now, sequence.wrapping_add(1)) {
@@ -186,7 +185,6 @@ impl Requester {
         shared: &mut Shared,
         now: Instant,
         response: &Response<'_>,
-        placements: &mut Vec<Placement>,
     ) {
         let Response { packet, place, sequence } = *response;
         let is_read = |operation: Operation| operation == Operation::Read;
@@ -202,7 +200,7 @@ impl Requester {
         if length != 0 {
             let start = place.payload_start;
             let range = start..start.wrapping_add(length as usize);
-            self.place_response(core, shared, offset, (place.frame_index, range), placements);
+            self.place_response(core, shared, offset, (place.frame_index, range));
             add(&mut shared.counters.rcvd_bytes, u64::from(length));
         }
         self.unacked = next;
@@ -221,14 +219,13 @@ impl Requester {
         shared: &mut Shared,
         now: Instant,
         response: &Response<'_>,
-        placements: &mut Vec<Placement>,
     ) {
         let Response { place, sequence, .. } = *response;
         let is_atomic = |operation: Operation| matches!(operation, Operation::Atomic(_));
         let Some(message) = self.answered(core, shared, now, sequence, is_atomic) else { return };
         // RC-101: The value is the last of the headers.
         let value = place.payload_start.wrapping_sub(atomicacketh::LENGTH)..place.payload_start;
-        self.place_response(core, shared, 0, (place.frame_index, value), placements);
+        self.place_response(core, shared, 0, (place.frame_index, value));
         self.unacked = message.end();
         self.messages.pop_front();
         let bytes = u64::from(AtomicOperation::LENGTH);
@@ -242,13 +239,11 @@ impl Requester {
         shared: &mut Shared,
         offset: u64,
         (frame_index, range): (usize, Range<usize>),
-        placements: &mut Vec<Placement>,
     ) {
         let message = self.head_number;
-        let placement = shared.log.place();
+        let (qpn, srqn, sink) = (core.qpn, None, Sink::Message { message });
+        let placement = shared.log.place(Placement { qpn, srqn, sink, offset, frame_index, range });
         core.push_effect(shared, EffectKind::PlacedResponse { placement, message });
-        let sink = Sink::Message { message };
-        placements.push(Placement { qpn: core.qpn, srqn: None, sink, offset, frame_index, range });
     }
 
     /// A later response or acknowledgement shows that responses are missing. One retry for

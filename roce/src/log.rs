@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::api::Event;
+use crate::api::{Event, Placement};
 use crate::owed::Ack;
 
 /// Something that waits for the next commit.
@@ -68,21 +68,26 @@ pub(crate) enum EffectKind {
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     effects: Vec<Effect>,
-    placements: usize,
+    /// The caller's, while a frame is received.
+    pub placements: Vec<Placement>,
+    /// Placements since the last commit.
+    placed: usize,
     events: VecDeque<Event>,
 }
 
 impl Log {
     /// Whether nothing waits for a commit.
     pub(crate) fn is_committed(&self) -> bool {
-        self.effects.is_empty() && self.placements == 0
+        self.effects.is_empty() && self.placed == 0
     }
 
-    /// Counts a placement and gives its index.
-    pub(crate) fn place(&mut self) -> usize {
-        let index = self.placements;
-        self.placements = self.placements.wrapping_add(1);
-        index
+    /// Adds a placement and gives its number, counted from the last commit.
+    #[inline]
+    pub(crate) fn place(&mut self, placement: Placement) -> usize {
+        self.placements.push(placement);
+        let number = self.placed;
+        self.placed = number.wrapping_add(1);
+        number
     }
 
     /// Adds an effect.
@@ -106,7 +111,7 @@ impl Log {
 
     /// Takes the effects for a commit; give the vector back with [`Log::finish`].
     pub(crate) fn take(&mut self) -> Vec<Effect> {
-        self.placements = 0;
+        self.placed = 0;
         core::mem::take(&mut self.effects)
     }
 

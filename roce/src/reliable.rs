@@ -2,9 +2,7 @@
 
 use core::task::Poll;
 
-use crate::api::{
-    AtomicOperation, Event, Operation, Placement, ReceiveStatus, SendRequest, Transmit, Verbs,
-};
+use crate::api::{AtomicOperation, Event, Operation, ReceiveStatus, SendRequest, Transmit, Verbs};
 use crate::arriving::FramePlace;
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::congestion::Notification;
@@ -191,9 +189,8 @@ impl RcQp {
         now: Instant,
         packet: &frame::Repr,
         place: FramePlace,
-        placements: &mut Vec<Placement>,
     ) {
-        self.requester.receive_response(&mut self.core, shared, now, packet, place, placements);
+        self.requester.receive_response(&mut self.core, shared, now, packet, place);
         self.see_to_error(shared);
     }
 
@@ -205,10 +202,9 @@ impl RcQp {
         packet: &frame::Repr,
         place: FramePlace,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         let Self { core, responder, .. } = self;
-        let taken = responder.receive_request(core, shared, packet, place, verbs, placements);
+        let taken = responder.receive_request(core, shared, packet, place, verbs);
         self.see_to_error(shared);
         taken
     }

@@ -5,8 +5,7 @@ use core::task::{Poll, ready};
 use std::collections::VecDeque;
 
 use crate::api::{
-    AccessDenied, Placement, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, Target, Verbs,
-    XrcSrq,
+    AccessDenied, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, Target, Verbs, XrcSrq,
 };
 use crate::arriving::{Arriving, FramePlace, Request, Stop};
 use crate::counters::{add, bump};
@@ -270,7 +269,6 @@ impl Responder {
         packet: &frame::Repr,
         place: FramePlace,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         // RC-10, RC-79
         if !core.state().serves_requests() {
@@ -299,7 +297,7 @@ impl Responder {
         let length = packet.payload.len() as u32;
         let at = self.at(sequence);
         let request = Request { packet, target: Self::target(core, packet), place, length, at };
-        match self.execute(core, shared, &request, verbs, placements) {
+        match self.execute(core, shared, &request, verbs) {
             Ok(()) => {
                 // Nothing holds an acknowledgement back.
                 self.acknowledged = self.executed;

@@ -7,8 +7,8 @@
 use core::task::Poll;
 
 use crate::api::{
-    Event, Operation, Payload, Placement, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus,
-    SendRequest, Source, Transmit, Verbs,
+    Event, Operation, Payload, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus, SendRequest,
+    Source, Transmit, Verbs,
 };
 use crate::arriving::{Arriving, FramePlace, Request, Stop};
 use crate::attributes::{QpAttributes, QpSnapshot};
@@ -224,7 +224,6 @@ impl UcQp {
         packet: &frame::Repr,
         place: FramePlace,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         // UC-5
         if !self.core.state().receives_unreliable() {
@@ -238,7 +237,7 @@ impl UcQp {
         }
         let is_next = self.arriving.is_next(packet.opcode);
         let taken = match is_next {
-            true => self.take_packet(shared, packet, place, verbs, placements),
+            true => self.take_packet(shared, packet, place, verbs),
             false => Ok(()),
         };
         if matches!(taken, Err(Stop::Undecided)) {
@@ -285,7 +284,6 @@ impl UcQp {
         packet: &frame::Repr,
         place: FramePlace,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         let Self { core, arriving, .. } = self;
         // UC-8
@@ -300,9 +298,9 @@ impl UcQp {
         match packet.opcode.class {
             Class::Send => {
                 let kind = ReceiveKind::Send;
-                arriving.take_send(core, shared, &request, kind, verbs, placements)
+                arriving.take_send(core, shared, &request, kind, verbs)
             }
-            Class::Write => arriving.take_write(core, shared, &request, verbs, placements),
+            Class::Write => arriving.take_write(core, shared, &request, verbs),
             _ => Err(Stop::Invalid),
         }
     }

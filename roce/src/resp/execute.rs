@@ -20,7 +20,6 @@ impl Responder {
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         let opcode = request.packet.opcode;
         let in_order = self.arriving.is_next(opcode);
@@ -36,11 +35,11 @@ impl Responder {
             return Err(Stop::Denied(AccessDenied::Srq));
         }
         match opcode.class {
-            Class::Send => self.execute_send(core, shared, request, verbs, placements),
-            Class::Write => self.execute_write(core, shared, request, verbs, placements),
+            Class::Send => self.execute_send(core, shared, request, verbs),
+            Class::Write => self.execute_write(core, shared, request, verbs),
             Class::ReadRequest => self.execute_read(core, shared, request, verbs),
             Class::CompareSwap | Class::FetchAdd => {
-                self.execute_atomic(core, shared, request, verbs, placements)
+                self.execute_atomic(core, shared, request, verbs)
             }
             _ => Err(Stop::Invalid),
         }
@@ -52,11 +51,10 @@ impl Responder {
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         // Before a receive request is taken, for the answer may be pending.
         let kind = check_invalidate(request, verbs)?;
-        self.arriving.take_send(core, shared, request, kind, verbs, placements)?;
+        self.arriving.take_send(core, shared, request, kind, verbs)?;
         self.count_executed(request);
         Ok(())
     }
@@ -67,9 +65,8 @@ impl Responder {
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
-        self.arriving.take_write(core, shared, request, verbs, placements)?;
+        self.arriving.take_write(core, shared, request, verbs)?;
         self.count_executed(request);
         Ok(())
     }
@@ -103,7 +100,6 @@ impl Responder {
         shared: &mut Shared,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         let Some(header) = request.packet.atomic else { return Err(Stop::Invalid) };
         let length = AtomicOperation::LENGTH;
@@ -124,12 +120,8 @@ impl Responder {
         };
         self.begin_answer(core, shared, request, 1, Answer::Atomic { before: 0 })?;
         // RC-99
-        let placement = shared.log.place();
-        // As many messages as before it.
-        let at = request.at;
-        core.push_effect(shared, EffectKind::ExecutedAtomic { placement, at });
         let start = request.place.payload_start;
-        placements.push(Placement {
+        let placement = shared.log.place(Placement {
             qpn: core.qpn,
             srqn: request.packet.srqn,
             sink: Sink::Atomic { rkey: header.rkey, va: header.va, operation },
@@ -137,6 +129,9 @@ impl Responder {
             frame_index: request.place.frame_index,
             range: start..start,
         });
+        // As many messages as before it.
+        let at = request.at;
+        core.push_effect(shared, EffectKind::ExecutedAtomic { placement, at });
         bump(&mut shared.counters.rx_atomic_requests);
         Ok(())
     }

@@ -193,7 +193,6 @@ impl Stack {
         packet: &frame::Repr,
         frame_index: usize,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         let Some(qp) = self.slots.ud(slot) else { return Poll::Ready(()) };
         let Stack { shared, mtu_max, .. } = self;
@@ -234,17 +233,16 @@ impl Stack {
         bump(&mut counters.rdma_recvs);
         add(&mut counters.rcvd_bytes, bytes as u64);
         let (qpn, srqn, sink) = (qp.core.qpn, None, Sink::Receive { id: receive.id });
-        let first = shared.log.place();
         let (offset, range) = network_header(envelope);
-        placements.push(Placement { qpn, srqn, sink, offset, frame_index, range });
+        let header = Placement { qpn, srqn, sink, offset, frame_index, range };
+        let first = shared.log.place(header);
         let mut count = 1;
         if bytes != 0 {
-            shared.log.place();
             count = 2;
             let start = envelope.payload.start.wrapping_add(packet.payload.start);
             let range = start..start.wrapping_add(bytes);
             let offset = GRH_LENGTH.into();
-            placements.push(Placement { qpn, srqn, sink, offset, frame_index, range });
+            shared.log.place(Placement { qpn, srqn, sink, offset, frame_index, range });
         }
         let received = Event::ReceiveCompleted {
             qpn,

@@ -65,9 +65,24 @@ impl Stack {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
+        // Whoever places something finds them there.
+        self.shared.log.placements = core::mem::take(placements);
+        let taken = self.receive_frame(now, frame, frame_index, verbs);
+        *placements = core::mem::take(&mut self.shared.log.placements);
+        taken
+    }
+
+    #[inline]
+    fn receive_frame(
+        &mut self,
+        now: Instant,
+        frame: &mut (impl ReceivedFrame + ?Sized),
+        frame_index: usize,
+        verbs: &mut impl Verbs,
+    ) -> Poll<()> {
         let result = match self.classify(frame.bytes()) {
             Ok((_, Kind::Roce(envelope))) => {
-                match self.receive_packet(now, &envelope, frame, frame_index, verbs, placements) {
+                match self.receive_packet(now, &envelope, frame, frame_index, verbs) {
                     Ok(Poll::Pending) => return Poll::Pending,
                     taken => taken.map(drop),
                 }
@@ -104,20 +119,19 @@ impl Stack {
         frame: &mut (impl ReceivedFrame + ?Sized),
         frame_index: usize,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<Poll<()>, Malformed> {
         if !self.admits_frame(envelope, frame) {
             return Ok(Poll::Ready(()));
         }
         if envelope.destination.gid.is_group() {
-            return self.receive_for_group(envelope, frame, frame_index, verbs, placements);
+            return self.receive_for_group(envelope, frame, frame_index, verbs);
         }
-        let before = placements.len();
+        let before = self.shared.log.placements.len();
         let payload = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
-        let taken = self.receive_roce(now, envelope, payload, frame_index, verbs, placements);
+        let taken = self.receive_roce(now, envelope, payload, frame_index, verbs);
         let is_pending = matches!(taken, Ok(Poll::Pending));
         if !is_pending && is_atomic_acknowledge(payload) {
-            give_host_order(frame, placements.get(before));
+            give_host_order(frame, self.shared.log.placements.get(before));
         }
         taken
     }
@@ -174,7 +188,6 @@ impl Stack {
         bytes: &[u8],
         frame_index: usize,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<Poll<()>, Malformed> {
         let packet = match frame::Repr::parse(bytes) {
             // RC-7
@@ -211,9 +224,9 @@ impl Stack {
             let taken = match self.slots.get(slot) {
                 Some(Slot::Uc(_)) => {
                     let between = envelope.addresses();
-                    self.receive_unreliable(slot, between, &packet, place, verbs, placements)
+                    self.receive_unreliable(slot, between, &packet, place, verbs)
                 }
-                _ => self.receive_datagram(slot, envelope, &packet, frame_index, verbs, placements),
+                _ => self.receive_datagram(slot, envelope, &packet, frame_index, verbs),
             };
             if marked && taken.is_ready() {
                 bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
@@ -231,10 +244,10 @@ impl Stack {
                 bump(&mut counters.drop_bad_opcode);
             }
             class if class.is_response() => {
-                qp.receive_response(&mut self.shared, now, &packet, place, placements);
+                qp.receive_response(&mut self.shared, now, &packet, place);
             }
             _ => {
-                let taken = qp.receive_request(&mut self.shared, &packet, place, verbs, placements);
+                let taken = qp.receive_request(&mut self.shared, &packet, place, verbs);
                 if taken.is_pending() {
                     return Ok(Poll::Pending);
                 }

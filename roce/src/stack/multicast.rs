@@ -4,7 +4,7 @@ use core::task::Poll;
 
 use super::Stack;
 use super::input::{CONGESTION_EXPERIENCED, Envelope};
-use crate::api::{Placement, ReceivedFrame, Verbs};
+use crate::api::{ReceivedFrame, Verbs};
 use crate::control;
 use crate::counters::bump;
 use crate::error::Error;
@@ -67,7 +67,6 @@ impl Stack {
         frame: &mut (impl ReceivedFrame + ?Sized),
         frame_index: usize,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Result<Poll<()>, Malformed> {
         let mut last = frame.taken_by();
         let bytes = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
@@ -87,8 +86,7 @@ impl Stack {
         let mut waits = false;
         while let Some(member) = self.groups.next_member(group, last) {
             if let Some(slot) = self.slot(member) {
-                let taken =
-                    self.receive_datagram(slot, envelope, &packet, frame_index, verbs, placements);
+                let taken = self.receive_datagram(slot, envelope, &packet, frame_index, verbs);
                 waits = taken.is_pending();
                 if waits {
                     break;

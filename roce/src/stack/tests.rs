@@ -87,7 +87,7 @@ fn answer(stack: &mut Stack, now: Instant, qpn: Qpn, psn: u32, syndrome: Syndrom
     let bytes = [&transport.to_bytes()[..], &header.to_bytes(), &[0; icrc::LENGTH]].concat();
     let packet = frame::Repr::parse(&bytes).unwrap();
     let place = FramePlace { frame_index: 0, payload_start: 0 };
-    qp.receive_response(&mut stack.shared, now, &packet, place, &mut Vec::new());
+    qp.receive_response(&mut stack.shared, now, &packet, place);
 }
 
 /// A frame, whether whoever delivered it vouches for it, and whether the port has sent it itself.

@@ -4,7 +4,7 @@ use core::task::Poll;
 
 use super::input::{admits, count_received};
 use super::{Stack, Turn};
-use crate::api::{Placement, Verbs};
+use crate::api::Verbs;
 use crate::arriving::FramePlace;
 use crate::counters::bump;
 use crate::param;
@@ -64,7 +64,6 @@ impl Stack {
         packet: &frame::Repr,
         place: FramePlace,
         verbs: &mut impl Verbs,
-        placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         let Stack { slots, shared, .. } = self;
         let Some(qp) = slots.uc(slot) else { return Poll::Ready(()) };
@@ -76,7 +75,7 @@ impl Stack {
         match packet.opcode.class {
             _ if !qp.core.service.hears(packet.opcode) => bump(&mut counters.drop_bad_opcode),
             _ => {
-                if qp.receive(shared, packet, place, verbs, placements).is_pending() {
+                if qp.receive(shared, packet, place, verbs).is_pending() {
                     return Poll::Pending;
                 }
             }
