@@ -215,14 +215,31 @@ pub trait ReceivedFrame {
     fn is_looped(&self) -> bool {
         false
     }
-    /// Of a datagram to a multicast group that has to be given again: the last of its members that has
-    /// taken it, as [`ReceivedFrame::set_taken_by`] was told.
-    fn taken_by(&self) -> Option<Qpn> {
-        None
+    /// Of a packet that has to be given again: what [`ReceivedFrame::keep`] was told.
+    fn kept(&self) -> Kept {
+        Kept::default()
     }
-    /// Keeps that, as long as the frame is. Where it is not kept, those who have taken the datagram take it
-    /// again.
-    fn set_taken_by(&mut self, _member: Option<Qpn>) {}
+    /// Keeps that, as long as the frame is and nobody changes it. Where it is not kept, the packet is looked at as if it
+    /// came for the first time, and members of a multicast group who have taken it take it again.
+    fn keep(&mut self, _kept: Kept) {}
+}
+
+/// What is known of a packet while it waits to be given to [`Stack::receive`](crate::Stack::receive) again: that it was
+/// accepted. All that it asks for is decided anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The life of the queue pair that has accepted it.
+    pub(crate) generation: Option<u32>,
+    /// Of a datagram to a multicast group: the last of its members that has taken it.
+    pub(crate) last: Option<Qpn>,
+}
+
+impl Kept {
+    /// Whether the packet was given before.
+    #[inline]
+    pub(crate) const fn is_some(self) -> bool {
+        self.generation.is_some()
+    }
 }
 
 /// Plain bytes, which nobody vouches for, from outside.

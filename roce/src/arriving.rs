@@ -9,26 +9,18 @@ use crate::api::{
 };
 use crate::attributes::AccessFlags;
 use crate::counters::bump;
+use crate::incoming::Incoming;
 use crate::log::{EffectKind, Taken};
 use crate::opcode::{Class, Opcode};
 use crate::owed::Ack;
 use crate::param;
 use crate::qp::{QpCore, Shared};
 use crate::remote::RemoteRange;
-use crate::wire::frame;
-
-/// Where a packet's payload lies: the caller's index of the frame, and the payload's offset there.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FramePlace {
-    pub frame_index: usize,
-    pub payload_start: usize,
-}
 
 /// A request packet of the peer's, in its turn.
 pub(crate) struct Request<'a> {
-    pub packet: &'a frame::Repr,
+    pub incoming: &'a Incoming<'a>,
     pub target: Target,
-    pub place: FramePlace,
     pub length: u32,
     /// What an answer to it names.
     pub at: Ack,
@@ -143,7 +135,7 @@ impl Arriving {
             let sink = Sink::Receive { id: receive.id };
             request.place(core, shared, sink, offset, Some(receive));
         }
-        if request.packet.opcode.position.is_end() {
+        if request.incoming.packet.opcode.position.is_end() {
             self.current = None;
             bump(&mut shared.counters.rdma_recvs);
             // At most MAX_MESSAGE_LENGTH.
@@ -161,7 +153,7 @@ impl Arriving {
         request: &Request<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
-        let is_end = request.packet.opcode.position.is_end();
+        let is_end = request.incoming.packet.opcode.position.is_end();
         let (memory, offset) = match self.current {
             Some(Current::Write { memory, offset }) => (memory, offset),
             _ => (begin_write(core, request, verbs)?, 0),
@@ -174,7 +166,7 @@ impl Arriving {
         }
         // RC-39, RC-62
         // Taken before anything is placed: without one, the packet is executed again later.
-        let receive = match request.packet.immediate {
+        let receive = match request.incoming.packet.immediate {
             Some(_) => Some(self.take_receive(request.target, verbs)?),
             None => None,
         };
@@ -214,7 +206,7 @@ impl Arriving {
 
 impl Request<'_> {
     fn taken(&self, receive: TakenReceive) -> Taken {
-        Taken { srqn: self.packet.srqn, id: receive.id }
+        Taken { srqn: self.incoming.packet.srqn, id: receive.id }
     }
 
     /// Places its payload, of which there is some.
@@ -228,13 +220,14 @@ impl Request<'_> {
         receive: Option<TakenReceive>,
     ) {
         let receive = receive.map(|receive| self.taken(receive));
-        let start = self.place.payload_start;
+        let place = self.incoming.place;
+        let start = place.payload_start;
         let placement = shared.log.place(Placement {
             qpn: core.qpn,
-            srqn: self.packet.srqn,
+            srqn: self.incoming.packet.srqn,
             sink,
             offset,
-            frame_index: self.place.frame_index,
+            frame_index: place.frame_index,
             range: start..start.wrapping_add(self.length as usize),
         });
         core.push_effect(shared, EffectKind::PlacedRequest { placement, at: self.at, receive });
@@ -251,12 +244,12 @@ impl Request<'_> {
     ) {
         let received = Event::ReceiveCompleted {
             qpn: core.qpn,
-            srqn: self.packet.srqn,
+            srqn: self.incoming.packet.srqn,
             id: receive.id,
             length,
             kind,
-            imm: self.packet.immediate,
-            solicited: self.packet.bth.solicited,
+            imm: self.incoming.packet.immediate,
+            solicited: self.incoming.packet.bth.solicited,
             source_qpn: None,
         };
         core.emit(shared, received);
@@ -269,7 +262,7 @@ fn begin_write(
     request: &Request<'_>,
     verbs: &mut impl Verbs,
 ) -> Result<RemoteRange, Stop> {
-    let memory = RemoteRange::from(request.packet.reth.ok_or(Stop::Invalid)?);
+    let memory = RemoteRange::from(request.incoming.packet.reth.ok_or(Stop::Invalid)?);
     // RC-23, RC-43, UC-10
     if !core.attributes.access.contains(AccessFlags::REMOTE_WRITE)
         || memory.length > param::MAX_MESSAGE_LENGTH

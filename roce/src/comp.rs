@@ -4,8 +4,9 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::api::{AtomicOperation, Event, Operation, Placement, SendStatus, Sink};
-use crate::arriving::FramePlace;
 use crate::counters::{add, bump};
+use crate::drops::{self, Reason};
+use crate::incoming::Incoming;
 use crate::log::EffectKind;
 use crate::message::Message;
 use crate::opcode::Class;
@@ -17,12 +18,10 @@ use crate::types::Instant;
 use crate::window::Acked;
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
-use crate::wire::frame;
 
 /// A response of the peer that awaits one.
 struct Response<'a> {
-    packet: &'a frame::Repr,
-    place: FramePlace,
+    incoming: &'a Incoming<'a>,
     sequence: u64,
 }
 
@@ -43,13 +42,12 @@ impl Requester {
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
-        now: Instant,
-        packet: &frame::Repr,
-        place: FramePlace,
+        incoming: &Incoming<'_>,
     ) {
+        let Incoming { now, packet, .. } = *incoming;
         // RC-10
         if !core.state().sends_requests() {
-            bump(&mut shared.counters.drop_wrong_state);
+            drops::count(&mut shared.counters, Reason::WrongState);
             return;
         }
         let sequence = packet.bth.psn.near(self.unacked);
@@ -65,18 +63,18 @@ impl Requester {
                 _ => false,
             };
             if !raised {
-                bump(&mut shared.counters.drop_stale_response);
+                drops::count(&mut shared.counters, Reason::StaleResponse);
             }
             return;
         }
         match (packet.opcode.class, syndrome) {
             (Class::ReadResponse, None | Some(Syndrome::Ack { .. })) => {
-                let response = Response { packet, place, sequence };
-                self.receive_read_response(core, shared, now, &response);
+                let response = Response { incoming, sequence };
+                self.receive_read_response(core, shared, &response);
             }
             (Class::AtomicAcknowledge, Some(Syndrome::Ack { .. })) => {
-                let response = Response { packet, place, sequence };
-                self.receive_atomic_response(core, shared, now, &response);
+                let response = Response { incoming, sequence };
+                self.receive_atomic_response(core, shared, &response);
             }
             (Class::Acknowledge, Some(Syndrome::Ack { .. })) => {
                 if !self.acknowledge(core, shared, now, sequence.wrapping_add(1)) {
@@ -90,7 +88,7 @@ impl Requester {
                 self.receive_nak(core, shared, now, sequence, code);
             }
             // RC-61
-            _ => bump(&mut shared.counters.drop_bad_opcode),
+            _ => drops::count(&mut shared.counters, Reason::BadOpcode),
         }
         // RC-90
         if let Some(Syndrome::Ack { credits }) = syndrome {
@@ -173,7 +171,7 @@ impl Requester {
         let message = self.messages.front().copied()?;
         // RC-72
         if !has_such(message.request.operation) || core.state() == QpState::Err {
-            bump(&mut shared.counters.drop_stale_response);
+            drops::count(&mut shared.counters, Reason::StaleResponse);
             return None;
         }
         Some(message)
@@ -183,10 +181,10 @@ impl Requester {
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
-        now: Instant,
         response: &Response<'_>,
     ) {
-        let Response { packet, place, sequence } = *response;
+        let Response { incoming, sequence } = *response;
+        let Incoming { now, packet, place, .. } = *incoming;
         let is_read = |operation: Operation| operation == Operation::Read;
         let Some(message) = self.answered(core, shared, now, sequence, is_read) else { return };
         let next = sequence.wrapping_add(1);
@@ -217,10 +215,10 @@ impl Requester {
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
-        now: Instant,
         response: &Response<'_>,
     ) {
-        let Response { place, sequence, .. } = *response;
+        let Response { incoming, sequence } = *response;
+        let Incoming { now, place, .. } = *incoming;
         let is_atomic = |operation: Operation| matches!(operation, Operation::Atomic(_));
         let Some(message) = self.answered(core, shared, now, sequence, is_atomic) else { return };
         // RC-101: The value is the last of the headers.
@@ -250,7 +248,7 @@ impl Requester {
     /// each place; then only the timer helps.
     fn receive_implied_nak(&mut self, core: &mut QpCore, shared: &mut Shared, now: Instant) {
         if core.state() == QpState::Err || self.implied_nak_at == Some(self.unacked) {
-            bump(&mut shared.counters.drop_stale_response);
+            drops::count(&mut shared.counters, Reason::StaleResponse);
             return;
         }
         // RC-69
@@ -291,7 +289,7 @@ impl Requester {
             }
             // RC-61
             NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
-                bump(&mut shared.counters.drop_malformed);
+                drops::count(&mut shared.counters, Reason::Malformed);
                 return;
             }
         };

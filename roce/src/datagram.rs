@@ -6,22 +6,29 @@
 //! order; where nobody has answered for [`param::DATAGRAM_PATIENCE`] since the handle was made, messages
 //! are dropped at once until somebody does.
 
+use core::ops::Range;
+use core::task::{Poll, ready};
 use std::collections::BTreeSet;
 
-use crate::api::{DatagramRequest, Event, ReceiveStatus};
+use crate::api::{
+    DatagramRequest, Event, GRH_LENGTH, Placement, ReceiveError, ReceiveKind, ReceiveStatus, Sink,
+    Verbs,
+};
 use crate::attributes::{QpAttributes, QpSnapshot};
-use crate::counters::bump;
+use crate::counters::{add, bump};
+use crate::drops::{self, Reason};
 use crate::error::PostError;
+use crate::incoming::{Envelope, Incoming};
 use crate::log::{EffectKind, Taken};
-use crate::opcode::code;
+use crate::opcode::{Class, code};
 use crate::param;
 use crate::path::Path;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared, transport_header};
 use crate::state::QpState;
-use crate::types::{Gid, Instant};
+use crate::types::{Gid, Instant, PathMtu};
 use crate::unanswered::Unanswered;
-use crate::wire::bth;
+use crate::wire::{bth, frame, ipv4, ipv6, udp};
 
 /// In a message's Q_Key: its queue pair's own is to be sent.
 const OWN_QKEY: u32 = 1 << 31;
@@ -179,21 +186,95 @@ impl UdQp {
     }
 
     /// A receive request that was taken cannot hold the message.
-    pub(crate) fn fail_short_receive(&self, shared: &mut Shared, id: u64) {
+    fn fail_short_receive(&self, shared: &mut Shared, id: u64) {
         // UD-12
         bump(&mut shared.counters.resp_local_length_error);
         self.core.fail_receive(shared, Taken { srqn: None, id }, ReceiveStatus::LocalLength);
     }
 
-    /// A message fills a receive request by `count` placements, the first of which has that number.
-    pub(crate) fn take_message(
-        &self,
-        shared: &mut Shared,
-        (first, count): (usize, u8),
-        (id, received): (u64, Event),
-    ) {
-        let kind = EffectKind::PlacedDatagram { first, count, receive: id };
-        self.core.push_effect(shared, kind);
-        self.core.emit(shared, received);
+    /// Why a packet cannot be for the queue pair, if it cannot.
+    // UD-10
+    pub(crate) fn hears(&self, packet: &frame::Repr, most: PathMtu) -> Result<(), Reason> {
+        // RC-12
+        if !bth::pkeys_match(packet.bth.pkey, param::DEFAULT_PKEY) {
+            return Err(Reason::BadPkey);
+        }
+        match packet.deth {
+            _ if !self.core.state().receives_unreliable() => Err(Reason::WrongState),
+            Some(_) if packet.opcode.class != Class::Datagram => Err(Reason::BadOpcode),
+            None => Err(Reason::BadOpcode),
+            Some(deth) if deth.qkey != self.core.attributes.qkey => Err(Reason::BadQkey),
+            Some(_) if packet.payload.len() > most.bytes() as usize => Err(Reason::Oversized),
+            Some(_) => Ok(()),
+        }
     }
+
+    /// Takes a packet.
+    pub(crate) fn receive(
+        &mut self,
+        shared: &mut Shared,
+        incoming: &Incoming<'_>,
+        verbs: &mut impl Verbs,
+    ) -> Poll<()> {
+        let Incoming { envelope, packet, place, .. } = *incoming;
+        let qpn = self.core.qpn;
+        let receive = match ready!(verbs.take_receive(qpn.into())) {
+            Ok(receive) => receive,
+            Err(error) => {
+                drops::count(
+                    &mut shared.counters,
+                    match error {
+                        // UD-11
+                        ReceiveError::Empty | ReceiveError::NoSrq => Reason::NoReceive,
+                        ReceiveError::Invalid => Reason::UnusableReceive,
+                    },
+                );
+                return Poll::Ready(());
+            }
+        };
+        let bytes = packet.payload.len();
+        let length = GRH_LENGTH.wrapping_add(bytes as u32);
+        if u64::from(length) > receive.capacity {
+            self.fail_short_receive(shared, receive.id);
+            return Poll::Ready(());
+        }
+        bump(&mut shared.counters.rdma_recvs);
+        add(&mut shared.counters.rcvd_bytes, bytes as u64);
+        let (frame_index, sink) = (place.frame_index, Sink::Receive { id: receive.id });
+        let mut put = |offset, range| {
+            shared.log.place(Placement { qpn, srqn: None, sink, offset, frame_index, range })
+        };
+        let (offset, range) = network_header(envelope);
+        let first = put(offset, range);
+        if bytes != 0 {
+            let start = place.payload_start;
+            put(GRH_LENGTH.into(), start..start.wrapping_add(bytes));
+        }
+        let count = if bytes == 0 { 1 } else { 2 };
+        let kind = EffectKind::PlacedDatagram { first, count, receive: receive.id };
+        self.core.push_effect(shared, kind);
+        let received = Event::ReceiveCompleted {
+            qpn,
+            srqn: None,
+            id: receive.id,
+            length,
+            kind: ReceiveKind::Send,
+            imm: packet.immediate,
+            solicited: packet.bth.solicited,
+            source_qpn: packet.deth.map(|deth| deth.source_qpn),
+        };
+        self.core.emit(shared, received);
+        Poll::Ready(())
+    }
+}
+
+/// Where a packet's network header lies in its frame, and where in a receive: its end where the GRH's
+/// is.
+fn network_header(envelope: &Envelope) -> (u64, Range<usize>) {
+    let is_ipv4 = envelope.flow.source.as_ipv4().is_some();
+    let length = if is_ipv4 { ipv4::LENGTH } else { ipv6::LENGTH };
+    let end = envelope.payload.start.wrapping_sub(udp::LENGTH);
+    // UD-17
+    let offset = u64::from(GRH_LENGTH).wrapping_sub(length as u64);
+    (offset, end.wrapping_sub(length)..end)
 }

@@ -58,9 +58,11 @@ mod control;
 mod counters;
 mod credit;
 mod datagram;
+mod drops;
 mod error;
 mod groups;
 mod header;
+mod incoming;
 mod log;
 mod message;
 mod neighbour;
@@ -87,9 +89,9 @@ pub mod window;
 
 pub use api::{AccessDenied, ReceiveError, RemoteAccess, TakenReceive, Verbs};
 pub use api::{
-    AtomicOperation, DatagramRequest, Event, GRH_LENGTH, IcrcPolicy, Operation, Payload, Placed,
-    Placement, QpEvent, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus, Sink,
-    Source, Target, Transmit, XrcSrq,
+    AtomicOperation, DatagramRequest, Event, GRH_LENGTH, IcrcPolicy, Kept, Operation, Payload,
+    Placed, Placement, QpEvent, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus,
+    Sink, Source, Target, Transmit, XrcSrq,
 };
 pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot};
 pub use counters::{Counters, QpCounters};

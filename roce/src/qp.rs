@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use crate::api::{Event, QpEvent, ReceiveStatus};
 use crate::attributes::QpSnapshot;
 use crate::counters::{Counters, QpCounters, bump};
+use crate::drops::Reason;
+use crate::incoming::Flow;
 use crate::log::{EffectKind, Log, Taken};
+use crate::opcode::Class;
 use crate::param;
 use crate::path::Path;
 use crate::psn::Psn;
@@ -14,7 +17,7 @@ use crate::state::QpState;
 use crate::timer::Timers;
 use crate::types::{Instant, PathMtu, Qpn};
 use crate::window::{AnyWindow, Window as _};
-use crate::wire::bth;
+use crate::wire::{bth, frame};
 
 /// What all queue pairs of a port share.
 #[derive(Debug, Default)]
@@ -238,6 +241,42 @@ impl QpCore {
             self.drained = true;
             self.emit_async(shared, QpEvent::SqDrained);
         }
+    }
+
+    /// Why a packet cannot be for the queue pair of a connection, if it cannot: it does not come from its peer, or is of
+    /// another service. A notification of congestion is of none.
+    // RC-6, XRC-3
+    #[inline]
+    pub(crate) fn hears(&self, flow: Flow, packet: &frame::Repr) -> Result<(), Reason> {
+        self.comes_from_peer(flow, packet.bth.pkey)?;
+        match packet.opcode.class {
+            Class::CongestionNotification => Ok(()),
+            _ if self.service.hears(packet.opcode) => Ok(()),
+            _ => Err(Reason::BadOpcode),
+        }
+    }
+
+    /// Why a packet is not one of the peer's of a connection: on its path, in the right partition.
+    #[inline]
+    pub(crate) fn comes_from_peer(&self, flow: Flow, pkey: u16) -> Result<(), Reason> {
+        // RC-10: It has no peer yet.
+        let Some(path) = &self.path else { return Err(Reason::WrongState) };
+        // RC-11
+        if path.peer != flow.source || path.own != flow.destination {
+            return Err(Reason::WrongSource);
+        }
+        // RC-12
+        if !bth::pkeys_match(pkey, param::DEFAULT_PKEY) {
+            return Err(Reason::BadPkey);
+        }
+        Ok(())
+    }
+
+    /// Counts a packet that it has received.
+    #[inline]
+    pub(crate) fn count_received(&mut self, counters: &mut Counters) {
+        bump(&mut counters.rcvd_pkts);
+        bump(&mut self.counters.rcvd_pkts);
     }
 
     /// Counts a packet that is sent.

@@ -3,11 +3,11 @@
 use core::task::Poll;
 
 use crate::api::{AtomicOperation, Event, Operation, ReceiveStatus, SendRequest, Transmit, Verbs};
-use crate::arriving::FramePlace;
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::congestion::Notification;
 use crate::credit::Credit;
 use crate::error::PostError;
+use crate::incoming::Incoming;
 use crate::owed::Ack;
 use crate::param;
 use crate::path::Path;
@@ -18,7 +18,6 @@ use crate::resp::Responder;
 use crate::service::Service;
 use crate::state::QpState;
 use crate::types::Instant;
-use crate::wire::frame;
 
 /// A queue pair whose peer answers each message.
 #[derive(Debug)]
@@ -181,30 +180,21 @@ impl RcQp {
         }
     }
 
-    /// Handles a response of the peer.
+    /// Takes a packet of the peer's. A request that is pending has at most established the connection.
     #[inline]
-    pub(crate) fn receive_response(
+    pub(crate) fn receive(
         &mut self,
         shared: &mut Shared,
-        now: Instant,
-        packet: &frame::Repr,
-        place: FramePlace,
-    ) {
-        self.requester.receive_response(&mut self.core, shared, now, packet, place);
-        self.see_to_error(shared);
-    }
-
-    /// Handles a request of the peer. One that is pending has at most established the connection.
-    #[inline]
-    pub(crate) fn receive_request(
-        &mut self,
-        shared: &mut Shared,
-        packet: &frame::Repr,
-        place: FramePlace,
+        incoming: &Incoming<'_>,
         verbs: &mut impl Verbs,
     ) -> Poll<()> {
-        let Self { core, responder, .. } = self;
-        let taken = responder.receive_request(core, shared, packet, place, verbs);
+        let Self { core, requester, responder, .. } = self;
+        let taken = if incoming.packet.opcode.class.is_response() {
+            requester.receive_response(core, shared, incoming);
+            Poll::Ready(())
+        } else {
+            responder.receive_request(core, shared, incoming, verbs)
+        };
         self.see_to_error(shared);
         taken
     }

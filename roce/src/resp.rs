@@ -7,8 +7,10 @@ use std::collections::VecDeque;
 use crate::api::{
     AccessDenied, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, Target, Verbs, XrcSrq,
 };
-use crate::arriving::{Arriving, FramePlace, Request, Stop};
+use crate::arriving::{Arriving, Request, Stop};
 use crate::counters::{add, bump};
+use crate::drops::{self, Reason};
+use crate::incoming::Incoming;
 use crate::log::Taken;
 use crate::opcode::Class;
 use crate::owed::{Ack, Owed};
@@ -244,7 +246,7 @@ impl Responder {
     /// A packet of a SEND or a WRITE was executed.
     fn count_executed(&mut self, request: &Request<'_>) {
         self.advance(1);
-        if request.packet.opcode.position.is_end() {
+        if request.incoming.packet.opcode.position.is_end() {
             self.count_message();
         }
     }
@@ -266,13 +268,13 @@ impl Responder {
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
-        packet: &frame::Repr,
-        place: FramePlace,
+        incoming: &Incoming<'_>,
         verbs: &mut impl Verbs,
     ) -> Poll<()> {
+        let packet = incoming.packet;
         // RC-10, RC-79
         if !core.state().serves_requests() {
-            bump(&mut shared.counters.drop_wrong_state);
+            drops::count(&mut shared.counters, Reason::WrongState);
             return Poll::Ready(());
         }
         core.establish(shared);
@@ -289,14 +291,14 @@ impl Responder {
         let asks = packet.bth.ack_request && !packet.opcode.class.is_answered();
         // RC-50
         if asks && !self.owed.has_room() {
-            bump(&mut shared.counters.drop_ack_queue);
+            drops::count(&mut shared.counters, Reason::AckQueue);
             self.miss(core, shared, sequence);
             return Poll::Ready(());
         }
         // At most a frame, far below 2^32.
         let length = packet.payload.len() as u32;
         let at = self.at(sequence);
-        let request = Request { packet, target: Self::target(core, packet), place, length, at };
+        let request = Request { incoming, target: Self::target(core, packet), length, at };
         match self.execute(core, shared, &request, verbs) {
             Ok(()) => {
                 // Nothing holds an acknowledgement back.
@@ -351,7 +353,7 @@ impl Responder {
         bump(&mut shared.counters.out_of_seq_request);
         bump(&mut core.counters.out_of_sequence);
         if self.reported || self.nak.is_some() {
-            bump(&mut shared.counters.drop_after_gap);
+            drops::count(&mut shared.counters, Reason::AfterGap);
         }
         self.miss(core, shared, sequence);
     }
@@ -382,7 +384,7 @@ impl Responder {
             Class::CompareSwap | Class::FetchAdd => Some(self.repeat_atomic(sequence)),
             // Nothing else was executed, so nothing else comes again.
             _ => {
-                bump(&mut shared.counters.drop_bad_opcode);
+                drops::count(&mut shared.counters, Reason::BadOpcode);
                 return Poll::Ready(());
             }
         };
@@ -394,7 +396,7 @@ impl Responder {
                 return Poll::Ready(());
             }
             Some(false) => {
-                bump(&mut shared.counters.drop_duplicate_read);
+                drops::count(&mut shared.counters, Reason::DuplicateRead);
                 return Poll::Ready(());
             }
             None => {}
@@ -416,7 +418,7 @@ impl Responder {
         if self.owed.repeat(ack) {
             core.make_ready(shared);
         } else {
-            bump(&mut shared.counters.drop_ack_queue);
+            drops::count(&mut shared.counters, Reason::AckQueue);
         }
         Poll::Ready(())
     }
@@ -586,7 +588,7 @@ impl Responder {
             // A ghost's request: the peer deregisters only what it has no more use for.
             read.next = read.end;
             self.count_streams();
-            bump(&mut shared.counters.drop_duplicate_read);
+            drops::count(&mut shared.counters, Reason::DuplicateRead);
             return;
         }
         let at = Ack { sequence, ..read.acknowledgement_before() };
@@ -604,8 +606,9 @@ impl Responder {
 mod tests {
     use super::*;
     use crate::api::TakenReceive;
+    use crate::incoming::{Envelope, Flow, FramePlace};
     use crate::opcode::code;
-    use crate::types::Qpn;
+    use crate::types::{Gid, Instant, Qpn};
     use crate::window::{AnyWindow, Fixed};
     use crate::wire::{bth, icrc};
 
@@ -662,15 +665,12 @@ mod tests {
         };
         let bytes = [&transport.to_bytes()[..], &[0; icrc::LENGTH]].concat();
         let packet = frame::Repr::parse(&bytes).unwrap();
-        let (place, mut placements) = (FramePlace { frame_index: 0, payload_start: 0 }, Vec::new());
-        let taken = responder.receive_request(
-            &mut core,
-            &mut shared,
-            &packet,
-            place,
-            &mut Silent,
-            &mut placements,
-        );
+        let place = FramePlace { frame_index: 0, payload_start: 0 };
+        let flow = Flow { source: Gid::default(), destination: Gid::default().into() };
+        let envelope = Envelope { flow, traffic_class: 0, payload: 0..bytes.len() };
+        let (now, packet) = (Instant::default(), &packet);
+        let incoming = Incoming { now, envelope: &envelope, packet, place };
+        let taken = responder.receive_request(&mut core, &mut shared, &incoming, &mut Silent);
         assert!(taken.is_ready());
         assert_eq!(responder.executed, Mark { next: 110, msn: 9 }, "executed once");
         responder.owed.pop()

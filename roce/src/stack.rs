@@ -6,8 +6,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::api::{Event, IcrcPolicy, Payload, ReceiveStatus, SendRequest, Source, Transmit};
 use crate::attributes::{self, QpAttributes, QpSnapshot};
-use crate::counters::{Counters, QpCounters, bump};
+use crate::counters::{Counters, QpCounters};
 use crate::datagram::UdQp;
+use crate::drops::{self, Reason};
 use crate::error::{Error, PostError};
 use crate::groups::Groups;
 use crate::header::HeaderBuffer;
@@ -28,6 +29,7 @@ use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 use crate::unreliable::UcQp;
 use crate::window::{AnyWindow, Windows};
 
+mod accept;
 mod commit;
 mod datagram;
 mod input;
@@ -579,7 +581,7 @@ impl Stack {
         if self.control.len() < param::CONTROL_QUEUE {
             self.control.push_back(frame);
         } else {
-            bump(&mut self.shared.counters.drop_control_queue);
+            drops::count(&mut self.shared.counters, Reason::ControlQueue);
         }
     }
 }

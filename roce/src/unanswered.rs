@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::api::{Event, SendStatus};
 use crate::counters::{add, bump};
+use crate::drops::{self, Reason};
 use crate::param;
 use crate::qp::{QpCore, Shared};
 
@@ -60,7 +61,7 @@ impl<T: Copy> Unanswered<T> {
     /// Drops the message whose turn it was. It is complete behind those before it.
     pub(crate) fn drop_head(&mut self, core: &QpCore, shared: &mut Shared) {
         // UD-8
-        bump(&mut shared.counters.drop_no_neighbour);
+        drops::count(&mut shared.counters, Reason::NoNeighbour);
         let is_oldest = self.oldest == self.next;
         self.advance();
         if is_oldest {

@@ -10,10 +10,12 @@ use crate::api::{
     Event, Operation, Payload, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus, SendRequest,
     Source, Transmit, Verbs,
 };
-use crate::arriving::{Arriving, FramePlace, Request, Stop};
+use crate::arriving::{Arriving, Request, Stop};
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::counters::{add, bump};
+use crate::drops::{self, Reason};
 use crate::error::PostError;
+use crate::incoming::Incoming;
 use crate::log::Taken;
 use crate::opcode::{Class, Position};
 use crate::owed::Ack;
@@ -24,7 +26,6 @@ use crate::req::{data_frame, data_opcode};
 use crate::state::QpState;
 use crate::types::Instant;
 use crate::unanswered::Unanswered;
-use crate::wire::frame;
 
 /// A queue pair of Unreliable Connection.
 #[derive(Debug)]
@@ -221,13 +222,13 @@ impl UcQp {
     pub(crate) fn receive(
         &mut self,
         shared: &mut Shared,
-        packet: &frame::Repr,
-        place: FramePlace,
+        incoming: &Incoming<'_>,
         verbs: &mut impl Verbs,
     ) -> Poll<()> {
+        let packet = incoming.packet;
         // UC-5
         if !self.core.state().receives_unreliable() {
-            bump(&mut shared.counters.drop_wrong_state);
+            drops::count(&mut shared.counters, Reason::WrongState);
             return Poll::Ready(());
         }
         self.core.establish(shared);
@@ -237,7 +238,7 @@ impl UcQp {
         }
         let is_next = self.arriving.is_next(packet.opcode);
         let taken = match is_next {
-            true => self.take_packet(shared, packet, place, verbs),
+            true => self.take_packet(shared, incoming, verbs),
             false => Ok(()),
         };
         if matches!(taken, Err(Stop::Undecided)) {
@@ -261,17 +262,20 @@ impl UcQp {
             // The packet is dropped, and so is what is left of its message.
             _ => {
                 self.arriving.abandon();
-                bump(match taken {
-                    // UC-6
-                    Ok(()) => &mut counters.drop_after_gap,
-                    // UC-8
-                    Err(Stop::Invalid) => &mut counters.resp_remote_invalid_request,
-                    // UC-10
-                    Err(Stop::Denied(_)) => &mut counters.resp_remote_access_errors,
-                    // UC-9
-                    Err(Stop::TooLong(_)) => &mut counters.resp_local_length_error,
-                    Err(Stop::NoReceive(_) | Stop::Undecided) => &mut counters.out_of_buffer,
-                });
+                drops::count(
+                    counters,
+                    match taken {
+                        // UC-6
+                        Ok(()) => Reason::AfterGap,
+                        // UC-8
+                        Err(Stop::Invalid) => Reason::Invalid,
+                        // UC-10
+                        Err(Stop::Denied(_)) => Reason::Denied,
+                        // UC-9
+                        Err(Stop::TooLong(_)) => Reason::TooLong,
+                        Err(Stop::NoReceive(_) | Stop::Undecided) => Reason::NoReceive,
+                    },
+                );
             }
         }
         Poll::Ready(())
@@ -281,11 +285,11 @@ impl UcQp {
     fn take_packet(
         &mut self,
         shared: &mut Shared,
-        packet: &frame::Repr,
-        place: FramePlace,
+        incoming: &Incoming<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
         let Self { core, arriving, .. } = self;
+        let packet = incoming.packet;
         // UC-8
         if !packet.opcode.payload.allows(packet.payload.len(), core.mtu().bytes() as usize) {
             return Err(Stop::Invalid);
@@ -294,7 +298,7 @@ impl UcQp {
         let length = packet.payload.len() as u32;
         // Nothing is acknowledged.
         let at = Ack { sequence: 0, msn: 0 };
-        let request = Request { packet, target: core.qpn.into(), place, length, at };
+        let request = Request { incoming, target: core.qpn.into(), length, at };
         match packet.opcode.class {
             Class::Send => {
                 let kind = ReceiveKind::Send;

@@ -21,16 +21,18 @@ impl Responder {
         request: &Request<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
-        let opcode = request.packet.opcode;
+        let opcode = request.incoming.packet.opcode;
         let in_order = self.arriving.is_next(opcode);
         // RC-36
-        let fits = opcode.payload.allows(request.packet.payload.len(), core.mtu().bytes() as usize);
+        let fits = opcode
+            .payload
+            .allows(request.incoming.packet.payload.len(), core.mtu().bytes() as usize);
         if !in_order || !fits {
             return Err(Stop::Invalid);
         }
         if opcode.position.is_start() {
-            self.srqn = request.packet.srqn;
-        } else if self.srqn != request.packet.srqn {
+            self.srqn = request.incoming.packet.srqn;
+        } else if self.srqn != request.incoming.packet.srqn {
             // XRC-4
             return Err(Stop::Denied(AccessDenied::Srq));
         }
@@ -78,7 +80,7 @@ impl Responder {
         request: &Request<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
-        let Some(header) = request.packet.reth else { return Err(Stop::Invalid) };
+        let Some(header) = request.incoming.packet.reth else { return Err(Stop::Invalid) };
         let memory = RemoteRange::from(header);
         // RC-23, RC-43
         if !core.attributes.access.contains(AccessFlags::REMOTE_READ)
@@ -101,7 +103,7 @@ impl Responder {
         request: &Request<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
-        let Some(header) = request.packet.atomic else { return Err(Stop::Invalid) };
+        let Some(header) = request.incoming.packet.atomic else { return Err(Stop::Invalid) };
         let length = AtomicOperation::LENGTH;
         // RC-43, RC-45
         if !core.attributes.access.contains(AccessFlags::REMOTE_ATOMIC)
@@ -112,7 +114,7 @@ impl Responder {
         }
         let memory = RemoteRange { rkey: header.rkey, va: header.va, length };
         allowed(check_remote(verbs, request.target, memory, RemoteAccess::Atomic))?;
-        let operation = match request.packet.opcode.class {
+        let operation = match request.incoming.packet.opcode.class {
             Class::CompareSwap => {
                 AtomicOperation::CompareSwap { compare: header.compare, swap: header.swap_or_add }
             }
@@ -120,13 +122,13 @@ impl Responder {
         };
         self.begin_answer(core, shared, request, 1, Answer::Atomic { before: 0 })?;
         // RC-99
-        let start = request.place.payload_start;
+        let start = request.incoming.place.payload_start;
         let placement = shared.log.place(Placement {
             qpn: core.qpn,
-            srqn: request.packet.srqn,
+            srqn: request.incoming.packet.srqn,
             sink: Sink::Atomic { rkey: header.rkey, va: header.va, operation },
             offset: 0,
-            frame_index: request.place.frame_index,
+            frame_index: request.incoming.place.frame_index,
             range: start..start,
         });
         // As many messages as before it.
@@ -164,7 +166,7 @@ impl Responder {
             next: request.at.sequence,
             msn: responder.executed.msn,
             repeated: false,
-            srqn: request.packet.srqn,
+            srqn: request.incoming.packet.srqn,
             answer,
         });
         responder.count_streams();
@@ -176,7 +178,7 @@ impl Responder {
 
 /// What kind of SEND it is; one that takes a key back must be allowed to.
 fn check_invalidate(request: &Request<'_>, verbs: &mut impl Verbs) -> Result<ReceiveKind, Stop> {
-    let Some(rkey) = request.packet.invalidate else { return Ok(ReceiveKind::Send) };
+    let Some(rkey) = request.incoming.packet.invalidate else { return Ok(ReceiveKind::Send) };
     // RC-103
     allowed(verbs.check_remote(request.target, rkey, 0, 0, RemoteAccess::Invalidate))?;
     Ok(ReceiveKind::SendInvalidate { rkey })

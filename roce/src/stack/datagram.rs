@@ -1,28 +1,21 @@
 //! Unreliable Datagram's part of a port: its queue pairs, its address handles, its packets.
 
-use core::task::Poll;
-
 use super::commit::Failure;
-use super::input::{Envelope, count_received};
 use super::slots::Slot;
 use super::{Stack, Turn};
-use crate::api::{
-    DatagramRequest, Event, GRH_LENGTH, Payload, Placed, Placement, ReceiveError, ReceiveKind,
-    ReceiveStatus, Sink, Source, Transmit, Verbs,
-};
+use crate::api::{DatagramRequest, Event, Payload, Placed, ReceiveStatus, Source, Transmit};
 use crate::attributes::AddressVector;
-use crate::counters::{Counters, add, bump};
+use crate::counters::{add, bump};
 use crate::datagram::{Handle, UdQp};
 use crate::error::{Error, PostError};
 use crate::log::{Effect, EffectKind};
-use crate::opcode::Class;
 use crate::param;
 use crate::path::{Path, Resolution};
 use crate::qp::pad;
 use crate::table;
-use crate::types::{Instant, PathMtu, Qpn};
+use crate::types::{Instant, Qpn};
+use crate::wire::bth;
 use crate::wire::extension::{deth, immdt};
-use crate::wire::{bth, frame, ipv4, ipv6, udp};
 
 impl Stack {
     /// Bytes that an address handle takes at most.
@@ -185,79 +178,6 @@ impl Stack {
         }
     }
 
-    /// Takes a packet for a queue pair of Unreliable Datagram.
-    pub(super) fn receive_datagram(
-        &mut self,
-        slot: u32,
-        envelope: &Envelope,
-        packet: &frame::Repr,
-        frame_index: usize,
-        verbs: &mut impl Verbs,
-    ) -> Poll<()> {
-        let Some(qp) = self.slots.ud(slot) else { return Poll::Ready(()) };
-        let Stack { shared, mtu_max, .. } = self;
-        let counters = &mut shared.counters;
-        // RC-12
-        if !bth::pkeys_match(packet.bth.pkey, param::DEFAULT_PKEY) {
-            bump(&mut counters.drop_bad_pkey);
-            return Poll::Ready(());
-        }
-        if let Some(counter) = refusal(qp, packet, *mtu_max, counters) {
-            bump(counter);
-            count_received(counters, &mut qp.core.counters);
-            return Poll::Ready(());
-        }
-        let receive = match verbs.take_receive(qp.core.qpn.into()) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(receive) => receive,
-        };
-        count_received(counters, &mut qp.core.counters);
-        let receive = match receive {
-            Ok(receive) => receive,
-            // UD-11
-            Err(ReceiveError::Empty | ReceiveError::NoSrq) => {
-                bump(&mut counters.out_of_buffer);
-                return Poll::Ready(());
-            }
-            Err(ReceiveError::Invalid) => {
-                bump(&mut counters.resp_cqe_error);
-                return Poll::Ready(());
-            }
-        };
-        let bytes = packet.payload.len();
-        let length = GRH_LENGTH.wrapping_add(bytes as u32);
-        if u64::from(length) > receive.capacity {
-            qp.fail_short_receive(shared, receive.id);
-            return Poll::Ready(());
-        }
-        bump(&mut counters.rdma_recvs);
-        add(&mut counters.rcvd_bytes, bytes as u64);
-        let (qpn, srqn, sink) = (qp.core.qpn, None, Sink::Receive { id: receive.id });
-        let (offset, range) = network_header(envelope);
-        let header = Placement { qpn, srqn, sink, offset, frame_index, range };
-        let first = shared.log.place(header);
-        let mut count = 1;
-        if bytes != 0 {
-            count = 2;
-            let start = envelope.payload.start.wrapping_add(packet.payload.start);
-            let range = start..start.wrapping_add(bytes);
-            let offset = GRH_LENGTH.into();
-            shared.log.place(Placement { qpn, srqn, sink, offset, frame_index, range });
-        }
-        let received = Event::ReceiveCompleted {
-            qpn,
-            srqn,
-            id: receive.id,
-            length,
-            kind: ReceiveKind::Send,
-            imm: packet.immediate,
-            solicited: packet.bth.solicited,
-            source_qpn: packet.deth.map(|deth| deth.source_qpn),
-        };
-        qp.take_message(shared, (first, count), (receive.id, received));
-        Poll::Ready(())
-    }
-
     /// What a burst has done to a queue pair of Unreliable Datagram. A receive fails alone.
     pub(super) fn commit_datagram(
         &mut self,
@@ -308,34 +228,4 @@ fn header(
         header.push(&immdt::to_bytes(immediate));
     }
     header
-}
-
-/// The counter of packets that a queue pair drops for what is wrong with this one, if something is.
-// UD-10
-fn refusal<'a>(
-    qp: &UdQp,
-    packet: &frame::Repr,
-    mtu_max: PathMtu,
-    counters: &'a mut Counters,
-) -> Option<&'a mut u64> {
-    match packet.deth {
-        _ if !qp.core.state().receives_unreliable() => Some(&mut counters.drop_wrong_state),
-        Some(_) if packet.opcode.class != Class::Datagram => Some(&mut counters.drop_bad_opcode),
-        None => Some(&mut counters.drop_bad_opcode),
-        Some(deth) if deth.qkey != qp.core.attributes.qkey => Some(&mut counters.drop_bad_qkey),
-        Some(_) if packet.payload.len() > mtu_max.bytes() as usize => {
-            Some(&mut counters.drop_malformed)
-        }
-        Some(_) => None,
-    }
-}
-
-/// Where a packet's network header lies in its frame, and where in a receive: its end where the GRH's
-/// is.
-fn network_header(envelope: &Envelope) -> (u64, core::ops::Range<usize>) {
-    let length = if envelope.source.as_ipv4().is_some() { ipv4::LENGTH } else { ipv6::LENGTH };
-    let end = envelope.payload.start.wrapping_sub(udp::LENGTH);
-    // UD-17
-    let offset = u64::from(GRH_LENGTH).wrapping_sub(length as u64);
-    (offset, end.wrapping_sub(length)..end)
 }

@@ -1,17 +1,14 @@
 //! Multicast's part of a port: datagrams for all queue pairs in a group, and who is told of that.
 
-use core::task::Poll;
-
 use super::Stack;
-use super::input::{CONGESTION_EXPERIENCED, Envelope};
-use crate::api::{ReceivedFrame, Verbs};
 use crate::control;
 use crate::counters::bump;
+use crate::drops::Reason;
 use crate::error::Error;
 use crate::groups::Report;
 use crate::param;
 use crate::types::{Address, Gid, GidTable, Instant, Qpn};
-use crate::wire::{Malformed, frame, igmp, ipv6, mld};
+use crate::wire::{igmp, ipv6, mld};
 
 impl Stack {
     /// Bytes that a queue pair's place in a multicast group takes at most.
@@ -60,70 +57,31 @@ impl Stack {
         is_group && !self.groups.is_empty() && !self.destinations(frame).is_empty()
     }
 
-    /// Takes a datagram to a group, for each of its members that has not taken it yet.
-    pub(super) fn receive_for_group(
+    pub(super) fn receive_igmp(
         &mut self,
-        envelope: &Envelope,
-        frame: &mut (impl ReceivedFrame + ?Sized),
-        frame_index: usize,
-        verbs: &mut impl Verbs,
-    ) -> Result<Poll<()>, Malformed> {
-        let mut last = frame.taken_by();
-        let bytes = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
-        let packet = frame::Repr::parse(bytes)?;
-        let padded = packet.payload.len().wrapping_add(usize::from(packet.bth.pad_count));
-        // RC-8
-        if padded % 4 != 0 {
-            return Err(Malformed::Length("BTH"));
-        }
-        // UD-19
-        if packet.bth.dest_qpn != Qpn::GROUP.value() {
-            bump(&mut self.shared.counters.drop_unknown_qp);
-            return Ok(Poll::Ready(()));
-        }
-        // UD-21
-        let group = envelope.destination.gid;
-        let mut waits = false;
-        while let Some(member) = self.groups.next_member(group, last) {
-            if let Some(slot) = self.slot(member) {
-                let taken = self.receive_datagram(slot, envelope, &packet, frame_index, verbs);
-                waits = taken.is_pending();
-                if waits {
-                    break;
-                }
-            }
-            last = Some(member);
-        }
-        if waits {
-            frame.set_taken_by(last);
-            return Ok(Poll::Pending);
-        }
-        let counters = &mut self.shared.counters;
-        bump(&mut counters.rcvd_mcast_pkts);
-        if envelope.traffic_class & 3 == CONGESTION_EXPERIENCED {
-            bump(&mut counters.np_ecn_marked_roce_packets);
-        }
-        Ok(Poll::Ready(()))
-    }
-
-    pub(super) fn receive_igmp(&mut self, now: Instant, vlan: u16, packet: &[u8]) {
+        now: Instant,
+        vlan: u16,
+        packet: &[u8],
+    ) -> Result<(), Reason> {
         let query = igmp::parse_query(packet).ok().filter(|_| self.addresses.is_in(vlan));
-        let Some(query) = query else {
-            bump(&mut self.shared.counters.drop_not_for_us);
-            return;
-        };
+        let query = query.ok_or(Reason::NotForUs)?;
         let group = query.group.map(Gid::from_ipv4);
         self.groups.asked(now, true, group, query.within, self.addresses.mac);
+        Ok(())
     }
 
-    pub(super) fn receive_mld(&mut self, now: Instant, vlan: u16, ip: &ipv6::Repr, packet: &[u8]) {
+    pub(super) fn receive_mld(
+        &mut self,
+        now: Instant,
+        vlan: u16,
+        ip: &ipv6::Repr,
+        packet: &[u8],
+    ) -> Result<(), Reason> {
         let query = mld::parse_query(ip, packet).ok().filter(|_| self.addresses.is_in(vlan));
-        let Some(query) = query else {
-            bump(&mut self.shared.counters.drop_not_for_us);
-            return;
-        };
+        let query = query.ok_or(Reason::NotForUs)?;
         let group = query.group.map(Gid::from_ipv6);
         self.groups.asked(now, false, group, query.within, self.addresses.mac);
+        Ok(())
     }
 
     /// The port has other addresses: where one of them is new, perhaps in a network that knows of nothing

@@ -92,7 +92,7 @@ impl Stack {
     /// members while there are any.
     fn is_for_groups(&self, frame: &[u8]) -> bool {
         match self.classify(frame) {
-            Ok((_, Kind::Roce(envelope))) => envelope.destination.gid.is_group(),
+            Ok((_, Kind::Roce(envelope))) => envelope.flow.destination.gid.is_group(),
             Ok((_, Kind::Igmp(_) | Kind::Mld(..))) => !self.groups.is_empty(),
             _ => false,
         }

@@ -8,8 +8,8 @@ use super::*;
 use crate::api::{
     AccessDenied, Operation, ReceiveError, ReceivedFrame, RemoteAccess, TakenReceive, Target, Verbs,
 };
-use crate::arriving::FramePlace;
 use crate::attributes::{AccessFlags, AddressVector};
+use crate::incoming::{Envelope, Flow, FramePlace, Incoming};
 use crate::opcode::code;
 use crate::psn::Psn;
 use crate::wire::aeth::{self, Syndrome};
@@ -87,7 +87,10 @@ fn answer(stack: &mut Stack, now: Instant, qpn: Qpn, psn: u32, syndrome: Syndrom
     let bytes = [&transport.to_bytes()[..], &header.to_bytes(), &[0; icrc::LENGTH]].concat();
     let packet = frame::Repr::parse(&bytes).unwrap();
     let place = FramePlace { frame_index: 0, payload_start: 0 };
-    qp.receive_response(&mut stack.shared, now, &packet, place);
+    let flow = Flow { source: Gid::default(), destination: Gid::default().into() };
+    let envelope = Envelope { flow, traffic_class: 0, payload: 0..bytes.len() };
+    let incoming = Incoming { now, envelope: &envelope, packet: &packet, place };
+    assert!(qp.receive(&mut stack.shared, &incoming, &mut Refusing).is_ready());
 }
 
 /// A frame, whether whoever delivered it vouches for it, and whether the port has sent it itself.

@@ -1,15 +1,8 @@
-//! Unreliable Connection's part of a port: its queue pairs, and their packets.
+//! Unreliable Connection's part of a port: what its queue pairs send.
 
-use core::task::Poll;
-
-use super::input::{admits, count_received};
 use super::{Stack, Turn};
-use crate::api::Verbs;
-use crate::arriving::FramePlace;
-use crate::counters::bump;
 use crate::param;
-use crate::types::{Address, Gid, Instant};
-use crate::wire::frame;
+use crate::types::Instant;
 
 impl Stack {
     /// Makes the next packet of a queue pair.
@@ -54,33 +47,5 @@ impl Stack {
             return Turn::Frame(transmit);
         }
         Turn::Later
-    }
-
-    /// Takes a packet for a queue pair of Unreliable Connection.
-    pub(super) fn receive_unreliable(
-        &mut self,
-        slot: u32,
-        between: (Gid, Address),
-        packet: &frame::Repr,
-        place: FramePlace,
-        verbs: &mut impl Verbs,
-    ) -> Poll<()> {
-        let Stack { slots, shared, .. } = self;
-        let Some(qp) = slots.uc(slot) else { return Poll::Ready(()) };
-        let counters = &mut shared.counters;
-        let (path, own) = (qp.core.path.as_ref(), &mut qp.core.counters);
-        if !admits(path, (counters, own), between, &packet.bth) {
-            return Poll::Ready(());
-        }
-        match packet.opcode.class {
-            _ if !qp.core.service.hears(packet.opcode) => bump(&mut counters.drop_bad_opcode),
-            _ => {
-                if qp.receive(shared, packet, place, verbs).is_pending() {
-                    return Poll::Pending;
-                }
-            }
-        }
-        count_received(&mut shared.counters, &mut qp.core.counters);
-        Poll::Ready(())
     }
 }

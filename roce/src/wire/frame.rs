@@ -59,6 +59,10 @@ impl Repr {
         }
         let trailer = icrc::LENGTH.wrapping_add(usize::from(repr.bth.pad_count));
         let length = rest.len().checked_sub(trailer).ok_or(Malformed::Length("BTH"))?;
+        // RC-8
+        if length.wrapping_add(usize::from(repr.bth.pad_count)) % 4 != 0 {
+            return Err(Malformed::Length("BTH"));
+        }
         let start = datagram.len().wrapping_sub(rest.len());
         repr.payload = start..start.wrapping_add(length);
         Ok(repr)

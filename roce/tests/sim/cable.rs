@@ -1,6 +1,6 @@
 //! What a cable does to frames.
 
-use roce::ReceivedFrame;
+use roce::{Kept, ReceivedFrame};
 use trial::rng::Rng;
 
 /// A frame under way.
@@ -35,6 +35,40 @@ impl ReceivedFrame for Frame {
 impl From<Vec<u8>> for Frame {
     fn from(bytes: Vec<u8>) -> Self {
         Self { bytes, flipped: None, looped: false }
+    }
+}
+
+/// A frame that keeps what it is told.
+pub struct Held {
+    pub bytes: Vec<u8>,
+    kept: Kept,
+}
+
+impl ReceivedFrame for Held {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn is_vouched_for(&self) -> bool {
+        false
+    }
+
+    fn kept(&self) -> Kept {
+        self.kept
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        self.kept = kept;
+    }
+}
+
+impl From<Vec<u8>> for Held {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, kept: Kept::default() }
     }
 }
 

@@ -8,10 +8,10 @@ use roce::wire::igmp::{self, RecordType};
 use roce::wire::{bth, ethernet, icrc, ipv4, ipv6, mld};
 use roce::{
     AccessDenied, Address, DatagramRequest, Error, Event, GRH_LENGTH, Gid, GidTable, Instant,
-    MacAddr, QpState, Qpn, ReceiveError, ReceivedFrame, RemoteAccess, TakenReceive, Target, Verbs,
+    MacAddr, QpState, Qpn, ReceiveError, RemoteAccess, TakenReceive, Target, Verbs,
 };
 
-use crate::cable::Cable;
+use crate::cable::{Cable, Held};
 use crate::connection::{End, Options};
 use crate::datagrams::{AH, QKEY, address, completed, datagram_qp, post, request, vector, way};
 use crate::for_each_seed;
@@ -640,30 +640,6 @@ fn a_new_address_has_all_groups_told_of_anew() {
     assert!(sources(&mut it).is_empty());
 }
 
-/// A frame that keeps which member has taken it.
-struct Kept {
-    bytes: Vec<u8>,
-    taken_by: Option<Qpn>,
-}
-
-impl ReceivedFrame for Kept {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-    fn is_vouched_for(&self) -> bool {
-        false
-    }
-    fn taken_by(&self) -> Option<Qpn> {
-        self.taken_by
-    }
-    fn set_taken_by(&mut self, member: Option<Qpn>) {
-        self.taken_by = member;
-    }
-}
-
 /// Has no answer for one queue pair the first time.
 struct Thinks<'a> {
     memory: &'a mut Memory,
@@ -707,7 +683,7 @@ fn who_has_taken_a_copy_takes_none_again_while_another_makes_it_wait() {
         let now = Instant(scene.network.now);
         let node = &mut scene.network.nodes[1];
         let ids = members.map(|qpn| node.memory.post_receive(qpn, 64));
-        let mut frame = Kept { bytes: sent.clone(), taken_by: None };
+        let mut frame = Held::from(sent.clone());
         assert_eq!(node.stack.destinations(&frame.bytes), members);
         let mut about = Some(waits);
         let mut placements = Vec::new();

@@ -4,12 +4,14 @@ use std::task::Poll;
 
 use roce::opcode::code;
 use roce::{
-    AccessDenied, Event, Instant, Operation, PathMtu, Qpn, ReceiveError, RemoteAccess,
-    TakenReceive, Target, Verbs,
+    AccessDenied, Event, Instant, Operation, PathMtu, Placed, QpAttributes, QpState, Qpn,
+    ReceiveError, RemoteAccess, TakenReceive, Target, Verbs,
 };
 
+use crate::cable::Held;
 use crate::connection::Options;
 use crate::memory::Memory;
+use crate::network::Node;
 use crate::puppet::{PEER_QPN, Puppet, RQ_PSN, Say, Sent, VA, fetch_add, rdma, request, response};
 
 /// Decides about everything when it is asked for the second time.
@@ -148,4 +150,39 @@ fn responses_wait_for_nobody() {
     let taken = puppet.node.stack.receive(now, &mut frame, 0, &mut verbs, &mut placements);
     assert!(taken.is_ready());
     assert_eq!(placements.len(), 1);
+}
+
+/// RC-2: what was accepted is not again while it waits, but in another life of its queue pair it is. What it asks for is
+/// asked anew.
+#[test]
+fn what_is_kept_of_a_packet_that_waits_is_that_it_was_accepted_in_this_life() {
+    for is_reset in [false, true] {
+        let mut puppet = Puppet::new(&Options::default());
+        let say = rdma(code::WRITE_ONLY, RQ_PSN, 0, 8, vec![1; 8]);
+        let mut frame = Held::from(puppet.frame(&say));
+        let (mut asked, mut receive) = Default::default();
+        let before = puppet.node.stack.counters().rcvd_pkts;
+        let (now, qpn, node) = (Instant(puppet.now), puppet.qpn, &mut puppet.node);
+        let mut turn = |node: &mut Node, frame: &mut Held, asked: &mut bool| {
+            let mut verbs = Thinks { memory: &mut node.memory, asked, receive: &mut receive };
+            let mut placements = Vec::new();
+            let taken = node.stack.receive(now, frame, 0, &mut verbs, &mut placements);
+            node.stack.commit(now, &vec![Placed::Copied; placements.len()]);
+            (taken.is_ready(), placements.len())
+        };
+        assert_eq!(turn(node, &mut frame, &mut asked), (false, 0));
+        // Nobody changes a frame that waits; this shows who looks at it.
+        *frame.bytes.last_mut().unwrap() ^= 1;
+        if is_reset {
+            let state = Some(QpState::Reset);
+            let change = QpAttributes { state, ..QpAttributes::default() };
+            node.stack.modify_qp(now, qpn, &change).unwrap();
+        }
+        assert!(asked);
+        let expected = if is_reset { (true, 0) } else { (true, 1) };
+        assert_eq!(turn(node, &mut frame, &mut asked), expected);
+        let counters = node.stack.counters();
+        let expected = if is_reset { (before, 1) } else { (before + 1, 0) };
+        assert_eq!((counters.rcvd_pkts, counters.rx_icrc_encapsulated), expected);
+    }
 }

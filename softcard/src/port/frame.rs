@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use roce::Qpn;
+use roce::Kept;
 use roce::wire::{ethernet, icrc};
 
 /// Bytes of the largest frame: 4096 of payload, every header, pad and ICRC.
@@ -23,8 +23,8 @@ pub struct Frame {
     length: usize,
     /// Its invariant CRC was written or checked here, and nobody could have changed anything since.
     sealed: bool,
-    /// Of a datagram to a multicast group that waits for some of its members: the last that has taken it.
-    taken_by: Option<Qpn>,
+    /// What is known of it while it waits to be taken.
+    kept: Kept,
     /// Its card has sent it to itself, and no port carried it.
     looped: bool,
 }
@@ -32,7 +32,7 @@ pub struct Frame {
 impl Frame {
     fn new() -> Self {
         let bytes = vec![0; FRAME_CAPACITY].into();
-        Self { bytes, length: 0, sealed: false, taken_by: None, looped: false }
+        Self { bytes, length: 0, sealed: false, kept: Kept::default(), looped: false }
     }
 
     /// Whether there is one.
@@ -79,7 +79,7 @@ impl Frame {
         if fits {
             self.length = length;
             self.sealed = false;
-            self.taken_by = None;
+            self.kept = Kept::default();
             self.looped = false;
         }
         fits
@@ -129,12 +129,13 @@ impl roce::ReceivedFrame for Frame {
         self.looped
     }
 
-    fn taken_by(&self) -> Option<Qpn> {
-        self.taken_by
+    #[inline]
+    fn kept(&self) -> Kept {
+        self.kept
     }
 
-    fn set_taken_by(&mut self, member: Option<Qpn>) {
-        self.taken_by = member;
+    fn keep(&mut self, kept: Kept) {
+        self.kept = kept;
     }
 }
 
@@ -144,11 +145,11 @@ impl roce::ReceivedFrame for Frame {
 /// both ends goes on without making new ones when the traffic is one-way.
 #[derive(Clone, Debug)]
 pub struct FramePool {
-    shared: Rc<RefCell<Kept>>,
+    shared: Rc<RefCell<Spare>>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct Spare {
     frames: Vec<Frame>,
     limit: usize,
     made: u64,
@@ -158,7 +159,7 @@ impl FramePool {
     /// A pool that keeps up to `limit` frames, and has none at first.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { shared: Rc::new(RefCell::new(Kept { frames: Vec::new(), limit, made: 0 })) }
+        Self { shared: Rc::new(RefCell::new(Spare { frames: Vec::new(), limit, made: 0 })) }
     }
 
     /// A frame with any contents and any length; a new one when none is kept.
@@ -184,7 +185,7 @@ impl FramePool {
     /// A frame with the same bytes, for those of a multicast group who have not taken the first.
     #[must_use]
     pub(crate) fn copy_for_others(&self, frame: &Frame) -> Frame {
-        Frame { taken_by: frame.taken_by, looped: frame.looped, ..self.copy_of(frame) }
+        Frame { kept: frame.kept, looped: frame.looped, ..self.copy_of(frame) }
     }
 
     /// Gives frames back, as [`FramePool::put`] does.

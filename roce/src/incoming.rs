@@ -1,0 +1,49 @@
+//! A packet that has come in: what is known of it at each place that it passes.
+
+use core::ops::Range;
+
+use crate::types::{Address, Gid, Instant};
+use crate::wire::frame;
+
+/// The ECN field that says "congestion experienced".
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// From whom to whom a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flow {
+    pub source: Gid,
+    /// In its VLAN.
+    pub destination: Address,
+}
+
+/// A UDP datagram to the RoCE port: what its envelope says, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    pub flow: Flow,
+    pub traffic_class: u8,
+    /// Where the UDP payload is in the frame: transport headers to invariant CRC.
+    pub payload: Range<usize>,
+}
+
+impl Envelope {
+    /// Whether a switch marked the packet "congestion experienced".
+    pub(crate) const fn is_marked(&self) -> bool {
+        self.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
+    }
+}
+
+/// Where a packet's payload lies: the caller's index of the frame, and the payload's offset there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FramePlace {
+    pub frame_index: usize,
+    pub payload_start: usize,
+}
+
+/// A RoCE packet that has come in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming<'a> {
+    pub now: Instant,
+    pub envelope: &'a Envelope,
+    pub packet: &'a frame::Repr,
+    pub place: FramePlace,
+}
