@@ -1,5 +1,6 @@
 //! What a burst of frames has done, held back until its placements are known to have succeeded.
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use crate::api::{Event, Placement};
@@ -62,6 +63,19 @@ pub(crate) enum EffectKind {
     },
     /// An event that happened after the effects before it.
     Event(Event),
+}
+
+impl EffectKind {
+    /// The placements that it depends on, counted from the last commit.
+    pub(crate) fn placements(&self) -> Range<usize> {
+        match *self {
+            Self::PlacedRequest { placement, .. }
+            | Self::ExecutedAtomic { placement, .. }
+            | Self::PlacedResponse { placement, .. } => placement..placement.wrapping_add(1),
+            Self::PlacedDatagram { first, count, .. } => first..first.wrapping_add(count.into()),
+            Self::Event(_) => 0..0,
+        }
+    }
 }
 
 /// The effects since the last commit, and the events that came out of earlier ones.

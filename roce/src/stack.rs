@@ -22,6 +22,7 @@ use crate::reliable::RcQp;
 use crate::req::Requester;
 use crate::resp::Responder;
 use crate::service::Service;
+use crate::services::Services;
 use crate::state::QpState;
 use crate::table;
 use crate::timer::{Due, Timers};
@@ -93,6 +94,8 @@ enum Turn {
 #[derive(Debug)]
 pub struct Stack {
     addresses: PortAddresses,
+    /// What sees all packets on their way, if anything does.
+    services: Option<Box<dyn Services>>,
     mtu_max: PathMtu,
     icrc_policy: IcrcPolicy,
     /// Slots by queue pair number.
@@ -138,6 +141,7 @@ impl Stack {
     pub fn new(config: StackConfig) -> Self {
         Self {
             addresses: PortAddresses::new(config.mac, config.ipv4),
+            services: None,
             mtu_max: config.mtu_max,
             icrc_policy: config.icrc_policy,
             table: HashMap::default(),
@@ -155,6 +159,22 @@ impl Stack {
             control: VecDeque::new(),
             quantum: param::TRANSMIT_QUANTUM,
         }
+    }
+
+    /// Lets services see all packets from now on, or none.
+    pub fn set_services(&mut self, services: Option<Box<dyn Services>>) {
+        self.services = services;
+    }
+
+    /// The services that see all packets, for [`Services::act`].
+    #[inline]
+    pub fn services(&mut self) -> Option<&mut (dyn Services + 'static)> {
+        self.services.as_deref_mut()
+    }
+
+    /// The same, without them from now on.
+    pub fn take_services(&mut self) -> Option<Box<dyn Services>> {
+        self.services.take()
     }
 
     /// The GID at `index` of the port's table.

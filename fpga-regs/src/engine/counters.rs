@@ -148,6 +148,8 @@ counters! {
         /// RoCE frames dropped: they came from outside with a source that nobody outside has, such as an address of
         /// this port's own.
         drop_martian_source,
+        /// RoCE frames dropped: a service on their way did not let them pass.
+        drop_by_service,
     }
 }
 

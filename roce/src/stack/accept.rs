@@ -9,6 +9,7 @@ use crate::counters::bump;
 use crate::drops::{self, Reason};
 use crate::incoming::{Envelope, FramePlace, Incoming};
 use crate::opcode::{Class, code};
+use crate::services::{Checked, Verdict};
 use crate::types::{Instant, Qpn};
 use crate::wire::extension::atomicacketh;
 use crate::wire::{Malformed, bth, frame};
@@ -134,7 +135,7 @@ impl Stack {
         let slot = Qpn::new(packet.bth.dest_qpn).and_then(|qpn| self.slot(qpn));
         // RC-9
         let Some(slot) = slot else { return Err(Reason::UnknownQp.into()) };
-        if let Err(reason) = self.suits(slot, envelope, packet) {
+        if let Err(reason) = self.suits(slot, envelope, packet, frame.bytes()) {
             return Err(Refused { reason, slot: Some(slot) });
         }
         Ok((packet, Whom::One(slot)))
@@ -165,14 +166,44 @@ impl Stack {
         Kept { generation: self.slots.core(slot).map(|qp| qp.generation), last }
     }
 
-    /// Whether a queue pair hears such packets, and this one comes from its peer, if it has one.
+    /// Whether a queue pair hears such packets, and this one comes from its peer, if it has one. Then the services check
+    /// it.
     #[inline]
-    fn suits(&self, slot: u32, envelope: &Envelope, packet: &frame::Repr) -> Result<(), Reason> {
+    fn suits(
+        &mut self,
+        slot: u32,
+        envelope: &Envelope,
+        packet: &frame::Repr,
+        frame: &[u8],
+    ) -> Result<(), Reason> {
         match self.slots.get(slot) {
             Some(Slot::Rc(qp)) => qp.core.hears(envelope.flow, packet),
             Some(Slot::Uc(qp)) => qp.core.hears(envelope.flow, packet),
             Some(Slot::Ud(qp)) => qp.hears(packet, self.mtu_max),
             Some(Slot::Free | Slot::Handle(_)) | None => Err(Reason::UnknownQp),
+        }?;
+        match &self.services {
+            None => Ok(()),
+            Some(_) => self.check(slot, envelope, packet, frame),
+        }
+    }
+
+    /// Has the services check a packet.
+    #[cold]
+    fn check(
+        &mut self,
+        slot: u32,
+        envelope: &Envelope,
+        packet: &frame::Repr,
+        frame: &[u8],
+    ) -> Result<(), Reason> {
+        let Stack { slots, services, .. } = self;
+        let (Some(services), Some(qp)) = (services, slots.core(slot)) else { return Ok(()) };
+        let datagram = frame.get(envelope.payload.clone()).unwrap_or_default();
+        let payload = datagram.get(packet.payload.clone()).unwrap_or_default();
+        match services.check(&Checked { qpn: qp.qpn, packet, payload }) {
+            Verdict::Accept => Ok(()),
+            Verdict::Drop => Err(Reason::Service),
         }
     }
 
@@ -267,7 +298,7 @@ impl Stack {
             if let Some(slot) = self.slot(member) {
                 let accepted = match core::mem::take(&mut first_has) {
                     true => Ok(()),
-                    false => self.suits(slot, envelope, packet),
+                    false => self.suits(slot, envelope, packet, frame.bytes()),
                 };
                 if let Err(reason) = accepted {
                     self.refuse(Refused { reason, slot: Some(slot) });

@@ -75,6 +75,11 @@ impl Stack {
         if occupant.core().is_none_or(|qp| qp.generation != generation) {
             return;
         }
+        if let (Some(services), Some(qp)) = (&mut self.services, occupant.core()) {
+            for number in kind.placements() {
+                services.done(qp.qpn, placed.get(number).copied().unwrap_or(Placed::Failed));
+            }
+        }
         if matches!(occupant, Slot::Ud(_)) {
             return self.commit_datagram(effect, placed, failures);
         }

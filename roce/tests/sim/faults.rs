@@ -26,6 +26,7 @@ fn assert_accounted(network: &Network) {
             + c.drop_unknown_qp
             + c.drop_wrong_source
             + c.drop_martian_source
+            + c.drop_by_service
             + c.drop_bad_pkey;
         // ARP packets for the node are counted only if they were requests.
         let arp = node.frames_received - accounted;

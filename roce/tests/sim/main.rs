@@ -43,6 +43,7 @@ mod random;
 mod requester_rules;
 mod responder_rules;
 mod script;
+mod services;
 mod stalls;
 mod states;
 mod truth;

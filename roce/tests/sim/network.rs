@@ -281,6 +281,12 @@ impl Node {
                 ledger.hear(&self.stack, &asked);
             }
         }
+        if let Some(services) = self.stack.services() {
+            for placement in &mut placements {
+                let frame = &mut burst[placement.frame_index].bytes;
+                placement.sink = services.act(placement, frame);
+            }
+        }
         let placed: Vec<Placed> = placements
             .iter()
             .map(|placement| self.memory.place(placement, &burst[placement.frame_index].bytes))

@@ -297,7 +297,7 @@ const EXACT: [&str; 18] = [
 ];
 
 /// Counters of what cannot happen between peers that keep the rules.
-const NEVER: [&str; 19] = [
+const NEVER: [&str; 20] = [
     "retry_exceeded_err",
     "retry_rnr_exceeded_err",
     "rnr_nak_retry_err",
@@ -313,6 +313,7 @@ const NEVER: [&str; 19] = [
     "drop_unknown_qp",
     "drop_wrong_source",
     "drop_martian_source",
+    "drop_by_service",
     "drop_bad_pkey",
     "drop_wrong_state",
     "drop_bad_opcode",
