@@ -12,13 +12,16 @@
 //! return; a round goes on where it stopped once the copy is given back, or given up.
 
 use std::cell::RefMut;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use bitstreams::soft::Scope;
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
 use fpga_regs::engine::wqe::ATOMIC_BYTES;
 use nix::unistd::Pid;
-use roce::{AtomicOperation, Event, Instant, Placed, Placement, Qpn, RemoteAccess, Sink, Source};
+use roce::{
+    AtomicOperation, Event, Instant, Placed, Placement, Qpn, RemoteAccess, Services, Sink, Source,
+};
 use smallvec::SmallVec;
 
 use crate::asks::Asks;
@@ -297,6 +300,9 @@ impl Card {
             }
         }
         if taken {
+            if let Some(services) = stack.services() {
+                act(services, received, placements);
+            }
             places.ask_for(placements, placed, &mut Asks { vfpgas, decisions, may_wait: true });
             scratch.underway = Underway::Placing;
         } else {
@@ -514,6 +520,16 @@ impl Card {
         let room = self.send_room();
         let Scratch { sending, looped, .. } = &mut self.scratch;
         self.network.take_from_host(now, room, sending) | self.network.send(now, sending, looped)
+    }
+}
+
+/// Has services act on the frames of a burst before anybody is asked where their payload belongs.
+#[cold]
+fn act(services: &mut dyn Services, received: &mut VecDeque<Frame>, placements: &mut [Placement]) {
+    for placement in placements {
+        if let Some(frame) = received.get_mut(placement.frame_index) {
+            placement.sink = services.act(placement, frame.as_mut_slice());
+        }
     }
 }
 

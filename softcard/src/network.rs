@@ -92,9 +92,16 @@ impl Network {
     pub(crate) fn set_identity(&mut self, identity: Identity) {
         if !self.stack.is_used() {
             self.identity = identity;
-            self.stack = new_stack(identity, self.icrc_policy, self.path_mtu());
+            self.renew_stack();
             self.apply_gids();
         }
+    }
+
+    /// Begins with a stack that has nothing but its services.
+    fn renew_stack(&mut self) {
+        let services = self.stack.take_services();
+        self.stack = new_stack(self.identity, self.icrc_policy, self.path_mtu());
+        self.stack.set_services(services);
     }
 
     /// Takes note of an entry of a vFPGA's GID table.
@@ -118,7 +125,7 @@ impl Network {
 
     /// What a pulse on the shell's reset does: frames and messages under way are gone.
     pub(crate) fn reset(&mut self) {
-        self.stack = new_stack(self.identity, self.icrc_policy, self.path_mtu());
+        self.renew_stack();
         self.decisions.open.clear();
         self.unheard.clear();
     }

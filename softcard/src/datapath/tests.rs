@@ -1,7 +1,6 @@
 //! Rounds of a card whose port and peer are the test's.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ mod opcodes;
 mod pair;
 mod rig;
 mod seam;
+mod services;
 
 use super::*;
 use crate::network::Identity;
