@@ -421,7 +421,8 @@ impl Card {
         for _ in 0..self.send_room() {
             let Some(transmit) = self.network.stack.poll_transmit(Instant(now)) else { break };
             let mut frame = self.network.pool.take();
-            match Made::new(&transmit, &mut frame) {
+            let attempt = self.network.stack.counters().sent_pkts;
+            match Made::new(&transmit, attempt, &mut frame) {
                 Some(made) => {
                     self.scratch.made.push(made);
                     self.scratch.making.push_back(frame);
@@ -489,7 +490,7 @@ impl Card {
         let mut failed: Option<Qpn> = None;
         let frames = making.drain(..).zip(made.drain(..));
         for ((mut frame, made), fetched) in frames.zip(statuses.iter()) {
-            let Made { payload, needs_icrc, .. } = made;
+            let Made { payload, needs_icrc, attempt, .. } = made;
             let qpn = payload.as_ref().map(|payload| payload.qpn);
             // Behind a frame that could not be made, the later ones of its QP would only be a gap.
             if qpn.is_some() && qpn == failed {
@@ -503,10 +504,12 @@ impl Card {
                 continue;
             }
             self.network.count_sent(&frame);
-            if needs_icrc {
-                frame.seal();
+            let is_heard = self.network.stack.hears_itself(frame.as_slice());
+            if needs_icrc && !self.network.steps.seal(&mut frame, attempt, payload.as_ref()) {
+                self.network.pool.put(frame);
+                continue;
             }
-            if self.network.stack.hears_itself(frame.as_slice()) {
+            if is_heard {
                 let mut copy = self.network.pool.copy_of(&frame);
                 copy.loop_back();
                 looped.push_back(copy);

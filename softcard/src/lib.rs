@@ -41,6 +41,7 @@ mod reconfig;
 mod run;
 mod runtime;
 mod scratch;
+pub mod sealing;
 pub mod serve;
 mod shell;
 pub mod socket;

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use roce::{Address, Event, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig};
 
 use crate::port::{Frame, FramePool, Port, Watch, Watched};
+use crate::sealing::Steps;
 use crate::tally::{Tally, Way};
 use crate::vfpga::vfpga_asked;
 pub(crate) use decisions::{Decisions, Open, Question};
@@ -28,6 +29,8 @@ pub(crate) struct Network {
     pub(crate) watch: Watch,
     /// What the port's link says, for every stack that the card has.
     icrc_policy: IcrcPolicy,
+    /// What is done to frames outside of the invariant CRC.
+    pub(crate) steps: Steps,
     /// The host's network stack, where it shares the port's addresses.
     pub(crate) host: Option<Host>,
     pub(crate) pool: FramePool,
@@ -67,7 +70,7 @@ fn new_stack(identity: Identity, icrc_policy: IcrcPolicy, mtu_max: PathMtu) -> S
 impl Network {
     pub(crate) fn new(port: Box<dyn Port>, icrc_policy: IcrcPolicy, pool: FramePool) -> Self {
         let (port, watch) = Watched::new(port);
-        let mtu_max = port.path_mtu();
+        let mtu_max = port.path_mtu(0);
         Self {
             identity: Identity::default(),
             stack: new_stack(Identity::default(), icrc_policy, mtu_max),
@@ -75,6 +78,7 @@ impl Network {
             port: Box::new(port),
             watch,
             icrc_policy,
+            steps: Steps::default(),
             host: None,
             pool,
             tally: Tally::default(),
@@ -120,7 +124,7 @@ impl Network {
 
     /// The largest path MTU of the card's queue pairs.
     pub(crate) fn path_mtu(&self) -> PathMtu {
-        self.port.path_mtu()
+        self.port.path_mtu(self.steps.length())
     }
 
     /// What a pulse on the shell's reset does: frames and messages under way are gone.
@@ -193,6 +197,7 @@ impl Network {
             // They are taken all the same: the other end must not wait for room.
             self.lose(&mut into.split_off(before));
         }
+        self.steps.open(into, &self.pool);
         if burst > 0 {
             self.share_received(now, into);
         }
@@ -243,6 +248,7 @@ impl Network {
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.port.counters();
         counters.push(("port_frames_link_down", self.link.lost));
+        counters.extend(self.steps.counters());
         counters.extend(self.host.iter().flat_map(Host::counters));
         counters
     }

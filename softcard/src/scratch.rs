@@ -43,12 +43,14 @@ pub(crate) struct Made {
     /// What follows the header.
     pub(crate) payload: Option<roce::Payload>,
     pub(crate) needs_icrc: bool,
+    /// Which of the frames of the card's stack it is.
+    pub(crate) attempt: u64,
 }
 
 impl Made {
     /// Writes the header; `None` where the frame is too small.
     #[inline]
-    pub(crate) fn new(transmit: &Transmit, frame: &mut Frame) -> Option<Self> {
+    pub(crate) fn new(transmit: &Transmit, attempt: u64, frame: &mut Frame) -> Option<Self> {
         let header = transmit.header.as_slice();
         let fits = frame.set_len(transmit.frame_length());
         match frame.as_mut_slice().get_mut(..header.len()) {
@@ -56,7 +58,7 @@ impl Made {
             _ => return None,
         }
         let (payload, needs_icrc) = (transmit.payload, transmit.needs_icrc);
-        Some(Self { header: header.len(), payload, needs_icrc })
+        Some(Self { header: header.len(), payload, needs_icrc, attempt })
     }
 }
 

@@ -16,6 +16,7 @@ mod link;
 mod opcodes;
 mod pair;
 mod rig;
+mod sealing;
 mod seam;
 mod services;
 

@@ -101,8 +101,8 @@ impl Port for Capture {
         self.port.set_addresses(mac, addresses);
     }
 
-    fn path_mtu(&self) -> PathMtu {
-        self.port.path_mtu()
+    fn path_mtu(&self, longer: usize) -> PathMtu {
+        self.port.path_mtu(longer)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -134,8 +134,8 @@ impl Port for Faults {
         self.port.set_addresses(mac, addresses);
     }
 
-    fn path_mtu(&self) -> PathMtu {
-        self.port.path_mtu()
+    fn path_mtu(&self, longer: usize) -> PathMtu {
+        self.port.path_mtu(longer)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

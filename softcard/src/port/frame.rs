@@ -27,12 +27,21 @@ pub struct Frame {
     kept: Kept,
     /// Its card has sent it to itself, and no port carried it.
     looped: bool,
+    /// A sealing step encloses its invariant CRC, which covers another header than it has now.
+    enclosed: bool,
 }
 
 impl Frame {
     fn new() -> Self {
         let bytes = vec![0; FRAME_CAPACITY].into();
-        Self { bytes, length: 0, sealed: false, kept: Kept::default(), looped: false }
+        Self {
+            bytes,
+            length: 0,
+            sealed: false,
+            kept: Kept::default(),
+            looped: false,
+            enclosed: false,
+        }
     }
 
     /// Whether there is one.
@@ -81,6 +90,7 @@ impl Frame {
             self.sealed = false;
             self.kept = Kept::default();
             self.looped = false;
+            self.enclosed = false;
         }
         fits
     }
@@ -88,6 +98,27 @@ impl Frame {
     /// Notes that its card sends it to itself. It is so until the buffer holds another frame.
     pub(crate) fn loop_back(&mut self) {
         self.looped = true;
+    }
+
+    /// Notes that a sealing step encloses it. It is so until the buffer holds another frame.
+    pub(crate) fn enclose(&mut self) {
+        self.enclosed = true;
+    }
+
+    /// Whether a sealing step encloses it.
+    pub(crate) fn is_enclosed(&self) -> bool {
+        self.enclosed
+    }
+
+    /// Takes what a sealing step has put there off its end; `false`, and nothing is changed, where it is not as long.
+    pub(crate) fn shorten(&mut self, length: usize) -> bool {
+        let fits = length <= self.length;
+        if fits {
+            self.length = length;
+            self.sealed = false;
+            self.enclosed = false;
+        }
+        fits
     }
 
     /// Notes that its invariant CRC was found right.
@@ -179,6 +210,7 @@ impl FramePool {
         let mut copy = self.take();
         copy.set_len(frame.length);
         copy.as_mut_slice().copy_from_slice(frame.as_slice());
+        copy.enclosed = frame.enclosed;
         copy
     }
 

@@ -130,8 +130,8 @@ pub trait Port {
     /// Tells the port the card's Ethernet address, and its IP addresses.
     fn set_addresses(&mut self, _mac: [u8; 6], _addresses: &[IpAddr]) {}
 
-    /// The largest path MTU that the cable carries.
-    fn path_mtu(&self) -> PathMtu {
+    /// The largest path MTU that the cable carries, where each frame is so many bytes longer than the stack makes it.
+    fn path_mtu(&self, _longer: usize) -> PathMtu {
         PathMtu::Mtu4096
     }
 

@@ -30,7 +30,7 @@ use roce::wire::difference::Differences;
 use roce::{MacAddr, PathMtu};
 
 use self::frames::Headers;
-use self::machine::{MachineDevice, has_route, is_of_link};
+use self::machine::{MachineDevice, has_route, is_of_link, path_mtu};
 use self::neighbours::{Asked, asked};
 use self::peers::Peers;
 use self::sockets::Sockets;
@@ -51,7 +51,8 @@ const ADDRESS_NS: u64 = 500_000_000;
 pub struct UdpPort {
     name: String,
     device: u32,
-    mtu: PathMtu,
+    /// Bytes that the device takes in one packet.
+    mtu: u32,
     mac: MacAddr,
     sockets: Sockets,
     peers: Peers,
@@ -112,7 +113,7 @@ impl UdpPort {
         Ok(Self {
             name: device.name.clone(),
             device: device.index,
-            mtu: device.path_mtu().unwrap_or(PathMtu::Mtu256),
+            mtu: device.mtu,
             mac: MacAddr::default(),
             sockets,
             peers,
@@ -246,8 +247,8 @@ impl Port for UdpPort {
         self.next_binding = self.sockets.set_addresses(addresses).then_some(0);
     }
 
-    fn path_mtu(&self) -> PathMtu {
-        self.mtu
+    fn path_mtu(&self, longer: usize) -> PathMtu {
+        path_mtu(self.mtu, longer).unwrap_or(PathMtu::Mtu256)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -41,12 +41,18 @@ impl MachineDevice {
     /// The largest path MTU that the device carries whole.
     #[must_use]
     pub fn path_mtu(&self) -> Option<PathMtu> {
-        use PathMtu::{Mtu256, Mtu512, Mtu1024, Mtu2048, Mtu4096};
-        // IPv6, UDP, the longest transport headers, immediate data and the invariant CRC.
-        const HEADERS: u32 = 40 + 8 + 12 + 28 + 4 + 4;
-        let fits = |mtu: &PathMtu| mtu.bytes().saturating_add(HEADERS) <= self.mtu;
-        [Mtu4096, Mtu2048, Mtu1024, Mtu512, Mtu256].into_iter().find(fits)
+        path_mtu(self.mtu, 0)
     }
+}
+
+/// The largest path MTU whose packets a device of an MTU carries whole, where each is so many bytes longer.
+pub(super) fn path_mtu(device: u32, longer: usize) -> Option<PathMtu> {
+    use PathMtu::{Mtu256, Mtu512, Mtu1024, Mtu2048, Mtu4096};
+    // IPv6, UDP, the longest transport headers, immediate data and the invariant CRC.
+    const HEADERS: u32 = 40 + 8 + 12 + 28 + 4 + 4;
+    let most = u32::try_from(longer).ok().and_then(|longer| device.checked_sub(longer))?;
+    let fits = |mtu: &PathMtu| mtu.bytes().saturating_add(HEADERS) <= most;
+    [Mtu4096, Mtu2048, Mtu1024, Mtu512, Mtu256].into_iter().find(fits)
 }
 
 /// What a card on `link` has now.
@@ -207,6 +213,9 @@ mod tests {
         assert_eq!(of(4192), Some(PathMtu::Mtu4096));
         assert_eq!(of(4191), Some(PathMtu::Mtu2048));
         assert_eq!(of(LEAST_MTU), Some(PathMtu::Mtu256));
+        assert_eq!(path_mtu(4208, 16), Some(PathMtu::Mtu4096));
+        assert_eq!(path_mtu(4207, 16), Some(PathMtu::Mtu2048));
+        assert_eq!(path_mtu(1500, usize::MAX), None);
     }
 
     #[test]

@@ -218,6 +218,10 @@ impl UdpPort {
             if open.is_some_and(|(_, segment, _)| length < segment) {
                 open = None;
             }
+            // What its invariant CRC covers comes back where it is opened.
+            if frame.is_enclosed() {
+                continue;
+            }
             let bytes = frame.as_mut_slice();
             if headers.source.is_ipv4() {
                 self.differences.put(bytes, IPV4_IDENTIFICATION, (number as u16).to_be_bytes());

@@ -290,3 +290,30 @@ fn no_datagram_makes_it_panic() {
     }
     assert!(frames.iter().all(|frame| !frame.is_vouched_for()));
 }
+
+#[test]
+fn what_encloses_a_frame_arrives_as_it_was_and_gives_the_frame_back() {
+    let [a, b] = addresses(40);
+    let (mut one, mut two) = (port(a, MACS[0]), port(b, MACS[1]));
+    // What a sealing step does that keeps the source port and says so.
+    let inner = frame([a, b], 0xc123, &[7; 40]);
+    let mut sealed = inner.clone();
+    let length = sealed.as_slice().len();
+    assert!(sealed.set_len(length + 16));
+    sealed.as_mut_slice()[length..].fill(0x5e);
+    sealed.as_mut_slice()[length..length + 2].copy_from_slice(&[0xc1, 0x23]);
+    sealed.enclose();
+    let mut burst = VecDeque::from([sealed.clone()]);
+    let arrived = carry(&mut one, &mut two, &mut burst, 1).remove(0);
+    let headers = Headers::of(arrived.as_slice()).unwrap();
+    let payload = headers.payload(length + 16);
+    assert_eq!(arrived.as_slice()[payload.clone()], sealed.as_slice()[payload.clone()]);
+    assert!(!arrived.is_vouched_for());
+    // What its opening step does.
+    let (datagram, trailer) = arrived.as_slice()[payload].split_at(length - 42);
+    let source_port = u16::from_be_bytes([trailer[0], trailer[1]]);
+    let mut opened = Frame::from_bytes(&[]).unwrap();
+    let headers = Headers { source_port, ..headers };
+    assert!(headers.frame((MACS[0], MACS[1]), datagram, &mut opened));
+    assert!(icrc::check(opened.as_mut_slice()));
+}
