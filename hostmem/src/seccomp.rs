@@ -56,7 +56,14 @@ pub fn install(filter: &[Instruction]) -> Result<()> {
 /// # Errors
 /// EBUSY where a filter of this thread has a listener already, EINVAL before Linux 5.0.
 pub fn install_with_listener(filter: &[Instruction]) -> Result<Listener> {
-    let fd = set_mode_filter(filter, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    let listening = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // Since Linux 5.19: no signal that the program handles interrupts a call that was received.
+    let whole = listening | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let installed = set_mode_filter(filter, whole).or_else(|error| match error.errno() {
+        Some(Errno::EINVAL) => set_mode_filter(filter, listening),
+        _ => Err(error),
+    });
+    let fd = installed?;
     // SAFETY: the kernel has just made the descriptor for us, and nobody else knows it.
     Ok(Listener(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
