@@ -131,6 +131,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::answers::run,
     },
     Target {
+        name: "netlink",
+        about: "the answers of balboa run to RDMA netlink, fed with datagrams",
+        inputs: 2_000,
+        longest: 1024,
+        run: targets::netlink::run,
+    },
+    Target {
         name: "metrics",
         about: "the endpoint for Prometheus, fed with requests in pieces",
         inputs: 60_000,

@@ -14,6 +14,7 @@ pub mod mad;
 pub mod messages;
 pub mod metrics;
 pub mod multicast;
+pub mod netlink;
 pub mod rc;
 pub mod shared;
 pub mod slots;
