@@ -16,6 +16,8 @@ use crate::setting::Setting;
 
 /// The program that shows RDMA devices.
 const RDMA: Need = Need::Program("rdma", "iproute2");
+const PYTHON: Need = Need::Program("python3", "python3");
+const RDMACM: Need = Need::Library("librdmacm.so.1", "librdmacm1");
 
 /// The family.
 pub fn cases() -> Vec<Case> {
@@ -29,7 +31,8 @@ pub fn cases() -> Vec<Case> {
         case("nothing is kept of what has ended", &[RDMA], nothing_kept),
         case("without its supervisor a program is refused", &[RDMA, IBVERBS_UTILS], alone),
         case("within balboa run it is refused", &[RDMA, IBVERBS_UTILS], nested),
-        case("forks need no care", &[Need::Program("python3", "python3")], forks),
+        case("forks need no care", &[PYTHON], forks),
+        case("a librdmacm that is loaded later is found", &[PYTHON, RDMACM], later),
     ]
 }
 
@@ -191,5 +194,21 @@ fn forks(setting: &Setting) -> Result<()> {
     let mapping = if release < 52 { "split" } else { "whole" };
     let told = format!("2 0 2\nregistered {mapping}\n{release}\n");
     ensure!(finished.stdout == told, "{finished}");
+    daemon.stop()
+}
+
+/// Where netlink lists devices libibverbs reads no directory by which the provider would notice.
+fn later(setting: &Setting) -> Result<()> {
+    const SCRIPT: &str = r#"
+import ctypes
+for name in ("libibverbs.so.1", "librdmacm.so.1"):
+    library = ctypes.CDLL(name)
+    call = library["ibv_get_device_list" if "verbs" in name else "rdma_create_event_channel"]
+    call.restype = ctypes.c_void_p
+    print("nothing" if call(None) is None else name)
+"#;
+    let daemon = setting.balboad("--soft 1")?;
+    let finished = daemon.run("python3 -c").arg(SCRIPT).run()?.success()?;
+    ensure!(finished.stdout == "libibverbs.so.1\nlibrdmacm.so.1\n", "{finished}");
     daemon.stop()
 }

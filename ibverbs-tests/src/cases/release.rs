@@ -10,10 +10,11 @@ use crate::setting::Setting;
 
 /// What is run of the other families: each kind of object and operation once, by polling, by events and by the
 /// extended verbs, and connections by rdma_cm.
-const NAMES: [&str; 40] = [
+const NAMES: [&str; 41] = [
     "ibv_devices",
     "ibv_devinfo/-v",
     "netlink/forks need no care",
+    "netlink/a librdmacm that is loaded later is found",
     "ibv_rc_pingpong/-m 1024 -g 1",
     "ibv_rc_pingpong/-m 4096 -g 0 -e",
     "ibv_rc_pingpong/-g 1 -t",
