@@ -55,8 +55,8 @@ fn listener(dir: &Path) -> OwnedFd {
     fd
 }
 
-/// A state directory in which somebody answers the hello and one request of one client.
-fn balboad_with(cards: Vec<CardInfo>) -> TempDir {
+/// A state directory in which somebody answers the hello and one request, which is `asked`, of one client.
+fn balboad_that_answers(asked: Request, answer: Response) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let listener = listener(dir.path());
     std::thread::spawn(move || {
@@ -70,35 +70,25 @@ fn balboad_with(cards: Vec<CardInfo>) -> TempDir {
         assert_eq!(hello.role, shim_abi::Role::Tool);
         let done: Reply = Ok(Response::Done);
         send(client, &shim_abi::hello_frame(&done), MsgFlags::empty()).unwrap();
-        assert_eq!(shim_abi::decode::<Request>(&receive()), Ok(Request::ListCards));
-        let list: Reply = Ok(Response::Cards(cards));
-        send(client, &shim_abi::encode(&list), MsgFlags::empty()).unwrap();
+        assert_eq!(shim_abi::decode::<Request>(&receive()), Ok(asked));
+        let answer: Reply = Ok(answer);
+        send(client, &shim_abi::encode(&answer), MsgFlags::empty()).unwrap();
+        // Kept until it is read.
+        receive();
     });
     dir
 }
 
+/// A state directory in which somebody lists cards.
+fn balboad_with(cards: Vec<CardInfo>) -> TempDir {
+    balboad_that_answers(Request::ListCards, Response::Cards(cards))
+}
+
 /// A state directory in which somebody says who they are.
-fn balboad_that_is(network_namespace: u64, options: &'static str) -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    let listener = listener(dir.path());
-    std::thread::spawn(move || {
-        let client = accept(listener.as_raw_fd()).unwrap();
-        let mut buffer = vec![0; MAX_MESSAGE];
-        let mut receive = || {
-            let bytes = recv(client, &mut buffer, MsgFlags::empty()).unwrap();
-            buffer[..bytes].to_vec()
-        };
-        assert!(shim_abi::decode_hello::<shim_abi::Hello>(&receive()).is_ok());
-        let done: Reply = Ok(Response::Done);
-        send(client, &shim_abi::hello_frame(&done), MsgFlags::empty()).unwrap();
-        assert_eq!(shim_abi::decode::<Request>(&receive()), Ok(Request::Introduce));
-        let options = options.split(' ').map(str::to_owned).collect();
-        let who: Reply = Ok(Response::Balboad { pid: 7, network_namespace, options });
-        send(client, &shim_abi::encode(&who), MsgFlags::empty()).unwrap();
-        // Kept until it is read.
-        recv(client, &mut buffer, MsgFlags::empty()).unwrap();
-    });
-    dir
+fn balboad_that_is(network_namespace: u64, options: &str) -> TempDir {
+    let options = options.split(' ').map(str::to_owned).collect();
+    let who = Response::Balboad { pid: 7, network_namespace, options };
+    balboad_that_answers(Request::Introduce, who)
 }
 
 /// Runs `balboa run --state-dir DIR --start WORDS`, beside a balboad that is a script.

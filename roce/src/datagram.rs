@@ -121,12 +121,7 @@ impl UdQp {
         if request.length > most {
             return Err(PostError::TooLong(request.length));
         }
-        if self.sends.room() == 0 {
-            return Err(PostError::Full(qpn));
-        }
-        let number = self.sends.post(request);
-        self.core.make_ready(shared);
-        Ok(number)
+        self.sends.post(&mut self.core, shared, request)
     }
 
     /// The attributes as they are now.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::api::{Event, SendStatus};
 use crate::counters::{add, bump};
 use crate::drops::{self, Reason};
+use crate::error::PostError;
 use crate::param;
 use crate::qp::{QpCore, Shared};
 
@@ -31,11 +32,20 @@ impl<T: Copy> Unanswered<T> {
         param::SEND_RING.saturating_sub(self.messages.len())
     }
 
-    /// Adds a message, for which there is room, and gives its number.
-    pub(crate) fn post(&mut self, message: T) -> u64 {
+    /// Adds a message where there is room, and gives its number.
+    pub(crate) fn post(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        message: T,
+    ) -> Result<u64, PostError> {
+        if self.room() == 0 {
+            return Err(PostError::Full(core.qpn));
+        }
         let number = self.next.wrapping_add(self.messages.len() as u64);
         self.messages.push_back(message);
-        number
+        core.make_ready(shared);
+        Ok(number)
     }
 
     /// Gives room back of which three quarters are empty.

@@ -102,12 +102,7 @@ impl UcQp {
         if request.length > param::MAX_MESSAGE_LENGTH {
             return Err(PostError::TooLong(request.length));
         }
-        if self.sends.room() == 0 {
-            return Err(PostError::Full(qpn));
-        }
-        let number = self.sends.post(request);
-        self.core.make_ready(shared);
-        Ok(number)
+        self.sends.post(&mut self.core, shared, request)
     }
 
     /// Enters the error state.
