@@ -23,6 +23,7 @@ pub mod retries;
 pub mod silence;
 pub mod translations;
 pub mod unanswered;
+mod waits;
 
 /// The longest wait for an acknowledgement, which is more than two hours, and tries without end.
 const PATIENT: Patience = Patience { timeout: 31, retry_cnt: 7, rnr_retry: 7 };

@@ -1,8 +1,7 @@
 //! How long a bystander's round trips take, and what balboad works meanwhile: what it counts and prints, and what is
 //! read of it.
 //!
-//! What balboad works does not depend on what else the machine does: a trip that waits for a processor takes as long as
-//! that may be, and costs no more work.
+//! Neither depends on what else the machine does: what a trip waits for a processor is taken off, and costs no work.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,7 +22,7 @@ const AND: &str = " / ";
 /// Round trips.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trips {
-    /// How long they took.
+    /// How long they took, without the time that somebody on the way waited for a processor.
     pub took: Spread,
     /// How long balboad's threads ran meanwhile, all together.
     pub worked: Spread,

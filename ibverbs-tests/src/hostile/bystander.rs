@@ -1,5 +1,5 @@
 //! The bystander: two QPs that send each other a message, to and fro, and wait for events. It counts how long that takes,
-//! and what balboad works meanwhile.
+//! but for what anybody on the way waits for a processor, and what balboad works meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use verbs_sys::current::verbs as v;
 
+use super::waits::Waits;
 use crate::attack::latency::Trips;
 use crate::data::link::{Link, Options, Side};
 use crate::ffi::{Cq, Operation, Patience, Recv, Send, Service};
@@ -21,7 +22,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const MESSAGE: usize = 64;
 
 /// Sends a message to and fro between two cards until it is killed, and prints how long each round
-/// trip took, and how long the threads of a balboad, by its process id, ran meanwhile.
+/// trip took, without what the machine had it wait for a processor, and how long the threads of a balboad, by its process
+/// id, ran meanwhile.
 ///
 /// # Errors
 /// When anything fails.
@@ -42,13 +44,17 @@ pub fn run(balboad: i32) -> Result<()> {
         receive(side)?;
         side.receive_cq.arm()?;
     }
-    let (mut trips, mut told) = (Trips::default(), Instant::now());
+    let waits = Waits::on_the_way(balboad)?;
+    let (mut trips, mut told, mut waited) = (Trips::default(), Instant::now(), waits.so_far());
     loop {
         let (begin, worked) = (Instant::now(), time_of(clock)?);
         pass(&link.left, &link.right).context("there")?;
         pass(&link.right, &link.left).context("and back")?;
-        let now = time_of(clock)?;
-        trips.add(begin.elapsed(), now.saturating_sub(worked));
+        let (took, now, before) = (begin.elapsed(), time_of(clock)?, waited);
+        // A wait that goes on is counted at its end, which may be that of a later trip.
+        waited = waits.so_far();
+        let took = took.saturating_sub(waited.saturating_sub(before));
+        trips.add(took, now.saturating_sub(worked));
         if told.elapsed() >= PERIOD {
             say(&trips.to_string());
             (trips, told) = (Trips::default(), Instant::now());
