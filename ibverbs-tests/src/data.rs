@@ -21,6 +21,7 @@ pub mod link;
 pub mod managed;
 pub mod many;
 pub mod memory;
+mod moving;
 pub mod multicast;
 pub mod nccl;
 pub mod null;

@@ -3,15 +3,15 @@
 
 use std::path::Path;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, LIMIT, Link, Options, Side};
-use crate::ffi::{Completion, Operation, Piece, Recv, Region, Send, Window};
+use super::link::{ACCESS, Link, Options};
+use super::moving::{PAGE, pages_with, pattern, post, reaches, reconnect};
+use crate::ffi::{Operation, Recv, Region, Window};
 
-const PAGE: usize = 4096;
 /// Bytes of a message.
 const BYTES: usize = 3 << 18;
 /// How long it is looked whether anything is written that is not to be.
@@ -58,16 +58,11 @@ struct Pair<'a> {
 impl<'a> Pair<'a> {
     /// Connects anew, and lets each side know what the other one can.
     fn new(link: &'a Link) -> Result<Self> {
-        for side in [&link.left, &link.right] {
-            side.qp.to(v::IBV_QPS_RESET)?;
-            while side.send_cq.poll()?.is_some() || side.receive_cq.poll()?.is_some() {}
-        }
-        link.connect()?;
+        reconnect(link)?;
         for _ in 0..2 {
             for (from, to) in [(&link.left, &link.right), (&link.right, &link.left)] {
                 to.qp.post_recv(&Recv { wr_id: 0, pieces: vec![to.region.piece(0, 64)] })?;
-                let pieces = vec![from.region.piece(0, 64)];
-                post(from, Operation::Send, pieces, (0, 0))?;
+                post(from, Operation::Send, (from.region.piece(0, 64), 1), (0, 0))?;
                 link.success(&to.receive_cq)?;
                 link.success(&from.send_cq)?;
             }
@@ -92,38 +87,11 @@ impl<'a> Pair<'a> {
         if operation.receives() {
             link.right.qp.post_recv(&Recv { wr_id: 1, pieces: vec![peer.piece(0, BYTES)] })?;
         }
-        post(&link.left, operation, vec![own.piece(0, BYTES)], (peer.address(), rkey))
-    }
-
-    /// Waits until a page's first byte is there, or the message is over; then its completion.
-    fn reaches(&self, target: &Region, page: usize) -> Result<Option<Completion>> {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let mut byte = [0];
-            target.read(page * PAGE, &mut byte);
-            if byte != [0] {
-                return Ok(None);
-            }
-            if let Some(done) = self.link.left.send_cq.poll()? {
-                return Ok(Some(done));
-            }
-            ensure!(Instant::now() < deadline, "page {page} is not written within {LIMIT:?}");
-        }
+        post(&link.left, operation, (own.piece(0, BYTES), 1), (peer.address(), rkey))
     }
 }
 
 const RIGHTS: v::ibv_access_flags = ACCESS | v::IBV_ACCESS_MW_BIND;
-
-fn post(side: &Side, operation: Operation, pieces: Vec<Piece>, remote: (u64, u32)) -> Result<()> {
-    let (wr_id, immediate, flags) = (0, 0, v::IBV_SEND_SIGNALED);
-    let request = Send { wr_id, operation, pieces, remote, immediate, flags };
-    side.qp.post_send(&[request]).map_err(|(failed, _)| failed.into())
-}
-
-/// Bytes of which none is 0, and no page is another.
-fn pattern() -> Vec<u8> {
-    (0..BYTES as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8 | 1).collect()
-}
 
 fn bytes_of(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; BYTES];
@@ -135,7 +103,7 @@ fn bytes_of(region: &Region) -> Vec<u8> {
 fn is_left_alone(region: &Region) -> Result<()> {
     region.write(0, &vec![0; BYTES]);
     std::thread::sleep(LATER);
-    let pages = bytes_of(region).chunks(PAGE).filter(|page| page.iter().any(|it| *it != 0)).count();
+    let pages = pages_with(BYTES, |all| region.read(0, all), |byte| byte != 0);
     ensure!(pages == 0, "{pages} pages were written after they were given back");
     Ok(())
 }
@@ -157,7 +125,7 @@ fn harmed(
 ) -> Result<()> {
     let [from, to] = pair.ends(operation);
     let region = if whose == Whose::Own { &pair.own } else { &pair.peer };
-    from.write(0, &pattern());
+    from.write(0, &pattern(BYTES));
     let change = || match harm {
         Harm::Away => region.take_away(),
         Harm::ReadOnly => region.change(|memory| memory.become_read_only()),
@@ -170,7 +138,7 @@ fn harmed(
         }
         Some(page) => {
             pair.begin(operation, pair.peer.rkey())?;
-            early = pair.reaches(to, page)?;
+            early = reaches(pair.link, to, page)?;
             change()?;
         }
     }
@@ -181,7 +149,10 @@ fn harmed(
     match done.status {
         // What was there before it went has arrived.
         v::IBV_WC_SUCCESS if page.is_some() => {
-            ensure!(is_target || bytes_of(to) == pattern(), "{done:?}, and other bytes arrived");
+            ensure!(
+                is_target || bytes_of(to) == pattern(BYTES),
+                "{done:?}, and other bytes arrived"
+            );
         }
         status => ensure!(status == expected, "{done:?}, and not {expected}"),
     }
@@ -195,7 +166,7 @@ fn harmed(
 /// What is being written to is taken back with the first byte of a page.
 fn taken_back(pair: &Pair<'_>, back: Back, page: usize) -> Result<()> {
     let Pair { link, own, peer } = pair;
-    own.write(0, &pattern());
+    own.write(0, &pattern(BYTES));
     let right = &link.right;
     let window = matches!(back, Back::Invalidated).then(|| Window::new(peer)).transpose()?;
     let mut rkey = peer.rkey();
@@ -209,7 +180,7 @@ fn taken_back(pair: &Pair<'_>, back: Back, page: usize) -> Result<()> {
         _ => Operation::Write,
     };
     pair.begin(operation, rkey)?;
-    let early = pair.reaches(peer, page)?;
+    let early = reaches(pair.link, peer, page)?;
     match back {
         Back::Deregistered => peer.deregister()?,
         Back::Modified => peer.set_access(v::IBV_ACCESS_LOCAL_WRITE)?,
@@ -219,7 +190,7 @@ fn taken_back(pair: &Pair<'_>, back: Back, page: usize) -> Result<()> {
         }
         Back::Flushed => {
             let wrong = right.region.piece(0, 64).with_wrong_key();
-            post(right, Operation::Send, vec![wrong], (0, 0))?;
+            post(right, Operation::Send, (wrong, 1), (0, 0))?;
             let failed = link.completion(&right.send_cq)?;
             ensure!(failed.status == v::IBV_WC_LOC_PROT_ERR, "{failed:?}");
             let received = link.completion(&right.receive_cq)?;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, LIMIT, Link, Options, Side};
-use crate::ffi::{Dm, Mapping, Operation, Patience, Piece, Recv, Region, Rereg, Send, Window};
+use super::link::{ACCESS, Link, Options};
+use super::moving::{PAGE, pages_with, pattern, post, reconnect};
+use crate::ffi::{Dm, Mapping, Operation, Patience, Recv, Region, Rereg, Window};
 
-const PAGE: usize = 4096;
 /// Bytes of a message.
 const BYTES: usize = 1 << 19;
 /// Messages of a transfer, all of the same memory.
@@ -137,15 +137,6 @@ pub fn all(options: &Options, tries: u64, one_sided: bool) -> Result<Told> {
     Ok(told)
 }
 
-/// Connects both sides anew, with nothing of before in their queues.
-fn reconnect(link: &Link) -> Result<()> {
-    for side in [&link.left, &link.right] {
-        side.qp.to(v::IBV_QPS_RESET)?;
-        while side.send_cq.poll()?.is_some() || side.receive_cq.poll()?.is_some() {}
-    }
-    link.connect()
-}
-
 /// Takes memory back when a page of the target was reached; whether the transfer was under way.
 fn race(
     link: &mut Link,
@@ -157,14 +148,14 @@ fn race(
     let mut regions = [own?, peer?];
     let [own, peer] = &regions;
     let [source, target] = if operation == Operation::Read { [1, 0] } else { [0, 1] };
-    regions[source].write(0, &pattern());
+    regions[source].write(0, &pattern(BYTES));
     let is_left = (operation == Operation::Read) == (end == End::Target);
     let window = (way == Way::Invalidated).then(|| bound(link, peer)).transpose()?;
     let rkey = window.as_ref().map_or(peer.rkey(), Window::rkey);
     for wr_id in (0..MESSAGES).filter(|_| operation.receives()) {
         link.right.qp.post_recv(&Recv { wr_id, pieces: vec![peer.piece(0, BYTES)] })?;
     }
-    post(&link.left, operation, own.piece(0, BYTES), (peer.address(), rkey))?;
+    post(&link.left, operation, (own.piece(0, BYTES), MESSAGES), (peer.address(), rkey))?;
     reaches(link, &regions[target], page)?;
 
     let taken = if end == End::Source { source } else { target };
@@ -179,13 +170,13 @@ fn race(
     let was_over = ends(link)?;
     match end {
         End::Source => {
-            let leaked = pages_with(|all| target.read(0, all), |byte| byte == SECRET);
+            let leaked = pages_with(BYTES, |all| target.read(0, all), |byte| byte == SECRET);
             ensure!(leaked == 0, "{leaked} pages were read after they were taken back");
         }
         End::Target => {
-            let mut written = pages_with(|all| taken.read(0, all), |byte| byte != 0);
+            let mut written = pages_with(BYTES, |all| taken.read(0, all), |byte| byte != 0);
             for memory in &kept {
-                written += pages_with(|all| memory.read(0, all), |byte| byte != 0);
+                written += pages_with(BYTES, |all| memory.read(0, all), |byte| byte != 0);
             }
             ensure!(written == 0, "{written} pages were written after they were taken back");
         }
@@ -234,6 +225,13 @@ fn take_back(
     Ok(kept)
 }
 
+/// Waits until a page of a transfer's target is there.
+fn reaches(link: &Link, target: &Region, page: usize) -> Result<()> {
+    let done = super::moving::reaches(link, target, page)?;
+    let failed = done.filter(|done| done.status != v::IBV_WC_SUCCESS);
+    failed.map_or(Ok(()), |failed| bail!("page {page} is not written: {failed:?}"))
+}
+
 /// Waits until the transfer is over, or would be; whether all of it had come before its memory was taken back.
 fn ends(link: &Link) -> Result<bool> {
     let begun = Instant::now();
@@ -247,46 +245,6 @@ fn ends(link: &Link) -> Result<bool> {
     Ok(false)
 }
 
-/// Posts a transfer's messages at once.
-fn post(side: &Side, operation: Operation, piece: Piece, remote: (u64, u32)) -> Result<()> {
-    let (immediate, flags) = (0, v::IBV_SEND_SIGNALED);
-    let request = |wr_id| {
-        let pieces = vec![piece.clone()];
-        Send { wr_id, operation, pieces, remote, immediate, flags }
-    };
-    let requests: Vec<_> = (0..MESSAGES).map(request).collect();
-    side.qp.post_send(&requests).map_err(|(failed, _)| failed.into())
-}
-
-/// Waits until a page's first byte is there.
-fn reaches(link: &Link, target: &Region, page: usize) -> Result<()> {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        let mut byte = [0];
-        target.read(page * PAGE, &mut byte);
-        if byte != [0] {
-            return Ok(());
-        }
-        let now = Instant::now();
-        if now >= deadline {
-            let done = link.left.send_cq.poll()?;
-            bail!("page {page} is not written within {LIMIT:?}; the first completion: {done:?}");
-        }
-    }
-}
-
-/// Bytes that are odd, so that none is [`SECRET`] or 0.
-fn pattern() -> Vec<u8> {
-    (0..BYTES as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8 | 1).collect()
-}
-
-/// How many pages of a message's memory have such a byte.
-fn pages_with(read: impl FnOnce(&mut [u8]), is_one: impl Fn(u8) -> bool) -> usize {
-    let mut all = vec![0; BYTES];
-    read(&mut all);
-    all.chunks(PAGE).filter(|page| page.iter().any(|byte| is_one(*byte))).count()
-}
-
 /// Frees device memory under a READ of it, or a WRITE to it, and gives it to others, who see and show nothing of it.
 fn device_memory(link: &Link, number: u64) -> Result<()> {
     reconnect(link)?;
@@ -296,10 +254,10 @@ fn device_memory(link: &Link, number: u64) -> Result<()> {
     let region = dm.register(&right.pd, (0, BYTES), ACCESS | v::IBV_ACCESS_ZERO_BASED)?;
     let operation = [Operation::Read, Operation::Write][(number % 2) as usize];
     match operation {
-        Operation::Read => dm.write(0, &pattern())?,
-        _ => own.write(0, &pattern()),
+        Operation::Read => dm.write(0, &pattern(BYTES))?,
+        _ => own.write(0, &pattern(BYTES)),
     }
-    post(&link.left, operation, own.piece(0, BYTES), (0, region.rkey()))?;
+    post(&link.left, operation, (own.piece(0, BYTES), MESSAGES), (0, region.rkey()))?;
     if operation == Operation::Read {
         reaches(link, &own, (number * 37 % 100) as usize)?;
     }
@@ -315,7 +273,7 @@ fn device_memory(link: &Link, number: u64) -> Result<()> {
     }
     ensure!(!others.is_empty(), "what was freed is not given to others");
     ends(link)?;
-    let leaked = pages_with(|all| own.read(0, all), |byte| byte == SECRET);
+    let leaked = pages_with(BYTES, |all| own.read(0, all), |byte| byte == SECRET);
     ensure!(leaked == 0, "{leaked} pages of another's memory were read");
     for other in &others {
         let all = other.read(0, BYTES)?;
