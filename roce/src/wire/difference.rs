@@ -18,6 +18,8 @@ const MOST_BEHIND: usize = 4352;
 
 /// Where in an IPv4 packet its identification lies.
 pub const IPV4_IDENTIFICATION: usize = ethernet::LENGTH + 4;
+/// Where its flags lie, with a fragment's offset.
+pub const IPV4_FLAGS: usize = ethernet::LENGTH + 6;
 
 /// What powers of x are worth, each a table by the number of bytes that they shift.
 pub struct Differences {
@@ -58,6 +60,17 @@ impl Differences {
             *crc = changed.to_le_bytes();
         }
         true
+    }
+
+    /// What the CRC that a whole frame has and the right one would differ by, if other 16 bits stood at a place; `wrong` is
+    /// what they differ by. `None` where the place is not in the frame.
+    #[must_use]
+    pub fn if_it_were(&self, frame: &[u8], at: usize, value: [u8; 2], wrong: u32) -> Option<u32> {
+        let (behind, _) = behind(frame, at)?;
+        let [now_first, now_second] = frame.get(at..)?.first_chunk::<2>()?;
+        let [first, second] = value;
+        let changed = u32::from_le_bytes([first ^ now_first, second ^ now_second, 0, 0]);
+        Some(wrong ^ times(changed, *self.powers.get(behind)?))
     }
 
     /// The 16 bits that have to stand at a place of a whole frame for its invariant CRC to be right, if any do;
@@ -157,6 +170,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_other_flags_would_make_of_a_crc_is_known() {
+        let differences = Differences::default();
+        let mut sent = frame(64);
+        let received = {
+            let mut received = sent.clone();
+            received[IPV4_FLAGS] ^= 0x40;
+            received
+        };
+        assert!(icrc::check(&mut sent));
+        let wrong = icrc::difference(&mut received.clone()).unwrap();
+        let flags = sent[IPV4_FLAGS..].first_chunk::<2>().copied().unwrap();
+        assert_eq!(differences.if_it_were(&received, IPV4_FLAGS, flags, wrong), Some(0));
+        assert_eq!(differences.if_it_were(&received[..8], IPV4_FLAGS, flags, wrong), None);
     }
 
     #[test]
