@@ -54,7 +54,7 @@ pub struct Card {
     pub follows_kernel: bool,
     /// Its addresses are the machine's own, by the name of their device.
     pub on_machine: Option<String>,
-    /// That device was last seen to be up.
+    /// Its port was last told that this device is up.
     pub machine_is_up: bool,
     /// It was taken off its cable by its administrator.
     pub taken_off: bool,
@@ -406,9 +406,12 @@ impl Card {
         come_up: impl FnOnce(&mut Device, &mut dyn FnMut(&mut Device)) -> Result<T, DriverError>,
     ) -> Result<T, Error> {
         let Self { device, users, claims, xrc, quarantine, failure, .. } = self;
+        let Self { machine_is_up, taken_off, .. } = self;
         let outcome = come_up(device, &mut |device| {
             *users = nobody(device);
             (*claims, *xrc, *quarantine, *failure) = Default::default();
+            // It begins on its cable.
+            (*machine_is_up, *taken_off) = (true, false);
         })?;
         self.manage_connections();
         Ok(outcome)
@@ -420,10 +423,13 @@ impl Card {
     /// The driver's; it then stays as dead as it was, or has no engine and needs to be flashed again.
     pub fn renew(&mut self) -> Result<(), Error> {
         let Self { device, users, claims, xrc, quarantine, wanted_back, gsi, failure, .. } = self;
+        let Self { machine_is_up, taken_off, .. } = self;
         *gsi = None;
         let up = device.renew(|device| {
             *users = nobody(device);
             (*claims, *xrc, *quarantine, *wanted_back, *failure) = Default::default();
+            // It begins on its cable.
+            (*machine_is_up, *taken_off) = (true, false);
         });
         if let Err(error) = up {
             // It may hold another image than it had, by somebody else.
