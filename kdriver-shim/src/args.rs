@@ -8,7 +8,7 @@ use bitstreams::{EngineKind, Manifest, MapName, Mends};
 use card_driver::address::PortAddress;
 use card_driver::soft::SoftCard;
 use clap::{ArgAction, Parser};
-use softcard::{FaultSpec, Image, Link};
+use softcard::{FaultSpec, Image, Link, UdpOptions};
 use terminal::Shell;
 use vfio::PciAddress;
 
@@ -69,6 +69,14 @@ pub struct Args {
         value_name = "[CARD=]unix:LOCAL,REMOTE|packet:DEVICE|udp[:DEVICE|ADDRESS]"
     )]
     pub ports: Vec<ForCard<Link>>,
+    /// Of cards on the machine's own network: believe that a host counts its datagrams up, as rdma_rxe does, or (strict)
+    /// take what leaves with the IPv4 identification 0, and from balboads, alone [default: counted]
+    #[arg(long, value_name = "counted|strict")]
+    pub icrc: Option<Icrc>,
+    /// Of cards on the machine's own network: ask for so many KiB of receive buffer at most, for each address
+    /// [default: 8192]
+    #[arg(long, value_name = "KIB")]
+    pub port_room: Option<u16>,
     /// Give a card's port another address than 10.77.0.(CARD+1)/24 (default card: 0)
     #[arg(long = "ip", value_name = "[CARD=]A.B.C.D[/P]")]
     pub ips: Vec<ForCard<PortAddress>>,
@@ -185,6 +193,27 @@ impl FromStr for Tunnel {
             "off" => Ok(Self::Off),
             "on" => Ok(Self::On),
             _ => Err("write on or off".into()),
+        }
+    }
+}
+
+/// Which IPv4 identifications that a receiver is not told are believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icrc {
+    /// Those of hosts that count their datagrams up, too.
+    Counted,
+    /// 0, and balboads' numbers of segments.
+    Strict,
+}
+
+impl FromStr for Icrc {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "counted" => Ok(Self::Counted),
+            "strict" => Ok(Self::Strict),
+            _ => Err("write counted or strict".into()),
         }
     }
 }
@@ -314,7 +343,10 @@ impl Args {
         let mut cards = Cards { vfio: self.vfio.clone(), ..Cards::default() };
         for number in 0..count {
             if number < soft {
-                let link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
+                let mut link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
+                if let Link::Udp(_, options) = &mut link {
+                    *options = self.udp_options();
+                }
                 let map = one(&self.maps, number, "--soft-map")?.copied().unwrap_or_default().0;
                 let image = self.image(number)?;
                 if self.shadow && image.is_published() {
@@ -343,7 +375,22 @@ impl Args {
         }
         let addressed = |number| matches!(one(&self.ips, number, "--ip"), Ok(Some(_)));
         machine::check(&cards.soft, self.shadow, addressed)?;
+        let given = [("--icrc", self.icrc.is_some()), ("--port-room", self.port_room.is_some())];
+        let is_on_machine = cards.soft.iter().any(|card| matches!(card.link, Link::Udp(..)));
+        if let Some((option, _)) = given.iter().find(|(_, is)| *is && !is_on_machine) {
+            return Err(format!(
+                "{option}: no card stands on the machine's own network (--port udp)"
+            ));
+        }
         Ok(cards)
+    }
+
+    /// How ports on the machine's own network are to be.
+    fn udp_options(&self) -> UdpOptions {
+        UdpOptions {
+            is_strict: self.icrc == Some(Icrc::Strict),
+            room: self.port_room.map(|room| usize::from(room) << 10),
+        }
     }
 
     /// What a software card is programmed with.
@@ -468,6 +515,20 @@ mod tests {
     }
 
     #[test]
+    fn ports_on_the_machines_network_are_as_is_said_of_them() {
+        let link = |options: &[&str]| {
+            let args = [&["--soft", "1", "--port", "udp:eth1"], options].concat();
+            let Link::Udp(_, options) = cards(&args).unwrap().soft[0].link.clone() else {
+                panic!()
+            };
+            (options.is_strict, options.room)
+        };
+        assert_eq!(link(&[]), (false, None));
+        assert_eq!(link(&["--icrc", "counted"]), (false, None));
+        assert_eq!(link(&["--icrc", "strict", "--port-room", "208"]), (true, Some(208 << 10)));
+    }
+
+    #[test]
     fn faults_are_given_as_often_as_one_likes() {
         let args = ["balboad", "--soft", "2", "--fault", "loss=1%,card=1", "--fault", "delay=1ms"];
         let args = Args::try_parse_from(args).unwrap();
@@ -512,6 +573,9 @@ mod tests {
             (&["--soft", "1", "--ip", "10.0.0.1/33"], "no prefix length"),
             (&["--soft", "1", "--ip", "224.0.0.1"], "cannot be the address"),
             (&["--soft", "1", "--port", "tap:x"], "unix:LOCAL,REMOTE"),
+            (&["--soft", "1", "--icrc", "strict"], "no card stands on the machine's own network"),
+            (&["--soft", "1", "--port-room", "208"], "--port-room: no card stands"),
+            (&["--soft", "1", "--port", "udp", "--icrc", "lax"], "write counted or strict"),
             (&["--vfio", "3b:00.0", "--shadow"], "is for software cards"),
             (&["--soft", "1", "--fault", "loss=101%"], "fault `loss=101%`: write a percentage"),
             (&["--soft", "1", "--fault", "drop=1%"], "fault `drop=1%`: write loss=, dup="),

@@ -12,7 +12,7 @@ use softcard::{FaultSpec, Link};
 use terminal::file::{open_plain, read_text};
 use vfio::PciAddress;
 
-use crate::args::{Args, ForCard, ImageFor, Tunnel, Watchdog};
+use crate::args::{Args, ForCard, Icrc, ImageFor, Tunnel, Watchdog};
 use crate::metrics::Endpoint;
 
 /// Where the package's service has it.
@@ -36,6 +36,8 @@ struct Keys {
     soft: Option<u32>,
     vfio: Vec<Text<PciAddress>>,
     port: Vec<Text<ForCard<Link>>>,
+    icrc: Option<Text<Icrc>>,
+    port_room: Option<u16>,
     ip: Vec<Text<ForCard<PortAddress>>>,
     shadow: bool,
     manifest: Vec<Text<ForCard<PathBuf>>>,
@@ -107,6 +109,8 @@ impl Args {
         list(&mut self.rnic_peers, keys.rnic_peers);
         list(&mut self.faults, keys.fault);
         one(&mut self.soft, keys.soft);
+        one(&mut self.icrc, keys.icrc.map(|icrc| icrc.0));
+        one(&mut self.port_room, keys.port_room);
         one(&mut self.tunnel, keys.tunnel.map(|tunnel| tunnel.0));
         one(&mut self.tunnel_peers, keys.tunnel_peers);
         one(&mut self.watchdog, keys.watchdog);
@@ -129,6 +133,8 @@ impl Args {
             ("soft", self.soft == new.soft),
             ("vfio", self.vfio == new.vfio),
             ("port", self.ports == new.ports),
+            ("icrc", self.icrc == new.icrc),
+            ("port-room", self.port_room == new.port_room),
             ("ip", self.ips == new.ips),
             ("shadow", self.shadow == new.shadow),
             ("manifest", self.manifests == new.manifests),
@@ -173,12 +179,19 @@ mod tests {
     #[test]
     fn a_file_says_what_options_say() {
         let file = "soft = 2\nip = [\"1=10.9.8.7/16\"]\nfault = [\"loss=1%,card=1\"]\nseed = 7\n\
+            port = [\"udp:eth1\"]\nicrc = \"strict\"\nport-room = 208\n\
             soft-image = [\"stock\"]\nmetrics = \"127.0.0.1:9100\"\nverbose = 1\n";
         let line = [
             "--soft",
             "2",
             "--ip",
             "1=10.9.8.7/16",
+            "--port",
+            "udp:eth1",
+            "--icrc",
+            "strict",
+            "--port-room",
+            "208",
             "--fault",
             "loss=1%,card=1",
             "--seed",

@@ -1,6 +1,6 @@
 //! Cards on the machine's own network: their addresses and their links are those of its devices, as they come and go.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ impl OnMachine {
     /// # Errors
     /// A sentence, where one cannot.
     pub fn find(cards: &[SoftCard]) -> Result<Option<Self>, String> {
-        if !cards.iter().any(|card| matches!(card.link, Link::Udp(_))) {
+        if !cards.iter().any(|card| matches!(card.link, Link::Udp(..))) {
             return Ok(None);
         }
         // Before the machine is looked at, so that nothing is missed.
@@ -58,8 +58,14 @@ impl OnMachine {
         let news = news.map_err(|errno| format!("news of the machine's network: {errno}"))?;
         let mut standing = Vec::new();
         for (number, card) in (0_u32..).zip(cards) {
-            let Link::Udp(link) = &card.link else { continue };
+            let Link::Udp(link, _) = &card.link else { continue };
             let device = machine::find(link).map_err(|why| format!("--port {link}: {why}"))?;
+            if let Some((other, ip)) = taken(&standing, &device) {
+                return Err(format!(
+                    "--port {link}: cards {other} and {number} both are to stand on {ip} of {}; an address is one card's",
+                    device.name
+                ));
+            }
             let addresses: Vec<String> =
                 device.addresses.iter().map(|it| it.ip.to_string()).collect();
             let mtu = device.path_mtu().map_or(0, |mtu| mtu.bytes());
@@ -87,12 +93,14 @@ impl OnMachine {
             IpAddr::V4(ip) => Some(PortAddress { ip, prefix: it.prefix }),
             IpAddr::V6(_) => None,
         });
-        let of_ipv6 = || match addresses.first()?.ip {
-            IpAddr::V6(ip) => {
-                let [.., a, b, c] = ip.octets();
-                Some(PortAddress { ip: Ipv4Addr::new(10, a, b, c), prefix: 32 })
-            }
-            IpAddr::V4(_) => None,
+        let of_ipv6 = || {
+            let ips = addresses.iter().filter_map(|it| match it.ip {
+                IpAddr::V6(ip) => Some(ip),
+                IpAddr::V4(_) => None,
+            });
+            // Another link may have the same link-local one.
+            let ip = ips.min_by_key(Ipv6Addr::is_unicast_link_local)?;
+            Some(PortAddress { ip: made_of(ip), prefix: 32 })
         };
         ipv4.or_else(of_ipv6)
     }
@@ -158,7 +166,7 @@ pub fn check(
     addressed: impl Fn(u32) -> bool,
 ) -> Result<(), String> {
     let links = (0_u32..).zip(cards).filter_map(|(number, card)| match &card.link {
-        Link::Udp(link) => Some((number, link)),
+        Link::Udp(link, _) => Some((number, link)),
         _ => None,
     });
     let links: Vec<_> = links.collect();
@@ -180,6 +188,25 @@ pub fn check(
         }
     }
     Ok(())
+}
+
+/// An address that another card stands on already, and which card that is.
+fn taken(standing: &[Standing], device: &MachineDevice) -> Option<(u32, IpAddr)> {
+    let has = |ip: IpAddr| {
+        let of = |it: &&Standing| {
+            it.device.iter().flat_map(|device| &device.addresses).any(|it| it.ip == ip)
+        };
+        standing.iter().find(of).map(|it| (it.card, ip))
+    };
+    device.addresses.iter().find_map(|it| has(it.ip))
+}
+
+/// What stands for an IPv6 address where a card wants an IPv4 one, of which its Ethernet address and GUID are made: all
+/// bits of it count (FNV-1a), and it is in 240.0.0.0/4, where no host's is.
+fn made_of(ip: Ipv6Addr) -> Ipv4Addr {
+    let step = |hash: u32, octet: u8| (hash ^ u32::from(octet)).wrapping_mul(0x0100_0193);
+    let hash = ip.octets().into_iter().fold(0x811c_9dc5, step);
+    Ipv4Addr::from_bits(hash | 0xf000_0000)
 }
 
 fn gid_of(ip: IpAddr) -> Gid {
@@ -227,6 +254,42 @@ mod tests {
         assert_eq!(table(&[], &first), vec![NO_GID; 4]);
         let many = gids(&["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"]);
         assert_eq!(table(&many, &[NO_GID; 4]), many[..4], "the first win");
+    }
+
+    /// A device with these addresses.
+    fn device(ips: &[&str]) -> MachineDevice {
+        let address = |ip: &&str| machine::MachineAddress { ip: ip.parse().unwrap(), prefix: 64 };
+        let addresses = ips.iter().map(address).collect();
+        MachineDevice { name: "eth1".into(), index: 2, is_up: true, mtu: 1500, addresses }
+    }
+
+    fn standing(card: u32, ips: &[&str]) -> Standing {
+        let link = UdpLink::Device("eth1".into());
+        Standing { card, link, device: Some(device(ips)) }
+    }
+
+    #[test]
+    fn one_address_is_one_cards() {
+        let first = [standing(0, &["fe80::1", "10.0.0.1", "10.0.0.2"])];
+        assert_eq!(taken(&first, &device(&["10.0.0.3"])), None);
+        let found = taken(&first, &device(&["10.0.0.3", "10.0.0.2"]));
+        assert_eq!(found, Some((0, "10.0.0.2".parse().unwrap())));
+    }
+
+    #[test]
+    fn cards_with_ipv6_alone_are_other_cards_by_all_of_their_address() {
+        let on = |ips: &[&str]| OnMachine {
+            cards: vec![standing(0, ips)],
+            news: News::open().unwrap(),
+            due: None,
+        };
+        let of = |ips: &[&str]| on(ips).address(0).unwrap();
+        let [one, other] = [["fe80::1", "2001:db8::1"], ["fe80::1", "2001:db8:1::1"]];
+        assert_ne!(of(&one).mac(), of(&other).mac(), "they end alike");
+        assert_eq!(of(&one), of(&["2001:db8::1"]), "a link-local one is of many links");
+        assert_ne!(of(&["fe80::1"]), of(&["fe80::2"]));
+        assert!(of(&one).ip.octets()[0] >= 240);
+        assert_eq!(of(&["fe80::1", "10.1.2.3"]).ip, Ipv4Addr::new(10, 1, 2, 3));
     }
 
     #[test]

@@ -295,7 +295,7 @@ fn show(wanted: &Cards) -> Result<ShadowDevices, host_view::Error> {
     let shadow = ShadowDevices::create(&addresses)?;
     shadow_device::keep_apart(wanted.soft.iter().filter_map(|card| match &card.link {
         Link::Packet { device } => Some(device.as_str()),
-        Link::Switch | Link::Unix { .. } | Link::Udp(_) => None,
+        Link::Switch | Link::Unix { .. } | Link::Udp(..) => None,
     }));
     Ok(shadow)
 }

@@ -279,6 +279,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
+    /// Offers no more multicast groups than the port can be in; the transport refuses what is beyond.
+    pub fn limit_groups(&mut self, groups: u16) {
+        self.config.groups = groups;
+    }
+
     /// Forgets every object and every doorbell page, and stops: what a reset of the shell does.
     pub fn reset(&mut self, transport: &mut impl Transport) {
         self.stop(transport);

@@ -105,6 +105,11 @@ impl Groups {
         !self.members.is_empty() && self.members.contains_key(&group)
     }
 
+    /// How many groups have members here.
+    pub(crate) fn len(&self) -> usize {
+        self.members.len()
+    }
+
     /// Whether any group has members here.
     pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty()

@@ -59,7 +59,7 @@ mod xdma;
 pub use error::Error;
 pub use handle::{CardHandle, PageGrant};
 pub use image::{Image, fits};
-pub use link::{Link, UdpLink};
+pub use link::{Link, UdpLink, UdpOptions};
 pub use overseer::LOCKED as STANDS_FOR_PROGRAMS;
 pub use port::{FaultSpec, WatchFilter};
 pub use reconfig::Spoil;

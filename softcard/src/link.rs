@@ -26,7 +26,7 @@ pub enum Link {
         device: String,
     },
     /// The machine's own network, by UDP sockets of an ordinary user's.
-    Udp(UdpLink),
+    Udp(UdpLink, UdpOptions),
 }
 
 /// Which of the machine's addresses a card has.
@@ -38,6 +38,16 @@ pub enum UdpLink {
     Device(String),
     /// One address.
     Address(IpAddr),
+}
+
+/// How a port on the machine's own network is to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// IPv4 identifications that are believed are 0 and balboads' numbers of segments alone, and not those of hosts that
+    /// count their datagrams.
+    pub is_strict: bool,
+    /// Bytes of receive buffer that are asked for at most, for each address.
+    pub room: Option<usize>,
 }
 
 impl fmt::Display for UdpLink {
@@ -74,7 +84,7 @@ impl Link {
     pub fn icrc_policy(&self) -> IcrcPolicy {
         match self {
             // This port checks them itself, for it has to find out what the ICRC covers.
-            Self::Switch | Self::Udp(_) => IcrcPolicy::TrustVouchedFor,
+            Self::Switch | Self::Udp(..) => IcrcPolicy::TrustVouchedFor,
             Self::Unix { .. } | Self::Packet { .. } => IcrcPolicy::CheckAll,
         }
     }
@@ -86,8 +96,12 @@ impl FromStr for Link {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(rest) = text.strip_prefix("udp") {
             match rest.strip_prefix(':') {
-                Some(what) => return UdpLink::parse(what).map(Self::Udp),
-                None if rest.is_empty() => return Ok(Self::Udp(UdpLink::DefaultRoute)),
+                Some(what) => {
+                    return UdpLink::parse(what).map(|it| Self::Udp(it, UdpOptions::default()));
+                }
+                None if rest.is_empty() => {
+                    return Ok(Self::Udp(UdpLink::DefaultRoute, UdpOptions::default()));
+                }
                 None => {}
             }
         }
@@ -110,7 +124,7 @@ impl fmt::Display for Link {
                 write!(f, "unix:{},{}", local.display(), remote.display())
             }
             Self::Packet { device } => write!(f, "packet:{device}"),
-            Self::Udp(link) => link.fmt(f),
+            Self::Udp(link, _) => link.fmt(f),
         }
     }
 }

@@ -127,11 +127,17 @@ impl Network {
         self.port.path_mtu(self.steps.length())
     }
 
+    /// In how many multicast groups the card's queue pairs can be.
+    pub(crate) fn most_groups(&self) -> usize {
+        self.port.most_groups()
+    }
+
     /// What a pulse on the shell's reset does: frames and messages under way are gone.
     pub(crate) fn reset(&mut self) {
         self.renew_stack();
         self.decisions.open.clear();
         self.unheard.clear();
+        self.port.reset();
     }
 
     /// What a function-level reset does beyond that.

@@ -14,6 +14,18 @@ impl Stack {
     /// Bytes that a queue pair's place in a multicast group takes at most.
     pub const MEMBERSHIP_BYTES: usize = crate::groups::Groups::BYTES_OF_EACH + 2 * size_of::<Gid>();
 
+    /// How many multicast groups have members here.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Whether a multicast group has members here.
+    #[must_use]
+    pub fn has_members(&self, group: Gid) -> bool {
+        self.groups.has(group)
+    }
+
     /// Takes a queue pair of Unreliable Datagram into a multicast group; once more does nothing. It stays
     /// there until it is taken out, or destroyed.
     pub fn attach(&mut self, now: Instant, qpn: Qpn, group: Gid) -> Result<(), Error> {

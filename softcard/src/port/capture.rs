@@ -105,6 +105,14 @@ impl Port for Capture {
         self.port.path_mtu(longer)
     }
 
+    fn most_groups(&self) -> usize {
+        self.port.most_groups()
+    }
+
+    fn reset(&mut self) {
+        self.port.reset();
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.port.counters();
         counters.push(("capture_frames_lost", self.writer.borrow().lost()));

@@ -138,6 +138,14 @@ impl Port for Faults {
         self.port.path_mtu(longer)
     }
 
+    fn most_groups(&self) -> usize {
+        self.port.most_groups()
+    }
+
+    fn reset(&mut self) {
+        self.port.reset();
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.port.counters();
         let (tx, rx) = (&self.tx.counts, &self.rx.counts);

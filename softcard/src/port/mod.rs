@@ -35,6 +35,7 @@ pub use unix::UnixPort;
 pub use watch::{Recorder, Watch, WatchFilter, Watched};
 
 use roce::PathMtu;
+use roce::param::MAX_GROUPS;
 
 use crate::Link;
 
@@ -134,6 +135,14 @@ pub trait Port {
     fn path_mtu(&self, _longer: usize) -> PathMtu {
         PathMtu::Mtu4096
     }
+
+    /// In how many multicast groups the port can be.
+    fn most_groups(&self) -> usize {
+        MAX_GROUPS
+    }
+
+    /// The card was reset: what waits in the port is lost, and it is in no group any more.
+    fn reset(&mut self) {}
 
     /// Counters by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;

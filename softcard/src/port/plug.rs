@@ -9,7 +9,7 @@ use super::{
     Cabling, Capture, FaultSource, FaultSpec, Faults, FramePool, PacketPort, PcapngWriter, Port,
     UdpPort, UnixPort, switch, udp::machine,
 };
-use crate::link::UdpLink;
+use crate::link::{UdpLink, UdpOptions};
 use crate::{Error, Link};
 
 /// The port of each card, in their order; frames come from, and go back to, the pool.
@@ -42,7 +42,7 @@ pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Er
                 Ok(port) => ports.push(Box::new(port)),
                 Err(source) => return Err(Error::Device { device, source }),
             },
-            Link::Udp(link) => ports.push(Box::new(on_machine(&link, pool)?)),
+            Link::Udp(link, options) => ports.push(Box::new(on_machine(&link, options, pool)?)),
         }
     }
     let ports = ports.into_iter().enumerate();
@@ -56,10 +56,10 @@ pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Er
 }
 
 /// A port on the machine's own network.
-fn on_machine(link: &UdpLink, pool: &FramePool) -> Result<UdpPort, Error> {
+fn on_machine(link: &UdpLink, options: UdpOptions, pool: &FramePool) -> Result<UdpPort, Error> {
     let refused = |why| Error::Machine { link: link.to_string(), why };
     let device = machine::find(link).map_err(refused)?;
-    UdpPort::open(&device, pool.clone()).map_err(|error| {
+    UdpPort::open(&device, options, pool.clone()).map_err(|error| {
         refused(match error.kind() {
             io::ErrorKind::AddrInUse => {
                 "another program has UDP port 4791, by which RoCE v2 arrives: another balboad, or rdma_rxe (rdma link)"

@@ -29,12 +29,13 @@ use nix::net::if_::if_nametoindex;
 use roce::wire::difference::Differences;
 use roce::{MacAddr, PathMtu};
 
-use self::frames::Headers;
-use self::machine::{MachineDevice, has_route, is_of_link, path_mtu};
+use self::frames::{Headers, Pair};
+use self::machine::{MachineDevice, has_route, path_mtu};
 use self::neighbours::{Asked, asked};
 use self::peers::Peers;
-use self::sockets::Sockets;
+use self::sockets::{MOST_GROUPS, Sockets};
 use super::{Counters, Frame, FramePool, MIN_FRAME, Port};
+use crate::link::UdpOptions;
 
 /// The UDP port of words between balboads.
 const WORD_PORT: u16 = 14791;
@@ -57,6 +58,8 @@ pub struct UdpPort {
     sockets: Sockets,
     peers: Peers,
     differences: Differences,
+    /// No host's count of its datagrams is believed.
+    is_strict: bool,
     room: ReceiveRoom,
     /// Frames that came in one call with others, and answers to what the card has asked.
     arrived: VecDeque<Frame>,
@@ -92,11 +95,8 @@ impl UdpPort {
     ///
     /// # Errors
     /// The kernel's: [`io::ErrorKind::AddrInUse`] where another program has UDP port 4791 there.
-    pub fn open(device: &MachineDevice, pool: FramePool) -> io::Result<Self> {
-        Self::open_with_room(device, pool, RECEIVE_ROOM)
-    }
-
-    fn open_with_room(device: &MachineDevice, pool: FramePool, room: usize) -> io::Result<Self> {
+    pub fn open(device: &MachineDevice, options: UdpOptions, pool: FramePool) -> io::Result<Self> {
+        let room = options.room.map_or(RECEIVE_ROOM, |room| room.min(RECEIVE_ROOM));
         let addresses: Vec<IpAddr> = device.addresses.iter().map(|it| it.ip).collect();
         let mut sockets = Sockets::open(device.index, room)?;
         let mut bound = Err(Errno::EADDRNOTAVAIL);
@@ -118,6 +118,7 @@ impl UdpPort {
             sockets,
             peers,
             differences: Differences::default(),
+            is_strict: options.is_strict,
             room: ReceiveRoom::default(),
             arrived: VecDeque::new(),
             turn: 0,
@@ -133,7 +134,7 @@ impl UdpPort {
     /// Takes a frame of the card's: a datagram to be sent, or a question for its link.
     fn take(&mut self, now: u64, frame: Frame) {
         if let Some(headers) = Headers::of(frame.as_slice()) {
-            if self.peers.is_over_its_part(headers.destination, QUEUE) {
+            if self.peers.is_over_its_part(headers.sent_between(), QUEUE) {
                 self.more.held_up = self.more.held_up.saturating_add(1);
                 self.pool.put(frame);
             } else {
@@ -158,29 +159,21 @@ impl UdpPort {
         if !has_route(from, self.device, to) {
             return;
         }
-        self.peers.known(to);
-        self.ask(now, from, to);
+        let pair = Pair { own: from, peer: to };
+        self.peers.known(pair);
+        self.ask(now, pair);
         if let Some(frame) = Frame::from_bytes(answer) {
             self.arrived.push_back(frame);
         }
     }
 
     /// Asks a host whether it is a balboad, if it is time.
-    fn ask(&mut self, now: u64, from: IpAddr, to: IpAddr) {
-        if to.is_multicast() {
+    fn ask(&mut self, now: u64, pair: Pair) {
+        if pair.peer.is_multicast() {
             return;
         }
-        if let Some(word) = self.peers.question(now, to) {
-            self.sockets.say(from, to, &word);
-        }
-    }
-
-    /// The device by which an address is reached that means something on one link only; 0 for others.
-    fn device_for(&self, ip: IpAddr) -> u32 {
-        match ip {
-            IpAddr::V6(ip) if is_of_link(ip) => self.device,
-            ip if ip.is_multicast() => self.device,
-            _ => 0,
+        if let Some(word) = self.peers.question(now, pair) {
+            self.sockets.say(pair, &word);
         }
     }
 }
@@ -251,6 +244,16 @@ impl Port for UdpPort {
         path_mtu(self.mtu, longer).unwrap_or(PathMtu::Mtu256)
     }
 
+    fn most_groups(&self) -> usize {
+        MOST_GROUPS
+    }
+
+    fn reset(&mut self) {
+        let waiting = self.peers.take_queued().chain(self.arrived.drain(..));
+        waiting.for_each(|frame| self.pool.put(frame));
+        self.sockets.leave_groups();
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.counters.list();
         counters.extend([
@@ -259,6 +262,7 @@ impl Port for UdpPort {
             ("port_frames_too_long", self.more.too_long),
             ("port_frames_numbered", self.more.numbered),
             ("port_frames_held_up", self.more.held_up),
+            ("port_words_unanswered", self.peers.unanswered),
             ("port_balboads_known", self.peers.balboads() as u64),
         ]);
         counters

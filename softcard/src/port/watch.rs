@@ -328,6 +328,14 @@ impl Port for Watched {
         self.port.path_mtu(longer)
     }
 
+    fn most_groups(&self) -> usize {
+        self.port.most_groups()
+    }
+
+    fn reset(&mut self) {
+        self.port.reset();
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.port.counters()
     }

@@ -223,7 +223,11 @@ impl<'a> Ports<'a> {
         if !self.owns(qpn) {
             return Err(roce::Error::UnknownQp(qpn));
         }
+        let most = self.network.most_groups();
         let stack = &mut self.network.stack;
+        if member && !stack.has_members(group) && stack.groups() >= most {
+            return Err(roce::Error::TooManyGroups(most));
+        }
         match member {
             true => stack.attach(Instant(now), qpn, group),
             false => stack.detach(Instant(now), qpn, group),
@@ -325,6 +329,11 @@ impl<'a> Ports<'a> {
     /// The largest path MTU that the cable carries.
     pub(crate) fn path_mtu(&self) -> PathMtu {
         self.network.path_mtu()
+    }
+
+    /// In how many multicast groups the port can be.
+    pub(crate) fn most_groups(&self) -> u16 {
+        u16::try_from(self.network.most_groups()).unwrap_or(u16::MAX)
     }
 
     /// Whether the port is on its cable.

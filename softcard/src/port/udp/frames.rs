@@ -22,6 +22,16 @@ const fn behind_headers(is_ipv4: bool) -> usize {
     if is_ipv4 { V4 } else { V6 }
 }
 
+/// Two addresses between which datagrams pass. Whatever is counted is counted between the same two at both ends, and
+/// hosts number their IPv4 datagrams so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pair {
+    /// The card's.
+    pub(super) own: IpAddr,
+    /// The host's, or a group.
+    pub(super) peer: IpAddr,
+}
+
 /// A frame that is a RoCE datagram: what its headers say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
@@ -56,6 +66,11 @@ impl Headers {
         let (udp, _) = udp::Header::new(datagram).ok()?;
         (udp.destination_port() == ROCE_UDP_PORT).then_some(())?;
         Some(Self { source, destination, source_port: udp.source_port(), tos, ttl })
+    }
+
+    /// Between which two addresses a datagram of the card's passes.
+    pub(super) fn sent_between(&self) -> Pair {
+        Pair { own: self.source, peer: self.destination }
     }
 
     /// Where in the frame its UDP source port lies.
@@ -142,25 +157,27 @@ enum Ip {
     V6([u8; ipv6::LENGTH]),
 }
 
-/// Gives a frame of ours the identification that its datagram had, and the header checksum that goes with it.
-pub(super) fn identify(frame: &mut Frame, id: [u8; 2]) {
-    const ID: usize = IP + 4;
+/// Gives a frame of ours 16 bits of its IPv4 header that its datagram had, and the header checksum that goes with them.
+pub(super) fn put_back(frame: &mut Frame, at: usize, value: [u8; 2]) {
     const CHECKSUM: usize = IP + 10;
     let bytes = frame.as_mut_slice();
-    if let Some(place) = bytes.get_mut(ID..).and_then(<[u8]>::first_chunk_mut) {
-        *place = id;
-    }
-    // It was 0 before, so the sum of all words grows by it (RFC 1624).
+    let Some(place) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<2>) else { return };
+    let before = std::mem::replace(place, value);
     if let Some(place) = bytes.get_mut(CHECKSUM..).and_then(<[u8]>::first_chunk_mut::<2>) {
-        let sum =
-            u32::from(!u16::from_be_bytes(*place)).saturating_add(u16::from_be_bytes(id).into());
+        // RFC 1624.
+        let terms =
+            [!u16::from_be_bytes(*place), !u16::from_be_bytes(before), u16::from_be_bytes(value)];
+        let sum = terms.into_iter().fold(0_u32, |sum, term| sum.saturating_add(term.into()));
         let folded = (sum & 0xffff).saturating_add(sum >> 16);
+        let folded = (folded & 0xffff).saturating_add(folded >> 16);
         *place = (!(folded as u16)).to_be_bytes();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use roce::wire::difference::{IPV4_FLAGS, IPV4_IDENTIFICATION};
+
     use super::*;
 
     fn headers(ips: [&str; 2]) -> Headers {
@@ -190,9 +207,14 @@ mod tests {
         for id in [1_u16, 63, 0xffff, 0x8001] {
             let mut frame = Frame::from_bytes(&[]).unwrap();
             assert!(headers(["10.0.0.1", "10.0.0.2"]).frame(macs, &[7; 60], &mut frame));
-            identify(&mut frame, id.to_be_bytes());
-            let (header, _) = ipv4::Header::new(&frame.as_slice()[14..]).unwrap();
-            assert_eq!((header.identification(), header.checksum_is_right()), (id, true));
+            put_back(&mut frame, IPV4_IDENTIFICATION, id.to_be_bytes());
+            let of = |frame: &Frame| {
+                let (header, _) = ipv4::Header::new(&frame.as_slice()[14..]).unwrap();
+                (header.identification(), header.checksum_is_right())
+            };
+            assert_eq!(of(&frame), (id, true));
+            put_back(&mut frame, IPV4_FLAGS, [0, 0]);
+            assert_eq!(of(&frame), (id, true));
         }
     }
 

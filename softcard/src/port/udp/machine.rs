@@ -8,6 +8,7 @@ use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
 use roce::PathMtu;
 
+use super::frames::Pair;
 use crate::link::UdpLink;
 
 /// The smallest MTU of a device: what every IPv4 host takes whole, and a path MTU of 256 with every header.
@@ -135,6 +136,16 @@ pub(super) fn scoped(ip: IpAddr, device: u32, port: u16) -> SocketAddr {
         IpAddr::V6(ip) if is_of_link(ip) => std::net::SocketAddrV6::new(ip, port, 0, device).into(),
         ip => SocketAddr::new(ip, port),
     }
+}
+
+/// The device by which a datagram between two addresses leaves, where one of them means something on one link only; 0
+/// where the route decides.
+pub(super) fn device_between(device: u32, pair: Pair) -> u32 {
+    let needs_it = |ip| match ip {
+        IpAddr::V6(ip) => is_of_link(ip) || ip.is_multicast(),
+        IpAddr::V4(ip) => ip.is_multicast(),
+    };
+    if needs_it(pair.own) || needs_it(pair.peer) { device } else { 0 }
 }
 
 /// Whether an address means something on one link only.

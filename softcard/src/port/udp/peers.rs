@@ -1,12 +1,11 @@
-//! What a port knows of each host that it speaks with: whether a balboad answers there, how much may be under way to it,
-//! and how it numbers its datagrams.
+//! What a port knows of each host that it speaks with, by each of its own addresses: whether a balboad answers there, how
+//! much may be under way to it, and how it numbers its datagrams.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 
 use hostmem::udp::MOST_SEGMENTS;
 
-use super::frames::Headers;
+use super::frames::{Headers, Pair};
 use super::word::{Kind, Word};
 use crate::port::Frame;
 
@@ -31,6 +30,9 @@ const ON_ITS_WAY_NS: u64 = 2 * ASK_FULL_NS;
 /// How long a host counts as one that speaks, and how often those are counted.
 const SPEAKS_NS: u64 = 2_000_000_000;
 const COUNTED_NS: u64 = 100_000_000;
+/// Answers to strangers: how many at once, and how long it takes until there is one more.
+const MOST_ANSWERS: u64 = 1024;
+const ANSWER_NS: u64 = 1_000_000;
 /// How far a host's numbers may run ahead from one datagram for us to the next.
 const AHEAD: u16 = 4096;
 /// And behind, where datagrams overtook each other.
@@ -66,7 +68,7 @@ impl Queued {
     }
 }
 
-/// A host.
+/// A host, as one of the card's addresses knows it.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     pub(super) queue: VecDeque<Queued>,
@@ -128,7 +130,8 @@ impl Numbers {
     /// Whether a datagram can have that number.
     fn admit(&mut self, id: u16) -> bool {
         let (admitted, next) = match *self {
-            Self::Unknown => (false, Self::Perhaps(id)),
+            // Of datagrams that nobody sends again the first counts, too.
+            Self::Unknown => (true, Self::Rising(id)),
             Self::Perhaps(before) => match id.wrapping_sub(before) {
                 1..=BEHIND => (true, Self::Rising(id)),
                 _ => (false, Self::Perhaps(id)),
@@ -166,12 +169,13 @@ impl Peer {
         self.sent = self.sent.saturating_sub(cost);
     }
 
-    /// Whether a datagram of its can have had that IPv4 identification, which is not 0.
-    pub(super) fn admits_number(&mut self, id: u16) -> bool {
+    /// Whether a datagram of its can have had that IPv4 identification, which is not 0; of a host that counts them up not
+    /// where that is `strict`.
+    pub(super) fn admits_number(&mut self, id: u16, strict: bool) -> bool {
         if self.session != 0 && usize::from(id) < MOST_SEGMENTS {
             return true;
         }
-        self.numbers.admit(id)
+        !strict && self.numbers.admit(id)
     }
 
     /// Counts what came; true if it is to be told.
@@ -205,16 +209,19 @@ pub(super) struct Peers {
     session: u64,
     /// Room of the port's sockets, each, for all who send to it.
     room: u64,
-    table: HashMap<IpAddr, Peer>,
+    table: HashMap<Pair, Peer>,
     /// How much of all that may be under way to this port one host may have.
     window: u32,
     /// When it was last found out.
     counted: Option<u64>,
     strangers: usize,
     /// Those with frames that wait, in their turn.
-    pub(super) waiting: VecDeque<IpAddr>,
+    pub(super) waiting: VecDeque<Pair>,
     pub(super) queued: usize,
     marks: u64,
+    /// Until when answers to strangers are used up, at one in [`ANSWER_NS`], and questions that got none.
+    answered_until: u64,
+    pub(super) unanswered: u64,
 }
 
 impl Peers {
@@ -232,57 +239,59 @@ impl Peers {
             waiting: VecDeque::new(),
             queued: 0,
             marks: session,
+            answered_until: 0,
+            unanswered: 0,
         }
     }
 
-    /// The host of an address, to which somebody here sends.
-    pub(super) fn known(&mut self, ip: IpAddr) -> &mut Peer {
-        if self.table.len() >= MOST_PEERS && !self.table.contains_key(&ip) {
+    /// A host to which somebody here sends.
+    pub(super) fn known(&mut self, pair: Pair) -> &mut Peer {
+        if self.table.len() >= MOST_PEERS && !self.table.contains_key(&pair) {
             self.table.retain(|_, peer| !peer.queue.is_empty() || peer.answers);
             self.strangers = self.table.values().filter(|peer| !peer.is_known).count();
         }
-        if self.table.get(&ip).is_some_and(|peer| !peer.is_known) {
+        if self.table.get(&pair).is_some_and(|peer| !peer.is_known) {
             self.strangers = self.strangers.saturating_sub(1);
         }
-        let peer = self.table.entry(ip).or_default();
+        let peer = self.table.entry(pair).or_default();
         peer.is_known = true;
         peer
     }
 
-    /// The host of an address, if anything is known of it.
-    pub(super) fn get(&mut self, ip: IpAddr) -> Option<&mut Peer> {
-        self.table.get_mut(&ip)
+    /// A host, if anything is known of it.
+    pub(super) fn get(&mut self, pair: Pair) -> Option<&mut Peer> {
+        self.table.get_mut(&pair)
     }
 
-    /// The host of an address that speaks to us.
-    pub(super) fn stranger(&mut self, ip: IpAddr) -> &mut Peer {
-        if !self.table.contains_key(&ip) {
+    /// A host that speaks to us.
+    pub(super) fn stranger(&mut self, pair: Pair) -> &mut Peer {
+        if !self.table.contains_key(&pair) {
             if self.strangers >= MOST_STRANGERS {
                 self.table.retain(|_, peer| peer.is_known);
                 self.strangers = 0;
             }
             self.strangers = self.strangers.saturating_add(1);
         }
-        self.table.entry(ip).or_default()
+        self.table.entry(pair).or_default()
     }
 
     /// Puts a frame behind those that wait for its host.
     pub(super) fn queue(&mut self, headers: Headers, frame: Frame) {
-        let ip = headers.destination;
-        let peer = self.known(ip);
+        let pair = headers.sent_between();
+        let peer = self.known(pair);
         let is_first = peer.queue.is_empty();
         peer.queue.push_back(Queued { headers, frame });
         self.queued = self.queued.saturating_add(1);
         if is_first {
-            self.waiting.push_back(ip);
+            self.waiting.push_back(pair);
         }
     }
 
     /// Whether a host has no room and its part of a queue already, while others wait, too.
-    pub(super) fn is_over_its_part(&self, ip: IpAddr, queue: usize) -> bool {
+    pub(super) fn is_over_its_part(&self, pair: Pair, queue: usize) -> bool {
         let hosts = self.waiting.len();
         let part = queue.checked_div(hosts).unwrap_or(queue);
-        let peer = self.table.get(&ip).filter(|peer| hosts > 1 && !peer.has_room());
+        let peer = self.table.get(&pair).filter(|peer| hosts > 1 && !peer.has_room());
         peer.is_some_and(|peer| peer.queue.len() >= part)
     }
 
@@ -292,11 +301,11 @@ impl Peers {
     }
 
     /// The question that a host is to be asked now, if it is.
-    pub(super) fn question(&mut self, now: u64, ip: IpAddr) -> Option<Word> {
+    pub(super) fn question(&mut self, now: u64, pair: Pair) -> Option<Word> {
         self.marks =
             self.marks.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let (session, mark) = (self.session, self.marks | 1);
-        let peer = self.table.get_mut(&ip)?;
+        let peer = self.table.get_mut(&pair)?;
         if now < peer.next_question {
             return None;
         }
@@ -327,27 +336,27 @@ impl Peers {
     }
 
     /// Has a host asked soon again, for it has no room.
-    pub(super) fn hurry(&mut self, now: u64, ip: IpAddr) {
-        if let Some(peer) = self.table.get_mut(&ip) {
+    pub(super) fn hurry(&mut self, now: u64, pair: Pair) {
+        if let Some(peer) = self.table.get_mut(&pair) {
             let soon = now.saturating_add(ASK_FULL_NS);
             peer.next_question = peer.next_question.min(soon);
         }
     }
 
     /// What a host is told of what came from it.
-    pub(super) fn tell(&mut self, ip: IpAddr, kind: Kind, mark: u64) -> Option<Word> {
+    pub(super) fn tell(&mut self, pair: Pair, kind: Kind, mark: u64) -> Option<Word> {
         let (session, window) = (self.session, self.window());
-        let peer = self.table.get_mut(&ip)?;
+        let peer = self.table.get_mut(&pair)?;
         peer.told = peer.received;
         Some(Word { kind, session, of: peer.session, mark, received: peer.received, window })
     }
 
     /// Hears a word; what is to be said to it, if anything is.
-    pub(super) fn hear(&mut self, now: u64, ip: IpAddr, word: &Word) -> Option<Word> {
+    pub(super) fn hear(&mut self, now: u64, pair: Pair, word: &Word) -> Option<Word> {
         if word.kind == Kind::Ask {
-            return self.hear_question(now, ip, word);
+            return self.hear_question(now, pair, word);
         }
-        let peer = self.table.get_mut(&ip)?;
+        let peer = self.table.get_mut(&pair)?;
         // Whoever does not know the port's session has not been asked.
         let question = peer.question.filter(|it| it.mark == word.mark && word.kind == Kind::Answer);
         let is_known = question.is_some() || word.session == peer.session;
@@ -362,11 +371,15 @@ impl Peers {
     }
 
     /// Hears a question, which anybody may have asked.
-    fn hear_question(&mut self, now: u64, ip: IpAddr, word: &Word) -> Option<Word> {
-        let peer = self.stranger(ip);
+    fn hear_question(&mut self, now: u64, pair: Pair, word: &Word) -> Option<Word> {
+        if self.table.get(&pair).is_none_or(|peer| !peer.is_known) && !self.may_answer(now) {
+            self.unanswered = self.unanswered.saturating_add(1);
+            return None;
+        }
+        let peer = self.stranger(pair);
         if peer.answers && peer.session != word.session {
             // Who has proved to be another is asked first whether it is that no more.
-            return self.question(now, ip);
+            return self.question(now, pair);
         }
         peer.begin_session(word.session);
         peer.spoke = Some(now);
@@ -377,12 +390,30 @@ impl Peers {
             };
             self.window = share(self.room, self.table.values().filter(speaks).count());
         }
-        self.tell(ip, Kind::Answer, word.mark)
+        self.tell(pair, Kind::Answer, word.mark)
+    }
+
+    /// Whether another stranger is answered now, and counts that.
+    fn may_answer(&mut self, now: u64) -> bool {
+        let until = self.answered_until.max(now);
+        let may = until.saturating_sub(now) < MOST_ANSWERS.saturating_mul(ANSWER_NS);
+        if may {
+            self.answered_until = until.saturating_add(ANSWER_NS);
+        }
+        may
+    }
+
+    /// Takes all frames that wait.
+    pub(super) fn take_queued(&mut self) -> impl Iterator<Item = Frame> {
+        self.queued = 0;
+        self.waiting.clear();
+        let queues = self.table.values_mut().map(|peer| std::mem::take(&mut peer.queue));
+        queues.flatten().map(|queued| queued.frame)
     }
 
     /// When the first of those that wait is to be asked.
     pub(super) fn next_timeout(&self) -> Option<u64> {
-        self.waiting.iter().filter_map(|ip| self.table.get(ip)?.due()).min()
+        self.waiting.iter().filter_map(|pair| self.table.get(pair)?.due()).min()
     }
 
     /// How many balboads there are.
@@ -423,10 +454,18 @@ impl Peer {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
 
-    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+    const OTHER: Pair = pair(2);
     const ROOM: usize = 1 << 20;
+
+    /// The card and a host of its network.
+    const fn pair(host: u8) -> Pair {
+        let own = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+        Pair { own, peer: IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)) }
+    }
 
     /// Two ports, of which the first asks the second.
     fn acquainted() -> (Peers, Peers) {
@@ -610,23 +649,68 @@ mod tests {
     fn numbers_are_believed_that_rise() {
         let mut peers = Peers::new(ROOM, 1);
         let peer = peers.stranger(OTHER);
-        assert!(!peer.admits_number(700));
-        assert!(!peer.admits_number(9), "it was no number, or is none");
-        assert!(peer.admits_number(10));
-        assert!(peer.admits_number(2000) && peer.admits_number(1999));
-        assert!(!peer.admits_number(40_000), "it jumps");
+        let mut admits = |id| peer.admits_number(id, false);
+        assert!(admits(700), "it is the first");
+        assert!(!admits(40_000), "it jumps");
+        assert!(!admits(9), "it was no number, or is none");
+        assert!(admits(10));
+        assert!(admits(2000) && admits(1999));
         // Of a balboad they are those of segments.
         let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
         peers.hear(0, OTHER, &ask);
-        assert!(peers.stranger(OTHER).admits_number(63));
-        assert!(!peers.stranger(OTHER).admits_number(64));
+        assert!(peers.stranger(OTHER).admits_number(63, false));
+        assert!(!peers.stranger(OTHER).admits_number(64, false));
+    }
+
+    #[test]
+    fn where_it_is_strict_no_host_counts_but_a_balboads_segments() {
+        let mut peers = Peers::new(ROOM, 1);
+        for id in 1..5 {
+            assert!(!peers.stranger(OTHER).admits_number(id, true));
+        }
+        let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
+        peers.hear(0, OTHER, &ask);
+        assert!(peers.stranger(OTHER).admits_number(63, true));
+        assert!(!peers.stranger(OTHER).admits_number(64, true));
+        assert!(!peers.stranger(OTHER).admits_number(65, true));
+    }
+
+    #[test]
+    fn strangers_are_answered_at_a_rate_and_whoever_is_known_at_once() {
+        let mut peers = Peers::new(ROOM, 1);
+        peers.known(OTHER);
+        let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
+        let stranger = pair(3);
+        let mut answers = |now: u64, count: u64| {
+            (0..count).filter(|_| peers.hear(now, stranger, &ask).is_some()).count() as u64
+        };
+        assert_eq!(answers(0, 2 * MOST_ANSWERS), MOST_ANSWERS);
+        assert_eq!(answers(10 * ANSWER_NS, 100), 10);
+        let late = 10 * MOST_ANSWERS * ANSWER_NS;
+        assert_eq!(answers(late, 2 * MOST_ANSWERS), MOST_ANSWERS, "they are not saved up");
+        assert_eq!(peers.unanswered, 2 * MOST_ANSWERS + 90);
+        assert!(peers.hear(late, OTHER, &ask).is_some());
+        // Nor is anything kept of whoever is not answered.
+        assert!(peers.hear(late, pair(4), &ask).is_none() && peers.get(pair(4)).is_none());
+    }
+
+    #[test]
+    fn what_passes_between_other_addresses_of_two_balboads_is_counted_apart() {
+        let (mut one, _) = acquainted();
+        let by_another = Pair { own: pair(9).peer, ..OTHER };
+        one.known(by_another);
+        while one.get(OTHER).unwrap().has_room() {
+            one.get(OTHER).unwrap().count_sent(cost(4096));
+        }
+        let peer = one.get(by_another).unwrap();
+        assert!(peer.has_room() && peer.under_way() == 0 && !peer.takes_segments(0));
     }
 
     #[test]
     fn strangers_are_bounded() {
         let mut peers = Peers::new(ROOM, 1);
         for number in 0..10 * MOST_STRANGERS as u32 {
-            peers.stranger(IpAddr::V4(number.into()));
+            peers.stranger(Pair { peer: IpAddr::V4(number.into()), ..OTHER });
         }
         assert!(peers.table.len() <= MOST_STRANGERS);
     }

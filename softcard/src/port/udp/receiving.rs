@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use hostmem::udp::Incoming;
-use roce::MacAddr;
-use roce::wire::difference::{Differences, IPV4_IDENTIFICATION};
+use roce::wire::difference::{Differences, IPV4_FLAGS, IPV4_IDENTIFICATION};
 use roce::wire::icrc;
+use roce::{Gid, MacAddr};
 
-use super::frames::{Headers, identify};
+use super::frames::{Headers, Pair, put_back};
 use super::neighbours::BEYOND;
 use super::peers::{Peers, cost};
 use super::sockets::{Arriving, Listening, READY};
@@ -23,8 +23,9 @@ impl UdpPort {
     /// Takes what has arrived at all sockets, until there are as many frames as are asked for.
     pub(super) fn take_datagrams(&mut self, now: u64, budget: usize) {
         let Self { sockets, room, arrived, peers, pool, counters, more, .. } = self;
-        let Self { differences, mac, turn, again, .. } = self;
-        let mut taker = Taker { peers, pool, counters, more, differences, mac: *mac, arrived };
+        let Self { differences, is_strict, mac, turn, again, .. } = self;
+        let (mac, is_strict) = (*mac, *is_strict);
+        let mut taker = Taker { peers, pool, counters, more, differences, is_strict, mac, arrived };
         let mut words = Vec::new();
         // Words first, for RoCE may stand in line; and of the others another one first each time.
         let mut ready: Vec<_> = sockets.ready().collect();
@@ -33,7 +34,7 @@ impl UdpPort {
         ready.rotate_left(first);
         ready.sort_by_key(|it| it.arriving == Arriving::Roce);
         *again = ready.len() == READY;
-        for Listening { ip, arriving, socket } in ready {
+        for Listening { ip, arriving, socket, lost } in ready {
             let is_words = *arriving == Arriving::Words;
             let mut calls = 0_usize;
             while is_words || taker.arrived.len() < budget {
@@ -47,26 +48,31 @@ impl UdpPort {
                 }
                 for message in room.messages() {
                     let from = message.from.ip();
+                    let pair = Pair { own: *ip, peer: from };
+                    if let Some(now_lost) = message.lost {
+                        let newly = now_lost.wrapping_sub(lost.replace(now_lost));
+                        taker.more.lost = taker.more.lost.saturating_add(newly.into());
+                    }
                     match arriving {
                         // A group's datagrams come back to their host.
                         Arriving::Roce if ip.is_multicast() && sockets.has(from) => {}
                         Arriving::Roce => {
-                            let word = taker.take(now, &message, *ip);
-                            words.extend(word.map(|word| (*ip, from, word)));
+                            let word = taker.take(now, &message, pair);
+                            words.extend(word.map(|word| (pair, word)));
                         }
                         // No other program of a peer's speaks for its balboad.
                         Arriving::Words if message.from.port() != WORD_PORT => {}
                         Arriving::Words => {
                             let heard = Word::parse(message.bytes);
-                            let said = heard.and_then(|word| taker.peers.hear(now, from, &word));
-                            words.extend(said.map(|word| (*ip, from, word)));
+                            let said = heard.and_then(|word| taker.peers.hear(now, pair, &word));
+                            words.extend(said.map(|word| (pair, word)));
                         }
                     }
                 }
             }
         }
-        for (own, peer, word) in words {
-            self.sockets.say(own, peer, &word);
+        for (pair, word) in words {
+            self.sockets.say(pair, &word);
         }
     }
 }
@@ -78,6 +84,7 @@ struct Taker<'a> {
     counters: &'a mut Counters,
     more: &'a mut MoreCounters,
     differences: &'a Differences,
+    is_strict: bool,
     /// The card's.
     mac: MacAddr,
     arrived: &'a mut VecDeque<Frame>,
@@ -85,24 +92,26 @@ struct Taker<'a> {
 
 impl Taker<'_> {
     /// Makes frames of a message's datagrams; what their sender is to be told, if it is.
-    fn take(&mut self, now: u64, message: &Incoming<'_>, destination: IpAddr) -> Option<Word> {
-        let (source, source_port) = (message.from.ip(), message.from.port());
-        let (tos, ttl) = (message.tos, message.ttl);
+    fn take(&mut self, now: u64, message: &Incoming<'_>, pair: Pair) -> Option<Word> {
+        let Pair { own: destination, peer: source } = pair;
+        let (tos, ttl, source_port) = (message.tos, message.ttl, message.from.port());
         let headers = Headers { source, destination, source_port, tos, ttl };
-        if let Some(lost) = message.lost {
-            self.more.lost = self.more.lost.max(lost.into());
-        }
+        let to = match destination {
+            IpAddr::V4(ip) if ip.is_multicast() => MacAddr::of_group(Gid::from_ipv4(ip)),
+            IpAddr::V6(ip) if ip.is_multicast() => MacAddr::of_group(Gid::from_ipv6(ip)),
+            _ => self.mac,
+        };
         let mut costs = 0_u64;
         for payload in message.bytes.chunks(message.segment.max(1)) {
             costs = costs.saturating_add(cost(payload.len()));
             let mut frame = self.pool.take();
-            if !headers.frame((BEYOND, self.mac), payload, &mut frame) {
+            if !headers.frame((BEYOND, to), payload, &mut frame) {
                 self.counters.bad_length = self.counters.bad_length.saturating_add(1);
                 self.pool.put(frame);
                 continue;
             }
             if source.is_ipv4() {
-                self.number(&mut frame, source);
+                self.number(&mut frame, pair);
             }
             self.arrived.push_back(frame);
         }
@@ -110,23 +119,38 @@ impl Taker<'_> {
             return None;
         }
         let window = self.peers.window();
-        let is_due = self.peers.get(source)?.count_received(now, costs, window);
-        is_due.then(|| self.peers.tell(source, Kind::Tell, 0)).flatten()
+        let is_due = self.peers.get(pair)?.count_received(now, costs, window);
+        is_due.then(|| self.peers.tell(pair, Kind::Tell, 0)).flatten()
     }
 
     /// Finds the identification that a datagram had, where it was not 0, and vouches for a frame whose invariant CRC is
     /// right with it. The card checks all others, and counts them.
-    fn number(&mut self, frame: &mut Frame, from: IpAddr) {
+    fn number(&mut self, frame: &mut Frame, pair: Pair) {
         let Some(wrong) = icrc::difference(frame.as_mut_slice()) else { return };
-        if wrong != 0 {
-            let found = self.differences.find(frame.as_slice(), IPV4_IDENTIFICATION, wrong);
-            let Some(id) = found else { return };
-            if !self.peers.stranger(from).admits_number(u16::from_be_bytes(id)) {
-                return;
-            }
-            identify(frame, id);
-            self.more.numbered = self.more.numbered.saturating_add(1);
+        if wrong == 0 || self.has_number(frame, pair, wrong) {
+            frame.vouch();
+            return;
         }
-        frame.vouch();
+        // Linux and RNICs forbid that their packets are cut. FPGA cards as published have no flag set at all.
+        let without = self.differences.if_it_were(frame.as_slice(), IPV4_FLAGS, [0, 0], wrong);
+        if without.is_some_and(|wrong| self.has_number(frame, pair, wrong)) {
+            put_back(frame, IPV4_FLAGS, [0, 0]);
+            frame.vouch();
+        }
+    }
+
+    /// Whether an identification that its host can have given it explains what a frame's CRC is wrong by; it has it then.
+    fn has_number(&mut self, frame: &mut Frame, pair: Pair, wrong: u32) -> bool {
+        let found = self.differences.find(frame.as_slice(), IPV4_IDENTIFICATION, wrong);
+        let Some(id) = found.map(u16::from_be_bytes) else { return false };
+        if id == 0 {
+            return true;
+        }
+        if !self.peers.stranger(pair).admits_number(id, self.is_strict) {
+            return false;
+        }
+        put_back(frame, IPV4_IDENTIFICATION, id.to_be_bytes());
+        self.more.numbered = self.more.numbered.saturating_add(1);
+        true
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::net::IpAddr;
 use std::ops::Range;
 
 use hostmem::udp::{MOST_BYTES, MOST_SEGMENTS, MOST_SENT, Outgoing};
@@ -10,7 +9,8 @@ use nix::errno::Errno;
 use roce::param::ROCE_UDP_PORT;
 use roce::wire::difference::IPV4_IDENTIFICATION;
 
-use super::machine::scoped;
+use super::frames::Pair;
+use super::machine::{device_between, scoped};
 use super::peers::Queued;
 use super::{RETRY_NS, UdpPort};
 
@@ -46,19 +46,19 @@ impl UdpPort {
         self.resume = None;
         let mut without_room = 0;
         while without_room < self.peers.waiting.len() {
-            let Some(ip) = self.peers.waiting.pop_front() else { return };
-            match self.flush_queue(now, ip) {
+            let Some(pair) = self.peers.waiting.pop_front() else { return };
+            match self.flush_queue(now, pair) {
                 Ended::Done => {}
                 Ended::Turn => {
-                    self.peers.waiting.push_back(ip);
+                    self.peers.waiting.push_back(pair);
                     without_room = 0;
                 }
                 Ended::NoRoom => {
-                    self.peers.waiting.push_back(ip);
+                    self.peers.waiting.push_back(pair);
                     without_room = without_room.saturating_add(1);
                 }
                 Ended::Later => {
-                    self.peers.waiting.push_front(ip);
+                    self.peers.waiting.push_front(pair);
                     self.resume = Some(now.saturating_add(RETRY_NS));
                     return;
                 }
@@ -67,14 +67,10 @@ impl UdpPort {
     }
 
     /// Sends some of what waits for a host.
-    fn flush_queue(&mut self, now: u64, ip: IpAddr) -> Ended {
-        if let Some(from) =
-            self.peers.get(ip).and_then(|it| it.queue.front().map(|it| it.headers.source))
-        {
-            self.ask(now, from, ip);
-        }
+    fn flush_queue(&mut self, now: u64, pair: Pair) -> Ended {
+        self.ask(now, pair);
         let mut batch = VecDeque::new();
-        let Some(peer) = self.peers.get(ip) else { return Ended::Done };
+        let Some(peer) = self.peers.get(pair) else { return Ended::Done };
         while batch.len() < TURN && peer.has_room() {
             let Some(queued) = peer.queue.pop_front() else { break };
             peer.count_sent(queued.cost());
@@ -83,12 +79,12 @@ impl UdpPort {
         let (has_room, whole) = (peer.has_room(), !peer.takes_segments(now));
         self.peers.queued = self.peers.queued.saturating_sub(batch.len());
         if !has_room {
-            self.peers.hurry(now, ip);
+            self.peers.hurry(now, pair);
         }
-        let is_sent = self.send_batch(&mut batch, whole, ip);
+        let is_sent = self.send_batch(&mut batch, whole, pair);
         let is_left = !batch.is_empty();
         self.peers.queued = self.peers.queued.saturating_add(batch.len());
-        let Some(peer_queue) = self.peers.get(ip).map(|peer| &mut peer.queue) else {
+        let Some(peer_queue) = self.peers.get(pair).map(|peer| &mut peer.queue) else {
             return Ended::Done;
         };
         while let Some(queued) = batch.pop_back() {
@@ -104,7 +100,7 @@ impl UdpPort {
 
     /// Sends a host's frames, whose costs are counted; those that the kernel has no room for are left. False where it
     /// has none at all.
-    fn send_batch(&mut self, batch: &mut VecDeque<Queued>, whole: bool, ip: IpAddr) -> bool {
+    fn send_batch(&mut self, batch: &mut VecDeque<Queued>, whole: bool, pair: Pair) -> bool {
         let mut is_whole = whole || !self.sockets.can_segment();
         while !batch.is_empty() {
             let groups = self.prepare(batch.make_contiguous(), is_whole);
@@ -115,12 +111,13 @@ impl UdpPort {
                 self.pool.put(queued.frame);
             }
             let Some(errno) = failed else { continue };
+            let to = pair.peer;
             let next = groups.get(messages);
             let count = next.map_or(0, |group| group.frames.len());
             match errno {
                 Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM => {
                     for queued in batch.iter() {
-                        if let Some(peer) = self.peers.get(ip) {
+                        if let Some(peer) = self.peers.get(pair) {
                             peer.take_back(queued.cost());
                         }
                     }
@@ -131,14 +128,14 @@ impl UdpPort {
                 Errno::EIO | Errno::EINVAL if next.is_some_and(|group| group.segment.is_some()) => {
                     is_whole = true;
                     // EINVAL may be of a source that is the machine's no more.
-                    if let Some(peer) = self.peers.get(ip).filter(|_| errno == Errno::EIO) {
+                    if let Some(peer) = self.peers.get(pair).filter(|_| errno == Errno::EIO) {
                         peer.whole_only = true;
                     }
                     log::info!(
-                        "{ip}: datagrams leave one by one, for its route cannot segment: {errno}"
+                        "{to}: datagrams leave one by one, for its route cannot segment: {errno}"
                     );
                 }
-                errno => self.drop_frames(batch, count.max(1), errno, ip),
+                errno => self.drop_frames(batch, count.max(1), errno, pair),
             }
         }
         true
@@ -150,14 +147,14 @@ impl UdpPort {
         batch: &mut VecDeque<Queued>,
         count: usize,
         errno: Errno,
-        ip: IpAddr,
+        pair: Pair,
     ) {
-        let count = count.min(batch.len());
+        let (to, count) = (pair.peer, count.min(batch.len()));
         let counter = match errno {
             Errno::EMSGSIZE => {
                 if self.more.too_long == 0 {
                     log::warn!(
-                        "{ip}: a datagram is longer than its route takes; use a smaller path MTU"
+                        "{to}: a datagram is longer than its route takes; use a smaller path MTU"
                     );
                 }
                 &mut self.more.too_long
@@ -165,9 +162,9 @@ impl UdpPort {
             _ => &mut self.counters.no_peer,
         };
         *counter = counter.saturating_add(count as u64);
-        log::debug!("{ip}: {count} datagrams are lost: {errno}");
+        log::debug!("{to}: {count} datagrams are lost: {errno}");
         for queued in batch.drain(..count) {
-            if let Some(peer) = self.peers.get(ip) {
+            if let Some(peer) = self.peers.get(pair) {
                 peer.take_back(queued.cost());
             }
             self.pool.put(queued.frame);
@@ -271,7 +268,7 @@ impl UdpPort {
         group: &Group,
     ) -> Option<Outgoing<'a>> {
         let headers = batch.get(group.frames.start)?.headers;
-        let device = self.device_for(headers.destination).max(self.device_for(headers.source));
+        let device = device_between(self.device, headers.sent_between());
         Some(Outgoing {
             to: scoped(headers.destination, self.device, ROCE_UDP_PORT),
             from: headers.source,

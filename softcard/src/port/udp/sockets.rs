@@ -1,6 +1,7 @@
 //! The sockets of a port: for each of the card's addresses one where RoCE arrives and one for words, for each group that
 //! it is in one, and some to send by.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -12,11 +13,16 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use roce::param::ROCE_UDP_PORT;
 
 use super::WORD_PORT;
-use super::machine::{is_of_link, scoped};
+use super::frames::Pair;
+use super::machine::{device_between, is_of_link, scoped};
 use super::word::Word;
 
 /// Bytes of room that words have.
 const WORD_ROOM: usize = 64 << 10;
+/// Groups that a port is in at most: each is a socket of the process's, and room of the machine's.
+pub(super) const MOST_GROUPS: usize = 256;
+/// Bytes of room that a group has.
+const GROUP_ROOM: usize = 1 << 20;
 /// Sockets to send by, each of each kind of address: routers spread flows by their source ports.
 const SENDERS: usize = 4;
 /// Sockets that are looked at in one go.
@@ -40,6 +46,8 @@ pub(super) struct Listening {
     pub(super) ip: IpAddr,
     pub(super) arriving: Arriving,
     pub(super) socket: UdpSocket,
+    /// What it said last of how many datagrams it has lost in all, modulo 2^32.
+    pub(super) lost: Cell<u32>,
 }
 
 /// An address of the card's, and which sockets it has.
@@ -114,6 +122,7 @@ impl Sockets {
     /// Listens at a port of an address.
     fn listen(&mut self, ip: IpAddr, arriving: Arriving) -> Result<u64, Errno> {
         let (port, room) = match arriving {
+            Arriving::Roce if ip.is_multicast() => (ROCE_UDP_PORT, self.room.min(GROUP_ROOM)),
             Arriving::Roce => (ROCE_UDP_PORT, self.room),
             Arriving::Words => (WORD_PORT, WORD_ROOM),
         };
@@ -126,7 +135,8 @@ impl Sockets {
         let token = self.next;
         self.events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
         self.next = self.next.saturating_add(1);
-        self.listening.insert(token, Listening { ip, arriving, socket });
+        let lost = Cell::new(0);
+        self.listening.insert(token, Listening { ip, arriving, socket, lost });
         Ok(token)
     }
 
@@ -197,10 +207,28 @@ impl Sockets {
                 self.listening.remove(&token);
             }
         } else if group.is_multicast() && !self.groups.contains_key(&group) {
+            if self.groups.len() >= MOST_GROUPS {
+                // Who joined it was not told of it by this port's limit.
+                log::warn!("group {group}: a port hears {MOST_GROUPS} groups");
+                return;
+            }
             match self.listen(group, Arriving::Roce) {
                 Ok(token) => drop(self.groups.insert(group, token)),
                 Err(errno) => log::warn!("group {group}: {errno}"),
             }
+        }
+    }
+
+    /// How many groups are heard.
+    #[cfg(test)]
+    pub(super) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Hears no group any more.
+    pub(super) fn leave_groups(&mut self) {
+        for token in self.groups.drain().map(|(_, token)| token) {
+            self.listening.remove(&token);
         }
     }
 
@@ -237,19 +265,16 @@ impl Sockets {
     }
 
     /// Says a word, which may be lost.
-    pub(super) fn say(&self, from: IpAddr, to: IpAddr, word: &Word) {
-        let own = self.own.iter().find(|own| own.ip == from).and_then(|own| own.words);
+    pub(super) fn say(&self, pair: Pair, word: &Word) {
+        let own = self.own.iter().find(|own| own.ip == pair.own).and_then(|own| own.words);
         let Some(Listening { socket, .. }) = own.and_then(|token| self.listening.get(&token))
         else {
             return;
         };
         let bytes = word.to_bytes();
         let parts = [IoSlice::new(&bytes)];
-        let to = scoped(to, self.device, WORD_PORT);
-        let device = match to {
-            SocketAddr::V6(to) => to.scope_id(),
-            SocketAddr::V4(_) => 0,
-        };
+        let to = scoped(pair.peer, self.device, WORD_PORT);
+        let (from, device) = (pair.own, device_between(self.device, pair));
         let message = Outgoing { to, from, device, tos: 0, ttl: 64, segment: None, parts: &parts };
         if let Err(errno) = socket.send(&[message]) {
             log::debug!("a word to {to}: {errno}");

@@ -3,8 +3,9 @@ use std::time::{Duration, Instant};
 
 use roce::ReceivedFrame as _;
 use roce::param::ROCE_UDP_PORT;
-use roce::wire::difference::IPV4_IDENTIFICATION;
+use roce::wire::difference::{IPV4_FLAGS, IPV4_IDENTIFICATION};
 use roce::wire::ethernet::{self, EtherType};
+use roce::wire::igmp::{self, RecordType};
 use roce::wire::{arp, icrc, ipv4};
 
 use super::machine::MachineAddress;
@@ -20,10 +21,10 @@ fn addresses(test: u8) -> [Ipv4Addr; 2] {
 }
 
 fn port(ip: Ipv4Addr, mac: MacAddr) -> UdpPort {
-    port_with_room(ip, mac, RECEIVE_ROOM)
+    port_with(ip, mac, UdpOptions::default())
 }
 
-fn port_with_room(ip: Ipv4Addr, mac: MacAddr, room: usize) -> UdpPort {
+fn port_with(ip: Ipv4Addr, mac: MacAddr, options: UdpOptions) -> UdpPort {
     let device = MachineDevice {
         name: "lo".into(),
         index: 1,
@@ -31,7 +32,7 @@ fn port_with_room(ip: Ipv4Addr, mac: MacAddr, room: usize) -> UdpPort {
         mtu: 65_536,
         addresses: vec![MachineAddress { ip: ip.into(), prefix: 8 }],
     };
-    let mut port = UdpPort::open_with_room(&device, FramePool::new(1024), room).unwrap();
+    let mut port = UdpPort::open(&device, options, FramePool::new(1024)).unwrap();
     port.set_addresses(mac.0, &[ip.into()]);
     port
 }
@@ -181,8 +182,9 @@ fn nothing_is_lost_where_sockets_have_little_room() {
     // What older kernels grant.
     const ROOM: usize = 208 << 10;
     let ips = addresses(6);
-    let mut one = port_with_room(ips[0], MACS[0], ROOM);
-    let mut two = port_with_room(ips[1], MACS[1], ROOM);
+    let little = UdpOptions { room: Some(ROOM), ..UdpOptions::default() };
+    let mut one = port_with(ips[0], MACS[0], little);
+    let mut two = port_with(ips[1], MACS[1], little);
     assert!(asks(&mut one, ips));
     while counter(&one, "port_balboads_known") == 0 {
         two.receive(0, &mut VecDeque::new(), 8);
@@ -212,7 +214,7 @@ fn nothing_is_lost_where_sockets_have_little_room() {
 }
 
 #[test]
-fn what_a_stranger_numbers_is_believed_once_it_counts_on() {
+fn what_a_stranger_numbers_is_believed_where_it_counts_on() {
     let ips = addresses(2);
     let mut two = port(ips[1], MACS[1]);
     let stranger = UdpSocket::bind(SocketAddr::new(ips[0].into(), 0)).unwrap();
@@ -236,10 +238,12 @@ fn what_a_stranger_numbers_is_believed_once_it_counts_on() {
     };
     assert_eq!(arrived(0, false), (true, true));
     assert_eq!(arrived(0, true), (false, false), "the card drops and counts it");
-    assert_eq!(arrived(700, false), (false, false), "it may be damage");
+    assert_eq!(arrived(700, false), (true, true), "the first");
     assert_eq!(arrived(701, false), (true, true));
     assert_eq!(arrived(702, true), (false, false));
     assert_eq!(arrived(703, false), (true, true), "one that was damaged changes nothing");
+    assert_eq!(arrived(9000, false), (false, false), "it may be damage");
+    assert_eq!(arrived(9001, false), (true, true), "it was none");
 }
 
 #[test]
@@ -264,10 +268,10 @@ fn a_port_that_is_taken_is_told_and_an_address_that_goes_is_let_go() {
         mtu: 65_536,
         addresses: vec![MachineAddress { ip: ips[0].into(), prefix: 8 }],
     };
-    let again = UdpPort::open(&device, FramePool::new(1)).err().unwrap();
+    let again = UdpPort::open(&device, UdpOptions::default(), FramePool::new(1)).err().unwrap();
     assert_eq!(again.kind(), io::ErrorKind::AddrInUse);
     one.set_addresses(MACS[0].0, &[ips[1].into()]);
-    assert!(UdpPort::open(&device, FramePool::new(1)).is_ok());
+    assert!(UdpPort::open(&device, UdpOptions::default(), FramePool::new(1)).is_ok());
     // One that the machine lacks is waited for.
     one.set_addresses(MACS[0].0, &[Ipv4Addr::new(198, 51, 100, 1).into()]);
     assert_eq!(one.next_timeout(), Some(0));
@@ -316,4 +320,137 @@ fn what_encloses_a_frame_arrives_as_it_was_and_gives_the_frame_back() {
     let headers = Headers { source_port, ..headers };
     assert!(headers.frame((MACS[0], MACS[1]), datagram, &mut opened));
     assert!(icrc::check(opened.as_mut_slice()));
+}
+
+/// Tells a port that its card has joined a group, or left it.
+fn reports(port: &mut UdpPort, own: Ipv4Addr, record: RecordType, group: Ipv4Addr) {
+    let header = ethernet::Repr {
+        destination: MacAddr::BROADCAST,
+        source: MACS[0],
+        tag: None,
+        ethertype: EtherType::IPV4,
+    };
+    let bytes = [&header.to_bytes()[..], &igmp::report(own, &[(record, group)])].concat();
+    port.send(0, &mut VecDeque::from([Frame::from_bytes(&bytes).unwrap()]));
+}
+
+#[test]
+fn a_port_hears_so_many_groups_and_none_once_its_card_was_reset() {
+    let ips = addresses(7);
+    let mut one = port(ips[0], MACS[0]);
+    let group = |number: usize| Ipv4Addr::new(239, 9, (number >> 8) as u8, number as u8);
+    for number in 0..MOST_GROUPS + 3 {
+        reports(&mut one, ips[0], RecordType::IsMember, group(number));
+    }
+    assert_eq!((one.sockets.groups(), one.most_groups()), (MOST_GROUPS, MOST_GROUPS));
+    reports(&mut one, ips[0], RecordType::Left, group(0));
+    assert_eq!(one.sockets.groups(), MOST_GROUPS - 1);
+
+    // What has come for the old stack goes, too.
+    let answer = frame(ips, 0xc000, &[1; 64]);
+    one.arrived.push_back(answer);
+    one.peers.queue(
+        Headers::of(frame(ips, 0xc000, &[1; 64]).as_slice()).unwrap(),
+        frame(ips, 0xc000, &[1; 64]),
+    );
+    one.reset();
+    assert_eq!((one.sockets.groups(), one.arrived.len(), one.peers.queued), (0, 0, 0));
+    let mut two = port(ips[1], MACS[1]);
+    assert_eq!(
+        carry(&mut one, &mut two, &mut VecDeque::from([frame(ips, 0xc000, &[7; 64])]), 1).len(),
+        1
+    );
+}
+
+#[test]
+fn what_each_address_has_lost_is_counted_together() {
+    let ips = addresses(8);
+    let little = UdpOptions { room: Some(4096), ..UdpOptions::default() };
+    let mut two = port_with(ips[0], MACS[0], little);
+    two.set_addresses(MACS[0].0, &ips.map(IpAddr::from));
+    two.receive(0, &mut VecDeque::new(), 8);
+    let stranger = UdpSocket::bind(SocketAddr::new(ips[0].into(), 0)).unwrap();
+    let mut arrived = VecDeque::new();
+    let mut sent = 0;
+    let mut flood = |two: &mut UdpPort, count: u64| {
+        for ip in ips {
+            for _ in 0..count {
+                stranger.send_to(&[0; 200], SocketAddr::new(ip.into(), ROCE_UDP_PORT)).unwrap();
+                sent += 1;
+            }
+        }
+        for _ in 0..100 {
+            two.receive(0, &mut arrived, 1000);
+        }
+        (sent, arrived.len() as u64)
+    };
+    flood(&mut two, 200);
+    // A loss is told with what comes next.
+    let (sent, arrived) = flood(&mut two, 1);
+    assert!(arrived < 200, "{arrived}");
+    assert_eq!(counter(&two, "port_frames_lost"), sent - arrived);
+}
+
+#[test]
+fn a_strict_port_believes_no_host_that_counts() {
+    let ips = addresses(9);
+    let strict = UdpOptions { is_strict: true, ..UdpOptions::default() };
+    let mut two = port_with(ips[1], MACS[1], strict);
+    let stranger = UdpSocket::bind(SocketAddr::new(ips[0].into(), 0)).unwrap();
+    let source_port = stranger.local_addr().unwrap().port();
+    let differences = Differences::default();
+    for (id, is_right) in [(0_u16, true), (700, false), (701, false), (702, false), (0, true)] {
+        let mut frame = frame(ips, source_port, &[5; 64]);
+        differences.put(frame.as_mut_slice(), IPV4_IDENTIFICATION, id.to_be_bytes());
+        let to = SocketAddr::new(ips[1].into(), ROCE_UDP_PORT);
+        stranger.send_to(&frame.as_slice()[42..], to).unwrap();
+        let mut frames = VecDeque::new();
+        while frames.is_empty() {
+            two.receive(0, &mut frames, 8);
+        }
+        assert_eq!(frames[0].is_vouched_for(), is_right, "{id}");
+    }
+    assert_eq!(counter(&two, "port_frames_numbered"), 0);
+}
+
+#[test]
+fn datagrams_that_may_be_cut_are_right_too_as_published_cards_send_them() {
+    let ips = addresses(10);
+    let mut two = port(ips[1], MACS[1]);
+    let stranger = UdpSocket::bind(SocketAddr::new(ips[0].into(), 0)).unwrap();
+    let source_port = stranger.local_addr().unwrap().port();
+    let differences = Differences::default();
+    for (id, spoil) in [(0_u16, 0_u8), (0, 1), (5, 0), (6, 0)] {
+        let mut frame = frame(ips, source_port, &[5; 64]);
+        let bytes = frame.as_mut_slice();
+        differences.put(bytes, IPV4_FLAGS, [0, 0]);
+        differences.put(bytes, IPV4_IDENTIFICATION, id.to_be_bytes());
+        bytes[60] ^= spoil;
+        let to = SocketAddr::new(ips[1].into(), ROCE_UDP_PORT);
+        stranger.send_to(&frame.as_slice()[42..], to).unwrap();
+        let mut frames = VecDeque::new();
+        while frames.is_empty() {
+            two.receive(0, &mut frames, 8);
+        }
+        let frame = &mut frames[0];
+        let is_right = spoil == 0;
+        assert_eq!(
+            (frame.is_vouched_for(), icrc::check(frame.as_mut_slice())),
+            (is_right, is_right)
+        );
+        let (header, _) = ipv4::Header::new(&frame.as_slice()[14..]).unwrap();
+        assert!(header.checksum_is_right());
+    }
+}
+
+#[test]
+fn a_datagram_to_a_group_has_the_groups_ethernet_address() {
+    let ips = addresses(11);
+    let (mut one, mut two) = (port(ips[0], MACS[0]), port(ips[1], MACS[1]));
+    let group = Ipv4Addr::new(239, 8, ips[0].octets()[2], ips[0].octets()[3]);
+    reports(&mut two, ips[1], RecordType::IsMember, group);
+    let mut burst = VecDeque::from([frame([ips[0], group], 0xc000, &[3; 64])]);
+    let arrived = carry(&mut one, &mut two, &mut burst, 1);
+    assert_eq!(arrived[0].as_slice()[..6], MacAddr::of_group(roce::Gid::from_ipv4(group)).0);
+    assert!(arrived[0].is_vouched_for());
 }

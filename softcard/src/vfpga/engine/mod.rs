@@ -159,6 +159,7 @@ impl Logic for QueueEngine {
     }
 
     fn reset(&mut self, ports: &mut Ports<'_>) {
+        self.0.limit_groups(ports.most_groups());
         self.0.reset(&mut RoceTransport(ports));
     }
 
