@@ -103,6 +103,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::connections::run,
     },
     Target {
+        name: "datagrams",
+        about: "a port on the machine's own network, fed with datagrams, segments and words of hostile hosts, and frames of its card",
+        inputs: 300,
+        longest: 1024,
+        run: targets::datagrams::run,
+    },
+    Target {
         name: "multicast",
         about: "a port in multicast groups, fed with datagrams to groups, questions for members, calls and the passing of time",
         inputs: 4_000,

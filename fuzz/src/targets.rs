@@ -5,6 +5,7 @@ pub mod arguments;
 pub mod client;
 pub mod cm;
 pub mod connections;
+pub mod datagrams;
 pub mod differential;
 pub mod engine;
 pub mod frame;

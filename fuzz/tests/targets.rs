@@ -54,6 +54,11 @@ fn an_end_of_the_tunnel_holds() {
 }
 
 #[test]
+fn a_port_on_the_machines_network_holds() {
+    holds("datagrams");
+}
+
+#[test]
 fn messages_of_connection_managers_parse_or_are_refused() {
     holds("mad");
 }
