@@ -28,6 +28,7 @@ mod refusals;
 mod shadow;
 mod shells;
 mod tended;
+mod udp;
 mod yama;
 
 pub use machine::load;
@@ -110,7 +111,10 @@ pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
             cases.extend(rdma_core::cases());
             cases.extend(shadow::cases());
         }
-        Hardware::IntelIommuRxe => cases.extend(across::cases()),
+        Hardware::IntelIommuRxe => {
+            cases.extend(across::cases());
+            cases.extend(udp::cases());
+        }
         Hardware::Published => cases.extend(published::cases()),
         Hardware::Fpga => cases.extend(shells::cases()),
         Hardware::IntelIommu | Hardware::VirtioIommu => {

@@ -87,7 +87,7 @@ const UNRELIABLE_DATA: [(&str, &str, &str); 4] = [
     ("UD/GID 0", "--service ud --gid 0", "64 messages arrived as they should"),
 ];
 /// Pingpongs of theirs, which do not look at their data.
-const UNRELIABLE_PINGPONGS: [&str; 4] = [
+pub(crate) const UNRELIABLE_PINGPONGS: [&str; 4] = [
     "ibv_uc_pingpong -g 1 -m 256 -n 50",
     "ibv_uc_pingpong -g 0 -e -n 50",
     "ibv_ud_pingpong -g 1 -e -n 50",

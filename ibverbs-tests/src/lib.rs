@@ -22,7 +22,7 @@ pub mod guest_pair;
 pub mod hostile;
 pub mod interop;
 pub mod interrupt;
-mod machines;
+pub mod machines;
 pub mod mortal;
 mod namespace;
 mod nodes;

@@ -11,11 +11,12 @@ use crate::pair::{Both, free_port, run_pair_in};
 use crate::process::{Running, Task};
 use crate::setting::{Daemon, Setting};
 
-/// The machines' addresses.
-pub(crate) const IPV4: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
-pub(crate) const IPV6: [&str; 2] = ["fd99::1", "fd99::2"];
+/// The machines' IPv4 addresses.
+pub const IPV4: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
+/// Those of IPv6.
+pub const IPV6: [&str; 2] = ["fd99::1", "fd99::2"];
 /// The name of the device by which each has them.
-pub(crate) const WIRE: &str = "wire";
+pub const WIRE: &str = "wire";
 
 /// What holds the namespaces: the user's, the first machine's network in it, and a child with the second's. It joins them
 /// by a cable, and then does what it is told line by line, for nobody else has the right to.
@@ -23,7 +24,7 @@ const HOLDER: &str = r#"
 ip link set lo up
 setpriv --pdeathsig KILL unshare --net sh -c 'ip link set lo up; exec sleep 10000' & other=$!
 while [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.01; done
-mkfifo orders && exec 3<>orders
+rm -f orders && mkfifo orders && exec 3<>orders
 echo "second $other"
 while read -r order <&3; do
     if sh -c "$order"; then echo "done"; else echo "failed: $order"; fi
@@ -31,7 +32,8 @@ done
 "#;
 
 /// Two machines.
-pub(crate) struct Machines<'a> {
+#[derive(Debug)]
+pub struct Machines<'a> {
     setting: &'a Setting,
     holder: RefCell<Running>,
     /// A process on each.
@@ -43,7 +45,7 @@ impl<'a> Machines<'a> {
     ///
     /// # Errors
     /// When this user may have none.
-    pub(crate) fn new(setting: &'a Setting, mtu: u32) -> Result<Self> {
+    pub fn new(setting: &'a Setting, mtu: u32) -> Result<Self> {
         // Not as root: there are programs that refuse to be run by root.
         let words = "--user --map-current-user --keep-caps --net sh -c";
         let mut holder = setting.task("unshare").words(words).arg(HOLDER).tidy().start()?;
@@ -70,12 +72,18 @@ impl<'a> Machines<'a> {
     }
 
     /// Runs `ip` on one of them.
-    pub(crate) fn ip(&self, side: usize, words: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn ip(&self, side: usize, words: &str) -> Result<()> {
         self.tool(side, &format!("ip {words}"))
     }
 
     /// Runs a tool of its administrator's on one of them.
-    pub(crate) fn tool(&self, side: usize, command: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn tool(&self, side: usize, command: &str) -> Result<()> {
         let order = match side {
             0 => command.to_owned(),
             _ => format!("nsenter --net --target {} {command}", self.processes[1]),
@@ -99,7 +107,7 @@ impl<'a> Machines<'a> {
     }
 
     /// A program that runs on one of them.
-    pub(crate) fn task(&self, side: usize, program: &Task) -> Task {
+    pub fn task(&self, side: usize, program: &Task) -> Task {
         let words =
             format!("--user --net --preserve-credentials --target {}", self.processes[side]);
         self.setting.task("nsenter").words(&words).args(program.command_line())
@@ -109,13 +117,16 @@ impl<'a> Machines<'a> {
     ///
     /// # Errors
     /// When it does not come up.
-    pub(crate) fn balboad(&self, side: usize, arguments: &str) -> Result<Daemon<'a>> {
+    pub fn balboad(&self, side: usize, arguments: &str) -> Result<Daemon<'a>> {
         let state_dir = self.setting.directory().join(format!("machine{side}"));
         self.setting.balboad_within(&state_dir, arguments, |task| self.task(side, task))
     }
 
     /// The same on both.
-    pub(crate) fn balboads(&self, arguments: &str) -> Result<[Daemon<'a>; 2]> {
+    ///
+    /// # Errors
+    /// When one does not come up.
+    pub fn balboads(&self, arguments: &str) -> Result<[Daemon<'a>; 2]> {
         Ok([self.balboad(0, arguments)?, self.balboad(1, arguments)?])
     }
 
@@ -123,7 +134,7 @@ impl<'a> Machines<'a> {
     ///
     /// # Errors
     /// When one of them fails.
-    pub(crate) fn run_between(
+    pub fn run_between(
         &self,
         daemons: &[Daemon<'_>; 2],
         command: &str,
@@ -138,12 +149,12 @@ impl<'a> Machines<'a> {
     }
 
     /// A process on one of them.
-    pub(crate) fn process(&self, side: usize) -> String {
+    pub fn process(&self, side: usize) -> String {
         self.processes[side].to_string()
     }
 
     /// A program under `balboa run` on one of them.
-    pub(crate) fn run(&self, side: usize, daemon: &Daemon<'_>, command: &str) -> Task {
+    pub fn run(&self, side: usize, daemon: &Daemon<'_>, command: &str) -> Task {
         self.task(side, &daemon.run(command))
     }
 }

@@ -196,6 +196,9 @@ enum Command {
         /// The network device on which the kernel is to take the groups' packets
         #[arg(long)]
         join: Option<String>,
+        /// Then join as many groups as a program can be in
+        #[arg(long)]
+        all_groups: bool,
         /// Where the other process waits
         host: Option<String>,
     },
@@ -522,10 +525,13 @@ fn main() -> anyhow::Result<()> {
         Command::Multicast { bad } => {
             println!("{} copies arrived in their groups", data::multicast::all(bad)?);
         }
-        Command::MulticastApart { device, port, join, host } => {
+        Command::MulticastApart { device, port, join, all_groups, host } => {
             let (host, join) = (host.as_deref(), join.as_deref());
             let count = data::multicast::apart(&device, host, port, join)?;
             println!("{count} copies arrived in their groups");
+            if all_groups {
+                println!("{} groups and no more", data::multicast::all_groups(&device)?);
+            }
         }
         Command::Nccl { device, port, qps, mib, timeout, ipv6, network, bad_cable, host } => {
             let (gid, long) = (nccl::Wanted { ipv6, network }, usize::from(mib) << 20);

@@ -1,6 +1,8 @@
 //! Cards on the machine's own network (`--port udp`): between two balboads of one machine, and between two machines, all
 //! of it by an ordinary user.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
@@ -9,15 +11,13 @@ use super::rdmacm::RDMACM_UTILS;
 use super::{IBVERBS_UTILS, PERFTEST};
 use crate::machines::{IPV4, IPV6, Machines, WIRE};
 use crate::pair::{Both, both_say, run_between};
+use crate::process::Running;
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
 
 const UNSHARE: Need = Need::Program("unshare", "util-linux");
 const IP: Need = Need::Program("ip", "iproute2");
 const ETHTOOL: Need = Need::Program("ethtool", "ethtool");
-
-/// Addresses of the loopback network that no other program is likely to have.
-const NEAR: [&str; 2] = ["127.77.99.1", "127.77.99.2"];
 
 /// An MTU for a path MTU of 1024, and one for 4096.
 const MTUS: [u32; 2] = [1500, 9000];
@@ -41,6 +41,21 @@ const PROGRAMS: [(&str, Need, &str); 15] = [
     ("ib_write_lat -F -x 0 -n 200", PERFTEST, "2 "),
 ];
 
+/// What an older kernel grants of room for what arrives.
+const SMALL: &str = "--port-room 208";
+
+/// Messages of every kind at each path MTU up to 1024.
+const NARROW: u32 = 210;
+
+/// Where data is checked: the MTU, and options of both balboads.
+const DATA: [(&str, u32, &str); 5] = [
+    ("MTU 1500", 1500, ""),
+    ("MTU 9000", 9000, ""),
+    ("MTU 1500/208 KiB", 1500, SMALL),
+    ("MTU 9000/208 KiB", 9000, SMALL),
+    ("strict", 1500, "--icrc strict"),
+];
+
 /// The family.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -59,14 +74,26 @@ pub fn cases() -> Vec<Case> {
             cases.push(Case::new(name, &[need, UNSHARE, IP], body));
         }
     }
+    for (name, mtu, options) in DATA {
+        let body = move |setting: &Setting| data_between(setting, mtu, options);
+        cases.push(Case::new(format!("udp/data/{name}"), &[UNSHARE, IP], body));
+    }
+    for (name, options) in [("", ""), ("/208 KiB", SMALL)] {
+        let body = move |setting: &Setting| incast(setting, options);
+        cases.push(Case::new(format!("udp/incast{name}"), &[PERFTEST, UNSHARE, IP], body));
+    }
     type Body = fn(&Setting) -> Result<()>;
-    let more: [(&str, &[Need], Body); 8] = [
+    let more: [(&str, &[Need], Body); 12] = [
+        ("a published card", &[UNSHARE, IP], published),
+        ("data/loss and reordering", &[UNSHARE, IP], data_on_bad_network),
+        ("data/damage", &[UNSHARE, IP], damage),
+        ("multicast", &[UNSHARE, IP], multicast),
         ("rdma_cm", &[RDMACM_UTILS, UNSHARE, IP], rdma_cm),
         ("loss and reordering", &[IBVERBS_UTILS, PERFTEST, UNSHARE, IP], bad_network),
         ("data/without segmentation", &[UNSHARE, IP, ETHTOOL], without_segmentation),
         ("IPv6 only", &[RDMACM_UTILS, UNSHARE, IP], ipv6_only),
         ("link-local addresses", &[IBVERBS_UTILS, UNSHARE, IP], link_local),
-        ("addresses and links come and go", &[UNSHARE, IP], comings_and_goings),
+        ("addresses and links come and go", &[IBVERBS_UTILS, UNSHARE, IP], comings_and_goings),
         ("a balboad is killed", &[PERFTEST, UNSHARE, IP], killed),
         ("what cannot be", &[UNSHARE, IP], refused),
     ];
@@ -78,15 +105,26 @@ pub fn cases() -> Vec<Case> {
 
 /// Two balboads of one machine, without any namespace or capability.
 fn one_machine(setting: &Setting, command: &str, says: &str) -> Result<()> {
+    let [one, other] = near();
     let start = |number: usize| {
         let state_dir = setting.directory().join(format!("near{number}"));
-        setting.balboad_in(&state_dir, &format!("--soft 1 --port udp:{}", NEAR[number]))
+        let address = [&one, &other][number];
+        setting.balboad_in(&state_dir, &format!("--soft 1 --port udp:{address}"))
     };
     let daemons = [start(0)?, start(1)?];
     let both = run_between((&daemons[0], 0), (&daemons[1], 0), command)?;
     both_say(&both, says)?;
     nothing_lost(&daemons)?;
     stop(daemons)
+}
+
+/// Two addresses of the loopback network that no other case has, of this run or another.
+fn near() -> [String; 2] {
+    static CASES: AtomicU8 = AtomicU8::new(0);
+    let case = CASES.fetch_add(2, Ordering::Relaxed);
+    let [a, b, c, _] = std::process::id().to_le_bytes();
+    // Not of 127.0.0.0/16, which other programs use; process numbers have at most 22 bits.
+    [case, case.wrapping_add(1)].map(|last| format!("127.{}.{b}.{last}", 64 | a & 63 | c << 6))
 }
 
 fn two_machines(setting: &Setting, mtu: u32, command: &str, says: &str) -> Result<()> {
@@ -136,6 +174,89 @@ fn bad_network(setting: &Setting) -> Result<()> {
     stop(daemons)
 }
 
+/// Every operation, byte by byte.
+fn data_between(setting: &Setting, mtu: u32, options: &str) -> Result<()> {
+    let machines = Machines::new(setting, mtu)?;
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {options}"))?;
+    data(setting, &machines, &daemons, mtu)?;
+    nothing_lost(&daemons)?;
+    stop(daemons)
+}
+
+/// The same where some datagrams are lost, and some overtake others.
+fn data_on_bad_network(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    let fault = "--fault loss=1%,reorder=1%";
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {fault}"))?;
+    bad_data(setting, &machines, &daemons)?;
+    stop(daemons)
+}
+
+/// Damaged datagrams are dropped and counted, and what they carried arrives by others.
+fn damage(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    let fault = "--fault corrupt=2%";
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {fault}"))?;
+    bad_data(setting, &machines, &daemons)?;
+    for daemon in &daemons {
+        let bad = counter(daemon, "rx_icrc_encapsulated")?;
+        ensure!(bad > 0, "no datagram had a wrong ICRC: {}", daemon.status()?);
+    }
+    stop(daemons)
+}
+
+/// Every operation of connections, byte by byte, by both kinds of addresses.
+fn bad_data(setting: &Setting, machines: &Machines<'_>, daemons: &[Daemon<'_>; 2]) -> Result<()> {
+    for gid in 0..2 {
+        let program = setting.bin.join("verbs-data");
+        let command = format!("{} apart --gid {gid} --bad-cable", program.display());
+        let both = machines.run_between(daemons, &command, IPV4[0])?;
+        both_say(&both, &format!("{NARROW} messages arrived as they should"))?;
+    }
+    Ok(())
+}
+
+/// Many queue pairs send to one machine at once.
+fn incast(setting: &Setting, options: &str) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {options}"))?;
+    let command = "ib_write_bw -F -x 0 -u 18 -q 500 -t 4 -s 65536 -n 8";
+    both_say(&machines.run_between(&daemons, command, IPV4[0])?, "65536 ")?;
+    nothing_lost(&daemons)?;
+    stop(daemons)
+}
+
+/// Datagrams to groups, and no more groups than a port can be in.
+fn multicast(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 9000)?;
+    for side in 0..2 {
+        // Of the group's kind that its first GID is.
+        machines.ip(side, &format!("addr add fe80::{}/64 dev {WIRE} nodad", side + 1))?;
+        machines.ip(side, &format!("route add 239.0.0.0/8 dev {WIRE}"))?;
+    }
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    let command = setting.bin.join("verbs-data multicast-apart --all-groups");
+    let both = machines.run_between(&daemons, &command.display().to_string(), IPV4[0])?;
+    both_say(&both, "192 copies arrived in their groups")?;
+    both_say(&both, "224 groups and no more")?;
+    stop(daemons)
+}
+
+/// Cards as published have one address, and their packets are long.
+fn published(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 9000)?;
+    let options = "--soft-image stock --tunnel off --watchdog 120000 --rnic-peers";
+    let [own, other] = IPV4;
+    // An RNIC on the one side, and a published card on the other.
+    let rnic = machines.balboad(0, &format!("--soft 1 --port udp:{WIRE}"))?;
+    let card = machines.balboad(1, &format!("--soft 1 --port udp:{other} {options} {own}"))?;
+    let daemons = [rnic, card];
+    let command = setting.bin.join("verbs-data apart --gid 0 --one-sided --timeout 18");
+    let both = machines.run_between(&daemons, &command.display().to_string(), own)?;
+    both_say(&both, "12 messages arrived as they should")?;
+    stop(daemons)
+}
+
 /// Every operation, byte by byte, where each datagram passes by itself.
 fn without_segmentation(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 9000)?;
@@ -144,17 +265,31 @@ fn without_segmentation(setting: &Setting) -> Result<()> {
         machines.tool(side, &format!("ethtool -K {WIRE} {off}"))?;
     }
     let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
-    data(setting, &machines, &daemons)?;
+    data(setting, &machines, &daemons, 9000)?;
+    nothing_lost(&daemons)?;
     // The kernel numbers the segments that it cuts, and the other end finds that out.
     let numbered = counter(&daemons[0], "port_frames_numbered")?;
     ensure!(numbered > 0, "no datagram had a number: nothing was cut");
     stop(daemons)
 }
 
-fn data(setting: &Setting, machines: &Machines<'_>, daemons: &[Daemon<'_>; 2]) -> Result<()> {
+fn data(
+    setting: &Setting,
+    machines: &Machines<'_>,
+    daemons: &[Daemon<'_>; 2],
+    mtu: u32,
+) -> Result<()> {
     let program = setting.bin.join("verbs-data");
+    // At every path MTU up to the widest.
+    let [connected, unreliable, datagrams] =
+        if mtu < 4192 { [NARROW, 168, 52] } else { [350, 280, 64] };
     // By IPv4, whose identification the invariant CRC covers, and by IPv6.
-    for (options, count) in [("--gid 0", 350), ("--gid 1", 350), ("--gid 0 --service ud", 64)] {
+    for (options, count) in [
+        ("--gid 0", connected),
+        ("--gid 1", connected),
+        ("--gid 0 --service uc", unreliable),
+        ("--gid 0 --service ud", datagrams),
+    ] {
         let command = format!("{} apart {options}", program.display());
         let Both { server, client } = machines.run_between(daemons, &command, IPV4[0])?;
         for side in [server, client] {
@@ -174,6 +309,13 @@ fn ipv6_only(setting: &Setting) -> Result<()> {
         ensure!(daemon.status()?["cards"][0]["gids"][0] == address);
     }
     pings(&machines, &daemons, IPV6[0])?;
+    let command = setting.bin.join("verbs-data apart --gid 0");
+    let both = machines.run_between(&daemons, &command.display().to_string(), IPV6[0])?;
+    both_say(&both, &format!("{NARROW} messages arrived as they should"))?;
+    // The cards are not made of what their addresses have in common.
+    let guid =
+        |daemon: &Daemon<'_>| -> Result<Value> { Ok(daemon.status()?["cards"][0]["mac"].clone()) };
+    ensure!(guid(&daemons[0])? != guid(&daemons[1])?, "both have one Ethernet address");
     stop(daemons)
 }
 
@@ -220,10 +362,17 @@ fn comings_and_goings(setting: &Setting) -> Result<()> {
     until("the new address", &|card| has(card, "10.98.0.7") && has(card, IPV4[0]))?;
     machines.ip(0, &format!("addr del 10.98.0.7/24 dev {WIRE}"))?;
     until("without it", &|card| !has(card, "10.98.0.7") && has(card, IPV4[0]))?;
+    let mut watch = machines.run(0, &daemon, "ibv_asyncwatch -d balboa0").start()?;
+    watch.wait_until("it watched", |it| it.output().contains("async event FD"))?;
+    let told = |watch: &mut Running, event: &str, count: usize| {
+        watch.wait_until(event, |it| it.output().matches(event).count() >= count)
+    };
     machines.ip(0, &format!("link set {WIRE} down"))?;
     until("down", &|card| card["link_up"] == false)?;
+    told(&mut watch, "IBV_EVENT_PORT_ERR", 1)?;
     machines.ip(0, &format!("link set {WIRE} up"))?;
     until("up", &|card| card["link_up"] == true)?;
+    told(&mut watch, "IBV_EVENT_PORT_ACTIVE", 1)?;
     machines.ip(0, &format!("link del {WIRE}"))?;
     until("gone", &|card| card["link_up"] == false && !has(card, IPV4[0]))?;
     let other = machines.process(1);
@@ -232,6 +381,17 @@ fn comings_and_goings(setting: &Setting) -> Result<()> {
     machines.ip(0, &format!("link set {WIRE} up"))?;
     machines.ip(1, &format!("link set {WIRE} up"))?;
     until("back", &|card| card["link_up"] == true && has(card, IPV4[0]))?;
+    told(&mut watch, "IBV_EVENT_PORT_ERR", 2)?;
+    told(&mut watch, "IBV_EVENT_PORT_ACTIVE", 2)?;
+    drop(watch);
+    // A card that is reset while its device is down is down, too, when it is back.
+    machines.ip(0, &format!("link set {WIRE} down"))?;
+    until("down", &|card| card["link_up"] == false)?;
+    let reset = setting.built("balboa").words("reset balboa0 --yes --state-dir");
+    reset.arg(daemon.state_dir()).run()?.success()?;
+    until("down after its reset", &|card| card["link_up"] == false)?;
+    machines.ip(0, &format!("link set {WIRE} up"))?;
+    until("up after its reset", &|card| card["link_up"] == true && has(card, IPV4[0]))?;
     // What is the machine's is not changed here.
     let balboa = setting.built("balboa").words("addr balboa0 add 10.1.1.1 --state-dir");
     let refused = balboa.arg(daemon.state_dir()).run()?.code(1)?;
@@ -239,26 +399,34 @@ fn comings_and_goings(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// The end of the other machine's balboad is told within the retries of a queue pair, and a new one is another.
+/// The end of the other machine's balboad is told within the retries of a queue pair, that of the own one at once, and a
+/// new one is another.
 fn killed(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
-    let [server, client] = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
-    let port = crate::pair::free_port()?;
-    let command = format!("ib_send_bw -F -x 0 -D 60 -p {port}");
-    let waiting = machines.run(0, &server, &command);
-    let waiting = crate::pair::start_server_in(&machines.process(0), waiting, port)?;
-    let mut sending = machines.run(1, &client, &format!("{command} {}", IPV4[0])).start()?;
-    let sent = |daemon: &Daemon<'_>| counter(daemon, "port_frames_sent").unwrap_or(0);
-    sending.wait_until("data passed", |_| sent(&client) > 1000)?;
-    server.kill()?;
-    let failed = sending.wait()?;
-    ensure!(!failed.status.success(), "{failed}");
-    drop(waiting);
-    let server = machines.balboad(0, &format!("--soft 1 --port udp:{WIRE}"))?;
-    let daemons = [server, client];
-    let both = machines.run_between(&daemons, "ib_send_bw -F -x 0 -n 200", IPV4[0])?;
-    both_say(&both, "65536 ")?;
-    stop(daemons)
+    let options = format!("--soft 1 --port udp:{WIRE}");
+    for victim in 0..2 {
+        let [server, client] = machines.balboads(&options)?;
+        let port = crate::pair::free_port()?;
+        let command = format!("ib_send_bw -F -x 0 -D 60 -p {port}");
+        let waiting = machines.run(0, &server, &command);
+        let waiting = crate::pair::start_server_in(&machines.process(0), waiting, port)?;
+        let mut sending = machines.run(1, &client, &format!("{command} {}", IPV4[0])).start()?;
+        let sent = |daemon: &Daemon<'_>| counter(daemon, "port_frames_sent").unwrap_or(0);
+        sending.wait_until("data passed", |_| sent(&client) > 1000)?;
+        let left = match victim {
+            0 => server.kill().map(|()| client)?,
+            _ => client.kill().map(|()| server)?,
+        };
+        let failed = sending.wait()?;
+        ensure!(!failed.status.success(), "{failed}");
+        drop(waiting);
+        let anew = machines.balboad(victim, &options)?;
+        let daemons = if victim == 0 { [anew, left] } else { [left, anew] };
+        let both = machines.run_between(&daemons, "ib_send_bw -F -x 0 -n 200", IPV4[0])?;
+        both_say(&both, "65536 ")?;
+        stop(daemons)?;
+    }
+    Ok(())
 }
 
 /// What cannot be stood on is told in one sentence.
@@ -280,6 +448,12 @@ fn refused(setting: &Setting) -> Result<()> {
         ("--soft 1 --port udp", 1, "no route leads out of this machine"),
         ("--soft 1 --port udp:::ffff:10.99.0.1", 2, "write 10.99.0.1"),
         ("--soft 2 --port 0=udp:wire --port 1=udp:wire", 2, "an address is one card's"),
+        (
+            "--soft 2 --port 0=udp:wire --port 1=udp:10.99.0.1",
+            1,
+            "10.99.0.1 of wire; an address is one card's",
+        ),
+        ("--soft 1 --icrc strict", 2, "no card stands on the machine's own network"),
         ("--soft 1 --port udp:wire --ip 10.1.1.1", 2, "leave --ip out"),
         ("--soft 1 --port udp:wire --shadow", 2, "leave --shadow out"),
         ("--soft 1 --vfio 3b:00.0 --port 1=udp:wire", 2, "--port"),

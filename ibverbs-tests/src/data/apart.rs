@@ -97,14 +97,15 @@ pub fn run(options: &Options, host: Option<&str>, port: u16, wishes: Wishes) -> 
     }
 }
 
-/// Messages of every kind at every path MTU.
+/// Messages of every kind at every path MTU that the port has.
 ///
 /// Each path MTU has QPs of its own. A QP of rdma_rxe cannot be connected again: RESET leaves it the READ
 /// that it was answering (`qp->resp.res`), which may be a repetition that nobody waits for any more,
 /// and the first request of its next life is taken for that READ and refused for its key.
 fn connections(mut side: Side, line: &mut Line, options: &Options, wishes: Wishes) -> Result<Done> {
     let mut done = Done::default();
-    for (turn, mtu) in MTUS.into_iter().enumerate() {
+    let widest = side.context.port()?.active_mtu;
+    for (turn, mtu) in MTUS.into_iter().enumerate().take_while(|(_, mtu)| *mtu <= widest) {
         side.renew_qp()?;
         let mut half = Half::connected(&side, line, options, (mtu, wishes))
             .with_context(|| format!("at ibv_mtu {mtu}"))?;

@@ -1,7 +1,7 @@
 //! The line on which the two processes agree on what they do.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -23,7 +23,12 @@ impl Line {
     /// Waits on a TCP port of this machine, or connects to it on another.
     pub(super) fn new(host: Option<&str>, port: u16) -> Result<Self> {
         let (role, stream) = match host {
-            None => (0, TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?.accept()?.0),
+            None => {
+                // Where the machine has IPv6, by either.
+                let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
+                let any = both.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
+                (0, any.accept()?.0)
+            }
             Some(host) => (1, TcpStream::connect((host, port))?),
         };
         stream.set_read_timeout(Some(LIMIT))?;

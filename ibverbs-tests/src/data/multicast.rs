@@ -358,6 +358,30 @@ pub fn apart(device: &str, host: Option<&str>, port: u16, join: Option<&str>) ->
     Ok(count)
 }
 
+/// Joins as many groups as a program can be in, of those that the device says that there can be, and no more; how many
+/// those are.
+///
+/// # Errors
+/// At the first thing that goes wrong.
+pub fn all_groups(device: &str) -> Result<usize> {
+    let context = Context::open(Library::open()?, device)?;
+    let most = usize::try_from(context.attributes()?.max_mcast_grp)?;
+    // Some are for others.
+    let most = most - most / 8;
+    let end = End::new(&context, QKEY)?;
+    let group =
+        |number: usize| Ipv4Addr::from_bits(0xef4e_0000 | number as u32).to_ipv6_mapped().octets();
+    for number in 0..most {
+        end.attach(group(number)).with_context(|| format!("group {number}"))?;
+    }
+    refused(end.attach(group(most)), libc::ENOMEM, "one more than there can be")?;
+    // Once in it one may be in it again, and a place that is left is another's.
+    end.attach(group(0))?;
+    end.detach(group(0))?;
+    end.attach(group(most))?;
+    Ok(most)
+}
+
 /// Waits until the other side has come as far.
 fn meet(line: &mut BufReader<TcpStream>) -> Result<()> {
     line.get_mut().write_all(b"here\n")?;

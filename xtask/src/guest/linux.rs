@@ -27,6 +27,8 @@ pub const ON_REQUEST: &[&str] = &[
     "rdma_rxe",
     "tun",
     "overlay",
+    "sch_netem",
+    "veth",
     "virtio_net",
     "vfio_iommu_type1",
     "vfio-pci",

@@ -46,8 +46,9 @@ impl<'a> Datagrams<'a> {
     pub(super) fn run(&mut self) -> Result<Done> {
         let mut done = Done::default();
         let header = Region::new(&self.side.pd, 4096, ACCESS, false)?;
+        let widest = 128 << self.side.context.port()?.active_mtu;
         for operation in [Operation::Send, Operation::SendImmediate] {
-            for size in SIZES {
+            for size in SIZES.into_iter().take_while(|size| *size <= widest) {
                 let turn = done.messages;
                 let transfer = Transfer {
                     operation,
