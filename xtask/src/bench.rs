@@ -30,6 +30,7 @@ mod perftest;
 mod plot;
 mod sweep;
 pub mod table;
+mod udp;
 
 /// `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -43,6 +44,9 @@ pub struct Options {
     /// Only what MPI programs see; the page in docs/ stays as it is
     #[arg(long)]
     mpi: bool,
+    /// Only cards on the machine's own network; the page in docs/ stays as it is
+    #[arg(long, conflicts_with = "mpi")]
+    udp: bool,
 }
 
 /// What the measured and the measuring programs come with.
@@ -50,6 +54,7 @@ const PACKAGES: &[&str] = &[
     "ibverbs-providers",
     "ibverbs-utils",
     "iperf3",
+    "iproute2",
     "libibverbs1",
     "libopenmpi-dev",
     "openmpi-bin",
@@ -129,9 +134,10 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     let mut figures = Figures::default();
     for round in 1..=effort.rounds {
         report!("round {round} of {}", effort.rounds);
-        let measured = match options.mpi {
-            true => rounds.mpi.measure(&clean, &mut figures),
-            false => rounds.one(&mut figures),
+        let measured = match (options.mpi, options.udp) {
+            (true, _) => rounds.mpi.measure(&clean, &mut figures),
+            (_, true) => udp::measure(&setting, effort, &mut figures),
+            _ => rounds.one(&mut figures),
         };
         measured.with_context(|| format!("round {round}"))?;
     }
@@ -142,7 +148,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     if let Some(file) = &options.json {
         table::write_json(file, &machine.json(), Column::BENCH, &figures, &judged)?;
     }
-    if !options.quick && !options.mpi {
+    if !options.quick && !options.mpi && !options.udp {
         report!("\nmeasuring by size, for the plot");
         let curves = sweep::measure(&clean)?;
         page::update(&machine, &figures, &judged, &curves)?;
@@ -206,6 +212,7 @@ impl Rounds<'_> {
         self.checked(figures)?;
         self.latencies(figures)?;
         self.mpi.measure(self.clean, figures)?;
+        udp::measure(self.setting, self.effort, figures)?;
         self.costs(figures)
     }
 

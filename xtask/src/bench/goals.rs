@@ -58,6 +58,14 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
     let cost = |metric, goals, classic| {
         Goal::at_most(metric, goals).floor(times(1.1, own(classic))).wanted(own(classic))
     };
+    let between = |metric| {
+        let tcp = of(metric, Column::Tcp);
+        Goal::at_least(metric, "0.5 x tcp; 1.0 x").floor(times(0.5, tcp)).wanted(tcp)
+    };
+    let exchange = |metric| {
+        let tcp = of(metric, Column::Tcp);
+        Goal::at_most(metric, "2.0 x tcp; 1.0 x").floor(times(2.0, tcp)).wanted(tcp)
+    };
     let quarter = latency(Column::Tcp).map(|tcp| (tcp / 4.0).max(15.0));
     let rows = [
         Goal::at_least("write_bw_65536", "1.0 x tcp; 0.6 x ucx_shm")
@@ -85,6 +93,12 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
         Goal::at_least("write_bw_65536_loss1", "0.2 x lossless; 0.6 x")
             .floor(times(0.2, bulk(Column::Balboa)))
             .wanted(times(0.6, bulk(Column::Balboa))),
+        between("udp_write_bw_65536"),
+        between("udp_send_bw_65536"),
+        exchange("udp_write_lat_2_p50"),
+        between("udp_write_bw_65536_mtu9000"),
+        between("udp_send_bw_65536_mtu9000"),
+        exchange("udp_write_lat_2_p50_mtu9000"),
         Goal::at_most("post_send_instr", "200; 120").floor(Some(200.0)).wanted(Some(120.0)),
         Goal::at_most("poll_cq_instr", "130; 80").floor(Some(130.0)).wanted(Some(80.0)),
         Goal::at_most("poll_srq_recv_instr", "with the post 1.1 x a QP's own receive; 1.0 x")

@@ -111,7 +111,7 @@ fn others(
     figures.add("connects_per_s", column, connects);
     match devices {
         Devices::Cards(daemon) => of_cards(programs, daemon, column, figures),
-        Devices::Cabled(_) | Devices::Kernels(_) => Ok(()),
+        Devices::Cabled(_) | Devices::Machines(..) | Devices::Kernels(_) => Ok(()),
     }
 }
 

@@ -1,10 +1,11 @@
-//! What the same machine does without us: TCP over the loopback interface, and UCX.
+//! What the same machine does without us: TCP, and UCX.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::pair::{free_port, start_server};
-use ibverbs_tests::process::{Finished, Task};
+use ibverbs_tests::machines::{IPV4, Machines};
+use ibverbs_tests::pair::{free_port, start_server, start_server_in};
+use ibverbs_tests::process::{Finished, Running, Task};
 use serde_json::Value;
 
 use super::figures::Column;
@@ -12,12 +13,49 @@ use super::figures::Column;
 /// How long any one run may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Between what.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// Programs of this machine, by its loopback interface.
+    Loopback,
+    /// From the second of two machines to the first.
+    Machines(&'a Machines<'a>),
+}
+
+impl Place<'_> {
+    /// The server's address.
+    fn address(self) -> &'static str {
+        match self {
+            Self::Loopback => "127.0.0.1",
+            Self::Machines(_) => IPV4[0],
+        }
+    }
+
+    fn start_server(self, server: Task, port: u16) -> Result<Running> {
+        match self {
+            Self::Loopback => start_server(server.limit(LIMIT), port),
+            Self::Machines(machines) => {
+                let server = machines.task(0, &server).limit(LIMIT);
+                start_server_in(&machines.process(0), server, port)
+            }
+        }
+    }
+
+    fn run_client(self, client: Task) -> Result<Finished> {
+        let client = match self {
+            Self::Loopback => client,
+            Self::Machines(machines) => machines.task(1, &client),
+        };
+        client.limit(LIMIT).run()?.success()
+    }
+}
+
 /// 10^6 bytes per second of each peer with messages of a size.
 ///
 /// # Errors
 /// When a peer fails.
 pub fn bandwidths(size: u64, seconds: u32) -> Result<[(Column, f64); 3]> {
-    let tcp = iperf3(size, seconds)?.max(qperf("tcp_bw", size, seconds)?) / 1e6;
+    let tcp = tcp_bandwidth(Place::Loopback, size, seconds)?;
     let ucx = |over: Ucx| -> Result<f64> {
         let messages = f64::from(seconds) / over.bandwidth_guess(size);
         Ok(over.run("tag_bw", size, messages)?.rate * size as f64 / 1e6)
@@ -30,7 +68,7 @@ pub fn bandwidths(size: u64, seconds: u32) -> Result<[(Column, f64); 3]> {
 /// # Errors
 /// When a peer fails.
 pub fn latencies(size: u64, seconds: u32) -> Result<[(Column, f64); 3]> {
-    let tcp = qperf("tcp_lat", size, seconds)? / 1e3;
+    let tcp = tcp_latency(Place::Loopback, size, seconds)?;
     let ucx = |over: Ucx| -> Result<f64> {
         let exchanges = f64::from(seconds) / over.latency_guess(size) / 2.0;
         Ok(over.run("tag_lat", size, exchanges)?.median)
@@ -38,25 +76,40 @@ pub fn latencies(size: u64, seconds: u32) -> Result<[(Column, f64); 3]> {
     Ok([(Column::Tcp, tcp), (Column::UcxTcp, ucx(Ucx::TCP)?), (Column::UcxShm, ucx(Ucx::SHM)?)])
 }
 
+/// 10^6 bytes per second of TCP with messages of a size, by the better of two programs.
+///
+/// # Errors
+/// When one fails.
+pub fn tcp_bandwidth(place: Place<'_>, size: u64, seconds: u32) -> Result<f64> {
+    Ok(iperf3(place, size, seconds)?.max(qperf(place, "tcp_bw", size, seconds)?) / 1e6)
+}
+
+/// One-way latency of TCP with messages of a size, µs.
+///
+/// # Errors
+/// When the program fails.
+pub fn tcp_latency(place: Place<'_>, size: u64, seconds: u32) -> Result<f64> {
+    Ok(qperf(place, "tcp_lat", size, seconds)? / 1e3)
+}
+
 /// Bytes per second.
-fn iperf3(size: u64, seconds: u32) -> Result<f64> {
-    let port = free_port()?;
-    let server = Task::new("iperf3").words(&format!("-s -1 -B 127.0.0.1 -p {port}"));
-    let _server = start_server(server.limit(LIMIT), port)?;
-    let command = format!("-c 127.0.0.1 -p {port} -l {size} -t {seconds} -J");
-    let client = Task::new("iperf3").words(&command).limit(LIMIT).run()?.success()?;
+fn iperf3(place: Place<'_>, size: u64, seconds: u32) -> Result<f64> {
+    let (port, address) = (free_port()?, place.address());
+    let server = Task::new("iperf3").words(&format!("-s -1 -B {address} -p {port}"));
+    let _server = place.start_server(server, port)?;
+    let command = format!("-c {address} -p {port} -l {size} -t {seconds} -J");
+    let client = place.run_client(Task::new("iperf3").words(&command))?;
     let report: Value = serde_json::from_str(&client.stdout)?;
     let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
     Ok(bits.with_context(|| format!("no rate: {client}"))? / 8.0)
 }
 
 /// Bytes per second, or nanoseconds, as the test has it.
-fn qperf(test: &str, size: u64, seconds: u32) -> Result<f64> {
-    let port = free_port()?;
-    let server = Task::new("qperf").words(&format!("-lp {port}")).limit(LIMIT);
-    let _server = start_server(server, port)?;
-    let command = format!("127.0.0.1 -lp {port} -uu -m {size} -t {seconds} {test}");
-    let client = Task::new("qperf").words(&command).limit(LIMIT).run()?.success()?;
+fn qperf(place: Place<'_>, test: &str, size: u64, seconds: u32) -> Result<f64> {
+    let (port, address) = (free_port()?, place.address());
+    let _server = place.start_server(Task::new("qperf").words(&format!("-lp {port}")), port)?;
+    let command = format!("{address} -lp {port} -uu -m {size} -t {seconds} {test}");
+    let client = place.run_client(Task::new("qperf").words(&command))?;
     let value = client.stdout.lines().find_map(|line| line.split_once('=')).map(|(_, it)| it);
     let number = value.and_then(|it| it.split_whitespace().next()?.parse().ok());
     number.with_context(|| format!("no figure: {client}"))

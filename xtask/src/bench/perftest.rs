@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ibverbs_tests::attack::scene::{ATTACKING, PAGES, has_said};
+use ibverbs_tests::machines::{IPV4, Machines};
 use ibverbs_tests::pair::{free_port, run_between, run_pair, start_server};
 use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::setting::{Daemon, Setting};
@@ -29,6 +30,8 @@ pub enum Devices<'a> {
     Cards(&'a Daemon<'a>),
     /// From the card of the second balboad to that of the first, which a cable joins.
     Cabled(&'a [Daemon<'a>; 2]),
+    /// From the card of the second of two machines to that of the first.
+    Machines(&'a Machines<'a>, &'a [Daemon<'a>; 2]),
     /// From a device of the kernel's to itself.
     Kernels(&'a str),
 }
@@ -55,6 +58,7 @@ impl Devices<'_> {
         let both = match self {
             Self::Cards(daemon) => run_between((daemon, 0), (daemon, 1), command)?,
             Self::Cabled([first, second]) => run_between((first, 0), (second, 0), command)?,
+            Self::Machines(machines, daemons) => machines.run_between(daemons, command, IPV4[0])?,
             Self::Kernels(device) => {
                 let (program, words) = command.split_once(' ').context("no arguments")?;
                 let port = free_port()?;
@@ -216,7 +220,9 @@ impl Programs {
         let arguments = format!("connect --seconds {seconds}");
         let task = match devices {
             Devices::Cards(daemon) => self.verbs_bench(daemon, "", &arguments),
-            Devices::Cabled(_) => bail!("one program connects QPs on cards of one balboad only"),
+            Devices::Cabled(_) | Devices::Machines(..) => {
+                bail!("one program connects QPs on cards of one balboad only")
+            }
             Devices::Kernels(device) => {
                 let both = format!("{arguments} --from {device} --to {device}");
                 Task::new(&self.verbs_bench).words(&both).limit(LIMIT)
