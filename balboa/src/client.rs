@@ -492,28 +492,40 @@ pub(crate) mod tests {
         }
     }
 
+    /// A directory in which somebody listens, who has not accepted anybody yet.
+    pub(crate) fn listening() -> (tempfile::TempDir, UnixListener) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        let address = UnixAddr::new(&dir.path().join(SOCKET_NAME)).unwrap();
+        bind(listener.as_raw_fd(), &address).unwrap();
+        listen(&listener, Backlog::new(2).unwrap()).unwrap();
+        // Of SOCK_SEQPACKET; std's type accepts what it is.
+        (dir, UnixListener::from(listener))
+    }
+
+    /// The next who connects, greeted.
+    pub(crate) fn greeted(listener: &UnixListener) -> UnixStream {
+        let (mut it, _) = listener.accept().unwrap();
+        greet(&mut it);
+        it
+    }
+
+    /// Takes a hello, and answers it.
+    pub(crate) fn greet(it: &mut UnixStream) {
+        assert!(it.read(&mut vec![0; shim_abi::MAX_MESSAGE]).unwrap() > 0);
+        it.write_all(&shim_abi::hello_frame(&Reply::Ok(Response::Done))).unwrap();
+    }
+
     /// A balboad that takes longer for an answer than is waited for one, and serves others meanwhile, or does not.
     #[test]
     fn an_image_is_waited_for_as_long_as_balboad_serves_others() {
         for serves_others in [true, false] {
-            let dir = tempfile::tempdir().unwrap();
-            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-            let flags = SockFlag::SOCK_CLOEXEC;
-            let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-            let address = UnixAddr::new(&dir.path().join(SOCKET_NAME)).unwrap();
-            bind(listener.as_raw_fd(), &address).unwrap();
-            listen(&listener, Backlog::new(2).unwrap()).unwrap();
+            let (dir, listener) = listening();
             let balboad = std::thread::spawn(move || {
-                // Of SOCK_SEQPACKET; std's type accepts what it is.
-                let listener = UnixListener::from(listener);
                 let mut room = vec![0; shim_abi::MAX_MESSAGE];
-                let greeted = |room: &mut [u8]| {
-                    let (mut it, _) = listener.accept().unwrap();
-                    assert!(it.read(room).unwrap() > 0);
-                    it.write_all(&shim_abi::hello_frame(&Reply::Ok(Response::Done))).unwrap();
-                    it
-                };
-                let mut tool = greeted(&mut room);
+                let mut tool = greeted(&listener);
                 let asked = tool.read(&mut room).unwrap();
                 let request = shim_abi::decode(&room[..asked]);
                 assert_eq!(request, Ok(Request::FlashApply { force: false }));
@@ -522,7 +534,7 @@ pub(crate) mod tests {
                     return;
                 }
                 // It comes because there is no answer yet, and goes.
-                assert_eq!(greeted(&mut room).read(&mut room).unwrap(), 0);
+                assert_eq!(greeted(&listener).read(&mut room).unwrap(), 0);
                 tool.write_all(&shim_abi::encode(&Reply::Ok(Response::Done))).unwrap();
             });
             let mut connection = shim_client::Client::connect(dir.path(), 1).unwrap();

@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::convert::Infallible;
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
@@ -36,8 +35,8 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     match arguments.command {
-        args::Command::Run(run) => not_run("run", run::run(&run)),
-        args::Command::Perf(perf) => not_run("perf", perf::perf(&perf)),
+        args::Command::Run(run) => ran("run", run::run(&run)),
+        args::Command::Perf(perf) => ran("perf", perf::perf(&perf)),
         args::Command::StartBalboad(start) => told("start-balboad", run::starter::start(&start)),
         args::Command::AnswerNetlink(answer) => {
             told("answer-netlink", run::netlink::answer(&answer))
@@ -86,11 +85,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code of a command that became no program, whose error is told.
-fn not_run(command: &str, outcome: Result<Infallible, run::RunError>) -> ExitCode {
-    let Err(failure) = outcome;
-    complain(&format!("balboa {command}"), &failure);
-    ExitCode::from(failure.exit_code())
+/// The exit code of a command's program, or of a command that became none, whose error is told.
+fn ran(command: &str, outcome: Result<u8, run::RunError>) -> ExitCode {
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            complain(&format!("balboa {command}"), &failure);
+            ExitCode::from(failure.exit_code())
+        }
+    }
 }
 
 /// The exit code of a command, whose error is told.

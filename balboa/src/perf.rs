@@ -3,7 +3,6 @@
 //! This program has no verbs of its own: those are calls of C's, which it is to be without. The one that has them is
 //! installed beside the providers, and runs as any verbs program does.
 
-use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -16,8 +15,8 @@ const PROGRAM: &str = "balboa-perf";
 /// Becomes the program that measures.
 ///
 /// # Errors
-/// Always, when it returns: what stood in the way.
-pub fn perf(arguments: &args::Perf) -> Result<Infallible, RunError> {
+/// What stood in the way.
+pub fn perf(arguments: &args::Perf) -> Result<u8, RunError> {
     let program = run::beside_us(PROGRAM).map_err(RunError::NoPerf)?;
     let command = line(&program, arguments);
     run::run(&args::Run { state_dir: arguments.state_dir.clone(), start: None, command })

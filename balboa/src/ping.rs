@@ -76,7 +76,7 @@ fn line(address: IpAddr, pinged: &Pinged) -> String {
             reason(*status)
         ),
         Who::Silent => format!(
-            "{address}: on the link of {card}, but no connection manager answers, which proves nothing about an RNIC: its kernel may have no ib_cm, or something filters UDP port 4791"
+            "{address}: no connection manager answers {card}, which proves nothing about an RNIC: its kernel may have no ib_cm, something filters UDP port 4791, or who had the address has gone since it was found"
         ),
         Who::Nobody => format!("{address}: nobody on the link of {card} has this address"),
     }

@@ -8,23 +8,22 @@
 //!
 //! The program holds a lease on its balboad ([`lease`]); where there is none, one may be started ([`start`]).
 
-use std::convert::Infallible;
 use std::env;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use nix::sys::prctl::set_no_new_privs;
 
 use self::libibverbs::Providers;
 use crate::args;
-use crate::client::{Client, ClientError};
+use crate::client::ClientError;
 
 mod command;
 mod elf;
 mod filter;
+mod first;
 mod lease;
 mod libibverbs;
 mod mounts;
@@ -33,9 +32,6 @@ pub mod refusal;
 mod start;
 pub mod starter;
 mod sysfs;
-
-/// How long a balboad that is just starting is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the program was not run.
 #[derive(Debug, thiserror::Error)]
@@ -128,11 +124,11 @@ pub fn beside(program: &Path, name: &str) -> Option<PathBuf> {
     places.iter().find_map(|place| place.join(name).canonicalize().ok())
 }
 
-/// Becomes the program.
+/// Becomes the program, or where that is no place for balboad's parent, its parent: then its exit code.
 ///
 /// # Errors
-/// Always, when it returns: what stood in the way.
-pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
+/// What stood in the way.
+pub fn run(arguments: &args::Run) -> Result<u8, RunError> {
     if let (Some(words), []) = (&arguments.start, &*arguments.command) {
         return Err(start::StartError::NoProgram(start::words(words)).into());
     }
@@ -141,18 +137,19 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
         terminal::complain("balboa run: warning", warning);
     }
     let given = arguments.state_dir.path();
-    let served = match &arguments.start {
-        Some(words) => start::served(given, words)?,
-        None => start::Served::looked_for(given),
-    };
+    let started = arguments.start.as_ref().map(|words| start::served(given, words)).transpose()?;
     // Whatever is executed from here on gets no more rights than this has: the program also names the
     // loader that is asked for its libraries.
     set_no_new_privs()?;
     let providers = Providers::with(libibverbs::provider(&program.path)?);
 
-    let start::Served { dir, lease } = served;
-    let mut client = Client::connect(&dir, PATIENCE)?;
-    let cards = client.cards()?;
+    let (start::Served { dir, lease, client }, cards) = match started {
+        Some(mut served) => {
+            let cards = served.client.cards()?;
+            (served, cards)
+        }
+        None => start::found(given)?,
+    };
     drop(client);
     if cards.is_empty() {
         return Err(RunError::NoCards(dir));
@@ -165,7 +162,7 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     // The world is built on the state directory, which is sure to be there and to be the caller's
     // and is covered only meanwhile.
     mounts::show(&dir, &sysfs::World::of(&cards), &providers)?;
-    netlink::install()?;
+    start::meanwhile(netlink::install)?;
     exec(&program, &dir, lease)
 }
 
@@ -177,7 +174,7 @@ fn exec(
     program: &command::Program,
     state_dir: &Path,
     lease: Option<lease::Lease>,
-) -> Result<Infallible, RunError> {
+) -> Result<u8, RunError> {
     if let Some(lease) = &lease {
         lease.hand_on()?;
     }
@@ -192,6 +189,10 @@ fn exec(
     if env::var_os(UCX_DGID_CHECK).is_none() {
         command.env(UCX_DGID_CHECK, "n");
     }
-    let error = command.exec();
-    Err(RunError::Exec { path: program.path.clone(), error })
+    let failed = |error| RunError::Exec { path: program.path.clone(), error };
+    if first::is_first() {
+        // The lease is held until then: dropping it would let go for the program, too.
+        return first::stay(&mut command).map_err(failed);
+    }
+    Err(failed(command.exec()))
 }

@@ -24,6 +24,7 @@
 //! | [`eventfd`] | event counters |
 //! | [`netdev`] | Ethernet frames to and from network devices of the kernel |
 //! | [`udp`] | datagrams of the machine's own network, many by one call |
+//! | [`signal`] | signals that were ignored when this process began |
 //! | [`heap`] | freed memory, back to the kernel |
 //! | [`foreign`] | descriptors from a peer that is not trusted |
 //! | [`seccomp`] | filters of system calls, and calls that a supervisor answers |
@@ -60,6 +61,7 @@ pub mod process;
 pub mod relay;
 pub mod ring;
 pub mod seccomp;
+pub mod signal;
 pub mod turn;
 pub mod udp;
 pub mod wake;

@@ -154,8 +154,8 @@ pub fn card_state(word: u32) -> Option<u32> {
 /// The state directory: `given`, else `BALBOA_STATE_DIR`, else the user's default.
 ///
 /// The default is `/run/balboa` for root, `$XDG_RUNTIME_DIR/balboa` where that is set, else
-/// `balboa-UID` in the temporary folder; or [`dir_of_namespace`] in it, where a balboad has its socket there. Provider,
-/// tool and balboad all find it here.
+/// `balboa-UID` in the temporary folder; or [`dir_of_namespace`] in it, where a balboad serves there. Provider, tool and
+/// balboad all find it here.
 #[must_use]
 pub fn state_dir(given: Option<&Path>, uid: u32) -> PathBuf {
     if let Some(dir) = named_state_dir(given) {
@@ -170,7 +170,16 @@ pub fn state_dir(given: Option<&Path>, uid: u32) -> PathBuf {
         }
     };
     let own = dir_of_namespace(&users, network_namespace());
-    if own.join(SOCKET_NAME).exists() { own } else { users }
+    if is_served(&own.join(SOCKET_NAME)) { own } else { users }
+}
+
+/// Whether somebody has a socket open at a path: one that was killed leaves the path, and the kernel gives the numbers of
+/// namespaces that have ended to others.
+fn is_served(path: &Path) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    // Of another type than balboad's, so that nobody is troubled: a socket that is there is said to be of the wrong one.
+    let met = std::os::unix::net::UnixStream::connect(path);
+    met.map_or_else(|error| ![ConnectionRefused, NotFound].contains(&error.kind()), |_| true)
 }
 
 /// The state directory that somebody names: `given`, else `BALBOA_STATE_DIR`; `None` where the user's default counts.
@@ -202,6 +211,18 @@ mod tests {
 
     fn hello() -> Hello {
         Hello { build: "test".into(), role: Role::Provider }
+    }
+
+    #[test]
+    fn a_socket_that_was_left_is_nobodys() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SOCKET_NAME);
+        assert!(!is_served(&path));
+        // As balboad's, of another type than the one that asks.
+        let served = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        assert!(is_served(&path));
+        drop(served);
+        assert!(path.exists() && !is_served(&path));
     }
 
     #[test]

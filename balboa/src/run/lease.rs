@@ -22,7 +22,7 @@ pub struct Ending;
 impl Lease {
     /// Takes the one of a state directory; `None` where no balboad ever ended with its programs there.
     ///
-    /// It holds whoever serves there for as long as it was taken before that one was asked something.
+    /// It holds whoever serves there and answers something behind that, if its file was there: who listens has made it.
     ///
     /// # Errors
     /// [`Ending`] when nobody can have it any more, or yet.

@@ -11,7 +11,9 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::sys::prctl::{get_child_subreaper, set_child_subreaper};
 use nix::unistd::geteuid;
+use shim_abi::CardInfo;
 
 use super::lease::{Ending, Lease};
 use super::mounts::DRIVER;
@@ -21,6 +23,8 @@ use crate::client::{Client, ClientError, Introduction};
 const DEFAULT: [&str; 2] = ["--soft", "2"];
 /// How long balboad may end and be started again, by this and by others, before it is given up.
 const LIMIT: Duration = Duration::from_secs(180);
+/// How long a balboad that somebody else is just starting is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often is looked for a balboad that ends or starts.
 pub const RETRY: Duration = Duration::from_millis(20);
 
@@ -84,24 +88,43 @@ pub enum StartError {
 pub struct Served {
     /// Its state directory.
     pub dir: PathBuf,
-    /// The lease, if it ends with its programs.
+    /// The lease, if it ends with its programs: of this balboad once it has answered something.
     pub lease: Option<Lease>,
-}
-
-impl Served {
-    /// Where one is looked for, with the lease if there is one.
-    pub fn looked_for(given: Option<&Path>) -> Self {
-        let dir = shim_abi::state_dir(given, geteuid().as_raw());
-        let lease = Lease::take(&dir).ok().flatten();
-        Self { dir, lease }
-    }
+    /// The connection to it, which is older than the lease.
+    pub client: Client,
 }
 
 /// What was met in a state directory.
 enum Met {
-    Balboad(Introduction, Option<Lease>),
-    Nobody,
+    Balboad(Served),
+    Nobody(ClientError),
     Ending,
+}
+
+/// Finds the balboad that somebody has started, or is just starting, and its cards.
+///
+/// # Errors
+/// None serves, or something is wrong with it.
+pub fn found(given: Option<&Path>) -> Result<(Served, Vec<CardInfo>), ClientError> {
+    let dir = shim_abi::state_dir(given, geteuid().as_raw());
+    let begun = Instant::now();
+    loop {
+        let left = PATIENCE.saturating_sub(begun.elapsed());
+        let failed = match meet(&dir, left) {
+            Ok(Met::Balboad(mut served)) => match served.client.cards() {
+                Ok(cards) => return Ok((served, cards)),
+                Err(error) => error,
+            },
+            Ok(Met::Nobody(error)) => return Err(error),
+            Ok(Met::Ending) => ClientError::NoBalboad { dir: dir.clone() },
+            Err(error) => error,
+        };
+        let ends = matches!(failed, ClientError::Silent { .. } | ClientError::NoBalboad { .. });
+        if !ends || left.is_zero() {
+            return Err(failed);
+        }
+        sleep(RETRY);
+    }
 }
 
 /// Finds the balboad that serves this network namespace, by these options if there are any, or starts one.
@@ -118,8 +141,15 @@ pub fn served(given: Option<&Path>, options: &[OsString]) -> Result<Served, Star
     let begun = Instant::now();
     let mut silences = 0;
     while begun.elapsed() < LIMIT {
-        match meet(&dir) {
-            Ok(Met::Balboad(who, lease)) => {
+        let met = meet(&dir, Duration::ZERO).and_then(|met| match met {
+            Met::Balboad(mut served) => {
+                let who = served.client.introduce()?;
+                Ok((Met::Balboad(served), Some(who)))
+            }
+            other => Ok((other, None)),
+        });
+        match met {
+            Ok((Met::Balboad(served), Some(who))) => {
                 let told = who.network_namespace != 0 && here != 0;
                 if told && who.network_namespace != here {
                     if std::mem::take(&mut moves) {
@@ -129,13 +159,15 @@ pub fn served(given: Option<&Path>, options: &[OsString]) -> Result<Served, Star
                     return Err(StartError::Namespace { dir, pid: who.pid });
                 }
                 check_options(&dir, &who, &options)?;
-                return Ok(Served { dir, lease });
+                return Ok(served);
             }
-            Ok(Met::Nobody) if env::var_os("RDMAV_DRIVERS").is_some_and(|it| it == DRIVER) => {
+            Ok((Met::Nobody(_), _))
+                if env::var_os("RDMAV_DRIVERS").is_some_and(|it| it == DRIVER) =>
+            {
                 return Err(StartError::Within(dir));
             }
-            Ok(Met::Nobody) => start(&dir, &options)?,
-            Ok(Met::Ending) => sleep(RETRY),
+            Ok((Met::Nobody(_), _)) => start(&dir, &options)?,
+            Ok(_) => sleep(RETRY),
             // It has ended since it was met, or hangs.
             Err(ClientError::Silent { .. }) if silences < 2 => {
                 silences += 1;
@@ -147,18 +179,23 @@ pub fn served(given: Option<&Path>, options: &[OsString]) -> Result<Served, Star
     Err(StartError::Late(dir))
 }
 
-fn meet(dir: &Path) -> Result<Met, ClientError> {
-    // Before it is asked: the answer is that of one that is held.
-    let lease = match Lease::take(dir) {
-        Ok(lease) => lease,
-        Err(Ending) => return Ok(Met::Ending),
+/// Meets whoever serves a directory, and has the lease of whoever answers along the connection from then on: what
+/// listens has made the lease's file before, and what answers behind the lease sees it.
+fn meet(dir: &Path, patience: Duration) -> Result<Met, ClientError> {
+    let connected = Client::connect(dir, patience);
+    let client = match connected {
+        Ok(client) => client,
+        Err(error @ (ClientError::NoBalboad { .. } | ClientError::Stale { .. })) => {
+            return Ok(Met::Nobody(error));
+        }
+        // One that ends answers nobody any more. The directory is the user's own by now.
+        Err(ClientError::Silent { .. }) if Lease::take(dir).is_err() => return Ok(Met::Ending),
+        Err(error) => return Err(error),
     };
-    let asked = Client::connect(dir, Duration::ZERO).and_then(|mut client| client.introduce());
-    match asked {
-        Ok(who) => Ok(Met::Balboad(who, lease)),
-        Err(ClientError::NoBalboad { .. } | ClientError::Stale { .. }) => Ok(Met::Nobody),
-        Err(error) => Err(error),
-    }
+    Ok(match Lease::take(dir) {
+        Ok(lease) => Met::Balboad(Served { dir: dir.to_owned(), lease, client }),
+        Err(Ending) => Met::Ending,
+    })
 }
 
 /// Has one started, and waits until it is ready.
@@ -170,7 +207,8 @@ fn start(dir: &Path, options: &[OsString]) -> Result<(), StartError> {
         [] => starter.args(DEFAULT),
         options => starter.args(options),
     };
-    let ended = starter.stdin(Stdio::null()).output().map_err(StartError::Again)?;
+    starter.stdin(Stdio::null());
+    let ended = meanwhile(|| starter.output()).map_err(StartError::Again)?;
     if ended.status.success() {
         return Ok(());
     }
@@ -180,6 +218,21 @@ fn start(dir: &Path, options: &[OsString]) -> Result<(), StartError> {
         Some(told) => told.to_owned(),
         None => format!("what was to start balboad failed ({}): {told}", ended.status),
     }))
+}
+
+/// Does something while this process learns how its children end, and gets nobody else's: with SIGCHLD ignored, as who
+/// started this may have it, the kernel does not tell, and a subreaper would become the parent of what they leave.
+pub fn meanwhile<T>(then: impl FnOnce() -> T) -> T {
+    let ignored = hostmem::signal::heed(libc::SIGCHLD);
+    let reaps = get_child_subreaper().unwrap_or(false) && set_child_subreaper(false).is_ok();
+    let outcome = then();
+    if reaps {
+        let _ = set_child_subreaper(true);
+    }
+    if ignored {
+        hostmem::signal::ignore(libc::SIGCHLD);
+    }
+    outcome
 }
 
 /// balboad's options, without the state directory that is named among them.
@@ -235,7 +288,61 @@ fn each(words: &[OsString]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use nix::fcntl::{Flock, FlockArg};
+    use shim_abi::LEASE_NAME;
+
     use super::*;
+    use crate::client::tests::{greeted, listening};
+
+    /// One that comes while it is looked for makes its file, and then listens.
+    #[test]
+    fn the_lease_of_one_that_comes_meanwhile_is_not_missed() {
+        let (dir, listener) = listening();
+        let file = dir.path().join(LEASE_NAME);
+        let balboad = std::thread::spawn(move || {
+            // Accepted behind everything that was done before connecting.
+            let (mut tool, _) = listener.accept().unwrap();
+            drop(File::create(file).unwrap());
+            crate::client::tests::greet(&mut tool);
+            tool
+        });
+        let Met::Balboad(served) = meet(dir.path(), Duration::ZERO).unwrap() else {
+            panic!("it serves")
+        };
+        assert!(served.lease.is_some());
+        balboad.join().unwrap();
+    }
+
+    #[test]
+    fn one_that_ends_is_not_met_any_more() {
+        let (dir, listener) = listening();
+        let file = File::create(dir.path().join(LEASE_NAME)).unwrap();
+        let over = Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap();
+        let balboad = std::thread::spawn(move || {
+            let tool = greeted(&listener);
+            drop(listener.accept().unwrap());
+            tool
+        });
+        assert!(matches!(meet(dir.path(), Duration::ZERO), Ok(Met::Ending)));
+        // Whether it answers the hello or not.
+        assert!(matches!(meet(dir.path(), Duration::ZERO), Ok(Met::Ending)));
+        balboad.join().unwrap();
+        drop(over);
+    }
+
+    /// Who can write there could keep everybody waiting for an end.
+    #[test]
+    fn whose_directory_it_is_is_looked_at_before_its_lease() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join(LEASE_NAME)).unwrap();
+        let _held = Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap();
+        set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        let met = meet(dir.path(), Duration::ZERO);
+        assert!(matches!(met, Err(ClientError::Open { .. })));
+    }
 
     fn list(text: &str) -> Vec<OsString> {
         text.split_whitespace().map(OsString::from).collect()

@@ -35,6 +35,9 @@ const READY: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_secs(90);
 /// balboad's exit code when another serves the directory.
 const RUNNING: i32 = 3;
+/// The name in the state directory of the file whose lock is the turn to start one. It is never removed: a lock on a
+/// removed file would be nobody's. That of a directory is none on NFS.
+const STARTING: &str = "balboad.starting";
 /// The log's name in the state directory.
 const LOG: &str = "balboad.log";
 /// What balboad has of the environment: where programs and the user's files are, and how much it logs.
@@ -49,7 +52,7 @@ pub fn start(arguments: &args::StartBalboad) -> anyhow::Result<()> {
     let dir = shim_abi::state_dir(arguments.state_dir.path(), geteuid().as_raw());
     let balboad = program()?;
     let directory = claim(&dir)?;
-    let _turn = turn(directory.try_clone()?, &dir)?;
+    let _turn = turn(&directory, &dir)?;
     let begun = Instant::now();
     loop {
         if Client::connect(&dir, Duration::ZERO).is_ok() {
@@ -80,7 +83,7 @@ pub fn start(arguments: &args::StartBalboad) -> anyhow::Result<()> {
 }
 
 /// Lets go of what this process has of whoever asked, for what it starts inherits it: descriptors, the session with its terminal,
-/// blocked signals, and the processors that a launcher has pinned a program to.
+/// blocked and ignored signals, and the processors that a launcher has pinned a program to.
 pub(super) fn detach() {
     let names = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<i32> =
@@ -92,6 +95,10 @@ pub(super) fn detach() {
     // Refused where this leads its session already.
     let _ = setsid();
     let _ = SigSet::empty().thread_set_mask();
+    // SIGPIPE is ignored by the standard library, and not in what it starts.
+    for signal in (1..=libc::SIGRTMAX()).filter(|signal| *signal != libc::SIGPIPE) {
+        hostmem::signal::heed(signal);
+    }
     let mut all = CpuSet::new();
     for processor in 0..CpuSet::count() {
         let _ = all.set(processor);
@@ -136,19 +143,21 @@ fn claim(dir: &Path) -> anyhow::Result<File> {
 }
 
 /// This process's turn to start one, until it is dropped.
-fn turn(mut directory: File, dir: &Path) -> anyhow::Result<Flock<File>> {
+fn turn(directory: &File, dir: &Path) -> anyhow::Result<Flock<File>> {
+    let mut file = file(directory, STARTING, OFlag::empty())?;
     let begun = Instant::now();
     loop {
-        directory = match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(turn) => return Ok(turn),
-            Err((directory, Errno::EWOULDBLOCK)) if begun.elapsed() < TURN => directory,
+            Err((file, Errno::EWOULDBLOCK)) if begun.elapsed() < TURN => file,
             Err((_, Errno::EWOULDBLOCK)) => bail!(
                 "another balboa run has been starting balboad in {} for {} s",
                 dir.display(),
                 TURN.as_secs()
             ),
             Err((_, errno)) => {
-                return Err(errno).with_context(|| format!("cannot lock {}", dir.display()));
+                return Err(errno)
+                    .with_context(|| format!("cannot lock {}", dir.join(STARTING).display()));
             }
         };
         sleep(RETRY);
@@ -157,10 +166,15 @@ fn turn(mut directory: File, dir: &Path) -> anyhow::Result<Flock<File>> {
 
 /// balboad's log, emptied.
 fn log(directory: &File) -> anyhow::Result<File> {
-    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_APPEND;
-    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let opened = openat(directory, LOG, flags, Mode::S_IRUSR | Mode::S_IWUSR);
-    Ok(File::from(opened.with_context(|| format!("cannot open {LOG} in the state directory"))?))
+    file(directory, LOG, OFlag::O_TRUNC | OFlag::O_APPEND)
+}
+
+/// A file of the state directory, made where it is missing. Its lock can be had for oneself on NFS, too, for it may be
+/// written to.
+fn file(directory: &File, name: &str, flags: OFlag) -> anyhow::Result<File> {
+    let flags = flags | OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let opened = openat(directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR);
+    Ok(File::from(opened.with_context(|| format!("cannot open {name} in the state directory"))?))
 }
 
 fn command(balboad: &Path, dir: &Path, options: &[OsString]) -> Command {
@@ -228,4 +242,23 @@ fn last_line(mut log: File) -> String {
     let line = tail.lines().rfind(|line| !line.trim().is_empty());
     let line = line.map(|line| line.strip_prefix("balboad: ").unwrap_or(line));
     line.unwrap_or("it has logged nothing").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_turn_is_a_files_and_one_processs() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = File::open(dir.path()).unwrap();
+        let held = turn(&directory, dir.path()).unwrap();
+        let again = file(&directory, STARTING, OFlag::empty()).unwrap();
+        let (again, errno) = Flock::lock(again, FlockArg::LockExclusiveNonblock).unwrap_err();
+        assert_eq!(errno, Errno::EWOULDBLOCK);
+        // NFS locks no directory for one alone, because none can be opened to be written to.
+        Flock::lock(directory, FlockArg::LockExclusiveNonblock).unwrap();
+        drop(held);
+        Flock::lock(again, FlockArg::LockExclusiveNonblock).unwrap();
+    }
 }

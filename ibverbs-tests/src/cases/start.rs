@@ -19,6 +19,8 @@ use crate::setting::Setting;
 const BASH: Need = Need::Program("bash", "bash");
 /// Pins a program to a processor.
 const TASKSET: Need = Need::Program("taskset", "util-linux");
+/// Has signals ignored.
+const ENV: Need = Need::Program("env", "coreutils");
 /// A namespace of its own with the caller's uid.
 const UNSHARE: Need = Need::Program("unshare", "util-linux");
 
@@ -31,6 +33,8 @@ pub fn cases() -> Vec<Case> {
         case("a demo without a balboad", &[PERFTEST], demo),
         case("a demo without a balboad", &[PERFTEST], demo).as_root(),
         case("nothing of the starter's is balboad's", &[BASH, TASKSET], nothing_of_ours),
+        case("a starter that ignores its children", &[ENV], childless),
+        case("the first process of a container", &[BASH, UNSHARE], first_process),
         case("eight at once start one", &[], at_once),
         case("children keep it, and it ends behind them", &[BASH], children),
         case("a connected program keeps it", &[BASH, IBVERBS_UTILS], connected),
@@ -135,6 +139,48 @@ fn nothing_of_ours(setting: &Setting) -> Result<()> {
     ensure!(allowed == all, "its processors are {allowed}, not {all}");
     drop(program);
     ends(&state, balboad)
+}
+
+/// With SIGCHLD ignored nobody learns how a child has ended. The program has it so, too, and balboad has not.
+fn childless(setting: &Setting) -> Result<()> {
+    const SIGCHLD: u64 = 1 << (Signal::SIGCHLD as u32 - 1);
+    let state = setting.state_dir();
+    // No shell, which would have a handler for it.
+    let inner = run(setting, "--soft 1").words("sleep 600");
+    let task = setting.task("env").arg("--ignore-signal=CHLD").args(inner.command_line());
+    let program = task.start()?;
+    let begun = Instant::now();
+    while fs::read_to_string(format!("/proc/{}/comm", program.pid()))?.trim() != "sleep" {
+        ensure!(begun.elapsed() < LIMIT, "the program has not begun: {}", program.errors());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let balboad = pid(&state)?;
+    let ignores = |pid: i32| -> Result<bool> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        Ok(u64::from_str_radix(ignored.context("no signals")?.trim(), 16)? & SIGCHLD != 0)
+    };
+    ensure!(ignores(program.pid())?, "the program does not ignore SIGCHLD");
+    ensure!(!ignores(balboad)?, "balboad ignores SIGCHLD");
+    drop(program);
+    ends(&state, balboad)
+}
+
+/// Who has lost its parent becomes that one's child, and the program may wait for all that it has.
+fn first_process(setting: &Setting) -> Result<()> {
+    let state = setting.state_dir();
+    let script = "echo $$; balboad=$(cat \"$0\"); grep PPid: \"/proc/$balboad/status\"; kill -TERM 1; \
+        sleep 600 & wait $!";
+    let inner = run(setting, "--soft 1").words("bash -c").arg(script);
+    let task = setting.task("unshare").words("--map-current-user --pid --fork --mount-proc --");
+    let task = task.args(inner.arg(state.join("balboad.lock")).command_line());
+    // What the first process is sent the program gets, and its end is told.
+    let told = task.run()?.code(128 + Signal::SIGTERM as i32)?;
+    let lines: Vec<&str> = told.stdout.lines().collect();
+    let [program, parent] = &*lines else { anyhow::bail!("two lines: {told}") };
+    let parent = parent.trim_start_matches("PPid:").trim();
+    ensure!(*program != "1" && parent == "1", "the program has balboad for a child: {told}");
+    Ok(())
 }
 
 /// As the ranks of a launcher do.

@@ -1,0 +1,63 @@
+//! The first process of a pid namespace, as of a container: whoever has lost its parent becomes its child. A balboad that
+//! it has started would be the program's child so, and one that waits for its children would wait for balboad for ever,
+//! which waits for the program. So this process stays, and the program is another.
+
+use std::io;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpid};
+
+/// What is added to the number of a signal that ends a program, in its exit code, as shells do.
+const BY_SIGNAL: i32 = 128;
+
+/// Whether this is such a process.
+pub fn is_first() -> bool {
+    getpid() == Pid::from_raw(1)
+}
+
+/// Runs the program, hands it the signals that this process is sent, and ends all other children; its exit code. With this
+/// process everything of its namespace ends.
+///
+/// # Errors
+/// The program cannot be executed, or the kernel refuses.
+pub fn stay(command: &mut Command) -> io::Result<u8> {
+    hostmem::signal::heed(libc::SIGCHLD);
+    let program = command.spawn()?;
+    let program = Pid::from_raw(i32::try_from(program.id()).map_err(io::Error::other)?);
+    // Behind the start, for the program would have them blocked, too. The first process is not ended by a signal that it
+    // has not asked for.
+    let signals = SigSet::all();
+    signals.thread_block()?;
+    let asked = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
+    loop {
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) if pid == program => return Ok(code_of(code)),
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => {
+                    return Ok(code_of(BY_SIGNAL.saturating_add(signal as i32)));
+                }
+                Ok(WaitStatus::StillAlive) => break,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let Some(told) = asked.read_signal()? else { continue };
+        let signal = i32::try_from(told.ssi_signo).ok().and_then(|it| Signal::try_from(it).ok());
+        // What a terminal sends, the program was sent as well.
+        let by_kernel = told.ssi_code == libc::SI_KERNEL;
+        match signal {
+            Some(signal) if signal != Signal::SIGCHLD && !by_kernel => {
+                let _ = kill(program, signal);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn code_of(code: i32) -> u8 {
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
