@@ -17,6 +17,7 @@ use crate::state::{self, FORMAT, items, table, text};
 mod bus;
 mod cards;
 mod machine;
+mod network;
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +100,8 @@ struct Patient {
     state: Result<Value, String>,
     /// The provider for the machine's libibverbs, or why there is none.
     provider: Result<String, String>,
+    /// Whether a network device takes segments together; `None` where nothing tells.
+    gro: fn(&str) -> Option<bool>,
 }
 
 impl Patient {
@@ -110,6 +113,7 @@ impl Patient {
             groups: groups.into_iter().chain([getegid()]).map(nix::unistd::Gid::as_raw).collect(),
             state: state::fetch(state_dir).map_err(|error| format!("{error:#}")),
             provider: run::release().map_err(|error| error.to_string()),
+            gro: |device| hostmem::netdev::takes_together(device).ok(),
         }
     }
 
@@ -152,7 +156,7 @@ pub fn doctor(arguments: &args::Doctor) -> anyhow::Result<bool> {
 
 /// All checks, what everything else rests on first.
 fn examine(patient: &Patient) -> Vec<Finding> {
-    let checks: [fn(&Patient) -> Vec<Finding>; 21] = [
+    let checks: [fn(&Patient) -> Vec<Finding>; 25] = [
         machine::balboad,
         machine::release,
         machine::provider,
@@ -173,6 +177,10 @@ fn examine(patient: &Patient) -> Vec<Finding> {
         cards::gid,
         cards::neighbour,
         cards::frames,
+        network::port,
+        network::reverse_path,
+        network::room,
+        network::together,
         cards::shadow,
     ];
     checks.iter().flat_map(|check| check(patient)).collect()
@@ -198,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine on which all is well: one software card, one behind VFIO.
+    /// A machine on which all is well: one software card on the machine's network, one behind VFIO.
     pub(super) struct Machine {
         pub(super) home: tempfile::TempDir,
         pub(super) patient: Patient,
@@ -211,15 +219,18 @@ mod tests {
             let card = |number: u32, driver: &str, location: &str| {
                 json!({
                     "card": number, "name": format!("balboa{number}"), "driver": driver,
-                    "location": location, "link": "switch", "link_up": true, "firmware": "1.1.1",
+                    "location": location, "link": "switch", "netdev": null, "link_up": true, "firmware": "1.1.1",
                     "active_mtu": 4096, "max_mtu": 4096, "gids": ["fe80::1", "::ffff:10.0.0.1"],
                     "windows": [{ "window": 0, "dead": null }], "shadow": null,
                     "counters": { "drop_no_neighbour": 0 }, "quarantine": { "keys": 0 },
                 })
             };
+            let mut soft = card(0, "softcard", "soft:00:00.0");
+            soft["link"] = "udp:eth0".into();
+            soft["netdev"] = "eth0".into();
             let state = json!({
                 "version": env!("CARGO_PKG_VERSION"), "pid": 7, "state_dir": "D", "contract": "1.1",
-                "cards": [card(0, "softcard", "soft:00:00.0"), card(1, "vfio-pci", "0000:3b:00.0")],
+                "cards": [soft, card(1, "vfio-pci", "0000:3b:00.0")],
             });
             let machine = Self {
                 patient: Patient {
@@ -228,6 +239,7 @@ mod tests {
                     groups: vec![],
                     state: Ok(state),
                     provider: Ok("P, for rdma-core 44".into()),
+                    gro: |_| Some(true),
                 },
                 home,
             };
@@ -235,6 +247,7 @@ mod tests {
             machine.write("proc/self/limits", "Max locked memory  unlimited  unlimited  bytes\n");
             machine.write("proc/sys/kernel/yama/ptrace_scope", "1\n");
             machine.write("proc/sys/user/max_user_namespaces", "10000\n");
+            machine.write("proc/sys/net/core/rmem_max", "4194304\n");
             machine.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
             machine.write("sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc");
             machine.write("dev/vfio/7", "");
@@ -320,7 +333,7 @@ mod tests {
         let without = |machine: &Machine, link: &str| {
             fs::remove_file(machine.home.path().join(FUNCTION).join(link)).unwrap();
         };
-        let spoilt: [(&str, Spoil); 18] = [
+        let spoilt: [(&str, Spoil); 22] = [
             ("balboad", |it| it.patient.state = Err("none: start it".into())),
             ("release", |it| it.patient.state.as_mut().unwrap()["version"] = "0.0.9".into()),
             ("libibverbs", |it| it.patient.provider = Err("none: install it".into())),
@@ -337,6 +350,13 @@ mod tests {
             ("GID", |it| *it.card("gids") = json!(["fe80::1"])),
             ("neighbour", |it| *it.card("counters") = json!({ "drop_no_neighbour": 1 })),
             ("frames", |it| *it.card("counters") = json!({ "drop_malformed": 1 })),
+            ("UDP 4791", |it| *it.card("counters") = json!({ "sent_pkts": 1 })),
+            ("rp_filter", |it| {
+                it.write("proc/sys/net/ipv4/conf/eth0/rp_filter", "1\n");
+                it.write("proc/net/netstat", "TcpExt: IPReversePathFilter\nTcpExt: 1\n");
+            }),
+            ("receive room", |it| it.write("proc/sys/net/core/rmem_max", "212992\n")),
+            ("GRO", |it| it.patient.gro = |_| Some(false)),
             ("shadow", |it| *it.card("shadow") = json!({ "trouble": "it is gone" })),
             ("namespaces", |it| {
                 (it.patient.user, it.patient.groups) = (12345, vec![0]);

@@ -30,6 +30,7 @@ pub fn ping(arguments: &args::Ping) -> anyhow::Result<u8> {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
     };
+    let cards = client.cards()?;
     let mut best = NOBODY;
     for number in 0..arguments.count {
         if number > 0 {
@@ -37,9 +38,11 @@ pub fn ping(arguments: &args::Ping) -> anyhow::Result<u8> {
         }
         let pinged = client.ping(arguments.card.map(|card| card.0), address)?;
         best = best.min(code(&pinged.who));
+        let asked = cards.iter().find(|card| card.card == pinged.card);
+        let own = asked.map_or(0, |card| card.port.active_mtu);
         match arguments.json {
-            true => say(format_args!("{}\n", document(arguments.address.0, &pinged)))?,
-            false => say(format_args!("{}\n", line(arguments.address.0, &pinged)))?,
+            true => say(format_args!("{}\n", document(arguments.address.0, &pinged, own)))?,
+            false => say(format_args!("{}\n", line(arguments.address.0, &pinged, own)))?,
         }
     }
     Ok(best)
@@ -58,7 +61,8 @@ fn milliseconds(nanoseconds: u64) -> String {
     format!("{}.{:03} ms", nanoseconds / 1_000_000, nanoseconds / 1000 % 1000)
 }
 
-fn line(address: IpAddr, pinged: &Pinged) -> String {
+/// `own` is the code of the path MTU of the port that has asked.
+fn line(address: IpAddr, pinged: &Pinged, own: u8) -> String {
     let Pinged { card, who, nanoseconds, .. } = pinged;
     let (card, time) = (CardName(*card), milliseconds(*nanoseconds));
     match who {
@@ -66,9 +70,15 @@ fn line(address: IpAddr, pinged: &Pinged) -> String {
             let version = text(&Value::from(version.as_str()));
             let segments =
                 if flags & NUMBERS_SEGMENTS == 0 { "" } else { ", numbers its segments" };
+            let (theirs, ours) = (bytes(*mtu), bytes(own));
+            let smaller = match theirs == ours {
+                true => String::new(),
+                false => format!(
+                    " and {ours} here, of which queue pairs between the two need the smaller"
+                ),
+            };
             format!(
-                "{address}: balboad {version}, MTU {}{segments}; {time} from {card}",
-                bytes(*mtu)
+                "{address}: balboad {version}, MTU {theirs}{smaller}{segments}; {time} from {card}"
             )
         }
         Who::Other { status } => format!(
@@ -100,7 +110,7 @@ fn reason(status: u8) -> String {
     }
 }
 
-fn document(address: IpAddr, pinged: &Pinged) -> Value {
+fn document(address: IpAddr, pinged: &Pinged, own: u8) -> Value {
     let Pinged { card, source, who, nanoseconds } = pinged;
     let (name, version, mtu, flags, status) = match who {
         Who::Balboad { version, mtu, flags } => {
@@ -119,6 +129,7 @@ fn document(address: IpAddr, pinged: &Pinged) -> Value {
         "who": name,
         "version": version,
         "mtu": mtu,
+        "own_mtu": bytes(own),
         "numbers_segments": flags.map(|flags| flags & NUMBERS_SEGMENTS != 0),
         "status": status,
         "round_trip_us": answered.then_some(*nanoseconds as f64 / 1000.0),
@@ -147,13 +158,17 @@ mod tests {
             (Who::Nobody, "nobody on the link of balboa1", "nobody", 4),
         ] {
             let pinged = pinged(who);
-            let told = line(address, &pinged);
+            let told = line(address, &pinged, 5);
             assert!(told.starts_with("10.77.0.2: ") && told.contains(words), "{told}");
-            let document = document(address, &pinged);
+            let document = document(address, &pinged, 5);
             assert_eq!((&document["who"], code(&pinged.who)), (&json!(name), exit));
             assert_eq!(document["round_trip_us"].is_null(), exit == NOBODY, "{document}");
         }
-        assert_eq!(document(address, &pinged(balboad("1", 1)))["numbers_segments"], true);
+        let other = document(address, &pinged(balboad("1", 1)), 3);
+        assert_eq!(other["numbers_segments"], true);
+        assert_eq!((&other["mtu"], &other["own_mtu"]), (&json!(4096), &json!(1024)));
+        let told = line(address, &pinged(balboad("1", 0)), 3);
+        assert!(told.contains("MTU 4096 and 1024 here, of which"), "{told}");
         assert_eq!([0, 1, 5, 6].map(bytes), [0, 256, 4096, 0]);
     }
 }

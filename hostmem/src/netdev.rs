@@ -212,28 +212,49 @@ struct EthtoolValue {
 
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
+const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
 /// Has a device hand on every frame as it arrived: the kernel and some devices make one frame of
 /// several of a TCP connection, which is longer than any that could be handed on.
 fn one_by_one(socket: &OwnedFd, device: &str) -> Result<()> {
-    let told = |command: u32, value: u32| -> Result<u32> {
-        let mut request = named(device)?;
-        let mut value = EthtoolValue { command, value };
-        request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // SAFETY: the request and the value that it points to outlive the call, which writes no more
-        // than the value.
-        let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-        Errno::result(done).map_err(Error::os("SIOCETHTOOL"))?;
-        Ok(value.value)
-    };
-    told(ETHTOOL_SGRO, 0)?;
-    let flags = told(ETHTOOL_GFLAGS, 0)?;
+    ethtool(socket, device, ETHTOOL_SGRO, 0)?;
+    let flags = ethtool(socket, device, ETHTOOL_GFLAGS, 0)?;
     if flags & ETH_FLAG_LRO != 0 {
-        told(ETHTOOL_SFLAGS, flags & !ETH_FLAG_LRO)?;
+        ethtool(socket, device, ETHTOOL_SFLAGS, flags & !ETH_FLAG_LRO)?;
     }
     Ok(())
+}
+
+/// Tells a device something, or asks it; what it answers.
+fn ethtool(socket: &OwnedFd, device: &str, command: u32, value: u32) -> Result<u32> {
+    let mut request = named(device)?;
+    let mut value = EthtoolValue { command, value };
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: the request and the value that it points to outlive the call, which writes no more
+    // than the value.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    Errno::result(done).map_err(Error::os("SIOCETHTOOL"))?;
+    Ok(value.value)
+}
+
+/// Whether the kernel takes together what arrives at a network device in segments (GRO).
+///
+/// # Errors
+/// [`Error::Os`]: ENODEV where there is no such device.
+pub fn takes_together(device: &str) -> Result<bool> {
+    Ok(ethtool(&asking()?, device, ETHTOOL_GGRO, 0)? != 0)
+}
+
+/// A socket by which devices are asked.
+fn asking() -> Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes three integers.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    let raw = Errno::result(raw).map_err(Error::os("socket"))?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// Bytes that a network device of the kernel's takes in one packet, in this process's network namespace, of which sysfs
@@ -243,12 +264,7 @@ fn one_by_one(socket: &OwnedFd, device: &str) -> Result<()> {
 /// [`Error::Os`]: ENODEV where there is no such device.
 pub fn mtu(device: &str) -> Result<u32> {
     let mut request = named(device)?;
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes three integers.
-    let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    let raw = Errno::result(raw).map_err(Error::os("socket"))?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    let socket = asking()?;
     // SAFETY: the request outlives the call, which reads its name and writes an integer in it.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
     Errno::result(done).map_err(Error::os("SIOCGIFMTU"))?;

@@ -91,6 +91,8 @@ struct CardStatus {
     failure: Option<String>,
     interface: String,
     link: String,
+    /// The machine's network device that it stands on, if it does.
+    netdev: Option<String>,
     link_up: bool,
     /// Of which received frames the ICRC is checked; null where nothing tells.
     icrc_checked: Option<&'static str>,
@@ -344,6 +346,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         failure: card.failure.clone(),
         interface: card.device.identity.interface.clone(),
         link: card.device.identity.link.clone(),
+        netdev: card.on_machine.clone(),
         link_up: info.port.link_up,
         icrc_checked: card.device.identity.icrc_policy.map(icrc_checked),
         ip: first_ipv4(&info.port.gids, card.device.address),

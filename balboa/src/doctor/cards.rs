@@ -239,7 +239,14 @@ pub(super) fn frames(patient: &Patient) -> Vec<Finding> {
             false => Finding::note(
                 CHECK,
                 format!("{name} received frames that were damaged: {}", named.join(", ")),
-                "see to the cable, and to forward error correction, which both ends must have alike",
+                match card["netdev"].is_string() {
+                    true => {
+                        "see whether addresses are translated on the way (NAT, published ports of containers), which cannot work"
+                    }
+                    false => {
+                        "see to the cable, and to forward error correction, which both ends must have alike"
+                    }
+                },
             ),
         }]
     })
@@ -356,16 +363,9 @@ mod tests {
                 "frames",
                 Note,
                 "rx_icrc_encapsulated 2",
-                "cable",
+                "NAT",
             ),
-            (
-                "counters",
-                json!({ "drop_malformed": 1 }),
-                "frames",
-                Note,
-                "drop_malformed 1",
-                "cable",
-            ),
+            ("counters", json!({ "drop_malformed": 1 }), "frames", Note, "drop_malformed 1", "NAT"),
             (
                 "shadow",
                 shadow(Some("rxe wins: install it")),
