@@ -162,6 +162,10 @@ pub struct Run {
     /// Which balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
+    /// Show the cards in /dev/infiniband to this whole container, instead of to the program alone in a namespace; for
+    /// containers that may make none
+    #[arg(long)]
+    pub in_place: bool,
     /// Where no balboad serves, start one, which ends with its last program; what stands from here to -- are balboad's
     /// options (see balboad --help), and without any there are two software cards
     #[arg(
@@ -189,6 +193,8 @@ pub struct AnswerNetlink {
     pub first: u32,
     /// The first number above those
     pub end: u32,
+    /// What the program has for /sys/class
+    pub class: PathBuf,
     /// Have a process do so whose parent has ended
     #[arg(long)]
     pub detach: bool,

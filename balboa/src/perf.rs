@@ -19,7 +19,8 @@ const PROGRAM: &str = "balboa-perf";
 pub fn perf(arguments: &args::Perf) -> Result<u8, RunError> {
     let program = run::beside_us(PROGRAM).map_err(RunError::NoPerf)?;
     let command = line(&program, arguments);
-    run::run(&args::Run { state_dir: arguments.state_dir.clone(), start: None, command })
+    let state_dir = arguments.state_dir.clone();
+    run::run(&args::Run { state_dir, in_place: false, start: None, command })
 }
 
 fn line(program: &Path, arguments: &args::Perf) -> Vec<OsString> {

@@ -4,7 +4,8 @@
 //! that answer is final. So the program runs in a mount namespace that shows the devices in
 //! `/sys/class` and `/dev/infiniband` ([`mounts`], [`sysfs`]), behind a filter that has RDMA netlink sockets
 //! answered from those, or refused ([`netlink`], [`filter`]). `RDMAV_DRIVERS` names the provider, of which
-//! each release of libibverbs finds its own.
+//! each release of libibverbs finds its own. In a container that may make no namespace, all of it stands in
+//! `/dev/infiniband` of the container ([`in_place`]).
 //!
 //! The program holds a lease on its balboad ([`lease`]); where there is none, one may be started ([`start`]).
 
@@ -24,6 +25,7 @@ mod command;
 mod elf;
 mod filter;
 mod first;
+mod in_place;
 mod lease;
 mod libibverbs;
 mod mounts;
@@ -32,6 +34,7 @@ pub mod refusal;
 mod start;
 pub mod starter;
 mod sysfs;
+mod view;
 
 /// Why the program was not run.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +62,9 @@ pub enum RunError {
     /// The kernel refuses the namespace or what is to be mounted in it.
     #[error(transparent)]
     Mounts(#[from] mounts::MountError),
+    /// There is no place for what is to be mounted otherwise.
+    #[error(transparent)]
+    InPlace(#[from] in_place::InPlaceError),
     /// The kernel refuses the filter.
     #[error(
         "cannot install the seccomp filter that hides RDMA netlink ({0}): the kernel needs CONFIG_SECCOMP_FILTER"
@@ -157,37 +163,22 @@ pub fn run(arguments: &args::Run) -> Result<u8, RunError> {
     // The program may change its working directory.
     let dir = dir.canonicalize().map_err(|error| RunError::StateDir { dir: dir.clone(), error })?;
 
-    // Behind all that owners of files say: a user namespace knows no user but the caller.
-    mounts::enter()?;
-    // The world is built on the state directory, which is sure to be there and to be the caller's
-    // and is covered only meanwhile.
-    mounts::show(&dir, &sysfs::World::of(&cards), &providers)?;
-    start::meanwhile(netlink::install)?;
-    exec(&program, &dir, lease)
-}
-
-/// Whether UCX looks into the network header before a datagram for the address that it was sent to. UCX 1.13
-/// takes that header for one of IPv6, unless a provider of another vendor is there, and drops what came by IPv4.
-const UCX_DGID_CHECK: &str = "UCX_UD_ETH_DGID_CHECK";
-
-fn exec(
-    program: &command::Program,
-    state_dir: &Path,
-    lease: Option<lease::Lease>,
-) -> Result<u8, RunError> {
+    let world = sysfs::World::of(&cards);
+    let sysfs = if arguments.in_place {
+        Some(in_place::show(&dir, &world, &providers)?)
+    } else {
+        // Behind all that owners of files say: a user namespace knows no user but the caller.
+        mounts::enter()?;
+        // The world is built on the state directory, which is sure to be there and to be the caller's
+        // and is covered only meanwhile.
+        mounts::show(&dir, &world, &providers)?;
+        None
+    };
+    let class = sysfs.as_deref().unwrap_or(Path::new("/sys")).join("class");
+    start::meanwhile(|| netlink::install(&class))?;
+    let mut command = prepared(&program, &dir, sysfs.as_deref());
     if let Some(lease) = &lease {
         lease.hand_on()?;
-    }
-    let mut command = Command::new(&program.path);
-    command
-        .arg0(program.name)
-        .args(program.arguments)
-        .env("RDMAV_DRIVERS", mounts::DRIVER)
-        .env(shim_abi::STATE_DIR_VARIABLE, state_dir)
-        // It would lead libibverbs past the tree that stands in /sys.
-        .env_remove("SYSFS_PATH");
-    if env::var_os(UCX_DGID_CHECK).is_none() {
-        command.env(UCX_DGID_CHECK, "n");
     }
     let failed = |error| RunError::Exec { path: program.path.clone(), error };
     if first::is_first() {
@@ -195,4 +186,29 @@ fn exec(
         return first::stay(&mut command).map_err(failed);
     }
     Err(failed(command.exec()))
+}
+
+/// By which libibverbs is led to another tree than /sys.
+const SYSFS: &str = "SYSFS_PATH";
+/// Whether UCX looks into the network header before a datagram for the address that it was sent to. UCX 1.13
+/// takes that header for one of IPv6, unless a provider of another vendor is there, and drops what came by IPv4.
+const UCX_DGID_CHECK: &str = "UCX_UD_ETH_DGID_CHECK";
+
+/// What is executed, and in which environment: `sysfs` is where libibverbs finds what stands for /sys, if it is not there.
+fn prepared(program: &command::Program, state_dir: &Path, sysfs: Option<&Path>) -> Command {
+    let mut command = Command::new(&program.path);
+    command
+        .arg0(program.name)
+        .args(program.arguments)
+        .env("RDMAV_DRIVERS", view::DRIVER)
+        .env(shim_abi::STATE_DIR_VARIABLE, state_dir);
+    match sysfs {
+        Some(sysfs) => command.env(SYSFS, sysfs),
+        // It would lead libibverbs past the tree that stands in /sys.
+        None => command.env_remove(SYSFS),
+    };
+    if env::var_os(UCX_DGID_CHECK).is_none() {
+        command.env(UCX_DGID_CHECK, "n");
+    }
+    command
 }

@@ -8,6 +8,7 @@ pub mod apps;
 pub(crate) mod capture;
 mod chaos;
 pub(crate) mod cm;
+mod containers;
 pub(crate) mod counters;
 mod data;
 mod datagrams;
@@ -66,6 +67,7 @@ pub fn all() -> Vec<Case> {
         counters::cases(),
         port::cases(),
         udp::cases(),
+        containers::cases(),
         tool::cases(),
         flash::cases(),
         shell::cases(),

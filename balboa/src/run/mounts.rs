@@ -16,12 +16,7 @@ use nix::unistd::{getegid, geteuid};
 use super::libibverbs::Providers;
 use super::refusal;
 use super::sysfs::{CLASSES, CM, MISC, World};
-
-/// Where the program finds the provider, without the suffix that libibverbs adds.
-pub const DRIVER: &str = "/dev/infiniband/libbalboa";
-
-/// What the device nodes are links to.
-const NODE_TARGET: &str = "/dev/full";
+use super::view::{self, StepError};
 
 /// Why the program's world cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -30,20 +25,13 @@ pub enum MountError {
     #[error("{0}")]
     Refused(String),
     /// A step failed that should not.
-    #[error("cannot {what} {}: {error}", path.display())]
-    Step {
-        /// What was tried.
-        what: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Step(#[from] StepError),
 }
 
 fn step<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> MountError {
-    let path = path.to_owned();
-    move |error| MountError::Step { what, path, error: error.into() }
+    let step = view::step(what, path);
+    move |error| MountError::Step(step(error))
 }
 
 /// Moves this process into a mount namespace of its own; where it is not root, or root may not, by
@@ -102,8 +90,8 @@ pub fn show(stage: &Path, world: &World, providers: &Providers) -> Result<(), Mo
     if of_host.join(MISC).is_dir() {
         mirror(&of_host.join(MISC), &class.join(MISC), &[CM])?;
     }
-    build_nodes(&dev.join("infiniband"), world, providers)?;
-    build_class(&class, world)?;
+    view::build_nodes(&dev.join("infiniband"), world, providers)?;
+    view::build_class(&class, world)?;
     for (path, directory) in &live {
         bind_live(directory, &class.join(path), flags)?;
     }
@@ -184,37 +172,4 @@ fn bind_live(directory: &OwnedFd, over: &Path, flags: MsFlags) -> Result<(), Mou
     bind(&PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())), over)?;
     let locked = flags | MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     mount(NOTHING, over, NOTHING, locked, NOTHING).map_err(step("make read-only", over))
-}
-
-/// Makes the nodes, and shows the providers: for each private interface one by the name that its libibverbs
-/// looks for, and all by their own, by which that one finds the others of its interface.
-fn build_nodes(dir: &Path, world: &World, providers: &Providers) -> Result<(), MountError> {
-    fs::create_dir(dir).map_err(step("make", dir))?;
-    for node in &world.nodes {
-        let node = dir.join(node);
-        symlink(NODE_TARGET, &node).map_err(step("link", &node))?;
-    }
-    let stem = Path::new(DRIVER).file_name().unwrap_or_default().to_string_lossy();
-    for provider in &providers.0 {
-        let own = dir.join(provider.release.provider());
-        symlink(&provider.file, &own).map_err(step("link", &own))?;
-        let plugin = dir.join(format!("{stem}{}", provider.release.suffix()));
-        match symlink(&provider.file, &plugin) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            outcome => outcome.map_err(step("link", &plugin))?,
-        }
-    }
-    Ok(())
-}
-
-fn build_class(dir: &Path, world: &World) -> Result<(), MountError> {
-    // Backwards: libibverbs lists the device first whose entry was made last, and programs that are
-    // told no device take the first.
-    for (path, text) in world.class.iter().rev() {
-        let file = dir.join(path);
-        let parent = file.parent().unwrap_or(dir);
-        fs::create_dir_all(parent).map_err(step("make", parent))?;
-        fs::write(&file, text).map_err(step("write", &file))?;
-    }
-    Ok(())
 }

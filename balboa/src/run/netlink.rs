@@ -10,6 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
@@ -42,13 +43,13 @@ const IS_READY: &[u8] = b"ready";
 /// What it gets with the listener.
 const LISTENER: &[u8] = b"listener";
 
-/// Has this process's RDMA netlink sockets, and those of all that descends from it, answered from its `/sys/class`, or
-/// refused where the kernel or what this runs in does not let them be answered.
+/// Has this process's RDMA netlink sockets, and those of all that descends from it, answered from what it has for
+/// `/sys/class`, or refused where the kernel or what this runs in does not let them be answered.
 ///
 /// # Errors
 /// When the kernel refuses any filter. It needs no_new_privs.
-pub fn install() -> hostmem::Result<()> {
-    let Ok((supervisor, numbers)) = start() else { return seccomp::install(&filter::refusing()) };
+pub fn install(class: &Path) -> hostmem::Result<()> {
+    let Ok((supervisor, numbers)) = start(class) else { return seccomp::install(&filter::refusing()) };
     match seccomp::install_with_listener(&filter::answering(&numbers)) {
         Ok(listener) => {
             // Should it have ended since: the kernel lets calls fail whose listener nobody has.
@@ -61,7 +62,7 @@ pub fn install() -> hostmem::Result<()> {
 }
 
 /// Starts a supervisor, which waits for its listener at the other end.
-fn start() -> anyhow::Result<(OwnedFd, Range<u32>)> {
+fn start(class: &Path) -> anyhow::Result<(OwnedFd, Range<u32>)> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     ensure!(version(&release).is_some_and(|it| it >= KERNEL), "Linux {release} is too old");
     // The supervisor would be the program's child, which a program that waits for all of its own waits for.
@@ -69,7 +70,7 @@ fn start() -> anyhow::Result<(OwnedFd, Range<u32>)> {
     let numbers = numbers(getrlimit(Resource::RLIMIT_NOFILE)?.0).context("a low limit")?;
     let (ours, theirs) = fdpass::pair()?;
     setsockopt(&ours, sockopt::ReceiveTimeout, &TimeVal::seconds(READY))?;
-    let ended = again(&numbers, Stdio::from(theirs)).arg("--detach").status()?;
+    let ended = again(&numbers, class, Stdio::from(theirs)).arg("--detach").status()?;
     ensure!(ended.success(), "what starts the supervisor failed: {ended}");
     let mut said = [0; IS_READY.len()];
     let received = fdpass::receive(ours.as_fd(), &mut said, Wait::AsSocket)?;
@@ -78,10 +79,11 @@ fn start() -> anyhow::Result<(OwnedFd, Range<u32>)> {
 }
 
 /// This program again, as a supervisor.
-fn again(numbers: &Range<u32>, socket: Stdio) -> Command {
+fn again(numbers: &Range<u32>, class: &Path, socket: Stdio) -> Command {
     // Its own file, wherever that is by now.
     let mut command = Command::new("/proc/self/exe");
     command.arg("answer-netlink").arg(numbers.start.to_string()).arg(numbers.end.to_string());
+    command.arg(class);
     command.arg0("balboa").env_clear().stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
@@ -96,7 +98,7 @@ pub fn answer(arguments: &args::AnswerNetlink) -> anyhow::Result<()> {
     let socket = io::stdin();
     if arguments.detach {
         let socket = Stdio::from(socket.as_fd().try_clone_to_owned()?);
-        again(&numbers, socket).spawn()?;
+        again(&numbers, &arguments.class, socket).spawn()?;
         return Ok(());
     }
     std::env::set_current_dir("/")?;
@@ -104,7 +106,7 @@ pub fn answer(arguments: &args::AnswerNetlink) -> anyhow::Result<()> {
     let mut said = [0; LISTENER.len()];
     let received = fdpass::receive(socket.as_fd(), &mut said, Wait::AsSocket)?;
     let Some(listener) = received.fds.into_iter().next() else { bail!("no program") };
-    let devices = Devices::below("/sys/class".into());
+    let devices = Devices::below(arguments.class.clone());
     Ok(Supervisor::new(Listener::from_received(listener), numbers, devices).serve()?)
 }
 

@@ -116,7 +116,7 @@ const fn why(cause: Cause) -> &'static str {
             "Ubuntu's AppArmor policy restricts it: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run balboad and this as root"
         }
         Cause::Container => {
-            "this is a container whose profile forbids it: start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or, to run this as its root, with --cap-add SYS_ADMIN besides"
+            "this is a container whose profile forbids it: say balboa run --in-place, which makes none, or start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or, to run this as its root, with --cap-add SYS_ADMIN besides"
         }
         Cause::Chroot => {
             "this is a chroot, where it is never allowed: run it outside, or make the root a mount (systemd-nspawn and podman do)"

@@ -16,7 +16,7 @@ use nix::unistd::geteuid;
 use shim_abi::CardInfo;
 
 use super::lease::{Ending, Lease};
-use super::mounts::DRIVER;
+use super::view::DRIVER;
 use crate::client::{Client, ClientError, Introduction};
 
 /// What balboad is told where nothing is asked for.

@@ -1,0 +1,154 @@
+//! The program's world without a namespace (`balboa run --in-place`), where none may be made: in a container, which is a
+//! world already. All of it is in /dev/infiniband; libibverbs is led there by `SYSFS_PATH`.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg, OFlag};
+
+use super::libibverbs::Providers;
+use super::sysfs::{CLASSES, World};
+use super::view::{self, StepError, step};
+
+/// Where it is: libibverbs looks for device nodes here, wherever it finds the devices.
+const PLACE: &str = "/dev/infiniband";
+/// What stands for /sys there.
+const SYSFS: &str = "sys";
+/// Whoever changes something there has this file's lock.
+const LOCK: &str = ".balboa";
+
+/// Why it cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum InPlaceError {
+    /// There is no directory that could be written to.
+    #[error(
+        "{0}: --in-place needs a directory {PLACE} that this user may write to, such as a tmpfs of the container's or an emptyDir volume of the pod's"
+    )]
+    NoPlace(StepError),
+    /// A step failed that should not.
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+/// Shows the cards to everything that sees this process's files, in place of those that were shown before; what
+/// `SYSFS_PATH` is then.
+///
+/// # Errors
+/// [`InPlaceError`].
+pub fn show(state: &Path, world: &World, providers: &Providers) -> Result<PathBuf, InPlaceError> {
+    show_at(Path::new(PLACE), state, world, providers)
+}
+
+fn show_at(
+    place: &Path,
+    state: &Path,
+    world: &World,
+    providers: &Providers,
+) -> Result<PathBuf, InPlaceError> {
+    fs::create_dir_all(place).map_err(step("make", place)).map_err(InPlaceError::NoPlace)?;
+    let _lock = lock(&place.join(LOCK)).map_err(InPlaceError::NoPlace)?;
+    let sysfs = place.join(SYSFS);
+    let class = sysfs.join("class");
+    forget(place, &class, world)?;
+    view::build_nodes(place, world, providers)?;
+    view::build_class(&class, world)?;
+    for (path, kept) in &world.live {
+        let at = class.join(path);
+        let parent = at.parent().unwrap_or(&class);
+        fs::create_dir_all(parent).map_err(step("make", parent))?;
+        view::link(&state.join(kept), &at)?;
+    }
+    Ok(sysfs)
+}
+
+fn lock(path: &Path) -> Result<Flock<File>, StepError> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).custom_flags(flags.bits());
+    let file = options.open(path).map_err(step("open", path))?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| step("lock", path)(errno))
+}
+
+/// Removes the cards that there are no more, and nothing that is not ours.
+fn forget(place: &Path, class: &Path, world: &World) -> Result<(), StepError> {
+    let nodes: BTreeSet<&str> = world.nodes.iter().map(String::as_str).collect();
+    for name in names(place)? {
+        let at = place.join(&name);
+        let is_ours = fs::read_link(&at).is_ok_and(|target| target == Path::new(view::NODE_TARGET));
+        if is_ours && !nodes.contains(&*name) {
+            fs::remove_file(&at).map_err(step("remove", &at))?;
+        }
+    }
+    for of in CLASSES {
+        let dir = class.join(of);
+        for name in names(&dir)? {
+            let prefix = format!("{of}/{name}");
+            let stays = |path: &String| {
+                path.strip_prefix(&prefix)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            if !world.class.keys().any(stays) {
+                let at = dir.join(&name);
+                fs::remove_dir_all(&at).map_err(step("remove", &at))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The names in a directory; none where it is not there.
+fn names(dir: &Path) -> Result<Vec<String>, StepError> {
+    match fs::read_dir(dir) {
+        Ok(entries) => {
+            let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            Ok(names.collect())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(step("list", dir)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::tests::card;
+
+    #[test]
+    fn what_is_shown_follows_the_cards_and_leaves_alone_what_is_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, state) = (dir.path().join("infiniband"), Path::new("/run/balboa"));
+        let providers = Providers(Vec::new());
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("uverbs0"), "the kernel's").unwrap();
+        for cards in [&[card(0), card(1)][..], &[card(0), card(1)], &[card(1)]] {
+            let sysfs = show_at(&place, state, &World::of(cards), &providers).unwrap();
+            assert_eq!(sysfs, place.join("sys"));
+            let shown = |path: String| fs::symlink_metadata(place.join(path)).is_ok();
+            for number in [0, 1] {
+                let there = cards.iter().any(|card| card.card == number);
+                assert_eq!(shown(format!("uverbs{}", 900 + number)), there);
+                assert_eq!(shown(format!("sys/class/infiniband/balboa{number}/fw_ver")), there);
+                let verbs = format!("sys/class/infiniband_verbs/uverbs{}/ibdev", 900 + number);
+                assert_eq!(shown(verbs), there);
+            }
+            let port = fs::read_link(sysfs.join("class/infiniband/balboa1/ports/1")).unwrap();
+            assert_eq!(port, Path::new("/run/balboa/ports/balboa1"));
+            assert!(shown("uverbs0".into()) && !shown(".new".into()));
+        }
+    }
+
+    #[test]
+    fn without_a_place_to_write_to_it_is_told_what_is_needed() {
+        let why = show_at(
+            Path::new("/proc/none/infiniband"),
+            Path::new("/run/balboa"),
+            &World::default(),
+            &Providers(Vec::new()),
+        );
+        let why = why.unwrap_err().to_string();
+        assert!(why.contains("emptyDir"), "{why}");
+    }
+}
