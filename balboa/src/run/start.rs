@@ -133,6 +133,7 @@ pub fn found(given: Option<&Path>) -> Result<(Served, Vec<CardInfo>), ClientErro
 /// [`StartError`].
 pub fn served(given: Option<&Path>, options: &[OsString]) -> Result<Served, StartError> {
     let (behind, options) = split(options);
+    let options = with_card(options);
     let given = behind.as_deref().or(given);
     // In the user's own directory there is one for each other namespace.
     let mut moves = shim_abi::named_state_dir(given).is_none();
@@ -250,6 +251,27 @@ fn split(words: &[OsString]) -> (Option<PathBuf>, Vec<OsString>) {
         }
     }
     (dir, options)
+}
+
+/// The options, with a card where they name none but the machine's network for it.
+fn with_card(mut options: Vec<OsString>) -> Vec<OsString> {
+    let mut network = false;
+    for (number, word) in options.iter().enumerate() {
+        let word = word.to_string_lossy();
+        if ["--soft", "--vfio", "--config"].contains(&word.split('=').next().unwrap_or_default()) {
+            return options;
+        }
+        let next = options.get(number.saturating_add(1)).map(|it| it.to_string_lossy());
+        let link = match &*word {
+            "--port" => next.as_deref(),
+            word => word.strip_prefix("--port="),
+        };
+        network |= link.is_some_and(|link| link == "udp" || link.starts_with("udp:"));
+    }
+    if network {
+        options.splice(0..0, ["--soft", "1"].map(OsString::from));
+    }
+    options
 }
 
 /// Words as they are told.
@@ -372,6 +394,20 @@ mod tests {
             let told = check(theirs, asked).unwrap_err().to_string();
             assert!(told.contains(&format!("with `{theirs}`, not with `{asked}`")), "{told}");
             assert!(told.contains("kill 7"), "{told}");
+        }
+    }
+
+    #[test]
+    fn on_the_machines_network_there_is_one_card() {
+        for (given, taken) in [
+            ("--port udp", "--soft 1 --port udp"),
+            ("-v --port=udp:eth0", "--soft 1 -v --port=udp:eth0"),
+            ("--soft 1 --port udp", "--soft 1 --port udp"),
+            ("--port udp --soft-map 0=x", "--soft 1 --port udp --soft-map 0=x"),
+            ("--port packet:eth0", "--port packet:eth0"),
+            ("", ""),
+        ] {
+            assert_eq!(with_card(list(given)), list(taken), "{given}");
         }
     }
 
