@@ -122,7 +122,7 @@ const fn why(cause: Cause) -> &'static str {
             "this is a chroot, where it is never allowed: run it outside, or make the root a mount (systemd-nspawn and podman do)"
         }
         Cause::Unknown => {
-            "inside a chroot or a container with the default profile that is always so: run it outside, or as root with a balboad of root's"
+            "inside a chroot or a container with the default profile that is always so: run it outside, or in a container with balboa run --in-place"
         }
     }
 }
