@@ -67,6 +67,7 @@ pub fn cases() -> Vec<Case> {
         let name = format!("udp/one machine/{command}");
         cases.push(Case::new(name, &[need], move |setting| one_machine(setting, command, says)));
     }
+    cases.push(Case::new("udp/one machine/balboa ping", &[], ping));
     for mtu in MTUS {
         for (command, need, says) in PROGRAMS {
             let name = format!("udp/MTU {mtu}/{command}");
@@ -103,28 +104,45 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Two balboads of one machine, without any namespace or capability.
-fn one_machine(setting: &Setting, command: &str, says: &str) -> Result<()> {
-    let [one, other] = near();
+/// Two balboads of one machine at the first two of some addresses that no other case has, and those.
+fn near(setting: &Setting) -> Result<([Daemon<'_>; 2], [String; 3])> {
+    let addresses = addresses();
     let start = |number: usize| {
         let state_dir = setting.directory().join(format!("near{number}"));
-        let address = [&one, &other][number];
+        let address = &addresses[number];
         setting.balboad_in(&state_dir, &format!("--soft 1 --port udp:{address}"))
     };
-    let daemons = [start(0)?, start(1)?];
+    Ok(([start(0)?, start(1)?], addresses))
+}
+
+/// Addresses of the loopback network that no other case has, of this run or another.
+fn addresses() -> [String; 3] {
+    static CASES: AtomicU8 = AtomicU8::new(0);
+    let first = CASES.fetch_add(3, Ordering::Relaxed);
+    let [a, b, c, _] = std::process::id().to_le_bytes();
+    // Not of 127.0.0.0/16, which other programs use; process numbers have at most 22 bits.
+    [0, 1, 2].map(|it| format!("127.{}.{b}.{}", 64 | a & 63 | c << 6, first.wrapping_add(it)))
+}
+
+/// Between them, without any namespace or capability.
+fn one_machine(setting: &Setting, command: &str, says: &str) -> Result<()> {
+    let (daemons, _) = near(setting)?;
     let both = run_between((&daemons[0], 0), (&daemons[1], 0), command)?;
     both_say(&both, says)?;
     nothing_lost(&daemons)?;
     stop(daemons)
 }
 
-/// Two addresses of the loopback network that no other case has, of this run or another.
-fn near() -> [String; 2] {
-    static CASES: AtomicU8 = AtomicU8::new(0);
-    let case = CASES.fetch_add(2, Ordering::Relaxed);
-    let [a, b, c, _] = std::process::id().to_le_bytes();
-    // Not of 127.0.0.0/16, which other programs use; process numbers have at most 22 bits.
-    [case, case.wrapping_add(1)].map(|last| format!("127.{}.{b}.{last}", 64 | a & 63 | c << 6))
+/// Who is at the other one's address, and at nobody's.
+fn ping(setting: &Setting) -> Result<()> {
+    let (daemons, [_, other, nobodys]) = near(setting)?;
+    let ping = |address: &str| {
+        let task = setting.built("balboa").words("ping --count 1 --state-dir");
+        task.arg(daemons[0].state_dir()).arg(address).run()
+    };
+    ping(&other)?.code(0)?.says(&format!("{other}: balboad "))?;
+    ping(&nobodys)?.code(4)?.says("proves nothing about an RNIC")?;
+    stop(daemons)
 }
 
 fn two_machines(setting: &Setting, mtu: u32, command: &str, says: &str) -> Result<()> {

@@ -72,10 +72,13 @@ impl ConnectionManager {
         }
         let remote = Address::untagged(gid.into());
         let ip = remote.ip();
-        if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() {
+        // A card may stand on the machine's own loopback network.
+        let addresses = network.addresses();
+        let is_near = ip.is_loopback() && !addresses.iter().any(|it| it.address.ip().is_loopback());
+        if ip.is_unspecified() || is_near || ip.is_multicast() {
             return Err(refused(Errno::EINVAL, format!("{ip} is the address of no card")));
         }
-        let local = source(&network.addresses(), card, ip)?;
+        let local = source(&addresses, card, ip)?;
         let mtu = network.port(local.card).map_or(1, |port| port.mtu);
         let remote = Address { vlan: local.address.vlan, ..remote };
         let route = Route::between(local.card, local.address, remote);
