@@ -16,6 +16,7 @@ mod death;
 mod discovery;
 pub(crate) mod faults;
 pub(crate) mod flash;
+mod hosts;
 pub(crate) mod image;
 mod lifecycle;
 mod many;
@@ -68,6 +69,7 @@ pub fn all() -> Vec<Case> {
         port::cases(),
         udp::cases(),
         containers::cases(),
+        hosts::cases(),
         tool::cases(),
         flash::cases(),
         shell::cases(),

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::agent::{End, Listens, Machine};
 use crate::cases::rdmacm::{IPERF3, LIBFABRIC, RDMACM_UTILS};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
-use crate::pair::{Both, both_say, until_in_time};
+use crate::pair::{Both, REMOTE_SHELL, both_say, until_in_time};
 use crate::process::Finished;
 use crate::runner::{Case, Need};
 use crate::setting::SHARES;
@@ -25,8 +25,6 @@ pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new
 const FI_PINGPONG: u16 = 47592;
 /// The port of the pingpongs of libibverbs.
 const PINGPONG: u16 = 18515;
-/// The port of `remote-shell`.
-pub const REMOTE_SHELL: u16 = 2222;
 /// What compiles the MPI program for a machine, its package, and the program's name among what the machine's job has, where
 /// this machine could compile it.
 pub const MPI: [(&str, &str, &str); 2] =

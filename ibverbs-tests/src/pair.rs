@@ -11,6 +11,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::process::{Finished, Running, Task};
 use crate::setting::Daemon;
 
+/// The TCP port of `remote-shell`.
+pub const REMOTE_SHELL: u16 = 2222;
+
 /// A TCP port of this machine that nobody listens on now, and that was given to no other case.
 ///
 /// # Errors

@@ -20,7 +20,7 @@ pub const NOBODY: u32 = 65534;
 /// booted for, and `modules`.
 pub const SHARES: &str = "/run/balboa-guest";
 /// The programs under test, beside the providers.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "balboad",
     "balboa",
     "balboa-perf",
@@ -30,6 +30,7 @@ const PROGRAMS: [&str; 9] = [
     "verbs-mortal",
     "deny-namespaces",
     "in-root",
+    "remote-shell",
 ];
 
 /// The release of rdma-core that is installed here.

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use ibverbs_tests::guest_pair::REMOTE_SHELL;
+use ibverbs_tests::pair::REMOTE_SHELL;
 
 fn main() -> Result<ExitCode> {
     let mut arguments = std::env::args().skip(1);
