@@ -1,6 +1,7 @@
-//! The first process of a pid namespace, as of a container: whoever has lost its parent becomes its child. A balboad that
-//! it has started would be the program's child so, and one that waits for its children would wait for balboad for ever,
-//! which waits for the program. So this process stays, and the program is another.
+//! The first process of a pid namespace, as of a container: whoever has lost its parent becomes its child. What this
+//! program leaves beside the program, a balboad and a supervisor of RDMA netlink, would be the program's children so, and
+//! one that waits for all its children would wait for ever, for they wait for the program. So this process stays, and the
+//! program is another.
 
 use std::io;
 use std::process::Command;

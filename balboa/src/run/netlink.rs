@@ -49,7 +49,9 @@ const LISTENER: &[u8] = b"listener";
 /// # Errors
 /// When the kernel refuses any filter. It needs no_new_privs.
 pub fn install(class: &Path) -> hostmem::Result<()> {
-    let Ok((supervisor, numbers)) = start(class) else { return seccomp::install(&filter::refusing()) };
+    let Ok((supervisor, numbers)) = start(class) else {
+        return seccomp::install(&filter::refusing());
+    };
     match seccomp::install_with_listener(&filter::answering(&numbers)) {
         Ok(listener) => {
             // Should it have ended since: the kernel lets calls fail whose listener nobody has.
