@@ -17,12 +17,14 @@ const IP: Need = Need::Program("ip", "iproute2");
 /// namespaces, of all capabilities, and the profile.
 const RUNTIME: &str = r#"
 set -e
-dev=$HOME/dev-$$ && mkdir "$dev" && mount -t tmpfs -o mode=755 dev "$dev"
+dev=$(mktemp -d)
+mount -t tmpfs -o mode=755 dev "$dev"
 for node in null zero full random urandom; do
     : > "$dev/$node"
     mount --bind "/dev/$node" "$dev/$node"
 done
-mkdir "$dev/shm" && mount -t tmpfs shm "$dev/shm"
+mkdir "$dev/shm"
+mount -t tmpfs shm "$dev/shm"
 mount --rbind "$dev" /dev
 echo 0 > /proc/sys/user/max_user_namespaces
 exec setpriv --bounding-set=-all --inh-caps=-all "$@"
