@@ -425,7 +425,7 @@ mod tests {
     fn many_devices_come_in_datagrams_of_a_page() {
         let class = class(60);
         let answers = Devices::below(class.path().to_owned()).answer(&request(GET, DUMP, &[]));
-        assert!(answers.len() > 2 && answers.iter().all(|it| it.len() <= DATAGRAM_BYTES));
+        assert!(answers.len() > 1 && answers.iter().all(|it| it.len() <= DATAGRAM_BYTES));
         let all: Vec<_> = answers.iter().flat_map(|it| messages(it)).collect();
         let indexes: Vec<_> = all.iter().filter_map(|it| number(it, DEV_INDEX)).collect();
         assert_eq!(indexes, (0..60).collect::<Vec<_>>());

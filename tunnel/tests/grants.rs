@@ -752,6 +752,8 @@ fn a_turnover_waits_for_no_credits_but_one_to_say_what_was_written() {
     bench.hear(SlotHeader { message, address: 0x9000, length: PART, ..said(SlotOperation::Grant) });
     assert!(matches!(bench.next().0, Step::Write { .. }));
     bench.hear(SlotHeader { length: 4, bytes: 4, ..said(SlotOperation::Send) });
+    // The program is told of the message, and then the peer.
+    bench.events();
     assert_eq!(bench.said().operation, SlotOperation::Answer);
     bench.hear(said(SlotOperation::Pause));
     assert_eq!(bench.said().operation, SlotOperation::Written);
