@@ -1026,7 +1026,7 @@ typedef uint64_t balboa_le64;
 /* Number of the event ring. */
 #define BALBOA_WINDOW_EVENT_OVERFLOW_CLEAR_RING_MASK UINT64_C(0xff00000000)
 #define BALBOA_WINDOW_EVENT_OVERFLOW_CLEAR_RING_SHIFT 0x20u
-/* doorbell_slot_value: The value to store in a queue's slot. Two successive stores of one queue, or of its successor under the same number, always differ: an engine that polls sees each of them. */
+/* doorbell_slot_value: The value to store in a queue's slot. Two successive stores of one queue, or of its successor under the same number, always differ: an engine that polls sees each of them. So an engine gives a QP no generation that stands in the slot of its number already. */
 /* SQ, RQ: producer index. CQ: arm sequence. */
 #define BALBOA_DOORBELL_SLOT_VALUE_INDEX_MASK 0xffffffffu
 #define BALBOA_DOORBELL_SLOT_VALUE_INDEX_SHIFT 0x0u

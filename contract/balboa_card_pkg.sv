@@ -1535,7 +1535,7 @@ package balboa_card_pkg;
     logic [7:0] ring;
     logic [31:0] reserved_0;
   } window_event_overflow_clear_t;
-  // The value to store in a queue's slot. Two successive stores of one queue, or of its successor under the same number, always differ: an engine that polls sees each of them.
+  // The value to store in a queue's slot. Two successive stores of one queue, or of its successor under the same number, always differ: an engine that polls sees each of them. So an engine gives a QP no generation that stands in the slot of its number already.
   typedef struct packed {
     // [63:56] SQ: generation of the QP. RQ: the same for a private one. CQ: how often it was resized, modulo 256.
     logic [7:0] generation;

@@ -402,6 +402,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(status);
         }
         let generation = self.random.next_u32() as u8;
+        let generation = self.doorbells.fresh_generation(command.page, qpn, generation);
         self.attach(command, qpn);
         if command.kind.is_datagram() {
             self.ahs.join(command.pdn, qpn);
@@ -503,6 +504,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         if to == QpState::Reset {
             qp.reset(self.shares.of(qp.page));
+            qp.generation = self.doorbells.fresh_generation(qp.page, qpn, qp.generation);
             if let Some(rq) = self.rqs.get_mut(&qp.rqn) {
                 rq.reset();
             }

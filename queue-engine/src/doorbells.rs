@@ -1,6 +1,6 @@
 //! Doorbell pages: which queues to look at again.
 
-use fpga_regs::engine::doorbell::{self, QueueKind};
+use fpga_regs::engine::doorbell::{self, QueueKind, SlotValue};
 use fpga_regs::engine::window::DOORBELL_PAGES;
 use smallvec::SmallVec;
 
@@ -148,6 +148,19 @@ impl<D: DoorbellPage> Doorbells<D> {
             .checked_sub(1)
             .and_then(|i| self.pages.get(i))
             .is_some_and(Option::is_some)
+    }
+
+    /// The generation, or the next one where it stands in the slot of the QP's number already. What stands there may be
+    /// of a QP that had the number before, and a doorbell of its successor must change it.
+    pub(crate) fn fresh_generation(&self, client: u8, qpn: u32, generation: u8) -> u8 {
+        let page = usize::from(doorbell::page_of(client)).checked_sub(1);
+        let page = page.and_then(|index| self.pages.get(index)?.as_ref());
+        let standing = page.map(|page| page.memory.load(doorbell::slot(QueueKind::Send, qpn)));
+        let is_taken = standing.is_some_and(|value| {
+            let value = SlotValue::decode(value);
+            value.number == qpn && value.generation == generation
+        });
+        generation.wrapping_add(is_taken.into())
     }
 
     /// Begins to look at a queue's slot.

@@ -70,7 +70,8 @@ bits! {
     /// The value to store in a queue's slot.
     ///
     /// Two successive stores of one queue, or of its successor under the same number, always differ:
-    /// an engine that polls sees each of them.
+    /// an engine that polls sees each of them. So an engine gives a QP no generation that stands in the
+    /// slot of its number already.
     pub struct SlotValue(u64) {
         /// SQ, RQ: producer index. CQ: arm sequence.
         index[31:0]: u32,

@@ -2,10 +2,13 @@
 
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, Membership, Opcode};
 use fpga_regs::engine::cqe::{Flags, Status};
+use fpga_regs::engine::doorbell::{SlotValue, slot_value};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, GSI_QKEY, GSI_QPN, QpState, QpType};
 use fpga_regs::engine::window::{self, Capabilities};
 use fpga_regs::engine::wqe::{Datagram, SendOpcode};
-use queue_engine::{EngineConfig, Operation, ReceiveKind, ReceivedMessage, TransportEvent};
+use queue_engine::{
+    DoorbellPage as _, EngineConfig, Operation, ReceiveKind, ReceivedMessage, TransportEvent,
+};
 
 use crate::support::bench::{Bench, CONFIG, PAGE, PDN, sound_attributes};
 use crate::support::client::{ClientCq, ClientQp};
@@ -36,6 +39,35 @@ fn refusal(bench: &mut Bench<Manual>) -> AdminStatus {
     let queues = CreateQp { sq_ring, log2_sq_blocks, page, kind, pdn, ..CreateQp::default() };
     let command = CreateQp { send_cqn, receive_cqn, rqn, ..queues };
     bench.status(Opcode::CreateQp, &command.encode())
+}
+
+/// A doorbell that changes nothing in its slot is not heard.
+#[test]
+fn a_successor_never_has_a_generation_that_stands_in_the_slot_of_its_number() {
+    let mut bench = bench();
+    let page = bench.page.clone();
+    let check = |qp: &ClientQp, generation: u8| {
+        let standing = SlotValue::decode(page.load(qp.slot()));
+        assert_ne!((standing.number, standing.generation), (qp.qpn, generation));
+    };
+    for cycle in 0..2000 {
+        let (cq, mut qp) = made(&mut bench);
+        check(&qp, qp.generation);
+        // Any generation may stand there, whatever the QP rang for last.
+        page.store(qp.slot(), slot_value(qp.qpn, qp.generation.wrapping_add(1), 8));
+        let generation = bench.go(qp.qpn, QpState::Reset);
+        check(&qp, generation);
+        assert_eq!(generation, qp.generation.wrapping_add(2));
+        qp.start_over(generation.wrapping_add(cycle as u8));
+        qp.produce(8);
+        for (opcode, number) in [
+            (Opcode::DestroyQp, qp.qpn),
+            (Opcode::DestroyRq, qp.rq.rqn),
+            (Opcode::DestroyCq, cq.cqn),
+        ] {
+            assert_eq!(bench.destroy(opcode, number), AdminStatus::Success);
+        }
+    }
 }
 
 #[test]
