@@ -160,7 +160,16 @@ impl QpCore {
         if !self.window.on_cnp(now) {
             bump(&mut shared.counters.rp_cnp_ignored);
         }
+        self.go_on(shared, now);
         self.arm(shared);
+    }
+
+    /// Takes its turn again where its window holds it back no more.
+    fn go_on(&mut self, shared: &mut Shared, now: Instant) {
+        if self.waits && !self.is_held(now) {
+            self.waits = false;
+            self.make_ready(shared);
+        }
     }
 
     #[inline]
@@ -180,10 +189,7 @@ impl QpCore {
         if self.window.next_deadline().is_some_and(|at| at <= now) {
             self.window.on_timeout(now);
         }
-        if self.waits && !self.is_held(now) {
-            self.waits = false;
-            self.make_ready(shared);
-        }
+        self.go_on(shared, now);
         let is_due = self.deadline.is_some_and(|at| at <= now);
         self.deadline = self.deadline.filter(|_| !is_due);
         self.arm(shared);

@@ -38,7 +38,8 @@ pub trait Services: Debug {
     }
 
     /// Acts on a frame whose payload is about to be placed, once for each placement and in their order: it may change the
-    /// bytes that are placed, and says where they belong. Keys, rights and bounds of that place are checked behind it. The
+    /// bytes that are placed, and says where they belong. One that changes bytes does so once for each range of a frame: what
+    /// comes for several members of a multicast group has a placement of the same bytes for each. Keys, rights and bounds of that place are checked behind it. The
     /// caller of the stack calls it, for the stack never touches payload.
     fn act(&mut self, placement: &Placement, _frame: &mut [u8]) -> Sink {
         placement.sink

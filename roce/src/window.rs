@@ -53,7 +53,8 @@ pub trait Window: fmt::Debug + Send {
         false
     }
 
-    /// The time of [`Window::next_deadline`] has come.
+    /// The time of [`Window::next_deadline`] has come, which is to be later than `now` behind this: the card asks again at
+    /// once otherwise.
     fn on_timeout(&mut self, _now: Instant) {}
 
     /// When [`Window::on_timeout`] is to be called, at the earliest. The card wakes up for it: what can be caught up
@@ -131,7 +132,12 @@ impl Window for AnyWindow {
 
     #[inline]
     fn window(&self) -> u64 {
-        whichever!(self, window => window.window())
+        match self {
+            Self::SlowStart(window) => window.window(),
+            Self::Fixed(window) => window.window(),
+            // None would wait for ever: nothing is under way then that an answer could come to.
+            Self::Other(window) => window.window().max(1),
+        }
     }
 
     fn earliest_departure(&self) -> Option<Instant> {

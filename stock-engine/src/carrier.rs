@@ -458,7 +458,7 @@ impl<R: Registers> Transport for Carrier<R> {
     }
 
     fn refuse(&mut self, now: u64, qpn: u32) -> bool {
-        self.telling = None;
+        self.telling = self.telling.filter(|told| *told != qpn);
         self.end_mut(qpn).is_some_and(|it| it.end.refuse(now))
     }
 

@@ -7,7 +7,8 @@ use fpga_regs::coyote::vfpga::Bank as BankKind;
 use fpga_regs::engine::window::{Capabilities, Profile};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
-    Engine, EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, TakenReceive, Unreachable,
+    Engine, EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, TakenReceive, TransportEvent,
+    Unreachable,
 };
 use stock_engine::param::{AHS, CTIDS, LOCAL};
 use stock_engine::{
@@ -125,15 +126,16 @@ impl Core {
         did |= self.advance(now);
         let mut told = false;
         while let Some(event) = self.carrier.take_event() {
+            told |= matches!(event, TransportEvent::Received(_));
             self.engine.handle(now, event, &mut self.carrier);
-            told = true;
+            did = true;
         }
         if told {
             // Peers hear what programs were told of. That may have a program leave: the answers are posted before, as far as
             // they can be.
             self.advance(now);
         }
-        did | told
+        did
     }
 
     /// Has the carrier take what has come, and send what there is.
