@@ -111,7 +111,7 @@ pub(crate) struct ListEnd<'a> {
     pub is_overtaken: bool,
     /// The queue.
     pub guard: QueueGuard<'a>,
-    _one: FutexGuard<'a, ()>,
+    _one: Option<FutexGuard<'a, ()>>,
 }
 
 impl SendLock {
@@ -138,7 +138,7 @@ impl SendLock {
     #[inline(always)]
     pub(crate) fn keep_for_list(&self, guard: QueueGuard<'_>) {
         guard.keep();
-        self.list.store(OPEN, Ordering::Relaxed);
+        self.list.store(OPEN, Ordering::Release);
     }
 
     /// Ends the list to post it. `None` where it may have been overtaken or there is no lock: [`Self::end`] tells.
@@ -154,9 +154,10 @@ impl SendLock {
     /// Ends the list, whatever has become of it.
     pub(crate) fn end(&self) -> ListEnd<'_> {
         self.list.store(NONE, Ordering::Release);
-        let one = self.overtaking.lock();
-        let usual = usual_end(&self.queue);
-        let is_overtaken = self.end.swap(usual, Ordering::Relaxed) == OVERTAKEN;
+        // Where there is no lock, one thread alone writes how it ends.
+        let one = self.queue.is_needed.then(|| self.overtaking.lock());
+        let is_overtaken = self.end.load(Ordering::Relaxed) == OVERTAKEN;
+        self.end.store(usual_end(&self.queue), Ordering::Relaxed);
         ListEnd { is_overtaken, guard: self.queue.kept(), _one: one }
     }
 
@@ -164,14 +165,9 @@ impl SendLock {
     pub(crate) fn overtake(&self, change: impl FnOnce()) {
         let mut taken = self.queue.try_lock();
         while taken.is_none() {
-            let one = self.overtaking.lock();
-            self.end.store(OVERTAKEN, Ordering::Relaxed);
-            store_then_load_everywhere();
-            if self.list.load(Ordering::Acquire) == OPEN {
+            if let Some(_one) = self.overtake_list() {
                 return change();
             }
-            self.end.store(GIVES_BACK, Ordering::Relaxed);
-            drop(one);
             let within = self.queue.mutex.lock_within(LOOK_AGAIN);
             taken = within.map(|guard| QueueGuard { held: Some(guard) });
         }
@@ -181,9 +177,54 @@ impl SendLock {
         }
         change();
     }
+
+    /// Overtakes the list that is open, which does not end before the guard is dropped; `None` where none is.
+    fn overtake_list(&self) -> Option<FutexGuard<'_, ()>> {
+        let one = self.overtaking.lock();
+        let before = self.end.swap(OVERTAKEN, Ordering::Relaxed);
+        store_then_load_everywhere();
+        if self.list.load(Ordering::Acquire) == OPEN {
+            return Some(one);
+        }
+        // A list that was overtaken before, and that just ends, remains so.
+        self.end.store(before, Ordering::Relaxed);
+        None
+    }
 }
 
 /// How a list ends that is not overtaken.
 fn usual_end(queue: &QueueLock) -> u32 {
     if queue.is_needed { GIVES_BACK } else { NO_LOCK }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_just_ends_remains_overtaken_when_the_queue_is_reset_again() {
+        let lock = SendLock::new(false);
+        lock.keep_for_list(lock.lock());
+        lock.overtake(|| ());
+        assert!(lock.end_at_once().is_none());
+        // Another thread resets the queue before the list has asked what became of it.
+        assert!(lock.overtake_list().is_none());
+        assert!(lock.end().is_overtaken);
+        // The next list is another.
+        lock.keep_for_list(lock.lock());
+        assert!(lock.end_at_once().is_some());
+    }
+
+    #[test]
+    fn without_a_lock_a_list_is_overtaken_once() {
+        let lock = SendLock::new(true);
+        for overtaken in [true, false] {
+            lock.keep_for_list(lock.lock());
+            if overtaken {
+                lock.overtake(|| ());
+            }
+            assert!(lock.end_at_once().is_none());
+            assert_eq!(lock.end().is_overtaken, overtaken);
+        }
+    }
 }
