@@ -177,9 +177,11 @@ pub fn state_dir(given: Option<&Path>, uid: u32) -> PathBuf {
 /// namespaces that have ended to others.
 fn is_served(path: &Path) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    // Of another type than balboad's, so that nobody is troubled: a socket that is there is said to be of the wrong one.
-    let met = std::os::unix::net::UnixStream::connect(path);
-    met.map_or_else(|error| ![ConnectionRefused, NotFound].contains(&error.kind()), |_| true)
+    use std::os::unix::net::UnixDatagram;
+    // Of another type than balboad's: a socket that is there is said to be of the wrong one. Datagrams' sockets wait for
+    // nobody, and nobody hears of them.
+    let met = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+    met.map_or_else(|error| ![ConnectionRefused, NotFound].contains(&error.kind()), |()| true)
 }
 
 /// The state directory that somebody names: `given`, else `BALBOA_STATE_DIR`; `None` where the user's default counts.
@@ -218,9 +220,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SOCKET_NAME);
         assert!(!is_served(&path));
-        // As balboad's, of another type than the one that asks.
-        let served = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        // As balboad's, of another type than the one that asks; and nobody has it wait for them.
+        let served = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        served.set_nonblocking(true).unwrap();
         assert!(is_served(&path));
+        assert_eq!(served.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(served);
         assert!(path.exists() && !is_served(&path));
     }
