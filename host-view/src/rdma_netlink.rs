@@ -5,7 +5,7 @@
 //!
 //! Sources: `include/uapi/rdma/rdma_netlink.h`, `drivers/infiniband/core/netlink.c` and `nldev.c` of Linux.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -132,9 +132,8 @@ impl Devices {
         let begun = || Message::answering(asked, asked.kind, MULTIPLE, &[]);
         match command {
             GET => {
-                let names = self.names();
-                let each = (0u32..).zip(&names);
-                Ok(each.filter_map(|(index, name)| self.device(begun(), index, name)).collect())
+                let each = self.devices().into_iter();
+                Ok(each.filter_map(|(index, name)| self.device(begun(), index, &name)).collect())
             }
             PORT_GET => {
                 let (index, name) = self.named(asked)?;
@@ -169,18 +168,16 @@ impl Devices {
         .ok_or(Errno::EINVAL)
     }
 
-    /// Devices' names in their order; the place of each is its index, which stays: the directory is the program's own.
-    fn names(&self) -> Vec<String> {
-        let mut names = names(&self.class.join("infiniband"));
-        names.sort_by(|one, two| (one.len(), one).cmp(&(two.len(), two)));
-        names
+    /// Devices by their indices in order. An index is the number in the name, which stays while others come and go.
+    fn devices(&self) -> BTreeMap<u32, String> {
+        let names = names(&self.class.join("infiniband")).into_iter();
+        names.filter_map(|name| Some((index(&name)?, name))).collect()
     }
 
     /// The device that is asked for.
     fn named(&self, asked: &ReceivedNews<'_>) -> Result<(u32, String), Errno> {
         let index = number(asked, DEV_INDEX).ok_or(Errno::EINVAL)?;
-        let place = usize::try_from(index).map_err(|_| Errno::EINVAL)?;
-        let name = self.names().into_iter().nth(place).ok_or(Errno::EINVAL)?;
+        let name = self.devices().remove(&index).ok_or(Errno::EINVAL)?;
         Ok((index, name))
     }
 
@@ -321,6 +318,12 @@ fn number(asked: &ReceivedNews<'_>, kind: u16) -> Option<u32> {
     u32_at(find(asked, kind)?, 0)
 }
 
+/// The number in a device's name.
+fn index(name: &str) -> Option<u32> {
+    let number = name.strip_prefix("balboa")?.parse().ok()?;
+    (*name == format!("balboa{number}")).then_some(number)
+}
+
 /// Names in a directory, of those that are text.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(MOST_NAMES);
@@ -405,6 +408,25 @@ mod tests {
 
     const FIRST_CARD: (u16, &[u8]) = (DEV_INDEX, &[0; 4]);
     const ITS_PORT: (u16, &[u8]) = (PORT_INDEX, &1u32.to_ne_bytes());
+
+    #[test]
+    fn a_devices_index_stays_while_others_come_and_go() {
+        let class = class(2);
+        let devices = Devices::below(class.path().to_owned());
+        let of_second = (DEV_INDEX, &1u32.to_ne_bytes()[..]);
+        for _ in 0..2 {
+            let answers = devices.answer(&request(GET, 0, &[of_second]));
+            assert_eq!(value(&answers[0], DEV_NAME), Some(b"balboa1\0".to_vec()));
+            let _ = fs::remove_dir_all(class.path().join("infiniband/balboa0"));
+        }
+        assert_eq!(
+            code(&devices.answer(&request(GET, 0, &[FIRST_CARD]))[0]),
+            -(Errno::EINVAL as i32)
+        );
+        for none in ["balboa", "balboa01", "balboa+1", "mlx5_0", "balboa4294967296"] {
+            assert_eq!(index(none), None);
+        }
+    }
 
     #[test]
     fn all_devices_are_told_in_order_and_then_the_end() {
