@@ -1,7 +1,11 @@
-//! Signals that were ignored when this process began: exec hands that on, while it ends all handlers.
+//! Signals: what was ignored when this process began, for exec hands that on, while it ends all handlers; and those that
+//! have a number alone.
 
 use std::mem::MaybeUninit;
 use std::ptr::null;
+
+use nix::errno::Errno;
+use nix::unistd::Pid;
 
 /// Has a signal do by default what it does; says whether it was ignored.
 ///
@@ -29,9 +33,34 @@ pub fn ignore(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
+/// Sends a process a signal by its number, also a real-time one.
+///
+/// # Errors
+/// What kill(2) says; EINVAL where it is no number of one process.
+pub fn send(process: Pid, signal: i32) -> Result<(), Errno> {
+    if process.as_raw() <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the call takes two integers and touches no memory of ours. A signal's handler is the other process's.
+    Errno::result(unsafe { libc::kill(process.as_raw(), signal) }).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_real_time_signal_is_sent_to_one_process() {
+        use std::os::unix::process::ExitStatusExt as _;
+
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        assert_eq!(send(pid, libc::SIGRTMIN() + 3), Ok(()));
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGRTMIN() + 3));
+        for group in [0, -1] {
+            assert_eq!(send(Pid::from_raw(group), 0), Err(Errno::EINVAL));
+        }
+    }
 
     #[test]
     fn what_is_ignored_is_heeded_and_what_is_not_stays() {

@@ -7,7 +7,7 @@ use std::io;
 use std::process::Command;
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
@@ -20,7 +20,7 @@ pub fn is_first() -> bool {
     getpid() == Pid::from_raw(1)
 }
 
-/// Runs the program, hands it the signals that this process is sent, and ends all other children; its exit code. With this
+/// Runs the program, hands it the signals that this process is sent, and reaps all other children; its exit code. With this
 /// process everything of its namespace ends.
 ///
 /// # Errors
@@ -47,18 +47,41 @@ pub fn stay(command: &mut Command) -> io::Result<u8> {
             }
         }
         let Some(told) = asked.read_signal()? else { continue };
-        let signal = i32::try_from(told.ssi_signo).ok().and_then(|it| Signal::try_from(it).ok());
-        // What a terminal sends, the program was sent as well.
-        let by_kernel = told.ssi_code == libc::SI_KERNEL;
-        match signal {
-            Some(signal) if signal != Signal::SIGCHLD && !by_kernel => {
-                let _ = kill(program, signal);
-            }
-            _ => {}
+        if let Ok(signal) = i32::try_from(told.ssi_signo)
+            && is_the_programs(signal, told.ssi_code)
+        {
+            // Not yet reaped, so that the number is no other's.
+            let _ = hostmem::signal::send(program, signal);
         }
+    }
+}
+
+/// Whether a signal is handed to the program.
+fn is_the_programs(signal: i32, code: i32) -> bool {
+    match signal {
+        libc::SIGCHLD => false,
+        // When a terminal hangs up, the kernel tells its session's leader alone.
+        libc::SIGHUP | libc::SIGCONT => true,
+        // What else a terminal sends, the program was sent as well.
+        _ => code != libc::SI_KERNEL,
     }
 }
 
 fn code_of(code: i32) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_handed_what_it_was_not_sent_itself() {
+        for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGRTMIN(), libc::SIGRTMAX()] {
+            assert!(is_the_programs(signal, libc::SI_USER));
+        }
+        assert!(is_the_programs(libc::SIGHUP, libc::SI_KERNEL));
+        assert!(!is_the_programs(libc::SIGINT, libc::SI_KERNEL));
+        assert!(!is_the_programs(libc::SIGCHLD, libc::SI_USER));
+    }
 }
