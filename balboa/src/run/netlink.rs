@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -67,6 +67,11 @@ fn start(class: &Path) -> anyhow::Result<(OwnedFd, Range<u32>)> {
     ensure!(version(&release).is_some_and(|it| it >= KERNEL), "Linux {release} is too old");
     let numbers = numbers(getrlimit(Resource::RLIMIT_NOFILE)?.0).context("a low limit")?;
     let (ours, theirs) = fdpass::pair()?;
+    // What is sent on a number that is watched waits for the supervisor, which waits for just that.
+    ensure!(
+        u32::try_from(ours.as_raw_fd())? < numbers.start,
+        "so many descriptors are open that one has a number that is watched"
+    );
     setsockopt(&ours, sockopt::ReceiveTimeout, &TimeVal::seconds(READY))?;
     let ended = again(&numbers, class, Stdio::from(theirs)).arg("--detach").status()?;
     ensure!(ended.success(), "what starts the supervisor failed: {ended}");
@@ -99,6 +104,13 @@ pub fn answer(arguments: &args::AnswerNetlink) -> anyhow::Result<()> {
         again(&numbers, &arguments.class, socket).spawn()?;
         return Ok(());
     }
+    // It ends with the program, which may end in its own time where a whole group of processes is told to.
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        hostmem::signal::ignore(signal);
+    }
+    let own = fs::read_link("/proc/self")?;
+    let is_ours = own.to_str() == Some(&*std::process::id().to_string());
+    ensure!(is_ours, "/proc tells of processes by other numbers");
     std::env::set_current_dir("/")?;
     fdpass::send(socket.as_fd(), IS_READY, &[], Wait::AsSocket)?;
     let mut said = [0; LISTENER.len()];
