@@ -4,12 +4,16 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use super::libibverbs::Providers;
+use super::start::RETRY;
 use super::sysfs::{CLASSES, World};
 use super::view::{self, StepError, step};
 
@@ -19,6 +23,8 @@ const PLACE: &str = "/dev/infiniband";
 const SYSFS: &str = "sys";
 /// Whoever changes something there has this file's lock.
 const LOCK: &str = ".balboa";
+/// How long another one that changes something is waited for.
+const TURN: Duration = Duration::from_secs(30);
 
 /// Why it cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +34,14 @@ pub enum InPlaceError {
         "{0}: --in-place needs a directory {PLACE} that this user may write to, such as a tmpfs of the container's or an emptyDir volume of the pod's"
     )]
     NoPlace(StepError),
+    /// Others could change what this user's programs load, or have made it.
+    #[error(
+        "{}: --in-place needs what is this user's or root's, and no other's to write to: one user alone can use one {PLACE}", .0.display()
+    )]
+    Others(PathBuf),
+    /// Another process holds the lock.
+    #[error("another balboa run --in-place has been changing {} for {} s", .0.display(), TURN.as_secs())]
+    Busy(PathBuf),
     /// A step failed that should not.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -48,9 +62,17 @@ fn show_at(
     world: &World,
     providers: &Providers,
 ) -> Result<PathBuf, InPlaceError> {
-    fs::create_dir_all(place).map_err(step("make", place)).map_err(InPlaceError::NoPlace)?;
-    let _lock = lock(&place.join(LOCK)).map_err(InPlaceError::NoPlace)?;
+    view::make_dir(place).map_err(InPlaceError::NoPlace)?;
+    if !fs::metadata(place).is_ok_and(|found| view::is_ours(&found)) {
+        return Err(InPlaceError::Others(place.to_owned()));
+    }
+    let _lock = lock(place)?;
     let sysfs = place.join(SYSFS);
+    view::make_dir(&sysfs)?;
+    let is_alone = |it: fs::Metadata| it.is_dir() && view::is_ours(&it) && it.mode() & 0o022 == 0;
+    if !fs::symlink_metadata(&sysfs).is_ok_and(is_alone) {
+        return Err(InPlaceError::Others(sysfs));
+    }
     let class = sysfs.join("class");
     forget(place, &class, world)?;
     view::build_nodes(place, world, providers)?;
@@ -58,18 +80,29 @@ fn show_at(
     for (path, kept) in &world.live {
         let at = class.join(path);
         let parent = at.parent().unwrap_or(&class);
-        fs::create_dir_all(parent).map_err(step("make", parent))?;
+        view::make_dir(parent)?;
         view::link(&state.join(kept), &at)?;
     }
     Ok(sysfs)
 }
 
-fn lock(path: &Path) -> Result<Flock<File>, StepError> {
+fn lock(place: &Path) -> Result<Flock<File>, InPlaceError> {
+    let path = place.join(LOCK);
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).custom_flags(flags.bits());
-    let file = options.open(path).map_err(step("open", path))?;
-    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| step("lock", path)(errno))
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let opened = options.custom_flags(flags.bits()).open(&path);
+    let mut file = opened.map_err(step("open", &path)).map_err(InPlaceError::NoPlace)?;
+    let begun = Instant::now();
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((file, Errno::EWOULDBLOCK)) if begun.elapsed() < TURN => file,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(InPlaceError::Busy(place.to_owned())),
+            Err((_, errno)) => return Err(InPlaceError::NoPlace(step("lock", &path)(errno))),
+        };
+        sleep(RETRY);
+    }
 }
 
 /// Removes the cards that there are no more, and nothing that is not ours.
@@ -77,7 +110,8 @@ fn forget(place: &Path, class: &Path, world: &World) -> Result<(), StepError> {
     let nodes: BTreeSet<&str> = world.nodes.iter().map(String::as_str).collect();
     for name in names(place)? {
         let at = place.join(&name);
-        let is_ours = fs::read_link(&at).is_ok_and(|target| target == Path::new(view::NODE_TARGET));
+        let is_ours = fs::symlink_metadata(&at).is_ok_and(|found| view::is_ours(&found))
+            && fs::read_link(&at).is_ok_and(|target| target == Path::new(view::NODE_TARGET));
         if is_ours && !nodes.contains(&*name) {
             fs::remove_file(&at).map_err(step("remove", &at))?;
         }
@@ -113,6 +147,9 @@ fn names(dir: &Path) -> Result<Vec<String>, StepError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
     use super::*;
     use crate::client::tests::card;
 
@@ -138,6 +175,24 @@ mod tests {
             assert_eq!(port, Path::new("/run/balboa/ports/balboa1"));
             assert!(shown("uverbs0".into()) && !shown(".new".into()));
         }
+    }
+
+    #[test]
+    fn what_others_may_write_to_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, state) = (dir.path().join("infiniband"), Path::new("/run/balboa"));
+        let show = || show_at(&place, state, &World::of(&[card(0)]), &Providers(Vec::new()));
+        let sysfs = show().unwrap();
+        fs::set_permissions(&sysfs, Permissions::from_mode(0o775)).unwrap();
+        assert!(matches!(show().unwrap_err(), InPlaceError::Others(path) if path == sysfs));
+        // Nor what somebody has put there in its stead.
+        let elsewhere = dir.path().join("elsewhere");
+        fs::rename(&sysfs, &elsewhere).unwrap();
+        fs::set_permissions(&elsewhere, Permissions::from_mode(0o755)).unwrap();
+        symlink(&elsewhere, &sysfs).unwrap();
+        assert!(matches!(show().unwrap_err(), InPlaceError::Others(path) if path == sysfs));
+        fs::remove_file(&sysfs).unwrap();
+        show().unwrap();
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //!
 //! They may be there already, for another program: then only what differs is put in place, each at once.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::symlink;
+use std::fs::{self, DirBuilder, Metadata, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
 
 use super::libibverbs::Providers;
 use super::sysfs::World;
@@ -14,7 +16,7 @@ use super::sysfs::World;
 pub const DRIVER: &str = "/dev/infiniband/libbalboa";
 /// What the device nodes are links to.
 pub const NODE_TARGET: &str = "/dev/full";
-/// What is not in its place yet.
+/// How the name begins of what is not in its place yet.
 const NEW: &str = ".new";
 
 /// A step that failed that should not.
@@ -38,7 +40,7 @@ pub fn step<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(
 /// Makes the nodes, and shows the providers: for each private interface one by the name that its libibverbs
 /// looks for, and all by their own, by which that one finds the others of its interface.
 pub fn build_nodes(dir: &Path, world: &World, providers: &Providers) -> Result<(), StepError> {
-    fs::create_dir_all(dir).map_err(step("make", dir))?;
+    make_dir(dir)?;
     for node in &world.nodes {
         link(Path::new(NODE_TARGET), &dir.join(node))?;
     }
@@ -62,29 +64,37 @@ pub fn build_class(dir: &Path, world: &World) -> Result<(), StepError> {
     for (path, text) in world.class.iter().rev() {
         let file = dir.join(path);
         let parent = file.parent().unwrap_or(dir);
-        fs::create_dir_all(parent).map_err(step("make", parent))?;
+        make_dir(parent)?;
         if fs::read(&file).is_ok_and(|there| there == text.as_bytes()) {
             continue;
         }
-        let new = parent.join(NEW);
-        fs::write(&new, text).map_err(step("write", &new))?;
-        fs::rename(&new, &file).map_err(step("put in place", &file))?;
+        let mode = Permissions::from_mode(0o644);
+        let new = tempfile::Builder::new().prefix(NEW).permissions(mode).tempfile_in(parent);
+        let mut new = new.map_err(step("make", &file))?;
+        new.write_all(text.as_bytes()).map_err(step("write", &file))?;
+        new.persist(&file).map_err(|it| step("put in place", &file)(it.error))?;
     }
     Ok(())
 }
 
+/// Makes a directory where it is missing, which nobody else may write to, also of a user who lets others by default.
+pub fn make_dir(dir: &Path) -> Result<(), StepError> {
+    DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(step("make", dir))
+}
+
+/// Whether something is this user's, or root's.
+pub fn is_ours(found: &Metadata) -> bool {
+    [geteuid().as_raw(), 0].contains(&found.uid())
+}
+
 /// Makes a symbolic link.
 pub fn link(target: &Path, at: &Path) -> Result<(), StepError> {
-    if fs::read_link(at).is_ok_and(|there| there == target) {
+    let is_ours = fs::symlink_metadata(at).is_ok_and(|found| is_ours(&found));
+    if is_ours && fs::read_link(at).is_ok_and(|there| there == target) {
         return Ok(());
     }
-    let new = at.with_file_name(NEW);
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(step("remove", &new)(error));
-        }
-        _ => {}
-    }
-    symlink(target, &new).map_err(step("link", &new))?;
-    fs::rename(&new, at).map_err(step("put in place", at))
+    let dir = at.parent().unwrap_or(at);
+    let new = tempfile::Builder::new().prefix(NEW).make_in(dir, |new| symlink(target, new));
+    let new = new.map_err(step("link", at))?.into_temp_path();
+    new.persist(at).map_err(|it| step("put in place", at)(it.error))
 }
