@@ -128,13 +128,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A number that the program that calls does not use.
+    /// A number that the program that calls does not use: the highest, for the kernel gives another of its threads the
+    /// lowest.
     fn free_number(&self, call: &Call) -> Result<u32, Errno> {
         let thread = format!("/proc/{}", call.thread);
         // Its descriptors must be seen, or else each number would look free.
         fs::read_link(format!("{thread}/exe")).map_err(|_| Errno::EPROTONOSUPPORT)?;
         let is_free = |it: &u32| fs::symlink_metadata(format!("{thread}/fd/{it}")).is_err();
-        let number = self.numbers.clone().find(is_free).ok_or(Errno::EMFILE)?;
+        let number = self.numbers.clone().rev().find(is_free).ok_or(Errno::EMFILE)?;
         // If it waits still, that was its directory.
         self.listener.waits(call).then_some(number).ok_or(Errno::EPROTONOSUPPORT)
     }
@@ -204,7 +205,7 @@ fn converse(ours: &OwnedFd, devices: &Devices) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{Mutex, PoisonError, mpsc};
     use std::thread;
 
     use hostmem::seccomp::install_with_listener;
@@ -231,6 +232,9 @@ mod tests {
 
     /// Does something behind a filter whose listener this process has; not where a filter around it has one.
     fn behind(serve: fn(Listener, Range<u32>), act: impl FnOnce() + Send + 'static) {
+        // The numbers are the process's, which may run several tests at a time.
+        static NUMBERS: Mutex<()> = Mutex::new(());
+        let _numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         let end = u32::try_from(getrlimit(Resource::RLIMIT_NOFILE).unwrap().0).unwrap_or(4096);
         let numbers = end.min(4096) - EACH..end.min(4096);
         let (sender, listeners) = mpsc::channel();
@@ -297,6 +301,8 @@ mod tests {
                 let all: Vec<_> =
                     (0..EACH).map(|_| rdma(SockFlag::SOCK_CLOEXEC).unwrap()).collect();
                 assert_eq!(rdma(SockFlag::empty()).unwrap_err(), Errno::EMFILE);
+                // The kernel gives the lowest number that is free.
+                assert!(all.iter().rev().is_sorted_by_key(|it| it.as_raw_fd()));
                 for socket in &all {
                     assert_eq!(ask(socket), Ok(ASK.len()));
                     assert_eq!(fcntl(socket, FcntlArg::F_GETFD), Ok(libc::FD_CLOEXEC));
