@@ -115,33 +115,41 @@ struct Question {
     heard: u64,
 }
 
-/// How a host numbers its IPv4 datagrams, beside 0.
+/// How a host numbers its IPv4 datagrams.
 #[derive(Clone, Copy, Debug, Default)]
-enum Numbers {
-    #[default]
-    Unknown,
-    /// A datagram seemed to have that one.
-    Perhaps(u16),
+struct Numbers {
+    /// It writes 0, as far as is known.
+    is_zero: bool,
     /// Each has one more or so than the one before it; that was the last.
-    Rising(u16),
+    last: Option<u16>,
+    /// A datagram seemed to have that one, which is not near the last.
+    perhaps: Option<u16>,
 }
 
 impl Numbers {
     /// Whether a datagram can have that number.
     fn admit(&mut self, id: u16) -> bool {
-        let (admitted, next) = match *self {
-            // Of datagrams that nobody sends again the first counts, too.
-            Self::Unknown => (true, Self::Rising(id)),
-            Self::Perhaps(before) => match id.wrapping_sub(before) {
-                1..=BEHIND => (true, Self::Rising(id)),
-                _ => (false, Self::Perhaps(id)),
-            },
-            Self::Rising(before) if id.wrapping_sub(before) < AHEAD => (true, Self::Rising(id)),
-            Self::Rising(before) if before.wrapping_sub(id) < BEHIND => (true, *self),
-            Self::Rising(_) => (false, Self::Perhaps(id)),
+        if self.last.is_some_and(|last| last.wrapping_sub(id) < BEHIND) {
+            return true;
+        }
+        let goes_on = self.last.is_some_and(|last| id.wrapping_sub(last) < AHEAD);
+        let counts = self.perhaps.is_some_and(|it| matches!(id.wrapping_sub(it), 1..=BEHIND));
+        // Of datagrams that nobody sends again the first counts, too.
+        let is_first = !self.is_zero && self.last.is_none() && self.perhaps.is_none();
+        let admitted = goes_on || counts || is_first;
+        // A number that is not believed leaves the last: it may be another's, in the host's name.
+        *self = match admitted {
+            true => Self { is_zero: false, last: Some(id), perhaps: None },
+            false => Self { perhaps: Some(id), ..*self },
         };
-        *self = next;
         admitted
+    }
+
+    /// Takes note of a datagram that had 0.
+    fn was_zero(&mut self) {
+        if self.last.is_none() {
+            *self = Self { is_zero: true, ..Self::default() };
+        }
     }
 }
 
@@ -170,12 +178,12 @@ impl Peer {
     }
 
     /// Whether a datagram of its can have had that IPv4 identification, which is not 0; of a host that counts them up not
-    /// where that is `strict`.
+    /// where that is `strict`. A balboad that has answered does not count; anybody can ask in a host's name.
     pub(super) fn admits_number(&mut self, id: u16, strict: bool) -> bool {
         if self.session != 0 && usize::from(id) < MOST_SEGMENTS {
             return true;
         }
-        !strict && self.numbers.admit(id)
+        !strict && !self.answers && self.numbers.admit(id)
     }
 
     /// Counts what came; true if it is to be told.
@@ -256,6 +264,13 @@ impl Peers {
         let peer = self.table.entry(pair).or_default();
         peer.is_known = true;
         peer
+    }
+
+    /// Takes note of a right datagram with the IPv4 identification 0.
+    pub(super) fn wrote_zero(&mut self, pair: Pair) {
+        if let Some(peer) = self.get(pair) {
+            peer.numbers.was_zero();
+        }
     }
 
     /// A host, if anything is known of it.
@@ -704,6 +719,42 @@ mod tests {
         }
         let peer = one.get(by_another).unwrap();
         assert!(peer.has_room() && peer.under_way() == 0 && !peer.takes_segments(0));
+    }
+
+    #[test]
+    fn a_forged_datagram_now_and_then_does_not_silence_a_host_that_counts() {
+        let mut peers = Peers::new(ROOM, 1);
+        let peer = peers.stranger(OTHER);
+        assert!(peer.admits_number(700, false));
+        for number in 701..800_u16 {
+            assert!(!peer.admits_number(number.wrapping_mul(331) | 0x8000, false), "forged");
+            assert!(peer.admits_number(number, false), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_balboad_that_answered_has_the_numbers_of_segments_alone() {
+        let (mut one, mut two) = acquainted();
+        assert!(one.get(OTHER).unwrap().admits_number(63, false));
+        assert!(!one.get(OTHER).unwrap().admits_number(64, false));
+        // A question alone, which anybody may have asked, silences no host that counts.
+        assert!(two.get(OTHER).unwrap().admits_number(700, false));
+    }
+
+    #[test]
+    fn where_a_host_writes_0_a_single_number_is_damage() {
+        let mut peers = Peers::new(ROOM, 1);
+        peers.wrote_zero(OTHER);
+        assert!(peers.get(OTHER).is_none(), "nothing is kept of who is not known");
+        peers.known(OTHER);
+        peers.wrote_zero(OTHER);
+        assert!(!peers.stranger(OTHER).admits_number(700, false));
+        peers.wrote_zero(OTHER);
+        assert!(!peers.stranger(OTHER).admits_number(701, false), "0 was between them");
+        // Another system runs there now.
+        assert!(peers.stranger(OTHER).admits_number(702, false));
+        peers.wrote_zero(OTHER);
+        assert!(peers.stranger(OTHER).admits_number(703, false), "whoever counts has 0, too");
     }
 
     #[test]

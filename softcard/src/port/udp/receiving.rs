@@ -127,26 +127,29 @@ impl Taker<'_> {
     /// right with it. The card checks all others, and counts them.
     fn number(&mut self, frame: &mut Frame, pair: Pair) {
         let Some(wrong) = icrc::difference(frame.as_mut_slice()) else { return };
-        if wrong == 0 || self.has_number(frame, pair, wrong) {
-            frame.vouch();
-            return;
-        }
-        // Linux and RNICs forbid that their packets are cut. FPGA cards as published have no flag set at all.
+        // Linux and RNICs forbid that their packets are cut. FPGA cards as published have no flag set at all, and write 0;
+        // with other identifications a single damaged bit would be explained so.
         let without = self.differences.if_it_were(frame.as_slice(), IPV4_FLAGS, [0, 0], wrong);
-        if without.is_some_and(|wrong| self.has_number(frame, pair, wrong)) {
-            put_back(frame, IPV4_FLAGS, [0, 0]);
+        if wrong == 0 || without == Some(0) {
+            if wrong != 0 {
+                put_back(frame, IPV4_FLAGS, [0, 0]);
+            }
+            self.peers.wrote_zero(pair);
+            frame.vouch();
+        } else if self.has_number(frame, pair, wrong) {
             frame.vouch();
         }
     }
 
-    /// Whether an identification that its host can have given it explains what a frame's CRC is wrong by; it has it then.
+    /// Whether an identification, not 0, that its host can have given it explains what a frame's CRC is wrong by; it has it then.
     fn has_number(&mut self, frame: &mut Frame, pair: Pair, wrong: u32) -> bool {
         let found = self.differences.find(frame.as_slice(), IPV4_IDENTIFICATION, wrong);
         let Some(id) = found.map(u16::from_be_bytes) else { return false };
-        if id == 0 {
-            return true;
-        }
-        if !self.peers.stranger(pair).admits_number(id, self.is_strict) {
+        let peer = match self.is_strict {
+            true => self.peers.get(pair),
+            false => Some(self.peers.stranger(pair)),
+        };
+        if !peer.is_some_and(|peer| peer.admits_number(id, self.is_strict)) {
             return false;
         }
         put_back(frame, IPV4_IDENTIFICATION, id.to_be_bytes());

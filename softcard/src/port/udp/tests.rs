@@ -416,16 +416,26 @@ fn a_strict_port_believes_no_host_that_counts() {
 #[test]
 fn datagrams_that_may_be_cut_are_right_too_as_published_cards_send_them() {
     let ips = addresses(10);
-    let mut two = port(ips[1], MACS[1]);
     let stranger = UdpSocket::bind(SocketAddr::new(ips[0].into(), 0)).unwrap();
     let source_port = stranger.local_addr().unwrap().port();
     let differences = Differences::default();
-    for (id, spoil) in [(0_u16, 0_u8), (0, 1), (5, 0), (6, 0)] {
-        let mut frame = frame(ips, source_port, &[5; 64]);
+    // Payload, whether the flag is clear, identification, a damaged byte and its bits, and whether it is right.
+    for (length, is_clear, id, (at, spoil), is_right) in [
+        // That bit is worth as much as a clear flag with another identification.
+        (1024, false, 0_u16, (215, 8_u8), false),
+        (64, true, 0, (60, 0), true),
+        (64, true, 0, (60, 1), false),
+        (64, true, 5, (60, 0), false),
+        (64, false, 0, (60, 0), true),
+    ] {
+        let mut two = port(ips[1], MACS[1]);
+        let mut frame = frame(ips, source_port, &vec![5; length]);
         let bytes = frame.as_mut_slice();
-        differences.put(bytes, IPV4_FLAGS, [0, 0]);
+        if is_clear {
+            differences.put(bytes, IPV4_FLAGS, [0, 0]);
+        }
         differences.put(bytes, IPV4_IDENTIFICATION, id.to_be_bytes());
-        bytes[60] ^= spoil;
+        bytes[at] ^= spoil;
         let to = SocketAddr::new(ips[1].into(), ROCE_UDP_PORT);
         stranger.send_to(&frame.as_slice()[42..], to).unwrap();
         let mut frames = VecDeque::new();
@@ -433,10 +443,10 @@ fn datagrams_that_may_be_cut_are_right_too_as_published_cards_send_them() {
             two.receive(0, &mut frames, 8);
         }
         let frame = &mut frames[0];
-        let is_right = spoil == 0;
         assert_eq!(
             (frame.is_vouched_for(), icrc::check(frame.as_mut_slice())),
-            (is_right, is_right)
+            (is_right, is_right),
+            "{length} bytes, clear: {is_clear}, {id}, {spoil} at {at}"
         );
         let (header, _) = ipv4::Header::new(&frame.as_slice()[14..]).unwrap();
         assert!(header.checksum_is_right());
