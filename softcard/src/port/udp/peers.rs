@@ -400,8 +400,10 @@ impl Peers {
         peer.spoke = Some(now);
         if self.counted.is_none_or(|at| now.saturating_sub(at) >= COUNTED_NS) {
             self.counted = Some(now);
+            // Anybody can ask in the names of many.
             let speaks = |peer: &&Peer| {
-                peer.spoke.is_some_and(|spoke| now.saturating_sub(spoke) < SPEAKS_NS)
+                let spoke = peer.spoke.filter(|_| peer.answers);
+                spoke.is_some_and(|spoke| now.saturating_sub(spoke) < SPEAKS_NS)
             };
             self.window = share(self.room, self.table.values().filter(speaks).count());
         }
@@ -739,6 +741,18 @@ mod tests {
         assert!(!one.get(OTHER).unwrap().admits_number(64, false));
         // A question alone, which anybody may have asked, silences no host that counts.
         assert!(two.get(OTHER).unwrap().admits_number(700, false));
+    }
+
+    #[test]
+    fn questions_in_the_names_of_others_leave_the_window_as_large() {
+        let (mut one, _) = acquainted();
+        let window = one.window();
+        let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
+        for number in 0..200_u32 {
+            let stranger = Pair { peer: IpAddr::V4((0x0a01_0000 + number).into()), ..OTHER };
+            assert!(one.hear(u64::from(number) * COUNTED_NS / 20, stranger, &ask).is_some());
+        }
+        assert_eq!(one.window(), window);
     }
 
     #[test]
