@@ -256,6 +256,9 @@ impl Peers {
     pub(super) fn known(&mut self, pair: Pair) -> &mut Peer {
         if self.table.len() >= MOST_PEERS && !self.table.contains_key(&pair) {
             self.table.retain(|_, peer| !peer.queue.is_empty() || peer.answers);
+            if self.table.len() >= MOST_PEERS {
+                self.table.retain(|_, peer| !peer.queue.is_empty());
+            }
             self.strangers = self.table.values().filter(|peer| !peer.is_known).count();
         }
         if self.table.get(&pair).is_some_and(|peer| !peer.is_known) {
@@ -753,6 +756,16 @@ mod tests {
             assert!(one.hear(u64::from(number) * COUNTED_NS / 20, stranger, &ask).is_some());
         }
         assert_eq!(one.window(), window);
+    }
+
+    #[test]
+    fn hosts_that_are_sent_to_are_bounded() {
+        let mut peers = Peers::new(ROOM, 1);
+        for number in 0..2 * MOST_PEERS as u32 {
+            let peer = peers.known(Pair { peer: IpAddr::V4(number.into()), ..OTHER });
+            peer.answers = true;
+        }
+        assert!(peers.table.len() <= MOST_PEERS);
     }
 
     #[test]
