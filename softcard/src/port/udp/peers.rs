@@ -102,7 +102,9 @@ pub(super) struct Peer {
     told: u64,
     numbers: Numbers,
     /// Its route cannot segment.
-    pub(super) whole_only: bool,
+    whole_only: bool,
+    /// That segments to it were refused has been logged.
+    is_told: bool,
 }
 
 /// A question that is open; it is repeated until it is answered.
@@ -159,6 +161,12 @@ impl Peer {
         self.answers && !self.whole_only && now.saturating_sub(self.answered) < PATIENCE_NS
     }
 
+    /// Takes note that segments to it were refused, for good where that is certain; true the first time of a session.
+    pub(super) fn refuse_segments(&mut self, is_certain: bool) -> bool {
+        self.whole_only |= is_certain;
+        !std::mem::replace(&mut self.is_told, true)
+    }
+
     /// Whether more may be under way.
     pub(super) fn has_room(&self) -> bool {
         !self.answers || self.under_way() < self.window
@@ -200,7 +208,8 @@ impl Peer {
         if self.session != session {
             self.session = session;
             (self.received, self.told, self.heard) = (0, 0, 0);
-            (self.answers, self.settled, self.whole_only) = (false, self.sent, false);
+            (self.answers, self.settled) = (false, self.sent);
+            (self.whole_only, self.is_told) = (false, false);
         }
     }
 
@@ -516,6 +525,15 @@ mod tests {
         }
         third.hear(0, OTHER, &answer);
         assert!(third.get(OTHER).unwrap().takes_segments(0));
+    }
+
+    #[test]
+    fn refused_segments_are_told_once_and_are_tried_again_where_they_may_pass() {
+        let (mut one, _) = acquainted();
+        let peer = one.get(OTHER).unwrap();
+        assert!(peer.refuse_segments(false) && !peer.refuse_segments(false));
+        assert!(peer.takes_segments(0));
+        assert!(!peer.refuse_segments(true) && !peer.takes_segments(0));
     }
 
     #[test]

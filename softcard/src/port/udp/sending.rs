@@ -128,12 +128,12 @@ impl UdpPort {
                 Errno::EIO | Errno::EINVAL if next.is_some_and(|group| group.segment.is_some()) => {
                     is_whole = true;
                     // EINVAL may be of a source that is the machine's no more.
-                    if let Some(peer) = self.peers.get(pair).filter(|_| errno == Errno::EIO) {
-                        peer.whole_only = true;
+                    let is_certain = errno == Errno::EIO;
+                    if self.peers.get(pair).is_some_and(|peer| peer.refuse_segments(is_certain)) {
+                        log::info!(
+                            "{to}: datagrams leave one by one, for its route cannot segment: {errno}"
+                        );
                     }
-                    log::info!(
-                        "{to}: datagrams leave one by one, for its route cannot segment: {errno}"
-                    );
                 }
                 errno => self.drop_frames(batch, count.max(1), errno, pair),
             }
