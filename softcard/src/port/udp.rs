@@ -264,6 +264,7 @@ impl Port for UdpPort {
             ("port_frames_held_up", self.more.held_up),
             ("port_words_unanswered", self.peers.unanswered),
             ("port_balboads_known", self.peers.balboads() as u64),
+            ("port_balboads_given_up", self.peers.given_up),
         ]);
         counters
     }

@@ -239,6 +239,8 @@ pub(super) struct Peers {
     /// Until when answers to strangers are used up, at one in [`ANSWER_NS`], and questions that got none.
     answered_until: u64,
     pub(super) unanswered: u64,
+    /// Balboads that did not answer in time, each as often as that was.
+    pub(super) given_up: u64,
 }
 
 impl Peers {
@@ -258,6 +260,7 @@ impl Peers {
             marks: session,
             answered_until: 0,
             unanswered: 0,
+            given_up: 0,
         }
     }
 
@@ -352,6 +355,7 @@ impl Peers {
         if peer.answers && now.saturating_sub(since) >= patience {
             // Whoever is there now: what is for it is sent as to anybody. Its counts go on if it answers again.
             peer.answers = false;
+            self.given_up = self.given_up.saturating_add(1);
         }
         let (sent, heard) = (peer.sent, peer.heard);
         let new = Question { mark, at: now, sent, heard };
@@ -654,6 +658,7 @@ mod tests {
             now += ASK_FULL_NS;
             one.question(now, OTHER);
         }
+        assert_eq!(one.given_up, 1);
         let peer = one.get(OTHER).unwrap();
         assert!(peer.has_room() && !peer.takes_segments(0));
     }
