@@ -1,10 +1,11 @@
 //! Runs the table of cases, counts, and says how each failure is repeated.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use nix::unistd::geteuid;
 use terminal::report;
 
@@ -304,7 +305,11 @@ impl Machine {
     fn once(&self, name: &str, alone: bool, act: impl Fn() -> Result<()>) -> (Result<()>, Step) {
         let timed = || {
             let clock = Clock::start();
-            let outcome = act();
+            let outcome = catch_unwind(AssertUnwindSafe(&act)).unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+                Err(anyhow!("it panicked: {}", text.unwrap_or_default()))
+            });
             (outcome, Step::of(name, &clock))
         };
         if alone {
@@ -378,6 +383,22 @@ mod tests {
         assert_eq!((summary.failed, count), (vec!["a/b".to_owned()], 2));
         assert!(summary.flaky.is_empty());
         assert_eq!(summary.steps.len(), 1);
+    }
+
+    #[test]
+    fn a_case_that_panics_has_failed() {
+        let act = || panic!("no case {}", 7);
+        let summary = Machine::default().twice_at_most("a/b", "it --only a/b", false, act);
+        assert_eq!(summary.failed, ["a/b"]);
+        let count = Cell::new(0);
+        let act = || {
+            count.set(count.get() + 1);
+            assert_ne!(count.get(), 1, "it goes wrong once");
+            Ok(())
+        };
+        let summary = Machine::default().twice_at_most("a/b", "it --only a/b", false, act);
+        let outputs = &summary.flaky[0].outputs;
+        assert!(outputs.contains("it panicked: ") && outputs.contains("it goes wrong once"));
     }
 
     #[test]
