@@ -115,13 +115,18 @@ fn near(setting: &Setting) -> Result<([Daemon<'_>; 2], [String; 3])> {
     Ok(([start(0)?, start(1)?], addresses))
 }
 
-/// Addresses of the loopback network that no other case has, of this run or another.
+/// Addresses of the loopback network that none of the 20 cases before has, nor a run whose process has other low 16 bits.
 fn addresses() -> [String; 3] {
     static CASES: AtomicU8 = AtomicU8::new(0);
     let first = CASES.fetch_add(3, Ordering::Relaxed);
-    let [a, b, c, _] = std::process::id().to_le_bytes();
-    // Not of 127.0.0.0/16, which other programs use; process numbers have at most 22 bits.
-    [0, 1, 2].map(|it| format!("127.{}.{b}.{}", 64 | a & 63 | c << 6, first.wrapping_add(it)))
+    [0, 1, 2].map(|it| address_of(std::process::id(), first.wrapping_add(it)))
+}
+
+/// A process's address of such a number, of which the low six bits count.
+fn address_of(process: u32, number: u8) -> String {
+    let [a, b, ..] = process.to_le_bytes();
+    // Not of 127.0.0.0/16, which other programs use.
+    format!("127.{}.{b}.{}", 64 | a & 0x3f, a & 0xc0 | number & 0x3f)
 }
 
 /// Between them, without any namespace or capability.
@@ -508,4 +513,18 @@ fn nothing_lost(daemons: &[Daemon<'_>; 2]) -> Result<()> {
 
 fn stop(daemons: [Daemon<'_>; 2]) -> Result<()> {
     daemons.into_iter().try_for_each(Daemon::stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::address_of;
+
+    #[test]
+    fn processes_and_cases_have_addresses_of_their_own() {
+        let of = |process: u32| (0..64).map(move |number| address_of(process, number));
+        let all: BTreeSet<String> = (1000..2000).flat_map(of).collect();
+        assert_eq!(all.len(), 64_000);
+    }
 }

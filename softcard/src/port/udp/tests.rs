@@ -17,7 +17,10 @@ const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0,
 fn addresses(test: u8) -> [Ipv4Addr; 2] {
     let [a, b, ..] = std::process::id().to_le_bytes();
     let test = test.wrapping_mul(2);
-    [test, test.wrapping_add(1)].map(|last| Ipv4Addr::new(127, a | 1, b, last.wrapping_add(10)))
+    [test, test.wrapping_add(1)].map(|last| {
+        let last = (a & 1) << 7 | last.wrapping_add(10) & 0x7f;
+        Ipv4Addr::new(127, a | 1, b, last)
+    })
 }
 
 fn port(ip: Ipv4Addr, mac: MacAddr) -> UdpPort {
