@@ -1,8 +1,8 @@
 //! A port on the machine's own network, between its card and hosts that send it datagrams, alone and in segments, and
 //! words of balboads.
 //!
-//! What is checked: a frame that the port vouches for has a right invariant CRC, and names who sent it and the card; there
-//! are no more frames than datagrams; each question has one answer at most, of its length; a host that never answered is
+//! What is checked: a frame that the port vouches for has a right invariant CRC, no damaged bit, and names who sent it and
+//! the card; there are no more frames than datagrams; each question has one answer at most, of its length; a host that never answered is
 //! sent datagrams with the identification 0 alone, and nobody one with a number that is no segment's; what waits is
 //! bounded.
 
@@ -31,6 +31,10 @@ const WORD_PORT: u16 = 14791;
 const WORD: usize = 44;
 /// Frames that a port has waiting at most.
 const QUEUE: usize = 512;
+/// A frame's byte and its bit that change the CRC as the flag that forbids cutting does with an identification.
+const WORTH_A_FLAG: (usize, u8) = (215, 8);
+/// A frame's byte behind its headers that the invariant CRC does not cover.
+const NOT_COVERED: usize = HEADERS + 4;
 /// Bytes of a datagram of one's headers, and of what is behind them.
 const HEADERS: usize = ethernet::LENGTH + ipv4::LENGTH + udp::LENGTH;
 
@@ -65,6 +69,8 @@ struct Bench {
     differences: Differences,
     room: ReceiveRoom,
     now: u64,
+    /// What was sent to the card without damage, or cut short or together, of which a CRC tells by chance.
+    right: Vec<Vec<u8>>,
     /// Datagrams that were sent to the card, and frames of them that it got.
     sent: usize,
     arrived: usize,
@@ -96,8 +102,9 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let mut port = UdpPort::open(&device, options, FramePool::new(64)).expect("a free address");
     port.set_addresses(CARD.0, &[own.into()]);
     let (hosts, room) = ([Host::new(one), Host::new(other)], ReceiveRoom::default());
-    let (differences, now, sent, arrived) = (Differences::default(), 0, 0, 0);
-    let mut bench = Bench { port, own, hosts, differences, room, now, sent, arrived };
+    let (differences, now, right) = (Differences::default(), 0, Vec::new());
+    let (sent, arrived) = (0, 0);
+    let mut bench = Bench { port, own, hosts, differences, room, now, right, sent, arrived };
     for _ in 0..64 {
         if u.is_empty() {
             break;
@@ -134,17 +141,32 @@ impl Bench {
             let mut frame = frame(from, self.own, &vec![number as u8; length]);
             let id = first.wrapping_add(u16::from(u.arbitrary::<bool>()?) * number as u16);
             self.differences.put(&mut frame, IPV4_IDENTIFICATION, id.to_be_bytes());
+            let mut is_right = true;
             if u.ratio(1, 8)? {
                 let at = HEADERS + u.choose_index(frame.len() - HEADERS)?;
-                frame[at] ^= 1 << u.int_in_range(0..=7)?;
+                let any = (at, 1 << u.int_in_range(0..=7)?);
+                let worth = frame.len() > WORTH_A_FLAG.0 && u.ratio(1, 4)?;
+                let (at, bit) = if worth { WORTH_A_FLAG } else { any };
+                frame[at] ^= bit;
+                is_right = at == NOT_COVERED;
+            }
+            if is_right {
+                self.right.push(frame[HEADERS..].to_vec());
             }
             bytes.extend_from_slice(&frame[HEADERS..]);
         }
         let whole = bytes.len() / count;
-        bytes.truncate(bytes.len() - u.int_in_range(0..=whole.min(20))?);
+        let cut = u.int_in_range(0..=whole.min(20))?;
+        bytes.truncate(bytes.len() - cut);
+        if cut > 0 {
+            self.right.push(bytes[whole * (count - 1)..].to_vec());
+        }
         let to = SocketAddr::new(self.own.into(), ROCE_UDP_PORT);
         let host = &self.hosts[host];
         let segment = (count > 1 && host.roce.can_segment()).then_some(whole as u16);
+        if count > 1 && segment.is_none() {
+            self.right.push(bytes.clone());
+        }
         send(&host.roce, host.ip, to, &bytes, segment);
         self.sent += count;
         Ok(())
@@ -218,6 +240,8 @@ impl Bench {
             assert!(ips.contains(&ip.source()) && ip.destination() == self.own, "{frame:?}");
             if frame.is_vouched_for() {
                 assert!(icrc::check(frame.as_mut_slice()), "it vouches for a wrong ICRC");
+                let payload = &frame.as_slice()[HEADERS..];
+                assert!(self.right.iter().any(|it| it == payload), "it vouches for a damaged bit");
             }
         }
         assert!(self.arrived <= self.sent, "more frames than datagrams");
