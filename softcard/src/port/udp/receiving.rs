@@ -141,7 +141,8 @@ impl Taker<'_> {
         }
     }
 
-    /// Whether an identification, not 0, that its host can have given it explains what a frame's CRC is wrong by; it has it then.
+    /// Whether an identification that its host can have given it explains what a frame's CRC is wrong by, beside 0; it has
+    /// it then.
     fn has_number(&mut self, frame: &mut Frame, pair: Pair, wrong: u32) -> bool {
         let found = self.differences.find(frame.as_slice(), IPV4_IDENTIFICATION, wrong);
         let Some(id) = found.map(u16::from_be_bytes) else { return false };
