@@ -47,9 +47,8 @@ pub fn stay(command: &mut Command) -> io::Result<u8> {
             }
         }
         let Some(told) = asked.read_signal()? else { continue };
-        if let Ok(signal) = i32::try_from(told.ssi_signo)
-            && is_the_programs(signal, told.ssi_code)
-        {
+        let signal = i32::try_from(told.ssi_signo).unwrap_or_default();
+        if is_the_programs(signal, told.ssi_code) {
             // Not yet reaped, so that the number is no other's.
             let _ = hostmem::signal::send(program, signal);
         }
