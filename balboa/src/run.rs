@@ -34,6 +34,7 @@ pub mod refusal;
 mod start;
 pub mod starter;
 mod sysfs;
+mod turn;
 mod view;
 
 /// Why the program was not run.

@@ -6,15 +6,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::fcntl::{Flock, OFlag};
 
 use super::libibverbs::Providers;
-use super::start::RETRY;
 use super::sysfs::{CLASSES, World};
+use super::turn;
 use super::view::{self, StepError, step};
 
 /// Where it is: libibverbs looks for device nodes here, wherever it finds the devices.
@@ -92,17 +90,10 @@ fn lock(place: &Path) -> Result<Flock<File>, InPlaceError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let opened = options.custom_flags(flags.bits()).open(&path);
-    let mut file = opened.map_err(step("open", &path)).map_err(InPlaceError::NoPlace)?;
-    let begun = Instant::now();
-    loop {
-        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((file, Errno::EWOULDBLOCK)) if begun.elapsed() < TURN => file,
-            Err((_, Errno::EWOULDBLOCK)) => return Err(InPlaceError::Busy(place.to_owned())),
-            Err((_, errno)) => return Err(InPlaceError::NoPlace(step("lock", &path)(errno))),
-        };
-        sleep(RETRY);
-    }
+    let file = opened.map_err(step("open", &path)).map_err(InPlaceError::NoPlace)?;
+    let turn =
+        turn::wait(file, TURN).map_err(step("lock", &path)).map_err(InPlaceError::NoPlace)?;
+    turn.ok_or_else(|| InPlaceError::Busy(place.to_owned()))
 }
 
 /// Removes the cards that there are no more, and nothing that is not ours.

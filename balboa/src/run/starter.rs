@@ -15,8 +15,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag, openat};
+use nix::fcntl::{Flock, OFlag, openat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::SigSet;
@@ -26,6 +25,7 @@ use shim_abi::LEASE_VARIABLE;
 
 use super::command;
 use super::start::RETRY;
+use super::turn;
 use crate::args;
 use crate::client::Client;
 
@@ -144,24 +144,13 @@ fn claim(dir: &Path) -> anyhow::Result<File> {
 
 /// This process's turn to start one, until it is dropped.
 fn turn(directory: &File, dir: &Path) -> anyhow::Result<Flock<File>> {
-    let mut file = file(directory, STARTING, OFlag::empty())?;
-    let begun = Instant::now();
-    loop {
-        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(turn) => return Ok(turn),
-            Err((file, Errno::EWOULDBLOCK)) if begun.elapsed() < TURN => file,
-            Err((_, Errno::EWOULDBLOCK)) => bail!(
-                "another balboa run has been starting balboad in {} for {} s",
-                dir.display(),
-                TURN.as_secs()
-            ),
-            Err((_, errno)) => {
-                return Err(errno)
-                    .with_context(|| format!("cannot lock {}", dir.join(STARTING).display()));
-            }
-        };
-        sleep(RETRY);
-    }
+    let file = file(directory, STARTING, OFlag::empty())?;
+    let turn = turn::wait(file, TURN)
+        .with_context(|| format!("cannot lock {}", dir.join(STARTING).display()))?;
+    turn.with_context(|| {
+        let (dir, seconds) = (dir.display(), TURN.as_secs());
+        format!("another balboa run has been starting balboad in {dir} for {seconds} s")
+    })
 }
 
 /// balboad's log, emptied.
@@ -246,6 +235,9 @@ fn last_line(mut log: File) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
+    use nix::fcntl::FlockArg;
+
     use super::*;
 
     #[test]
