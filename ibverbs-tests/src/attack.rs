@@ -15,7 +15,6 @@ use crate::setting::Setting;
 pub mod accounts;
 pub mod cable;
 pub mod files;
-pub mod latency;
 pub mod level;
 pub mod limits;
 pub mod log;

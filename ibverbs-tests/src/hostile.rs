@@ -1,21 +1,23 @@
 //! What `verbs-attack` does: verbs programs that mean it, and the one that they are to leave alone.
 //!
 //! An attacker says `attacking` once it is at it, and goes on until it is killed. What it must not do
-//! to others is judged by [`attack`](crate::attack).
+//! to others is judged by whoever starts it.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::Result;
 use verbs_sys::current::verbs as v;
 
-use crate::attack::scene::ATTACKING;
 use crate::ffi::{Context, Cq, Library, Patience, Pd, Peer, Qp};
 use crate::mortal::say;
 
 pub mod bystander;
 pub mod cable;
 pub mod control;
+pub mod frame;
 pub mod fuse;
+pub mod latency;
 pub mod queues;
 pub mod relay;
 pub mod requests;
@@ -25,6 +27,10 @@ pub mod translations;
 pub mod unanswered;
 mod waits;
 
+/// What an attacker says once it is at it.
+pub const ATTACKING: &str = "attacking";
+/// How long anything may take that is bound to come, on a machine that does much else.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest wait for an acknowledgement, which is more than two hours, and tries without end.
 const PATIENT: Patience = Patience { timeout: 31, retry_cnt: 7, rnr_retry: 7 };
 /// The GID index of the port's IPv4 address.

@@ -10,9 +10,10 @@ use nix::sys::signal::Signal;
 
 use super::files::SOMEBODY;
 use super::phase::Length;
-use super::scene::{ATTACKING, PATIENCE, has_said, number_said};
+use super::scene::{has_said, number_said};
 use crate::cases::counters::counters;
 use crate::hostile::cable::FORGED;
+use crate::hostile::{ATTACKING, PATIENCE};
 use crate::process::{Finished, Running, Task};
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use super::phase::Length;
-use super::scene::PATIENCE;
+use crate::hostile::PATIENCE;
 use crate::process::{Finished, Running};
 use crate::runner::{Case, Need};
 use crate::setting::Setting;

@@ -148,7 +148,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::attack::latency::Trips;
+    use crate::hostile::latency::Trips;
     use crate::attack::level::Level;
 
     const MS: Duration = Duration::from_millis(1);

@@ -4,7 +4,8 @@ use anyhow::Result;
 
 use super::limits::Limits;
 use super::phase::Length;
-use super::scene::{Attack, PATIENCE, Scene};
+use super::scene::{Attack, Scene};
+use crate::hostile::PATIENCE;
 use crate::runner::Case;
 use crate::setting::Setting;
 

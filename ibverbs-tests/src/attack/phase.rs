@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::latency::Trips;
 use super::level::Level;
+use crate::hostile::latency::Trips;
 
 /// How long an attack is looked at, and how strictly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,20 +6,16 @@ use serde_json::Value;
 
 use super::limits::{Excess, Limits};
 use super::phase::Length;
-use super::scene::{Attack, PATIENCE, Scene, number_said};
+use super::scene::{Attack, Scene, number_said};
 use crate::cases::rdmacm::{RDMACM_UTILS, nothing_left};
+use crate::hostile::PATIENCE;
+use crate::hostile::requests::{CONNECTED, FLOODED_PORT};
 use crate::process::{Finished, Running};
 use crate::runner::Case;
 use crate::setting::Setting;
 
-/// What a program that connects says before the number of connections that it has had.
-pub const CONNECTED: &str = "connected ";
-/// The port of the listener that is flooded.
-pub const FLOODED_PORT: u16 = 7470;
 /// That of who connects meanwhile.
 const OWN_PORT: u16 = 7471;
-/// Fixes what is asked for.
-pub const SEED: u64 = 17;
 /// Requests that wait for a listener at most (`cm/src/param.rs`).
 const BACKLOG: u64 = 1024;
 /// Connections without an owner at most.

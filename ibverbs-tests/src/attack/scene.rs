@@ -6,16 +6,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
-use super::latency::Trips;
 use super::level::Level;
 use super::limits::{Excess, Limits};
 use super::phase::{Length, Phase};
 use crate::footprint::Footprint;
+use crate::hostile::latency::Trips;
+use crate::hostile::{ATTACKING, PATIENCE};
 use crate::process::{Running, Task, last_lines};
 use crate::setting::{Daemon, Setting};
 
-/// How long anything may take that is bound to come, on a machine that does much else.
-pub const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a program may take to get to its attack.
 const PREPARATION: Duration = Duration::from_secs(170);
 /// How often balboad is looked at and asked.
@@ -24,8 +23,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const SHOWN: usize = 12;
 /// Doorbell pages of a card that programs can have.
 pub const PAGES: usize = 56;
-/// What an attacker says once it is at it.
-pub const ATTACKING: &str = "attacking";
 
 /// What attacks, and what it must not do.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use nix::sys::signal::Signal;
 
 use super::limits::{Excess, Limits};
 use super::phase::Length;
-use super::scene::{Attack, PATIENCE, Scene, number_said};
+use super::scene::{Attack, Scene, number_said};
+use crate::hostile::PATIENCE;
 use crate::process::{Finished, Running};
 use crate::runner::Case;
 use crate::setting::Setting;

@@ -10,7 +10,8 @@ use nix::unistd::geteuid;
 
 use super::limits::Limits;
 use super::phase::Length;
-use super::scene::{Attack, PATIENCE, Scene, has_said};
+use super::scene::{Attack, Scene, has_said};
+use crate::hostile::PATIENCE;
 use crate::hostile::unanswered::{IN_ERROR, Kind, Use};
 use crate::nodes::open_copy;
 use crate::process::Running;

@@ -8,10 +8,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use cm::ServiceId;
 use cm::wire::{Body, IpHeader, Message};
-use roce::wire::{bth, ethernet, extension::deth, icrc, ipv4, udp};
-use roce::{MacAddr, Psn};
 
 use super::capture::{LIMIT, TSHARK};
+use crate::hostile::frame::{Ends, frame};
 use crate::process::Task;
 use crate::runner::Case;
 use crate::setting::Setting;
@@ -20,8 +19,6 @@ use crate::setting::Setting;
 const EACH: u64 = 20;
 /// The messages that tshark takes apart, by attribute: REQ, REJ, REP, RTU, DREQ, DREP.
 const DISSECTED: [u8; 6] = [0x10, 0x12, 0x13, 0x14, 0x15, 0x16];
-/// The opcode of a datagram's packet.
-const SEND_ONLY: u8 = 0x64;
 
 /// The family.
 pub fn cases() -> Vec<Case> {
@@ -159,46 +156,6 @@ fn random(attribute: u8, seed: u64) -> [u8; 256] {
         bytes[164..166].copy_from_slice(&[0, 0x40]);
     }
     bytes
-}
-
-/// Who sends a frame, and who receives it.
-pub(crate) struct Ends {
-    pub(crate) macs: [[u8; 6]; 2],
-    pub(crate) addresses: [Ipv4Addr; 2],
-}
-
-/// A frame that carries a datagram from queue pair 1 to queue pair 1.
-pub(crate) fn frame(datagram: &[u8; 256], ends: Ends) -> Result<Vec<u8>> {
-    let ([from, to], [source, destination]) = (ends.macs.map(MacAddr), ends.addresses);
-    let ethernet = ethernet::Repr {
-        destination: to,
-        source: from,
-        tag: None,
-        ethertype: ethernet::EtherType::IPV4,
-    };
-    let bth = bth::Repr {
-        opcode: SEND_ONLY,
-        migrated: true,
-        pkey: 0xffff,
-        dest_qpn: cm::param::QPN,
-        psn: Psn::new(1),
-        ..bth::Repr::default()
-    };
-    let deth = deth::Repr { qkey: cm::param::QKEY, source_qpn: cm::param::QPN };
-    let packet = [&bth.to_bytes()[..], &deth.to_bytes(), datagram, &[0; icrc::LENGTH]].concat();
-    let payload_length = u16::try_from(packet.len())?;
-    let udp = udp::Repr { source_port: 0xc000, destination_port: 4791, payload_length };
-    let ipv4 = ipv4::Repr {
-        type_of_service: 0,
-        time_to_live: 64,
-        protocol: ipv4::PROTOCOL_UDP,
-        source,
-        destination,
-        payload_length: payload_length + u16::try_from(udp::LENGTH)?,
-    };
-    let mut frame = [&ethernet.to_bytes()[..], &ipv4.to_bytes(), &udp.to_bytes(), &packet].concat();
-    icrc::append(&mut frame).context("the frame is not whole")?;
-    Ok(frame)
 }
 
 /// A capture of frames, in the classic format: its header, and one for each frame.

@@ -4,9 +4,10 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use crate::attack::level::Level;
-use crate::attack::scene::{ATTACKING, has_said};
+use crate::attack::scene::has_said;
 use crate::chaos::{QPS, REGIONS};
 use crate::footprint::{Footprint, Holding};
+use crate::hostile::ATTACKING;
 use crate::process::{Finished, LIMIT};
 use crate::runner::Case;
 use crate::setting::Setting;

@@ -8,8 +8,8 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use verbs_sys::current::verbs as v;
 
+use super::latency::Trips;
 use super::waits::Waits;
-use crate::attack::latency::Trips;
 use crate::data::link::{Link, Options, Side};
 use crate::ffi::{Cq, Operation, Patience, Recv, Send, Service};
 use crate::mortal::say;

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::{GID, PATIENT, Place};
-use crate::attack::scene::{ATTACKING, PATIENCE};
+use super::{ATTACKING, GID, PATIENCE, PATIENT, Place};
 use crate::data::link::ACCESS;
 use crate::ffi::{Completion, Operation, Peer, Qp, Recv, Region, Send};
 use crate::mortal::say;

@@ -8,8 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use shim_abi::{Request, Role};
 
-use super::Place;
-use crate::attack::scene::ATTACKING;
+use super::{ATTACKING, Place};
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Region};
 use crate::mortal::hand::Client;

@@ -5,8 +5,7 @@ use std::rc::Rc;
 use anyhow::Result;
 use verbs_sys::current::verbs as v;
 
-use super::{PATIENT, Place, stay};
-use crate::attack::scene::{ATTACKING, PATIENCE};
+use super::{ATTACKING, PATIENCE, PATIENT, Place, stay};
 use crate::data::link::ACCESS;
 use crate::ffi::{Channel, Cq, Failed, Operation, Qp, Recv, Region, Send};
 use crate::mortal::say;

@@ -8,8 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use hostmem::{Access, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping};
 use shim_abi::{Request, Response, Way};
 
-use super::stay;
-use crate::attack::scene::ATTACKING;
+use super::{ATTACKING, stay};
 use crate::mortal::hand::Client;
 use crate::mortal::say;
 

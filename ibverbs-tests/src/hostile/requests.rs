@@ -13,10 +13,8 @@ use shim_abi::rdma_cm::{HEADER, number};
 use shim_abi::{CmReader, CmToken, CreateQp, Request, Response};
 use verbs_sys::current::verbs as v;
 
-use super::{GID, Place};
-use crate::attack::requests::{CONNECTED, FLOODED_PORT, SEED};
-use crate::attack::scene::{ATTACKING, PATIENCE};
-use crate::cases::cm::{Ends, frame};
+use super::frame::{Ends, frame};
+use super::{ATTACKING, GID, PATIENCE, Place};
 use crate::data::link::Options;
 use crate::data::managed::Managed;
 use crate::data::many::{self, Wishes};
@@ -24,6 +22,12 @@ use crate::ffi::{Patience, Service};
 use crate::mortal::hand::Client;
 use crate::mortal::say;
 
+/// What a program that connects says before the number of connections that it has had.
+pub const CONNECTED: &str = "connected ";
+/// The port of the listener that is flooded.
+pub const FLOODED_PORT: u16 = 7470;
+/// Fixes what is asked for.
+const SEED: u64 = 17;
 /// The peer that floods: its Ethernet address, and the first of those addresses that it asks from.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const FIRST: [u8; 4] = [10, 77, 0, 100];

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use shim_abi::Request;
 
-use super::{Place, stay};
-use crate::attack::scene::ATTACKING;
+use super::{ATTACKING, Place, stay};
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Region};
 use crate::mortal::hand::Client;

@@ -11,8 +11,7 @@ use clap::ValueEnum;
 use verbs_sys::current::verbs as v;
 
 use super::fuse::{self, silent_file};
-use super::{Place, stay};
-use crate::attack::scene::{ATTACKING, PATIENCE};
+use super::{ATTACKING, PATIENCE, Place, stay};
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Operation, Patience, Recv, Region, Send};
 use crate::mortal::say;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ibverbs_tests::attack::scene::{ATTACKING, PAGES, has_said};
+use ibverbs_tests::attack::scene::{PAGES, has_said};
+use ibverbs_tests::hostile::ATTACKING;
 use ibverbs_tests::machines::{IPV4, Machines};
 use ibverbs_tests::pair::{free_port, run_between, run_pair, start_server};
 use ibverbs_tests::process::{Finished, Task};
