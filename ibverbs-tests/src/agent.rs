@@ -17,19 +17,19 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::guest::{machine, package};
 use crate::pair;
 use crate::process::{Finished, Running, Task};
+use crate::vm::{self, package};
 
 /// What the agent says once the machine's RDMA device is there.
 const READY: &str = "the agent is ready";
 /// Where the machine finds the TCP ports of the one that it runs on.
 pub const HOST: &str = "10.0.2.2";
-/// The machine's MTU on the cable: path MTU 4096 and its headers fit.
-pub const MTU: u32 = 4200;
 /// How long a program in the machine may take. As all limits here it is for what hangs, and leaves what
 /// does not hang many times of what it takes, on a host whose processors are busy otherwise.
-pub(crate) const LIMIT: Duration = Duration::from_secs(5 * 60);
+pub const LIMIT: Duration = Duration::from_secs(5 * 60);
+/// The addresses on the cable of two machines, or of a card here and a machine.
+pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 /// How long the agent may take to answer: as long as a program, and some more.
 const ANSWER: Duration = Duration::from_secs(6 * 60);
 /// How long the machine may take to come up.
@@ -92,6 +92,10 @@ impl fmt::Display for End {
         f.write_str(self.name())
     }
 }
+
+/// The pairs of machines that cases run in.
+pub const PAIRS: [[End; 2]; 3] =
+    [[End::Rxe, End::Rxe], [End::Card, End::Rxe], [End::Card, End::Card]];
 
 /// An end of a cable of two Unix datagram sockets.
 #[derive(Clone, Debug)]
@@ -157,12 +161,12 @@ pub fn agent(end: End, address: Ipv4Addr) -> Result<()> {
 
 fn load_modules() -> Result<()> {
     let modules = ["virtio_net", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe"];
-    modules.into_iter().try_for_each(machine::load)
+    modules.into_iter().try_for_each(vm::load)
 }
 
 fn run_all(commands: &[&str], address: Ipv4Addr) -> Result<()> {
     for command in commands {
-        machine::run(&command.replace("ADDRESS", &address.to_string()))?;
+        vm::run(&command.replace("ADDRESS", &address.to_string()))?;
     }
     Ok(())
 }
@@ -171,7 +175,7 @@ fn run_all(commands: &[&str], address: Ipv4Addr) -> Result<()> {
 ///
 /// # Errors
 /// When the machine lacks something.
-pub(crate) fn rxe_on_cable(address: Ipv4Addr) -> Result<()> {
+pub fn rxe_on_cable(address: Ipv4Addr) -> Result<()> {
     load_modules()?;
     let there = Path::new("/sys/class/infiniband").join(End::Rxe.device()).exists();
     if there {
@@ -208,7 +212,7 @@ pub enum Listens {
 fn obey(order: &Value, server: &mut Option<Running>, daemon: Option<&Running>) -> Result<Value> {
     let task = || {
         let words = order["words"].as_str().context("no words")?;
-        anyhow::Ok(machine::task(words).limit(LIMIT))
+        anyhow::Ok(vm::task(words).limit(LIMIT))
     };
     let finished = match order["do"].as_str() {
         Some("run") => task()?.run()?,
@@ -236,7 +240,7 @@ fn obey(order: &Value, server: &mut Option<Running>, daemon: Option<&Running>) -
 }
 
 /// Starts a program and waits until the kernel's communication manager knows a listener.
-pub(crate) fn start_listener(task: Task) -> Result<Running> {
+pub fn start_listener(task: Task) -> Result<Running> {
     let mut running = task.start()?;
     let mut ticks_then = None;
     running.wait_until("it listened", |it| {

@@ -196,6 +196,9 @@ pub(crate) fn for_kernels_with_rdma() -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guest;
+    use crate::setting::Who;
+    use crate::vm::{Hardware, Kernel};
 
     #[test]
     fn what_the_default_run_has_of_a_family_is_there_and_not_the_whole_of_it() {
@@ -208,6 +211,24 @@ mod tests {
             }
             let mut all = cases.iter().filter(|case| case.name.starts_with(family));
             assert!(all.any(|case| case.when == When::Full), "{family}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_root_is_in_the_name() {
+        let guests = |iommufd| {
+            let kernel = Kernel { release: "6.12", iommufd };
+            let of = |hardware| guest::cases(hardware, kernel);
+            Hardware::ALL.into_iter().flat_map(of).collect()
+        };
+        for cases in [all(), guests(false), guests(true)] {
+            let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count);
+            let says_so = |case: &Case| (case.who == Who::Root) == case.name.ends_with("/root");
+            assert!(cases.iter().all(says_so));
         }
     }
 }

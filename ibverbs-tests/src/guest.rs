@@ -3,7 +3,6 @@
 //! `cargo xtask guest` boots the machine and runs `guest-cases` in it, as root.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,14 +13,13 @@ use crate::pair;
 use crate::process::Task;
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
+use crate::vm::{Hardware, Kernel, ask_host, have_host, load, program, run, task};
 
 mod across;
-pub mod cards;
+mod cards;
 mod deaths;
 mod interfaces;
-pub mod machine;
 mod mappings;
-pub mod package;
 mod published;
 mod rdma_core;
 mod refusals;
@@ -30,72 +28,6 @@ mod shells;
 mod tended;
 mod udp;
 mod yama;
-
-pub use machine::load;
-pub(crate) use machine::{program, run, task};
-pub use rdma_core::soft_roce;
-
-/// What the guest asks of the host begins with this; the host answers with a line once it is done.
-pub const ASK: &str = "host: ";
-/// The line to the host, from the guest's side.
-const LINE: &str = "/dev/ttyS1";
-/// The line by which the guest tells that its job is done.
-pub const DONE: &str = "the job is done";
-
-/// A kernel, as far as the cases depend on it.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernel<'a> {
-    /// What its release begins with: `6.12`.
-    pub release: &'a str,
-    /// Whether it has iommufd and character devices of VFIO's.
-    pub iommufd: bool,
-}
-
-/// What a machine has besides its processors, its memory and the host's files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hardware {
-    /// A card that is behind no IOMMU.
-    Plain,
-    /// Two cards on one cable, behind Intel's IOMMU; the second has a neighbour in its slot.
-    IntelIommu,
-    /// The same behind a paravirtual IOMMU.
-    VirtioIommu,
-    /// One card behind Intel's IOMMU, its cable plugged into the machine's network device.
-    IntelIommuRxe,
-    /// Two cards as published on one cable, behind Intel's IOMMU; the parts of a store of 32 bytes are one to them.
-    Published,
-    /// Two cards that play FPGAs, on one cable, behind Intel's IOMMU.
-    Fpga,
-}
-
-impl Hardware {
-    /// All there is.
-    pub const ALL: [Self; 6] = [
-        Self::Plain,
-        Self::IntelIommu,
-        Self::VirtioIommu,
-        Self::IntelIommuRxe,
-        Self::Published,
-        Self::Fpga,
-    ];
-
-    /// Its name, with which the names of its cases begin.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::IntelIommu => "intel-iommu",
-            Self::VirtioIommu => "virtio-iommu",
-            Self::IntelIommuRxe => "intel-iommu-rxe",
-            Self::Published => "intel-iommu-published",
-            Self::Fpga => "intel-iommu-fpga",
-        }
-    }
-
-    /// The hardware of a name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|hardware| hardware.name() == name)
-    }
-}
 
 /// All cases of a machine, in the order in which they run: those that want a kernel without RDMA come
 /// first, and of the others those that want a kernel without `vfio-pci`.
@@ -164,31 +96,6 @@ fn boot(kernel: Kernel<'_>) -> Case {
         ensure!(errno == Some(Errno::EROFS), "the host's root is not read-only: {errno:?}");
         Ok(())
     })
-}
-
-/// Has the host do something with a card: `kill` its server, as a card that drops dead; `count` what it
-/// holds.
-///
-/// Answers in the host's words.
-///
-/// # Errors
-/// When the host does not answer.
-fn ask_host(what: &str, card: usize) -> Result<String> {
-    let mut line = File::options().read(true).write(true).open(LINE)?;
-    writeln!(line, "{ASK}{what} card {card}")?;
-    let mut answer = String::new();
-    BufReader::new(line).read_line(&mut answer)?;
-    Ok(answer.trim().to_owned())
-}
-
-/// The same of what the host has only to do.
-///
-/// # Errors
-/// When it cannot, with the reason.
-fn have_host(what: &str, card: usize) -> Result<()> {
-    let answer = ask_host(what, card)?;
-    ensure!(answer == "done", "the host was to {what} card {card}: {answer}");
-    Ok(())
 }
 
 /// Waits until something is so.

@@ -9,31 +9,20 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::agent::{End, Listens, Machine};
+use crate::agent::{ADDRESSES, End, Listens, Machine, PAIRS};
 use crate::cases::rdmacm::{IPERF3, LIBFABRIC, RDMACM_UTILS};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, REMOTE_SHELL, both_say, until_in_time};
 use crate::process::Finished;
 use crate::runner::{Case, Need};
 use crate::setting::SHARES;
+use crate::suites::MPI_COMPILERS;
 use crate::table::table;
-
-/// The machines' addresses on the cable.
-pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 
 /// The port at which fi_pingpong's sides agree on what they do.
 const FI_PINGPONG: u16 = 47592;
 /// The port of the pingpongs of libibverbs.
 const PINGPONG: u16 = 18515;
-/// What compiles the MPI program for a machine, its package, and the program's name among what the machine's job has, where
-/// this machine could compile it.
-pub const MPI: [(&str, &str, &str); 2] =
-    [("mpicc.openmpi", "libopenmpi-dev", "mpi"), ("mpicc.mpich", "libmpich-dev", "mpi-mpich")];
-
-/// The pairs of machines that cases run in.
-pub const PAIRS: [[End; 2]; 3] =
-    [[End::Rxe, End::Rxe], [End::Card, End::Rxe], [End::Card, End::Card]];
-
 /// What the test command runs of each pair that has a card: programs of rdma_cm, of each kind one.
 const IN_TEST: [&str; 4] = ["rping", "ucmatose", "ib_write_bw -R", "fi_pingpong"];
 
@@ -157,7 +146,7 @@ const ROWS: &[Row] = &[
     // out as its own device may, whatever the peer's takes: rxe 128, a card 16.
     Row {
         name: "OpenMPI",
-        need: Need::Program(MPI[0].0, MPI[0].1),
+        need: Need::Program(MPI_COMPILERS[0].0, MPI_COMPILERS[0].1),
         server: "remote-shell serve",
         listens: Listens::Tcp(REMOTE_SHELL),
         client: "env HOME=/tmp mpirun.openmpi --allow-run-as-root --leave-session-attached \
@@ -171,7 +160,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "MPICH",
-        need: Need::Program(MPI[1].0, MPI[1].1),
+        need: Need::Program(MPI_COMPILERS[1].0, MPI_COMPILERS[1].1),
         server: "remote-shell serve",
         listens: Listens::Tcp(REMOTE_SHELL),
         client: "mpirun.mpich -launcher rsh -launcher-exec SHARES/built/remote-shell \

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::agent::{self, Cable, HOST, Listens, Machine};
+use crate::agent::{self, ADDRESSES, Cable, HOST, Listens, Machine};
 use crate::cases::capture::TSHARK;
 use crate::cases::counters::{counters, frames, true_of};
 use crate::cases::faults::was_bad;
@@ -35,7 +35,7 @@ const RXE: &str = agent::End::Rxe.device();
 /// How long a program here may take: as long as one in the machine.
 const LIMIT: Duration = agent::LIMIT;
 /// The machine's address, in the subnet of the cards.
-pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub const ADDRESS: Ipv4Addr = ADDRESSES[1];
 /// Frames whose ICRC scapy computes.
 const FRAMES: usize = 500;
 /// The card as the machine's neighbour.

@@ -35,3 +35,4 @@ pub mod setting;
 pub mod suites;
 pub mod summary;
 pub mod table;
+pub mod vm;

@@ -8,7 +8,7 @@ use crate::process::{Running, Task};
 use crate::setting::Setting;
 
 /// A network namespace of the case's user with two devices: `lo`, and one that has the addresses of cards.
-pub(crate) struct Namespace {
+pub struct Namespace {
     holder: Running,
 }
 
@@ -17,7 +17,7 @@ impl Namespace {
     ///
     /// # Errors
     /// When this user may have none.
-    pub(crate) fn new(setting: &Setting, cards: u32) -> Result<Self> {
+    pub fn new(setting: &Setting, cards: u32) -> Result<Self> {
         // libfabric takes no addresses of the loopback device's.
         let mut script = "ip link set lo up && ip link add cards type veth peer name other \
             && ip link set cards up && ip link set other up"
@@ -34,18 +34,18 @@ impl Namespace {
     }
 
     /// A program that runs in it.
-    pub(crate) fn task(&self, setting: &Setting, program: &Task) -> Task {
+    pub fn task(&self, setting: &Setting, program: &Task) -> Task {
         let words = format!("--user --net --preserve-credentials --target {}", self.holder.pid());
         setting.task("nsenter").words(&words).args(program.command_line())
     }
 
     /// The process that holds it.
-    pub(crate) fn process(&self) -> String {
+    pub fn process(&self) -> String {
         self.holder.pid().to_string()
     }
 
     /// How many TCP sockets in it listen.
-    pub(crate) fn listeners(&self) -> usize {
+    pub fn listeners(&self) -> usize {
         const LISTEN: &str = "0A";
         let count = |table: &str| {
             let sockets = fs::read_to_string(format!("/proc/{}/net/{table}", self.process()));

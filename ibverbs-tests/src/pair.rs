@@ -65,7 +65,7 @@ pub struct Both {
 ///
 /// # Errors
 /// When one does not.
-pub(crate) fn both_say(both: &Both, text: &str) -> Result<()> {
+pub fn both_say(both: &Both, text: &str) -> Result<()> {
     for side in [&both.server, &both.client] {
         ensure!(side.stdout.contains(text), "it does not say {text:?}: {side}");
     }
@@ -102,7 +102,7 @@ pub fn run_pair(server: Task, client: Task, port: u16) -> Result<Both> {
 ///
 /// # Errors
 /// As [`run_pair`].
-pub(crate) fn run_pair_in(process: &str, server: Task, client: Task, port: u16) -> Result<Both> {
+pub fn run_pair_in(process: &str, server: Task, client: Task, port: u16) -> Result<Both> {
     let server = start_server_in(process, server, port)?;
     let client = client.start()?.wait();
     let client = match client {
@@ -127,13 +127,13 @@ pub(crate) fn run_pair_in(process: &str, server: Task, client: Task, port: u16) 
 }
 
 /// How many there are of something that programs have of the connection manager.
-pub(crate) fn count(daemon: &Daemon<'_>, what: &str) -> Result<u64> {
+pub fn count(daemon: &Daemon<'_>, what: &str) -> Result<u64> {
     let status = daemon.status()?;
     status["connections"][what].as_u64().with_context(|| format!("no {what}: {status}"))
 }
 
 /// Starts a server and waits until it listens for connections, or has joined its group.
-pub(crate) fn listening(daemon: &Daemon<'_>, server: Task, what: &str) -> Result<Running> {
+pub fn listening(daemon: &Daemon<'_>, server: Task, what: &str) -> Result<Running> {
     let mut running = server.start()?;
     let mut asked = Ok(0);
     running.wait_until("it listened", |_| {
@@ -145,11 +145,12 @@ pub(crate) fn listening(daemon: &Daemon<'_>, server: Task, what: &str) -> Result
 }
 
 /// Runs a client to its end, while a server runs, and shows both where it fails.
-pub(crate) fn beside(server: &Running, client: Task) -> Result<Finished> {
+pub fn beside(server: &Running, client: Task) -> Result<Finished> {
     client.run().and_then(Finished::success).with_context(|| what_it_said(server))
 }
 
-pub(crate) fn what_it_said(server: &Running) -> String {
+/// What a server has said so far, for a failure that shows it.
+pub fn what_it_said(server: &Running) -> String {
     format!("--- the server said\n{}{}", server.output(), server.errors())
 }
 
@@ -157,9 +158,7 @@ pub(crate) fn what_it_said(server: &Running) -> String {
 ///
 /// # Errors
 /// As `run`; when the client fails for another reason, or each time.
-pub(crate) fn until_in_time<T>(
-    mut run: impl FnMut() -> Result<(T, Finished)>,
-) -> Result<(T, Finished)> {
+pub fn until_in_time<T>(mut run: impl FnMut() -> Result<(T, Finished)>) -> Result<(T, Finished)> {
     const ATTEMPTS: usize = 10;
     for _ in 1..ATTEMPTS {
         let (server, client) = run()?;

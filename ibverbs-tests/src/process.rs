@@ -27,7 +27,7 @@ const MAX_OUTPUT: usize = 64 << 20;
 /// Lines of output that a failure shows.
 const SHOWN_LINES: usize = 40;
 /// Where programs are looked for.
-pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The state of a process as the kernel writes it, a letter; none where there is no such process.
 pub fn state(pid: i32) -> Option<char> {
@@ -279,6 +279,11 @@ impl Running {
     /// What it wrote to standard error so far.
     pub fn errors(&self) -> String {
         text_of(&self.err)
+    }
+
+    /// Whether it has said a word, in a line of its own.
+    pub fn has_said(&self, word: &str) -> bool {
+        self.output().lines().any(|line| line == word)
     }
 
     /// Types at its terminal.

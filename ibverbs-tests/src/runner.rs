@@ -422,22 +422,4 @@ mod tests {
         assert!(!filter(true).takes("ib_write_bw/-b/root"));
         assert!(Filter::default().takes("anything"));
     }
-
-    #[test]
-    fn names_are_unique_and_root_is_in_the_name() {
-        let guests = |iommufd| {
-            let kernel = crate::guest::Kernel { release: "6.12", iommufd };
-            let of = |hardware| crate::guest::cases(hardware, kernel);
-            crate::guest::Hardware::ALL.into_iter().flat_map(of).collect()
-        };
-        for cases in [crate::cases::all(), guests(false), guests(true)] {
-            let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-            let count = names.len();
-            names.sort_unstable();
-            names.dedup();
-            assert_eq!(names.len(), count);
-            let says_so = |case: &Case| (case.who == Who::Root) == case.name.ends_with("/root");
-            assert!(cases.iter().all(says_so));
-        }
-    }
 }

@@ -65,7 +65,7 @@ pub struct Root {
 
 impl Root {
     /// Whether it has a program.
-    pub(crate) fn has(&self, program: &str) -> bool {
+    pub fn has(&self, program: &str) -> bool {
         ["usr/bin", "usr/sbin"].iter().any(|dir| self.path.join(dir).join(program).is_file())
     }
 }
@@ -223,7 +223,7 @@ impl Setting {
     }
 
     /// As [`Setting::balboad_in`], by another program that runs it.
-    pub(crate) fn balboad_within(
+    pub fn balboad_within(
         &self,
         state_dir: &Path,
         arguments: &str,
@@ -269,6 +269,8 @@ impl Setting {
     }
 }
 
+/// Doorbell pages of a card that programs can have.
+pub const PAGES: usize = 56;
 /// How long balboad may take to come up.
 const START: Duration = Duration::from_secs(2 * 60);
 /// How long balboad may take to end.
@@ -306,6 +308,18 @@ impl Daemon<'_> {
     /// `verbs-mortal` with arguments, run by `balboa run`.
     pub fn mortal(&self, arguments: &str) -> Task {
         self.run("").arg(self.setting.bin.join("verbs-mortal")).words(arguments)
+    }
+
+    /// Takes all doorbell pages of the first two cards, as long as the answer runs: everybody else is relayed.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn take_pages(&self) -> Result<Running> {
+        let holder = self.run("").arg(self.setting.bin.join("verbs-attack"));
+        let holder = holder.words(&format!("hold --places {PAGES}")).arg(&self.state_dir);
+        let mut holder = holder.limit(LIMIT).start()?;
+        holder.wait_until("it had the pages", |it| it.has_said("attacking"))?;
+        Ok(holder.unlimited())
     }
 
     /// Sends it a signal, of which it may take no notice.

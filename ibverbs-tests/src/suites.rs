@@ -16,6 +16,13 @@ pub struct Suite {
     pub is_built_here: bool,
 }
 
+/// The MPI program of ours, which looks at what it moves: its file's name, and its text.
+pub const MPI: (&str, &str) = ("mpi.c", include_str!("../scripts/mpi.c"));
+/// What compiles the MPI program for a machine, its package, and the program's name among what the machine's job has, where
+/// this machine could compile it.
+pub const MPI_COMPILERS: [(&str, &str, &str); 2] =
+    [("mpicc.openmpi", "libopenmpi-dev", "mpi"), ("mpicc.mpich", "libmpich-dev", "mpi-mpich")];
+
 /// Those of which docs/applications-suites.md has recipes.
 pub const SUITES: [Suite; 5] = [
     Suite::new("fabtests", "libfabric 1.17.0, with its fabtests"),

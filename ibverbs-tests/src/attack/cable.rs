@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use super::files::SOMEBODY;
 use super::phase::Length;
-use super::scene::{has_said, number_said};
+use super::scene::number_said;
 use crate::cases::counters::counters;
 use crate::hostile::cable::FORGED;
 use crate::hostile::{ATTACKING, PATIENCE};
@@ -39,7 +39,7 @@ fn somebodys(setting: &Setting, _: Length) -> Result<()> {
     let daemon = setting.balboad(&format!("--soft 1 --port {ends}"))?;
     let listen = |task: Task| -> Result<Running> {
         let mut running = task.arg("listen").arg(&remote).start()?;
-        running.wait_until("it listened", |it| has_said(it, ATTACKING))?;
+        running.wait_until("it listened", |it| it.has_said(ATTACKING))?;
         Ok(running)
     };
     let own = listen(setting.built("verbs-attack"))?;

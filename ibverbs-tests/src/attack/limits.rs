@@ -148,8 +148,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::hostile::latency::Trips;
     use crate::attack::level::Level;
+    use crate::hostile::latency::Trips;
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -21,8 +21,6 @@ const PREPARATION: Duration = Duration::from_secs(170);
 const LOOK: Duration = Duration::from_millis(100);
 /// Lines of the log that a failure shows.
 const SHOWN: usize = 12;
-/// Doorbell pages of a card that programs can have.
-pub const PAGES: usize = 56;
 
 /// What attacks, and what it must not do.
 #[derive(Debug)]
@@ -64,12 +62,8 @@ impl<'a> Scene<'a> {
     /// When any of them does not come up.
     pub fn crowded(setting: &'a Setting, length: Length, arguments: &str) -> Result<Self> {
         let daemon = setting.balboad(arguments)?;
-        let task = daemon.run("").arg(setting.bin.join("verbs-attack"));
-        let task = task.words(&format!("hold --places {PAGES}")).arg(daemon.state_dir());
-        let task = task.limit(PREPARATION);
-        let mut holder = task.start()?;
-        holder.wait_until("it had the pages", |it| has_said(it, ATTACKING))?;
-        Self::beside(setting, length, daemon, Some(holder.unlimited()))
+        let holder = daemon.take_pages()?;
+        Self::beside(setting, length, daemon, Some(holder))
     }
 
     fn beside(
@@ -134,7 +128,7 @@ impl<'a> Scene<'a> {
     /// When it ends before.
     pub fn start(&self, arguments: &str) -> Result<Running> {
         let mut running = self.program(arguments).start()?;
-        running.wait_until("it attacked", |it| has_said(it, ATTACKING))?;
+        running.wait_until("it attacked", |it| it.has_said(ATTACKING))?;
         Ok(running.unlimited())
     }
 
@@ -142,7 +136,7 @@ impl<'a> Scene<'a> {
     fn load(&self, threads: usize) -> Result<Running> {
         let task = self.setting.built("verbs-attack").arg("load").arg(threads.to_string());
         let mut running = task.start()?;
-        running.wait_until("it worked", |it| has_said(it, ATTACKING))?;
+        running.wait_until("it worked", |it| it.has_said(ATTACKING))?;
         Ok(running.unlimited())
     }
 
@@ -333,9 +327,4 @@ pub fn number_said(running: &Running, word: &str) -> Result<u64> {
     let mut lines = output.lines().rev().filter_map(|line| line.strip_prefix(word));
     let number = lines.find_map(|number| number.parse().ok());
     number.with_context(|| format!("nobody said {word:?} and a number"))
-}
-
-/// Whether a program has said a word.
-pub fn has_said(running: &Running, word: &str) -> bool {
-    running.output().lines().any(|line| line == word)
 }

@@ -10,7 +10,7 @@ use nix::unistd::geteuid;
 
 use super::limits::Limits;
 use super::phase::Length;
-use super::scene::{Attack, Scene, has_said};
+use super::scene::{Attack, Scene};
 use crate::hostile::PATIENCE;
 use crate::hostile::unanswered::{IN_ERROR, Kind, Use};
 use crate::nodes::open_copy;
@@ -104,9 +104,9 @@ fn used(setting: &Setting, length: Length, kind: Kind, cards: &str) -> Result<()
     scene.suffer(&attack, |_, programs, excess| {
         let deadline = Instant::now() + PATIENCE;
         for (program, by) in programs.iter_mut().zip(Use::ALL) {
-            let in_error = |it: &Running| has_said(it, IN_ERROR) || Instant::now() > deadline;
+            let in_error = |it: &Running| it.has_said(IN_ERROR) || Instant::now() > deadline;
             let told = program.wait_until("it was told", in_error);
-            excess.unless(told.is_ok() && has_said(program, IN_ERROR), || {
+            excess.unless(told.is_ok() && program.has_said(IN_ERROR), || {
                 let why = told.err().map_or(String::new(), |error| format!(": {error:#}"));
                 format!("{by:?}: the work request does not fail{why}")
             });

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use ibverbs_tests::agent::{self, End};
-use ibverbs_tests::guest::{self, Hardware, Kernel};
+use ibverbs_tests::guest;
 use ibverbs_tests::runner::{self, Filter};
+use ibverbs_tests::vm::{self, Hardware, Kernel};
 
 /// Runs cases in a virtual machine, or loads kernel modules there.
 #[derive(Debug, Parser)]
@@ -78,7 +79,7 @@ fn main() -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Load { modules } => {
-            modules.iter().try_for_each(|module| guest::load(module))?;
+            modules.iter().try_for_each(|module| vm::load(module))?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -21,15 +21,13 @@ use crate::namespace::Namespace;
 use crate::process::{Finished, PATH, Running, Task, last_lines};
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
-use crate::suites::{SUITES, Suite};
+use crate::suites::{MPI, SUITES, Suite};
 
 /// The pages of recipes.
 const PAGES: [&str; 2] = [
     include_str!("../../../docs/applications.md"),
     include_str!("../../../docs/applications-suites.md"),
 ];
-/// The MPI program of the recipes.
-pub const MPI: (&str, &str) = ("mpi.c", include_str!("../../scripts/mpi.c"));
 /// What recipes find in the directory in which they are run.
 const FILES: [(&str, &str); 2] = [MPI, ("rfaas.json", include_str!("../../scripts/rfaas.json"))];
 /// How many lines of balboad's are shown where a recipe fails.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
-use super::apps::MPI;
 use super::capture::TSHARK;
 use super::perftest::STEADY_CLOCK;
 use super::stock::{HARM, TUNNEL, are_zero, counter, dissect, peers};
@@ -16,6 +15,7 @@ use crate::pair::{Both, free_port, run_between, run_pair, start_server};
 use crate::process::last_lines;
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
+use crate::suites::MPI;
 
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(300);

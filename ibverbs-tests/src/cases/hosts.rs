@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::apps::MPI;
 use super::ucx;
 use crate::machines::{IPV4, Machines, WIRE};
 use crate::pair::{Both, REMOTE_SHELL, free_port, run_pair_in, start_server_in};
 use crate::process::Task;
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
+use crate::suites::MPI;
 
 const UNSHARE: Need = Need::Program("unshare", "util-linux");
 const IP: Need = Need::Program("ip", "iproute2");

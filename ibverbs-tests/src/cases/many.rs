@@ -8,13 +8,12 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::{IBVERBS_UTILS, PERFTEST};
-use crate::attack::scene::{PAGES, has_said};
 use crate::data::many::{ARRIVED, CONNECTED};
 use crate::footprint::Footprint;
 use crate::pair::{free_port, run_between, start_server};
 use crate::process::{Finished, Running};
 use crate::runner::Case;
-use crate::setting::{Daemon, Setting};
+use crate::setting::{Daemon, PAGES, Setting};
 
 /// Pairs of programs that run at once.
 const PAIRS: usize = 10;
@@ -95,7 +94,7 @@ fn program(daemon: &Daemon<'_>, setting: &Setting, arguments: &str, go: &Path) -
 }
 
 fn await_all(programs: &mut [Running], word: &str) -> Result<()> {
-    programs.iter_mut().try_for_each(|it| it.wait_until(word, |it| has_said(it, word)))
+    programs.iter_mut().try_for_each(|it| it.wait_until(word, |it| it.has_said(word)))
 }
 
 fn end_all(programs: Vec<Running>) -> Result<()> {

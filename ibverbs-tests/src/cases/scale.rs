@@ -4,7 +4,6 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use crate::attack::level::Level;
-use crate::attack::scene::has_said;
 use crate::chaos::{QPS, REGIONS};
 use crate::footprint::{Footprint, Holding};
 use crate::hostile::ATTACKING;
@@ -32,7 +31,7 @@ fn connected(setting: &Setting) -> Result<()> {
         let program = || daemon.run("").arg(setting.bin.join("verbs-attack"));
         let task = program().words(&format!("regions --qps {QPS} --regions {REGIONS}"));
         let mut large = task.limit(LIMIT).start()?;
-        large.wait_until("it had all of it", |it| has_said(it, ATTACKING))?;
+        large.wait_until("it had all of it", |it| it.has_said(ATTACKING))?;
         let holding = Holding { programs: 1, qps: QPS, regions: REGIONS };
         before.bounded(&daemon, holding).with_context(|| format!("turn {turn}"))?;
         taken.push(Level::of(&daemon)?.resident);

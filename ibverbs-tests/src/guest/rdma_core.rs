@@ -3,12 +3,9 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Case, Need, Setting, Task, load, run};
-use crate::agent::MTU;
+use super::{Case, Need, Setting, Task};
 use crate::cases::{self, IBVERBS_UTILS};
-
-/// The kernel's own device.
-const KERNELS: &str = "rxe0";
+use crate::vm::rxe::soft_roce;
 
 /// The family, and what runs on every other machine, once more.
 pub(super) fn cases() -> Vec<Case> {
@@ -29,31 +26,9 @@ pub(super) fn cases() -> Vec<Case> {
 /// What makes a device of the kernel's.
 const RDMA: Need = Need::Program("rdma", "iproute2");
 
-/// Sees to it that the kernel has an RDMA device of its own, of the cards' path MTU; its name.
-///
-/// # Errors
-/// When the kernel lacks a module, or refuses the device.
-pub fn soft_roce() -> Result<&'static str> {
-    for module in ["dummy", "ib_uverbs", "crc32_generic", "rdma_rxe"] {
-        load(module)?;
-    }
-    if run("rdma link show")?.contains(KERNELS) {
-        return Ok(KERNELS);
-    }
-    for command in [
-        "ip link add rxedev type dummy",
-        "ip addr add 192.0.2.1/24 dev rxedev",
-        &format!("ip link set rxedev mtu {MTU} up"),
-        &format!("rdma link add {KERNELS} type rxe netdev rxedev"),
-    ] {
-        run(command)?;
-    }
-    Ok(KERNELS)
-}
-
 /// Outside of `balboa run` a program sees the kernel's device, inside only the cards.
 fn beside(setting: &Setting) -> Result<()> {
-    soft_roce()?;
+    let kernels = soft_roce()?;
     let names = |task: Task| -> Result<Vec<String>> {
         let finished = task.run()?.success()?;
         let lines = finished.stdout.lines().skip(2);
@@ -61,7 +36,7 @@ fn beside(setting: &Setting) -> Result<()> {
     };
     let daemon = setting.balboad("--soft 2")?;
     let outside = names(setting.task("ibv_devices"))?;
-    ensure!(outside == [KERNELS], "a program of its own sees {outside:?}");
+    ensure!(outside == [kernels], "a program of its own sees {outside:?}");
     let inside = names(daemon.run("ibv_devices"))?;
     ensure!(inside == ["balboa0", "balboa1"], "a program under balboa run sees {inside:?}");
     daemon.stop()?;

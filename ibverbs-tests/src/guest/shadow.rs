@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::package::{DRIVERS, install};
 use super::{Case, Need, Setting, Task, load, run, task, until};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, free_port, run_pair};
 use crate::setting::{Daemon, installed_release};
+use crate::vm::package::{DRIVERS, install};
 
 /// Where balboad serves root, and programs of root's look for it.
 const STATE: &str = "/run/balboa";

@@ -19,6 +19,7 @@ use crate::machines::WIRE;
 use crate::pair::{Both, both_say, free_port, listening, run_pair_in};
 use crate::process::Task;
 use crate::setting::Daemon;
+use crate::vm;
 
 /// The kernel's RDMA device.
 const RXE: &str = "rxe1";
@@ -102,7 +103,7 @@ fn lay_wire() -> Result<()> {
     for which in ["all", "default"] {
         fs::write(format!("/proc/sys/net/ipv6/conf/{which}/accept_dad"), "0")?;
     }
-    let mtu = agent::MTU;
+    let mtu = vm::MTU;
     let far = format!("ip netns exec {FAR} ip");
     for command in [
         format!("ip netns add {FAR}"),

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ibverbs_tests::guest::{self, Hardware};
 use ibverbs_tests::setting::{Daemon, Stage, Who};
+use ibverbs_tests::vm::{self, Hardware};
 use serde_json::json;
 use terminal::report;
 
@@ -57,12 +57,12 @@ pub fn measure(options: &Options) -> Result<()> {
     let programs = Programs::new(built, setting.directory());
     let soft = setting.balboad("--soft 2")?;
     let state = setting.directory().join("vfio");
-    let vfio = guest::cards::cards_in(&setting, &state, Hardware::IntelIommu)?;
+    let vfio = vm::cards::cards_in(&setting, &state, Hardware::IntelIommu)?;
     let lossy = perftest::lossy(&setting)?;
     let all = [
         (Column::Balboa, Devices::Cards(&soft)),
         (Column::BalboaVfio, Devices::Cards(&vfio)),
-        (Column::Rxe, Devices::Kernels(guest::soft_roce()?)),
+        (Column::Rxe, Devices::Kernels(vm::rxe::soft_roce()?)),
     ];
     let mut figures = Figures::default();
     for round in 1..=options.rounds {

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::cases::apps;
 use ibverbs_tests::process::Task;
 use ibverbs_tests::setting::Daemon;
+use ibverbs_tests::suites::MPI;
 
 use super::figures::{Column, Figures};
 
@@ -41,7 +41,7 @@ impl Program {
     /// # Errors
     /// When that fails.
     pub fn new(into: &std::path::Path) -> Result<Self> {
-        let (name, source) = apps::MPI;
+        let (name, source) = MPI;
         std::fs::write(into.join(name), source)?;
         let program = into.join("mpi");
         let compiler = Task::new("mpicc.openmpi").with_our_environment().directory(into);

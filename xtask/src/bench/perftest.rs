@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ibverbs_tests::attack::scene::{PAGES, has_said};
-use ibverbs_tests::hostile::ATTACKING;
 use ibverbs_tests::machines::{IPV4, Machines};
 use ibverbs_tests::pair::{free_port, run_between, run_pair, start_server};
 use ibverbs_tests::process::{Finished, Task};
@@ -184,7 +182,6 @@ fn latency_of(devices: Devices<'_>, command: &str) -> Result<Latency> {
 pub struct Programs {
     verbs_bench: PathBuf,
     verbs_mortal: PathBuf,
-    verbs_attack: PathBuf,
     /// A directory for what programs leave behind.
     pub scratch: PathBuf,
 }
@@ -195,7 +192,6 @@ impl Programs {
         Self {
             verbs_bench: built.join("verbs-bench"),
             verbs_mortal: built.join("verbs-mortal"),
-            verbs_attack: built.join("verbs-attack"),
             scratch: scratch.to_owned(),
         }
     }
@@ -272,10 +268,7 @@ impl Programs {
     /// # Errors
     /// When any of them fails.
     pub fn latency_relayed(&self, daemon: &Daemon<'_>, exchanges: u32) -> Result<Latency> {
-        let holder =
-            daemon.run("").arg(&self.verbs_attack).words(&format!("hold --places {PAGES}"));
-        let mut holder = holder.arg(daemon.state_dir()).limit(LIMIT).start()?;
-        holder.wait_until("it had the pages", |it| has_said(it, ATTACKING))?;
+        let _holder = daemon.take_pages()?;
         latency(Devices::Cards(daemon), 2, exchanges)
     }
 

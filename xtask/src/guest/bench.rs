@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::setting::SHARES;
+use ibverbs_tests::vm::Hardware;
 use serde_json::{Value, json};
 use terminal::report;
 

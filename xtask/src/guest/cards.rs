@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use ibverbs_tests::agent::Cable;
-use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::process::{Running, Task};
+use ibverbs_tests::vm::Hardware;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 

@@ -9,12 +9,13 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use ibverbs_tests::agent::{Cable, End};
-use ibverbs_tests::guest::{self, Hardware};
+use ibverbs_tests::guest;
 use ibverbs_tests::interop;
 use ibverbs_tests::pair::free_port;
 use ibverbs_tests::runner::{self, Filter, When};
 use ibverbs_tests::setting::SHARES;
 use ibverbs_tests::summary::{Clock, Flake, Step, Summary};
+use ibverbs_tests::vm::Hardware;
 use terminal::report;
 
 mod bench;

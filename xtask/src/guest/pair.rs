@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::agent::{Cable, End};
-use ibverbs_tests::cases::apps;
-use ibverbs_tests::guest::Hardware;
-use ibverbs_tests::guest_pair::{self, ADDRESSES, PAIRS, Side};
+use ibverbs_tests::agent::{ADDRESSES, Cable, End, PAIRS};
+use ibverbs_tests::guest_pair::{self, Side};
 use ibverbs_tests::process::{Running, Task};
 use ibverbs_tests::runner::{self, Filter};
+use ibverbs_tests::suites::{MPI, MPI_COMPILERS};
 use ibverbs_tests::summary::Summary;
+use ibverbs_tests::vm::Hardware;
 use terminal::report;
 
 use super::Version;
@@ -120,9 +120,9 @@ fn boot(home: &Path, ends: [End; 2], parts: &Parts) -> Result<([Running; 2], [Si
 
 /// Compiles the MPI program for a machine, by each compiler for it that this one has.
 fn compile_mpi(job: &Path) -> Result<()> {
-    let (source, text) = apps::MPI;
+    let (source, text) = MPI;
     fs::write(job.join(source), text)?;
-    for (compiler, _, program) in guest_pair::MPI {
+    for (compiler, _, program) in MPI_COMPILERS {
         if Task::is_installed(compiler) {
             let task = Task::new(compiler).with_our_environment().directory(job);
             task.words("-O2 -o").arg(program).arg(source).run()?.success()?;

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::process::Task;
 use ibverbs_tests::setting::SHARES;
+use ibverbs_tests::vm::Hardware;
 use terminal::report;
 
 use super::Version;
