@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use cases::apps;
 use clap::Args;
-use ibverbs_tests::cases::apps as cases;
-use ibverbs_tests::runner::{self, Filter};
+use harness::runner::{self, Filter};
 use terminal::report;
 
 use crate::{cargo, selection, setup, suites};
@@ -37,7 +37,7 @@ installed (the line that installs them is printed).";
 /// # Errors
 /// When they cannot be run.
 pub fn apps(options: &Options) -> Result<ExitCode> {
-    let cases = cases::all();
+    let cases = apps::all();
     let filter = Filter { parts: options.names.clone(), exact: options.exact };
     selection::all_named(&selection::names(&cases), &filter, Some("cargo xtask apps --list"))?;
     if options.list {

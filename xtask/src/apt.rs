@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ibverbs_tests::process::{Finished, Task};
+use harness::process::{Finished, Task};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// How long one command of apt may take.

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use cases::attack;
 use clap::Args;
-use ibverbs_tests::attack;
-use ibverbs_tests::runner::{self, Filter};
+use harness::runner::{self, Filter};
 use terminal::report;
 
 use crate::{cargo, selection, setup};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ibverbs_tests::setting::{Daemon, Setting, Stage, Who};
+use harness::setting::{Daemon, Setting, Stage, Who};
 use terminal::report;
 
 use crate::{cargo, setup};
@@ -114,7 +114,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     let built = cargo::build()?;
     let machine = machine::Machine::look()?;
     let stage = Stage::new(&built)?;
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
+    let _tidy = harness::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::Ourselves)?;
     let programs = Programs::new(&built, setting.directory());
     let mpi = mpi::Program::new(setting.directory())?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use terminal::report;
 
 use crate::{cargo, setup};

@@ -23,7 +23,7 @@ impl Cache {
     /// # Errors
     /// When there is no place for it.
     pub fn open(part: &str) -> Result<Self> {
-        let root = ibverbs_tests::cache::directory()
+        let root = harness::cache::directory()
             .context("there is no place to keep what is fetched: set XDG_CACHE_HOME or HOME")?
             .join(part);
         Self::at(root)

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::process::{Finished, Task};
-use ibverbs_tests::summary::Summary;
+use harness::process::{Finished, Task};
+use harness::summary::Summary;
 use terminal::report;
 
 /// How long a build or a run of all unit tests may take.

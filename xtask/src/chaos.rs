@@ -4,9 +4,9 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
+use cases::chaos::rounds::{self, Chaos};
 use clap::Args;
-use ibverbs_tests::chaos::{self, Chaos};
-use ibverbs_tests::setting::{Stage, Who};
+use harness::setting::{Stage, Who};
 use terminal::report;
 
 use crate::{cargo, setup};
@@ -32,13 +32,13 @@ pub struct Options {
 pub fn chaos(options: &Options) -> Result<ExitCode> {
     setup::packages(&setup::tests())?;
     let stage = Stage::new(&cargo::build()?)?;
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
+    let _tidy = harness::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::User)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = options.seed.unwrap_or(now.as_secs());
     report!("{} rounds from seed {seed}", options.rounds);
     if options.many {
-        chaos::at_scale(&setting, seed, options.rounds)?;
+        rounds::at_scale(&setting, seed, options.rounds)?;
         report!("{} programs killed", options.rounds);
         return Ok(ExitCode::SUCCESS);
     }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use ibverbs_tests::process::Task;
-use ibverbs_tests::runner::{Filter, When};
-use ibverbs_tests::summary::{Clock, Step, Summary};
+use harness::process::Task;
+use harness::runner::{Filter, When};
+use harness::summary::{Clock, Step, Summary};
 use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, conclude, has_subcommand, root};

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ibverbs_tests::runner::{Filter, Machine};
-use ibverbs_tests::setting::{Daemon, Root, Setting, Stage, Who};
-use ibverbs_tests::summary::Summary;
+use harness::runner::{Filter, Machine};
+use harness::setting::{Daemon, Root, Setting, Stage, Who};
+use harness::summary::Summary;
 use serde::Deserialize;
 use terminal::report;
 
@@ -172,7 +172,7 @@ pub fn check(release: u32, built: &Path) -> Result<Summary> {
 /// Runs the tests of the modules that are wanted, and shows which do not pass.
 fn run_all(root: &Root, only: &Filter, built: &Path) -> Result<Tests> {
     let stage = Stage::new(built)?.within(Some(root));
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
+    let _tidy = harness::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::User)?;
     let daemon = setting.balboad("--soft 2")?;
     let mut tests = Tests::new();

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ibverbs_tests::pair::{Both, run_between};
-use ibverbs_tests::process::Task;
-use ibverbs_tests::runner::{self, Case, Filter};
-use ibverbs_tests::setting::Setting;
-use ibverbs_tests::summary::Summary;
+use harness::pair::{Both, run_between};
+use harness::process::Task;
+use harness::runner::{self, Case, Filter};
+use harness::setting::Setting;
+use harness::summary::Summary;
 use serde_json::Value;
 use terminal::report;
 

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::pair::{free_port, start_server};
-use ibverbs_tests::process::{Finished, Task};
-use ibverbs_tests::setting::{Daemon, Stage, Who, installed_release};
-use ibverbs_tests::table::table;
+use harness::pair::{free_port, start_server};
+use harness::process::{Finished, Task};
+use harness::setting::{Daemon, Stage, Who, installed_release};
+use harness::table::table;
 use serde_json::Value;
 use terminal::report;
 
@@ -30,7 +30,7 @@ pub fn demo() -> Result<ExitCode> {
     let packages = format!("-p kdriver-shim -p balboa -p balboa-provider-{}", release.number);
     let built = cargo::build_of(Profile::Quick, &packages)?;
     let stage = Stage::of(&built, ["balboad", "balboa"].map(str::to_owned), [release])?;
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
+    let _tidy = harness::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::Ourselves)?;
     let daemon = setting.balboad("--soft 2")?;
     report!("\nTwo software cards, balboa0 and balboa1, one cable between them.");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use terminal::report;
 use verbs_sys::{RELEASES, Release};
 

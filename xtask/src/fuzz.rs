@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, root, target_directory};

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ibverbs_tests::pair::{Both, free_port, run_pair};
-use ibverbs_tests::process::Task;
-use ibverbs_tests::runner::{self, Case, Filter};
-use ibverbs_tests::setting::Setting;
-use ibverbs_tests::summary::Summary;
+use harness::pair::{Both, free_port, run_pair};
+use harness::process::Task;
+use harness::runner::{self, Case, Filter};
+use harness::setting::Setting;
+use harness::summary::Summary;
 use terminal::report;
 
 use crate::apt::Apt;

@@ -6,9 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::process::Task;
-use ibverbs_tests::setting::{Root, installed_release};
-use ibverbs_tests::suites::Suite;
+use harness::process::Task;
+use harness::setting::{Root, installed_release};
+use harness::suites::Suite;
 use terminal::report;
 use verbs_sys::{SONAME, release_in_name};
 

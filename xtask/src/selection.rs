@@ -1,7 +1,7 @@
 //! Which cases of a task are run.
 
 use clap::Args;
-use ibverbs_tests::runner::{Case, Filter};
+use harness::runner::{Case, Filter};
 
 /// A name was given that is none.
 #[derive(Debug, thiserror::Error)]

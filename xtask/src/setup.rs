@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use nix::unistd::geteuid;
 use terminal::report;
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::process::{Task, last_lines};
-use ibverbs_tests::summary::Summary;
+use harness::process::{Task, last_lines};
+use harness::summary::Summary;
 use terminal::report;
 
 use crate::cache::Cache;
@@ -101,7 +101,7 @@ pub fn built() -> Result<PathBuf> {
 /// Gets the files of a commit from a copy of the repository in the cache, or from where it is public.
 fn fetch(source: &Source, into: &Path) -> Result<()> {
     let Source { name, from, commit } = source;
-    let copies = ibverbs_tests::cache::directory().context("no cache")?.join("sources");
+    let copies = harness::cache::directory().context("no cache")?.join("sources");
     let copy = copies.join(name);
     let from = if copy.is_dir() { copy.as_path() } else { Path::new(from) };
     report!("fetching {name} from {}", from.display());

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::process::{Task, last_lines};
-use ibverbs_tests::runner::{Case, Need};
-use ibverbs_tests::suites::Suite;
+use harness::process::{Task, last_lines};
+use harness::runner::{Case, Need};
+use harness::suites::Suite;
 use terminal::report;
 
 use crate::cache::Cache;
@@ -98,7 +98,7 @@ pub fn compile(script: &str, source: &Path, into: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use ibverbs_tests::suites::SUITES;
+    use harness::suites::SUITES;
 
     use super::*;
 

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use cases::release;
 use clap::Args;
-use ibverbs_tests::cases::{self, release};
-use ibverbs_tests::runner::{Case, Filter};
-use ibverbs_tests::summary::Summary;
+use harness::runner::{Case, Filter};
+use harness::summary::Summary;
 use terminal::report;
 
 use crate::cargo::{Profile, conclude};

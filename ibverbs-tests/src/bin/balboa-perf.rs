@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use ibverbs_tests::ffi::{Context, Library};
-use ibverbs_tests::perf::{self, Figures, LARGE, Plan, SHORT, SMALL};
 use serde_json::json;
 use terminal::{complain, say};
+use verbs_programs::ffi::{Context, Library};
+use verbs_programs::perf::{self, Figures, LARGE, Plan, SHORT, SMALL};
 
 /// Measures how fast two cards move messages. `balboa perf` is the way to run it.
 #[derive(Debug, Parser)]

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use ibverbs_tests::hostile::{
+use verbs_programs::hostile::{
     self, bystander, cable, control, queues, relay, requests, retries, silence, translations,
     unanswered,
 };

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ibverbs_tests::data::link::{self, Link};
-use ibverbs_tests::ffi::{
+use verbs_programs::data::link::{self, Link};
+use verbs_programs::ffi::{
     Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, STANDARD, Send,
     Service, Srq,
 };

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ibverbs_tests::data::{
+use verbs_programs::data::{
     self,
     apart::Wishes,
     link::{DEPTH, Options},
     memory::{DmaBufIs, Tried},
     nccl,
 };
-use ibverbs_tests::ffi::{Context, EVERYTHING, Library, Operation, Patience, Service};
+use verbs_programs::ffi::{Context, EVERYTHING, Library, Operation, Patience, Service};
 
 /// Moves messages between two QPs and checks every byte.
 #[derive(Debug, Parser)]

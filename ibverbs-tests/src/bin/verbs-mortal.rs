@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use ibverbs_tests::mortal::{attack, channels, copies, death, fork, hand, pair, work};
+use verbs_programs::mortal::{attack, channels, copies, death, fork, hand, pair, work};
 
 /// Dies, or sees others die, and checks that all goes by the book.
 ///

@@ -28,6 +28,17 @@ pub enum Kind {
     Userfault,
 }
 
+impl Kind {
+    /// The device node that such memory is made with.
+    #[must_use]
+    pub fn node(self) -> &'static str {
+        match self {
+            Self::Fuse => "/dev/fuse",
+            Self::Userfault => "/dev/userfaultfd",
+        }
+    }
+}
+
 /// What the memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Use {

@@ -1,8 +1,8 @@
 //! Connections that librdmacm makes and ends: `cmtime` between two cards of one balboad.
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::cmtime::{Cmtime, Printed};
-use ibverbs_tests::setting::{Daemon, Setting};
+use harness::cmtime::{Cmtime, Printed};
+use harness::setting::{Daemon, Setting};
 
 /// Connections that one run makes: as many as wait for a listener at most.
 const MANY: u32 = 1000;

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ibverbs_tests::setting::{Daemon, Stage, Who};
-use ibverbs_tests::vm::{self, Hardware};
+use harness::setting::{Daemon, Stage, Who};
+use harness::vm::{self, Hardware};
 use serde_json::json;
 use terminal::report;
 

@@ -8,7 +8,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::setting::Daemon;
+use harness::setting::Daemon;
 use verbs_sys::RELEASES;
 
 use super::perftest::Programs;

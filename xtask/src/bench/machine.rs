@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use serde_json::{Value, json};
 
 use crate::cargo::root;
@@ -91,7 +91,7 @@ fn commit() -> String {
 
 /// What a program prints, if it is there and succeeds.
 fn said(task: Task) -> String {
-    let finished = task.run().and_then(ibverbs_tests::process::Finished::success);
+    let finished = task.run().and_then(harness::process::Finished::success);
     finished.map(|it| it.stdout.trim().to_owned()).unwrap_or_default()
 }
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::process::Task;
-use ibverbs_tests::setting::Daemon;
-use ibverbs_tests::suites::MPI;
+use harness::process::Task;
+use harness::setting::Daemon;
+use harness::suites::MPI;
 
 use super::figures::{Column, Figures};
 

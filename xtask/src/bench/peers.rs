@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::machines::{IPV4, Machines};
-use ibverbs_tests::pair::{free_port, start_server, start_server_in};
-use ibverbs_tests::process::{Finished, Running, Task};
+use harness::machines::{IPV4, Machines};
+use harness::pair::{free_port, start_server, start_server_in};
+use harness::process::{Finished, Running, Task};
 use serde_json::Value;
 
 use super::figures::Column;

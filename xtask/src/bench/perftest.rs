@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ibverbs_tests::machines::{IPV4, Machines};
-use ibverbs_tests::pair::{free_port, run_between, run_pair, start_server};
-use ibverbs_tests::process::{Finished, Task};
-use ibverbs_tests::setting::{Daemon, Setting};
-use ibverbs_tests::table::table;
+use harness::machines::{IPV4, Machines};
+use harness::pair::{free_port, run_between, run_pair, start_server};
+use harness::process::{Finished, Task};
+use harness::setting::{Daemon, Setting};
+use harness::table::table;
 
 /// Bytes of a MiB, which perftest calls MB.
 const MIB: f64 = 1_048_576.0;

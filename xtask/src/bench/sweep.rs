@@ -1,7 +1,7 @@
 //! Bandwidth and latency by message size, for the plot.
 
 use anyhow::Result;
-use ibverbs_tests::setting::Daemon;
+use harness::setting::Daemon;
 
 use super::figures::Column;
 use super::peers;

@@ -2,8 +2,8 @@
 //! kernel's, beside TCP on that cable.
 
 use anyhow::Result;
-use ibverbs_tests::machines::{Machines, WIRE};
-use ibverbs_tests::setting::Setting;
+use harness::machines::{Machines, WIRE};
+use harness::setting::Setting;
 
 use super::figures::{Column, Figures};
 use super::peers::{self, Place};
@@ -38,7 +38,7 @@ pub fn measure(setting: &Setting, effort: Effort, figures: &mut Figures) -> Resu
         let polled = perftest::latency(ours, 2, effort.exchanges)?;
         add("write_lat_2_p50", Column::Balboa, polled.median);
         add("write_lat_2_p50", Column::Tcp, peers::tcp_latency(place, 2, effort.seconds)?);
-        daemons.into_iter().try_for_each(ibverbs_tests::setting::Daemon::stop)?;
+        daemons.into_iter().try_for_each(harness::setting::Daemon::stop)?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use terminal::report;
 
 use super::Lacking;

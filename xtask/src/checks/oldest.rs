@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 
 use super::Lacking;
 use crate::apt::Apt;

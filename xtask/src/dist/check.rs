@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use nix::unistd::geteuid;
 use terminal::report;
 

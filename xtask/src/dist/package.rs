@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use tempfile::TempDir;
 
 use crate::cargo;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ibverbs_tests::setting::SHARES;
-use ibverbs_tests::vm::Hardware;
+use harness::setting::SHARES;
+use harness::vm::Hardware;
 use serde_json::{Value, json};
 use terminal::report;
 
@@ -67,7 +67,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
 /// What the machine said that it measured.
 fn measured(parts: &Parts, rounds: u32) -> Result<Value> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let _tidy = harness::interrupt::remove_on_signal(home.path());
     let job = vm::job(&format!("{SHARES}/built/xtask guest inside --rounds {rounds}"));
     let machine = Machine::new(parts, Hardware::IntelIommu, home.path())?;
     let mut cards = machine.cards().serve()?;

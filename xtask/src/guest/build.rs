@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use terminal::report;
 
 use super::linux::{CONFIG, Linux, Version};
@@ -33,7 +33,7 @@ pub fn kernel() -> Result<ExitCode> {
     let started = Instant::now();
     let apt = Apt::open(cache.place("apt"), &super::SUITES)?;
     let home = tempfile::Builder::new().prefix("build-").tempdir_in(cache.place("."))?;
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let _tidy = harness::interrupt::remove_on_signal(home.path());
     report!("fetching {SOURCE}");
     apt.unpack(&format!("{SOURCE}/{SUITE}"), home.path())?;
     // Others may use what is kept while this builds.

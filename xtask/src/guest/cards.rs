@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use ibverbs_tests::agent::Cable;
-use ibverbs_tests::process::{Running, Task};
-use ibverbs_tests::vm::Hardware;
+use harness::agent::Cable;
+use harness::process::{Running, Task};
+use harness::vm::Hardware;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 

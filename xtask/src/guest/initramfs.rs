@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use ibverbs_tests::setting::SHARES;
+use harness::setting::SHARES;
 
 use super::linux::{AT_BOOT, Module};
 

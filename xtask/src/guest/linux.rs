@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use ibverbs_tests::process::Task;
-use ibverbs_tests::vm::{Hardware, Kernel};
+use harness::process::Task;
+use harness::vm::{Hardware, Kernel};
 use terminal::report;
 
 use crate::apt::Apt;

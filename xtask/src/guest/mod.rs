@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
+use cases::guest;
+use cases::interop;
 use clap::{Args, Subcommand};
-use ibverbs_tests::agent::{Cable, End};
-use ibverbs_tests::guest;
-use ibverbs_tests::interop;
-use ibverbs_tests::pair::free_port;
-use ibverbs_tests::runner::{self, Filter, When};
-use ibverbs_tests::setting::SHARES;
-use ibverbs_tests::summary::{Clock, Flake, Step, Summary};
-use ibverbs_tests::vm::Hardware;
+use harness::agent::{Cable, End};
+use harness::pair::free_port;
+use harness::runner::{self, Filter, When};
+use harness::setting::SHARES;
+use harness::summary::{Clock, Flake, Step, Summary};
+use harness::vm::Hardware;
 use terminal::report;
 
 mod bench;
@@ -293,7 +293,7 @@ fn run_inside(
     parts: &Parts,
 ) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let _tidy = harness::interrupt::remove_on_signal(home.path());
     let machine = Machine::new(parts, hardware, home.path())?;
     let mut cards = machine.cards().serve()?;
     let mut summary = Summary::default();
@@ -374,7 +374,7 @@ fn count((lines, outcome): (String, Result<()>), name: &str) -> Summary {
 /// Boots a kernel and runs cases here against its RDMA device.
 fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let _tidy = harness::interrupt::remove_on_signal(home.path());
     let cable = Cable { near: home.path().join("card.sock"), far: home.path().join("guest.sock") };
     let port = free_port()?;
     let job = vm::agent_job(End::Rxe, interop::ADDRESS);

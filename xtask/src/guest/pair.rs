@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::agent::{ADDRESSES, Cable, End, PAIRS};
-use ibverbs_tests::guest_pair::{self, Side};
-use ibverbs_tests::process::{Running, Task};
-use ibverbs_tests::runner::{self, Filter};
-use ibverbs_tests::suites::{MPI, MPI_COMPILERS};
-use ibverbs_tests::summary::Summary;
-use ibverbs_tests::vm::Hardware;
+use cases::guest_pair::{self, Side};
+use harness::agent::{ADDRESSES, Cable, End, PAIRS};
+use harness::process::{Running, Task};
+use harness::runner::{self, Filter};
+use harness::suites::{MPI, MPI_COMPILERS};
+use harness::summary::Summary;
+use harness::vm::Hardware;
 use terminal::report;
 
 use super::Version;
@@ -73,7 +73,7 @@ fn run_pair(
     parts: &Parts,
 ) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let _tidy = harness::interrupt::remove_on_signal(home.path());
     let (running, sides) = match boot(home.path(), ends, parts) {
         Ok(booted) => booted,
         Err(error) => {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 use terminal::report;
 
 use crate::apt::Apt;

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::process::Task;
-use ibverbs_tests::setting::SHARES;
-use ibverbs_tests::vm::Hardware;
+use harness::process::Task;
+use harness::setting::SHARES;
+use harness::vm::Hardware;
 use terminal::report;
 
 use super::Version;
@@ -54,7 +54,7 @@ pub fn boot() -> Result<ExitCode> {
     let parts = super::parts(Version::V6_1, &cargo::build()?)?;
     let root = roots::debian("bookworm", &PACKAGES)?;
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
-    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let _tidy = harness::interrupt::remove_on_signal(home.path());
     let machine = Machine::new(&parts, Hardware::IntelIommu, home.path())?;
     let job = home.path().join("job");
     // Its files are root's there, whoever has unpacked them.

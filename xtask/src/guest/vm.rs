@@ -11,11 +11,11 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use ibverbs_tests::agent::{self, Cable, End};
-use ibverbs_tests::interop;
-use ibverbs_tests::process::{Running, Task};
-use ibverbs_tests::setting::SHARES;
-use ibverbs_tests::vm::{ASK, DONE, Hardware, MTU};
+use cases::interop;
+use harness::agent::{self, Cable, End};
+use harness::process::{Running, Task};
+use harness::setting::SHARES;
+use harness::vm::{ASK, DONE, Hardware, MTU};
 
 use super::cards::{Cards, Served};
 use super::initramfs;

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::{QueueKind, slot, slot_value};
 use fpga_regs::{Field, Layout, Word};
-use ibverbs_tests::process::Task;
+use harness::process::Task;
 
 use super::names::{ident, layouts, upper, words};
 use crate::cargo;

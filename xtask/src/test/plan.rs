@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use ibverbs_tests::cases::{self, release};
-use ibverbs_tests::runner::{self, Filter, When};
-use ibverbs_tests::scapy;
-use ibverbs_tests::setting::installed_release;
-use ibverbs_tests::summary::{Clock, Step, Summary};
+use cases::release;
+use harness::runner::{self, Filter, When};
+use harness::scapy;
+use harness::setting::installed_release;
+use harness::summary::{Clock, Step, Summary};
 use terminal::report;
 
 use super::unit;

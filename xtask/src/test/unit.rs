@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use ibverbs_tests::process::Finished;
-use ibverbs_tests::summary::{Clock, Flake, Step, Summary};
+use harness::process::Finished;
+use harness::summary::{Clock, Flake, Step, Summary};
 use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, has_subcommand};

@@ -1,0 +1,78 @@
+//! Attacks on a balboad by programs of its own user, each by its name: what they may cost, and that a
+//! bystander and who asks for the status hardly notice.
+//!
+//! What each program does is in [`hostile`](verbs_programs::hostile). [`scene`] has the balboad, the bystander
+//! and the measurements, [`limits`] what is too much. The short form of an attack, in the test command,
+//! judges what is counted; the long one, `cargo xtask attack`, judges times too.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use harness::runner::{Case, Need};
+use harness::setting::Setting;
+
+pub mod accounts;
+pub mod cable;
+pub mod files;
+pub mod level;
+pub mod limits;
+pub mod log;
+pub mod phase;
+pub mod relay;
+pub mod requests;
+pub mod retries;
+pub mod scene;
+pub mod silence;
+pub mod translations;
+pub mod unanswered;
+
+use limits::Excess;
+use phase::Length;
+
+/// How often an attack is tried again where it was late and nothing else: one that works does so
+/// each time.
+const TRIES: usize = 3;
+
+/// All attacks.
+pub fn cases(length: Length) -> Vec<Case> {
+    let families = [
+        retries::cases(length),
+        silence::cases(length),
+        translations::cases(length),
+        accounts::cases(length),
+        unanswered::cases(length),
+        log::cases(length),
+        files::cases(length),
+        cable::cases(length),
+        relay::cases(length),
+        requests::cases(length),
+    ];
+    // How a bystander fares is judged: nobody else is to be in its way.
+    families.into_iter().flatten().map(Case::alone).collect()
+}
+
+/// One attack.
+fn case(
+    length: Length,
+    name: &str,
+    needs: &[Need],
+    body: fn(&Setting, Length) -> Result<()>,
+) -> Case {
+    Case::new(format!("attack/{name}"), needs, move |setting| {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match body(setting, length) {
+                Err(error) if tries < TRIES && Excess::is_only_late(&error) => {
+                    terminal::report!("     late, and tried again: {error:#}");
+                }
+                outcome => return outcome,
+            }
+        }
+    })
+}
+
+/// The length of `cargo xtask attack`.
+pub fn long(seconds: u64) -> Length {
+    Length::Long(Duration::from_secs(seconds))
+}

@@ -1,0 +1,139 @@
+//! Files that are not what they seem.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use harness::process::{Finished, Running};
+use harness::runner::{Case, Need};
+use harness::setting::Setting;
+use verbs_programs::hostile::PATIENCE;
+
+use super::phase::Length;
+
+/// Somebody else than the case's user.
+pub(super) const SOMEBODY: u32 = 65533;
+/// What is not to be lost.
+const PRECIOUS: &str = "precious\n";
+
+/// The family.
+pub fn cases(length: Length) -> Vec<Case> {
+    let case = |name, needs: &[Need], body| super::case(length, name, needs, body);
+    vec![
+        case("a mapping whose path is no text", &[], path),
+        case("a capture through a symbolic link", &[], capture_through_link),
+        case("a capture into somebody's file", &[Need::Root], capture_into_file),
+        case("counters through a symbolic link", &[], counters_through_link),
+        case("a file of somebody's among the counters", &[], foreign_counters),
+    ]
+}
+
+fn path(setting: &Setting, _: Length) -> Result<()> {
+    let daemon = setting.balboad("--soft 1")?;
+    let task = daemon.run("").arg(setting.bin.join("verbs-attack")).arg("path");
+    task.arg(setting.directory()).run().and_then(Finished::success)?;
+    daemon.stop()
+}
+
+/// A directory of the case's user.
+fn directory(setting: &Setting, path: &Path) -> Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    own(setting, path)
+}
+
+/// A file of the case's user that is not to be lost.
+fn precious(setting: &Setting, path: PathBuf) -> Result<PathBuf> {
+    fs::write(&path, PRECIOUS)?;
+    own(setting, &path)?;
+    Ok(path)
+}
+
+fn own(setting: &Setting, path: &Path) -> Result<()> {
+    let uid = Some(setting.uid());
+    chown(path, uid, uid).with_context(|| format!("cannot give {} away", path.display()))
+}
+
+fn is_kept(path: &Path) -> Result<()> {
+    let found = fs::read(path).with_context(|| format!("{} was removed", path.display()))?;
+    let kept = found == PRECIOUS.as_bytes();
+    ensure!(kept, "{} was written to: it has {} bytes now", path.display(), found.len());
+    Ok(())
+}
+
+/// Starts a balboad that may refuse to, and ends it.
+fn start_and_end(
+    setting: &Setting,
+    arguments: &str,
+    meanwhile: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let task = setting.built("balboad").arg("--state-dir").arg(setting.state_dir());
+    let mut running = task.words(arguments).tidy().limit(PATIENCE).start()?;
+    let ready = |it: &Running| it.output().lines().any(|line| line == "ready");
+    match running.wait_until("it was ready", ready) {
+        Ok(()) => {
+            meanwhile()?;
+            running.signal(nix::sys::signal::Signal::SIGTERM)?;
+            running.limited(PATIENCE).wait()?.success().map(drop)
+        }
+        // It says why it will not.
+        Err(error) => {
+            let said = running.errors();
+            ensure!(said.lines().count() > 0, "{error}");
+            Ok(())
+        }
+    }
+}
+
+fn capture_through_link(setting: &Setting, _: Length) -> Result<()> {
+    let target = precious(setting, setting.directory().join("notes"))?;
+    let link = setting.directory().join("capture.pcapng");
+    symlink(&target, &link)?;
+    start_and_end(setting, &format!("--soft 2 --pcap {}", link.display()), || Ok(()))?;
+    is_kept(&target)
+}
+
+fn capture_into_file(setting: &Setting, _: Length) -> Result<()> {
+    // Of somebody who would like to read what the cards send.
+    let file = precious(setting, setting.directory().join("capture.pcapng"))?;
+    chown(&file, Some(SOMEBODY), Some(SOMEBODY))?;
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
+    start_and_end(setting, &format!("--soft 2 --pcap {}", file.display()), || Ok(()))?;
+    is_kept(&file)
+}
+
+/// The state directory with the files of a card's port, as a balboad that was killed leaves it.
+fn left_behind(setting: &Setting) -> Result<PathBuf> {
+    let ports = setting.state_dir().join(shim_abi::PORTS_DIR);
+    for path in [&setting.state_dir(), &ports, &ports.join("balboa0")] {
+        directory(setting, path)?;
+    }
+    Ok(ports.join("balboa0"))
+}
+
+fn counters_through_link(setting: &Setting, _: Length) -> Result<()> {
+    let elsewhere = setting.directory().join("elsewhere");
+    directory(setting, &elsewhere)?;
+    let notes = precious(setting, elsewhere.join("notes"))?;
+    let card = left_behind(setting)?;
+    let link = card.join("hw_counters");
+    symlink(&elsewhere, &link)?;
+    start_and_end(setting, "--soft 1", || Ok(()))?;
+    is_kept(&notes).context("a link that was there before balboad")?;
+    // And one that comes while it runs.
+    let _ = fs::remove_file(&link);
+    start_and_end(setting, "--soft 1", || {
+        fs::rename(&link, setting.directory().join("away"))?;
+        Ok(symlink(&elsewhere, &link)?)
+    })?;
+    is_kept(&notes).context("a link that came while balboad ran")
+}
+
+fn foreign_counters(setting: &Setting, _: Length) -> Result<()> {
+    let card = left_behind(setting)?;
+    let directory_of = card.join("hw_counters");
+    directory(setting, &directory_of)?;
+    let notes = precious(setting, directory_of.join("notes"))?;
+    start_and_end(setting, "--soft 1", || Ok(()))?;
+    is_kept(&notes)
+}

@@ -1,0 +1,126 @@
+//! Applications as on two hosts: each on a machine of its own, found by the machine's address, and started by the launchers
+//! that they come with.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use harness::machines::{IPV4, Machines, WIRE};
+use harness::pair::{Both, REMOTE_SHELL, free_port, run_pair_in, start_server_in};
+use harness::process::Task;
+use harness::runner::{Case, Need};
+use harness::setting::{Daemon, Setting};
+use harness::suites::MPI;
+
+use super::ucx;
+
+const UNSHARE: Need = Need::Program("unshare", "util-linux");
+const IP: Need = Need::Program("ip", "iproute2");
+
+/// How long a program may take.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// A launcher: its name, what compiles for it, that one's package, and what it is told of hosts, where `SHELL` stands for
+/// what it takes in place of ssh, and `FIRST` and `SECOND` for the machines.
+const LAUNCHERS: [(&str, &str, &str, &str); 2] = [
+    (
+        "mpirun.openmpi",
+        "mpicc.openmpi",
+        "libopenmpi-dev",
+        "--leave-session-attached --mca plm_rsh_agent SHELL --mca plm_rsh_no_tree_spawn 1 \
+         --mca oob_tcp_if_include wire --mca pml ucx --mca osc ucx --host FIRST,SECOND -np 2",
+    ),
+    (
+        "mpirun.mpich",
+        "mpicc.mpich",
+        "libmpich-dev",
+        "-launcher rsh -launcher-exec SHELL -localhost FIRST -hosts FIRST,SECOND -n 2",
+    ),
+];
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    let mut cases = vec![Case::new("hosts/nccl", &[UNSHARE, IP], nccl)];
+    for transport in ["rc_verbs", "ud_verbs"] {
+        for test in ["tag_lat -s 8 -n 500", "tag_bw -s 1048576 -n 20"] {
+            let name = format!("hosts/ucx/{transport}/{test}");
+            let body = move |setting: &Setting| ucx_perftest(setting, transport, test);
+            cases.push(Case::new(name, &[ucx::UCX, UNSHARE, IP], body));
+        }
+    }
+    for (launcher, compiler, package, hosts) in LAUNCHERS {
+        let needs = [Need::Program(compiler, package), UNSHARE, IP];
+        let body = move |setting: &Setting| mpi(setting, launcher, compiler, hosts);
+        cases.push(Case::new(format!("hosts/{launcher}"), &needs, body));
+    }
+    cases
+}
+
+/// Two machines with a card each that has the machine's addresses.
+fn with_cards<'a>(machines: &Machines<'a>) -> Result<[Daemon<'a>; 2]> {
+    machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))
+}
+
+fn stop(daemons: [Daemon<'_>; 2]) -> Result<()> {
+    daemons.into_iter().try_for_each(Daemon::stop)
+}
+
+fn ucx_perftest(setting: &Setting, transport: &str, test: &str) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    let daemons = with_cards(&machines)?;
+    let port = free_port()?;
+    let side = |number: usize, words: &str| -> Task {
+        let task = daemons[number].run(&format!("ucx_perftest -p {port} {words}"));
+        let task = machines.task(number, &task).at_terminal().limit(LIMIT);
+        task.env("UCX_TLS", format!("{transport},ud_verbs:aux")).env("UCX_NET_DEVICES", "balboa0:1")
+    };
+    let client = side(1, &format!("{} -t {test} -f -w 50", IPV4[0]));
+    let both = run_pair_in(&machines.process(0), side(0, ""), client, port)?;
+    ucx::has_figures(&both.client)?;
+    stop(daemons)
+}
+
+fn nccl(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 9000)?;
+    let daemons = with_cards(&machines)?;
+    let port = free_port()?;
+    let side = |number: usize| {
+        let words = format!("nccl -d balboa0 -p {port} --mib 8");
+        let task = daemons[number].run("").arg(setting.bin.join("verbs-data")).words(&words);
+        machines.task(number, &task).limit(LIMIT)
+    };
+    let client = side(1).arg(IPV4[0]);
+    let Both { server, client } = run_pair_in(&machines.process(0), side(0), client, port)?;
+    for side in [server, client] {
+        side.says(" messages arrived as NCCL's do")?;
+    }
+    stop(daemons)
+}
+
+/// Rings, storms, collectives and windows of two ranks on two hosts, and each byte looked at.
+fn mpi(setting: &Setting, launcher: &str, compiler: &str, hosts: &str) -> Result<()> {
+    let (file, text) = MPI;
+    fs::write(setting.directory().join(file), text)?;
+    let compile = setting.task(compiler).words("-O2 -o mpi").arg(file);
+    compile.directory(setting.directory()).limit(LIMIT).run()?.success()?;
+    let machines = Machines::new(setting, 1500)?;
+    let daemons = with_cards(&machines)?;
+    let shell = setting.bin.join("remote-shell");
+    let serve = daemons[1].run("").arg(&shell).arg("serve");
+    let serve = machines.task(1, &serve).limit(LIMIT);
+    let server = start_server_in(&machines.process(1), serve, REMOTE_SHELL)?;
+    let hosts = hosts
+        .replace("SHELL", &shell.display().to_string())
+        .replace("FIRST", IPV4[0])
+        .replace("SECOND", IPV4[1]);
+    let ucx = "UCX_TLS=rc,self UCX_NET_DEVICES=balboa0:1 UCX_RC_MAX_RD_ATOMIC=16";
+    let program = setting.directory().join("mpi");
+    let launch = daemons[0].run(&format!("{launcher} {hosts} env {ucx}")).arg(program);
+    let told = machines.task(0, &launch.words("check 2")).limit(LIMIT).run()?;
+    let told = told.success().with_context(|| {
+        format!("the other machine's: {}", harness::pair::what_it_said(&server))
+    })?;
+    told.says("2 ranks")?.says(", 0 wrong")?;
+    server.wait()?.success()?;
+    stop(daemons)
+}
