@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use cases::apps;
 use clap::Args;
-use harness::runner::{self, Filter};
+use harness::runner::Filter;
 use terminal::report;
 
+use crate::cases::Set;
 use crate::{cargo, selection, setup, suites};
 
 /// `cargo xtask apps`.
@@ -37,9 +37,9 @@ installed (the line that installs them is printed).";
 /// # Errors
 /// When they cannot be run.
 pub fn apps(options: &Options) -> Result<ExitCode> {
-    let cases = apps::all();
+    let cases = Set::apps().list()?;
     let filter = Filter { parts: options.names.clone(), exact: options.exact };
-    selection::all_named(&selection::names(&cases), &filter, Some("cargo xtask apps --list"))?;
+    selection::all_named(&cases, &filter, Some("cargo xtask apps --list"))?;
     if options.list {
         for case in cases.iter().filter(|case| filter.takes(&case.name)) {
             terminal::say(format_args!("{}\n", case.name))?;
@@ -49,7 +49,7 @@ pub fn apps(options: &Options) -> Result<ExitCode> {
     setup::packages(setup::APPS)?;
     suites::build(cases.iter().filter(|case| filter.takes(&case.name)))?;
     let built = cargo::build()?;
-    let summary = runner::run(&cases, &filter, &built, "cargo xtask apps")?;
+    let summary = Set::apps().run(&filter, &built, "cargo xtask apps")?;
     report!("");
     cargo::conclude(summary)
 }

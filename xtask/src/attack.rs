@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use cases::attack;
 use clap::Args;
-use harness::runner::{self, Filter};
+use harness::runner::Filter;
 use terminal::report;
 
+use crate::cases::Set;
 use crate::{cargo, selection, setup};
 
 /// `cargo xtask attack`.
@@ -40,9 +40,10 @@ installed (the line that installs them is printed).";
 /// # Errors
 /// When they cannot be run.
 pub fn attack(options: &Options) -> Result<ExitCode> {
-    let cases = attack::cases(attack::long(options.seconds));
+    let attacks = Set::attack(options.seconds);
+    let cases = attacks.list()?;
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
-    selection::all_named(&selection::names(&cases), &filter, Some("cargo xtask attack --list"))?;
+    selection::all_named(&cases, &filter, Some("cargo xtask attack --list"))?;
     if options.list {
         for case in cases.iter().filter(|case| filter.takes(&case.name)) {
             terminal::say(format_args!("{}\n", case.name))?;
@@ -51,7 +52,7 @@ pub fn attack(options: &Options) -> Result<ExitCode> {
     }
     setup::packages(setup::ATTACK)?;
     let built = cargo::build()?;
-    let summary = runner::run(&cases, &filter, &built, "cargo xtask attack --only")?;
+    let summary = attacks.run(&filter, &built, "cargo xtask attack --only")?;
     report!("");
     cargo::conclude(summary)
 }

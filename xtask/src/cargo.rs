@@ -50,12 +50,25 @@ impl Profile {
     }
 }
 
-/// Builds everything as it is shipped, and answers where the programs are.
+/// What cases run, and nothing of the cases and tasks, in cargo's options.
+pub const PROGRAMS: &str = "--workspace --exclude cases --exclude xtask";
+/// The same with the cases, for virtual machines run those themselves.
+pub const WITH_CASES: &str = "--workspace";
+
+/// Builds what cases run as it is shipped, and answers where the programs are.
 ///
 /// # Errors
 /// When the build fails.
 pub fn build() -> Result<PathBuf> {
-    build_of(Profile::Release, "--workspace")
+    build_of(Profile::Release, PROGRAMS)
+}
+
+/// The same with the cases.
+///
+/// # Errors
+/// When the build fails.
+pub fn build_with_cases() -> Result<PathBuf> {
+    build_of(Profile::Release, WITH_CASES)
 }
 
 /// Builds packages, as cargo's options name them, and answers where the programs are.

@@ -4,12 +4,9 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use cases::chaos::rounds::{self, Chaos};
 use clap::Args;
-use harness::setting::{Stage, Who};
-use terminal::report;
 
-use crate::{cargo, setup};
+use crate::{cargo, cases, setup};
 
 /// `cargo xtask chaos`.
 #[derive(Debug, Args)]
@@ -31,17 +28,8 @@ pub struct Options {
 /// At the first round after which not everything is well.
 pub fn chaos(options: &Options) -> Result<ExitCode> {
     setup::packages(&setup::tests())?;
-    let stage = Stage::new(&cargo::build()?)?;
-    let _tidy = harness::interrupt::remove_on_signal(stage.path());
-    let setting = stage.setting(Who::User)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = options.seed.unwrap_or(now.as_secs());
-    report!("{} rounds from seed {seed}", options.rounds);
-    if options.many {
-        rounds::at_scale(&setting, seed, options.rounds)?;
-        report!("{} programs killed", options.rounds);
-        return Ok(ExitCode::SUCCESS);
-    }
-    report!("{}", Chaos::new(&setting).run(seed, options.rounds)?);
+    cases::chaos(&cargo::build()?, options.rounds, seed, options.many)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,7 @@ mod bench;
 mod bindings;
 mod cache;
 mod cargo;
+mod cases;
 mod chaos;
 mod checks;
 mod conformance;

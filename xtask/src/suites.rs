@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use harness::process::{Task, last_lines};
-use harness::runner::{Case, Need};
-use harness::suites::Suite;
+use harness::suites::{SUITES, Suite};
 use terminal::report;
 
 use crate::cache::Cache;
+use crate::cases::Listed;
 use crate::setup;
 
 /// How a suite is built.
@@ -45,13 +45,10 @@ const BUILD: Duration = Duration::from_secs(60 * 60);
 ///
 /// # Errors
 /// When there is no cache, packages are missing, or a suite does not build.
-pub fn build<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<()> {
-    let needs = cases.flat_map(|case| case.needs.iter());
-    let mut wanted: Vec<&Suite> = needs
-        .filter_map(|need| if let Need::Suite(suite) = need { Some(*suite) } else { None })
-        .collect();
-    wanted.sort_unstable_by_key(|suite| suite.name);
-    wanted.dedup();
+pub fn build<'a>(cases: impl Iterator<Item = &'a Listed>) -> Result<()> {
+    let needs: Vec<&String> = cases.flat_map(|case| &case.suites).collect();
+    let is_needed = |suite: &&Suite| needs.iter().any(|name| *name == suite.name);
+    let wanted: Vec<&Suite> = SUITES.iter().filter(is_needed).collect();
     if wanted.is_empty() {
         return Ok(());
     }
@@ -98,8 +95,6 @@ pub fn compile(script: &str, source: &Path, into: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use harness::suites::SUITES;
-
     use super::*;
 
     #[test]

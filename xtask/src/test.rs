@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use cases::release;
 use clap::Args;
-use harness::runner::{Case, Filter};
+use harness::runner::Filter;
 use harness::summary::Summary;
 use terminal::report;
 
-use crate::cargo::{Profile, conclude};
+use crate::cargo::{PROGRAMS, Profile, WITH_CASES, conclude};
+use crate::cases::Set;
 use crate::{guest, roots, selection, setup};
 
 mod plan;
@@ -72,12 +72,13 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         kernels: options.kernels.clone(),
         releases: options.rdma_core.clone(),
     };
-    let plan = plan::of(&wanted);
+    let plan = plan::of(&wanted, Part::names)?;
     setup::packages(&setup::tests())?;
     let mut run = Run {
         profile: profile(options),
         require_checks: options.require_checks,
         seeds: options.seeds.unwrap_or(if options.full { ALL_SEEDS } else { SEEDS }),
+        programs: WITH_CASES,
         built: None,
     };
     let mut summary = Summary::default();
@@ -95,20 +96,26 @@ fn profile(options: &Options) -> Profile {
 /// Runs end-to-end cases, and those of other releases of rdma-core.
 fn only(options: &Options) -> Result<ExitCode> {
     let releases = &options.rdma_core;
-    let of_releases: Vec<Case> = releases.iter().flat_map(|it| release::cases(*it)).collect();
-    let cases = cases::all();
-    let names = [selection::names(&cases), selection::names(&of_releases)].concat();
+    let mut cases = Set::here().list()?;
+    for release in releases {
+        cases.extend(Set::release(*release).list()?);
+    }
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
-    selection::all_named(&names, &filter, Some("cargo xtask test --list"))?;
+    selection::all_named(&cases, &filter, Some("cargo xtask test --list"))?;
     if options.list {
-        for name in names.iter().filter(|name| filter.takes(name)) {
-            terminal::say(format_args!("{name}\n"))?;
+        for case in cases.iter().filter(|case| filter.takes(&case.name)) {
+            terminal::say(format_args!("{}\n", case.name))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     setup::packages(&setup::tests())?;
-    let mut run =
-        Run { profile: profile(options), require_checks: false, seeds: SEEDS, built: None };
+    let mut run = Run {
+        profile: profile(options),
+        require_checks: false,
+        seeds: SEEDS,
+        programs: PROGRAMS,
+        built: None,
+    };
     let mut summary = Part::Cases.run(&filter, &mut run)?;
     for release in releases {
         summary.add(Part::Release(*release).run(&filter, &mut run)?);
@@ -119,8 +126,10 @@ fn only(options: &Options) -> Result<ExitCode> {
 
 /// Lists everything with the run that it is in.
 fn list() -> Result<ExitCode> {
-    for (name, when) in plan::all().into_iter().flat_map(Part::names) {
-        terminal::say(format_args!("{:<8} {name}\n", when.to_string()))?;
+    for part in plan::all() {
+        for (name, when) in part.names()? {
+            terminal::say(format_args!("{:<8} {name}\n", when.to_string()))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

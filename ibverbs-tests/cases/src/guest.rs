@@ -1,6 +1,6 @@
 //! Cases for a virtual machine: with kernels, modules and settings that the host may not have.
 //!
-//! `cargo xtask guest` boots the machine and runs `guest-cases` in it, as root.
+//! `cargo xtask guest` boots the machine and runs `cases` in it, as root.
 
 use std::fs::{self, File};
 use std::path::Path;

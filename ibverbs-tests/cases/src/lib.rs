@@ -226,6 +226,17 @@ mod tests {
     }
 
     #[test]
+    fn each_family_of_cases_is_in_the_default_run() {
+        let family = |name: &str| name.split(['/', '_']).next().unwrap_or_default().to_owned();
+        let cases = all();
+        let default = cases.iter().filter(|case| case.when == When::Always);
+        let default: Vec<String> = default.map(|case| family(&case.name)).collect();
+        for case in &cases {
+            assert!(default.contains(&family(&case.name)), "{}", case.name);
+        }
+    }
+
+    #[test]
     fn names_are_unique_and_root_is_in_the_name() {
         let guests = |iommufd| {
             let kernel = Kernel { release: "6.12", iommufd };

@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -35,6 +35,8 @@ const ANSWER: Duration = Duration::from_secs(6 * 60);
 /// How long the machine may take to come up.
 const BOOT: Duration = Duration::from_secs(15 * 60);
 
+/// How often a line is tried.
+const LOOK: Duration = Duration::from_millis(5);
 /// How long balboad may take to come up.
 const START: Duration = Duration::from_secs(2 * 60);
 
@@ -264,6 +266,29 @@ fn start_member(task: Task, group: Ipv4Addr) -> Result<Running> {
         fs::read_to_string("/proc/net/igmp").unwrap_or_default().contains(&group)
     })?;
     Ok(running)
+}
+
+/// Takes up the line to a machine, which does not boot before that.
+///
+/// # Errors
+/// When nobody holds its other end.
+pub fn reach(line: &Path) -> Result<UnixStream> {
+    let started = Instant::now();
+    loop {
+        match UnixStream::connect(line) {
+            Ok(stream) => return Ok(stream),
+            // It is bound a little before it is listened on.
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionRefused
+                    && started.elapsed() < START =>
+            {
+                std::thread::sleep(LOOK);
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("nobody is at {}", line.display()));
+            }
+        }
+    }
 }
 
 /// A machine with an [`agent`].

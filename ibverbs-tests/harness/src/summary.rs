@@ -1,5 +1,5 @@
 //! What came of a run: counts, names, and what took longest. It is printed at the end of the run, and read again of the
-//! text of one in a virtual machine.
+//! text of one in a virtual machine, or of the file of one by another program.
 
 use std::fmt;
 use std::fs;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
+use serde::{Deserialize, Serialize};
 use terminal::report;
 
 use crate::process;
@@ -49,7 +50,7 @@ fn worked() -> Duration {
 }
 
 /// What took its time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Step {
     /// A case's name, or that of what counts as one.
     pub name: String,
@@ -93,7 +94,7 @@ impl fmt::Display for Step {
 }
 
 /// A case that failed and then passed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Flake {
     /// The case's name.
     pub name: String,
@@ -102,7 +103,7 @@ pub struct Flake {
 }
 
 /// What came of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Summary {
     /// Cases that passed.
     pub passed: usize,
@@ -206,6 +207,24 @@ impl Summary {
         if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
+    /// Writes it to a file, for [`Summary::read`].
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, file: &Path) -> Result<()> {
+        let text = serde_json::to_vec(self)?;
+        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// What [`Summary::write`] wrote.
+    ///
+    /// # Errors
+    /// When the file is not there, or has something else.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("no summary: {}", file.display()))
+    }
+
     /// The summary that was printed at the end of a text, if one was; what flaky cases said is the text.
     pub fn parse(text: &str) -> Option<Self> {
         let lines: Vec<&str> = text.lines().collect();
@@ -281,6 +300,19 @@ mod tests {
         assert_eq!(Summary::parse(&printed), Some(summary));
         assert_eq!(Summary::parse("2 passed, 1 failed, 0 skipped"), None);
         assert_eq!(Summary::parse("ok   z (1 s)\n"), None);
+    }
+
+    #[test]
+    fn what_was_written_to_a_file_can_be_read_again() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("summary");
+        let mut summary = Summary { passed: 2, failed: vec!["x/1".into()], ..Summary::default() };
+        summary.skipped.push(("y".into(), "needs a: b".into()));
+        summary.flaky.push(flake("f"));
+        summary.steps.push(step("a", 3));
+        summary.write(&file).unwrap();
+        assert_eq!(Summary::read(&file).unwrap(), summary);
+        assert!(Summary::read(home.path()).is_err());
     }
 
     #[test]

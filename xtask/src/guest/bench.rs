@@ -43,7 +43,7 @@ pub struct Options {
 /// When the machine cannot be had, or a measurement fails.
 pub fn bench(options: &Options) -> Result<ExitCode> {
     setup::packages(&setup::tests())?;
-    let built = cargo::build()?;
+    let built = cargo::build_with_cases()?;
     let parts = super::parts(options.kernel, &built)?;
     let parts = Parts { until: Instant::now() + LIMIT, ..parts };
     let host = machine::Machine::look()?;

@@ -3,16 +3,13 @@
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use cases::guest;
-use cases::interop;
 use clap::{Args, Subcommand};
-use harness::agent::{Cable, End};
+use harness::agent::{ADDRESSES, Cable, End};
 use harness::pair::free_port;
-use harness::runner::{self, Filter, When};
+use harness::runner::{Filter, When};
 use harness::setting::SHARES;
 use harness::summary::{Clock, Flake, Step, Summary};
 use harness::vm::Hardware;
@@ -38,6 +35,7 @@ use qemu::Qemu;
 use vm::{Machine, Parts};
 
 use crate::cache::Cache;
+use crate::cases::Set;
 use crate::selection::{self, Selection};
 use crate::{cargo, dist, setup};
 
@@ -113,11 +111,11 @@ pub fn guest(task: &Guest) -> Result<ExitCode> {
 fn counted(
     task: &str,
     options: &Options,
-    names: fn(Version) -> Vec<String>,
+    names: fn(Version) -> Result<Vec<String>>,
     run: fn(Version, &Filter, &Path) -> Result<Summary>,
 ) -> Result<ExitCode> {
     let filter = options.selection.filter();
-    let names = names(options.kernel);
+    let names = names(options.kernel)?;
     let list = format!("cargo xtask guest {task} --kernel {} --list", options.kernel.name());
     selection::all_named(&names, &filter, Some(&list))?;
     if options.list {
@@ -127,7 +125,7 @@ fn counted(
         return Ok(ExitCode::SUCCESS);
     }
     may_lack(setup::packages(&setup::tests()));
-    let built = cargo::build()?;
+    let built = cargo::build_with_cases()?;
     let _busy = Busy::start(options.busy);
     let mut summary = Summary::default();
     for round in 1..=options.rounds {
@@ -163,7 +161,7 @@ fn shell(version: Version, hardware: Hardware) -> Result<ExitCode> {
     );
     ensure!(io::stdin().is_terminal(), "a shell needs a terminal as its standard input");
     may_lack(setup::packages(&setup::tests()));
-    let parts = parts(version, &cargo::build()?)?;
+    let parts = parts(version, &cargo::build_with_cases()?)?;
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let status = Machine::new(&parts, hardware, home.path())?.interact()?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -179,16 +177,20 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
         let wanted = |names: &[String]| names.iter().any(|name| filter.takes(name));
         let mut summary = Summary::default();
         for hardware in version.hardware() {
-            let mut boots = Boot::ALL.to_vec();
-            boots.retain(|boot| wanted(&inside(version, *hardware, *boot)));
+            let mut boots = Vec::new();
+            for boot in Boot::ALL {
+                if wanted(&inside(version, *hardware, boot).names()?) {
+                    boots.push(boot);
+                }
+            }
             if !boots.is_empty() {
                 summary.add(run_inside(version, *hardware, &boots, filter, parts)?);
             }
         }
-        if wanted(&against(version)) {
+        if wanted(&against(version)?) {
             summary.add(run_against(version, filter, parts)?);
         }
-        if wanted(&pair::in_test(version)) {
+        if wanted(&pair::in_test(version)?) {
             summary.add(pair::run_few(version, filter, parts)?);
         }
         Ok(summary)
@@ -201,7 +203,7 @@ fn with_parts(
     version: Version,
     filter: &Filter,
     built: &Path,
-    names: fn(Version) -> Vec<String>,
+    names: fn(Version) -> Result<Vec<String>>,
     run: impl FnOnce(&Parts) -> Result<Summary>,
 ) -> Result<Summary> {
     report!("guest, kernel {}", version.name());
@@ -212,7 +214,7 @@ fn with_parts(
         Err(error) => {
             let reason = format!("{error:#}");
             report!("skip guest {}: {reason}", version.name());
-            let names = names(version).into_iter().filter(|name| filter.takes(name));
+            let names = names(version)?.into_iter().filter(|name| filter.takes(name));
             let skipped = names.map(|name| (format!("{place}{name}"), reason.clone())).collect();
             return Ok(Summary { skipped, ..Summary::default() });
         }
@@ -226,24 +228,31 @@ fn with_parts(
 
 /// The names of all cases: those that run in the machine, those that run against it, and those of a
 /// pair of machines.
-fn names(version: Version) -> Vec<String> {
-    let of = |hardware: &Hardware| Boot::ALL.map(|boot| inside(version, *hardware, boot)).concat();
-    let mut names: Vec<String> = version.hardware().iter().flat_map(of).collect();
-    names.extend(against(version));
-    names.extend(pair::in_test(version));
-    names
+fn names(version: Version) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for hardware in version.hardware() {
+        for boot in Boot::ALL {
+            names.extend(inside(version, *hardware, boot).names()?);
+        }
+    }
+    names.extend(against(version)?);
+    names.extend(pair::in_test(version)?);
+    Ok(names)
 }
 
 /// The names of all cases as the test command has them, and in which of its runs they are: the default one boots one
 /// machine once, with cards behind an IOMMU.
-pub fn names_and_when(version: Version) -> Vec<(String, When)> {
+///
+/// # Errors
+/// When the cases do not build.
+pub fn names_and_when(version: Version) -> Result<Vec<(String, When)>> {
     let always = match version {
-        Version::V6_1 => inside(version, Hardware::IntelIommu, Boot::First),
+        Version::V6_1 => inside(version, Hardware::IntelIommu, Boot::First).names()?,
         Version::V6_12 | Version::Iommufd => Vec::new(),
     };
     let when = |name: &String| if always.contains(name) { When::Always } else { When::Full };
-    let names = names(version).into_iter();
-    names.map(|name| (format!("{}{name}", place(version)), when(&name))).collect()
+    let names = names(version)?.into_iter();
+    Ok(names.map(|name| (format!("{}{name}", place(version)), when(&name))).collect())
 }
 
 /// A filter of those names, as one of the names that a machine's cases have.
@@ -259,9 +268,9 @@ fn place(version: Version) -> String {
 }
 
 /// The names of the cases that run against the machine.
-fn against(version: Version) -> Vec<String> {
+fn against(version: Version) -> Result<Vec<String>> {
     // The kernel that is built here is for VFIO: that of Debian's release is the same in this.
-    if version == Version::Iommufd { Vec::new() } else { interop::names() }
+    if version == Version::Iommufd { Ok(Vec::new()) } else { Set::against().names() }
 }
 
 /// A boot of a machine that may have two, with the same cards.
@@ -275,13 +284,9 @@ impl Boot {
     const ALL: [Self; 2] = [Self::First, Self::Second];
 }
 
-/// The names of the cases that run in a machine.
-fn inside(version: Version, hardware: Hardware, boot: Boot) -> Vec<String> {
-    let cases = match boot {
-        Boot::First => guest::cases,
-        Boot::Second => guest::cases_of_second_boot,
-    };
-    cases(hardware, version.kernel()).into_iter().map(|case| case.name).collect()
+/// The cases that run in a machine.
+fn inside(version: Version, hardware: Hardware, boot: Boot) -> Set {
+    Set::guest(hardware, version.kernel(), boot == Boot::Second)
 }
 
 /// Boots a kernel and runs cases in it.
@@ -377,46 +382,36 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
     let _tidy = harness::interrupt::remove_on_signal(home.path());
     let cable = Cable { near: home.path().join("card.sock"), far: home.path().join("guest.sock") };
     let port = free_port()?;
-    let job = vm::agent_job(End::Rxe, interop::ADDRESS);
+    let [_, address] = ADDRESSES;
+    let job = vm::agent_job(End::Rxe, address);
     let machine = Machine::new(parts, Hardware::Plain, home.path())?;
-    let served = machine
-        .serve(&job, &cable.turned(), interop::ADDRESS, Some(port))
-        .and_then(vm::Booting::ready);
-    let (running, machine) = match served {
-        Ok(served) => served,
-        Err(error) => {
-            report!("FAIL guest {}\n{error:#}", version.name());
-            let failed = vec!["the machine that is tested against".to_owned()];
-            return Ok(Summary { failed, ..Summary::default() });
-        }
-    };
-    let peer = Arc::new(interop::Peer { machine, cable, port });
     let repeat = format!("cargo xtask guest test --kernel {} --only", version.name());
-    let summary = runner::run(&interop::cases(&peer), filter, &parts.built, &repeat)?;
-    peer.machine.end()?;
-    running.limited(vm::END).wait()?.success()?;
-    Ok(summary)
+    let served = machine.serve(&job, &cable.turned(), address, Some(port));
+    let outcome = served.and_then(|served| {
+        let cases = Set::against().with_line(served.line()).on_cable(&cable, port);
+        let outcome = cases.run(filter, &parts.built, &repeat);
+        served.ended(outcome)
+    });
+    outcome.or_else(|error| {
+        report!("FAIL guest {}\n{error:#}", version.name());
+        let failed = vec!["the machine that is tested against".to_owned()];
+        Ok(Summary { failed, ..Summary::default() })
+    })
 }
 
 /// What runs in the guest.
 fn command(version: Version, hardware: Hardware, boot: Boot, filter: &Filter) -> String {
-    let mut command = format!("{SHARES}/built/guest-cases run");
-    let (name, kernel) = (version.name(), version.kernel());
-    let release = kernel.release;
+    let quoted = |word: &str| format!(" '{}'", word.replace('\'', r"'\''"));
+    let mut command = format!("{SHARES}/built/cases run --repeat");
     command
-        .push_str(&format!(" --kernel {name} --release {release} --hardware {}", hardware.name()));
-    if kernel.iommufd {
-        command.push_str(" --iommufd");
-    }
-    if boot == Boot::Second {
-        command.push_str(" --again");
-    }
+        .push_str(&quoted(&format!("cargo xtask guest test --kernel {} --only", version.name())));
     for part in &filter.parts {
-        command.push_str(&format!(" --only '{}'", part.replace('\'', r"'\''")));
+        command.push_str(&quoted(&format!("--only={part}")));
     }
     if filter.exact {
         command.push_str(" --exact");
     }
+    inside(version, hardware, boot).words().iter().for_each(|word| command.push_str(&quoted(word)));
     command
 }
 

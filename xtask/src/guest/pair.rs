@@ -2,35 +2,40 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use cases::guest_pair::{self, Side};
 use harness::agent::{ADDRESSES, Cable, End, PAIRS};
-use harness::process::{Running, Task};
-use harness::runner::{self, Filter};
+use harness::process::Task;
+use harness::runner::Filter;
 use harness::suites::{MPI, MPI_COMPILERS};
 use harness::summary::Summary;
 use harness::vm::Hardware;
 use terminal::report;
 
 use super::Version;
-use super::vm::{self, Machine, Parts};
+use super::vm::{self, Booting, Machine, Parts};
+use crate::cases::Set;
 
 /// The names of all cases.
-pub fn names(_: Version) -> Vec<String> {
-    PAIRS.into_iter().flat_map(guest_pair::names).collect()
+///
+/// # Errors
+/// When they do not build.
+pub fn names(_: Version) -> Result<Vec<String>> {
+    Set::pairs().names()
 }
 
 /// The names of those that the test command runs too.
-pub fn in_test(version: Version) -> Vec<String> {
+///
+/// # Errors
+/// When they do not build.
+pub fn in_test(version: Version) -> Result<Vec<String>> {
     match version {
-        Version::V6_1 => guest_pair::in_test(),
+        Version::V6_1 => Set::few_of_pairs().names(),
         // The list of this kernel is long, and all cases on all kernels are here.
-        Version::V6_12 => vec![guest_pair::on_every_kernel()],
+        Version::V6_12 => Set::one_of_pairs().names(),
         // It has no rxe.
-        Version::Iommufd => Vec::new(),
+        Version::Iommufd => Ok(Vec::new()),
     }
 }
 
@@ -39,7 +44,7 @@ pub fn in_test(version: Version) -> Vec<String> {
 /// # Errors
 /// When the machines cannot be laid out.
 pub fn run_few(version: Version, filter: &Filter, parts: &Parts) -> Result<Summary> {
-    let few = in_test(version);
+    let few = in_test(version)?;
     run_pairs(version, &|name| filter.takes(name) && few.iter().any(|it| it == name), parts)
 }
 
@@ -57,10 +62,12 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
 fn run_pairs(version: Version, takes: &dyn Fn(&str) -> bool, parts: &Parts) -> Result<Summary> {
     let mut summary = Summary::default();
     for ends in PAIRS {
-        if guest_pair::names(ends).iter().any(|name| takes(name)) {
+        let mut names = Set::pair(ends).names()?;
+        names.retain(|name| takes(name));
+        if !names.is_empty() {
             let until = Instant::now() + vm::LIMIT;
             let parts = Parts { until, ..parts.clone() };
-            summary.add(run_pair(version, ends, takes, &parts)?);
+            summary.add(run_pair(version, ends, names, &parts)?);
         }
     }
     Ok(summary)
@@ -69,34 +76,28 @@ fn run_pairs(version: Version, takes: &dyn Fn(&str) -> bool, parts: &Parts) -> R
 fn run_pair(
     version: Version,
     ends: [End; 2],
-    takes: &dyn Fn(&str) -> bool,
+    names: Vec<String>,
     parts: &Parts,
 ) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = harness::interrupt::remove_on_signal(home.path());
-    let (running, sides) = match boot(home.path(), ends, parts) {
-        Ok(booted) => booted,
-        Err(error) => {
-            let [first, second] = ends;
-            report!("FAIL pair {}, {first} and {second}\n{error:#}", version.name());
-            let failed = vec![format!("pair/{first} and {second}/the machines themselves")];
-            return Ok(Summary { failed, ..Summary::default() });
-        }
-    };
-    let sides = Arc::new(sides);
     let repeat = format!("cargo xtask guest pair --kernel {} --only", version.name());
-    let mut cases = guest_pair::cases(&sides);
-    cases.retain(|case| takes(&case.name));
-    let summary = runner::run(&cases, &Filter::default(), &parts.built, &repeat)?;
-    for (side, running) in sides.iter().zip(running) {
-        side.machine.end()?;
-        running.limited(vm::END).wait()?.success()?;
-    }
-    Ok(summary)
+    let filter = Filter { parts: names, exact: true };
+    let outcome = boot(home.path(), ends, parts).and_then(|[first, second]| {
+        let cases = Set::pair(ends).with_line(first.line()).with_line(second.line());
+        let outcome = cases.run(&filter, &parts.built, &repeat);
+        second.ended(first.ended(outcome))
+    });
+    outcome.or_else(|error| {
+        let [first, second] = ends;
+        report!("FAIL pair {}, {first} and {second}\n{error:#}", version.name());
+        let failed = vec![format!("pair/{first} and {second}/the machines themselves")];
+        Ok(Summary { failed, ..Summary::default() })
+    })
 }
 
-/// Boots both machines at once.
-fn boot(home: &Path, ends: [End; 2], parts: &Parts) -> Result<([Running; 2], [Side; 2])> {
+/// Starts both machines, which boot once their lines are taken up.
+fn boot(home: &Path, ends: [End; 2], parts: &Parts) -> Result<[Booting; 2]> {
     let cable = Cable { near: home.join("end0"), far: home.join("end1") };
     let start = |number: usize, cable: &Cable| {
         let directory = home.join(format!("machine{number}"));
@@ -108,14 +109,7 @@ fn boot(home: &Path, ends: [End; 2], parts: &Parts) -> Result<([Running; 2], [Si
             .serve(&job, cable, ADDRESSES[number], None)
             .with_context(|| format!("machine {number}"))
     };
-    let served = [start(0, &cable)?, start(1, &cable.turned())?];
-    let [first, second] = served.map(vm::Booting::ready);
-    let ((first, first_machine), (second, second_machine)) = (first?, second?);
-    let sides = [
-        Side { end: ends[0], machine: first_machine },
-        Side { end: ends[1], machine: second_machine },
-    ];
-    Ok(([first, second], sides))
+    Ok([start(0, &cable)?, start(1, &cable.turned())?])
 }
 
 /// Compiles the MPI program for a machine, by each compiler for it that this one has.

@@ -11,8 +11,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use cases::interop;
-use harness::agent::{self, Cable, End};
+use harness::agent::{ADDRESSES, Cable, End};
 use harness::process::{Running, Task};
 use harness::setting::SHARES;
 use harness::vm::{ASK, DONE, Hardware, MTU};
@@ -125,23 +124,21 @@ impl<'a> Machine<'a> {
         task
     }
 
-    /// Adds the console, which goes to a file, and the line of the job, whose end here is the
-    /// listener's; answers both with the arguments.
-    fn with_job(&self, task: Task, job: &str) -> Result<(Task, UnixListener, PathBuf)> {
+    /// Adds the console, which goes to a file, and the line of the job, a socket, with options of QEMU's; answers both
+    /// with the arguments.
+    fn with_job(&self, task: Task, job: &str, options: &str) -> Result<(Task, PathBuf, PathBuf)> {
         self.give(job)?;
-        let (console, socket) = (self.directory.join("console"), self.directory.join("job.sock"));
+        let (console, line) = (self.directory.join("console"), self.directory.join("job.sock"));
         // An earlier boot's.
-        let _ = fs::remove_file(&socket);
-        let listener = UnixListener::bind(&socket)?;
-        listener.set_nonblocking(true)?;
+        let _ = fs::remove_file(&line);
         let task = task
             .arg("-serial")
             .arg(option("file:", &console))
             .arg("-chardev")
-            .arg(option("socket,id=job,path=", &socket))
+            .arg(option(&format!("socket,id=job,{options}path="), &line))
             .words("-serial chardev:job")
             .limit(self.parts.until.saturating_duration_since(Instant::now()));
-        Ok((task, listener, console))
+        Ok((task, line, console))
     }
 
     /// Boots the machine with its cards, and hands each line that `job` writes to `line`, until it has
@@ -153,9 +150,11 @@ impl<'a> Machine<'a> {
     pub fn run(&self, job: &str, cards: &mut Served, line: impl FnMut(&str)) -> Result<()> {
         let mut task = self.cards.plugged_into(self.task());
         if self.hardware == Hardware::IntelIommuRxe {
-            task = on_cable(task, &self.cards.cable().turned(), interop::ADDRESS);
+            task = on_cable(task, &self.cards.cable().turned(), ADDRESSES[1]);
         }
-        let (task, listener, console) = self.with_job(task, job)?;
+        let (task, line_of_job, console) = self.with_job(task, job, "")?;
+        let listener = UnixListener::bind(line_of_job)?;
+        listener.set_nonblocking(true)?;
         let mut results = Results { listener, stream: None, pending: Vec::new(), cards, line };
         let outcome = task.start().and_then(|running| results.until_done(running));
         let said = cards.log();
@@ -163,7 +162,7 @@ impl<'a> Machine<'a> {
             .map_err(|error| anyhow!("{}\n--- its cards\n{said}", with_console(&error, &console)))
     }
 
-    /// Boots the machine with its first network device, of which the agent's address is `address`, at
+    /// Starts the machine, which boots once the line to its agent is taken up, with its first network device, of which the agent's address is `address`, at
     /// an end of a cable and, where a port is named, a second one over which that TCP port of this
     /// machine leads to the same one there.
     ///
@@ -183,8 +182,11 @@ impl<'a> Machine<'a> {
                 .arg(format!("user,id=tcp,ipv6=off,hostfwd=tcp:127.0.0.1:{port}-:{port}"))
                 .words("-device virtio-net-pci,netdev=tcp,romfile=,addr=9");
         }
-        let (task, listener, console) = self.with_job(task, job)?;
-        Ok(Booting { running: task.start()?, listener, console })
+        let (task, line, console) = self.with_job(task, job, "server=on,wait=on,")?;
+        let mut running = task.start()?;
+        let there = running.wait_until("its line was there", |_| line.exists());
+        there.map_err(|error| with_console(&error, &console))?;
+        Ok(Booting { running, line, console })
     }
 
     /// Boots the machine with its first console on this terminal, until it is switched off.
@@ -212,34 +214,31 @@ fn on_cable(task: Task, cable: &Cable, address: Ipv4Addr) -> Task {
     task.arg("-netdev").arg(ends).arg("-device").arg(device)
 }
 
-/// A machine that boots, and is to have an agent.
+/// A machine that boots once the line to its agent is taken up.
 #[derive(Debug)]
 pub struct Booting {
     running: Running,
-    listener: UnixListener,
+    line: PathBuf,
     console: PathBuf,
 }
 
 impl Booting {
-    /// Waits for the agent.
+    /// The line to its agent, a Unix socket.
+    pub fn line(&self) -> &Path {
+        &self.line
+    }
+
+    /// What came of cases that end the agent, once the machine has ended as well.
     ///
     /// # Errors
-    /// When it does not come; with the end of what the machine's console showed.
-    pub fn ready(mut self) -> Result<(Running, agent::Machine)> {
-        let mut talk = || -> Result<_> {
-            let mut stream = None;
-            self.running.wait_until("it was reached", |_| {
-                stream = self.listener.accept().ok();
-                stream.is_some()
-            })?;
-            let (stream, _) = stream.context("nobody came")?;
-            stream.set_nonblocking(false)?;
-            agent::Machine::new(stream)
-        };
-        match talk() {
-            Ok(machine) => Ok((self.running, machine)),
-            Err(error) => Err(with_console(&error, &self.console)),
-        }
+    /// When the cases could not be run, or the machine does not end well; with the end of what its console showed.
+    pub fn ended<T>(self, outcome: Result<T>) -> Result<T> {
+        let Self { running, console, .. } = self;
+        let ended = outcome.and_then(|of_cases| {
+            running.limited(END).wait()?.success()?;
+            Ok(of_cases)
+        });
+        ended.map_err(|error| with_console(&error, &console))
     }
 }
 
@@ -336,7 +335,7 @@ impl<F: FnMut(&str)> Results<'_, F> {
 /// The script of a job that does what it is asked for, with a device and its address on the cable,
 /// for [`Machine::serve`].
 pub fn agent_job(end: End, address: Ipv4Addr) -> String {
-    job_with(&format!("{SHARES}/built/guest-cases agent --end {end} --address {address}"), "")
+    job_with(&format!("{SHARES}/built/cases agent --end {end} --address {address}"), "")
 }
 
 /// The script of a job that runs `command` and reports what it writes.
@@ -376,7 +375,7 @@ ip link set lo up
 cd /tmp
 echo
 echo 'The host'\\''s root, read-only; /tmp, /run and /var/tmp are memory. Programs: {SHARES}/built'
-echo 'Loaded: {modules}. Others: guest-cases load NAME. Leave with exit; Ctrl-A X kills the machine.'
+echo 'Loaded: {modules}. Others: cases load NAME. Leave with exit; Ctrl-A X kills the machine.'
 setsid --ctty --wait /bin/bash --norc -i </dev/ttyS0 >/dev/ttyS0 2>&1
 echo b > /proc/sysrq-trigger
 sleep 60

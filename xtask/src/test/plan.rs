@@ -4,8 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use cases::release;
-use harness::runner::{self, Filter, When};
+use harness::runner::{Filter, When};
 use harness::scapy;
 use harness::setting::installed_release;
 use harness::summary::{Clock, Step, Summary};
@@ -13,6 +12,7 @@ use terminal::report;
 
 use super::unit;
 use crate::cargo::{Profile, build_of};
+use crate::cases::{Listed, Set};
 use crate::guest::Version;
 use crate::{checks, conformance, crates, guest, nccl, roots, stack};
 
@@ -81,8 +81,14 @@ impl Wanted {
     }
 }
 
-/// The parts of a run, with what takes those of their names that are wanted.
-pub fn of(wanted: &Wanted) -> Vec<(Part, Filter)> {
+/// A part's names, and when each is run.
+pub type Names = Vec<(String, When)>;
+
+/// The parts of a run, with what takes those of their names that are wanted; `names` tells them.
+///
+/// # Errors
+/// When it does not.
+pub fn of(wanted: &Wanted, names: impl Fn(Part) -> Result<Names>) -> Result<Vec<(Part, Filter)>> {
     let mut parts = all();
     let further =
         wanted.releases.iter().flat_map(|&it| [Part::Release(it), Part::Pyverbs(Some(it))]);
@@ -91,15 +97,19 @@ pub fn of(wanted: &Wanted) -> Vec<(Part, Filter)> {
             parts.push(part);
         }
     }
-    let chosen = |part: &Part| {
-        if wanted.all_of(*part) {
-            return Some(Filter::default());
+    let mut chosen = Vec::new();
+    for part in parts {
+        if wanted.all_of(part) {
+            chosen.push((part, Filter::default()));
+            continue;
         }
-        let names = part.names().into_iter().filter(|(_, when)| *when == When::Always);
-        let parts: Vec<String> = names.map(|(name, _)| name).collect();
-        (!parts.is_empty()).then_some(Filter { parts, exact: true })
-    };
-    parts.into_iter().filter_map(|part| Some((part, chosen(&part)?))).collect()
+        let always = names(part)?.into_iter().filter(|(_, when)| *when == When::Always);
+        let parts: Vec<String> = always.map(|(name, _)| name).collect();
+        if !parts.is_empty() {
+            chosen.push((part, Filter { parts, exact: true }));
+        }
+    }
+    Ok(chosen)
 }
 
 /// What the parts of a run have in common.
@@ -111,6 +121,8 @@ pub struct Run {
     pub require_checks: bool,
     /// Random networks.
     pub seeds: u64,
+    /// What is built, in cargo's options.
+    pub programs: &'static str,
     /// Where the programs are, once they are built.
     pub built: Option<PathBuf>,
 }
@@ -126,7 +138,7 @@ impl Run {
                 if let Err(error) = scapy::install() {
                     report!("scapy cannot be installed: {error:#}");
                 }
-                let built = build_of(self.profile, "--workspace")?;
+                let built = build_of(self.profile, self.programs)?;
                 summary.steps.push(Step::of("building the programs", &clock));
                 self.built.insert(built).clone()
             }
@@ -137,22 +149,29 @@ impl Run {
 
 impl Part {
     /// The names of what it runs, as failures name it, and when that is run.
-    pub fn names(self) -> Vec<(String, When)> {
+    ///
+    /// # Errors
+    /// When the cases do not build.
+    pub fn names(self) -> Result<Names> {
         let in_full = |name: &str| vec![(name.to_owned(), When::Full)];
-        match self {
+        Ok(match self {
             Self::Checks => checks::names().map(|(name, when)| (name.to_owned(), when)).collect(),
             Self::Units => unit::NAMES.map(|name| (name.to_owned(), When::Always)).to_vec(),
-            Self::Cases => cases::all().into_iter().map(|case| (case.name, case.when)).collect(),
+            Self::Cases => {
+                let name_and_when = |case: Listed| (case.name.clone(), case.when());
+                Set::here().list()?.into_iter().map(name_and_when).collect()
+            }
             Self::Release(release) => {
-                release::cases(release).into_iter().map(|case| (case.name, When::Full)).collect()
+                let names = Set::release(release).names()?.into_iter();
+                names.map(|name| (name, When::Full)).collect()
             }
             Self::Pyverbs(None) => in_full("pyverbs of the installed rdma-core"),
             Self::Pyverbs(Some(release)) => in_full(&format!("pyverbs of rdma-core {release}")),
             Self::Nccl => nccl::names().map(|name| (name, When::Full)).collect(),
             Self::Crates => in_full("crates of verbs"),
             Self::Stack => in_full("the published card's model against its stack"),
-            Self::Guest(version) => guest::names_and_when(version),
-        }
+            Self::Guest(version) => guest::names_and_when(version)?,
+        })
     }
 
     /// Runs those of its names that a filter takes; parts that are one, whole.
@@ -172,9 +191,7 @@ impl Part {
             Self::Checks | Self::Units => {}
             Self::Cases => {
                 report!("end-to-end tests");
-                let cases = cases::all();
-                let repeat = "cargo xtask test --only";
-                summary.add(runner::run_side_by_side(None, &cases, filter, &built, repeat)?);
+                summary.add(Set::here().run(filter, &built, "cargo xtask test --only")?);
             }
             Self::Release(release) => summary.add(of_release(release, filter, &built)?),
             Self::Pyverbs(release) => {
@@ -204,14 +221,14 @@ impl Part {
 
 /// The cases of another release of rdma-core; skipped where its packages cannot be fetched.
 fn of_release(release: u32, filter: &Filter, built: &Path) -> Result<Summary> {
-    let cases = release::cases(release);
-    if !cases.iter().any(|case| filter.takes(&case.name)) {
+    let cases = Set::release(release);
+    if !cases.names()?.iter().any(|name| filter.takes(name)) {
         return Ok(Summary::default());
     }
     match roots::fetch(release) {
         Ok(root) => {
             let repeat = format!("cargo xtask test --rdma-core {release} --only");
-            runner::run_side_by_side(Some(&root), &cases, filter, built, &repeat)
+            cases.within(&root).run(filter, built, &repeat)
         }
         Err(error) => Ok(Summary::skipped(&format!("release {release}"), &error)),
     }
@@ -221,9 +238,21 @@ fn of_release(release: u32, filter: &Filter, built: &Path) -> Result<Summary> {
 mod tests {
     use super::*;
 
+    /// Names of parts whose own would have to be built.
+    fn names(part: Part) -> Result<Names> {
+        let case = |name: &str, when| (format!("{part:?}/{name}"), when);
+        match part {
+            Part::Cases => Ok(vec![case("one", When::Always), case("two", When::Full)]),
+            Part::Guest(Version::V6_1) => Ok(vec![case("one", When::Always)]),
+            Part::Release(_) | Part::Guest(_) => Ok(vec![case("one", When::Full)]),
+            other => other.names(),
+        }
+    }
+
     fn taken(wanted: &Wanted) -> Vec<String> {
-        let plan = of(wanted).into_iter().flat_map(|(part, filter)| {
-            part.names().into_iter().map(|(name, _)| name).filter(move |name| filter.takes(name))
+        let plan = of(wanted, names).unwrap().into_iter().flat_map(|(part, filter)| {
+            let names = names(part).unwrap().into_iter().map(|(name, _)| name);
+            names.filter(move |name| filter.takes(name))
         });
         plan.collect()
     }
@@ -234,9 +263,9 @@ mod tests {
 
     #[test]
     fn the_full_run_has_every_name_once_and_the_default_one_those_that_say_so() {
-        let names: Vec<_> = all().into_iter().flat_map(Part::names).collect();
+        let all: Vec<_> = all().into_iter().flat_map(|part| names(part).unwrap()).collect();
         let of = |wanted: &[When]| -> Vec<String> {
-            let names = names.iter().filter(|(_, when)| wanted.contains(when));
+            let names = all.iter().filter(|(_, when)| wanted.contains(when));
             names.map(|(name, _)| name.clone()).collect()
         };
         assert_eq!(full(), of(&[When::Always, When::Full]));
@@ -244,7 +273,7 @@ mod tests {
         let mut once = full();
         once.sort_unstable();
         once.dedup();
-        assert_eq!(once.len(), names.len());
+        assert_eq!(once.len(), all.len());
     }
 
     #[test]
@@ -252,21 +281,10 @@ mod tests {
         let full = full();
         let has = |name: &str| assert!(full.iter().any(|it| it == name), "{name}");
         checks::names().for_each(|(name, _)| has(name));
-        cases::all().iter().for_each(|case| has(&case.name));
-        RELEASES.iter().flat_map(|it| release::cases(*it)).for_each(|case| has(&case.name));
         nccl::names().for_each(|name| has(&name));
-        for version in KERNELS {
-            guest::names_and_when(version).iter().for_each(|(name, _)| has(name));
-        }
-    }
-
-    #[test]
-    fn each_family_of_cases_is_in_the_default_run() {
-        let default = taken(&Wanted::default());
-        let family = |name: &str| name.split(['/', '_']).next().unwrap_or_default().to_owned();
-        for case in cases::all() {
-            let family = family(&case.name);
-            assert!(default.iter().any(|it| it.starts_with(&family)), "{family}");
+        let parts = RELEASES.map(Part::Release).into_iter().chain(KERNELS.map(Part::Guest));
+        for part in parts.chain([Part::Cases]) {
+            names(part).unwrap().iter().for_each(|(name, _)| has(name));
         }
     }
 
@@ -274,10 +292,11 @@ mod tests {
     fn kernels_and_releases_that_are_named_are_run_whole() {
         let wanted =
             Wanted { full: false, kernels: vec![Version::Iommufd], releases: vec![50, 65] };
-        let names = taken(&wanted);
-        let has = |name: &str| names.iter().any(|it| it == name);
-        assert!(guest::names_and_when(Version::Iommufd).iter().all(|(name, _)| has(name)));
-        assert!(has("release 50/ibv_devices") && has("pyverbs of rdma-core 65"));
-        assert!(!has("pyverbs of rdma-core 56"));
+        let taken = taken(&wanted);
+        let has = |name: &str| taken.iter().any(|it| it == name);
+        let guest = names(Part::Guest(Version::Iommufd)).unwrap();
+        assert!(guest.iter().all(|(name, _)| has(name)));
+        assert!(has("Release(50)/one") && has("pyverbs of rdma-core 65"));
+        assert!(!has("pyverbs of rdma-core 56") && !has("Release(56)/one"));
     }
 }
