@@ -11,8 +11,8 @@ use super::{Case, Hardware, Need, Setting, for_both};
 use crate::rdmacm::{self, RDMACM_UTILS, to_the_end};
 use crate::{IBVERBS_UTILS, PERFTEST};
 pub(super) use harness::vm::cards::{
-    bind, bound_for, cards, cards_in, cards_of, driver, drivers, functions, neighbours, override_driver,
-    plugged_in, unbind,
+    bind, bound_for, cards, cards_in, cards_of, driver, drivers, functions, neighbours,
+    override_driver, plugged_in, unbind,
 };
 
 /// The family.
