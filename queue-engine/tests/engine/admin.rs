@@ -10,8 +10,8 @@ use fpga_regs::engine::qp::{Attributes, QpState, QpType};
 use fpga_regs::engine::window as w;
 use queue_engine::{EngineConfig, LocalGid};
 
-use crate::support::bench::{Bench, CONFIG, GID, PAGE, PDN, Region, step_to};
-use crate::support::manual::Manual;
+use crate::engine::support::bench::{Bench, CONFIG, GID, PAGE, PDN, Region, step_to};
+use crate::engine::support::manual::Manual;
 
 #[test]
 fn a_completion_queue_is_made_and_destroyed() {

@@ -10,10 +10,10 @@ use queue_engine::{
     EngineConfig, Payload, Piece, RemoteAccess, TRANSPORT_MESSAGE_BYTES, TransportEvent,
 };
 
-use crate::support::bench::{Bench, CONFIG, PAGE, PDN};
-use crate::support::manual::Manual;
-use crate::support::random::Seeded;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::random::Seeded;
+use crate::engine::support::wqe::Wqe;
 
 /// Far from anything that counting, shifting or a weak generator would give.
 fn assert_spread(numbers: &[u32], bits: u32, what: &str) {

@@ -4,7 +4,7 @@ use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState};
 
-use crate::support::bench::{Bench, sound_attributes, step_to};
+use crate::engine::support::bench::{Bench, sound_attributes, step_to};
 
 type Change = fn(&mut Attributes);
 

@@ -4,9 +4,9 @@ use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendFlags, SendOpcode};
 
-use crate::support::bench::Bench;
-use crate::support::random::{Seeded, for_seeds};
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::Bench;
+use crate::engine::support::random::{Seeded, for_seeds};
+use crate::engine::support::wqe::Wqe;
 
 #[test]
 fn a_completion_names_the_work_and_carries_nothing_else() {
@@ -132,7 +132,7 @@ fn send_and_receive_completions_go_to_their_own_queues() {
     assert_eq!(send.poll_one().flags, Flags::empty());
     assert!(receive.poll().is_empty());
     bench.engine.take_receive(qp.qpn).unwrap();
-    bench.handle(crate::receiving::received(qp.qpn, 0));
+    bench.handle(crate::engine::receiving::received(qp.qpn, 0));
     assert_eq!(receive.poll_one().wqe_index, 77);
     assert!(send.poll().is_empty());
 }
@@ -154,7 +154,7 @@ fn a_reset_makes_what_was_under_way_silent_and_the_next_generation_starts_over()
     assert_eq!(generation, qp.generation.wrapping_add(1));
     bench.settle();
     bench.handle(queue_engine::TransportEvent::Completed { qpn: qp.qpn, count: 3 });
-    bench.handle(crate::receiving::received(qp.qpn, 0));
+    bench.handle(crate::engine::receiving::received(qp.qpn, 0));
     bench.handle(queue_engine::TransportEvent::Failed { qpn: qp.qpn, status: Status::General });
     bench.handle(queue_engine::TransportEvent::Error { qpn: qp.qpn });
     assert!(cq.poll().is_empty());
@@ -172,6 +172,6 @@ fn a_reset_makes_what_was_under_way_silent_and_the_next_generation_starts_over()
     let entry = cq.poll_one();
     assert_eq!((entry.generation, entry.wqe_index, entry.opcode), (generation, 0, Opcode::Write));
     assert_eq!(bench.engine.take_receive(qp.qpn).unwrap().id, 0);
-    bench.handle(crate::receiving::received(qp.qpn, 0));
+    bench.handle(crate::engine::receiving::received(qp.qpn, 0));
     assert_eq!(cq.poll_one().wqe_index, 99);
 }

@@ -9,10 +9,10 @@ use fpga_regs::engine::window as w;
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{ReceiveKind, ReceivedMessage, TransportEvent};
 
-use crate::support::bench::{Bench, LOG2_EVENTS};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, LOG2_EVENTS};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::wqe::Wqe;
 
 struct Fixture {
     bench: Bench<Manual>,

@@ -10,10 +10,10 @@ use queue_engine::{
     TransportEvent,
 };
 
-use crate::support::bench::{Bench, CONFIG, PAGE, PDN, Region};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, Region};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::wqe::Wqe;
 
 const DGID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 7, 0, 2];
 const VECTOR: CreateAh = CreateAh {

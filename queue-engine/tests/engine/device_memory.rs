@@ -7,9 +7,9 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::window as w;
 use queue_engine::{EngineConfig, Payload, Piece, RemoteAccess};
 
-use crate::support::bench::{Bench, CONFIG, PDN};
-use crate::support::manual::Manual;
-use crate::support::memory::OWN;
+use crate::engine::support::bench::{Bench, CONFIG, PDN};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::memory::OWN;
 
 const ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)

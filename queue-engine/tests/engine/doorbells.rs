@@ -5,11 +5,11 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::EngineConfig;
 
-use crate::support::bench::{Bench, CONFIG, PAGE};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::random::{Seeded, for_seeds};
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, PAGE};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::random::{Seeded, for_seeds};
+use crate::engine::support::wqe::Wqe;
 
 fn many_qps(bench: &mut Bench<Manual>, cq: &ClientCq, count: usize) -> Vec<ClientQp> {
     (0..count)

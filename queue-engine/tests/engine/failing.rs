@@ -8,10 +8,10 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
 use queue_engine::{ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
 
-use crate::support::bench::{Bench, PDN, Region};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, PDN, Region};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::wqe::Wqe;
 
 struct Fixture {
     bench: Bench<Manual>,
@@ -498,7 +498,7 @@ fn a_destroyed_qp_completes_nothing_more() {
     let late = [
         fixture.bench.transport.completed(qpn, 1),
         TransportEvent::Failed { qpn, status: S::General },
-        crate::receiving::received(qpn, 0),
+        crate::engine::receiving::received(qpn, 0),
         TransportEvent::ReceiveFailed { qpn, status: S::General },
         TransportEvent::Error { qpn },
         TransportEvent::Async { qpn, event: QpEvent::Fatal },

@@ -10,10 +10,10 @@ use queue_engine::{
     DoorbellPage as _, EngineConfig, Operation, ReceiveKind, ReceivedMessage, TransportEvent,
 };
 
-use crate::support::bench::{Bench, CONFIG, PAGE, PDN, sound_attributes};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, sound_attributes};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::wqe::Wqe;
 
 /// An engine that offers it: that of window 0.
 fn config() -> EngineConfig {

@@ -15,11 +15,11 @@ use queue_engine::{
     TransportEvent,
 };
 
-use crate::support::bench::{Bench, CONFIG, PAGE};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::random::{Seeded, for_seeds};
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, PAGE};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::random::{Seeded, for_seeds};
+use crate::engine::support::wqe::Wqe;
 
 /// QPs of the hostile tests.
 const QPS: usize = 6;
@@ -335,7 +335,7 @@ impl Chaos {
                 let generation = self.bench.go(qpn, QpState::Reset);
                 self.qps[i].start_over(generation);
                 for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-                    self.bench.modify(qpn, &crate::support::bench::step_to(state));
+                    self.bench.modify(qpn, &crate::engine::support::bench::step_to(state));
                 }
             }
         }

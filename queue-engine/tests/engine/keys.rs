@@ -5,8 +5,8 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use queue_engine::{Payload, Piece, RemoteAccess, Unreachable};
 
-use crate::support::bench::{Bench, PDN, Region, sound_attributes};
-use crate::support::manual::Manual;
+use crate::engine::support::bench::{Bench, PDN, Region, sound_attributes};
+use crate::engine::support::manual::Manual;
 
 struct Fixture {
     bench: Bench<Manual>,

@@ -5,11 +5,11 @@ use fpga_regs::engine::window::{self as w, Profile};
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{Engine, EngineConfig};
 
-use crate::support::bench::{Bench, CONFIG, PAGE};
-use crate::support::manual::Manual;
-use crate::support::memory::{TestMemory, TestPage};
-use crate::support::random::Seeded;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, PAGE};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::memory::{TestMemory, TestPage};
+use crate::engine::support::random::Seeded;
+use crate::engine::support::wqe::Wqe;
 
 type TestEngine = Engine<TestMemory, TestPage, Seeded>;
 
@@ -150,7 +150,7 @@ fn doorbell_pages_stay_in_place_across_a_reset() {
     let mut bench = Bench::new();
     bench.write(w::CONTROL, w::CONTROL_RESET);
     bench.start();
-    bench.set_gid(0, Some(crate::support::bench::GID));
+    bench.set_gid(0, Some(crate::engine::support::bench::GID));
     let cq = bench.create_cq(4);
     let mut qp = bench.ready_qp(&cq);
     qp.post(&Wqe::gather(SendOpcode::Send, &[]));

@@ -5,11 +5,11 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{MAX_INLINE, SendOpcode, Sge};
 use queue_engine::{Payload, Piece, Unreachable};
 
-use crate::support::bench::{Bench, Region};
-use crate::support::client::ClientQp;
-use crate::support::manual::Manual;
-use crate::support::random::{Seeded, for_seeds};
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, Region};
+use crate::engine::support::client::ClientQp;
+use crate::engine::support::manual::Manual;
+use crate::engine::support::random::{Seeded, for_seeds};
+use crate::engine::support::wqe::Wqe;
 
 struct Fixture {
     bench: Bench<Manual>,
@@ -163,7 +163,7 @@ fn a_receive_has_its_name_until_it_is_complete() {
         fixture.qp.rq.post(0, &[fixture.region.sge(0, 8)]);
         fixture.bench.engine.take_receive(fixture.qp.qpn).unwrap();
     }
-    fixture.bench.handle(crate::receiving::received(fixture.qp.qpn, 8));
+    fixture.bench.handle(crate::engine::receiving::received(fixture.qp.qpn, 8));
     let reach = |fixture: &Fixture, id| fixture.resolve(Payload::Receive { id }, 0, 8).is_ok();
     let reached = [0, 1, 2, 3, u64::MAX].map(|id| reach(&fixture, id));
     assert_eq!(reached, [false, true, true, false, false]);

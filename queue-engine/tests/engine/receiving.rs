@@ -9,10 +9,10 @@ use queue_engine::{
     Unreachable,
 };
 
-use crate::support::bench::{Bench, PDN, Region};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, PDN, Region};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::wqe::Wqe;
 
 /// Posts a receive.
 type Post = fn(&mut Fixture);

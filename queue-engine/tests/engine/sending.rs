@@ -7,11 +7,11 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{AtomicOperation, MAX_INLINE, SendFlags, SendOpcode, Sge};
 use queue_engine::{EngineConfig, Operation, Payload, Piece};
 
-use crate::support::bench::{Bench, CONFIG, Region, step_to};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::{Manual, Sent};
-use crate::support::random::{Seeded, for_seeds};
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, Region, step_to};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::{Manual, Sent};
+use crate::engine::support::random::{Seeded, for_seeds};
+use crate::engine::support::wqe::Wqe;
 
 struct Fixture {
     bench: Bench<Manual>,

@@ -7,10 +7,10 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::window::Capabilities;
 use queue_engine::{EngineConfig, ReceiveError};
 
-use crate::receiving::received;
-use crate::support::bench::{Bench, CONFIG, PAGE, PDN};
-use crate::support::client::{ClientCq, ClientQp, ClientRq};
-use crate::support::manual::Manual;
+use crate::engine::receiving::received;
+use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN};
+use crate::engine::support::client::{ClientCq, ClientQp, ClientRq};
+use crate::engine::support::manual::Manual;
 
 /// Two QPs on one receive queue of eight entries, with a completion queue each.
 struct Fixture {

@@ -7,11 +7,11 @@ use fpga_regs::engine::window::{self as w, Capabilities, Profile};
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::EngineConfig;
 
-use crate::support::bench::{Bench, CONFIG, PAGE, Region};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::random::{Seeded, for_seeds};
-use crate::support::stock::{ROOM, Stock};
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, PAGE, Region};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::random::{Seeded, for_seeds};
+use crate::engine::support::stock::{ROOM, Stock};
+use crate::engine::support::wqe::Wqe;
 
 const STOCK: EngineConfig = EngineConfig {
     profile: Profile::Stock,

@@ -10,12 +10,12 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendOpcode, Sge};
 use queue_engine::{ReceiveError, TransportEvent};
 
-use crate::receiving::received;
-use crate::support::bench::{Bench, Region};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::random::{Seeded, for_seeds};
-use crate::support::wqe::Wqe;
+use crate::engine::receiving::received;
+use crate::engine::support::bench::{Bench, Region};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::random::{Seeded, for_seeds};
+use crate::engine::support::wqe::Wqe;
 
 const QPS: usize = 10;
 /// Messages a QP may have under way.

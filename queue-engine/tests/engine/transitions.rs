@@ -4,9 +4,9 @@ use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::transition;
 
-use crate::support::bench::{Bench, sound_attributes};
-use crate::support::client::ClientQp;
-use crate::support::manual::Manual;
+use crate::engine::support::bench::{Bench, sound_attributes};
+use crate::engine::support::client::ClientQp;
+use crate::engine::support::manual::Manual;
 
 use QpState as S;
 

@@ -7,10 +7,10 @@ use fpga_regs::engine::window as w;
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{EngineConfig, TransportEvent};
 
-use crate::support::bench::{Bench, CONFIG, LOG2_EVENTS, PAGE};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, LOG2_EVENTS, PAGE};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::wqe::Wqe;
 
 const RINGS: u8 = CONFIG.event_rings;
 const ENTRIES: usize = 1 << LOG2_EVENTS;

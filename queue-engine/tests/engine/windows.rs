@@ -11,11 +11,11 @@ use queue_engine::{
     TransportEvent,
 };
 
-use crate::support::bench::{Bench, CONFIG, PDN, Region, sound_attributes};
-use crate::support::client::{ClientCq, ClientQp};
-use crate::support::manual::Manual;
-use crate::support::random::for_seeds;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, PDN, Region, sound_attributes};
+use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::random::for_seeds;
+use crate::engine::support::wqe::Wqe;
 
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
@@ -361,7 +361,7 @@ fn without_the_capability_and_without_a_connection_there_are_none() {
 #[test]
 fn random_bindings_open_what_they_should() {
     for_seeds(50, |seed| {
-        let mut random = crate::support::random::Seeded::new(seed);
+        let mut random = crate::engine::support::random::Seeded::new(seed);
         let mut fixture = Fixture::new();
         let kinds = [KeyKind::Window1, KeyKind::Window2, KeyKind::Window1, KeyKind::Window2];
         let mut windows = kinds.map(|kind| (kind, fixture.window(kind), None::<(u64, u64)>));

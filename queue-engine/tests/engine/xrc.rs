@@ -12,10 +12,10 @@ use queue_engine::{
     TransportEvent, Unreachable, XrcRequest,
 };
 
-use crate::support::bench::{Bench, CONFIG, PAGE, PDN, Region, step_to};
-use crate::support::client::{ClientCq, ClientQp, ClientRq};
-use crate::support::manual::Manual;
-use crate::support::wqe::Wqe;
+use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, Region, step_to};
+use crate::engine::support::client::{ClientCq, ClientQp, ClientRq};
+use crate::engine::support::manual::Manual;
+use crate::engine::support::wqe::Wqe;
 
 const XRCDN: u32 = 5;
 /// A target of another engine.

@@ -1,0 +1,3 @@
+//! The tests of a queue engine, over the engine of this crate.
+
+mod engine;
