@@ -1,3 +1,10 @@
 //! The tests of a queue engine, over the engine of this crate.
 
+#[path = "devices/api.rs"]
+mod api;
+#[path = "devices/rust.rs"]
+mod device;
 mod engine;
+
+/// What is tested.
+type Dut = device::RustEngine;

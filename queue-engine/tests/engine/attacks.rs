@@ -6,12 +6,10 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendOpcode, Sge};
-use queue_engine::{
-    EngineConfig, Payload, Piece, RemoteAccess, TRANSPORT_MESSAGE_BYTES, TransportEvent,
-};
+use queue_engine::{Payload, Piece, RemoteAccess, TransportEvent};
 
-use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN};
-use crate::engine::support::manual::Manual;
+use crate::engine::support::bench::{Bench, PDN};
+use crate::engine::support::device::Device as _;
 use crate::engine::support::random::Seeded;
 use crate::engine::support::wqe::Wqe;
 
@@ -72,7 +70,7 @@ fn a_hundred_thousand_guessed_keys_open_nothing_among_a_thousand_regions() {
         }
         let va = regions[n % 1000].va;
         for access in [RemoteAccess::Read, RemoteAccess::Write] {
-            let open = bench.engine.allows(qp.qpn, guess, va, 1, access);
+            let open = bench.device.allows(qp.qpn, guess, va, 1, access);
             assert!(!open, "guess {n}: {guess:#x} opens {va:#x}");
         }
     }
@@ -87,18 +85,18 @@ fn a_key_of_another_domain_opens_nothing_to_peers_and_to_neighbours() {
     // Another client's domain: balboad never gives one number to two clients.
     let theirs = bench.register_with(4096, all, PDN + 1);
     for access in [RemoteAccess::Read, RemoteAccess::Write] {
-        assert!(!bench.engine.allows(qp.qpn, theirs.key, theirs.va, 64, access));
+        assert!(!bench.device.allows(qp.qpn, theirs.key, theirs.va, 64, access));
         let payload = Payload::Remote { rkey: theirs.key, address: theirs.va, access };
         let mut pieces: Vec<Piece> = Vec::new();
-        assert!(bench.engine.resolve(qp.qpn, payload, 0, 64, &mut pieces).is_err());
+        assert!(bench.device.resolve(qp.qpn, payload, 0, 64, &mut pieces).is_err());
         assert!(pieces.is_empty());
     }
     // As local key of a SEND, and of a receive.
     qp.rq.post(1, &[theirs.sge(0, 64)]);
-    let taken = bench.engine.take_receive(qp.qpn).unwrap();
+    let taken = bench.device.take_receive(qp.qpn).unwrap();
     let mut pieces: Vec<Piece> = Vec::new();
     let place = Payload::Receive { id: taken.id };
-    assert!(bench.engine.resolve(qp.qpn, place, 0, 1, &mut pieces).is_err());
+    assert!(bench.device.resolve(qp.qpn, place, 0, 1, &mut pieces).is_err());
     assert!(pieces.is_empty(), "bytes arrive at another client's");
     let status = Status::LocalProtection;
     bench.handle(TransportEvent::ReceiveFailed { qpn: qp.qpn, status });
@@ -119,7 +117,7 @@ fn no_range_leaves_its_region_wherever_it_wraps() {
     let qp = bench.ready_qp(&cq);
     let region = bench.register(4096);
     let open = |va: u64, length: u64| {
-        bench.engine.allows(qp.qpn, region.key, va, length, RemoteAccess::Write)
+        bench.device.allows(qp.qpn, region.key, va, length, RemoteAccess::Write)
     };
     let end = region.va + 4096;
     assert!(open(region.va, 4096) && open(end - 1, 1));
@@ -141,7 +139,7 @@ fn no_range_leaves_its_region_wherever_it_wraps() {
     // No bytes at all are no access, as the specification has it, and name no memory.
     let remote = Payload::Remote { rkey: 0xdead_beef, address: 1, access: RemoteAccess::Write };
     let mut pieces: Vec<Piece> = Vec::new();
-    assert!(bench.engine.resolve(qp.qpn, remote, 0, 0, &mut pieces).is_ok());
+    assert!(bench.device.resolve(qp.qpn, remote, 0, 0, &mut pieces).is_ok());
     assert!(pieces.is_empty());
 }
 
@@ -168,87 +166,17 @@ fn rights_that_were_not_given_are_not_taken() {
     let mut qp = bench.ready_qp(&cq);
     let read_only = bench.register_with(4096, Access::REMOTE_READ, PDN);
     let local = bench.register_with(4096, Access::LOCAL_WRITE, PDN);
-    let allows = |key, va, access| bench.engine.allows(qp.qpn, key, va, 64, access);
+    let allows = |key, va, access| bench.device.allows(qp.qpn, key, va, 64, access);
     assert!(allows(read_only.key, read_only.va, RemoteAccess::Read));
     assert!(!allows(read_only.key, read_only.va, RemoteAccess::Write));
     assert!(!allows(local.key, local.va, RemoteAccess::Read));
     assert!(!allows(local.key, local.va, RemoteAccess::Write));
     // A receive, and the answer to a READ, are writes too.
     qp.rq.post(1, &[read_only.sge(0, 64)]);
-    let place = Payload::Receive { id: bench.engine.take_receive(qp.qpn).unwrap().id };
+    let place = Payload::Receive { id: bench.device.take_receive(qp.qpn).unwrap().id };
     let mut pieces: Vec<Piece> = Vec::new();
-    assert!(bench.engine.resolve(qp.qpn, place, 0, 1, &mut pieces).is_err());
+    assert!(bench.device.resolve(qp.qpn, place, 0, 1, &mut pieces).is_err());
     qp.post(&Wqe::gather(SendOpcode::Read, &[read_only.sge(0, 64)]));
     bench.settle();
     assert!(bench.transport.sent.is_empty());
-}
-
-/// Queue pairs whose peers do not acknowledge keep an engine from nothing but their own client's share.
-#[test]
-fn what_a_client_has_under_way_has_an_end_and_every_queue_pair_goes_on() {
-    const QPS: usize = 40;
-    const MESSAGES: usize = 500;
-    const SHARE: usize = 64 << 10;
-    let config = EngineConfig { under_way_bytes: SHARE, ..CONFIG };
-    let mut bench = Bench::with(config, Manual::default());
-    let mut cq = bench.create_cq(12);
-    let region = bench.register(64);
-    let mut qps: Vec<_> = (0..QPS)
-        .map(|_| {
-            let rq = bench.create_rq(0, 0);
-            bench.create_qp(10, &cq, &cq, rq)
-        })
-        .collect();
-    for qp in &mut qps {
-        bench.climb(qp.qpn, QpState::Rts);
-        let wqe = Wqe::gather(SendOpcode::Write, &[region.sge(0, 1)]).unsignaled();
-        for _ in 0..MESSAGES {
-            qp.post(&wqe);
-        }
-    }
-    bench.settle();
-    let under_way = |bench: &Bench<Manual>| -> Vec<usize> {
-        qps.iter().map(|qp| bench.transport.under_way(qp.qpn)).collect()
-    };
-    let all: usize = under_way(&bench).iter().sum();
-    // A message that takes something of the share takes what the transport keeps, at least.
-    let most = SHARE / TRANSPORT_MESSAGE_BYTES;
-    assert!(all <= QPS * 32 + most, "{all} messages are under way");
-    assert!(all > QPS * 32 + most / 4, "{all} messages are under way");
-    let used = bench.engine.under_way_bytes(PAGE);
-    assert!((SHARE / 2..=SHARE).contains(&used), "{used}");
-
-    // Who has much gives room back as its messages end, and the transport with it.
-    let widest = qps.iter().map(|qp| qp.qpn).max_by_key(|qpn| bench.transport.under_way(*qpn));
-    let widest = widest.unwrap();
-    assert!(bench.transport.narrowed.is_empty());
-    bench.complete(widest, bench.transport.under_way(widest) as u64);
-    assert_eq!(bench.transport.narrowed, [widest]);
-
-    // Whatever the others do, each goes on to its last message.
-    let (last, others) = qps.split_last().unwrap();
-    let mut completed = 0;
-    while completed < MESSAGES {
-        let count = bench.transport.under_way(last.qpn);
-        assert!(count > 0, "stuck behind {completed}");
-        bench.complete(last.qpn, count as u64);
-        bench.settle();
-        completed += count;
-    }
-    // And what others gave back is there for who has more to do.
-    for qp in others {
-        bench.go(qp.qpn, QpState::Reset);
-    }
-    let mut last = qps.pop().unwrap();
-    let wqe = Wqe::gather(SendOpcode::Write, &[region.sge(0, 1)]).unsignaled();
-    for _ in 0..MESSAGES {
-        last.post(&wqe);
-    }
-    bench.settle();
-    assert_eq!(bench.transport.under_way(last.qpn), MESSAGES);
-    assert!(cq.poll().is_empty());
-    assert_ne!(bench.engine.under_way_bytes(PAGE), 0);
-    bench.go(last.qpn, QpState::Err);
-    bench.settle();
-    assert_eq!(bench.engine.under_way_bytes(PAGE), 0, "nothing is kept for who only flushes");
 }

@@ -5,6 +5,7 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendFlags, SendOpcode};
 
 use crate::engine::support::bench::Bench;
+use crate::engine::support::device::Device as _;
 use crate::engine::support::random::{Seeded, for_seeds};
 use crate::engine::support::wqe::Wqe;
 
@@ -40,7 +41,7 @@ fn a_completion_names_the_work_and_carries_nothing_else() {
             ..Cqe::default()
         };
         assert_eq!(entry, expected, "{posted:?}");
-        assert!((1..=bench.now).contains(&entry.timestamp));
+        assert!((1..=bench.now()).contains(&entry.timestamp));
     }
 }
 
@@ -131,7 +132,7 @@ fn send_and_receive_completions_go_to_their_own_queues() {
     bench.complete(qp.qpn, 1);
     assert_eq!(send.poll_one().flags, Flags::empty());
     assert!(receive.poll().is_empty());
-    bench.engine.take_receive(qp.qpn).unwrap();
+    bench.device.take_receive(qp.qpn).unwrap();
     bench.handle(crate::engine::receiving::received(qp.qpn, 0));
     assert_eq!(receive.poll_one().wqe_index, 77);
     assert!(send.poll().is_empty());
@@ -148,7 +149,7 @@ fn a_reset_makes_what_was_under_way_silent_and_the_next_generation_starts_over()
         qp.rq.post(tag, &[region.sge(0, 8)]);
     }
     bench.settle();
-    bench.engine.take_receive(qp.qpn).unwrap();
+    bench.device.take_receive(qp.qpn).unwrap();
     qp.post_silently(&Wqe::gather(SendOpcode::Send, &[]));
     let generation = bench.go(qp.qpn, QpState::Reset);
     assert_eq!(generation, qp.generation.wrapping_add(1));
@@ -171,7 +172,7 @@ fn a_reset_makes_what_was_under_way_silent_and_the_next_generation_starts_over()
     bench.complete(qp.qpn, 1);
     let entry = cq.poll_one();
     assert_eq!((entry.generation, entry.wqe_index, entry.opcode), (generation, 0, Opcode::Write));
-    assert_eq!(bench.engine.take_receive(qp.qpn).unwrap().id, 0);
+    assert_eq!(bench.device.take_receive(qp.qpn).unwrap().id, 0);
     bench.handle(crate::engine::receiving::received(qp.qpn, 0));
     assert_eq!(cq.poll_one().wqe_index, 99);
 }

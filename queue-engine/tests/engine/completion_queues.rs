@@ -5,12 +5,13 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{Arm, ArmKind, record, slot_value};
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::qp::QpState;
-use fpga_regs::engine::window as w;
+use fpga_regs::engine::window::{self as w, Capabilities};
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{ReceiveKind, ReceivedMessage, TransportEvent};
 
 use crate::engine::support::bench::{Bench, LOG2_EVENTS};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::{Device as _, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::wqe::Wqe;
 
@@ -26,7 +27,7 @@ impl Fixture {
         let mut bench = Bench::new();
         let cq = bench.create_cq(log2_entries);
         let qp = bench.ready_qp(&cq);
-        bench.engine.take_interrupt();
+        bench.device.take_interrupt();
         Self { bench, cq, qp, rings: 0 }
     }
 
@@ -48,7 +49,7 @@ impl Fixture {
     /// One receive completes well.
     fn complete_receive(&mut self, solicited: bool) {
         self.qp.rq.post(0, &[]);
-        self.bench.engine.take_receive(self.qp.qpn).unwrap();
+        self.bench.device.take_receive(self.qp.qpn).unwrap();
         let (qpn, kind) = (self.qp.qpn, ReceiveKind::Send);
         let received =
             ReceivedMessage { qpn, length: 0, kind, immediate: None, solicited, source_qpn: None };
@@ -94,8 +95,7 @@ impl Fixture {
 
     /// Lets so many nanoseconds pass.
     fn pass(&mut self, time: u64) {
-        self.bench.now += time;
-        self.bench.settle();
+        self.bench.pass(time);
     }
 
     fn arm(&mut self, kind: ArmKind) -> u64 {
@@ -194,9 +194,9 @@ fn one_arming_fires_once() {
     for _ in 0..3 {
         let sequence = fixture.arm(ArmKind::Any);
         assert_eq!(fixture.fired(), [0; 0], "nothing has completed");
-        assert!(!fixture.bench.engine.take_interrupt());
+        assert!(!fixture.bench.device.take_interrupt());
         fixture.complete_send();
-        assert!(fixture.bench.engine.take_interrupt());
+        assert!(fixture.bench.device.take_interrupt());
         fixture.complete_send();
         assert_eq!(fixture.fired(), [sequence]);
         assert_eq!(fixture.cq.poll().len(), 2);
@@ -299,6 +299,7 @@ fn an_arming_for_solicited_ones_undoes_none_for_any_that_has_not_fired() {
 
 #[test]
 fn an_arming_for_any_is_kept_where_there_is_something_already_that_moves_or_is_moderated() {
+    needs!(Capabilities::MODERATION | Capabilities::RESIZE_CQ);
     let mut fixture = Fixture::new();
     fixture.complete_send();
     fixture.cq.arm(ArmKind::Any);
@@ -394,9 +395,9 @@ fn a_full_event_ring_loses_events_and_says_so_until_it_is_told_otherwise() {
             fixture.bench.handle(event);
         }
         assert_eq!(fixture.bench.read(w::STATUS), w::STATUS_ENABLED, "lap {lap}");
-        fixture.bench.engine.take_interrupt();
+        fixture.bench.device.take_interrupt();
         fixture.bench.handle(event);
-        assert!(fixture.bench.engine.take_interrupt(), "the driver must hear of it");
+        assert!(fixture.bench.device.take_interrupt(), "the driver must hear of it");
         assert_eq!(fixture.bench.read(w::STATUS), overflow);
         assert_eq!(fixture.bench.events().len(), entries);
         assert_eq!(fixture.bench.read(w::STATUS), overflow, "it is sticky");
@@ -409,6 +410,7 @@ fn a_full_event_ring_loses_events_and_says_so_until_it_is_told_otherwise() {
 
 #[test]
 fn a_resized_queue_leaves_in_its_old_ring_what_was_there_and_goes_on_in_the_new() {
+    needs!(Capabilities::RESIZE_CQ);
     for (before, after) in [(2, 4), (4, 2), (3, 0), (1, 1)] {
         let mut fixture = Fixture::with_entries(before);
         let mut next = fixture.qp.producer;
@@ -436,6 +438,7 @@ fn a_resized_queue_leaves_in_its_old_ring_what_was_there_and_goes_on_in_the_new(
 
 #[test]
 fn a_resized_queue_is_full_by_its_new_size() {
+    needs!(Capabilities::RESIZE_CQ);
     let mut fixture = Fixture::with_entries(3);
     (0..4).for_each(|_| fixture.complete_send());
     fixture.resize(2).unwrap();
@@ -451,6 +454,7 @@ fn a_resized_queue_is_full_by_its_new_size() {
 
 #[test]
 fn a_queue_that_cannot_be_resized_stays_as_it_is() {
+    needs!(Capabilities::RESIZE_CQ);
     let mut fixture = Fixture::with_entries(3);
     (0..5).for_each(|_| fixture.complete_send());
     assert_eq!(fixture.resize(2).unwrap_err(), AdminStatus::Invalid, "five are there");
@@ -472,6 +476,7 @@ fn a_queue_that_cannot_be_resized_stays_as_it_is() {
 
 #[test]
 fn an_arming_of_before_a_resize_fires_behind_it_and_once() {
+    needs!(Capabilities::RESIZE_CQ);
     for kind in [ArmKind::Any, ArmKind::Solicited] {
         let mut fixture = Fixture::new();
         // The doorbell was seen, or was not.
@@ -501,6 +506,7 @@ fn an_arming_of_before_a_resize_fires_behind_it_and_once() {
 
 #[test]
 fn a_moderated_event_is_of_so_many_completions_or_comes_after_its_time() {
+    needs!(Capabilities::MODERATION);
     let mut fixture = Fixture::new();
     fixture.moderate(3, 50);
     for _ in 0..3 {
@@ -511,31 +517,32 @@ fn a_moderated_event_is_of_so_many_completions_or_comes_after_its_time() {
             fixture.pass(1000);
         }
         assert_eq!(fixture.fired(), [sequence], "three have come");
-        assert_eq!(fixture.bench.engine.next_wake(), None);
+        assert_eq!(fixture.bench.device.next_wake(), None);
         fixture.pass(100_000);
         assert_eq!(fixture.fired(), [0; 0], "and nothing is left to tell");
         fixture.cq.poll();
         let sequence = fixture.arm(ArmKind::Any);
         fixture.pass(1_000_000);
-        let begun = fixture.bench.now;
+        let begun = fixture.bench.now();
         fixture.complete_send();
-        let due = fixture.bench.engine.next_wake().unwrap();
-        let between = begun + 50_000..=fixture.bench.now + 50_000;
+        let due = fixture.bench.device.next_wake().unwrap();
+        let between = begun + 50_000..=fixture.bench.now() + 50_000;
         assert!(between.contains(&due), "{due} from {begun} on");
         fixture.pass(20_000);
         fixture.complete_send();
-        assert_eq!(fixture.bench.engine.next_wake(), Some(due), "from the first on");
+        assert_eq!(fixture.bench.device.next_wake(), Some(due), "from the first on");
         fixture.pass(20_000);
         assert_eq!(fixture.fired(), [0; 0]);
-        fixture.pass(due - fixture.bench.now);
+        fixture.pass(due - fixture.bench.now());
         assert_eq!(fixture.fired(), [sequence]);
-        assert_eq!(fixture.bench.engine.next_wake(), None);
+        assert_eq!(fixture.bench.device.next_wake(), None);
         assert_eq!(fixture.cq.poll().len(), 2, "the completions came as they did");
     }
 }
 
 #[test]
 fn completions_that_are_there_when_a_moderated_queue_is_armed_count() {
+    needs!(Capabilities::MODERATION);
     let mut fixture = Fixture::new();
     fixture.moderate(3, 50);
     (0..2).for_each(|_| fixture.complete_send());
@@ -555,11 +562,12 @@ fn completions_that_are_there_when_a_moderated_queue_is_armed_count() {
 
 #[test]
 fn a_moderated_solicited_arming_counts_what_is_solicited() {
+    needs!(Capabilities::MODERATION);
     let mut fixture = Fixture::new();
     fixture.moderate(2, 50);
     let sequence = fixture.arm(ArmKind::Solicited);
     (0..3).for_each(|_| fixture.complete_send());
-    assert_eq!(fixture.bench.engine.next_wake(), None);
+    assert_eq!(fixture.bench.device.next_wake(), None);
     fixture.complete_receive(true);
     assert_eq!(fixture.fired(), [0; 0]);
     fixture.complete_receive(true);
@@ -568,6 +576,7 @@ fn a_moderated_solicited_arming_counts_what_is_solicited() {
 
 #[test]
 fn without_count_or_period_nothing_waits_and_a_change_tells_of_what_does() {
+    needs!(Capabilities::MODERATION);
     for (count, period) in [(0, 0), (0, 50), (3, 0), (1, 50)] {
         let mut fixture = Fixture::new();
         fixture.moderate(1000, 1000);
@@ -581,12 +590,13 @@ fn without_count_or_period_nothing_waits_and_a_change_tells_of_what_does() {
         assert_eq!(fixture.fired(), [0; 0]);
         fixture.complete_send();
         assert_eq!(fixture.fired(), [sequence], "{count}, {period}");
-        assert_eq!(fixture.bench.engine.next_wake(), None);
+        assert_eq!(fixture.bench.device.next_wake(), None);
     }
 }
 
 #[test]
 fn a_new_arming_and_the_end_of_a_queue_forget_what_waited() {
+    needs!(Capabilities::MODERATION | Capabilities::RESIZE_CQ);
     let mut fixture = Fixture::new();
     fixture.moderate(2, 50);
     fixture.arm(ArmKind::Any);
@@ -607,10 +617,10 @@ fn a_new_arming_and_the_end_of_a_queue_forget_what_waited() {
     fixture.moderate(2, 50);
     fixture.arm(ArmKind::Any);
     fixture.complete_send();
-    assert!(fixture.bench.engine.next_wake().is_some());
+    assert!(fixture.bench.device.next_wake().is_some());
     assert_eq!(fixture.bench.destroy(Opcode::DestroyQp, fixture.qp.qpn), AdminStatus::Success);
     assert_eq!(fixture.bench.destroy(Opcode::DestroyCq, fixture.cq.cqn), AdminStatus::Success);
-    assert_eq!(fixture.bench.engine.next_wake(), None);
+    assert_eq!(fixture.bench.device.next_wake(), None);
     fixture.pass(100_000);
     assert!(fixture.bench.events().is_empty());
 }

@@ -12,6 +12,7 @@ use queue_engine::{
 
 use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, Region};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::wqe::Wqe;
 
@@ -79,6 +80,7 @@ impl Fixture {
 
 #[test]
 fn an_address_handle_reaches_the_transport_and_goes() {
+    needs!(Capabilities::UD);
     let mut bench = Bench::new();
     let ah = bench.succeed(Opcode::CreateAh, &VECTOR.encode()).result;
     assert_eq!(bench.transport.ahs[&ah], VECTOR);
@@ -94,6 +96,7 @@ fn an_address_handle_reaches_the_transport_and_goes() {
 
 #[test]
 fn it_is_told_whether_the_peer_of_an_address_handle_is_found() {
+    needs!(Capabilities::UD);
     let mut bench = Bench::new();
     let ah = bench.succeed(Opcode::CreateAh, &VECTOR.encode()).result;
     let query = Destroy { number: ah }.encode();
@@ -108,6 +111,7 @@ fn it_is_told_whether_the_peer_of_an_address_handle_is_found() {
 
 #[test]
 fn address_handles_that_cannot_be_are_refused_and_leave_nothing() {
+    needs!(Capabilities::UD, Need::OtherLimits);
     let mut bench = Bench::with(EngineConfig { ahs: 2, ..CONFIG }, Manual::default());
     for wrong in [
         CreateAh { sgid_index: 1, ..VECTOR },
@@ -133,6 +137,7 @@ fn address_handles_that_cannot_be_are_refused_and_leave_nothing() {
 
 #[test]
 fn without_the_capability_there_are_none() {
+    needs!(Capabilities::UD, Need::OtherLimits);
     let capabilities = CONFIG.capabilities - Capabilities::UD;
     let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
     assert_eq!(bench.status(Opcode::CreateAh, &VECTOR.encode()), AdminStatus::Unsupported);
@@ -145,6 +150,7 @@ const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 7, 0, 2]
 
 #[test]
 fn members_of_groups_reach_the_transport_and_other_qps_do_not() {
+    needs!(Capabilities::UD | Capabilities::MULTICAST);
     let mut fixture = Fixture::new();
     let qpn = fixture.qp.qpn;
     let connected = {
@@ -171,6 +177,7 @@ fn members_of_groups_reach_the_transport_and_other_qps_do_not() {
 
 #[test]
 fn without_the_capability_there_are_no_groups() {
+    needs!(Capabilities::UD | Capabilities::MULTICAST, Need::OtherLimits);
     let capabilities = CONFIG.capabilities - Capabilities::MULTICAST;
     let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
     for opcode in [Opcode::AttachMulticast, Opcode::DetachMulticast] {
@@ -181,6 +188,7 @@ fn without_the_capability_there_are_no_groups() {
 
 #[test]
 fn a_datagram_reaches_the_transport_with_its_target() {
+    needs!(Capabilities::UD);
     let mut fixture = Fixture::new();
     let datagram = fixture.datagram();
     let plain = fixture.wqe(datagram);
@@ -217,6 +225,7 @@ type Wrong = fn(&mut Fixture) -> Wqe;
 
 #[test]
 fn a_send_that_fails_leaves_the_queue_pair_in_sqe_until_it_is_brought_back() {
+    needs!(Capabilities::UD);
     let wrongs: [(Wrong, Status); 7] = [
         (
             |it| {
@@ -280,7 +289,7 @@ fn a_send_that_fails_leaves_the_queue_pair_in_sqe_until_it_is_brought_back() {
         // What is posted there is flushed too, and receives are taken.
         fixture.post(&good);
         assert_eq!(fixture.outcome(), [(3, Status::Flushed)]);
-        assert!(fixture.bench.engine.take_receive(qpn).is_ok());
+        assert!(fixture.bench.device.take_receive(qpn).is_ok());
         // Brought back it sends.
         fixture.bench.transport.refusal = None;
         fixture.ah = fixture.bench.succeed(Opcode::CreateAh, &VECTOR.encode()).result;
@@ -296,6 +305,7 @@ fn a_send_that_fails_leaves_the_queue_pair_in_sqe_until_it_is_brought_back() {
 
 #[test]
 fn what_the_transport_cannot_send_fails_likewise() {
+    needs!(Capabilities::UD);
     let mut fixture = Fixture::new();
     let good = fixture.wqe(fixture.datagram());
     for _ in 0..64 {
@@ -316,10 +326,11 @@ fn what_the_transport_cannot_send_fails_likewise() {
 
 #[test]
 fn a_received_datagram_says_whom_it_is_from() {
+    needs!(Capabilities::UD);
     let mut fixture = Fixture::new();
     let qpn = fixture.qp.qpn;
     fixture.qp.rq.post(9, &[fixture.region.sge(0, 200)]);
-    assert_eq!(fixture.bench.engine.take_receive(qpn).unwrap().capacity, 200);
+    assert_eq!(fixture.bench.device.take_receive(qpn).unwrap().capacity, 200);
     fixture.bench.handle(TransportEvent::Received(ReceivedMessage {
         qpn,
         length: 140,
@@ -335,13 +346,14 @@ fn a_received_datagram_says_whom_it_is_from() {
 
 #[test]
 fn receives_fail_one_by_one_and_the_queue_pair_goes_on() {
+    needs!(Capabilities::UD);
     let mut fixture = Fixture::new();
     let qpn = fixture.qp.qpn;
     let good = fixture.region.sge(0, 200);
     for (tag, count) in (1..).zip([1, 255, 255, 1, 255]) {
         fixture.qp.rq.post_as(tag, &[good], count);
     }
-    let taken: Vec<_> = (0..5).map(|_| fixture.bench.engine.take_receive(qpn).is_ok()).collect();
+    let taken: Vec<_> = (0..5).map(|_| fixture.bench.device.take_receive(qpn).is_ok()).collect();
     assert_eq!(taken, [true, false, false, true, false]);
     fixture.bench.settle();
     assert_eq!(fixture.outcome(), [], "each in its turn");
@@ -353,19 +365,20 @@ fn receives_fail_one_by_one_and_the_queue_pair_goes_on() {
     assert_eq!(fixture.outcome(), [(4, Status::LocalLength), failed(5)]);
     // One that nothing stands before fails by itself.
     fixture.qp.rq.post_as(6, &[good], 255);
-    assert_eq!(fixture.bench.engine.take_receive(qpn), Err(ReceiveError::Invalid));
+    assert_eq!(fixture.bench.device.take_receive(qpn), Err(ReceiveError::Invalid));
     fixture.bench.settle();
     assert_eq!((fixture.outcome(), fixture.state()), (vec![failed(6)], QpState::Rts));
 }
 
 #[test]
 fn a_receive_that_fails_in_a_burst_is_not_taken_for_the_next_one() {
+    needs!(Capabilities::UD);
     let mut fixture = Fixture::new();
     let qpn = fixture.qp.qpn;
     fixture.qp.rq.post_as(1, &[], 255);
     fixture.qp.rq.post(2, &[fixture.region.sge(0, 200)]);
     // Both are taken before the engine has a turn.
-    let taken = [(); 2].map(|()| fixture.bench.engine.take_receive(qpn).is_ok());
+    let taken = [(); 2].map(|()| fixture.bench.device.take_receive(qpn).is_ok());
     assert_eq!(taken, [false, true]);
     fixture.bench.handle(TransportEvent::Received(ReceivedMessage {
         qpn,
@@ -400,6 +413,7 @@ mod ending {
 
     #[test]
     fn it_stays_until_what_was_posted_is_sent() {
+        needs!(Capabilities::UD);
         let mut fixture = Fixture::new();
         let qpn = fixture.qp.qpn;
         let good = fixture.wqe(fixture.datagram());
@@ -427,6 +441,7 @@ mod ending {
 
     #[test]
     fn one_that_nobody_posted_with_goes_at_once_and_so_does_another_domains() {
+        needs!(Capabilities::UD);
         let mut fixture = Fixture::new();
         assert_eq!((fixture.end(), fixture.is_kept()), (AdminStatus::Success, false));
         fixture.ah = fixture.make();
@@ -444,6 +459,7 @@ mod ending {
 
     #[test]
     fn it_goes_where_its_queue_pair_will_not_send() {
+        needs!(Capabilities::UD);
         let ways: [fn(&mut Fixture); 5] = [
             |it| assert_eq!(it.modify(QpState::Err, M::empty()), AdminStatus::Success),
             |it| assert_eq!(it.modify(QpState::Reset, M::empty()), AdminStatus::Success),
@@ -484,6 +500,7 @@ mod ending {
 
     #[test]
     fn it_stays_until_the_last_of_many_queue_pairs_has_sent() {
+        needs!(Capabilities::UD);
         const QPS: usize = 1000;
         let mut fixture = Fixture::new();
         let good = fixture.wqe(fixture.datagram());
@@ -511,6 +528,7 @@ mod ending {
 
     #[test]
     fn so_many_stay_and_no_more() {
+        needs!(Capabilities::UD, Need::OtherLimits);
         let mut fixture = Fixture::new();
         let qpn = fixture.qp.qpn;
         for _ in 0..MAX_ENDED_AHS {
@@ -538,6 +556,7 @@ mod ending {
 
     #[test]
     fn a_reset_of_the_window_forgets_those_that_stay() {
+        needs!(Capabilities::UD);
         let mut fixture = Fixture::new();
         let good = fixture.wqe(fixture.datagram());
         fixture.post(&good);

@@ -4,10 +4,11 @@ use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, CopyDm, CreateKey, DmDirection, KeyKind, ModifyKey, Opcode,
 };
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::window as w;
+use fpga_regs::engine::window::{self as w, Capabilities};
 use queue_engine::{EngineConfig, Payload, Piece, RemoteAccess};
 
 use crate::engine::support::bench::{Bench, CONFIG, PDN};
+use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::memory::OWN;
 
@@ -42,22 +43,24 @@ fn place(bench: &mut Bench<Manual>, dm: u32) -> u64 {
     let access = RemoteAccess::Read;
     let mut pieces: Vec<Piece> = Vec::new();
     let payload = Payload::Remote { rkey, address: 0, access };
-    bench.engine.resolve(qp.qpn, payload, 0, 1, &mut pieces).unwrap();
+    bench.device.resolve(qp.qpn, payload, 0, 1, &mut pieces).unwrap();
     assert_eq!(bench.destroy(Opcode::DestroyKey, rkey), AdminStatus::Success);
     pieces[0].iova - OWN
 }
 
 #[test]
 fn the_window_says_how_much_there_is() {
-    let bench = Bench::new();
+    needs!(Need::OtherLimits, Capabilities::DEVICE_MEMORY);
+    let mut bench = Bench::new();
     assert_eq!(bench.read(w::LIMIT_DM), 64 << 10 | (64 << 10) << 32);
     let config = EngineConfig { device_memory: 4 << 20, ..CONFIG };
-    let bench = Bench::with(config, Manual::default());
+    let mut bench = Bench::with(config, Manual::default());
     assert_eq!(bench.read(w::LIMIT_DM), 4 << 20 | (1 << 20) << 32);
 }
 
 #[test]
 fn parts_do_not_overlap_are_aligned_and_come_back() {
+    needs!(Capabilities::DEVICE_MEMORY);
     let mut bench = Bench::new();
     let mut parts: Vec<(u32, u64, u64)> = Vec::new();
     for (step, (length, log2)) in [(1, 0), (65, 3), (4096, 12), (100, 6), (3, 13), (640, 7)]
@@ -94,6 +97,7 @@ fn parts_do_not_overlap_are_aligned_and_come_back() {
 
 #[test]
 fn what_cannot_be_given_out_is_refused() {
+    needs!(Need::OtherLimits, Capabilities::DEVICE_MEMORY);
     let mut bench = Bench::new();
     for (length, log2) in [(0, 0), ((64 << 10) + 1, 0), (u32::MAX, 0), (64, 17), (64, 255)] {
         assert_eq!(alloc(&mut bench, length, log2), Err(AdminStatus::Invalid), "{length}, {log2}");
@@ -110,6 +114,7 @@ fn what_cannot_be_given_out_is_refused() {
 
 #[test]
 fn bytes_go_in_and_out_at_any_offset_and_no_others_change() {
+    needs!(Capabilities::DEVICE_MEMORY);
     let mut bench = Bench::new();
     let dm = alloc(&mut bench, 1000, 0).unwrap();
     let next = alloc(&mut bench, 64, 0).unwrap();
@@ -161,6 +166,7 @@ fn bytes_go_in_and_out_at_any_offset_and_no_others_change() {
 
 #[test]
 fn copies_beyond_anything_are_refused_and_change_nothing() {
+    needs!(Capabilities::DEVICE_MEMORY);
     let mut bench = Bench::new();
     let dm = alloc(&mut bench, 200, 0).unwrap();
     let host = bench.memory.allocate(64 << 2);
@@ -188,6 +194,7 @@ fn copies_beyond_anything_are_refused_and_change_nothing() {
 
 #[test]
 fn a_key_names_its_part_which_stays_as_long() {
+    needs!(Capabilities::DEVICE_MEMORY);
     let mut bench = Bench::new();
     let _first = alloc(&mut bench, 100, 0).unwrap();
     let dm = alloc(&mut bench, 256, 0).unwrap();
@@ -201,11 +208,11 @@ fn a_key_names_its_part_which_stays_as_long() {
     let cq = bench.create_cq(2);
     let qpn = bench.ready_qp(&cq).qpn;
     let access = RemoteAccess::Write;
-    assert!(bench.engine.allows(qpn, rkey, 0, 56, access));
-    assert!(!bench.engine.allows(qpn, rkey, 0, 57, access));
+    assert!(bench.device.allows(qpn, rkey, 0, 56, access));
+    assert!(!bench.device.allows(qpn, rkey, 0, 57, access));
     let mut pieces: Vec<Piece> = Vec::new();
     let payload = Payload::Remote { rkey, address: 6, access };
-    bench.engine.resolve(qpn, payload, 0, 50, &mut pieces).unwrap();
+    bench.device.resolve(qpn, payload, 0, 50, &mut pieces).unwrap();
     assert_eq!(pieces, [Piece { iova: OWN + at + 206, length: 50 }]);
     // It is not turned into one of the host's, and none of the host's into it.
     let change = ModifyKey { va: 0, length: 8, iova: 0x1000, pdn: PDN, access: ACCESS, key: rkey };
@@ -215,12 +222,13 @@ fn a_key_names_its_part_which_stays_as_long() {
     assert_eq!(bench.status(Opcode::ModifyKey, &change.encode()), AdminStatus::BadAddress);
     assert_eq!(bench.destroy(Opcode::FreeDm, dm), AdminStatus::Busy);
     assert_eq!(bench.destroy(Opcode::DestroyKey, rkey), AdminStatus::Success);
-    assert!(!bench.engine.allows(qpn, rkey, 0, 1, access));
+    assert!(!bench.device.allows(qpn, rkey, 0, 1, access));
     assert_eq!(bench.destroy(Opcode::FreeDm, dm), AdminStatus::Success);
 }
 
 #[test]
 fn a_reset_takes_all_parts_back() {
+    needs!(Capabilities::DEVICE_MEMORY);
     let mut bench = Bench::new();
     let dm = alloc(&mut bench, 64 << 10, 0).unwrap();
     key(&mut bench, dm, 0, 1).unwrap();

@@ -7,6 +7,7 @@ use queue_engine::EngineConfig;
 
 use crate::engine::support::bench::{Bench, CONFIG, PAGE};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::{Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::random::{Seeded, for_seeds};
 use crate::engine::support::wqe::Wqe;
@@ -50,6 +51,7 @@ fn two_qps_behind_one_slot_overwrite_each_others_doorbell_and_lose_nothing() {
 
 #[test]
 fn a_slot_that_does_not_change_costs_no_look_at_the_rings() {
+    needs!(Need::Turns);
     let mut bench = Bench::new();
     let cq = bench.create_cq(8);
     let mut qps = many_qps(&mut bench, &cq, 20);
@@ -82,6 +84,7 @@ fn a_destroyed_qp_leaves_its_slot_to_those_behind_it() {
 
 #[test]
 fn five_hundred_qps_lose_no_post_whatever_is_seen_of_their_doorbells() {
+    needs!(Need::OtherLimits);
     for_seeds(4, |seed| {
         let mut random = Seeded::new(seed);
         let config = EngineConfig { log2_cq_entries: 14, ..CONFIG };
@@ -158,6 +161,7 @@ fn what_waited_for_room_longest_comes_first() {
 
 #[test]
 fn who_rings_for_thousands_of_queues_delays_no_other_client() {
+    needs!(Need::Turns, Need::OtherLimits);
     const MANY: usize = 3000;
     let config = EngineConfig { qps: 4096, rqs: 4096, ..CONFIG };
     let mut bench = Bench::with(config, Manual::default());
@@ -185,6 +189,7 @@ fn who_rings_for_thousands_of_queues_delays_no_other_client() {
 
 #[test]
 fn a_client_of_thousands_of_queues_has_all_turns_where_nobody_else_has_work() {
+    needs!(Need::Turns, Need::OtherLimits);
     let config = EngineConfig { qps: 4096, rqs: 4096, ..CONFIG };
     let mut bench = Bench::with(config, Manual::default());
     let cq = bench.create_cq(8);

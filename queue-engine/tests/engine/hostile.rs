@@ -8,15 +8,17 @@ use fpga_regs::engine::cqe::{Cqe, Flags, Status};
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::{QpState, QpType};
-use fpga_regs::engine::window as w;
+use fpga_regs::engine::window::{self as w, Capabilities};
 use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
 use queue_engine::{
     EngineConfig, Payload, Piece, ReceiveKind, ReceivedMessage, RemoteAccess, TransportError,
     TransportEvent,
 };
 
+use crate::Dut;
 use crate::engine::support::bench::{Bench, CONFIG, PAGE};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::random::{Seeded, for_seeds};
 use crate::engine::support::wqe::Wqe;
@@ -31,11 +33,14 @@ const WRITES: usize = QPS * 2 * 64 * 2 + 64;
 const SMALL: EngineConfig =
     EngineConfig { qps: QPS as u32, cqs: 8, rqs: 8, keys: 8, log2_cq_entries: 6, ..CONFIG };
 
-/// Polls once and checks that the work was bounded.
+/// Polls once and checks that the work was bounded, where that is to be seen.
 fn bounded_poll(bench: &mut Bench<Manual>) -> bool {
     let before = bench.memory.reads();
     bench.memory.take_published();
     let busy = bench.poll();
+    if !Dut::serves(Need::Turns) {
+        return busy;
+    }
     assert!(bench.memory.reads() - before <= READS);
     assert!(bench.memory.take_published().len() <= WRITES);
     busy
@@ -74,6 +79,7 @@ fn any_index(random: &mut Seeded, now: u32) -> u32 {
 
 #[test]
 fn a_call_looks_at_some_queue_pairs_however_many_have_work() {
+    needs!(Need::Turns);
     const QPS: usize = 1000;
     let mut bench = Bench::new();
     let cq = bench.create_cq(12);
@@ -94,6 +100,7 @@ fn a_call_looks_at_some_queue_pairs_however_many_have_work() {
 
 #[test]
 fn a_producer_index_that_runs_away_costs_one_turn_per_poll_and_others_go_on() {
+    needs!(Need::Turns);
     for step in [1, 3, 1 << 31, u32::MAX] {
         for state in [QpState::Rts, QpState::Err] {
             for victim_is_rq in [false, true] {
@@ -113,7 +120,7 @@ fn a_producer_index_that_runs_away_costs_one_turn_per_poll_and_others_go_on() {
                     }
                     let count = bench.transport.under_way(good.qpn) as u64;
                     let event = bench.transport.completed(good.qpn, count);
-                    bench.engine.handle(1, event, &mut bench.transport);
+                    bench.report(event);
                     assert_eq!(good_cq.poll_one().status, Status::Success);
                 }
             }
@@ -153,8 +160,8 @@ fn an_impossible_receive_producer_index_is_one_bad_receive() {
     let mut cq = bench.create_cq(8);
     let mut qp = bench.ready_qp(&cq);
     qp.rq.produce(u32::MAX - 1);
-    assert_eq!(bench.engine.take_receive(qp.qpn), Err(queue_engine::ReceiveError::Invalid));
-    bench.engine.refuse_receive(1, qp.qpn, &mut bench.transport);
+    assert_eq!(bench.device.take_receive(qp.qpn), Err(queue_engine::ReceiveError::Invalid));
+    bench.refuse_receive(qp.qpn);
     bench.settle();
     let entry = cq.poll_one();
     assert_eq!((entry.flags, entry.status), (Flags::RECEIVE, Status::LocalProtection));
@@ -214,7 +221,7 @@ impl Chaos {
             .map(|i| {
                 let rq = bench.create_rq(3, (i % 4) as u8);
                 let cqs = (&cqs[i % 3], &cqs[(i + 1) % 3]);
-                if i % 3 == 2 {
+                if i % 3 == 2 && CONFIG.capabilities.contains(Capabilities::UD) {
                     let qp = bench.create_qp_of(QpType::Ud, 4, cqs, rq);
                     bench.climb_datagrams(qp.qpn);
                     return qp;
@@ -292,8 +299,7 @@ impl Chaos {
             Some(TransportError::WrongState),
         ];
         self.bench.transport.refusal = random.choose(&refusals);
-        let now = self.bench.now;
-        self.bench.engine.handle(now, event, &mut self.bench.transport);
+        self.bench.report(event);
     }
 
     /// A peer takes receives and reaches for memory.
@@ -312,7 +318,7 @@ impl Chaos {
             0 => (random.next(), random.next() as u32),
             _ => (random.below(600), random.below(600) as u32),
         };
-        let engine = &mut self.bench.engine;
+        let engine = &mut self.bench.device;
         let mut pieces = Vec::new();
         if engine.resolve(qpn, payload, offset, length, &mut pieces).is_ok() {
             let bytes: u64 = pieces.iter().map(|piece: &Piece| u64::from(piece.length)).sum();
@@ -320,7 +326,7 @@ impl Chaos {
         }
         let _ = engine.allows(qpn, rkey, address, random.next(), access);
         if engine.take_receive(qpn).is_err() {
-            engine.refuse_receive(self.bench.now, qpn, &mut self.bench.transport);
+            self.bench.refuse_receive(qpn);
         }
     }
 
@@ -345,6 +351,7 @@ impl Chaos {
 
 #[test]
 fn clients_transports_and_peers_out_of_control_break_nothing() {
+    needs!(Need::OtherLimits);
     for_seeds(40, |seed| {
         let mut chaos = Chaos::new(seed);
         for _ in 0..1500 {
@@ -370,7 +377,7 @@ fn clients_transports_and_peers_out_of_control_break_nothing() {
         let mut polls = 0;
         while bounded_poll(&mut chaos.bench) {
             polls += 1;
-            assert!(polls < 200, "the engine does not come to rest");
+            assert!(polls < 2000, "the engine does not come to rest");
         }
         let mut cq = chaos.bench.create_cq(5);
         for i in 0..QPS {
@@ -445,6 +452,7 @@ fn admin_blocks(random: &mut Seeded, numbers: &[u32], rings: &[u64]) -> Vec<Bloc
 
 #[test]
 fn admin_commands_at_random_break_nothing() {
+    needs!(Need::OtherLimits);
     for_seeds(30, |seed| {
         let mut random = Seeded::new(seed);
         let mut bench = Bench::with(SMALL, Manual::default());
@@ -455,7 +463,7 @@ fn admin_commands_at_random_break_nothing() {
             let all: Vec<u32> = numbers.iter().copied().collect();
             let blocks = admin_blocks(&mut random, &all, &rings);
             bench.push_admin(&blocks);
-            bench.ring_admin();
+            bench.execute_admin();
             for completion in bench.admin_completions() {
                 numbers.insert(completion.result);
             }
@@ -473,6 +481,7 @@ fn admin_commands_at_random_break_nothing() {
 
 #[test]
 fn register_accesses_at_random_break_nothing() {
+    needs!(Need::OtherLimits);
     for_seeds(30, |seed| {
         let mut random = Seeded::new(seed);
         let mut bench = Bench::with(SMALL, Manual::default());

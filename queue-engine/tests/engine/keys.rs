@@ -6,6 +6,7 @@ use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use queue_engine::{Payload, Piece, RemoteAccess, Unreachable};
 
 use crate::engine::support::bench::{Bench, PDN, Region, sound_attributes};
+use crate::engine::support::device::Device as _;
 use crate::engine::support::manual::Manual;
 
 struct Fixture {
@@ -23,7 +24,7 @@ impl Fixture {
 
     /// Whether a peer may do it; asked both ways, which must agree.
     fn allows(&self, rkey: u32, address: u64, length: u32, access: RemoteAccess) -> bool {
-        let engine = &self.bench.engine;
+        let engine = &self.bench.device;
         let allowed = engine.allows(self.qpn, rkey, address, length.into(), access);
         let payload = Payload::Remote { rkey, address, access };
         let mut pieces: Vec<Piece> = Vec::new();
@@ -82,7 +83,7 @@ fn a_key_opens_its_region_to_the_last_byte_and_no_further() {
         assert!(!fixture.allows(key, u64::MAX, 2, access));
         assert!(!fixture.allows(key, va + 1, u32::MAX, access));
     }
-    let engine = &fixture.bench.engine;
+    let engine = &fixture.bench.device;
     assert!(!engine.allows(fixture.qpn, key, va + 1, u64::MAX, Write));
 }
 
@@ -133,7 +134,7 @@ fn keys_of_other_domains_variants_and_numbers_open_nothing() {
         assert!(!fixture.allows(key ^ 1 << bit, va, 1, Read), "bit {bit}");
     }
     assert!(fixture.allows(key, va, 1, Read));
-    assert!(!fixture.bench.engine.allows(fixture.qpn ^ 1, key, va, 1, Read));
+    assert!(!fixture.bench.device.allows(fixture.qpn ^ 1, key, va, 1, Read));
 }
 
 #[test]
@@ -161,7 +162,7 @@ fn a_changed_key_opens_what_it_was_given_last_and_nothing_of_before() {
     assert!(!fixture.allows(before.key, before.va, 64, Read));
     let payload = Payload::Remote { rkey: before.key, address: va + 100, access: Read };
     let mut pieces: Vec<Piece> = Vec::new();
-    assert_eq!(fixture.bench.engine.resolve(fixture.qpn, payload, 0, 8, &mut pieces), Ok(()));
+    assert_eq!(fixture.bench.device.resolve(fixture.qpn, payload, 0, 8, &mut pieces), Ok(()));
     assert_eq!(pieces, [Piece { iova: iova + 100, length: 8 }]);
     modify(&mut fixture, Access::REMOTE_READ, PDN + 1);
     assert!(!fixture.allows(before.key, va, 128, Read));
@@ -173,7 +174,7 @@ fn an_empty_access_needs_the_right_of_the_qp_and_no_key() {
     let mut fixture = Fixture::new();
     assert!(fixture.allows(0xdead, 0, 0, Read));
     fixture.set_rights(Access::REMOTE_WRITE | Access::LOCAL_WRITE);
-    assert!(!fixture.bench.engine.allows(fixture.qpn, 0xdead, 0, 0, Read));
+    assert!(!fixture.bench.device.allows(fixture.qpn, 0xdead, 0, 0, Read));
 }
 
 #[test]
@@ -182,7 +183,7 @@ fn a_reset_takes_the_rights_of_the_qp() {
     let Region { va, key, .. } = fixture.bench.register(64);
     assert!(fixture.allows(key, va, 1, Read));
     fixture.bench.go(fixture.qpn, QpState::Reset);
-    assert!(!fixture.bench.engine.allows(fixture.qpn, key, va, 1, Read));
+    assert!(!fixture.bench.device.allows(fixture.qpn, key, va, 1, Read));
 }
 
 #[test]
@@ -191,38 +192,11 @@ fn remote_payload_is_where_the_key_says() {
     let Region { va, iova, key, .. } = fixture.bench.register(4096);
     let payload = Payload::Remote { rkey: key, address: va + 100, access: Write };
     let mut pieces = vec![Piece { iova: 1, length: 1 }];
-    let engine = &fixture.bench.engine;
+    let engine = &fixture.bench.device;
     assert_eq!(engine.resolve(fixture.qpn, payload, 77, 50, &mut pieces), Ok(()));
     assert_eq!(pieces[1..], [Piece { iova: iova + 100, length: 50 }]);
     let beyond = engine.resolve(fixture.qpn, payload, 0, 4000, &mut pieces);
     assert_eq!((beyond, pieces.len()), (Err(Unreachable), 2));
     let stranger = engine.resolve(1, payload, 0, 1, &mut pieces);
     assert_eq!((stranger, pieces.len()), (Err(Unreachable), 2));
-}
-
-#[test]
-fn pages_for_hardware_that_sees_no_key_are_those_that_peers_may_reach() {
-    const PAGE: u64 = 4096;
-    // The second page, of which nobody else has a part.
-    let inside = |at: u64| (at + PAGE) & !(PAGE - 1);
-    let mut fixture = Fixture::new();
-    let own = Access::LOCAL_WRITE;
-    let mut register = |access, pdn| fixture.bench.register_with(3 * PAGE, access, pdn);
-    let open = register(own | Access::REMOTE_READ, PDN);
-    let shut = register(own, PDN);
-    let foreign = register(own | Access::REMOTE_READ, PDN + 1);
-    let remote = |fixture: &Fixture, va| fixture.bench.engine.remote_page(fixture.qpn, va);
-    fixture.set_rights(Access::REMOTE_WRITE);
-    assert_eq!(remote(&fixture, inside(open.va)), None, "the QP does not");
-    fixture.set_rights(Access::REMOTE_READ);
-    assert_eq!(remote(&fixture, inside(open.va)), Some(inside(open.iova)));
-    for va in [shut.va, foreign.va, open.va + 64 * PAGE] {
-        assert_eq!(remote(&fixture, inside(va)), None);
-    }
-    for state in [QpState::Rts, QpState::Sqd, QpState::Rts] {
-        fixture.bench.go(fixture.qpn, state);
-        assert_eq!(remote(&fixture, inside(open.va)), Some(inside(open.iova)), "{state:?}");
-    }
-    fixture.bench.go(fixture.qpn, QpState::Err);
-    assert_eq!(remote(&fixture, inside(open.va)), None);
 }

@@ -1,4 +1,4 @@
-//! The engine as its drivers, clients and transports see it.
+//! What is true of any queue engine: the crate that declares this module says as `Dut` which one is tested.
 
 mod admin;
 mod attacks;
@@ -19,7 +19,7 @@ mod sending;
 mod sharing;
 mod stock;
 mod storm;
-mod support;
+pub mod support;
 mod transitions;
 mod vectors;
 mod windows;

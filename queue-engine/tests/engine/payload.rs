@@ -7,6 +7,7 @@ use queue_engine::{Payload, Piece, Unreachable};
 
 use crate::engine::support::bench::{Bench, Region};
 use crate::engine::support::client::ClientQp;
+use crate::engine::support::device::Device as _;
 use crate::engine::support::manual::Manual;
 use crate::engine::support::random::{Seeded, for_seeds};
 use crate::engine::support::wqe::Wqe;
@@ -36,7 +37,7 @@ impl Fixture {
     ) -> Result<Vec<Piece>, Unreachable> {
         let sentinel = Piece { iova: 7, length: 7 };
         let mut pieces = vec![sentinel];
-        let engine = &self.bench.engine;
+        let engine = &self.bench.device;
         let resolved = engine.resolve(self.qp.qpn, payload, offset, length, &mut pieces);
         assert_eq!(pieces.remove(0), sentinel);
         if resolved.is_err() {
@@ -67,7 +68,7 @@ fn any_part_of_a_message_or_receive_is_that_part_of_its_elements() {
         fixture.qp.post(&Wqe::gather(SendOpcode::Read, &sges));
         fixture.qp.rq.post(0, &sges);
         fixture.bench.settle();
-        let id = fixture.bench.engine.take_receive(fixture.qp.qpn).unwrap().id;
+        let id = fixture.bench.device.take_receive(fixture.qp.qpn).unwrap().id;
         let of_sge = |sge: &Sge| Piece {
             iova: sge.address - fixture.region.va + fixture.region.iova,
             length: sge.length,
@@ -127,16 +128,13 @@ fn a_message_has_its_number_until_it_is_complete() {
     fixture.bench.settle();
     let iova = fixture.region.iova;
     let at = |fixture: &Fixture, number| fixture.resolve(Payload::Message { number }, 0, 8);
-    assert_eq!(fixture.bench.engine.oldest_message(fixture.qp.qpn), Some(0));
     fixture.bench.complete(fixture.qp.qpn, 2);
-    assert_eq!(fixture.bench.engine.oldest_message(fixture.qp.qpn), Some(2));
     assert_eq!(at(&fixture, 1), Err(Unreachable));
     assert_eq!(at(&fixture, 2), Ok(vec![Piece { iova: iova + 16, length: 8 }]));
     assert_eq!(at(&fixture, 3), Ok(vec![Piece { iova: iova + 24, length: 8 }]));
     assert_eq!(at(&fixture, 4), Err(Unreachable), "the entry that was never submitted");
     assert_eq!(at(&fixture, u64::MAX), Err(Unreachable));
     fixture.bench.complete(fixture.qp.qpn, 2);
-    assert_eq!(fixture.bench.engine.oldest_message(fixture.qp.qpn), None);
     assert_eq!(at(&fixture, 0), Err(Unreachable));
 }
 
@@ -148,7 +146,7 @@ fn memory_whose_key_was_destroyed_is_out_of_reach_at_once() {
     fixture.qp.post(&Wqe::gather(SendOpcode::Send, &sges));
     fixture.qp.rq.post(0, &sges);
     fixture.bench.settle();
-    let id = fixture.bench.engine.take_receive(fixture.qp.qpn).unwrap().id;
+    let id = fixture.bench.device.take_receive(fixture.qp.qpn).unwrap().id;
     fixture.bench.destroy(Opcode::DestroyKey, other.key);
     for payload in [Payload::Message { number: 0 }, Payload::Receive { id }] {
         assert!(fixture.resolve(payload, 0, 8).is_ok());
@@ -161,7 +159,7 @@ fn a_receive_has_its_name_until_it_is_complete() {
     let mut fixture = Fixture::new();
     for _ in 0..3 {
         fixture.qp.rq.post(0, &[fixture.region.sge(0, 8)]);
-        fixture.bench.engine.take_receive(fixture.qp.qpn).unwrap();
+        fixture.bench.device.take_receive(fixture.qp.qpn).unwrap();
     }
     fixture.bench.handle(crate::engine::receiving::received(fixture.qp.qpn, 8));
     let reach = |fixture: &Fixture, id| fixture.resolve(Payload::Receive { id }, 0, 8).is_ok();

@@ -11,6 +11,7 @@ use queue_engine::{
 
 use crate::engine::support::bench::{Bench, PDN, Region};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::Device as _;
 use crate::engine::support::manual::Manual;
 use crate::engine::support::wqe::Wqe;
 
@@ -53,7 +54,7 @@ impl Fixture {
     }
 
     fn take(&mut self) -> Result<TakenReceive, ReceiveError> {
-        self.bench.engine.take_receive(self.qp.qpn)
+        self.bench.device.take_receive(self.qp.qpn)
     }
 
     fn outcome(&mut self) -> Vec<(u32, Status)> {
@@ -61,8 +62,7 @@ impl Fixture {
     }
 
     fn refuse(&mut self) {
-        let Bench { engine, transport, now, .. } = &mut self.bench;
-        engine.refuse_receive(*now, self.qp.qpn, transport);
+        self.bench.refuse_receive(self.qp.qpn);
         self.bench.settle();
     }
 }
@@ -148,7 +148,7 @@ fn entries_of_every_stride_hold_as_many_elements_as_fit() {
                 let length = taken.capacity as u32;
                 fixture
                     .bench
-                    .engine
+                    .device
                     .resolve(fixture.qp.qpn, payload, 0, length, &mut pieces)
                     .unwrap();
                 let piece = |sge: &Sge| Piece {
@@ -172,22 +172,22 @@ fn receives_can_be_taken_from_rtr_to_sqd_only() {
     for tag in 0..8 {
         qp.rq.post(tag, &[]);
     }
-    assert_eq!(bench.engine.take_receive(qp.qpn), Err(ReceiveError::Empty));
+    assert_eq!(bench.device.take_receive(qp.qpn), Err(ReceiveError::Empty));
     bench.climb(qp.qpn, QpState::Init);
-    assert_eq!(bench.engine.take_receive(qp.qpn), Err(ReceiveError::Empty));
+    assert_eq!(bench.device.take_receive(qp.qpn), Err(ReceiveError::Empty));
     bench.go(qp.qpn, QpState::Reset);
     for state in [QpState::Rtr, QpState::Rts] {
         bench.climb(qp.qpn, state);
-        assert!(bench.engine.take_receive(qp.qpn).is_ok(), "{state:?}");
+        assert!(bench.device.take_receive(qp.qpn).is_ok(), "{state:?}");
         if state == QpState::Rtr {
             bench.go(qp.qpn, QpState::Reset);
         }
     }
     bench.go(qp.qpn, QpState::Sqd);
-    assert!(bench.engine.take_receive(qp.qpn).is_ok());
+    assert!(bench.device.take_receive(qp.qpn).is_ok());
     bench.go(qp.qpn, QpState::Err);
-    assert_eq!(bench.engine.take_receive(qp.qpn), Err(ReceiveError::Empty));
-    assert_eq!(bench.engine.take_receive(1), Err(ReceiveError::Empty));
+    assert_eq!(bench.device.take_receive(qp.qpn), Err(ReceiveError::Empty));
+    assert_eq!(bench.device.take_receive(1), Err(ReceiveError::Empty));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_receive_out_of_reach_takes_a_message_of_no_bytes_and_no_other() {
         let (qpn, payload) = (fixture.qp.qpn, Payload::Receive { id: taken.id });
         let mut pieces: Vec<Piece> = Vec::new();
         let mut place = |length| {
-            let engine = &fixture.bench.engine;
+            let engine = &fixture.bench.device;
             engine.resolve(qpn, payload, 0, length, &mut pieces)
         };
         assert_eq!((place(1), place(8), place(0)), (Err(Unreachable), Err(Unreachable), Ok(())));
@@ -282,7 +282,7 @@ fn a_message_reaches_the_elements_before_one_that_is_out_of_reach() {
     let payload = Payload::Receive { id: fixture.take().unwrap().id };
     let mut pieces: Vec<Piece> = Vec::new();
     let mut place =
-        |length| fixture.bench.engine.resolve(fixture.qp.qpn, payload, 0, length, &mut pieces);
+        |length| fixture.bench.device.resolve(fixture.qp.qpn, payload, 0, length, &mut pieces);
     assert_eq!((place(5), place(4)), (Err(Unreachable), Ok(())));
     assert_eq!(pieces, [Piece { iova: fixture.region.iova, length: 4 }]);
 }
@@ -334,7 +334,7 @@ fn the_receive_queue_serves_the_next_qp_from_its_start() {
     rq.produce(0);
     let mut qp = bench.create_qp(4, &cq, &cq, rq);
     bench.climb(qp.qpn, QpState::Rts);
-    assert_eq!(bench.engine.take_receive(qp.qpn), Err(ReceiveError::Empty));
+    assert_eq!(bench.device.take_receive(qp.qpn), Err(ReceiveError::Empty));
     qp.rq.post(3, &[]);
-    assert_eq!(bench.engine.take_receive(qp.qpn).unwrap().id, 0);
+    assert_eq!(bench.device.take_receive(qp.qpn).unwrap().id, 0);
 }

@@ -9,6 +9,7 @@ use queue_engine::{EngineConfig, Operation, Payload, Piece};
 
 use crate::engine::support::bench::{Bench, CONFIG, Region, step_to};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::{Manual, Sent};
 use crate::engine::support::random::{Seeded, for_seeds};
 use crate::engine::support::wqe::Wqe;
@@ -41,7 +42,7 @@ impl Fixture {
     /// Where the bytes of a message lie.
     fn pieces(&self, sent: &Sent) -> Vec<Piece> {
         let (payload, mut pieces) = (Payload::Message { number: sent.number }, Vec::new());
-        self.bench.engine.resolve(sent.qpn, payload, 0, sent.length, &mut pieces).unwrap();
+        self.bench.device.resolve(sent.qpn, payload, 0, sent.length, &mut pieces).unwrap();
         pieces
     }
 
@@ -224,6 +225,7 @@ fn a_list_of_posts_needs_one_doorbell() {
 
 #[test]
 fn a_full_ring_is_fetched_in_turns() {
+    needs!(Need::Turns);
     let mut bench = Bench::new();
     let cq = bench.create_cq(10);
     let rq = bench.create_rq(0, 0);
@@ -287,31 +289,6 @@ fn posts_in_sqd_wait_for_rts() {
     assert_eq!(fixture.bench.transport.sent.len(), 1);
 }
 
-/// For hardware that sees no key, and takes a peer's word for an address.
-#[test]
-fn local_pages_are_those_of_what_is_under_way() {
-    const PAGE: u64 = 4096;
-    let mut fixture = Fixture::new();
-    let other = fixture.bench.register(3 * PAGE);
-    // A part of the region that begins at its second page and reaches into its fourth.
-    let (first, iova) = (PAGE - fixture.region.va % PAGE, fixture.region.iova);
-    let page = |at: u64| (iova + first + at * PAGE) & !(PAGE - 1);
-    let local = |fixture: &Fixture| {
-        let is_local = |at| fixture.bench.engine.is_local_page(fixture.qp.qpn, page(at));
-        [0, 1, 2, 3].map(is_local)
-    };
-    assert_eq!(local(&fixture), [false; 4]);
-    let sge = fixture.region.sge(first, 2 * PAGE as u32 + 1);
-    fixture.send(&Wqe::gather(SendOpcode::Send, &[sge]));
-    assert_eq!(local(&fixture), [true, true, true, false]);
-    let others = (other.iova + PAGE) & !(PAGE - 1);
-    assert!(!fixture.bench.engine.is_local_page(fixture.qp.qpn, others), "nobody has named it");
-    fixture.bench.go(fixture.qp.qpn, QpState::Sqd);
-    assert_eq!(local(&fixture), [true, true, true, false], "what was begun goes on");
-    fixture.complete_all();
-    assert_eq!(local(&fixture), [false; 4]);
-}
-
 #[test]
 fn posts_before_rts_wait_for_it() {
     let mut bench = Bench::new();
@@ -332,6 +309,7 @@ fn posts_before_rts_wait_for_it() {
 
 #[test]
 fn a_message_may_be_as_long_as_the_limit_and_no_longer() {
+    needs!(Need::OtherLimits);
     let config = EngineConfig { max_message: 1000, ..CONFIG };
     let mut bench = Bench::with(config, Manual::default());
     let mut cq = bench.create_cq(4);
@@ -380,6 +358,7 @@ fn what_was_posted_before_the_end_of_a_qps_sending_is_taken_first() {
 
 #[test]
 fn the_end_of_a_qps_sending_waits_for_its_turn_to_send_but_not_for_ever() {
+    needs!(Need::Turns);
     for (to, leaves_after) in ENDS.into_iter().flat_map(|to| [(to, Some(2)), (to, None)]) {
         let mut fixture = Fixture::new();
         let Fixture { bench, cq, qp, region } = &mut fixture;
@@ -407,8 +386,7 @@ fn the_end_of_a_qps_sending_waits_for_its_turn_to_send_but_not_for_ever() {
             if leaves_after == Some(calls) {
                 bench.transport.keeps_in_line = false;
             }
-            let (now, memory) = (bench.now, bench.memory.clone());
-            assert!(bench.engine.execute(now, &memory, &mut bench.transport), "{to:?}");
+            assert!(bench.poll(), "{to:?}");
             calls += 1;
         }
         assert_eq!(calls, leaves_after.unwrap_or(4) + 1, "{to:?}");

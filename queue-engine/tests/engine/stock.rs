@@ -9,6 +9,7 @@ use queue_engine::EngineConfig;
 
 use crate::engine::support::bench::{Bench, CONFIG, PAGE, Region};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::{Need, needs};
 use crate::engine::support::random::{Seeded, for_seeds};
 use crate::engine::support::stock::{ROOM, Stock};
 use crate::engine::support::wqe::Wqe;
@@ -53,7 +54,8 @@ impl Fixture {
 
 #[test]
 fn the_window_says_that_it_is_stock_and_what_that_can_do() {
-    let fixture = Fixture::new();
+    needs!(Need::OtherLimits);
+    let mut fixture = Fixture::new();
     assert_eq!(fixture.bench.read(w::VERSION) >> 32, u64::from(Profile::Stock.0));
     let capabilities = Capabilities::from_bits_retain(fixture.bench.read(w::CAPABILITIES));
     assert_eq!(capabilities, STOCK.capabilities);
@@ -61,6 +63,7 @@ fn the_window_says_that_it_is_stock_and_what_that_can_do() {
 
 #[test]
 fn writes_and_reads_complete_in_order_by_two_counters_that_move_apart() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let mut qp = fixture.ready_qp();
     fixture.bench.transport.near_wrap(qp.qpn);
@@ -79,6 +82,7 @@ fn writes_and_reads_complete_in_order_by_two_counters_that_move_apart() {
 
 #[test]
 fn a_send_is_refused_and_what_came_before_it_completes_first() {
+    needs!(Need::OtherLimits);
     for opcode in [SendOpcode::Send, SendOpcode::SendImm, SendOpcode::WriteImm] {
         let mut fixture = Fixture::new();
         let mut qp = fixture.ready_qp();
@@ -96,6 +100,7 @@ fn a_send_is_refused_and_what_came_before_it_completes_first() {
 
 #[test]
 fn the_fifo_is_shared_never_overrun_and_nobody_starves() {
+    needs!(Need::OtherLimits);
     for_seeds(8, |seed| {
         let mut random = Seeded::new(seed);
         let mut fixture = Fixture::new();
@@ -127,6 +132,7 @@ fn the_fifo_is_shared_never_overrun_and_nobody_starves() {
 
 #[test]
 fn a_qp_with_endless_work_does_not_starve_those_that_wait() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let (mut busy, mut patient) = (fixture.ready_qp(), fixture.ready_qp());
     for _ in 0..2 * ROOM {
@@ -148,6 +154,7 @@ fn a_qp_with_endless_work_does_not_starve_those_that_wait() {
 
 #[test]
 fn room_that_a_destroyed_qp_leaves_goes_to_those_that_wait() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let (mut first, mut second, mut third) =
         (fixture.ready_qp(), fixture.ready_qp(), fixture.ready_qp());
@@ -167,6 +174,7 @@ fn room_that_a_destroyed_qp_leaves_goes_to_those_that_wait() {
 
 #[test]
 fn a_qp_that_waits_in_vain_state_passes_the_room_on() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let mut qps: Vec<_> = (0..4).map(|_| fixture.ready_qp()).collect();
     for _ in 0..ROOM {
@@ -188,6 +196,7 @@ fn a_qp_that_waits_in_vain_state_passes_the_room_on() {
 
 #[test]
 fn the_hardware_has_64_qps() {
+    needs!(Need::OtherLimits);
     let config = EngineConfig { qps: 100, ..STOCK };
     let mut bench = Bench::with(config, Stock::default());
     let cq = bench.create_cq(4);

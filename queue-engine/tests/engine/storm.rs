@@ -13,6 +13,7 @@ use queue_engine::{ReceiveError, TransportEvent};
 use crate::engine::receiving::received;
 use crate::engine::support::bench::{Bench, Region};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::Device as _;
 use crate::engine::support::manual::Manual;
 use crate::engine::support::random::{Seeded, for_seeds};
 use crate::engine::support::wqe::Wqe;
@@ -241,7 +242,7 @@ impl Storm {
         let qp = &mut self.qps[i];
         let qpn = qp.client.qpn;
         if self.random.one_in(2) {
-            let taken = self.bench.engine.take_receive(qpn);
+            let taken = self.bench.device.take_receive(qpn);
             let next = if qp.failed { None } else { qp.receives.pop_front() };
             let outcome = match next {
                 None => Err(ReceiveError::Empty),
@@ -251,8 +252,7 @@ impl Storm {
             assert_eq!(taken.map(|taken| taken.capacity), outcome);
             qp.taken.extend(next);
             if outcome == Err(ReceiveError::Invalid) {
-                let now = self.bench.now;
-                self.bench.engine.refuse_receive(now, qpn, &mut self.bench.transport);
+                self.bench.refuse_receive(qpn);
             }
         } else if let Some(posted) = qp.taken.pop_front() {
             qp.expect(true, posted.name, Status::Success);

@@ -3,12 +3,13 @@
 use fpga_regs::engine::admin::{AdminStatus, CreateCq, ModerateCq, Opcode, ResizeCq};
 use fpga_regs::engine::doorbell::ArmKind;
 use fpga_regs::engine::event::{EventType, QpEvent};
-use fpga_regs::engine::window as w;
+use fpga_regs::engine::window::{self as w, Capabilities};
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{EngineConfig, TransportEvent};
 
 use crate::engine::support::bench::{Bench, CONFIG, LOG2_EVENTS, PAGE};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::wqe::Wqe;
 
@@ -57,9 +58,9 @@ fn completions_are_told_in_the_ring_of_their_queue_and_all_else_in_the_first() {
     let mut queues: Vec<_> = (0..RINGS).map(|vector| queue(&mut bench, vector)).collect();
     for _ in 0..3 * ENTRIES {
         for (vector, queue) in (0..).zip(&mut queues) {
-            bench.engine.take_interrupt();
+            bench.device.take_interrupt();
             let sequence = fire(&mut bench, queue);
-            assert!(bench.engine.take_interrupt());
+            assert!(bench.device.take_interrupt());
             for ring in 0..RINGS {
                 let wanted = if ring == vector { vec![(queue.0.cqn, sequence)] } else { vec![] };
                 assert_eq!(told(&mut bench, ring), wanted);
@@ -100,9 +101,9 @@ fn a_full_ring_loses_its_own_events_alone_and_says_so_until_it_is_told_otherwise
                 fire(&mut bench, &mut queues[usize::from(full)]);
             }
             assert_eq!(bench.read(w::STATUS), overflow(0));
-            bench.engine.take_interrupt();
+            bench.device.take_interrupt();
             fire(&mut bench, &mut queues[usize::from(full)]);
-            assert!(bench.engine.take_interrupt(), "the driver must hear of it");
+            assert!(bench.device.take_interrupt(), "the driver must hear of it");
             assert_eq!(bench.read(w::STATUS), overflow(1 << full));
             for (vector, queue) in (0..).zip(&mut queues).filter(|(vector, _)| *vector != full) {
                 let sequence = fire(&mut bench, queue);
@@ -122,6 +123,7 @@ fn a_full_ring_loses_its_own_events_alone_and_says_so_until_it_is_told_otherwise
 
 #[test]
 fn a_queue_keeps_its_ring_where_it_is_moved_and_its_events_are_moderated() {
+    needs!(Capabilities::MODERATION | Capabilities::RESIZE_CQ);
     let mut bench = bench(RINGS);
     let mut queue = queue(&mut bench, 2);
     let moderate = ModerateCq { cqn: queue.0.cqn, count: 5, period: 50 };
@@ -132,8 +134,7 @@ fn a_queue_keeps_its_ring_where_it_is_moved_and_its_events_are_moderated() {
     (queue.0.ring, queue.0.log2_entries, queue.0.consumer) = (ring, 3, 0);
     let sequence = fire(&mut bench, &mut queue);
     assert_eq!(told(&mut bench, 2), []);
-    bench.now += 50_000;
-    bench.settle();
+    bench.pass(50_000);
     assert_eq!(told(&mut bench, 2), [(queue.0.cqn, sequence)]);
     assert!([0, 1, 3].into_iter().all(|ring| bench.events_in(ring).is_empty()));
 }
@@ -154,6 +155,7 @@ fn a_vector_without_a_ring_is_refused() {
 
 #[test]
 fn more_rings_than_there_can_be_and_rings_out_of_reach_leave_the_engine_disabled() {
+    needs!(Need::OtherLimits);
     let started = |config: EngineConfig, laid: u8, written: u64| {
         let mut bench = Bench::stopped(config, Manual::default());
         bench.lay(laid);
@@ -216,7 +218,7 @@ fn completions_that_find_no_room_wait_in_the_engine_and_none_is_lost() {
         for lap in 0..3 {
             let mut fired: Vec<_> =
                 queues.iter_mut().map(|queue| (queue.0.cqn, fire(&mut bench, queue))).collect();
-            bench.engine.take_interrupt();
+            bench.device.take_interrupt();
             // Those that wait are told of once, as they fired last.
             for (queue, (_, sequence)) in queues.iter_mut().zip(&mut fired).skip(room) {
                 *sequence = fire(&mut bench, queue);
@@ -228,7 +230,7 @@ fn completions_that_find_no_room_wait_in_the_engine_and_none_is_lost() {
                 heard.extend(told);
                 bench.settle();
                 let more = heard.len() < fired.len();
-                assert_eq!(bench.engine.take_interrupt(), more, "the driver must hear of the next");
+                assert_eq!(bench.device.take_interrupt(), more, "the driver must hear of the next");
             }
             assert_eq!(heard, fired);
         }
@@ -243,7 +245,7 @@ fn whose_queue_waits_for_room_has_a_turn_with_each_other_client() {
     let mut bench = bench_of(FEW as u64);
     for page in [2, 3] {
         let memory = bench.page.clone();
-        assert!(bench.engine.open_page(page, memory));
+        assert!(bench.device.open_page(page, memory));
     }
     let mut of = |page: u8| {
         let cq = bench.create_cq_by(page, 0, 4);

@@ -13,6 +13,7 @@ use queue_engine::{
 
 use crate::engine::support::bench::{Bench, CONFIG, PDN, Region, sound_attributes};
 use crate::engine::support::client::{ClientCq, ClientQp};
+use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::random::for_seeds;
 use crate::engine::support::wqe::Wqe;
@@ -82,7 +83,7 @@ impl Fixture {
     }
 
     fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u32, access: RemoteAccess) -> bool {
-        let engine = &self.bench.engine;
+        let engine = &self.bench.device;
         let allowed = engine.allows(qpn, rkey, address, length.into(), access);
         let payload = Payload::Remote { rkey, address, access };
         let mut pieces: Vec<Piece> = Vec::new();
@@ -107,6 +108,7 @@ impl Fixture {
 
 #[test]
 fn a_window_opens_what_it_is_bound_to_and_no_more() {
+    needs!(Capabilities::MEMORY_WINDOW);
     for kind in [KeyKind::Window1, KeyKind::Window2] {
         let mut fixture = Fixture::new();
         let first = fixture.window(kind);
@@ -123,7 +125,7 @@ fn a_window_opens_what_it_is_bound_to_and_no_more() {
         let payload =
             Payload::Remote { rkey, address: fixture.region.va + 120, access: RemoteAccess::Read };
         let mut pieces: Vec<Piece> = Vec::new();
-        fixture.bench.engine.resolve(fixture.qp.qpn, payload, 0, 8, &mut pieces).unwrap();
+        fixture.bench.device.resolve(fixture.qp.qpn, payload, 0, 8, &mut pieces).unwrap();
         assert_eq!(pieces, [Piece { iova: fixture.region.iova + 120, length: 8 }]);
         // No request of this side goes by it.
         let sge = fpga_regs::engine::wqe::Sge { lkey: rkey, ..fixture.region.sge(100, 8) };
@@ -134,6 +136,7 @@ fn a_window_opens_what_it_is_bound_to_and_no_more() {
 
 #[test]
 fn addresses_of_a_zero_based_window_are_offsets() {
+    needs!(Capabilities::MEMORY_WINDOW);
     let mut fixture = Fixture::new();
     let rkey = fixture.window(KeyKind::Window2);
     fixture.bind(rkey, 100, 50, REMOTE | Access::ZERO_BASED);
@@ -142,12 +145,13 @@ fn addresses_of_a_zero_based_window_are_offsets() {
     assert!(!fixture.allows(qpn, rkey, 1, 50, Write) && !fixture.opens(rkey, 100, 1, Write));
     let payload = Payload::Remote { rkey, address: 7, access: Write };
     let mut pieces: Vec<Piece> = Vec::new();
-    fixture.bench.engine.resolve(qpn, payload, 0, 1, &mut pieces).unwrap();
+    fixture.bench.device.resolve(qpn, payload, 0, 1, &mut pieces).unwrap();
     assert_eq!(pieces, [Piece { iova: fixture.region.iova + 107, length: 1 }]);
 }
 
 #[test]
 fn a_window_of_type_1_is_its_domains_and_moves_with_each_binding() {
+    needs!(Capabilities::MEMORY_WINDOW);
     let mut fixture = Fixture::new();
     let cq = fixture.bench.create_cq(4);
     let other = fixture.bench.ready_qp(&cq).qpn;
@@ -170,6 +174,7 @@ fn a_window_of_type_1_is_its_domains_and_moves_with_each_binding() {
 
 #[test]
 fn a_window_of_type_2_is_its_qps_and_is_taken_back_before_it_is_bound_again() {
+    needs!(Capabilities::MEMORY_WINDOW);
     let mut fixture = Fixture::new();
     let cq = fixture.bench.create_cq(4);
     let other = fixture.bench.ready_qp(&cq).qpn;
@@ -195,6 +200,7 @@ fn a_window_of_type_2_is_its_qps_and_is_taken_back_before_it_is_bound_again() {
 
 #[test]
 fn what_cannot_be_bound_fails_and_with_it_the_queue_pair() {
+    needs!(Capabilities::MEMORY_WINDOW);
     let window = |fixture: &mut Fixture| fixture.window(KeyKind::Window2);
     let refused = |make: &dyn Fn(&mut Fixture) -> Wqe, status: Status| {
         let mut fixture = Fixture::new();
@@ -256,6 +262,7 @@ fn what_cannot_be_bound_fails_and_with_it_the_queue_pair() {
 
 #[test]
 fn keys_change_behind_everything_before_and_ahead_of_everything_behind() {
+    needs!(Capabilities::MEMORY_WINDOW);
     let mut fixture = Fixture::new();
     let qpn = fixture.qp.qpn;
     let rkey = fixture.window(KeyKind::Window2);
@@ -280,6 +287,7 @@ fn keys_change_behind_everything_before_and_ahead_of_everything_behind() {
 
 #[test]
 fn a_send_takes_the_peers_key_back_once_it_is_complete() {
+    needs!(Capabilities::MEMORY_WINDOW);
     let mut fixture = Fixture::new();
     let qpn = fixture.qp.qpn;
     let wqe = Wqe::gather(SendOpcode::SendInvalidate, &[fixture.region.sge(0, 8)]);
@@ -293,7 +301,7 @@ fn a_send_takes_the_peers_key_back_once_it_is_complete() {
     fixture.bind(rkey, 0, 64, REMOTE);
     fixture.qp.rq.post(9, &[fixture.region.sge(0, 64)]);
     fixture.bench.settle();
-    fixture.bench.engine.take_receive(qpn).unwrap();
+    fixture.bench.device.take_receive(qpn).unwrap();
     assert!(fixture.opens(rkey, 0, 1, Write));
     let received = ReceivedMessage {
         qpn,
@@ -312,6 +320,7 @@ fn a_send_takes_the_peers_key_back_once_it_is_complete() {
 
 #[test]
 fn a_region_stays_as_it_is_while_windows_are_bound_to_it() {
+    needs!(Capabilities::MEMORY_WINDOW);
     let mut fixture = Fixture::new();
     let windows = [0, 1, 2].map(|_| fixture.window(KeyKind::Window2));
     for rkey in windows {
@@ -339,6 +348,7 @@ fn a_region_stays_as_it_is_while_windows_are_bound_to_it() {
 
 #[test]
 fn without_the_capability_and_without_a_connection_there_are_none() {
+    needs!(Need::OtherLimits, Capabilities::MEMORY_WINDOW);
     let capabilities = CONFIG.capabilities - Capabilities::MEMORY_WINDOW;
     let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
     for kind in [KeyKind::Window1, KeyKind::Window2] {
@@ -360,6 +370,7 @@ fn without_the_capability_and_without_a_connection_there_are_none() {
 /// opens what it should.
 #[test]
 fn random_bindings_open_what_they_should() {
+    needs!(Capabilities::MEMORY_WINDOW);
     for_seeds(50, |seed| {
         let mut random = crate::engine::support::random::Seeded::new(seed);
         let mut fixture = Fixture::new();

@@ -14,6 +14,7 @@ use queue_engine::{
 
 use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, Region, step_to};
 use crate::engine::support::client::{ClientCq, ClientQp, ClientRq};
+use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::wqe::Wqe;
 
@@ -53,7 +54,7 @@ impl Fixture {
     /// Takes a receive for a target; answers with its name.
     fn take(&mut self, qpn: u32) -> u64 {
         let request = self.request(qpn);
-        let taken = self.bench.engine.take_xrc_receive(request).unwrap();
+        let taken = self.bench.device.take_xrc_receive(request).unwrap();
         assert_eq!(taken.left, None, "others may take what is left");
         taken.id
     }
@@ -111,6 +112,7 @@ fn climb(bench: &mut Bench<Manual>, kind: QpType, qpn: u32) {
 
 #[test]
 fn receives_complete_at_the_queue_they_are_of_whichever_engine_has_the_target() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let sge = fixture.region.sge(16, 100);
     (0..3).for_each(|tag| fixture.srq.post(tag, &[sge]));
@@ -119,7 +121,7 @@ fn receives_complete_at_the_queue_they_are_of_whichever_engine_has_the_target() 
     let mut pieces: Vec<Piece> = Vec::new();
     let srqn = fixture.srq.rqn;
     let receive = Payload::XrcReceive { srqn, id: first };
-    fixture.bench.engine.resolve(FOREIGN_QPN, receive, 4, 8, &mut pieces).unwrap();
+    fixture.bench.device.resolve(FOREIGN_QPN, receive, 4, 8, &mut pieces).unwrap();
     assert_eq!(pieces, [Piece { iova: fixture.region.iova + 20, length: 8 }]);
     // In the order in which they end, not in that in which they were taken.
     fixture.received(own, second, 5);
@@ -133,7 +135,7 @@ fn receives_complete_at_the_queue_they_are_of_whichever_engine_has_the_target() 
     // Nothing is told twice, and nothing of a receive that is none.
     fixture.received(own, second, 5);
     assert_eq!(fixture.cq.poll(), []);
-    let gone = fixture.bench.engine.resolve(FOREIGN_QPN, receive, 0, 8, &mut pieces);
+    let gone = fixture.bench.device.resolve(FOREIGN_QPN, receive, 0, 8, &mut pieces);
     assert_eq!(gone, Err(Unreachable));
     let (id, status) = (fixture.take(own), Status::Flushed);
     fixture.bench.handle(TransportEvent::XrcReceiveFailed { srqn, id, qpn: own, status });
@@ -142,6 +144,7 @@ fn receives_complete_at_the_queue_they_are_of_whichever_engine_has_the_target() 
 
 #[test]
 fn a_request_reaches_queues_of_its_domain_only() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     fixture.srq.post(0, &[]);
     let shared = fixture.bench.create_rq_of(RqKind::Shared, 2, 0);
@@ -154,22 +157,23 @@ fn a_request_reaches_queues_of_its_domain_only() {
         XrcRequest { xrcdn: 0, srqn: private.rqn, ..right },
     ];
     for request in wrong {
-        let engine = &mut fixture.bench.engine;
+        let engine = &mut fixture.bench.device;
         assert_eq!(engine.take_xrc_receive(request), Err(ReceiveError::NoSrq), "{request:?}");
         assert_eq!(engine.allows_xrc(request, (0, 0, 0), RemoteAccess::Write), None);
     }
-    let engine = &mut fixture.bench.engine;
+    let engine = &mut fixture.bench.device;
     assert!(engine.take_xrc_receive(right).is_ok());
     assert_eq!(engine.take_xrc_receive(right), Err(ReceiveError::Empty));
 }
 
 #[test]
 fn memory_is_reached_in_the_domain_of_the_queue_that_is_named() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let other = fixture.bench.register_with(4096, ALL, PDN + 1);
     let request = fixture.request(FOREIGN_QPN);
     let (region, srqn) = (fixture.region, request.srqn);
-    let engine = &mut fixture.bench.engine;
+    let engine = &mut fixture.bench.device;
     for access in [RemoteAccess::Write, RemoteAccess::Read, RemoteAccess::Atomic] {
         let mut allows = |key, va, length| engine.allows_xrc(request, (key, va, length), access);
         assert_eq!(allows(region.key, region.va, 8), Some(true));
@@ -185,7 +189,7 @@ fn memory_is_reached_in_the_domain_of_the_queue_that_is_named() {
     let access = RemoteAccess::Read;
     let mut remote = |rkey, address, srqn| {
         let payload = Payload::XrcRemote { srqn, rkey, address, access };
-        fixture.bench.engine.resolve(FOREIGN_QPN, payload, 0, 8, &mut pieces)
+        fixture.bench.device.resolve(FOREIGN_QPN, payload, 0, 8, &mut pieces)
     };
     assert_eq!(remote(region.key, region.va, srqn), Ok(()));
     assert_eq!(remote(other.key, other.va, srqn), Err(Unreachable));
@@ -195,13 +199,14 @@ fn memory_is_reached_in_the_domain_of_the_queue_that_is_named() {
 
 #[test]
 fn a_receive_that_cannot_be_used_fails_and_the_next_one_is_good() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let sge = fixture.region.sge(0, 8);
     fixture.srq.post_as(3, &[sge], 255);
     fixture.srq.post(4, &[sge]);
     let request = fixture.request(FOREIGN_QPN);
-    assert_eq!(fixture.bench.engine.take_xrc_receive(request), Err(ReceiveError::Invalid));
-    assert!(fixture.bench.poll());
+    assert_eq!(fixture.bench.device.take_xrc_receive(request), Err(ReceiveError::Invalid));
+    fixture.bench.settle();
     let failed = fixture.cq.poll_one();
     assert_eq!((failed.wqe_index, failed.status), (3, Status::LocalProtection));
     assert_eq!((failed.qpn, failed.srqn), (FOREIGN_QPN, fixture.srq.rqn));
@@ -210,6 +215,7 @@ fn a_receive_that_cannot_be_used_fails_and_the_next_one_is_good() {
 
 #[test]
 fn a_queue_may_go_while_what_it_gave_is_under_way_and_its_completion_queue_may_not() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     fixture.srq.post(0, &[]);
     let (cqn, srqn) = (fixture.cq.cqn, fixture.srq.rqn);
@@ -223,6 +229,7 @@ fn a_queue_may_go_while_what_it_gave_is_under_way_and_its_completion_queue_may_n
 
 #[test]
 fn no_receive_has_the_name_of_one_of_a_queue_that_is_gone() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let mut names = Vec::new();
     for _ in 0..3 {
@@ -238,6 +245,7 @@ fn no_receive_has_the_name_of_one_of_a_queue_that_is_gone() {
 
 #[test]
 fn a_queue_has_a_limit_as_any_that_is_shared() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     (0..3).for_each(|tag| fixture.srq.post(tag, &[]));
     let rqn = fixture.srq.rqn;
@@ -250,6 +258,7 @@ fn a_queue_has_a_limit_as_any_that_is_shared() {
 
 #[test]
 fn an_initiator_has_no_receive_queue_and_says_for_which_queue_each_request_is() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let command = fixture.create(QpType::XrcSend);
     let completion = fixture.bench.succeed(Opcode::CreateQp, &command.encode());
@@ -273,6 +282,7 @@ fn an_initiator_has_no_receive_queue_and_says_for_which_queue_each_request_is() 
 
 #[test]
 fn a_target_has_states_attributes_and_events_and_nothing_else() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let qpn = fixture.target();
     climb(&mut fixture.bench, QpType::XrcReceive, qpn);
@@ -301,6 +311,7 @@ fn a_target_has_states_attributes_and_events_and_nothing_else() {
 
 #[test]
 fn what_cannot_be_is_refused() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let ring = fixture.bench.memory.allocate(64 + 64);
     let kind = RqKind::Xrc;
@@ -324,10 +335,11 @@ fn what_cannot_be_is_refused() {
 
 #[test]
 fn all_of_it_ends_with_the_engine() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let qpn = fixture.target();
     let request = fixture.request(qpn);
-    fixture.bench.engine.reset(&mut fixture.bench.transport);
-    assert_eq!(fixture.bench.engine.take_xrc_receive(request), Err(ReceiveError::NoSrq));
+    fixture.bench.reset();
+    assert_eq!(fixture.bench.device.take_xrc_receive(request), Err(ReceiveError::NoSrq));
     assert!(!fixture.bench.transport.has(qpn));
 }

@@ -9,49 +9,21 @@ use fpga_regs::engine::cqe::{LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
-use fpga_regs::engine::window::{self, Capabilities, EventConsumer, MAX_EVENT_RINGS, Profile};
+use fpga_regs::engine::window::{self, EventConsumer, MAX_EVENT_RINGS};
 use fpga_regs::engine::wqe::Sge;
-use queue_engine::{Engine, EngineConfig, Transport, TransportEvent};
+use queue_engine::{EngineConfig, Transport, TransportEvent};
 
 use super::client::{ClientCq, ClientQp, ClientRq};
+use super::device::Device;
 use super::manual::Manual;
 use super::memory::{TestMemory, TestPage};
-use super::random::Seeded;
+use crate::Dut;
 
-/// What the engines of the tests are built with.
-pub const CONFIG: EngineConfig = EngineConfig {
-    window: 2,
-    profile: Profile::Vqe,
-    capabilities: Capabilities::RC
-        .union(Capabilities::SEND)
-        .union(Capabilities::WRITE)
-        .union(Capabilities::READ)
-        .union(Capabilities::IMMEDIATE)
-        .union(Capabilities::SRQ)
-        .union(Capabilities::RESIZE_CQ)
-        .union(Capabilities::UD)
-        .union(Capabilities::MULTICAST)
-        .union(Capabilities::DEVICE_MEMORY)
-        .union(Capabilities::MODERATION)
-        .union(Capabilities::NULL_MR)
-        .union(Capabilities::INVALIDATE)
-        .union(Capabilities::MEMORY_WINDOW),
-    qps: 1024,
-    cqs: 1024,
-    rqs: 1024,
-    keys: 1024,
-    ahs: 1024,
-    groups: 8,
-    qps_per_group: 4,
-    log2_cq_entries: 12,
-    log2_sq_blocks: 10,
-    log2_rq_entries: 10,
-    max_rd_atomic: 16,
-    max_message: 1 << 30,
-    device_memory: 64 << 10,
-    event_rings: 4,
-    under_way_bytes: 1 << 20,
-};
+/// What the devices of the tests are built with unless a test says otherwise.
+pub const CONFIG: EngineConfig = Dut::CONFIG;
+
+/// Steps within which a device comes to rest, or does what it is waited for.
+const STEPS: usize = 100_000;
 
 /// The page every client rings in unless a test says otherwise.
 pub const PAGE: u8 = 1;
@@ -63,15 +35,14 @@ pub const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1
 const LOG2_ADMIN: u8 = 4;
 pub const LOG2_EVENTS: u8 = 5;
 
-/// An engine with memory, a transport, a doorbell page and a driver.
+/// A device with memory, a transport, a doorbell page and a driver.
 pub struct Bench<T: Transport> {
-    pub engine: Engine<TestMemory, TestPage, Seeded>,
+    pub device: Dut,
     pub memory: TestMemory,
     pub transport: T,
     pub page: TestPage,
     /// Client that receive queues and QPs are made for, whose doorbell page `page` is.
     pub client: u8,
-    pub now: u64,
     pub admin_sq: u64,
     pub admin_cq: u64,
     pub event_ring: u64,
@@ -101,16 +72,19 @@ impl<T: Transport> Bench<T> {
 
     /// An engine out of reset, with page [`PAGE`] in place.
     pub fn stopped(config: EngineConfig, transport: T) -> Self {
-        let memory = TestMemory::default();
-        let mut engine = Engine::new(config, Seeded::new(1));
+        Self::stopped_over(TestMemory::default(), config, transport)
+    }
+
+    /// The same over some memory.
+    pub fn stopped_over(memory: TestMemory, config: EngineConfig, transport: T) -> Self {
+        let mut device = Dut::new(config, memory.clone());
         let page = TestPage::default();
-        assert!(engine.open_page(PAGE, page.clone()));
+        assert!(device.open_page(PAGE, page.clone()));
         Self {
-            engine,
+            device,
             transport,
             page,
             client: PAGE,
-            now: 1000,
             admin_sq: memory.allocate(64 << LOG2_ADMIN),
             admin_cq: memory.allocate(64 << LOG2_ADMIN),
             event_ring: memory.allocate(64 << LOG2_EVENTS),
@@ -149,13 +123,16 @@ impl<T: Transport> Bench<T> {
         assert_eq!(self.read(window::STATUS), window::STATUS_ENABLED);
     }
 
-    pub fn read(&self, register: u64) -> u64 {
-        self.engine.read_register(self.now, register)
+    pub fn read(&mut self, register: u64) -> u64 {
+        self.device.read_register(register, &mut self.transport)
     }
 
+    /// Writes a register; where that starts or stops the engine, until it has.
     pub fn write(&mut self, register: u64, value: u64) {
-        self.engine.write_register(register, value, &mut self.transport);
-        self.engine.execute(self.now, &self.memory, &mut self.transport);
+        self.device.write_register(register, value, &mut self.transport);
+        if register == window::CONTROL {
+            self.settle();
+        }
     }
 
     /// Writes blocks to the admin ring, without a doorbell.
@@ -167,8 +144,15 @@ impl<T: Transport> Bench<T> {
         }
     }
 
+    /// Rings for what is in the admin ring.
     pub fn ring_admin(&mut self) {
         self.write(window::ADMIN_DOORBELL, self.admin_producer.into());
+    }
+
+    /// The same, until nothing is left of it to do.
+    pub fn execute_admin(&mut self) {
+        self.ring_admin();
+        self.settle();
     }
 
     /// Takes the admin completions that are there.
@@ -196,12 +180,12 @@ impl<T: Transport> Bench<T> {
         self.push_admin(&blocks);
         self.ring_admin();
         let mut completions = self.admin_completions();
-        // One that looks through much does it by and by.
-        for _ in 0..8 {
-            if completions.is_empty() {
-                self.engine.execute(self.now, &self.memory, &mut self.transport);
-                completions = self.admin_completions();
+        for _ in 0..STEPS {
+            if !completions.is_empty() {
+                break;
             }
+            self.poll();
+            completions = self.admin_completions();
         }
         assert_eq!(completions.len(), 1, "{completions:?}");
         assert_eq!((completions[0].tag, completions[0].opcode), (self.tag, opcode));
@@ -255,7 +239,7 @@ impl<T: Transport> Bench<T> {
     /// Goes on as another client, with a doorbell page of its own.
     pub fn become_client(&mut self, client: u8) {
         (self.client, self.page) = (client, TestPage::default());
-        assert!(self.engine.open_page(client, self.page.clone()));
+        assert!(self.device.open_page(client, self.page.clone()));
     }
 
     /// Makes a receive queue of some kind.
@@ -439,14 +423,19 @@ impl<T: Transport> Bench<T> {
             .collect()
     }
 
-    pub fn poll(&mut self) -> bool {
-        self.now += 1;
-        self.engine.poll(self.now, &mut self.transport)
+    /// The device's clock.
+    pub fn now(&self) -> u64 {
+        self.device.now()
     }
 
-    /// Polls until there is nothing to do.
+    /// One step of the device; `false` where there was nothing to do.
+    pub fn poll(&mut self) -> bool {
+        self.device.step(&mut self.transport)
+    }
+
+    /// Steps until there is nothing to do.
     pub fn settle(&mut self) {
-        for _ in 0..1000 {
+        for _ in 0..STEPS {
             if !self.poll() {
                 return;
             }
@@ -454,11 +443,31 @@ impl<T: Transport> Bench<T> {
         panic!("the engine does not come to rest");
     }
 
-    /// Tells the engine what the transport reports, and lets it come to rest.
-    pub fn handle(&mut self, event: TransportEvent) {
-        self.now += 1;
-        self.engine.handle(self.now, event, &mut self.transport);
+    /// Lets so many nanoseconds pass.
+    pub fn pass(&mut self, time: u64) {
+        self.device.pass(time);
         self.settle();
+    }
+
+    /// Tells the engine what the transport reports.
+    pub fn report(&mut self, event: TransportEvent) {
+        self.device.report(event, &mut self.transport);
+    }
+
+    /// The same, and lets it come to rest.
+    pub fn handle(&mut self, event: TransportEvent) {
+        self.report(event);
+        self.settle();
+    }
+
+    /// Tells the engine that a peer was refused a receive that made no sense.
+    pub fn refuse_receive(&mut self, qpn: u32) {
+        self.device.refuse_receive(qpn, &mut self.transport);
+    }
+
+    /// Resets the engine as the shell does.
+    pub fn reset(&mut self) {
+        self.device.reset(&mut self.transport);
     }
 }
 

@@ -4,13 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use fpga_regs::{BLOCK_BYTES, Block};
-use queue_engine::{DoorbellPage, Record, Ring, Rings};
+use fpga_regs::Block;
 
 /// Where the card's own memory is, to the engine.
 pub const OWN: u64 = 1 << 63;
-/// Where there is none.
-pub const NULL: u64 = 3 << 62;
 
 /// Memory that driver, clients and engine share; clones are the same memory.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +25,7 @@ struct Inner {
     runaway: Cell<Option<(u64, u32)>>,
     /// Addresses of the entries published, in order.
     published: RefCell<Vec<u64>>,
-    /// Blocks read by the engine.
+    /// Blocks read by the device.
     reads: Cell<u64>,
 }
 
@@ -53,7 +50,8 @@ impl TestMemory {
         self.0.mapped.borrow_mut().push((iova, bytes));
     }
 
-    fn reaches(&self, iova: u64, bytes: u64) -> bool {
+    /// Whether the card's transfers of a range succeed.
+    pub fn reaches(&self, iova: u64, bytes: u64) -> bool {
         let Some(end) = iova.checked_add(bytes) else { return false };
         let within = |&(start, length): &(u64, u64)| iova >= start && end <= start + length;
         self.0.everything.get() || self.0.mapped.borrow().iter().any(within)
@@ -97,84 +95,31 @@ impl TestMemory {
         std::mem::take(&mut self.0.published.borrow_mut())
     }
 
-    /// Blocks the engine has read so far.
+    /// Blocks the device has read so far.
     pub fn reads(&self) -> u64 {
         self.0.reads.get()
     }
-}
 
-/// A view of a record or of a ring.
-#[derive(Debug)]
-pub struct View {
-    memory: TestMemory,
-    iova: u64,
-    mask: u64,
-}
-
-impl View {
-    fn address(&self, index: u32) -> u64 {
-        self.iova + (u64::from(index) & self.mask) * BLOCK_BYTES as u64
+    /// A block that the device reads of a ring.
+    pub fn read_block(&self, address: u64) -> Block {
+        self.0.reads.set(self.reads() + 1);
+        self.load_block(address)
     }
-}
 
-impl Record for View {
-    fn load_u32(&self, offset: usize) -> u32 {
-        assert!(offset < BLOCK_BYTES && offset % 4 == 0);
-        let address = self.iova + offset as u64;
-        let runaway = self.memory.0.runaway.get().filter(|(record, _)| *record == self.iova);
-        if let (Some((record, step)), 0) = (runaway, offset) {
-            let index = self.memory.load(record) as u32;
-            self.memory.store_u32(record, index.wrapping_add(step));
+    /// A word that the device reads of a queue's record.
+    pub fn read_word(&self, address: u64) -> u64 {
+        let runaway = self.0.runaway.get().filter(|(record, _)| *record == address);
+        if let Some((record, step)) = runaway {
+            let index = self.load(record) as u32;
+            self.store_u32(record, index.wrapping_add(step));
         }
-        (self.memory.load(address & !7) >> ((address & 4) * 8)) as u32
+        self.load(address)
     }
 
-    fn load_u64(&self, offset: usize) -> u64 {
-        assert!(offset < BLOCK_BYTES && offset % 8 == 0);
-        self.memory.load(self.iova + offset as u64)
-    }
-}
-
-impl Ring for View {
-    fn read(&self, index: u32) -> Block {
-        self.memory.0.reads.set(self.memory.reads() + 1);
-        self.memory.load_block(self.address(index))
-    }
-
-    fn write(&self, index: u32, value: &Block) {
-        self.memory.store_block(self.address(index), value);
-    }
-
-    fn publish(&self, index: u32, value: &Block) {
-        self.memory.0.published.borrow_mut().push(self.address(index));
-        self.write(index, value);
-    }
-}
-
-impl Rings for TestMemory {
-    type Record = View;
-    type Ring = View;
-
-    fn record(&self, iova: u64) -> Option<View> {
-        self.ring(iova, 0)
-    }
-
-    fn ring(&self, iova: u64, log2_blocks: u8) -> Option<View> {
-        let blocks = 1u64 << log2_blocks;
-        let reached = iova % 64 == 0 && self.reaches(iova, blocks * BLOCK_BYTES as u64);
-        reached.then(|| View { memory: self.clone(), iova, mask: blocks - 1 })
-    }
-
-    fn reachable(&self, iova: u64, bytes: u64) -> bool {
-        self.reaches(iova, bytes)
-    }
-
-    fn own(&self) -> Option<(u64, View)> {
-        Some((OWN, View { memory: self.clone(), iova: OWN, mask: u64::MAX }))
-    }
-
-    fn null(&self) -> Option<u64> {
-        Some(NULL)
+    /// An entry that the device writes to a ring.
+    pub fn publish_block(&self, address: u64, block: &Block) {
+        self.0.published.borrow_mut().push(address);
+        self.store_block(address, block);
     }
 }
 
@@ -192,10 +137,8 @@ impl TestPage {
     pub fn store(&self, slot: usize, value: u64) {
         self.0[slot].set(value);
     }
-}
 
-impl DoorbellPage for TestPage {
-    fn load(&self, slot: usize) -> u64 {
+    pub fn load(&self, slot: usize) -> u64 {
         self.0[slot].get()
     }
 }

@@ -1,7 +1,8 @@
-//! What the tests stand on: memory, transports, a driver and its clients.
+//! What the tests stand on: a device, its memory, transports, a driver and its clients.
 
 pub mod bench;
 pub mod client;
+pub mod device;
 pub mod manual;
 pub mod memory;
 pub mod random;

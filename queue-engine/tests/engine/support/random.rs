@@ -1,7 +1,5 @@
 //! Randomness of the tests: seeded, so that a failure can be repeated.
 
-use queue_engine::Random;
-
 /// A small generator (xorshift64*).
 #[derive(Clone, Debug)]
 pub struct Seeded(u64);
@@ -35,12 +33,6 @@ impl Seeded {
     /// One of `choices`.
     pub fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
-    }
-}
-
-impl Random for Seeded {
-    fn next_u32(&mut self) -> u32 {
-        (self.next() >> 32) as u32
     }
 }
 
