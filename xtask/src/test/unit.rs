@@ -1,16 +1,20 @@
 //! The unit tests and the documentation's examples: one command each, and what fails is run once more by its name.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use harness::process::Finished;
 use harness::summary::{Clock, Flake, Step, Summary};
 use terminal::report;
 
-use crate::cargo::{LIMIT, cargo, has_subcommand};
+use crate::cargo::{LIMIT, cargo, has_subcommand, root};
 
 /// What tells the simulations of the RoCE stack how many random networks to try.
 const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
+/// What tells tests that may find themselves without what they need in which file to say so: a line each, `NAME: REASON`.
+const SKIPS_VARIABLE: &str = "SKIPPED_TESTS";
 /// If more fail than this they are not run once more: that is no flake.
 const AGAIN: usize = 10;
 
@@ -64,8 +68,13 @@ impl Runner {
     /// Runs all tests, and once more, each alone, those that fail.
     fn run(&self, name: &str, seeds: Option<u64>) -> Result<Summary> {
         let clock = Clock::start();
+        let skips = skips();
+        if skips.exists() {
+            fs::remove_file(&skips).with_context(|| format!("remove {}", skips.display()))?;
+        }
         let finished = self.task(&[], seeds)?;
         let mut summary = (self.count)(&finished);
+        skip(&mut summary, &said_in(&skips)?);
         let failed = (self.failed)(&finished);
         // Where not every failure has a name, something is wrong that is no test's.
         if (1..=AGAIN).contains(&failed.len()) && failed.len() == summary.failed.len() {
@@ -85,7 +94,7 @@ impl Runner {
     /// Runs the command with further arguments.
     fn task(&self, arguments: &[String], seeds: Option<u64>) -> Result<Finished> {
         let clock = Clock::start();
-        let mut task = cargo(self.command).args(arguments);
+        let mut task = cargo(self.command).args(arguments).env(SKIPS_VARIABLE, skips());
         if let Some(seeds) = seeds {
             task = task.env(SEEDS_VARIABLE, seeds.to_string());
             task = task.limit(LIMIT + Duration::from_secs(seeds));
@@ -103,6 +112,27 @@ impl Runner {
         }
         Ok(finished)
     }
+}
+
+/// Where tests say that they were skipped.
+fn skips() -> PathBuf {
+    root().join("target/skipped-tests")
+}
+
+/// What was written to a file, if anything was.
+fn said_in(path: &Path) -> Result<String> {
+    match path.exists() {
+        true => fs::read_to_string(path).with_context(|| format!("read {}", path.display())),
+        false => Ok(String::new()),
+    }
+}
+
+/// Counts as skipped what the runner, to which it ended well, has counted as passed.
+fn skip(summary: &mut Summary, lines: &str) {
+    let skipped = lines.lines().filter_map(|line| line.split_once(": "));
+    let before = summary.skipped.len();
+    summary.skipped.extend(skipped.map(|(name, why)| (name.to_owned(), why.to_owned())));
+    summary.passed = summary.passed.saturating_sub(summary.skipped.len() - before);
 }
 
 fn said(finished: &Finished) -> String {
@@ -259,6 +289,14 @@ mod tests {
             test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
         let summary = of_libtest(&finished(101, text, ""));
         assert_eq!(summary.to_string(), "7 passed, 2 failed, 1 skipped");
+    }
+
+    #[test]
+    fn what_says_that_it_was_skipped_has_not_passed() {
+        let mut summary = Summary { passed: 3, ..Summary::default() };
+        skip(&mut summary, "distant::engine::a: no turns: none\ndistant::engine::b: no turns\n");
+        assert_eq!(summary.to_string(), "1 passed, 0 failed, 2 skipped");
+        assert_eq!(summary.skipped[0], ("distant::engine::a".into(), "no turns: none".into()));
     }
 
     #[test]
