@@ -18,7 +18,7 @@ use crate::qp::{KEPT_RECEIVES, Qp};
 use crate::resolve::right_of;
 use crate::rq::{Rq, Sges, Taken};
 use crate::transport::{
-    ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, TakenReceive, Transport,
+    ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, RemoteRange, TakenReceive, Transport,
     TransportEvent,
 };
 use crate::under_way::narrow;
@@ -268,21 +268,14 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Checks a peer's access to memory through a QP.
     #[must_use]
-    pub fn allows(
-        &self,
-        qpn: u32,
-        rkey: u32,
-        address: u64,
-        length: u64,
-        access: RemoteAccess,
-    ) -> bool {
+    pub fn allows(&self, qpn: u32, memory: RemoteRange, access: RemoteAccess) -> bool {
         let Some(qp) = self.qps.get(&qpn) else { return false };
         let peer = Peer { qpn, pdn: qp.pdn };
         if access == RemoteAccess::Invalidate {
-            return self.keys.can_invalidate(peer, rkey);
+            return self.keys.can_invalidate(peer, memory.rkey);
         }
-        let asked = (rkey, address, length);
-        qp.access.contains(right_of(access)) && (length == 0 || self.opens(peer, asked, access))
+        qp.access.contains(right_of(access))
+            && (memory.length == 0 || self.opens(peer, memory, access))
     }
 
     /// Whether a key is a memory window's, or none.
@@ -292,13 +285,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     /// Whether a key opens memory to a peer.
-    pub(crate) fn opens(
-        &self,
-        peer: Peer,
-        (rkey, address, length): (u32, u64, u64),
-        access: RemoteAccess,
-    ) -> bool {
-        let found = self.keys.translate_remote(rkey, peer, address, length, right_of(access));
+    pub(crate) fn opens(&self, peer: Peer, memory: RemoteRange, access: RemoteAccess) -> bool {
+        let found = self.keys.translate_remote(peer, memory, right_of(access));
         // Eight bytes for the card as for the program, so that they never lie on two pages.
         found.is_ok_and(|iova| access != RemoteAccess::Atomic || iova & WITHIN_WORD == 0)
     }

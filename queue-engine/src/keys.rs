@@ -6,6 +6,7 @@
 
 use fpga_regs::engine::admin::{AdminStatus, CreateKey, KeyKind, ModifyKey};
 use fpga_regs::engine::key::{self, Access};
+use fpga_regs::engine::message::RemoteRange;
 
 use crate::memory::Rings;
 use crate::numbers::{ByNumber, Numbers, Random, free_all, take};
@@ -339,14 +340,13 @@ impl Keys {
     /// The same of a key that a peer names, which may be a window's.
     pub(crate) fn translate_remote(
         &self,
-        key: u32,
         peer: Peer,
-        va: u64,
-        length: u64,
+        memory: RemoteRange,
         right: Access,
     ) -> Result<u64, Denied> {
-        match self.translate(key, peer.pdn, va, length, right) {
-            Err(Denied::Key) => self.translate_window(key, peer, va, length, right),
+        let RemoteRange { rkey, va, length } = memory;
+        match self.translate(rkey, peer.pdn, va, length, right) {
+            Err(Denied::Key) => self.translate_window(peer, memory, right),
             opened => opened,
         }
     }
@@ -354,16 +354,15 @@ impl Keys {
     #[cold]
     fn translate_window(
         &self,
-        key: u32,
         peer: Peer,
-        va: u64,
-        length: u64,
+        memory: RemoteRange,
         right: Access,
     ) -> Result<u64, Denied> {
-        let window = self.windows.get(&key::number(key)).ok_or(Denied::Key)?;
+        let RemoteRange { rkey, va, length } = memory;
+        let window = self.windows.get(&key::number(rkey)).ok_or(Denied::Key)?;
         let bound = window.bound.ok_or(Denied::Key)?;
         let is_its_own = !window.is_type_2 || bound.qpn == peer.qpn;
-        if window.variant != key::variant(key) || window.pdn != peer.pdn || !is_its_own {
+        if window.variant != key::variant(rkey) || window.pdn != peer.pdn || !is_its_own {
             return Err(Denied::Key);
         }
         if !bound.access.contains(right) {
@@ -484,8 +483,9 @@ mod tests {
         assert_eq!(keys.translate(key, 6, 0, 1, access), Err(Denied::Key));
         assert_eq!(keys.translate(only_read, 5, 0, 1, access), Err(Denied::Right));
         let peer = Peer { qpn: 1, pdn: 5 };
+        let memory = RemoteRange { rkey: key, va: 0, length: 1 };
         for right in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
-            assert_eq!(keys.translate_remote(key, peer, 0, 1, right), Err(Denied::Right));
+            assert_eq!(keys.translate_remote(peer, memory, right), Err(Denied::Right));
             assert_eq!(keys.page_of(5, 0, right), None);
         }
         let modify = ModifyKey { length: 8, pdn: 5, key, ..ModifyKey::default() };

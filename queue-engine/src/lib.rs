@@ -48,6 +48,6 @@ pub use numbers::Random;
 pub use resolve::{Payload, Unreachable};
 pub use transport::{
     LocalGid, Message, Operation, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess,
-    TakenReceive, Transport, TransportError, TransportEvent, XrcRequest,
+    RemoteRange, TakenReceive, Transport, TransportError, TransportEvent, XrcRequest,
 };
 pub use under_way::TRANSPORT_MESSAGE_BYTES;

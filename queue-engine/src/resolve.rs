@@ -3,6 +3,7 @@
 use fpga_regs::engine::cqe::Opcode;
 use fpga_regs::engine::key::Access;
 pub use fpga_regs::engine::message::{Payload, Unreachable};
+use fpga_regs::engine::message::{RemoteAccess, RemoteRange};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SEND_PAYLOAD_OFFSET, Sge};
 
@@ -82,7 +83,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return self.resolve_xrc_receive((srqn, id), offset, length, pieces);
         }
         if let Payload::XrcRemote { srqn, rkey, address, access } = payload {
-            return self.resolve_xrc_remote((srqn, qpn), (rkey, address), length, access, pieces);
+            let peer = self.xrc_peer(srqn, qpn).ok_or(Unreachable)?;
+            let memory = RemoteRange { rkey, va: address, length: length.into() };
+            return self.resolve_remote(peer, memory, access, pieces);
         }
         let qp = self.qps.get(&qpn).ok_or(Unreachable)?;
         match payload {
@@ -99,7 +102,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
             Payload::Remote { rkey, address, access } => {
                 let peer = Peer { qpn, pdn: qp.pdn };
-                self.resolve_remote(peer, (rkey, address), length, access, pieces)
+                let memory = RemoteRange { rkey, va: address, length: length.into() };
+                self.resolve_remote(peer, memory, access, pieces)
             }
             Payload::XrcReceive { .. } | Payload::XrcRemote { .. } => Err(Unreachable),
         }
@@ -109,32 +113,31 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub(crate) fn resolve_remote(
         &self,
         peer: Peer,
-        (rkey, address): (u32, u64),
-        length: u32,
-        access: crate::RemoteAccess,
+        memory: RemoteRange,
+        access: RemoteAccess,
         pieces: &mut Vec<Piece>,
     ) -> Result<(), Unreachable> {
-        if length == 0 {
+        if memory.length == 0 {
             return Ok(());
         }
         // That moves no bytes.
-        if access == crate::RemoteAccess::Invalidate {
+        if access == RemoteAccess::Invalidate {
             return Err(Unreachable);
         }
-        let right = right_of(access);
-        let iova = self.keys.translate_remote(rkey, peer, address, u64::from(length), right);
+        let length = u32::try_from(memory.length).map_err(|_| Unreachable)?;
+        let iova = self.keys.translate_remote(peer, memory, right_of(access));
         pieces.push(Piece { iova: iova.map_err(|_| Unreachable)?, length });
         Ok(())
     }
 }
 
 /// The right that a peer's access to bytes wants.
-pub(crate) fn right_of(access: crate::RemoteAccess) -> Access {
+pub(crate) fn right_of(access: RemoteAccess) -> Access {
     match access {
-        crate::RemoteAccess::Write => Access::REMOTE_WRITE,
-        crate::RemoteAccess::Read => Access::REMOTE_READ,
-        crate::RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
-        crate::RemoteAccess::Invalidate => Access::empty(),
+        RemoteAccess::Write => Access::REMOTE_WRITE,
+        RemoteAccess::Read => Access::REMOTE_READ,
+        RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
+        RemoteAccess::Invalidate => Access::empty(),
     }
 }
 

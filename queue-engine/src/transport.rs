@@ -3,7 +3,9 @@
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
-pub use fpga_regs::engine::message::{ReceiveError, ReceiveKind, RemoteAccess, TakenReceive};
+pub use fpga_regs::engine::message::{
+    ReceiveError, ReceiveKind, RemoteAccess, RemoteRange, TakenReceive,
+};
 use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::wqe::{AtomicOperation, Datagram};
 

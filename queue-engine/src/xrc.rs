@@ -23,7 +23,7 @@ use crate::qp::XrcTarget;
 use crate::resolve::{Unreachable, gather};
 use crate::rq::{Rq, Taken};
 use crate::transport::{
-    ReceiveError, ReceivedMessage, RemoteAccess, TakenReceive, Transport, XrcRequest,
+    ReceiveError, ReceivedMessage, RemoteAccess, RemoteRange, TakenReceive, Transport, XrcRequest,
 };
 
 /// The completion of a receive that a shared receive queue of an XRC domain gave to a target.
@@ -140,7 +140,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub fn allows_xrc(
         &mut self,
         request: XrcRequest,
-        (rkey, address, length): (u32, u64, u64),
+        memory: RemoteRange,
         access: RemoteAccess,
     ) -> Option<bool> {
         let (rq, _) = self.named(request)?;
@@ -148,7 +148,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         Some(match access {
             // What may be taken back its own QP has bound, and a target binds nothing.
             RemoteAccess::Invalidate => false,
-            _ => length == 0 || self.opens(peer, (rkey, address, length), access),
+            _ => memory.length == 0 || self.opens(peer, memory, access),
         })
     }
 
@@ -224,17 +224,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         gather(&self.keys, rq.pdn, elements, Access::LOCAL_WRITE, offset, length, pieces)
     }
 
-    /// Adds where bytes lie that a peer named along XRC.
-    pub(crate) fn resolve_xrc_remote(
-        &self,
-        (srqn, qpn): (u32, u32),
-        (rkey, address): (u32, u64),
-        length: u32,
-        access: RemoteAccess,
-        pieces: &mut Vec<Piece>,
-    ) -> Result<(), Unreachable> {
-        let rq = self.rqs.get(&srqn).filter(|rq| rq.xrc.is_some()).ok_or(Unreachable)?;
-        let peer = Peer { qpn, pdn: rq.pdn };
-        self.resolve_remote(peer, (rkey, address), length, access, pieces)
+    /// Whom memory is open to that a target's peer names along XRC: what the queue's domain opens.
+    pub(crate) fn xrc_peer(&self, srqn: u32, qpn: u32) -> Option<Peer> {
+        let rq = self.rqs.get(&srqn).filter(|rq| rq.xrc.is_some())?;
+        Some(Peer { qpn, pdn: rq.pdn })
     }
 }

@@ -21,7 +21,7 @@ use roce::wire::icrc;
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, Instant, MacAddr, Operation,
     PathMtu, Placed, Placement, Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess,
-    SendRequest, Stack, StackConfig, TakenReceive, Target, Transmit, Verbs,
+    RemoteRange, SendRequest, Stack, StackConfig, TakenReceive, Target, Transmit, Verbs,
 };
 
 /// Allows everything, and always has a receive request.
@@ -31,9 +31,7 @@ impl Verbs for Permissive {
     fn check_remote(
         &mut self,
         _: Target,
-        _: u32,
-        _: u64,
-        _: u64,
+        _: RemoteRange,
         _: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
         Poll::Ready(Ok(()))

@@ -5,13 +5,15 @@ use core::task::Poll;
 
 use fpga_regs::engine::cqe::Status;
 pub use fpga_regs::engine::event::QpEvent;
-pub use fpga_regs::engine::message::{ReceiveError, ReceiveKind, RemoteAccess, TakenReceive};
+pub use fpga_regs::engine::message::{
+    ReceiveError, ReceiveKind, RemoteAccess, RemoteRange, TakenReceive,
+};
 pub use fpga_regs::engine::wqe::AtomicOperation;
 
 use crate::header::HeaderBuffer;
 use crate::psn::Psn;
 use crate::types::Qpn;
-use crate::wire::icrc;
+use crate::wire::{icrc, reth};
 
 /// The operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -480,20 +482,23 @@ pub enum AccessDenied {
     Srq,
 }
 
+impl From<reth::Repr> for RemoteRange {
+    fn from(header: reth::Repr) -> Self {
+        Self { rkey: header.rkey, va: header.va, length: header.dma_length.into() }
+    }
+}
+
 /// The layer above, as asked about incoming requests.
 ///
 /// What is [`Poll::Pending`] is not decided yet: the frame that needs it has done nothing, and is to
 /// be given to [`Stack::receive`](crate::Stack::receive) again, which asks the same again.
 pub trait Verbs {
-    /// Whether the peer of a QP may access `length` bytes at `va` with `rkey`. Asked once for a whole message.
-    /// Of no bytes it is asked for [`RemoteAccess::Invalidate`] only, and along XRC: then whether there is the
-    /// shared receive queue.
+    /// Whether the peer of a QP may access memory. Asked once for a whole message. Of no bytes it is asked
+    /// for [`RemoteAccess::Invalidate`] only, and along XRC: then whether there is the shared receive queue.
     fn check_remote(
         &mut self,
         target: Target,
-        rkey: u32,
-        va: u64,
-        length: u64,
+        memory: RemoteRange,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>>;
 

@@ -4,8 +4,8 @@
 use core::task::Poll;
 
 use crate::api::{
-    AccessDenied, Event, Placement, ReceiveError, ReceiveKind, RemoteAccess, Sink, TakenReceive,
-    Target, Verbs,
+    AccessDenied, Event, Placement, ReceiveError, ReceiveKind, RemoteAccess, RemoteRange, Sink,
+    TakenReceive, Target, Verbs,
 };
 use crate::attributes::AccessFlags;
 use crate::counters::bump;
@@ -15,7 +15,7 @@ use crate::opcode::{Class, Opcode};
 use crate::owed::Ack;
 use crate::param;
 use crate::qp::{QpCore, Shared};
-use crate::remote::RemoteRange;
+use crate::wire::reth;
 
 /// A request packet of the peer's, in its turn.
 pub(crate) struct Request<'a> {
@@ -46,7 +46,7 @@ enum Current {
     /// A SEND, `offset` bytes of which have arrived.
     Send { receive: TakenReceive, offset: u64 },
     /// A WRITE, `offset` bytes of which have arrived.
-    Write { memory: RemoteRange, offset: u32 },
+    Write { whole: reth::Repr, offset: u32 },
 }
 
 /// The message that is coming in, and the receive requests for it and those behind it.
@@ -154,11 +154,11 @@ impl Arriving {
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
         let is_end = request.incoming.packet.opcode.position.is_end();
-        let (memory, offset) = match self.current {
-            Some(Current::Write { memory, offset }) => (memory, offset),
+        let (whole, offset) = match self.current {
+            Some(Current::Write { whole, offset }) => (whole, offset),
             _ => (begin_write(core, request, verbs)?, 0),
         };
-        let RemoteRange { rkey, va, length } = memory;
+        let reth::Repr { rkey, va, dma_length: length } = whole;
         let end = offset.checked_add(request.length).ok_or(Stop::Invalid)?;
         // RC-37, UC-8
         if (is_end && end != length) || (!is_end && end >= length) {
@@ -174,7 +174,7 @@ impl Arriving {
             let sink = Sink::Remote { rkey, va: va.wrapping_add(u64::from(offset)) };
             request.place(core, shared, sink, u64::from(offset), receive);
         }
-        self.current = (!is_end).then_some(Current::Write { memory, offset: end });
+        self.current = (!is_end).then_some(Current::Write { whole, offset: end });
         if is_end {
             bump(&mut shared.counters.rx_write_requests);
         }
@@ -261,16 +261,16 @@ fn begin_write(
     core: &QpCore,
     request: &Request<'_>,
     verbs: &mut impl Verbs,
-) -> Result<RemoteRange, Stop> {
-    let memory = RemoteRange::from(request.incoming.packet.reth.ok_or(Stop::Invalid)?);
+) -> Result<reth::Repr, Stop> {
+    let whole = request.incoming.packet.reth.ok_or(Stop::Invalid)?;
     // RC-23, RC-43, UC-10
     if !core.attributes.access.contains(AccessFlags::REMOTE_WRITE)
-        || memory.length > param::MAX_MESSAGE_LENGTH
+        || whole.dma_length > param::MAX_MESSAGE_LENGTH
     {
         return Err(Stop::Invalid);
     }
-    allowed(check_remote(verbs, request.target, memory, RemoteAccess::Write))?;
-    Ok(memory)
+    allowed(check_remote(verbs, request.target, whole.into(), RemoteAccess::Write))?;
+    Ok(whole)
 }
 
 /// Asks the layer above whether the peer of a QP may access memory.
@@ -280,17 +280,16 @@ pub(crate) fn check_remote(
     memory: RemoteRange,
     access: RemoteAccess,
 ) -> Poll<Result<(), AccessDenied>> {
-    let RemoteRange { rkey, va, length } = memory;
+    let RemoteRange { va, length, .. } = memory;
     if length == 0 && target.srq.is_none() {
         // RC-42: The specification checks no key for an empty access.
         return Poll::Ready(Ok(()));
     }
-    let length = u64::from(length);
     // RC-41: The last byte must have an address.
     if va.checked_add(length.saturating_sub(1)).is_none() {
         return Poll::Ready(Err(AccessDenied::Memory));
     }
-    verbs.check_remote(target, rkey, va, length, access)
+    verbs.check_remote(target, memory, access)
 }
 
 /// What the layer above said to an access, as the reason for not executing the request.

@@ -74,7 +74,6 @@ mod probe;
 mod psn;
 mod qp;
 mod reliable;
-mod remote;
 mod req;
 mod resp;
 mod service;
@@ -88,7 +87,7 @@ mod unanswered;
 mod unreliable;
 pub mod window;
 
-pub use api::{AccessDenied, ReceiveError, RemoteAccess, TakenReceive, Verbs};
+pub use api::{AccessDenied, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Verbs};
 pub use api::{
     AtomicOperation, DatagramRequest, Event, GRH_LENGTH, IcrcPolicy, Kept, Operation, Payload,
     Placed, Placement, QpEvent, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus,

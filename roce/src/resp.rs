@@ -5,7 +5,8 @@ use core::task::{Poll, ready};
 use std::collections::VecDeque;
 
 use crate::api::{
-    AccessDenied, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, Target, Verbs, XrcSrq,
+    AccessDenied, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, RemoteRange, Target, Verbs,
+    XrcSrq,
 };
 use crate::arriving::{Arriving, Request, Stop};
 use crate::counters::{add, bump};
@@ -17,11 +18,10 @@ use crate::owed::{Ack, Owed};
 use crate::param;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
-use crate::remote::RemoteRange;
 use crate::service::Service;
 use crate::state::QpState;
 use crate::wire::aeth::NakCode;
-use crate::wire::frame;
+use crate::wire::{frame, reth};
 
 mod answer;
 mod execute;
@@ -49,7 +49,7 @@ struct Resource {
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     /// Memory, as it is when a response leaves.
-    Read(RemoteRange),
+    Read(reth::Repr),
     /// The value before an atomic operation, known once that is executed.
     Atomic { before: u64 },
 }
@@ -436,22 +436,21 @@ impl Responder {
         let target = Self::target(core, packet);
         let responder = &mut *self;
         let Some(resource) = responder.resource(sequence) else { return Poll::Ready(false) };
-        let Answer::Read(memory) = resource.answer else { return Poll::Ready(false) };
+        let Answer::Read(whole) = resource.answer else { return Poll::Ready(false) };
         let offset = sequence.wrapping_sub(resource.first) << mtu.shift();
-        let rest = u64::from(memory.length).saturating_sub(offset);
+        let whole = RemoteRange::from(whole);
+        let rest = RemoteRange {
+            va: whole.va.wrapping_add(offset),
+            length: whole.length.saturating_sub(offset),
+            ..whole
+        };
         // RC-67
-        let same = rdma.va == memory.va.wrapping_add(offset)
-            && rdma.rkey == memory.rkey
-            && u64::from(rdma.dma_length) == rest
-            && packet.srqn == resource.srqn;
-        if !same {
+        if RemoteRange::from(rdma) != rest || packet.srqn != resource.srqn {
             return Poll::Ready(false);
         }
         // The key may have been revoked since. Then this is a ghost, for the peer needs the data
         // no more; it is no reason for an error.
-        let access = RemoteAccess::Read;
-        if rest != 0
-            && ready!(verbs.check_remote(target, memory.rkey, rdma.va, rest, access)).is_err()
+        if rest.length != 0 && ready!(verbs.check_remote(target, rest, RemoteAccess::Read)).is_err()
         {
             return Poll::Ready(false);
         }
@@ -619,9 +618,7 @@ mod tests {
         fn check_remote(
             &mut self,
             _: Target,
-            _: u32,
-            _: u64,
-            _: u64,
+            _: RemoteRange,
             _: RemoteAccess,
         ) -> Poll<Result<(), AccessDenied>> {
             Poll::Pending
@@ -641,7 +638,7 @@ mod tests {
             msn,
             repeated: false,
             srqn: None,
-            answer: Answer::Read(RemoteRange { rkey: 0, va: 0, length: 8 }),
+            answer: Answer::Read(reth::Repr { rkey: 0, va: 0, dma_length: 8 }),
         }
     }
 

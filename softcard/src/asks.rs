@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use roce::{AccessDenied, ReceiveError, RemoteAccess, TakenReceive, Target, Verbs};
+use roce::{AccessDenied, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target, Verbs};
 
 use crate::network::{Decisions, Open, Question};
 use crate::vfpga::{Access, Logic, Piece, Tag, Unreachable, Vfpga, Wanted, occupant, vfpga_asked};
@@ -80,13 +80,11 @@ impl Verbs for Asks<'_> {
     fn check_remote(
         &mut self,
         target: Target,
-        rkey: u32,
-        va: u64,
-        length: u64,
+        memory: RemoteRange,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
         let nobody = target.srq.map_or(AccessDenied::Memory, |_| AccessDenied::Srq);
-        let access = Access { target, rkey, va, length, access };
+        let access = Access { target, memory, access };
         self.ask(
             target,
             Err(nobody),

@@ -4,7 +4,7 @@
 //! the vFPGAs that they are for. The peer may name no memory by it.
 
 use fpga_regs::engine::wqe::AtomicOperation;
-use queue_engine::{Payload, ReceiveError, RemoteAccess, TakenReceive, Unreachable};
+use queue_engine::{Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Unreachable};
 use tunnel::{Host, Traffic};
 
 use crate::memory::Memory;
@@ -38,8 +38,8 @@ pub(crate) struct LinkMemory<'a, M> {
 }
 
 impl<M> Host for LinkMemory<'_, M> {
-    fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u64, access: RemoteAccess) -> bool {
-        self.traffic.allows(qpn, rkey, address, length, access)
+    fn allows(&self, qpn: u32, memory: RemoteRange, access: RemoteAccess) -> bool {
+        self.traffic.allows(qpn, memory, access)
     }
 
     fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {

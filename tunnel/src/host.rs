@@ -1,12 +1,12 @@
 //! What an end asks of the engine that it is a transport of, and of host memory.
 
 use fpga_regs::engine::wqe::AtomicOperation;
-use queue_engine::{Payload, ReceiveError, RemoteAccess, TakenReceive, Unreachable};
+use queue_engine::{Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Unreachable};
 
 /// The engine, and memory of its programs.
 pub trait Host {
     /// Whether a peer may do something to memory through a QP.
-    fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u64, access: RemoteAccess) -> bool;
+    fn allows(&self, qpn: u32, memory: RemoteRange, access: RemoteAccess) -> bool;
 
     /// Takes the next receive of a QP.
     ///

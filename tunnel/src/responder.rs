@@ -7,8 +7,10 @@ use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::tunnel::{GRANT_PARTS, SLOT_PAYLOAD, SlotFlags, SlotHeader, SlotOperation};
-use fpga_regs::engine::wqe::AtomicOperation;
-use queue_engine::{Payload, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess};
+use fpga_regs::engine::wqe::{ATOMIC_BYTES, AtomicOperation};
+use queue_engine::{
+    Payload, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, RemoteRange,
+};
 
 use crate::grant::{Landings, Next, Sendings, Turn};
 use crate::host::Host;
@@ -433,11 +435,13 @@ impl Responder {
         if is_write && !self.access.contains(Access::REMOTE_WRITE) {
             return Err(INVALID);
         }
-        if is_write && !host.allows(qpn, key, address, length.into(), RemoteAccess::Write) {
+        let memory = RemoteRange { rkey: key, va: address, length: length.into() };
+        if is_write && !host.allows(qpn, memory, RemoteAccess::Write) {
             return Err(DENIED);
         }
         let takes_back = flags.contains(SlotFlags::INVALIDATE);
-        if takes_back && !host.allows(qpn, immediate, 0, 0, RemoteAccess::Invalidate) {
+        let taken_back = RemoteRange { rkey: immediate, va: 0, length: 0 };
+        if takes_back && !host.allows(qpn, taken_back, RemoteAccess::Invalidate) {
             return Err(DENIED);
         }
         if is_write && !flags.contains(SlotFlags::IMMEDIATE) {
@@ -461,7 +465,8 @@ impl Responder {
     fn read(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> Result<Taken, Stop> {
         let SlotHeader { message, address, key, length, .. } = *header;
         self.admit(Access::REMOTE_READ)?;
-        if !host.allows(qpn, key, address, length.into(), RemoteAccess::Read) {
+        let memory = RemoteRange { rkey: key, va: address, length: length.into() };
+        if !host.allows(qpn, memory, RemoteAccess::Read) {
             return Err(DENIED);
         }
         self.replies.push_back(Reply::Data { message, address, key, length, sent: 0 });
@@ -492,7 +497,8 @@ impl Responder {
         if address % 8 != 0 {
             return Err(INVALID);
         }
-        if !host.allows(qpn, key, address, 8, RemoteAccess::Atomic) {
+        let memory = RemoteRange { rkey: key, va: address, length: ATOMIC_BYTES as u64 };
+        if !host.allows(qpn, memory, RemoteAccess::Atomic) {
             return Err(DENIED);
         }
         let before = host.atomic(qpn, key, address, operation).map_err(|_| GONE)?;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
-    Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, Unreachable,
+    Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Unreachable,
 };
 
 use crate::datagram::{Datagram, MESSAGE};
@@ -54,7 +54,7 @@ impl Traffic {
 }
 
 impl Host for Traffic {
-    fn allows(&self, _: u32, _: u32, _: u64, _: u64, _: RemoteAccess) -> bool {
+    fn allows(&self, _: u32, _: RemoteRange, _: RemoteAccess) -> bool {
         false
     }
 

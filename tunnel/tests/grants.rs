@@ -10,8 +10,8 @@ use fpga_regs::engine::tunnel::{
 };
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
-    Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, TransportEvent,
-    Unreachable,
+    Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
+    TransportEvent, Unreachable,
 };
 use tunnel::{Direction, End, Host, Key, Names, Pace, Step, write_slot};
 
@@ -44,7 +44,7 @@ fn sum(byte: u8, bytes: u32) -> u32 {
 }
 
 impl Host for Engine {
-    fn allows(&self, _: u32, _: u32, _: u64, _: u64, _: RemoteAccess) -> bool {
+    fn allows(&self, _: u32, _: RemoteRange, _: RemoteAccess) -> bool {
         true
     }
 

@@ -7,8 +7,8 @@ use fpga_regs::coyote::vfpga::Bank as BankKind;
 use fpga_regs::engine::window::{Capabilities, Profile};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
-    Engine, EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, TakenReceive, TransportEvent,
-    Unreachable,
+    Engine, EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
+    TransportEvent, Unreachable,
 };
 use stock_engine::param::{AHS, CTIDS, LOCAL};
 use stock_engine::{
@@ -244,8 +244,9 @@ fn leads(engine: &HostedEngine, qpn: u32, window: &Window) -> bool {
     let Payload::Remote { rkey, address, access } = payload else {
         return in_one_piece(engine, qpn, payload, offset, bytes) == Some(iova);
     };
-    let allowed = engine.allows(qpn, rkey, address, bytes.into(), access);
-    allowed && in_one_piece(engine, qpn, payload, offset, bytes) == Some(iova)
+    let memory = RemoteRange { rkey, va: address, length: bytes.into() };
+    engine.allows(qpn, memory, access)
+        && in_one_piece(engine, qpn, payload, offset, bytes) == Some(iova)
 }
 
 /// Where bytes of a payload lie on the bus now, if in one piece.
@@ -337,8 +338,8 @@ impl Place<'_> {
 }
 
 impl Host for Place<'_> {
-    fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u64, access: RemoteAccess) -> bool {
-        self.engine.allows(qpn, rkey, address, length, access)
+    fn allows(&self, qpn: u32, memory: RemoteRange, access: RemoteAccess) -> bool {
+        self.engine.allows(qpn, memory, access)
     }
 
     fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {

@@ -14,6 +14,17 @@ pub enum RemoteAccess {
     Invalidate,
 }
 
+/// A range of registered memory, as a peer names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteRange {
+    /// The key.
+    pub rkey: u32,
+    /// The virtual address of its first byte.
+    pub va: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
 /// What filled a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReceiveKind {

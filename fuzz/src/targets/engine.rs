@@ -26,7 +26,7 @@ use fpga_regs::engine::window::{self, Capabilities, Profile};
 use fpga_regs::engine::wqe::{Datagram, SendHeader, SendOpcode};
 use queue_engine::{
     DoorbellPage as _, Engine, EngineConfig, Payload, Piece, ReceiveKind, ReceivedMessage,
-    RemoteAccess, TransportEvent, XrcRequest,
+    RemoteAccess, RemoteRange, TransportEvent, XrcRequest,
 };
 
 use crate::Outcome;
@@ -472,7 +472,8 @@ impl Bench {
         let within = address.checked_sub(region.va).is_some_and(|offset| {
             offset.checked_add(length.into()).is_some_and(|end| end <= region.length)
         });
-        let allowed = self.engine.allows(qpn, key, address, length.into(), access);
+        let memory = RemoteRange { rkey: key, va: address, length: length.into() };
+        let allowed = self.engine.allows(qpn, memory, access);
         assert!(!allowed || length == 0 || within, "{address:#x} of {length} bytes is allowed");
         let mut pieces = Vec::new();
         let payload = match u.int_in_range(0..=2)? {
@@ -522,8 +523,8 @@ impl Bench {
             0 => {
                 let access = *u.choose(&[RemoteAccess::Read, RemoteAccess::Write])?;
                 let address = region.va.wrapping_add(u.int_in_range(0..=700)?).wrapping_sub(50);
-                let asked = (key, address, u64::from(length));
-                let allowed = self.engine.allows_xrc(request, asked, access);
+                let memory = RemoteRange { rkey: key, va: address, length: u64::from(length) };
+                let allowed = self.engine.allows_xrc(request, memory, access);
                 assert_eq!(allowed.is_some(), exists, "{request:?}");
                 let payload = Payload::XrcRemote { srqn: request.srqn, rkey: key, address, access };
                 let resolved =

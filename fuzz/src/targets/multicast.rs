@@ -14,8 +14,8 @@ use roce::opcode::code;
 use roce::wire::{bth, ethernet, extension::deth, icrc, igmp, ipv4, ipv6, mld, udp};
 use roce::{
     AccessDenied, Event, GRH_LENGTH, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Placed, Placement,
-    Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess, Sink, Stack, StackConfig,
-    TakenReceive, Target, Verbs, param,
+    Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, Sink, Stack,
+    StackConfig, TakenReceive, Target, Verbs, param,
 };
 
 use crate::Outcome;
@@ -40,9 +40,7 @@ impl Verbs for User {
     fn check_remote(
         &mut self,
         _: Target,
-        _: u32,
-        _: u64,
-        _: u64,
+        _: RemoteRange,
         _: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
         panic!("datagrams reach no memory by keys")

@@ -16,8 +16,8 @@ use roce::wire::{aeth, arp, bth, ethernet, extension, icrc, ipv4, reth, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, AtomicOperation, Event, Gid, IcrcPolicy, Instant,
     MacAddr, Operation, PathMtu, Payload, Placed, Placement, Psn, QpAttributes, QpState, Qpn,
-    ReceiveError, RemoteAccess, SendRequest, Sink, Source, Stack, StackConfig, TakenReceive,
-    Target, Verbs,
+    ReceiveError, RemoteAccess, RemoteRange, SendRequest, Sink, Source, Stack, StackConfig,
+    TakenReceive, Target, Verbs,
 };
 
 use crate::Outcome;
@@ -114,11 +114,10 @@ impl Verbs for User {
     fn check_remote(
         &mut self,
         target: Target,
-        rkey: u32,
-        va: u64,
-        length: u64,
+        memory: RemoteRange,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
+        let RemoteRange { rkey, va, length } = memory;
         assert!(self.qps.contains_key(&target.qpn.value()));
         let srqn = queue_of(target);
         if srqn.is_some_and(|srqn| !SRQS.contains(&srqn)) {

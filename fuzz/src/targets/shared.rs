@@ -10,8 +10,8 @@ use arbitrary::Unstructured;
 use roce::wire::{arp, bth, ethernet, icrc, ipv4, ipv6, ndp, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Gid, IcrcPolicy, Instant, MacAddr, Owner, PathMtu,
-    Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess, Stack, StackConfig, TakenReceive,
-    Target, Verbs,
+    Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, Stack, StackConfig,
+    TakenReceive, Target, Verbs,
 };
 
 use crate::Outcome;
@@ -29,9 +29,7 @@ impl Verbs for Nobody {
     fn check_remote(
         &mut self,
         _: Target,
-        _: u32,
-        _: u64,
-        _: u64,
+        _: RemoteRange,
         _: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
         Poll::Ready(Err(AccessDenied::Memory))

@@ -11,8 +11,8 @@ use fpga_regs::engine::tunnel::{
 use fpga_regs::engine::wqe::AtomicOperation;
 use libdeflater::Crc;
 use queue_engine::{
-    Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, TransportEvent,
-    Unreachable,
+    Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
+    TransportEvent, Unreachable,
 };
 use tunnel::{Datagram, Direction, End, Host, Key, Names, Pace, Step, Traffic, write_slot};
 
@@ -134,9 +134,10 @@ impl Side for Engine {
 }
 
 impl Host for Engine {
-    fn allows(&self, _: u32, rkey: u32, address: u64, length: u64, _: RemoteAccess) -> bool {
-        let end = address.saturating_add(length);
-        length == 0 || rkey == RKEY && OPEN.contains(&address) && end <= OPEN.end
+    fn allows(&self, _: u32, memory: RemoteRange, _: RemoteAccess) -> bool {
+        let RemoteRange { rkey, va, length } = memory;
+        let end = va.saturating_add(length);
+        length == 0 || rkey == RKEY && OPEN.contains(&va) && end <= OPEN.end
     }
 
     fn take_receive(&mut self, _: u32) -> Result<TakenReceive, ReceiveError> {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use queue_engine::{
-    EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, TakenReceive, Transport,
+    EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Transport,
     TransportEvent, Unreachable, XrcRequest,
 };
 
@@ -148,17 +148,17 @@ impl Device for Distant {
         self.near.take_xrc_receive(request)
     }
 
-    fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u64, access: RemoteAccess) -> bool {
-        self.near.allows(qpn, rkey, address, length, access)
+    fn allows(&self, qpn: u32, memory: RemoteRange, access: RemoteAccess) -> bool {
+        self.near.allows(qpn, memory, access)
     }
 
     fn allows_xrc(
         &mut self,
         request: XrcRequest,
-        key: (u32, u64, u64),
+        memory: RemoteRange,
         access: RemoteAccess,
     ) -> Option<bool> {
-        self.near.allows_xrc(request, key, access)
+        self.near.allows_xrc(request, memory, access)
     }
 
     fn resolve(

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use fpga_regs::{BLOCK_BYTES, Block};
 use queue_engine::{
     DoorbellPage, Engine, EngineConfig, Payload, Piece, Random, ReceiveError, Record, RemoteAccess,
-    Ring, Rings, TakenReceive, Transport, TransportEvent, Unreachable, XrcRequest,
+    RemoteRange, Ring, Rings, TakenReceive, Transport, TransportEvent, Unreachable, XrcRequest,
 };
 
 use crate::engine::support::device::{Device, FULL};
@@ -222,17 +222,17 @@ impl Device for RustEngine {
         self.engine.take_xrc_receive(request)
     }
 
-    fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u64, access: RemoteAccess) -> bool {
-        self.engine.allows(qpn, rkey, address, length, access)
+    fn allows(&self, qpn: u32, memory: RemoteRange, access: RemoteAccess) -> bool {
+        self.engine.allows(qpn, memory, access)
     }
 
     fn allows_xrc(
         &mut self,
         request: XrcRequest,
-        key: (u32, u64, u64),
+        memory: RemoteRange,
         access: RemoteAccess,
     ) -> Option<bool> {
-        self.engine.allows_xrc(request, key, access)
+        self.engine.allows_xrc(request, memory, access)
     }
 
     fn resolve(

@@ -6,7 +6,7 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendOpcode, Sge};
-use queue_engine::{Payload, Piece, RemoteAccess, TransportEvent};
+use queue_engine::{Payload, Piece, RemoteAccess, RemoteRange, TransportEvent};
 
 use crate::engine::support::bench::{Bench, PDN};
 use crate::engine::support::device::Device as _;
@@ -70,7 +70,8 @@ fn a_hundred_thousand_guessed_keys_open_nothing_among_a_thousand_regions() {
         }
         let va = regions[n % 1000].va;
         for access in [RemoteAccess::Read, RemoteAccess::Write] {
-            let open = bench.device.allows(qp.qpn, guess, va, 1, access);
+            let memory = RemoteRange { rkey: guess, va, length: 1 };
+            let open = bench.device.allows(qp.qpn, memory, access);
             assert!(!open, "guess {n}: {guess:#x} opens {va:#x}");
         }
     }
@@ -85,7 +86,8 @@ fn a_key_of_another_domain_opens_nothing_to_peers_and_to_neighbours() {
     // Another client's domain: balboad never gives one number to two clients.
     let theirs = bench.register_with(4096, all, PDN + 1);
     for access in [RemoteAccess::Read, RemoteAccess::Write] {
-        assert!(!bench.device.allows(qp.qpn, theirs.key, theirs.va, 64, access));
+        let memory = RemoteRange { rkey: theirs.key, va: theirs.va, length: 64 };
+        assert!(!bench.device.allows(qp.qpn, memory, access));
         let payload = Payload::Remote { rkey: theirs.key, address: theirs.va, access };
         let mut pieces: Vec<Piece> = Vec::new();
         assert!(bench.device.resolve(qp.qpn, payload, 0, 64, &mut pieces).is_err());
@@ -117,7 +119,8 @@ fn no_range_leaves_its_region_wherever_it_wraps() {
     let qp = bench.ready_qp(&cq);
     let region = bench.register(4096);
     let open = |va: u64, length: u64| {
-        bench.device.allows(qp.qpn, region.key, va, length, RemoteAccess::Write)
+        let memory = RemoteRange { rkey: region.key, va, length };
+        bench.device.allows(qp.qpn, memory, RemoteAccess::Write)
     };
     let end = region.va + 4096;
     assert!(open(region.va, 4096) && open(end - 1, 1));
@@ -166,7 +169,9 @@ fn rights_that_were_not_given_are_not_taken() {
     let mut qp = bench.ready_qp(&cq);
     let read_only = bench.register_with(4096, Access::REMOTE_READ, PDN);
     let local = bench.register_with(4096, Access::LOCAL_WRITE, PDN);
-    let allows = |key, va, access| bench.device.allows(qp.qpn, key, va, 64, access);
+    let allows = |rkey, va, access| {
+        bench.device.allows(qp.qpn, RemoteRange { rkey, va, length: 64 }, access)
+    };
     assert!(allows(read_only.key, read_only.va, RemoteAccess::Read));
     assert!(!allows(read_only.key, read_only.va, RemoteAccess::Write));
     assert!(!allows(local.key, local.va, RemoteAccess::Read));

@@ -5,7 +5,7 @@ use fpga_regs::engine::admin::{
 };
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::window::{self as w, Capabilities};
-use queue_engine::{EngineConfig, Payload, Piece, RemoteAccess};
+use queue_engine::{EngineConfig, Payload, Piece, RemoteAccess, RemoteRange};
 
 use crate::engine::support::bench::{Bench, CONFIG, PDN};
 use crate::engine::support::device::{Device as _, Need, needs};
@@ -208,8 +208,9 @@ fn a_key_names_its_part_which_stays_as_long() {
     let cq = bench.create_cq(2);
     let qpn = bench.ready_qp(&cq).qpn;
     let access = RemoteAccess::Write;
-    assert!(bench.device.allows(qpn, rkey, 0, 56, access));
-    assert!(!bench.device.allows(qpn, rkey, 0, 57, access));
+    let memory = RemoteRange { rkey, va: 0, length: 56 };
+    assert!(bench.device.allows(qpn, memory, access));
+    assert!(!bench.device.allows(qpn, RemoteRange { length: 57, ..memory }, access));
     let mut pieces: Vec<Piece> = Vec::new();
     let payload = Payload::Remote { rkey, address: 6, access };
     bench.device.resolve(qpn, payload, 0, 50, &mut pieces).unwrap();
@@ -222,7 +223,7 @@ fn a_key_names_its_part_which_stays_as_long() {
     assert_eq!(bench.status(Opcode::ModifyKey, &change.encode()), AdminStatus::BadAddress);
     assert_eq!(bench.destroy(Opcode::FreeDm, dm), AdminStatus::Busy);
     assert_eq!(bench.destroy(Opcode::DestroyKey, rkey), AdminStatus::Success);
-    assert!(!bench.device.allows(qpn, rkey, 0, 1, access));
+    assert!(!bench.device.allows(qpn, RemoteRange { length: 1, ..memory }, access));
     assert_eq!(bench.destroy(Opcode::FreeDm, dm), AdminStatus::Success);
 }
 

@@ -11,8 +11,8 @@ use fpga_regs::engine::qp::{QpState, QpType};
 use fpga_regs::engine::window::{self as w, Capabilities};
 use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
 use queue_engine::{
-    EngineConfig, Payload, Piece, ReceiveKind, ReceivedMessage, RemoteAccess, TransportError,
-    TransportEvent,
+    EngineConfig, Payload, Piece, ReceiveKind, ReceivedMessage, RemoteAccess, RemoteRange,
+    TransportError, TransportEvent,
 };
 
 use crate::Dut;
@@ -324,7 +324,8 @@ impl Chaos {
             let bytes: u64 = pieces.iter().map(|piece: &Piece| u64::from(piece.length)).sum();
             assert_eq!(bytes, u64::from(length));
         }
-        let _ = engine.allows(qpn, rkey, address, random.next(), access);
+        let memory = RemoteRange { rkey, va: address, length: random.next() };
+        let _ = engine.allows(qpn, memory, access);
         if engine.take_receive(qpn).is_err() {
             self.bench.refuse_receive(qpn);
         }

@@ -3,7 +3,7 @@
 use fpga_regs::engine::admin::{CreateKey, KeyKind, ModifyKey, Opcode};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
-use queue_engine::{Payload, Piece, RemoteAccess, Unreachable};
+use queue_engine::{Payload, Piece, RemoteAccess, RemoteRange, Unreachable};
 
 use crate::engine::support::bench::{Bench, PDN, Region, sound_attributes};
 use crate::engine::support::device::Device as _;
@@ -25,7 +25,8 @@ impl Fixture {
     /// Whether a peer may do it; asked both ways, which must agree.
     fn allows(&self, rkey: u32, address: u64, length: u32, access: RemoteAccess) -> bool {
         let engine = &self.bench.device;
-        let allowed = engine.allows(self.qpn, rkey, address, length.into(), access);
+        let memory = RemoteRange { rkey, va: address, length: length.into() };
+        let allowed = engine.allows(self.qpn, memory, access);
         let payload = Payload::Remote { rkey, address, access };
         let mut pieces: Vec<Piece> = Vec::new();
         let resolved = engine.resolve(self.qpn, payload, 0, length, &mut pieces);
@@ -84,7 +85,8 @@ fn a_key_opens_its_region_to_the_last_byte_and_no_further() {
         assert!(!fixture.allows(key, va + 1, u32::MAX, access));
     }
     let engine = &fixture.bench.device;
-    assert!(!engine.allows(fixture.qpn, key, va + 1, u64::MAX, Write));
+    let memory = RemoteRange { rkey: key, va: va + 1, length: u64::MAX };
+    assert!(!engine.allows(fixture.qpn, memory, Write));
 }
 
 #[test]
@@ -134,7 +136,8 @@ fn keys_of_other_domains_variants_and_numbers_open_nothing() {
         assert!(!fixture.allows(key ^ 1 << bit, va, 1, Read), "bit {bit}");
     }
     assert!(fixture.allows(key, va, 1, Read));
-    assert!(!fixture.bench.device.allows(fixture.qpn ^ 1, key, va, 1, Read));
+    let memory = RemoteRange { rkey: key, va, length: 1 };
+    assert!(!fixture.bench.device.allows(fixture.qpn ^ 1, memory, Read));
 }
 
 #[test]
@@ -174,7 +177,8 @@ fn an_empty_access_needs_the_right_of_the_qp_and_no_key() {
     let mut fixture = Fixture::new();
     assert!(fixture.allows(0xdead, 0, 0, Read));
     fixture.set_rights(Access::REMOTE_WRITE | Access::LOCAL_WRITE);
-    assert!(!fixture.bench.device.allows(fixture.qpn, 0xdead, 0, 0, Read));
+    let nothing = RemoteRange { rkey: 0xdead, va: 0, length: 0 };
+    assert!(!fixture.bench.device.allows(fixture.qpn, nothing, Read));
 }
 
 #[test]
@@ -183,7 +187,8 @@ fn a_reset_takes_the_rights_of_the_qp() {
     let Region { va, key, .. } = fixture.bench.register(64);
     assert!(fixture.allows(key, va, 1, Read));
     fixture.bench.go(fixture.qpn, QpState::Reset);
-    assert!(!fixture.bench.device.allows(fixture.qpn, key, va, 1, Read));
+    let memory = RemoteRange { rkey: key, va, length: 1 };
+    assert!(!fixture.bench.device.allows(fixture.qpn, memory, Read));
 }
 
 #[test]

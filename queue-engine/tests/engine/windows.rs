@@ -8,7 +8,7 @@ use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{SendFlags, SendOpcode};
 use queue_engine::{
     EngineConfig, Operation, Payload, Piece, ReceiveKind, ReceivedMessage, RemoteAccess,
-    TransportEvent,
+    RemoteRange, TransportEvent,
 };
 
 use crate::engine::support::bench::{Bench, CONFIG, PDN, Region, sound_attributes};
@@ -84,7 +84,8 @@ impl Fixture {
 
     fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u32, access: RemoteAccess) -> bool {
         let engine = &self.bench.device;
-        let allowed = engine.allows(qpn, rkey, address, length.into(), access);
+        let memory = RemoteRange { rkey, va: address, length: length.into() };
+        let allowed = engine.allows(qpn, memory, access);
         let payload = Payload::Remote { rkey, address, access };
         let mut pieces: Vec<Piece> = Vec::new();
         if allowed && length > 0 {

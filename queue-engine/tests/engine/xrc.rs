@@ -9,7 +9,7 @@ use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{
     EngineConfig, Payload, Piece, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess,
-    TransportEvent, Unreachable, XrcRequest,
+    RemoteRange, TransportEvent, Unreachable, XrcRequest,
 };
 
 use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, Region, step_to};
@@ -25,6 +25,7 @@ const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
+const NOTHING: RemoteRange = RemoteRange { rkey: 0, va: 0, length: 0 };
 
 struct Fixture {
     bench: Bench<Manual>,
@@ -159,7 +160,7 @@ fn a_request_reaches_queues_of_its_domain_only() {
     for request in wrong {
         let engine = &mut fixture.bench.device;
         assert_eq!(engine.take_xrc_receive(request), Err(ReceiveError::NoSrq), "{request:?}");
-        assert_eq!(engine.allows_xrc(request, (0, 0, 0), RemoteAccess::Write), None);
+        assert_eq!(engine.allows_xrc(request, NOTHING, RemoteAccess::Write), None);
     }
     let engine = &mut fixture.bench.device;
     assert!(engine.take_xrc_receive(right).is_ok());
@@ -175,16 +176,15 @@ fn memory_is_reached_in_the_domain_of_the_queue_that_is_named() {
     let (region, srqn) = (fixture.region, request.srqn);
     let engine = &mut fixture.bench.device;
     for access in [RemoteAccess::Write, RemoteAccess::Read, RemoteAccess::Atomic] {
-        let mut allows = |key, va, length| engine.allows_xrc(request, (key, va, length), access);
+        let mut allows =
+            |rkey, va, length| engine.allows_xrc(request, RemoteRange { rkey, va, length }, access);
         assert_eq!(allows(region.key, region.va, 8), Some(true));
         assert_eq!(allows(region.key, region.va + 4090, 8), Some(false));
         assert_eq!(allows(other.key, other.va, 8), Some(false));
         assert_eq!(allows(other.key, other.va, 0), Some(true), "no bytes need no key");
     }
-    assert_eq!(
-        engine.allows_xrc(request, (region.key, 0, 0), RemoteAccess::Invalidate),
-        Some(false)
-    );
+    let key = RemoteRange { rkey: region.key, ..NOTHING };
+    assert_eq!(engine.allows_xrc(request, key, RemoteAccess::Invalidate), Some(false));
     let mut pieces: Vec<Piece> = Vec::new();
     let access = RemoteAccess::Read;
     let mut remote = |rkey, address, srqn| {

@@ -7,10 +7,10 @@ use crate::opcode::{Position, code};
 use crate::owed::Ack;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared, pad};
-use crate::remote::RemoteRange;
 use crate::types::{Instant, PathMtu};
 use crate::wire::aeth::{self, CREDITS_INVALID, NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
+use crate::wire::reth;
 
 impl Responder {
     /// Emits the next frame of the responder, if there is one.
@@ -99,8 +99,8 @@ impl Responder {
         }
         match resource.answer {
             Answer::Atomic { before } => self.atomic_response(core, &resource, before),
-            Answer::Read(memory) => {
-                self.transmit_read_response(core, shared, now, sequence, &resource, memory)
+            Answer::Read(whole) => {
+                self.transmit_read_response(core, shared, now, sequence, &resource, whole)
             }
         }
     }
@@ -123,11 +123,11 @@ impl Responder {
         now: Instant,
         sequence: u64,
         read: &Resource,
-        memory: RemoteRange,
+        whole: reth::Repr,
     ) -> Option<Transmit> {
         let is_last = !read.is_active();
         let (offset, length) =
-            response_part(sequence.wrapping_sub(read.first), memory.length, core.mtu());
+            response_part(sequence.wrapping_sub(read.first), whole.dma_length, core.mtu());
         // RC-66
         let position = Position::new(sequence == read.start, is_last);
         let response = match position {
@@ -152,7 +152,7 @@ impl Responder {
         let payload = (length != 0).then_some(Payload {
             qpn: core.qpn,
             srqn: read.srqn,
-            source: Source::Remote { rkey: memory.rkey, va: memory.va.wrapping_add(offset) },
+            source: Source::Remote { rkey: whole.rkey, va: whole.va.wrapping_add(offset) },
             offset,
             length,
             psn,

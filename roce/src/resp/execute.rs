@@ -2,7 +2,7 @@
 
 use super::{Answer, Resource, Responder};
 use crate::api::{
-    AccessDenied, AtomicOperation, Placement, ReceiveKind, RemoteAccess, Sink, Verbs,
+    AccessDenied, AtomicOperation, Placement, ReceiveKind, RemoteAccess, RemoteRange, Sink, Verbs,
 };
 use crate::arriving::{Request, Stop, allowed, check_remote};
 use crate::attributes::AccessFlags;
@@ -11,7 +11,6 @@ use crate::log::EffectKind;
 use crate::opcode::Class;
 use crate::param;
 use crate::qp::{QpCore, Shared};
-use crate::remote::RemoteRange;
 
 impl Responder {
     pub(super) fn execute(
@@ -81,17 +80,16 @@ impl Responder {
         verbs: &mut impl Verbs,
     ) -> Result<(), Stop> {
         let Some(header) = request.incoming.packet.reth else { return Err(Stop::Invalid) };
-        let memory = RemoteRange::from(header);
         // RC-23, RC-43
         if !core.attributes.access.contains(AccessFlags::REMOTE_READ)
-            || memory.length > param::MAX_MESSAGE_LENGTH
+            || header.dma_length > param::MAX_MESSAGE_LENGTH
             || core.attributes.max_dest_rd_atomic == 0
         {
             return Err(Stop::Invalid);
         }
-        allowed(check_remote(verbs, request.target, memory, RemoteAccess::Read))?;
-        let packets = u64::from(core.mtu().packets(memory.length));
-        self.begin_answer(core, shared, request, packets, Answer::Read(memory))?;
+        allowed(check_remote(verbs, request.target, header.into(), RemoteAccess::Read))?;
+        let packets = u64::from(core.mtu().packets(header.dma_length));
+        self.begin_answer(core, shared, request, packets, Answer::Read(header))?;
         bump(&mut shared.counters.rx_read_requests);
         Ok(())
     }
@@ -112,7 +110,7 @@ impl Responder {
         {
             return Err(Stop::Invalid);
         }
-        let memory = RemoteRange { rkey: header.rkey, va: header.va, length };
+        let memory = RemoteRange { rkey: header.rkey, va: header.va, length: u64::from(length) };
         allowed(check_remote(verbs, request.target, memory, RemoteAccess::Atomic))?;
         let operation = match request.incoming.packet.opcode.class {
             Class::CompareSwap => {
@@ -180,6 +178,7 @@ impl Responder {
 fn check_invalidate(request: &Request<'_>, verbs: &mut impl Verbs) -> Result<ReceiveKind, Stop> {
     let Some(rkey) = request.incoming.packet.invalidate else { return Ok(ReceiveKind::Send) };
     // RC-103
-    allowed(verbs.check_remote(request.target, rkey, 0, 0, RemoteAccess::Invalidate))?;
+    let key = RemoteRange { rkey, va: 0, length: 0 };
+    allowed(verbs.check_remote(request.target, key, RemoteAccess::Invalidate))?;
     Ok(ReceiveKind::SendInvalidate { rkey })
 }

@@ -6,7 +6,8 @@ use core::time::Duration;
 
 use super::*;
 use crate::api::{
-    AccessDenied, Operation, ReceiveError, ReceivedFrame, RemoteAccess, TakenReceive, Target, Verbs,
+    AccessDenied, Operation, ReceiveError, ReceivedFrame, RemoteAccess, RemoteRange, TakenReceive,
+    Target, Verbs,
 };
 use crate::attributes::{AccessFlags, AddressVector};
 use crate::incoming::{Envelope, Flow, FramePlace, Incoming};
@@ -125,9 +126,7 @@ impl Verbs for Refusing {
     fn check_remote(
         &mut self,
         _: Target,
-        _: u32,
-        _: u64,
-        _: u64,
+        _: RemoteRange,
         _: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
         Poll::Ready(Err(AccessDenied::Memory))

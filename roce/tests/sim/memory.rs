@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Poll;
 
 use roce::{
-    AccessDenied, Payload, Placed, Placement, Qpn, ReceiveError, RemoteAccess, Sink, Source,
-    TakenReceive, Target, Verbs, XrcSrq,
+    AccessDenied, Payload, Placed, Placement, Qpn, ReceiveError, RemoteAccess, RemoteRange, Sink,
+    Source, TakenReceive, Target, Verbs, XrcSrq,
 };
 
 use trial::rng::pattern;
@@ -180,11 +180,10 @@ impl Verbs for Memory {
     fn check_remote(
         &mut self,
         target: Target,
-        rkey: u32,
-        va: u64,
-        length: u64,
+        memory: RemoteRange,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
+        let RemoteRange { rkey, va, length } = memory;
         if !self.has(target.srq) {
             return Poll::Ready(Err(AccessDenied::Srq));
         }

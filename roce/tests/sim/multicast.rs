@@ -8,7 +8,7 @@ use roce::wire::igmp::{self, RecordType};
 use roce::wire::{bth, ethernet, icrc, ipv4, ipv6, mld};
 use roce::{
     AccessDenied, Address, DatagramRequest, Error, Event, GRH_LENGTH, Gid, GidTable, Instant,
-    MacAddr, QpState, Qpn, ReceiveError, RemoteAccess, TakenReceive, Target, Verbs,
+    MacAddr, QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target, Verbs,
 };
 
 use crate::cable::{Cable, Held};
@@ -650,9 +650,7 @@ impl Verbs for Thinks<'_> {
     fn check_remote(
         &mut self,
         _: Target,
-        _: u32,
-        _: u64,
-        _: u64,
+        _: RemoteRange,
         _: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
         unreachable!("datagrams have no keys")

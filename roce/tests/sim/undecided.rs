@@ -5,7 +5,7 @@ use std::task::Poll;
 use roce::opcode::code;
 use roce::{
     AccessDenied, Event, Instant, Operation, PathMtu, Placed, QpAttributes, QpState, Qpn,
-    ReceiveError, RemoteAccess, TakenReceive, Target, Verbs,
+    ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target, Verbs,
 };
 
 use crate::cable::Held;
@@ -26,14 +26,12 @@ impl Verbs for Thinks<'_> {
     fn check_remote(
         &mut self,
         target: Target,
-        rkey: u32,
-        va: u64,
-        length: u64,
+        memory: RemoteRange,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
         match std::mem::replace(self.asked, true) {
             false => Poll::Pending,
-            true => self.memory.check_remote(target, rkey, va, length, access),
+            true => self.memory.check_remote(target, memory, access),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the card asks the logic in a vFPGA, and what that answers.
 
 pub(crate) use fpga_regs::engine::message::{Payload, Piece, Unreachable};
-use roce::{AccessDenied, Qpn, ReceiveError, RemoteAccess, TakenReceive, Target};
+use roce::{AccessDenied, Qpn, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target};
 
 /// Bits of a QPN below the number of its vFPGA.
 pub(super) const QPN_BITS: u32 = 20;
@@ -50,10 +50,8 @@ impl Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) target: Target,
-    pub(crate) rkey: u32,
-    pub(crate) va: u64,
-    /// At least 1, but to take a key back, and along XRC.
-    pub(crate) length: u64,
+    /// Of at least one byte, but to take a key back, and along XRC.
+    pub(crate) memory: RemoteRange,
     pub(crate) access: RemoteAccess,
 }
 

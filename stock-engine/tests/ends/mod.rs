@@ -10,8 +10,8 @@ use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::tunnel::{RING_BASE, SLOT_BYTES, SLOTS, ring_address};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
-    LocalGid, Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, Transport,
-    TransportError, TransportEvent, Unreachable,
+    LocalGid, Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
+    Transport, TransportError, TransportEvent, Unreachable,
 };
 use stock::{Card, Identity, Reach, Space};
 use stock_engine::param::{LOCAL, STAGED, WATCHDOG};
@@ -248,7 +248,8 @@ impl Programs {
 }
 
 impl Host for Programs {
-    fn allows(&self, _: u32, rkey: u32, address: u64, length: u64, _: RemoteAccess) -> bool {
+    fn allows(&self, _: u32, memory: RemoteRange, _: RemoteAccess) -> bool {
+        let RemoteRange { rkey, va: address, length } = memory;
         rkey == RKEY && address.checked_add(length).is_some_and(|end| end <= self.open_bytes as u64)
     }
 

@@ -8,7 +8,7 @@ use std::fmt;
 
 use fpga_regs::engine::window::{Capabilities, Profile};
 use queue_engine::{
-    EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, TakenReceive, Transport,
+    EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Transport,
     TransportEvent, Unreachable, XrcRequest,
 };
 
@@ -150,13 +150,13 @@ pub trait Device: Sized {
     fn take_xrc_receive(&mut self, request: XrcRequest) -> Result<TakenReceive, ReceiveError>;
 
     /// Checks at the port whether a peer may reach memory through a QP.
-    fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u64, access: RemoteAccess) -> bool;
+    fn allows(&self, qpn: u32, memory: RemoteRange, access: RemoteAccess) -> bool;
 
     /// The same along XRC; `None` where the domain has no such queue.
     fn allows_xrc(
         &mut self,
         request: XrcRequest,
-        key: (u32, u64, u64),
+        memory: RemoteRange,
         access: RemoteAccess,
     ) -> Option<bool>;
 

@@ -187,10 +187,10 @@ impl Logic for QueueEngine {
 
     #[inline]
     fn check_remote(&mut self, _tag: Tag, access: &Access) -> Poll<Result<(), AccessDenied>> {
-        let Access { target, rkey, va, length, access } = *access;
+        let Access { target, memory, access } = *access;
         let allowed = match xrc_request(target) {
-            None => Some(self.0.allows(target.qpn.value(), rkey, va, length, access)),
-            Some(request) => self.0.allows_xrc(request, (rkey, va, length), access),
+            None => Some(self.0.allows(target.qpn.value(), memory, access)),
+            Some(request) => self.0.allows_xrc(request, memory, access),
         };
         Poll::Ready(match allowed {
             Some(true) => Ok(()),
