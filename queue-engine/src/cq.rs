@@ -5,7 +5,7 @@ use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, record};
 use fpga_regs::engine::event::{Event, EventType};
 
-use crate::events::{EventRings, Place};
+use crate::events::{EventRings, Fired, Place};
 use crate::memory::{QueueMemory, Record, Ring, Rings};
 use crate::numbers::{ByNumber, take};
 
@@ -299,8 +299,8 @@ impl<M: Rings> Completions<'_, M> {
         match cq.waits {
             Some(place) => self.events.complete_again(place, sequence),
             None => {
-                let of = (cq.vector, cq.page);
-                cq.waits = self.events.complete(of, (cqn, sequence), self.now);
+                let fired = Fired { cqn, sequence };
+                cq.waits = self.events.complete(cq.vector, cq.page, fired, self.now);
             }
         }
     }

@@ -26,14 +26,28 @@ pub(crate) struct EventRings<M: Rings> {
     held: BTreeSet<(u64, u32)>,
     /// Unread events of a ring at which completions wait; none where they are lost at the end of the ring.
     limit: Option<u32>,
-    /// Completion queues that have fired and wait for room, each with the sequence of its last arming that did.
-    waiting: BTreeMap<Place, (u32, u32)>,
+    /// Completion queues that have fired and wait for room.
+    waiting: BTreeMap<Place, Fired>,
     /// What the next one of them is counted.
     next: u64,
 }
 
-/// Where a completion queue waits for room in a ring: the ring, its client, and how many came before.
-pub(crate) type Place = (u8, u8, u64);
+/// A completion queue that has fired.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fired {
+    pub(crate) cqn: u32,
+    /// Of its last arming that did.
+    pub(crate) sequence: u32,
+}
+
+/// Where a completion queue waits for room in a ring, in the order of turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    ring: u8,
+    client: u8,
+    /// How many came before.
+    count: u64,
+}
 
 /// One of them.
 #[derive(Debug)]
@@ -57,7 +71,7 @@ impl<M: Rings> EventRing<M> {
 impl<M: Rings> EventRings<M> {
     /// Bytes that a completion queue takes here at most.
     pub(crate) const BYTES_OF_EACH: usize =
-        2 * (size_of::<(Place, (u32, u32))>() + size_of::<(u64, u32)>());
+        2 * (size_of::<(Place, Fired)>() + size_of::<(u64, u32)>());
 
     pub(crate) fn closed() -> Self {
         Self {
@@ -140,13 +154,14 @@ impl<M: Rings> EventRings<M> {
     /// Tells of a completion queue of a client in a ring, or answers with where it waits for that.
     pub(crate) fn complete(
         &mut self,
-        (ring, client): (u8, u8),
-        fired: (u32, u32),
+        ring: u8,
+        client: u8,
+        fired: Fired,
         now: u64,
     ) -> Option<Place> {
         let any_waits = self.first_waiting(ring, 0).is_some();
         if self.limit.is_some() && (any_waits || !self.has_room(ring)) {
-            let place = (ring, client, self.next);
+            let place = Place { ring, client, count: self.next };
             self.next = self.next.wrapping_add(1);
             self.waiting.insert(place, fired);
             return Some(place);
@@ -157,8 +172,8 @@ impl<M: Rings> EventRings<M> {
 
     /// A completion queue that waits there has fired again.
     pub(crate) fn complete_again(&mut self, place: Place, sequence: u32) {
-        if let Some((_, waiting)) = self.waiting.get_mut(&place) {
-            *waiting = sequence;
+        if let Some(fired) = self.waiting.get_mut(&place) {
+            fired.sequence = sequence;
         }
     }
 
@@ -180,8 +195,9 @@ impl<M: Rings> EventRings<M> {
         if self.waiting.is_empty() {
             return None;
         }
-        let last = (ring, u8::MAX, u64::MAX);
-        self.waiting.range((ring, client, 0)..=last).next().map(|(place, _)| *place)
+        let first = Place { ring, client, count: 0 };
+        let last = Place { ring, client: u8::MAX, count: u64::MAX };
+        self.waiting.range(first..=last).next().map(|(place, _)| *place)
     }
 
     /// Tells of one that waits and has room now, of the client whose turn it is in its ring; answers with the queue.
@@ -197,18 +213,17 @@ impl<M: Rings> EventRings<M> {
             })?;
         let of_next = last.checked_add(1).and_then(|client| self.first_waiting(number, client));
         let place = of_next.or_else(|| self.first_waiting(number, 0))?;
-        let (cqn, sequence) = self.waiting.remove(&place)?;
-        let (_, client, _) = place;
+        let fired = self.waiting.remove(&place)?;
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
-            ring.last = client;
+            ring.last = place.client;
         }
-        self.push_completion(number, (cqn, sequence), now);
-        Some(cqn)
+        self.push_completion(number, fired, now);
+        Some(fired.cqn)
     }
 
-    fn push_completion(&mut self, ring: u8, (number, sequence): (u32, u32), now: u64) {
-        let (kind, data) = (EventType::Completion, u64::from(sequence));
-        self.push_in(ring, Event { kind, number, data, ..Event::default() }, now);
+    fn push_completion(&mut self, ring: u8, fired: Fired, now: u64) {
+        let (kind, data) = (EventType::Completion, u64::from(fired.sequence));
+        self.push_in(ring, Event { kind, number: fired.cqn, data, ..Event::default() }, now);
     }
 
     /// Writes an event to the first ring, or notes that it was lost.

@@ -327,7 +327,7 @@ fn step<M: Rings>(
             let checked = check_wqe(qp.kind, &header, &blocks, &mut message, &mut qp.under_way);
             checked.and_then(|operation| {
                 message.signaled = header.flags.contains(SendFlags::SIGNALED);
-                submit(now, qp, (&message, operation), &header, tables, transport)
+                submit(now, qp, &message, operation, &header, tables, transport)
             })
         }
     };
@@ -397,7 +397,8 @@ fn execute<M: Rings>(
 fn submit<M: Rings>(
     now: u64,
     qp: &Qp<M>,
-    (message, operation): (&InFlight, Operation),
+    message: &InFlight,
+    operation: Operation,
     header: &SendHeader,
     tables: &Tables<'_, M>,
     transport: &mut impl Transport,

@@ -16,7 +16,7 @@ use crate::memory::Rings;
 use crate::numbers::Random;
 use crate::qp::{KEPT_RECEIVES, Qp};
 use crate::resolve::right_of;
-use crate::rq::{Rq, Sges, Taken};
+use crate::rq::{Given, Rq, Sges, Taken};
 use crate::transport::{
     ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, RemoteRange, TakenReceive, Transport,
     TransportEvent,
@@ -55,10 +55,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     fn hear(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
         match event {
             TransportEvent::XrcReceived { srqn, id, received } => {
-                return self.complete_xrc(now, (srqn, id, received.qpn), Ok(&received));
+                let given = Given { srqn, id, qpn: received.qpn };
+                return self.complete_xrc(now, given, Ok(&received));
             }
             TransportEvent::XrcReceiveFailed { srqn, id, qpn, status } => {
-                return self.complete_xrc(now, (srqn, id, qpn), Err(status));
+                return self.complete_xrc(now, Given { srqn, id, qpn }, Err(status));
             }
             TransportEvent::Error { qpn } => self.fail_target(now, qpn),
             TransportEvent::Async { qpn, event } => self.tell_of_target(now, qpn, event),

@@ -80,7 +80,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         pieces: &mut Vec<Piece>,
     ) -> Result<(), Unreachable> {
         if let Payload::XrcReceive { srqn, id } = payload {
-            return self.resolve_xrc_receive((srqn, id), offset, length, pieces);
+            let (receive, pdn) = self.xrc_receive(srqn, id).ok_or(Unreachable)?;
+            let (elements, right) = (receive.sges.iter().copied(), Access::LOCAL_WRITE);
+            return gather(&self.keys, pdn, elements, right, offset, length, pieces);
         }
         if let Payload::XrcRemote { srqn, rkey, address, access } = payload {
             let peer = self.xrc_peer(srqn, qpn).ok_or(Unreachable)?;

@@ -64,6 +64,17 @@ pub(crate) struct Taken {
     pub(crate) failed: Option<Status>,
 }
 
+/// A receive that a shared receive queue of an XRC domain gave to a target.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given {
+    /// The queue.
+    pub(crate) srqn: u32,
+    /// The receive.
+    pub(crate) id: u64,
+    /// The target, which may be another engine's.
+    pub(crate) qpn: u32,
+}
+
 /// What a shared receive queue of an XRC domain has beside its entries.
 #[derive(Debug)]
 pub(crate) struct XrcQueue {

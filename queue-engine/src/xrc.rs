@@ -17,11 +17,10 @@ use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
 use crate::flush::{capacity, describe};
 use crate::keys::Peer;
-use crate::memory::{Piece, Rings};
+use crate::memory::Rings;
 use crate::numbers::{Random, take};
 use crate::qp::XrcTarget;
-use crate::resolve::{Unreachable, gather};
-use crate::rq::{Rq, Taken};
+use crate::rq::{Given, Rq, Taken};
 use crate::transport::{
     ReceiveError, ReceivedMessage, RemoteAccess, RemoteRange, TakenReceive, Transport, XrcRequest,
 };
@@ -193,9 +192,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub(crate) fn complete_xrc(
         &mut self,
         now: u64,
-        (srqn, id, qpn): (u32, u64, u32),
+        given: Given,
         outcome: Result<&ReceivedMessage, Status>,
     ) {
+        let Given { srqn, id, qpn } = given;
         let queue = self.rqs.get_mut(&srqn).and_then(|rq| rq.xrc.as_mut());
         // A queue that is gone has nothing to complete.
         let Some(queue) = queue else { return };
@@ -210,18 +210,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             .push(cqn, entry);
     }
 
-    /// Adds where bytes of a receive lie that a queue gave to a target.
-    pub(crate) fn resolve_xrc_receive(
-        &self,
-        (srqn, id): (u32, u64),
-        offset: u64,
-        length: u32,
-        pieces: &mut Vec<Piece>,
-    ) -> Result<(), Unreachable> {
-        let rq = self.rqs.get(&srqn).ok_or(Unreachable)?;
-        let taken = rq.xrc.as_ref().and_then(|queue| queue.taken.get(&id)).ok_or(Unreachable)?;
-        let elements = taken.sges.iter().copied();
-        gather(&self.keys, rq.pdn, elements, Access::LOCAL_WRITE, offset, length, pieces)
+    /// A receive that a queue gave to a target, and the protection domain of its memory.
+    pub(crate) fn xrc_receive(&self, srqn: u32, id: u64) -> Option<(&Taken, u32)> {
+        let rq = self.rqs.get(&srqn)?;
+        Some((rq.xrc.as_ref()?.taken.get(&id)?, rq.pdn))
     }
 
     /// Whom memory is open to that a target's peer names along XRC: what the queue's domain opens.
