@@ -198,7 +198,7 @@ impl Requester {
         if length != 0 {
             let start = place.payload_start;
             let range = start..start.wrapping_add(length as usize);
-            self.place_response(core, shared, offset, (place.frame_index, range));
+            self.place_response(core, shared, offset, place.frame_index, range);
             add(&mut shared.counters.rcvd_bytes, u64::from(length));
         }
         self.unacked = next;
@@ -223,7 +223,7 @@ impl Requester {
         let Some(message) = self.answered(core, shared, now, sequence, is_atomic) else { return };
         // RC-101: The value is the last of the headers.
         let value = place.payload_start.wrapping_sub(atomicacketh::LENGTH)..place.payload_start;
-        self.place_response(core, shared, 0, (place.frame_index, value));
+        self.place_response(core, shared, 0, place.frame_index, value);
         self.unacked = message.end();
         self.messages.pop_front();
         let bytes = u64::from(AtomicOperation::LENGTH);
@@ -236,7 +236,8 @@ impl Requester {
         core: &mut QpCore,
         shared: &mut Shared,
         offset: u64,
-        (frame_index, range): (usize, Range<usize>),
+        frame_index: usize,
+        range: Range<usize>,
     ) {
         let message = self.head_number;
         let (qpn, srqn, sink) = (core.qpn, None, Sink::Message { message });

@@ -8,13 +8,21 @@ use crate::types::{Gid, MacAddr};
 use crate::wire::igmp::RecordType;
 use crate::wire::{arp, ethernet, icmpv4, igmp, ipv4, ipv6, mld, ndp};
 
+/// Who is told something: a station, or all of a group, in a VLAN.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addressee {
+    pub vlan: u16,
+    pub mac: MacAddr,
+}
+
 /// A frame of headers and data, built at once: these frames are rare.
 fn frame(
     addresses: &PortAddresses,
-    (vlan, destination): (u16, MacAddr),
+    to: Addressee,
     ethertype: ethernet::EtherType,
     parts: &[&[u8]],
 ) -> Vec<u8> {
+    let Addressee { vlan, mac: destination } = to;
     let header = ethernet::Repr { destination, source: addresses.mac, tag: None, ethertype };
     let mut frame = header.to_bytes().to_vec();
     if vlan != 0 {
@@ -42,7 +50,8 @@ pub(crate) fn arp_request(
         target_mac: MacAddr::default(),
         target_ip: target,
     };
-    frame(addresses, (vlan, MacAddr::BROADCAST), ethernet::EtherType::ARP, &[&packet.to_bytes()])
+    let to = Addressee { vlan, mac: MacAddr::BROADCAST };
+    frame(addresses, to, ethernet::EtherType::ARP, &[&packet.to_bytes()])
 }
 
 /// The answer to an ARP request for an address of the port's in a VLAN.
@@ -54,14 +63,14 @@ pub(crate) fn arp_reply(addresses: &PortAddresses, vlan: u16, request: &arp::Rep
         target_mac: request.sender_mac,
         target_ip: request.sender_ip,
     };
-    let to = (vlan, request.sender_mac);
+    let to = Addressee { vlan, mac: request.sender_mac };
     frame(addresses, to, ethernet::EtherType::ARP, &[&packet.to_bytes()])
 }
 
-/// The answer to an ICMP echo request, `to` somebody in a VLAN.
+/// The answer to an ICMP echo request.
 pub(crate) fn icmp_reply(
     addresses: &PortAddresses,
-    to: (u16, MacAddr),
+    to: Addressee,
     request_ip: &ipv4::Repr,
     request: &icmpv4::Repr<'_>,
 ) -> Vec<u8> {
@@ -90,7 +99,7 @@ pub(crate) fn neighbour_solicitation(
     let destination = ndp::solicited_node(target);
     let message = ndp::solicitation(target, addresses.mac, own);
     let ip = ndp_header(own, destination, message.len());
-    let to = (vlan, MacAddr::of_group(Gid::from_ipv6(destination)));
+    let to = Addressee { vlan, mac: MacAddr::of_group(Gid::from_ipv6(destination)) };
     frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
 }
 
@@ -107,11 +116,11 @@ fn ndp_header(source: Ipv6Addr, destination: Ipv6Addr, length: usize) -> ipv6::R
     }
 }
 
-/// The answer to a neighbour solicitation for `own`, an address of the port's, `to` somebody in a VLAN.
+/// The answer to a neighbour solicitation for `own`, an address of the port's.
 pub(crate) fn neighbour_advertisement(
     addresses: &PortAddresses,
     own: Ipv6Addr,
-    to: (u16, MacAddr),
+    to: Addressee,
     destination: Ipv6Addr,
 ) -> Vec<u8> {
     let message = ndp::advertisement(own, addresses.mac, destination);
@@ -132,7 +141,7 @@ pub(crate) fn group_report(
         let source = own.clone().find_map(Gid::as_ipv4).unwrap_or(Ipv4Addr::UNSPECIFIED);
         let told = report.records.iter().filter_map(|(kind, gid)| Some((*kind, gid.as_ipv4()?)));
         let packet = igmp::report(source, &told.collect::<Vec<_>>());
-        let to = (vlan, MacAddr::of_group(Gid::from_ipv4(igmp::REPORTS_TO)));
+        let to = Addressee { vlan, mac: MacAddr::of_group(Gid::from_ipv4(igmp::REPORTS_TO)) };
         return Some(frame(addresses, to, ethernet::EtherType::IPV4, &[&packet]));
     }
     let mut own = own.filter(|own| own.as_ipv4().is_none()).map(Gid::as_ipv6);
@@ -146,6 +155,6 @@ pub(crate) fn group_report(
         return None;
     }
     let (ip, payload) = mld::report(source.unwrap_or(Ipv6Addr::UNSPECIFIED), &told);
-    let to = (vlan, MacAddr::of_group(Gid::from_ipv6(mld::REPORTS_TO)));
+    let to = Addressee { vlan, mac: MacAddr::of_group(Gid::from_ipv6(mld::REPORTS_TO)) };
     Some(frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &payload]))
 }

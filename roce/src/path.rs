@@ -214,7 +214,7 @@ impl Path {
             let (priority, vlan) = (vector.sl & PRIORITIES, address.vlan);
             ethernet::Tag { priority, drop_eligible: false, vlan }.to_bytes()
         });
-        let template = Template::new((own, vector.dgid), port, vector, addresses.mac);
+        let template = Template::new(own, port, vector, addresses.mac);
         let (own, peer, resolved) = (address, vector.dgid, false);
         let mut path = Self { own, peer, dest_qpn, resolved, labelled_port, tag, template };
         if let Resolution::Known(mac) = resolution {
@@ -267,7 +267,8 @@ impl Path {
     #[inline]
     pub(crate) fn header_between(
         &self,
-        (qpn, dest_qpn): (Qpn, Qpn),
+        qpn: Qpn,
+        dest_qpn: Qpn,
         transport: &bth::Repr,
         after: usize,
     ) -> HeaderBuffer {
@@ -310,12 +311,8 @@ impl Path {
 }
 
 impl Template {
-    fn new(
-        (own, peer): (Gid, Gid),
-        source_port: u16,
-        vector: &AddressVector,
-        mac: MacAddr,
-    ) -> Self {
+    fn new(own: Gid, source_port: u16, vector: &AddressVector, mac: MacAddr) -> Self {
+        let peer = vector.dgid;
         // RC-16
         let hops = match vector.hop_limit {
             0 => param::DEFAULT_HOP_LIMIT,
@@ -501,8 +498,8 @@ mod tests {
             let vector =
                 AddressVector { flow_label, ..vector(0, Gid::from_ipv6(PEER.link_local())) };
             let (path, _) = Path::new(qpn(1), qpn(1), &vector, &addresses()).unwrap();
-            let ends = (qpn(0x12_3456), qpn(0x65_4321));
-            let header = path.header_between(ends, &bth::Repr::default(), 0);
+            let (from, to) = (qpn(0x12_3456), qpn(0x65_4321));
+            let header = path.header_between(from, to, &bth::Repr::default(), 0);
             u16::from_be_bytes([header.as_slice()[54], header.as_slice()[55]])
         };
         assert_eq!((datagram(0), datagram(0x1)), (port(0, 0x65_4321), 0xc001));

@@ -222,7 +222,7 @@ fn header(
         .wrapping_add(usize::from(transport.pad_count));
     // UD-5
     let source = Qpn::new(deth.source_qpn).unwrap_or_default();
-    let mut header = path.header_between((source, request.dest_qpn), transport, after);
+    let mut header = path.header_between(source, request.dest_qpn, transport, after);
     header.push(&deth.to_bytes());
     if let Some(immediate) = request.imm {
         header.push(&immdt::to_bytes(immediate));

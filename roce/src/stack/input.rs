@@ -4,7 +4,7 @@ use core::task::Poll;
 
 use super::Stack;
 use crate::api::{Placement, ReceivedFrame, Verbs};
-use crate::control;
+use crate::control::{self, Addressee};
 use crate::counters::bump;
 use crate::drops::{self, Reason};
 use crate::groups::Groups;
@@ -135,7 +135,7 @@ impl Stack {
             && ethernet.destination == self.addresses.mac;
         if answerable {
             bump(&mut self.shared.counters.icmp_replies);
-            let to = (ethernet.vlan(), ethernet.source);
+            let to = Addressee { vlan: ethernet.vlan(), mac: ethernet.source };
             let reply = control::icmp_reply(&self.addresses, to, ip, &echo);
             self.send_control(reply);
             Ok(())
@@ -164,8 +164,8 @@ impl Stack {
             && !ethernet.source.is_group()
         {
             bump(&mut self.shared.counters.ndp_replies);
-            let (to, asker) = ((ethernet.vlan(), ethernet.source), ip.source);
-            let reply = control::neighbour_advertisement(&self.addresses, target, to, asker);
+            let to = Addressee { vlan: ethernet.vlan(), mac: ethernet.source };
+            let reply = control::neighbour_advertisement(&self.addresses, target, to, ip.source);
             self.send_control(reply);
             Ok(())
         } else {

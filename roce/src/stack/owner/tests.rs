@@ -168,7 +168,8 @@ fn solicitations_are_the_stacks_and_advertisements_both_may_hear() {
     assert_eq!(solicit(own, PEER.link_local()), Owner::Stack);
     assert_eq!(solicit(PEER.link_local(), PEER.link_local()), Owner::Host);
     assert_eq!(solicit(own, Ipv6Addr::UNSPECIFIED), Owner::Host);
-    let told = control::neighbour_advertisement(&peer(), PEER.link_local(), (0, OWN), own);
+    let to = control::Addressee { vlan: 0, mac: OWN };
+    let told = control::neighbour_advertisement(&peer(), PEER.link_local(), to, own);
     assert_eq!(stack.owner(&told), Owner::Both);
 }
 
