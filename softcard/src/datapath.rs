@@ -33,7 +33,7 @@ use crate::network::HOST_TURN;
 use crate::network::Network;
 use crate::port::Frame;
 use crate::reconfig::Progress;
-use crate::scratch::{Made, Outcome, Places, Scratch, Search, Underway};
+use crate::scratch::{Made, Named, Outcome, Places, Scratch, Search, Underway};
 use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_asked};
 
 /// Frames one card takes, and makes, in one round.
@@ -129,7 +129,7 @@ impl Card {
         let Scratch { worked, received, sending, looped, .. } = scratch;
         received.append(looped);
         network.receive(now, received, ::stock::param::INPUT);
-        *worked |= stock.work(now, (vfpgas, memory), network, received, sending);
+        *worked |= stock.work(now, vfpgas, memory, network, received, sending);
         *worked |= network.send(now, sending, looped);
         let call = stock.take_call();
         *worked |= call.is_some();
@@ -325,7 +325,7 @@ impl Card {
             {
                 *worked = true;
                 match answer {
-                    Answer::Place(place) => answers.push((index, tag, place)),
+                    Answer::Place(place) => answers.push(Named { vfpga: index, tag, place }),
                     decided => network.decisions.decide(index, tag, &decided),
                 }
             }
@@ -355,7 +355,7 @@ impl Card {
                     Sink::Atomic { operation, .. } => (Some(operation), 0..ATOMIC_BYTES),
                     _ => (None, range),
                 };
-                search.find(mmu.as_deref_mut(), pieces, (frame, range), atomic).is_some()
+                search.find(mmu.as_deref_mut(), pieces, frame, range, atomic).is_some()
             };
             scratch.waits = !placements.iter().zip(frames.iter()).all(found);
             scratch.copies = true;
@@ -462,8 +462,7 @@ impl Card {
                         .as_ref()
                         .and_then(|payload| mmu_of(vfpgas, vfpga_asked(payload.qpn, payload.srqn)));
                     let body = made.header..frame.as_slice().len();
-                    let Some(behind) =
-                        search.find(mmu.as_deref_mut(), pieces, (number, body), None)
+                    let Some(behind) = search.find(mmu.as_deref_mut(), pieces, number, body, None)
                     else {
                         return false;
                     };

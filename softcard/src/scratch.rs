@@ -13,7 +13,7 @@ use crate::port::Frame;
 use crate::vfpga::vfpga_asked;
 pub(crate) use copies::Search;
 use copies::State;
-pub(crate) use places::Places;
+pub(crate) use places::{Named, Places};
 
 /// A burst whose payload is being copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

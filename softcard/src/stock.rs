@@ -162,7 +162,8 @@ impl Stock {
     pub(crate) fn work(
         &mut self,
         now: u64,
-        (vfpgas, memory): (&mut [Vfpga], &mut AddressSpace),
+        vfpgas: &mut [Vfpga],
+        memory: &mut AddressSpace,
         network: &mut Network,
         received: &mut VecDeque<Frame>,
         sending: &mut VecDeque<Frame>,

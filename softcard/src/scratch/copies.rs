@@ -33,7 +33,7 @@ pub(crate) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Finds the pieces of these numbers, which are the first of a range of frame number `frame`, and
+    /// Finds the pieces of these numbers, which are the first of the range `bytes` of frame number `frame`, and
     /// answers where what is behind them begins; `None` where one has to wait for the driver. Without
     /// an MMU none is within reach. An atomic operation is executed on its piece, in place of a copy.
     #[inline]
@@ -41,7 +41,8 @@ impl Search<'_> {
         &mut self,
         mut mmu: Option<&mut Mmu>,
         numbers: Range<usize>,
-        (frame, bytes): (usize, Range<usize>),
+        frame: usize,
+        bytes: Range<usize>,
         atomic: Option<AtomicOperation>,
     ) -> Option<usize> {
         let mut at = bytes.start;

@@ -59,6 +59,15 @@ struct Open {
     tag: Option<Tag>,
 }
 
+/// What logic has named as a place, later than it was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) vfpga: usize,
+    /// Of the question.
+    pub(crate) tag: Tag,
+    pub(crate) place: Result<Vec<Piece>, Unreachable>,
+}
+
 /// The places of a burst's payload.
 #[derive(Default)]
 pub(crate) struct Places {
@@ -190,7 +199,7 @@ impl Places {
     /// Takes answers of vFPGAs, and asks again what logic was not ready for.
     pub(crate) fn go_on<F>(
         &mut self,
-        answers: Vec<(usize, Tag, Result<Vec<Piece>, Unreachable>)>,
+        answers: Vec<Named>,
         frames: &[F],
         wanted: impl Fn(&F) -> Option<Wanted>,
         asks: &mut Asks<'_>,
@@ -210,16 +219,17 @@ impl Places {
     /// Takes an answer of a vFPGA's; one to nothing that it was asked has no effect.
     fn answered<F>(
         &mut self,
-        (vfpga, tag, answer): (usize, Tag, Result<Vec<Piece>, Unreachable>),
+        answer: Named,
         frames: &[F],
         wanted: &impl Fn(&F) -> Option<Wanted>,
         asks: &mut Asks<'_>,
     ) {
+        let Named { vfpga, tag, place } = answer;
         let asked = |open: &Open| open.tag == Some(tag) && open.run.wanted.vfpga() == vfpga;
-        let Some(place) = self.open.iter().position(asked) else { return };
-        let Open { run, .. } = self.open.swap_remove(place);
+        let Some(at) = self.open.iter().position(asked) else { return };
+        let Open { run, .. } = self.open.swap_remove(at);
         let before = self.pieces.len();
-        let found = match answer {
+        let found = match place {
             Ok(pieces) if bytes_of(&pieces) == u64::from(run.wanted.length) => {
                 self.pieces.extend(pieces);
                 Ok(())
