@@ -22,8 +22,11 @@ pub enum Operation {
     Send,
     /// SEND with immediate data.
     SendImm,
-    /// SEND that takes the peer's key `SendRequest::imm` back.
-    SendInvalidate,
+    /// SEND that takes a key of the peer's back.
+    SendInvalidate {
+        /// The key.
+        rkey: u32,
+    },
     /// RDMA WRITE.
     Write,
     /// RDMA WRITE with immediate data: consumes a receive request of the peer at its end.
@@ -46,8 +49,7 @@ pub struct SendRequest {
     pub remote_va: u64,
     /// The peer's key (WRITE, READ and atomics).
     pub rkey: u32,
-    /// The immediate data (big-endian on the wire), for operations that have some; the key that a
-    /// [`Operation::SendInvalidate`] takes back.
+    /// The immediate data (big-endian on the wire), for operations that have some.
     pub imm: u32,
     /// Ask for a solicited event at the peer.
     pub solicited: bool,
@@ -297,7 +299,7 @@ impl Operation {
     #[must_use]
     pub const fn takes_receive(self) -> bool {
         match self {
-            Self::Send | Self::SendImm | Self::SendInvalidate | Self::WriteImm => true,
+            Self::Send | Self::SendImm | Self::SendInvalidate { .. } | Self::WriteImm => true,
             Self::Write | Self::Read | Self::Atomic(_) => false,
         }
     }

@@ -60,7 +60,9 @@ impl Credit {
             Operation::Write | Operation::Read | Operation::Atomic(_) => return,
             // RC-39: Only its last packet takes the receive request.
             Operation::WriteImm => message.end().wrapping_sub(1),
-            Operation::Send | Operation::SendImm | Operation::SendInvalidate => message.first,
+            Operation::Send | Operation::SendImm | Operation::SendInvalidate { .. } => {
+                message.first
+            }
         };
         if sequence == at {
             let end = sequence.wrapping_add(1);

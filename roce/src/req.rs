@@ -561,18 +561,13 @@ pub(crate) fn data_frame(
     // RC-29
     let with_rdma =
         position.is_start() && matches!(request.operation, Operation::Write | Operation::WriteImm);
-    // RC-102
-    let has_imm = matches!(
-        request.operation,
-        Operation::SendImm | Operation::SendInvalidate | Operation::WriteImm
-    );
-    let with_imm = position.is_end() && has_imm;
+    let last = if position.is_end() { last_word(request) } else { None };
     let pad = transport.pad_count;
     let mut after = (payload.length as usize).wrapping_add(usize::from(pad));
     if with_rdma {
         after = after.wrapping_add(reth::LENGTH);
     }
-    if with_imm {
+    if last.is_some() {
         after = after.wrapping_add(extension::immdt::LENGTH);
     }
     let mut header = open_header(path, &transport, srqn, after);
@@ -580,11 +575,22 @@ pub(crate) fn data_frame(
         let SendRequest { remote_va: va, rkey, length: dma_length, .. } = *request;
         header.push(&reth::Repr { va, rkey, dma_length }.to_bytes());
     }
-    if with_imm {
-        header.push(&extension::immdt::to_bytes(request.imm));
+    if let Some(last) = last {
+        header.push(&extension::immdt::to_bytes(last));
     }
     let payload = (payload.length != 0).then_some(payload);
     Transmit { header, payload, pad, needs_icrc: true }
+}
+
+/// What ends the headers of a message's last packet: immediate data, or the key that it takes back.
+#[inline]
+const fn last_word(request: &SendRequest) -> Option<u32> {
+    match request.operation {
+        Operation::SendImm | Operation::WriteImm => Some(request.imm),
+        // RC-102
+        Operation::SendInvalidate { rkey } => Some(rkey),
+        Operation::Send | Operation::Write | Operation::Read | Operation::Atomic(_) => None,
+    }
 }
 
 /// The opcode of a data packet of an operation along a reliable connection.
@@ -597,12 +603,12 @@ pub(crate) fn data_opcode(operation: Operation, position: Position) -> u8 {
         (Position::Middle, _) => code::SEND_MIDDLE,
         (Position::Last, Operation::Send) => code::SEND_LAST,
         (Position::Last, Operation::SendImm) => code::SEND_LAST_IMM,
-        (Position::Last, Operation::SendInvalidate) => code::SEND_LAST_INVALIDATE,
+        (Position::Last, Operation::SendInvalidate { .. }) => code::SEND_LAST_INVALIDATE,
         (Position::Last, Operation::WriteImm) => code::WRITE_LAST_IMM,
         (Position::Last, _) => code::WRITE_LAST,
         (Position::Only, Operation::Send) => code::SEND_ONLY,
         (Position::Only, Operation::SendImm) => code::SEND_ONLY_IMM,
-        (Position::Only, Operation::SendInvalidate) => code::SEND_ONLY_INVALIDATE,
+        (Position::Only, Operation::SendInvalidate { .. }) => code::SEND_ONLY_INVALIDATE,
         (Position::Only, Operation::WriteImm) => code::WRITE_ONLY_IMM,
         (Position::Only, _) => code::WRITE_ONLY,
     }
@@ -675,7 +681,7 @@ mod tests {
         let operations = [
             Operation::Send,
             Operation::SendImm,
-            Operation::SendInvalidate,
+            Operation::SendInvalidate { rkey: 0 },
             Operation::Write,
             Operation::WriteImm,
         ];

@@ -308,5 +308,5 @@ impl UcQp {
 /// Whether an operation exists along an unreliable connection.
 const fn is_offered(operation: Operation) -> bool {
     // UC-1
-    !operation.is_answered() && !matches!(operation, Operation::SendInvalidate)
+    !operation.is_answered() && !matches!(operation, Operation::SendInvalidate { .. })
 }

@@ -234,14 +234,14 @@ fn a_send_that_may_not_take_its_key_back_is_refused_and_takes_nothing() {
 #[test]
 fn a_send_takes_a_key_back_with_its_last_packet() {
     let mut puppet = puppet();
-    puppet.post(Operation::SendInvalidate, 300);
-    puppet.post(Operation::SendInvalidate, 0);
+    puppet.post(Operation::SendInvalidate { rkey: 0x0a0b_0c0d }, 300);
+    puppet.post(Operation::SendInvalidate { rkey: 0x0a0b_0c0e }, 0);
     let sent = puppet.drain();
     let opcodes: Vec<u8> = sent.iter().map(|sent| sent.opcode).collect();
     let wanted = [code::SEND_FIRST, code::SEND_LAST_INVALIDATE, code::SEND_ONLY_INVALIDATE];
     assert_eq!(opcodes, wanted);
     let keys: Vec<Option<u32>> = sent.iter().map(|sent| sent.invalidate).collect();
-    assert_eq!(keys, [None, Some(0x0102_0304), Some(0x0102_0304)]);
+    assert_eq!(keys, [None, Some(0x0a0b_0c0d), Some(0x0a0b_0c0e)]);
     assert_eq!(sent[1].payload.len(), 300 - MTU);
 }
 

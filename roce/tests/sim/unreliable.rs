@@ -182,9 +182,8 @@ fn messages_are_cut_into_packets_that_nobody_is_asked_to_acknowledge() {
 fn what_must_be_answered_is_refused() {
     let mut puppet = puppet();
     let fetch_add = Operation::Atomic(AtomicOperation::FetchAdd { add: 1 });
-    for (operation, length) in
-        [(Operation::Read, 8), (fetch_add, 8), (Operation::SendInvalidate, 8)]
-    {
+    let invalidate = Operation::SendInvalidate { rkey: 1 };
+    for (operation, length) in [(Operation::Read, 8), (fetch_add, 8), (invalidate, 8)] {
         let request = request(operation, length);
         let refused = puppet.node.stack.post_send(Instant(0), puppet.qpn, request);
         assert_eq!(refused, Err(PostError::NotOffered(puppet.qpn)));

@@ -85,7 +85,7 @@ fn every_request_names_its_queue_and_nothing_waits_for_credits() {
     let messages = [
         (Operation::Send, 600, &[0x00, 0x01, 0x02][..]),
         (Operation::SendImm, 300, &[0x00, 0x03]),
-        (Operation::SendInvalidate, 0, &[0x17]),
+        (Operation::SendInvalidate { rkey: 1 }, 0, &[0x17]),
         (Operation::Write, 300, &[0x06, 0x08]),
         (Operation::WriteImm, 44, &[0x0b]),
         (Operation::Read, 44, &[0x0c]),

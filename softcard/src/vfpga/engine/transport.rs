@@ -152,34 +152,38 @@ fn datagram_request(
 
 /// A message along a connection; `None` for a datagram.
 fn request(message: &Message) -> Option<SendRequest> {
-    let (operation, remote_va, rkey, imm) = match message.operation {
-        Operation::Send { immediate: None } => (roce::Operation::Send, 0, 0, 0),
-        Operation::SendInvalidate { rkey } => (roce::Operation::SendInvalidate, 0, 0, rkey),
+    let Message { length, solicited, fence, .. } = *message;
+    let send = SendRequest {
+        operation: roce::Operation::Send,
+        length,
+        remote_va: 0,
+        rkey: 0,
+        imm: 0,
+        solicited,
+        fence,
+    };
+    Some(match message.operation {
+        Operation::Send { immediate: None } => send,
         Operation::Send { immediate: Some(value) } => {
-            (roce::Operation::SendImm, 0, 0, immediate(value))
+            SendRequest { operation: roce::Operation::SendImm, imm: immediate(value), ..send }
         }
-        Operation::Write { remote_address, rkey, immediate: None } => {
-            (roce::Operation::Write, remote_address, rkey, 0)
+        Operation::SendInvalidate { rkey } => {
+            SendRequest { operation: roce::Operation::SendInvalidate { rkey }, ..send }
         }
-        Operation::Write { remote_address, rkey, immediate: Some(value) } => {
-            (roce::Operation::WriteImm, remote_address, rkey, immediate(value))
+        Operation::Write { remote_address: remote_va, rkey, immediate: None } => {
+            SendRequest { operation: roce::Operation::Write, remote_va, rkey, ..send }
         }
-        Operation::Read { remote_address, rkey } => {
-            (roce::Operation::Read, remote_address, rkey, 0)
+        Operation::Write { remote_address: remote_va, rkey, immediate: Some(value) } => {
+            let (operation, imm) = (roce::Operation::WriteImm, immediate(value));
+            SendRequest { operation, remote_va, rkey, imm, ..send }
         }
-        Operation::Atomic { remote_address, rkey, operation } => {
-            (roce::Operation::Atomic(operation), remote_address, rkey, 0)
+        Operation::Read { remote_address: remote_va, rkey } => {
+            SendRequest { operation: roce::Operation::Read, remote_va, rkey, ..send }
+        }
+        Operation::Atomic { remote_address: remote_va, rkey, operation } => {
+            SendRequest { operation: roce::Operation::Atomic(operation), remote_va, rkey, ..send }
         }
         Operation::Datagram { .. } => return None,
-    };
-    Some(SendRequest {
-        operation,
-        length: message.length,
-        remote_va,
-        rkey,
-        imm,
-        solicited: message.solicited,
-        fence: message.fence,
     })
 }
 
