@@ -176,11 +176,7 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
         backends.into_iter().map(|backend| Arc::new(backend) as Arc<dyn CardBackend>).collect();
     // Held to the end of this thread's work.
     let life = Life::hold()?;
-    for (address, number) in wanted.vfio.iter().zip(u32::try_from(backends.len())?..) {
-        let backend = VfioBackend::open(*address, &life, shim_abi::DMA_PIECE)?;
-        restored.extend(recall(&backend, &wanted.manifest(number)?, &store).map(|it| (number, it)));
-        backends.push(Arc::new(backend));
-    }
+    open_functions(wanted, &life, &store, &mut backends, &mut restored)?;
     let watchdog = Duration::from_millis(args.watchdog());
     let flashed = |card| restored.get(&card).map(|it| it.manifest.engine);
     let peers = tunnel::peers(args, wanted, flashed)?;
@@ -211,28 +207,54 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     // Who started us may not care, and may have closed the other end.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
 
-    let outcome = server.run(signals.as_fd(), |server| {
-        let signal = signals.read_signal().ok().flatten().map(|signal| signal.ssi_signo);
-        match signal {
-            Some(number) if number == SIGHUP && configuration.given.config.is_some() => {
-                service::reloading();
-                if let Err(error) = configuration.reload(server, log) {
-                    log::error!("the configuration stays as it was: {error:#}");
-                }
-                service::ready(&status);
-                return ControlFlow::Continue(());
-            }
-            Some(number) => log::info!("signal {number}: balboad stops"),
-            // It was read by nobody else, so that there is one; or none has to be.
-            None => return ControlFlow::Continue(()),
-        }
-        service::stopping();
-        ControlFlow::Break(())
-    });
+    let outcome = server
+        .run(signals.as_fd(), |server| heed(&signals, server, &mut configuration, log, &status));
     // The back-ends go with the server; the card thread ends when the last of them has gone.
     drop(server);
     runtime.shutdown();
     outcome.context("the control thread failed")
+}
+
+/// Does what a signal asks for, if there is one: SIGHUP has the configuration read again, and any other ends the work.
+fn heed(
+    signals: &SignalFd,
+    server: &mut Server,
+    configuration: &mut Configuration,
+    log: &Log,
+    status: &str,
+) -> ControlFlow<()> {
+    let signal = signals.read_signal().ok().flatten().map(|signal| signal.ssi_signo);
+    match signal {
+        Some(number) if number == SIGHUP && configuration.given.config.is_some() => {
+            service::reloading();
+            if let Err(error) = configuration.reload(server, log) {
+                log::error!("the configuration stays as it was: {error:#}");
+            }
+            service::ready(status);
+            return ControlFlow::Continue(());
+        }
+        Some(number) => log::info!("signal {number}: balboad stops"),
+        // It was read by nobody else, so that there is one; or none has to be.
+        None => return ControlFlow::Continue(()),
+    }
+    service::stopping();
+    ControlFlow::Break(())
+}
+
+/// Opens the PCIe functions behind the software cards, and finds out which were flashed.
+fn open_functions(
+    wanted: &Cards,
+    life: &Life,
+    store: &Store,
+    backends: &mut Vec<Arc<dyn CardBackend>>,
+    restored: &mut Restored,
+) -> anyhow::Result<()> {
+    for (address, number) in wanted.vfio.iter().zip(u32::try_from(backends.len())?..) {
+        let backend = VfioBackend::open(*address, life, shim_abi::DMA_PIECE)?;
+        restored.extend(recall(&backend, &wanted.manifest(number)?, store).map(|it| (number, it)));
+        backends.push(Arc::new(backend));
+    }
+    Ok(())
 }
 
 /// What is known of cards that were flashed.

@@ -357,19 +357,7 @@ fn body_of<'a>(number: u32, body: Fields<'a>, behind: &'a [u8]) -> Option<Comman
             id: body.u32(56)?,
             timeout_ms: body.u32(60)?,
         },
-        number::RESOLVE_ADDR => {
-            let sizes = (body.u16(8)?, body.u16(10)?);
-            let (source, destination) = (16, 144);
-            Command::ResolveAddr {
-                id: body.u32(0).filter(|_| body.u32(12) == Some(0))?,
-                timeout_ms: body.u32(4)?,
-                source: match sizes.0 {
-                    0 => body.source_address(source)?,
-                    size => body.sized_address(source, size)?,
-                },
-                destination: body.sized_address(destination, sizes.1)?,
-            }
-        }
+        number::RESOLVE_ADDR => resolve_addr(body)?,
         number::RESOLVE_ROUTE => Command::ResolveRoute { id: body.u32(0)? },
         number::QUERY_ROUTE => Command::QueryRoute { id: body.u32(8)? },
         number::QUERY => Command::Query { id: body.u32(8)?, what: body.u32(12)? },
@@ -419,6 +407,21 @@ fn body_of<'a>(number: u32, body: Fields<'a>, behind: &'a [u8]) -> Option<Comman
             argument: body.u64(16)?,
         },
         _ => return None,
+    })
+}
+
+/// What a command says that has an address resolved.
+fn resolve_addr<'a>(body: Fields<'a>) -> Option<Command<'a>> {
+    let (source, destination) = (16, 144);
+    let (source_size, destination_size) = (body.u16(8)?, body.u16(10)?);
+    Some(Command::ResolveAddr {
+        id: body.u32(0).filter(|_| body.u32(12) == Some(0))?,
+        timeout_ms: body.u32(4)?,
+        source: match source_size {
+            0 => body.source_address(source)?,
+            size => body.sized_address(source, size)?,
+        },
+        destination: body.sized_address(destination, destination_size)?,
     })
 }
 
