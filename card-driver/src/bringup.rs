@@ -75,27 +75,7 @@ fn bring_shell_up(
     probe.addresses(address);
     probe.interrupt(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
 
-    let hosted = match manifest.engine {
-        EngineKind::Vqe => {
-            options.meetings.end(address.ip.into());
-            None
-        }
-        EngineKind::Stock => {
-            if found.bank != Bank::Avx {
-                return Err(probe.failed("its shell has no AVX registers, by which alone a published bitstream takes commands; load one built with EN_AVX = 1, or a verbs queue engine".into()));
-            }
-            let Mends { windows, selection } = manifest.mends;
-            let faults = Faults { windows: !windows, selection: !selection };
-            if faults != Faults::default() {
-                log::warn!(
-                    "balboa{number}: its manifest does not say that the faults of old builds are mended, so less is sent at a time; see source.mended in bitstreams/README.md"
-                );
-            }
-            let wanted = hosted::Found { regions: found.regions, small: found.small, faults };
-            let below = Arc::clone(&backend);
-            Some(Arc::new(Hosted::new(number, below, wanted, address, &options)?))
-        }
-    };
+    let hosted = probe.host(&backend, &found, address, &options)?;
     let backend = hosted.clone().map_or(backend, |hosted| hosted as Arc<dyn CardBackend>);
     let probe = Bringup { card: number, backend: &*backend, manifest };
     let shell =
@@ -330,6 +310,38 @@ pub(crate) fn is_software_card(backend: &dyn CardBackend) -> bool {
 impl Bringup<'_> {
     fn failed(&self, why: String) -> Error {
         Error::BringUp { card: self.card, why }
+    }
+
+    /// Makes the engine that balboad hosts for the card, where its manifest says that it has none.
+    fn host(
+        &self,
+        backend: &Arc<dyn CardBackend>,
+        found: &Found,
+        address: PortAddress,
+        options: &HostedOptions,
+    ) -> Result<Option<Arc<Hosted>>, Error> {
+        let number = self.card;
+        match self.manifest.engine {
+            EngineKind::Vqe => {
+                options.meetings.end(address.ip.into());
+                Ok(None)
+            }
+            EngineKind::Stock => {
+                if found.bank != Bank::Avx {
+                    return Err(self.failed("its shell has no AVX registers, by which alone a published bitstream takes commands; load one built with EN_AVX = 1, or a verbs queue engine".into()));
+                }
+                let Mends { windows, selection } = self.manifest.mends;
+                let faults = Faults { windows: !windows, selection: !selection };
+                if faults != Faults::default() {
+                    log::warn!(
+                        "balboa{number}: its manifest does not say that the faults of old builds are mended, so less is sent at a time; see source.mended in bitstreams/README.md"
+                    );
+                }
+                let wanted = hosted::Found { regions: found.regions, small: found.small, faults };
+                let below = Arc::clone(backend);
+                Ok(Some(Arc::new(Hosted::new(number, below, wanted, address, options)?)))
+            }
+        }
     }
 
     /// Checks the function's identity, and lets it use the bus.

@@ -35,6 +35,32 @@ struct Tunnelled {
     local: Option<Local>,
 }
 
+impl Tunnelled {
+    /// Takes the slots that have come into its ring, as many as are its turn; how many there were.
+    fn take_slots(
+        &mut self,
+        now: u64,
+        ctid: u8,
+        slot: &mut Vec<u8>,
+        memory: &mut impl Memory,
+    ) -> u64 {
+        let mut taken: u64 = 0;
+        for _ in 0..TURN {
+            let Some((next, place)) = self.end.expected() else { break };
+            if memory.sequence(ctid, place) != next {
+                break;
+            }
+            slot.resize(SLOT_BYTES, 0);
+            memory.slot(ctid, place, slot);
+            if !self.end.receive(now, slot, memory) {
+                break;
+            }
+            taken = taken.wrapping_add(1);
+        }
+        taken
+    }
+}
+
 /// The transport of a vFPGA.
 #[derive(Debug)]
 pub struct Carrier<R> {
@@ -303,19 +329,9 @@ impl<R: Registers> Carrier<R> {
             }
         }
         let mut did = it.end.settle(now, memory);
-        for _ in 0..TURN {
-            let Some((next, place)) = it.end.expected() else { break };
-            if memory.sequence(ctid, place) != next {
-                break;
-            }
-            slot.resize(SLOT_BYTES, 0);
-            memory.slot(ctid, place, slot);
-            if !it.end.receive(now, slot, memory) {
-                break;
-            }
-            tally.taken = tally.taken.wrapping_add(1);
-            did = true;
-        }
+        let taken = it.take_slots(now, ctid, slot, memory);
+        did |= taken > 0;
+        tally.taken = tally.taken.wrapping_add(taken);
         tally.astray = tally.astray.wrapping_add(it.end.take_astray());
         it.end.advance(now, it.acknowledged == it.staged);
         let peer = it.end.peer();
