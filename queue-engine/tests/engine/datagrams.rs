@@ -2,6 +2,7 @@
 
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, Destroy, MAX_ENDED_AHS, Membership, Opcode};
 use fpga_regs::engine::cqe::{self, Flags, Status};
+use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{Datagram, SendFlags, SendOpcode};
@@ -10,6 +11,7 @@ use queue_engine::{
     TransportEvent,
 };
 
+use crate::engine::receiving::received;
 use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, Region};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Device as _, Need, needs};
@@ -564,5 +566,36 @@ mod ending {
         let control = fpga_regs::engine::window::CONTROL;
         fixture.bench.write(control, fpga_regs::engine::window::CONTROL_RESET);
         assert!(fixture.bench.transport.ahs.is_empty());
+    }
+}
+
+#[test]
+fn a_queue_pair_of_datagrams_fails_by_the_first_completion_that_it_loses() {
+    for of_receive in [false, true] {
+        let mut fixture = Fixture::new();
+        let small = fixture.bench.create_cq(0);
+        let rq = fixture.bench.create_rq(4, 0);
+        let mut qp = fixture.bench.create_qp_of(QpType::Ud, 6, (&small, &small), rq);
+        fixture.bench.climb_datagrams(qp.qpn);
+        let wqe = fixture.wqe(fixture.datagram());
+        for _ in 0..2 {
+            if of_receive {
+                qp.rq.post(0, &[fixture.region.sge(0, 100)]);
+                fixture.bench.device.take_receive(qp.qpn).unwrap();
+                fixture.bench.handle(received(qp.qpn, 50));
+            } else {
+                qp.post(&wqe);
+                fixture.bench.settle();
+                fixture.bench.complete(qp.qpn, 1);
+            }
+        }
+        assert_eq!(fixture.bench.query(qp.qpn).state, QpState::Err, "receives: {of_receive}");
+        let told = fixture.bench.events();
+        let fatal: Vec<_> = told.iter().filter(|it| it.code == QpEvent::Fatal.0).collect();
+        assert!(fatal.len() == 1 && fatal[0].number == qp.qpn, "{told:?}");
+        // Another goes on.
+        fixture.post(&wqe);
+        fixture.bench.complete(fixture.qp.qpn, 1);
+        assert_eq!(fixture.outcome(), [(0, Status::Success)]);
     }
 }

@@ -208,3 +208,30 @@ fn what_has_no_limit_and_what_is_not_offered_is_refused() {
     let status = without.status(Opcode::ModifyRq, &ModifyRq::default().encode());
     assert_eq!(status, AdminStatus::Unsupported);
 }
+
+#[test]
+fn of_queue_pairs_on_one_queue_each_fails_by_the_completion_that_it_loses() {
+    let mut fixture = Fixture::new();
+    let small = fixture.bench.create_cq(1);
+    let srq = fixture.srq.clone();
+    let qps = [(); 2].map(|()| fixture.bench.create_qp(4, &small, &small, srq.clone()));
+    qps.iter().for_each(|qp| fixture.bench.climb(qp.qpn, QpState::Rts));
+    fixture.post(0..8);
+    let mut arrives = |qp: &ClientQp| {
+        fixture.bench.device.take_receive(qp.qpn).unwrap();
+        fixture.bench.handle(received(qp.qpn, 0));
+        let fatal: Vec<_> = fixture.bench.events().iter().map(|it| (it.code, it.number)).collect();
+        let fatal = fatal.into_iter().filter(|(code, _)| *code == QpEvent::Fatal.0);
+        let states = qps.each_ref().map(|qp| fixture.bench.query(qp.qpn).state);
+        (fatal.map(|(_, qpn)| qpn).collect::<Vec<_>>(), states)
+    };
+    let (err, rts) = (QpState::Err, QpState::Rts);
+    assert_eq!(arrives(&qps[0]), (vec![], [rts, rts]));
+    assert_eq!(arrives(&qps[1]), (vec![], [rts, rts]));
+    assert_eq!(arrives(&qps[0]), (vec![qps[0].qpn], [err, rts]));
+    assert_eq!(arrives(&qps[1]), (vec![qps[1].qpn], [err, err]));
+    // The receives that nobody took are there for others.
+    fixture.take(0);
+    fixture.bench.handle(received(fixture.qps[0].qpn, 0));
+    assert_eq!(fixture.outcome(0), [(4, Status::Success)]);
+}

@@ -343,3 +343,31 @@ fn all_of_it_ends_with_the_engine() {
     assert_eq!(fixture.bench.device.take_xrc_receive(request), Err(ReceiveError::NoSrq));
     assert!(!fixture.bench.transport.has(qpn));
 }
+
+#[test]
+fn a_target_fails_whose_message_a_queue_cannot_tell_of_whichever_engine_has_it() {
+    let mut fixture = Fixture::new();
+    let small = fixture.bench.create_cq(0);
+    let mut srq = fixture.bench.create_xrc_rq(3, (small.cqn, XRCDN));
+    (0..3).for_each(|tag| srq.post(tag, &[]));
+    fixture.srq = srq;
+    fixture.bench.transport.refuses = true;
+    let own = fixture.target();
+    climb(&mut fixture.bench, QpType::XrcReceive, own);
+    fixture.events();
+    for qpn in [own, FOREIGN_QPN, own] {
+        let id = fixture.take(qpn);
+        fixture.received(qpn, id, 0);
+    }
+    assert_eq!(fixture.bench.transport.refused, [FOREIGN_QPN, own]);
+    // The transport tells the engine that has it; this one tells of its own.
+    for qpn in [FOREIGN_QPN, own] {
+        fixture.bench.handle(TransportEvent::Async { qpn, event: QpEvent::Fatal });
+        fixture.bench.handle(TransportEvent::Error { qpn });
+    }
+    let told = fixture.events();
+    let of = |event: QpEvent| (EventType::Qp, event.0, own);
+    let error = (EventType::CqError, 0, small.cqn);
+    assert_eq!(told, [error, of(QpEvent::Fatal), of(QpEvent::LastWqeReached)]);
+    assert_eq!(fixture.bench.query(own).state, QpState::Err);
+}

@@ -58,6 +58,10 @@ pub struct Manual {
     pub keeps_in_line: bool,
     /// Whether memory of QPs in ERR may still be reached.
     pub lingers: bool,
+    /// Whether it fails connections itself that lose a completion.
+    pub refuses: bool,
+    /// Those that it was told of, in order.
+    pub refused: Vec<u32>,
 }
 
 impl Default for Manual {
@@ -81,6 +85,8 @@ impl Default for Manual {
             last_srqn: None,
             keeps_in_line: false,
             lingers: false,
+            refuses: false,
+            refused: Vec::new(),
         }
     }
 }
@@ -150,6 +156,11 @@ impl Transport for Manual {
             qp.attributes.dest_qpn = attributes.dest_qpn;
         }
         Ok(())
+    }
+
+    fn refuse(&mut self, _: u64, qpn: u32) -> bool {
+        self.refused.push(qpn);
+        self.refuses
     }
 
     fn lingers(&self, qpn: u32) -> bool {
