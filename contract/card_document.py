@@ -1,8 +1,9 @@
-"""The card contract, read out of docs/card-contract.md: registers, entries, words, codes, examples.
+"""The card contract, read out of docs/card-contract.md and its chapters: registers, entries, words, codes, examples.
 
 Nothing here knows the card: every name, offset and bit comes from the document's tables.
 """
 
+import pathlib
 import re
 
 
@@ -81,7 +82,9 @@ class Contract:
     def __init__(self, path):
         self.registers, self.entries, self.words, self.codes = {}, {}, {}, {}
         self.numbers, self.transitions, self.examples = {}, {}, {}
-        lines = open(path, encoding="utf-8").read().splitlines()
+        first = pathlib.Path(path)
+        pages = [first, *sorted(first.with_suffix("").glob("*.md"))]
+        lines = [line for page in pages for line in page.read_text("utf-8").splitlines()]
         tables, text, at = [], [], 0
         while at < len(lines):
             if lines[at].startswith("|"):

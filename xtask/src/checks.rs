@@ -17,7 +17,7 @@ use crate::{selection, setup};
 mod deny;
 mod dependencies;
 mod imports;
-mod links;
+pub mod links;
 mod oldest;
 
 /// `cargo xtask check`.

@@ -12,6 +12,7 @@ use terminal::report;
 use verbs_sys::{RELEASES, Release};
 
 use crate::cargo;
+use crate::checks::links;
 
 mod check;
 mod package;
@@ -134,10 +135,9 @@ Description: open RoCE v2 card, driven from user space (documents)
     )?;
     let sources = cargo::root();
     let mut names: Vec<String> = DOCUMENTS.map(str::to_owned).to_vec();
-    for page in fs::read_dir(sources.join("docs"))? {
-        let name = page?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".md") || name.ends_with(".svg") {
-            names.push(format!("docs/{name}"));
+    for extension in ["md", "svg"] {
+        for page in links::files_below(&sources.join("docs"), extension)? {
+            names.push(page.strip_prefix(&sources)?.display().to_string());
         }
     }
     for name in names {

@@ -27,7 +27,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// The pages that people read: in the root and in the folders right below it.
+/// The pages that people read: in the root, in the folders right below it, and in those of docs/.
 fn documents() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root()];
@@ -45,7 +45,28 @@ fn documents() -> Result<Vec<PathBuf>> {
             }
         }
     }
+    found.extend(pages_below(&root().join("docs"))?);
     found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// The pages in a folder and in all folders below it.
+pub fn pages_below(folder: &Path) -> Result<Vec<PathBuf>> {
+    files_below(folder, "md")
+}
+
+/// The files with an extension in a folder and in all folders below it.
+pub fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("{}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files_below(&path, extension)?);
+        } else if path.extension().is_some_and(|it| it == extension) {
+            found.push(path);
+        }
+    }
     Ok(found)
 }
 
@@ -64,7 +85,7 @@ fn leads(link: &str, page: &Path, folder: &Path) -> Result<bool> {
 }
 
 /// Where the links of a page lead.
-fn links(page: &str) -> Vec<String> {
+pub fn links(page: &str) -> Vec<String> {
     let text = prose(page);
     // A span of code ends with its paragraph at the latest.
     let paragraphs = text.split("\n\n").map(|it| it.split('`').step_by(2).collect::<String>());

@@ -1,4 +1,4 @@
-//! docs/card-contract.md: prose from templates, tables and bytes from the crate.
+//! docs/card-contract.md and its chapters: prose from templates, tables and bytes from the crate.
 //!
 //! A line `{{table name}}` of a template is replaced. What the crate declares and no template shows
 //! is an error, and so is a table that does not exist.
@@ -18,41 +18,65 @@ use fpga_regs::{
 use super::names::{bit_range, blocks, codes, constants, ident, layouts, module, sentence, words};
 use super::{GENERATED, examples};
 
-const CHAPTERS: &[&str] = &[
-    include_str!("document/overview.md"),
-    include_str!("document/shell.md"),
-    include_str!("document/window.md"),
-    include_str!("document/queues.md"),
-    include_str!("document/admin.md"),
-    include_str!("document/sequences.md"),
-    include_str!("document/tunnel.md"),
-    include_str!("document/examples.md"),
-    include_str!("document/building.md"),
+/// The page that begins the document, in docs/, and the folder of the others beside it.
+const FIRST: &str = "docs/card-contract.md";
+const FOLDER: &str = "docs/card-contract";
+
+/// The pages of the folder, in their order: the name, and what it is made from.
+const CHAPTERS: [(&str, &str); 10] = [
+    ("shell.md", include_str!("document/shell.md")),
+    ("window.md", include_str!("document/window.md")),
+    ("queues.md", include_str!("document/queues.md")),
+    ("completions.md", include_str!("document/completions.md")),
+    ("admin.md", include_str!("document/admin.md")),
+    ("queue-pairs.md", include_str!("document/queue-pairs.md")),
+    ("sequences.md", include_str!("document/sequences.md")),
+    ("tunnel.md", include_str!("document/tunnel.md")),
+    ("examples.md", include_str!("document/examples.md")),
+    ("building.md", include_str!("document/building.md")),
 ];
 
-/// The document's text.
-pub fn generate() -> Result<String> {
+/// The document's pages: the path of each from the workspace's root, and its text.
+///
+/// # Errors
+/// When a template names what does not exist, or when no template shows what does.
+pub fn generate() -> Result<Vec<(String, String)>> {
     let mut shown = BTreeSet::new();
+    let mut pages =
+        vec![(FIRST.to_owned(), page(include_str!("document/overview.md"), &mut shown)?)];
+    for (name, template) in CHAPTERS {
+        pages.push((format!("{FOLDER}/{name}"), page(template, &mut shown)?));
+    }
+    complete(&shown)?;
+    Ok(pages)
+}
+
+/// A template with its tables in their places, whose names go to `shown`.
+fn page(template: &str, shown: &mut BTreeSet<String>) -> Result<String> {
     let mut out = format!("<!-- {GENERATED} -->\n\n");
-    for (i, chapter) in CHAPTERS.iter().enumerate() {
-        if i > 0 {
-            out.push('\n');
-        }
-        for line in chapter.lines() {
-            match line.strip_prefix("{{").and_then(|it| it.strip_suffix("}}")) {
-                Some(directive) => {
-                    out.push_str(&table(directive)?);
-                    shown.insert(directive.to_owned());
-                }
-                None => {
-                    out.push_str(line);
-                    out.push('\n');
-                }
+    for line in template.lines() {
+        match line.strip_prefix("{{").and_then(|it| it.strip_suffix("}}")) {
+            Some(directive) => {
+                out.push_str(&table(directive)?);
+                shown.insert(directive.to_owned());
+            }
+            None => {
+                out.push_str(line);
+                out.push('\n');
             }
         }
     }
-    complete(&shown)?;
     Ok(out)
+}
+
+/// The chapters by their titles, as a list of links from the first page.
+fn chapters() -> String {
+    let title = |text: &str| text.lines().next().unwrap_or_default().replace("# ", "");
+    let mut out = String::new();
+    for (name, template) in CHAPTERS {
+        let _ = writeln!(out, "- [{}](card-contract/{name})", title(template));
+    }
+    out
 }
 
 /// Fails when something that the crate declares has no place in a template.
@@ -83,6 +107,7 @@ fn table(directive: &str) -> Result<String> {
     let (what, name) = directive.split_once(' ').unwrap_or((directive, ""));
     let missing = || format!("a template asks for {{{{{directive}}}}}, which does not exist");
     Ok(match what {
+        "chapters" => chapters(),
         "bars" => bars(),
         "shell" => shell(),
         "registers" => {
@@ -129,7 +154,7 @@ fn shell() -> String {
     let mut out = String::new();
     let mut shown = BTreeSet::new();
     for block in fpga_regs::coyote::BLOCKS {
-        let _ = writeln!(out, "\n### {}\n", block.title);
+        let _ = writeln!(out, "\n## {}\n", block.title);
         out.push_str(&registers(block));
         let views = block.registers.iter().flat_map(|register| register.views);
         for codes in views.flat_map(|view| view.word.fields).filter_map(|field| field.codes) {
