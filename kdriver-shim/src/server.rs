@@ -8,13 +8,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use card_driver::loading::Pace;
 use host_view::shadow_device::ShadowDevices;
 use host_view::sysfs::PortFiles;
 use hostmem::fdpass::{self, Wait};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
-use shim_abi::{FlashState, Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role};
+use shim_abi::{Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role};
 
 use crate::aside::Aside;
 use crate::cards::{Card, find};
@@ -23,8 +22,8 @@ use crate::cm::ConnectionManager;
 use crate::cm::network::Cards;
 use crate::error::Error;
 use crate::events::{self, Clients};
-use crate::images::examiner::{Examiner, Found};
-use crate::images::store::Store;
+use crate::flasher::{self, Flasher};
+use crate::images::examiner::Found;
 use crate::lease::Lease;
 use crate::machine::OnMachine;
 use crate::metrics::{Endpoint, Metrics, page};
@@ -37,10 +36,10 @@ use crate::rings::RingMemory;
 use crate::service::Watchdog;
 use crate::session::{Progress, Session, changes_port};
 use crate::state_dir::StateDir;
+use crate::surroundings::{CardNews, Surroundings};
 
 mod anew;
 mod connections;
-mod flash;
 mod host;
 mod surveys;
 mod turns;
@@ -64,8 +63,8 @@ pub struct Server {
     // Of SOCK_SEQPACKET; std's type accepts what it is.
     listener: UnixListener,
     listener_watch: Watch,
-    // Places of what cards signal in the epoll set, by card, in the order of `signals`.
-    watches: BTreeMap<u32, Vec<Watch>>,
+    // What hears the cards.
+    news: CardNews,
     // What is asked about programs, and the closing of sockets: both may hang.
     aside: Aside,
     // Since when no connection is accepted, because the kernel could give none.
@@ -97,18 +96,8 @@ pub struct Server {
     lingered: usize,
     // Bytes that ended clients had at most since freed memory was given back to the kernel.
     freed: u64,
-    // Records of images, and images.
-    store: Store,
-    // What is done with all the bytes of an image, aside.
-    examiner: Examiner,
-    // The image that a tool is bringing.
-    upload: Option<flash::Upload>,
-    // The card that is flashed.
-    flash: Option<flash::Job>,
-    // How that ended for each card since balboad started.
-    flashed: BTreeMap<u32, FlashState>,
-    // How images are sent.
-    pace: Pace,
+    // What loads images into cards.
+    flasher: Flasher,
     // Room for one message, kept between two.
     buffer: Vec<u8>,
 }
@@ -130,30 +119,22 @@ impl Server {
         fdpass::refuse_descriptors(listener.as_fd())?;
         let listener = UnixListener::from(listener);
         let listener_watch = poller.watch(&listener, Token::Listener, EpollFlags::EPOLLIN)?;
-        let mut watches = BTreeMap::new();
+        let mut news = CardNews::new(Arc::clone(&poller));
         for card in &cards {
-            watches.insert(card.device.number, watch(&poller, card)?);
+            news.hear(card)?;
         }
         let aside = Aside::new()?;
         poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
         let port_files = host::port_files(state, &mut cards)?;
-        let store = || {
-            Store::new(state.directory()).map_err(|error| Error::StateDir {
-                dir: state.path().to_owned(),
-                why: format!("it cannot be opened again: {error}"),
-            })
-        };
-        let mut examiner = Examiner::new(store()?, state.path().to_owned())?;
-        // What the balboad before was at when it ended.
-        examiner.tidy();
-        poller.watch(&examiner, Token::Images, EpollFlags::EPOLLIN)?;
+        let flasher = Flasher::new(state)?;
+        poller.watch(&flasher, Token::Images, EpollFlags::EPOLLIN)?;
         let mut server = Self {
             cards,
             clients: BTreeMap::new(),
             poller,
             listener,
             listener_watch,
-            watches,
+            news,
             aside,
             paused: None,
             last_client: 0,
@@ -174,12 +155,7 @@ impl Server {
             untidy: VecDeque::new(),
             lingered: 0,
             freed: 0,
-            store: store()?,
-            examiner,
-            upload: None,
-            flash: None,
-            flashed: BTreeMap::new(),
-            pace: Pace::default(),
+            flasher,
             buffer: Vec::new(),
         };
         server.tell_ports();
@@ -255,7 +231,7 @@ impl Server {
             self.tend_connections();
         }
         // A card that is given an image gets all of it; it has an end, for each chunk has one.
-        while let Some(patience) = self.flash_patience() {
+        while let Some(patience) = self.flasher.patience() {
             std::thread::sleep(patience);
             self.tend_connections();
             self.go_on_flashing();
@@ -295,7 +271,7 @@ impl Server {
     /// Whether a program is connected, or a tool waits for what goes on.
     fn is_used(&self) -> bool {
         let is_program = |it: &Client| matches!(it.stage, Stage::Examined | Stage::Provider);
-        let tended = self.upload.is_some() || self.flash.is_some() || !self.put_off.is_empty();
+        let tended = self.flasher.is_used() || !self.put_off.is_empty();
         tended || self.clients.values().any(is_program)
     }
 
@@ -310,7 +286,7 @@ impl Server {
     pub fn step(&mut self, patience: Option<Duration>) -> Result<bool, Error> {
         let at_once = self.has_work().then_some(Duration::ZERO);
         let pause = self.paused.map(|_| PAUSE);
-        let flash = self.flash_patience();
+        let flash = self.flasher.patience();
         let patience = [patience, at_once, pause, flash].into_iter().flatten().min();
         // Rounded up: waking too early is waking twice.
         let milliseconds = patience.map(|it| it.as_micros().div_ceil(1000));
@@ -579,8 +555,9 @@ impl Server {
         if let Request::ResetCard { card } = request {
             return self.reset(client, card);
         }
-        if flash::is_flash(&request) {
-            return self.flash(client, request, found);
+        if flasher::is_flash(&request) {
+            let (mut around, flasher) = self.around();
+            return flasher.request(&mut around, client, request, found);
         }
         let mut session = Session {
             cards: &mut self.cards,
@@ -597,6 +574,19 @@ impl Server {
             self.write_changed_ports();
         }
         answer
+    }
+
+    /// The cards with who uses them, and the flasher, which acts on them.
+    fn around(&mut self) -> (Surroundings<'_>, &mut Flasher) {
+        let around = Surroundings {
+            cards: &mut self.cards,
+            clients: &mut self.clients,
+            connections: &mut self.connections,
+            news: &mut self.news,
+            ends: Vec::new(),
+            tend: false,
+        };
+        (around, &mut self.flasher)
     }
 
     /// Tells a tool who this is; it holds the lease before it asks.
@@ -648,32 +638,9 @@ impl Server {
             )));
         }
         log::warn!(client = pid; "{}: is reset, as process {pid} asks for", card.device.name());
-        self.take_from_programs(number, "it was reset by `balboa reset`")?;
+        self.around().0.take_from_programs(number, "it was reset by `balboa reset`")?;
         find(&mut self.cards, number)?.failure = None;
         Ok(())
-    }
-
-    /// Tells the programs of a card that it is gone, and resets it. Those that have closed it give their places back.
-    fn take_from_programs(&mut self, number: u32, why: &str) -> Result<(), Error> {
-        find(&mut self.cards, number)?.device.abandon(why);
-        events::dispatch(&mut self.cards, &self.clients);
-        self.connections.lose_card(number);
-        let card = find(&mut self.cards, number)?;
-        let reset = card.device.backend.reset();
-        // A program that has closed the card keeps its place for the next time, and would keep it from coming up.
-        for client in self.clients.values_mut().filter(|it| it.stage != Stage::Ending) {
-            let owned = &client.owned;
-            let is_open = owned.contexts.values().any(|context| context.card == number);
-            if owned.places.contains_key(&number) && !is_open {
-                while !client.leave(card) {}
-            }
-        }
-        if reset.is_err() {
-            // What nobody uses nobody's end would start.
-            let windows: Vec<_> = card.windows().map(|window| window.index).collect();
-            windows.into_iter().for_each(|index| card.start_anew(index));
-        }
-        Ok(reset?)
     }
 
     fn greet(&mut self, client: &mut Client, message: &[u8]) -> Result<(), String> {
@@ -751,34 +718,6 @@ enum Heard {
     Signal,
     /// Nobody holds the lease.
     Lease,
-}
-
-/// What a card signals, and what that means.
-fn signals(card: &Card) -> Vec<(BorrowedFd<'_>, Token)> {
-    let windows = card.device.windows.iter().map(|window| {
-        let token = Token::Engine { card: card.device.number, window: window.index };
-        (window.engine.news(), token)
-    });
-    let wanted_back =
-        card.device.backend.wanted_back().map(|fd| (fd, Token::WantedBack(card.device.number)));
-    let given_up =
-        card.device.backend.given_up().map(|fd| (fd, Token::GivenUp(card.device.number)));
-    let arrivals = card.gsi.as_ref().map(|gsi| (gsi.news(), Token::CmArrival(card.device.number)));
-    wanted_back.into_iter().chain(given_up).chain(windows).chain(arrivals).collect()
-}
-
-/// Lets the epoll set tell what a card signals.
-fn watch(poller: &Poller, card: &Card) -> Result<Vec<Watch>, Error> {
-    let watched = |(fd, token)| poller.watch(fd, token, EpollFlags::EPOLLIN);
-    signals(card).into_iter().map(watched).collect()
-}
-
-/// Takes back what [`watch`] did.
-fn unwatch(poller: &Poller, card: &Card, watches: &mut BTreeMap<u32, Vec<Watch>>) {
-    let watches = watches.remove(&card.device.number).unwrap_or_default();
-    for ((fd, _), watch) in signals(card).into_iter().zip(watches) {
-        poller.unwatch(fd, watch);
-    }
 }
 
 /// Answers a greeting; an error ends the client.

@@ -3,7 +3,7 @@
 use card_driver::device::NUMBERS;
 use shim_abi::Request;
 
-use super::{Server, unwatch, watch};
+use super::Server;
 use crate::cards::{Card, find};
 use crate::clients::Client;
 use crate::error::Error;
@@ -40,7 +40,7 @@ impl Server {
         let leaves = |card: &Card| card.wanted_back && card.is_unused() && card.reloading.is_none();
         while let Some(at) = self.cards.iter().position(leaves) {
             let card = self.cards.remove(at);
-            unwatch(&self.poller, &card, &mut self.watches);
+            self.news.unhear(&card);
             log::warn!("{}: let go, for the kernel wants it back", card.device.name());
         }
         let lost = |card: &&Card| {
@@ -100,12 +100,11 @@ impl Server {
 
     /// Brings a card up anew of which nobody has anything; whether that changed what it is.
     fn bring_back(&mut self, number: u32) -> bool {
-        let (poller, watches) = (&self.poller, &mut self.watches);
         let (remains, mut there): (Vec<_>, Vec<_>) =
             self.cards.iter_mut().partition(|card| !card.is_there());
         let card = there.iter_mut().find(|card| card.device.number == number);
         let Some(card) = card else { return false };
-        unwatch(poller, card, watches);
+        self.news.unhear(card);
         let name = card.device.name();
         let up = card.renew();
         match &up {
@@ -117,13 +116,13 @@ impl Server {
             Err(error) => log::error!("{name}: not brought up after a reset: {error}"),
         }
         let unusable = card.unusable.clone();
-        match watch(poller, card) {
-            Ok(watched) => drop(watches.insert(number, watched)),
-            Err(error) => log::error!("{name}: is not heard any more: {error}"),
+        if let Err(error) = self.news.hear(card) {
+            log::error!("{name}: is not heard any more: {error}");
         }
         if let Some(why) = &unusable {
             log::error!("{name}: {why}");
-            self.save_record(number);
+            let (mut around, flasher) = self.around();
+            flasher.save_record(&mut around, number);
         }
         up.is_ok() || unusable.is_some()
     }

@@ -5,7 +5,7 @@ use shim_abi::{Reply, Request, Response};
 
 use super::{Server, reply_to};
 use crate::clients::{Client, PutOff, Stage};
-use crate::cm::network::{Cards, Network as _};
+use crate::cm::network::Cards;
 use crate::error::Error;
 use crate::session::Progress;
 
@@ -15,13 +15,7 @@ const TAKEN: usize = 64;
 impl Server {
     /// Takes note of the cards' ports.
     pub(super) fn tell_ports(&mut self) {
-        let numbers: Vec<_> = self.cards.iter().map(|card| card.device.number).collect();
-        let mut network = Cards(&mut self.cards);
-        for number in numbers {
-            if let Some(port) = network.port(number) {
-                self.connections.set_port(number, &port);
-            }
-        }
+        self.around().0.tell_ports();
     }
 
     /// Takes some of what has arrived at a card; the rest is told of again.

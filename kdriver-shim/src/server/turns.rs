@@ -10,10 +10,12 @@ use shim_abi::{Refusal, Reply, Request};
 use super::{Server, reply_to};
 use crate::clients::{Client, PutOff, Stage};
 use crate::events;
+use crate::images;
 use crate::images::examiner::Found;
 use crate::process::ClientId;
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress};
+use crate::surroundings::Surroundings;
 
 /// Freed memory is given back to the kernel when ended clients may have had so many bytes of it.
 const GIVE_BACK: u64 = 4 << 20;
@@ -25,8 +27,7 @@ impl Server {
         turns.iter().any(|turns| !turns.is_empty())
             || self.connections.is_ending()
             || self.connections.is_behind()
-            || self.has_flash_to_do()
-            || self.has_to_examine()
+            || self.flasher.has_work()
             || self.surveys.is_asked()
             || events::has_suspects(&self.cards)
     }
@@ -51,6 +52,41 @@ impl Server {
         events::examine_suspects(&mut self.cards);
     }
 
+    /// Goes on with the card that is flashed, and does what follows.
+    pub(super) fn go_on_flashing(&mut self) {
+        let (mut around, flasher) = self.around();
+        flasher.go_on(&mut around);
+        let Surroundings { ends, tend, .. } = around;
+        for id in ends {
+            self.end(id, "an image is loaded into a card that it keeps open");
+        }
+        if tend {
+            self.tend_cards();
+        }
+    }
+
+    /// Answers whoever asked for what was found of an image, and lets others have theirs examined that have waited.
+    pub(super) fn hear_examiner(&mut self) {
+        let Some((client, found)) = self.flasher.examined() else { return };
+        let is_image = matches!(found, Found::Image(..));
+        let asker = client.and_then(|client| self.clients.get_mut(&client));
+        if let Some((client, put_off)) = asker.and_then(|it| Some((it.id, it.put_off.as_mut()?))) {
+            put_off.found = Some(found);
+            self.go_on_serving(client);
+        } else {
+            images::let_go(found);
+        }
+        self.flasher.go_on_examining(is_image);
+        self.have_next_examined();
+    }
+
+    /// Serves the one that has waited longest for the examiner, if that is free.
+    fn have_next_examined(&mut self) {
+        if let Some(next) = self.flasher.next_to_examine() {
+            self.go_on_serving(next);
+        }
+    }
+
     /// Ends a client: it is heard no more, and what it owns goes by and by.
     pub(super) fn end(&mut self, id: ClientId, why: &str) {
         let Some(client) = self.clients.get_mut(&id) else { return };
@@ -62,7 +98,7 @@ impl Server {
         log::log!(level, client = client.process.pid; "{} ends: {why}", client.label());
         client.begin_end(&self.poller);
         self.connections.end_client(id);
-        self.forget_upload(id);
+        self.flasher.forget_upload(id);
         self.go_on_ending(id);
     }
 

@@ -23,6 +23,7 @@ use softcard::Runtime;
 use crate::args::Cards;
 use crate::cards::{Card, Quarantine};
 use crate::images;
+use crate::images::store::Store;
 use crate::server::*;
 use crate::state_dir::StateDir;
 
@@ -175,7 +176,7 @@ impl Bench {
                     return (buffer, received.fds);
                 }
                 // An image is looked at aside, which takes a moment.
-                Err(error) => assert!(self.server.examiner.is_busy(), "{error}"),
+                Err(error) => assert!(self.server.flasher.examiner().is_busy(), "{error}"),
             }
             assert!(self.server.step(Some(Duration::from_millis(1))).unwrap());
         }

@@ -12,8 +12,8 @@ use softcard::{Runtime, Spoil};
 
 use super::bench::Peer;
 use super::*;
+use crate::flasher::UPLOAD_PATIENCE;
 use crate::images::record::Record;
-use crate::server::flash::UPLOAD_PATIENCE;
 
 mod aside;
 mod one;
@@ -60,7 +60,7 @@ impl World {
     ) -> Self {
         let given = |_, manifest| given(manifest);
         let (mut bench, runtime, mut cards) = Bench::cards_in(root, vec![card], given);
-        bench.server.pace = Pace { chunk: CHUNK, limit: PATIENT };
+        *bench.server.flasher.pace() = Pace { chunk: CHUNK, limit: PATIENT };
         Self { bench, runtime, card: cards.remove(0) }
     }
 
@@ -87,7 +87,7 @@ impl World {
 
     /// Has the card spoil the next reconfiguration at a chunk, which it may never take: nobody waits long for that.
     fn spoil(&mut self, chunk: u32, how: Spoil) {
-        self.bench.server.pace.limit = IMPATIENT;
+        self.bench.server.flasher.pace().limit = IMPATIENT;
         self.card.spoil_reconfiguration(chunk, how);
     }
 
@@ -97,7 +97,7 @@ impl World {
             match self.bench.ask(tool, Request::FlashState { card: 0 }).0 {
                 Response::Flash(FlashState::Leaving | FlashState::Loading { .. }) => {}
                 Response::Flash(state) => {
-                    self.bench.server.pace.limit = PATIENT;
+                    self.bench.server.flasher.pace().limit = PATIENT;
                     return state;
                 }
                 other => panic!("{other:?}"),
@@ -123,7 +123,7 @@ impl World {
         fdpass::send(tool.socket.as_fd(), &message, &[], Wait::Never).unwrap();
         for step in 0..steps {
             assert!(self.bench.server.step(Some(Duration::ZERO)).unwrap());
-            while step > 0 && self.bench.server.examiner.is_busy() {
+            while step > 0 && self.bench.server.flasher.examiner().is_busy() {
                 assert!(self.bench.server.step(Some(Duration::from_millis(1))).unwrap());
             }
         }
@@ -345,8 +345,7 @@ fn what_is_no_image_for_the_card_is_refused_and_the_card_left_alone() {
     let other = world.tool();
     assert_eq!(world.bench.refused(&other, open(&good)).errno, Errno::EBUSY as i32);
     // So does its silence, after a while.
-    let upload = world.bench.server.upload.as_mut().unwrap();
-    upload.last = upload.last.checked_sub(UPLOAD_PATIENCE).unwrap();
+    world.bench.server.flasher.age_upload(UPLOAD_PATIENCE);
     world.bench.ask(&other, open(&good));
     let refusal = world.bench.refused(&tool, Request::FlashWrite { bytes: good.clone() });
     assert!(refusal.reason.contains("no image was announced"), "{}", refusal.reason);
@@ -470,7 +469,7 @@ fn a_card_that_does_not_come_up_is_flashed() {
 fn a_card_that_does_not_come_up_and_was_given_nothing_has_its_image_still() {
     let mut world = World::given(tempfile::tempdir().unwrap(), SoftCard::default(), wrong);
     let tool = world.tool();
-    world.bench.server.pace.chunk = 0;
+    world.bench.server.flasher.pace().chunk = 0;
     let FlashState::Failed(why) = world.flash(&tool, 2) else { panic!("it was flashed") };
     assert!(!why.contains("flashed again"), "{why}");
     let card = &world.bench.server.cards[0];

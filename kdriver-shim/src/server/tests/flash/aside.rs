@@ -26,7 +26,7 @@ impl World {
     fn held(&mut self, tool: &Peer) -> Sender<()> {
         // What is looked at when balboad starts is in nobody's way then.
         self.rest();
-        let held = self.bench.server.examiner.hold();
+        let held = self.bench.server.flasher.examiner().hold();
         self.bring(tool, &image(2));
         self.post(tool, &Request::FlashApply { force: false });
         held
@@ -34,7 +34,7 @@ impl World {
 
     /// Waits until nothing is looked at any more.
     fn rest(&mut self) {
-        while self.bench.server.examiner.is_busy() {
+        while self.bench.server.flasher.examiner().is_busy() {
             assert!(self.bench.server.step(Some(Duration::from_millis(1))).unwrap());
         }
         self.bench.turn();
@@ -51,7 +51,7 @@ impl World {
     fn is_untouched(&mut self) {
         self.rest();
         assert_eq!((self.known(), self.kept()), (Some(4), 0));
-        assert!(self.record().history.is_empty() && self.bench.server.flash.is_none());
+        assert!(self.record().history.is_empty() && !self.bench.server.flasher.is_flashing());
     }
 }
 
@@ -128,7 +128,7 @@ fn the_same_card_is_flashed_by_one_and_looked_at_by_others_when_that_has_begun()
     // It leaves the card when it is told to, and not before.
     let peer = world.bench.provider();
     let (context, _fds) = world.bench.open(&peer, 0);
-    let held = world.bench.server.examiner.hold();
+    let held = world.bench.server.flasher.examiner().hold();
     world.bring(&tool, &image(2));
     world.post(&tool, &Request::FlashApply { force: true });
     let [other, third] = [(); 2].map(|()| world.tool());
@@ -158,15 +158,15 @@ fn those_who_wait_are_heard_one_behind_the_other() {
     let tool = world.tool();
     assert_eq!(world.flash(&tool, 1), FlashState::Done);
     world.rest();
-    let held = world.bench.server.examiner.hold();
+    let held = world.bench.server.flasher.examiner().hold();
     let peers: Vec<_> = (0..MANY).map(|_| world.tool()).collect();
     peers.iter().for_each(|peer| world.post(peer, &Request::FlashVerify { card: 0 }));
     drop(held);
-    let mut waiting = world.bench.server.examiner.awaited();
+    let mut waiting = world.bench.server.flasher.examiner().awaited();
     assert_eq!(waiting, MANY - 1);
     while waiting > 0 {
         assert!(world.bench.server.step(Some(Duration::from_millis(1))).unwrap());
-        let now = world.bench.server.examiner.awaited();
+        let now = world.bench.server.flasher.examiner().awaited();
         assert!(now == waiting || now == waiting - 1, "{now} of {waiting} wait");
         waiting = now;
     }
@@ -181,10 +181,10 @@ fn what_a_tool_has_brought_goes_with_it() {
     let mut world = World::start(tempfile::tempdir().unwrap());
     let tool = world.tool();
     world.bring(&tool, &image(2));
-    assert!(world.bench.server.upload.is_some());
+    assert!(world.bench.server.flasher.is_brought());
     drop(tool);
     world.bench.turn();
-    assert!(world.bench.server.upload.is_none());
+    assert!(!world.bench.server.flasher.is_brought());
     world.end();
 }
 
@@ -240,7 +240,7 @@ fn an_image_that_is_verified_is_looked_at_aside_and_so_is_one_that_is_put_back()
     for request in
         [Request::FlashVerify { card: 0 }, Request::FlashRollback { card: 0, force: false }]
     {
-        let held = world.bench.server.examiner.hold();
+        let held = world.bench.server.flasher.examiner().hold();
         world.post(&tool, &request);
         drop((world.bench.provider(), held));
         assert_eq!(world.answer(&tool), Ok(Response::Done));

@@ -108,7 +108,7 @@ impl World {
     /// Begins to flash vFPGA 1, and stops where the card has been given the chunk of that number and stands still, or where
     /// a program keeps that vFPGA open.
     fn stop_at(&mut self, tool: &Peer, chunk: Option<u32>) {
-        self.bench.server.pace.limit = Duration::from_secs(3600);
+        self.bench.server.flasher.pace().limit = Duration::from_secs(3600);
         self.bring(tool, &one(1));
         if let Some(chunk) = chunk {
             self.card.spoil_reconfiguration(chunk, Spoil::Stall);
@@ -181,7 +181,7 @@ fn a_card_that_the_kernel_wants_back_is_let_go_behind_what_one_vfpga_is_given() 
     world.bench.server.give_up(0);
     assert_eq!(world.bench.server.cards.len(), 1, "it reaches for the chunk still");
     assert!(world.bench.server.step(Some(Duration::ZERO)).unwrap());
-    assert!(world.bench.server.cards.is_empty() && world.bench.server.flash.is_none());
+    assert!(world.bench.server.cards.is_empty() && !world.bench.server.flasher.is_flashing());
     world.end();
     // Where programs have it still nothing of it starts anew before they have left.
     let mut world = World::start(tempfile::tempdir().unwrap());
@@ -318,7 +318,7 @@ fn a_wrong_bit_where_an_image_says_of_which_vfpga_it_is_costs_the_card_its_image
     let peer = world.bench.provider();
     let (_context, fds) = world.bench.open(&peer, 0);
     // The bit that is spoilt is one of the last byte of a chunk.
-    world.bench.server.pace.chunk = 49;
+    world.bench.server.flasher.pace().chunk = 49;
     world.spoil(0, Spoil::WrongBit);
     let ended = world.flash_with(&tool, &one(3));
     let FlashState::Failed(why) = ended else { panic!("{ended:?}") };

@@ -29,7 +29,7 @@ fn rounds(seed: u64, count: u32) {
     for round in 0..count {
         let chunks = u64::from(BYTES) / CHUNK as u64;
         if is_spoilt {
-            world.bench.server.pace.limit = IMPATIENT;
+            world.bench.server.flasher.pace().limit = IMPATIENT;
         }
         if draw.below(2) == 0 {
             let all = [Spoil::PowerLost, Spoil::WrongBit, Spoil::Stall, Spoil::NoEnd];

@@ -298,7 +298,7 @@ fn a_shell_is_loaded_under_programs_only_where_that_is_asked_for_and_they_are_to
     let root = tempfile::tempdir().unwrap();
     let given = |_, manifest| Manifest { part: Some(&part::MODEL), ..manifest };
     let (mut bench, runtime, mut cards) = Bench::cards_in(root, vec![card; 2], given);
-    bench.server.pace = Pace { chunk: CHUNK, limit: PATIENT };
+    *bench.server.flasher.pace() = Pace { chunk: CHUNK, limit: PATIENT };
     let mut world = World { bench, runtime, card: cards.remove(0) };
     let tool = world.tool();
     let peers = [(); 2].map(|()| world.bench.provider());

@@ -1,0 +1,132 @@
+//! What a part of balboad acts on that acts on cards: the cards, who uses them, and what hears them.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use nix::sys::epoll::EpollFlags;
+
+use crate::cards::{Card, find};
+use crate::clients::Stage;
+use crate::cm::ConnectionManager;
+use crate::cm::network::{Cards, Network as _};
+use crate::error::Error;
+use crate::events::{self, Clients};
+use crate::poller::{Poller, Token, Watch};
+use crate::process::ClientId;
+
+/// The cards and who uses them; the server does what has to follow.
+pub struct Surroundings<'a> {
+    /// The cards.
+    pub cards: &'a mut Vec<Card>,
+    /// Their users, but for the one that is served.
+    pub clients: &'a mut Clients,
+    /// The connection manager.
+    pub connections: &'a mut ConnectionManager,
+    /// What hears the cards.
+    pub news: &'a mut CardNews,
+    /// Who is to be ended, for a card is taken that it keeps open.
+    pub ends: Vec<ClientId>,
+    /// Cards may be to be let go, or to be brought up anew.
+    pub tend: bool,
+}
+
+impl Surroundings<'_> {
+    /// Tells the programs what the cards reported.
+    pub fn dispatch(&mut self) {
+        events::dispatch(self.cards, self.clients);
+    }
+
+    /// Tells the programs of a card that it is gone, and resets it. Those that have closed it give their places back.
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] where there is no such card, and why it cannot be reset.
+    pub fn take_from_programs(&mut self, number: u32, why: &str) -> Result<(), Error> {
+        find(self.cards, number)?.device.abandon(why);
+        self.dispatch();
+        self.connections.lose_card(number);
+        let card = find(self.cards, number)?;
+        let reset = card.device.backend.reset();
+        // A program that has closed the card keeps its place for the next time, and would keep it from coming up.
+        for client in self.clients.values_mut().filter(|it| it.stage != Stage::Ending) {
+            let owned = &client.owned;
+            let is_open = owned.contexts.values().any(|context| context.card == number);
+            if owned.places.contains_key(&number) && !is_open {
+                while !client.leave(card) {}
+            }
+        }
+        if reset.is_err() {
+            // What nobody uses nobody's end would start.
+            let windows: Vec<_> = card.windows().map(|window| window.index).collect();
+            windows.into_iter().for_each(|index| card.start_anew(index));
+        }
+        Ok(reset?)
+    }
+
+    /// Lets the connection manager take note of the cards' ports.
+    pub fn tell_ports(&mut self) {
+        let numbers: Vec<_> = self.cards.iter().map(|card| card.device.number).collect();
+        let mut network = Cards(self.cards);
+        for number in numbers {
+            if let Some(port) = network.port(number) {
+                self.connections.set_port(number, &port);
+            }
+        }
+    }
+
+    /// Hears a card again whose engines are others now.
+    pub fn hear_again(&mut self, number: u32) {
+        let Ok(card) = find(self.cards, number) else { return };
+        if let Err(error) = self.news.hear(card) {
+            log::error!("{}: is not heard any more: {error}", card.device.name());
+        }
+    }
+}
+
+/// What hears the cards: the places of what they signal in the epoll set.
+pub struct CardNews {
+    poller: Arc<Poller>,
+    /// By card, in the order of [`signals`].
+    watches: BTreeMap<u32, Vec<Watch>>,
+}
+
+impl CardNews {
+    /// One that hears no card yet.
+    #[must_use]
+    pub fn new(poller: Arc<Poller>) -> Self {
+        Self { poller, watches: BTreeMap::new() }
+    }
+
+    /// Hears a card.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the epoll set takes no more.
+    pub fn hear(&mut self, card: &Card) -> Result<(), Error> {
+        let watched = |(fd, token)| self.poller.watch(fd, token, EpollFlags::EPOLLIN);
+        let watches = signals(card).into_iter().map(watched).collect::<Result<_, _>>()?;
+        self.watches.insert(card.device.number, watches);
+        Ok(())
+    }
+
+    /// Hears a card no more.
+    pub fn unhear(&mut self, card: &Card) {
+        let watches = self.watches.remove(&card.device.number).unwrap_or_default();
+        for ((fd, _), watch) in signals(card).into_iter().zip(watches) {
+            self.poller.unwatch(fd, watch);
+        }
+    }
+}
+
+/// What a card signals, and what that means.
+fn signals(card: &Card) -> Vec<(BorrowedFd<'_>, Token)> {
+    let windows = card.device.windows.iter().map(|window| {
+        let token = Token::Engine { card: card.device.number, window: window.index };
+        (window.engine.news(), token)
+    });
+    let wanted_back =
+        card.device.backend.wanted_back().map(|fd| (fd, Token::WantedBack(card.device.number)));
+    let given_up =
+        card.device.backend.given_up().map(|fd| (fd, Token::GivenUp(card.device.number)));
+    let arrivals = card.gsi.as_ref().map(|gsi| (gsi.news(), Token::CmArrival(card.device.number)));
+    wanted_back.into_iter().chain(given_up).chain(windows).chain(arrivals).collect()
+}
