@@ -3,13 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use host_view::shadow_device::ShadowDevices;
-use host_view::sysfs::PortFiles;
 use hostmem::fdpass::{self, Wait};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
@@ -23,15 +20,17 @@ use crate::cm::network::Cards;
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::flasher::{self, Flasher};
+use crate::freed::Freed;
+use crate::host_ports::HostPorts;
 use crate::images::examiner::Found;
 use crate::lease::Lease;
-use crate::machine::OnMachine;
 use crate::metrics::{Endpoint, Metrics, page};
 use crate::numbers::Numbers;
 use crate::objects::Channel;
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::process::{ClientId, Process};
+use crate::reception::Reception;
 use crate::rings::RingMemory;
 use crate::service::Watchdog;
 use crate::session::{Progress, Session, changes_port};
@@ -52,30 +51,21 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_OF_PROCESS: usize = 256;
 /// Connections that have not said yet who they are; one more ends the oldest of them.
 const MAX_GREETING: usize = 64;
-/// How long connections wait where one could not be accepted and no client ends.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// Everything balboad knows, and the thread that acts on it.
 pub struct Server {
     cards: Vec<Card>,
     clients: Clients,
     poller: Arc<Poller>,
-    // Of SOCK_SEQPACKET; std's type accepts what it is.
-    listener: UnixListener,
-    listener_watch: Watch,
+    reception: Reception,
     // What hears the cards.
     news: CardNews,
     // What is asked about programs, and the closing of sockets: both may hang.
     aside: Aside,
-    // Since when no connection is accepted, because the kernel could give none.
-    paused: Option<Instant>,
-    last_client: u64,
     pd_blocks: Numbers,
     uid: u32,
     state_dir: PathBuf,
-    port_files: PortFiles,
-    shadow: Option<ShadowDevices>,
-    machine: Option<OnMachine>,
+    // What the host shows of the ports, and what they follow.
+    ports: HostPorts,
     // With its place in the epoll set.
     metrics: Option<(Metrics, Watch)>,
     watchdog: Option<Watchdog>,
@@ -92,10 +82,8 @@ pub struct Server {
     surveys: Surveys,
     // Clients with ring memory to be freed, in the order of their turns.
     untidy: VecDeque<ClientId>,
-    // Connections without a program that there were at most since there were none.
-    lingered: usize,
-    // Bytes that ended clients had at most since freed memory was given back to the kernel.
-    freed: u64,
+    // Memory behind clients and connections that have ended.
+    freed: Freed,
     // What loads images into cards.
     flasher: Flasher,
     // Room for one message, kept between two.
@@ -115,35 +103,27 @@ impl Server {
         state: &StateDir,
     ) -> Result<Self, Error> {
         let poller = Arc::new(Poller::new()?);
-        // Where the kernel can: else each message is looked at before it is received.
-        fdpass::refuse_descriptors(listener.as_fd())?;
-        let listener = UnixListener::from(listener);
-        let listener_watch = poller.watch(&listener, Token::Listener, EpollFlags::EPOLLIN)?;
+        let reception = Reception::new(Arc::clone(&poller), listener)?;
         let mut news = CardNews::new(Arc::clone(&poller));
         for card in &cards {
             news.hear(card)?;
         }
         let aside = Aside::new()?;
         poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
-        let port_files = host::port_files(state, &mut cards)?;
+        let ports = HostPorts::new(state, &mut cards)?;
         let flasher = Flasher::new(state)?;
         poller.watch(&flasher, Token::Images, EpollFlags::EPOLLIN)?;
         let mut server = Self {
             cards,
             clients: BTreeMap::new(),
             poller,
-            listener,
-            listener_watch,
+            reception,
             news,
             aside,
-            paused: None,
-            last_client: 0,
             pd_blocks: Numbers::default(),
             uid,
             state_dir: state.path().to_owned(),
-            port_files,
-            shadow: None,
-            machine: None,
+            ports,
             metrics: None,
             watchdog: None,
             lease: None,
@@ -153,8 +133,7 @@ impl Server {
             put_off: VecDeque::new(),
             surveys: Surveys::default(),
             untidy: VecDeque::new(),
-            lingered: 0,
-            freed: 0,
+            freed: Freed::default(),
             flasher,
             buffer: Vec::new(),
         };
@@ -242,14 +221,12 @@ impl Server {
     fn serve(&mut self) -> Result<Heard, Error> {
         loop {
             let now = Instant::now();
-            let files = self.port_files.patience(self.has_programs(), now);
-            let addresses = self.shadow.as_ref().and_then(|shadow| shadow.patience(now));
-            let machine = self.machine.as_ref().and_then(|machine| machine.patience(now));
+            let ports = self.ports.patience(self.has_programs(), now);
             let due = self.connections.patience();
             let fed = self.watchdog.as_ref().map(|watchdog| watchdog.patience(now));
             let leased = self.lease.as_ref().map(|lease| lease.patience(now));
             let due = due.into_iter().chain(fed).chain(leased);
-            let patience = files.into_iter().chain(addresses).chain(machine).chain(due).min();
+            let patience = ports.into_iter().chain(due).min();
             if !self.step(patience)? {
                 return Ok(Heard::Signal);
             }
@@ -285,7 +262,7 @@ impl Server {
     /// [`Error::Os`] when the epoll set fails.
     pub fn step(&mut self, patience: Option<Duration>) -> Result<bool, Error> {
         let at_once = self.has_work().then_some(Duration::ZERO);
-        let pause = self.paused.map(|_| PAUSE);
+        let pause = self.reception.patience();
         let flash = self.flasher.patience();
         let patience = [patience, at_once, pause, flash].into_iter().flatten().min();
         // Rounded up: waking too early is waking twice.
@@ -302,9 +279,7 @@ impl Server {
         self.look_for_datagrams();
         self.work();
         events::dispatch(&mut self.cards, &self.clients);
-        if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {
-            self.resume();
-        }
+        self.reception.resume_in_time();
         Ok(true)
     }
 
@@ -372,39 +347,11 @@ impl Server {
     fn accept(&mut self) {
         if self.aside.is_full() {
             log::error!("no connection is accepted for now: too many others hang in their closing");
-            return self.pause();
+            return self.reception.pause();
         }
-        let socket = match self.listener.accept() {
-            Ok((socket, _)) => OwnedFd::from(socket),
-            Err(error) => return self.accept_failed(&error),
-        };
+        let Some(socket) = self.reception.accept() else { return };
         if let Err(error) = self.welcome(socket) {
             log::warn!("a connection was dropped: {error}");
-        }
-    }
-
-    fn accept_failed(&mut self, error: &std::io::Error) {
-        match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EAGAIN | Errno::ECONNABORTED | Errno::EINTR) => {}
-            // Most likely descriptors or memory ran out. A client's end helps, and so may anybody's.
-            _ => {
-                log::error!("no connection can be accepted for now: {error}");
-                self.pause();
-            }
-        }
-    }
-
-    /// Leaves connections where they are for a while.
-    fn pause(&mut self) {
-        self.poller.change(self.listener.as_fd(), &self.listener_watch, EpollFlags::empty());
-        self.paused = Some(Instant::now());
-    }
-
-    /// Accepts connections again.
-    fn resume(&mut self) {
-        if self.paused.take().is_some() {
-            let interest = EpollFlags::EPOLLIN;
-            self.poller.change(self.listener.as_fd(), &self.listener_watch, interest);
         }
     }
 
@@ -417,8 +364,7 @@ impl Server {
             }
         };
         self.end_oldest_greeting();
-        self.last_client = self.last_client.wrapping_add(1);
-        let id = ClientId(self.last_client);
+        let id = self.reception.number();
         let mut client = Client::new(id, process, socket, pidfd);
         let control = self.poller.watch(&client.socket, Token::Control(id), EpollFlags::EPOLLIN)?;
         match self.poller.watch(&client.handle, Token::Process(id), EpollFlags::EPOLLIN) {
@@ -556,7 +502,7 @@ impl Server {
             return self.reset(client, card);
         }
         if flasher::is_flash(&request) {
-            let (mut around, flasher) = self.around();
+            let Parts { mut around, flasher, .. } = self.parts();
             return flasher.request(&mut around, client, request, found);
         }
         let mut session = Session {
@@ -576,8 +522,8 @@ impl Server {
         answer
     }
 
-    /// The cards with who uses them, and the flasher, which acts on them.
-    fn around(&mut self) -> (Surroundings<'_>, &mut Flasher) {
+    /// The parts that act on the cards, and what they act on.
+    fn parts(&mut self) -> Parts<'_> {
         let around = Surroundings {
             cards: &mut self.cards,
             clients: &mut self.clients,
@@ -586,7 +532,8 @@ impl Server {
             ends: Vec::new(),
             tend: false,
         };
-        (around, &mut self.flasher)
+        let (flasher, ports) = (&mut self.flasher, &mut self.ports);
+        Parts { around, flasher, ports, poller: &self.poller }
     }
 
     /// Tells a tool who this is; it holds the lease before it asks.
@@ -638,7 +585,7 @@ impl Server {
             )));
         }
         log::warn!(client = pid; "{}: is reset, as process {pid} asks for", card.device.name());
-        self.around().0.take_from_programs(number, "it was reset by `balboa reset`")?;
+        self.parts().around.take_from_programs(number, "it was reset by `balboa reset`")?;
         find(&mut self.cards, number)?.failure = None;
         Ok(())
     }
@@ -710,6 +657,14 @@ impl Server {
         }
         self.tend_cards();
     }
+}
+
+/// Parts of a server that act on the cards, apart from these.
+struct Parts<'a> {
+    around: Surroundings<'a>,
+    flasher: &'a mut Flasher,
+    ports: &'a mut HostPorts,
+    poller: &'a Poller,
 }
 
 /// Why no more is served for now.

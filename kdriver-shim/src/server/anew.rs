@@ -3,7 +3,7 @@
 use card_driver::device::NUMBERS;
 use shim_abi::Request;
 
-use super::Server;
+use super::{Parts, Server};
 use crate::cards::{Card, find};
 use crate::clients::Client;
 use crate::error::Error;
@@ -121,7 +121,7 @@ impl Server {
         }
         if let Some(why) = &unusable {
             log::error!("{name}: {why}");
-            let (mut around, flasher) = self.around();
+            let Parts { mut around, flasher, .. } = self.parts();
             flasher.save_record(&mut around, number);
         }
         up.is_ok() || unusable.is_some()

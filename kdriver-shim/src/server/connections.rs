@@ -1,6 +1,5 @@
 //! The connection manager's part of the control thread: what arrives, what is due, what ends.
 
-use cm::Manager;
 use shim_abi::{Reply, Request, Response};
 
 use super::{Server, reply_to};
@@ -15,7 +14,7 @@ const TAKEN: usize = 64;
 impl Server {
     /// Takes note of the cards' ports.
     pub(super) fn tell_ports(&mut self) {
-        self.around().0.tell_ports();
+        self.parts().around.tell_ports();
     }
 
     /// Takes some of what has arrived at a card; the rest is told of again.
@@ -79,12 +78,6 @@ impl Server {
                 self.tend_cards();
             }
         }
-        // What went with programs by the thousand ends behind them, all at about the same time.
-        let lingering = self.connections.census().lingering;
-        self.lingered = self.lingered.max(lingering);
-        if lingering == 0 && self.lingered > 0 {
-            let ended = std::mem::take(&mut self.lingered).saturating_mul(Manager::BYTES_OF_ID);
-            self.give_memory_back(u64::try_from(ended).unwrap_or(u64::MAX));
-        }
+        self.freed.linger(self.connections.census().lingering);
     }
 }

@@ -93,7 +93,7 @@ impl Server {
             &mut self.cards,
             &self.clients,
             survey,
-            self.shadow.as_ref(),
+            self.ports.shadow(),
             &self.connections,
         );
         let length = u64::try_from(text.len()).unwrap_or(u64::MAX);

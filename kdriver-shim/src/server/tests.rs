@@ -664,7 +664,7 @@ fn who_asks_again_before_it_has_read_its_answer_is_at_an_end() {
 fn what_the_kernel_could_not_accept_is_accepted_later_though_no_client_ends() {
     let mut bench = Bench::new(1, 1);
     for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM] {
-        bench.server.accept_failed(&std::io::Error::from_raw_os_error(errno as i32));
+        bench.server.reception.failed(&std::io::Error::from_raw_os_error(errno as i32));
         let peer = bench.connect();
         assert!(bench.server.step(Some(Duration::ZERO)).unwrap());
         assert!(bench.server.clients.is_empty(), "{errno}: it is not looked for at once");

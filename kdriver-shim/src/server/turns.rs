@@ -3,11 +3,9 @@
 //! A client ends by and by ([`crate::ending`]). A request that asks for much, or for what a client that
 //! ends may still have, is put off: nothing more of its client is heard before it is answered.
 
-use std::time::Instant;
-
 use shim_abi::{Refusal, Reply, Request};
 
-use super::{Server, reply_to};
+use super::{Parts, Server, reply_to};
 use crate::clients::{Client, PutOff, Stage};
 use crate::events;
 use crate::images;
@@ -16,9 +14,6 @@ use crate::process::ClientId;
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress};
 use crate::surroundings::Surroundings;
-
-/// Freed memory is given back to the kernel when ended clients may have had so many bytes of it.
-const GIVE_BACK: u64 = 4 << 20;
 
 impl Server {
     /// Whether there is work that waits for its turn only.
@@ -54,7 +49,7 @@ impl Server {
 
     /// Goes on with the card that is flashed, and does what follows.
     pub(super) fn go_on_flashing(&mut self) {
-        let (mut around, flasher) = self.around();
+        let Parts { mut around, flasher, .. } = self.parts();
         flasher.go_on(&mut around);
         let Surroundings { ends, tend, .. } = around;
         for id in ends {
@@ -112,7 +107,7 @@ impl Server {
         }
         self.aside.close(client.socket);
         self.tend_cards();
-        self.resume();
+        self.reception.resume();
         for (other, client) in &mut self.clients {
             let Some(put_off) = &mut client.put_off else { continue };
             let waited = put_off.awaits.len();
@@ -121,19 +116,7 @@ impl Server {
                 self.put_off.push_back(*other);
             }
         }
-        self.give_memory_back(client.usage.most_kept());
-    }
-
-    /// Notes that so many bytes at most are not kept any more, and now and then has the allocator give
-    /// back what is free.
-    pub(super) fn give_memory_back(&mut self, bytes: u64) {
-        self.freed = self.freed.saturating_add(bytes);
-        if self.freed >= GIVE_BACK {
-            self.freed = 0;
-            let begun = Instant::now();
-            hostmem::heap::give_back();
-            log::debug!("freed memory is given back: {:?}", begun.elapsed());
-        }
+        self.freed.add(client.usage.most_kept());
     }
 
     /// Goes on with a client's request, and hears it again when that is answered.
