@@ -1,6 +1,7 @@
 //! The checks beside the tests: each is one command or one look, and counts as one.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -12,7 +13,8 @@ use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, conclude, has_subcommand, root};
 use crate::regs::compare;
-use crate::{selection, setup};
+use crate::tool::Tool;
+use crate::{book, selection, setup};
 
 mod deny;
 mod dependencies;
@@ -50,6 +52,7 @@ const CHECKS: &[Check] = &[
     }),
     Check::new("documentation", documentation),
     Check::new("links of the documents", links::check).always(),
+    Check::new("the book", || book::build(&Lacking::unless_installed(book::MDBOOK)?).map(drop)),
     Check::new("the oldest compiler", oldest::check),
     Check::new("licences and sources", deny::check),
     Check::new("dependencies and what they are for", dependencies::check).always(),
@@ -99,6 +102,18 @@ impl Check {
 /// A tool that is not there: why.
 #[derive(Debug)]
 struct Lacking(String);
+
+impl Lacking {
+    /// A tool's program, or that it cannot be had.
+    fn unless_installed(tool: Tool) -> Result<PathBuf, Self> {
+        tool.program().map_err(|error| {
+            // What cargo shows ends with its reason.
+            let reason = error.to_string();
+            let reason = reason.lines().last().unwrap_or_default();
+            Self(format!("{} {} cannot be installed: {reason}", tool.package, tool.version))
+        })
+    }
+}
 
 impl fmt::Display for Lacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

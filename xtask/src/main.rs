@@ -1,5 +1,5 @@
 //! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `nccl`, `crates`, `bench`, `apps`, `attack`,
-//! `chaos`, `fuzz`, `guest`, `dist`, `regs` and `bindings`.
+//! `chaos`, `fuzz`, `guest`, `dist`, `book`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod apt;
 mod attack;
 mod bench;
 mod bindings;
+mod book;
 mod cache;
 mod cargo;
 mod cases;
@@ -33,6 +34,7 @@ mod setup;
 mod stack;
 mod suites;
 mod test;
+mod tool;
 
 /// Tasks of the Balboa project; each does its own set-up.
 #[derive(Debug, Parser)]
@@ -71,6 +73,8 @@ enum Task {
     Guest(guest::Guest),
     /// Make the Debian packages, in target/dist: the programs, documents, and a provider for each release of rdma-core
     Dist(dist::Options),
+    /// Make the book of the documents, in target/book
+    Book,
     /// Generate the card contract: the document, the C header and the SystemVerilog package
     Regs(regs::Options),
     /// Generate verbs-sys' types of a release again from rdma-core's source
@@ -101,6 +105,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::Guest(task) => guest::guest(&task),
         Task::Dist(options) => dist::dist(&options),
+        Task::Book => book::book(),
         Task::Regs(options) => regs::regs(&options),
         Task::Bindings(options) => bindings::bindings(&options),
     };
