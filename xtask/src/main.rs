@@ -1,5 +1,5 @@
 //! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `nccl`, `crates`, `bench`, `apps`, `attack`,
-//! `chaos`, `fuzz`, `guest`, `dist`, `book`, `regs` and `bindings`.
+//! `chaos`, `fuzz`, `guest`, `dist`, `book`, `pictures`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,7 @@ mod dist;
 mod fuzz;
 mod guest;
 mod nccl;
+mod pictures;
 mod regs;
 mod roots;
 mod selection;
@@ -75,6 +76,8 @@ enum Task {
     Dist(dist::Options),
     /// Make the book of the documents, in target/book
     Book,
+    /// Draw the pictures of the documents, of their texts in docs/pictures and of tables in the code
+    Pictures(pictures::Options),
     /// Generate the card contract: the document, the C header and the SystemVerilog package
     Regs(regs::Options),
     /// Generate verbs-sys' types of a release again from rdma-core's source
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Task::Guest(task) => guest::guest(&task),
         Task::Dist(options) => dist::dist(&options),
         Task::Book => book::book(),
+        Task::Pictures(options) => pictures::pictures(&options),
         Task::Regs(options) => regs::regs(&options),
         Task::Bindings(options) => bindings::bindings(&options),
     };
