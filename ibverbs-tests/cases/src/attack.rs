@@ -25,6 +25,7 @@ pub mod scene;
 pub mod silence;
 pub mod translations;
 pub mod unanswered;
+pub mod waits;
 
 use limits::Excess;
 use phase::Length;
@@ -46,6 +47,7 @@ pub fn cases(length: Length) -> Vec<Case> {
         cable::cases(length),
         relay::cases(length),
         requests::cases(length),
+        waits::cases(length),
     ];
     // How a bystander fares is judged: nobody else is to be in its way.
     families.into_iter().flatten().map(Case::alone).collect()

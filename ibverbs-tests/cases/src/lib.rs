@@ -181,6 +181,12 @@ const FEW: [(&str, &[&str]); 13] = [
             "a cable",
             "requests for connections/by a program",
             "events that nobody reads",
+            "another's queue pair",
+            "a file for containers",
+            "keys that others",
+            "files and sockets",
+            "a configuration",
+            "a program whose loader",
         ],
     ),
 ];

@@ -8,9 +8,12 @@ use anyhow::{Context as _, Result, ensure};
 use harness::process::{Finished, Running};
 use harness::runner::{Case, Need};
 use harness::setting::Setting;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use verbs_programs::hostile::PATIENCE;
 
 use super::phase::Length;
+use crate::flash::{flash, prepare};
 
 /// Somebody else than the case's user.
 pub(super) const SOMEBODY: u32 = 65533;
@@ -24,6 +27,9 @@ pub fn cases(length: Length) -> Vec<Case> {
         case("a mapping whose path is no text", &[], path),
         case("a capture through a symbolic link", &[], capture_through_link),
         case("a capture into somebody's file", &[Need::Root], capture_into_file),
+        case("a capture by the tool into what is not the user's alone", &[Need::Root], by_the_tool),
+        case("a file for containers beside links", &[], beside_links),
+        case("keys that others can change", &[Need::Root], open_keys),
         case("counters through a symbolic link", &[], counters_through_link),
         case("a file of somebody's among the counters", &[], foreign_counters),
     ]
@@ -136,4 +142,82 @@ fn foreign_counters(setting: &Setting, _: Length) -> Result<()> {
     let notes = precious(setting, directory_of.join("notes"))?;
     start_and_end(setting, "--soft 1", || Ok(()))?;
     is_kept(&notes)
+}
+
+/// The tool's captures keep what is somebody's, or has another name, and wait for nobody; and the card is not kept by them.
+fn by_the_tool(setting: &Setting, _: Length) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let at = |name: &str| setting.directory().join(name);
+    let notes = precious(setting, at("notes"))?;
+    fs::hard_link(&notes, at("again"))?;
+    symlink(&notes, at("link"))?;
+    let theirs = precious(setting, at("theirs"))?;
+    chown(&theirs, Some(SOMEBODY), Some(SOMEBODY))?;
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o666))?;
+    mkfifo(&at("fifo"), Mode::from_bits_truncate(0o600))?;
+    own(setting, &at("fifo"))?;
+    let capture = |name: &str| {
+        let task = setting.built("balboa").words("capture --state-dir").arg(daemon.state_dir());
+        task.words("balboa0 --seconds 1 -o").arg(at(name)).limit(PATIENCE).run()
+    };
+    for (name, why) in [
+        ("again", "has another name"),
+        ("link", "a symbolic link"),
+        ("theirs", "belongs to user"),
+        ("fifo", "nobody reads this FIFO"),
+    ] {
+        capture(name)?.code(1)?.complains(why)?;
+    }
+    is_kept(&notes)?;
+    is_kept(&theirs)?;
+    capture("new")?.success()?;
+    daemon.stop()
+}
+
+/// What is written for containers follows no link that somebody has put where it, or what it is made as, is to be.
+fn beside_links(setting: &Setting, _: Length) -> Result<()> {
+    let daemon = setting.balboad("--soft 1")?;
+    let folder = setting.directory().join("folder");
+    directory(setting, &folder)?;
+    let notes = precious(setting, setting.directory().join("notes"))?;
+    for name in ["cards.json", "cards.json.new", ".cards.json.new"] {
+        symlink(&notes, folder.join(name))?;
+    }
+    let task = setting.built("balboa").words("cdi generate --state-dir").arg(daemon.state_dir());
+    task.arg("-o").arg(folder.join("cards.json")).run()?.success()?;
+    is_kept(&notes)?;
+    ensure!(fs::read_to_string(folder.join("cards.json"))?.contains("balboa/card"));
+    daemon.stop()
+}
+
+/// No signature counts by a key that somebody else can change, or can put in the place of another.
+fn open_keys(setting: &Setting, _: Length) -> Result<()> {
+    const WHY: &str = "others than root and you can change it";
+    prepare(setting)?;
+    let daemon = setting.balboad("--soft 1")?;
+    let keys = setting.directory().join("keys");
+    let key = keys.join("site.pub");
+    own(setting, &keys)?;
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    let inspect = || setting.built("balboa").words("flash inspect two.soft --keys keys").run();
+    let refused = || -> Result<()> {
+        inspect()?.success()?.says(WHY)?;
+        let apply = "apply balboa0 two.soft --keys keys --yes";
+        flash(&daemon, setting, apply).run()?.code(6)?.complains(WHY).map(drop)
+    };
+    mode(&keys, 0o755)?;
+    mode(&key, 0o644)?;
+    inspect()?.success()?.says("signed_by    keys/site.pub")?;
+    mode(&keys, 0o777)?;
+    refused().context("a folder that everybody writes to")?;
+    mode(&keys, 0o755)?;
+    mode(&key, 0o666)?;
+    refused().context("a key that everybody writes to")?;
+    mode(&key, 0o644)?;
+    chown(&keys, Some(SOMEBODY), None)?;
+    refused().context("a folder of somebody's")?;
+    own(setting, &keys)?;
+    chown(&key, Some(SOMEBODY), None)?;
+    refused().context("a key of somebody's")?;
+    daemon.stop()
 }

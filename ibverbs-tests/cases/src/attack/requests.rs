@@ -12,7 +12,7 @@ use verbs_programs::hostile::requests::{CONNECTED, FLOODED_PORT};
 use super::limits::{Excess, Limits};
 use super::phase::Length;
 use super::scene::{Attack, Scene, number_said};
-use crate::rdmacm::{RDMACM_UTILS, nothing_left};
+use crate::rdmacm::{PYTHON, RDMACM_UTILS, name_anothers, nothing_left};
 
 /// That of who connects meanwhile.
 const OWN_PORT: u16 = 7471;
@@ -30,6 +30,12 @@ pub fn cases(length: Length) -> Vec<Case> {
         case("requests for connections/by the cable", by_cable),
         case("requests for connections/by a program", by_program),
         case("connections held", held),
+        super::case(
+            length,
+            "another's queue pair is named to its peer",
+            &[RDMACM_UTILS, PYTHON],
+            |setting, _| name_anothers(setting),
+        ),
     ]
 }
 
