@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Link, Options};
-use super::moving::{PAGE, pages_with, pattern, post, reaches, reconnect};
+use super::moving::{PAGE, is_written, pages_with, pattern, post, reaches, reconnect};
 use crate::ffi::{Operation, Recv, Region, Window};
 
 /// Bytes of a message.
@@ -103,7 +103,7 @@ fn bytes_of(region: &Region) -> Vec<u8> {
 fn is_left_alone(region: &Region) -> Result<()> {
     region.write(0, &vec![0; BYTES]);
     std::thread::sleep(LATER);
-    let pages = pages_with(BYTES, |all| region.read(0, all), |byte| byte != 0);
+    let pages = pages_with(BYTES, |all| region.read(0, all), is_written);
     ensure!(pages == 0, "{pages} pages were written after they were given back");
     Ok(())
 }

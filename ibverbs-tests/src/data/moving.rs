@@ -57,13 +57,18 @@ pub(super) fn reaches(link: &Link, target: &Region, page: usize) -> Result<Optio
     }
 }
 
-/// How many pages have such a byte, of so many bytes that are read.
+/// How many pages are such, of so many bytes that are read.
 pub(super) fn pages_with(
     bytes: usize,
     read: impl FnOnce(&mut [u8]),
-    is_one: impl Fn(u8) -> bool,
+    is_one: impl Fn(&[u8]) -> bool,
 ) -> usize {
     let mut all = vec![0; bytes];
     read(&mut all);
-    all.chunks(PAGE).filter(|page| page.iter().any(|byte| is_one(*byte))).count()
+    all.chunks(PAGE).filter(|page| is_one(page)).count()
+}
+
+/// Whether anything was written to a page that was cleared.
+pub(super) fn is_written(page: &[u8]) -> bool {
+    page.iter().any(|byte| *byte != 0)
 }
