@@ -645,12 +645,7 @@ impl Spaces for Hosted {
     }
 
     fn close(&self, vfpga: u8, qpn: u32, most: usize) -> Vec<Gone> {
-        let Some(core) = self.shared.core(vfpga) else { return Vec::new() };
-        let mut core = lock(core);
-        let Some(ctid) = core.carrier.posts.ctid(qpn) else { return Vec::new() };
-        core.carrier.posts.close(ctid);
-        core.windows.begin_end(ctid);
-        core.pages.close(ctid, most)
+        self.shared.core(vfpga).map(|core| lock(core).close(qpn, most)).unwrap_or_default()
     }
 
     fn reason(&self, vfpga: u8) -> Option<String> {
@@ -723,19 +718,24 @@ mod tests {
     use super::*;
     use crate::fake::FakeCard;
 
-    #[test]
-    fn memory_that_a_program_maps_itself_is_copied_until_it_is_unmapped() {
-        const IOVA: u64 = 1 << 33;
-        let card = Arc::new(FakeCard::new(1));
-        card.set_piece(1 << 20);
+    /// Engines over a card, which do not run.
+    pub(super) fn engines_over(card: &Arc<FakeCard>) -> Hosted {
         let options = HostedOptions {
             peers: BTreeMap::from([(Ipv4Addr::new(10, 0, 0, 2), [7; 16])]),
             ..HostedOptions::default()
         };
         let (small, faults) = (Geometry::small(CTRL_CNFG_DEFAULT).unwrap(), Faults::default());
         let found = Found { regions: 1, small, faults };
-        let below = Arc::<FakeCard>::clone(&card);
-        let hosted = Hosted::new(0, below, found, PortAddress::default_of(0), &options).unwrap();
+        let below = Arc::<FakeCard>::clone(card);
+        Hosted::new(0, below, found, PortAddress::default_of(0), &options).unwrap()
+    }
+
+    #[test]
+    fn memory_that_a_program_maps_itself_is_copied_until_it_is_unmapped() {
+        const IOVA: u64 = 1 << 33;
+        let card = Arc::new(FakeCard::new(1));
+        card.set_piece(1 << 20);
+        let hosted = engines_over(&card);
         let mut theirs = [5u8; 64];
         let own = nix::unistd::getpid();
         let process = Arc::new(RemoteProcess::new(own, PidFd::open(own).unwrap()));

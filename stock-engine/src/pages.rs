@@ -46,6 +46,8 @@ pub struct Pages {
     entries: BTreeMap<Page, u64>,
     /// Those that lead into a sink.
     sunk: BTreeSet<Page>,
+    /// The address spaces into whose sinks pages lead of which the card is still to be told.
+    sinking: BTreeSet<u8>,
     /// The same by set, oldest first.
     sets: HashMap<u64, VecDeque<Page>>,
     /// The last ones that were driven out, and the memory that they led to, to which something may still be on its way.
@@ -62,15 +64,27 @@ impl Pages {
         if geometry.page_bytes() != PAGE {
             return None;
         }
-        let (entries, sunk, sets, driven_out) = Default::default();
+        let (entries, sunk, sinking, sets, driven_out) = Default::default();
         let (conflicts, sinkings) = (0, 0);
-        Some(Self { geometry, hpid, sinks, entries, sunk, sets, driven_out, conflicts, sinkings })
+        Some(Self {
+            geometry,
+            hpid,
+            sinks,
+            entries,
+            sunk,
+            sinking,
+            sets,
+            driven_out,
+            conflicts,
+            sinkings,
+        })
     }
 
     /// Forgets everything, as the card has with its reset.
     pub fn reset(&mut self) {
         self.entries.clear();
         self.sunk.clear();
+        self.sinking.clear();
         self.sets.clear();
         self.driven_out.clear();
     }
@@ -162,7 +176,7 @@ impl Pages {
                 None if step == 0 => {
                     self.sinkings = self.sinkings.saturating_add(1);
                     self.insert(page, self.sink(ctid), &mut entries);
-                    self.sunk.insert(page);
+                    self.sink_page(page);
                     break;
                 }
                 None => break,
@@ -276,13 +290,25 @@ impl Pages {
         }
     }
 
+    /// Takes note that a page leads into its sink from now on.
+    fn sink_page(&mut self, page: Page) {
+        self.sunk.insert(page);
+        self.sinking.insert(page.0);
+    }
+
+    /// The address spaces into whose sinks pages lead since this was last asked: what lies there is others' by now, and is to
+    /// be cleared before the card is told.
+    pub fn take_sinking(&mut self) -> BTreeSet<u8> {
+        std::mem::take(&mut self.sinking)
+    }
+
     /// Has a page lead to another one on the bus, the sink for one, or to none.
     fn lead(&mut self, page: Page, other: Option<u64>) {
         match other {
             None => self.remove(page),
             Some(paddr) => {
                 if paddr == self.sink(page.0) {
-                    self.sunk.insert(page);
+                    self.sink_page(page);
                 }
                 self.entries.insert(page, paddr);
             }
@@ -429,6 +455,25 @@ mod tests {
         assert!(pages.close(5, 8).is_empty() && pages.close(7, 8).is_empty());
         assert_eq!(pages.close(6, 8).len(), 1);
         assert_eq!(pages.surface().len(), 3);
+    }
+
+    #[test]
+    fn who_has_pages_sink_clears_the_sink_first() {
+        let mut pages = pages();
+        let mut sinking = |step: &dyn Fn(&mut Pages)| {
+            step(&mut pages);
+            pages.take_sinking().into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(sinking(&|it| drop(it.mend(5, 0x10000, two_pages))), []);
+        assert_eq!(sinking(&|it| drop(it.mend(6, 0x10000, two_pages))), []);
+        assert_eq!(sinking(&|it| drop(it.mend(7, 0x42000, two_pages))), [7], "asked for");
+        assert_eq!(sinking(&|it| drop(it.close(5, 1))), [5]);
+        assert_eq!(sinking(&|it| drop(it.close(5, 8))), [5], "the other page");
+        assert_eq!(sinking(&|it| drop(it.close(5, 8))), [], "none is left");
+        let ranges = [(0x90000, 0x1000)];
+        assert_eq!(sinking(&|it| drop(it.replace(&ranges, 8, |_, _| None))), [6]);
+        assert_eq!(sinking(&|it| drop(it.forget(6, 0x11000, 0x12000, 8))), [], "it leads nowhere");
+        assert_eq!(sinking(&|it| drop(it.surface())), []);
     }
 
     #[test]

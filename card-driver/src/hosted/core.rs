@@ -157,17 +157,37 @@ impl Core {
             log::debug!(
                 "vFPGA {vfpga}: {vaddr:#x} of address space {ctid} is no memory, and leads to nobody's"
             );
-            layout.clear_sink(*vfpga, ctid);
         }
+        self.clear_sinks();
         entries
+    }
+
+    /// Clears the sinks that pages are about to lead into: bytes of whoever had their address spaces before may lie there,
+    /// and go to whom the QPs send to.
+    fn clear_sinks(&mut self) {
+        for ctid in self.pages.take_sinking() {
+            self.layout.clear_sink(self.vfpga, ctid);
+        }
+    }
+
+    /// Has nothing be sent any more for a QP. Entries, so many at most, for the place of those of its address space.
+    pub(super) fn close(&mut self, qpn: u32, most: usize) -> Vec<Gone> {
+        let Some(ctid) = self.carrier.posts.ctid(qpn) else { return Vec::new() };
+        self.carrier.posts.close(ctid);
+        self.windows.begin_end(ctid);
+        let gone = self.pages.close(ctid, most);
+        self.clear_sinks();
+        gone
     }
 
     /// Entries for the place of those whose memory goes away.
     pub(super) fn replace(&mut self, ranges: &[(u64, u64)], most: usize) -> Vec<Gone> {
         let Self { engine, carrier, pages, windows, layout, vfpga, .. } = self;
-        pages.replace(ranges, most, |ctid, page| {
+        let gone = pages.replace(ranges, most, |ctid, page| {
             page_of(engine, carrier, windows, (layout, *vfpga), ctid, page)
-        })
+        });
+        self.clear_sinks();
+        gone
     }
 
     /// Entries of pages of a window that was opened; `None` where there is no such.
@@ -435,5 +455,39 @@ impl Memory for Place<'_> {
 
     fn end_windows(&mut self, ctid: u8) -> bool {
         self.windows.end(ctid)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may fail")]
+mod tests {
+    use super::super::tests::engines_over;
+    use super::*;
+    use crate::fake::FakeCard;
+
+    #[test]
+    fn a_page_of_nobody_s_is_empty_when_the_card_is_told_that_pages_lead_there() {
+        const PAGES: u64 = 0x9_0000;
+        let hosted = engines_over(&Arc::new(FakeCard::new(1)));
+        let mut core = lock(hosted.shared.core(0).unwrap());
+        let mut step = |step: &dyn Fn(&mut Core) -> usize| {
+            let sink = |core: &Core| {
+                let (memory, at) = core.layout.sink(0, 5);
+                let mut bytes = [0; 64];
+                memory.read_bytes(at, &mut bytes).unwrap();
+                bytes
+            };
+            let (memory, at) = core.layout.sink(0, 5);
+            // As the last one's peer has left it.
+            memory.write_bytes(at, &[7; 64]).unwrap();
+            (step(&mut core), sink(&core) == [0; 64])
+        };
+        let fill = |core: &mut Core| core.pages.fill(5, 0x1000, 2, |page| Some(page + PAGES)).len();
+        assert_eq!(step(&fill), (2, false), "none leads there");
+        assert_eq!(step(&|core| core.close(5, 1).len()), (1, true), "its QP ends");
+        let memory = [(PAGES + 0x2000, 0x1000)];
+        assert_eq!(step(&|core| core.replace(&memory, 8).len()), (1, true), "memory goes");
+        assert_eq!(step(&|core| core.mend(5, 0x8000).len()), (1, true), "there is no memory");
+        assert_eq!(step(&|core| core.mend(6, 0x8000).len()), (1, false), "another one's");
     }
 }

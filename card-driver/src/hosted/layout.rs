@@ -192,6 +192,12 @@ impl Layout {
         // It lies in the mapping, which can be written.
         let _ = self.own.write_bytes(offset, &[0; SINK_BYTES as usize]);
     }
+
+    /// The memory of sinks, and where in it an address space's begins.
+    #[cfg(test)]
+    pub(super) fn sink(&self, vfpga: u8, ctid: u8) -> (&SharedMapping, usize) {
+        (&self.own, usize::try_from(Self::offset(vfpga, ctid)).unwrap_or(usize::MAX))
+    }
 }
 
 #[cfg(test)]
