@@ -32,6 +32,8 @@ mod job;
 mod upload;
 
 use job::{Job, Phase};
+#[cfg(test)]
+pub use upload::UPLOAD_PATIENCE;
 use upload::Upload;
 
 /// How often a card is looked at that is at a chunk.
@@ -234,42 +236,32 @@ impl AsFd for Flasher {
     }
 }
 
+/// What tests of the server look at and set.
 #[cfg(test)]
-mod seen {
-    //! What tests of the server look at and set.
+impl Flasher {
+    /// How images are sent.
+    pub fn pace(&mut self) -> &mut Pace {
+        &mut self.pace
+    }
 
-    use super::*;
+    /// The examiner.
+    pub fn examiner(&mut self) -> &mut Examiner {
+        &mut self.examiner
+    }
 
-    pub use super::upload::UPLOAD_PATIENCE;
+    /// Whether a tool is bringing an image.
+    pub fn is_brought(&self) -> bool {
+        self.upload.is_some()
+    }
 
-    impl Flasher {
-        /// How images are sent.
-        pub fn pace(&mut self) -> &mut Pace {
-            &mut self.pace
-        }
+    /// Whether a card is flashed.
+    pub fn is_flashing(&self) -> bool {
+        self.job.is_some()
+    }
 
-        /// The examiner.
-        pub fn examiner(&mut self) -> &mut Examiner {
-            &mut self.examiner
-        }
-
-        /// Whether a tool is bringing an image.
-        pub fn is_brought(&self) -> bool {
-            self.upload.is_some()
-        }
-
-        /// Whether a card is flashed.
-        pub fn is_flashing(&self) -> bool {
-            self.job.is_some()
-        }
-
-        /// Has the last piece of the image that a tool brings have come so much earlier.
-        pub fn age_upload(&mut self, by: Duration) {
-            let upload = self.upload.as_mut().unwrap();
-            upload.last = upload.last.checked_sub(by).unwrap();
-        }
+    /// Has the last piece of the image that a tool brings have come so much earlier.
+    pub fn age_upload(&mut self, by: Duration) {
+        let upload = self.upload.as_mut().unwrap();
+        upload.last = upload.last.checked_sub(by).unwrap();
     }
 }
-
-#[cfg(test)]
-pub use seen::UPLOAD_PATIENCE;
