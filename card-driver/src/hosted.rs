@@ -447,14 +447,7 @@ impl CardBackend for Hosted {
         // of datagrams in one vFPGA, and offer what is for them in another.
         let mut cores = self.drain();
         let outcome = self.shared.below.reset();
-        for core in &mut cores {
-            let Core { engine, carrier, pages, windows, resets, .. } = &mut **core;
-            engine.reset(carrier);
-            carrier.reset();
-            pages.reset();
-            windows.reset();
-            *resets = resets.wrapping_add(1);
-        }
+        cores.iter_mut().for_each(|core| core.reset());
         outcome
     }
 
@@ -653,10 +646,8 @@ impl Spaces for Hosted {
     }
 
     fn closed(&self, vfpga: u8, qpn: u32) {
-        let Some(core) = self.shared.core(vfpga) else { return };
-        let mut core = lock(core);
-        if let Some(ctid) = core.carrier.posts.ctid(qpn) {
-            core.windows.forget(ctid);
+        if let Some(core) = self.shared.core(vfpga) {
+            lock(core).closed(qpn);
         }
     }
 

@@ -180,6 +180,27 @@ impl Core {
         gone
     }
 
+    /// A QP reaches no memory any more, and nothing is on its way to any.
+    pub(super) fn closed(&mut self, qpn: u32) {
+        if let Some(ctid) = self.carrier.posts.ctid(qpn) {
+            self.windows.forget(ctid);
+            self.layout.clear_own(self.vfpga, ctid);
+        }
+    }
+
+    /// Forgets everything, as the card has with its reset.
+    pub(super) fn reset(&mut self) {
+        let Self { engine, carrier, pages, windows, resets, layout, vfpga, .. } = self;
+        for ctid in (0..CTIDS).filter(|ctid| carrier.posts.is_open(*ctid)) {
+            layout.clear_own(*vfpga, ctid);
+        }
+        engine.reset(carrier);
+        carrier.reset();
+        pages.reset();
+        windows.reset();
+        *resets = resets.wrapping_add(1);
+    }
+
     /// Entries for the place of those whose memory goes away.
     pub(super) fn replace(&mut self, ranges: &[(u64, u64)], most: usize) -> Vec<Gone> {
         let Self { engine, carrier, pages, windows, layout, vfpga, .. } = self;
@@ -450,7 +471,7 @@ impl Memory for Place<'_> {
     }
 
     fn clear(&mut self, ctid: u8) {
-        self.layout.clear_ring(self.vfpga, ctid);
+        self.layout.clear_slots(self.vfpga, ctid);
     }
 
     fn end_windows(&mut self, ctid: u8) -> bool {
@@ -461,6 +482,8 @@ impl Memory for Place<'_> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests may fail")]
 mod tests {
+    use fpga_regs::engine::tunnel;
+
     use super::super::tests::engines_over;
     use super::*;
     use crate::fake::FakeCard;
@@ -489,5 +512,36 @@ mod tests {
         assert_eq!(step(&|core| core.replace(&memory, 8).len()), (1, true), "memory goes");
         assert_eq!(step(&|core| core.mend(5, 0x8000).len()), (1, true), "there is no memory");
         assert_eq!(step(&|core| core.mend(6, 0x8000).len()), (1, false), "another one's");
+    }
+
+    #[test]
+    fn nothing_of_whoever_had_an_address_space_before_is_left_in_it() {
+        let hosted = engines_over(&Arc::new(FakeCard::new(1)));
+        let mut core = lock(hosted.shared.core(0).unwrap());
+        let layout = Arc::clone(&core.layout);
+        let inline = |ctid| {
+            let (_, memory, at) = layout.bounce(0, ctid, 15);
+            let mut bytes = [0; 64];
+            memory.read_bytes(at, &mut bytes).unwrap();
+            memory.write_bytes(at, &[7; 64]).unwrap();
+            bytes[63]
+        };
+        assert_eq!([5, 6].map(inline), [0, 0]);
+        core.closed(5);
+        assert_eq!([5, 6].map(inline), [0, 7]);
+        let (came, sent) = (tunnel::place_of(31), tunnel::SLOTS as usize * tunnel::SLOT_BYTES);
+        for ctid in [5, 6] {
+            layout.deliver(0, ctid, came, &[7; tunnel::SLOT_BYTES]);
+            layout.stage(0, ctid, 0, &[7; tunnel::SLOT_BYTES]);
+        }
+        layout.clear_slots(0, 5);
+        let slots = |ctid| {
+            [came, sent].map(|place| {
+                let mut slot = [0; tunnel::SLOT_BYTES];
+                layout.slot(0, ctid, place, &mut slot);
+                slot[tunnel::SLOT_BYTES - 1]
+            })
+        };
+        assert_eq!([5, 6].map(slots), [[0, 0], [7, 7]]);
     }
 }

@@ -167,13 +167,13 @@ impl Layout {
         let _ = self.slots.write_bytes(at.saturating_add(place), slot);
     }
 
-    /// Has no slot stand in an address space's ring.
-    pub(super) fn clear_ring(&self, vfpga: u8, ctid: u8) {
+    /// Has no slot stand in an address space's ring, nor where slots are sent from: what has come for whoever had it before, or was
+    /// sent, is no business of the next one's peer.
+    pub(super) fn clear_slots(&self, vfpga: u8, ctid: u8) {
         let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
-        for sequence in 0..u64::from(tunnel::SLOTS) {
+        for place in (0..SLOTS_OF_SPACE as usize).step_by(tunnel::SLOT_BYTES) {
             // It lies in the mapping, which can be written.
-            let place = at.saturating_add(tunnel::place_of(sequence));
-            let _ = self.slots.write_bytes(place, &[0; 64]);
+            let _ = self.slots.write_bytes(at.saturating_add(place), &[0; tunnel::SLOT_BYTES]);
         }
     }
 
@@ -191,6 +191,14 @@ impl Layout {
         let offset = usize::try_from(Self::offset(vfpga, ctid)).unwrap_or(usize::MAX);
         // It lies in the mapping, which can be written.
         let _ = self.own.write_bytes(offset, &[0; SINK_BYTES as usize]);
+    }
+
+    /// Clears the same and the inline payloads of an address space: a peer that names their place can read them, and those of
+    /// whoever had it before are no business of his.
+    pub(super) fn clear_own(&self, vfpga: u8, ctid: u8) {
+        let offset = usize::try_from(Self::offset(vfpga, ctid)).unwrap_or(usize::MAX);
+        // It lies in the mapping, which can be written.
+        let _ = self.own.write_bytes(offset, &[0; OWN_OF_SPACE as usize]);
     }
 
     /// The memory of sinks, and where in it an address space's begins.
