@@ -685,12 +685,7 @@ impl Spaces for Hosted {
     }
 
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]> {
-        let surface = |core: &Mutex<Core>| {
-            let mut core = lock(core);
-            core.carrier.surface();
-            core.pages.surface()
-        };
-        self.shared.core(vfpga).map(surface).unwrap_or_default()
+        self.shared.core(vfpga).map(|core| lock(core).surface()).unwrap_or_default()
     }
 
     fn surfaced(&self, vfpga: u8) {

@@ -505,6 +505,13 @@ impl<R: Registers> Posts<R> {
         space.is_some_and(|space| space.qp.is_some() && !space.closed && space.lost.is_none())
     }
 
+    /// Whether an address space is that of a QP that reaches no memory before it is connected anew.
+    #[must_use]
+    pub fn is_closed(&self, ctid: u8) -> bool {
+        let space = self.spaces.get(usize::from(ctid));
+        space.is_some_and(|space| space.qp.is_some() && space.closed)
+    }
+
     /// Fails the QP of a lost address space, whose memory the card reaches no more.
     pub fn bury(&mut self, ctid: u8) {
         let qpn = self.qpn(ctid);

@@ -188,6 +188,15 @@ impl Core {
         }
     }
 
+    /// The words that remove the entries which lead to nobody's memory. Those of a QP that has ended stay until it is connected
+    /// anew: what its peer has sent, and the card has acknowledged, would wait for an answer to a page fault without them, and
+    /// where that is late it would come to the next connection.
+    pub(super) fn surface(&mut self) -> Vec<[u64; 2]> {
+        let Self { carrier, pages, .. } = self;
+        carrier.surface();
+        pages.surface(|ctid| carrier.posts.is_closed(ctid))
+    }
+
     /// Forgets everything, as the card has with its reset.
     pub(super) fn reset(&mut self) {
         let Self { engine, carrier, pages, windows, resets, layout, vfpga, .. } = self;
@@ -482,7 +491,10 @@ impl Memory for Place<'_> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests may fail")]
 mod tests {
+    use fpga_regs::engine::admin::CreateQp;
+    use fpga_regs::engine::qp::QpType;
     use fpga_regs::engine::tunnel;
+    use queue_engine::Transport as _;
 
     use super::super::tests::engines_over;
     use super::*;
@@ -512,6 +524,21 @@ mod tests {
         assert_eq!(step(&|core| core.replace(&memory, 8).len()), (1, true), "memory goes");
         assert_eq!(step(&|core| core.mend(5, 0x8000).len()), (1, true), "there is no memory");
         assert_eq!(step(&|core| core.mend(6, 0x8000).len()), (1, false), "another one's");
+    }
+
+    #[test]
+    fn what_comes_for_a_queue_pair_that_has_ended_waits_for_no_page() {
+        let hosted = engines_over(&Arc::new(FakeCard::new(1)));
+        let mut core = lock(hosted.shared.core(0).unwrap());
+        let command = CreateQp { kind: QpType::Rc, ..CreateQp::default() };
+        for qpn in [5, 6] {
+            core.carrier.create_qp(qpn, &command).unwrap();
+            assert_eq!(core.mend(qpn as u8, tunnel::ring_address(qpn as u8)).len(), 1);
+        }
+        core.close(5, 16);
+        assert_eq!(core.surface().len(), 1, "that of the one that may be connected");
+        core.carrier.destroy_qp(5);
+        assert_eq!(core.surface().len(), 1, "nobody has the other one's number");
     }
 
     #[test]
