@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -43,15 +43,22 @@ impl Journal {
         let identifier = name.to_string_lossy().into_owned();
         let unconnected = UnixDatagram::unbound()?;
         unconnected.connect(socket)?;
+        unconnected.set_nonblocking(true)?;
         Ok(Self { socket: unconnected, identifier })
     }
 
-    /// Hands a line over.
+    /// Hands a line over, without waiting.
     ///
     /// # Errors
-    /// When the journal does not take it: it has gone, or the line is too long for a datagram.
+    /// When the journal does not take it: it has gone or has no room, or the line is too long for a datagram.
     pub(crate) fn log(&self, record: &Record<'_>) -> io::Result<()> {
         self.socket.send(&fields(record, &self.identifier)).map(drop)
+    }
+}
+
+impl AsFd for Journal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -1,5 +1,10 @@
 //! The log, on standard error or in the journal behind it, within limits.
+//!
+//! Whoever logs serves others, and must not stand still with whoever reads the log: a pager, a terminal that was stopped,
+//! a journal that hangs. Where there is no room for a line it is lost, and counted.
 
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Builder;
@@ -7,12 +12,17 @@ use std::time::{Duration, Instant};
 
 use env_logger::Env;
 use log::{Level, LevelFilter, Log as _, Metadata, Record};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::journal::{CLIENT, Journal};
 use crate::limit::{Kind, LeftOut, Limit};
 
 /// Bytes of a line's text that are told with what was left out.
 const EXAMPLE_BYTES: usize = 200;
+/// Bytes of a line's text: with what stands before it, a pipe that can be written to takes so many at once.
+const LINE_BYTES: usize = 3 << 10;
+/// How long whoever reads the log may take to make room for a line; behind one that was lost, none.
+const ROOM: Duration = Duration::from_millis(100);
 /// Bytes of the stack of the thread that tells.
 const STACK: usize = 128 << 10;
 
@@ -32,7 +42,7 @@ impl Log {
     pub fn set_verbosity(&self, verbose: u8) {
         if let Some(limited) = LIMITED.get() {
             limited.set_verbosity(verbose);
-            log::set_max_level(level(verbose).min(limited.logger.filter()));
+            log::set_max_level(level(verbose).min(limited.out.logger.filter()));
         }
     }
 }
@@ -45,7 +55,8 @@ pub fn start_log(verbose: u8) -> Log {
     // What is logged of it is a matter of the greatest level, which may change.
     let logger = env_logger::Builder::from_env(Env::default().default_filter_or("trace")).build();
     let journal = Journal::behind_standard_error();
-    let limited = LIMITED.get_or_init(|| Limited::new(logger, journal, Instant::now(), tell_later));
+    let out = Out { logger, journal, file: None };
+    let limited = LIMITED.get_or_init(|| Limited::new(out, Instant::now(), tell_later));
     // A second one changes nothing.
     let _ = log::set_logger(limited);
     let log = Log(());
@@ -84,14 +95,49 @@ fn tell_later() {
 /// A logger within limits.
 #[derive(Debug)]
 struct Limited {
-    logger: env_logger::Logger,
-    /// The journal, where lines go there by their fields.
-    journal: Option<Journal>,
+    out: Out,
     /// Nothing is left out.
     all: AtomicBool,
     state: Mutex<State>,
+    /// Lines for which there was no room since the last one. Held while one is written.
+    lost: Mutex<u64>,
     /// Has [`Self::tell`] called in time.
     tell_later: fn(),
+}
+
+/// Where lines go.
+#[derive(Debug)]
+struct Out {
+    logger: env_logger::Logger,
+    /// The journal, where lines go there by their fields.
+    journal: Option<Journal>,
+    /// What the logger writes to, if that is not standard error.
+    file: Option<OwnedFd>,
+}
+
+impl Out {
+    /// Writes a line, if there is room for it within a time. What the journal does not take goes to standard error.
+    fn write(&self, line: &Record<'_>, patience: Duration) -> bool {
+        if let Some(journal) = &self.journal {
+            if has_room(journal.as_fd(), patience) && journal.log(line).is_ok() {
+                return true;
+            }
+        }
+        let standard_error = io::stderr();
+        let file = self.file.as_ref().map_or(standard_error.as_fd(), |file| file.as_fd());
+        let has_room = has_room(file, patience);
+        if has_room {
+            self.logger.log(line);
+        }
+        has_room
+    }
+}
+
+/// Whether a file takes a line without waiting, within a time.
+fn has_room(file: BorrowedFd<'_>, patience: Duration) -> bool {
+    let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO);
+    // Nobody reads what has no reader: writing says so at once.
+    !matches!(poll(&mut [PollFd::new(file, PollFlags::POLLOUT)], patience), Ok(0))
 }
 
 #[derive(Debug)]
@@ -112,29 +158,37 @@ struct Example {
 }
 
 impl Limited {
-    fn new(
-        logger: env_logger::Logger,
-        journal: Option<Journal>,
-        now: Instant,
-        tell_later: fn(),
-    ) -> Self {
+    fn new(out: Out, now: Instant, tell_later: fn()) -> Self {
         let state = State { limit: Limit::new(now), examples: Vec::new(), waiting: false };
-        Self { logger, journal, all: AtomicBool::new(false), state: Mutex::new(state), tell_later }
+        let (all, state, lost) = (AtomicBool::new(false), Mutex::new(state), Mutex::new(0));
+        Self { out, all, state, lost, tell_later }
     }
 
-    /// Writes a line that is not left out, as one line: names in it may be anything. What the journal does not take
-    /// goes to standard error.
+    /// Writes a line that is not left out, as one line: names in it may be anything.
     fn write(&self, record: &Record<'_>) {
-        let text = record.args().to_string();
-        let text = crate::one_line(&text);
+        let text = crate::one_line(&cut(record.args().to_string(), LINE_BYTES));
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let patience = if *lost == 0 { ROOM } else { Duration::ZERO };
+        if *lost > 0 && self.tell_lost(*lost) {
+            *lost = 0;
+        }
         let line = |args: std::fmt::Arguments<'_>| {
-            let line = record.to_builder().args(args).build();
-            let Some(journal) = &self.journal else { return self.logger.log(&line) };
-            if journal.log(&line).is_err() {
-                self.logger.log(&line);
-            }
+            self.out.write(&record.to_builder().args(args).build(), patience)
         };
-        line(format_args!("{text}"));
+        // In their order, or not at all.
+        if *lost > 0 || !line(format_args!("{text}")) {
+            *lost = lost.saturating_add(1);
+        }
+    }
+
+    /// Tells how many lines were lost, if there is room for that.
+    fn tell_lost(&self, lost: u64) -> bool {
+        let line = |args: std::fmt::Arguments<'_>| {
+            let record =
+                Record::builder().level(Level::Warn).target(module_path!()).args(args).build();
+            self.out.write(&record, Duration::ZERO)
+        };
+        line(format_args!("{lost} lines are lost, for nobody read the log"))
     }
 
     fn set_verbosity(&self, verbose: u8) {
@@ -170,7 +224,7 @@ impl Limited {
     }
 
     fn log_at(&self, record: &Record<'_>, now: Instant) {
-        if !self.logger.matches(record) {
+        if !self.out.logger.matches(record) {
             return;
         }
         if record.level() > Level::Info || self.all.load(Ordering::Relaxed) {
@@ -222,18 +276,23 @@ impl State {
         if self.examples.iter().any(|example| example.kind == kind) {
             return;
         }
-        let mut text = record.args().to_string();
-        if let Some((at, _)) = text.char_indices().find(|(at, _)| *at >= EXAMPLE_BYTES) {
-            text.truncate(at);
-        }
+        let text = cut(record.args().to_string(), EXAMPLE_BYTES);
         let target = record.target().to_owned();
         self.examples.push(Example { kind, level: record.level(), target, text });
     }
 }
 
+/// A text of so many bytes, and a few more, at most.
+fn cut(mut text: String, bytes: usize) -> String {
+    if let Some((at, _)) = text.char_indices().find(|(at, _)| *at >= bytes) {
+        text.truncate(at);
+    }
+    text
+}
+
 impl log::Log for Limited {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.logger.enabled(metadata)
+        self.out.logger.enabled(metadata)
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -242,13 +301,14 @@ impl log::Log for Limited {
 
     fn flush(&self) {
         self.tell_rest(Instant::now());
-        self.logger.flush();
+        self.out.logger.flush();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write};
+    use std::fs::File;
+    use std::io::{Read as _, Write};
     use std::sync::Arc;
 
     use super::*;
@@ -279,7 +339,8 @@ mod tests {
         let written = Written::default();
         let target = env_logger::Target::Pipe(Box::new(written.clone()));
         let logger = env_logger::Builder::new().parse_filters("debug").target(target).build();
-        (Limited::new(logger, None, now, || {}), written)
+        let out = Out { logger, journal: None, file: None };
+        (Limited::new(out, now, || {}), written)
     }
 
     fn say(logger: &Limited, now: Instant, line: u32, client: Option<u64>, text: &str) {
@@ -359,7 +420,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let (end, journal) = pair(home.path());
         let (mut logger, written) = limited(now);
-        logger.journal = Some(journal);
+        logger.out.journal = Some(journal);
         let mut told = Vec::new();
         for n in 0..1000 {
             say(&logger, now, 1, Some(7), &format!("refusal {n}"));
@@ -390,9 +451,40 @@ mod tests {
         }
         let home = tempfile::tempdir().unwrap();
         let (end, journal) = pair(home.path());
-        logger.journal = Some(journal);
+        logger.out.journal = Some(journal);
         say(&logger, now, 1, None, text);
         assert_eq!(received(&end).unwrap()["MESSAGE"], clean);
+    }
+
+    #[test]
+    fn lines_that_nobody_reads_are_lost_and_counted_and_not_waited_for() {
+        let now = Instant::now();
+        let (reader, writer) = nix::unistd::pipe().unwrap();
+        let (mut reader, file) = (File::from(reader), Some(writer.try_clone().unwrap()));
+        let target = env_logger::Target::Pipe(Box::new(File::from(writer)));
+        let logger = env_logger::Builder::new().parse_filters("debug").target(target).build();
+        let logger = Limited::new(Out { logger, journal: None, file }, now, || {});
+        logger.set_verbosity(1);
+        let long = "x".repeat(10_000);
+        for _ in 0..100 {
+            say(&logger, now, 1, None, &long);
+        }
+        let lost = *logger.lost.lock().unwrap();
+        assert!((70..100).contains(&lost), "{lost}");
+        let mut bytes = vec![0; 1 << 20];
+        let count = reader.read(&mut bytes).unwrap();
+        let lines = bytes[..count].iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(u64::try_from(lines).unwrap(), 100 - lost);
+        say(&logger, now, 1, None, "heard again");
+        let count = reader.read(&mut bytes).unwrap();
+        let told = String::from_utf8_lossy(&bytes[..count]);
+        let told: Vec<_> = told.lines().collect();
+        assert!(told[0].contains(&format!("{lost} lines are lost")), "{told:?}");
+        assert!(told.len() == 2 && told[1].ends_with("heard again"), "{told:?}");
+        assert_eq!(*logger.lost.lock().unwrap(), 0);
+        // Nobody can read them any more.
+        drop(reader);
+        say(&logger, now, 1, None, "to nobody");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use hostmem::process::peer_credentials;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
@@ -141,6 +142,32 @@ fn the_service_manager_is_told_of_the_start_the_rounds_a_reload_and_the_end() {
     assert_eq!(checked.status.code(), Some(2));
     assert_eq!(balboad.signal(Signal::SIGTERM).code(), Some(0));
     manager.await_line("STOPPING=1");
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    let root = tempfile::tempdir().unwrap();
+    let state = root.path().join("state");
+    let (reader, writer) = nix::unistd::pipe().unwrap();
+    let flags = |flags| fcntl(&writer, FcntlArg::F_SETFL(flags)).unwrap();
+    flags(OFlag::O_NONBLOCK);
+    let mut full = 0;
+    while let Ok(bytes) = nix::unistd::write(&writer, &[b'x'; 4096]) {
+        full += bytes;
+    }
+    flags(OFlag::empty());
+    let mut command = command(&state, &["--soft", "2"]);
+    command.env("RUST_LOG", "info").stderr(Stdio::from(writer));
+    let mut balboad = Balboad::start_as(command, &state);
+    assert_eq!(balboad.status()["cards"].as_array().unwrap().len(), 2);
+    // Who reads it again is told of what was lost.
+    let mut reader = File::from(reader);
+    reader.read_exact(&mut vec![0; full]).unwrap();
+    assert_eq!(balboad.signal(Signal::SIGTERM).code(), Some(0));
+    let mut rest = String::new();
+    reader.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains(" lines are lost, for nobody read the log"), "{rest}");
+    assert!(rest.contains("balboad stops"), "{rest}");
 }
 
 #[test]
