@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 use shim_abi::FlashState;
-use terminal::say;
+use terminal::{say, say_line};
 
 use crate::args::{self, CardName};
 use crate::client::{Client, ClientError};
@@ -604,7 +604,7 @@ fn told(todo: &Todo<'_>, document: &Value, sentence: &str) -> Result<(), Failure
     if todo.json {
         return say_json(document);
     }
-    Ok(say(format_args!("{sentence}\n"))?)
+    Ok(say_line(sentence)?)
 }
 
 fn say_json(document: &Value) -> Result<(), Failure> {

@@ -71,6 +71,14 @@ pub fn say(text: fmt::Arguments<'_>) -> io::Result<()> {
     }
 }
 
+/// Writes a sentence to standard output, in one line, whatever is named in it.
+///
+/// # Errors
+/// As [`say`].
+pub fn say_line(sentence: &str) -> io::Result<()> {
+    say(format_args!("{}\n", one_line(sentence)))
+}
+
 /// Prints a line of a long run's report, as `println!`, but the run goes on when nobody reads it.
 #[macro_export]
 macro_rules! report {

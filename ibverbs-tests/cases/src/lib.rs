@@ -186,6 +186,7 @@ const FEW: [(&str, &[&str]); 13] = [
             "keys that others",
             "files and sockets",
             "a configuration",
+            "an image whose name",
             "a program whose loader",
         ],
     ),

@@ -23,6 +23,7 @@ use harness::setting::{Daemon, Setting};
 use verbs_programs::hostile::PATIENCE;
 
 use super::phase::Length;
+use crate::flash::flash;
 
 /// Connections that say nothing: twice as many as are served at a time.
 const SILENT: usize = 128;
@@ -35,6 +36,7 @@ pub fn cases(length: Length) -> Vec<Case> {
     vec![
         case("files and sockets that nobody answers", unanswered),
         case("a configuration that commands a terminal", commanding),
+        case("an image whose name commands a terminal", named),
         case("a program whose loader does not end", endless),
     ]
 }
@@ -137,6 +139,28 @@ fn commanding(setting: &Setting, _: Length) -> Result<()> {
     ensure!(!log.lines().any(|line| line.starts_with("[2026 ERROR")), "a forged line: {log}");
     let check = setting.built("balboad").words("--check-config --config").arg(&configuration.path);
     is_plain(&check.run()?.code(2)?.complains("all is lost")?.stderr)?;
+    daemon.stop()
+}
+
+/// The name of a file becomes that of a card's image, and is told by the tool and in the log.
+fn named(setting: &Setting, _: Length) -> Result<()> {
+    let name = "a\u{1b}[2J\u{9b}31m\n[2026 ERROR balboad] all is lost";
+    let daemon = setting.balboad("--soft 1")?;
+    let make = setting.built("balboa").words("image make --soft vqe,vqe -o").arg(name);
+    make.run()?.success()?;
+    let balboa = |words: &str| flash(&daemon, setting, words);
+    for task in [
+        balboa("apply balboa0 --allow-unsigned --yes").arg(name),
+        balboa("history balboa0"),
+        balboa("verify balboa0"),
+        balboa("rollback balboa0 --yes"),
+        balboa("rollback balboa0 --yes"),
+    ] {
+        let told = task.run()?.success()?;
+        is_plain(&told.stdout)?;
+        is_plain(&told.stderr)?;
+    }
+    is_plain(&daemon.log())?;
     daemon.stop()
 }
 
