@@ -32,7 +32,7 @@ use crate::gsi::{self as queue_pair_1, Gsi};
 use crate::iova::Arena;
 use crate::limit::{COMMAND_LIMIT, CONFIRM_LIMIT, LOOK_AGAIN, TimeLeft};
 use crate::relay::{ClientRings, Relay};
-use crate::shell::Shell;
+use crate::shell::{Shell, Translator};
 use crate::spaces::Recall;
 use crate::translations::Purpose;
 use gsi::OpenGsi;
@@ -216,7 +216,7 @@ impl AdminEngine {
             return Err(self.dead(why));
         }
         // What one before it left, of which nobody took the answer, is not this one's.
-        drop(self.shell.reason(self.window));
+        drop(self.detail());
         self.tag = self.tag.wrapping_add(1);
         let blocks = u8::try_from(N).unwrap_or(u8::MAX);
         let header = Header { opcode, blocks, tag: self.tag, response }.encode();
@@ -238,7 +238,7 @@ impl AdminEngine {
                 engine: self.name.clone(),
                 opcode,
                 status,
-                detail: self.shell.reason(self.window),
+                detail: self.detail(),
             }),
         }
     }
@@ -292,10 +292,20 @@ impl AdminEngine {
         }
     }
 
+    fn translator(&self) -> &dyn Translator {
+        self.shell.translator()
+    }
+
+    /// What is to be added to the refusal of the last command; empty, or begins with `; `.
+    fn detail(&self) -> String {
+        let reason = self.translator().reason(self.window);
+        reason.map(|why| format!("; {why}")).unwrap_or_default()
+    }
+
     /// Has a queue pair's address space lead to no memory; an engine whose card does not confirm that in the end is given
     /// up.
     fn end_space(&mut self, qpn: u32, anew: bool) -> Result<(), Error> {
-        let ended = self.shell.end_space(self.window, qpn, anew);
+        let ended = self.translator().end_space(&self.shell, self.window, qpn, anew);
         if ended.is_err() {
             self.check();
         }
@@ -466,16 +476,16 @@ impl Engine for AdminEngine {
             self.end_space(qpn, state == QpState::Reset)?;
         }
         if changes && state == QpState::Rtr {
-            self.shell.settle(self.window, qpn);
+            self.translator().settle(self.window, qpn);
         }
         let generation = self.run(Opcode::ModifyQp, [head, first, second])?.generation;
         self.hear();
         if changes && state == QpState::Rtr {
-            self.shell.surface(self.window);
+            self.translator().surface(&self.shell, self.window);
         }
         if attributes.mask.contains(AttributeMask::ACCESS) {
-            self.shell.lapse(self.window)?;
-            self.shell.recall(self.window, Recall::Qp { qpn })?;
+            self.translator().lapse(&self.shell, self.window)?;
+            self.translator().recall(&self.shell, self.window, Recall::Qp { qpn })?;
         }
         self.relayed(|relay| {
             relay.renew_qp(qpn, generation);
@@ -497,16 +507,16 @@ impl Engine for AdminEngine {
 
     fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error> {
         let key = self.run(Opcode::CreateKey, command.encode())?.result;
-        self.shell.surface(self.window);
+        self.translator().surface(&self.shell, self.window);
         Ok(key)
     }
 
     fn modify_key(&mut self, command: &ModifyKey) -> Result<(), Error> {
         self.run(Opcode::ModifyKey, command.encode())?;
-        self.shell.lapse(self.window)?;
+        self.translator().lapse(&self.shell, self.window)?;
         let ModifyKey { iova, length, .. } = *command;
-        self.shell.recall(self.window, Recall::Memory { iova, length })?;
-        self.shell.surface(self.window);
+        self.translator().recall(&self.shell, self.window, Recall::Memory { iova, length })?;
+        self.translator().surface(&self.shell, self.window);
         Ok(())
     }
 
@@ -524,7 +534,7 @@ impl Engine for AdminEngine {
 
     fn destroy_key(&mut self, key: u32) -> Result<(), Error> {
         self.run(Opcode::DestroyKey, Destroy { number: key }.encode())?;
-        self.shell.lapse(self.window)
+        self.translator().lapse(&self.shell, self.window)
     }
 
     fn create_ah(&mut self, command: &CreateAh) -> Result<u32, Error> {
@@ -676,7 +686,7 @@ impl Engine for AdminEngine {
             Ok(())
         })?;
         // Ahead of the first command, behind which the engine would be given up again.
-        if self.backend().spaces().is_none() && self.shell.is_in_doubt(self.window) {
+        if !self.translator().outlives_engines() && self.shell.is_in_doubt(self.window) {
             self.shell.begin_anew(self.window);
         }
         (self.sq_index, self.cq_index) = (0, 0);

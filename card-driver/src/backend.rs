@@ -2,14 +2,12 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
 use fpga_regs::coyote::pci::Bar;
 use hostmem::DmaMemory;
 use softcard::{IcrcPolicy, WatchFilter};
 
 use crate::error::Error;
-use crate::spaces::Spaces;
 
 /// A card's function, as bring-up and the engines use it.
 ///
@@ -147,17 +145,6 @@ pub trait CardBackend: Send + Sync {
     }
     /// Ends that; what waits is still written.
     fn end_record(&self) {}
-
-    /// Whose memory the pages of address spaces are, where queue pairs have one each. `None` where each window has one,
-    /// whose pages lie where the bus has them.
-    fn spaces(&self) -> Option<&dyn Spaces> {
-        None
-    }
-
-    /// The card's own back-end, where this one adds to it what the card's bitstream has not.
-    fn below(&self) -> Option<Arc<dyn CardBackend>> {
-        None
-    }
 
     /// What the card is, for people.
     fn identity(&self) -> Identity;

@@ -26,7 +26,7 @@ use crate::error::{Error, GONE};
 use crate::hosted::{self, Hosted, HostedOptions};
 use crate::iova::{ARENA_END, ARENA_START, Arena};
 use crate::says::Says;
-use crate::shell::Shell;
+use crate::shell::{Shell, SpacesOfQps, SpacesOfWindows, Translator};
 
 /// Brings a card up that holds the bitstream of a manifest, and starts the engine in each of its
 /// windows that the manifest names.
@@ -53,8 +53,6 @@ pub fn bring_up_with(
     manifest: &Manifest,
     options: HostedOptions,
 ) -> Result<Device, Error> {
-    // What was added to it for the bitstream of before goes with that.
-    let backend = backend.below().unwrap_or(backend);
     prepare(number, &*backend, manifest)?;
     reset_shell(&*backend);
     let up = bring_shell_up(number, Arc::clone(&backend), address, manifest, options);
@@ -64,23 +62,53 @@ pub fn bring_up_with(
 /// Does what is left when the shell is reset.
 fn bring_shell_up(
     number: u32,
-    backend: Arc<dyn CardBackend>,
+    card: Arc<dyn CardBackend>,
     address: PortAddress,
     manifest: &Manifest,
     options: HostedOptions,
 ) -> Result<Device, Error> {
-    let probe = Bringup { card: number, backend: &*backend, manifest };
-    let driver = engines::driver(manifest);
-    let found = probe.shell()?;
-    probe.addresses(address);
-    probe.interrupt(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
+    let probe = Bringup { card: number, backend: &*card, manifest };
+    let found = probe.begin(address)?;
+    let ways = match manifest.engine {
+        EngineKind::Vqe => {
+            options.meetings.end(address.ip.into());
+            let translator = Arc::new(SpacesOfWindows::new(found.large, found.regions));
+            Ways { card: Arc::clone(&card), backend: card, translator, hosted: None }
+        }
+        EngineKind::Stock => {
+            let hosted = probe.host(&found, Arc::clone(&card), address, &options)?;
+            let spaces = Arc::<Hosted>::clone(&hosted);
+            let translator = Arc::new(SpacesOfQps::new(spaces));
+            let backend = Arc::<Hosted>::clone(&hosted);
+            Ways { card, backend, translator, hosted: Some(hosted) }
+        }
+    };
+    start_engines(number, ways, &found, address, manifest, options)
+}
 
-    let hosted = probe.host(&backend, &found, address, &options)?;
-    let backend = hosted.clone().map_or(backend, |hosted| hosted as Arc<dyn CardBackend>);
+/// How a card is reached, and by what its address spaces are filled.
+struct Ways {
+    card: Arc<dyn CardBackend>,
+    /// Where its engines are: another way if balboad hosts them.
+    backend: Arc<dyn CardBackend>,
+    translator: Arc<dyn Translator>,
+    hosted: Option<Arc<Hosted>>,
+}
+
+/// Starts the engine in each window of a shell that is set up.
+fn start_engines(
+    number: u32,
+    Ways { card, backend, translator, hosted }: Ways,
+    found: &Found,
+    address: PortAddress,
+    manifest: &Manifest,
+    options: HostedOptions,
+) -> Result<Device, Error> {
+    let driver = engines::driver(manifest);
     let probe = Bringup { card: number, backend: &*backend, manifest };
-    let shell =
-        Arc::new(Shell::new(number, Arc::clone(&backend), found.bank, found.large, found.regions));
-    if let Some(hosted) = &hosted {
+    let way = Arc::clone(&backend);
+    let shell = Arc::new(Shell::new(number, way, found.bank, found.regions, translator));
+    if let Some(hosted) = hosted {
         hosted.serve(Arc::downgrade(&shell))?;
     }
     let mut arena = Arena::new(&backend.iova_ranges()?);
@@ -125,6 +153,7 @@ fn bring_shell_up(
     );
     Ok(Device {
         number,
+        card,
         backend,
         identity,
         address,
@@ -209,6 +238,7 @@ impl Device {
         let (identity, gids) = (backend.identity(), address.gids().to_vec());
         Self {
             number,
+            card: Arc::clone(&backend),
             backend,
             identity,
             address,
@@ -245,14 +275,12 @@ impl Device {
     }
 
     pub(crate) fn bring_up_anew(&mut self) -> Result<(), Error> {
-        if let Some(spaces) = self.backend.spaces() {
-            spaces.end();
-        }
+        self.shell.translator().end();
         // Of the old engines: the new ones open their own.
         self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
         // What is still mapped belongs to engines that are no more, or was leaked to them.
         self.backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
-        let backend = Arc::clone(&self.backend);
+        let backend = Arc::clone(&self.card);
         let (number, options) = (self.number, self.options.clone());
         let mut new = bring_up_with(number, backend, self.address, &self.manifest, options)?;
         // A card without engines has no more than its own addresses.
@@ -308,40 +336,39 @@ pub(crate) fn is_software_card(backend: &dyn CardBackend) -> bool {
 }
 
 impl Bringup<'_> {
-    fn failed(&self, why: String) -> Error {
-        Error::BringUp { card: self.card, why }
+    /// Sets a shell up that was reset: its addresses, its interrupts.
+    fn begin(&self, address: PortAddress) -> Result<Found, Error> {
+        let found = self.shell()?;
+        self.addresses(address);
+        self.interrupt(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
+        Ok(found)
     }
 
-    /// Makes the engine that balboad hosts for the card, where its manifest says that it has none.
+    /// Engines of balboad's for a published bitstream.
     fn host(
         &self,
-        backend: &Arc<dyn CardBackend>,
         found: &Found,
+        below: Arc<dyn CardBackend>,
         address: PortAddress,
         options: &HostedOptions,
-    ) -> Result<Option<Arc<Hosted>>, Error> {
-        let number = self.card;
-        match self.manifest.engine {
-            EngineKind::Vqe => {
-                options.meetings.end(address.ip.into());
-                Ok(None)
-            }
-            EngineKind::Stock => {
-                if found.bank != Bank::Avx {
-                    return Err(self.failed("its shell has no AVX registers, by which alone a published bitstream takes commands; load one built with EN_AVX = 1, or a verbs queue engine".into()));
-                }
-                let Mends { windows, selection } = self.manifest.mends;
-                let faults = Faults { windows: !windows, selection: !selection };
-                if faults != Faults::default() {
-                    log::warn!(
-                        "balboa{number}: its manifest does not say that the faults of old builds are mended, so less is sent at a time; see source.mended in bitstreams/README.md"
-                    );
-                }
-                let wanted = hosted::Found { regions: found.regions, small: found.small, faults };
-                let below = Arc::clone(backend);
-                Ok(Some(Arc::new(Hosted::new(number, below, wanted, address, options)?)))
-            }
+    ) -> Result<Arc<Hosted>, Error> {
+        if found.bank != Bank::Avx {
+            return Err(self.failed("its shell has no AVX registers, by which alone a published bitstream takes commands; load one built with EN_AVX = 1, or a verbs queue engine".into()));
         }
+        let Mends { windows, selection } = self.manifest.mends;
+        let faults = Faults { windows: !windows, selection: !selection };
+        if faults != Faults::default() {
+            log::warn!(
+                "balboa{}: its manifest does not say that the faults of old builds are mended, so less is sent at a time; see source.mended in bitstreams/README.md",
+                self.card
+            );
+        }
+        let wanted = hosted::Found { regions: found.regions, small: found.small, faults };
+        Ok(Arc::new(Hosted::new(self.card, below, wanted, address, options)?))
+    }
+
+    fn failed(&self, why: String) -> Error {
+        Error::BringUp { card: self.card, why }
     }
 
     /// Checks the function's identity, and lets it use the bus.

@@ -29,7 +29,9 @@ pub const NUMBERS: u32 = 1 << 10;
 pub struct Device {
     /// Its number, as in `balboaN`; what is left of one that was reset has a multiple of [`NUMBERS`] more.
     pub number: u32,
-    /// The way to it.
+    /// The way to the card itself.
+    pub card: Arc<dyn CardBackend>,
+    /// The way to its engines: another one where balboad hosts them.
     pub backend: Arc<dyn CardBackend>,
     /// What it is, for people.
     pub identity: Identity,
@@ -92,6 +94,12 @@ impl Device {
     #[must_use]
     pub fn name(&self) -> String {
         format!("balboa{}", self.number % NUMBERS)
+    }
+
+    /// Whether its engines are balboad's, over the command registers of a published bitstream.
+    #[must_use]
+    pub fn is_hosted(&self) -> bool {
+        !Arc::ptr_eq(&self.card, &self.backend)
     }
 
     /// Lets the card reach memory through a window, for that purpose; translations that are not
@@ -177,8 +185,7 @@ impl Device {
     pub fn restart(&mut self, index: u8) -> Result<(), Error> {
         let mut windows = self.windows.iter_mut();
         let Some(window) = windows.find(|window| window.index == index) else { return Ok(()) };
-        let is_ours = self.backend.spaces().is_some();
-        if is_ours && self.shell.is_in_doubt(index) {
+        if self.shell.translator().outlives_engines() && self.shell.is_in_doubt(index) {
             let engine = window.engine.name().to_owned();
             let why = format!(
                 "its MMU has not confirmed that pages are gone, and if it never does only balboa reset balboa{} ends that",

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell;
@@ -23,7 +23,6 @@ use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::soft::{self, SoftBackend, SoftCard};
-use crate::spaces::Spaces;
 
 mod commands;
 
@@ -40,7 +39,6 @@ pub struct FakeCard {
     _runtime: Running,
     state: Mutex<State>,
     script: Mutex<Arc<Script>>,
-    spaces: OnceLock<Box<dyn Spaces>>,
     wanted_back: EventFd,
 }
 
@@ -111,7 +109,6 @@ impl FakeCard {
             _runtime: Running(Some(runtime)),
             state: Mutex::default(),
             script: Mutex::new(Arc::new(Self::pass)),
-            spaces: OnceLock::new(),
             wanted_back: EventFd::new().unwrap(),
         };
         fake.set(Bar::Shell, shell::N_REGIONS, windows.into());
@@ -171,11 +168,6 @@ impl FakeCard {
     /// Does something in the place of 64-bit writes from now on, each by its offset and value.
     pub fn script(&self, script: impl Fn(&Self, u64, u64) + Send + Sync + 'static) {
         *lock(&self.script) = Arc::new(script);
-    }
-
-    /// Is one of which queue pairs have address spaces of their own, from now on.
-    pub fn set_spaces(&self, spaces: impl Spaces + 'static) {
-        assert!(self.spaces.set(Box::new(spaces)).is_ok(), "once");
     }
 
     /// Leaves the bus.
@@ -461,10 +453,6 @@ impl CardBackend for FakeCard {
         }
         Self::reset(self);
         Ok(())
-    }
-
-    fn spaces(&self) -> Option<&dyn Spaces> {
-        self.spaces.get().map(|spaces| &**spaces)
     }
 
     fn record(&self, filter: WatchFilter, reader: UnixStream) -> Result<(), Error> {

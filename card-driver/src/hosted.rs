@@ -534,14 +534,6 @@ impl CardBackend for Hosted {
         counters.push(("engine_wants_reset", reasons.contains(&true).into()));
         counters
     }
-
-    fn spaces(&self) -> Option<&dyn Spaces> {
-        Some(self)
-    }
-
-    fn below(&self) -> Option<Arc<dyn CardBackend>> {
-        Some(Arc::clone(&self.shared.below))
-    }
 }
 
 impl Hosted {

@@ -409,13 +409,11 @@ impl Device {
         self.interrupts = None;
         self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
         self.windows.clear();
-        if let Some(spaces) = self.backend.spaces() {
-            // The thread may be making the card forget an address space, for which it has the shell of before.
-            spaces.end();
-        }
-        if let Some(below) = self.backend.below() {
-            self.shell = Arc::new(Shell::without_vfpgas(self.number, Arc::clone(&below)));
-            self.backend = below;
+        // The thread may be making the card forget an address space, for which it has the shell of before.
+        self.shell.translator().end();
+        if self.is_hosted() {
+            self.shell = Arc::new(Shell::without_vfpgas(self.number, Arc::clone(&self.card)));
+            self.backend = Arc::clone(&self.card);
         }
     }
 

@@ -40,6 +40,7 @@ impl Device {
         Ok(Self {
             number,
             shell: Arc::new(Shell::without_vfpgas(number, Arc::clone(&backend))),
+            card: Arc::clone(&backend),
             backend,
             identity: self.identity.clone(),
             address: self.address,

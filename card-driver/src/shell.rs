@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::tlb::{Geometry, WINDOW_FIFO};
 use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrLen, IsrPid, IsrRead, IsrWrite};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,9 +20,17 @@ use crate::error::{Error, GONE};
 use crate::event_rings::EventRings;
 use crate::limit::{CONFIRM_LIMIT, LOOK_AGAIN, TimeLeft};
 use crate::lock::lock;
-use crate::spaces::{Gone, Recall};
-use crate::translations::{Purpose, Translations};
+use crate::spaces::Gone;
+use crate::translations::Purpose;
 use crate::vectors::Vectors;
+
+mod queue_pairs;
+mod translator;
+mod windows;
+
+pub use queue_pairs::SpacesOfQps;
+pub use translator::Translator;
+pub use windows::SpacesOfWindows;
 
 /// How long no invalidation is waited for after one that was not confirmed: a program that ends has
 /// thousands of regions, and others want to be served, most of the time.
@@ -84,7 +91,6 @@ impl Untold {
 
 #[derive(Debug)]
 struct State {
-    translations: Translations,
     /// Ends of invalidations that are to be reported, modulo 2^64, and those that were. They come in order and say not of
     /// which one, so that a late one is told from the next one's by its place alone.
     ordered: u64,
@@ -126,6 +132,11 @@ pub struct Shell {
     backend: Arc<dyn CardBackend>,
     bank: Bank,
     vfpgas: Vec<Vfpga>,
+    /// What says where memory is.
+    translator: Arc<dyn Translator>,
+    /// What a test has put in its place.
+    #[cfg(any(test, feature = "fake"))]
+    replaced: OnceLock<Arc<dyn Translator>>,
     counts: Mutex<FaultCounts>,
     /// What the thread waits for that serves the vectors, while there is one.
     apart: Mutex<Option<Arc<Vectors>>>,
@@ -138,15 +149,12 @@ impl Shell {
         card: u32,
         backend: Arc<dyn CardBackend>,
         bank: Bank,
-        large: Geometry,
         regions: u8,
+        translator: Arc<dyn Translator>,
     ) -> Self {
-        let ctid = fpga_regs::engine::window::CTID;
-        let hpid = std::process::id();
         let vfpga = |index| Vfpga {
             index,
             state: Mutex::new(State {
-                translations: Translations::new(large, ctid, hpid),
                 ordered: 0,
                 confirmed: 0,
                 silent: None,
@@ -160,15 +168,34 @@ impl Shell {
             signals: AtomicU64::default(),
         };
         let vfpgas = (0..regions).map(vfpga).collect();
-        let (counts, apart) = Default::default();
-        Self { card, backend, bank, vfpgas, counts, apart }
+        Self::of(card, backend, bank, vfpgas, translator)
     }
 
     /// Those of a card that has none.
     #[must_use]
     pub fn without_vfpgas(card: u32, backend: Arc<dyn CardBackend>) -> Self {
-        let (bank, vfpgas, counts, apart) = Default::default();
-        Self { card, backend, bank, vfpgas, counts, apart }
+        let translator = Arc::new(SpacesOfWindows::none());
+        Self::of(card, backend, Bank::default(), Vec::new(), translator)
+    }
+
+    fn of(
+        card: u32,
+        backend: Arc<dyn CardBackend>,
+        bank: Bank,
+        vfpgas: Vec<Vfpga>,
+        translator: Arc<dyn Translator>,
+    ) -> Self {
+        Self {
+            card,
+            backend,
+            bank,
+            vfpgas,
+            translator,
+            #[cfg(any(test, feature = "fake"))]
+            replaced: OnceLock::new(),
+            counts: Mutex::default(),
+            apart: Mutex::default(),
+        }
     }
 
     /// Drains a vFPGA's event rings as soon as its interrupt is seen, from now on.
@@ -183,6 +210,22 @@ impl Shell {
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn CardBackend> {
         &self.backend
+    }
+
+    /// What says where memory is.
+    #[must_use]
+    pub fn translator(&self) -> &dyn Translator {
+        #[cfg(any(test, feature = "fake"))]
+        if let Some(translator) = self.replaced.get() {
+            return &**translator;
+        }
+        &*self.translator
+    }
+
+    /// Has another say that from now on.
+    #[cfg(any(test, feature = "fake"))]
+    pub fn translate_by(&self, translator: Arc<dyn Translator>) {
+        assert!(self.replaced.set(translator).is_ok(), "once");
     }
 
     /// What was done about faults so far.
@@ -211,17 +254,13 @@ impl Shell {
         self.write(index, vfpga::ISR, isr.encode());
     }
 
-    /// Writes entries while the TLBs are locked; the vFPGA's state is held. They are of the TLB that address spaces of
-    /// queue pairs have, or of the window's.
+    /// Writes entries while the TLBs are locked; the vFPGA's state is held.
     fn write_entries(&self, index: u8, entries: &[[u64; 2]]) {
         if entries.is_empty() {
             return;
         }
         let lock = IsrWrite { lock: true, invalidate: true, ..IsrWrite::default() };
-        let window = match self.backend.spaces() {
-            Some(_) => vfpga::small_tlb(index.into()),
-            None => vfpga::large_tlb(index.into()),
-        };
+        let window = self.translator().tlb(index);
         self.isr(index, lock);
         for [first, second] in entries {
             self.backend.write64(Bar::Shell, window.wrapping_add(vfpga::TLB_WORD_0), *first);
@@ -232,134 +271,16 @@ impl Shell {
 
     /// Notes that a range has memory for a vFPGA, and inserts what its purpose wants inserted ahead.
     pub fn map(&self, index: u8, start: u64, length: u64, purpose: Purpose) {
-        // The pages of queue pairs' address spaces are asked for; and rings are reached by whoever has those.
-        let Some(vfpga) = self.vfpga(index).filter(|_| self.backend.spaces().is_none()) else {
-            return;
-        };
-        let mut state = lock(&vfpga.state);
-        let entries = state.translations.map(start, length, purpose);
-        self.write_entries(index, &entries);
+        self.translator().map(self, index, start, length, purpose);
     }
 
-    /// Takes ranges, each by its first byte and its bytes, back from a vFPGA: the pages that are left
-    /// without memory, a row of them. `true` once its TLB has none left and no transfer to them is
-    /// under way; after `false` another call is due. Faults there are refused from the first call on.
+    /// Takes ranges back from a vFPGA, as [`Translator::unmap`].
     ///
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm: the memory is not to be used for anything
     /// else.
     pub fn unmap(&self, index: u8, ranges: &[(u64, u64)]) -> Result<bool, Error> {
-        if let Some(spaces) = self.backend.spaces() {
-            let left = self.redirect(index, ROW, || spaces.replace(index, ranges, ROW))?;
-            self.surface(index);
-            return Ok(!left);
-        }
-        let Some(vfpga) = self.vfpga(index) else { return Ok(true) };
-        let mut state = lock(&vfpga.state);
-        let translations = &mut state.translations;
-        ranges.iter().for_each(|(start, _)| translations.forget(*start));
-        let mut row = Vec::new();
-        for &(start, length) in ranges {
-            row.extend(translations.take_gone(start, length, ROW.saturating_sub(row.len())));
-        }
-        if row.is_empty() {
-            return Ok(true);
-        }
-        let (hpid, bytes) = (translations.hpid(), translations.page_bytes());
-        let entries: Vec<[u64; 2]> = row.iter().map(|(_, words)| *words).collect();
-        self.write_entries(index, &entries);
-        drop(state);
-        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let pages = row.iter().map(|(page, _)| (IsrPid { ctid: 0, hpid }, *page, length));
-        self.invalidate_row(vfpga, pages)?;
-        Ok(row.len() < ROW)
-    }
-
-    /// Has a queue pair's address space lead to no memory any more: on return no DMA to any can follow, whatever of it is
-    /// still out; where it is to begin `anew`, little is. Nothing to do where queue pairs have no such.
-    ///
-    /// # Errors
-    /// [`Error::Dead`] when the card does not confirm.
-    pub fn end_space(&self, index: u8, qpn: u32, anew: bool) -> Result<(), Error> {
-        let Some(spaces) = self.backend.spaces() else { return Ok(()) };
-        spaces.settle(index, qpn, anew);
-        while self.redirect(index, ROW, || spaces.close(index, qpn, ROW))? {}
-        spaces.closed(index, qpn);
-        Ok(())
-    }
-
-    /// Waits for a moment, before a queue pair is connected, until nothing is out of it or on its way to it.
-    pub(crate) fn settle(&self, index: u8, qpn: u32) {
-        if let Some(spaces) = self.backend.spaces() {
-            spaces.settle(index, qpn, true);
-        }
-    }
-
-    /// What a vFPGA has to add to the refusal of the last command; empty, or begins with `; `.
-    pub(crate) fn reason(&self, index: u8) -> String {
-        let reason = self.backend.spaces().and_then(|spaces| spaces.reason(index));
-        reason.map(|why| format!("; {why}")).unwrap_or_default()
-    }
-
-    /// Tells the card of pages that were opened for queue pairs, ahead of their first use.
-    pub fn fill(&self, index: u8) {
-        let (Some(spaces), Some(vfpga)) = (self.backend.spaces(), self.vfpga(index)) else {
-            return;
-        };
-        let _state = lock(&vfpga.state);
-        while let Some(entries) = spaces.fill(index) {
-            for row in entries.chunks(WINDOW_FIFO) {
-                self.write_entries(index, row);
-            }
-        }
-    }
-
-    /// Has the card forget pages that were opened for queue pairs and are to be so no more, and waits for what is on its way to them.
-    ///
-    /// # Errors
-    /// [`Error::Dead`] when the card does not confirm.
-    pub fn shut(&self, index: u8) -> Result<(), Error> {
-        let (Some(spaces), Some(vfpga)) = (self.backend.spaces(), self.vfpga(index)) else {
-            return Ok(());
-        };
-        while self.redirect(index, WINDOW_FIFO, || spaces.shut(index, WINDOW_FIFO))? {}
-        // Another thread may have begun with some, and wait for the card.
-        if !lock(&vfpga.state).is_in_doubt() {
-            spaces.is_shut(index);
-        }
-        Ok(())
-    }
-
-    /// Takes from queue pairs what keys and rights do not give them any more: on return nothing of it is on its way.
-    ///
-    /// # Errors
-    /// [`Error::Dead`] when the card does not confirm.
-    pub fn lapse(&self, index: u8) -> Result<(), Error> {
-        let Some(spaces) = self.backend.spaces() else { return Ok(()) };
-        spaces.lapse(index);
-        self.shut(index)
-    }
-
-    /// Has the pages be asked for again that queue pairs have of what rights were taken away from: on return the card reaches what
-    /// is left of those, and nothing else is on its way.
-    ///
-    /// # Errors
-    /// [`Error::Dead`] when the card does not confirm.
-    pub fn recall(&self, index: u8, of: Recall) -> Result<(), Error> {
-        let Some(spaces) = self.backend.spaces() else { return Ok(()) };
-        let mut from = (0, 0);
-        while self.redirect(index, ROW, || spaces.recall(index, of, &mut from, ROW))? {}
-        Ok(())
-    }
-
-    /// Has the pages be asked for again that led to nobody's memory, for there may be some now.
-    pub fn surface(&self, index: u8) {
-        let (Some(spaces), Some(vfpga)) = (self.backend.spaces(), self.vfpga(index)) else {
-            return;
-        };
-        let _state = lock(&vfpga.state);
-        self.write_entries(index, &spaces.surface(index));
-        spaces.surfaced(index);
+        self.translator().unmap(self, index, ranges)
     }
 
     /// Puts other pages in the place of some, and waits for what is on its way to those, and to any that were led away
@@ -727,7 +648,7 @@ impl Shell {
                 let length = IsrLen::decode(self.read(index, vfpga::ISR_LEN)).length;
                 let pid = IsrPid::decode(self.read(index, vfpga::ISR_PID));
                 self.isr(index, clear);
-                self.mend(index, &mut state.translations, event, pid, vaddr, length);
+                self.mend(index, event, pid, vaddr, length);
             }
             EventKind::Invalidated => {
                 self.isr(index, clear);
@@ -754,27 +675,8 @@ impl Shell {
     }
 
     /// Answers a page fault: with the entries it needs, or with a refusal.
-    fn mend(
-        &self,
-        index: u8,
-        translations: &mut Translations,
-        event: IsrRead,
-        pid: IsrPid,
-        vaddr: u64,
-        length: u32,
-    ) {
-        if let Some(spaces) = self.backend.spaces() {
-            let entries = spaces.mend(index, pid.ctid, vaddr);
-            let success = !entries.is_empty();
-            let mut counts = lock(&self.counts);
-            counts.refilled = counts.refilled.saturating_add(u64::from(success));
-            counts.refused = counts.refused.saturating_add(u64::from(!success));
-            drop(counts);
-            self.write_entries(index, &entries);
-            return self.restart(index, event, pid.ctid, success);
-        }
-        let known = pid.ctid == fpga_regs::engine::window::CTID;
-        let entries = if known { translations.refill(vaddr, length) } else { Vec::new() };
+    fn mend(&self, index: u8, event: IsrRead, pid: IsrPid, vaddr: u64, length: u32) {
+        let entries = self.translator().mend(index, pid.ctid, vaddr, length);
         let success = !entries.is_empty();
         let mut counts = lock(&self.counts);
         if success {

@@ -457,12 +457,11 @@ impl Card {
 
     /// Whether a card that does not come up wants an image.
     fn is_without_image(&self) -> bool {
-        let Device { number, backend, manifest, .. } = &self.device;
-        let backend = backend.below().unwrap_or_else(|| Arc::clone(backend));
+        let Device { number, card, manifest, .. } = &self.device;
         let needs_all = manifest
             .regions
             .is_some_and(|count| (0..count).all(|vfpga| self.record.vfpgas.contains_key(&vfpga)));
-        wants_image(*number, &*backend, manifest, needs_all)
+        wants_image(*number, &**card, manifest, needs_all)
     }
 
     /// Starts the engine of a window anew that is dead, once nobody uses it, or has it wait for what its card owes.

@@ -13,6 +13,7 @@ use super::*;
 use crate::fake::FakeCard;
 use crate::lock::lock;
 use crate::relay::ClientRings;
+use crate::shell::SpacesOfWindows;
 
 fn engine() -> (Arc<FakeCard>, AdminEngine) {
     let card = Arc::new(FakeCard::with_interrupts(2));
@@ -23,7 +24,8 @@ fn engine() -> (Arc<FakeCard>, AdminEngine) {
 fn engine_of(card: &Arc<FakeCard>) -> AdminEngine {
     let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(card);
     let large = Geometry { page_bits: 21, order: 9, ways: 2 };
-    let shell = Arc::new(Shell::new(3, backend, Bank::Plain, large, 2));
+    let translator = Arc::new(SpacesOfWindows::new(large, 2));
+    let shell = Arc::new(Shell::new(3, backend, Bank::Plain, 2, translator));
     let fd = memfd::create("rings", 4096).unwrap();
     let mapping = SharedMapping::new(fd.as_fd(), 0, 4096, Access::ReadWrite).unwrap();
     let mapping = Arc::new(mapping);

@@ -131,7 +131,7 @@ impl Runner<'_> {
             }
             let (connected, ended) = links;
             if let (Some(number), Some(shell)) = (connected, self.shell()) {
-                shell.surface(vfpga);
+                shell.translator().surface(&shell, vfpga);
                 lock(core).carrier.open_link(number);
                 did = true;
             }
@@ -159,7 +159,7 @@ impl Runner<'_> {
         let Some(_forgetting) = self.forgetting() else { return false };
         let is_it = self.shared.core(vfpga).is_some_and(|core| lock(core).resets == resets);
         if let Some(shell) = self.shell().filter(|_| is_it) {
-            shell.fill(vfpga);
+            shell.translator().fill(&shell, vfpga);
         }
         true
     }
@@ -167,7 +167,10 @@ impl Runner<'_> {
     /// Has the card forget what was opened for parts of messages that have moved; those wait for that. Whether it has.
     fn shut(&self, vfpga: u8, resets: u64) -> bool {
         let has_shell = self.shell().is_some();
-        has_shell && self.forget(vfpga, resets, "of messages", |it| it.shut(vfpga)).is_some()
+        has_shell
+            && self
+                .forget(vfpga, resets, "of messages", |it| it.translator().shut(it, vfpga))
+                .is_some()
     }
 
     fn shell(&self) -> Option<Arc<Shell>> {
@@ -177,7 +180,7 @@ impl Runner<'_> {
     /// Has the address space of a QP, of which nothing is posted any more, lead to no memory, as [`Self::forget`].
     fn end_space(&self, vfpga: u8, qpn: u32, resets: u64) -> Option<MutexGuard<'_, Core>> {
         let whose = format!("of QP {qpn}");
-        self.forget(vfpga, resets, &whose, |shell| shell.end_space(vfpga, qpn, false))
+        self.forget(vfpga, resets, &whose, |it| it.translator().end_space(it, vfpga, qpn, false))
     }
 
     /// While it is held no card is being reset: who resets one waits for what this thread does. `None` where one is.

@@ -31,7 +31,7 @@ impl Device {
     pub fn takes_images_of_one(&self) -> Result<(), Error> {
         let card = self.number;
         let failed = |why: &str| Err(Error::Load { card, why: why.to_owned() });
-        if self.backend.below().is_some() {
+        if self.is_hosted() {
             return failed(
                 "its vFPGAs have one stack in common, which keeps their queue pairs; load an image of the whole card",
             );

@@ -159,11 +159,11 @@ fn an_image_of_another_engine_makes_a_card_that_balboad_hosts_one_for_and_back()
             assert_eq!(rig.load(image, is).unwrap(), u64::from(CHUNKS));
             assert_eq!(rig.device.windows.len(), usize::from(vfpgas));
             assert_eq!(rig.device.gids, gids);
-            assert!(rig.device.backend.below().is_some());
+            assert!(rig.device.is_hosted());
             rig.device.check_image().unwrap();
         }
         rig.load(image(1), manifest(1)).unwrap();
-        assert!(rig.device.backend.below().is_none() && rig.device.windows.len() == 1);
+        assert!(!rig.device.is_hosted() && rig.device.windows.len() == 1);
         assert_eq!(rig.device.gids, gids);
         rig.device.check_image().unwrap();
     }
@@ -171,7 +171,7 @@ fn an_image_of_another_engine_makes_a_card_that_balboad_hosts_one_for_and_back()
     let (bytes, is) = stock(2);
     let (_, error) = rig.load(image(2), is).unwrap_err();
     assert!(error.to_string().contains("its shell has no AVX registers"), "{error}");
-    assert!(rig.device.is_dead() && rig.device.backend.below().is_none());
+    assert!(rig.device.is_dead() && !rig.device.is_hosted());
     let (_, error) = rig.load(bytes, manifest(2)).unwrap_err();
     assert!(error.to_string().contains("none of its 2 vFPGAs holds"), "{error}");
     rig.load(image(2), manifest(2)).unwrap();

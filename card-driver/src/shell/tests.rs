@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bitstreams::Manifest;
 use fpga_regs::coyote::shell::Map;
-use fpga_regs::coyote::tlb::Entry;
+use fpga_regs::coyote::tlb::{Entry, Geometry};
 use fpga_regs::engine::admin::{AdminStatus, CreateCq, Opcode};
 
 use super::*;
@@ -12,7 +12,7 @@ use crate::bringup::bring_up;
 use crate::device::{Device, Reach};
 use crate::fake::FakeCard;
 use crate::interrupts::Interrupts;
-use crate::spaces::Spaces;
+use crate::spaces::{Recall, Spaces};
 
 const PAGE: u64 = 2 << 20;
 const LARGE: Geometry = Geometry { page_bits: 21, order: 9, ways: 2 };
@@ -20,7 +20,15 @@ const LARGE: Geometry = Geometry { page_bits: 21, order: 9, ways: 2 };
 fn shell() -> (Arc<FakeCard>, Shell) {
     let card = Arc::new(FakeCard::with_interrupts(2));
     let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
-    (card, Shell::new(0, backend, Bank::Plain, LARGE, 2))
+    (card, Shell::new(0, backend, Bank::Plain, 2, Arc::new(SpacesOfWindows::new(LARGE, 2))))
+}
+
+/// Of which queue pairs have address spaces of their own.
+fn shell_of(spaces: impl Spaces + 'static) -> (Arc<FakeCard>, Shell) {
+    let card = Arc::new(FakeCard::with_interrupts(2));
+    let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
+    let translator = Arc::new(SpacesOfQps::new(Arc::new(spaces)));
+    (card, Shell::new(0, backend, Bank::Plain, 2, translator))
 }
 
 /// What a card was told.
@@ -189,6 +197,13 @@ fn device() -> (Arc<FakeCard>, Device) {
     (card, device)
 }
 
+/// One of which queue pairs have address spaces of their own.
+fn device_of(spaces: Rows) -> (Arc<FakeCard>, Device) {
+    let (card, device) = device();
+    device.shell.translate_by(Arc::new(SpacesOfQps::new(Arc::new(spaces))));
+    (card, device)
+}
+
 fn silence_passes(shell: &Shell) {
     lock(&shell.vfpgas[0].state).silent = None;
 }
@@ -312,10 +327,9 @@ impl Spaces for Rows {
 
 #[test]
 fn memory_whose_pages_a_queue_pair_was_led_away_from_is_free_when_the_card_confirms_that() {
-    let (card, shell) = shell();
-    card.set_spaces(Rows::of(1));
+    let (card, shell) = shell_of(Rows::of(1));
     card.script(silent);
-    shell.end_space(0, 5, false).unwrap_err();
+    shell.translator().end_space(&shell, 0, 5, false).unwrap_err();
     // None of its pages is there any more, and what is on its way to them may be.
     shell.unmap(0, &[(0, 4096)]).unwrap_err();
     assert!(shell.is_in_doubt(0) && shell.failure(0).is_none());
@@ -327,12 +341,11 @@ fn memory_whose_pages_a_queue_pair_was_led_away_from_is_free_when_the_card_confi
 
 #[test]
 fn a_card_is_told_of_pages_as_soon_as_it_has_confirmed_the_ones_before() {
-    let (card, shell) = shell();
-    card.set_spaces(Rows::of(2));
+    let (card, shell) = shell_of(Rows::of(2));
     card.script(silent);
-    shell.end_space(0, 5, false).unwrap_err();
+    shell.translator().end_space(&shell, 0, 5, false).unwrap_err();
     assert_eq!(orders(&card), 1);
-    shell.end_space(0, 6, false).unwrap_err();
+    shell.translator().end_space(&shell, 0, 6, false).unwrap_err();
     assert_eq!(orders(&card), 0, "it owes one");
     assert!(shell.is_put_off(0) && !shell.is_put_off(1));
     assert!(shell.is_in_doubt(0) && shell.failure(0).is_none());
@@ -349,7 +362,6 @@ fn a_card_is_told_of_pages_as_soon_as_it_has_confirmed_the_ones_before() {
 
 #[test]
 fn pages_one_behind_the_other_are_one_order_and_gone_once_nothing_is_owed() {
-    let (card, shell) = shell();
     let page = |at: u64| Gone { ctid: 5, vaddr: at * 4096, hpid: 1, words: [0; 2] };
     let other = Gone { ctid: 6, vaddr: 12 * 4096, hpid: 2, words: [0; 2] };
     let rows = Rows(
@@ -358,7 +370,7 @@ fn pages_one_behind_the_other_are_one_order_and_gone_once_nothing_is_owed() {
         Arc::default(),
     );
     let shut = Arc::clone(&rows.2);
-    card.set_spaces(rows);
+    let (card, shell) = shell_of(rows);
     let lengths = Arc::<Mutex<Vec<_>>>::default();
     let notes = Arc::clone(&lengths);
     card.script(move |card, offset, value| {
@@ -368,21 +380,21 @@ fn pages_one_behind_the_other_are_one_order_and_gone_once_nothing_is_owed() {
         }
         silent(card, offset, value);
     });
-    shell.shut(0).unwrap_err();
+    shell.translator().shut(&shell, 0).unwrap_err();
     assert_eq!(*lock(&lengths), [8, 1, 1]);
     assert_eq!((orders(&card), shut.load(Ordering::Relaxed)), (1, 0));
     report_late(&card);
     shell.attend().unwrap();
-    shell.shut(0).unwrap();
+    shell.translator().shut(&shell, 0).unwrap();
     assert_eq!((orders(&card), shut.load(Ordering::Relaxed)), (0, 1));
 }
 
 #[test]
 fn a_card_that_confirms_something_is_not_waited_for_in_vain() {
-    let (card, shell) = shell();
-    card.set_spaces(Rows::of(2 + 2 * ROW as u64));
+    let (card, shell) = shell_of(Rows::of(2 + 2 * ROW as u64));
     card.script(silent);
-    (0..2 + 2 * ROW).for_each(|_| drop(shell.end_space(0, 5, false).unwrap_err()));
+    (0..2 + 2 * ROW)
+        .for_each(|_| drop(shell.translator().end_space(&shell, 0, 5, false).unwrap_err()));
     let vain = || lock(&shell.vfpgas[0].state).vain;
     assert_eq!(vain(), 1);
     // The first end comes while the pages are waited for, of which it is not told all before the next.
@@ -407,11 +419,10 @@ fn a_card_that_confirms_something_is_not_waited_for_in_vain() {
 
 #[test]
 fn an_engine_of_balboads_starts_anew_when_its_card_owes_no_confirmation() {
-    let (card, mut device) = device();
-    card.set_spaces(Rows::of(1));
+    let (card, mut device) = device_of(Rows::of(1));
     let range = device.arena.allocate(PAGE, 0, Instant::now()).unwrap();
     card.script(silent);
-    device.shell.end_space(0, 5, false).unwrap_err();
+    device.shell.translator().end_space(&device.shell, 0, 5, false).unwrap_err();
     device.release_iova(range, Reach::Engine(0));
     device.windows[0].engine.abandon("a test");
     let error = device.restart(0).unwrap_err();
@@ -427,9 +438,8 @@ fn an_engine_of_balboads_starts_anew_when_its_card_owes_no_confirmation() {
 
 #[test]
 fn no_command_is_told_why_one_before_it_was_refused() {
-    let (card, mut device) = device();
     let why = Mutex::new(Some("another program's".to_owned()));
-    card.set_spaces(Rows(Mutex::default(), why, Arc::default()));
+    let (card, mut device) = device_of(Rows(Mutex::default(), why, Arc::default()));
     card.window(0, |window| window.refuse.insert(Opcode::CreateCq, AdminStatus::NoResources));
     let refused = device.windows[0].engine.create_cq(&CreateCq::default()).unwrap_err();
     assert!(matches!(&refused, Error::Refused { detail, .. } if detail.is_empty()), "{refused}");

@@ -16,7 +16,7 @@ use card_driver::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, Wake
 use card_driver::engine::{Engine, EngineEvent, MOST_EVENT_RINGS};
 use card_driver::gsi::{GsiAddress, Party};
 use card_driver::iova::Arena;
-use card_driver::shell::Shell;
+use card_driver::shell::{Shell, SpacesOfWindows};
 use fpga_regs::Block;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::tlb::Geometry;
@@ -376,7 +376,8 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let card = Arc::new(HostileCard { state: Mutex::new(state), vector });
     let backend: Arc<dyn CardBackend> = Arc::<HostileCard>::clone(&card);
     let large = Geometry { page_bits: 21, order: 9, ways: 2 };
-    let shell = Arc::new(Shell::new(0, backend, Bank::Plain, large, WINDOW + 1));
+    let translator = Arc::new(SpacesOfWindows::new(large, WINDOW + 1));
+    let shell = Arc::new(Shell::new(0, backend, Bank::Plain, WINDOW + 1, translator));
     let mut engine =
         AdminEngine::start(0, Arc::clone(&shell), WINDOW, &mut Arena::new(&[(0, u64::MAX)]))
             .expect("a sound card starts");

@@ -150,7 +150,7 @@ impl World {
                 assert_eq!(logic.len(), card.device.windows.len());
                 let first: Logic = logic[0].parse().unwrap();
                 // For one as published balboad hosts the engine.
-                assert_eq!(card.device.backend.below().is_some(), first == Logic::Stock);
+                assert_eq!(card.device.is_hosted(), first == Logic::Stock);
                 Some((first, logic.len()))
             }
             Err(refusal) => {

@@ -7,6 +7,7 @@ use bitstreams::Manifest;
 use card_driver::address::PortAddress;
 use card_driver::fake::FakeCard;
 use card_driver::hosted::HostedOptions;
+use card_driver::shell::SpacesOfQps;
 use card_driver::spaces::{Gone, Recall, Spaces};
 use fpga_regs::coyote::shell::Map;
 
@@ -164,7 +165,8 @@ impl Spaces for Paged {
 fn an_engine_whose_card_confirms_late_starts_anew_behind_its_last_program() {
     let mut bench = Bench::new(1, 1);
     let card = Arc::clone(&bench.cards[0]);
-    card.set_spaces(Paged);
+    let translator = Arc::new(SpacesOfQps::new(Arc::new(Paged)));
+    bench.server.cards[0].device.shell.translate_by(translator);
     let peer = bench.provider();
     let (context, _fds) = bench.open(&peer, 0);
     let isr = Bank::Plain.cnfg(0) + vfpga::ISR;
@@ -173,7 +175,7 @@ fn an_engine_whose_card_confirms_late_starts_anew_behind_its_last_program() {
         card.pass(offset, if offset == isr { silent.encode() } else { value });
     });
     let shell = Arc::clone(&bench.server.cards[0].device.shell);
-    shell.end_space(0, 5, false).unwrap_err();
+    shell.translator().end_space(&shell, 0, 5, false).unwrap_err();
     bench.server.cards[0].window(0).unwrap().engine.abandon("a test");
     bench.ask(&peer, Request::CloseContext { context: context.context });
     drop(peer);
