@@ -1,5 +1,5 @@
 //! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `nccl`, `crates`, `bench`, `apps`, `attack`,
-//! `chaos`, `fuzz`, `guest`, `dist`, `book`, `pictures`, `regs` and `bindings`.
+//! `chaos`, `fuzz`, `guest`, `dist`, `book`, `pictures`, `index`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ mod demo;
 mod dist;
 mod fuzz;
 mod guest;
+mod index;
 mod nccl;
 mod pictures;
 mod regs;
@@ -78,6 +79,8 @@ enum Task {
     Book,
     /// Draw the pictures of the documents, of their texts in docs/pictures and of tables in the code
     Pictures(pictures::Options),
+    /// List the tests of attacks in docs/security-tests.md, by attacker
+    Index(index::Options),
     /// Generate the card contract: the document, the C header and the SystemVerilog package
     Regs(regs::Options),
     /// Generate verbs-sys' types of a release again from rdma-core's source
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         Task::Dist(options) => dist::dist(&options),
         Task::Book => book::book(),
         Task::Pictures(options) => pictures::pictures(&options),
+        Task::Index(options) => index::index(&options),
         Task::Regs(options) => regs::regs(&options),
         Task::Bindings(options) => bindings::bindings(&options),
     };
