@@ -34,7 +34,7 @@ const HEAD: &str = "\
 rdma-core's own tests of verbs and rdma_cm, pyverbs, as releases of Debian ship them, unmodified, on a software card,
 each with its release's own libibverbs, librdmacm and Python. `cargo xtask conformance` runs them, and writes this page.
 They are told the card's IP address, which they would take from its network device. rdma-core 50 is Ubuntu's, and
-built of its source ([testing.md](testing.md#other-releases-of-rdma-core)).
+built of its source ([testing.md](testing-releases.md#other-releases-of-rdma-core)).
 ";
 /// What a release's section begins with.
 const TITLE: &str = "\n## rdma-core ";
