@@ -167,6 +167,8 @@ pub enum Placed {
     },
     /// Memory was not within reach. An atomic operation has had no effect.
     Failed,
+    /// Not known yet. The queue pair waits for [`Stack::settle`](crate::Stack::settle), and no other does.
+    Later,
 }
 
 /// Where the payload of a frame comes from.
@@ -283,6 +285,8 @@ impl IcrcPolicy {
 /// One frame to send: header, payload, padding, then the ICRC.
 #[derive(Debug)]
 pub struct Transmit {
+    /// The QP that sends it; `None` for ARP and ICMP.
+    pub qpn: Option<Qpn>,
     /// Every byte from the Ethernet header to the last extension header, with all lengths and
     /// checksums right. ARP and ICMP answers are whole frames.
     pub header: HeaderBuffer,

@@ -50,6 +50,7 @@ impl Notification {
         header.push(&RESERVED);
         bump(&mut shared.counters.np_cnp_sent);
         bump(&mut core.counters.np_cnp_sent);
-        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+        let qpn = Some(core.qpn);
+        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
     }
 }

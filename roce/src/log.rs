@@ -1,7 +1,7 @@
 //! What a burst of frames has done, held back until its placements are known to have succeeded.
 
 use core::ops::Range;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::api::{Event, Placement};
 use crate::owed::Ack;
@@ -86,6 +86,8 @@ pub(crate) struct Log {
     pub placements: Vec<Placement>,
     /// Placements since the last commit.
     placed: usize,
+    /// By slot: the effects on a QP some of whose placements are not known yet.
+    aside: BTreeMap<u32, Vec<Effect>>,
     events: VecDeque<Event>,
 }
 
@@ -112,7 +114,12 @@ impl Log {
     /// Reports an event of a QP: after everything that waits, at once if nothing does.
     pub(crate) fn emit(&mut self, slot: u32, generation: u32, event: Event) {
         if self.is_committed() {
-            self.release(event);
+            match self.aside.get_mut(&slot) {
+                None => self.release(event),
+                Some(waiting) => {
+                    waiting.push(Effect { slot, generation, kind: EffectKind::Event(event) });
+                }
+            }
         } else {
             self.push(slot, generation, EffectKind::Event(event));
         }
@@ -133,6 +140,39 @@ impl Log {
     pub(crate) fn finish(&mut self, mut effects: Vec<Effect>) {
         effects.clear();
         self.effects = effects;
+    }
+
+    /// Whether effects on a QP wait for placements of before the last commit.
+    #[inline]
+    pub(crate) fn is_aside(&self, slot: u32) -> bool {
+        !self.aside.is_empty() && self.aside.contains_key(&slot)
+    }
+
+    /// Has effects on a QP be put aside.
+    pub(crate) fn begin_aside(&mut self, slot: u32) {
+        self.aside.entry(slot).or_default();
+    }
+
+    /// Puts the effects aside that are on such QPs.
+    pub(crate) fn put_aside(&mut self, effects: &mut Vec<Effect>) {
+        effects.retain(|effect| match self.aside.get_mut(&effect.slot) {
+            Some(waiting) => {
+                waiting.push(*effect);
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Whether any effects were put aside.
+    #[inline]
+    pub(crate) fn has_aside(&self) -> bool {
+        !self.aside.is_empty()
+    }
+
+    /// Takes the effects on a QP that were put aside.
+    pub(crate) fn take_aside(&mut self, slot: u32) -> Vec<Effect> {
+        self.aside.remove(&slot).unwrap_or_default()
     }
 
     /// The next visible event.

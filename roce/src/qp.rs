@@ -46,6 +46,8 @@ pub(crate) struct QpCore {
     pub path: Option<Path>,
     /// Whether the slot stands in the ready queue.
     pub queued: bool,
+    /// It sends nothing, for the layer above waits for payload of its.
+    pub paused: bool,
     /// Whether a request arrived since RTR.
     established: bool,
     /// Whether the drained event of this stay in SQD was reported.
@@ -83,6 +85,7 @@ impl QpCore {
             attributes: QpSnapshot::default(),
             path: None,
             queued: false,
+            paused: false,
             established: false,
             drained: false,
             counters: QpCounters::default(),

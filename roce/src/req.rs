@@ -371,7 +371,8 @@ impl Requester {
         header.push(&rdma.to_bytes());
         self.advance(end, message.end());
         self.reads.push_back(end);
-        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+        let qpn = Some(core.qpn);
+        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
     }
 
     /// The header of the next packet of a message, which has no payload but `after` bytes behind it.
@@ -404,7 +405,8 @@ impl Requester {
         header.push(&atomic.to_bytes());
         self.advance(message.end(), message.end());
         self.reads.push_back(message.end());
-        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+        let qpn = Some(core.qpn);
+        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
     }
 
     #[inline]
@@ -578,8 +580,9 @@ pub(crate) fn data_frame(
     if let Some(last) = last {
         header.push(&extension::immdt::to_bytes(last));
     }
+    let qpn = Some(payload.qpn);
     let payload = (payload.length != 0).then_some(payload);
-    Transmit { header, payload, pad, needs_icrc: true }
+    Transmit { qpn, header, payload, pad, needs_icrc: true }
 }
 
 /// What ends the headers of a message's last packet: immediate data, or the key that it takes back.

@@ -398,7 +398,7 @@ impl Stack {
         if let Some(frame) = self.control.pop_front() {
             self.ask_due(now);
             let header = HeaderBuffer::whole(frame);
-            return Some(Transmit { header, payload: None, pad: 0, needs_icrc: false });
+            return Some(Transmit { qpn: None, header, payload: None, pad: 0, needs_icrc: false });
         }
         while let Some(&slot) = self.shared.ready.front() {
             let Some(occupant @ (Slot::Rc(_) | Slot::Uc(_) | Slot::Ud(_))) =
@@ -410,6 +410,12 @@ impl Stack {
             };
             if self.quantum == 0 {
                 self.shared.ready.rotate_left(1);
+                self.quantum = param::TRANSMIT_QUANTUM;
+                continue;
+            }
+            if let Some(qp) = occupant.core_mut().filter(|qp| qp.paused) {
+                qp.queued = false;
+                self.shared.ready.pop_front();
                 self.quantum = param::TRANSMIT_QUANTUM;
                 continue;
             }
@@ -444,6 +450,39 @@ impl Stack {
             self.quantum = param::TRANSMIT_QUANTUM;
         }
         None
+    }
+
+    /// Whether a queue pair waits for [`Stack::settle`].
+    #[must_use]
+    pub fn is_unsettled(&self, qpn: Qpn) -> bool {
+        self.slot(qpn).is_some_and(|slot| self.shared.log.is_aside(slot))
+    }
+
+    /// The numbers of all queue pairs, in order.
+    #[must_use]
+    pub fn queue_pairs(&self) -> Vec<Qpn> {
+        let mut all: Vec<Qpn> = self.table.keys().copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Has a queue pair send nothing until [`Stack::go_on`]: payload of frames that were polled is not there yet. A RESET
+    /// ends that, too.
+    pub fn pause(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.slot(qpn).and_then(|slot| self.slots.core_mut(slot)) {
+            qp.paused = true;
+        }
+    }
+
+    /// Lets a queue pair send again, unless it waits for [`Stack::settle`].
+    pub fn go_on(&mut self, qpn: Qpn) {
+        let Some(slot) = self.slot(qpn).filter(|slot| !self.shared.log.is_aside(*slot)) else {
+            return;
+        };
+        if let Some(qp) = self.slots.core_mut(slot) {
+            qp.paused = false;
+            qp.make_ready(&mut self.shared);
+        }
     }
 
     /// Tells that the payload of an emitted frame could not be read; the caller drops the frame.
@@ -547,10 +586,17 @@ impl Stack {
     }
 
     /// Tells that the payload of all frames that were polled has been read, but of those that
-    /// [`Stack::payload_failed`] was told of: messages that nobody answers are complete then.
+    /// [`Stack::payload_failed`] was told of: messages that nobody answers are complete then. Those of a queue pair that
+    /// is [paused](Stack::pause) are not.
     pub fn frames_made(&mut self) {
         for (slot, generation) in core::mem::take(&mut self.making) {
             match self.slots.get_mut(slot) {
+                Some(Slot::Uc(qp)) if qp.core.generation == generation && qp.core.paused => {
+                    self.making.push((slot, generation));
+                }
+                Some(Slot::Ud(qp)) if qp.core.generation == generation && qp.core.paused => {
+                    self.making.push((slot, generation));
+                }
                 Some(Slot::Uc(qp)) if qp.core.generation == generation => {
                     qp.settle(&mut self.shared);
                 }
@@ -567,6 +613,9 @@ impl Stack {
         let generation = self.new_generation();
         self.leave_path(slot);
         self.stop_waiting(slot);
+        if self.shared.log.has_aside() {
+            self.forget_aside(slot);
+        }
         let Some(occupant) = self.slots.get_mut(slot) else { return };
         let Some(qp) = occupant.core() else { return };
         let qp = qp.renewed(generation, self.windows.of(qp.qpn, qp.service));

@@ -82,7 +82,8 @@ impl Responder {
         let mut header = core.path.as_ref()?.header(&transport, aeth::LENGTH);
         // RC-51
         header.push(&aeth::Repr { syndrome, msn: at.msn }.to_bytes());
-        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+        let qpn = Some(core.qpn);
+        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
     }
 
     /// The response `sequence` of a READ or an atomic that has moved on.
@@ -113,7 +114,8 @@ impl Responder {
         // RC-51, RC-52, RC-99
         header.push(&aeth::Repr { syndrome, msn: atomic.msn }.to_bytes());
         header.push(&atomicacketh::to_bytes(before));
-        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+        let qpn = Some(core.qpn);
+        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
     }
 
     fn transmit_read_response(
@@ -158,7 +160,8 @@ impl Responder {
             psn,
         });
         add(&mut shared.counters.sent_bytes, u64::from(length));
-        let transmit = Transmit { header, payload, pad, needs_icrc: true };
+        let qpn = Some(core.qpn);
+        let transmit = Transmit { qpn, header, payload, pad, needs_icrc: true };
         core.departs(shared, now, transmit.frame_length());
         Some(transmit)
     }

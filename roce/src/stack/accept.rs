@@ -250,6 +250,9 @@ impl Stack {
     #[inline]
     fn take(&mut self, slot: u32, incoming: &Incoming<'_>, verbs: &mut impl Verbs) -> Poll<()> {
         let Stack { slots, shared, .. } = self;
+        if shared.log.is_aside(slot) {
+            return Poll::Pending;
+        }
         // RC-96
         if incoming.packet.opcode.class == Class::CongestionNotification {
             if let Some(qp) = slots.core_mut(slot) {

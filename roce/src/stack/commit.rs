@@ -8,7 +8,7 @@ use crate::counters::bump;
 use crate::log::{Effect, EffectKind};
 use crate::owed::Ack;
 use crate::qp::{QpCore, Shared};
-use crate::types::Instant;
+use crate::types::{Instant, Qpn};
 
 /// A placement that failed.
 pub(super) struct Failure {
@@ -46,13 +46,56 @@ impl Stack {
     /// A failed placement of a request becomes a NAK "remote operational error" (and
     /// [`ReceiveStatus::LocalProtection`]); one of a response becomes
     /// [`SendStatus::LocalProtection`]. Either way the QP enters the error state.
+    ///
+    /// Where one is [`Placed::Later`], nothing of its queue pair becomes visible yet, and it sends nothing
+    /// ([`Stack::pause`]); its further frames are to be given again. All the others go on.
     pub fn commit(&mut self, _now: Instant, placed: &[Placed]) {
-        let effects = self.shared.log.take();
+        let mut effects = self.shared.log.take();
+        if self.shared.log.has_aside() || placed.contains(&Placed::Later) {
+            self.put_aside(&mut effects, placed);
+        }
         let mut failures: Vec<Failure> = Vec::new();
         for effect in &effects {
             self.commit_effect(effect, placed, &mut failures);
         }
         self.shared.log.finish(effects);
+        self.fail(failures);
+    }
+
+    #[cold]
+    fn put_aside(&mut self, effects: &mut Vec<Effect>, placed: &[Placed]) {
+        let is_late = |number| placed.get(number) == Some(&Placed::Later);
+        for effect in effects.iter().filter(|it| it.kind.placements().any(is_late)) {
+            let qp = self.slots.core_mut(effect.slot);
+            if let Some(qp) = qp.filter(|qp| qp.generation == effect.generation) {
+                qp.paused = true;
+                self.shared.log.begin_aside(effect.slot);
+            }
+        }
+        self.shared.log.put_aside(effects);
+    }
+
+    /// Tells how the placements of a queue pair went of which that was not known at the commit. `placed` is what that was
+    /// given, but for this queue pair's. Not to be called between [`Stack::receive`] and the commit behind it.
+    ///
+    /// The queue pair sends nothing before [`Stack::go_on`].
+    pub fn settle(&mut self, qpn: Qpn, placed: &[Placed]) {
+        let Some(slot) = self.slot(qpn) else { return };
+        let mut failures: Vec<Failure> = Vec::new();
+        for effect in self.shared.log.take_aside(slot) {
+            self.commit_effect(&effect, placed, &mut failures);
+        }
+        self.fail(failures);
+    }
+
+    /// What was put aside of a queue pair that begins anew has no effect but on others.
+    pub(super) fn forget_aside(&mut self, slot: u32) {
+        for Effect { kind, .. } in self.shared.log.take_aside(slot) {
+            self.flush_orphan(kind);
+        }
+    }
+
+    fn fail(&mut self, failures: Vec<Failure>) {
         for failure in failures {
             let reported = failure.receive.is_some();
             match (self.slots.get_mut(failure.slot), failure.request) {
@@ -153,8 +196,8 @@ impl Stack {
     // XRC-7
     fn flush_orphan(&mut self, kind: EffectKind) {
         if let EffectKind::Event(
-            Event::ReceiveCompleted { qpn, srqn, id, .. }
-            | Event::ReceiveFailed { qpn, srqn, id, .. },
+            Event::ReceiveCompleted { qpn, srqn: srqn @ Some(_), id, .. }
+            | Event::ReceiveFailed { qpn, srqn: srqn @ Some(_), id, .. },
         ) = kind
         {
             let status = ReceiveStatus::Flushed;

@@ -134,7 +134,8 @@ impl Stack {
                         psn: transport.psn,
                     });
                     let pad = pad(request.length);
-                    let transmit = Transmit { header, payload, pad, needs_icrc: true };
+                    let qpn = Some(qp.core.qpn);
+                    let transmit = Transmit { qpn, header, payload, pad, needs_icrc: true };
                     qp.core.departs(&mut self.shared, now, transmit.frame_length());
                     return Turn::Frame(transmit);
                 }

@@ -49,6 +49,7 @@ mod states;
 mod truth;
 mod undecided;
 mod unreliable;
+mod unsettled;
 mod windows;
 mod workload;
 mod xrc;
