@@ -73,7 +73,8 @@ impl From<EngineKind> for Logic {
 impl From<Logic> for EngineKind {
     fn from(logic: Logic) -> Self {
         match logic {
-            Logic::Vqe => Self::Vqe,
+            // What is not the published logic stands over the queue engine's stack.
+            Logic::Vqe | Logic::Other(_) => Self::Vqe,
             Logic::Stock => Self::Stock,
         }
     }

@@ -39,18 +39,42 @@ pub enum Logic {
     Vqe,
     /// The published example's pass-through logic, over a model of the published stack.
     Stock,
+    /// Logic of another crate, over the queue engine's stack, which the program that runs the card has.
+    Other(Name),
+}
+
+/// The name of logic that is not this project's: 1 to 16 small letters, digits and hyphens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name([u8; NAME_BYTES]);
+
+impl Name {
+    /// It as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default().trim_end_matches('\0')
+    }
+
+    /// The name that is written like that, if it can be one.
+    fn of(text: &str) -> Option<Self> {
+        let is_letter = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        let mut bytes = [0; NAME_BYTES];
+        bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        let fits = !text.is_empty() && text.bytes().all(is_letter);
+        fits.then_some(Self(bytes))
+    }
 }
 
 impl Logic {
-    /// All there are.
+    /// All that are this project's.
     pub const ALL: [Self; 2] = [Self::Vqe, Self::Stock];
 
     /// Its name.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Vqe => "vqe",
             Self::Stock => "stock",
+            Self::Other(name) => name.as_str(),
         }
     }
 }
@@ -65,8 +89,12 @@ impl FromStr for Logic {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|logic| logic.name() == text).ok_or_else(|| {
-            format!("software cards have no logic `{}`; write vqe or stock", text.escape_default())
+        let own = Self::ALL.into_iter().find(|logic| logic.name() == text);
+        own.or_else(|| Name::of(text).map(Self::Other)).ok_or_else(|| {
+            format!(
+                "software cards have no logic `{}`; write vqe, stock, or the name of another: small letters, digits and hyphens, {NAME_BYTES} at most",
+                text.escape_default()
+            )
         })
     }
 }
@@ -89,8 +117,11 @@ impl SoftImage {
     pub fn new(logic: Vec<Logic>) -> Result<Self, String> {
         match logic.len() {
             count if count == 0 || count as u64 > MAX_VFPGAS => Err(too_many(count)),
-            _ if logic.windows(2).any(|pair| matches!(pair, [one, other] if one != other)) => {
-                Err("it has vqe beside stock, which want different networks; a card has one".into())
+            _ if logic.contains(&Logic::Stock) && logic.iter().any(|it| *it != Logic::Stock) => {
+                let other = logic.iter().find(|it| **it != Logic::Stock).unwrap_or(&Logic::Vqe);
+                Err(format!(
+                    "it has {other} beside stock, which want different networks; a card has one"
+                ))
             }
             _ => Ok(Self { logic, alone: None, filling: 0 }),
         }
@@ -340,7 +371,24 @@ mod tests {
     }
 
     #[test]
+    fn logic_of_others_is_kept_by_its_name() {
+        for text in ["echo", "a", "sixteen-letters-"] {
+            let logic: Logic = text.parse().unwrap();
+            assert_eq!((logic.name(), logic.to_string().as_str()), (text, text));
+            let image = SoftImage::new(vec![Logic::Vqe, logic]).unwrap();
+            assert_eq!(SoftImage::parse(&image.to_bytes()), Ok(image));
+        }
+        for text in ["", "Echo", "e cho", "echo\0", "écho", "seventeen-letters"] {
+            assert!(text.parse::<Logic>().unwrap_err().contains("small letters"), "{text:?}");
+        }
+    }
+
+    #[test]
     fn a_card_has_one_network() {
+        let echo: Logic = "echo".parse().unwrap();
+        assert!(
+            SoftImage::new(vec![echo, Logic::Stock]).unwrap_err().contains("echo beside stock")
+        );
         let why = SoftImage::new(vec![Logic::Vqe, Logic::Stock]).unwrap_err();
         assert!(why.contains("vqe beside stock"), "{why}");
         let published = SoftImage::new(vec![Logic::Stock; 2]).unwrap();
@@ -389,9 +437,11 @@ mod tests {
 
     #[test]
     fn an_image_with_what_is_not_known_is_refused_by_name() {
-        let mut name = *b"\x01pass-through\0\0\0\0";
+        let mut name = *b"\x01Pass_through\0\0\0\0";
         let why = SoftImage::parse(&with_body(&name)).unwrap_err();
-        assert_eq!(why, "software cards have no logic `pass-through`; write vqe or stock");
+        assert!(
+            why.starts_with("software cards have no logic `Pass_through`; write vqe, stock, or")
+        );
         name[1..].copy_from_slice(b"vqe\0\0\0\0\0\0\0\0\0\0\0\0x");
         assert!(SoftImage::parse(&with_body(&name)).unwrap_err().contains("something else than 0"));
         assert!(SoftImage::parse(&with_body(&[0])).unwrap_err().contains("1 to 15"));

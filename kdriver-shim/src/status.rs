@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use bitstreams::EngineKind;
-use bitstreams::soft::Logic;
 use card_driver::address::{PortAddress, gid_text};
 use card_driver::backend::{GrantKind, Takes};
 use card_driver::device::NUMBERS;
@@ -138,7 +137,7 @@ struct FlashStatus {
     /// vFPGAs that its shell has room for.
     room: u8,
     /// What may be in them: logic that has a driver here.
-    logic: Vec<&'static str>,
+    logic: Vec<String>,
 }
 
 /// What is never used again because the card did not confirm that it is done with it.
@@ -386,7 +385,7 @@ fn flash_status(card: &Card) -> FlashStatus {
         vfpgas: card.record.vfpgas.clone(),
         history: card.record.history.clone(),
         room: softcard::WINDOWS,
-        logic: Logic::ALL.map(Logic::name).to_vec(),
+        logic: softcard::logic::names(),
     }
 }
 

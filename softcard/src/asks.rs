@@ -5,7 +5,9 @@ use std::task::Poll;
 use roce::{AccessDenied, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target, Verbs};
 
 use crate::network::{Decisions, Open, Question};
-use crate::vfpga::{Access, Logic, Piece, Tag, Unreachable, Vfpga, Wanted, occupant, vfpga_asked};
+use crate::vfpga::{
+    Access, Logic, Occupant, Piece, Tag, Unreachable, Vfpga, Wanted, occupant, vfpga_asked,
+};
 
 /// The logic of a card's vFPGAs, as asked by the transport about requests of peers.
 pub(crate) struct Asks<'a> {
@@ -35,44 +37,55 @@ impl Asks<'_> {
         }
         let index = vfpga_asked(qpn, srq.map(|srq| srq.srqn));
         let Some(vfpga) = self.vfpgas.get_mut(index) else { return Poll::Ready(nobody) };
-        if !self.may_wait || !occupant!(&vfpga.logic, logic => logic.is_ready()) {
+        // The queue engine answers at once, so that nothing of its waits.
+        let waits = !matches!(vfpga.logic, Occupant::Engine(_)) && !self.may_wait;
+        if waits || !occupant!(&vfpga.logic, logic => logic.is_ready()) {
             return Poll::Pending;
         }
         let answer = ask(vfpga, self.decisions.next_tag());
         if answer.is_pending() {
-            let tag = self.decisions.use_tag();
-            *question(self.decisions.open.entry(qpn).or_insert(Open::of(index))) =
-                Question::Asked(tag);
+            let (tag, until) = (self.decisions.use_tag(), self.decisions.until);
+            let open = self.decisions.open.entry(qpn).or_insert(Open::of(index));
+            open.until = until;
+            *question(open) = Question::Asked(tag);
         }
         answer
     }
 }
 
-/// What logic says to a question for a place.
+/// Who knows where payload lies.
 pub(crate) enum Found {
-    /// The pieces were added, or there are none within reach.
+    /// The card: the pieces were added, or there are none within reach.
     Here(Result<(), Unreachable>),
-    /// It answers later, by the tag; without one it is to be asked again.
-    Later(Option<Tag>),
+    /// The logic, through which it passes.
+    Passes,
 }
 
-impl Asks<'_> {
-    /// Asks the logic of a QP where payload of its lies.
-    #[inline]
-    pub(crate) fn locate(&mut self, wanted: &Wanted, pieces: &mut Vec<Piece>) -> Found {
-        let Some(vfpga) = self.vfpgas.get_mut(wanted.vfpga()) else {
-            return Found::Here(Err(Unreachable));
-        };
-        occupant!(&mut vfpga.logic, logic => {
-            if !logic.is_ready() {
-                return Found::Later(None);
-            }
-            match logic.locate(self.decisions.next_tag(), wanted, pieces) {
-                Poll::Ready(found) => Found::Here(found),
-                Poll::Pending => Found::Later(Some(self.decisions.use_tag())),
-            }
-        })
+/// Asks the logic of a QP where payload of its lies.
+#[inline]
+pub(crate) fn locate(vfpgas: &mut [Vfpga], wanted: &Wanted, pieces: &mut Vec<Piece>) -> Found {
+    match vfpgas.get_mut(wanted.vfpga()).map(|vfpga| &mut vfpga.logic) {
+        Some(Occupant::Engine(engine)) => Found::Here(engine.locate(wanted, pieces)),
+        Some(Occupant::Other(logic)) => locate_by(&mut **logic, wanted, pieces),
+        Some(Occupant::PassThrough(_)) | None => Found::Here(Err(Unreachable)),
     }
+}
+
+/// The same of logic that may say anything.
+#[cold]
+fn locate_by(logic: &mut dyn Logic, wanted: &Wanted, pieces: &mut Vec<Piece>) -> Found {
+    if logic.carries_payload() {
+        return Found::Passes;
+    }
+    let before = pieces.len();
+    let found = logic.locate(wanted, pieces);
+    let named = pieces.get(before..).unwrap_or_default().iter();
+    let bytes = named.fold(0u64, |bytes, piece| bytes.saturating_add(piece.length.into()));
+    if found.is_ok() && bytes == u64::from(wanted.length) {
+        return Found::Here(Ok(()));
+    }
+    pieces.truncate(before);
+    Found::Here(Err(Unreachable))
 }
 
 impl Verbs for Asks<'_> {

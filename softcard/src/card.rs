@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bitstreams::soft::Logic;
 use fpga_regs::coyote::shell::Map;
 use roce::IcrcPolicy;
 
@@ -17,7 +18,7 @@ use crate::published::Published;
 use crate::scratch::Scratch;
 use crate::shell::Shell;
 use crate::stock::Stock;
-use crate::vfpga::{Control, Logic, Pages, Slots, Vfpga, occupant};
+use crate::vfpga::{Control, Logic as _, Pages, Slots, Vfpga, occupant};
 
 /// The doorbell pages of all windows.
 pub(crate) type AllPages = [Pages; WINDOWS as usize];
@@ -63,7 +64,7 @@ impl Card {
         if plays_fpga {
             card.shell.reconfiguration.take_bitstreams();
         }
-        card.program(Some((image, vfpgas.unwrap_or(WINDOWS))));
+        card.program(Some((image, vfpgas.unwrap_or(image.vfpgas()))));
         card
     }
 
@@ -78,7 +79,10 @@ impl Card {
         self.stock = build.map(|build| Box::new(Stock::new(count, build)));
         self.published.program(image.bank());
         // The default shapes make sense.
-        let vfpga = |(number, isr)| Vfpga::new(number, image, &self.memory.bus, Arc::clone(isr));
+        let vfpga = |(number, isr)| {
+            let (logic, isr) = (image.logic(number), Arc::clone(isr));
+            Vfpga::new(number, logic, image.ctrl_cnfg(), &self.memory.bus, isr)
+        };
         let places = (0..count).zip(&self.published.isrs);
         self.vfpgas = places.filter_map(vfpga).collect();
         if self.network.host.is_some() {
@@ -93,12 +97,14 @@ impl Card {
         self.vfpgas.get(index).is_some_and(|vfpga| vfpga.decoupled)
     }
 
-    /// Puts an image's logic into a vFPGA, or takes away what is there; the others go on. One that wants another network
-    /// than the card has does nothing there.
-    pub(crate) fn load_into(&mut self, index: usize, image: Option<Image>) {
+    /// Puts logic into a vFPGA, or takes away what is there; the others go on. Logic that wants another network than the
+    /// card has does nothing there.
+    pub(crate) fn load_into(&mut self, index: usize, logic: Option<Logic>) {
         self.stop_transfers(index);
         let Some(vfpga) = self.vfpgas.get_mut(index) else { return };
-        vfpga.load(image.filter(|image| *image == self.image), &mut self.network);
+        let wants_published = |logic: &Logic| *logic == Logic::Stock;
+        let published = self.image.is_published();
+        vfpga.load(logic.filter(|it| wants_published(it) == published), &mut self.network);
         if self.network.host.is_some() {
             occupant!(&mut vfpga.logic, logic => logic.withhold_gsi());
         }
@@ -144,6 +150,7 @@ impl Card {
     /// Gives up the transfers of a vFPGA that wait, for its logic stops.
     pub(crate) fn stop_transfers(&mut self, index: usize) {
         self.scratch.fail_transfers(index);
+        self.network.waits.fail(index);
         if let Some(vfpga) = self.vfpgas.get(index) {
             vfpga.control.unit.stop();
         }

@@ -11,6 +11,8 @@
 //! A copy from or to another process's memory is handed out ([`Card::advance`]), for it may not
 //! return; a round goes on where it stopped once the copy is given back, or given up.
 
+mod passing;
+
 use std::cell::RefMut;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,14 +29,15 @@ use smallvec::SmallVec;
 use crate::asks::Asks;
 use crate::card::Card;
 use crate::dma::Call;
-use crate::image::{Image, fits};
+use crate::image::fits;
+use crate::made::Made;
 use crate::mmu::{Direction, Mmu};
-use crate::network::HOST_TURN;
-use crate::network::Network;
+use crate::network::{HOST_TURN, Network, PATIENCE};
 use crate::port::Frame;
 use crate::reconfig::Progress;
-use crate::scratch::{Made, Named, Outcome, Places, Scratch, Search, Underway};
-use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_asked};
+use crate::scratch::{Outcome, Places, Scratch, Search, Underway};
+use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_asked, vfpga_of};
+use passing::{offer_payload, wait_for_places};
 
 /// Frames one card takes, and makes, in one round.
 const BURST: usize = 128;
@@ -86,12 +89,7 @@ impl Card {
             if self.scratch.underway == Underway::Nothing {
                 self.scratch.worked |= self.work_logic(now) | self.tell_unheard(now);
                 self.receive_burst(now);
-            } else if self.scratch.places.is_open() {
-                self.go_on_locating(now);
             }
-        }
-        if self.scratch.places.is_open() {
-            return self.end_round();
         }
         if self.scratch.underway == Underway::Placing {
             match self.place(now) {
@@ -107,9 +105,6 @@ impl Card {
             worked |= self.network.take_from_host(now, room, &mut self.scratch.sending);
             self.scratch.worked |= worked;
             self.make_burst(now);
-            if self.scratch.places.is_open() {
-                return self.end_round();
-            }
         }
         if self.scratch.underway == Underway::Fetching {
             match self.fetch(now) {
@@ -193,7 +188,7 @@ impl Card {
             Scope::Unknown => {}
             Scope::One(vfpga) if self.is_decoupled(vfpga.into()) => {
                 let loaded = image.as_ref().and_then(|image| image.logic().first());
-                self.load_into(vfpga.into(), loaded.copied().map(Image::from));
+                self.load_into(vfpga.into(), loaded.copied());
             }
             Scope::One(_) | Scope::Card => {
                 let fitting = image.as_ref().and_then(fits);
@@ -215,7 +210,7 @@ impl Card {
             return;
         }
         if let Some(vfpga) = self.vfpgas.get_mut(index) {
-            vfpga.work(now, &mut self.network, false);
+            vfpga.work(now, &mut self.network);
         }
         self.end_round();
     }
@@ -240,13 +235,24 @@ impl Card {
         let mut worked = false;
         let coupled = |(_, vfpga): &(usize, &mut Vfpga)| !vfpga.decoupled;
         for (index, vfpga) in self.vfpgas.iter_mut().enumerate().filter(coupled) {
-            worked |= vfpga.work(now, &mut self.network, false);
+            worked |= vfpga.work(now, &mut self.network);
             while let Some((tag, answer)) =
                 occupant!(&mut vfpga.logic, logic => logic.poll_answer())
             {
                 worked = true;
-                self.network.decisions.decide(index, tag, &answer);
+                let Network { decisions, waits, .. } = &mut self.network;
+                match answer {
+                    Answer::Access(_) | Answer::Receive(_) => decisions.decide(index, tag, &answer),
+                    Answer::Placed(_) | Answer::Fetched(_) => waits.answer(index, tag, &answer),
+                }
             }
+        }
+        if !self.network.decisions.is_empty() {
+            let expired = self.network.decisions.expire(now);
+            self.network.waits.unanswered = self.network.waits.unanswered.saturating_add(expired);
+        }
+        if !self.network.waits.is_empty() {
+            worked |= self.end_waits(now);
         }
         worked
     }
@@ -266,15 +272,18 @@ impl Card {
             std::mem::swap(held, received);
         }
         let Network { stack, decisions, pool, .. } = network;
+        decisions.until = now.saturating_add(PATIENCE);
+        let unready = unready(vfpgas);
         // QPs of frames that are held: the later ones wait behind them.
         let mut behind = SmallVec::<[Qpn; 8]>::new();
         let mut taken = false;
         for (index, frame) in received.iter_mut().enumerate() {
             let may_wait = held.len() < HELD;
-            let minds = !behind.is_empty() || !decisions.is_empty();
+            let minds = !behind.is_empty() || !decisions.is_empty() || unready != 0;
             let qpns = if minds { stack.destinations(frame.as_slice()) } else { Vec::new() };
             let mut partly = false;
-            if !qpns.iter().any(|qpn| behind.contains(qpn)) {
+            let is_ready = |qpn: &Qpn| unready & 1u32.wrapping_shl(vfpga_of(*qpn) as u32) == 0;
+            if qpns.iter().all(is_ready) && !qpns.iter().any(|qpn| behind.contains(qpn)) {
                 let mut asks = Asks { vfpgas: &mut *vfpgas, decisions: &mut *decisions, may_wait };
                 if stack.receive(Instant(now), frame, index, &mut asks, placements).is_ready() {
                     taken = true;
@@ -303,38 +312,13 @@ impl Card {
             if let Some(services) = stack.services() {
                 act(services, received, placements);
             }
-            places.ask_for(placements, placed, &mut Asks { vfpgas, decisions, may_wait: true });
+            places.ask_for(placements, placed, vfpgas);
+            if !places.passing.is_empty() {
+                offer_payload(vfpgas, decisions, places, placements, received);
+            }
             scratch.underway = Underway::Placing;
         } else {
             pool.put_all(received);
-        }
-    }
-
-    /// Lets logic work that is still to name places, and asks again what it was not ready for.
-    fn go_on_locating(&mut self, now: u64) {
-        let Self { scratch, network, vfpgas, .. } = self;
-        let Scratch { underway, placements, made, places, worked, .. } = scratch;
-        let mut answers = Vec::new();
-        for (index, vfpga) in vfpgas.iter_mut().enumerate().filter(|(_, it)| !it.decoupled) {
-            if !places.waits_for(index) {
-                continue;
-            }
-            *worked |= vfpga.work(now, network, true);
-            while let Some((tag, answer)) =
-                occupant!(&mut vfpga.logic, logic => logic.poll_answer())
-            {
-                *worked = true;
-                match answer {
-                    Answer::Place(place) => answers.push(Named { vfpga: index, tag, place }),
-                    decided => network.decisions.decide(index, tag, &decided),
-                }
-            }
-        }
-        let mut asks = Asks { vfpgas, decisions: &mut network.decisions, may_wait: true };
-        match underway {
-            Underway::Placing => places.go_on(answers, placements, placed, &mut asks),
-            Underway::Fetching => places.go_on(answers, made, fetched, &mut asks),
-            Underway::Nothing => {}
         }
     }
 
@@ -363,6 +347,11 @@ impl Card {
         let outcome = scratch.copy(memory);
         if let Outcome::Done = outcome {
             network.stack.commit(Instant(now), &scratch.statuses);
+            if !scratch.places.late.is_empty() {
+                let Scratch { places, placements, statuses, .. } = scratch;
+                let late = std::mem::take(&mut places.late);
+                wait_for_places(network, now, late, placements, statuses);
+            }
             scratch.placements.clear();
             network.pool.put_all(&mut scratch.received);
         }
@@ -430,22 +419,20 @@ impl Card {
                 None => self.network.pool.put(frame),
             }
         }
-        if !self.scratch.made.is_empty() {
-            self.resolve_frames();
+        if self.scratch.made.is_empty() {
+            return;
+        }
+        let Scratch { made, places, underway, .. } = &mut self.scratch;
+        places.ask_for(made, fetched, &mut self.vfpgas);
+        *underway = Underway::Fetching;
+        if !places.passing.is_empty() {
+            self.ask_for_frames(now);
         }
     }
 
     /// Frames that the port takes in this round, besides those that wait for it.
     fn send_room(&self) -> usize {
         self.network.room(BURST, self.scratch.sending.len())
-    }
-
-    /// Asks for the payload of the frames of a burst.
-    fn resolve_frames(&mut self) {
-        let Scratch { made, places, underway, .. } = &mut self.scratch;
-        let (vfpgas, decisions) = (self.vfpgas.as_mut_slice(), &mut self.network.decisions);
-        places.ask_for(made, fetched, &mut Asks { vfpgas, decisions, may_wait: true });
-        *underway = Underway::Fetching;
     }
 
     /// Fetches payload as far as it can, and once it could seals the frames with their ICRC.
@@ -472,7 +459,8 @@ impl Card {
                 };
             let mut all = made.iter().zip(making).zip(frames.iter()).enumerate();
             scratch.waits = !all.all(|(number, ((made, frame), pieces))| {
-                pieces.clone().is_none_or(|pieces| found(number, made, frame, pieces))
+                made.is_whole
+                    || pieces.clone().is_none_or(|pieces| found(number, made, frame, pieces))
             });
             scratch.copies = true;
         }
@@ -533,6 +521,16 @@ fn act(services: &mut dyn Services, received: &mut VecDeque<Frame>, placements: 
             placement.sink = services.act(placement, frame.as_mut_slice());
         }
     }
+}
+
+/// The vFPGAs whose logic takes nothing now, as bits.
+#[inline]
+fn unready(vfpgas: &[Vfpga]) -> u32 {
+    let bit = |(index, vfpga): (u32, &Vfpga)| {
+        let is_ready = occupant!(&vfpga.logic, logic => logic.is_ready());
+        u32::from(!is_ready).wrapping_shl(index)
+    };
+    (0..).zip(vfpgas).map(bit).fold(0, |all, bit| all | bit)
 }
 
 /// What is to be placed.

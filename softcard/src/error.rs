@@ -103,6 +103,14 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// Logic cannot have that name.
+    #[error("logic `{name}`: {why}")]
+    LogicName {
+        /// The name.
+        name: String,
+        /// Why not.
+        why: String,
+    },
     /// The card thread has ended.
     #[error("the card thread has ended")]
     Gone,

@@ -9,6 +9,7 @@ use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, CtrlCnfg};
 use fpga_regs::coyote::vfpga::Bank;
 
 use crate::WINDOWS;
+use crate::vfpga::{is_known, names};
 
 /// The image of a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,13 +21,36 @@ pub enum Image {
     Stock,
     /// The same with an old build's shell.
     StockOld,
+    /// Over a RoCE v2 stack, what stands in each vFPGA, some of it logic of other crates ([`crate::logic::offer`]).
+    Named(Stands),
+}
+
+/// The logic in each vFPGA of a card, from the first on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stands([Option<Logic>; WINDOWS as usize]);
+
+impl Stands {
+    /// This logic; `None` where there is none, more than a card has room for, or some that is not known here or is
+    /// published, which wants another network.
+    fn of(logic: &[Logic]) -> Option<Self> {
+        let mut all = [None; WINDOWS as usize];
+        for (place, logic) in all.get_mut(..logic.len())?.iter_mut().zip(logic) {
+            *place = Some(*logic).filter(|it| is_known(*it) && *it != Logic::Stock);
+            (*place)?;
+        }
+        (!logic.is_empty()).then_some(Self(all))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Logic> {
+        self.0.iter().map_while(|logic| *logic)
+    }
 }
 
 impl Image {
     /// Of which sources the shell in front of the published stack is, where that is the card's network.
     pub(crate) fn build(self) -> Option<Build> {
         match self {
-            Self::Vqe => None,
+            Self::Vqe | Self::Named(_) => None,
             Self::Stock => Some(Build::Mended),
             Self::StockOld => Some(Build::Old),
         }
@@ -38,10 +62,30 @@ impl Image {
         self.build().is_some()
     }
 
+    /// In how many vFPGAs it is, where nobody asks for less.
+    #[must_use]
+    pub fn vfpgas(self) -> u8 {
+        match self {
+            Self::Vqe | Self::Stock | Self::StockOld => WINDOWS,
+            // At most so many.
+            Self::Named(stands) => stands.iter().fold(0, |count, _| count.saturating_add(1)),
+        }
+    }
+
+    /// The logic in the vFPGA of that number.
+    #[must_use]
+    pub fn logic(self, vfpga: u8) -> Option<Logic> {
+        match self {
+            Self::Vqe => Some(Logic::Vqe),
+            Self::Stock | Self::StockOld => Some(Logic::Stock),
+            Self::Named(Stands(all)) => all.get(usize::from(vfpga)).copied().flatten(),
+        }
+    }
+
     /// What the shell says of its control registers.
     pub(crate) fn ctrl_cnfg(self) -> CtrlCnfg {
         match self {
-            Self::Vqe => CTRL_CNFG_DEFAULT,
+            Self::Vqe | Self::Named(_) => CTRL_CNFG_DEFAULT,
             Self::Stock | Self::StockOld => {
                 CtrlCnfg { avx: true, writeback: true, ..CTRL_CNFG_DEFAULT }
             }
@@ -54,25 +98,22 @@ impl Image {
     }
 }
 
-impl From<Logic> for Image {
-    fn from(logic: Logic) -> Self {
-        match logic {
-            Logic::Vqe => Self::Vqe,
-            Logic::Stock => Self::Stock,
-        }
-    }
-}
-
-/// What a file makes of a card: the image, and in how many vFPGAs; `None` where a software card has no room for it, or
-/// it is of one vFPGA alone.
+/// What a file makes of a card: the image, and in how many vFPGAs; `None` where a software card has no room for it or not
+/// the logic, or it is of one vFPGA alone.
 #[must_use]
 pub fn fits(file: &SoftImage) -> Option<(Image, u8)> {
     if file.alone().is_some() {
         return None;
     }
-    let count = u8::try_from(file.logic().len()).ok().filter(|count| *count <= WINDOWS)?;
-    // It has the same logic in all of them.
-    Some((Image::from(*file.logic().first()?), count))
+    let logic = file.logic();
+    let count = u8::try_from(logic.len()).ok().filter(|count| *count <= WINDOWS)?;
+    let all = |wanted: Logic| logic.iter().all(|logic| *logic == wanted);
+    let image = match () {
+        () if all(Logic::Vqe) => Image::Vqe,
+        () if all(Logic::Stock) => Image::Stock,
+        () => Image::Named(Stands::of(logic)?),
+    };
+    Some((image, count))
 }
 
 impl fmt::Display for Image {
@@ -81,6 +122,10 @@ impl fmt::Display for Image {
             Self::Vqe => "vqe",
             Self::Stock => "stock",
             Self::StockOld => "stock-old",
+            Self::Named(stands) => {
+                let names: Vec<String> = stands.iter().map(|logic| logic.to_string()).collect();
+                return f.write_str(&names.join(","));
+            }
         })
     }
 }
@@ -90,13 +135,21 @@ impl FromStr for Image {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "vqe" => Ok(Self::Vqe),
-            "stock" => Ok(Self::Stock),
-            "stock-old" => Ok(Self::StockOld),
-            _ => Err(format!(
-                "there is no image `{}`; write vqe (a verbs queue engine), stock or stock-old (as published)",
-                text.escape_default()
-            )),
+            "vqe" => return Ok(Self::Vqe),
+            "stock" => return Ok(Self::Stock),
+            "stock-old" => return Ok(Self::StockOld),
+            _ => {}
         }
+        let logic: Result<Vec<Logic>, _> = text.split(',').map(str::parse).collect();
+        if let Some(stands) = logic.ok().and_then(|logic| Stands::of(&logic)) {
+            return Ok(Self::Named(stands));
+        }
+        let names = names().into_iter().filter(|name| name != "stock");
+        let names: Vec<String> = names.collect();
+        Err(format!(
+            "there is no image `{}`; write vqe (a verbs queue engine), stock or stock-old (as published), or what stands in each of up to {WINDOWS} vFPGAs, as {}",
+            text.escape_default(),
+            names.join(",")
+        ))
     }
 }

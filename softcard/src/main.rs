@@ -39,7 +39,7 @@ struct Cli {
 enum Command {
     /// Serves one card as a PCIe device, over vfio-user
     #[command(after_help = AFTER_HELP)]
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Print what completes this command line in a shell
     Completions {
         /// The shell
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Serve(serve) => {
             let _log = terminal::start_log(serve.verbose);
-            run(serve)
+            run(*serve)
         }
         Command::Completions { shell } => terminal::completions::<Cli>(shell).map_err(Into::into),
         Command::Manual { directory } => terminal::manual::<Cli>(&directory).map_err(Into::into),

@@ -3,6 +3,7 @@
 mod decisions;
 mod gids;
 mod host;
+mod waits;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -12,11 +13,12 @@ use roce::{Address, Event, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig
 use crate::port::{Frame, FramePool, Port, Watch, Watched};
 use crate::sealing::Steps;
 use crate::tally::{Tally, Way};
-use crate::vfpga::vfpga_asked;
+use crate::vfpga::{vfpga_asked, vfpga_of};
 pub(crate) use decisions::{Decisions, Open, Question};
 use gids::Gids;
 pub(crate) use gids::Identity;
 pub(crate) use host::{HOST_TURN, Host};
+pub(crate) use waits::{Asked, Ended, Making, PATIENCE, Waits};
 
 /// The network of a card.
 pub(crate) struct Network {
@@ -37,6 +39,8 @@ pub(crate) struct Network {
     pub(crate) tally: Tally,
     /// What logic was asked about requests of peers.
     pub(crate) decisions: Decisions,
+    /// Payload that logic is to take, or to give.
+    pub(crate) waits: Waits,
     /// Events for logic that was not ready, in their order.
     pub(crate) unheard: VecDeque<Event>,
     link: Link,
@@ -83,6 +87,7 @@ impl Network {
             pool,
             tally: Tally::default(),
             decisions: Decisions::default(),
+            waits: Waits::default(),
             unheard: VecDeque::new(),
             link: Link::default(),
         }
@@ -136,6 +141,7 @@ impl Network {
     pub(crate) fn reset(&mut self) {
         self.renew_stack();
         self.decisions.open.clear();
+        self.waits.clear();
         self.unheard.clear();
         self.port.reset();
     }
@@ -178,12 +184,18 @@ impl Network {
     /// Forgets what logic was to decide about a QP, and to hear of it.
     pub(crate) fn forget_qp(&mut self, qpn: Qpn) {
         self.decisions.close(qpn);
+        self.waits.forget_qp(qpn, &self.pool);
         // What a shared receive queue along XRC gave ends there all the same.
         self.unheard.retain(|event| event.qpn() != qpn || event.srqn().is_some());
     }
 
-    /// Forgets what the logic of a vFPGA was to decide, and to hear.
+    /// Forgets what the logic of a vFPGA was to decide, and to hear, and the queue pairs that it has left.
     pub(crate) fn forget_vfpga(&mut self, vfpga: usize) {
+        for qpn in self.stack.queue_pairs().into_iter().filter(|qpn| vfpga_of(*qpn) == vfpga) {
+            self.stack.destroy_qp(qpn);
+            self.forget_qp(qpn);
+        }
+        self.waits.fail(vfpga);
         self.decisions.forget(vfpga);
         self.unheard.retain(|event| vfpga_asked(event.qpn(), event.srqn()) != vfpga);
     }
@@ -247,13 +259,16 @@ impl Network {
         self.stack.settle_timeouts();
         let stack = self.stack.next_timeout().map(|instant| instant.0);
         let host = self.host.as_ref().and_then(|host| host.port.next_timeout());
-        [stack, self.port.next_timeout(), host].into_iter().flatten().min()
+        let logic = [self.decisions.next_timeout(), self.waits.next_timeout()];
+        let all = [stack, self.port.next_timeout(), host].into_iter().chain(logic);
+        all.flatten().min()
     }
 
     /// Counters that are the port's and the host's, not the stack's.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.port.counters();
         counters.push(("port_frames_link_down", self.link.lost));
+        counters.push(("logic_unanswered", self.waits.unanswered));
         counters.extend(self.steps.counters());
         counters.extend(self.host.iter().flat_map(Host::counters));
         counters

@@ -5,15 +5,16 @@ mod places;
 
 use std::collections::VecDeque;
 
-use roce::{Placed, Placement, Transmit};
+use roce::{Placed, Placement};
 
 use crate::dma::{AddressSpace, Call, Copying, End, Parts};
+use crate::made::Made;
 use crate::mmu::Direction;
 use crate::port::Frame;
 use crate::vfpga::vfpga_asked;
 pub(crate) use copies::Search;
 use copies::State;
-pub(crate) use places::{Named, Places};
+pub(crate) use places::Places;
 
 /// A burst whose payload is being copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,32 +35,6 @@ pub(crate) enum Outcome {
     Waits,
     /// This comes next.
     Call(Box<Call>),
-}
-
-/// A frame being made, whose header is written.
-pub(crate) struct Made {
-    /// Bytes of the header.
-    pub(crate) header: usize,
-    /// What follows the header.
-    pub(crate) payload: Option<roce::Payload>,
-    pub(crate) needs_icrc: bool,
-    /// Which of the frames of the card's stack it is.
-    pub(crate) attempt: u64,
-}
-
-impl Made {
-    /// Writes the header; `None` where the frame is too small.
-    #[inline]
-    pub(crate) fn new(transmit: &Transmit, attempt: u64, frame: &mut Frame) -> Option<Self> {
-        let header = transmit.header.as_slice();
-        let fits = frame.set_len(transmit.frame_length());
-        match frame.as_mut_slice().get_mut(..header.len()) {
-            Some(place) if fits => place.copy_from_slice(header),
-            _ => return None,
-        }
-        let (payload, needs_icrc) = (transmit.payload, transmit.needs_icrc);
-        Some(Self { header: header.len(), payload, needs_icrc, attempt })
-    }
 }
 
 /// Scratch of the data path, kept so that rounds need not allocate it.
@@ -150,5 +125,10 @@ impl Scratch {
         self.underway = Underway::Nothing;
         self.statuses.clear();
         self.statuses.extend(self.places.statuses());
+        for asked in &self.places.late {
+            if let Some(status) = self.statuses.get_mut(asked.number) {
+                *status = Placed::Later;
+            }
+        }
     }
 }

@@ -39,9 +39,7 @@ impl Card {
             Unfounded::Event(ring, event) => {
                 match &mut vfpga.logic {
                     Occupant::Engine(engine) => engine.raise_in(now, ring, event),
-                    Occupant::PassThrough(_) => {}
-                    #[cfg(test)]
-                    Occupant::Other(_) => {}
+                    Occupant::PassThrough(_) | Occupant::Other(_) => {}
                 }
                 self.raise_interrupts();
             }

@@ -56,7 +56,7 @@ impl<T> Remembered<T> {
 
 /// A doorbell record.
 #[derive(Debug)]
-pub(crate) struct RecordView {
+pub struct RecordView {
     bus: Rc<Bus>,
     latch: Rc<Latch>,
     memory: RefCell<Remembered<hostmem::Record>>,
@@ -79,14 +79,14 @@ impl RecordView {
 
     /// Loads the word at an aligned offset in bytes with acquire ordering.
     #[inline]
-    pub(crate) fn load_u32(&self, offset: usize) -> u32 {
+    pub fn load_u32(&self, offset: usize) -> u32 {
         let direct = self.directly(|record| record.load_acquire_u32(offset.wrapping_div(4)));
         direct.unwrap_or_else(|| load_u32(&self.bus, self.at(offset)))
     }
 
     /// Loads the word at an aligned offset in bytes with acquire ordering.
     #[inline]
-    pub(crate) fn load_u64(&self, offset: usize) -> u64 {
+    pub fn load_u64(&self, offset: usize) -> u64 {
         let direct = self.directly(|record| record.load_acquire_u64(offset.wrapping_div(8)));
         direct.unwrap_or_else(|| load_u64(&self.bus, self.at(offset)))
     }
@@ -94,7 +94,7 @@ impl RecordView {
 
 /// A ring.
 #[derive(Debug)]
-pub(crate) struct RingView {
+pub struct RingView {
     bus: Rc<Bus>,
     latch: Rc<Latch>,
     blocks: u32,
@@ -121,14 +121,14 @@ impl RingView {
 
     /// Copies a block.
     #[inline]
-    pub(crate) fn read(&self, index: u32) -> Block {
+    pub fn read(&self, index: u32) -> Block {
         let direct = self.directly(|ring| ring.read(index));
         direct.unwrap_or_else(|| read_block(&self.bus, self.at(index)))
     }
 
     /// Writes a block.
     #[inline]
-    pub(crate) fn write(&self, index: u32, value: &Block) {
+    pub fn write(&self, index: u32, value: &Block) {
         if self.directly(|ring| ring.write(index, value)).is_none() {
             write_block(&self.bus, self.at(index), value, false);
         }
@@ -136,7 +136,7 @@ impl RingView {
 
     /// Writes all but the last word of a block, then that with release ordering.
     #[inline]
-    pub(crate) fn publish(&self, index: u32, value: &Block) {
+    pub fn publish(&self, index: u32, value: &Block) {
         if self.directly(|ring| ring.write_published(index, value)).is_none() {
             write_block(&self.bus, self.at(index), value, true);
         }

@@ -12,7 +12,7 @@ use fpga_regs::coyote::tlb::{Entry, Geometry};
 
 use crate::own_memory::{NULL_MEMORY, OWN_BYTES, OWN_MEMORY};
 use tlb::Tlb;
-pub(crate) use unit::Unit;
+pub use unit::Unit;
 
 /// Which way a transfer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::views::{RecordView, RingView};
 
 /// A vFPGA's way to host memory.
 #[derive(Debug)]
-pub(crate) struct Unit {
+pub struct Unit {
     pub(crate) mmu: RefCell<Mmu>,
     bus: Rc<Bus>,
     latches: Rc<Index>,
@@ -108,13 +108,13 @@ impl Unit {
     }
 
     /// The record at a virtual address, or `None` where memory cannot hold one.
-    pub(crate) fn record(&self, iova: u64) -> Option<RecordView> {
+    pub fn record(&self, iova: u64) -> Option<RecordView> {
         let latch = self.latch(iova, BLOCK_BYTES as u64)?;
         Some(RecordView::new(&self.bus, latch))
     }
 
     /// The ring of 2^`log2_blocks` blocks at a virtual address, or `None` as above.
-    pub(crate) fn ring(&self, iova: u64, log2_blocks: u8) -> Option<RingView> {
+    pub fn ring(&self, iova: u64, log2_blocks: u8) -> Option<RingView> {
         let blocks = 1u32.checked_shl(u32::from(log2_blocks))?;
         let bytes = u64::from(blocks).checked_mul(BLOCK_BYTES as u64)?;
         let latch = self.latch(iova, bytes)?;
@@ -123,7 +123,7 @@ impl Unit {
 
     /// The vFPGA's part of the card's own memory, and the address of its first byte; `None` where the
     /// card has none.
-    pub(crate) fn own(&self) -> Option<(u64, RingView)> {
+    pub fn own(&self) -> Option<(u64, RingView)> {
         if !self.bus.own.make() {
             return None;
         }
@@ -133,14 +133,14 @@ impl Unit {
     }
 
     /// Whether these are addresses of the vFPGA.
-    pub(crate) fn reachable(&self, iova: u64, bytes: u64) -> bool {
+    pub fn reachable(&self, iova: u64, bytes: u64) -> bool {
         let end = iova.checked_add(bytes);
         end.is_some_and(|end| end <= 1 << fpga_regs::coyote::tlb::PADDR_BITS)
     }
 
     /// Whether the card waits for the driver to say where memory is.
     #[inline]
-    pub(crate) fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         self.mmu.borrow().waits()
     }
 }

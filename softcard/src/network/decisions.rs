@@ -31,6 +31,8 @@ impl<T> Question<T> {
 pub(crate) struct Open {
     /// The vFPGA that is asked.
     pub(crate) vfpga: usize,
+    /// When it is decided without an answer.
+    pub(crate) until: u64,
     pub(crate) access: Question<Result<(), AccessDenied>>,
     pub(crate) receive: Question<Result<TakenReceive, ReceiveError>>,
 }
@@ -38,7 +40,7 @@ pub(crate) struct Open {
 impl Open {
     /// Nothing yet.
     pub(crate) fn of(vfpga: usize) -> Self {
-        Self { vfpga, access: Question::Unasked, receive: Question::Unasked }
+        Self { vfpga, until: 0, access: Question::Unasked, receive: Question::Unasked }
     }
 }
 
@@ -46,6 +48,8 @@ impl Open {
 #[derive(Debug, Default)]
 pub(crate) struct Decisions {
     next: Tag,
+    /// When what is asked now is decided without an answer.
+    pub(crate) until: u64,
     pub(crate) open: BTreeMap<Qpn, Open>,
 }
 
@@ -74,9 +78,33 @@ impl Decisions {
             match answer {
                 Answer::Access(decided) => open.access.decide(tag, *decided),
                 Answer::Receive(decided) => open.receive.decide(tag, *decided),
-                Answer::Place(_) => {}
+                Answer::Placed(_) | Answer::Fetched(_) => {}
             }
         }
+    }
+
+    /// Refuses what was asked too long ago; how many questions that were.
+    pub(crate) fn expire(&mut self, now: u64) -> u64 {
+        let mut expired = 0u64;
+        for open in self.open.values_mut().filter(|open| open.until <= now) {
+            if let Question::Asked(_) = open.access {
+                open.access = Question::Decided(Err(AccessDenied::Memory));
+                expired = expired.saturating_add(1);
+            }
+            if let Question::Asked(_) = open.receive {
+                open.receive = Question::Decided(Err(ReceiveError::Invalid));
+                expired = expired.saturating_add(1);
+            }
+        }
+        expired
+    }
+
+    /// When the first question is decided without an answer.
+    pub(crate) fn next_timeout(&self) -> Option<u64> {
+        let asks = |open: &&Open| {
+            matches!(open.access, Question::Asked(_)) || matches!(open.receive, Question::Asked(_))
+        };
+        self.open.values().filter(asks).map(|open| open.until).min()
     }
 
     /// A packet of a QP was taken.

@@ -2,16 +2,17 @@
 //!
 //! The frames of a long message ask for one range of memory in parts. Keys, rights and bounds hold
 //! for all of a range or not, so the logic is asked for the whole, and only where that is not one
-//! piece, or not within reach, for every frame by itself. Logic that does not answer at once has the
-//! burst wait for it.
+//! piece, or not within reach, for every frame by itself. Payload that passes through logic has no
+//! place here: only that is noted.
 
 use std::ops::Range;
 
 use roce::Placed;
 
 use super::copies::State;
-use crate::asks::{Asks, Found};
-use crate::vfpga::{Payload, Piece, Tag, Unreachable, Wanted};
+use crate::asks::{Found, locate};
+use crate::network::Asked;
+use crate::vfpga::{Payload, Piece, Unreachable, Vfpga, Wanted};
 
 /// Makes payload longer by what is wanted next, if that goes on where it ends.
 #[inline]
@@ -51,23 +52,6 @@ struct Run {
     frames: Range<usize>,
 }
 
-/// A run whose place is not known yet.
-#[derive(Clone, Debug)]
-struct Open {
-    run: Run,
-    /// `None` while the logic was not ready to be asked.
-    tag: Option<Tag>,
-}
-
-/// What logic has named as a place, later than it was asked.
-#[derive(Clone, Debug)]
-pub(crate) struct Named {
-    pub(crate) vfpga: usize,
-    /// Of the question.
-    pub(crate) tag: Tag,
-    pub(crate) place: Result<Vec<Piece>, Unreachable>,
-}
-
 /// The places of a burst's payload.
 #[derive(Default)]
 pub(crate) struct Places {
@@ -76,33 +60,26 @@ pub(crate) struct Places {
     pub(crate) states: Vec<State>,
     /// For each frame: its pieces, or that it has none within reach.
     pub(crate) frames: Vec<Option<Range<usize>>>,
-    open: Vec<Open>,
+    /// The frames whose payload passes through logic.
+    pub(crate) passing: Vec<usize>,
+    /// Of those, the ones about which logic is still to answer.
+    pub(crate) late: Vec<Asked>,
 }
 
 impl Places {
-    /// Whether a place is still to be named.
-    #[inline]
-    pub(crate) fn is_open(&self) -> bool {
-        !self.open.is_empty()
-    }
-
-    /// Whether logic is still to name a place.
-    pub(crate) fn waits_for(&self, vfpga: usize) -> bool {
-        self.open.iter().any(|open| open.run.wanted.vfpga() == vfpga)
-    }
-
     /// Asks for the places of `frames`. What a frame wants is told by `wanted`; one that wants nothing
     /// has it.
     pub(crate) fn ask_for<F>(
         &mut self,
         frames: &[F],
         wanted: impl Fn(&F) -> Option<Wanted>,
-        asks: &mut Asks<'_>,
+        vfpgas: &mut [Vfpga],
     ) {
         self.pieces.clear();
         self.states.clear();
         self.frames.clear();
-        self.open.clear();
+        self.passing.clear();
+        self.late.clear();
         let mut rest = frames;
         while let [first, behind @ ..] = rest {
             let Some(mut whole) = wanted(first) else {
@@ -114,7 +91,7 @@ impl Places {
             let more = behind.iter().take_while(follow).count();
             rest = behind.get(more..).unwrap_or_default();
             let (before, at) = (self.pieces.len(), self.frames.len());
-            let found = asks.locate(&whole, &mut self.pieces);
+            let found = locate(vfpgas, &whole, &mut self.pieces);
             if let (Found::Here(Ok(())), 0) = (&found, more) {
                 self.frames.push(Some(before..self.pieces.len()));
                 continue;
@@ -122,7 +99,7 @@ impl Places {
             let end = at.saturating_add(more).saturating_add(1);
             self.frames.resize(end, None);
             let run = Run { wanted: whole, frames: at..end };
-            self.take(run, before, found, frames, &wanted, asks);
+            self.take(run, before, found, frames, &wanted, vfpgas);
         }
         self.states.resize(self.pieces.len(), State::Waits);
     }
@@ -135,33 +112,22 @@ impl Places {
         found: Found,
         frames: &[F],
         wanted: &impl Fn(&F) -> Option<Wanted>,
-        asks: &mut Asks<'_>,
+        vfpgas: &mut [Vfpga],
     ) {
-        match found {
-            Found::Later(tag) => self.open.push(Open { run, tag }),
-            Found::Here(found) => {
-                if !self.settle(&run, before, found, frames, wanted) {
-                    for number in run.frames {
-                        let Some(part) = frames.get(number).and_then(wanted) else { continue };
-                        let run = Run { wanted: part, frames: number..number.saturating_add(1) };
-                        self.ask(run, frames, wanted, asks);
-                    }
-                }
-            }
+        let found = match found {
+            Found::Passes => return self.passing.extend(run.frames),
+            Found::Here(found) => found,
+        };
+        if self.settle(&run, before, found, frames, wanted) {
+            return;
         }
-    }
-
-    /// Asks for a run.
-    fn ask<F>(
-        &mut self,
-        run: Run,
-        frames: &[F],
-        wanted: &impl Fn(&F) -> Option<Wanted>,
-        asks: &mut Asks<'_>,
-    ) {
-        let before = self.pieces.len();
-        let found = asks.locate(&run.wanted, &mut self.pieces);
-        self.take(run, before, found, frames, wanted, asks);
+        for number in run.frames {
+            let Some(part) = frames.get(number).and_then(wanted) else { continue };
+            let run = Run { wanted: part, frames: number..number.saturating_add(1) };
+            let before = self.pieces.len();
+            let found = locate(vfpgas, &run.wanted, &mut self.pieces);
+            self.take(run, before, found, frames, wanted, vfpgas);
+        }
     }
 
     /// Gives the frames of a run their pieces; `false`, and the pieces are forgotten, where each of the
@@ -196,52 +162,9 @@ impl Places {
         true
     }
 
-    /// Takes answers of vFPGAs, and asks again what logic was not ready for.
-    pub(crate) fn go_on<F>(
-        &mut self,
-        answers: Vec<Named>,
-        frames: &[F],
-        wanted: impl Fn(&F) -> Option<Wanted>,
-        asks: &mut Asks<'_>,
-    ) {
-        for answer in answers {
-            self.answered(answer, frames, &wanted, asks);
-        }
-        let (again, asked) =
-            std::mem::take(&mut self.open).into_iter().partition(|open| open.tag.is_none());
-        self.open = asked;
-        for Open { run, .. } in again {
-            self.ask(run, frames, &wanted, asks);
-        }
-        self.states.resize(self.pieces.len(), State::Waits);
-    }
-
-    /// Takes an answer of a vFPGA's; one to nothing that it was asked has no effect.
-    fn answered<F>(
-        &mut self,
-        answer: Named,
-        frames: &[F],
-        wanted: &impl Fn(&F) -> Option<Wanted>,
-        asks: &mut Asks<'_>,
-    ) {
-        let Named { vfpga, tag, place } = answer;
-        let asked = |open: &Open| open.tag == Some(tag) && open.run.wanted.vfpga() == vfpga;
-        let Some(at) = self.open.iter().position(asked) else { return };
-        let Open { run, .. } = self.open.swap_remove(at);
-        let before = self.pieces.len();
-        let found = match place {
-            Ok(pieces) if bytes_of(&pieces) == u64::from(run.wanted.length) => {
-                self.pieces.extend(pieces);
-                Ok(())
-            }
-            _ => Err(Unreachable),
-        };
-        self.take(run, before, Found::Here(found), frames, wanted, asks);
-    }
-
     /// Lets no piece of a vFPGA's memory be copied any more that waits. Whose the frames' is, is told by `owner`.
     pub(crate) fn fail(&mut self, vfpga: usize, owner: impl Fn(usize) -> Option<usize>) {
-        self.open.retain(|open| open.run.wanted.vfpga() != vfpga);
+        self.late.retain(|asked| asked.vfpga != vfpga);
         for (number, frame) in self.frames.iter().enumerate() {
             let Some(pieces) = frame else { continue };
             if owner(number) == Some(vfpga) {
@@ -250,6 +173,13 @@ impl Places {
                     *state = State::Failed;
                 }
             }
+        }
+    }
+
+    /// The payload of a frame has passed through logic, or was refused.
+    pub(crate) fn passed(&mut self, number: usize, passed: Result<(), Unreachable>) {
+        if let Some(frame) = self.frames.get_mut(number) {
+            *frame = passed.ok().map(|()| 0..0);
         }
     }
 
@@ -265,11 +195,6 @@ impl Places {
             }
         })
     }
-}
-
-/// The bytes of pieces, however many.
-fn bytes_of(pieces: &[Piece]) -> u64 {
-    pieces.iter().fold(0, |bytes, piece| bytes.saturating_add(piece.length.into()))
 }
 
 #[cfg(test)]

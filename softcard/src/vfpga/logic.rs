@@ -11,22 +11,28 @@
 //! | host streams, by virtual address through the MMU | rings by [`Ports::memory`]; payload by [`Piece`]s that the shell moves |
 //! | `sq_rd`, `sq_wr` towards the network | whole messages: [`Ports::post_send`], with QPs of its own |
 //! | `cq_rd`, `cq_wr` | `take_event`: messages end in the order of a QP |
-//! | `rq_rd`, `rq_wr` | whole messages: `check_remote`, `take_receive`, `locate` |
+//! | `rq_rd`, `rq_wr` | whole messages: `check_remote`, `take_receive` |
+//! | `axis_rreq`, `axis_rrsp` | packets' payload: `place`, `fetch`; or `locate`, and it does not pass through the logic |
 //!
 //! What the shell asks is split in two phases: it has a [`Tag`], and logic answers at once
-//! ([`Poll::Ready`]) or, by the tag, from `poll_answer` whenever it likes and in any order. Of a QP at
-//! most one packet waits for an answer, with the later ones behind it in the shell; other QPs go on. A
-//! location is asked for bytes that are about to move, and the whole data path waits for it, as it
-//! waits for a TLB entry. [`Logic::is_ready`] is the ready of all that the shell asks and tells: what
+//! ([`Poll::Ready`]) or, by the tag, from `poll_answer` whenever it likes and in any order. All waiting is by QP: of one, at
+//! most one packet waits for a decision, with the later ones behind it in the shell, and at most one burst each way for its
+//! payload; other QPs go on. A question that has no answer after 5 seconds is refused, and its QP fails. [`Logic::locate`]
+//! alone is answered at once: who does not know where payload lies has it pass through.
+//!
+//! The shell turns what is said into the transport's commit: a packet is acknowledged, and its message ends, once all its
+//! payload was placed. Until then the QP takes no later packet, and sends nothing.
+//!
+//! [`Logic::is_ready`] is the ready of all that the shell asks and tells: what
 //! meets logic that is not ready stays with the shell. Ready towards the shell is [`Ports::send_room`].
 //! Logic has no thread and no clock: it does in `work` what it can, and says by `next_wake` when it has
 //! something to do though nobody rings, writes or sends. A cycle is whatever time it takes it to be.
 //!
-//! For logic that answers at once all of this is a function call: [`super::Occupant`] dispatches
+//! For the queue engine all of this is a function call: [`super::Occupant`] dispatches
 //! statically, nothing is stored, and no request of before is looked for.
 //!
-//! The streams themselves (`axis_host`, `axis_card`, `axis_rreq`, `axis_rrsp`) and their requests are
-//! for logic that moves its bytes itself; they stand beside the messages here once such logic is built.
+//! The streams of host memory (`axis_host`) and their requests are for logic that moves bytes there itself; they stand
+//! beside the messages here once such logic is built.
 
 use std::task::Poll;
 
@@ -38,12 +44,15 @@ use roce::{
 };
 
 use super::Slots;
-use super::request::{Access, Answer, Piece, Tag, Unreachable, Wanted, vfpga_of};
+use super::request::{Access, Answer, Piece, QPN_BITS, Tag, Unreachable, Wanted, vfpga_of};
 use crate::mmu::Unit;
 use crate::network::Network;
 
 /// Logic in a vFPGA. Nothing that registers, memory, clients or peers hold may make it panic.
-pub(crate) trait Logic {
+///
+/// Along XRC it is asked about peers of other vFPGAs' QPs that name a shared receive queue of its number: logic without
+/// such queues refuses them.
+pub trait Logic {
     /// Reads the 64-bit user register at `offset`, without any effect.
     fn read_register(&self, now: u64, offset: u64) -> u64;
 
@@ -88,7 +97,8 @@ pub(crate) trait Logic {
     /// The value of a notification that is due; asking clears it.
     fn take_notify(&mut self) -> Option<u32>;
 
-    /// Whether the logic takes what the shell asks and tells it now.
+    /// Whether the logic takes what the shell asks and tells it now. Payload comes by bursts of up to 128 packets of a card:
+    /// logic that is ready takes all of one.
     fn is_ready(&self) -> bool {
         true
     }
@@ -105,14 +115,42 @@ pub(crate) trait Logic {
         target: Target,
     ) -> Poll<Result<TakenReceive, ReceiveError>>;
 
-    /// Adds to `pieces` where bytes of a payload lie at this moment; nothing where it does not say so
-    /// now. They are moved before [`Logic::work`] is called with [`Ports::is_moving`] false.
-    fn locate(
+    /// Whether payload passes through the logic ([`Logic::place`], [`Logic::fetch`]), rather than between frames and the
+    /// memory that it names ([`Logic::locate`]).
+    fn carries_payload(&self) -> bool {
+        false
+    }
+
+    /// Adds to `pieces` where bytes of a payload lie at this moment, as many as are wanted. They are moved before
+    /// [`Logic::work`] is called.
+    ///
+    /// # Errors
+    /// Where they are not within reach: the request fails.
+    fn locate(&mut self, _wanted: &Wanted, _pieces: &mut Vec<Piece>) -> Result<(), Unreachable> {
+        Err(Unreachable)
+    }
+
+    /// Takes payload that has come, of one packet: of a QP in their order, each byte once. What it says decides: nothing of
+    /// the packet is acknowledged before, and a refusal fails the QP.
+    fn place(
         &mut self,
-        tag: Tag,
-        wanted: &Wanted,
-        pieces: &mut Vec<Piece>,
-    ) -> Poll<Result<(), Unreachable>>;
+        _tag: Tag,
+        _wanted: &Wanted,
+        _bytes: &[u8],
+    ) -> Poll<Result<(), Unreachable>> {
+        Poll::Ready(Err(Unreachable))
+    }
+
+    /// Gives payload of one packet that is to leave, at once by filling `bytes`. A message may be asked for again, from any
+    /// offset that is not acknowledged; so may what a peer READs.
+    fn fetch(
+        &mut self,
+        _tag: Tag,
+        _wanted: &Wanted,
+        _bytes: &mut [u8],
+    ) -> Poll<Result<(), Unreachable>> {
+        Poll::Ready(Err(Unreachable))
+    }
 
     /// Takes note of what became of messages and QPs of its own.
     fn take_event(&mut self, now: u64, event: Event, ports: &mut Ports<'_>);
@@ -131,23 +169,17 @@ pub(crate) trait Logic {
 }
 
 /// What the shell offers to logic while it works.
-pub(crate) struct Ports<'a> {
+pub struct Ports<'a> {
     vfpga: usize,
     unit: &'a Unit,
     network: &'a mut Network,
-    moving: bool,
     stops: bool,
 }
 
 impl<'a> Ports<'a> {
     #[inline]
-    pub(crate) fn new(
-        vfpga: usize,
-        unit: &'a Unit,
-        network: &'a mut Network,
-        moving: bool,
-    ) -> Self {
-        Self { vfpga, unit, network, moving, stops: false }
+    pub(crate) fn new(vfpga: usize, unit: &'a Unit, network: &'a mut Network) -> Self {
+        Self { vfpga, unit, network, stops: false }
     }
 
     /// Whether the logic has given up what it was at.
@@ -156,19 +188,12 @@ impl<'a> Ports<'a> {
     }
 
     /// Host memory by addresses of the vFPGA, for rings and records.
-    pub(crate) fn memory(&self) -> &'a Unit {
+    pub fn memory(&self) -> &'a Unit {
         self.unit
     }
 
-    /// Whether payload is on its way whose place the logic has named: it must let go of no memory yet.
-    /// Never so for logic that names every place at once.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the queue engine answers at once"))]
-    pub(crate) fn is_moving(&self) -> bool {
-        self.moving
-    }
-
     /// Gives up what the logic is at: the shell ends its transfers.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.stops = true;
     }
 
@@ -177,13 +202,13 @@ impl<'a> Ports<'a> {
         vfpga_of(qpn) == self.vfpga
     }
 
+    /// Whether an address handle is the logic's own.
+    fn owns_ah(&self, ah: u32) -> bool {
+        (ah >> QPN_BITS) as usize == self.vfpga
+    }
+
     /// Makes a QP in RESET of a client's; its number has the vFPGA's in bits 23 to 20.
-    pub(crate) fn create_qp(
-        &mut self,
-        qpn: Qpn,
-        service: Service,
-        number: u8,
-    ) -> Result<(), roce::Error> {
+    pub fn create_qp(&mut self, qpn: Qpn, service: Service, number: u8) -> Result<(), roce::Error> {
         if !self.owns(qpn) {
             return Err(roce::Error::UnknownQp(qpn));
         }
@@ -191,7 +216,7 @@ impl<'a> Ports<'a> {
     }
 
     /// Makes an address handle of a client's. Its number is drawn as a QP's.
-    pub(crate) fn create_ah(
+    pub fn create_ah(
         &mut self,
         now: u64,
         ah: u32,
@@ -203,17 +228,19 @@ impl<'a> Ports<'a> {
     }
 
     /// Forgets an address handle.
-    pub(crate) fn destroy_ah(&mut self, ah: u32) {
-        self.network.stack.destroy_ah(ah);
+    pub fn destroy_ah(&mut self, ah: u32) {
+        if self.owns_ah(ah) {
+            self.network.stack.destroy_ah(ah);
+        }
     }
 
     /// Whether the Ethernet address that an address handle leads to is known; `None` for an unknown handle.
-    pub(crate) fn is_ah_resolved(&self, ah: u32) -> Option<bool> {
+    pub fn is_ah_resolved(&self, ah: u32) -> Option<bool> {
         self.network.stack.is_ah_resolved(ah)
     }
 
     /// Takes a QP of datagrams into a multicast group, or out of it.
-    pub(crate) fn set_member(
+    pub fn set_member(
         &mut self,
         now: u64,
         qpn: Qpn,
@@ -235,11 +262,7 @@ impl<'a> Ports<'a> {
     }
 
     /// Takes a datagram, as [`Ports::post_send`] another message.
-    pub(crate) fn post_datagram(
-        &mut self,
-        qpn: Qpn,
-        request: DatagramRequest,
-    ) -> Result<u64, PostError> {
+    pub fn post_datagram(&mut self, qpn: Qpn, request: DatagramRequest) -> Result<u64, PostError> {
         if !self.owns(qpn) {
             return Err(PostError::UnknownQp(qpn));
         }
@@ -248,13 +271,13 @@ impl<'a> Ports<'a> {
 
     /// Fails a connection of which no program can be told: see [`Stack::refuse_unacknowledged`]. An XRC target's messages
     /// are told of by the logic of the queue that took them.
-    pub(crate) fn refuse_unacknowledged(&mut self, qpn: Qpn) -> bool {
+    pub fn refuse_unacknowledged(&mut self, qpn: Qpn) -> bool {
         let may = self.owns(qpn) || self.network.stack.is_xrc_target(qpn);
         may && self.network.stack.refuse_unacknowledged(qpn)
     }
 
     /// Changes a QP. What was asked about it is forgotten where it goes to RESET.
-    pub(crate) fn modify_qp(
+    pub fn modify_qp(
         &mut self,
         now: u64,
         qpn: Qpn,
@@ -270,16 +293,18 @@ impl<'a> Ports<'a> {
         Ok(())
     }
 
-    pub(crate) fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
+    /// The attributes of a QP of its own.
+    pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
         self.network.stack.query_qp(qpn).filter(|_| self.owns(qpn))
     }
 
-    pub(crate) fn stands_in_line(&self, qpn: Qpn) -> bool {
+    /// Whether a QP has something to say, and waits for nothing but its turn.
+    pub fn stands_in_line(&self, qpn: Qpn) -> bool {
         self.owns(qpn) && self.network.stack.stands_in_line(qpn)
     }
 
     /// Forgets a QP, and what was asked about it.
-    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
+    pub fn destroy_qp(&mut self, qpn: Qpn) {
         if self.owns(qpn) {
             self.network.stack.destroy_qp(qpn);
             self.network.forget_qp(qpn);
@@ -288,19 +313,21 @@ impl<'a> Ports<'a> {
 
     /// Messages that a QP takes now.
     #[inline]
-    pub(crate) fn send_room(&self, qpn: Qpn) -> usize {
+    pub fn send_room(&self, qpn: Qpn) -> usize {
         self.network.stack.send_room(qpn)
     }
 
     /// Gives memory back that messages of before took.
-    pub(crate) fn narrow(&mut self, qpn: Qpn) {
-        self.network.stack.narrow(qpn);
+    pub fn narrow(&mut self, qpn: Qpn) {
+        if self.owns(qpn) {
+            self.network.stack.narrow(qpn);
+        }
     }
 
     /// Takes a message, along XRC for the peer's shared receive queue of that number, and answers with its
     /// number: from 0 on since RESET.
     #[inline]
-    pub(crate) fn post_send(
+    pub fn post_send(
         &mut self,
         now: u64,
         qpn: Qpn,
@@ -317,37 +344,37 @@ impl<'a> Ports<'a> {
     }
 
     /// Gives the port an address beside those of the other vFPGAs, or takes it back.
-    pub(crate) fn set_gid(&mut self, index: u8, address: Option<Address>) {
+    pub fn set_gid(&mut self, index: u8, address: Option<Address>) {
         self.network.set_gid(self.vfpga, index, address);
     }
 
     /// Takes the port off its cable, or puts it back.
-    pub(crate) fn set_link(&mut self, up: bool) {
+    pub fn set_link(&mut self, up: bool) {
         self.network.set_link(up);
     }
 
     /// The largest path MTU that the cable carries.
-    pub(crate) fn path_mtu(&self) -> PathMtu {
+    pub fn path_mtu(&self) -> PathMtu {
         self.network.path_mtu()
     }
 
     /// In how many multicast groups the port can be.
-    pub(crate) fn most_groups(&self) -> u16 {
+    pub fn most_groups(&self) -> u16 {
         u16::try_from(self.network.most_groups()).unwrap_or(u16::MAX)
     }
 
     /// Whether the port is on its cable.
-    pub(crate) fn is_link_up(&self) -> bool {
+    pub fn is_link_up(&self) -> bool {
         self.network.is_link_up()
     }
 
     /// The port's Ethernet address.
-    pub(crate) fn mac(&self) -> [u8; 6] {
+    pub fn mac(&self) -> [u8; 6] {
         self.network.identity().mac
     }
 
     /// The port's counters.
-    pub(crate) fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &Counters {
         self.network.stack.counters()
     }
 }

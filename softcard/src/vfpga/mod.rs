@@ -3,17 +3,19 @@
 mod control;
 mod engine;
 mod logic;
+mod offered;
 mod pass_through;
 mod request;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bitstreams::soft::Logic as Named;
+use fpga_regs::coyote::shell::CtrlCnfg;
 use fpga_regs::engine::window::DOORBELL_PAGES;
 use hostmem::DoorbellPage;
 
 use crate::bus::Bus;
-use crate::image::Image;
 use crate::isr::Event;
 use crate::network::Network;
 use crate::published::IsrCopy;
@@ -23,15 +25,24 @@ pub use engine::{
     AH_BYTES, CQ_BYTES, DM_BYTES, MEMBERSHIP_BYTES, MR_BYTES, MW_BYTES, QP_BYTES, RQ_BYTES,
     UNDER_WAY_BYTES,
 };
-pub(crate) use logic::{Logic, Ports};
+pub use logic::{Logic, Ports};
+pub use offered::{Make, is_known, names, offer};
 use pass_through::PassThrough;
-pub(crate) use request::{
-    Access, Answer, Payload, Piece, Tag, Unreachable, Wanted, vfpga_asked, vfpga_of,
-};
+pub use request::{Access, Answer, Payload, Piece, Tag, Unreachable, Wanted};
+pub(crate) use request::{Passed, vfpga_asked, vfpga_of};
 
 /// A page of user registers whose memory a client stores to.
 #[derive(Clone, Debug)]
-pub(crate) struct Slots(pub(crate) Arc<DoorbellPage>);
+pub struct Slots(pub(crate) Arc<DoorbellPage>);
+
+impl Slots {
+    /// What was last stored to the 64-bit slot of that number; 0 where the page has none.
+    #[inline]
+    #[must_use]
+    pub fn read(&self, slot: usize) -> u64 {
+        self.0.read(slot)
+    }
+}
 
 /// The pages of a vFPGA, for stores that come through the BAR.
 pub(crate) type Pages = [Option<Slots>; DOORBELL_PAGES as usize];
@@ -40,7 +51,6 @@ pub(crate) type Pages = [Option<Slots>; DOORBELL_PAGES as usize];
 pub(crate) enum Occupant {
     Engine(Box<QueueEngine>),
     PassThrough(PassThrough),
-    #[cfg(test)]
     Other(Box<dyn Logic>),
 }
 
@@ -50,7 +60,6 @@ macro_rules! occupant {
         match $occupant {
             $crate::vfpga::Occupant::Engine($logic) => $call,
             $crate::vfpga::Occupant::PassThrough($logic) => $call,
-            #[cfg(test)]
             $crate::vfpga::Occupant::Other($logic) => $call,
         }
     };
@@ -58,11 +67,15 @@ macro_rules! occupant {
 pub(crate) use occupant;
 
 impl Occupant {
-    /// The logic of an image in the vFPGA of that number.
-    fn of(image: Image, number: u8) -> Self {
-        match image {
-            Image::Vqe => Self::Engine(Box::new(QueueEngine::new(number))),
-            Image::Stock | Image::StockOld => Self::PassThrough(PassThrough),
+    /// Logic in the vFPGA of that number; without any, nothing stands there, and its user registers read 0.
+    fn of(logic: Option<Named>, number: u8) -> Self {
+        match logic {
+            Some(Named::Vqe) => Self::Engine(Box::new(QueueEngine::new(number))),
+            Some(Named::Other(name)) => {
+                let made = offered::make(name, number);
+                made.map_or(Self::PassThrough(PassThrough), Self::Other)
+            }
+            Some(Named::Stock) | None => Self::PassThrough(PassThrough),
         }
     }
 }
@@ -78,24 +91,28 @@ pub(crate) struct Vfpga {
 }
 
 impl Vfpga {
-    /// A vFPGA of an image after a reset; `None` where the shapes of its TLBs make no sense.
-    pub(crate) fn new(number: u8, image: Image, bus: &Rc<Bus>, isr: Arc<IsrCopy>) -> Option<Self> {
+    /// A vFPGA with logic after a reset; `None` where the shapes of its TLBs make no sense.
+    pub(crate) fn new(
+        number: u8,
+        logic: Option<Named>,
+        ctrl_cnfg: CtrlCnfg,
+        bus: &Rc<Bus>,
+        isr: Arc<IsrCopy>,
+    ) -> Option<Self> {
         Some(Self {
             number: number.into(),
-            control: Control::new(number, image.ctrl_cnfg(), bus, isr)?,
-            logic: Occupant::of(image, number),
+            control: Control::new(number, ctrl_cnfg, bus, isr)?,
+            logic: Occupant::of(logic, number),
             pages: Pages::default(),
             decoupled: false,
         })
     }
 
-    /// Puts an image's logic in the place of what is there; without an image nothing stands there, and its user registers
-    /// read 0.
-    pub(crate) fn load(&mut self, image: Option<Image>, network: &mut Network) {
+    /// Puts logic in the place of what is there.
+    pub(crate) fn load(&mut self, logic: Option<Named>, network: &mut Network) {
         self.reset_logic(network);
         let number = u8::try_from(self.number).unwrap_or(u8::MAX);
-        self.logic =
-            image.map_or(Occupant::PassThrough(PassThrough), |image| Occupant::of(image, number));
+        self.logic = Occupant::of(logic, number);
         for (page, slots) in (1..).zip(&self.pages) {
             if let Some(slots) = slots {
                 occupant!(&mut self.logic, logic => logic.open_page(page, slots.clone()));
@@ -110,7 +127,7 @@ impl Vfpga {
         network: &'a mut Network,
     ) -> (&'a mut Occupant, Ports<'a>) {
         let Self { number, control, logic, .. } = self;
-        (logic, Ports::new(*number, &control.unit, network, false))
+        (logic, Ports::new(*number, &control.unit, network))
     }
 
     /// Gives it the shell's part of a vFPGA after a reset, without the memory of any page.
@@ -128,10 +145,9 @@ impl Vfpga {
         network.forget_vfpga(number);
     }
 
-    /// Lets the logic work; `moving` says whether payload is on its way whose place it has named.
-    pub(crate) fn work(&mut self, now: u64, network: &mut Network, moving: bool) -> bool {
-        let Self { number, control, logic, .. } = self;
-        let mut ports = Ports::new(*number, &control.unit, network, moving);
+    /// Lets the logic work.
+    pub(crate) fn work(&mut self, now: u64, network: &mut Network) -> bool {
+        let (logic, mut ports) = self.parts(network);
         occupant!(logic, logic => logic.work(now, &mut ports))
     }
 

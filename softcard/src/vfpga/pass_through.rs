@@ -7,7 +7,7 @@ use std::task::Poll;
 use roce::{AccessDenied, Event, ReceiveError, TakenReceive, Target};
 
 use super::logic::{Logic, Ports};
-use super::request::{Access, Piece, Tag, Unreachable, Wanted};
+use super::request::{Access, Tag};
 
 /// Logic without user registers, which no message of `roce` is for.
 #[derive(Debug)]
@@ -38,10 +38,6 @@ impl Logic for PassThrough {
 
     fn take_receive(&mut self, _: Tag, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
         Poll::Ready(Err(ReceiveError::Invalid))
-    }
-
-    fn locate(&mut self, _: Tag, _: &Wanted, _: &mut Vec<Piece>) -> Poll<Result<(), Unreachable>> {
-        Poll::Ready(Err(Unreachable))
     }
 
     fn take_event(&mut self, _now: u64, _event: Event, _ports: &mut Ports<'_>) {}

@@ -1,6 +1,6 @@
 //! What the card asks the logic in a vFPGA, and what that answers.
 
-pub(crate) use fpga_regs::engine::message::{Payload, Piece, Unreachable};
+pub use fpga_regs::engine::message::{Payload, Piece, Unreachable};
 use roce::{AccessDenied, Qpn, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target};
 
 /// Bits of a QPN below the number of its vFPGA.
@@ -26,16 +26,19 @@ pub(crate) fn vfpga_asked(qpn: Qpn, srqn: Option<u32>) -> usize {
 
 /// Names a request of the shell's until it is answered; never used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tag(pub(crate) u64);
+pub struct Tag(pub(crate) u64);
 
 /// Bytes of a payload that are about to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    pub(crate) qpn: Qpn,
-    pub(crate) payload: Payload,
+pub struct Wanted {
+    /// The QP.
+    pub qpn: Qpn,
+    /// Whose bytes: of its own message, of a receive, or of memory that its peer named, from this packet's first byte on.
+    pub payload: Payload,
     /// From the first byte of the message.
-    pub(crate) offset: u64,
-    pub(crate) length: u32,
+    pub offset: u64,
+    /// Bytes; at least 1.
+    pub length: u32,
 }
 
 impl Wanted {
@@ -48,21 +51,31 @@ impl Wanted {
 
 /// A peer's wish to access memory, for a whole message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Access {
-    pub(crate) target: Target,
-    /// Of at least one byte, but to take a key back, and along XRC.
-    pub(crate) memory: RemoteRange,
-    pub(crate) access: RemoteAccess,
+pub struct Access {
+    /// The QP, and along XRC the shared receive queue.
+    pub target: Target,
+    /// The key that it names, and where in its memory: of at least one byte, but to take a key back, and along XRC.
+    pub memory: RemoteRange,
+    /// What it does.
+    pub access: RemoteAccess,
 }
 
 /// What logic answers later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), expect(dead_code, reason = "the queue engine answers at once"))]
-pub(crate) enum Answer {
+pub enum Answer {
     /// To [`check_remote`](super::Logic::check_remote).
     Access(Result<(), AccessDenied>),
     /// To [`take_receive`](super::Logic::take_receive).
     Receive(Result<TakenReceive, ReceiveError>),
-    /// To [`locate`](super::Logic::locate).
-    Place(Result<Vec<Piece>, Unreachable>),
+    /// To [`place`](super::Logic::place).
+    Placed(Result<(), Unreachable>),
+    /// To [`fetch`](super::Logic::fetch): as many bytes as were wanted.
+    Fetched(Result<Vec<u8>, Unreachable>),
+}
+
+/// What became of payload that was offered to logic, or asked of it.
+pub(crate) enum Passed {
+    Now(Result<(), Unreachable>),
+    /// It answers later, by the tag; without one it was not ready, and is to be asked again.
+    Later(Option<Tag>),
 }

@@ -6,11 +6,16 @@ use std::task::Poll;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::{self, Datapath};
 use fpga_regs::engine::wqe::SendOpcode;
+use hostmem::SharedMapping;
 use roce::{AccessDenied, ReceiveError, TakenReceive, Target};
+
+#[path = "../../../tests/logic/echo.rs"]
+mod echo;
 
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig, VA, WINDOW, user_register};
 use super::*;
+use crate::bus::{Bus, Place, Rights};
 use crate::vfpga::{Access, Occupant, Piece, Ports, QueueEngine, Tag, Unreachable};
 
 /// What a logic has been asked and has said, in order.
@@ -21,6 +26,19 @@ enum Said {
     Heard,
 }
 
+/// What logic says that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lie {
+    /// Each answer twice, and one to a tag that there never was.
+    Twice,
+    /// A byte or a piece less than was wanted.
+    Short,
+    /// An answer to another question than was asked.
+    OfAnotherKind,
+}
+
+type Silence = Box<dyn Fn(Qpn, &Answer) -> bool>;
+
 /// How a logic takes its time.
 #[derive(Default)]
 struct Pace {
@@ -28,8 +46,11 @@ struct Pace {
     thinks: u64,
     /// It is not ready before.
     ready_at: u64,
+    /// Payload passes through it.
+    carries: bool,
     /// What it never answers.
-    silent: Option<fn(&Answer) -> bool>,
+    silent: Option<Silence>,
+    lie: Option<Lie>,
     said: Vec<Said>,
 }
 
@@ -37,6 +58,8 @@ struct Pace {
 struct Slow {
     engine: Box<QueueEngine>,
     pace: Rc<RefCell<Pace>>,
+    /// Where the memory is that the engine names.
+    bus: Rc<Bus>,
     now: u64,
     /// When it says what.
     answers: Vec<(u64, Tag, Answer)>,
@@ -46,10 +69,11 @@ impl Slow {
     /// Puts it in the place of a card's queue engine.
     fn around(card: &mut Card, pace: Pace) -> Rc<RefCell<Pace>> {
         let pace = Rc::new(RefCell::new(pace));
+        let bus = Rc::clone(&card.memory.bus);
         let place = &mut card.vfpgas[usize::from(WINDOW)].logic;
         let before = std::mem::replace(place, Occupant::Other(Box::new(Dummy::default())));
         let Occupant::Engine(engine) = before else { panic!("there is no engine") };
-        let slow = Self { engine, pace: Rc::clone(&pace), now: 0, answers: Vec::new() };
+        let slow = Self { engine, pace: Rc::clone(&pace), bus, now: 0, answers: Vec::new() };
         *place = Occupant::Other(Box::new(slow));
         pace
     }
@@ -59,10 +83,43 @@ impl Slow {
         pace.said.push(Said::Asked(tag, qpn));
         let steps = (pace.thinks / 1_000).max(1);
         let due = self.now + 1_000 * (1 + tag.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) % steps);
-        if !pace.silent.is_some_and(|silent| silent(&answer)) {
-            self.answers.push((due, tag, answer));
+        if pace.silent.as_ref().is_some_and(|silent| silent(qpn, &answer)) {
+            return Poll::Pending;
         }
+        let (times, answer) = match (pace.lie, answer) {
+            (Some(Lie::Twice), answer) => {
+                self.answers.push((due, Tag(u64::MAX), answer.clone()));
+                (2, answer)
+            }
+            (Some(Lie::Short), Answer::Fetched(Ok(mut bytes))) => {
+                bytes.pop();
+                (1, Answer::Fetched(Ok(bytes)))
+            }
+            (Some(Lie::OfAnotherKind), Answer::Fetched(_)) => (1, Answer::Placed(Ok(()))),
+            (Some(Lie::OfAnotherKind), Answer::Placed(_)) => (1, Answer::Access(Ok(()))),
+            (_, answer) => (1, answer),
+        };
+        self.answers.extend(vec![(due, tag, answer); times]);
         Poll::Pending
+    }
+
+    /// Where the memory of payload is.
+    fn pieces(
+        &mut self,
+        wanted: &Wanted,
+    ) -> Result<Vec<(Arc<SharedMapping>, usize, usize)>, Unreachable> {
+        let mut pieces = Vec::new();
+        self.engine.locate(wanted, &mut pieces)?;
+        let found = pieces.iter().map(|piece| {
+            // The one page of memory is where it says it is.
+            match self.bus.look_up(piece.iova, Rights::BOTH) {
+                Some((Place::Shared(mapping, offset), _)) => {
+                    (mapping, offset, piece.length as usize)
+                }
+                _ => panic!("the memory is shared"),
+            }
+        });
+        Ok(found.collect())
     }
 }
 
@@ -91,7 +148,7 @@ impl Logic for Slow {
 
     fn work(&mut self, now: u64, ports: &mut Ports<'_>) -> bool {
         self.now = now;
-        !ports.is_moving() && self.engine.work(now, ports)
+        self.engine.work(now, ports)
     }
 
     fn next_wake(&self) -> Option<u64> {
@@ -123,16 +180,56 @@ impl Logic for Slow {
         self.think(tag, target.qpn, Answer::Receive(answer))
     }
 
-    fn locate(
+    fn carries_payload(&self) -> bool {
+        self.pace.borrow().carries
+    }
+
+    fn locate(&mut self, wanted: &Wanted, pieces: &mut Vec<Piece>) -> Result<(), Unreachable> {
+        self.engine.locate(wanted, pieces)?;
+        if self.pace.borrow().lie == Some(Lie::Short) {
+            pieces.pop();
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, tag: Tag, wanted: &Wanted, bytes: &[u8]) -> Poll<Result<(), Unreachable>> {
+        assert!(self.is_ready() && wanted.length as usize == bytes.len());
+        let placed = self.pieces(wanted).map(|pieces| {
+            let mut rest = bytes;
+            for (mapping, offset, length) in pieces {
+                let (here, behind) = rest.split_at(length);
+                mapping.write_bytes(offset, here).unwrap();
+                rest = behind;
+            }
+        });
+        if self.pace.borrow().thinks == 0 {
+            return Poll::Ready(placed);
+        }
+        self.think(tag, wanted.qpn, Answer::Placed(placed))
+    }
+
+    fn fetch(
         &mut self,
         tag: Tag,
         wanted: &Wanted,
-        _: &mut Vec<Piece>,
+        into: &mut [u8],
     ) -> Poll<Result<(), Unreachable>> {
-        assert!(self.is_ready());
-        let mut pieces = Vec::new();
-        let found = at_once(self.engine.locate(tag, wanted, &mut pieces));
-        self.think(tag, wanted.qpn, Answer::Place(found.map(|()| pieces)))
+        assert!(self.is_ready() && wanted.length as usize == into.len());
+        let fetched = self.pieces(wanted).map(|pieces| {
+            let mut all = Vec::new();
+            for (mapping, offset, length) in pieces {
+                let mut bytes = vec![0; length];
+                mapping.read_bytes(offset, &mut bytes).unwrap();
+                all.extend(bytes);
+            }
+            all
+        });
+        if self.pace.borrow().thinks == 0 {
+            return Poll::Ready(fetched.map(|bytes| into.copy_from_slice(&bytes)));
+        }
+        // What is left there is nobody's business.
+        into.fill(0xee);
+        self.think(tag, wanted.qpn, Answer::Fetched(fetched))
     }
 
     fn take_event(&mut self, now: u64, event: Event, ports: &mut Ports<'_>) {
@@ -199,10 +296,6 @@ impl Logic for Dummy {
         panic!("it has no QPs");
     }
 
-    fn locate(&mut self, _: Tag, _: &Wanted, _: &mut Vec<Piece>) -> Poll<Result<(), Unreachable>> {
-        panic!("it has no QPs");
-    }
-
     fn take_event(&mut self, _: u64, _: Event, _: &mut Ports<'_>) {
         panic!("it has no QPs");
     }
@@ -266,7 +359,6 @@ fn exchange(pair: &mut Pair) {
             }
         }
     }
-    count_up(pair);
 }
 
 /// All QPs add to one word, and each swaps what it finds in a word of its own, with WRITEs around.
@@ -313,61 +405,88 @@ fn count_up(pair: &mut Pair) {
 
 #[test]
 fn messages_pass_though_logic_answers_late_and_in_another_order_than_asked() {
-    for thinks in [1_000, 7_000, 40_000] {
+    for (thinks, carries) in
+        [(1_000, false), (7_000, false), (40_000, false), (0, true), (1_000, true), (40_000, true)]
+    {
         for slow in [[true, false], [false, true], [true, true]] {
             let mut pair = Pair::with_qps(QPS);
             let cards = [&mut pair.one.card, &mut pair.other.card];
             let paces = cards.into_iter().zip(slow).filter(|(_, slow)| *slow);
-            let pace = || Pace { thinks, ..Pace::default() };
+            let pace = || Pace { thinks, carries, ..Pace::default() };
             let paces: Vec<_> = paces.map(|(card, _)| Slow::around(card, pace())).collect();
             exchange(&mut pair);
+            if !(carries && slow[1]) {
+                count_up(&mut pair);
+            }
             for pace in paces {
-                assert!(thinks == 1_000 || out_of_order(&pace.borrow().said), "{thinks} {slow:?}");
+                let said = &pace.borrow().said;
+                // The requester's is asked for payload alone.
+                let is_asked = said.iter().any(|it| matches!(it, Said::Asked(..)));
+                assert!(
+                    is_asked || thinks == 0 || !carries && slow[0],
+                    "{thinks} {carries} {slow:?}"
+                );
+                let is_mixed = thinks <= 1_000 || out_of_order(said);
+                assert!(is_mixed || !is_asked, "{thinks} {carries} {slow:?}");
             }
             // Nobody had to say anything twice.
             for card in [&pair.one.card, &pair.other.card] {
                 let counters = card.network.stack.counters();
                 assert_eq!((counters.retransmitted_pkts, counters.send_rnr_err), (0, 0));
                 assert!(card.network.decisions.is_empty() && card.scratch.held.is_empty());
+                assert!(card.network.waits.is_empty());
             }
         }
     }
 }
 
 #[test]
+fn an_atomic_on_memory_behind_logic_that_carries_payload_is_refused() {
+    let mut pair = Pair::new();
+    Slow::around(&mut pair.other.card, Pace { carries: true, ..Pace::default() });
+    let rkey = pair.other.rkey;
+    pair.one.post_atomic(MEMORY, SendOpcode::FetchAdd, [1, 0], rkey);
+    pair.work();
+    assert_eq!(pair.one.poll().unwrap().status, Status::RemoteOperation);
+}
+
+#[test]
 fn what_meets_logic_that_is_not_ready_waits_for_it_and_no_longer() {
-    let mut pair = Pair::with_qps(QPS);
-    let paces = [&mut pair.one.card, &mut pair.other.card]
-        .map(|card| Slow::around(card, Pace { thinks: 3_000, ..Pace::default() }));
-    for (turn, pace) in [0, 1, 0, 1].into_iter().map(|number| &paces[number]).enumerate() {
-        let ready_at = pair.one.now.max(pair.other.now) + 200_000;
-        pace.borrow_mut().ready_at = ready_at;
-        let before = pace.borrow().said.len();
-        for opcode in [SendOpcode::Write, SendOpcode::Read] {
-            pair.one.post_from(MEMORY, opcode, 3_000, pair.other.rkey);
-        }
-        for _ in 0..20 {
-            for Rig { card, now, .. } in [&mut pair.one, &mut pair.other] {
-                *now += 1_000;
-                card.round(*now);
+    for carries in [false, true] {
+        let mut pair = Pair::with_qps(QPS);
+        let pace = || Pace { thinks: 3_000, carries, ..Pace::default() };
+        let paces =
+            [&mut pair.one.card, &mut pair.other.card].map(|card| Slow::around(card, pace()));
+        for (turn, pace) in [0, 1, 0, 1].into_iter().map(|number| &paces[number]).enumerate() {
+            let ready_at = pair.one.now.max(pair.other.now) + 200_000;
+            pace.borrow_mut().ready_at = ready_at;
+            let before = pace.borrow().said.len();
+            for opcode in [SendOpcode::Write, SendOpcode::Read] {
+                pair.one.post_from(MEMORY, opcode, 3_000, pair.other.rkey);
+            }
+            for _ in 0..20 {
+                for Rig { card, now, .. } in [&mut pair.one, &mut pair.other] {
+                    *now += 1_000;
+                    card.round(*now);
+                }
+            }
+            assert_eq!(pace.borrow().said.len(), before, "turn {turn}: it was not ready");
+            assert!(pair.one.poll().is_none());
+            pair.work();
+            assert!(pair.one.now >= ready_at);
+            for _ in 0..2 {
+                assert_eq!(pair.one.poll().unwrap().status, Status::Success);
             }
         }
-        assert_eq!(pace.borrow().said.len(), before, "turn {turn}: it was not ready");
-        assert!(pair.one.poll().is_none());
-        pair.work();
-        assert!(pair.one.now >= ready_at);
-        for _ in 0..2 {
-            assert_eq!(pair.one.poll().unwrap().status, Status::Success);
-        }
+        assert!(paces[0].borrow().said.contains(&Said::Heard));
+        assert_eq!(pair.one.card.network.stack.counters().retransmitted_pkts, 0);
     }
-    assert!(paces[0].borrow().said.contains(&Said::Heard));
-    assert_eq!(pair.one.card.network.stack.counters().retransmitted_pkts, 0);
 }
 
 #[test]
 fn a_queue_pair_that_waits_for_a_decision_holds_up_no_other() {
     let mut pair = Pair::with_qps(2);
-    let silent: fn(&Answer) -> bool = |answer| matches!(answer, Answer::Receive(_));
+    let silent: Silence = Box::new(|_, answer| matches!(answer, Answer::Receive(_)));
     let pace = Pace { thinks: 1_000, silent: Some(silent), ..Pace::default() };
     Slow::around(&mut pair.other.card, pace);
     pair.other.post_receive(MEMORY, 1_000);
@@ -385,7 +504,7 @@ fn a_queue_pair_that_waits_for_a_decision_holds_up_no_other() {
     pair.work();
     let Network { decisions, unheard, .. } = &mut pair.other.card.network;
     assert!(decisions.is_empty() && unheard.is_empty());
-    for answer in [Answer::Access(Ok(())), Answer::Place(Err(Unreachable))] {
+    for answer in [Answer::Access(Ok(())), Answer::Placed(Err(Unreachable))] {
         decisions.decide(WINDOW.into(), Tag(0), &answer);
     }
     assert_eq!(pair.other.card.scratch.held.len(), 0);
@@ -397,7 +516,7 @@ fn a_queue_pair_that_waits_for_a_decision_holds_up_no_other() {
 fn frames_that_wait_for_a_decision_have_an_end() {
     // Each sends as much as its window lets it.
     let mut pair = Pair::with_qps(6);
-    let silent: fn(&Answer) -> bool = |answer| matches!(answer, Answer::Access(_));
+    let silent: Silence = Box::new(|_, answer| matches!(answer, Answer::Access(_)));
     let pace = Pace { silent: Some(silent), ..Pace::default() };
     Slow::around(&mut pair.other.card, pace);
     for _ in 0..6 {
@@ -414,21 +533,115 @@ fn frames_that_wait_for_a_decision_have_an_end() {
     assert!(card.scratch.held.is_empty() && card.network.decisions.is_empty());
 }
 
+/// Which answers.
+type Of = fn(&Answer) -> bool;
+
+/// Which card's logic never answers which question of a message, and what the message's end is then.
+const SILENCES: [(usize, SendOpcode, Of, Status); 6] = [
+    (1, SendOpcode::Write, |it| matches!(it, Answer::Placed(_)), Status::RemoteOperation),
+    (0, SendOpcode::Write, |it| matches!(it, Answer::Fetched(_)), Status::LocalProtection),
+    (1, SendOpcode::Read, |it| matches!(it, Answer::Fetched(_)), Status::RemoteOperation),
+    (0, SendOpcode::Read, |it| matches!(it, Answer::Placed(_)), Status::LocalProtection),
+    (1, SendOpcode::Write, |it| matches!(it, Answer::Access(_)), Status::RemoteAccess),
+    (1, SendOpcode::Send, |it| matches!(it, Answer::Receive(_)), Status::RemoteOperation),
+];
+
+/// Two QPs, of which the first one's logic says nothing to some question, and the message that waits for it.
+fn silence(which: usize, opcode: SendOpcode, what: Of) -> Pair {
+    let mut pair = Pair::with_qps(2);
+    let qpn = Qpn::new([pair.one.qpn, pair.other.qpn][which]).unwrap();
+    let silent: Silence = Box::new(move |of, answer| of == qpn && what(answer));
+    let pace = Pace { thinks: 1_000, carries: true, silent: Some(silent), ..Pace::default() };
+    Slow::around(&mut [&mut pair.one, &mut pair.other][which].card, pace);
+    pair.other.post_receive(MEMORY, 5_000);
+    assert!(pair.carry(opcode, 5_000).is_none());
+    pair
+}
+
 #[test]
-fn logic_that_names_no_place_is_reset_and_the_card_goes_on() {
-    for (slow, opcode) in [(1, SendOpcode::Write), (0, SendOpcode::Write), (1, SendOpcode::Read)] {
-        let mut pair = Pair::new();
-        let silent: fn(&Answer) -> bool = |answer| matches!(answer, Answer::Place(_));
-        let rig = if slow == 0 { &mut pair.one } else { &mut pair.other };
-        Slow::around(&mut rig.card, Pace { silent: Some(silent), ..Pace::default() });
-        assert!(pair.carry(opcode, 5_000).is_none());
-        let rig = if slow == 0 { &mut pair.one } else { &mut pair.other };
-        assert!(rig.card.scratch.places.is_open());
+fn a_queue_pair_whose_logic_is_silent_fails_alone_after_a_while() {
+    for (which, opcode, what, status) in SILENCES {
+        let mut pair = silence(which, opcode, what);
+        pair.drive_next();
+        let goes_on = |pair: &mut Pair| {
+            for opcode in [SendOpcode::Write, SendOpcode::Read] {
+                assert_eq!(pair.carry(opcode, 5_000).unwrap().status, Status::Success);
+            }
+        };
+        (0..5).for_each(|_| goes_on(&mut pair));
+        let card = &mut [&mut pair.one, &mut pair.other][which].card;
+        assert!(!card.network.waits.is_empty() || !card.network.decisions.is_empty());
+        // The card wakes up for it by itself.
+        let due = card.next_timeout().unwrap();
+        assert!(due <= pair.one.now + PATIENCE);
+        pair.one.now += PATIENCE;
+        pair.other.now += PATIENCE;
+        pair.work();
+        pair.drive_next();
+        assert_eq!(pair.one.poll().unwrap().status, status, "{which} {opcode:?}");
+        let card = &[&pair.one, &pair.other][which].card;
+        assert!(card.network.waits.is_empty() && card.scratch.held.is_empty());
+        assert!(card.network.waits.unanswered > 0);
+        pair.drive_next();
+        goes_on(&mut pair);
+    }
+}
+
+#[test]
+fn logic_that_is_silent_is_reset_and_the_card_goes_on() {
+    for (which, opcode, what, _) in SILENCES {
+        let mut pair = silence(which, opcode, what);
+        let rig = if which == 0 { &mut pair.one } else { &mut pair.other };
         rig.reset_logic();
         pair.work();
         for card in [&pair.one.card, &pair.other.card] {
             assert_eq!(card.scratch.underway, Underway::Nothing);
-            assert!(!card.scratch.places.is_open());
+            assert!(card.network.waits.is_empty() && card.network.decisions.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_queue_pair_that_ends_while_its_logic_thinks_takes_nothing_with_it() {
+    for (which, opcode, what, _) in SILENCES {
+        let mut pair = silence(which, opcode, what);
+        let rig = if which == 0 { &mut pair.one } else { &mut pair.other };
+        rig.destroy();
+        pair.work();
+        let card = &[&pair.one, &pair.other][which].card;
+        assert!(card.network.waits.is_empty() && card.network.decisions.is_empty());
+        pair.drive_next();
+        assert_eq!(pair.carry(SendOpcode::Write, 5_000).unwrap().status, Status::Success);
+    }
+}
+
+#[test]
+fn answers_that_make_no_sense_change_nothing_or_fail_their_own_queue_pair() {
+    for (which, lie, carries, ends) in [
+        (1, Lie::Twice, true, [Status::Success, Status::Success]),
+        (0, Lie::Twice, true, [Status::Success, Status::Success]),
+        (0, Lie::Short, true, [Status::LocalProtection, Status::Success]),
+        (1, Lie::Short, true, [Status::Success, Status::RemoteOperation]),
+        (0, Lie::Short, false, [Status::LocalProtection, Status::LocalProtection]),
+        (1, Lie::Short, false, [Status::RemoteOperation, Status::RemoteOperation]),
+        (0, Lie::OfAnotherKind, true, [Status::LocalProtection, Status::LocalProtection]),
+        (1, Lie::OfAnotherKind, true, [Status::RemoteOperation, Status::RemoteOperation]),
+    ] {
+        for (opcode, end) in [SendOpcode::Write, SendOpcode::Read].into_iter().zip(ends) {
+            let mut pair = Pair::with_qps(2);
+            let pace = Pace { thinks: 1_000, carries, lie: Some(lie), ..Pace::default() };
+            let pace = Slow::around(&mut [&mut pair.one, &mut pair.other][which].card, pace);
+            let mut done = pair.carry(opcode, 5_000);
+            if done.is_none() {
+                pair.one.now += PATIENCE;
+                pair.other.now += PATIENCE;
+                pair.work();
+                done = pair.one.poll();
+            }
+            assert_eq!(done.unwrap().status, end, "{which} {lie:?} {carries} {opcode:?}");
+            pace.borrow_mut().lie = None;
+            pair.drive_next();
+            assert_eq!(pair.carry(opcode, 5_000).unwrap().status, Status::Success);
         }
     }
 }
@@ -467,4 +680,51 @@ fn a_card_has_an_engine_in_one_vfpga_and_other_logic_in_another() {
     assert_eq!(card.read(0, Bar::Shell, register, 8), 77);
     card.reset();
     assert_eq!(state.borrow().resets, 2);
+}
+
+/// As the driver of that card would: the queue engine's QP and the other logic's in another vFPGA are peers.
+fn meet(pair: &mut Pair, vfpga: u8) -> Qpn {
+    pair.one.make_another();
+    let Rig { card, now, .. } = &mut pair.other;
+    let register = |offset| user_register(vfpga, offset);
+    let gid = MacAddr(OWN).link_local().octets();
+    let [low, high] =
+        [&gid[..8], &gid[8..]].map(|half| u64::from_le_bytes(half.try_into().unwrap()));
+    let peer = pair.one.qpn.into();
+    for (offset, value) in [(0x08, peer), (0x10, low), (0x18, high), (0x20, 1)] {
+        card.write(*now, Bar::Shell, register(offset), 8, value);
+    }
+    assert_eq!(card.read(*now, Bar::Shell, register(0x20), 8), 1, "it is connected");
+    let qpn = card.read(*now, Bar::Shell, register(0), 8) as u32;
+    pair.one.connect(PEER, qpn);
+    Qpn::new(qpn).unwrap()
+}
+
+#[test]
+fn logic_of_another_crate_has_queue_pairs_of_its_own_beside_an_engines() {
+    const ECHO: u8 = 2;
+    let mut pair = Pair::new();
+    pair.other.card.vfpgas[usize::from(ECHO)].logic = Occupant::Other(echo::Echo::make(ECHO));
+    let qpn = meet(&mut pair, ECHO);
+    let back = MEMORY + 0x1_0000;
+    for length in [1, 1024, 5_000, 0x1_0000] {
+        // What is sent to the logic comes back, and the engine's own QPs carry on.
+        pair.one.write(MEMORY, &bytes(9, length));
+        pair.one.post_receive(back, length as u32);
+        pair.one.post_from(MEMORY, SendOpcode::Send, length as u32, 0);
+        pair.one.drive_next();
+        assert_eq!(pair.carry(SendOpcode::Write, 5_000).unwrap().status, Status::Success);
+        pair.one.drive_next();
+        let done = pair.one.poll_all();
+        assert_eq!(done.iter().map(|cqe| cqe.status).collect::<Vec<_>>(), [Status::Success; 2]);
+        assert!(pair.one.read(back, length) == bytes(9, length), "{length}");
+    }
+    // Nobody reaches memory there.
+    assert_eq!(pair.carry(SendOpcode::Write, 8).unwrap().status, Status::RemoteInvalidRequest);
+    // Without its logic there is no QP.
+    assert!(pair.other.card.network.stack.query_qp(qpn).is_some());
+    pair.other.card.load_into(ECHO.into(), None);
+    assert!(pair.other.card.network.stack.query_qp(qpn).is_none());
+    pair.one.drive_next();
+    assert_eq!(pair.carry(SendOpcode::Write, 5_000).unwrap().status, Status::Success);
 }

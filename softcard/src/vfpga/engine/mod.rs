@@ -213,14 +213,9 @@ impl Logic for QueueEngine {
     }
 
     #[inline]
-    fn locate(
-        &mut self,
-        _tag: Tag,
-        wanted: &Wanted,
-        pieces: &mut Vec<Piece>,
-    ) -> Poll<Result<(), Unreachable>> {
+    fn locate(&mut self, wanted: &Wanted, pieces: &mut Vec<Piece>) -> Result<(), Unreachable> {
         let Wanted { qpn, payload, offset, length } = *wanted;
-        Poll::Ready(self.0.resolve(qpn.value(), payload, offset, length, pieces))
+        self.0.resolve(qpn.value(), payload, offset, length, pieces)
     }
 
     #[inline]
@@ -254,7 +249,7 @@ fn xrc_request(Target { qpn, srq }: Target) -> Option<XrcRequest> {
 impl queue_engine::DoorbellPage for Slots {
     #[inline]
     fn load(&self, slot: usize) -> u64 {
-        self.0.read(slot)
+        self.read(slot)
     }
 }
 

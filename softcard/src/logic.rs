@@ -1,0 +1,12 @@
+//! Logic of any crate in the vFPGAs of software cards.
+//!
+//! [`offer`] gives it a name, which images then have it by, such as `vqe,echo` ([`crate::Image`]): a verbs queue engine in
+//! the first vFPGA of a card, and that logic in the second. What logic is told and asked, and what it may do, says
+//! [`Logic`].
+
+pub use crate::mmu::Unit as HostMemory;
+pub use crate::vfpga::{
+    Access, Answer, Logic, Make, Payload, Piece, Ports, Slots, Tag, Unreachable, Wanted, is_known,
+    names, offer,
+};
+pub use crate::views::{RecordView, RingView};
