@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::details::{Details, Mends, RawClocks, RawFile, RawSource};
 use crate::part::{self, Part};
-use crate::soft::Logic;
+use crate::soft::{Logic, SoftImage};
 
 /// The version of the manifest's format.
 const FORMAT: u32 = 1;
@@ -33,6 +33,8 @@ pub struct Manifest {
     pub engine: EngineKind,
     /// vFPGAs it has; `None` where the manifest does not say.
     pub regions: Option<u8>,
+    /// What stands in each of them, where the manifest says it: else what `engine` drives stands in all.
+    pub logic: Vec<Logic>,
     /// What the shell's register PROBE reads, where the manifest says it.
     pub probe: Option<u32>,
     /// The part of its board, where the manifest says it.
@@ -111,6 +113,8 @@ struct File {
     #[serde(default)]
     engine: EngineKind,
     regions: Option<u8>,
+    #[serde(default)]
+    logic: Vec<String>,
     board: Option<String>,
     part: Option<String>,
     idcode: Option<u32>,
@@ -190,6 +194,17 @@ impl Manifest {
     }
 }
 
+impl Manifest {
+    /// What stands in each of its vFPGAs, where the manifest says how many there are.
+    #[must_use]
+    pub fn stands(&self) -> Vec<Logic> {
+        match self.logic.as_slice() {
+            [] => vec![self.engine.into(); self.regions.unwrap_or_default().into()],
+            logic => logic.to_vec(),
+        }
+    }
+}
+
 impl Entry {
     /// Parses the text of a manifest.
     ///
@@ -197,13 +212,16 @@ impl Entry {
     /// What is wrong, and what would be right.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| sentence_of(text, &error))?;
-        let File { format, name, shell_map, engine, regions, .. } = file;
+        let File { format, name, shell_map, engine, .. } = file;
         if format != FORMAT {
             return Err(format!("its format is {format}, and only {FORMAT} is known here"));
         }
         if name.chars().any(char::is_control) || name.len() > MAX_NAME {
             return Err(format!("its name is to be one line of at most {MAX_NAME} bytes"));
         }
+        let logic = logic_of(&file.logic, engine, file.regions)?;
+        let said = u8::try_from(logic.len()).ok().filter(|count| *count > 0);
+        let regions = file.regions.or(said);
         if let Some(regions) = regions.filter(|n| *n == 0 || u64::from(*n) > MAX_VFPGAS) {
             return Err(format!("regions = {regions}: a shell has 1 to {MAX_VFPGAS} vFPGAs"));
         }
@@ -217,8 +235,34 @@ impl Entry {
         let part = details.part.as_deref().and_then(part::of_number);
         let (map, probe) = (shell_map.0, details.shell_probe);
         let mends = details.source.as_ref().map(|source| source.mends).unwrap_or_default();
-        let manifest = Manifest { name, map, engine, regions, probe, part, mends };
+        let manifest = Manifest { name, map, engine, regions, logic, probe, part, mends };
         Ok(Self { manifest, details })
+    }
+}
+
+/// The logic that a manifest names, vFPGA by vFPGA, some of which its engine drives.
+fn logic_of(
+    names: &[String],
+    engine: EngineKind,
+    regions: Option<u8>,
+) -> Result<Vec<Logic>, String> {
+    let logic: Vec<Logic> = names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+    if logic.is_empty() {
+        return Ok(logic);
+    }
+    if regions.is_some_and(|regions| usize::from(regions) != logic.len()) {
+        return Err(format!(
+            "logic names {} vFPGAs, and regions is another number; write as many",
+            logic.len()
+        ));
+    }
+    SoftImage::new(logic.clone()).map_err(|why| format!("logic: {why}"))?;
+    match logic.contains(&engine.into()) {
+        true => Ok(logic),
+        false => Err(format!(
+            "logic names no {}, which balboad drives by engine; name it where it stands",
+            Logic::from(engine)
+        )),
     }
 }
 
@@ -246,6 +290,27 @@ mod tests {
         for (name, engine) in [("vqe", EngineKind::Vqe), ("stock", EngineKind::Stock)] {
             let text = format!("{text}\nengine = \"{name}\"");
             assert_eq!(Manifest::parse(&text).unwrap().engine, engine);
+        }
+    }
+
+    #[test]
+    fn a_manifest_names_the_logic_of_each_vfpga() {
+        let text = "format = 1\nname = \"x\"\nshell-map = \"since-2026\"\n";
+        let with = |more: &str| Manifest::parse(&format!("{text}{more}"));
+        let manifest = with("logic = [\"vqe\", \"echo\"]").unwrap();
+        assert_eq!(manifest.logic, ["vqe", "echo"].map(|name| name.parse().unwrap()));
+        assert_eq!(manifest.regions, Some(2));
+        assert_eq!(with("logic = [\"vqe\", \"echo\"]\nregions = 2"), Ok(manifest));
+        assert_eq!(with("regions = 2").unwrap().logic, []);
+        assert_eq!(with("regions = 2").unwrap().stands(), [Logic::Vqe; 2]);
+        for (more, sentence) in [
+            ("logic = [\"vqe\"]\nregions = 2", "logic names 1 vFPGAs"),
+            ("logic = [\"echo\"]", "logic names no vqe"),
+            ("logic = [\"stock\", \"echo\"]\nengine = \"stock\"", "different networks"),
+            ("logic = [\"Echo\"]", "small letters"),
+        ] {
+            let why = with(more).unwrap_err();
+            assert!(why.contains(sentence), "{more}: {why}");
         }
     }
 

@@ -276,6 +276,7 @@ impl Cards {
                 name: match soft.image {
                     _ if soft.plays_fpga => "software card that plays an FPGA".into(),
                     Image::Vqe => "software card".into(),
+                    Image::Named(_) => format!("software card (--soft-image {})", soft.image),
                     published => {
                         format!("software card with the published image (--soft-image {published})")
                     }
@@ -286,7 +287,13 @@ impl Cards {
                     false => EngineKind::Vqe,
                 },
                 mends: if soft.image == Image::Stock { Mends::ALL } else { Mends::default() },
-                regions: Some(softcard::WINDOWS),
+                regions: Some(soft.image.vfpgas()),
+                logic: match soft.image {
+                    Image::Named(_) => {
+                        (0..softcard::WINDOWS).map_while(|at| soft.image.logic(at)).collect()
+                    }
+                    _ => Vec::new(),
+                },
                 ..Manifest::default()
             },
             None => {

@@ -88,8 +88,7 @@ fn accept_shell(
     let entry = Entry::parse(text).map_err(|why| format!("its manifest: {why}"))?;
     entry.check_shell(&bytes, sha256, like.part).map_err(|why| why.to_string())?;
     let manifest = entry.manifest;
-    let logic = Logic::from(manifest.engine).name().to_owned();
-    let logic = vec![logic; manifest.regions.unwrap_or_default().into()];
+    let logic = manifest.stands().iter().map(ToString::to_string).collect();
     let (sha256, length) = (sha256.to_string(), bytes.len() as u64);
     let (vfpga, text) = (None, Some(text.to_owned()));
     let name =
@@ -119,8 +118,7 @@ fn name_of(name: &str, image: &SoftImage, (bytes, sha256): (&[u8], Sha256)) -> I
 /// The image that a software card comes with, by its manifest, and its bytes.
 #[must_use]
 pub fn initial(manifest: &Manifest) -> Option<(ImageName, Vec<u8>)> {
-    let logic = Logic::from(manifest.engine);
-    let image = SoftImage::new(vec![logic; manifest.regions?.into()]).ok()?;
+    let image = SoftImage::new(manifest.stands()).ok()?;
     let bytes = image.to_bytes();
     let sha256 = Sha256::of(&bytes);
     Some((name_of(&manifest.name, &image, (&bytes, sha256)), bytes))
@@ -140,6 +138,13 @@ pub fn accept(bytes: &[u8]) -> Result<SoftImage, String> {
             ));
         }
     };
+    let here = |logic: &&Logic| softcard::logic::is_known(**logic);
+    if let Some(other) = image.logic().iter().find(|logic| !here(logic)) {
+        return Err(format!(
+            "it has {other}, which is not in this balboad; it has {}",
+            softcard::logic::names().join(", ")
+        ));
+    }
     if image.alone().is_none() && softcard::fits(&image).is_none() {
         return Err(format!(
             "it has logic for {} vFPGAs, and a software card's shell has room for {}",
@@ -155,8 +160,11 @@ pub fn accept(bytes: &[u8]) -> Result<SoftImage, String> {
 /// # Errors
 /// When a software card's shell has no room for it, or it is of one vFPGA alone and the card has other logic.
 pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manifest, String> {
-    // It has the same logic in all of them.
+    // It has one network for all of them.
     let engine = image.logic().first().copied().map(EngineKind::from).unwrap_or_default();
+    if !image.logic().contains(&engine.into()) {
+        return Err("it has no engine that balboad drives; load one that has vqe, too".into());
+    }
     if let Some(vfpga) = image.alone() {
         return match engine == like.engine {
             true => Ok(like.clone()),
@@ -167,9 +175,14 @@ pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manife
     }
     let (_, count) = softcard::fits(image).ok_or("it does not fit")?;
     let (name, regions) = (name.to_owned(), Some(count));
+    let is_engine = |logic: &Logic| *logic == Logic::from(engine);
+    let logic = match image.logic().iter().all(is_engine) {
+        true => Vec::new(),
+        false => image.logic().to_vec(),
+    };
     // What a software card loads as published is the model with its shell mended.
     let mends = Mends::ALL;
-    Ok(Manifest { name, map: like.map, engine, regions, mends, ..Manifest::default() })
+    Ok(Manifest { name, map: like.map, engine, regions, logic, mends, ..Manifest::default() })
 }
 
 /// What is known of a card that had images before.

@@ -166,9 +166,9 @@ impl Incoming {
             }
             (_, Some(Described { entry, signed_by, .. })) => {
                 facts["manifest"] = json!({ "name": entry.manifest.name, "signed_by": signed_by });
-                let engine = Logic::from(entry.manifest.engine);
                 let regions = entry.manifest.regions.unwrap_or_default();
-                facts["logic"] = json!(vec![engine.name(); regions.into()]);
+                let stands = entry.manifest.stands();
+                facts["logic"] = json!(stands.iter().map(|it| it.name()).collect::<Vec<_>>());
                 facts["part"] = json!(entry.manifest.part.map(|part| part.name));
                 facts["verified"] = json!(entry.details.verified);
                 facts["told_apart"] = json!(is_told_apart(card, regions.into()));
