@@ -25,7 +25,8 @@
 //! Feed a burst of frames to `receive`, execute all placements, `commit`, `handle_timeout`,
 //! drain `poll_event`, then `poll_transmit` up to a budget, fetch the payloads, `frames_made`, append the ICRC, send, and sleep until a
 //! frame arrives or `next_timeout` is due. While placements await their `commit` nothing is
-//! transmitted.
+//! transmitted. A placement that is not known at the commit ([`Placed::Later`]) has its own queue pair wait for [`Stack::settle`],
+//! and no other.
 //!
 //! # A whole exchange
 //!
@@ -41,10 +42,10 @@
 //!
 //! impl Verbs for Memory {
 //!     fn check_remote(
-//!         &mut self, _: Target, rkey: u32, va: u64, length: u64, _: RemoteAccess,
+//!         &mut self, _: Target, memory: RemoteRange, _: RemoteAccess,
 //!     ) -> Poll<Result<(), AccessDenied>> {
-//!         let fits = va.checked_add(length).is_some_and(|end| end <= 64);
-//!         Poll::Ready(if rkey == 7 && fits { Ok(()) } else { Err(AccessDenied::Memory) })
+//!         let fits = memory.va.checked_add(memory.length).is_some_and(|end| end <= 64);
+//!         Poll::Ready(if memory.rkey == 7 && fits { Ok(()) } else { Err(AccessDenied::Memory) })
 //!     }
 //!     fn take_receive(&mut self, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
 //!         Poll::Ready(Err(ReceiveError::Empty))

@@ -139,7 +139,7 @@ pub enum Image {
     /// Make the image of a software card
     #[command(after_help = IMAGE_EXIT)]
     Make {
-        /// The logic of each vFPGA, the first one first; vqe, the queue engine, or stock, as published
+        /// The logic of each vFPGA, the first one first; vqe, the queue engine, stock, as published, or the name of other logic
         #[arg(long, required = true, value_delimiter = ',', value_name = "LOGIC[,LOGIC...]")]
         soft: Vec<Logic>,
         /// Make it of this vFPGA alone, for a card that has others beside it
