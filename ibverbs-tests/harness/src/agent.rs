@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::pair;
 use crate::process::{Finished, Running, Task};
-use crate::vm::{self, package};
+use crate::vm::{self, DONE, package};
 
 /// What the agent says once the machine's RDMA device is there.
 const READY: &str = "the agent is ready";
@@ -388,11 +388,21 @@ impl Machine {
         ["server", "balboad"].into_iter().filter_map(said).collect()
     }
 
-    /// Ends the agent, and thereby the machine.
+    /// Ends the agent, and thereby the machine. The line is held until the machine has heard it: QEMU drops what it has
+    /// not handed on of a line that nobody holds.
     ///
     /// # Errors
-    /// When it has gone.
+    /// When it does not end.
     pub fn end(&self) -> Result<()> {
-        Ok(writeln!(self.line().get_mut(), "{}", json!({ "do": "end" }))?)
+        let mut line = self.line();
+        writeln!(line.get_mut(), "{}", json!({ "do": "end" }))?;
+        let mut said = String::new();
+        loop {
+            let read = line.read_line(&mut said).context("the machine does not end")?;
+            if read == 0 || said.trim_end() == DONE {
+                return Ok(());
+            }
+            said.clear();
+        }
     }
 }
