@@ -367,3 +367,21 @@ fn messages_of_every_kind_arrive_once_over_a_bad_cable() {
         run(&mut network, &mut flows, 60_000_000_000);
     });
 }
+
+/// RC-106.
+#[test]
+fn what_no_queue_can_tell_of_is_refused_by_the_side_that_receives() {
+    let mut puppet = target();
+    puppet.node.untold = true;
+    let says = [0, 1].map(|n| {
+        let srqn = SRQN + n;
+        along(srqn, request(code::SEND_ONLY, RQ_PSN + n, vec![1; 8]))
+    });
+    let sent = puppet.say(&says);
+    let seen: Vec<_> = sent.iter().map(|sent| (sent.psn, sent.syndrome)).collect();
+    let refused = Some(Syndrome::Nak(NakCode::RemoteOperationalError));
+    assert_eq!(seen, [(RQ_PSN, refused)]);
+    let fatal = Event::Async { qpn: puppet.qpn, kind: QpEvent::Fatal };
+    assert_eq!(puppet.events().iter().filter(|event| **event == fatal).count(), 1);
+    assert_eq!(puppet.state(), QpState::Err);
+}
