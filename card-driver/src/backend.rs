@@ -4,8 +4,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use fpga_regs::coyote::pci::Bar;
+use fpga_regs::port::{IcrcPolicy, WatchFilter};
 use hostmem::DmaMemory;
-use softcard::{IcrcPolicy, WatchFilter};
 
 use crate::error::Error;
 

@@ -16,8 +16,9 @@ use fpga_regs::coyote::vfpga::{self, Bank, IsrWrite};
 use fpga_regs::coyote::xdma::{self, Direction, VectorMap};
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::window as w;
+use fpga_regs::port::WatchFilter;
 use hostmem::{DmaMemory, EventFd};
-use softcard::{Runtime, Unfounded, WatchFilter};
+use softcard::{Runtime, Unfounded};
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
 use crate::error::Error;

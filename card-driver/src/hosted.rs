@@ -26,12 +26,12 @@ use fpga_regs::coyote::static_layer;
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, CONTROL_WINDOW_BASE, CONTROL_WINDOW_STRIDE, USER_CSR_OFFSET};
 use fpga_regs::engine::window;
+use fpga_regs::port::WatchFilter;
 use hostmem::fdpass::duplicate;
 use hostmem::{
     Access, AsleepWord, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use softcard::WatchFilter;
 pub use stock_engine::Meetings;
 use stock_engine::{Budget, Carrier, Exchange, Faults, Gone, Key, Local, Pages, Posts, Settings};
 
@@ -77,11 +77,11 @@ const ANSWERED: Duration = Duration::from_millis(100);
 const OWED: Duration = Duration::from_millis(50);
 const STEP: Duration = Duration::from_micros(50);
 /// Byte offset of the asleep word in the thread's page.
-const ASLEEP: u32 = softcard::thread_page::ASLEEP_OFFSET;
+const ASLEEP: u32 = hostmem::thread_page::ASLEEP_OFFSET;
 /// Byte offset of the lock that dies with the thread.
-const LIVENESS: u32 = softcard::thread_page::LIVENESS_OFFSET;
+const LIVENESS: u32 = hostmem::thread_page::LIVENESS_OFFSET;
 /// Byte offset of the u32 that counts the microseconds in which the thread worked.
-const WORKED: u32 = softcard::thread_page::WORKED_OFFSET;
+const WORKED: u32 = hostmem::thread_page::WORKED_OFFSET;
 
 /// What the thread shares with others.
 struct Shared {

@@ -50,6 +50,7 @@ pub mod relay;
 mod remains;
 pub mod says;
 pub mod shell;
+#[cfg(any(test, feature = "soft"))]
 pub mod soft;
 pub mod spaces;
 pub mod spans;

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 /// How long a card may take for a command before it counts as dead.
 ///
 /// A software card stands while a program changes its address space, for 0.8 s and more at a time where one forks that has
-/// much memory, and several of them may come one behind the other ([`softcard::STANDS_FOR_PROGRAMS`]); the machine may be
-/// busy besides.
+/// much memory, and several of them may come one behind the other; the machine may be busy besides.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(5);
 /// How long it may take for a reset of an engine, or for the confirmation of an invalidation, behind which that memory is
 /// quarantined. A card that is about to be loaded, or whose engine has stopped, confirms nothing, and who waits for it holds
@@ -14,8 +13,6 @@ pub const COMMAND_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_secs(1);
 /// How often a card is looked at while it does not signal anything.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-const _: () = assert!(COMMAND_LIMIT.as_millis() >= 2 * softcard::STANDS_FOR_PROGRAMS.as_millis());
 
 /// What is left of the time that a card has.
 ///

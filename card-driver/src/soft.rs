@@ -7,16 +7,18 @@ use std::sync::{Arc, Mutex};
 
 use fpga_regs::coyote::pci::{self, Bar};
 use fpga_regs::coyote::shell::Map;
+use fpga_regs::port::WatchFilter;
 use hostmem::fdpass::duplicate;
-use hostmem::{DmaMemory, Tap};
-use softcard::{
-    CardConfig, CardHandle, FaultSpec, Image, Link, Runtime, RuntimeConfig, WatchFilter,
-    thread_page,
-};
+use hostmem::{DmaMemory, Tap, thread_page};
+use softcard::{CardConfig, CardHandle, FaultSpec, Image, Link, Runtime, RuntimeConfig};
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, Takes, WakeGrant};
 use crate::error::Error;
+use crate::limit::COMMAND_LIMIT;
 use crate::lock::lock;
+
+// Its commands may wait for several programs, one behind the other.
+const _: () = assert!(COMMAND_LIMIT.as_millis() >= 2 * softcard::STANDS_FOR_PROGRAMS.as_millis());
 
 /// What a software card is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -66,6 +66,7 @@ mod layout;
 mod registers;
 pub mod coyote;
 pub mod engine;
+pub mod port;
 
 pub use layout::{BLOCK_BYTES, Block, Code, Codes, Constant, Describe, Field, Layout, Wire};
 pub use registers::{

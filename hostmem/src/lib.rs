@@ -13,6 +13,7 @@
 //! | [`mapping`] | mappings of them, and detection of a fork |
 //! | [`mmio`] | a device's registers |
 //! | [`ring`] | rings of 64-byte blocks, doorbell records, doorbell pages |
+//! | [`thread_page`] | what stands where in the page of a card's thread |
 //! | [`wake`] | waking a sleeping card, without losing a wake-up |
 //! | [`dma`] | what a card reaches by DMA |
 //! | [`liveness`] | seeing that another process has died |
@@ -62,6 +63,7 @@ pub mod relay;
 pub mod ring;
 pub mod seccomp;
 pub mod signal;
+pub mod thread_page;
 pub mod turn;
 pub mod udp;
 pub mod wake;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use card_driver::Error as DriverError;
 use card_driver::engine::{Engine, EngineLimits};
+use fpga_regs::port::WatchFilter;
 use shim_abi::{Request, Response};
-use softcard::WatchFilter;
 
 use crate::cards::{Card, Window, find};
 use crate::clients::{Client, Stage};

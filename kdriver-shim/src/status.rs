@@ -11,12 +11,12 @@ use card_driver::backend::{GrantKind, Takes};
 use card_driver::device::NUMBERS;
 use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::window::{DOORBELL_PAGES, VERSION_MAJOR, VERSION_MINOR};
+use fpga_regs::port::IcrcPolicy;
 use host_view::shadow_device::ShadowDevices;
 use hostmem::netdev::mac_text;
 use hostmem::{Access, SharedMapping, memfd};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softcard::IcrcPolicy;
 
 use crate::cards::{Card, Quarantine, Window, find};
 use crate::clients::{CardUse, Client, Stage};

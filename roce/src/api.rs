@@ -9,6 +9,7 @@ pub use fpga_regs::engine::message::{
     ReceiveError, ReceiveKind, RemoteAccess, RemoteRange, TakenReceive,
 };
 pub use fpga_regs::engine::wqe::AtomicOperation;
+pub use fpga_regs::port::IcrcPolicy;
 
 use crate::header::HeaderBuffer;
 use crate::psn::Psn;
@@ -263,23 +264,12 @@ impl<T: AsRef<[u8]> + AsMut<[u8]> + ?Sized> ReceivedFrame for T {
     }
 }
 
-/// Of which received frames the invariant CRC is checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IcrcPolicy {
-    /// Of all, whoever vouches for them.
-    #[default]
-    CheckAll,
-    /// Of all but those that [are vouched for](ReceivedFrame::is_vouched_for).
-    TrustVouchedFor,
-}
-
-impl IcrcPolicy {
-    /// Whether a frame may go on: its invariant CRC is right, or need not be looked at.
-    // RC-2
-    #[inline]
-    pub(crate) fn admits(self, frame: &mut (impl ReceivedFrame + ?Sized)) -> bool {
-        (self == Self::TrustVouchedFor && frame.is_vouched_for()) || icrc::check(frame.bytes_mut())
-    }
+/// Whether a frame may go on: its invariant CRC is right, or need not be looked at.
+// RC-2
+#[inline]
+pub(crate) fn admits(policy: IcrcPolicy, frame: &mut (impl ReceivedFrame + ?Sized)) -> bool {
+    let is_trusted = policy == IcrcPolicy::TrustVouchedFor && frame.is_vouched_for();
+    is_trusted || icrc::check(frame.bytes_mut())
 }
 
 /// One frame to send: header, payload, padding, then the ICRC.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use fpga_regs::coyote::pci::Bar;
+use fpga_regs::port::WatchFilter;
 use hostmem::{DmaMemory, DoorbellPage, EventFd};
 
 use crate::Error;
-use crate::port::WatchFilter;
 use crate::reconfig::Spoil;
 use crate::unfounded::Unfounded;
 

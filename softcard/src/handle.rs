@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender};
 
 use fpga_regs::coyote::pci::Bar;
+use fpga_regs::port::WatchFilter;
 use hostmem::{
     Access, Berth, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
 };
 
 use crate::Error;
 use crate::command::{Action, Command};
-use crate::port::WatchFilter;
 use crate::published::Published;
 use crate::reconfig::Spoil;
 use crate::run::{self, CardThread};

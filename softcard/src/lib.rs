@@ -54,7 +54,6 @@ pub mod socket;
 mod spin;
 mod stock;
 mod tally;
-pub mod thread_page;
 mod unfounded;
 mod vfpga;
 mod views;
@@ -67,9 +66,8 @@ pub use handle::{CardHandle, PageGrant};
 pub use image::{Image, fits};
 pub use link::{Link, UdpLink, UdpOptions};
 pub use overseer::LOCKED as STANDS_FOR_PROGRAMS;
-pub use port::{FaultSpec, WatchFilter};
+pub use port::FaultSpec;
 pub use reconfig::Spoil;
-pub use roce::IcrcPolicy;
 pub use runtime::{CardConfig, Runtime, RuntimeConfig};
 pub use unfounded::Unfounded;
 pub use vfpga::{

@@ -21,7 +21,7 @@ use nix::unistd::{Pid, gettid};
 
 use crate::Error;
 use crate::run::{self, CardThread};
-use crate::thread_page;
+use hostmem::thread_page;
 
 /// How long the cards may stand within a minute for programs that change their address space, before each further one of
 /// these is waited for as any other.

@@ -25,10 +25,10 @@ use crate::link::Link;
 use crate::port::{self, Cabling, FramePool, Recorder, TapPort};
 use crate::published::Published;
 use crate::spin::Spin;
-use crate::thread_page;
 use crate::vfpga::{Logic, Slots, occupant};
 use crate::wait::Waiter;
 use crate::worked::Worked;
+use hostmem::thread_page;
 
 /// What the card thread owns.
 pub(crate) struct CardThread {

@@ -18,7 +18,7 @@ use crate::overseer;
 use crate::port::{Cabling, FaultSpec};
 use crate::published::Published;
 use crate::run::CardThread;
-use crate::thread_page;
+use hostmem::thread_page;
 
 /// What to run.
 #[derive(Clone, Debug, Default)]

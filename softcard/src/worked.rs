@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hostmem::SharedMapping;
 
-use crate::thread_page::WORKED_OFFSET;
+use hostmem::thread_page::WORKED_OFFSET;
 
 /// A clock that goes while there is work.
 #[derive(Debug)]

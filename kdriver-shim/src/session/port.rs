@@ -4,9 +4,9 @@ use std::os::unix::net::UnixStream;
 
 use card_driver::address::{self, is_ipv4};
 use fpga_regs::engine::admin::MAX_VLAN;
+use fpga_regs::port::WatchFilter;
 use nix::errno::Errno;
 use shim_abi::{CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response};
-use softcard::WatchFilter;
 
 use super::{Answer, Session};
 use crate::cards::Card;

@@ -4,7 +4,7 @@ use core::task::Poll;
 
 use super::Stack;
 use super::slots::Slot;
-use crate::api::{Kept, ReceivedFrame, Verbs};
+use crate::api::{Kept, ReceivedFrame, Verbs, admits};
 use crate::counters::bump;
 use crate::drops::{self, Reason};
 use crate::incoming::{Envelope, FramePlace, Incoming};
@@ -110,7 +110,7 @@ impl Stack {
             }
         }
         // RC-2
-        if !self.icrc_policy.admits(frame) {
+        if !admits(self.icrc_policy, frame) {
             return Err(Reason::Icrc.into());
         }
         // RC-105

@@ -32,7 +32,7 @@ pub use switch::{SwitchPort, switch};
 pub use tap::TapPort;
 pub use udp::UdpPort;
 pub use unix::UnixPort;
-pub use watch::{Recorder, Watch, WatchFilter, Watched};
+pub use watch::{Recorder, Watch, Watched};
 
 use roce::PathMtu;
 use roce::param::MAX_GROUPS;

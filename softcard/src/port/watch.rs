@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fpga_regs::port::WatchFilter;
 use roce::PathMtu;
 use roce::param::ROCE_UDP_PORT;
 use roce::wire::ethernet::{self, EtherType};
@@ -28,59 +29,45 @@ const AGAIN_AFTER_NS: u64 = 5_000_000;
 /// Number of UDP, in either version of IP.
 const UDP: u8 = 17;
 
-/// Which frames are recorded, and how much of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WatchFilter {
-    /// Only frames for one of these QPs, the card's or a peer's; all where there are none.
-    pub qpns: Vec<u32>,
-    /// Only frames from or to this address of IPv4, mapped, or of IPv6.
-    pub address: Option<[u8; 16]>,
-    /// Bytes of each frame that are kept; 0 for all.
-    pub snap: u32,
-    /// Bytes that wait for the reader at most: frames that come beyond them are counted and lost.
-    pub ring: usize,
+/// Whether a frame is one of those that are recorded.
+fn takes(filter: &WatchFilter, frame: &[u8]) -> bool {
+    if filter.qpns.is_empty() && filter.address.is_none() {
+        return true;
+    }
+    let Ok((header, packet)) = ethernet::Repr::parse(frame) else { return false };
+    let (ends, protocol, payload): ([IpAddr; 2], u8, &[u8]) = match header.ethertype {
+        EtherType::IPV4 => match ipv4::Header::new(packet) {
+            Ok((ip, payload)) => {
+                ([ip.source().into(), ip.destination().into()], ip.protocol(), payload)
+            }
+            Err(_) => return false,
+        },
+        EtherType::IPV6 => match ipv6::Header::new(packet) {
+            Ok((ip, payload)) => {
+                ([ip.source().into(), ip.destination().into()], ip.next_header(), payload)
+            }
+            Err(_) => return false,
+        },
+        _ => return false,
+    };
+    let is_near = |wanted: [u8; 16]| {
+        let wanted = Ipv6Addr::from(wanted).to_canonical();
+        ends.iter().any(|end| end.to_canonical() == wanted)
+    };
+    if filter.address.is_some_and(|wanted| !is_near(wanted)) {
+        return false;
+    }
+    filter.qpns.is_empty() || takes_transport(filter, protocol, payload)
 }
 
-impl WatchFilter {
-    fn takes(&self, frame: &[u8]) -> bool {
-        if self.qpns.is_empty() && self.address.is_none() {
-            return true;
-        }
-        let Ok((header, packet)) = ethernet::Repr::parse(frame) else { return false };
-        let (ends, protocol, payload): ([IpAddr; 2], u8, &[u8]) = match header.ethertype {
-            EtherType::IPV4 => match ipv4::Header::new(packet) {
-                Ok((ip, payload)) => {
-                    ([ip.source().into(), ip.destination().into()], ip.protocol(), payload)
-                }
-                Err(_) => return false,
-            },
-            EtherType::IPV6 => match ipv6::Header::new(packet) {
-                Ok((ip, payload)) => {
-                    ([ip.source().into(), ip.destination().into()], ip.next_header(), payload)
-                }
-                Err(_) => return false,
-            },
-            _ => return false,
-        };
-        let is_near = |wanted: [u8; 16]| {
-            let wanted = Ipv6Addr::from(wanted).to_canonical();
-            ends.iter().any(|end| end.to_canonical() == wanted)
-        };
-        if self.address.is_some_and(|wanted| !is_near(wanted)) {
-            return false;
-        }
-        self.qpns.is_empty() || self.takes_transport(protocol, payload)
+fn takes_transport(filter: &WatchFilter, protocol: u8, datagram: &[u8]) -> bool {
+    if protocol != UDP {
+        return false;
     }
-
-    fn takes_transport(&self, protocol: u8, datagram: &[u8]) -> bool {
-        if protocol != UDP {
-            return false;
-        }
-        let Ok((udp, payload)) = udp::Header::new(datagram) else { return false };
-        let of_roce = udp.destination_port() == ROCE_UDP_PORT;
-        let bth = bth::Header::new(payload);
-        of_roce && bth.is_ok_and(|(header, _)| self.qpns.contains(&header.dest_qpn()))
-    }
+    let Ok((udp, payload)) = udp::Header::new(datagram) else { return false };
+    let of_roce = udp.destination_port() == ROCE_UDP_PORT;
+    let bth = bth::Header::new(payload);
+    of_roce && bth.is_ok_and(|(header, _)| filter.qpns.contains(&header.dest_qpn()))
 }
 
 /// What is recorded of a port, on its way to the reader.
@@ -160,7 +147,7 @@ impl Recorder {
     }
 
     fn record(&mut self, direction: Direction, now: u64, frame: &[u8]) {
-        if self.ends || !self.filter.takes(frame) {
+        if self.ends || !takes(&self.filter, frame) {
             return;
         }
         let (interface, counts) = match direction {
