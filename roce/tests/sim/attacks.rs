@@ -1,5 +1,5 @@
 //! Attacks on Reliable Connection from the network, as ReDMArk and NeVerMore describe them: each is
-//! stopped here, or named in `docs/security.md` with the reason why it cannot be.
+//! stopped here, or named in `docs/security-left.md` with the reason why it cannot be.
 
 use std::net::Ipv6Addr;
 
