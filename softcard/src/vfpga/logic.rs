@@ -130,8 +130,9 @@ pub trait Logic {
         Err(Unreachable)
     }
 
-    /// Takes payload that has come, of one packet: of a QP in their order, each byte once. What it says decides: nothing of
-    /// the packet is acknowledged before, and a refusal fails the QP.
+    /// Takes payload that has come, of one packet: of a QP in their order, each byte once, unless an unreliable peer gives a
+    /// message up, whose receive is then filled anew. What is said decides: nothing of the packet is acknowledged before, and
+    /// a refusal fails the QP.
     fn place(
         &mut self,
         _tag: Tag,
@@ -269,7 +270,7 @@ impl<'a> Ports<'a> {
         self.network.stack.post_datagram(qpn, request)
     }
 
-    /// Fails a connection of which no program can be told: see [`Stack::refuse_unacknowledged`]. An XRC target's messages
+    /// Fails a connection of which no program can be told: see [`roce::Stack::refuse_unacknowledged`]. An XRC target's messages
     /// are told of by the logic of the queue that took them.
     pub fn refuse_unacknowledged(&mut self, qpn: Qpn) -> bool {
         let may = self.owns(qpn) || self.network.stack.is_xrc_target(qpn);
