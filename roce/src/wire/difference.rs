@@ -23,6 +23,7 @@ pub const IPV4_FLAGS: usize = ethernet::LENGTH + 6;
 
 /// What powers of x are worth, each a table by the number of bytes that they shift.
 pub struct Differences {
+    /// Shifting over two bytes more: what a field of two bytes is worth, whose last bit is x^0.
     powers: Vec<u32>,
     /// The same, shifting back.
     inverse: Vec<u32>,
@@ -36,11 +37,11 @@ impl core::fmt::Debug for Differences {
 
 impl Default for Differences {
     fn default() -> Self {
-        let table = |step: fn(u32) -> u32| {
+        let table = |step: fn(u32) -> u32, first: usize| {
             let next = |power: &u32| Some((0..8).fold(*power, |power, _| step(power)));
-            core::iter::successors(Some(ONE), next).take(MOST_BEHIND).collect()
+            core::iter::successors(Some(ONE), next).skip(first).take(MOST_BEHIND).collect()
         };
-        Self { powers: table(times_x), inverse: table(over_x) }
+        Self { powers: table(times_x, 2), inverse: table(over_x, 0) }
     }
 }
 
@@ -55,7 +56,7 @@ impl Differences {
         };
         let [first, second] = [place[0] ^ value[0], place[1] ^ value[1]];
         *place = value;
-        let changed = found ^ times(u32::from_le_bytes([first, second, 0, 0]), *power);
+        let changed = found ^ worth([first, second], *power);
         if let Some(crc) = frame.last_chunk_mut::<{ icrc::LENGTH }>() {
             *crc = changed.to_le_bytes();
         }
@@ -69,8 +70,8 @@ impl Differences {
         let (behind, _) = behind(frame, at)?;
         let [now_first, now_second] = frame.get(at..)?.first_chunk::<2>()?;
         let [first, second] = value;
-        let changed = u32::from_le_bytes([first ^ now_first, second ^ now_second, 0, 0]);
-        Some(wrong ^ times(changed, *self.powers.get(behind)?))
+        let changed = [first ^ now_first, second ^ now_second];
+        Some(wrong ^ worth(changed, *self.powers.get(behind)?))
     }
 
     /// The 16 bits that have to stand at a place of a whole frame for its invariant CRC to be right, if any do;
@@ -94,21 +95,28 @@ fn behind(frame: &[u8], at: usize) -> Option<(usize, u32)> {
 }
 
 fn times_x(power: u32) -> u32 {
-    if power & 1 == 0 { power >> 1 } else { power >> 1 ^ POLYNOMIAL }
+    power >> 1 ^ POLYNOMIAL & (power & 1).wrapping_neg()
 }
 
 fn over_x(power: u32) -> u32 {
     if power & ONE == 0 { power << 1 } else { (power ^ POLYNOMIAL) << 1 | 1 }
 }
 
-/// The product of two polynomials modulo CRC-32's.
-fn times(mut one: u32, mut other: u32) -> u32 {
+/// The product of two polynomials modulo CRC-32's. Without branches: what bits are set is not to be guessed.
+fn times(one: u32, other: u32) -> u32 {
+    product::<32>(one, other)
+}
+
+/// What a field of two bytes makes of the CRC, `power` being what its last bit is worth.
+fn worth(field: [u8; 2], power: u32) -> u32 {
+    product::<16>(u32::from_le_bytes([0, 0, field[0], field[1]]), power)
+}
+
+/// The product with the first so many terms of the first.
+fn product<const TERMS: u32>(one: u32, mut other: u32) -> u32 {
     let mut product = 0;
-    while one != 0 {
-        if one & ONE != 0 {
-            product ^= other;
-        }
-        one <<= 1;
+    for term in 0..TERMS {
+        product ^= other & (one.wrapping_shl(term) >> 31).wrapping_neg();
         other = times_x(other);
     }
     product
