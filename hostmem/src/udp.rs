@@ -22,8 +22,8 @@ pub const MOST_SENT: usize = 32;
 pub const MOST_SEGMENTS: usize = 64;
 /// The most bytes of one message: what an IPv4 datagram holds.
 pub const MOST_BYTES: usize = 65_507;
-/// Messages that one call receives.
-const MOST_RECEIVED: usize = 16;
+/// The most messages that one call receives.
+pub const MOST_RECEIVED: usize = 16;
 /// Room for one of them.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Words of room for what the kernel tells or is told beside a message.

@@ -12,6 +12,7 @@
 mod frames;
 pub mod machine;
 mod neighbours;
+mod numbers;
 mod peers;
 mod receiving;
 mod sending;
@@ -45,6 +46,8 @@ const RECEIVE_ROOM: usize = 8 << 20;
 const QUEUE: usize = 512;
 /// How long to wait, in nanoseconds, before a datagram that found no room is tried again.
 const RETRY_NS: u64 = 100_000;
+/// The same where its socket tells when it has room.
+const ROOM_NS: u64 = 10_000_000;
 /// How often an address is tried that the machine has not yet.
 const ADDRESS_NS: u64 = 500_000_000;
 
@@ -131,17 +134,8 @@ impl UdpPort {
         })
     }
 
-    /// Takes a frame of the card's: a datagram to be sent, or a question for its link.
+    /// Takes a frame of the card's that is no datagram: a question for its link.
     fn take(&mut self, now: u64, frame: Frame) {
-        if let Some(headers) = Headers::of(frame.as_slice()) {
-            if self.peers.is_over_its_part(headers.sent_between(), QUEUE) {
-                self.more.held_up = self.more.held_up.saturating_add(1);
-                self.pool.put(frame);
-            } else {
-                self.peers.queue(headers, frame);
-            }
-            return;
-        }
         match asked(frame.as_slice()) {
             Some(Asked::Whose { from, to, answer }) => self.answer(now, from, to, &answer),
             Some(Asked::Groups(groups)) => {
@@ -181,6 +175,15 @@ impl UdpPort {
 impl Port for UdpPort {
     fn send(&mut self, now: u64, burst: &mut VecDeque<Frame>) {
         while self.peers.queued < QUEUE {
+            let Some(first) = burst.front() else { break };
+            if let Some(headers) = Headers::of(first.as_slice()) {
+                let Self { peers, pool, more, .. } = self;
+                peers.queue(headers, burst, QUEUE, |frame| {
+                    more.held_up = more.held_up.saturating_add(1);
+                    pool.put(frame);
+                });
+                continue;
+            }
             let Some(frame) = burst.pop_front() else { break };
             match frame.as_slice().len() {
                 MIN_FRAME.. => self.take(now, frame),

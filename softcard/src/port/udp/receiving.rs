@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use hostmem::udp::Incoming;
+use hostmem::udp::{Incoming, MOST_RECEIVED};
 use roce::wire::difference::{Differences, IPV4_FLAGS, IPV4_IDENTIFICATION};
 use roce::wire::icrc;
 use roce::{Gid, MacAddr};
 
 use super::frames::{Headers, Pair, put_back};
 use super::neighbours::BEYOND;
-use super::peers::{Peers, cost};
+use super::peers::{Manner, Peers, cost};
 use super::sockets::{Arriving, Listening, READY};
 use super::word::{Kind, Word};
 use super::{MoreCounters, UdpPort, WORD_PORT};
@@ -23,17 +23,20 @@ impl UdpPort {
     /// Takes what has arrived at all sockets, until there are as many frames as are asked for.
     pub(super) fn take_datagrams(&mut self, now: u64, budget: usize) {
         let Self { sockets, room, arrived, peers, pool, counters, more, .. } = self;
-        let Self { differences, is_strict, mac, turn, again, .. } = self;
+        let Self { differences, is_strict, mac, turn, again, resume, .. } = self;
         let (mac, is_strict) = (*mac, *is_strict);
         let mut taker = Taker { peers, pool, counters, more, differences, is_strict, mac, arrived };
         let mut words = Vec::new();
         // Words first, for RoCE may stand in line; and of the others another one first each time.
-        let mut ready: Vec<_> = sockets.ready().collect();
+        let (mut ready, has_room) = sockets.ready();
+        if has_room {
+            *resume = None;
+        }
         *turn = turn.wrapping_add(1);
         let first = turn.checked_rem(ready.len()).unwrap_or(0);
         ready.rotate_left(first);
         ready.sort_by_key(|it| it.arriving == Arriving::Roce);
-        *again = ready.len() == READY;
+        *again = ready.len().saturating_add(usize::from(has_room)) == READY;
         for Listening { ip, arriving, socket, lost } in ready {
             let is_words = *arriving == Arriving::Words;
             let mut calls = 0_usize;
@@ -43,9 +46,7 @@ impl UdpPort {
                     break;
                 }
                 calls = calls.saturating_add(1);
-                if socket.receive(room).is_err() {
-                    break;
-                }
+                let Ok(count) = socket.receive(room) else { break };
                 for message in room.messages() {
                     let from = message.from.ip();
                     let pair = Pair { own: *ip, peer: from };
@@ -68,6 +69,10 @@ impl UdpPort {
                             words.extend(said.map(|word| (pair, word)));
                         }
                     }
+                }
+                if count < MOST_RECEIVED {
+                    // It was all.
+                    break;
                 }
             }
         }
@@ -101,6 +106,7 @@ impl Taker<'_> {
             IpAddr::V6(ip) if ip.is_multicast() => MacAddr::of_group(Gid::from_ipv6(ip)),
             _ => self.mac,
         };
+        let manner = self.peers.get(pair).map(|peer| peer.manner()).unwrap_or_default();
         let mut costs = 0_u64;
         for payload in message.bytes.chunks(message.segment.max(1)) {
             costs = costs.saturating_add(cost(payload.len()));
@@ -111,7 +117,7 @@ impl Taker<'_> {
                 continue;
             }
             if source.is_ipv4() {
-                self.number(&mut frame, pair);
+                self.number(&mut frame, pair, manner);
             }
             self.arrived.push_back(frame);
         }
@@ -125,33 +131,40 @@ impl Taker<'_> {
 
     /// Finds the identification that a datagram had, where it was not 0, and vouches for a frame whose invariant CRC is
     /// right with it. The card checks all others, and counts them.
-    fn number(&mut self, frame: &mut Frame, pair: Pair) {
+    fn number(&mut self, frame: &mut Frame, pair: Pair, manner: Manner) {
         let Some(wrong) = icrc::difference(frame.as_mut_slice()) else { return };
-        // Linux and RNICs forbid that their packets are cut. FPGA cards as published have no flag set at all, and write 0;
-        // with other identifications a single damaged bit would be explained so.
-        let without = self.differences.if_it_were(frame.as_slice(), IPV4_FLAGS, [0, 0], wrong);
-        if wrong == 0 || without == Some(0) {
-            if wrong != 0 {
-                put_back(frame, IPV4_FLAGS, [0, 0]);
+        if wrong != 0 {
+            if self.has_number(frame, pair, manner, wrong) {
+                frame.vouch();
+                return;
             }
-            self.peers.wrote_zero(pair);
-            frame.vouch();
-        } else if self.has_number(frame, pair, wrong) {
-            frame.vouch();
+            // Linux and RNICs forbid that their packets are cut. FPGA cards as published have no flag set at all, and write
+            // 0; with other identifications a single damaged bit would be explained so.
+            let without = self.differences.if_it_were(frame.as_slice(), IPV4_FLAGS, [0, 0], wrong);
+            if without != Some(0) {
+                return;
+            }
+            put_back(frame, IPV4_FLAGS, [0, 0]);
         }
+        if !manner.answers {
+            self.peers.wrote_zero(pair);
+        }
+        frame.vouch();
     }
 
     /// Whether an identification that its host can have given it explains what a frame's CRC is wrong by, beside 0; it has
     /// it then.
-    fn has_number(&mut self, frame: &mut Frame, pair: Pair, wrong: u32) -> bool {
+    fn has_number(&mut self, frame: &mut Frame, pair: Pair, manner: Manner, wrong: u32) -> bool {
         let found = self.differences.find(frame.as_slice(), IPV4_IDENTIFICATION, wrong);
         let Some(id) = found.map(u16::from_be_bytes) else { return false };
-        let peer = match self.is_strict {
-            true => self.peers.get(pair),
-            false => Some(self.peers.stranger(pair)),
-        };
-        if !peer.is_some_and(|peer| peer.admits_number(id, self.is_strict)) {
-            return false;
+        if !manner.numbers(id) {
+            let peer = match self.is_strict {
+                true => self.peers.get(pair),
+                false => Some(self.peers.stranger(pair)),
+            };
+            if !peer.is_some_and(|peer| peer.admits_number(id, self.is_strict)) {
+                return false;
+            }
         }
         put_back(frame, IPV4_IDENTIFICATION, id.to_be_bytes());
         self.more.numbered = self.more.numbered.saturating_add(1);

@@ -12,7 +12,7 @@ use roce::wire::difference::IPV4_IDENTIFICATION;
 use super::frames::Pair;
 use super::machine::{device_between, scoped};
 use super::peers::Queued;
-use super::{RETRY_NS, UdpPort};
+use super::{RETRY_NS, ROOM_NS, UdpPort};
 
 /// Frames of one host that leave before others have their turn.
 const TURN: usize = 128;
@@ -59,7 +59,6 @@ impl UdpPort {
                 }
                 Ended::Later => {
                     self.peers.waiting.push_front(pair);
-                    self.resume = Some(now.saturating_add(RETRY_NS));
                     return;
                 }
             }
@@ -81,7 +80,7 @@ impl UdpPort {
         if !has_room {
             self.peers.hurry(now, pair);
         }
-        let is_sent = self.send_batch(&mut batch, whole, pair);
+        let is_sent = self.send_batch(now, &mut batch, whole, pair);
         let is_left = !batch.is_empty();
         self.peers.queued = self.peers.queued.saturating_add(batch.len());
         let Some(peer_queue) = self.peers.get(pair).map(|peer| &mut peer.queue) else {
@@ -100,7 +99,13 @@ impl UdpPort {
 
     /// Sends a host's frames, whose costs are counted; those that the kernel has no room for are left. False where it
     /// has none at all.
-    fn send_batch(&mut self, batch: &mut VecDeque<Queued>, whole: bool, pair: Pair) -> bool {
+    fn send_batch(
+        &mut self,
+        now: u64,
+        batch: &mut VecDeque<Queued>,
+        whole: bool,
+        pair: Pair,
+    ) -> bool {
         let mut is_whole = whole || !self.sockets.can_segment();
         while !batch.is_empty() {
             let groups = self.prepare(batch.make_contiguous(), is_whole);
@@ -122,6 +127,7 @@ impl UdpPort {
                         }
                     }
                     self.counters.held = self.counters.held.saturating_add(1);
+                    self.wait_for_room(now, errno, batch);
                     return false;
                 }
                 // The route cannot segment, or takes no datagrams as long as these.
@@ -139,6 +145,19 @@ impl UdpPort {
             }
         }
         true
+    }
+
+    /// Sends nothing until the socket by which the first frame of a batch leaves has room, or for some time where it is not
+    /// the socket that has none.
+    fn wait_for_room(&mut self, now: u64, errno: Errno, batch: &VecDeque<Queued>) {
+        let wait = match (errno, batch.front()) {
+            (Errno::EAGAIN, Some(Queued { headers, .. })) => {
+                self.sockets.await_room(headers.source_port, headers.source.is_ipv4());
+                ROOM_NS
+            }
+            _ => RETRY_NS,
+        };
+        self.resume = Some(now.saturating_add(wait));
     }
 
     /// Loses frames that can never be sent.

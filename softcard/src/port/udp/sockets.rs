@@ -27,6 +27,8 @@ const GROUP_ROOM: usize = 1 << 20;
 const SENDERS: usize = 4;
 /// Sockets that are looked at in one go.
 pub(super) const READY: usize = 32;
+/// What the socket to send by is told by that has room again.
+const ROOM: u64 = u64::MAX;
 /// Attempts to find a port that is free for both kinds of addresses.
 const ATTEMPTS: usize = 16;
 
@@ -72,7 +74,7 @@ pub(super) struct Sockets {
     wanted: Vec<IpAddr>,
     groups: HashMap<IpAddr, u64>,
     senders: Vec<Sender>,
-    /// Readable when something has arrived.
+    /// Readable when something has arrived, or there is room that was waited for.
     pub(super) events: Epoll,
 }
 
@@ -232,12 +234,24 @@ impl Sockets {
         }
     }
 
-    /// The sockets at which something has arrived, [`READY`] at most.
-    pub(super) fn ready(&self) -> impl Iterator<Item = &Listening> {
+    /// The sockets at which something has arrived, [`READY`] at most; and whether one has room that was waited for.
+    pub(super) fn ready(&self) -> (Vec<&Listening>, bool) {
         let mut events = [EpollEvent::empty(); READY];
         let count = self.events.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
-        let tokens = events.into_iter().take(count).map(|event| event.data());
-        tokens.filter_map(|token| self.listening.get(&token))
+        let tokens = events.iter().take(count).map(EpollEvent::data);
+        let has_room = tokens.clone().any(|token| token == ROOM);
+        (tokens.filter_map(|token| self.listening.get(&token)).collect(), has_room)
+    }
+
+    /// Has `events` tell once when the socket by which a flow leaves has room.
+    pub(super) fn await_room(&self, flow: u16, is_ipv4: bool) {
+        let Some((_, _, socket)) = self.sender(flow, is_ipv4) else { return };
+        let mut event = EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT, ROOM);
+        // It was waited for before, or never.
+        let waits = self.events.modify(socket, &mut event);
+        if let Err(errno) = waits.or_else(|_| self.events.add(socket, event)) {
+            log::debug!("room of a socket is not waited for: {errno}");
+        }
     }
 
     /// The socket by which a flow leaves, and its source port: for each flow always the same.

@@ -352,10 +352,9 @@ fn a_port_hears_so_many_groups_and_none_once_its_card_was_reset() {
     // What has come for the old stack goes, too.
     let answer = frame(ips, 0xc000, &[1; 64]);
     one.arrived.push_back(answer);
-    one.peers.queue(
-        Headers::of(frame(ips, 0xc000, &[1; 64]).as_slice()).unwrap(),
-        frame(ips, 0xc000, &[1; 64]),
-    );
+    let mut burst = VecDeque::from([frame(ips, 0xc000, &[1; 64])]);
+    let headers = Headers::of(burst[0].as_slice()).unwrap();
+    one.peers.queue(headers, &mut burst, QUEUE, |_| unreachable!("alone it has all places"));
     one.reset();
     assert_eq!((one.sockets.groups(), one.arrived.len(), one.peers.queued), (0, 0, 0));
     let mut two = port(ips[1], MACS[1]);
