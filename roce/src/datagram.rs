@@ -95,6 +95,7 @@ impl UdQp {
             // UD-15
             (_, QpState::Err) => {
                 self.sends.forget();
+                self.core.set_timer(shared, None);
                 self.core.emit(shared, Event::EnteredError { qpn: self.core.qpn });
             }
             // UD-14

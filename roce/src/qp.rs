@@ -183,6 +183,10 @@ impl QpCore {
 
     #[cold]
     fn first_deadline(&self) -> Option<Instant> {
+        // RC-83: Nothing leaves any more that a window holds back, and none grows again.
+        if self.state() == QpState::Err {
+            return self.deadline;
+        }
         let departure = self.window.earliest_departure().filter(|_| self.waits);
         [self.deadline, self.window.next_deadline(), departure].into_iter().flatten().min()
     }

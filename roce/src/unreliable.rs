@@ -113,6 +113,7 @@ impl UcQp {
         }
         // UC-14
         self.sends.forget();
+        self.core.set_timer(shared, None);
         self.begun = 0;
         if let Some(id) = self.arriving.stop() {
             self.core.fail_receive(shared, Taken { srqn: None, id }, ReceiveStatus::Flushed);

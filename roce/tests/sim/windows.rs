@@ -388,6 +388,27 @@ fn a_queue_pair_in_its_next_life_has_a_new_window_and_no_timer() {
     assert!(puppet.say(&[say]).is_empty());
 }
 
+/// RC-83, UC-14.
+#[test]
+fn the_window_of_a_queue_pair_that_failed_is_called_no_more() {
+    for uc in [false, true] {
+        let (mut puppet, log) = puppet(0);
+        if uc {
+            puppet = unreliable::of_connection(puppet);
+        }
+        puppet.say(&[cnp()]);
+        puppet.modify(&roce::QpAttributes {
+            state: Some(QpState::Err),
+            ..roce::QpAttributes::default()
+        });
+        puppet.node.stack.settle_timeouts();
+        assert_eq!(puppet.node.stack.next_timeout(), None);
+        puppet.now += 2 * Paced::RECOVERY;
+        assert!(puppet.round().is_empty());
+        assert_eq!(log.count(Told::TimedOut), 0);
+    }
+}
+
 /// RC-74: what is acknowledged is told with its bytes and its time.
 #[test]
 fn a_window_is_told_how_many_bytes_were_acknowledged_and_how_long_it_took() {
