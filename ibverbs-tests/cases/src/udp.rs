@@ -15,6 +15,9 @@ use super::pingpong::on_bad_cable;
 use super::rdmacm::RDMACM_UTILS;
 use super::{IBVERBS_UTILS, PERFTEST};
 
+mod captured;
+mod rerouted;
+
 const UNSHARE: Need = Need::Program("unshare", "util-linux");
 const IP: Need = Need::Program("ip", "iproute2");
 const ETHTOOL: Need = Need::Program("ethtool", "ethtool");
@@ -84,7 +87,7 @@ pub fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("udp/incast{name}"), &[PERFTEST, UNSHARE, IP], body));
     }
     type Body = fn(&Setting) -> Result<()>;
-    let more: [(&str, &[Need], Body); 12] = [
+    let more: [(&str, &[Need], Body); 13] = [
         ("a published card", &[UNSHARE, IP], published),
         ("data/loss and reordering", &[UNSHARE, IP], data_on_bad_network),
         ("data/damage", &[UNSHARE, IP], damage),
@@ -95,12 +98,14 @@ pub fn cases() -> Vec<Case> {
         ("IPv6 only", &[RDMACM_UTILS, UNSHARE, IP], ipv6_only),
         ("link-local addresses", &[IBVERBS_UTILS, UNSHARE, IP], link_local),
         ("addresses and links come and go", &[IBVERBS_UTILS, UNSHARE, IP], comings_and_goings),
+        ("a route that moves", &[PERFTEST, RDMACM_UTILS, UNSHARE, IP], rerouted::rerouted),
         ("a balboad is killed", &[PERFTEST, UNSHARE, IP], killed),
         ("what cannot be", &[UNSHARE, IP], refused),
     ];
     for (name, needs, body) in more {
         cases.push(Case::new(format!("udp/{name}"), needs, body));
     }
+    cases.extend(captured::cases());
     cases
 }
 
