@@ -96,9 +96,11 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
         between("udp_write_bw_65536"),
         between("udp_send_bw_65536"),
         exchange("udp_write_lat_2_p50"),
+        exchange("udp_send_lat_2_events_p50"),
         between("udp_write_bw_65536_mtu9000"),
         between("udp_send_bw_65536_mtu9000"),
         exchange("udp_write_lat_2_p50_mtu9000"),
+        exchange("udp_send_lat_2_events_p50_mtu9000"),
         Goal::at_most("post_send_instr", "200; 120").floor(Some(200.0)).wanted(Some(120.0)),
         Goal::at_most("poll_cq_instr", "130; 80").floor(Some(130.0)).wanted(Some(80.0)),
         Goal::at_most("poll_srq_recv_instr", "with the post 1.1 x a QP's own receive; 1.0 x")

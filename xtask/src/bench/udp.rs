@@ -4,12 +4,15 @@
 use anyhow::Result;
 use harness::machines::{Machines, WIRE};
 use harness::setting::Setting;
+use terminal::report;
 
 use super::figures::{Column, Figures};
 use super::peers::{self, Place};
 use super::perftest::{self, Bandwidth, Devices};
 use super::{BULK, Effort};
 
+/// What bulk is moved by.
+const BULK_KINDS: [&str; 2] = ["write", "send"];
 /// MTUs of the cable, and what the names of their rows end with.
 const MTUS: [(u32, &str); 2] = [(1500, ""), (9000, "_mtu9000")];
 
@@ -26,18 +29,35 @@ pub fn measure(setting: &Setting, effort: Effort, figures: &mut Figures) -> Resu
             figures.add(&format!("udp_{name}{ending}"), column, value);
         };
         let place = Place::Machines(&machines);
-        let tcp = peers::tcp_bandwidth(place, BULK, effort.seconds)?;
-        for kind in ["write", "send"] {
+        // Before and behind what it is compared with: what the machine does besides changes within seconds.
+        let tcp_bandwidth = || peers::tcp_bandwidth(place, BULK, effort.seconds);
+        let tcp_latency = || peers::tcp_latency(place, 2, effort.seconds);
+        let before = tcp_bandwidth()?;
+        for kind in BULK_KINDS {
             let run = Bandwidth::of(kind, BULK, effort.seconds).run(ours)?;
-            let name = format!("{kind}_bw_65536");
-            add(&name, Column::Balboa, run.megabytes);
-            add(&name, Column::Tcp, tcp);
+            add(&format!("{kind}_bw_65536"), Column::Balboa, run.megabytes);
+        }
+        let after = tcp_bandwidth()?;
+        report!("MTU {mtu}: TCP moved {before:.0} MB/s before, {after:.0} MB/s after");
+        for kind in BULK_KINDS {
+            for value in [before, after] {
+                add(&format!("{kind}_bw_65536"), Column::Tcp, value);
+            }
         }
         let short = Bandwidth::of("write", 64, effort.seconds).run(ours)?;
         add("write_rate_64", Column::Balboa, short.messages);
+        let before = tcp_latency()?;
         let polled = perftest::latency(ours, 2, effort.exchanges)?;
         add("write_lat_2_p50", Column::Balboa, polled.median);
-        add("write_lat_2_p50", Column::Tcp, peers::tcp_latency(place, 2, effort.seconds)?);
+        let slept = perftest::latency_by_events(ours, effort.exchanges)?;
+        add("send_lat_2_events_p50", Column::Balboa, slept.median);
+        let after = tcp_latency()?;
+        report!("MTU {mtu}: TCP took {before:.1} us before, {after:.1} us after");
+        for row in ["write_lat_2_p50", "send_lat_2_events_p50"] {
+            for value in [before, after] {
+                add(row, Column::Tcp, value);
+            }
+        }
         daemons.into_iter().try_for_each(harness::setting::Daemon::stop)?;
     }
     Ok(())
