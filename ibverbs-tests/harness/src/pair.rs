@@ -154,7 +154,7 @@ pub fn what_it_said(server: &Running) -> String {
     format!("--- the server said\n{}{}", server.output(), server.errors())
 }
 
-/// Runs a pair of perftest's with `-R` to the end of its client, again where that [came too early](came_too_early).
+/// Runs a pair of perftest's with `-R` to the end of its client, again where that came too early.
 ///
 /// # Errors
 /// As `run`; when the client fails for another reason, or each time.
