@@ -242,7 +242,7 @@ fn balboa(setting: &Setting) -> Result<()> {
         ("image make", 2, "not provided: --soft <LOGIC[,LOGIC...]> --output <FILE>"),
         ("image make --soft vqe", 2, "required arguments were not provided: --output <FILE>"),
         ("image make --soft vqe,", 2, "software cards have no logic ``; write vqe"),
-        ("image make --soft tcp -o x", 2, "software cards have no logic `tcp`; write vqe"),
+        ("image make --soft TCP -o x", 2, "software cards have no logic `TCP`; write vqe"),
         (&format!("image make -o x --soft vqe{}", ",vqe".repeat(15)), 1, "a card has 1 to 15"),
         ("image make --soft vqe -o /", 1, "/: it is no regular file"),
         ("image make --soft vqe -o /no/where", 1, "/no/where: No such file"),
@@ -338,9 +338,11 @@ fn deaf_outputs(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// The program that runs these cases.
+/// The program of the tasks, which lies beside the one of these cases.
 fn xtask(_: &Setting) -> Result<()> {
-    let task = || Ok(Task::new(std::env::current_exe()?));
+    let program = std::env::current_exe()?.with_file_name("xtask");
+    // Some of it builds the cases.
+    let task = || Ok(Task::new(&program).with_our_environment());
     let table = [
         ("", 2, "no task is given"),
         ("bogus", 2, "unrecognized subcommand 'bogus'"),

@@ -20,7 +20,7 @@ const CLASS: u32 = 104;
 const HOPS: u32 = 255;
 /// Datagrams that leave by one message at most.
 const SEGMENTS: u32 = 64;
-/// Datagrams whose invariant CRC is computed again.
+/// Datagrams whose invariant CRC is computed again, about.
 const COMPARED: usize = 2000;
 
 /// Both kinds of peers.
@@ -80,7 +80,8 @@ fn leaves(setting: &Setting, are_strangers: bool) -> Result<()> {
     right_headers(setting, &file, are_strangers)?;
     let python = scapy::python().context("scapy went away")?;
     let compared = scapy::compare_icrcs(&python, &file, COMPARED)?;
-    ensure!(compared.ipv4 > 500 && compared.ipv6 > 500, "too few datagrams: {compared:?}");
+    // About half of them, of which a third is of IPv6.
+    ensure!(compared.ipv4 > 500 && compared.ipv6 > 200, "too few datagrams: {compared:?}");
     Ok(())
 }
 
