@@ -377,6 +377,11 @@ impl Requester {
             core.make_ready(shared);
             return false;
         }
+        if core.paused {
+            // Its packets may not have left, and what the peer has said may wait.
+            self.restart_ack_timer(core, shared, now);
+            return false;
+        }
         if self.ack_deadline.is_some_and(|deadline| deadline > now) {
             self.probe(core, shared, now);
             return false;

@@ -5,7 +5,7 @@ use roce::{Event, Instant, PathMtu, Placed, QpAttributes, QpState, SendRequest};
 
 use crate::connection::Options;
 use crate::puppet::{
-    Puppet, RKEY, RQ_PSN, SQ_PSN, Say, Sent, VA, fetch_add, rdma, request, response,
+    Puppet, RKEY, RQ_PSN, SQ_PSN, Say, Sent, VA, ack, fetch_add, rdma, request, response,
 };
 
 /// What the stack said and told.
@@ -157,4 +157,24 @@ fn a_queue_pair_that_is_paused_sends_nothing_until_it_goes_on() {
     assert_eq!(puppet.say(&[rdma(code::WRITE_ONLY, RQ_PSN, 0, 8, vec![1; 8])]), []);
     puppet.node.stack.go_on(puppet.qpn);
     assert_eq!(puppet.drain().len(), 2, "its answer, and its request");
+}
+
+/// RC-75: nobody is silent but the layer above.
+#[test]
+fn a_queue_pair_that_is_paused_has_no_fewer_retries() {
+    let mut puppet = puppet();
+    let number = puppet.post(roce::Operation::Write, 8);
+    assert_eq!(puppet.drain().len(), 1);
+    puppet.node.stack.pause(puppet.qpn);
+    for _ in 0..30 {
+        assert_eq!(puppet.time_out().1, []);
+    }
+    assert_eq!((puppet.state(), puppet.events()), (QpState::Rts, vec![]));
+    puppet.node.stack.go_on(puppet.qpn);
+    assert_eq!(puppet.drain(), []);
+    // Its timer is there as before.
+    assert_eq!(puppet.time_out().1.len(), 1);
+    assert_eq!(puppet.say(&[ack(SQ_PSN)]), []);
+    let qpn = puppet.qpn;
+    assert_eq!(puppet.events(), [Event::SendsCompleted { qpn, through: number }]);
 }
