@@ -13,8 +13,6 @@ use crate::vfpga::{
 pub(crate) struct Asks<'a> {
     pub(crate) vfpgas: &'a mut [Vfpga],
     pub(crate) decisions: &'a mut Decisions,
-    /// Whether a packet can be kept until there is an answer.
-    pub(crate) may_wait: bool,
 }
 
 impl Asks<'_> {
@@ -37,9 +35,7 @@ impl Asks<'_> {
         }
         let index = vfpga_asked(qpn, srq.map(|srq| srq.srqn));
         let Some(vfpga) = self.vfpgas.get_mut(index) else { return Poll::Ready(nobody) };
-        // The queue engine answers at once, so that nothing of its waits.
-        let waits = !matches!(vfpga.logic, Occupant::Engine(_)) && !self.may_wait;
-        if waits || !occupant!(&vfpga.logic, logic => logic.is_ready()) {
+        if !occupant!(&vfpga.logic, logic => logic.is_ready()) {
             return Poll::Pending;
         }
         let answer = ask(vfpga, self.decisions.next_tag());

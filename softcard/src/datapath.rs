@@ -43,7 +43,7 @@ use passing::{offer_payload, wait_for_places};
 const BURST: usize = 128;
 /// Rounds full of frames that timers wait for at most: what a port and its cable hold.
 const TIMER_ROUNDS: u32 = 128;
-/// Frames that a card keeps at most because logic has not decided about one of their QPs.
+/// Frames that a card keeps at most because logic has not decided about one of their QPs, beside one of each QP.
 const HELD: usize = 4 * BURST;
 
 /// The MMU of a vFPGA, unless that is cut off.
@@ -278,18 +278,19 @@ impl Card {
         let mut behind = SmallVec::<[Qpn; 8]>::new();
         let mut taken = false;
         for (index, frame) in received.iter_mut().enumerate() {
-            let may_wait = held.len() < HELD;
             let minds = !behind.is_empty() || !decisions.is_empty() || unready != 0;
             let qpns = if minds { stack.destinations(frame.as_slice()) } else { Vec::new() };
-            let mut partly = false;
+            let (mut partly, mut is_asked) = (false, false);
             let is_ready = |qpn: &Qpn| unready & 1u32.wrapping_shl(vfpga_of(*qpn) as u32) == 0;
             if qpns.iter().all(is_ready) && !qpns.iter().any(|qpn| behind.contains(qpn)) {
-                let mut asks = Asks { vfpgas: &mut *vfpgas, decisions: &mut *decisions, may_wait };
+                let mut asks = Asks { vfpgas: &mut *vfpgas, decisions: &mut *decisions };
                 if stack.receive(Instant(now), frame, index, &mut asks, placements).is_ready() {
                     taken = true;
                     qpns.into_iter().for_each(|qpn| decisions.close(qpn));
                     continue;
                 }
+                // It has a place whoever else waits: there is one such frame of each QP at most.
+                is_asked = true;
                 // Of a datagram to a group, some have a copy already.
                 partly = placements.last().is_some_and(|placement| placement.frame_index == index);
                 taken |= partly;
@@ -303,7 +304,7 @@ impl Card {
                 true => pool.copy_for_others(frame),
                 false => std::mem::take(frame),
             };
-            match may_wait {
+            match is_asked || held.len() < HELD {
                 true => held.push_back(frame),
                 false => pool.put(frame),
             }

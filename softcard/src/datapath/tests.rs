@@ -186,7 +186,7 @@ fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
     card.round(0);
     let mut request = wire.borrow_mut().from_card.remove(0);
     let Card { vfpgas, network, .. } = &mut card;
-    let mut verbs = Asks { vfpgas, decisions: &mut network.decisions, may_wait: true };
+    let mut verbs = Asks { vfpgas, decisions: &mut network.decisions };
     assert!(peer.receive(Instant(0), &mut request, 0, &mut verbs, &mut Vec::new()).is_ready());
     peer.commit(Instant(0), &[]);
     let answer = peer.poll_transmit(Instant(0)).unwrap();

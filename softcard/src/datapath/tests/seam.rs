@@ -533,6 +533,27 @@ fn frames_that_wait_for_a_decision_have_an_end() {
     assert!(card.scratch.held.is_empty() && card.network.decisions.is_empty());
 }
 
+#[test]
+fn frames_that_wait_leave_a_place_to_what_other_queue_pairs_are_asked() {
+    let mut pair = Pair::with_qps(7);
+    let free = Qpn::new(pair.other.qpn).unwrap();
+    let silent: Silence =
+        Box::new(move |qpn, answer| qpn != free && matches!(answer, Answer::Access(_)));
+    let pace = Pace { thinks: 1_000, silent: Some(silent), ..Pace::default() };
+    Slow::around(&mut pair.other.card, pace);
+    for _ in 0..6 {
+        pair.drive_next();
+        for _ in 0..12 {
+            pair.one.post_from(MEMORY, SendOpcode::Write, 0x1_0000, pair.other.rkey);
+        }
+    }
+    pair.work();
+    assert_eq!(pair.other.card.scratch.held.len(), HELD);
+    pair.drive_next();
+    assert_eq!(pair.other.qpn, free.value());
+    assert_eq!(pair.carry(SendOpcode::Write, 1_000).unwrap().status, Status::Success);
+}
+
 /// Which answers.
 type Of = fn(&Answer) -> bool;
 
