@@ -51,15 +51,23 @@ impl Stack {
     /// ([`Stack::pause`]); its further frames are to be given again. All the others go on.
     pub fn commit(&mut self, _now: Instant, placed: &[Placed]) {
         let mut effects = self.shared.log.take();
-        if self.shared.log.has_aside() || placed.contains(&Placed::Later) {
+        let is_late = |placed: &Placed| matches!(placed, Placed::Later);
+        if self.shared.log.has_aside() || placed.iter().any(is_late) {
             self.put_aside(&mut effects, placed);
         }
-        let mut failures: Vec<Failure> = Vec::new();
-        for effect in &effects {
+        let failures = self.commit_effects(&effects, placed);
+        self.shared.log.finish(effects);
+        if !failures.is_empty() {
+            self.fail(failures);
+        }
+    }
+
+    fn commit_effects(&mut self, effects: &[Effect], placed: &[Placed]) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        for effect in effects {
             self.commit_effect(effect, placed, &mut failures);
         }
-        self.shared.log.finish(effects);
-        self.fail(failures);
+        failures
     }
 
     #[cold]
@@ -81,10 +89,8 @@ impl Stack {
     /// The queue pair sends nothing before [`Stack::go_on`].
     pub fn settle(&mut self, qpn: Qpn, placed: &[Placed]) {
         let Some(slot) = self.slot(qpn) else { return };
-        let mut failures: Vec<Failure> = Vec::new();
-        for effect in self.shared.log.take_aside(slot) {
-            self.commit_effect(&effect, placed, &mut failures);
-        }
+        let effects = self.shared.log.take_aside(slot);
+        let failures = self.commit_effects(&effects, placed);
         self.fail(failures);
     }
 
@@ -95,6 +101,7 @@ impl Stack {
         }
     }
 
+    #[cold]
     fn fail(&mut self, failures: Vec<Failure>) {
         for failure in failures {
             let reported = failure.receive.is_some();
