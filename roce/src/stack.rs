@@ -466,6 +466,15 @@ impl Stack {
         all
     }
 
+    /// Whether a queue pair sends nothing any more: it is in the error state, and owes no refusal.
+    #[must_use]
+    pub fn is_silent(&self, qpn: Qpn) -> bool {
+        match self.slot(qpn).and_then(|slot| self.slots.get(slot)) {
+            Some(Slot::Rc(qp)) if qp.responder.has_last_words() => false,
+            qp => qp.and_then(Slot::core).is_none_or(|qp| qp.state() == QpState::Err),
+        }
+    }
+
     /// Has a queue pair send nothing until [`Stack::go_on`]: payload of frames that were polled is not there yet. A RESET
     /// ends that, too.
     pub fn pause(&mut self, qpn: Qpn) {

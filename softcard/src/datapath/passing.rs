@@ -33,7 +33,12 @@ impl Card {
             if goes_on {
                 self.network.stack.go_on(qpn);
             }
-            if let Some(Making { frames, made, placed }) = making {
+            if let Some(Making { mut frames, made, placed }) = making {
+                if self.network.stack.is_silent(qpn) {
+                    self.network.pool.put_all(&mut frames);
+                    self.network.stack.frames_made();
+                    continue;
+                }
                 let Scratch { making, made: all, statuses, .. } = &mut self.scratch;
                 (*making, *all, *statuses) = (frames, made, placed);
                 self.seal_frames(now);

@@ -5,6 +5,7 @@ use std::task::Poll;
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::{self, Datapath};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState as State};
 use fpga_regs::engine::wqe::SendOpcode;
 use hostmem::SharedMapping;
 use roce::{AccessDenied, ReceiveError, TakenReceive, Target};
@@ -633,6 +634,34 @@ fn a_queue_pair_that_ends_while_its_logic_thinks_takes_nothing_with_it() {
         assert!(card.network.waits.is_empty() && card.network.decisions.is_empty());
         pair.drive_next();
         assert_eq!(pair.carry(SendOpcode::Write, 5_000).unwrap().status, Status::Success);
+    }
+}
+
+/// RC-83.
+#[test]
+fn what_logic_gives_for_a_queue_pair_in_error_is_not_sent() {
+    for (which, opcode) in [(0, SendOpcode::Write), (1, SendOpcode::Read)] {
+        let mut pair = Pair::new();
+        let pace = Pace { thinks: 1_000, carries: true, ..Pace::default() };
+        let pace = Slow::around(&mut [&mut pair.one, &mut pair.other][which].card, pace);
+        pair.one.post_from(MEMORY, opcode, 1_000, pair.other.rkey);
+        // Until it is asked for the payload.
+        while [&pair.one, &pair.other][which].card.network.waits.is_empty() {
+            for Rig { card, now, .. } in [&mut pair.one, &mut pair.other] {
+                *now += 1_000;
+                card.round(*now);
+            }
+        }
+        let before = pace.borrow().said.len();
+        let rig = if which == 0 { &mut pair.one } else { &mut pair.other };
+        let (mask, state) = (AttributeMask::STATE, State::Err);
+        rig.modify(&Attributes { mask, state, ..Attributes::default() });
+        assert_eq!(rig.state(), roce::QpState::Err);
+        pair.work();
+        assert!(pace.borrow().said[before..].iter().any(|it| matches!(it, Said::Answered(_))));
+        let peer = if which == 0 { &pair.other } else { &pair.one };
+        assert_eq!(peer.card.network.stack.counters().rcvd_pkts, 0, "{opcode:?}");
+        assert!([&pair.one, &pair.other][which].card.network.waits.is_empty());
     }
 }
 
