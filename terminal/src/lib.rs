@@ -16,6 +16,7 @@ mod journal;
 mod limit;
 mod logger;
 mod shell;
+mod tty;
 
 pub use logger::{Log, start_log};
 pub use shell::{Shell, completions, manual};

@@ -3,19 +3,20 @@
 //! Whoever logs serves others, and must not stand still with whoever reads the log: a pager, a terminal that was stopped,
 //! a journal that hangs. Where there is no room for a line it is lost, and counted.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use env_logger::Env;
 use log::{Level, LevelFilter, Log as _, Metadata, Record};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::journal::{CLIENT, Journal};
 use crate::limit::{Kind, LeftOut, Limit};
+use crate::tty::{Terminal, has_room};
 
 /// Bytes of a line's text that are told with what was left out.
 const EXAMPLE_BYTES: usize = 200;
@@ -53,9 +54,11 @@ impl Log {
 /// told later.
 pub fn start_log(verbose: u8) -> Log {
     // What is logged of it is a matter of the greatest level, which may change.
-    let logger = env_logger::Builder::from_env(Env::default().default_filter_or("trace")).build();
-    let journal = Journal::behind_standard_error();
-    let out = Out { logger, journal, file: None };
+    let logger = env_logger::Builder::from_env(Env::default().default_filter_or("trace"));
+    let out = Out {
+        journal: Journal::behind_standard_error(),
+        ..Out::to(logger, Terminal::behind(io::stderr().as_fd(), ROOM))
+    };
     let limited = LIMITED.get_or_init(|| Limited::new(out, Instant::now(), tell_later));
     // A second one changes nothing.
     let _ = log::set_logger(limited);
@@ -112,10 +115,22 @@ struct Out {
     /// The journal, where lines go there by their fields.
     journal: Option<Journal>,
     /// What the logger writes to, if that is not standard error.
-    file: Option<OwnedFd>,
+    file: Option<File>,
+    /// Whether the last line was cut, of which the file took a part.
+    cut: Arc<AtomicBool>,
 }
 
 impl Out {
+    /// To a terminal, or to standard error.
+    fn to(mut logger: env_logger::Builder, terminal: Option<Terminal>) -> Self {
+        let parts = terminal.and_then(|terminal| Some((terminal.parts().ok()?, terminal)));
+        let Some(((file, cut), terminal)) = parts else {
+            return Self { logger: logger.build(), journal: None, file: None, cut: Arc::default() };
+        };
+        let logger = logger.target(env_logger::Target::Pipe(Box::new(terminal))).build();
+        Self { logger, journal: None, file: Some(file), cut }
+    }
+
     /// Writes a line, if there is room for it within a time. What the journal does not take goes to standard error.
     fn write(&self, line: &Record<'_>, patience: Duration) -> bool {
         if let Some(journal) = &self.journal {
@@ -125,19 +140,12 @@ impl Out {
         }
         let standard_error = io::stderr();
         let file = self.file.as_ref().map_or(standard_error.as_fd(), |file| file.as_fd());
-        let has_room = has_room(file, patience);
-        if has_room {
-            self.logger.log(line);
+        if !has_room(file, patience) {
+            return false;
         }
-        has_room
+        self.logger.log(line);
+        !self.cut.load(Ordering::Relaxed)
     }
-}
-
-/// Whether a file takes a line without waiting, within a time.
-fn has_room(file: BorrowedFd<'_>, patience: Duration) -> bool {
-    let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO);
-    // Nobody reads what has no reader: writing says so at once.
-    !matches!(poll(&mut [PollFd::new(file, PollFlags::POLLOUT)], patience), Ok(0))
 }
 
 #[derive(Debug)]
@@ -307,9 +315,7 @@ impl log::Log for Limited {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::io::{Read as _, Write};
-    use std::sync::Arc;
 
     use super::*;
     use crate::journal::tests::{pair, received};
@@ -339,7 +345,7 @@ mod tests {
         let written = Written::default();
         let target = env_logger::Target::Pipe(Box::new(written.clone()));
         let logger = env_logger::Builder::new().parse_filters("debug").target(target).build();
-        let out = Out { logger, journal: None, file: None };
+        let out = Out { logger, journal: None, file: None, cut: Arc::default() };
         (Limited::new(out, now, || {}), written)
     }
 
@@ -460,10 +466,12 @@ mod tests {
     fn lines_that_nobody_reads_are_lost_and_counted_and_not_waited_for() {
         let now = Instant::now();
         let (reader, writer) = nix::unistd::pipe().unwrap();
-        let (mut reader, file) = (File::from(reader), Some(writer.try_clone().unwrap()));
-        let target = env_logger::Target::Pipe(Box::new(File::from(writer)));
+        let (mut reader, writer) = (File::from(reader), File::from(writer));
+        let file = Some(writer.try_clone().unwrap());
+        let target = env_logger::Target::Pipe(Box::new(writer));
         let logger = env_logger::Builder::new().parse_filters("debug").target(target).build();
-        let logger = Limited::new(Out { logger, journal: None, file }, now, || {});
+        let out = Out { logger, journal: None, file, cut: Arc::default() };
+        let logger = Limited::new(out, now, || {});
         logger.set_verbosity(1);
         let long = "x".repeat(10_000);
         for _ in 0..100 {
@@ -485,6 +493,45 @@ mod tests {
         // Nobody can read them any more.
         drop(reader);
         say(&logger, now, 1, None, "to nobody");
+    }
+
+    #[test]
+    fn a_terminal_that_nobody_reads_holds_nobody_up_in_the_middle_of_a_line() {
+        let now = Instant::now();
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let terminal = Terminal::behind(pty.slave.as_fd(), ROOM);
+        let mut builder = env_logger::Builder::new();
+        builder.parse_filters("debug");
+        let logger = Limited::new(Out::to(builder, terminal), now, || {});
+        logger.set_verbosity(1);
+        let text = "x".repeat(300);
+        for _ in 0..1000 {
+            say(&logger, now, 1, None, &text);
+        }
+        let lost = *logger.lost.lock().unwrap();
+        assert!(0 < lost && lost < 1000, "{lost}");
+        let mut master = File::from(pty.master);
+        let reader = std::thread::spawn(move || {
+            let mut told = String::new();
+            let mut bytes = [0; 4096];
+            while !told.trim_end().ends_with("heard again") {
+                let count = master.read(&mut bytes).unwrap();
+                told.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+            }
+            told
+        });
+        // Who reads it again makes room by and by.
+        while *logger.lost.lock().unwrap() > 0 {
+            say(&logger, now, 1, None, "between");
+        }
+        say(&logger, now, 1, None, "heard again");
+        let told = reader.join().unwrap();
+        assert!(
+            told.lines().any(|line| line.ends_with(" lines are lost, for nobody read the log"))
+        );
+        let cut = |line: &&str| line.ends_with('x') && !line.ends_with(&text);
+        assert!(told.lines().filter(cut).count() <= 1, "{told}");
+        assert!(told.trim_end().lines().all(|line| line.matches('[').count() <= 1), "{told}");
     }
 
     #[test]
