@@ -177,7 +177,8 @@ impl Limited {
         let text = crate::one_line(&cut(record.args().to_string(), LINE_BYTES));
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         let patience = if *lost == 0 { ROOM } else { Duration::ZERO };
-        if *lost > 0 && self.tell_lost(*lost) {
+        // As one of those that are asked for.
+        if *lost > 0 && self.tell_lost(*lost, record.level(), record.target()) {
             *lost = 0;
         }
         let line = |args: std::fmt::Arguments<'_>| {
@@ -190,13 +191,20 @@ impl Limited {
     }
 
     /// Tells how many lines were lost, if there is room for that.
-    fn tell_lost(&self, lost: u64) -> bool {
+    fn tell_lost(&self, lost: u64, level: Level, target: &str) -> bool {
         let line = |args: std::fmt::Arguments<'_>| {
-            let record =
-                Record::builder().level(Level::Warn).target(module_path!()).args(args).build();
+            let record = Record::builder().level(level).target(target).args(args).build();
             self.out.write(&record, Duration::ZERO)
         };
         line(format_args!("{lost} lines are lost, for nobody read the log"))
+    }
+
+    /// Tells the same at the end, behind which no line comes.
+    fn tell_last(&self) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if *lost > 0 && self.tell_lost(*lost, Level::Error, module_path!()) {
+            *lost = 0;
+        }
     }
 
     fn set_verbosity(&self, verbose: u8) {
@@ -309,6 +317,7 @@ impl log::Log for Limited {
 
     fn flush(&self) {
         self.tell_rest(Instant::now());
+        self.tell_last();
         self.out.logger.flush();
     }
 }
@@ -468,10 +477,10 @@ mod tests {
         let (reader, writer) = nix::unistd::pipe().unwrap();
         let (mut reader, writer) = (File::from(reader), File::from(writer));
         let file = Some(writer.try_clone().unwrap());
-        let target = env_logger::Target::Pipe(Box::new(writer));
-        let logger = env_logger::Builder::new().parse_filters("debug").target(target).build();
+        let target = || env_logger::Target::Pipe(Box::new(writer.try_clone().unwrap()));
+        let logger = env_logger::Builder::new().parse_filters("debug").target(target()).build();
         let out = Out { logger, journal: None, file, cut: Arc::default() };
-        let logger = Limited::new(out, now, || {});
+        let mut logger = Limited::new(out, now, || {});
         logger.set_verbosity(1);
         let long = "x".repeat(10_000);
         for _ in 0..100 {
@@ -490,6 +499,17 @@ mod tests {
         assert!(told[0].contains(&format!("{lost} lines are lost")), "{told:?}");
         assert!(told.len() == 2 && told[1].ends_with("heard again"), "{told:?}");
         assert_eq!(*logger.lost.lock().unwrap(), 0);
+        // Nor is that left out where little is asked for, or where no line comes any more.
+        let mut builder = env_logger::Builder::new();
+        logger.out.logger = builder.parse_filters("error,of::it=info").target(target()).build();
+        *logger.lost.lock().unwrap() = 3;
+        let args = format_args!("asked for");
+        logger.write(&Record::builder().level(Level::Info).target("of::it").args(args).build());
+        *logger.lost.lock().unwrap() = 4;
+        logger.flush();
+        let count = reader.read(&mut bytes).unwrap();
+        let told = String::from_utf8_lossy(&bytes[..count]);
+        assert!(told.contains("3 lines are lost") && told.contains("4 lines are lost"), "{told}");
         // Nobody can read them any more.
         drop(reader);
         say(&logger, now, 1, None, "to nobody");
