@@ -470,6 +470,12 @@ impl End {
             return;
         }
         let qpn = self.qpn;
+        if status == Status::BadResponse {
+            let slot = self.taken;
+            log::warn!(
+                "QP {qpn}: slot {slot} of its peer's does not follow from what was said before it"
+            );
+        }
         // What comes behind a request that was refused was not executed.
         let refused = !matches!(status, Status::RetryExceeded | Status::BadResponse);
         let unknown = if refused { 0 } else { self.requester.unknown() };
