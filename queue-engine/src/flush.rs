@@ -37,7 +37,15 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Has each QP fail of which a completion was lost: before the transport acknowledges what it was of, where that comes
     /// behind the events. One that has failed already, or is gone, stays as it is.
+    #[inline]
     pub(crate) fn fail_lost(&mut self, now: u64, transport: &mut impl Transport) {
+        if !self.lost.is_empty() {
+            self.fail_all_lost(now, transport);
+        }
+    }
+
+    #[cold]
+    fn fail_all_lost(&mut self, now: u64, transport: &mut impl Transport) {
         for qpn in std::mem::take(&mut self.lost) {
             // An XRC target may be another engine's.
             if transport.refuse(now, qpn) {
