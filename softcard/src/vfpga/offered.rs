@@ -1,6 +1,7 @@
 //! Logic of other crates, by the names that images have for it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bitstreams::soft::{Logic as Named, Name};
@@ -26,13 +27,13 @@ fn offered() -> MutexGuard<'static, BTreeMap<Name, Make>> {
 /// [`Error::LogicName`] where no logic can have the name, or other logic has it.
 pub fn offer(name: &str, make: Make) -> Result<(), Error> {
     let refused = |why: String| Error::LogicName { name: name.to_owned(), why };
-    match name.parse().map_err(refused)? {
-        Named::Other(name) if !offered().contains_key(&name) => {
-            offered().insert(name, make);
-            Ok(())
+    if let Named::Other(name) = name.parse().map_err(refused)? {
+        if let Entry::Vacant(place) = offered().entry(name) {
+            place.insert(make);
+            return Ok(());
         }
-        _ => Err(refused("there is logic of that name".into())),
     }
+    Err(refused("there is logic of that name".into()))
 }
 
 /// The names of all logic that images may name.
