@@ -499,7 +499,11 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error> {
-        self.end_space(qpn, false)?;
+        let ended = self.end_space(qpn, false);
+        ended.map_err(|error| match (error, &self.death) {
+            (Error::Dead { engine, why }, None) => Error::Unconfirmed { engine, why },
+            (error, _) => error,
+        })?;
         self.destroy(Opcode::DestroyQp, qpn)?;
         self.relayed(|relay| relay.remove((QueueKind::Send, qpn)));
         Ok(())

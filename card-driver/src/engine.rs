@@ -64,6 +64,10 @@ pub trait Engine {
     fn query_qp(&mut self, qpn: u32) -> Result<Attributes, Error>;
     /// Ends a QP once no completion and no DMA of it can follow; none of its events is told
     /// afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Unconfirmed`] where something may be out, and the engine lives: the QP stays, and so do its number and its
+    /// rings.
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error>;
     /// Makes a key for mapped memory.
     fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error>;

@@ -64,6 +64,15 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// The card has not confirmed in its time that nothing of an object is on its way: the object stays, and may be ended
+    /// later.
+    #[error("{engine}: {why}; try again later")]
+    Unconfirmed {
+        /// Which engine.
+        engine: String,
+        /// Why.
+        why: String,
+    },
     /// The engine refused a command.
     #[error("{engine}: {opcode:?} was refused: {}{detail}", status_text(*.status))]
     Refused {

@@ -218,6 +218,7 @@ impl Error {
             Self::Forbidden(_) => Errno::EPERM,
             Self::Driver(
                 DriverError::Dead { .. }
+                | DriverError::Unconfirmed { .. }
                 | DriverError::Backend(_)
                 | DriverError::Limit(_)
                 | DriverError::BringUp { .. }

@@ -192,6 +192,37 @@ fn an_engine_whose_card_confirms_late_starts_anew_behind_its_last_program() {
 }
 
 #[test]
+fn a_queue_pair_of_which_something_may_be_out_stays_and_ends_when_that_is_asked_for_again() {
+    let mut bench = Bench::new(1, 1);
+    let card = Arc::clone(&bench.cards[0]);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, None);
+    let qpn = bench.qp(&peer, pdn, cqn);
+    let translator = Arc::new(SpacesOfQps::new(Arc::new(Paged)));
+    bench.server.cards[0].device.shell.translate_by(translator);
+    let isr = Bank::Plain.cnfg(0) + vfpga::ISR;
+    card.script(move |card, offset, value| {
+        let silent = IsrWrite { invalidate_last: false, ..IsrWrite::decode(value) };
+        card.pass(offset, if offset == isr { silent.encode() } else { value });
+    });
+    for _ in 0..2 {
+        let refusal = bench.refused(&peer, Request::DestroyQp { qpn });
+        assert_eq!(refusal.errno, Errno::EIO as i32, "{}", refusal.reason);
+    }
+    assert!(!bench.server.cards[0].device.is_dead());
+
+    card.script(FakeCard::pass);
+    let late = IsrWrite { invalidate: true, invalidate_last: true, ..IsrWrite::default() };
+    card.pass(isr, late.encode());
+    bench.server.cards[0].device.shell.attend().unwrap();
+    bench.ask(&peer, Request::DestroyQp { qpn });
+    bench.ask(&peer, Request::DestroyCq { cqn });
+    assert_eq!(leaked(&bench.server.cards[0]), Default::default());
+}
+
+#[test]
 fn a_machine_that_does_not_let_balboad_have_what_a_card_needs_ends_it() {
     let start = |takings| {
         let card = Arc::new(FakeCard::new(1));
