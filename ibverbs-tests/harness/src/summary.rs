@@ -231,16 +231,21 @@ impl Summary {
         let closing = lines.iter().rposition(|line| counts(line).is_some())?;
         let (&closing, before) = lines.get(..=closing)?.split_last()?;
         let [passed, failed, skipped] = counts(closing)?;
-        let named = |word| before.iter().filter_map(move |line| line.strip_prefix(word));
+        // What cases have said themselves stands before the longest steps.
+        let end =
+            before.iter().rposition(|line| Step::parse(line).is_some()).map_or(0, |at| at + 1);
+        let (before, names) = before.split_at(end);
+        let named = |word| names.iter().filter_map(move |line| line.strip_prefix(word));
         let skips = named("skipped: ").filter_map(|skip| skip.split_once(": "));
         let flake = |name: &str| Flake { name: name.to_owned(), outputs: text.to_owned() };
-        let summary = Self {
+        let mut summary = Self {
             passed,
             failed: named("failed: ").map(str::to_owned).collect(),
             skipped: skips.map(|(name, why)| (name.to_owned(), why.to_owned())).collect(),
             flaky: named("flaky: ").map(flake).collect(),
-            steps: before.iter().filter_map(|line| Step::parse(line)).collect(),
+            steps: before.iter().rev().map_while(|line| Step::parse(line)).collect(),
         };
+        summary.steps.reverse();
         (summary.failed.len() == failed && summary.skipped.len() == skipped).then_some(summary)
     }
 }
@@ -295,7 +300,9 @@ mod tests {
             flaky: vec![flake("f: 1, 2")],
             steps: vec![step("s, 3 s of it: a", 3)],
         };
-        let printed = format!("ok   z (1 s)\n{}\n", summary.text());
+        // A case that failed may have said the like.
+        let said = "failed: a\nskipped: b: c\nflaky: d\nlongest: 9.0 s, 0.5 s of processors: e\n1 passed, 0 failed, 0 skipped";
+        let printed = format!("FAIL x/1\n{said}\nok   z (1 s)\n{}\n", summary.text());
         summary.flaky[0].outputs = printed.clone();
         assert_eq!(Summary::parse(&printed), Some(summary));
         assert_eq!(Summary::parse("2 passed, 1 failed, 0 skipped"), None);
