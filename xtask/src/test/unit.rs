@@ -9,7 +9,7 @@ use harness::process::Finished;
 use harness::summary::{Clock, Flake, Step, Summary};
 use terminal::report;
 
-use crate::cargo::{LIMIT, cargo, has_subcommand, root};
+use crate::cargo::{LIMIT, cargo, has_subcommand, target_directory};
 
 /// What tells the simulations of the RoCE stack how many random networks to try.
 const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
@@ -68,7 +68,7 @@ impl Runner {
     /// Runs all tests, and once more, each alone, those that fail.
     fn run(&self, name: &str, seeds: Option<u64>) -> Result<Summary> {
         let clock = Clock::start();
-        let skips = skips();
+        let skips = skips()?;
         if skips.exists() {
             fs::remove_file(&skips).with_context(|| format!("remove {}", skips.display()))?;
         }
@@ -94,7 +94,7 @@ impl Runner {
     /// Runs the command with further arguments.
     fn task(&self, arguments: &[String], seeds: Option<u64>) -> Result<Finished> {
         let clock = Clock::start();
-        let mut task = cargo(self.command).args(arguments).env(SKIPS_VARIABLE, skips());
+        let mut task = cargo(self.command).args(arguments).env(SKIPS_VARIABLE, skips()?);
         if let Some(seeds) = seeds {
             task = task.env(SEEDS_VARIABLE, seeds.to_string());
             task = task.limit(LIMIT + Duration::from_secs(seeds));
@@ -115,8 +115,8 @@ impl Runner {
 }
 
 /// Where tests say that they were skipped.
-fn skips() -> PathBuf {
-    root().join("target/skipped-tests")
+fn skips() -> Result<PathBuf> {
+    Ok(target_directory()?.join("skipped-tests"))
 }
 
 /// What was written to a file, if anything was.
