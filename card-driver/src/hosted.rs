@@ -297,8 +297,7 @@ impl Shared {
         let now = self.now();
         let interrupt = {
             let mut core = lock(core);
-            let Core { engine, carrier, .. } = &mut *core;
-            engine.write_register(register, value, carrier);
+            core.write_register(register, value);
             core.turn(now);
             core.engine.take_interrupt()
         };

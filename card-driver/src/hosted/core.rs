@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::Bank as BankKind;
-use fpga_regs::engine::window::{Capabilities, Profile};
+use fpga_regs::engine::window::{self, Capabilities, Profile};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
     Engine, EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
@@ -101,8 +101,15 @@ pub(super) struct Core {
     vfpga: u8,
     memory: HostMemory,
     layout: Arc<Layout>,
+    /// The address spaces, a bit each, where inline payloads lie of whoever has them or had them before.
+    inline: u64,
     /// Held while an atomic is executed: they are one with those of all vFPGAs of the card.
     atomics: Arc<Mutex<()>>,
+}
+
+/// The bit of an address space.
+const fn bit(ctid: u8) -> u64 {
+    1u64.wrapping_shl(ctid as u32)
 }
 
 impl Core {
@@ -116,7 +123,18 @@ impl Core {
     ) -> Self {
         let engine = Engine::new(config(vfpga, carrier.posts.has_tunnel()), KernelRandom);
         let windows = Windows::default();
-        Self { engine, carrier, pages, windows, resets: 0, vfpga, memory, layout, atomics }
+        Self {
+            engine,
+            carrier,
+            pages,
+            windows,
+            resets: 0,
+            vfpga,
+            memory,
+            layout,
+            inline: 0,
+            atomics,
+        }
     }
 
     /// Does a bounded piece of what there is to do; `true` if there was anything.
@@ -140,10 +158,27 @@ impl Core {
 
     /// Has the carrier take what has come, and send what there is.
     fn advance(&mut self, now: u64) -> bool {
-        let Self { engine, carrier, memory, layout, vfpga, atomics, windows, .. } = self;
+        let Self { engine, carrier, memory, layout, inline, vfpga, atomics, windows, .. } = self;
         let (vfpga, pieces) = (*vfpga, Vec::new());
-        let mut place = Place { engine, memory, layout, vfpga, pieces, atomics, windows };
+        let mut place = Place { engine, memory, layout, inline, vfpga, pieces, atomics, windows };
         carrier.advance(now, &mut place)
+    }
+
+    /// Writes a register of the window.
+    pub(super) fn write_register(&mut self, register: u64, value: u64) {
+        if register == window::CONTROL && value & window::CONTROL_ENABLE != 0 {
+            // The card has confirmed by now that nothing is on its way of those that were there before.
+            self.clear_inline();
+        }
+        self.engine.write_register(register, value, &mut self.carrier);
+    }
+
+    /// Clears the inline payloads of all address spaces: of some it may not have been confirmed that they have ended.
+    fn clear_inline(&mut self) {
+        for ctid in (0..CTIDS).filter(|ctid| self.inline & bit(*ctid) != 0) {
+            self.layout.clear_own(self.vfpga, ctid);
+        }
+        self.inline = 0;
     }
 
     /// The entries with which a transfer goes on that met no page.
@@ -185,6 +220,7 @@ impl Core {
         if let Some(ctid) = self.carrier.posts.ctid(qpn) {
             self.windows.forget(ctid);
             self.layout.clear_own(self.vfpga, ctid);
+            self.inline &= !bit(ctid);
         }
     }
 
@@ -199,10 +235,8 @@ impl Core {
 
     /// Forgets everything, as the card has with its reset.
     pub(super) fn reset(&mut self) {
-        let Self { engine, carrier, pages, windows, resets, layout, vfpga, .. } = self;
-        for ctid in (0..CTIDS).filter(|ctid| carrier.posts.is_open(*ctid)) {
-            layout.clear_own(*vfpga, ctid);
-        }
+        self.clear_inline();
+        let Self { engine, carrier, pages, windows, resets, .. } = self;
         engine.reset(carrier);
         carrier.reset();
         pages.reset();
@@ -318,6 +352,7 @@ struct Place<'a> {
     engine: &'a mut HostedEngine,
     memory: &'a HostMemory,
     layout: &'a Layout,
+    inline: &'a mut u64,
     vfpga: u8,
     pieces: Vec<Piece>,
     atomics: &'a Mutex<()>,
@@ -327,8 +362,10 @@ struct Place<'a> {
 impl Place<'_> {
     /// Copies an inline payload out of the ring, which strangers on the link are not to reach, to a place that waits for
     /// the card.
-    fn bounce(&self, qpn: u32, slot: u8) -> Option<(u64, u32)> {
-        let (iova, own, offset) = self.layout.bounce(self.vfpga, (qpn & 0x3f) as u8, slot);
+    fn bounce(&mut self, qpn: u32, slot: u8) -> Option<(u64, u32)> {
+        let ctid = (qpn & 0x3f) as u8;
+        *self.inline |= bit(ctid);
+        let (iova, own, offset) = self.layout.bounce(self.vfpga, ctid, slot);
         let mut bytes = Vec::new();
         for piece in &self.pieces {
             let (ring, at) = self.memory.find(piece.iova, piece.length.into())?;
@@ -539,6 +576,35 @@ mod tests {
         assert_eq!(core.surface().len(), 1, "that of the one that may be connected");
         core.carrier.destroy_qp(5);
         assert_eq!(core.surface().len(), 1, "nobody has the other one's number");
+    }
+
+    #[test]
+    fn inline_payloads_go_with_the_engine_or_the_card_where_no_end_of_their_queue_pair_was_confirmed()
+     {
+        let hosted = engines_over(&Arc::new(FakeCard::new(1)));
+        let mut core = lock(hosted.shared.core(0).unwrap());
+        let command = CreateQp { kind: QpType::Rc, ..CreateQp::default() };
+        let enable = |core: &mut Core| core.write_register(window::CONTROL, window::CONTROL_ENABLE);
+        for anew in [enable, Core::reset] {
+            core.carrier.create_qp(5, &command).unwrap();
+            let layout = Arc::clone(&core.layout);
+            let Core { engine, memory, inline, atomics, windows, .. } = &mut *core;
+            let (layout, pieces) = (&*layout, Vec::new());
+            let mut place =
+                Place { engine, memory, layout, inline, vfpga: 0, pieces, atomics, windows };
+            place.bounce(5, 15).unwrap();
+            let (_, own, at) = layout.bounce(0, 5, 15);
+            own.write_bytes(at, &[7; 64]).unwrap();
+            core.close(5, 16);
+            // As the engine does that is stopped.
+            core.carrier.destroy_qp(5);
+            let mut bytes = [0; 64];
+            own.read_bytes(at, &mut bytes).unwrap();
+            assert_eq!(bytes, [7; 64], "it may be on its way");
+            anew(&mut core);
+            own.read_bytes(at, &mut bytes).unwrap();
+            assert_eq!(bytes, [0; 64]);
+        }
     }
 
     #[test]
