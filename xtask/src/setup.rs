@@ -62,6 +62,7 @@ const TEST: &[&str] = &[
     "iperf",
     "iperf3",
     "iputils-ping",
+    "libibverbs-dev",
     "make",
     "perftest",
     "python3-venv",

@@ -21,6 +21,10 @@ const BASH: Need = Need::Program("bash", "bash");
 const TASKSET: Need = Need::Program("taskset", "util-linux");
 /// Has signals ignored.
 const ENV: Need = Need::Program("env", "coreutils");
+/// Compiles the book's first program.
+const GCC: Need = Need::Program("gcc", "gcc");
+/// What that program includes.
+const VERBS_H: Need = Need::File("/usr/include/infiniband/verbs.h", "libibverbs-dev");
 /// A namespace of its own with the caller's uid.
 const UNSHARE: Need = Need::Program("unshare", "util-linux");
 
@@ -32,6 +36,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         case("a demo without a balboad", &[PERFTEST], demo),
         case("a demo without a balboad", &[PERFTEST], demo).as_root(),
+        case("the book's first program", &[GCC, VERBS_H], first_program),
         case("nothing of the starter's is balboad's", &[BASH, TASKSET], nothing_of_ours),
         case("a starter that ignores its children", &[ENV], childless),
         case("the first process of a container", &[BASH, UNSHARE], first_process),
@@ -100,6 +105,27 @@ fn demo(setting: &Setting) -> Result<()> {
     let told = log(&state);
     ensure!(told.contains("no program is left: balboad stops"), "{told}");
     Ok(())
+}
+
+/// The program of docs/first-program.md, compiled and run by the page's own two lines, prints what the page says.
+fn first_program(setting: &Setting) -> Result<()> {
+    let page = include_str!("../../../docs/first-program.md");
+    let between = |before: &str, after: &str| -> Result<&str> {
+        let found = page.split_once(before).and_then(|(_, rest)| rest.split_once(after));
+        Ok(found.with_context(|| format!("the page has no {before:?}"))?.0)
+    };
+    let directory = setting.directory();
+    fs::write(directory.join("first.c"), between("```c\n", "```\n")?)?;
+    let gcc = between("\ngcc ", "\n")?;
+    let built = setting.task("gcc").words("-Wall -Wextra -Werror").words(gcc).run()?;
+    built.success()?;
+    let program = between("target/release/balboa run --start -- ", "\n")?;
+    let printed = run(setting, "").arg(directory.join(program)).run()?.success()?.stdout;
+    ensure!(printed.trim_end() == between("It prints `", "`")?, "it prints {printed:?}");
+    let state = setting.state_dir();
+    let balboad = pid(&state)?;
+    kill(Pid::from_raw(balboad), Signal::SIGTERM)?;
+    ends(&state, balboad)
 }
 
 /// What a launcher gives to a program is not handed on: a descriptor, a variable, a processor, its session.
