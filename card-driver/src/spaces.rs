@@ -43,13 +43,13 @@ pub trait Spaces: Send + Sync {
     /// Entries of pages that were opened for a queue pair and will be asked for; none where there are no more.
     fn fill(&self, vfpga: u8) -> Option<Vec<[u64; 2]>>;
 
-    /// The removal of entries, so many at most, of pages that were opened for a queue pair and are to be so no more.
+    /// Closes pages that were opened for queue pairs, `most` entries at most: gives what the card is to remove.
     fn shut(&self, vfpga: u8, most: usize) -> Vec<Gone>;
 
     /// All of them are removed, and the card has confirmed it of those that the caller was given.
     fn is_shut(&self, vfpga: u8);
 
-    /// Has pages that were opened for queue pairs be so no more where keys and rights do not give them now.
+    /// Marks pages of queue pairs to be closed where keys and rights no longer allow access.
     fn lapse(&self, vfpga: u8);
 
     /// The removal of entries, so many at most, of pages of queue pairs without windows of which rights were taken away: from

@@ -52,8 +52,7 @@ pub trait Translator: Send + Sync {
     /// Tells the card of pages that were opened for queue pairs, ahead of their first use.
     fn fill(&self, _shell: &Shell, _vfpga: u8) {}
 
-    /// Has the card forget pages that were opened for queue pairs and are to be so no more, and waits for what is on its
-    /// way to them.
+    /// Has the card forget the pages of queue pairs that are to be closed, and waits for what is on its way to them.
     ///
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm.
