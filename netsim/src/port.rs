@@ -1,0 +1,204 @@
+//! A port: queues by priority, and the wire to its peer.
+
+use std::collections::VecDeque;
+
+use crate::frame::PRIORITIES;
+use crate::time::{Time, Wire};
+
+/// What a port belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The host of this number.
+    Host(u32),
+    /// The switch of this number.
+    Switch(u32),
+}
+
+/// The frames of one priority that wait.
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    frames: VecDeque<u32>,
+    /// Their bytes.
+    pub bytes: u64,
+    /// None leaves before.
+    pub eligible_at: Time,
+}
+
+/// What a port did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Frames sent, without pauses.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames marked "congestion experienced".
+    pub marked: u64,
+    /// Pauses sent, those that let go on among them.
+    pub pauses: u64,
+    /// The most bytes that ever waited in one queue.
+    pub longest: u64,
+}
+
+/// What a port does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// This pause leaves.
+    Pause(u32),
+    /// This frame leaves, of this priority.
+    Frame(u32, usize),
+    /// Nothing before this time.
+    At(Time),
+    /// There is nothing.
+    Nothing,
+}
+
+/// One direction of a cable, and the queues before it.
+#[derive(Debug)]
+pub struct Port {
+    /// Whose it is.
+    pub owner: Owner,
+    /// Its number among its owner's.
+    pub local: usize,
+    /// The port at the other end.
+    pub peer: u32,
+    /// The wire.
+    pub wire: Wire,
+    /// Picoseconds from one end to the other.
+    pub delay: u64,
+    /// Frames on the wire, each with its number and when it has arrived, the first first.
+    pub flying: VecDeque<(Time, u32)>,
+    /// The frame that leaves has left then.
+    pub free_at: Time,
+    /// An event tells when that is.
+    pub is_told: bool,
+    /// An event tells when a queue becomes eligible.
+    pub resumes_at: Time,
+    /// What it did.
+    pub tally: Tally,
+    queues: [Queue; PRIORITIES],
+    /// Pauses, which nothing holds up.
+    pauses: VecDeque<u32>,
+    /// Which queues have frames.
+    waiting: u8,
+}
+
+impl Port {
+    /// A port of a rate in bits per second and a delay in picoseconds, whose queues are empty.
+    #[must_use]
+    pub fn new(owner: Owner, local: usize, rate: u64, delay: u64) -> Self {
+        Self {
+            owner,
+            local,
+            peer: u32::MAX,
+            wire: Wire::new(rate),
+            delay,
+            flying: VecDeque::new(),
+            free_at: Time(0),
+            is_told: false,
+            resumes_at: Time::NEVER,
+            tally: Tally::default(),
+            queues: Default::default(),
+            pauses: VecDeque::new(),
+            waiting: 0,
+        }
+    }
+
+    /// The queue of a priority.
+    #[must_use]
+    pub fn queue(&self, priority: usize) -> &Queue {
+        &self.queues[priority]
+    }
+
+    /// Bytes that wait, of all priorities.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.bytes).sum()
+    }
+
+    /// Whether nothing waits, but for pauses.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// Whether nothing waits at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting == 0 && self.pauses.is_empty()
+    }
+
+    /// A frame of so many bytes waits.
+    pub fn push(&mut self, frame: u32, priority: usize, size: u32) {
+        let queue = &mut self.queues[priority];
+        queue.frames.push_back(frame);
+        queue.bytes += u64::from(size);
+        self.tally.longest = self.tally.longest.max(queue.bytes);
+        self.waiting |= 1 << priority;
+    }
+
+    /// A pause waits.
+    pub fn push_pause(&mut self, frame: u32) {
+        self.tally.pauses += 1;
+        self.pauses.push_back(frame);
+    }
+
+    /// No frame of a priority leaves before `at`.
+    pub fn hold(&mut self, priority: usize, at: Time) {
+        self.queues[priority].eligible_at = at;
+    }
+
+    /// What leaves at `now`: pauses, then the highest priority that may. A frame stays until [`Port::take`].
+    pub fn next(&mut self, now: Time) -> Next {
+        if let Some(pause) = self.pauses.pop_front() {
+            return Next::Pause(pause);
+        }
+        let mut first = Time::NEVER;
+        let mut left = self.waiting;
+        while left != 0 {
+            let priority = 7 - left.leading_zeros() as usize;
+            left &= !(1 << priority);
+            let queue = &self.queues[priority];
+            if queue.eligible_at > now {
+                first = first.min(queue.eligible_at);
+            } else if let Some(&frame) = queue.frames.front() {
+                return Next::Frame(frame, priority);
+            }
+        }
+        if first == Time::NEVER { Next::Nothing } else { Next::At(first) }
+    }
+
+    /// Takes the first frame of a queue, of so many bytes.
+    pub fn take(&mut self, priority: usize, size: u32) {
+        let queue = &mut self.queues[priority];
+        queue.frames.pop_front();
+        queue.bytes -= u64::from(size);
+        if queue.frames.is_empty() {
+            self.waiting &= !(1 << priority);
+        }
+        self.tally.frames += 1;
+        self.tally.bytes += u64::from(size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_priority_that_may_leaves_first() {
+        let mut port = Port::new(Owner::Host(0), 0, 1_000, 0);
+        port.push(10, 1, 100);
+        port.push(30, 3, 100);
+        assert_eq!(port.next(Time(0)), Next::Frame(30, 3));
+        port.hold(3, Time(50));
+        assert_eq!(port.next(Time(0)), Next::Frame(10, 1));
+        port.take(1, 100);
+        assert_eq!(port.next(Time(0)), Next::At(Time(50)));
+        port.push_pause(99);
+        assert_eq!(port.next(Time(0)), Next::Pause(99));
+        assert_eq!(port.next(Time(50)), Next::Frame(30, 3));
+        port.take(3, 100);
+        assert_eq!(port.next(Time(50)), Next::Nothing);
+        assert!(port.is_empty());
+    }
+}
