@@ -1,0 +1,269 @@
+//! Networks as TOML: each a table by its name.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+
+use crate::error::Error;
+
+/// The networks that come with the crate.
+pub const NETWORKS: &str = include_str!("../networks.toml");
+
+/// A network and what happens in it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Which hosts and switches there are, and the cables between them.
+    pub shape: Shape,
+    /// The cables of hosts.
+    pub host: Link,
+    /// The cables between switches.
+    pub trunk: Link,
+    /// Every switch.
+    pub switch: SwitchConfig,
+    /// Routes in place of the shortest ones.
+    #[serde(default)]
+    pub routes: Vec<Route>,
+    /// What hosts send.
+    pub traffic: Traffic,
+}
+
+/// Which hosts and switches there are, and the cables between them.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum Shape {
+    /// Two switches; from the hosts of one to those of the other.
+    Dumbbell {
+        /// Hosts on each.
+        pairs: u32,
+    },
+    /// Two switches. The last host is on the second one, and receives from one beside it and all on the first.
+    ParkingLot {
+        /// Hosts on the first.
+        behind: u32,
+    },
+    /// One switch; all send to the last host.
+    Incast {
+        /// Hosts that send.
+        senders: u32,
+    },
+    /// Every leaf has a cable to each spine.
+    LeafSpine {
+        /// Switches that have hosts.
+        leaves: u32,
+        /// Switches between them.
+        spines: u32,
+        /// Hosts on each leaf.
+        hosts: u32,
+    },
+    /// Switches in a ring; each host sends to the one two switches further.
+    Ring {
+        /// Switches, each with one host.
+        switches: u32,
+    },
+    /// Three layers of switches of `ports` ports each, for a quarter of its cube of hosts.
+    FatTree {
+        /// Ports of each switch, an even number.
+        ports: u32,
+    },
+}
+
+/// A cable, each direction for itself.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Bits per second, as `100G`.
+    #[serde(deserialize_with = "rate")]
+    pub rate: u64,
+    /// Picoseconds from end to end, as `1us`.
+    #[serde(deserialize_with = "time")]
+    pub delay: u64,
+}
+
+/// A switch's buffer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchConfig {
+    /// All its bytes, as `32M`.
+    #[serde(deserialize_with = "bytes")]
+    pub buffer: u64,
+    /// Of these, those that each port has for each priority.
+    #[serde(deserialize_with = "bytes")]
+    pub reserve: u64,
+    /// Priorities with flow control (PFC).
+    #[serde(default)]
+    pub pfc: Vec<u8>,
+    /// What is marked, if anything is.
+    pub red: Option<RedConfig>,
+}
+
+/// Which packets are marked "congestion experienced".
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedConfig {
+    /// None below so many bytes.
+    #[serde(deserialize_with = "bytes")]
+    pub kmin: u64,
+    /// All above so many.
+    #[serde(deserialize_with = "bytes")]
+    pub kmax: u64,
+    /// So many of a million at `kmax`.
+    pub pmax_millionths: u32,
+}
+
+/// A route in place of the shortest.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// The switch that has it.
+    pub switch: u32,
+    /// The host that it leads to.
+    pub to: u32,
+    /// The next switch.
+    pub via: u32,
+}
+
+/// What hosts send: WRITEs along reliable connections.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Traffic {
+    /// From whom to whom.
+    pub pattern: Pattern,
+    /// Flows from each to each of these.
+    #[serde(default = "one")]
+    pub flows: u32,
+    /// Bytes of a message.
+    #[serde(deserialize_with = "bytes")]
+    pub bytes: u64,
+    /// Messages of a flow.
+    pub messages: u32,
+    /// Picoseconds by which each flow begins later than the one before.
+    #[serde(default, deserialize_with = "time")]
+    pub stagger: u64,
+    /// The traffic class: DSCP, whose upper half is the priority, and ECN.
+    pub class: u8,
+}
+
+/// From whom to whom flows go.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// As the shape has it; in those without a way of their own, to the host half of all hosts further.
+    Shape,
+    /// Each to another one, drawn by the seed.
+    Permutation,
+    /// Each to all others.
+    AllToAll,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// Reads networks.
+pub fn parse(text: &str) -> Result<BTreeMap<String, Config>, Error> {
+    let networks: BTreeMap<String, Config> = toml::from_str(text)?;
+    networks.values().try_for_each(Config::check)?;
+    Ok(networks)
+}
+
+impl Config {
+    /// Refuses numbers that make no network.
+    pub fn check(&self) -> Result<(), Error> {
+        let range = |what, value, range| Err(Error::Range { what, value, range });
+        for link in [self.host, self.trunk] {
+            if !(1_000..=10_000_000_000_000).contains(&link.rate) {
+                return range("a rate", link.rate, "1k to 10T");
+            }
+            if link.delay > 1_000_000_000_000 {
+                return range("a delay in picoseconds", link.delay, "1 s at most");
+            }
+        }
+        for &priority in &self.switch.pfc {
+            if priority > 7 {
+                return range("a priority", priority.into(), "0 to 7");
+            }
+        }
+        if self.switch.buffer > 1 << 40 || self.switch.reserve > 1 << 30 {
+            return range("a buffer", self.switch.buffer, "1T at most, of reserves of 1G at most");
+        }
+        if let Some(red) = self.switch.red {
+            if red.kmin >= red.kmax || red.kmax > 1 << 40 {
+                return range("kmin", red.kmin, "below kmax, and that 1T at most");
+            }
+            if red.pmax_millionths > 1_000_000 {
+                return range("pmax_millionths", red.pmax_millionths.into(), "0 to 1,000,000");
+            }
+        }
+        if !(1..=1 << 31).contains(&self.traffic.bytes) {
+            return range("a message", self.traffic.bytes, "1 to 2G bytes");
+        }
+        if !(1..=1 << 20).contains(&self.traffic.messages) {
+            return range("a flow's messages", self.traffic.messages.into(), "1 to 1,048,576");
+        }
+        if !(1..=4_096).contains(&self.traffic.flows) {
+            return range("the flows of a pair", self.traffic.flows.into(), "1 to 4,096");
+        }
+        self.check_shape()
+    }
+
+    fn check_shape(&self) -> Result<(), Error> {
+        let (sizes, most): (&[u32], u32) = match &self.shape {
+            Shape::Dumbbell { pairs } => (&[*pairs], 1_000),
+            Shape::ParkingLot { behind } => (&[*behind], 1_000),
+            Shape::Incast { senders } => (&[*senders], 1_000),
+            Shape::LeafSpine { leaves, spines, hosts } => (&[*leaves, *spines, *hosts], 128),
+            Shape::Ring { switches } => (&[*switches], 128),
+            Shape::FatTree { ports } => (&[*ports], 32),
+        };
+        if let Some(&size) = sizes.iter().find(|size| !(1..=most).contains(*size)) {
+            return Err(Error::Range {
+                what: "a size of the shape",
+                value: size.into(),
+                range: "1 to 1,000; in leaf-spine and ring to 128, in fat-tree to 32",
+            });
+        }
+        match self.shape {
+            Shape::Ring { switches } if switches < 3 => {
+                let range = "3 or more";
+                Err(Error::Range { what: "a ring's switches", value: switches.into(), range })
+            }
+            Shape::FatTree { ports } if ports % 2 == 1 => {
+                let range = "an even number";
+                Err(Error::Range { what: "a fat tree's ports", value: ports.into(), range })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A number with one of these units behind it.
+fn measure<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    units: &[(&str, u64)],
+) -> Result<u64, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let factor = units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
+    let value = number.parse::<u64>().ok().zip(factor);
+    value.and_then(|(number, factor)| number.checked_mul(factor)).ok_or_else(|| {
+        let names: Vec<_> = units.iter().map(|(name, _)| format!("'{name}'")).collect();
+        D::Error::custom(format!("'{text}' is no number with one of {}", names.join(" ")))
+    })
+}
+
+fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let units = [("", 1), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
+    measure(deserializer, &units)
+}
+
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let units = [("ps", 1), ("ns", 1_000), ("us", 1_000_000), ("ms", 1_000_000_000)];
+    measure(deserializer, &units)
+}
+
+fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    measure(deserializer, &[("", 1), ("k", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)])
+}

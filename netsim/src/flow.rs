@@ -1,0 +1,48 @@
+//! A flow: WRITEs from one host to another, one after the other.
+
+use roce::Qpn;
+
+use crate::time::Time;
+
+/// A message of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Its bytes, at most 2^31.
+    pub bytes: u32,
+    /// It is posted then, or when there is room in the send ring.
+    pub start: Time,
+}
+
+/// A flow.
+#[derive(Debug)]
+pub struct Flow {
+    /// The host that writes.
+    pub from: u32,
+    /// The host whose memory is written.
+    pub to: u32,
+    /// The writing queue pair.
+    pub qpn: Qpn,
+    /// The messages, by when they start.
+    pub messages: Vec<Message>,
+    /// How many of them are posted.
+    pub posted: usize,
+    /// When each of the first of them was complete.
+    pub ends: Vec<Time>,
+    /// Bytes of payload that left, those that left again among them.
+    pub sent: u64,
+    /// Bytes of payload that are where they belong.
+    pub delivered: u64,
+    /// It failed.
+    pub failed: bool,
+}
+
+impl Flow {
+    /// Whether it had something to do at some time between two.
+    #[must_use]
+    pub fn is_active(&self, from: Time, to: Time) -> bool {
+        let begun = self.messages.first().is_some_and(|first| first.start < to);
+        let over = self.ends.len() == self.messages.len()
+            && self.ends.last().is_none_or(|last| *last <= from);
+        begun && !over
+    }
+}

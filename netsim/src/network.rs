@@ -1,0 +1,606 @@
+//! The network: hosts, switches, what is under way, and virtual time.
+
+use roce::window::AnyWindow;
+use roce::{Event, Operation, Qpn, SendRequest, Service, Source};
+use trial::rng::Rng;
+
+use crate::buffer::{Buffer, BufferConfig, Red};
+use crate::config::{Config, SwitchConfig};
+use crate::error::Error;
+use crate::events::Events;
+use crate::flow::{Flow, Message};
+use crate::frame::{Frame, Frames, PRIORITIES};
+use crate::host::Host;
+use crate::pfc;
+use crate::port::{Next, Owner, Port};
+use crate::results::{Results, Sample};
+use crate::route::Routes;
+use crate::shape::Plan;
+use crate::time::Time;
+
+/// Something that will happen.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    /// The frame that a port sends has left.
+    Sent(u32),
+    /// The first frame on a port's wire has arrived at its peer.
+    Arrived(u32),
+    /// A pause of a port is over.
+    Resumed(u32),
+    /// A pause is to be said again by a port, for a priority.
+    Refresh(u32, u8),
+    /// A host's transport has something to do.
+    Wake(u32),
+    /// A flow has something to post.
+    Post(u32),
+    /// It is time to look at queues and flows.
+    Look,
+}
+
+/// What became of frames that hosts sent. Those that are in neither number of ends are under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Frames that hosts sent.
+    pub sent: u64,
+    /// Frames that hosts received.
+    pub delivered: u64,
+    /// Frames for which a switch had no room.
+    pub dropped: u64,
+    /// Frames to where no route leads, as to groups.
+    pub unroutable: u64,
+    /// Pauses sent.
+    pub pauses: u64,
+    /// Pauses heard.
+    pub pauses_heard: u64,
+    /// Frames marked "congestion experienced".
+    pub marked: u64,
+    /// Things that happened.
+    pub events: u64,
+}
+
+/// A switch.
+#[derive(Debug)]
+struct Switch {
+    buffer: Buffer,
+    /// Its ports.
+    ports: Vec<u32>,
+}
+
+/// Hosts, switches, and what is under way between them.
+#[derive(Debug)]
+pub struct Network {
+    now: Time,
+    events: Events<Happening>,
+    frames: Frames,
+    ports: Vec<Port>,
+    hosts: Vec<Host>,
+    switches: Vec<Switch>,
+    routes: Routes,
+    flows: Vec<Flow>,
+    tally: Tally,
+    results: Results,
+    rng: Rng,
+    digest: u64,
+    /// Where frames are put together.
+    buffer: Vec<u8>,
+}
+
+impl Network {
+    /// The network and the flows of a description. `windows` says which congestion window a host's queue pairs have.
+    pub fn new(
+        config: &Config,
+        seed: u64,
+        windows: impl Fn(Qpn, Service) -> AnyWindow + Clone + Send + 'static,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let plan = Plan::new(config);
+        let mut rng = Rng::new(seed);
+        let mut network = Self::build(config, &plan, Rng::new(rng.next()))?;
+        for host in &mut network.hosts {
+            host.stack.set_windows(windows.clone());
+        }
+        let traffic = &config.traffic;
+        let pairs = plan.pairs(config, &mut rng);
+        let mut start = Time(0);
+        for (from, to) in pairs {
+            for _ in 0..traffic.flows {
+                let message = Message { bytes: traffic.bytes as u32, start };
+                let messages = vec![message; traffic.messages as usize];
+                network.add_flow(from, to, traffic.class, messages)?;
+                start = start.after(traffic.stagger);
+            }
+        }
+        Ok(network)
+    }
+
+    /// Hosts, switches and cables, without flows.
+    fn build(config: &Config, plan: &Plan, rng: Rng) -> Result<Self, Error> {
+        let mut ports: Vec<Port> = Vec::new();
+        let mut of_switches: Vec<Vec<u32>> = vec![Vec::new(); plan.switches as usize];
+        let mut of_hosts = vec![0; plan.hosts as usize];
+        for cable in &plan.cables {
+            for owner in cable.ends {
+                let number = ports.len() as u32;
+                let local = match owner {
+                    Owner::Host(host) => {
+                        of_hosts[host as usize] = number;
+                        0
+                    }
+                    Owner::Switch(switch) => {
+                        let own = &mut of_switches[switch as usize];
+                        own.push(number);
+                        own.len() - 1
+                    }
+                };
+                let mut port = Port::new(owner, local, cable.link.rate, cable.link.delay);
+                port.peer = number ^ 1;
+                ports.push(port);
+            }
+        }
+        let peer = |port: &u32| ports[(*port ^ 1) as usize].owner;
+        let neighbours =
+            of_switches.iter().map(|own| own.iter().map(peer).collect()).collect::<Vec<_>>();
+        let routes = Routes::new(plan.hosts, &neighbours, &config.routes)?;
+        let mut switches = Vec::new();
+        for (number, own) in of_switches.into_iter().enumerate() {
+            let on_the_cable = |port: &u32| {
+                let port = &ports[*port as usize];
+                port.wire.bytes_in(port.delay)
+            };
+            let cables: Vec<u64> = own.iter().map(on_the_cable).collect();
+            let buffer = Buffer::new(buffer_config(&config.switch), &cables);
+            let switch = number as u32;
+            let buffer = buffer.ok_or(Error::Buffer { switch, total: config.switch.buffer })?;
+            switches.push(Switch { buffer, ports: own });
+        }
+        let hosts = (0..).zip(of_hosts).map(|(number, port)| Host::new(number, port)).collect();
+        let watched = plan.watched.iter().map(|cable| 2 * *cable as u32).collect();
+        Ok(Self {
+            now: Time(0),
+            events: Events::default(),
+            frames: Frames::default(),
+            ports,
+            hosts,
+            switches,
+            routes,
+            flows: Vec::new(),
+            tally: Tally::default(),
+            results: Results { watched, ..Results::default() },
+            rng,
+            digest: 0xcbf2_9ce4_8422_2325,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// A flow between two hosts, and its number. Messages are in the order of their starts.
+    pub fn add_flow(
+        &mut self,
+        from: u32,
+        to: u32,
+        traffic_class: u8,
+        messages: Vec<Message>,
+    ) -> Result<u32, Error> {
+        let number = self.flows.len() as u32;
+        let qpns = [from, to].map(|host| self.hosts[host as usize].next_qpn());
+        for (own, peer, peer_qpn) in [(from, to, qpns[1]), (to, from, qpns[0])] {
+            let host = &mut self.hosts[own as usize];
+            host.connect(number, peer, peer_qpn, traffic_class)
+                .map_err(|error| Error::Stack { host: own, error })?;
+        }
+        if let Some(first) = messages.first() {
+            self.events.push(first.start.max(self.now), Happening::Post(number));
+        }
+        self.flows.push(Flow {
+            from,
+            to,
+            qpn: qpns[0],
+            messages,
+            posted: 0,
+            ends: Vec::new(),
+            sent: 0,
+            delivered: 0,
+            failed: false,
+        });
+        Ok(number)
+    }
+
+    /// The time.
+    #[must_use]
+    pub const fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The flows, by their numbers.
+    #[must_use]
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows
+    }
+
+    /// The hosts, by their numbers.
+    #[must_use]
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The ports: two for each cable.
+    #[must_use]
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
+    /// The ports of a switch.
+    #[must_use]
+    pub fn ports_of(&self, switch: u32) -> &[u32] {
+        &self.switches[switch as usize].ports
+    }
+
+    /// What was seen at each look.
+    #[must_use]
+    pub const fn results(&self) -> &Results {
+        &self.results
+    }
+
+    /// What became of frames.
+    #[must_use]
+    pub const fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Frames under way, without pauses.
+    #[must_use]
+    pub fn under_way(&self) -> u64 {
+        self.frames.live() - (self.tally.pauses - self.tally.pauses_heard)
+    }
+
+    /// The most frames that ever were under way at a time, pauses among them.
+    #[must_use]
+    pub fn most_under_way(&self) -> usize {
+        self.frames.most()
+    }
+
+    /// A number for all that has happened: the same for the same description and seed.
+    #[must_use]
+    pub const fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Bytes in all switches' buffers.
+    #[must_use]
+    pub fn buffered(&self) -> u64 {
+        self.switches.iter().map(|switch| switch.buffer.bytes()).sum()
+    }
+
+    /// Looks at queues and flows each so many picoseconds from now on, at least one.
+    pub fn look_each(&mut self, interval: u64) {
+        self.results.interval = interval.max(1);
+        self.look();
+    }
+
+    /// Lets everything happen up to a time, and that included.
+    pub fn run(&mut self, until: Time) {
+        while let Some((at, happening)) = self.events.pop(until) {
+            self.now = at;
+            self.tally.events += 1;
+            match happening {
+                Happening::Sent(port) => {
+                    self.ports[port as usize].is_told = false;
+                    self.send(port);
+                }
+                Happening::Arrived(port) => self.arrived(port),
+                Happening::Resumed(port) => {
+                    self.ports[port as usize].resumes_at = Time::NEVER;
+                    self.send(port);
+                }
+                Happening::Refresh(port, priority) => self.refresh(port, priority),
+                Happening::Wake(host) => self.wake(host),
+                Happening::Post(flow) => self.post(flow),
+                Happening::Look => self.look(),
+            }
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// A port sends what it may, if its wire is free.
+    fn send(&mut self, number: u32) {
+        let port = &mut self.ports[number as usize];
+        if port.is_told {
+            return;
+        }
+        if port.free_at > self.now {
+            port.is_told = true;
+            let at = port.free_at;
+            self.events.push(at, Happening::Sent(number));
+            return;
+        }
+        let owner = port.owner;
+        if let Owner::Host(host) = owner {
+            self.refill(host, number);
+        }
+        let port = &mut self.ports[number as usize];
+        match port.next(self.now) {
+            Next::Pause(frame) => self.leave(number, frame),
+            Next::Frame(frame, priority) => {
+                let size = self.frames[frame].size();
+                if let Owner::Switch(switch) = owner {
+                    self.mark(switch, number, frame, priority);
+                }
+                self.ports[number as usize].take(priority, size);
+                self.leave(number, frame);
+                if let Owner::Switch(switch) = owner {
+                    self.release(switch, frame, priority, size);
+                }
+            }
+            Next::At(at) if at < port.resumes_at => {
+                port.resumes_at = at;
+                self.events.push(at, Happening::Resumed(number));
+            }
+            Next::At(_) | Next::Nothing => {}
+        }
+    }
+
+    /// A frame goes onto a port's wire.
+    fn leave(&mut self, number: u32, frame: u32) {
+        let length = self.frames[frame].wire_length();
+        let port = &mut self.ports[number as usize];
+        port.free_at = self.now.after(port.wire.time_of(length));
+        let arrives = port.free_at.after(port.delay);
+        if port.flying.is_empty() {
+            self.events.push(arrives, Happening::Arrived(number));
+        }
+        port.flying.push_back((arrives, frame));
+        // A host is asked for more then, whatever waits now.
+        if !port.is_empty() || matches!(port.owner, Owner::Host(_)) {
+            port.is_told = true;
+            let at = port.free_at;
+            self.events.push(at, Happening::Sent(number));
+        }
+    }
+
+    /// A host has its port hold one frame, not more: what waits behind a pause waits in the transport.
+    fn refill(&mut self, number: u32, port: u32) {
+        if !self.ports[port as usize].is_idle() {
+            return;
+        }
+        let host = &mut self.hosts[number as usize];
+        let Some(transmit) = host.transmit(self.now) else { return };
+        if let Some(payload) = transmit.payload {
+            if matches!(payload.source, Source::Message { .. }) {
+                self.flows[host.flow(payload.qpn) as usize].sent += u64::from(payload.length);
+            }
+        }
+        let frame = Frame::of(&transmit);
+        let (priority, size) = (frame.priority.into(), frame.size());
+        let frame = self.frames.insert(frame);
+        self.tally.sent += 1;
+        self.ports[port as usize].push(frame, priority, size);
+        self.wake_in_time(number);
+    }
+
+    /// The first frame on a port's wire has arrived.
+    fn arrived(&mut self, number: u32) {
+        let port = &mut self.ports[number as usize];
+        let Some((_, frame)) = port.flying.pop_front() else { return };
+        if let Some((next, _)) = port.flying.front() {
+            self.events.push(*next, Happening::Arrived(number));
+        }
+        let ingress = port.peer;
+        let seen = self.now.0 ^ u64::from(number) << 40 ^ u64::from(self.frames[frame].hash);
+        self.digest = (self.digest ^ seen).wrapping_mul(0x0100_0000_01b3).rotate_left(17);
+        if self.frames[frame].destination == Frame::NOWHERE {
+            if let Some(said) = pfc::parse(&self.frames[frame]) {
+                self.frames.remove(frame);
+                self.tally.pauses_heard += 1;
+                self.heed(ingress, &said);
+                return;
+            }
+        }
+        match self.ports[ingress as usize].owner {
+            Owner::Host(host) => self.receive(host, frame),
+            Owner::Switch(switch) => self.forward(switch, ingress, frame),
+        }
+    }
+
+    /// A port heeds a pause.
+    fn heed(&mut self, number: u32, said: &[Option<u16>; PRIORITIES]) {
+        let port = &mut self.ports[number as usize];
+        for (priority, quanta) in said.iter().enumerate() {
+            if let Some(quanta) = quanta {
+                let pause = pfc::duration(*quanta, port.wire.rate());
+                port.hold(priority, self.now.after(pause));
+            }
+        }
+        self.send(number);
+    }
+
+    /// A host receives a frame.
+    fn receive(&mut self, number: u32, frame: u32) {
+        let host = &mut self.hosts[number as usize];
+        let flows = &mut self.flows;
+        host.receive(self.now, &self.frames[frame], &mut self.buffer, |flow, bytes| {
+            flows[flow as usize].delivered += bytes;
+        });
+        self.frames.remove(frame);
+        self.tally.delivered += 1;
+        self.go_on(number);
+    }
+
+    /// A host's events are heard, and it sends what it may.
+    fn go_on(&mut self, number: u32) {
+        while let Some(event) = self.hosts[number as usize].event() {
+            let flow = self.hosts[number as usize].flow(event.qpn());
+            match event {
+                Event::SendsCompleted { through, .. } => {
+                    let complete = through as usize + 1;
+                    let flow_state = &mut self.flows[flow as usize];
+                    flow_state.ends.resize(complete.min(flow_state.posted), self.now);
+                    self.post(flow);
+                }
+                Event::SendFailed { .. } | Event::EnteredError { .. } => {
+                    self.flows[flow as usize].failed = true;
+                }
+                Event::ReceiveCompleted { .. }
+                | Event::ReceiveFailed { .. }
+                | Event::Async { .. } => {}
+            }
+        }
+        self.send(self.hosts[number as usize].port);
+        self.wake_in_time(number);
+    }
+
+    /// Has a host woken when its transport needs it.
+    fn wake_in_time(&mut self, number: u32) {
+        let host = &mut self.hosts[number as usize];
+        let Some(due) = host.stack.next_timeout() else { return };
+        let at = Time::from(due).max(Time::from_nanos(self.now.nanos() + 1));
+        if at < host.wakes_at {
+            host.wakes_at = at;
+            self.events.push(at, Happening::Wake(number));
+        }
+    }
+
+    /// A host's transport does what is due.
+    fn wake(&mut self, number: u32) {
+        let host = &mut self.hosts[number as usize];
+        if host.wakes_at != self.now {
+            return;
+        }
+        host.wakes_at = Time::NEVER;
+        host.stack.handle_timeout(self.now.instant());
+        self.go_on(number);
+    }
+
+    /// A flow posts the messages whose time has come, as far as there is room.
+    fn post(&mut self, number: u32) {
+        let flow = &mut self.flows[number as usize];
+        let host = &mut self.hosts[flow.from as usize];
+        let mut posted = false;
+        while let Some(message) = flow.messages.get(flow.posted) {
+            if message.start > self.now {
+                // Asked for once for each time: by whoever posts the message before it.
+                if posted {
+                    self.events.push(message.start, Happening::Post(number));
+                }
+                break;
+            }
+            let request = SendRequest {
+                operation: Operation::Write,
+                length: message.bytes,
+                remote_va: 0,
+                rkey: 1,
+                imm: 0,
+                solicited: false,
+                fence: false,
+            };
+            if flow.failed || host.stack.post_send(self.now.instant(), flow.qpn, request).is_err() {
+                break;
+            }
+            flow.posted += 1;
+            posted = true;
+        }
+        if posted {
+            let (port, from) = (host.port, flow.from);
+            self.send(port);
+            self.wake_in_time(from);
+        }
+    }
+
+    /// A switch hands a frame on, or drops it.
+    fn forward(&mut self, number: u32, ingress: u32, frame: u32) {
+        let Frame { destination, hash, priority, .. } = self.frames[frame];
+        let size = self.frames[frame].size();
+        let priority = usize::from(priority);
+        let Some(egress) = self.routes.port(number, destination, hash) else {
+            self.frames.remove(frame);
+            self.tally.unroutable += 1;
+            return;
+        };
+        let switch = &mut self.switches[number as usize];
+        let egress = switch.ports[egress];
+        let local = self.ports[ingress as usize].local;
+        let waiting = self.ports[egress as usize].queue(priority).bytes;
+        if !switch.buffer.admit(local, priority, size, waiting) {
+            self.frames.remove(frame);
+            self.tally.dropped += 1;
+            return;
+        }
+        let pauses = switch.buffer.pauses(local, priority);
+        self.frames[frame].ingress = ingress;
+        self.ports[egress as usize].push(frame, priority, size);
+        if pauses {
+            self.pause(number, ingress, priority);
+        }
+        self.send(egress);
+    }
+
+    /// A switch marks a frame that is about to leave a long queue.
+    fn mark(&mut self, switch: u32, port: u32, frame: u32, priority: usize) {
+        let Some(red) = self.switches[switch as usize].buffer.config().red else { return };
+        let port = &mut self.ports[port as usize];
+        let waiting = port.queue(priority).bytes;
+        if red.marks(waiting, &mut self.rng) && self.frames[frame].mark() {
+            port.tally.marked += 1;
+            self.tally.marked += 1;
+        }
+    }
+
+    /// A frame has left a switch's buffer.
+    fn release(&mut self, switch: u32, frame: u32, priority: usize, size: u32) {
+        let ingress = self.frames[frame].ingress;
+        let local = self.ports[ingress as usize].local;
+        let buffer = &mut self.switches[switch as usize].buffer;
+        buffer.release(local, priority, size);
+        if buffer.resumes(local, priority) {
+            self.say(ingress, priority, 0);
+        }
+    }
+
+    /// A switch pauses the peer of a port, and will say so again before that is over.
+    fn pause(&mut self, switch: u32, port: u32, priority: usize) {
+        let Port { ref wire, local, .. } = self.ports[port as usize];
+        let again = self.now.after(pfc::duration(pfc::LONGEST / 2, wire.rate()));
+        self.switches[switch as usize].buffer.refresh_at(local, priority, again);
+        self.events.push(again, Happening::Refresh(port, priority as u8));
+        self.say(port, priority, pfc::LONGEST);
+    }
+
+    /// A pause is said again, if it still holds.
+    fn refresh(&mut self, number: u32, priority: u8) {
+        let port = &self.ports[number as usize];
+        let Owner::Switch(switch) = port.owner else { return };
+        let buffer = &self.switches[switch as usize].buffer;
+        if buffer.is_to_refresh(port.local, priority.into(), self.now) {
+            self.pause(switch, number, priority.into());
+        }
+    }
+
+    /// A port says to its peer for how many quanta it is to pause.
+    fn say(&mut self, port: u32, priority: usize, quanta: u16) {
+        let frame = self.frames.insert(pfc::frame(priority as u8, quanta));
+        self.tally.pauses += 1;
+        self.ports[port as usize].push_pause(frame);
+        self.send(port);
+    }
+
+    /// Takes down what queues and flows are.
+    fn look(&mut self) {
+        let queues = self.results.watched.iter();
+        let queues = queues.map(|port| self.ports[*port as usize].waiting_bytes()).collect();
+        let flows = self.flows.iter().map(|flow| (flow.sent, flow.delivered)).collect();
+        self.results.samples.push(Sample { at: self.now, queues, flows });
+        self.events.push(self.now.after(self.results.interval), Happening::Look);
+    }
+}
+
+fn buffer_config(config: &SwitchConfig) -> BufferConfig {
+    let red = |red: crate::config::RedConfig| Red {
+        min: red.kmin,
+        max: red.kmax,
+        probability: red.pmax_millionths,
+    };
+    BufferConfig {
+        total: config.buffer,
+        reserve: config.reserve,
+        lossless: config.pfc.iter().fold(0, |set, priority| set | 1 << priority),
+        red: config.red.map(red),
+    }
+}

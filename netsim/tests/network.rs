@@ -1,0 +1,282 @@
+//! Whole networks: nothing is lost sight of, and switches do what they are there for.
+
+use netsim::config::{Config, Pattern, Shape};
+use netsim::flow::Message;
+use netsim::frame::Frame;
+use netsim::port::Owner;
+use netsim::results::{Results, WHOLE, jain};
+use netsim::{Error, NETWORKS, Network, Time, parse};
+use roce::window::{AnyWindow, Fixed};
+
+/// The class that asks for no marks, of priority 3.
+const UNMARKABLE: u8 = 26 << 2;
+
+fn config(name: &str) -> Config {
+    parse(NETWORKS).unwrap().remove(name).unwrap()
+}
+
+/// A network whose queue pairs have a window of so many packets.
+fn network(config: &Config, seed: u64, packets: u64) -> Network {
+    Network::new(config, seed, move |_, _| AnyWindow::Fixed(Fixed::new(packets))).unwrap()
+}
+
+/// Every frame was delivered, dropped and counted, or is under way.
+fn assert_conserved(network: &Network) {
+    let tally = network.tally();
+    let ended = tally.delivered + tally.dropped + tally.unroutable;
+    assert_eq!(tally.sent, ended + network.under_way(), "{tally:?}");
+    let waiting: u64 = network
+        .ports()
+        .iter()
+        .filter(|port| matches!(port.owner, Owner::Switch(_)))
+        .map(|port| port.waiting_bytes())
+        .sum();
+    assert_eq!(network.buffered(), waiting, "what buffers hold is what waits");
+}
+
+/// Bytes that arrived, by flow.
+fn delivered(network: &Network) -> Vec<u64> {
+    network.flows().iter().map(|flow| flow.delivered).collect()
+}
+
+#[test]
+fn frames_are_conserved_and_the_same_seed_gives_the_same_digest() {
+    for name in ["dumbbell", "parking-lot", "incast", "leaf-spine", "ring"] {
+        for lossless in [true, false] {
+            let mut config = config(name);
+            if !lossless {
+                config.switch.pfc.clear();
+                config.switch.buffer = 4 << 20;
+            }
+            let run = |seed| {
+                let mut network = network(&config, seed, 64);
+                for step in 1..=4 {
+                    network.run(Time::from_micros(50 * step));
+                    assert_conserved(&network);
+                }
+                (network.digest(), network.tally(), delivered(&network))
+            };
+            let (digest, tally, bytes) = run(7);
+            assert_eq!((digest, tally, bytes.clone()), run(7), "{name}");
+            assert!(bytes.iter().sum::<u64>() > 0, "{name}");
+            assert_eq!(tally.unroutable, 0, "{name}");
+            if lossless {
+                assert_eq!(tally.dropped, 0, "{name}");
+            } else {
+                assert_eq!(tally.pauses, 0, "{name}");
+            }
+        }
+    }
+    let of_seed = |seed| {
+        let mut network = network(&config("leaf-spine"), seed, 64);
+        network.run(Time::from_micros(50));
+        network.digest()
+    };
+    assert_ne!(of_seed(1), of_seed(2), "the permutation is the seed's");
+}
+
+#[test]
+fn all_messages_of_a_finite_run_are_complete_and_nothing_stays() {
+    let mut config = config("leaf-spine");
+    config.traffic.messages = 3;
+    config.traffic.bytes = 100_001;
+    let mut network = network(&config, 3, 64);
+    network.run(Time::from_micros(5_000));
+    assert_conserved(&network);
+    assert_eq!((network.under_way(), network.buffered()), (0, 0));
+    for flow in network.flows() {
+        assert_eq!((flow.ends.len(), flow.delivered, flow.failed), (3, 300_003, false));
+        assert!(flow.ends.windows(2).all(|pair| pair[0] <= pair[1]));
+    }
+    let csv = Results::messages_csv(network.flows());
+    assert_eq!(csv.lines().count(), 1 + 3 * 64);
+}
+
+#[test]
+fn a_message_alone_takes_what_its_frames_and_the_cables_take() {
+    let mut config = config("dumbbell");
+    config.traffic.messages = 1;
+    config.traffic.bytes = 4096;
+    config.shape = Shape::Dumbbell { pairs: 1 };
+    let mut network = network(&config, 1, 64);
+    network.run(Time::from_micros(100));
+    // Data: 14 + 40 + 8 + 12 + 16 + 4096 + 4 bytes, and 24 for check sequence, preamble and gap; its
+    // acknowledgement has 4 in place of 4112. Each crosses three cables of 1 µs, a byte in 80 ps.
+    let (data, acknowledgement) = (4_190 + 24, 82 + 24);
+    let expected = 3 * 80 * (data + acknowledgement) + 6_000_000;
+    assert_eq!(network.flows()[0].ends, [Time(expected)]);
+}
+
+#[test]
+fn incast_loses_nothing_with_pauses_and_much_without() {
+    let mut config = config("incast");
+    config.switch.red = None;
+    let mut with = network(&config, 5, 512);
+    with.run(Time::from_micros(1_500));
+    assert_conserved(&with);
+    let tally = with.tally();
+    assert_eq!(tally.dropped, 0);
+    assert!(tally.pauses > 64, "{tally:?}");
+    config.switch.pfc.clear();
+    let mut without = network(&config, 5, 512);
+    without.run(Time::from_micros(1_500));
+    assert_conserved(&without);
+    assert!(without.tally().dropped > 1_000, "{:?}", without.tally());
+}
+
+#[test]
+fn a_pause_holds_one_priority_of_a_cable_up_and_another_goes_on() {
+    let mut config = config("dumbbell");
+    config.switch.red = None;
+    config.shape = Shape::Dumbbell { pairs: 8 };
+    (config.traffic.messages, config.traffic.bytes) = (1, 1);
+    let mut network = network(&config, 5, 1024);
+    let messages = || vec![Message { bytes: 1 << 20, start: Time(0) }; 64];
+    // Seven hosts on the far switch and one on the near write to one, which has the cable between switches paused.
+    for from in [0, 1, 2, 3, 4, 5, 6, 9] {
+        network.add_flow(from, 8, UNMARKABLE, messages()).unwrap();
+    }
+    let other = network.add_flow(7, 15, 0, messages()).unwrap();
+    network.run(Time::from_micros(2_000));
+    assert_conserved(&network);
+    assert_eq!(network.tally().dropped, 0);
+    let trunk = network.results().watched[0] as usize;
+    let [trunk, back] = [trunk, trunk ^ 1].map(|port| network.ports()[port].tally);
+    assert!(back.pauses > 2, "{back:?}");
+    let possible = 2_000 * 100_000 / 8;
+    let held_up: u64 = delivered(&network)[8..15].iter().sum();
+    let shares = (held_up, network.flows()[other as usize].delivered);
+    assert!(shares.0 < possible * 6 / 10 && shares.1 > possible * 3 / 10, "{shares:?}");
+    assert!(trunk.bytes > possible * 95 / 100, "{trunk:?}");
+}
+
+#[test]
+fn symmetric_flows_share_a_dumbbell_fairly() {
+    for seed in 1..=5 {
+        let mut network = network(&config("dumbbell"), seed, 128);
+        network.look_each(100_000_000);
+        network.run(Time::from_micros(1_000));
+        let shares = delivered(&network);
+        assert!(jain(shares.iter().copied()) >= WHOLE * 99 / 100, "{shares:?}");
+        let sum: u64 = shares.iter().sum();
+        // A millisecond at 100 Gb/s, less headers and the way there.
+        assert!((11_500_000..12_500_000).contains(&sum), "{sum}");
+        let fairness = network.results().fairness(network.flows());
+        assert_eq!(fairness.len(), 10);
+    }
+}
+
+#[test]
+fn a_parking_lot_with_pauses_alone_is_unfair() {
+    let mut config = config("parking-lot");
+    config.traffic.class = UNMARKABLE;
+    let mut network = network(&config, 1, 1024);
+    network.run(Time::from_micros(3_000));
+    assert_eq!(network.tally().dropped, 0);
+    let index = jain(delivered(&network));
+    assert!(index <= WHOLE * 6 / 10, "{index} {:?}", delivered(&network));
+}
+
+#[test]
+fn packets_are_marked_above_the_threshold_only_and_their_senders_are_notified() {
+    let mut config = config("dumbbell");
+    // A window too small for a queue of 400 KiB.
+    let mut short = network(&config, 1, 16);
+    short.run(Time::from_micros(500));
+    assert_eq!(short.tally().marked, 0);
+    let mut long = network(&config, 1, 256);
+    long.run(Time::from_micros(500));
+    let tally = long.tally();
+    assert!(tally.marked > 10 && tally.marked < tally.delivered, "{tally:?}");
+    let cnps = |number: usize| long.hosts()[number].stack.counters().np_cnp_sent;
+    assert!((4..8).map(cnps).sum::<u64>() > 0);
+    config.traffic.class = UNMARKABLE;
+    let mut unmarkable = network(&config, 1, 256);
+    unmarkable.run(Time::from_micros(500));
+    assert_eq!(unmarkable.tally().marked, 0);
+}
+
+#[test]
+fn flows_between_two_leaves_spread_over_the_spines() {
+    let mut config = config("leaf-spine");
+    config.shape = Shape::LeafSpine { leaves: 2, spines: 8, hosts: 1 };
+    config.traffic.pattern = Pattern::Shape;
+    config.traffic.flows = 64;
+    config.traffic.messages = 1;
+    config.traffic.bytes = 4096;
+    let mut network = network(&config, 1, 64);
+    network.run(Time::from_micros(2_000));
+    assert!(network.flows().iter().all(|flow| flow.ends.len() == 1));
+    // Each flow's frame and its peer's acknowledgement.
+    let upward: Vec<u64> = network
+        .ports_of(0)
+        .iter()
+        .map(|port| &network.ports()[*port as usize])
+        .filter(|port| matches!(network.ports()[port.peer as usize].owner, Owner::Switch(_)))
+        .map(|port| port.tally.frames)
+        .collect();
+    assert_eq!((upward.len(), upward.iter().sum::<u64>()), (8, 128));
+    assert!(upward.iter().all(|frames| (4..=32).contains(frames)), "{upward:?}");
+}
+
+#[test]
+fn a_full_ring_stands_still_and_a_leaf_spine_does_not() {
+    let mut config = config("ring");
+    let mut ring = network(&config, 1, 1024);
+    ring.run(Time::from_micros(3_000));
+    let before = delivered(&ring);
+    ring.run(Time::from_micros(6_000));
+    assert_conserved(&ring);
+    assert_eq!(before, delivered(&ring), "each cable waits for the next one");
+    config = self::config("leaf-spine");
+    config.switch.buffer = 4 << 20;
+    let mut tree = network(&config, 1, 1024);
+    tree.run(Time::from_micros(1_000));
+    let before = delivered(&tree);
+    tree.run(Time::from_micros(2_000));
+    assert!(before.iter().zip(delivered(&tree)).all(|(before, after)| *before < after));
+}
+
+#[test]
+fn a_fat_tree_of_1024_hosts_runs_in_bounded_memory() {
+    let mut network = network(&config("fat-tree"), 1, 64);
+    assert_eq!((network.hosts().len(), network.ports().len()), (1_024, 2 * 3 * 1_024));
+    network.run(Time::from_micros(20));
+    assert_conserved(&network);
+    assert_eq!(network.tally().dropped, 0);
+    assert!(delivered(&network).iter().all(|bytes| *bytes > 0));
+    let bytes = network.most_under_way() * size_of::<Frame>();
+    assert!(bytes < 64 << 20, "{bytes} bytes of frames");
+}
+
+#[test]
+fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
+    let refused = |from: &str, to: &str| {
+        let text = NETWORKS.replacen(from, to, 1);
+        assert_ne!(text, NETWORKS, "{from}");
+        let error = match parse(&text) {
+            Err(error) => error,
+            Ok(networks) => networks
+                .values()
+                .find_map(|config| {
+                    Network::new(config, 1, |_, _| AnyWindow::Fixed(Fixed::new(1))).err()
+                })
+                .unwrap_or_else(|| panic!("{to} is accepted")),
+        };
+        error.to_string()
+    };
+    assert!(refused("rate = \"100G\"", "rate = \"0G\"").contains("a rate is 0"));
+    assert!(refused("rate = \"100G\"", "rate = \"fast\"").contains("'fast' is no number"));
+    assert!(refused("pfc = [3]", "pfc = [8]").contains("a priority is 8"));
+    assert!(refused("\"32M\"", "\"32k\"").contains("too small"));
+    assert!(refused("kmin = \"400k\"", "kmin = \"2M\"").contains("kmin"));
+    assert!(
+        refused("switch = 0, to = 2, via = 1", "switch = 0, to = 2, via = 2")
+            .contains("no such cable")
+    );
+    assert!(refused("ports = 16", "ports = 15").contains("even"));
+    assert!(refused("pairs = 4", "pears = 4").contains("pears"));
+    let back = "{ switch = 1, to = 2, via = 0 },\n    { switch = 0, to = 2, via = 1 }";
+    assert!(refused("{ switch = 0, to = 2, via = 1 }", back).contains("have a loop"));
+    assert!(matches!(parse("x = 1"), Err(Error::Text(_))));
+}
