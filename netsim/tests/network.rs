@@ -108,6 +108,38 @@ fn a_message_alone_takes_what_its_frames_and_the_cables_take() {
 }
 
 #[test]
+fn a_message_starts_when_its_time_has_come() {
+    let mut config = config("dumbbell");
+    (config.traffic.messages, config.traffic.bytes) = (1, 1);
+    let mut network = network(&config, 1, 64);
+    let starts = [5, 50, 90].map(Time::from_micros);
+    let messages = starts.map(|start| Message { bytes: 4096, start });
+    let flow = network.add_flow(0, 4, UNMARKABLE, messages.into()).unwrap() as usize;
+    network.run(Time::from_micros(200));
+    let ends = &network.flows()[flow].ends;
+    let took: Vec<u64> = ends.iter().zip(starts).map(|(end, start)| end.0 - start.0).collect();
+    // Nothing else is on the way then.
+    assert_eq!(took, [took[0]; 3]);
+    assert!((7_000_000..7_200_000).contains(&took[0]), "{took:?}");
+}
+
+#[test]
+fn what_was_seen_is_written_as_tables_and_charts() {
+    let mut network = network(&config("parking-lot"), 1, 64);
+    network.look_each(10_000_000);
+    network.run(Time::from_micros(100));
+    let (results, flows) = (network.results(), network.flows());
+    // Eleven looks at two ports and eight flows; what flows do is between two.
+    assert_eq!(results.queues_csv().lines().count(), 1 + 11 * 2);
+    assert_eq!(results.flows_csv().lines().count(), 1 + 10 * 8);
+    assert_eq!(results.fairness_csv(flows).lines().count(), 1 + 10);
+    let charts = [results.queues_svg(), results.flows_svg(flows), results.fairness_svg(flows)];
+    let lines = charts.map(|svg| svg.matches("<polyline").count());
+    assert_eq!(lines, [2, 8, 1]);
+    assert_eq!(Results::messages_svg(flows).matches("<polyline").count(), 1);
+}
+
+#[test]
 fn incast_loses_nothing_with_pauses_and_much_without() {
     let mut config = config("incast");
     config.switch.red = None;
