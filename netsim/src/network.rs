@@ -94,6 +94,7 @@ impl Network {
     ) -> Result<Self, Error> {
         config.check()?;
         let plan = Plan::new(config);
+        check_size(config, &plan)?;
         let mut rng = Rng::new(seed);
         let mut network = Self::build(config, &plan, Rng::new(rng.next()))?;
         for host in &mut network.hosts {
@@ -589,6 +590,25 @@ impl Network {
         self.results.samples.push(Sample { at: self.now, queues, flows });
         self.events.push(self.now.after(self.results.interval), Happening::Look);
     }
+}
+
+/// Flows of a network at most, and their messages.
+const MOST_FLOWS: u64 = 1 << 20;
+const MOST_MESSAGES: u64 = 1 << 25;
+
+/// Refuses more traffic than there is memory for.
+fn check_size(config: &Config, plan: &Plan) -> Result<(), Error> {
+    let flows = plan.count(config) * u64::from(config.traffic.flows);
+    if flows > MOST_FLOWS {
+        let range = "1,048,576 at most";
+        return Err(Error::Range { what: "the number of flows", value: flows, range });
+    }
+    let messages = flows * u64::from(config.traffic.messages);
+    if messages > MOST_MESSAGES {
+        let range = "33,554,432 at most";
+        return Err(Error::Range { what: "the number of messages", value: messages, range });
+    }
+    Ok(())
 }
 
 fn buffer_config(config: &SwitchConfig) -> BufferConfig {

@@ -116,6 +116,16 @@ impl Plan {
         self.cables.len() - 1
     }
 
+    /// How many pairs of hosts have flows, at most.
+    #[must_use]
+    pub fn count(&self, config: &Config) -> u64 {
+        let hosts = u64::from(self.hosts);
+        match config.traffic.pattern {
+            Pattern::AllToAll => hosts * hosts,
+            Pattern::Shape | Pattern::Permutation => hosts,
+        }
+    }
+
     /// From whom to whom flows go.
     #[must_use]
     pub fn pairs(&self, config: &Config, rng: &mut Rng) -> Vec<(u32, u32)> {
@@ -135,13 +145,14 @@ impl Plan {
                 .filter(|(from, to)| from != to)
                 .collect(),
             (Pattern::Permutation, _) => {
-                // One round through all hosts in an order that is drawn: nobody sends to itself.
+                // One round through all hosts in an order that is drawn; one that is alone sends nothing.
                 let mut order: Vec<u32> = (0..hosts).collect();
                 for last in (1..order.len()).rev() {
                     order.swap(last, rng.below(last as u64 + 1) as usize);
                 }
                 let next = order.iter().cycle().skip(1);
                 let mut pairs: Vec<_> = order.iter().copied().zip(next.copied()).collect();
+                pairs.retain(|(from, to)| from != to);
                 pairs.sort_unstable();
                 pairs
             }

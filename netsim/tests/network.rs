@@ -308,6 +308,13 @@ fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
     );
     assert!(refused("ports = 16", "ports = 15").contains("even"));
     assert!(refused("pairs = 4", "pears = 4").contains("pears"));
+    let many = "bytes = \"256k\", messages = 1048576";
+    assert!(refused("bytes = \"256k\", messages = 1000", many).contains("number of messages"));
+    let mut large = config("fat-tree");
+    large.shape = Shape::FatTree { ports: 32 };
+    large.traffic.pattern = Pattern::AllToAll;
+    let large = Network::new(&large, 1, |_, _| AnyWindow::Fixed(Fixed::new(1)));
+    assert!(large.unwrap_err().to_string().contains("number of flows is 67108864"));
     let back = "{ switch = 1, to = 2, via = 0 },\n    { switch = 0, to = 2, via = 1 }";
     assert!(refused("{ switch = 0, to = 2, via = 1 }", back).contains("have a loop"));
     assert!(matches!(parse("x = 1"), Err(Error::Text(_))));
