@@ -9,6 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use harness::process;
+use harness::runner::Case;
+use harness::setting::{Daemon, Setting};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{
@@ -16,10 +19,6 @@ use nix::sys::socket::{
 };
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-
-use harness::process;
-use harness::runner::Case;
-use harness::setting::{Daemon, Setting};
 use verbs_programs::hostile::PATIENCE;
 
 use super::phase::Length;

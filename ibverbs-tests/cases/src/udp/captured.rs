@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-
-use super::{ETHTOOL, IP, UNSHARE, stop};
-use crate::PERFTEST;
-use crate::capture::{LIMIT, TSHARK};
 use harness::machines::{IPV4, Machines, WIRE};
 use harness::pair::both_say;
 use harness::process::Task;
 use harness::runner::{Case, Need};
 use harness::scapy;
 use harness::setting::Setting;
+
+use super::{ETHTOOL, IP, UNSHARE, stop};
+use crate::PERFTEST;
+use crate::capture::{LIMIT, TSHARK};
 
 /// The type of service that programs are told to ask for, and the time to live that perftest asks for.
 const CLASS: u32 = 104;

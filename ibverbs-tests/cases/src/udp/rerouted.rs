@@ -3,11 +3,11 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-
-use super::{counter, pings, stop};
 use harness::machines::{IPV4, Machines, WIRE};
 use harness::process::Running;
 use harness::setting::Setting;
+
+use super::{counter, pings, stop};
 
 /// The other cable between the two, and the addresses by which they reach each other there.
 const DETOUR: &str = "detour";
