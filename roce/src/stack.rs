@@ -415,11 +415,7 @@ impl Stack {
             }
             if let Some(qp) = occupant.core_mut().filter(|qp| qp.paused) {
                 qp.queued = false;
-                self.shared.ready.pop_front();
-                self.quantum = param::TRANSMIT_QUANTUM;
-                continue;
-            }
-            if let Slot::Rc(qp) = occupant {
+            } else if let Slot::Rc(qp) = occupant {
                 let transmit = qp.transmit(&mut self.shared, now);
                 if transmit.is_some() {
                     self.quantum = self.quantum.wrapping_sub(1);
@@ -598,23 +594,22 @@ impl Stack {
     /// [`Stack::payload_failed`] was told of: messages that nobody answers are complete then. Those of a queue pair that
     /// is [paused](Stack::pause) are not.
     pub fn frames_made(&mut self) {
-        for (slot, generation) in core::mem::take(&mut self.making) {
-            match self.slots.get_mut(slot) {
-                Some(Slot::Uc(qp)) if qp.core.generation == generation && qp.core.paused => {
-                    self.making.push((slot, generation));
-                }
-                Some(Slot::Ud(qp)) if qp.core.generation == generation && qp.core.paused => {
-                    self.making.push((slot, generation));
-                }
-                Some(Slot::Uc(qp)) if qp.core.generation == generation => {
-                    qp.settle(&mut self.shared);
-                }
-                Some(Slot::Ud(qp)) if qp.core.generation == generation => {
-                    qp.settle(&mut self.shared);
-                }
-                _ => {}
+        let Self { making, slots, shared, .. } = self;
+        making.retain(|&(slot, generation)| {
+            let Some(occupant) = slots.get_mut(slot) else { return false };
+            let Some(qp) = occupant.core().filter(|qp| qp.generation == generation) else {
+                return false;
+            };
+            if qp.paused {
+                return true;
             }
-        }
+            match occupant {
+                Slot::Uc(qp) => qp.settle(shared),
+                Slot::Ud(qp) => qp.settle(shared),
+                Slot::Rc(_) | Slot::Handle(_) | Slot::Free => {}
+            }
+            false
+        });
     }
 
     /// Takes a queue pair back to RESET: nothing of its former life is left.
