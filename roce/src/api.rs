@@ -306,6 +306,12 @@ impl Operation {
 }
 
 impl Transmit {
+    /// A frame of a QP's that ends with its headers, but for the ICRC.
+    #[inline]
+    pub(crate) fn without_payload(qpn: Qpn, header: HeaderBuffer) -> Self {
+        Self { qpn: Some(qpn), header, payload: None, pad: 0, needs_icrc: true }
+    }
+
     /// The length of the whole frame in bytes, with payload, padding and ICRC, without Ethernet's
     /// padding to its minimum and its frame check sequence.
     #[must_use]

@@ -50,7 +50,6 @@ impl Notification {
         header.push(&RESERVED);
         bump(&mut shared.counters.np_cnp_sent);
         bump(&mut core.counters.np_cnp_sent);
-        let qpn = Some(core.qpn);
-        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
+        Some(Transmit::without_payload(core.qpn, header))
     }
 }

@@ -371,8 +371,7 @@ impl Requester {
         header.push(&rdma.to_bytes());
         self.advance(end, message.end());
         self.reads.push_back(end);
-        let qpn = Some(core.qpn);
-        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
+        Some(Transmit::without_payload(core.qpn, header))
     }
 
     /// The header of the next packet of a message, which has no payload but `after` bytes behind it.
@@ -405,8 +404,7 @@ impl Requester {
         header.push(&atomic.to_bytes());
         self.advance(message.end(), message.end());
         self.reads.push_back(message.end());
-        let qpn = Some(core.qpn);
-        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
+        Some(Transmit::without_payload(core.qpn, header))
     }
 
     #[inline]

@@ -82,8 +82,7 @@ impl Responder {
         let mut header = core.path.as_ref()?.header(&transport, aeth::LENGTH);
         // RC-51
         header.push(&aeth::Repr { syndrome, msn: at.msn }.to_bytes());
-        let qpn = Some(core.qpn);
-        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
+        Some(Transmit::without_payload(core.qpn, header))
     }
 
     /// The response `sequence` of a READ or an atomic that has moved on.
@@ -114,8 +113,7 @@ impl Responder {
         // RC-51, RC-52, RC-99
         header.push(&aeth::Repr { syndrome, msn: atomic.msn }.to_bytes());
         header.push(&atomicacketh::to_bytes(before));
-        let qpn = Some(core.qpn);
-        Some(Transmit { qpn, header, payload: None, pad: 0, needs_icrc: true })
+        Some(Transmit::without_payload(core.qpn, header))
     }
 
     fn transmit_read_response(
