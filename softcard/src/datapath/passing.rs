@@ -53,7 +53,7 @@ impl Card {
     #[cold]
     pub(super) fn ask_for_frames(&mut self, now: u64) {
         let Self { scratch, vfpgas, network, .. } = self;
-        let Scratch { making, made, places, underway, .. } = scratch;
+        let Scratch { making, made, places, .. } = &mut *scratch;
         let mut waiting = BTreeSet::new();
         for number in std::mem::take(&mut places.passing) {
             let Some((made, frame)) = made.get_mut(number).zip(making.get_mut(number)) else {
@@ -71,10 +71,9 @@ impl Card {
         if waiting.is_empty() {
             return;
         }
-        let late = std::mem::take(&mut places.late);
-        wait_for_frames(network, now, (&waiting, &late), (making, made, places));
-        if made.is_empty() {
-            *underway = Underway::Nothing;
+        wait_for_frames(network, now, &waiting, scratch);
+        if scratch.made.is_empty() {
+            scratch.underway = Underway::Nothing;
         }
     }
 }
@@ -83,7 +82,8 @@ impl Card {
 fn pass(
     vfpgas: &mut [Vfpga],
     decisions: &mut Decisions,
-    (wanted, may_wait): (&Wanted, bool),
+    wanted: &Wanted,
+    may_wait: bool,
     ask: impl FnOnce(&mut dyn Logic, Tag) -> Poll<Result<(), Unreachable>>,
 ) -> Passed {
     let vfpga = vfpgas.get_mut(wanted.vfpga()).filter(|vfpga| !vfpga.decoupled);
@@ -118,9 +118,8 @@ pub(super) fn offer_payload(
         let bytes = frame.and_then(|frame| frame.as_slice().get(placement.range.clone()));
         let Some((wanted, bytes)) = placed(placement).zip(bytes) else { continue };
         // It was ready for the burst, else that would not have been taken.
-        let passed = pass(vfpgas, decisions, (&wanted, false), |logic, tag| {
-            logic.place(tag, &wanted, bytes)
-        });
+        let passed =
+            pass(vfpgas, decisions, &wanted, false, |logic, tag| logic.place(tag, &wanted, bytes));
         match passed {
             Passed::Now(passed) => places.passed(number, passed),
             Passed::Later(tag) => {
@@ -142,7 +141,7 @@ fn ask_for_payload(
         return Passed::Now(Err(Unreachable));
     };
     let passed =
-        pass(vfpgas, decisions, (&wanted, true), |logic, tag| logic.fetch(tag, &wanted, body));
+        pass(vfpgas, decisions, &wanted, true, |logic, tag| logic.fetch(tag, &wanted, body));
     if let Passed::Now(Ok(())) = passed {
         made.complete(frame);
     }
@@ -168,7 +167,7 @@ pub(super) fn wait_for_places(
     }
     let until = now.saturating_add(PATIENCE);
     for (qpn, asked) in by_qp {
-        network.waits.wait_for_places((qpn, until), asked, placed.to_vec());
+        network.waits.wait_for_places(qpn, until, asked, placed.to_vec());
     }
 }
 
@@ -176,9 +175,11 @@ pub(super) fn wait_for_places(
 fn wait_for_frames(
     network: &mut Network,
     now: u64,
-    (waiting, late): (&BTreeSet<Qpn>, &[Asked]),
-    (making, made, places): (&mut VecDeque<Frame>, &mut Vec<Made>, &mut Places),
+    waiting: &BTreeSet<Qpn>,
+    scratch: &mut Scratch,
 ) {
+    let Scratch { making, made, places, .. } = scratch;
+    let late = std::mem::take(&mut places.late);
     let until = now.saturating_add(PATIENCE);
     let mut by_qp = BTreeMap::<Qpn, (Vec<Asked>, Making)>::new();
     let others = std::mem::take(&mut places.frames);
@@ -203,6 +204,6 @@ fn wait_for_frames(
     }
     for (qpn, (asked, group)) in by_qp {
         network.stack.pause(qpn);
-        network.waits.wait_for_frames((qpn, until), asked, group);
+        network.waits.wait_for_frames(qpn, until, asked, group);
     }
 }

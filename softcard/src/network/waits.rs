@@ -33,9 +33,10 @@ struct Open {
 }
 
 impl Open {
-    fn set(&mut self, number: usize, to: Placed) {
+    /// Notes what became of a placement, or of the payload of a frame.
+    fn set(&mut self, number: usize, passed: Result<(), Unreachable>) {
         if let Some(placed) = self.placed.get_mut(number) {
-            *placed = to;
+            *placed = passed.map_or(Placed::Failed, |()| Placed::Copied);
         }
     }
 
@@ -50,7 +51,7 @@ impl Open {
         let before = std::mem::take(&mut self.asked);
         let (over, asked): (Vec<Asked>, _) = before.into_iter().partition(is_over);
         self.asked = asked;
-        over.iter().for_each(|asked| self.set(asked.number, Placed::Failed));
+        over.iter().for_each(|asked| self.set(asked.number, Err(Unreachable)));
         over.len() as u64
     }
 }
@@ -68,6 +69,16 @@ pub(crate) struct Making {
 struct Waiting {
     places: Option<Open>,
     fetches: Option<(Open, VecDeque<Frame>, Vec<Made>)>,
+}
+
+impl Waiting {
+    fn opens(&self) -> impl Iterator<Item = &Open> {
+        self.places.iter().chain(self.fetches.iter().map(|(open, ..)| open))
+    }
+
+    fn opens_mut(&mut self) -> impl Iterator<Item = &mut Open> {
+        self.places.iter_mut().chain(self.fetches.iter_mut().map(|(open, ..)| open))
+    }
 }
 
 /// What a queue pair has waited for.
@@ -97,7 +108,8 @@ impl Waits {
     /// A queue pair waits for the placements of a burst.
     pub(crate) fn wait_for_places(
         &mut self,
-        (qpn, until): (Qpn, u64),
+        qpn: Qpn,
+        until: u64,
         asked: Vec<Asked>,
         placed: Vec<Placed>,
     ) {
@@ -107,7 +119,8 @@ impl Waits {
     /// A queue pair waits for the payload of frames.
     pub(crate) fn wait_for_frames(
         &mut self,
-        (qpn, until): (Qpn, u64),
+        qpn: Qpn,
+        until: u64,
         asked: Vec<Asked>,
         Making { frames, made, placed }: Making,
     ) {
@@ -121,7 +134,7 @@ impl Waits {
             match (answer, waiting) {
                 (Answer::Placed(answer), Waiting { places: Some(open), .. }) => {
                     let Some(number) = open.take(vfpga, tag) else { continue };
-                    open.set(number, answer.map_or(Placed::Failed, |()| Placed::Copied));
+                    open.set(number, *answer);
                 }
                 (Answer::Fetched(answer), Waiting { fetches: Some((open, frames, made)), .. }) => {
                     let Some(number) = open.take(vfpga, tag) else { continue };
@@ -129,7 +142,7 @@ impl Waits {
                         (Ok(bytes), Some(frame), Some(made)) => fill(frame, made, bytes),
                         _ => Err(Unreachable),
                     };
-                    open.set(number, filled.map_or(Placed::Failed, |()| Placed::Copied));
+                    open.set(number, filled);
                 }
                 _ => continue,
             }
@@ -147,7 +160,7 @@ impl Waits {
                     match ask(made, frame) {
                         Passed::Later(tag) => asked.tag = tag,
                         Passed::Now(passed) => {
-                            open.set(number, passed.map_or(Placed::Failed, |()| Placed::Copied));
+                            open.set(number, passed);
                             continue;
                         }
                     }
@@ -161,10 +174,8 @@ impl Waits {
     pub(crate) fn take_ended(&mut self, now: u64) -> Option<Ended> {
         let is_over = |open: &Open| open.asked.is_empty();
         let (qpn, waiting) = self.by_qp.iter_mut().find_map(|(qpn, waiting)| {
-            let Waiting { places, fetches } = &mut *waiting;
-            let opens = places.iter_mut().chain(fetches.iter_mut().map(|(open, ..)| open));
             let mut ended = false;
-            for open in opens {
+            for open in waiting.opens_mut() {
                 if open.until <= now {
                     self.unanswered = self.unanswered.saturating_add(open.fail(|_| true));
                 }
@@ -185,11 +196,7 @@ impl Waits {
 
     /// When the first question is given up.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
-        let opens = |waiting: &Waiting| {
-            let fetches = waiting.fetches.as_ref().map(|(open, ..)| open.until);
-            [waiting.places.as_ref().map(|open| open.until), fetches].into_iter().flatten().min()
-        };
-        self.by_qp.values().filter_map(opens).min()
+        self.by_qp.values().flat_map(Waiting::opens).map(|open| open.until).min()
     }
 
     /// Forgets what a queue pair waits for, and its frames.
@@ -201,10 +208,8 @@ impl Waits {
 
     /// Gives up what a vFPGA was asked.
     pub(crate) fn fail(&mut self, vfpga: usize) {
-        for Waiting { places, fetches } in self.by_qp.values_mut() {
-            for open in places.iter_mut().chain(fetches.iter_mut().map(|(open, ..)| open)) {
-                open.fail(|asked| asked.vfpga == vfpga);
-            }
+        for open in self.by_qp.values_mut().flat_map(Waiting::opens_mut) {
+            open.fail(|asked| asked.vfpga == vfpga);
         }
     }
 
