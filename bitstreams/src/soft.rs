@@ -115,14 +115,12 @@ impl SoftImage {
     /// # Errors
     /// When there are too few or too many, or one wants another network than the others.
     pub fn new(logic: Vec<Logic>) -> Result<Self, String> {
-        match logic.len() {
-            count if count == 0 || count as u64 > MAX_VFPGAS => Err(too_many(count)),
-            _ if logic.contains(&Logic::Stock) && logic.iter().any(|it| *it != Logic::Stock) => {
-                let other = logic.iter().find(|it| **it != Logic::Stock).unwrap_or(&Logic::Vqe);
-                Err(format!(
-                    "it has {other} beside stock, which want different networks; a card has one"
-                ))
-            }
+        let other = logic.iter().find(|it| **it != Logic::Stock);
+        match (logic.len(), other) {
+            (count, _) if count == 0 || count as u64 > MAX_VFPGAS => Err(too_many(count)),
+            (_, Some(other)) if logic.contains(&Logic::Stock) => Err(format!(
+                "it has {other} beside stock, which want different networks; a card has one"
+            )),
             _ => Ok(Self { logic, alone: None, filling: 0 }),
         }
     }
