@@ -192,9 +192,7 @@ impl Manifest {
     pub fn parse(text: &str) -> Result<Self, String> {
         Entry::parse(text).map(|entry| entry.manifest)
     }
-}
 
-impl Manifest {
     /// What stands in each of its vFPGAs, where the manifest says how many there are.
     #[must_use]
     pub fn stands(&self) -> Vec<Logic> {

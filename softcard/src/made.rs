@@ -34,9 +34,7 @@ impl Made {
         let (qpn, payload, needs_icrc) = (transmit.qpn, transmit.payload, transmit.needs_icrc);
         Some(Self { header: header.len(), qpn, payload, is_whole: false, needs_icrc, attempt })
     }
-}
 
-impl Made {
     /// Where its payload is in its frame.
     pub(crate) fn body(&self) -> Range<usize> {
         let bytes = self.payload.map_or(0, |payload| payload.length as usize);

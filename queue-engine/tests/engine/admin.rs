@@ -7,7 +7,7 @@ use fpga_regs::engine::admin::{
 };
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
-use fpga_regs::engine::window::{self as w};
+use fpga_regs::engine::window as w;
 use queue_engine::{EngineConfig, LocalGid};
 
 use crate::engine::support::bench::{Bench, CONFIG, GID, PAGE, PDN, Region, step_to};
