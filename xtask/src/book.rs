@@ -58,7 +58,7 @@ pub fn build(mdbook: &Path) -> Result<PathBuf> {
 
 /// Lays the book's pages, and what they link to, below `copy`.
 fn lay(copy: &Path) -> Result<()> {
-    let summary = read(&root().join(SUMMARY))?;
+    let summary = links::read(&root().join(SUMMARY))?;
     let pages: BTreeSet<PathBuf> =
         links::links(&summary).iter().map(|it| linked(SUMMARY, it)).collect();
     let mut missing = Vec::new();
@@ -71,7 +71,7 @@ fn lay(copy: &Path) -> Result<()> {
     ensure!(missing.is_empty(), "{SUMMARY} lacks {}", missing.join(", "));
     let mut files = pages.clone();
     for page in &pages {
-        let text = read(&root().join(page))?;
+        let text = links::read(&root().join(page))?;
         for link in links::links(&text).iter().filter(|it| !it.contains("://")) {
             let file = linked(page, link.split('#').next().unwrap_or_default());
             if root().join(&file).is_file() {
@@ -118,15 +118,11 @@ fn linked(page: impl AsRef<Path>, link: &str) -> PathBuf {
     path
 }
 
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
 /// The links of the book that lead to no file, or to no place in it.
 fn broken(book: &Path) -> Result<Vec<String>> {
     let mut pages = BTreeMap::new();
     for file in links::files_below(book, "html")? {
-        let text = read(&file)?;
+        let text = links::read(&file)?;
         pages.insert(file.strip_prefix(book)?.to_owned(), text);
     }
     let places: BTreeMap<&Path, BTreeSet<&str>> =

@@ -1,16 +1,14 @@
 //! docs/security-tests.md: which test holds which attack, from the tests themselves.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, ensure};
-use clap::Args;
-use terminal::report;
+use anyhow::Result;
 
 use crate::cargo::root;
 use crate::checks::links;
+use crate::generated::{Generated, Options};
 
 const PAGE: &str = "docs/security-tests.md";
 const HEAD: &str = "\
@@ -77,35 +75,16 @@ const ATTACKERS: [Attacker; 3] = [
 ];
 
 /// `cargo xtask index`.
-#[derive(Debug, Args)]
-pub struct Options {
-    /// Write nothing; fail when the page is not what would be written
-    #[arg(long)]
-    check: bool,
-}
-
-/// Writes the page, or checks it.
 ///
 /// # Errors
-/// When the page is stale, when a file of tests has none or is gone, and when the page cannot be written.
+/// When the page is stale, when a file of tests is gone, and when the page cannot be written.
 pub fn index(options: &Options) -> Result<ExitCode> {
-    if options.check {
-        check()?;
-    } else {
-        fs::write(root().join(PAGE), page()?).with_context(|| format!("cannot write {PAGE}"))?;
-        report!("{PAGE}");
-    }
-    Ok(ExitCode::SUCCESS)
+    generated()?.write_or_check(options)
 }
 
-/// Fails unless the page is what the tests say.
-///
-/// # Errors
-/// When it is stale, or cannot be made.
-pub fn check() -> Result<()> {
-    let found = fs::read_to_string(root().join(PAGE)).unwrap_or_default();
-    ensure!(found == page()?, "{PAGE} is stale; write it again with cargo xtask index");
-    Ok(())
+fn generated() -> Result<Generated> {
+    let files = vec![(PAGE.to_owned(), page()?)];
+    Ok(Generated { task: "index", files, left_over: Vec::new() })
 }
 
 fn page() -> Result<String> {
@@ -117,8 +96,7 @@ fn page() -> Result<String> {
             attacker.title, attacker.page, attacker.page
         );
         for file in attacker.files()? {
-            let text = fs::read_to_string(root().join(&file))
-                .with_context(|| format!("cannot read {}", file.display()))?;
+            let text = links::read(&root().join(&file))?;
             let tests = tests(&text);
             if tests.is_empty() {
                 continue;
@@ -193,7 +171,7 @@ mod unit {
 
     #[test]
     fn the_index_is_what_the_tests_say() {
-        if let Err(error) = check() {
+        if let Err(error) = generated().unwrap().check() {
             panic!("{error:#}");
         }
     }

@@ -25,6 +25,7 @@ mod crates;
 mod demo;
 mod dist;
 mod fuzz;
+mod generated;
 mod guest;
 mod index;
 mod nccl;
@@ -78,11 +79,11 @@ enum Task {
     /// Make the book of the documents, in target/book
     Book,
     /// Draw the pictures of the documents, of their texts in docs/pictures and of tables in the code
-    Pictures(pictures::Options),
+    Pictures(generated::Options),
     /// List the tests of attacks in docs/security-tests.md, by attacker
-    Index(index::Options),
+    Index(generated::Options),
     /// Generate the card contract: the document, the C header and the SystemVerilog package
-    Regs(regs::Options),
+    Regs(generated::Options),
     /// Generate verbs-sys' types of a release again from rdma-core's source
     Bindings(bindings::Options),
 }

@@ -1,14 +1,13 @@
 //! The pictures of docs/, as SVG: of texts that lie beside them, and of tables in the code.
 
-use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
-use terminal::report;
+use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::root;
 use crate::checks::links;
+use crate::generated::{Generated, Options};
 
 mod boxes;
 mod crates;
@@ -20,70 +19,37 @@ mod svg;
 const FOLDER: &str = "docs/pictures";
 
 /// `cargo xtask pictures`.
-#[derive(Debug, Args)]
-pub struct Options {
-    /// Write nothing; fail when a picture is not what would be drawn
-    #[arg(long)]
-    check: bool,
-}
-
-/// Draws the pictures, or checks them.
 ///
 /// # Errors
 /// When a text cannot be drawn, and when a picture is stale or cannot be written.
 pub fn pictures(options: &Options) -> Result<ExitCode> {
-    if options.check {
-        check()?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for (name, picture) in drawn()? {
-        let file = root().join(FOLDER).join(&name);
-        fs::write(&file, picture).with_context(|| format!("cannot write {}", file.display()))?;
-        report!("{FOLDER}/{name}");
-    }
-    Ok(ExitCode::SUCCESS)
+    generated()?.write_or_check(options)
 }
 
-/// Fails unless each picture is what its text or its table says, and no other picture is there.
-///
-/// # Errors
-/// With the pictures that are stale.
-pub fn check() -> Result<()> {
-    let drawn = drawn()?;
-    let mut stale = Vec::new();
-    for (name, picture) in &drawn {
-        if fs::read_to_string(root().join(FOLDER).join(name)).unwrap_or_default() != *picture {
-            stale.push(name.clone());
-        }
-    }
-    for file in links::files_below(&root().join(FOLDER), "svg")? {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !drawn.iter().any(|(it, _)| *it == name) {
-            stale.push(name);
-        }
-    }
-    ensure!(
-        stale.is_empty(),
-        "pictures in {FOLDER} are stale: {}; draw them again with cargo xtask pictures",
-        stale.join(", ")
-    );
-    Ok(())
-}
-
-/// Every picture: the name of its file, and the file.
-fn drawn() -> Result<Vec<(String, String)>> {
-    let mut drawn = vec![
-        ("queue-pair-states.svg".to_owned(), states::draw()?),
-        ("crates.svg".to_owned(), crates::draw()?),
+/// Every picture: those of tables, and one of each text.
+fn generated() -> Result<Generated> {
+    let mut files = vec![
+        (format!("{FOLDER}/queue-pair-states.svg"), states::draw()?),
+        (format!("{FOLDER}/crates.svg"), crates::draw()?),
     ];
-    for file in links::files_below(&root().join(FOLDER), "txt")? {
-        let text = fs::read_to_string(&file)?;
-        let picture = draw(&text).with_context(|| format!("in {}", file.display()))?;
-        let name = file.with_extension("svg");
-        let name = name.file_name().context("a text without a name")?.to_string_lossy();
-        drawn.push((name.into_owned(), picture));
+    let folder = root().join(FOLDER);
+    for file in links::files_below(&folder, "txt")? {
+        let picture =
+            draw(&links::read(&file)?).with_context(|| format!("in {}", file.display()))?;
+        files.push((from_root(&file.with_extension("svg"))?, picture));
     }
-    Ok(drawn)
+    let mut left_over = Vec::new();
+    for file in links::files_below(&folder, "svg")? {
+        let path = from_root(&file)?;
+        if files.iter().all(|(it, _)| *it != path) {
+            left_over.push(path);
+        }
+    }
+    Ok(Generated { task: "pictures", files, left_over })
+}
+
+fn from_root(file: &Path) -> Result<String> {
+    Ok(file.strip_prefix(root())?.display().to_string())
 }
 
 /// Draws a text, whose first line says what kind of picture it is and has its title.
@@ -102,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_pictures_are_what_texts_and_tables_say() {
-        if let Err(error) = check() {
+        if let Err(error) = generated().unwrap().check() {
             panic!("{error:#}");
         }
     }
