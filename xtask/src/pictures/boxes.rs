@@ -52,12 +52,11 @@ fn add<'a>(
                 frames.get(id).copied().with_context(|| format!("no box {id}"))
             };
             let (from, to) = (end()?, end()?);
-            let (start, stop) = (from.edge_towards(to.middle()), to.edge_towards(from.middle()));
+            let line = from.line_to(to);
             let stroke = if kind == "arrow" { Stroke::Solid } else { Stroke::Dashed };
-            picture.arrow(&[start, stop], stroke);
-            let middle = Point { x: (start.x + stop.x) / 2, y: (start.y + stop.y) / 2 + 4 };
+            picture.arrow(&line, stroke);
             if let Some(words) = parts.next() {
-                picture.words(middle, words, "label");
+                picture.label(line, words);
             }
         }
         "note" => {

@@ -43,8 +43,7 @@ pub fn draw() -> Result<String> {
     for (name, used) in &uses {
         for other in used.iter().filter(|it| !is_reached_otherwise(&uses, name, it)) {
             let (from, to) = (frames[name.as_str()], frames[other.as_str()]);
-            let line = [from.edge_towards(to.middle()), to.edge_towards(from.middle())];
-            picture.arrow(&line, Stroke::Solid);
+            picture.arrow(&from.line_to(to), Stroke::Solid);
         }
     }
     frames.iter().for_each(|(name, frame)| picture.framed(*frame, &[name]));

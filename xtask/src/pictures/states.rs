@@ -1,7 +1,5 @@
 //! The states of a queue pair, from the table of transitions that engine and driver use.
 
-use std::collections::BTreeSet;
-
 use anyhow::{Context as _, Result};
 use fpga_regs::engine::qp::{QpState, QpType};
 use fpga_regs::engine::transition::transitions;
@@ -27,11 +25,9 @@ pub fn draw() -> Result<String> {
     let kinds = [("RC", QpType::Rc), ("UC", QpType::Uc), ("UD", QpType::Ud)];
     let mut picture = Picture::default();
     let rows = || kinds.iter().flat_map(|(_, kind)| transitions(*kind));
-    let states: BTreeSet<String> =
-        rows().flat_map(|row| [row.from, row.to]).map(|it| format!("{it:?}")).collect();
-    for state in &states {
-        let known = PLACES.iter().any(|(it, ..)| format!("{it:?}") == *state);
-        known.then_some(()).with_context(|| format!("the picture has no place for {state}"))?;
+    for row in rows() {
+        frame_of(row.from)?;
+        frame_of(row.to)?;
     }
     for (state, x, y) in PLACES {
         let name = format!("{state:?}").to_uppercase();
@@ -72,31 +68,25 @@ pub fn draw() -> Result<String> {
     }
     let words = "An error takes a queue pair to ERR; that of a send on UC or UD takes it to SQE.";
     picture.words(Point { x: 20, y }, words, "note");
-    picture.words(Point { x: 780, y }, "", "note");
+    // Letters have no width here: so far the words reach.
+    picture.reach(780, y);
     Ok(picture.finish("The states of a queue pair", "fpga-regs' table of transitions"))
 }
 
 fn frame_of(state: QpState) -> Result<Frame> {
-    let found = PLACES.iter().find(|(it, ..)| *it == state).context("no such state")?;
+    let found = PLACES.iter().find(|(it, ..)| *it == state);
+    let found = found.with_context(|| format!("the picture has no place for {state:?}"))?;
     Ok(Frame { x: found.1, y: found.2, width: WIDTH, height: HEIGHT })
 }
 
 /// Draws an arrow, a little to the left of its way, so that one back has room beside it.
 fn arrow(picture: &mut Picture, from: QpState, to: QpState, words: &str) -> Result<()> {
-    let (a, b) = (frame_of(from)?, frame_of(to)?);
-    let (start, end) = (a.edge_towards(b.middle()), b.edge_towards(a.middle()));
-    let shift = |at: Point| {
-        if start.x <= end.x {
-            Point { x: at.x, y: at.y - 6 }
-        } else {
-            Point { x: at.x, y: at.y + 6 }
-        }
-    };
-    let (start, end) = (shift(start), shift(end));
-    picture.arrow(&[start, end], Stroke::Solid);
+    let line = frame_of(from)?.line_to(frame_of(to)?);
+    let is_rightwards = line[0].x <= line[1].x;
+    let line = line.map(|at| Point { y: if is_rightwards { at.y - 6 } else { at.y + 6 }, ..at });
+    picture.arrow(&line, Stroke::Solid);
     if !words.is_empty() {
-        let middle = Point { x: (start.x + end.x) / 2, y: (start.y + end.y) / 2 + 4 };
-        picture.words(middle, words, "label");
+        picture.label(line, words);
     }
     Ok(())
 }

@@ -47,7 +47,7 @@ impl Frame {
     }
 
     /// Where the line from its middle to another place leaves it.
-    pub fn edge_towards(&self, to: Point) -> Point {
+    fn edge_towards(&self, to: Point) -> Point {
         let from = self.middle();
         let (dx, dy) = (to.x.abs_diff(from.x), to.y.abs_diff(from.y));
         let (half_width, half_height) = (self.width / 2, self.height / 2);
@@ -63,6 +63,11 @@ impl Frame {
             Point { x: along(from.x, to.x, run), y: along(from.y, to.y, half_height) }
         }
     }
+
+    /// The line from its edge to another box's, between their middles.
+    pub fn line_to(&self, other: Self) -> [Point; 2] {
+        [self.edge_towards(other.middle()), other.edge_towards(self.middle())]
+    }
 }
 
 /// The width that words take.
@@ -71,7 +76,8 @@ pub fn width_of(words: &str) -> usize {
 }
 
 impl Picture {
-    fn reach(&mut self, x: usize, y: usize) {
+    /// Makes it reach a place at least.
+    pub fn reach(&mut self, x: usize, y: usize) {
         self.width = self.width.max(x);
         self.height = self.height.max(y);
     }
@@ -107,6 +113,12 @@ impl Picture {
         let Point { x, y } = at;
         let _ = writeln!(self.body, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{words}</text>");
         self.reach(x, y);
+    }
+
+    /// Words at the middle of a line.
+    pub fn label(&mut self, [start, end]: [Point; 2], words: &str) {
+        let middle = Point { x: (start.x + end.x) / 2, y: (start.y + end.y) / 2 + 4 };
+        self.words(middle, words, "label");
     }
 
     /// A line through places, with a head at its end.
