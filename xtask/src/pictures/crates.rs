@@ -11,15 +11,20 @@ use crate::cargo::cargo;
 const ROW: usize = 76;
 const HEIGHT: usize = 30;
 const GAP: usize = 14;
-/// Tools of those who work on the project, which use much and are used by nobody.
-const LEFT_OUT: [&str; 5] = ["xtask", "fuzz", "netsim", "trial", "ibverbs-tests"];
+/// Crates of tests and tasks, which use much and are used by none of the others.
+const LEFT_OUT: [&str; 7] =
+    ["xtask", "fuzz", "netsim", "trial", "harness", "cases", "verbs-programs"];
 
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
 /// Draws each crate above those that it uses. An arrow that others make superfluous is left out.
 pub fn draw() -> Result<String> {
     let said = cargo("metadata --format-version 1 --no-deps").run()?.success()?;
-    let uses = uses(&serde_json::from_str(&said.stdout)?)?;
+    let mut uses = uses(&serde_json::from_str(&said.stdout)?)?;
+    for name in LEFT_OUT {
+        uses.remove(name).with_context(|| format!("{name} is left out, and is no crate"))?;
+    }
+    uses.values_mut().for_each(|used| used.retain(|it| !LEFT_OUT.contains(&it.as_str())));
     let mut rows: Vec<Vec<&str>> = Vec::new();
     for name in uses.keys() {
         let depth = depth(&uses, name);
@@ -67,10 +72,6 @@ fn uses(metadata: &Value) -> Result<Uses> {
         let used = used.filter(|it| names.contains(it) && *it != of);
         uses.entry(of.clone()).or_default().extend(used);
     }
-    for name in LEFT_OUT {
-        uses.remove(name);
-    }
-    uses.values_mut().for_each(|used| used.retain(|it| !LEFT_OUT.contains(&it.as_str())));
     Ok(uses)
 }
 
