@@ -1,6 +1,7 @@
 //! Frames under way: headers by bytes, payload by length.
 
 use roce::{MacAddr, Transmit};
+use trial::rng::mix;
 
 /// Header bytes that a frame holds; what is longer, as only ARP's and ICMP's frames are, counts as
 /// payload with bytes.
@@ -165,13 +166,6 @@ impl Frame {
         });
         (hash >> 32) as u32
     }
-}
-
-/// Spreads every bit over all others.
-pub(crate) const fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// The first two bytes of hosts' Ethernet addresses; their number follows.

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use trial::rng::mix;
+
 use crate::config::Route;
 use crate::error::Error;
-use crate::frame::mix;
 use crate::port::Owner;
 
 /// Of each switch and host, which ports lead there.
