@@ -6,6 +6,7 @@
 
 use trial::rng::Rng;
 
+use crate::config::Red;
 use crate::frame::PRIORITIES;
 use crate::time::Time;
 
@@ -31,29 +32,17 @@ pub struct BufferConfig {
     pub red: Option<Red>,
 }
 
-/// Random early detection: from `min` bytes in an egress queue on packets are marked, ever more of them, and above
-/// `max` all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Red {
-    /// Kmin, in bytes.
-    pub min: u64,
-    /// Kmax, in bytes.
-    pub max: u64,
-    /// Pmax, the share of packets at Kmax, in millionths.
-    pub probability: u32,
-}
-
 impl Red {
     /// Whether a packet is marked that leaves a queue of so many bytes.
     pub fn marks(&self, bytes: u64, rng: &mut Rng) -> bool {
-        if bytes <= self.min {
+        if bytes <= self.kmin {
             return false;
         }
-        if bytes > self.max {
+        if bytes > self.kmax {
             return true;
         }
-        let span = self.max - self.min;
-        rng.below(span * 1_000_000) < (bytes - self.min) * u64::from(self.probability)
+        let span = self.kmax - self.kmin;
+        rng.below(span * 1_000_000) < (bytes - self.kmin) * u64::from(self.pmax_millionths)
     }
 }
 
@@ -208,7 +197,7 @@ mod tests {
 
     #[test]
     fn marks_lie_between_the_thresholds() {
-        let red = Red { min: 100_000, max: 200_000, probability: 200_000 };
+        let red = Red { kmin: 100_000, kmax: 200_000, pmax_millionths: 200_000 };
         let mut rng = Rng::new(1);
         let mut share = |bytes| (0..10_000).filter(|_| red.marks(bytes, &mut rng)).count();
         assert_eq!(share(100_000), 0);

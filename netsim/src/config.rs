@@ -95,13 +95,14 @@ pub struct SwitchConfig {
     #[serde(default)]
     pub pfc: Vec<u8>,
     /// What is marked, if anything is.
-    pub red: Option<RedConfig>,
+    pub red: Option<Red>,
 }
 
-/// Which packets are marked "congestion experienced".
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// Random early detection: from `kmin` bytes in an egress queue on packets are marked "congestion experienced", ever more
+/// of them, and above `kmax` all.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct RedConfig {
+pub struct Red {
     /// None below so many bytes.
     #[serde(deserialize_with = "bytes")]
     pub kmin: u64,

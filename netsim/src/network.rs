@@ -4,7 +4,7 @@ use roce::window::AnyWindow;
 use roce::{Event, Operation, Qpn, SendRequest, Service, Source};
 use trial::rng::Rng;
 
-use crate::buffer::{Buffer, BufferConfig, Red};
+use crate::buffer::{Buffer, BufferConfig};
 use crate::config::{Config, SwitchConfig};
 use crate::error::Error;
 use crate::events::Events;
@@ -612,15 +612,10 @@ fn check_size(config: &Config, plan: &Plan) -> Result<(), Error> {
 }
 
 fn buffer_config(config: &SwitchConfig) -> BufferConfig {
-    let red = |red: crate::config::RedConfig| Red {
-        min: red.kmin,
-        max: red.kmax,
-        probability: red.pmax_millionths,
-    };
     BufferConfig {
         total: config.buffer,
         reserve: config.reserve,
         lossless: config.pfc.iter().fold(0, |set, priority| set | 1 << priority),
-        red: config.red.map(red),
+        red: config.red,
     }
 }
