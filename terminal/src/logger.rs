@@ -178,9 +178,7 @@ impl Limited {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         let patience = if *lost == 0 { ROOM } else { Duration::ZERO };
         // As one of those that are asked for.
-        if *lost > 0 && self.tell_lost(*lost, record.level(), record.target()) {
-            *lost = 0;
-        }
+        self.tell_lost(&mut lost, record.level(), record.target());
         let line = |args: std::fmt::Arguments<'_>| {
             self.out.write(&record.to_builder().args(args).build(), patience)
         };
@@ -190,21 +188,21 @@ impl Limited {
         }
     }
 
-    /// Tells how many lines were lost, if there is room for that.
-    fn tell_lost(&self, lost: u64, level: Level, target: &str) -> bool {
+    /// Tells how many lines were lost, if there were any and there is room for that.
+    fn tell_lost(&self, lost: &mut u64, level: Level, target: &str) {
         let line = |args: std::fmt::Arguments<'_>| {
             let record = Record::builder().level(level).target(target).args(args).build();
             self.out.write(&record, Duration::ZERO)
         };
-        line(format_args!("{lost} lines are lost, for nobody read the log"))
+        if *lost > 0 && line(format_args!("{lost} lines are lost, for nobody read the log")) {
+            *lost = 0;
+        }
     }
 
     /// Tells the same at the end, behind which no line comes.
     fn tell_last(&self) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        if *lost > 0 && self.tell_lost(*lost, Level::Error, module_path!()) {
-            *lost = 0;
-        }
+        self.tell_lost(&mut lost, Level::Error, module_path!());
     }
 
     fn set_verbosity(&self, verbose: u8) {
