@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nix::sys::epoll::EpollFlags;
 
 use crate::cards::{Card, find};
-use crate::clients::Stage;
+use crate::clients::{Client, Stage};
 use crate::cm::ConnectionManager;
 use crate::cm::network::{Cards, Network as _};
 use crate::error::Error;
@@ -47,20 +47,26 @@ impl Surroundings<'_> {
         self.connections.lose_card(number);
         let card = find(self.cards, number)?;
         let reset = card.device.backend.reset();
-        // A program that has closed the card keeps its place for the next time, and would keep it from coming up.
-        for client in self.clients.values_mut().filter(|it| it.stage != Stage::Ending) {
-            let owned = &client.owned;
-            let is_open = owned.contexts.values().any(|context| context.card == number);
-            if owned.places.contains_key(&number) && !is_open {
-                while !client.leave(card) {}
-            }
-        }
+        // They would keep it from coming up.
+        give_places_back(self.clients, card, |client| client.owned.places.contains_key(&number));
         if reset.is_err() {
             // What nobody uses nobody's end would start.
             let windows: Vec<_> = card.windows().map(|window| window.index).collect();
             windows.into_iter().for_each(|index| card.start_anew(index));
         }
         Ok(reset?)
+    }
+
+    /// Tells the programs of one vFPGA that their device is gone. Those that have closed it give their places back.
+    pub fn take_window_from_programs(&mut self, number: u32, vfpga: u8, why: &str) {
+        let Ok(card) = find(self.cards, number) else { return };
+        card.reloading = Some(vfpga);
+        if let Ok(window) = card.window(vfpga) {
+            window.engine.abandon(why);
+        }
+        self.dispatch();
+        let Ok(card) = find(self.cards, number) else { return };
+        give_places_back(self.clients, card, |client| client.uses(number, vfpga));
     }
 
     /// Lets the connection manager take note of the cards' ports.
@@ -79,6 +85,16 @@ impl Surroundings<'_> {
         let Ok(card) = find(self.cards, number) else { return };
         if let Err(error) = self.news.hear(card) {
             log::error!("{}: is not heard any more: {error}", card.device.name());
+        }
+    }
+}
+
+/// Has programs that have closed a card give back the places that they keep for the next time.
+fn give_places_back(clients: &mut Clients, card: &mut Card, has_place: impl Fn(&Client) -> bool) {
+    let number = card.device.number;
+    for client in clients.values_mut().filter(|it| it.stage != Stage::Ending) {
+        if has_place(client) && !client.has_open(number) {
+            while !client.leave(card) {}
         }
     }
 }

@@ -10,7 +10,7 @@ use shim_abi::FlashState;
 
 use super::Flasher;
 use crate::cards::{Card, find};
-use crate::clients::{Client, Stage};
+use crate::clients::Client;
 use crate::error::Error;
 use crate::images::record::{Deed, ImageName};
 use crate::images::{self, AGAIN, Accepted};
@@ -204,27 +204,11 @@ impl Flasher {
                     return Err(error);
                 }
             }
-            Some(vfpga) => self.take_window_from_programs(around, number, vfpga),
+            Some(vfpga) => around.take_window_from_programs(number, vfpga, WHY),
         }
         let phase = Phase::Leaving { since: Instant::now() };
         self.job = Some(Job { card: number, name, bytes, manifest, phase, waits: false });
         Ok(())
-    }
-
-    /// Tells the programs of one vFPGA that their device is gone. Those that have closed it give their places back.
-    fn take_window_from_programs(&mut self, around: &mut Surroundings<'_>, number: u32, vfpga: u8) {
-        let Ok(card) = find(around.cards, number) else { return };
-        card.reloading = Some(vfpga);
-        if let Ok(window) = card.window(vfpga) {
-            window.engine.abandon(WHY);
-        }
-        around.dispatch();
-        let Ok(card) = find(around.cards, number) else { return };
-        for client in around.clients.values_mut().filter(|it| it.stage != Stage::Ending) {
-            if client.uses(number, vfpga) && !client.has_open(number) {
-                while !client.leave(card) {}
-            }
-        }
     }
 
     fn not_recorded(&self, error: &std::io::Error) -> Error {
