@@ -51,6 +51,7 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_OF_PROCESS: usize = 256;
 /// Connections that have not said yet who they are; one more ends the oldest of them.
 const MAX_GREETING: usize = 64;
+
 /// Everything balboad knows, and the thread that acts on it.
 pub struct Server {
     cards: Vec<Card>,

@@ -116,12 +116,10 @@ impl Server {
             Err(error) => log::error!("{name}: not brought up after a reset: {error}"),
         }
         let unusable = card.unusable.clone();
-        if let Err(error) = self.news.hear(card) {
-            log::error!("{name}: is not heard any more: {error}");
-        }
+        let Parts { mut around, flasher, .. } = self.parts();
+        around.hear_again(number);
         if let Some(why) = &unusable {
             log::error!("{name}: {why}");
-            let Parts { mut around, flasher, .. } = self.parts();
             flasher.save_record(&mut around, number);
         }
         up.is_ok() || unusable.is_some()
