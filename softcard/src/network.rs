@@ -8,7 +8,7 @@ mod waits;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use roce::{Address, Event, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig};
+use roce::{Address, Event, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Qpn, Stack, StackConfig};
 
 use crate::port::{Frame, FramePool, Port, Watch, Watched};
 use crate::sealing::Steps;
@@ -60,6 +60,10 @@ impl Default for Link {
     fn default() -> Self {
         Self { up: true, told: true, lost: 0 }
     }
+}
+
+fn ip_of(gid: Gid) -> IpAddr {
+    gid.as_ipv6().to_canonical()
 }
 
 fn new_stack(identity: Identity, icrc_policy: IcrcPolicy, mtu_max: PathMtu) -> Stack {
@@ -122,8 +126,7 @@ impl Network {
     /// Tells the stack and the port which addresses the card has.
     fn apply_gids(&mut self) {
         let gids = self.gids.apply(&mut self.stack, self.identity);
-        let addresses: Vec<IpAddr> =
-            gids.iter().flatten().map(|own| own.gid.as_ipv6().to_canonical()).collect();
+        let addresses: Vec<IpAddr> = gids.iter().flatten().map(|own| ip_of(own.gid)).collect();
         self.port.set_addresses(self.identity.mac, &addresses);
     }
 
@@ -135,6 +138,48 @@ impl Network {
     /// In how many multicast groups the card's queue pairs can be.
     pub(crate) fn most_groups(&self) -> usize {
         self.port.most_groups()
+    }
+
+    /// Takes a QP of datagrams into a multicast group, or out of it. The port hears the group before anybody is told that
+    /// the QP is in it.
+    pub(crate) fn set_member(
+        &mut self,
+        now: u64,
+        qpn: Qpn,
+        group: Gid,
+        member: bool,
+    ) -> Result<(), roce::Error> {
+        if !member {
+            self.stack.detach(Instant(now), qpn, group)?;
+            self.leave(&[group]);
+            return Ok(());
+        }
+        let had_members = self.stack.has_members(group);
+        let groups = self.stack.groups();
+        if !had_members && groups >= self.most_groups() {
+            return Err(roce::Error::TooManyGroups(groups));
+        }
+        self.stack.attach(Instant(now), qpn, group)?;
+        if had_members || self.port.hear_group(ip_of(group), true) {
+            return Ok(());
+        }
+        self.stack.detach(Instant(now), qpn, group)?;
+        Err(roce::Error::TooManyGroups(groups))
+    }
+
+    /// Has the port hear those of some groups no more that have no members.
+    fn leave(&mut self, groups: &[Gid]) {
+        for group in groups.iter().filter(|group| !self.stack.has_members(**group)) {
+            self.port.hear_group(ip_of(*group), false);
+        }
+    }
+
+    /// Destroys a queue pair, and forgets what was to be decided about it.
+    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
+        let groups: Vec<Gid> = self.stack.groups_of(qpn).collect();
+        self.stack.destroy_qp(qpn);
+        self.leave(&groups);
+        self.forget_qp(qpn);
     }
 
     /// What a pulse on the shell's reset does: frames and messages under way are gone.
@@ -192,8 +237,7 @@ impl Network {
     /// Forgets what the logic of a vFPGA was to decide, and to hear, and the queue pairs that it has left.
     pub(crate) fn forget_vfpga(&mut self, vfpga: usize) {
         for qpn in self.stack.queue_pairs().into_iter().filter(|qpn| vfpga_of(*qpn) == vfpga) {
-            self.stack.destroy_qp(qpn);
-            self.forget_qp(qpn);
+            self.destroy_qp(qpn);
         }
         self.waits.fail(vfpga);
         self.decisions.forget(vfpga);
@@ -274,3 +318,6 @@ impl Network {
         counters
     }
 }
+
+#[cfg(test)]
+mod tests;

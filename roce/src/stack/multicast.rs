@@ -1,6 +1,7 @@
 //! Multicast's part of a port: datagrams for all queue pairs in a group, and who is told of that.
 
 use super::Stack;
+use super::slots::Slot;
 use crate::control;
 use crate::counters::bump;
 use crate::drops::Reason;
@@ -24,6 +25,16 @@ impl Stack {
     #[must_use]
     pub fn has_members(&self, group: Gid) -> bool {
         self.groups.has(group)
+    }
+
+    /// The multicast groups that a queue pair is in.
+    pub fn groups_of(&self, qpn: Qpn) -> impl Iterator<Item = Gid> + '_ {
+        let slot = self.slot(qpn).and_then(|slot| self.slots.get(slot));
+        let groups = match slot {
+            Some(Slot::Ud(qp)) => Some(&qp.groups),
+            _ => None,
+        };
+        groups.into_iter().flatten().copied()
     }
 
     /// Takes a queue pair of Unreliable Datagram into a multicast group; once more does nothing. It stays

@@ -142,6 +142,10 @@ impl Port for Faults {
         self.port.most_groups()
     }
 
+    fn hear_group(&mut self, group: IpAddr, is_member: bool) -> bool {
+        self.port.hear_group(group, is_member)
+    }
+
     fn reset(&mut self) {
         self.port.reset();
     }

@@ -141,6 +141,11 @@ pub trait Port {
         MAX_GROUPS
     }
 
+    /// Hears a multicast group from now on, or no more; false where it has no room for another one.
+    fn hear_group(&mut self, _group: IpAddr, _is_member: bool) -> bool {
+        true
+    }
+
     /// The card was reset: what waits in the port is lost, and it is in no group any more.
     fn reset(&mut self) {}
 

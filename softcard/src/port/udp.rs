@@ -138,11 +138,8 @@ impl UdpPort {
     fn take(&mut self, now: u64, frame: Frame) {
         match asked(frame.as_slice()) {
             Some(Asked::Whose { from, to, answer }) => self.answer(now, from, to, &answer),
-            Some(Asked::Groups(groups)) => {
-                for (group, is_member) in groups {
-                    self.sockets.hear_group(group, is_member);
-                }
-            }
+            // The kernel reports them by itself.
+            Some(Asked::Groups) => {}
             None => self.counters.no_peer = self.counters.no_peer.saturating_add(1),
         }
         self.pool.put(frame);
@@ -249,6 +246,10 @@ impl Port for UdpPort {
 
     fn most_groups(&self) -> usize {
         MOST_GROUPS
+    }
+
+    fn hear_group(&mut self, group: IpAddr, is_member: bool) -> bool {
+        self.sockets.hear_group(group, is_member)
     }
 
     fn reset(&mut self) {

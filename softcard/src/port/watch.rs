@@ -319,6 +319,10 @@ impl Port for Watched {
         self.port.most_groups()
     }
 
+    fn hear_group(&mut self, group: IpAddr, is_member: bool) -> bool {
+        self.port.hear_group(group, is_member)
+    }
+
     fn reset(&mut self) {
         self.port.reset();
     }

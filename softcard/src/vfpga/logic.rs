@@ -251,15 +251,7 @@ impl<'a> Ports<'a> {
         if !self.owns(qpn) {
             return Err(roce::Error::UnknownQp(qpn));
         }
-        let most = self.network.most_groups();
-        let stack = &mut self.network.stack;
-        if member && !stack.has_members(group) && stack.groups() >= most {
-            return Err(roce::Error::TooManyGroups(most));
-        }
-        match member {
-            true => stack.attach(Instant(now), qpn, group),
-            false => stack.detach(Instant(now), qpn, group),
-        }
+        self.network.set_member(now, qpn, group, member)
     }
 
     /// Takes a datagram, as [`Ports::post_send`] another message.
@@ -307,8 +299,7 @@ impl<'a> Ports<'a> {
     /// Forgets a QP, and what was asked about it.
     pub fn destroy_qp(&mut self, qpn: Qpn) {
         if self.owns(qpn) {
-            self.network.stack.destroy_qp(qpn);
-            self.network.forget_qp(qpn);
+            self.network.destroy_qp(qpn);
         }
     }
 

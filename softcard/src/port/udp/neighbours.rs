@@ -1,6 +1,6 @@
-//! What the card asks of its link, answered in place of one: whose an address is, and that somebody has joined a group.
+//! What the card asks of its link, answered in place of one: whose an address is.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use roce::MacAddr;
 use roce::wire::ethernet::{self, EtherType};
@@ -14,8 +14,8 @@ pub(super) const BEYOND: MacAddr = MacAddr([0x02, 0x62, 0x65, 0x79, 0x6f, 0x6e])
 pub(super) enum Asked {
     /// Who has an address, asked from one of the card's; the answer, if anybody has.
     Whose { from: IpAddr, to: IpAddr, answer: Vec<u8> },
-    /// That the card is in groups, or no more.
-    Groups(Vec<(IpAddr, bool)>),
+    /// Nothing: it reports in which groups the card is.
+    Groups,
 }
 
 /// What a frame of the card's asks; `None` for anything else.
@@ -23,11 +23,11 @@ pub(super) fn asked(frame: &[u8]) -> Option<Asked> {
     let (header, packet) = ethernet::Repr::parse(frame).ok()?;
     match header.ethertype {
         EtherType::ARP => whose_ipv4(&header, packet),
-        EtherType::IPV4 => reported_ipv4(packet).map(Asked::Groups),
+        EtherType::IPV4 => is_igmp(packet).then_some(Asked::Groups),
         EtherType::IPV6 => {
             let (ip, payload) = ipv6::Repr::parse(packet).ok()?;
             match ip.next_header {
-                ipv6::HOP_BY_HOP => reported_ipv6(payload).map(Asked::Groups),
+                ipv6::HOP_BY_HOP => is_mld(payload).then_some(Asked::Groups),
                 _ => whose_ipv6(&header, &ip, payload),
             }
         }
@@ -67,51 +67,22 @@ fn whose_ipv6(header_of: &ethernet::Repr, ip: &ipv6::Repr, payload: &[u8]) -> Op
     Some(Asked::Whose { from: ip.source.into(), to: target.into(), answer })
 }
 
-/// Types of records of a report (RFC 3376, 4.2.12; RFC 3810, 5.2.12) that say "in the group, whoever sends to it".
-const IS_MEMBER: u8 = 2;
-const JOINED: u8 = 4;
-/// "No more".
-const LEFT: u8 = 3;
-
-fn is_member(kind: u8) -> Option<bool> {
-    match kind {
-        IS_MEMBER | JOINED => Some(true),
-        LEFT => Some(false),
-        _ => None,
-    }
-}
-
-/// The groups of an IGMP report of version 3, in an IPv4 packet with options.
-fn reported_ipv4(packet: &[u8]) -> Option<Vec<(IpAddr, bool)>> {
-    const REPORT: u8 = 0x22;
+/// Whether an IPv4 packet reports groups.
+fn is_igmp(packet: &[u8]) -> bool {
     const IGMP: u8 = 2;
-    let (&first, &protocol) = (packet.first()?, packet.get(9)?);
-    let message = packet.get(usize::from(first & 15).checked_mul(4)?..)?;
-    (protocol == IGMP && message.first() == Some(&REPORT)).then_some(())?;
-    let records = message.get(8..)?.chunks_exact(8);
-    let groups = records.filter_map(|record| match *record {
-        [kind, 0, 0, 0, a, b, c, d] => Some((Ipv4Addr::new(a, b, c, d).into(), is_member(kind)?)),
-        _ => None,
-    });
-    Some(groups.collect())
+    packet.get(9) == Some(&IGMP)
 }
 
-/// The groups of an MLD report of version 2, behind its hop-by-hop options.
-fn reported_ipv6(payload: &[u8]) -> Option<Vec<(IpAddr, bool)>> {
+/// Whether what lies behind the hop-by-hop options of an IPv6 packet reports groups.
+fn is_mld(payload: &[u8]) -> bool {
     const REPORT: u8 = 143;
-    let message = payload.get(8..)?;
-    (message.first() == Some(&REPORT)).then_some(())?;
-    let records = message.get(8..)?.chunks_exact(20);
-    let groups = records.filter_map(|record| {
-        let (&[kind, 0, 0, 0], group) = record.split_first_chunk::<4>()? else { return None };
-        let group = Ipv6Addr::from(*group.first_chunk::<16>()?);
-        Some((group.into(), is_member(kind)?))
-    });
-    Some(groups.collect())
+    payload.get(8) == Some(&REPORT)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use roce::wire::igmp::{self, RecordType};
     use roce::wire::mld;
 
@@ -167,27 +138,24 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_those_of_the_reports() {
+    fn reports_of_groups_ask_nothing() {
         let group = Ipv4Addr::new(239, 1, 2, 3);
-        let other = Ipv4Addr::new(239, 1, 2, 4);
-        let own = Ipv4Addr::new(10, 0, 0, 1);
-        let packet = igmp::report(own, &[(RecordType::IsMember, group), (RecordType::Left, other)]);
-        let groups = vec![(group.into(), true), (other.into(), false)];
-        assert_eq!(asked(&framed(EtherType::IPV4, &[&packet])), Some(Asked::Groups(groups)));
+        let packet = igmp::report(Ipv4Addr::new(10, 0, 0, 1), &[(RecordType::Left, group)]);
+        assert_eq!(asked(&framed(EtherType::IPV4, &[&packet])), Some(Asked::Groups));
 
         let group: Ipv6Addr = "ff0e::1:2".parse().unwrap();
         let (ip, payload) = mld::report("fe80::1".parse().unwrap(), &[(RecordType::Left, group)]);
         let frame = framed(EtherType::IPV6, &[&ip.to_bytes(), &payload]);
-        assert_eq!(asked(&frame), Some(Asked::Groups(vec![(group.into(), false)])));
+        assert_eq!(asked(&frame), Some(Asked::Groups));
     }
 
     #[test]
-    fn cut_frames_ask_nothing() {
-        let packet =
-            igmp::report(Ipv4Addr::new(10, 0, 0, 1), &[(RecordType::Left, [239, 1, 1, 1].into())]);
-        let frame = framed(EtherType::IPV4, &[&packet]);
-        for length in 0..frame.len() {
-            assert!(asked(&frame[..length]).is_none_or(|asked| asked == Asked::Groups(Vec::new())));
+    fn cut_frames_ask_for_nobody() {
+        let message =
+            ndp::solicitation("fe80::2".parse().unwrap(), OWN, "fe80::1".parse().unwrap());
+        for length in 0..message.len() {
+            let frame = framed(EtherType::IPV6, &[&message[..length]]);
+            assert_eq!(asked(&frame), None);
         }
     }
 }

@@ -202,21 +202,28 @@ impl Sockets {
         self.own.iter().any(|own| own.ip == ip)
     }
 
-    /// Hears a group, or no more.
-    pub(super) fn hear_group(&mut self, group: IpAddr, is_member: bool) {
+    /// Hears a group, or no more; false where it cannot.
+    pub(super) fn hear_group(&mut self, group: IpAddr, is_member: bool) -> bool {
         if !is_member {
             if let Some(token) = self.groups.remove(&group) {
                 self.listening.remove(&token);
             }
-        } else if group.is_multicast() && !self.groups.contains_key(&group) {
-            if self.groups.len() >= MOST_GROUPS {
-                // Who joined it was not told of it by this port's limit.
-                log::warn!("group {group}: a port hears {MOST_GROUPS} groups");
-                return;
+            return true;
+        }
+        if self.groups.contains_key(&group) {
+            return true;
+        }
+        if !group.is_multicast() || self.groups.len() >= MOST_GROUPS {
+            return false;
+        }
+        match self.listen(group, Arriving::Roce) {
+            Ok(token) => {
+                self.groups.insert(group, token);
+                true
             }
-            match self.listen(group, Arriving::Roce) {
-                Ok(token) => drop(self.groups.insert(group, token)),
-                Err(errno) => log::warn!("group {group}: {errno}"),
+            Err(errno) => {
+                log::warn!("group {group}: {errno}");
+                false
             }
         }
     }

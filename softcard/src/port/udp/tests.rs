@@ -5,7 +5,6 @@ use roce::ReceivedFrame as _;
 use roce::param::ROCE_UDP_PORT;
 use roce::wire::difference::{IPV4_FLAGS, IPV4_IDENTIFICATION};
 use roce::wire::ethernet::{self, EtherType};
-use roce::wire::igmp::{self, RecordType};
 use roce::wire::{arp, icrc, ipv4};
 
 use super::machine::MachineAddress;
@@ -325,28 +324,16 @@ fn what_encloses_a_frame_arrives_as_it_was_and_gives_the_frame_back() {
     assert!(icrc::check(opened.as_mut_slice()));
 }
 
-/// Tells a port that its card has joined a group, or left it.
-fn reports(port: &mut UdpPort, own: Ipv4Addr, record: RecordType, group: Ipv4Addr) {
-    let header = ethernet::Repr {
-        destination: MacAddr::BROADCAST,
-        source: MACS[0],
-        tag: None,
-        ethertype: EtherType::IPV4,
-    };
-    let bytes = [&header.to_bytes()[..], &igmp::report(own, &[(record, group)])].concat();
-    port.send(0, &mut VecDeque::from([Frame::from_bytes(&bytes).unwrap()]));
-}
-
 #[test]
 fn a_port_hears_so_many_groups_and_none_once_its_card_was_reset() {
     let ips = addresses(7);
     let mut one = port(ips[0], MACS[0]);
     let group = |number: usize| Ipv4Addr::new(239, 9, (number >> 8) as u8, number as u8);
     for number in 0..MOST_GROUPS + 3 {
-        reports(&mut one, ips[0], RecordType::IsMember, group(number));
+        assert_eq!(one.hear_group(group(number).into(), true), number < MOST_GROUPS);
     }
     assert_eq!((one.sockets.groups(), one.most_groups()), (MOST_GROUPS, MOST_GROUPS));
-    reports(&mut one, ips[0], RecordType::Left, group(0));
+    assert!(one.hear_group(group(0).into(), false));
     assert_eq!(one.sockets.groups(), MOST_GROUPS - 1);
 
     // What has come for the old stack goes, too.
@@ -460,7 +447,7 @@ fn a_datagram_to_a_group_has_the_groups_ethernet_address() {
     let ips = addresses(11);
     let (mut one, mut two) = (port(ips[0], MACS[0]), port(ips[1], MACS[1]));
     let group = Ipv4Addr::new(239, 8, ips[0].octets()[2], ips[0].octets()[3]);
-    reports(&mut two, ips[1], RecordType::IsMember, group);
+    assert!(two.hear_group(group.into(), true));
     let mut burst = VecDeque::from([frame([ips[0], group], 0xc000, &[3; 64])]);
     let arrived = carry(&mut one, &mut two, &mut burst, 1);
     assert_eq!(arrived[0].as_slice()[..6], MacAddr::of_group(roce::Gid::from_ipv4(group)).0);
