@@ -145,7 +145,11 @@ impl<'a> Machines<'a> {
             let task = daemons[number].run(command).words(&format!("-d balboa0 -p {port}"));
             self.task(number, &task)
         };
-        run_pair_in(&self.process(0), side(0), side(1).arg(address), port)
+        let both = run_pair_in(&self.process(0), side(0), side(1).arg(address), port);
+        both.map_err(|error| {
+            let [first, second] = [&daemons[0], &daemons[1]].map(counted);
+            error.context(format!("the machines' cards have counted {first} and {second}"))
+        })
     }
 
     /// A process on one of them.
@@ -157,4 +161,16 @@ impl<'a> Machines<'a> {
     pub fn run(&self, side: usize, daemon: &Daemon<'_>, command: &str) -> Task {
         self.task(side, &daemon.run(command))
     }
+}
+
+/// What a balboad's first card has counted, as far as it can be asked.
+fn counted(daemon: &Daemon<'_>) -> serde_json::Value {
+    let mut counters = match daemon.status() {
+        Ok(mut status) => status["cards"][0]["counters"].take(),
+        Err(error) => return error.to_string().into(),
+    };
+    if let Some(counters) = counters.as_object_mut() {
+        counters.retain(|_, count| *count != 0);
+    }
+    counters
 }
