@@ -19,7 +19,7 @@ pub(crate) struct Queue {
 
 /// Queues of one page that a scan adds at most before it leaves the rest of the page to the next one, in the middle
 /// of a slot too: who rings for all that it has does not hold up the others.
-const MOST_OF_PAGE: usize = 256;
+const MOST_OF_PAGE: usize = 32;
 
 /// A slot with queues behind it.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ const QPN_RANDOM_BITS: u32 = 20;
 
 /// QPs that are looked at in one call of [`Engine::poll`]; the others have their turn in the next, so
 /// that frames and commands wait for a bounded piece of work only.
-const TURNS: usize = 128;
+const TURNS: usize = 16;
 
 /// Places that a table has at most for each of the objects that it grew with: meanwhile it has those that it
 /// leaves, too. Of many that end, those that stay behind share the places until the table shrinks.
