@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut network = Network::new(config, seed, window)?;
     println!(
         "{} hosts, {} flows, made in {:?}",
-        network.hosts().len(),
+        network.hosts.len(),
         network.flows().len(),
         began.elapsed()
     );

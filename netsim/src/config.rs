@@ -69,7 +69,7 @@ pub enum Shape {
     },
 }
 
-/// A cable, each direction for itself.
+/// One direction of a cable.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
@@ -79,6 +79,57 @@ pub struct Link {
     /// Picoseconds from end to end, as `1us`.
     #[serde(deserialize_with = "time")]
     pub delay: u64,
+    /// What it does to frames beside carrying them.
+    #[serde(default)]
+    pub faults: Faults,
+}
+
+/// Faults of one direction of a cable: chances in units of one in 10,000 frames, and times in picoseconds. Pauses pass
+/// unharmed.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Faults {
+    /// Frames that do not arrive.
+    pub loss: u32,
+    /// Frames that arrive twice.
+    pub duplication: u32,
+    /// Frames that others overtake.
+    pub reordering: u32,
+    /// Frames of which a bit is another. Of one that is not there by bytes that is a loss.
+    pub corruption: u32,
+    /// Of the frames that allow it, those that are marked "congestion experienced".
+    pub marking: u32,
+    /// A frame takes up to so much longer, and is not overtaken for that.
+    #[serde(deserialize_with = "time")]
+    pub jitter: u64,
+    /// One that is overtaken, or a second one, comes up to so much later.
+    #[serde(deserialize_with = "time")]
+    pub reorder_delay: u64,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl Faults {
+    /// A cable that does nothing but carry.
+    pub const NONE: Self = Self {
+        loss: 0,
+        duplication: 0,
+        reordering: 0,
+        corruption: 0,
+        marking: 0,
+        jitter: 0,
+        reorder_delay: 20_000_000,
+    };
+
+    /// Whether there are any.
+    #[must_use]
+    pub fn are_some(&self) -> bool {
+        Self { reorder_delay: Self::NONE.reorder_delay, ..*self } != Self::NONE
+    }
 }
 
 /// A switch's buffer.
@@ -179,6 +230,16 @@ impl Config {
             }
             if link.delay > 1_000_000_000_000 {
                 return range("a delay in picoseconds", link.delay, "1 s at most");
+            }
+            let faults = link.faults;
+            let chances = [faults.loss, faults.duplication, faults.reordering, faults.corruption];
+            if let Some(&chance) = chances.iter().chain([&faults.marking]).find(|it| **it > 10_000)
+            {
+                return range("a fault", chance.into(), "0 to 10,000 of 10,000 frames");
+            }
+            let longest = faults.jitter.max(faults.reorder_delay);
+            if longest > 1_000_000_000_000 {
+                return range("a fault's delay in picoseconds", longest, "1 s at most");
             }
         }
         for &priority in &self.switch.pfc {

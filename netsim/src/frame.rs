@@ -1,10 +1,9 @@
-//! Frames under way: headers by bytes, payload by length.
+//! Frames under way: headers by bytes, payload by length, or by bytes as well where they matter.
 
-use roce::{MacAddr, Transmit};
+use roce::{MacAddr, ReceivedFrame, Transmit};
 use trial::rng::mix;
 
-/// Header bytes that a frame holds; what is longer, as only ARP's and ICMP's frames are, counts as
-/// payload with bytes.
+/// Header bytes that a frame holds in place; what follows, if it matters, lies elsewhere.
 const HEADER: usize = 112;
 
 /// Bytes of a frame check sequence.
@@ -29,10 +28,14 @@ pub struct Frame {
     pub destination: u32,
     /// Of the addresses, the protocol and the ports.
     pub hash: u32,
+    /// The host that sent it; [`Frame::NOWHERE`] for a switch.
+    pub from: u32,
     /// The port by which it came to where it is.
     pub ingress: u32,
     /// Bytes of the whole frame, without its check sequence.
     pub length: u32,
+    /// The bit that a cable flipped, counted from the first byte's lowest.
+    pub flipped: Option<u16>,
     /// Which queue it waits in.
     pub priority: u8,
     header_length: u8,
@@ -42,7 +45,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The destination of frames that no single host receives.
+    /// In place of a host: the destination of frames that no single one receives.
     pub const NOWHERE: u32 = u32::MAX;
 
     /// A frame whose first bytes these are, of so many bytes as a whole.
@@ -54,8 +57,10 @@ impl Frame {
         let mut frame = Self {
             destination: host_of(head),
             hash: 0,
+            from: Self::NOWHERE,
             ingress: u32::MAX,
             length: length.max(first.len()) as u32,
+            flipped: None,
             priority: 0,
             header_length: head.len() as u8,
             header,
@@ -76,6 +81,13 @@ impl Frame {
     #[must_use]
     pub fn header(&self) -> &[u8] {
         &self.header[..usize::from(self.header_length)]
+    }
+
+    /// Whether all its bytes are there: its payload is not a length only.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let rest = self.bytes.as_ref().map_or(0, |bytes| bytes.len());
+        usize::from(self.header_length) + rest == self.length as usize
     }
 
     /// Bytes in a buffer: with padding and check sequence.
@@ -103,6 +115,23 @@ impl Frame {
             buffer[header.len()..][..bytes.len()].copy_from_slice(bytes);
         }
         &mut buffer[..length]
+    }
+
+    /// Flips a bit, counted from the first byte's lowest. Where the frame goes, and how it waits, was decided before.
+    pub fn flip(&mut self, bit: u16) {
+        let (byte, mask) = (usize::from(bit / 8), 1 << (bit % 8));
+        let rest = self.bytes.as_deref_mut().unwrap_or_default();
+        match byte.checked_sub(usize::from(self.header_length)) {
+            None => self.header[byte] ^= mask,
+            Some(byte) => rest[byte] ^= mask,
+        }
+        self.flipped = Some(bit);
+    }
+
+    /// Whether it asks or says where a host is.
+    #[must_use]
+    pub fn is_arp(&self) -> bool {
+        self.header[12..14] == [0x08, 0x06]
     }
 
     /// Where the network header begins, and which it is.
@@ -183,6 +212,54 @@ fn host_of(header: &[u8]) -> u32 {
     match *header {
         [a, b, c, d, e, f, ..] if [a, b] == PREFIX => u32::from_be_bytes([c, d, e, f]),
         _ => Frame::NOWHERE,
+    }
+}
+
+/// A frame that has come to a host.
+#[derive(Clone, Debug, Default)]
+pub struct Received {
+    /// The frame is the first bytes of this.
+    buffer: Vec<u8>,
+    length: usize,
+    /// The bit that a cable flipped, counted from the first byte's lowest.
+    pub flipped: Option<u16>,
+    /// The host has sent it itself.
+    pub is_looped: bool,
+    /// Its payload is a length only, and nobody looks at it: its invariant CRC is taken to be right.
+    is_vouched_for: bool,
+}
+
+impl Received {
+    /// What a host gets of a frame.
+    pub(crate) fn set(&mut self, frame: &Frame, host: u32) {
+        self.length = frame.write(&mut self.buffer).len();
+        self.flipped = frame.flipped;
+        self.is_looped = frame.from == host;
+        self.is_vouched_for = !frame.is_whole();
+    }
+}
+
+impl ReceivedFrame for Received {
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[..self.length]
+    }
+
+    fn is_vouched_for(&self) -> bool {
+        self.is_vouched_for
+    }
+
+    fn is_looped(&self) -> bool {
+        self.is_looped
+    }
+}
+
+impl From<Vec<u8>> for Received {
+    fn from(buffer: Vec<u8>) -> Self {
+        Self { length: buffer.len(), buffer, ..Self::default() }
     }
 }
 

@@ -1,96 +1,116 @@
-//! A host: the transport of one port, over memory that is a length only.
+//! A host: the transport of one port, and how it takes and gives frames.
 
-use std::task::Poll;
+use std::net::Ipv4Addr;
 
 use roce::{
-    AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, PathMtu, Placed, Placement,
-    Psn, QpAttributes, QpState, Qpn, ReceiveError, ReceivedFrame, RemoteAccess, RemoteRange,
-    Service, Stack, StackConfig, TakenReceive, Target, Transmit, Verbs,
+    AccessFlags, AddressVector, Event, Gid, IcrcPolicy, MacAddr, PathMtu, Payload, Placed,
+    Placement, Psn, QpAttributes, QpState, Qpn, ReceivedFrame as _, Service, Stack, StackConfig,
+    Transmit,
 };
 
-use crate::frame::{Frame, mac_of};
+use crate::frame::{Frame, Received, mac_of};
+use crate::memory::{Lengths, Memory};
 use crate::time::Time;
 
-/// The first queue pair number of a host; the others follow.
+/// The first queue pair number of a host's flows; the others follow.
 const FIRST_QPN: u32 = 2;
 
-/// The path MTU of all connections.
+/// The path MTU of flows, and the most of all.
 const MTU: PathMtu = PathMtu::Mtu4096;
 
-/// The acknowledgement timeout, 4.096 µs · 2^12 = 17 ms: longer than full buffers hold a packet up.
+/// The acknowledgement timeout of flows, 4.096 µs · 2^12 = 17 ms: longer than full buffers hold a packet up.
 const TIMEOUT: u8 = 12;
 
-/// Memory that everybody may write, and that keeps nothing.
-#[derive(Debug, Default)]
-struct Anything;
+/// The IPv4 address of the first host; the others follow.
+const FIRST_IPV4: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 
-impl Verbs for Anything {
-    fn check_remote(
-        &mut self,
-        _target: Target,
-        _memory: RemoteRange,
-        _access: RemoteAccess,
-    ) -> Poll<Result<(), AccessDenied>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn take_receive(&mut self, _target: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
-        Poll::Ready(Err(ReceiveError::Empty))
-    }
+/// How many frames a host takes and gives at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Picoseconds from the first frame that has come until those that have come by then are received.
+    pub sleep: u64,
+    /// Frames that it gives at a time, and after which it is asked again when they have left.
+    pub burst: usize,
 }
 
-/// A frame whose payload nobody looks at: its invariant CRC is taken to be right.
-struct Vouched<'a>(&'a mut [u8]);
-
-impl ReceivedFrame for Vouched<'_> {
-    fn bytes(&self) -> &[u8] {
-        self.0
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.0
-    }
-
-    fn is_vouched_for(&self) -> bool {
-        true
-    }
+impl Pace {
+    /// Each frame is received when it has come, and asked for when it can leave.
+    pub const EACH: Self = Self { sleep: 0, burst: 1 };
 }
 
 /// One host.
 #[derive(Debug)]
-pub struct Host {
+pub struct Host<M = Lengths> {
     /// Its transport.
     pub stack: Stack,
+    /// What the transport works on.
+    pub memory: M,
+    /// Its Ethernet address.
+    pub mac: MacAddr,
+    /// Its IPv4 address.
+    pub ipv4: Ipv4Addr,
     /// Its port.
     pub port: u32,
+    /// How it takes and gives frames.
+    pub pace: Pace,
+    /// It neither sends nor receives.
+    pub off: bool,
+    /// It does nothing before, and frames that come wait.
+    pub stalled_until: Time,
     /// An event wakes it then.
     pub wakes_at: Time,
-    /// The flow of each of its queue pairs.
+    /// Frames that have come and are to be received.
+    pub inbox: Vec<Received>,
+    /// What happened to queue pairs that are no flow's, for whoever drives them.
+    pub events: Vec<Event>,
+    /// Frames that it received.
+    pub received: u64,
+    /// How often it received frames or did what was due.
+    pub rounds: u64,
+    number: u32,
+    /// The flow of each of its queue pairs, from [`FIRST_QPN`] on.
     flows: Vec<u32>,
+    /// Frames that were received, to be used again.
+    spare: Vec<Received>,
     placements: Vec<Placement>,
+    placed: Vec<Placed>,
+    /// Where frames are put together.
+    buffer: Vec<u8>,
 }
 
-impl Host {
+impl<M: Memory + Default> Host<M> {
     /// A host without queue pairs.
     #[must_use]
     pub fn new(number: u32, port: u32) -> Self {
-        let [_, b, c, d] = number.to_be_bytes();
-        let config = StackConfig {
-            mac: mac_of(number),
-            ipv4: [10, b, c, d].into(),
-            mtu_max: MTU,
-            icrc_policy: IcrcPolicy::TrustVouchedFor,
-        };
+        let mac = mac_of(number);
+        let ipv4 = Ipv4Addr::from(u32::from(FIRST_IPV4) + number);
+        let icrc_policy = IcrcPolicy::TrustVouchedFor;
         Self {
-            stack: Stack::new(config),
+            stack: Stack::new(StackConfig { mac, ipv4, mtu_max: MTU, icrc_policy }),
+            memory: M::default(),
+            mac,
+            ipv4,
             port,
+            pace: Pace::EACH,
+            off: false,
+            stalled_until: Time(0),
             wakes_at: Time::NEVER,
+            inbox: Vec::new(),
+            events: Vec::new(),
+            received: 0,
+            rounds: 0,
+            number,
             flows: Vec::new(),
+            spare: Vec::new(),
             placements: Vec::new(),
+            placed: Vec::new(),
+            buffer: Vec::new(),
         }
     }
+}
 
-    /// The queue pair that it makes next.
+impl<M: Memory> Host<M> {
+    /// The queue pair that its next flow has.
     #[must_use]
     pub fn next_qpn(&self) -> Qpn {
         Qpn::new(FIRST_QPN + self.flows.len() as u32).unwrap_or(Qpn::GROUP)
@@ -148,41 +168,99 @@ impl Host {
 
     /// The flow of one of its queue pairs.
     #[must_use]
-    pub fn flow(&self, qpn: Qpn) -> u32 {
-        self.flows[(qpn.value() - FIRST_QPN) as usize]
+    pub fn flow(&self, qpn: Qpn) -> Option<u32> {
+        self.flows.get(qpn.value().checked_sub(FIRST_QPN)? as usize).copied()
     }
 
-    /// Receives a frame. `arrived` hears how many bytes of payload each flow has got.
-    pub fn receive(
-        &mut self,
-        now: Time,
-        frame: &Frame,
-        buffer: &mut Vec<u8>,
-        mut arrived: impl FnMut(u32, u64),
-    ) {
+    /// A frame has come, to be received by the next [`Host::round`].
+    pub fn take(&mut self, frame: &Frame) {
+        let mut received = self.spare.pop().unwrap_or_default();
+        received.set(frame, self.number);
+        self.inbox.push(received);
+    }
+
+    /// Receives what has come, and does what is due. `arrived` hears of each payload that is where it belongs, and of which
+    /// flow it is.
+    pub fn round(&mut self, now: Time, mut arrived: impl FnMut(Option<u32>, &Placement)) {
         let now = now.instant();
-        let mut frame = Vouched(frame.write(buffer));
+        self.rounds += 1;
+        self.received += self.inbox.len() as u64;
         let mut placements = std::mem::take(&mut self.placements);
-        // This layer decides everything at once.
-        let _ = self.stack.receive(now, &mut frame, 0, &mut Anything, &mut placements);
-        for placement in &placements {
-            arrived(self.flow(placement.qpn), placement.range.len() as u64);
+        for (index, frame) in self.inbox.iter_mut().enumerate() {
+            self.memory.receive(&mut self.stack, now, frame, index, &mut placements);
         }
-        // A packet of a connection has one payload at most.
-        self.stack.commit(now, &[Placed::Copied][..placements.len().min(1)]);
+        if let Some(services) = self.stack.services() {
+            for placement in &mut placements {
+                let frame = self.inbox[placement.frame_index].bytes_mut();
+                placement.sink = services.act(placement, frame);
+            }
+        }
+        self.placed.clear();
+        for placement in &placements {
+            let placed = self.memory.place(placement, self.inbox[placement.frame_index].bytes());
+            if placed == Placed::Copied {
+                arrived(self.flow(placement.qpn), placement);
+            }
+            self.placed.push(placed);
+        }
+        self.stack.commit(now, &self.placed);
+        self.stack.handle_timeout(now);
         placements.clear();
         self.placements = placements;
+        self.spare.append(&mut self.inbox);
     }
 
-    /// The next frame to send.
-    pub fn transmit(&mut self, now: Time) -> Option<Transmit> {
-        let transmit = self.stack.poll_transmit(now.instant())?;
+    /// Gives the next frames to send, a burst at most, each with its flow and the reference of its payload. Says whether
+    /// some of them are for the host itself, as a member of a group: they have come.
+    pub fn transmit(
+        &mut self,
+        now: Time,
+        mut give: impl FnMut(Option<u32>, Option<&Payload>, Frame),
+    ) -> bool {
+        let (mut failed, mut left, mut hears_itself) = (None, self.pace.burst, false);
+        while left != 0 {
+            let Some(transmit) = self.stack.poll_transmit(now.instant()) else { break };
+            let payload = transmit.payload.as_ref();
+            if failed.is_some() && failed == payload.map(|payload| payload.qpn) {
+                continue;
+            }
+            let Some(frame) = self.frame(&transmit) else {
+                if let Some(payload) = payload {
+                    self.stack.payload_failed(now.instant(), payload.qpn, payload);
+                    failed = Some(payload.qpn);
+                }
+                continue;
+            };
+            left -= 1;
+            if M::BYTES && self.stack.hears_itself(&self.buffer) {
+                self.take(&frame);
+                hears_itself = true;
+            }
+            give(payload.and_then(|payload| self.flow(payload.qpn)), payload, frame);
+        }
         self.stack.frames_made();
-        Some(transmit)
+        hears_itself
     }
 
-    /// The next event.
-    pub fn event(&mut self) -> Option<Event> {
-        self.stack.poll_event()
+    /// The frame of what the transport emitted, if its payload can be read. It is in the buffer, too, if it is by bytes.
+    fn frame(&mut self, transmit: &Transmit) -> Option<Frame> {
+        let mut frame = if M::BYTES {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.clear();
+            buffer.extend_from_slice(transmit.header.as_slice());
+            let fetched =
+                transmit.payload.as_ref().is_none_or(|it| self.memory.fetch(it, &mut buffer));
+            if fetched {
+                buffer.resize(buffer.len() + usize::from(transmit.pad), 0);
+                self.memory.seal(&mut buffer, transmit.needs_icrc);
+            }
+            self.buffer = buffer;
+            fetched.then(|| Frame::new(&self.buffer, self.buffer.len()))?
+        } else {
+            Frame::of(transmit)
+        };
+        debug_assert_eq!(frame.length as usize, transmit.frame_length());
+        frame.from = self.number;
+        Some(frame)
     }
 }

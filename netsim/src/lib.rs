@@ -1,16 +1,18 @@
 //! A network in virtual time, without I/O, to try the transport in.
 //!
-//! Hosts are [`roce::Stack`]s over memory that is a length only. Between them are [cables](port) of a rate and a delay,
-//! and [switches](buffer) with a shared buffer, random early detection (RED) that marks packets, priority flow control
-//! ([PFC](pfc)), and [routes](route) over all shortest ways, chosen by a hash of addresses and ports (ECMP). Frames
-//! have their headers by bytes, and their payload by length.
+//! [Hosts](host) are [`roce::Stack`]s over [memory] that is a length only, or one of yours with bytes. Between them
+//! are [cables](port) of a rate and a delay, which may lose, double, delay and spoil frames ([faults](cable)), and
+//! [switches](buffer) with a shared buffer, random early detection (RED) that marks packets, priority flow control
+//! ([PFC](pfc)), and [routes](route) over all shortest ways, chosen by a hash of addresses and ports (ECMP). Frames have
+//! their headers by bytes, and their payload by length, or by bytes as well. Frames to groups, and to nobody who is known,
+//! go to all.
 //!
 //! Time counts picoseconds, and nothing that decides is a floating-point number: the same description and seed give
 //! the same [`Network::digest`].
 //!
 //! A priority is the upper half of the DSCP, and the highest one goes first. The transport gives frames of all
 //! priorities in one order, so while one is paused at a host, the others wait there, too. Hosts receive as fast as
-//! frames come, and never pause anybody. Frames to groups lead nowhere and are counted.
+//! frames come, or in bursts, and never pause anybody.
 //!
 //! ```
 //! use netsim::{NETWORKS, Network, Time, parse};
@@ -29,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buffer;
+pub mod cable;
 pub mod chart;
 pub mod config;
 mod error;
@@ -36,6 +39,7 @@ pub mod events;
 pub mod flow;
 pub mod frame;
 pub mod host;
+pub mod memory;
 mod network;
 pub mod pfc;
 pub mod port;

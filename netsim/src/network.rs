@@ -1,16 +1,18 @@
 //! The network: hosts, switches, what is under way, and virtual time.
 
 use roce::window::AnyWindow;
-use roce::{Event, Operation, Qpn, SendRequest, Service, Source};
+use roce::{Event, Operation, Payload, Qpn, SendRequest, Service, Source};
 use trial::rng::Rng;
 
 use crate::buffer::{Buffer, BufferConfig};
-use crate::config::{Config, SwitchConfig};
+use crate::cable;
+use crate::config::{Config, Route, SwitchConfig};
 use crate::error::Error;
 use crate::events::Events;
 use crate::flow::{Flow, Message};
 use crate::frame::{Frame, Frames, PRIORITIES};
 use crate::host::Host;
+use crate::memory::{Lengths, Memory};
 use crate::pfc;
 use crate::port::{Next, Owner, Port};
 use crate::results::{Results, Sample};
@@ -23,13 +25,13 @@ use crate::time::Time;
 enum Happening {
     /// The frame that a port sends has left.
     Sent(u32),
-    /// The first frame on a port's wire has arrived at its peer.
+    /// The first frame on a port's wire has arrived at its peer, or did before.
     Arrived(u32),
     /// A pause of a port is over.
     Resumed(u32),
     /// A pause is to be said again by a port, for a priority.
     Refresh(u32, u8),
-    /// A host's transport has something to do.
+    /// A host receives what has come, and does what is due.
     Wake(u32),
     /// A flow has something to post.
     Post(u32),
@@ -37,22 +39,26 @@ enum Happening {
     Look,
 }
 
-/// What became of frames that hosts sent. Those that are in neither number of ends are under way.
+/// What became of frames that hosts sent, and of copies of them. Those that are in no number of ends are under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Frames that hosts sent.
     pub sent: u64,
-    /// Frames that hosts received.
+    /// Copies that switches made of frames to all.
+    pub flooded: u64,
+    /// Frames that came to hosts.
     pub delivered: u64,
     /// Frames for which a switch had no room.
     pub dropped: u64,
-    /// Frames to where no route leads, as to groups.
+    /// Frames to all that came to a switch with nobody else.
     pub unroutable: u64,
+    /// What cables did to frames.
+    pub cables: cable::Tally,
     /// Pauses sent.
     pub pauses: u64,
     /// Pauses heard.
     pub pauses_heard: u64,
-    /// Frames marked "congestion experienced".
+    /// Frames that switches marked "congestion experienced".
     pub marked: u64,
     /// Things that happened.
     pub events: u64,
@@ -68,12 +74,13 @@ struct Switch {
 
 /// Hosts, switches, and what is under way between them.
 #[derive(Debug)]
-pub struct Network {
+pub struct Network<M = Lengths> {
+    /// The hosts, by their numbers.
+    pub hosts: Vec<Host<M>>,
     now: Time,
     events: Events<Happening>,
     frames: Frames,
     ports: Vec<Port>,
-    hosts: Vec<Host>,
     switches: Vec<Switch>,
     routes: Routes,
     flows: Vec<Flow>,
@@ -81,8 +88,6 @@ pub struct Network {
     results: Results,
     rng: Rng,
     digest: u64,
-    /// Where frames are put together.
-    buffer: Vec<u8>,
 }
 
 impl Network {
@@ -96,7 +101,7 @@ impl Network {
         let plan = Plan::new(config);
         check_size(config, &plan)?;
         let mut rng = Rng::new(seed);
-        let mut network = Self::build(config, &plan, Rng::new(rng.next()))?;
+        let mut network = Self::build(&plan, &config.switch, &config.routes, rng.next())?;
         for host in &mut network.hosts {
             host.stack.set_windows(windows.clone());
         }
@@ -113,14 +118,22 @@ impl Network {
         }
         Ok(network)
     }
+}
 
-    /// Hosts, switches and cables, without flows.
-    fn build(config: &Config, plan: &Plan, rng: Rng) -> Result<Self, Error> {
+impl<M: Memory + Default> Network<M> {
+    /// The hosts, switches and cables of a plan, without flows: all switches with the same buffer, and `routes` in place
+    /// of the shortest.
+    pub fn build(
+        plan: &Plan,
+        switch: &SwitchConfig,
+        routes: &[Route],
+        seed: u64,
+    ) -> Result<Self, Error> {
         let mut ports: Vec<Port> = Vec::new();
         let mut of_switches: Vec<Vec<u32>> = vec![Vec::new(); plan.switches as usize];
         let mut of_hosts = vec![0; plan.hosts as usize];
         for cable in &plan.cables {
-            for owner in cable.ends {
+            for (owner, link) in cable.ends.into_iter().zip(&cable.links) {
                 let number = ports.len() as u32;
                 let local = match owner {
                     Owner::Host(host) => {
@@ -133,7 +146,7 @@ impl Network {
                         own.len() - 1
                     }
                 };
-                let mut port = Port::new(owner, local, cable.link.rate, cable.link.delay);
+                let mut port = Port::new(owner, local, link);
                 port.peer = number ^ 1;
                 ports.push(port);
             }
@@ -141,7 +154,7 @@ impl Network {
         let peer = |port: &u32| ports[(*port ^ 1) as usize].owner;
         let neighbours =
             of_switches.iter().map(|own| own.iter().map(peer).collect()).collect::<Vec<_>>();
-        let routes = Routes::new(plan.hosts, &neighbours, &config.routes)?;
+        let routes = Routes::new(plan.hosts, &neighbours, routes)?;
         let mut switches = Vec::new();
         for (number, own) in of_switches.into_iter().enumerate() {
             let on_the_cable = |port: &u32| {
@@ -149,30 +162,31 @@ impl Network {
                 port.wire.bytes_in(port.delay)
             };
             let cables: Vec<u64> = own.iter().map(on_the_cable).collect();
-            let buffer = Buffer::new(buffer_config(&config.switch), &cables);
-            let switch = number as u32;
-            let buffer = buffer.ok_or(Error::Buffer { switch, total: config.switch.buffer })?;
+            let buffer = Buffer::new(buffer_config(switch), &cables);
+            let (number, total) = (number as u32, switch.buffer);
+            let buffer = buffer.ok_or(Error::Buffer { switch: number, total })?;
             switches.push(Switch { buffer, ports: own });
         }
         let hosts = (0..).zip(of_hosts).map(|(number, port)| Host::new(number, port)).collect();
         let watched = plan.watched.iter().map(|cable| 2 * *cable as u32).collect();
         Ok(Self {
+            hosts,
             now: Time(0),
             events: Events::default(),
             frames: Frames::default(),
             ports,
-            hosts,
             switches,
             routes,
             flows: Vec::new(),
             tally: Tally::default(),
             results: Results { watched, ..Results::default() },
-            rng,
+            rng: Rng::new(seed),
             digest: 0xcbf2_9ce4_8422_2325,
-            buffer: Vec::new(),
         })
     }
+}
 
+impl<M: Memory> Network<M> {
     /// A flow between two hosts, and its number. Messages are in the order of their starts.
     pub fn add_flow(
         &mut self,
@@ -215,12 +229,6 @@ impl Network {
     #[must_use]
     pub fn flows(&self) -> &[Flow] {
         &self.flows
-    }
-
-    /// The hosts, by their numbers.
-    #[must_use]
-    pub fn hosts(&self) -> &[Host] {
-        &self.hosts
     }
 
     /// The ports: two for each cable.
@@ -277,28 +285,52 @@ impl Network {
         self.look();
     }
 
+    /// Has a host receive what has come, do what is due, and send, as soon as it can.
+    pub fn wake(&mut self, host: u32) {
+        self.wake_at(host, self.now);
+    }
+
+    /// Has a host do nothing for so many picoseconds, as a busy machine does. Frames go on coming.
+    pub fn stall(&mut self, host: u32, time: u64) {
+        self.hosts[host as usize].stalled_until = self.now.after(time);
+        self.wake(host);
+    }
+
+    /// Has a frame of nobody's come to a host at a time.
+    pub fn inject(&mut self, host: u32, at: Time, frame: Frame) {
+        let frame = self.frames.insert(frame);
+        self.tally.sent += 1;
+        let port = self.ports[self.hosts[host as usize].port as usize].peer;
+        self.fly(port, frame, at.max(self.now));
+    }
+
     /// Lets everything happen up to a time, and that included.
     pub fn run(&mut self, until: Time) {
-        while let Some((at, happening)) = self.events.pop(until) {
-            self.now = at;
-            self.tally.events += 1;
-            match happening {
-                Happening::Sent(port) => {
-                    self.ports[port as usize].is_told = false;
-                    self.send(port);
-                }
-                Happening::Arrived(port) => self.arrived(port),
-                Happening::Resumed(port) => {
-                    self.ports[port as usize].resumes_at = Time::NEVER;
-                    self.send(port);
-                }
-                Happening::Refresh(port, priority) => self.refresh(port, priority),
-                Happening::Wake(host) => self.wake(host),
-                Happening::Post(flow) => self.post(flow),
-                Happening::Look => self.look(),
-            }
-        }
+        while self.step(until) {}
         self.now = self.now.max(until);
+    }
+
+    /// Lets the next thing happen, if its time is not after `until`, and says whether one did.
+    pub fn step(&mut self, until: Time) -> bool {
+        let Some((at, happening)) = self.events.pop(until) else { return false };
+        self.now = at;
+        self.tally.events += 1;
+        match happening {
+            Happening::Sent(port) => {
+                self.ports[port as usize].is_told = false;
+                self.send(port);
+            }
+            Happening::Arrived(port) => self.arrived(port),
+            Happening::Resumed(port) => {
+                self.ports[port as usize].resumes_at = Time::NEVER;
+                self.send(port);
+            }
+            Happening::Refresh(port, priority) => self.refresh(port, priority),
+            Happening::Wake(host) => self.woken(host),
+            Happening::Post(flow) => self.post(flow),
+            Happening::Look => self.look(),
+        }
+        true
     }
 
     /// A port sends what it may, if its wire is free.
@@ -319,16 +351,17 @@ impl Network {
         }
         let port = &mut self.ports[number as usize];
         match port.next(self.now) {
-            Next::Pause(frame) => self.leave(number, frame),
+            Next::Pause(frame) => self.leave(number, frame, true),
             Next::Frame(frame, priority) => {
+                let Frame { ingress, .. } = self.frames[frame];
                 let size = self.frames[frame].size();
                 if let Owner::Switch(switch) = owner {
                     self.mark(switch, number, frame, priority);
                 }
                 self.ports[number as usize].take(priority, size);
-                self.leave(number, frame);
+                self.leave(number, frame, false);
                 if let Owner::Switch(switch) = owner {
-                    self.release(switch, frame, priority, size);
+                    self.release(switch, ingress, priority, size);
                 }
             }
             Next::At(at) if at < port.resumes_at => {
@@ -337,18 +370,24 @@ impl Network {
             }
             Next::At(_) | Next::Nothing => {}
         }
+        if let Owner::Host(host) = owner {
+            self.hear(host);
+        }
     }
 
     /// A frame goes onto a port's wire.
-    fn leave(&mut self, number: u32, frame: u32) {
+    fn leave(&mut self, number: u32, frame: u32, is_pause: bool) {
         let length = self.frames[frame].wire_length();
         let port = &mut self.ports[number as usize];
         port.free_at = self.now.after(port.wire.time_of(length));
         let arrives = port.free_at.after(port.delay);
-        if port.flying.is_empty() {
-            self.events.push(arrives, Happening::Arrived(number));
+        let is_watched = M::BYTES && matches!(port.owner, Owner::Host(_));
+        if !is_pause && (is_watched || port.faults.is_some()) {
+            self.carry(number, frame, arrives);
+        } else {
+            self.fly(number, frame, arrives);
         }
-        port.flying.push_back((arrives, frame));
+        let port = &mut self.ports[number as usize];
         // A host is asked for more then, whatever waits now.
         if !port.is_empty() || matches!(port.owner, Owner::Host(_)) {
             port.is_told = true;
@@ -357,32 +396,68 @@ impl Network {
         }
     }
 
-    /// A host has its port hold one frame, not more: what waits behind a pause waits in the transport.
-    fn refill(&mut self, number: u32, port: u32) {
-        if !self.ports[port as usize].is_idle() {
-            return;
+    /// A frame is on a port's wire until it arrives.
+    fn fly(&mut self, number: u32, frame: u32, arrives: Time) {
+        if self.ports[number as usize].fly(arrives, frame) {
+            self.events.push(arrives, Happening::Arrived(number));
         }
-        let host = &mut self.hosts[number as usize];
-        let Some(transmit) = host.transmit(self.now) else { return };
-        if let Some(payload) = transmit.payload {
-            if matches!(payload.source, Source::Message { .. }) {
-                self.flows[host.flow(payload.qpn) as usize].sent += u64::from(payload.length);
+    }
+
+    /// A frame goes onto a wire where something may befall it.
+    fn carry(&mut self, number: u32, frame: u32, arrives: Time) {
+        let port = &mut self.ports[number as usize];
+        if let Owner::Host(host) = port.owner {
+            let memory = &mut self.hosts[host as usize].memory;
+            if !memory.sees_off(host, self.now, &mut self.frames[frame]) {
+                self.tally.cables.lost += 1;
+                self.frames.remove(frame);
+                return;
             }
         }
-        let frame = Frame::of(&transmit);
-        let (priority, size) = (frame.priority.into(), frame.size());
-        let frame = self.frames.insert(frame);
-        self.tally.sent += 1;
-        self.ports[port as usize].push(frame, priority, size);
+        let Some(faults) = port.faults else { return self.fly(number, frame, arrives) };
+        let (last, tally) = (&mut port.last, &mut self.tally.cables);
+        let carried = faults.carry(&mut self.rng, arrives, last, &mut self.frames[frame], tally);
+        match carried.arrives {
+            Some(arrives) => self.fly(number, frame, arrives),
+            None => self.frames.remove(frame),
+        }
+        if let Some((arrives, copy)) = carried.copy {
+            let copy = self.frames.insert(copy);
+            self.fly(number, copy, arrives);
+        }
+    }
+
+    /// A host has its port hold one burst, not more: what waits behind a pause waits in the transport.
+    fn refill(&mut self, number: u32, port: u32) {
+        let host = &mut self.hosts[number as usize];
+        if !self.ports[port as usize].is_idle() || host.off || self.now < host.stalled_until {
+            return;
+        }
+        let (flows, frames, ports) = (&mut self.flows, &mut self.frames, &mut self.ports);
+        let mut given = 0;
+        let hears_itself = host.transmit(self.now, |flow, payload, frame| {
+            if let (Some(flow), Some(Payload { source: Source::Message { .. }, length, .. })) =
+                (flow, payload)
+            {
+                flows[flow as usize].sent += u64::from(*length);
+            }
+            let (priority, size) = (frame.priority.into(), frame.size());
+            ports[port as usize].push(frames.insert(frame), priority, size);
+            given += 1;
+        });
+        self.tally.sent += given;
+        if hears_itself {
+            self.wake_at(number, self.now.after(1_000));
+        }
         self.wake_in_time(number);
     }
 
     /// The first frame on a port's wire has arrived.
     fn arrived(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
-        let Some((_, frame)) = port.flying.pop_front() else { return };
-        if let Some((next, _)) = port.flying.front() {
-            self.events.push(*next, Happening::Arrived(number));
+        let Some((frame, next)) = port.land(self.now) else { return };
+        if let Some(next) = next {
+            self.events.push(next, Happening::Arrived(number));
         }
         let ingress = port.peer;
         let seen = self.now.0 ^ u64::from(number) << 40 ^ u64::from(self.frames[frame].hash);
@@ -413,22 +488,48 @@ impl Network {
         self.send(number);
     }
 
-    /// A host receives a frame.
+    /// A frame has come to a host.
     fn receive(&mut self, number: u32, frame: u32) {
         let host = &mut self.hosts[number as usize];
-        let flows = &mut self.flows;
-        host.receive(self.now, &self.frames[frame], &mut self.buffer, |flow, bytes| {
-            flows[flow as usize].delivered += bytes;
-        });
+        let (is_off, at) = (host.off, self.now.after(host.pace.sleep));
+        if !is_off {
+            host.take(&self.frames[frame]);
+        }
         self.frames.remove(frame);
         self.tally.delivered += 1;
-        self.go_on(number);
+        if is_off {
+            return;
+        }
+        if at == self.now && at >= self.hosts[number as usize].stalled_until {
+            self.round(number);
+        } else {
+            self.wake_at(number, at);
+        }
     }
 
-    /// A host's events are heard, and it sends what it may.
-    fn go_on(&mut self, number: u32) {
-        while let Some(event) = self.hosts[number as usize].event() {
-            let flow = self.hosts[number as usize].flow(event.qpn());
+    /// A host receives what has come, does what is due, and sends what it may.
+    fn round(&mut self, number: u32) {
+        let host = &mut self.hosts[number as usize];
+        let flows = &mut self.flows;
+        host.round(self.now, |flow, placement| {
+            if let Some(flow) = flow {
+                flows[flow as usize].delivered += placement.range.len() as u64;
+            }
+        });
+        self.hear(number);
+        self.send(self.hosts[number as usize].port);
+        self.wake_in_time(number);
+    }
+
+    /// A host's events are heard: by their flows, or by whoever asks for them.
+    fn hear(&mut self, number: u32) {
+        loop {
+            let host = &mut self.hosts[number as usize];
+            let Some(event) = host.stack.poll_event() else { return };
+            let Some(flow) = host.flow(event.qpn()) else {
+                host.events.push(event);
+                continue;
+            };
             match event {
                 Event::SendsCompleted { through, .. } => {
                     let complete = through as usize + 1;
@@ -444,8 +545,6 @@ impl Network {
                 | Event::Async { .. } => {}
             }
         }
-        self.send(self.hosts[number as usize].port);
-        self.wake_in_time(number);
     }
 
     /// Has a host woken when its transport needs it.
@@ -453,21 +552,30 @@ impl Network {
         let host = &mut self.hosts[number as usize];
         let Some(due) = host.stack.next_timeout() else { return };
         let at = Time::from(due).max(Time::from_nanos(self.now.nanos() + 1));
+        self.wake_at(number, at);
+    }
+
+    fn wake_at(&mut self, number: u32, at: Time) {
+        let host = &mut self.hosts[number as usize];
+        let at = at.max(host.stalled_until);
         if at < host.wakes_at {
             host.wakes_at = at;
             self.events.push(at, Happening::Wake(number));
         }
     }
 
-    /// A host's transport does what is due.
-    fn wake(&mut self, number: u32) {
+    /// A host goes on, if this is still its time.
+    fn woken(&mut self, number: u32) {
         let host = &mut self.hosts[number as usize];
         if host.wakes_at != self.now {
             return;
         }
         host.wakes_at = Time::NEVER;
-        host.stack.handle_timeout(self.now.instant());
-        self.go_on(number);
+        if host.stalled_until > self.now {
+            self.wake_at(number, self.now);
+        } else if !host.off {
+            self.round(number);
+        }
     }
 
     /// A flow posts the messages whose time has come, as far as there is room.
@@ -505,16 +613,38 @@ impl Network {
         }
     }
 
-    /// A switch hands a frame on, or drops it.
+    /// A switch hands a frame on: to where its host is, or to all if it is for a group or for nobody who is known.
     fn forward(&mut self, number: u32, ingress: u32, frame: u32) {
-        let Frame { destination, hash, priority, .. } = self.frames[frame];
-        let size = self.frames[frame].size();
-        let priority = usize::from(priority);
-        let Some(egress) = self.routes.port(number, destination, hash) else {
+        let Frame { destination, hash, .. } = self.frames[frame];
+        if let Some(egress) = self.routes.port(number, destination, hash) {
+            return self.queue(number, (ingress, egress), frame);
+        }
+        let own = self.ports[ingress as usize].local;
+        let others: Vec<usize> = self
+            .routes
+            .flood(number)
+            .iter()
+            .map(|port| usize::from(*port))
+            .filter(|port| *port != own)
+            .collect();
+        let Some((last, others)) = others.split_last() else {
             self.frames.remove(frame);
             self.tally.unroutable += 1;
             return;
         };
+        for egress in others {
+            let copy = self.frames[frame].clone();
+            let copy = self.frames.insert(copy);
+            self.tally.flooded += 1;
+            self.queue(number, (ingress, *egress), copy);
+        }
+        self.queue(number, (ingress, *last), frame);
+    }
+
+    /// A switch has a frame wait for one of its ports, or drops it.
+    fn queue(&mut self, number: u32, (ingress, egress): (u32, usize), frame: u32) {
+        let priority = usize::from(self.frames[frame].priority);
+        let size = self.frames[frame].size();
         let switch = &mut self.switches[number as usize];
         let egress = switch.ports[egress];
         let local = self.ports[ingress as usize].local;
@@ -544,9 +674,8 @@ impl Network {
         }
     }
 
-    /// A frame has left a switch's buffer.
-    fn release(&mut self, switch: u32, frame: u32, priority: usize, size: u32) {
-        let ingress = self.frames[frame].ingress;
+    /// A frame that came by port `ingress` has left a switch's buffer.
+    fn release(&mut self, switch: u32, ingress: u32, priority: usize, size: u32) {
         let local = self.ports[ingress as usize].local;
         let buffer = &mut self.switches[switch as usize].buffer;
         buffer.release(local, priority, size);

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::config::{Faults, Link};
 use crate::frame::PRIORITIES;
 use crate::time::{Time, Wire};
 
@@ -65,8 +66,12 @@ pub struct Port {
     pub wire: Wire,
     /// Picoseconds from one end to the other.
     pub delay: u64,
+    /// What the cable does to frames beside carrying them.
+    pub faults: Option<Faults>,
+    /// When the last frame arrives that kept its place.
+    pub last: Time,
     /// Frames on the wire, each with its number and when it has arrived, the first first.
-    pub flying: VecDeque<(Time, u32)>,
+    flying: VecDeque<(Time, u32)>,
     /// The frame that leaves has left then.
     pub free_at: Time,
     /// An event tells when that is.
@@ -83,15 +88,17 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port of a rate in bits per second and a delay in picoseconds, whose queues are empty.
+    /// A port before one direction of a cable, whose queues are empty.
     #[must_use]
-    pub fn new(owner: Owner, local: usize, rate: u64, delay: u64) -> Self {
+    pub fn new(owner: Owner, local: usize, link: &Link) -> Self {
         Self {
             owner,
             local,
             peer: u32::MAX,
-            wire: Wire::new(rate),
-            delay,
+            wire: Wire::new(link.rate),
+            delay: link.delay,
+            faults: Some(link.faults).filter(Faults::are_some),
+            last: Time(0),
             flying: VecDeque::new(),
             free_at: Time(0),
             is_told: false,
@@ -142,6 +149,25 @@ impl Port {
         self.pauses.push_back(frame);
     }
 
+    /// A frame is on the wire, and arrives at `at`. Says whether it is the next one to arrive.
+    pub fn fly(&mut self, at: Time, frame: u32) -> bool {
+        if self.flying.back().is_none_or(|(last, _)| *last <= at) {
+            self.flying.push_back((at, frame));
+            return self.flying.len() == 1;
+        }
+        let place = self.flying.partition_point(|(other, _)| *other <= at);
+        self.flying.insert(place, (at, frame));
+        place == 0
+    }
+
+    /// The frame that has arrived by `now`, and when the one behind it does.
+    pub fn land(&mut self, now: Time) -> Option<(u32, Option<Time>)> {
+        // One that was to arrive first may have been overtaken since.
+        let (_, frame) = self.flying.front().filter(|(at, _)| *at <= now).copied()?;
+        self.flying.pop_front();
+        Some((frame, self.flying.front().map(|(at, _)| *at)))
+    }
+
     /// No frame of a priority leaves before `at`.
     pub fn hold(&mut self, priority: usize, at: Time) {
         self.queues[priority].eligible_at = at;
@@ -186,7 +212,8 @@ mod tests {
 
     #[test]
     fn the_highest_priority_that_may_leaves_first() {
-        let mut port = Port::new(Owner::Host(0), 0, 1_000, 0);
+        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE };
+        let mut port = Port::new(Owner::Host(0), 0, &link);
         port.push(10, 1, 100);
         port.push(30, 3, 100);
         assert_eq!(port.next(Time(0)), Next::Frame(30, 3));
@@ -200,5 +227,20 @@ mod tests {
         port.take(3, 100);
         assert_eq!(port.next(Time(50)), Next::Nothing);
         assert!(port.is_empty());
+    }
+    #[test]
+    fn frames_land_in_the_order_of_their_times() {
+        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE };
+        let mut port = Port::new(Owner::Host(0), 0, &link);
+        let first: Vec<bool> = [(30, 1), (50, 2), (20, 3), (30, 4)]
+            .map(|(at, frame)| port.fly(Time(at), frame))
+            .into();
+        assert_eq!(first, [true, false, true, false]);
+        assert_eq!(port.land(Time(19)), None);
+        assert_eq!(port.land(Time(20)), Some((3, Some(Time(30)))));
+        assert_eq!(port.land(Time(30)), Some((1, Some(Time(30)))));
+        assert_eq!(port.land(Time(30)), Some((4, Some(Time(50)))));
+        assert_eq!(port.land(Time(30)), None);
+        assert_eq!(port.land(Time(50)), Some((2, None)));
     }
 }

@@ -16,6 +16,8 @@ pub struct Routes {
     sets: Vec<Box<[u16]>>,
     /// The number of its set, by switch and then host.
     table: Vec<u16>,
+    /// Of each switch, the ports to hosts and along a tree that spans all switches: without circles.
+    flood: Vec<Vec<u16>>,
 }
 
 /// A switch's neighbours, by its ports' local numbers.
@@ -28,6 +30,7 @@ impl Routes {
             hosts: hosts as usize,
             sets: vec![Box::default()],
             table: vec![0; hosts as usize * neighbours.len()],
+            flood: spanning_tree(neighbours),
         };
         let mut numbers = HashMap::from([(Box::default(), 0)]);
         for host in 0..hosts {
@@ -99,6 +102,12 @@ impl Routes {
         }
     }
 
+    /// The ports by which a frame to all leaves a switch, but for the one by which it came.
+    #[must_use]
+    pub fn flood(&self, switch: u32) -> &[u16] {
+        &self.flood[switch as usize]
+    }
+
     /// Refuses routes to a host that go round: whoever hands on only to those who reach it reaches it, too.
     fn check(&self, host: u32, neighbours: &Neighbours) -> Result<(), Error> {
         let mut reaches = vec![false; neighbours.len()];
@@ -124,6 +133,34 @@ impl Routes {
             None => Ok(()),
         }
     }
+}
+
+/// Of each switch, its ports to hosts and those that belong to a tree of all switches that hang together.
+fn spanning_tree(neighbours: &Neighbours) -> Vec<Vec<u16>> {
+    let is_host = |owner: &Owner| matches!(owner, Owner::Host(_));
+    let hosts = |ports: &Vec<Owner>| {
+        (0..).zip(ports).filter(|(_, owner)| is_host(owner)).map(|(port, _)| port).collect()
+    };
+    let mut tree: Vec<Vec<u16>> = neighbours.iter().map(hosts).collect();
+    let mut seen = vec![false; neighbours.len()];
+    for root in 0..neighbours.len() {
+        let mut next = VecDeque::from([root]);
+        while let Some(switch) = next.pop_front() {
+            seen[switch] = true;
+            for (port, owner) in (0..).zip(&neighbours[switch]) {
+                let Owner::Switch(other) = *owner else { continue };
+                let other = other as usize;
+                let here = Owner::Switch(switch as u32);
+                let back = neighbours[other].iter().position(|owner| *owner == here);
+                let Some(back) = back.filter(|_| !seen[other]) else { continue };
+                seen[other] = true;
+                tree[switch].push(port);
+                tree[other].push(back as u16);
+                next.push_back(other);
+            }
+        }
+    }
+    tree
 }
 
 /// How many cables each switch is from a host.
@@ -183,5 +220,29 @@ mod tests {
         assert!(matches!(Routes::new(2, &diamond(), &none), Err(Error::Route { .. })));
         let lower = [Route { switch: 0, to: 1, via: 3 }];
         assert_eq!(Routes::new(2, &diamond(), &lower).unwrap().ports(0, 1), [2]);
+    }
+    #[test]
+    fn a_flood_reaches_every_host_once_and_ends() {
+        let neighbours = diamond();
+        let routes = Routes::new(2, &neighbours, &[]).unwrap();
+        for host in 0..2 {
+            let (mut heard, mut hops) = (Vec::new(), 0);
+            // A switch, and from where the frame comes.
+            let mut next = vec![(host as usize, Owner::Host(host))];
+            while let Some((switch, from)) = next.pop() {
+                hops += 1;
+                assert!(hops < 9, "it goes round");
+                for port in routes.flood(switch as u32) {
+                    match neighbours[switch][usize::from(*port)] {
+                        to if to == from => {}
+                        Owner::Host(other) => heard.push(other),
+                        Owner::Switch(other) => {
+                            next.push((other as usize, Owner::Switch(switch as u32)));
+                        }
+                    }
+                }
+            }
+            assert_eq!((heard, hops), (vec![1 - host], 4));
+        }
     }
 }

@@ -10,8 +10,8 @@ use crate::port::Owner;
 pub struct Cable {
     /// Its ends.
     pub ends: [Owner; 2],
-    /// Rate and delay.
-    pub link: Link,
+    /// From each of these to the other.
+    pub links: [Link; 2],
 }
 
 /// Everything that a network is built of.
@@ -105,14 +105,14 @@ impl Plan {
     fn add_hosts(&mut self, config: &Config, count: u32, switch: u32) {
         for _ in 0..count {
             let ends = [Owner::Switch(switch), Owner::Host(self.hosts)];
-            self.cables.push(Cable { ends, link: config.host });
+            self.cables.push(Cable { ends, links: [config.host; 2] });
             self.hosts += 1;
         }
     }
 
     fn trunk(&mut self, config: &Config, one: u32, other: u32) -> usize {
         let ends = [Owner::Switch(one), Owner::Switch(other)];
-        self.cables.push(Cable { ends, link: config.trunk });
+        self.cables.push(Cable { ends, links: [config.trunk; 2] });
         self.cables.len() - 1
     }
 

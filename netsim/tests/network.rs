@@ -1,8 +1,9 @@
 //! Whole networks: nothing is lost sight of, and switches do what they are there for.
 
-use netsim::config::{Config, Pattern, Shape};
+use netsim::config::{Config, Faults, Pattern, Shape};
 use netsim::flow::Message;
 use netsim::frame::Frame;
+use netsim::host::Pace;
 use netsim::port::Owner;
 use netsim::results::{Results, WHOLE, jain};
 use netsim::{Error, NETWORKS, Network, Time, parse};
@@ -23,8 +24,9 @@ fn network(config: &Config, seed: u64, packets: u64) -> Network {
 /// Every frame was delivered, dropped and counted, or is under way.
 fn assert_conserved(network: &Network) {
     let tally = network.tally();
-    let ended = tally.delivered + tally.dropped + tally.unroutable;
-    assert_eq!(tally.sent, ended + network.under_way(), "{tally:?}");
+    let ended = tally.delivered + tally.dropped + tally.unroutable + tally.cables.lost;
+    let came = tally.sent + tally.flooded + tally.cables.duplicated;
+    assert_eq!(came, ended + network.under_way(), "{tally:?}");
     let waiting: u64 = network
         .ports()
         .iter()
@@ -90,6 +92,45 @@ fn all_messages_of_a_finite_run_are_complete_and_nothing_stays() {
     }
     let csv = Results::messages_csv(network.flows());
     assert_eq!(csv.lines().count(), 1 + 3 * 64);
+}
+
+#[test]
+fn over_bad_cables_every_message_arrives_once_whatever_the_hosts_pace() {
+    let faults = Faults {
+        loss: 20,
+        duplication: 20,
+        reordering: 20,
+        corruption: 20,
+        marking: 20,
+        jitter: 1_000_000,
+        ..Faults::NONE
+    };
+    for pace in [Pace::EACH, Pace { sleep: 300_000, burst: 64 }] {
+        let mut config = config("leaf-spine");
+        (config.host.faults, config.trunk.faults) = (faults, faults);
+        (config.traffic.messages, config.traffic.bytes) = (3, 100_001);
+        let run = || {
+            let mut network = network(&config, 3, 64);
+            network.hosts.iter_mut().for_each(|host| host.pace = pace);
+            for step in 1..=10 {
+                network.run(Time::from_micros(50_000 * step));
+                assert_conserved(&network);
+            }
+            network
+        };
+        let (one, other) = (run(), run());
+        assert_eq!((one.digest(), one.tally()), (other.digest(), other.tally()));
+        assert_eq!((one.under_way(), one.buffered()), (0, 0));
+        for flow in one.flows() {
+            assert_eq!((flow.ends.len(), flow.delivered, flow.failed), (3, 300_003, false));
+        }
+        let tally = one.tally();
+        let cables = tally.cables;
+        // There is nothing of the payload that could be another.
+        assert_eq!(cables.corrupted, 0);
+        let counts = [cables.lost, cables.duplicated, cables.reordered, cables.marked];
+        assert!(counts.iter().all(|count| *count > 10), "{tally:?}");
+    }
 }
 
 #[test]
@@ -220,7 +261,7 @@ fn packets_are_marked_above_the_threshold_only_and_their_senders_are_notified() 
     long.run(Time::from_micros(500));
     let tally = long.tally();
     assert!(tally.marked > 10 && tally.marked < tally.delivered, "{tally:?}");
-    let cnps = |number: usize| long.hosts()[number].stack.counters().np_cnp_sent;
+    let cnps = |number: usize| long.hosts[number].stack.counters().np_cnp_sent;
     assert!((4..8).map(cnps).sum::<u64>() > 0);
     config.traffic.class = UNMARKABLE;
     let mut unmarkable = network(&config, 1, 256);
@@ -272,7 +313,7 @@ fn a_full_ring_stands_still_and_a_leaf_spine_does_not() {
 #[test]
 fn a_fat_tree_of_1024_hosts_runs_in_bounded_memory() {
     let mut network = network(&config("fat-tree"), 1, 64);
-    assert_eq!((network.hosts().len(), network.ports().len()), (1_024, 2 * 3 * 1_024));
+    assert_eq!((network.hosts.len(), network.ports().len()), (1_024, 2 * 3 * 1_024));
     network.run(Time::from_micros(20));
     assert_conserved(&network);
     assert_eq!(network.tally().dropped, 0);
@@ -299,6 +340,10 @@ fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
     };
     assert!(refused("rate = \"100G\"", "rate = \"0G\"").contains("a rate is 0"));
     assert!(refused("rate = \"100G\"", "rate = \"fast\"").contains("'fast' is no number"));
+    let often = "delay = \"1us\", faults = { loss = 10001 }";
+    assert!(refused("delay = \"1us\"", often).contains("a fault is 10001"));
+    let long = "delay = \"1us\", faults = { jitter = \"2000ms\" }";
+    assert!(refused("delay = \"1us\"", long).contains("a fault's delay"));
     assert!(refused("pfc = [3]", "pfc = [8]").contains("a priority is 8"));
     assert!(refused("\"32M\"", "\"32k\"").contains("too small"));
     assert!(refused("kmin = \"400k\"", "kmin = \"2M\"").contains("kmin"));
