@@ -8,12 +8,11 @@ use roce::{
     QpState, SendRequest, SendStatus,
 };
 
-use crate::cable::Cable;
 use crate::connection::Options;
 use crate::for_each_seed;
 use crate::lossless::both_ways;
 use crate::memory::Local;
-use crate::network::Network;
+use crate::network::{Network, bad};
 use crate::puppet::{
     Puppet, RKEY, RQ_PSN, SQ_PSN, Say, Sent, VA, ack, answer, atomic_ack, compare_swap, fetch_add,
     rdma, response,
@@ -365,7 +364,7 @@ fn a_result_that_cannot_be_placed_is_a_local_error() {
 #[test]
 fn each_atomic_is_executed_once_over_bad_cables() {
     for_each_seed("each_atomic_is_executed_once_over_bad_cables", 20, |seed| {
-        let mut network = Network::new(seed, 2, Cable::bad(800));
+        let mut network = Network::new(seed, 2, bad(800));
         let depth = 1 + (seed % 4) as u8;
         let options = Options { max_rd_atomic: depth, max_dest_rd_atomic: depth, ..options() };
         let plan = Plan { only: Some(ATOMIC), ..Plan::mixed(150, options.mtu) };
@@ -373,7 +372,7 @@ fn each_atomic_is_executed_once_over_bad_cables() {
         flows.extend(both_ways(&mut network, &options, &plan));
         run(&mut network, &mut flows, 600_000_000_000);
         let again: u64 =
-            network.nodes.iter().map(|node| node.stack.counters().duplicate_request).sum();
+            network.sim.hosts.iter().map(|node| node.stack.counters().duplicate_request).sum();
         assert!(again != 0, "none came twice");
     });
 }

@@ -8,9 +8,9 @@ use roce::wire::aeth::{NakCode, Syndrome};
 use roce::wire::{ethernet, icrc, ipv6, ndp, reth};
 use roce::{MacAddr, Operation, QpState};
 
-use crate::cable::Frame;
 use crate::connection::Options;
 use crate::for_each_seed;
+use crate::network::round;
 use crate::puppet::{PEER_IP, Puppet, RKEY, RQ_PSN, SQ_PSN, Say, VA, ack, answer, rdma, request};
 use trial::rng::Rng;
 
@@ -244,7 +244,7 @@ fn mapped_addresses_in_ipv6_reach_no_connection_and_turn_no_neighbour_away() {
         puppet.feed(&[frame]);
     }
     puppet.post(Operation::Write, 8);
-    let sent = puppet.node.round(puppet.now);
+    let sent = round(&mut puppet.node, puppet.now);
     assert!(sent.iter().all(|frame| frame[..6] != STRANGER.0), "the stranger got a frame");
     assert!(!sent.is_empty());
 
@@ -253,8 +253,8 @@ fn mapped_addresses_in_ipv6_reach_no_connection_and_turn_no_neighbour_away() {
     for (target, answered) in [(own, 0), (link_local, 1)] {
         let asked = ndp::solicitation(target, STRANGER, stranger);
         let frame = neighbour_message(&puppet, stranger, link_local, asked);
-        puppet.node.inbox.push(Frame::from(frame));
-        puppet.node.round(puppet.now);
+        puppet.node.inbox.push(frame.into());
+        round(&mut puppet.node, puppet.now);
         assert_eq!(replies(&puppet), answered, "{target}");
     }
 }
@@ -327,8 +327,8 @@ fn no_frame_of_a_stranger_is_answered_by_more_than_one() {
             let sum = checksum(&frame[34..]);
             frame[36..38].copy_from_slice(&sum.to_be_bytes());
         }
-        puppet.node.inbox.push(Frame::from(frame));
-        let answers = puppet.node.round(puppet.now);
+        puppet.node.inbox.push(frame.into());
+        let answers = round(&mut puppet.node, puppet.now);
         assert!(answers.len() <= 1, "{} answers", answers.len());
         answered += answers.len();
     }

@@ -78,7 +78,7 @@ impl Network {
     fn free_qpn(&mut self, node: usize) -> Qpn {
         loop {
             let qpn = Qpn::new(self.rng.between(2, 0xff_fffe) as u32).unwrap();
-            if self.nodes[node].stack.query_qp(qpn).is_none() {
+            if self.sim.hosts[node].stack.query_qp(qpn).is_none() {
                 return qpn;
             }
         }
@@ -86,16 +86,16 @@ impl Network {
 
     /// The GID by which node `node` is reached.
     pub fn gid(&self, node: usize, ipv4: bool) -> Gid {
-        let node = &self.nodes[node];
+        let node = &self.sim.hosts[node];
         if ipv4 { Gid::from_ipv4(node.ipv4) } else { Gid::from_ipv6(node.mac.link_local()) }
     }
 
     /// Creates a connected pair of queue pairs in RTS.
     pub fn connect(&mut self, a: usize, b: usize, options: &Options) -> (End, End) {
         let one = End { node: a, qpn: self.free_qpn(a) };
-        self.nodes[a].stack.create_qp(one.qpn, roce::Service::Rc, 0).unwrap();
+        self.sim.hosts[a].stack.create_qp(one.qpn, roce::Service::Rc, 0).unwrap();
         let other = End { node: b, qpn: self.free_qpn(b) };
-        self.nodes[b].stack.create_qp(other.qpn, roce::Service::Rc, 0).unwrap();
+        self.sim.hosts[b].stack.create_qp(other.qpn, roce::Service::Rc, 0).unwrap();
         let (to_other, to_one) = options
             .psns
             .unwrap_or_else(|| (self.rng.below(1 << 24) as u32, self.rng.below(1 << 24) as u32));
@@ -114,9 +114,12 @@ impl Network {
         options: &Options,
     ) -> (End, End) {
         let one = End { node: a, qpn: self.free_qpn(a) };
-        self.nodes[a].stack.create_qp(one.qpn, roce::Service::XrcSend, 0).unwrap();
+        self.sim.hosts[a].stack.create_qp(one.qpn, roce::Service::XrcSend, 0).unwrap();
         let other = End { node: b, qpn: self.free_qpn(b) };
-        self.nodes[b].stack.create_qp(other.qpn, roce::Service::XrcReceive { domain }, 0).unwrap();
+        self.sim.hosts[b]
+            .stack
+            .create_qp(other.qpn, roce::Service::XrcReceive { domain }, 0)
+            .unwrap();
         let (to_other, to_one) = options
             .psns
             .unwrap_or_else(|| (self.rng.below(1 << 24) as u32, self.rng.below(1 << 24) as u32));
@@ -144,8 +147,8 @@ impl Network {
     }
 
     pub fn modify(&mut self, end: End, change: &QpAttributes) {
-        let now = Instant(self.now);
-        self.nodes[end.node].stack.modify_qp(now, end.qpn, change).unwrap();
+        let now = Instant(self.now());
+        self.sim.hosts[end.node].stack.modify_qp(now, end.qpn, change).unwrap();
         self.wake(end.node);
     }
 
@@ -154,7 +157,7 @@ impl Network {
     }
 
     pub fn state(&self, end: End) -> QpState {
-        self.nodes[end.node].stack.query_qp(end.qpn).unwrap().state
+        self.sim.hosts[end.node].stack.query_qp(end.qpn).unwrap().state
     }
 }
 

@@ -53,7 +53,7 @@ pub fn draw(rng: &mut Rng, memory: &Memory, word: usize) -> AtomicOperation {
 pub fn check(network: &Network, flows: &[Flow]) {
     let nodes: std::collections::BTreeSet<usize> = flows.iter().map(|flow| flow.to.node).collect();
     for node in nodes {
-        let memory = &network.nodes[node].memory;
+        let memory = &network.sim.hosts[node].memory;
         let flows: Vec<&Flow> = flows.iter().filter(|flow| flow.to.node == node).collect();
         for word in (0..WORDS as usize).map(|n| 8 * n) {
             let ops: Vec<(End, Counted)> = flows

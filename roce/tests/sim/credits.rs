@@ -1,10 +1,10 @@
 //! End-to-end credits: nobody sends what the peer has no receive request for, and nobody hangs.
 
+use netsim::config::Faults;
 use roce::opcode::code;
 use roce::wire::aeth::{CREDITS_INVALID, NakCode, Syndrome};
 use roce::{Operation, PathMtu};
 
-use crate::cable::Cable;
 use crate::connection::Options;
 use crate::for_each_seed;
 use crate::lossless::both_ways;
@@ -267,7 +267,7 @@ fn whoever_keeps_to_credits_meets_hardly_a_receiver_that_is_not_ready() {
         "whoever_keeps_to_credits_meets_hardly_a_receiver_that_is_not_ready",
         3,
         |seed| {
-            let mut network = Network::new(seed, 2, Cable::PERFECT);
+            let mut network = Network::new(seed, 2, Faults::NONE);
             let options = options();
             let plan = Plan {
                 only: Some(Operation::Send),
@@ -276,11 +276,11 @@ fn whoever_keeps_to_credits_meets_hardly_a_receiver_that_is_not_ready() {
                 ..Plan::mixed(200, options.mtu)
             };
             let mut flows = both_ways(&mut network, &options, &plan);
-            for node in &mut network.nodes {
+            for node in &mut network.sim.hosts {
                 node.memory.shared.clear();
             }
             run(&mut network, &mut flows, 60_000_000_000);
-            for node in &network.nodes {
+            for node in &network.sim.hosts {
                 // Receive requests come one by one, later than their messages: each message waits, but
                 // no more of it is repeated than its first packet.
                 let counters = node.stack.counters();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::transition;
+use netsim::config::Faults;
 use roce::opcode::code;
 use roce::wire::extension::deth;
 use roce::wire::{bth, ethernet, icrc, ipv4, ipv6, udp};
@@ -12,11 +13,10 @@ use roce::{
     QpAttributes, QpEvent, QpState, Qpn, ReceiveKind, ReceiveStatus, SendStatus,
 };
 
-use crate::cable::Cable;
 use crate::connection::{End, Options};
 use crate::for_each_seed;
 use crate::memory::Local;
-use crate::network::Network;
+use crate::network::{Network, bad};
 use crate::workload::{Flow, Plan};
 use trial::rng::pattern_vec;
 
@@ -59,8 +59,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    fn new(seed: u64, ipv4: bool, cable: Cable) -> Self {
-        let mut network = Network::new(seed, 2, cable);
+    fn new(seed: u64, ipv4: bool, faults: Faults) -> Self {
+        let mut network = Network::new(seed, 2, faults);
         let from = datagram_qp(&mut network, 0, 0x11);
         let to = datagram_qp(&mut network, 1, 0x22);
         let gid = network.gid(1, ipv4);
@@ -70,8 +70,8 @@ impl Pair {
 
     /// One whose first node knows the Ethernet address of the second.
     pub fn resolved() -> Self {
-        let mut pair = Self::new(1, true, Cable::PERFECT);
-        let deadline = pair.network.now + MILLISECOND;
+        let mut pair = Self::new(1, true, Faults::NONE);
+        let deadline = pair.network.now() + MILLISECOND;
         pair.network.run(deadline, |_| false);
         pair
     }
@@ -84,32 +84,32 @@ impl Pair {
     pub fn run(&mut self, time: u64) -> [Vec<Event>; 2] {
         self.network.wake(0);
         self.network.wake(1);
-        let deadline = self.network.now + time;
+        let deadline = self.network.now() + time;
         self.network.run(deadline, |_| false);
-        [0, 1].map(|node| std::mem::take(&mut self.network.nodes[node].events))
+        [0, 1].map(|node| std::mem::take(&mut self.network.sim.hosts[node].events))
     }
 
     fn counter(&self, node: usize, name: &str) -> u64 {
-        let counters = self.network.nodes[node].stack.counters();
+        let counters = self.network.sim.hosts[node].stack.counters();
         counters.iter().find(|it| it.0 == name).unwrap().1
     }
 }
 
 pub fn datagram_qp(network: &mut Network, node: usize, qpn: u32) -> End {
     let end = End { node, qpn: Qpn::new(qpn).unwrap() };
-    network.nodes[node].stack.create_qp(end.qpn, roce::Service::Ud, 0).unwrap();
+    network.sim.hosts[node].stack.create_qp(end.qpn, roce::Service::Ud, 0).unwrap();
     way(QpState::Rts, QKEY).iter().for_each(|change| network.modify(end, change));
     end
 }
 
 pub fn address(network: &mut Network, node: usize, ah: u32, vector: &AddressVector) {
-    let now = Instant(network.now);
-    network.nodes[node].stack.create_ah(now, ah, 0, vector).unwrap();
+    let now = Instant(network.now());
+    network.sim.hosts[node].stack.create_ah(now, ah, 0, vector).unwrap();
     network.wake(node);
 }
 
 pub fn post(network: &mut Network, from: End, request: DatagramRequest) -> u64 {
-    let node = &mut network.nodes[from.node];
+    let node = &mut network.sim.hosts[from.node];
     let number = node.stack.post_datagram(from.qpn, request).unwrap();
     node.memory.messages.insert((from.qpn.value(), number), Local::Pattern(number));
     network.wake(from.node);
@@ -140,7 +140,7 @@ fn a_packet_says_whom_it_is_for_and_whom_it_is_from() {
     pair.post(DatagramRequest { imm: Some(0x0102_0304), qkey: 9, ..request(peer, 0) });
     pair.post(request(Qpn::new(0x33).unwrap(), 4096));
     pair.run(MILLISECOND);
-    let frames = pair.network.nodes[0].capture.take().unwrap();
+    let frames = pair.network.sim.hosts[0].memory.capture.take().unwrap();
     let all: Vec<_> = frames.iter().map(|frame| headers(frame)).collect();
     let port = |i: usize| all[i].1.source_port;
     // That of the flow label, whichever queue pairs it is between.
@@ -166,7 +166,7 @@ fn a_packet_says_whom_it_is_for_and_whom_it_is_from() {
 #[test]
 fn what_is_longer_than_a_packet_is_refused() {
     let mut pair = Pair::resolved();
-    let stack = &mut pair.network.nodes[0].stack;
+    let stack = &mut pair.network.sim.hosts[0].stack;
     let post = |length| stack.post_datagram(pair.from.qpn, request(pair.to.qpn, length));
     assert_eq!(
         [4096, 4097, u32::MAX].map(post),
@@ -178,10 +178,10 @@ fn what_is_longer_than_a_packet_is_refused() {
 #[test]
 fn a_receive_begins_with_the_network_header() {
     for (is_ipv4, length) in [(true, 0), (true, 1), (true, 4096), (false, 0), (false, 333)] {
-        let mut pair = Pair::new(1, is_ipv4, Cable::PERFECT);
+        let mut pair = Pair::new(1, is_ipv4, Faults::NONE);
         pair.network.record();
         let (qpn, peer) = (pair.from.qpn, pair.to.qpn);
-        let id = pair.network.nodes[1].memory.post_receive(peer, GRH + length + 1);
+        let id = pair.network.sim.hosts[1].memory.post_receive(peer, GRH + length + 1);
         let imm = Some(0xaabb_ccdd);
         pair.post(DatagramRequest { imm, solicited: true, ..request(peer, length as u32) });
         let [sent, received] = pair.run(MILLISECOND);
@@ -197,10 +197,10 @@ fn a_receive_begins_with_the_network_header() {
             source_qpn: Some(qpn.value()),
         };
         assert_eq!(received, [arrived]);
-        let buffer = pair.network.nodes[1].memory.buffers[&id].bytes.clone();
+        let buffer = pair.network.sim.hosts[1].memory.buffers[&id].bytes.clone();
         assert_eq!(buffer[GRH..GRH + length], pattern_vec(0, 0, length));
         assert_eq!(buffer[GRH + length], 0xee, "nothing is written behind it");
-        let frames = pair.network.nodes[0].capture.take().unwrap();
+        let frames = pair.network.sim.hosts[0].memory.capture.take().unwrap();
         let (_, packet) = ethernet::Repr::parse(frames.last().unwrap()).unwrap();
         if is_ipv4 {
             assert_eq!(buffer[..20], [0xee; 20]);
@@ -224,15 +224,15 @@ fn where_nobody_answers_messages_are_dropped_after_a_while_and_do_not_hang() {
     let (qpn, peer) = (pair.from.qpn, pair.to.qpn);
     let nobody = Gid::from_ipv4("10.7.0.77".parse().unwrap());
     address(&mut pair.network, 0, 7, &vector(nobody, true));
-    pair.network.nodes[1].memory.post_receive(peer, 100);
-    pair.network.nodes[1].memory.post_receive(peer, 100);
+    pair.network.sim.hosts[1].memory.post_receive(peer, 100);
+    pair.network.sim.hosts[1].memory.post_receive(peer, 100);
     pair.post(request(peer, 9));
     pair.post(DatagramRequest { ah: 7, ..request(peer, 9) });
     pair.post(request(peer, 9));
     // Those behind it keep their order.
     let [sent, received] = pair.run(50 * MILLISECOND);
     assert_eq!((sent, received.len()), (vec![completed(qpn, 0)], 1));
-    let [sent, received] = pair.run(50 * MILLISECOND);
+    let [sent, received] = pair.run(51 * MILLISECOND);
     assert_eq!((sent, received.len()), (vec![completed(qpn, 1), completed(qpn, 2)], 1));
     assert_eq!(pair.counter(0, "drop_no_neighbour"), 1);
     // Many more are dropped at once, and others do not wait for them.
@@ -243,7 +243,7 @@ fn where_nobody_answers_messages_are_dropped_after_a_while_and_do_not_hang() {
     assert_eq!(sent.last(), Some(&completed(qpn, 1002)));
     assert_eq!(pair.counter(0, "drop_no_neighbour"), 1001);
     // A handle that is gone is as good as nobody.
-    let stack = &mut pair.network.nodes[0].stack;
+    let stack = &mut pair.network.sim.hosts[0].stack;
     stack.destroy_ah(7);
     pair.post(DatagramRequest { ah: 7, ..request(peer, 9) });
     assert_eq!(pair.run(1_000)[0], [completed(qpn, 1003)]);
@@ -258,11 +258,11 @@ fn a_handle_that_goes_lets_go_of_who_waits_for_it() {
     address(&mut pair.network, 0, 7, &vector(nobody, true));
     pair.post(DatagramRequest { ah: 7, ..request(peer, 9) });
     assert_eq!(pair.run(MILLISECOND)[0], []);
-    let known = [AH, 7, 8].map(|ah| pair.network.nodes[0].stack.is_ah_resolved(ah));
+    let known = [AH, 7, 8].map(|ah| pair.network.sim.hosts[0].stack.is_ah_resolved(ah));
     assert_eq!(known, [Some(true), Some(false), None]);
-    pair.network.nodes[0].stack.destroy_ah(7);
+    pair.network.sim.hosts[0].stack.destroy_ah(7);
     assert_eq!(pair.run(MILLISECOND)[0], [completed(qpn, 0)]);
-    let stack = &mut pair.network.nodes[0].stack;
+    let stack = &mut pair.network.sim.hosts[0].stack;
     stack.settle_timeouts();
     assert_eq!(stack.next_timeout(), None, "nobody is asked for");
     // Who is destroyed or reset while it waits is not woken.
@@ -272,12 +272,12 @@ fn a_handle_that_goes_lets_go_of_who_waits_for_it() {
         post(&mut pair.network, end, DatagramRequest { ah: 7, ..request(peer, 9) });
         pair.run(MILLISECOND);
         match change {
-            None => pair.network.nodes[0].stack.destroy_qp(end.qpn),
+            None => pair.network.sim.hosts[0].stack.destroy_qp(end.qpn),
             Some(state) => pair.network.modify(end, &to(state)),
         }
         assert_eq!(pair.run(SECOND)[0], []);
-        pair.network.nodes[0].stack.destroy_qp(end.qpn);
-        pair.network.nodes[0].stack.destroy_ah(7);
+        pair.network.sim.hosts[0].stack.destroy_qp(end.qpn);
+        pair.network.sim.hosts[0].stack.destroy_ah(7);
     }
 }
 
@@ -285,11 +285,12 @@ fn a_handle_that_goes_lets_go_of_who_waits_for_it() {
 #[test]
 fn a_peer_that_has_moved_is_found_again() {
     let mut pair = Pair::resolved();
-    let (peer, old) = (pair.to.qpn, pair.network.nodes[1].mac);
+    let (peer, old) = (pair.to.qpn, pair.network.sim.hosts[1].mac);
     let asked = pair.counter(0, "sent_arp_requests");
     // Another card has the address now.
-    pair.network.nodes[1].off = true;
-    pair.network.now += 31 * SECOND;
+    pair.network.sim.hosts[1].off = true;
+    let later = pair.network.now() + 31 * SECOND;
+    pair.network.run(later, |_| false);
     pair.network.record();
     pair.post(request(peer, 9));
     pair.run(MILLISECOND);
@@ -298,7 +299,7 @@ fn a_peer_that_has_moved_is_found_again() {
     pair.post(request(peer, 9));
     pair.run(SECOND);
     assert_eq!(pair.counter(0, "sent_arp_requests"), asked + 1);
-    let frames = pair.network.nodes[0].capture.take().unwrap();
+    let frames = pair.network.sim.hosts[0].memory.capture.take().unwrap();
     assert!(frames.iter().any(|frame| frame[..6] == old.0));
 }
 
@@ -307,13 +308,13 @@ fn a_peer_that_has_moved_is_found_again() {
 fn what_is_not_for_a_queue_pair_is_dropped_and_counted() {
     let mut pair = Pair::resolved();
     let peer = pair.to.qpn;
-    let receives = |pair: &Pair| pair.network.nodes[1].memory.receives[&0x22].len();
-    pair.network.nodes[1].memory.post_receive(peer, 100);
+    let receives = |pair: &Pair| pair.network.sim.hosts[1].memory.receives[&0x22].len();
+    pair.network.sim.hosts[1].memory.post_receive(peer, 100);
     // Another Q_Key.
     pair.post(DatagramRequest { qkey: QKEY ^ 1, ..request(peer, 9) });
     // The Q_Key of an own that is another.
     let other = End { node: 0, qpn: Qpn::new(0x44).unwrap() };
-    pair.network.nodes[0].stack.create_qp(other.qpn, roce::Service::Ud, 0).unwrap();
+    pair.network.sim.hosts[0].stack.create_qp(other.qpn, roce::Service::Ud, 0).unwrap();
     way(QpState::Rts, 1).iter().for_each(|change| pair.network.modify(other, change));
     let own = DatagramRequest { qkey: 1 << 31 | QKEY, ..request(peer, 9) };
     post(&mut pair.network, other, own);
@@ -350,14 +351,14 @@ fn datagrams_are_received_in_the_states_that_allow_it() {
             }
         }
         pair.run(1_000);
-        pair.network.nodes[1].memory.post_receive(peer.qpn, 100);
+        pair.network.sim.hosts[1].memory.post_receive(peer.qpn, 100);
         pair.post(request(peer.qpn, 9));
         let [_, received] = pair.run(MILLISECOND);
         let takes = !matches!(state, QpState::Reset | QpState::Init | QpState::Err);
         assert_eq!(received.len(), usize::from(takes), "{state:?}");
         assert_eq!(pair.counter(1, "drop_wrong_state"), u64::from(!takes), "{state:?}");
         // What sends in that state is another matter.
-        let stack = &mut pair.network.nodes[1].stack;
+        let stack = &mut pair.network.sim.hosts[1].stack;
         let refused = stack.post_datagram(peer.qpn, request(pair.from.qpn, 9)).is_err();
         assert_eq!(refused, !matches!(state, QpState::Rts | QpState::Sqd), "{state:?}");
     }
@@ -368,7 +369,7 @@ fn datagrams_are_received_in_the_states_that_allow_it() {
 fn a_receive_that_does_not_fit_fails_alone() {
     let mut pair = Pair::resolved();
     let peer = pair.to.qpn;
-    let memory = &mut pair.network.nodes[1].memory;
+    let memory = &mut pair.network.sim.hosts[1].memory;
     let short = memory.post_receive(peer, GRH + 8);
     let unwritable = memory.post_receive(peer, 100);
     memory.unwritable.push(unwritable);
@@ -388,12 +389,12 @@ fn a_receive_that_does_not_fit_fails_alone() {
     assert!(matches!(received[2], Event::ReceiveCompleted { id, .. } if id == good));
     assert_eq!(pair.network.state(pair.to), QpState::Rts);
     // Nor does one that cannot be taken.
-    pair.network.nodes[1].memory.bad_receives.push(peer.value());
-    pair.network.nodes[1].memory.post_receive(peer, 100);
-    pair.network.nodes[1].memory.post_receive(peer, 100);
+    pair.network.sim.hosts[1].memory.bad_receives.push(peer.value());
+    pair.network.sim.hosts[1].memory.post_receive(peer, 100);
+    pair.network.sim.hosts[1].memory.post_receive(peer, 100);
     pair.post(request(peer, 9));
     assert_eq!(pair.run(MILLISECOND)[1], []);
-    pair.network.nodes[1].memory.bad_receives.clear();
+    pair.network.sim.hosts[1].memory.bad_receives.clear();
     pair.post(request(peer, 9));
     let [_, received] = pair.run(MILLISECOND);
     assert_eq!((received.len(), pair.network.state(pair.to)), (1, QpState::Rts));
@@ -405,12 +406,12 @@ fn a_message_that_cannot_be_read_stops_the_send_queue_and_nothing_else() {
     let mut pair = Pair::resolved();
     let (from, peer) = (pair.from, pair.to.qpn);
     for _ in 0..4 {
-        pair.network.nodes[1].memory.post_receive(peer, 100);
+        pair.network.sim.hosts[1].memory.post_receive(peer, 100);
     }
     for number in 0..4 {
         pair.post(request(peer, 9));
         if number == 2 {
-            let messages = &mut pair.network.nodes[0].memory.messages;
+            let messages = &mut pair.network.sim.hosts[0].memory.messages;
             messages.insert((from.qpn.value(), 2), Local::Unreadable);
         }
     }
@@ -419,13 +420,13 @@ fn a_message_that_cannot_be_read_stops_the_send_queue_and_nothing_else() {
     let failed = Event::SendFailed { qpn: from.qpn, message: 2, status };
     assert_eq!(sent, [completed(from.qpn, 1), failed]);
     assert_eq!((received.len(), pair.network.state(from)), (2, QpState::Sqe));
-    let stack = &mut pair.network.nodes[0].stack;
+    let stack = &mut pair.network.sim.hosts[0].stack;
     let refused = stack.post_datagram(from.qpn, request(peer, 9));
     assert_eq!(refused, Err(PostError::State { qpn: from.qpn, state: QpState::Sqe }));
     // It goes on receiving.
     let gid = pair.network.gid(0, true);
     address(&mut pair.network, 1, AH, &vector(gid, true));
-    let id = pair.network.nodes[0].memory.post_receive(from.qpn, 100);
+    let id = pair.network.sim.hosts[0].memory.post_receive(from.qpn, 100);
     let back = pair.to;
     post(&mut pair.network, back, request(from.qpn, 9));
     let [received, _] = pair.run(MILLISECOND);
@@ -473,13 +474,13 @@ fn states_change_as_the_contract_says() {
         let given = [QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe];
         for target in given.into_iter().chain([QpState::Reset, QpState::Err]) {
             for extra in [None, Some(1)] {
-                let mut network = Network::new(1, 1, Cable::PERFECT);
+                let mut network = Network::new(1, 1, Faults::NONE);
                 let qpn = Qpn::new(5).unwrap();
-                network.nodes[0].stack.create_qp(qpn, roce::Service::Ud, 0).unwrap();
+                network.sim.hosts[0].stack.create_qp(qpn, roce::Service::Ud, 0).unwrap();
                 let end = End { node: 0, qpn };
                 way(from, QKEY).iter().for_each(|change| network.modify(end, change));
                 let change = QpAttributes { qkey: extra, ..to(target) };
-                let done = network.nodes[0].stack.modify_qp(Instant(0), qpn, &change);
+                let done = network.sim.hosts[0].stack.modify_qp(Instant(0), qpn, &change);
                 let row = transition::transition(QpType::Ud, from.into(), target.into());
                 use fpga_regs::engine::qp::AttributeMask as M;
                 let mask = if extra.is_some() { M::QKEY } else { M::empty() };
@@ -489,7 +490,7 @@ fn states_change_as_the_contract_says() {
                     mask.contains(required) && (required | row.optional).contains(mask)
                 });
                 assert_eq!(done.is_ok(), allowed, "{from:?} to {target:?} with {mask:?}");
-                let state = network.nodes[0].stack.query_qp(qpn).unwrap().state;
+                let state = network.sim.hosts[0].stack.query_qp(qpn).unwrap().state;
                 assert_eq!(state, if allowed { target } else { from });
                 if let Err(error) = done {
                     assert!(matches!(error, Error::BadTransition { .. }), "{error}");
@@ -502,9 +503,9 @@ fn states_change_as_the_contract_says() {
 /// UD-5, UD-8.
 #[test]
 fn address_handles_are_refused_where_nobody_can_be() {
-    let mut network = Network::new(1, 1, Cable::PERFECT);
+    let mut network = Network::new(1, 1, Faults::NONE);
     let own = network.gid(0, true);
-    let stack = &mut network.nodes[0].stack;
+    let stack = &mut network.sim.hosts[0].stack;
     let mut create = |ah, vector| stack.create_ah(Instant(0), ah, 0, &vector);
     assert_eq!(create(1, vector(own, true)), Ok(()));
     assert_eq!(create(1, vector(own, true)), Err(Error::AhExists(1)));
@@ -521,15 +522,15 @@ fn address_handles_are_refused_where_nobody_can_be() {
 /// A queue pair can send to itself.
 #[test]
 fn a_datagram_to_its_own_queue_pair_arrives() {
-    let mut network = Network::new(1, 1, Cable::PERFECT);
+    let mut network = Network::new(1, 1, Faults::NONE);
     let own = datagram_qp(&mut network, 0, 0x11);
     let gid = network.gid(0, true);
     address(&mut network, 0, AH, &vector(gid, true));
-    let id = network.nodes[0].memory.post_receive(own.qpn, 100);
+    let id = network.sim.hosts[0].memory.post_receive(own.qpn, 100);
     post(&mut network, own, request(own.qpn, 50));
-    let deadline = network.now + MILLISECOND;
+    let deadline = network.now() + MILLISECOND;
     network.run(deadline, |_| false);
-    let events = &network.nodes[0].events;
+    let events = &network.sim.hosts[0].events;
     assert!(matches!(
         events[..],
         [
@@ -537,7 +538,10 @@ fn a_datagram_to_its_own_queue_pair_arrives() {
             Event::ReceiveCompleted { source_qpn: Some(0x11), .. }
         ]
     ));
-    assert_eq!(network.nodes[0].memory.buffers[&id].bytes[GRH..GRH + 50], pattern_vec(0, 0, 50));
+    assert_eq!(
+        network.sim.hosts[0].memory.buffers[&id].bytes[GRH..GRH + 50],
+        pattern_vec(0, 0, 50)
+    );
 }
 
 /// Many queue pairs on three nodes send to each other over a bad cable, beside a connection: what arrives
@@ -545,8 +549,8 @@ fn a_datagram_to_its_own_queue_pair_arrives() {
 #[test]
 fn random_datagrams_arrive_whole_or_not_at_all() {
     for_each_seed("random_datagrams_arrive_whole_or_not_at_all", 60, |seed| {
-        let cable = if seed % 4 == 0 { Cable::PERFECT } else { Cable::bad(200) };
-        let mut network = Network::new(seed, 3, cable);
+        let faults = if seed % 4 == 0 { Faults::NONE } else { bad(200) };
+        let mut network = Network::new(seed, 3, faults);
         let options = Options::default();
         let (a, b) = network.connect(0, 1, &options);
         let mut flow = Flow::new(&mut network, a, b, &Plan::mixed(50, options.mtu));
@@ -571,31 +575,32 @@ fn random_datagrams_arrive_whole_or_not_at_all() {
                 imm: Some(key as u32),
                 ..request(to.qpn, length)
             };
-            let number = network.nodes[from.node].stack.post_datagram(from.qpn, request).unwrap();
-            let messages = &mut network.nodes[from.node].memory.messages;
+            let number =
+                network.sim.hosts[from.node].stack.post_datagram(from.qpn, request).unwrap();
+            let messages = &mut network.sim.hosts[from.node].memory.messages;
             messages.insert((from.qpn.value(), number), Local::Pattern(key));
             under_way.insert((to, key), length);
-            network.nodes[to.node].memory.post_receive(to.qpn, 1300);
+            network.sim.hosts[to.node].memory.post_receive(to.qpn, 1300);
             network.wake(from.node);
         }
         let mut events = vec![Vec::new(); 3];
-        let deadline = network.now + 20 * SECOND;
+        let deadline = network.now() + 20 * SECOND;
         loop {
             flow.pump(&mut network);
             for (node, events) in events.iter_mut().enumerate() {
-                for event in std::mem::take(&mut network.nodes[node].events) {
+                for event in std::mem::take(&mut network.sim.hosts[node].events) {
                     flow.check(&mut network, node, &event);
                     events.push(event);
                 }
             }
-            if network.step().is_none() || network.now >= deadline {
+            if !network.step() || network.now() >= deadline {
                 break;
             }
         }
         assert!(flow.is_done(), "the connection beside them was held up");
         let mut arrived = 0;
         for end in &ends {
-            let node = &network.nodes[end.node];
+            let node = &network.sim.hosts[end.node];
             let snapshot = node.stack.query_qp(end.qpn).unwrap();
             assert_eq!((snapshot.state, node.stack.send_room(end.qpn)), (QpState::Rts, 1024));
             for event in events[end.node].iter().filter(|event| event.qpn() == end.qpn) {

@@ -1,8 +1,8 @@
 //! Many queue pairs share a port fairly, and a lossy one does not slow the others down.
 
+use netsim::config::Faults;
 use roce::{Event, Instant, Operation, PathMtu, SendRequest};
 
-use crate::cable::Cable;
 use crate::connection::{End, Options};
 use crate::memory::{Local, Region};
 use crate::network::Network;
@@ -12,17 +12,17 @@ const LENGTH: u32 = 8 * 1024;
 /// Keeps `count` QPs busy with one operation for a while, and gives the messages that each
 /// completed.
 fn compete(count: usize, operation: impl Fn(usize) -> Operation) -> Vec<u64> {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     let options = Options { mtu: PathMtu::Mtu1024, ..Options::default() };
     let region = Region { va: 0, bytes: vec![1; LENGTH as usize], writable: true };
-    network.nodes[1].memory.regions.insert(1, region);
+    network.sim.hosts[1].memory.regions.insert(1, region);
     let ends: Vec<End> = (0..count).map(|_| network.connect(0, 1, &options).0).collect();
     let mut done = vec![0; count];
-    let deadline = network.now + 1_500_000;
-    while network.now < deadline {
-        let now = Instant(network.now);
+    let deadline = network.now() + 1_500_000;
+    while network.now() < deadline {
+        let now = Instant(network.now());
         for (index, end) in ends.iter().enumerate() {
-            let node = &mut network.nodes[0];
+            let node = &mut network.sim.hosts[0];
             while roce::param::SEND_RING - node.stack.send_room(end.qpn) < 8 {
                 let request = SendRequest {
                     operation: operation(index),
@@ -42,9 +42,9 @@ fn compete(count: usize, operation: impl Fn(usize) -> Operation) -> Vec<u64> {
             }
         }
         network.wake(0);
-        let soon = network.now + 2_000;
+        let soon = network.now() + 2_000;
         network.run(soon, |_| false);
-        for event in std::mem::take(&mut network.nodes[0].events) {
+        for event in std::mem::take(&mut network.sim.hosts[0].events) {
             match event {
                 Event::SendsCompleted { qpn, through } => {
                     let index = ends.iter().position(|end| end.qpn == qpn).unwrap();

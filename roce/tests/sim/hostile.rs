@@ -1,25 +1,25 @@
 //! Frames that nobody should send: the transport must survive them, and other QPs not notice.
 
+use netsim::config::Faults;
 use roce::wire::icrc;
 use roce::{Instant, Operation, PathMtu, Placed, Placement, Sink};
 
-use crate::cable::Cable;
 use crate::connection::Options;
 use crate::for_each_seed;
 use crate::lossless::both_ways;
-use crate::network::{Network, Node};
+use crate::network::{Network, Node, bad};
 use crate::puppet::{Puppet, SQ_PSN};
 use crate::workload::{Plan, run};
 use trial::rng::Rng;
 
 /// Real frames of a connection, to start from.
 fn samples(seed: u64, ipv4: bool) -> Vec<Vec<u8>> {
-    let mut network = Network::new(seed, 2, Cable::bad(300));
+    let mut network = Network::new(seed, 2, bad(300));
     let options = Options { mtu: PathMtu::Mtu256, ipv4, ..Options::default() };
-    network.nodes.iter_mut().for_each(|node| node.capture = Some(Vec::new()));
+    network.sim.hosts.iter_mut().for_each(|node| node.memory.capture = Some(Vec::new()));
     let mut flows = both_ways(&mut network, &options, &Plan::mixed(60, options.mtu));
     run(&mut network, &mut flows, 60_000_000_000);
-    network.nodes.iter_mut().flat_map(|node| node.capture.take().unwrap()).collect()
+    network.sim.hosts.iter_mut().flat_map(|node| node.memory.capture.take().unwrap()).collect()
 }
 
 /// Changes, cuts or lengthens a frame.
@@ -140,30 +140,30 @@ fn damaged_frames_of_the_real_peer_never_panic() {
 #[test]
 fn a_flood_of_forged_frames_does_not_disturb_a_connection() {
     for_each_seed("a_flood_of_forged_frames_does_not_disturb_a_connection", 2, |seed| {
-        let mut network = Network::new(seed, 3, Cable::PERFECT);
+        let mut network = Network::new(seed, 3, Faults::NONE);
         let options = Options { mtu: PathMtu::Mtu512, ..Options::default() };
         let plan = Plan::mixed(100, options.mtu);
         // The stranger sits on the same switch, knows numbers of QPs and PSNs, but has its own
         // address; its frames differ from real ones in nothing but the source.
-        network.nodes[0].capture = Some(Vec::new());
+        network.sim.hosts[0].memory.capture = Some(Vec::new());
         let mut flows = both_ways(&mut network, &options, &plan);
-        let (now, mut rng) = (network.now, Rng::new(seed));
+        let (now, mut rng) = (network.now(), Rng::new(seed));
         for n in 0..2_000 {
             let mut puppet = Puppet::new(&options);
-            puppet.node.ipv4 = network.nodes[1].ipv4;
-            puppet.node.mac = network.nodes[1].mac;
+            puppet.node.ipv4 = network.sim.hosts[1].ipv4;
+            puppet.node.mac = network.sim.hosts[1].mac;
             let frame = puppet.frame(&crate::puppet::Say {
                 opcode: rng.below(0x12) as u8,
                 dest_qpn: Some(flows[0].to.qpn.value()),
                 psn: rng.below(1 << 24) as u32,
-                source: Some(network.nodes[2].ipv4),
+                source: Some(network.sim.hosts[2].ipv4),
                 payload: vec![0; 512],
                 ..Default::default()
             });
-            network.inject(1, now + n * 500, frame);
+            network.inject(1, now + n * 100, &frame);
         }
         run(&mut network, &mut flows, 10_000_000_000);
-        let counters = network.nodes[1].stack.counters();
+        let counters = network.sim.hosts[1].stack.counters();
         assert!(counters.drop_wrong_source > 100);
         assert_eq!(counters.duplicate_request + counters.out_of_sequence, 0);
     });

@@ -12,11 +12,11 @@ use roce::{Gid, Psn, QpSnapshot, Qpn, Stack};
 type Peer = ([u8; 16], u32);
 
 /// What a node owes to its peers.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Ledger(BTreeMap<Peer, Account>);
 
 /// What a queue pair owes to its peer.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Account {
     /// PSN and message number of each acknowledgement that is due.
     owed: VecDeque<(Psn, u32)>,

@@ -1,8 +1,8 @@
 //! Unreliable services, and events at exact places of them (see `lumina`): what is lost is lost alone.
 
+use netsim::config::Faults;
 use roce::{Event, GRH_LENGTH, Operation, PathMtu, ReceiveKind, SendRequest};
 
-use crate::cable::Cable;
 use crate::connection::Options;
 use crate::datagrams::{self, FIRST_PSN, Pair};
 use crate::memory::Region;
@@ -44,20 +44,20 @@ fn a_lost_packet_of_a_connection_costs_its_message_and_no_other() {
 }
 
 fn lose_of_connection(operation: Operation, psn: u32, action: Action) {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     let options = Options { mtu: PathMtu::Mtu256, ..Options::default() };
     let (from, to) = connect(&mut network, &options);
     // They find each other's Ethernet addresses.
     run(&mut network, MILLISECOND);
     let target = Region { va: VA, bytes: vec![0; MESSAGES as usize * MESSAGE], writable: true };
-    network.nodes[1].memory.regions.insert(RKEY, target);
+    network.sim.hosts[1].memory.regions.insert(RKEY, target);
     let mut script = Script::default();
     script.watch(from, to, SQ_PSN);
     let (place, action) = lost_at(psn, action);
     script.at(place, action);
-    network.script = Some(script);
+    network.play(script);
     for key in 0..MESSAGES {
-        network.nodes[1].memory.post_receive(to.qpn, MESSAGE);
+        network.sim.hosts[1].memory.post_receive(to.qpn, MESSAGE);
         let remote_va = VA + u64::from(key) * MESSAGE as u64;
         let request = SendRequest { imm: key, remote_va, ..request(operation, MESSAGE as u32) };
         post(&mut network, from, request, key.into());
@@ -69,8 +69,8 @@ fn lose_of_connection(operation: Operation, psn: u32, action: Action) {
         other => panic!("{what}: {other:?}"),
     };
     assert_eq!(sent.iter().map(through).max(), Some(u64::from(MESSAGES) - 1), "{what}");
-    assert_sent_once(&network.script.take().unwrap().trace, MESSAGES * PACKETS);
-    let node = &network.nodes[1];
+    assert_sent_once(&network.played().trace, MESSAGES * PACKETS);
+    let node = &network.sim.hosts[1];
     let whole: Vec<u32> = (0..MESSAGES).filter(|message| *message != psn / PACKETS).collect();
     let right = |key: u32| pattern_vec(key.into(), 0, MESSAGE);
     let takes_receive = operation.takes_receive();
@@ -112,16 +112,16 @@ fn a_lost_datagram_is_lost_alone() {
             script.watch(pair.from, pair.to, FIRST_PSN);
             let (place, action) = lost_at(psn, action);
             script.at(place, action);
-            pair.network.script = Some(script);
+            pair.network.play(script);
             for imm in 0..DATAGRAMS {
                 let capacity = MESSAGE + GRH_LENGTH as usize;
-                pair.network.nodes[1].memory.post_receive(pair.to.qpn, capacity);
+                pair.network.sim.hosts[1].memory.post_receive(pair.to.qpn, capacity);
                 let datagram = datagrams::request(pair.to.qpn, MESSAGE as u32);
                 pair.post(roce::DatagramRequest { imm: Some(imm), ..datagram });
             }
             let [sent, received] = pair.run(MILLISECOND);
             assert!(sent.iter().all(|event| matches!(event, Event::SendsCompleted { .. })));
-            let node = &pair.network.nodes[1];
+            let node = &pair.network.sim.hosts[1];
             let arrived: Vec<u32> = received
                 .iter()
                 .map(|event| match event {
@@ -135,7 +135,7 @@ fn a_lost_datagram_is_lost_alone() {
                 .collect();
             let others: Vec<u32> = (0..DATAGRAMS).filter(|imm| *imm != psn).collect();
             assert_eq!(arrived, others, "{action:?} of PSN {psn}");
-            assert_sent_once(&pair.network.script.take().unwrap().trace, DATAGRAMS);
+            assert_sent_once(&pair.network.played().trace, DATAGRAMS);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Scenarios on perfect cables.
 
+use netsim::config::Faults;
 use roce::{Operation, PathMtu};
 
-use crate::cable::Cable;
 use crate::connection::Options;
 use crate::for_each_seed;
 use crate::network::Network;
@@ -18,7 +18,7 @@ pub fn both_ways(network: &mut Network, options: &Options, plan: &Plan) -> Vec<F
 
 /// Nothing was sent twice, dropped or complained about.
 fn assert_flawless(network: &Network) {
-    for node in &network.nodes {
+    for node in &network.sim.hosts {
         for (name, value) in node.stack.counters().iter() {
             // ARP asks everybody, and concerns one.
             let flaw = (name.starts_with("drop_") && name != "drop_not_for_us")
@@ -42,7 +42,7 @@ fn assert_flawless(network: &Network) {
 fn every_kind_of_message_arrives_at_every_mtu() {
     for_each_seed("every_kind_of_message_arrives_at_every_mtu", 4, |seed| {
         for mtu in PathMtu::ALL {
-            let mut network = Network::new(seed, 2, Cable::PERFECT);
+            let mut network = Network::new(seed, 2, Faults::NONE);
             let options = Options { mtu, ipv4: seed % 2 == 0, ..Options::default() };
             let mut flows = both_ways(&mut network, &options, &Plan::mixed(200, mtu));
             run(&mut network, &mut flows, SECOND);
@@ -63,7 +63,7 @@ fn each_kind_alone_arrives() {
             Operation::Read,
         ] {
             let mtu = PathMtu::Mtu512;
-            let mut network = Network::new(seed, 2, Cable::PERFECT);
+            let mut network = Network::new(seed, 2, Faults::NONE);
             let options = Options { mtu, ..Options::default() };
             let plan = Plan { only: Some(operation), longest: 3, ..Plan::mixed(1100, mtu) };
             let mut flows = both_ways(&mut network, &options, &plan);
@@ -78,7 +78,7 @@ fn each_kind_alone_arrives() {
 fn packet_sequence_numbers_wrap() {
     for_each_seed("packet_sequence_numbers_wrap", 2, |seed| {
         let mtu = PathMtu::Mtu256;
-        let mut network = Network::new(seed, 2, Cable::PERFECT);
+        let mut network = Network::new(seed, 2, Faults::NONE);
         let psns = Some((0xff_ffff - 100 * seed as u32, 0xff_ffff));
         let options = Options { mtu, psns, ..Options::default() };
         let mut flows = both_ways(&mut network, &options, &Plan::mixed(300, mtu));
@@ -90,7 +90,7 @@ fn packet_sequence_numbers_wrap() {
 #[test]
 fn a_connection_to_oneself_works() {
     for_each_seed("a_connection_to_oneself_works", 4, |seed| {
-        let mut network = Network::new(seed, 1, Cable::PERFECT);
+        let mut network = Network::new(seed, 1, Faults::NONE);
         let options = Options { ipv4: seed % 2 == 0, ..Options::default() };
         let (a, b) = network.connect(0, 0, &options);
         let plan = Plan::mixed(200, options.mtu);
@@ -104,12 +104,12 @@ fn a_connection_to_oneself_works() {
 #[test]
 fn late_receive_requests_delay_but_do_not_lose_messages() {
     for_each_seed("late_receive_requests_delay_but_do_not_lose_messages", 6, |seed| {
-        let mut network = Network::new(seed, 2, Cable::PERFECT);
+        let mut network = Network::new(seed, 2, Faults::NONE);
         let options = Options { mtu: PathMtu::Mtu256, ..Options::default() };
         let plan = Plan { supply: Supply::Late, ..Plan::mixed(150, options.mtu) };
         let mut flows = both_ways(&mut network, &options, &plan);
         run(&mut network, &mut flows, 10 * SECOND);
-        let counters = network.nodes[0].stack.counters();
+        let counters = network.sim.hosts[0].stack.counters();
         assert!(counters.rcvd_rnr_err > 0 && counters.send_rnr_err > 0);
     });
 }
@@ -117,7 +117,7 @@ fn late_receive_requests_delay_but_do_not_lose_messages() {
 #[test]
 fn without_a_timeout_a_perfect_cable_needs_none() {
     for_each_seed("without_a_timeout_a_perfect_cable_needs_none", 2, |seed| {
-        let mut network = Network::new(seed, 2, Cable::PERFECT);
+        let mut network = Network::new(seed, 2, Faults::NONE);
         let options = Options { timeout: 0, ..Options::default() };
         let plan = Plan { supply: Supply::Late, ..Plan::mixed(300, options.mtu) };
         let mut flows = both_ways(&mut network, &options, &plan);
@@ -128,7 +128,7 @@ fn without_a_timeout_a_perfect_cable_needs_none() {
 #[test]
 fn a_mesh_of_nodes_talks_all_to_all() {
     for_each_seed("a_mesh_of_nodes_talks_all_to_all", 2, |seed| {
-        let mut network = Network::new(seed, 5, Cable::PERFECT);
+        let mut network = Network::new(seed, 5, Faults::NONE);
         let mut flows = Vec::new();
         for a in 0..5 {
             for b in a + 1..5 {
@@ -149,7 +149,7 @@ fn a_mesh_of_nodes_talks_all_to_all() {
 fn long_messages_cross_the_window_many_times() {
     for_each_seed("long_messages_cross_the_window_many_times", 1, |seed| {
         let mtu = PathMtu::Mtu256;
-        let mut network = Network::new(seed, 2, Cable::PERFECT);
+        let mut network = Network::new(seed, 2, Faults::NONE);
         let options = Options { mtu, ..Options::default() };
         let plan = Plan { longest: 5_000, ..Plan::mixed(12, mtu) };
         let mut flows = both_ways(&mut network, &options, &plan);

@@ -6,13 +6,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use netsim::config::Faults;
 use roce::opcode::{Class, code};
 use roce::wire::aeth::{NakCode, Syndrome};
 use roce::{Operation, PathMtu};
 
-use crate::cable::Cable;
 use crate::connection::Options;
-use crate::network::{FRAME_TIME, Network, WAKE_DELAY};
+use crate::network::{self, CABLE, NANO, Network};
 use crate::script::{Action, Place, Script, Seen};
 use crate::truth::{Look, assert_true};
 use crate::workload::{ATOMIC, Flow, Plan, run};
@@ -23,16 +23,19 @@ const BYTES: u32 = 256;
 const PACKETS: u32 = 4;
 const MESSAGES: u32 = 3;
 const PSNS: u32 = MESSAGES * PACKETS;
+// Times are in picoseconds.
 /// The acknowledgement timeout, code 10.
-const TIMEOUT: u64 = 4096 << 10;
-/// What a frame takes to the other side.
-const DELAY: u64 = Cable::PERFECT.delay;
+const TIMEOUT: u64 = (4096 << 10) * NANO;
+/// What a bit takes on a cable, and what the longest frame does at most.
+const BIT_TIME: u64 = 1_000_000_000_000 / CABLE.rate;
+const FRAME_TIME: u64 = 100 * NANO;
+/// How long a node sleeps after the first frame of a burst.
+const WAKE_DELAY: u64 = network::WAKE_DELAY * NANO;
 /// From the arrival of a frame to the first one that it makes a node send: a round begins so long after the
 /// first frame of a burst, takes those that have come by then, and sends one frame after the other.
-const REACTION: std::ops::RangeInclusive<u64> =
-    FRAME_TIME..=WAKE_DELAY + (2 * PSNS as u64 + 1) * FRAME_TIME;
+const REACTION: std::ops::RangeInclusive<u64> = 0..=WAKE_DELAY + (2 * PSNS as u64 + 1) * FRAME_TIME;
 /// The shortest silence that a question breaks.
-const SILENCE: u64 = 100_000;
+const SILENCE: u64 = 100_000 * NANO;
 /// First PSNs of the connections: those of the first wrap around.
 const FIRST: [u32; 2] = [0xff_fffb, 500];
 
@@ -55,7 +58,7 @@ struct Outcome {
 /// Runs messages of one kind over connections, while events befall their frames, to their end: every byte
 /// was compared then, and every counter.
 fn play(operation: Operation, connections: usize, events: &[(Place, Action)]) -> Outcome {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     network.record();
     let mut script = Script::default();
     let mut flows = Vec::new();
@@ -77,17 +80,17 @@ fn play(operation: Operation, connections: usize, events: &[(Place, Action)]) ->
         flows.push(Flow::new(&mut network, requester, responder, &plan));
     }
     // The peers find each other's Ethernet addresses.
-    let deadline = network.now + 100_000;
+    let deadline = network.now() + 100_000;
     network.run(deadline, |_| false);
     for (place, action) in events {
         script.at(*place, *action);
     }
-    network.script = Some(script);
+    network.play(script);
     run(&mut network, &mut flows, 20_000_000_000);
     // What is still under way arrives.
-    let deadline = network.now + 100_000;
+    let deadline = network.now() + 100_000;
     network.run(deadline, |_| false);
-    let trace = network.script.take().unwrap().trace;
+    let trace = network.played().trace;
     Outcome { network, flows, trace }
 }
 
@@ -169,27 +172,27 @@ impl Rules {
             self.told.retransmitted_pkts += 1;
             return;
         }
-        assert_eq!(psn, self.unacked, "a repetition begins elsewhere, at {at} ns");
-        let waited = at - self.timer;
+        assert_eq!(psn, self.unacked, "a repetition begins elsewhere, at {at} ps");
+        let waited = at.saturating_sub(self.timer);
         if let Some((arrived, nak)) = self.naks.pop_front() {
             assert_eq!(nak, psn, "a NAK asks for another PSN");
-            assert!(REACTION.contains(&(at - arrived)), "{} ns after a NAK", at - arrived);
+            assert!(REACTION.contains(&(at - arrived)), "{} ps after a NAK", at - arrived);
             self.told.retransmitted_pkts += 1;
         } else if let Some(arrived) = self.beyond.take() {
-            assert!(REACTION.contains(&(at - arrived)), "{} ns after the hole", at - arrived);
+            assert!(REACTION.contains(&(at - arrived)), "{} ps after the hole", at - arrived);
             self.hole = Some(psn);
             self.told.implied_nak_seq_err += 1;
             self.told.retransmitted_pkts += 1;
         } else if waited >= TIMEOUT - REACTION.end() {
             // The timer runs from the round in which a frame was made, not from when it left.
-            assert!(waited <= TIMEOUT + REACTION.end(), "a timer fired after {waited} ns");
+            assert!(waited <= TIMEOUT + REACTION.end(), "a timer fired after {waited} ps");
             self.told.local_ack_timeout_err += 1;
             self.told.retransmitted_pkts += 1;
         } else if self.question.take().is_some_and(|question| question + 1 == psn) {
             // The question was answered, and nothing behind it.
             self.told.retransmitted_pkts += 1;
         } else {
-            assert!(at - before >= SILENCE - REACTION.end(), "nobody asked for it, at {at} ns");
+            assert!(at - before >= SILENCE - REACTION.end(), "nobody asked for it, at {at} ps");
             self.question = Some(psn);
             self.told.sent_questions += 1;
             return;
@@ -258,7 +261,7 @@ impl Rules {
                 assert_eq!(psn, self.expected, "a NAK asks for another PSN than is expected");
                 let gap = self.gap.expect("a NAK without a gap");
                 assert!(!self.complained, "two NAKs for PSN {psn}");
-                assert!(REACTION.contains(&(at - gap)), "a NAK after {} ns", at - gap);
+                assert!(REACTION.contains(&(at - gap)), "a NAK after {} ps", at - gap);
                 self.complained = true;
                 self.told.sent_seq_err += 1;
             }
@@ -281,13 +284,30 @@ impl Rules {
     }
 }
 
+/// When frames arrive that do: the switch has all of one before it sends it on, behind those before it.
+fn arrivals(trace: &[Seen]) -> Vec<Option<u64>> {
+    // By the node from which it comes.
+    let mut free = [0; 2];
+    let mut arrives = |seen: &Seen| {
+        let takes = u64::from(seen.wire_length) * 8 * BIT_TIME;
+        let free = &mut free[seen.from];
+        *free = (*free).max(seen.at + takes) + takes;
+        *free + CABLE.delay
+    };
+    let goes_on = |seen: &&Seen| seen.befell != Some(Action::Drop);
+    trace.iter().map(|seen| Some(seen).filter(goes_on).map(&mut arrives)).collect()
+}
+
 /// Goes through the trace of a connection in the order of time, sides taking turns as they saw it.
 fn judge(trace: &[Seen], connection: usize) -> Told {
     let mut happenings: BTreeMap<(u64, bool, usize), &Seen> = BTreeMap::new();
-    for (id, seen) in trace.iter().enumerate().filter(|it| it.1.place.connection == connection) {
+    for (id, (seen, arrives)) in trace.iter().zip(arrivals(trace)).enumerate() {
+        if seen.place.connection != connection {
+            continue;
+        }
         happenings.insert((seen.at, true, id), seen);
-        if seen.befell != Some(Action::Drop) {
-            happenings.insert((seen.at + DELAY, false, id), seen);
+        if let Some(at) = arrives {
+            happenings.insert((at, false, id), seen);
         }
     }
     let mut rules = Rules::default();
@@ -310,7 +330,8 @@ fn judge(trace: &[Seen], connection: usize) -> Told {
 /// Both ends' counters are what the trace shows.
 fn assert_counted(outcome: &Outcome, told: &[Told]) {
     let sum = |of: fn(&Told) -> u64| told.iter().map(of).sum::<u64>();
-    let [requester, responder] = [0, 1].map(|node| outcome.network.nodes[node].stack.counters());
+    let [requester, responder] =
+        [0, 1].map(|node| outcome.network.sim.hosts[node].stack.counters());
     for (name, counted, seen) in [
         ("packet_seq_err", requester.packet_seq_err, sum(|it| it.packet_seq_err)),
         ("implied_nak_seq_err", requester.implied_nak_seq_err, sum(|it| it.implied_nak_seq_err)),
@@ -335,7 +356,7 @@ fn assert_counted(outcome: &Outcome, told: &[Told]) {
 /// The trace is whole: it has every frame that a node sent, in the order of time, and a node has heard
 /// all that arrived.
 fn assert_whole(outcome: &Outcome) {
-    for (index, node) in outcome.network.nodes.iter().enumerate() {
+    for (index, node) in outcome.network.sim.hosts.iter().enumerate() {
         let sent: Vec<&Seen> = outcome.trace.iter().filter(|seen| seen.from == index).collect();
         for connection in 0..outcome.flows.len() {
             let of = sent.iter().filter(|seen| seen.place.connection == connection);
@@ -444,7 +465,9 @@ fn a_trace_that_breaks_a_rule_is_no_good() {
             trace.insert(at + 1, twice);
         }),
         ("a NAK for another PSN", Operation::Write, nak, |trace, at| trace[at].place.psn += 1),
-        ("a NAK that takes its time", Operation::Write, nak, |trace, at| trace[at].at += 5_000),
+        ("a NAK that takes its time", Operation::Write, nak, |trace, at| {
+            trace[at].at += 5_000 * NANO
+        }),
         ("no NAK", Operation::Write, nak, |trace, at| {
             trace.remove(at);
         }),
@@ -452,7 +475,7 @@ fn a_trace_that_breaks_a_rule_is_no_good() {
             trace[at].place.psn -= 1;
         }),
         ("a repetition that comes late", Operation::Write, again, |trace, at| {
-            trace[at].at += 10_000;
+            trace[at].at += 10_000 * NANO;
         }),
         (
             "an acknowledgement of what has not come",

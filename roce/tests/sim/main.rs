@@ -1,4 +1,4 @@
-//! Deterministic simulation: many stacks in virtual time, over cables that lose, duplicate,
+//! Deterministic simulation: many stacks in virtual time, on the networks of `netsim`, whose cables lose, duplicate,
 //! reorder, corrupt and delay frames by seed.
 //!
 //! A failure prints its seed and the command that repeats it: `ROCE_SIM_SEED=<seed>`.
@@ -16,14 +16,12 @@
 
 mod atomics;
 mod attacks;
-mod cable;
 mod congestion;
 mod connection;
 mod counting;
 mod credits;
 mod datagrams;
 mod errors;
-mod fabric;
 mod fairness;
 mod faults;
 mod hostile;

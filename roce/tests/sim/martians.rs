@@ -2,11 +2,11 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
+use netsim::config::Faults;
 use roce::opcode::code;
 use roce::wire::{icrc, ipv4, ipv6};
 use roce::{Address, Gid, GidTable, Instant, Operation, SendRequest};
 
-use crate::cable::Cable;
 use crate::connection::{End, Options};
 use crate::datagrams::{AH, address, datagram_qp, post, request, vector};
 use crate::memory::Local;
@@ -24,17 +24,18 @@ const NEXT_HEADER: usize = 20;
 
 fn run(network: &mut Network) {
     network.wake(0);
-    let deadline = network.now + MILLISECOND;
+    let deadline = network.now() + MILLISECOND;
     network.run(deadline, |_| false);
 }
 
 fn dropped(network: &Network) -> u64 {
-    network.nodes[0].stack.counters().drop_martian_source
+    network.sim.hosts[0].stack.counters().drop_martian_source
 }
 
 /// Posts a SEND from one queue pair of node 0 to another, and says how many messages then came.
 fn send(network: &mut Network, from: End, to: End) -> u64 {
-    let node = &mut network.nodes[0];
+    let now = Instant(network.now());
+    let node = &mut network.sim.hosts[0];
     node.memory.post_receive(to.qpn, 100);
     let request = SendRequest {
         operation: Operation::Send,
@@ -45,60 +46,60 @@ fn send(network: &mut Network, from: End, to: End) -> u64 {
         solicited: false,
         fence: false,
     };
-    let number = node.stack.post_send(Instant(network.now), from.qpn, request).unwrap();
+    let number = node.stack.post_send(now, from.qpn, request).unwrap();
     node.memory.messages.insert((from.qpn.value(), number), Local::Pattern(number));
     run(network);
-    network.nodes[0].stack.counters().rdma_recvs
+    network.sim.hosts[0].stack.counters().rdma_recvs
 }
 
 /// RC-105.
 #[test]
 fn a_connection_to_itself_hears_nobody_who_says_to_be_this_port() {
-    let mut network = Network::new(1, 1, Cable::PERFECT);
+    let mut network = Network::new(1, 1, Faults::NONE);
     let options = Options { psns: Some((7, 70)), ..Options::default() };
     let (from, to) = network.connect(0, 0, &options);
     network.record();
     assert_eq!(send(&mut network, from, to), 1);
-    let frames = network.nodes[0].capture.take().unwrap();
+    let frames = network.sim.hosts[0].memory.capture.take().unwrap();
     let mut sent = frames.into_iter();
     let sent = sent.find(|frame| frame[OPCODE] == code::SEND_ONLY).unwrap();
     // The next one, right in all but that it comes from outside.
-    network.nodes[0].memory.post_receive(to.qpn, 100);
+    network.sim.hosts[0].memory.post_receive(to.qpn, 100);
     let next = altered(&sent, |frame| frame[LAST_OF_PSN] += 1);
-    let now = network.now;
-    network.inject(0, now, next);
+    let now = network.now();
+    network.inject(0, now, &next);
     run(&mut network);
-    assert_eq!(network.nodes[0].stack.counters().rdma_recvs, 1);
+    assert_eq!(network.sim.hosts[0].stack.counters().rdma_recvs, 1);
     assert_eq!(dropped(&network), 1);
     assert_eq!(send(&mut network, from, to), 2);
 }
 
 /// A node with a queue pair of datagrams that sends to itself, and the frame of such a datagram.
 fn to_itself(is_ipv4: bool) -> (Network, End, Vec<u8>) {
-    let mut network = Network::new(1, 1, Cable::PERFECT);
+    let mut network = Network::new(1, 1, Faults::NONE);
     let own = datagram_qp(&mut network, 0, 0x11);
     let gid = network.gid(0, is_ipv4);
     address(&mut network, 0, AH, &vector(gid, is_ipv4));
     network.record();
-    network.nodes[0].memory.post_receive(own.qpn, 100);
+    network.sim.hosts[0].memory.post_receive(own.qpn, 100);
     post(&mut network, own, request(own.qpn, 8));
     run(&mut network);
-    assert_eq!(network.nodes[0].stack.counters().rdma_recvs, 1);
+    assert_eq!(network.sim.hosts[0].stack.counters().rdma_recvs, 1);
     let at = if is_ipv4 { PROTOCOL } else { NEXT_HEADER };
     let protocol = if is_ipv4 { ipv4::PROTOCOL_UDP } else { ipv6::NEXT_HEADER_UDP };
-    let frames = network.nodes[0].capture.take().unwrap();
+    let frames = network.sim.hosts[0].memory.capture.take().unwrap();
     let frame = frames.into_iter().rfind(|frame| frame[at] == protocol).unwrap();
     (network, own, frame)
 }
 
 /// Whether a frame from outside fills a receive; else it is counted as a martian.
 fn is_taken(network: &mut Network, own: End, frame: Vec<u8>) -> bool {
-    let (received, martians) = (network.nodes[0].stack.counters().rdma_recvs, dropped(network));
-    network.nodes[0].memory.post_receive(own.qpn, 100);
-    let now = network.now;
-    network.inject(0, now, frame);
+    let (received, martians) = (network.sim.hosts[0].stack.counters().rdma_recvs, dropped(network));
+    network.sim.hosts[0].memory.post_receive(own.qpn, 100);
+    let now = network.now();
+    network.inject(0, now, &frame);
     run(network);
-    let taken = network.nodes[0].stack.counters().rdma_recvs - received;
+    let taken = network.sim.hosts[0].stack.counters().rdma_recvs - received;
     assert_eq!(taken + dropped(network) - martians, 1);
     taken == 1
 }
@@ -113,13 +114,13 @@ fn datagrams_come_from_addresses_that_one_other_host_can_have() {
         });
         is_taken(network, own, frame)
     };
-    let node = network.nodes[0].ipv4;
+    let node = network.sim.hosts[0].ipv4;
     let mut gids = GidTable::default();
-    gids[0] = Some(Gid::from_ipv6(network.nodes[0].mac.link_local()).into());
+    gids[0] = Some(Gid::from_ipv6(network.sim.hosts[0].mac.link_local()).into());
     gids[1] = Some(Gid::from_ipv4(node).into());
     let in_vlan = Ipv4Addr::new(10, 8, 0, 1);
     gids[2] = Some(Address { gid: Gid::from_ipv4(in_vlan), vlan: 5 });
-    network.nodes[0].stack.set_gids(gids);
+    network.sim.hosts[0].stack.set_gids(gids);
     let nobodys = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "127.9.9.9", "224.0.0.1", "255.255.255.255"];
     for source in nobodys.map(|it| it.parse().unwrap()).into_iter().chain([node, in_vlan]) {
         assert!(!from(&mut network, source), "{source}");
@@ -129,7 +130,7 @@ fn datagrams_come_from_addresses_that_one_other_host_can_have() {
     }
     // A port on the loopback network has neighbours there.
     gids[3] = Some(Gid::from_ipv4(Ipv4Addr::new(127, 0, 0, 2)).into());
-    network.nodes[0].stack.set_gids(gids);
+    network.sim.hosts[0].stack.set_gids(gids);
     assert!(from(&mut network, Ipv4Addr::new(127, 0, 0, 3)));
     assert!(!from(&mut network, Ipv4Addr::new(127, 0, 0, 2)));
 }
@@ -138,7 +139,7 @@ fn datagrams_come_from_addresses_that_one_other_host_can_have() {
 #[test]
 fn datagrams_of_ipv6_come_from_addresses_that_one_other_host_can_have() {
     let (mut network, own, frame) = to_itself(false);
-    let link_local = network.nodes[0].mac.link_local().to_string();
+    let link_local = network.sim.hosts[0].mac.link_local().to_string();
     let nobodys = ["::", "::1", "ff02::1", "::ffff:10.7.0.99", &link_local];
     for (source, taken) in
         nobodys.map(|it| (it, false)).into_iter().chain([("fe80::99", true), ("fd00::1", true)])

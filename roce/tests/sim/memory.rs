@@ -1,13 +1,21 @@
 //! A node's memory, receive queues and keys: the layer above the transport.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::task::Poll;
 
+use netsim::Time;
+use netsim::frame::{Frame, Received};
+use roce::opcode::{Class, Opcode};
+use roce::wire::icrc;
 use roce::{
-    AccessDenied, Payload, Placed, Placement, Qpn, ReceiveError, RemoteAccess, RemoteRange, Sink,
-    Source, TakenReceive, Target, Verbs, XrcSrq,
+    AccessDenied, Instant, Payload, Placed, Placement, Qpn, ReceiveError, ReceivedFrame as _,
+    RemoteAccess, RemoteRange, Sink, Source, Stack, TakenReceive, Target, Verbs, XrcSrq,
 };
 
+use crate::ledger::{Asked, Ledger};
+use crate::script::Script;
 use trial::rng::pattern;
 
 /// Memory that peers may address by key.
@@ -65,6 +73,19 @@ pub struct Memory {
     pub revocable: Vec<u32>,
     /// Keys that are good, and whose memory cannot be written.
     pub unwritable_keys: Vec<u32>,
+    /// Every request asks for an acknowledgement, as those of some cards do.
+    pub insists: bool,
+    /// The layer above cannot tell its program of the messages that come.
+    pub untold: bool,
+    pub roce_frames_sent: u64,
+    /// Copies of the frames emitted, if they are wanted.
+    pub capture: Option<Vec<Vec<u8>>>,
+    /// Copies of the frames received, if they are wanted.
+    pub heard: Option<Vec<Received>>,
+    /// What is owed to peers, if it is to be watched.
+    pub ledger: Option<Ledger>,
+    /// What befalls frames on the node's cable, if something is to.
+    pub script: Option<Rc<RefCell<Script>>>,
 }
 
 /// What stands for a shared receive queue of XRC in place of a QP.
@@ -96,9 +117,12 @@ impl Memory {
         self.receives.entry(queue).or_default().push_back(receive);
         id
     }
+}
 
-    /// Carries out a placement.
-    pub fn place(&mut self, placement: &Placement, frame: &[u8]) -> Placed {
+impl netsim::memory::Memory for Memory {
+    const BYTES: bool = true;
+
+    fn place(&mut self, placement: &Placement, frame: &[u8]) -> Placed {
         let source = &frame[placement.range.clone()];
         if let Sink::Atomic { rkey, va, operation } = placement.sink {
             assert!(source.is_empty() && va % 8 == 0, "{placement:?}");
@@ -145,8 +169,7 @@ impl Memory {
         }
     }
 
-    /// Appends a payload to a frame and says whether that was possible.
-    pub fn fetch(&mut self, payload: &Payload, frame: &mut Vec<u8>) -> bool {
+    fn fetch(&mut self, payload: &Payload, frame: &mut Vec<u8>) -> bool {
         let start = frame.len();
         let length = payload.length as usize;
         assert!(length != 0, "an empty payload");
@@ -173,6 +196,60 @@ impl Memory {
                 }
             }
         }
+    }
+
+    fn receive(
+        &mut self,
+        stack: &mut Stack,
+        now: Instant,
+        frame: &mut Received,
+        index: usize,
+        placements: &mut Vec<Placement>,
+    ) {
+        let asked = self.ledger.as_ref().and_then(|_| Asked::of(stack, frame.bytes()));
+        assert!(stack.receive(now, frame, index, self, placements).is_ready());
+        if let (Some(asked), Some(ledger)) = (asked, &mut self.ledger) {
+            ledger.hear(stack, &asked);
+        }
+        if let Some(heard) = &mut self.heard {
+            heard.push(frame.clone());
+        }
+    }
+
+    fn seal(&mut self, frame: &mut Vec<u8>, needs_icrc: bool) {
+        if needs_icrc {
+            if self.insists {
+                insist(frame);
+            }
+            frame.extend([0; icrc::LENGTH]);
+            icrc::append(frame).expect("a frame that can be sealed");
+            self.roce_frames_sent += 1;
+        }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.speak(frame);
+        }
+        if let Some(capture) = &mut self.capture {
+            capture.push(frame.clone());
+        }
+    }
+
+    fn sees_off(&mut self, host: u32, now: Time, frame: &mut Frame) -> bool {
+        let script = self.script.as_ref();
+        script.is_none_or(|script| script.borrow_mut().carry(host as usize, now, frame))
+    }
+}
+
+/// Has a request ask for an acknowledgement.
+fn insist(frame: &mut [u8]) {
+    let transport = match frame[12..14] {
+        [0x08, 0x00] => 14 + 20 + 8,
+        [0x86, 0xdd] => 14 + 40 + 8,
+        _ => return,
+    };
+    let is_request = Opcode::find(frame[transport])
+        .is_some_and(|row| !row.class.is_response() && row.class != Class::CongestionNotification);
+    if is_request {
+        frame[transport + 8] |= 0x80;
     }
 }
 

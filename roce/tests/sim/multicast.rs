@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::task::Poll;
 
+use netsim::config::Faults;
+use netsim::memory::Memory as _;
 use roce::wire::igmp::{self, RecordType};
 use roce::wire::{bth, ethernet, icrc, ipv4, ipv6, mld};
 use roce::{
     AccessDenied, Address, DatagramRequest, Error, Event, GRH_LENGTH, Gid, GidTable, Instant,
-    MacAddr, QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target, Verbs,
+    MacAddr, QpState, Qpn, ReceiveError, ReceivedFrame as _, RemoteAccess, RemoteRange,
+    TakenReceive, Target, Verbs,
 };
 
-use crate::cable::{Cable, Held};
 use crate::connection::{End, Options};
 use crate::datagrams::{AH, QKEY, address, completed, datagram_qp, post, request, vector, way};
 use crate::for_each_seed;
 use crate::memory::Memory;
-use crate::network::{Network, Node};
+use crate::network::{Held, Network, Node, bad, card, round};
 use trial::rng::pattern_vec;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -31,8 +33,8 @@ fn group(ipv4: bool) -> Gid {
 }
 
 fn attach(network: &mut Network, end: End, group: Gid) {
-    let now = Instant(network.now);
-    network.nodes[end.node].stack.attach(now, end.qpn, group).unwrap();
+    let now = Instant(network.now());
+    network.sim.hosts[end.node].stack.attach(now, end.qpn, group).unwrap();
     network.wake(end.node);
 }
 
@@ -51,8 +53,8 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(seed: u64, ipv4: bool, cable: Cable) -> Self {
-        let mut network = Network::new(seed, 3, cable);
+    fn new(seed: u64, ipv4: bool, faults: Faults) -> Self {
+        let mut network = Network::new(seed, 3, faults);
         let group = group(ipv4);
         let from = datagram_qp(&mut network, 0, 0x11);
         address(&mut network, 0, AH, &vector(group, ipv4));
@@ -66,18 +68,18 @@ impl Scene {
 
     fn run(&mut self, time: u64) {
         (0..3).for_each(|node| self.network.wake(node));
-        let deadline = self.network.now + time;
+        let deadline = self.network.now() + time;
         self.network.run(deadline, |_| false);
     }
 
     fn receives(&mut self, end: End, capacity: usize) -> u64 {
-        self.network.nodes[end.node].memory.post_receive(end.qpn, capacity)
+        self.network.sim.hosts[end.node].memory.post_receive(end.qpn, capacity)
     }
 
     /// What has completed since this was last asked, by node and queue pair.
     fn received(&mut self) -> BTreeMap<(usize, u32), Vec<(u64, u32)>> {
         let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (node, its) in self.network.nodes.iter_mut().enumerate() {
+        for (node, its) in self.network.sim.hosts.iter_mut().enumerate() {
             for event in its.events.drain(..) {
                 if let Event::ReceiveCompleted { qpn, id, length, source_qpn, .. } = event {
                     assert_eq!(source_qpn, Some(0x11));
@@ -89,7 +91,7 @@ impl Scene {
     }
 
     fn counter(&self, node: usize, name: &str) -> u64 {
-        let counters = self.network.nodes[node].stack.counters();
+        let counters = self.network.sim.hosts[node].stack.counters();
         counters.iter().find(|it| it.0 == name).unwrap().1
     }
 }
@@ -98,7 +100,7 @@ impl Scene {
 #[test]
 fn every_member_gets_a_copy_of_its_own_and_so_does_who_sends() {
     for (is_ipv4, length) in [(true, 0), (true, 4096), (false, 1), (false, 333)] {
-        let mut scene = Scene::new(1, is_ipv4, Cable::PERFECT);
+        let mut scene = Scene::new(1, is_ipv4, Faults::NONE);
         scene.network.record();
         let outside = datagram_qp(&mut scene.network, 1, 0x31);
         scene.receives(outside, 8192);
@@ -106,19 +108,19 @@ fn every_member_gets_a_copy_of_its_own_and_so_does_who_sends() {
             scene.members.clone().into_iter().map(|end| scene.receives(end, 8192)).collect();
         let number = post(&mut scene.network, scene.from, to_all(length));
         scene.run(MILLISECOND);
-        assert!(scene.network.nodes[0].events.contains(&completed(scene.from.qpn, number)));
+        assert!(scene.network.sim.hosts[0].events.contains(&completed(scene.from.qpn, number)));
         let received = scene.received();
         assert_eq!(received.len(), scene.members.len());
         for (end, id) in scene.members.clone().iter().zip(ids) {
             let whole = GRH_LENGTH + length;
             assert_eq!(received[&(end.node, end.qpn.value())], [(id, whole)], "{end:?}");
-            let buffer = &scene.network.nodes[end.node].memory.buffers[&id].bytes;
+            let buffer = &scene.network.sim.hosts[end.node].memory.buffers[&id].bytes;
             assert_eq!(buffer[GRH..whole as usize], pattern_vec(number, 0, length as usize));
             let gid = scene.group.to_bytes();
             let named = if is_ipv4 { &buffer[36..40] } else { &buffer[24..40] };
             assert!(gid.ends_with(named), "{named:x?}");
         }
-        let frames = scene.network.nodes[0].capture.take().unwrap();
+        let frames = scene.network.sim.hosts[0].memory.capture.take().unwrap();
         let mac = MacAddr::of_group(scene.group);
         let sent: Vec<_> = frames.iter().filter(|frame| frame[..6] == mac.0).collect();
         assert_eq!(sent.len(), 1, "nobody was asked for it, and it was sent once");
@@ -131,13 +133,13 @@ fn every_member_gets_a_copy_of_its_own_and_so_does_who_sends() {
 /// UD-21.
 #[test]
 fn what_becomes_of_one_copy_is_nothing_to_the_others() {
-    let mut scene = Scene::new(1, true, Cable::PERFECT);
+    let mut scene = Scene::new(1, true, Faults::NONE);
     let of = |node, qpn| End { node, qpn: Qpn::new(qpn).unwrap() };
     // Without a receive, with one that is too short, with another Q_Key, in a state that takes nothing.
     let short = scene.receives(of(1, 0x21), GRH + 8);
     let fine = [of(0, 0x21), of(1, 0x22), of(2, 0x22)].map(|end| (end, scene.receives(end, 64)));
     let locked = of(2, 0x33);
-    scene.network.nodes[2].stack.create_qp(locked.qpn, roce::Service::Ud, 0).unwrap();
+    scene.network.sim.hosts[2].stack.create_qp(locked.qpn, roce::Service::Ud, 0).unwrap();
     way(QpState::Rts, QKEY ^ 1).iter().for_each(|change| scene.network.modify(locked, change));
     let group = scene.group;
     attach(&mut scene.network, locked, group);
@@ -147,7 +149,7 @@ fn what_becomes_of_one_copy_is_nothing_to_the_others() {
     post(&mut scene.network, scene.from, to_all(9));
     scene.run(MILLISECOND);
     let failed = |event: &Event| matches!(event, Event::ReceiveFailed { id, .. } if *id == short);
-    assert!(scene.network.nodes[1].events.iter().any(failed));
+    assert!(scene.network.sim.hosts[1].events.iter().any(failed));
     let received = scene.received();
     let wanted: BTreeMap<_, _> = fine
         .iter()
@@ -177,11 +179,11 @@ pub fn altered(frame: &[u8], alter: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 /// UD-19.
 #[test]
 fn what_is_not_to_a_group_that_the_port_is_in_is_dropped() {
-    let mut scene = Scene::new(1, true, Cable::PERFECT);
+    let mut scene = Scene::new(1, true, Faults::NONE);
     scene.network.record();
     post(&mut scene.network, scene.from, to_all(9));
     scene.run(MILLISECOND);
-    let frames = scene.network.nodes[0].capture.take().unwrap();
+    let frames = scene.network.sim.hosts[0].memory.capture.take().unwrap();
     let sent = frames.iter().rfind(|frame| frame[23] == ipv4::PROTOCOL_UDP).unwrap().clone();
     scene.received();
     let member = End { node: 1, qpn: Qpn::new(0x21).unwrap() };
@@ -190,8 +192,8 @@ fn what_is_not_to_a_group_that_the_port_is_in_is_dropped() {
     }
     let mut hears = |frame: Vec<u8>, counter: &str| {
         let count = scene.counter(1, counter);
-        let now = scene.network.now;
-        scene.network.inject(1, now, frame);
+        let now = scene.network.now();
+        scene.network.inject(1, now, &frame);
         scene.run(MILLISECOND);
         assert_eq!(scene.counter(1, counter) - count, 1, "{counter}");
         scene.received().len()
@@ -231,7 +233,7 @@ fn what_is_not_to_a_group_that_the_port_is_in_is_dropped() {
 }
 
 fn scene_mac(node: usize) -> MacAddr {
-    Node::new(node as u8 + 1).mac
+    card(node as u32).mac
 }
 
 fn altered_tag(frame: &[u8], vlan: u8) -> Vec<u8> {
@@ -241,15 +243,15 @@ fn altered_tag(frame: &[u8], vlan: u8) -> Vec<u8> {
 /// UD-19, UD-23.
 #[test]
 fn a_port_is_in_its_groups_in_each_network_that_it_has_an_address_in() {
-    let mut scene = Scene::new(1, true, Cable::PERFECT);
+    let mut scene = Scene::new(1, true, Faults::NONE);
     scene.run(2 * SECOND);
     scene.network.record();
     let mut gids = GidTable::default();
     gids[0] = Some(Gid::from_ipv6(scene_mac(1).link_local()).into());
     gids[3] = Some(Address { gid: Gid::from_ipv4([10, 5, 0, 2].into()), vlan: 7 });
-    scene.network.nodes[1].stack.set_gids(gids);
+    scene.network.sim.hosts[1].stack.set_gids(gids);
     scene.run(10 * SECOND);
-    let frames = scene.network.nodes[1].capture.take().unwrap();
+    let frames = scene.network.sim.hosts[1].memory.capture.take().unwrap();
     let told: Vec<_> = frames.iter().filter_map(|frame| report(frame)).collect();
     let joined = vec![(RecordType::Joined as u8, scene.group)];
     let (none, own) = ([0; 4], [10, 5, 0, 2]);
@@ -257,11 +259,12 @@ fn a_port_is_in_its_groups_in_each_network_that_it_has_an_address_in() {
     assert_eq!(told, [once.clone(), once].concat());
     post(&mut scene.network, scene.from, to_all(9));
     scene.run(MILLISECOND);
-    let heard = scene.network.nodes[1].heard.take().unwrap();
-    let sent = heard.iter().rfind(|it| it.bytes[23] == ipv4::PROTOCOL_UDP).unwrap().bytes.clone();
+    let heard = scene.network.sim.hosts[1].memory.heard.take().unwrap();
+    let sent =
+        heard.iter().rfind(|it| it.bytes()[23] == ipv4::PROTOCOL_UDP).unwrap().bytes().to_vec();
     let before = scene.counter(1, "rcvd_mcast_pkts");
-    let now = scene.network.now;
-    scene.network.inject(1, now, altered_tag(&sent, 7));
+    let now = scene.network.now();
+    scene.network.inject(1, now, &altered_tag(&sent, 7));
     scene.run(MILLISECOND);
     assert_eq!(scene.counter(1, "rcvd_mcast_pkts"), before + 1);
 }
@@ -306,7 +309,7 @@ struct Alone {
 
 impl Alone {
     fn new() -> Self {
-        let mut node = Node::new(1);
+        let mut node = card(0);
         for qpn in [0x11, 0x12] {
             node.stack.create_qp(Qpn::new(qpn).unwrap(), roce::Service::Ud, 0).unwrap();
         }
@@ -327,7 +330,7 @@ impl Alone {
         let mut sent = Vec::new();
         while self.now <= end {
             let now = self.now;
-            sent.extend(self.node.round(now).into_iter().map(|it| (now - begin, it)));
+            sent.extend(round(&mut self.node, now).into_iter().map(|it| (now - begin, it)));
             self.node.stack.settle_timeouts();
             match self.node.stack.next_timeout() {
                 Some(at) => self.now = at.0.max(now + 1),
@@ -391,7 +394,7 @@ fn members_are_what_they_are_until_they_leave_or_end() {
 /// UD-22.
 #[test]
 fn a_member_stays_one_through_reset() {
-    let mut scene = Scene::new(1, false, Cable::PERFECT);
+    let mut scene = Scene::new(1, false, Faults::NONE);
     let member = End { node: 2, qpn: Qpn::new(0x21).unwrap() };
     scene.network.set_state(member, QpState::Reset);
     way(QpState::Rts, QKEY).iter().for_each(|change| scene.network.modify(member, change));
@@ -404,13 +407,13 @@ fn a_member_stays_one_through_reset() {
 /// UD-18.
 #[test]
 fn connections_lead_to_no_group() {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     let (end, _) = network.connect(0, 1, &Options::default());
-    let node = &mut network.nodes[0];
+    let now = Instant(network.now());
+    let node = &mut network.sim.hosts[0];
     node.stack.destroy_qp(end.qpn);
     node.stack.create_qp(end.qpn, roce::Service::Rc, 0).unwrap();
     let options = Options::default();
-    let now = Instant(network.now);
     node.stack.modify_qp(now, end.qpn, &crate::connection::to_init(&options)).unwrap();
     for ipv4 in [true, false] {
         let mut rtr = crate::connection::to_rtr(&options, group(ipv4), end.qpn, 0);
@@ -668,18 +671,19 @@ impl Verbs for Thinks<'_> {
 /// UD-21.
 #[test]
 fn who_has_taken_a_copy_takes_none_again_while_another_makes_it_wait() {
-    let mut scene = Scene::new(1, true, Cable::PERFECT);
+    let mut scene = Scene::new(1, true, Faults::NONE);
     scene.network.record();
     post(&mut scene.network, scene.from, to_all(9));
     scene.run(MILLISECOND);
     scene.received();
-    let heard = scene.network.nodes[1].heard.take().unwrap();
-    let sent = heard.iter().rfind(|it| it.bytes[23] == ipv4::PROTOCOL_UDP).unwrap().bytes.clone();
+    let heard = scene.network.sim.hosts[1].memory.heard.take().unwrap();
+    let sent =
+        heard.iter().rfind(|it| it.bytes()[23] == ipv4::PROTOCOL_UDP).unwrap().bytes().to_vec();
     assert_eq!(bth::Repr::parse(&sent[42..]).unwrap().0.dest_qpn, 0xff_ffff);
     let members = [0x21, 0x22].map(|qpn| Qpn::new(qpn).unwrap());
     for waits in members {
-        let now = Instant(scene.network.now);
-        let node = &mut scene.network.nodes[1];
+        let now = Instant(scene.network.now());
+        let node = &mut scene.network.sim.hosts[1];
         let ids = members.map(|qpn| node.memory.post_receive(qpn, 64));
         let mut frame = Held::from(sent.clone());
         assert_eq!(node.stack.destinations(&frame.bytes), members);
@@ -713,8 +717,8 @@ fn who_has_taken_a_copy_takes_none_again_while_another_makes_it_wait() {
 #[test]
 fn on_bad_networks_a_copy_arrives_whole_or_not_at_all() {
     for_each_seed("multicast on bad networks", 30, |seed| {
-        let cable = Cable::bad(500);
-        let mut scene = Scene::new(seed, seed % 2 == 0, cable);
+        let faults = bad(500);
+        let mut scene = Scene::new(seed, seed % 2 == 0, faults);
         for end in scene.members.clone() {
             for _ in 0..200 {
                 scene.receives(end, 2048);
@@ -728,7 +732,7 @@ fn on_bad_networks_a_copy_arrives_whole_or_not_at_all() {
         let (received, from) = (scene.received(), scene.from);
         for ((node, qpn), copies) in &received {
             for (id, length) in copies {
-                let bytes = &scene.network.nodes[*node].memory.buffers[id].bytes;
+                let bytes = &scene.network.sim.hosts[*node].memory.buffers[id].bytes;
                 let length = *length as usize - GRH;
                 let number = (length / 13) as u64;
                 assert_eq!(bytes[GRH..GRH + length], pattern_vec(number, 0, length));

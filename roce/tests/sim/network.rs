@@ -1,366 +1,244 @@
-//! The network: nodes, what connects them, and virtual time.
+//! The network: `netsim`'s, of hosts that have their memory by bytes and work in bursts.
 
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::cell::RefCell;
+use std::rc::Rc;
 
-use roce::opcode::{Class, Opcode};
-use roce::wire::icrc;
-use roce::{
-    Event, IcrcPolicy, Instant, MacAddr, PathMtu, Placed, Placement, Stack, StackConfig, Transmit,
-};
+use netsim::config::{Faults, Link, SwitchConfig};
+use netsim::frame::Frame;
+use netsim::host::{Host, Pace};
+use netsim::port::Owner;
+use netsim::shape::{Cable, Plan};
+use netsim::{Tally, Time};
+use roce::{Event, Kept, ReceivedFrame};
 
-use crate::cable::{Cable, Frame};
-use crate::fabric::Fabric;
-use crate::ledger::{Asked, Ledger};
+use crate::ledger::Ledger;
 use crate::memory::Memory;
 use crate::script::Script;
 use trial::rng::Rng;
 
-/// Frames that a node emits at a time, and the time that each of them takes.
-const BUDGET: usize = 64;
-pub const FRAME_TIME: u64 = 100;
-
-/// How long a node sleeps after the first frame of a burst.
+/// How long a host sleeps after the first frame of a burst, in nanoseconds.
 pub const WAKE_DELAY: u64 = 300;
 
-/// One card: transport, memory, and the frames that came in.
-pub struct Node {
-    pub stack: Stack,
-    pub memory: Memory,
-    pub mac: MacAddr,
-    pub ipv4: Ipv4Addr,
-    pub events: Vec<Event>,
-    pub inbox: Vec<Frame>,
-    next_wake: Option<u64>,
-    /// When the last frame leaves.
-    leaves: u64,
-    /// A node does not run before.
-    stalled_until: u64,
-    /// A node that is off neither sends nor receives.
-    pub off: bool,
-    pub frames_received: u64,
-    /// How often it has run.
-    pub rounds: u64,
-    pub roce_frames_sent: u64,
-    /// Copies of the frames emitted, if they are wanted.
-    pub capture: Option<Vec<Vec<u8>>>,
-    /// Copies of the frames received, if they are wanted.
-    pub heard: Option<Vec<Frame>>,
-    /// What is owed to peers, if it is to be watched.
-    pub ledger: Option<Ledger>,
-    /// Every request asks for an acknowledgement, as those of some cards do.
-    pub insists: bool,
-    /// The layer above cannot tell its program of the messages that come.
-    pub untold: bool,
+/// Picoseconds in a nanosecond.
+pub const NANO: u64 = 1_000;
+
+/// A round of a host, as a card would do it.
+const PACE: Pace = Pace { sleep: WAKE_DELAY * NANO, burst: 64 };
+
+/// A cable that does nothing but carry: 100 Gb/s, and a microsecond.
+pub const CABLE: Link = Link { rate: 100_000_000_000, delay: 1_000 * NANO, faults: Faults::NONE };
+
+/// Switches drop nothing.
+const SWITCH: SwitchConfig =
+    SwitchConfig { buffer: 1 << 40, reserve: 0, pfc: Vec::new(), red: None };
+
+/// Each fault to the same degree, in units of one in 10,000 frames.
+pub const fn bad(n: u32) -> Faults {
+    Faults {
+        loss: n,
+        duplication: n,
+        reordering: n,
+        corruption: n,
+        jitter: 3_000 * NANO,
+        ..Faults::NONE
+    }
 }
 
-/// Something that will happen.
-enum Happening {
-    /// A frame from one node to another comes to the line of this number on its way.
-    Hop((usize, usize, usize), Frame),
-    Arrival(usize, Frame),
-    Wake(usize),
+/// A card: a transport over memory.
+pub type Node = Host<Memory>;
+
+/// The card of this number, for itself.
+pub fn card(number: u32) -> Node {
+    let mut card = Node::new(number, 0);
+    card.pace = PACE;
+    card
 }
 
-/// All nodes and what is under way between them.
+/// One round of a card that is behind no switch: what it sends once it has received what has come.
+pub fn round(node: &mut Node, now: u64) -> Vec<Vec<u8>> {
+    let now = Time::from_nanos(now);
+    node.round(now, |_, _| {});
+    hear(node);
+    let mut frames = Vec::new();
+    node.transmit(now, |_, _, frame| frames.push(bytes(&frame)));
+    hear(node);
+    frames
+}
+
+fn hear(node: &mut Node) {
+    while let Some(event) = node.stack.poll_event() {
+        if node.memory.untold && matches!(event, Event::ReceiveCompleted { .. }) {
+            assert!(node.stack.refuse_unacknowledged(event.qpn()));
+        }
+        node.events.push(event);
+    }
+}
+
+/// All of a frame.
+pub fn bytes(frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame.write(&mut bytes);
+    bytes
+}
+
+/// Hosts on one switch. The cable is that from the switch to each of them; the other direction takes no time, and does
+/// nothing to frames.
+fn star(hosts: usize, link: Link) -> Plan {
+    let up = Link { delay: 0, ..CABLE };
+    let cable = |host| Cable { ends: [Owner::Switch(0), Owner::Host(host)], links: [link, up] };
+    let hosts = hosts as u32;
+    Plan { hosts, switches: 1, cables: (0..hosts).map(cable).collect(), watched: Vec::new() }
+}
+
+/// A random tree of `switches` switches with the hosts on them; `link` draws each direction of each cable.
+pub fn tree(
+    rng: &mut Rng,
+    hosts: usize,
+    switches: usize,
+    mut link: impl FnMut(&mut Rng) -> Link,
+) -> Plan {
+    let (hosts, switches) = (hosts as u32, switches as u32);
+    let mut cables = Vec::new();
+    for vertex in 1..switches + hosts {
+        // A switch hangs on one with a smaller number; host n is vertex `switches` + n.
+        let parent = Owner::Switch(rng.below(vertex.min(switches).into()) as u32);
+        let end = match vertex.checked_sub(switches) {
+            Some(host) => Owner::Host(host),
+            None => Owner::Switch(vertex),
+        };
+        cables.push(Cable { ends: [parent, end], links: [link(rng), link(rng)] });
+    }
+    Plan { hosts, switches, cables, watched: Vec::new() }
+}
+
+/// All cards and what is under way between them. Times are in nanoseconds.
 pub struct Network {
-    pub now: u64,
-    pub nodes: Vec<Node>,
-    pub fabric: Fabric,
+    pub sim: netsim::Network<Memory>,
     pub rng: Rng,
-    /// What befalls frames at exact places, before the cables' own faults.
-    pub script: Option<Script>,
-    /// What will happen, by time and then by when that was decided.
-    queue: BTreeMap<(u64, u64), Happening>,
-    next_id: u64,
+    script: Rc<RefCell<Script>>,
 }
 
 impl Network {
-    /// Nodes on one switch.
-    pub fn new(seed: u64, nodes: usize, cable: Cable) -> Self {
-        Self::with_fabric(Rng::new(seed), nodes, Fabric::star(nodes, cable))
+    /// Hosts on one switch, each behind a cable with faults.
+    pub fn new(seed: u64, hosts: usize, faults: Faults) -> Self {
+        Self::on_cables(seed, hosts, Link { faults, ..CABLE })
     }
 
-    /// Nodes on a fabric that was made for as many.
-    pub fn with_fabric(rng: Rng, nodes: usize, fabric: Fabric) -> Self {
-        let nodes = (0..nodes).map(|index| Node::new(index as u8 + 1)).collect();
-        Self { now: 1_000, nodes, fabric, rng, script: None, queue: BTreeMap::new(), next_id: 0 }
+    /// As [`Network::new`], with a cable of another delay.
+    pub fn on_cables(seed: u64, hosts: usize, link: Link) -> Self {
+        Self::of(Rng::new(seed), &star(hosts, link))
     }
 
-    fn schedule(&mut self, at: u64, happening: Happening) {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.queue.insert((at, id), happening);
+    /// The network of a plan.
+    pub fn of(mut rng: Rng, plan: &Plan) -> Self {
+        let mut sim: netsim::Network<Memory> =
+            netsim::Network::build(plan, &SWITCH, &[], rng.next()).unwrap();
+        for host in &mut sim.hosts {
+            host.pace = PACE;
+        }
+        sim.run(Time::from_nanos(1_000));
+        Self { sim, rng, script: Rc::default() }
+    }
+
+    pub fn now(&self) -> u64 {
+        self.sim.now().nanos()
     }
 
     /// Keeps copies of all frames that nodes emit and receive from now on.
     pub fn record(&mut self) {
-        for node in &mut self.nodes {
-            node.capture = Some(Vec::new());
-            node.heard = Some(Vec::new());
-            node.ledger = Some(Ledger::default());
+        for node in &mut self.sim.hosts {
+            node.memory.capture = Some(Vec::new());
+            node.memory.heard = Some(Vec::new());
+            node.memory.ledger = Some(Ledger::default());
         }
+    }
+
+    /// What befalls frames at exact places from now on, before the cables' own faults.
+    pub fn play(&mut self, script: Script) {
+        self.script = Rc::new(RefCell::new(script));
+        for node in &mut self.sim.hosts {
+            node.memory.script = Some(Rc::clone(&self.script));
+        }
+    }
+
+    /// Takes the script back, with what it has seen.
+    pub fn played(&mut self) -> Script {
+        self.sim.hosts.iter_mut().for_each(|node| node.memory.script = None);
+        self.script.take()
     }
 
     /// Lets a node work as soon as possible.
     pub fn wake(&mut self, node: usize) {
-        self.wake_at(node, self.now);
-    }
-
-    fn wake_at(&mut self, node: usize, at: u64) {
-        let at = at.max(self.now);
-        if self.nodes[node].next_wake.is_none_or(|next| at < next) {
-            self.nodes[node].next_wake = Some(at);
-            self.schedule(at, Happening::Wake(node));
-        }
-    }
-
-    /// Lets the next thing happen. Gives the node that worked, if one did; `None` in the outer
-    /// option when nothing will ever happen.
-    pub fn step(&mut self) -> Option<Option<usize>> {
-        let ((at, _), happening) = self.queue.pop_first()?;
-        assert!(at >= self.now, "time runs backwards");
-        self.now = at;
-        match happening {
-            Happening::Hop(hop, frame) => {
-                self.hop(hop, at, frame);
-                Some(None)
-            }
-            Happening::Arrival(node, frame) => {
-                if !self.nodes[node].off {
-                    self.nodes[node].inbox.push(frame);
-                    self.wake_at(node, at + WAKE_DELAY);
-                }
-                Some(None)
-            }
-            Happening::Wake(node) => {
-                if self.nodes[node].next_wake != Some(at) {
-                    return Some(None);
-                }
-                self.nodes[node].next_wake = None;
-                let stalled = self.nodes[node].stalled_until;
-                if at < stalled {
-                    self.wake_at(node, stalled);
-                    return Some(None);
-                }
-                self.work(node);
-                Some(Some(node))
-            }
-        }
+        self.sim.wake(node as u32);
     }
 
     /// Keeps a node from running for a time, as a busy machine does. Frames go on arriving.
     pub fn stall(&mut self, node: usize, time: u64) {
-        self.nodes[node].stalled_until = self.now + time;
+        self.sim.stall(node as u32, time * NANO);
+    }
+
+    /// A frame comes to node `to`, from whoever it says.
+    pub fn inject(&mut self, to: usize, at: u64, frame: &[u8]) {
+        self.sim.inject(to as u32, Time::from_nanos(at), Frame::new(frame, frame.len()));
+    }
+
+    /// Lets the next thing happen, if ever something will.
+    pub fn step(&mut self) -> bool {
+        self.sim.step(Time::NEVER)
     }
 
     /// Steps until `done` or `deadline`, and says whether it was `done`.
     pub fn run(&mut self, deadline: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
-        loop {
-            if done(self) {
-                return true;
-            }
-            if self.now >= deadline || self.step().is_none() {
+        let until = Time::from_nanos(deadline);
+        while !done(self) {
+            if !self.sim.step(until) {
+                self.sim.run(until);
                 return done(self);
             }
         }
-    }
-
-    /// One round of a node's loop, as a card would do it.
-    fn work(&mut self, index: usize) {
-        let now = self.now;
-        let node = &mut self.nodes[index];
-        if node.off {
-            return;
-        }
-        let emitted = node.round(now);
-        let busy = emitted.len() == BUDGET;
-        let own = emitted.iter().filter(|frame| node.stack.hears_itself(frame));
-        let looped = |frame: &Vec<u8>| Frame { looped: true, ..frame.clone().into() };
-        let own: Vec<Frame> = own.map(looped).collect();
-        let hears_itself = !own.is_empty();
-        node.inbox.extend(own);
-        // Rounds that follow fast may send at the same time, so that their frames overtake each other; not
-        // where each has its place.
-        let mut leaves = if self.script.is_some() { now.max(node.leaves) } else { now };
-        for frame in emitted {
-            leaves += FRAME_TIME;
-            self.send(index, leaves, frame);
-        }
-        self.nodes[index].leaves = leaves;
-        if hears_itself {
-            self.wake_at(index, now + 1);
-        }
-        if busy {
-            self.wake_at(index, now + BUDGET as u64 * FRAME_TIME);
-        }
-        if let Some(at) = self.nodes[index].stack.next_timeout() {
-            self.wake_at(index, at.0.max(now + 1));
-        }
-    }
-
-    /// Hands a frame of node `from` to the switch.
-    fn send(&mut self, from: usize, at: u64, frame: Vec<u8>) {
-        let mut frame = Frame::from(frame);
-        if self.script.as_mut().is_some_and(|script| !script.carry(from, at, &mut frame)) {
-            return;
-        }
-        let destination = MacAddr(frame.bytes[..6].try_into().unwrap());
-        let targets: Vec<usize> = (0..self.nodes.len())
-            .filter(|&to| {
-                if destination.is_group() { to != from } else { self.nodes[to].mac == destination }
-            })
-            .collect();
-        for to in targets {
-            self.hop((from, to, 0), at, Frame { looped: to == from, ..frame.clone() });
-        }
-    }
-
-    /// Puts a frame on the way to node `to`, from whoever it says.
-    pub fn inject(&mut self, to: usize, at: u64, frame: Vec<u8>) {
-        self.hop((to, to, 0), at, frame.into());
-    }
-
-    /// Sends a frame over one line of its way.
-    fn hop(&mut self, (from, to, stage): (usize, usize, usize), at: u64, frame: Frame) {
-        let (copies, ends) = self.fabric.carry(&mut self.rng, (from, to, stage), at, frame);
-        for (arrival, frame) in copies {
-            let next = if ends {
-                Happening::Arrival(to, frame)
-            } else {
-                Happening::Hop((from, to, stage + 1), frame)
-            };
-            self.schedule(arrival, next);
-        }
+        true
     }
 }
 
-impl Node {
-    pub fn new(number: u8) -> Self {
-        let mac = MacAddr([0x02, 0xba, 0x1b, 0x0a, 0, number]);
-        let ipv4 = Ipv4Addr::new(10, 7, 0, number);
-        let (mtu_max, icrc_policy) = (PathMtu::Mtu4096, IcrcPolicy::CheckAll);
-        let config = StackConfig { mac, ipv4, mtu_max, icrc_policy };
-        Self {
-            stack: Stack::new(config),
-            memory: Memory::default(),
-            mac,
-            ipv4,
-            events: Vec::new(),
-            inbox: Vec::new(),
-            next_wake: None,
-            leaves: 0,
-            stalled_until: 0,
-            off: false,
-            frames_received: 0,
-            rounds: 0,
-            roce_frames_sent: 0,
-            capture: None,
-            heard: None,
-            ledger: None,
-            insists: false,
-            untold: false,
-        }
+/// Every frame has come somewhere, or is under way.
+pub fn assert_conserved(network: &Network) {
+    let tally @ Tally { sent, flooded, delivered, dropped, unroutable, cables, .. } =
+        network.sim.tally();
+    let ended = delivered + dropped + unroutable + cables.lost + network.sim.under_way();
+    assert_eq!(sent + flooded + cables.duplicated, ended, "{tally:?}");
+    assert_eq!(dropped, 0, "a switch has room for all");
+}
+
+/// A frame that keeps what it is told.
+pub struct Held {
+    pub bytes: Vec<u8>,
+    kept: Kept,
+}
+
+impl ReceivedFrame for Held {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
-    /// Receives a burst, copies, commits, collects events, and gives the frames to send.
-    pub fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
-        let now = Instant(now);
-        self.rounds += 1;
-        let mut burst = std::mem::take(&mut self.inbox);
-        let mut placements: Vec<Placement> = Vec::new();
-        for (index, frame) in burst.iter_mut().enumerate() {
-            self.frames_received += 1;
-            let ledger = self.ledger.as_mut();
-            let asked =
-                ledger.and_then(|ledger| Some((Asked::of(&self.stack, &frame.bytes)?, ledger)));
-            assert!(
-                self.stack.receive(now, frame, index, &mut self.memory, &mut placements).is_ready()
-            );
-            if let Some((asked, ledger)) = asked {
-                ledger.hear(&self.stack, &asked);
-            }
-        }
-        if let Some(services) = self.stack.services() {
-            for placement in &mut placements {
-                let frame = &mut burst[placement.frame_index].bytes;
-                placement.sink = services.act(placement, frame);
-            }
-        }
-        let placed: Vec<Placed> = placements
-            .iter()
-            .map(|placement| self.memory.place(placement, &burst[placement.frame_index].bytes))
-            .collect();
-        if let Some(heard) = &mut self.heard {
-            heard.extend(burst);
-        }
-        self.stack.commit(now, &placed);
-        self.stack.handle_timeout(now);
-        while let Some(event) = self.stack.poll_event() {
-            if self.untold && matches!(event, Event::ReceiveCompleted { .. }) {
-                assert!(self.stack.refuse_unacknowledged(event.qpn()));
-            }
-            self.events.push(event);
-        }
-        let mut emitted = Vec::new();
-        let mut failed = None;
-        while emitted.len() < BUDGET {
-            let Some(transmit) = self.stack.poll_transmit(now) else { break };
-            let qpn = transmit.payload.map(|payload| payload.qpn);
-            if qpn.is_some() && qpn == failed {
-                continue;
-            }
-            match self.assemble(now, &transmit) {
-                Some(frame) => emitted.push(frame),
-                None => failed = qpn,
-            }
-        }
-        self.stack.frames_made();
-        while let Some(event) = self.stack.poll_event() {
-            self.events.push(event);
-        }
-        emitted
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 
-    /// Makes a frame of what the transport emitted.
-    fn assemble(&mut self, now: Instant, transmit: &Transmit) -> Option<Vec<u8>> {
-        let mut frame = transmit.header.as_slice().to_vec();
-        if self.insists && transmit.needs_icrc {
-            insist(&mut frame);
-        }
-        if let Some(payload) = &transmit.payload {
-            if !self.memory.fetch(payload, &mut frame) {
-                self.stack.payload_failed(now, payload.qpn, payload);
-                return None;
-            }
-        }
-        frame.resize(frame.len() + usize::from(transmit.pad), 0);
-        if transmit.needs_icrc {
-            frame.extend([0; icrc::LENGTH]);
-            icrc::append(&mut frame).expect("a frame that can be sealed");
-            self.roce_frames_sent += 1;
-        }
-        assert_eq!(frame.len(), transmit.frame_length());
-        if let Some(ledger) = &mut self.ledger {
-            ledger.speak(&frame);
-        }
-        if let Some(capture) = &mut self.capture {
-            capture.push(frame.clone());
-        }
-        Some(frame)
+    fn is_vouched_for(&self) -> bool {
+        false
+    }
+
+    fn kept(&self) -> Kept {
+        self.kept
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        self.kept = kept;
     }
 }
 
-/// Has a request ask for an acknowledgement. `header` is all that comes before the payload.
-fn insist(header: &mut [u8]) {
-    let transport = match header[12..14] {
-        [0x08, 0x00] => 14 + 20 + 8,
-        [0x86, 0xdd] => 14 + 40 + 8,
-        _ => return,
-    };
-    let is_request = Opcode::find(header[transport])
-        .is_some_and(|row| !row.class.is_response() && row.class != Class::CongestionNotification);
-    if is_request {
-        header[transport + 8] |= 0x80;
+impl From<Vec<u8>> for Held {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, kept: Kept::default() }
     }
 }

@@ -7,7 +7,7 @@ use roce::wire::{bth, ethernet, icrc, ipv4, reth, udp};
 use roce::{Error, Instant, MacAddr, Operation, PathMtu, QpAttributes, QpState, SendRequest};
 
 use crate::connection::{Options, to_init, to_rtr};
-use crate::network::Node;
+use crate::network::{Node, card, round};
 use crate::puppet::{PEER_IP, PEER_QPN, Puppet, RQ_PSN, Say, VA, rdma, request};
 
 fn options() -> Options {
@@ -46,8 +46,8 @@ fn every_frame_carries_what_the_path_and_the_peer_say() {
     let read = rdma(code::READ_REQUEST, RQ_PSN + 1, 0, 5, vec![]);
     puppet.node.inbox.extend([puppet.frame(&read), puppet.frame(&write)].map(Into::into));
     puppet.node.inbox.push(puppet.frame(&read).into());
-    let mut frames = puppet.node.round(puppet.now);
-    frames.extend(puppet.node.round(puppet.now));
+    let mut frames = round(&mut puppet.node, puppet.now);
+    frames.extend(round(&mut puppet.node, puppet.now));
     assert_eq!(frames.len(), 6);
     let port = headers(&frames[0]).1.source_port;
     assert!(port >= 0xc000, "{port}");
@@ -68,7 +68,7 @@ fn payload_is_padded_with_zeros_to_whole_words() {
     for length in 0..=8_u8 {
         let mut puppet = Puppet::new(&options());
         puppet.post(Operation::Send, u32::from(length));
-        let frames = puppet.node.round(puppet.now);
+        let frames = round(&mut puppet.node, puppet.now);
         let (_, _, transport, rest) = headers(&frames[0]);
         assert_eq!((transport.pad_count + length) % 4, 0);
         let padding = &rest[usize::from(length)..rest.len() - icrc::LENGTH];
@@ -121,7 +121,7 @@ fn a_damaged_arp_packet_does_not_turn_a_neighbour_away() {
     for (last, destination) in [(0x76, 0x99), (0x77, 0x77)] {
         puppet.feed(&[says(&puppet, last)]);
         puppet.post(Operation::Write, 8);
-        let sent = puppet.node.round(puppet.now);
+        let sent = round(&mut puppet.node, puppet.now);
         assert_eq!(sent[0][..6], [2, 0, 0, 0, 0, destination]);
     }
     assert_eq!(puppet.node.stack.counters().drop_malformed, 1);
@@ -186,7 +186,7 @@ fn only_the_last_packet_of_what_a_receiver_notices_is_solicited() {
     ] {
         let mut puppet = Puppet::new(&options());
         puppet.post_request(send(operation, 600));
-        let frames = puppet.node.round(puppet.now);
+        let frames = round(&mut puppet.node, puppet.now);
         let solicited: Vec<bool> = frames.iter().map(|frame| headers(frame).2.solicited).collect();
         assert_eq!(solicited, expected, "{operation:?}");
     }
@@ -197,7 +197,7 @@ fn only_the_last_packet_of_what_a_receiver_notices_is_solicited() {
 fn the_address_stands_in_the_first_packet_and_immediate_data_in_the_last() {
     let mut puppet = Puppet::new(&options());
     puppet.post_request(send(Operation::WriteImm, 600));
-    let frames = puppet.node.round(puppet.now);
+    let frames = round(&mut puppet.node, puppet.now);
     let (_, _, transport, rest) = headers(&frames[0]);
     let rdma = reth::Repr { va: VA, rkey: 1, dma_length: 600 };
     assert_eq!((transport.opcode, &rest[..16]), (code::WRITE_FIRST, &rdma.to_bytes()[..]));
@@ -282,7 +282,7 @@ fn a_path_is_changed_only_while_drained_and_a_refused_change_changes_nothing() {
 /// RC-15.
 #[test]
 fn queue_pairs_take_different_source_ports() {
-    let mut node = Node::new(1);
+    let mut node = card(0);
     let ports: std::collections::BTreeSet<u16> = (2..40)
         .map(|number| {
             let qpn = roce::Qpn::new(number).unwrap();
@@ -292,7 +292,7 @@ fn queue_pairs_take_different_source_ports() {
             };
             let options = Options { ipv4: false, ..options() };
             modify(&mut node, &to_init(&options));
-            let dgid = roce::Gid::from_ipv6(Node::new(2).mac.link_local());
+            let dgid = roce::Gid::from_ipv6(card(1).mac.link_local());
             modify(&mut node, &to_rtr(&options, dgid, qpn, 0));
             modify(&mut node, &crate::connection::to_rts(&options, 0));
             node.stack.post_send(Instant(0), qpn, send(Operation::Send, 0)).unwrap();

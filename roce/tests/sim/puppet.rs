@@ -1,5 +1,6 @@
 //! A peer made of hand-written frames, for rules that a whole peer would never break.
 
+use netsim::frame::Received;
 use roce::opcode::{Class, code};
 use roce::window::AnyWindow;
 use roce::wire::aeth::{self, Syndrome};
@@ -9,10 +10,9 @@ use roce::{
     Event, Gid, Instant, MacAddr, Operation, Psn, QpAttributes, QpState, Qpn, SendRequest, Service,
 };
 
-use crate::cable::Frame;
 use crate::connection::{Options, Side, to_init, to_rtr, to_rts};
 use crate::memory::{Local, Region};
-use crate::network::Node;
+use crate::network::{Node, card, round};
 
 pub const SQ_PSN: u32 = 1000;
 pub const RQ_PSN: u32 = 2000;
@@ -78,7 +78,7 @@ impl Puppet {
 
     /// A puppet that has not yet told of any receive request.
     pub fn without_credits(options: &Options) -> Self {
-        Self::of(Node::new(1), options)
+        Self::of(card(0), options)
     }
 
     fn of(node: Node, options: &Options) -> Self {
@@ -94,7 +94,7 @@ impl Puppet {
         options: &Options,
         windows: impl Fn(Qpn, Service) -> AnyWindow + Send + 'static,
     ) -> Self {
-        let mut node = Node::new(1);
+        let mut node = card(0);
         node.stack.set_windows(windows);
         let mut puppet = Self::of(node, options);
         assert!(puppet.say(&[ack(SQ_PSN - 1)]).is_empty());
@@ -104,7 +104,7 @@ impl Puppet {
     /// The puppet of an XRC queue pair: with a domain the side that receives, else the side that sends.
     pub fn of_xrc(domain: Option<u32>, options: &Options) -> Self {
         let qpn = Qpn::new(OWN_QPN).unwrap();
-        let mut puppet = Self { node: Node::new(1), qpn, now: 1_000_000 };
+        let mut puppet = Self { node: card(0), qpn, now: 1_000_000 };
         let receives = |domain| Service::XrcReceive { domain };
         let service = domain.map_or(Service::XrcSend, receives);
         puppet.node.stack.create_qp(qpn, service, 0).unwrap();
@@ -225,7 +225,7 @@ impl Puppet {
 
     /// Feeds a burst of frames, and gives what the stack emits.
     pub fn feed(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
-        self.node.inbox.extend(frames.iter().cloned().map(Frame::from));
+        self.node.inbox.extend(frames.iter().cloned().map(Received::from));
         self.round()
     }
 
@@ -237,7 +237,7 @@ impl Puppet {
 
     /// What the stack emits now (at most a budget).
     pub fn round(&mut self) -> Vec<Sent> {
-        let frames = self.node.round(self.now);
+        let frames = round(&mut self.node, self.now);
         frames.iter().filter_map(|frame| take_apart(frame)).collect()
     }
 

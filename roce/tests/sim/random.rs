@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use netsim::cable::Tally;
+use netsim::config::{Faults, Link};
 use roce::{Operation, PathMtu, QpState};
 
-use crate::cable::{Cable, Tally};
 use crate::connection::{End, Options};
-use crate::fabric::Fabric;
 use crate::for_seeds;
-use crate::network::Network;
+use crate::network::{CABLE, NANO, Network, assert_conserved, tree};
 use crate::truth::assert_true;
 use crate::workload::{ATOMIC, Flow, Plan, Supply, run};
 use trial::rng::Rng;
@@ -32,19 +32,19 @@ impl Drop for Story {
 
 /// Cables whose faults of each kind add up, on average and along the longest way, to `severity`
 /// of 10,000 frames.
-fn draw_cable(rng: &mut Rng, severity: u64, hops: u64) -> Cable {
+fn draw_cable(rng: &mut Rng, severity: u64, hops: u64) -> Link {
     let mut fault = || rng.below(2 * severity / hops + 1) as u32;
     let (loss, duplication, reordering, corruption) = (fault(), fault(), fault(), fault());
-    Cable {
+    let faults = Faults {
         loss,
         duplication,
         reordering,
         corruption,
         marking: rng.pick(&[0, 0, 1_000]),
-        delay: rng.between(100, 10_000),
-        jitter: rng.pick(&[0, 3_000]),
-        reorder_delay: rng.pick(&[2_000, 20_000, 100_000]),
-    }
+        jitter: rng.pick(&[0, 3_000]) * NANO,
+        reorder_delay: rng.pick(&[2_000, 20_000, 100_000]) * NANO,
+    };
+    Link { delay: rng.between(100, 10_000) * NANO, faults, ..CABLE }
 }
 
 fn draw_options(rng: &mut Rng) -> Options {
@@ -87,9 +87,9 @@ fn draw(seed: u64) -> (Network, Vec<Flow>, Story) {
     let (nodes, switches) = (rng.between(2, 6) as usize, rng.between(1, 3) as usize);
     let severity = rng.pick(&[0, 50, 150, 300]);
     let hops = switches as u64 + 1;
-    let fabric = Fabric::tree(&mut rng, nodes, switches, |rng| draw_cable(rng, severity, hops));
+    let cables = tree(&mut rng, nodes, switches, |rng| draw_cable(rng, severity, hops));
     let mut story = format!("{nodes} nodes, {switches} switches, severity {severity}\n");
-    let mut network = Network::with_fabric(Rng::new(rng.next()), nodes, fabric);
+    let mut network = Network::of(Rng::new(rng.next()), &cables);
     network.record();
     let mut flows = Vec::new();
     for _ in 0..rng.between(1, 4) {
@@ -115,9 +115,9 @@ fn draw(seed: u64) -> (Network, Vec<Flow>, Story) {
             flows.push(Flow::new(&mut network, other, one, &plan));
         }
     }
-    for (index, node) in network.nodes.iter_mut().enumerate() {
-        node.insists = rng.chance(3_000);
-        if node.insists {
+    for (index, node) in network.sim.hosts.iter_mut().enumerate() {
+        node.memory.insists = rng.chance(3_000);
+        if node.memory.insists {
             story += &format!("node {index} insists on acknowledgements\n");
         }
     }
@@ -130,31 +130,34 @@ struct Total {
     runs: u64,
     /// Packets acknowledged when they were accepted.
     acknowledged: u64,
+    frames: u64,
     faults: Tally,
     counters: BTreeMap<&'static str, u64>,
 }
 
 impl Total {
     fn add(&mut self, network: &Network) {
-        let tally = &network.fabric.tally;
+        let tally = network.sim.tally();
         self.runs += 1;
-        for node in &network.nodes {
-            self.acknowledged += node.ledger.as_ref().unwrap().settle();
+        for node in &network.sim.hosts {
+            self.acknowledged += node.memory.ledger.as_ref().unwrap().settle();
         }
-        self.faults.carried += tally.carried;
-        self.faults.lost += tally.lost;
-        self.faults.duplicated += tally.duplicated;
-        self.faults.reordered += tally.reordered;
-        self.faults.corrupted += tally.corrupted;
-        self.faults.marked += tally.marked;
-        for (name, value) in network.nodes.iter().flat_map(|node| node.stack.counters().iter()) {
+        self.frames += tally.sent + tally.flooded;
+        self.faults.lost += tally.cables.lost;
+        self.faults.duplicated += tally.cables.duplicated;
+        self.faults.reordered += tally.cables.reordered;
+        self.faults.corrupted += tally.cables.corrupted;
+        self.faults.marked += tally.cables.marked;
+        for (name, value) in network.sim.hosts.iter().flat_map(|node| node.stack.counters().iter())
+        {
             *self.counters.entry(name).or_default() += value;
         }
     }
 
     /// Every way to repair a fault was taken, if there were enough runs to expect that.
     fn check(&self) {
-        println!("{} random networks: {:?}\n{:?}", self.runs, self.faults, self.counters);
+        println!("{} random networks, {} frames: {:?}", self.runs, self.frames, self.faults);
+        println!("{:?}", self.counters);
         println!("{} packets acknowledged as accepted", self.acknowledged);
         assert!(self.acknowledged > 10 * self.runs);
         let ways = [
@@ -178,6 +181,21 @@ impl Total {
     }
 }
 
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = |seed| {
+        let (mut network, mut flows, _story) = draw(seed);
+        run(&mut network, &mut flows, 60 * SECOND);
+        let said: Vec<_> =
+            network.sim.hosts.iter_mut().map(|node| node.memory.capture.take()).collect();
+        (network.sim.digest(), network.sim.tally(), said)
+    };
+    for seed in 1..=20 {
+        assert!(run(seed) == run(seed), "of seed {seed}");
+    }
+    assert_ne!(run(1).0, run(2).0);
+}
+
 /// RC-2, RC-17, RC-20, RC-32, RC-34, RC-50, RC-51, RC-53, RC-54, XRC-1, XRC-6.
 #[test]
 fn random_networks_with_random_faults_deliver_everything_once() {
@@ -187,19 +205,20 @@ fn random_networks_with_random_faults_deliver_everything_once() {
         let (mut network, mut flows, _story) = draw(seed);
         run(&mut network, &mut flows, 60 * SECOND);
         // What is still under way has no effect any more.
-        let later = network.now + SECOND;
+        let later = network.now() + SECOND;
         network.run(later, |_| false);
-        for node in &network.nodes {
+        for node in &network.sim.hosts {
             assert_eq!(node.events, []);
         }
         for flow in &flows {
-            let ask = |end: End| network.nodes[end.node].stack.query_qp(end.qpn).unwrap();
+            let ask = |end: End| network.sim.hosts[end.node].stack.query_qp(end.qpn).unwrap();
             let (from, to) = (ask(flow.from), ask(flow.to));
             assert_eq!((from.state, to.state), (QpState::Rts, QpState::Rts));
             assert_eq!(from.sq_psn, to.rq_psn);
             flow.check_guards(&network);
         }
         assert_true(&network, &flows);
+        assert_conserved(&network);
         total.borrow_mut().add(&network);
     });
     total.borrow().check();

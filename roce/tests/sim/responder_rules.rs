@@ -588,7 +588,7 @@ fn what_no_program_can_be_told_of_is_refused_and_not_acknowledged() {
     }
     assert_eq!(answers(&puppet.say(&[send(0)])).last().unwrap().0, 0);
     puppet.events();
-    puppet.node.untold = true;
+    puppet.node.memory.untold = true;
     // The first of those that were not acknowledged is refused, and so all behind it are.
     let sent = puppet.say(&[send(1), send(2)]);
     assert_eq!(answers(&sent), [(1, Syndrome::Nak(NakCode::RemoteOperationalError))]);

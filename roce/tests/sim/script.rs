@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use netsim::Time;
+use netsim::frame::Frame;
 use roce::opcode::Class;
 use roce::wire::ethernet;
 
-use crate::cable::{Frame, mark};
 use crate::connection::End;
+use crate::network::bytes;
 use crate::truth::{Look, look};
 
 /// What befalls a frame.
@@ -33,9 +35,11 @@ pub struct Place {
 pub struct Seen {
     pub place: Place,
     pub look: Look,
-    /// The node that sent it, and when.
+    /// The node that sent it, and when, in picoseconds.
     pub from: usize,
     pub at: u64,
+    /// Bytes of the cable's time that it takes.
+    pub wire_length: u32,
     pub befell: Option<Action>,
 }
 
@@ -55,7 +59,7 @@ struct Connection {
 }
 
 /// Events by place, and everything that was seen.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Script {
     connections: Vec<Connection>,
     events: BTreeMap<Place, Action>,
@@ -65,7 +69,7 @@ pub struct Script {
 }
 
 /// A bit of the PSN: only the invariant CRC shows that it is another.
-const BIT: usize = (14 + 20 + 8 + 11) * 8;
+const BIT: u16 = (14 + 20 + 8 + 11) * 8;
 
 impl Script {
     pub fn watch(&mut self, requester: End, responder: End, first: u32) {
@@ -78,12 +82,13 @@ impl Script {
 
     /// Takes down a frame that node `from` sends, and does to it what is to befall it. Says whether it
     /// goes on.
-    pub fn carry(&mut self, from: usize, at: u64, frame: &mut Frame) -> bool {
-        let (header, _) = ethernet::Repr::parse(&frame.bytes).unwrap();
+    pub fn carry(&mut self, from: usize, at: Time, frame: &mut Frame) -> bool {
+        let bytes = bytes(frame);
+        let (header, _) = ethernet::Repr::parse(&bytes).unwrap();
         if header.ethertype != ethernet::EtherType::IPV4 {
             return true;
         }
-        let look = look(&frame.bytes);
+        let look = look(&bytes);
         if look.opcode.class == Class::CongestionNotification {
             return true;
         }
@@ -100,14 +105,12 @@ impl Script {
         let place = Place { connection, response, psn, iteration: *count };
         let befell = self.events.get(&place).copied();
         match befell {
-            Some(Action::Corrupt) => {
-                frame.bytes[BIT / 8] ^= 1;
-                frame.flipped = Some(BIT);
-            }
-            Some(Action::Mark) => assert!(mark(&mut frame.bytes), "it may not be marked"),
+            Some(Action::Corrupt) => frame.flip(BIT),
+            Some(Action::Mark) => assert!(frame.mark(), "it may not be marked"),
             Some(Action::Drop) | None => {}
         }
-        self.trace.push(Seen { place, look, from, at, befell });
+        let (at, wire_length) = (at.0, frame.wire_length());
+        self.trace.push(Seen { place, look, from, at, wire_length, befell });
         befell != Some(Action::Drop)
     }
 }

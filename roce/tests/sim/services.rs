@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use netsim::config::Faults;
 use roce::{Checked, PathMtu, Placed, Placement, Qpn, Services, Sink, Verdict};
 
-use crate::cable::Cable;
 use crate::connection::Options;
 use crate::for_each_seed;
 use crate::lossless::both_ways;
-use crate::network::Network;
+use crate::network::{Network, bad};
 use crate::workload::{Plan, run};
 
 const SECOND: u64 = 1_000_000_000;
@@ -66,30 +66,31 @@ impl Services for Observer {
 /// A workload both ways, with services at both ends; what was said, and what was counted.
 fn talk(
     seed: u64,
-    cable: Cable,
+    faults: Faults,
     services: impl Fn(usize) -> Option<Box<dyn Services>>,
 ) -> (Network, Vec<Vec<Vec<u8>>>) {
-    let mut network = Network::new(seed, 2, cable);
+    let mut network = Network::new(seed, 2, faults);
     network.record();
-    for (number, node) in network.nodes.iter_mut().enumerate() {
+    for (number, node) in network.sim.hosts.iter_mut().enumerate() {
         node.stack.set_services(services(number));
     }
     let mtu = PathMtu::ALL[seed as usize % 5];
     let options = Options { mtu, ..Options::default() };
     let mut flows = both_ways(&mut network, &options, &Plan::mixed(200, mtu));
     run(&mut network, &mut flows, 60 * SECOND);
-    let said = network.nodes.iter_mut().map(|node| node.capture.take().unwrap()).collect();
+    let said =
+        network.sim.hosts.iter_mut().map(|node| node.memory.capture.take().unwrap()).collect();
     (network, said)
 }
 
 #[test]
 fn services_that_do_nothing_change_nothing() {
     for_each_seed("services_that_do_nothing_change_nothing", 4, |seed| {
-        let cable = Cable::bad(100);
-        let (with, said_with) = talk(seed, cable, |_| Some(Box::new(Nothing)));
-        let (without, said) = talk(seed, cable, |_| None);
+        let faults = bad(100);
+        let (with, said_with) = talk(seed, faults, |_| Some(Box::new(Nothing)));
+        let (without, said) = talk(seed, faults, |_| None);
         assert!(said == said_with);
-        for (one, other) in with.nodes.iter().zip(&without.nodes) {
+        for (one, other) in with.sim.hosts.iter().zip(&without.sim.hosts) {
             assert_eq!(one.stack.counters(), other.stack.counters());
         }
     });
@@ -102,8 +103,8 @@ fn each_packet_is_checked_once_and_each_placement_is_acted_on_and_done() {
         let observe = |node: usize| -> Option<Box<dyn Services>> {
             Some(Box::new(Observer { seen: Rc::clone(&seen[node]), each: u64::MAX }))
         };
-        let (network, _) = talk(seed, Cable::PERFECT, observe);
-        for (node, seen) in network.nodes.iter().zip(&seen) {
+        let (network, _) = talk(seed, Faults::NONE, observe);
+        for (node, seen) in network.sim.hosts.iter().zip(&seen) {
             let seen = seen.borrow();
             let counters = node.stack.counters();
             assert_eq!((seen.checked, seen.open), (counters.rcvd_pkts, 0));
@@ -119,8 +120,8 @@ fn what_a_check_drops_is_counted_and_comes_again_as_what_was_lost() {
         let drop_some = |node: usize| -> Option<Box<dyn Services>> {
             Some(Box::new(Observer { seen: Rc::clone(&seen[node]), each: 100 }))
         };
-        let (network, _) = talk(seed, Cable::PERFECT, drop_some);
-        for (node, seen) in network.nodes.iter().zip(&seen) {
+        let (network, _) = talk(seed, Faults::NONE, drop_some);
+        for (node, seen) in network.sim.hosts.iter().zip(&seen) {
             let seen = seen.borrow();
             let counters = node.stack.counters();
             assert!(seen.dropped > 2, "{seen:?}");

@@ -1,12 +1,12 @@
 //! A card that did not run for a while: late timers say nothing about the peer.
 
+use netsim::config::{Faults, Link};
 use roce::{Operation, PathMtu};
 
-use crate::cable::Cable;
 use crate::connection::Options;
 use crate::for_each_seed;
 use crate::lossless::both_ways;
-use crate::network::Network;
+use crate::network::{CABLE, NANO, Network};
 use crate::puppet::{Puppet, SQ_PSN, ack};
 use crate::workload::{Plan, run};
 
@@ -20,7 +20,7 @@ fn options(timeout: u8) -> Options {
 /// Nothing was sent again, but for one question, which counts as that alone: a timer due in the last moments of a stall cannot be
 /// told from one that is as little late as ever.
 fn assert_calm(network: &Network) {
-    for node in &network.nodes {
+    for node in &network.sim.hosts {
         let counters = node.stack.counters();
         assert_eq!(counters.local_ack_timeout_err, 0);
         assert_eq!(counters.retransmitted_pkts, 0);
@@ -36,20 +36,20 @@ fn answers_that_came_while_a_node_stalled_are_heard_before_its_timers() {
         5,
         |seed| {
             for timeout in [8, 14] {
-                let mut network = Network::new(seed, 2, Cable::PERFECT);
+                let mut network = Network::new(seed, 2, Faults::NONE);
                 let plan = Plan { longest: 30, ..Plan::mixed(300, PathMtu::Mtu256) };
                 let mut flows = both_ways(&mut network, &options(timeout), &plan);
                 // Messages one way only, so that the other node never waits for the stalled one.
                 flows.truncate(1);
                 flows[0].pump(&mut network);
                 for _ in 0..5 {
-                    let next = network.now + network.rng.below(200_000);
+                    let next = network.now() + network.rng.below(200_000);
                     network.run(next, |_| false);
                     network.stall(0, STALL);
                     network.run(next + STALL, |_| false);
                 }
                 run(&mut network, &mut flows, 60_000_000_000);
-                let counters = network.nodes[0].stack.counters();
+                let counters = network.sim.hosts[0].stack.counters();
                 assert_eq!((counters.retransmitted_pkts, counters.local_ack_timeout_err), (0, 0));
             }
         },
@@ -61,8 +61,9 @@ fn answers_that_came_while_a_node_stalled_are_heard_before_its_timers() {
 fn a_machine_that_stalls_with_all_its_nodes_keeps_calm() {
     for_each_seed("a_machine_that_stalls_with_all_its_nodes_keeps_calm", 10, |seed| {
         for timeout in [8, 14] {
-            let cable = Cable { delay: 20_000, jitter: 5_000, ..Cable::PERFECT };
-            let mut network = Network::new(seed, 2, cable);
+            let faults = Faults { jitter: 5_000 * NANO, ..Faults::NONE };
+            let cable = Link { delay: 20_000 * NANO, faults, ..CABLE };
+            let mut network = Network::on_cables(seed, 2, cable);
             let plan = Plan { longest: 30, ..Plan::mixed(300, PathMtu::Mtu256) };
             let mut flows = both_ways(&mut network, &options(timeout), &plan);
             for flow in &mut flows {
@@ -70,7 +71,7 @@ fn a_machine_that_stalls_with_all_its_nodes_keeps_calm() {
             }
             for _ in 0..5 {
                 // Long enough for something to move between two stalls.
-                let next = network.now + 200_000 + network.rng.below(300_000);
+                let next = network.now() + 200_000 + network.rng.below(300_000);
                 network.run(next, |_| false);
                 for node in 0..2 {
                     network.stall(node, STALL);

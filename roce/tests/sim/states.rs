@@ -2,16 +2,16 @@
 
 use fpga_regs::engine::qp::{AttributeMask as M, QpType};
 use fpga_regs::engine::transition::{self, Refused};
+use netsim::config::Faults;
 use roce::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
 use roce::{
     Address, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, Placed, PostError,
     QpAttributes, QpEvent, QpState, Qpn, SendRequest,
 };
 
-use crate::cable::Cable;
 use crate::connection::{Options, to_init, to_rtr, to_rts};
 use crate::memory::Local;
-use crate::network::{Network, Node};
+use crate::network::{Network, Node, card, round};
 use crate::puppet::{PEER_IP, PEER_QPN, Puppet, RQ_PSN, SQ_PSN, ack, rdma, request};
 use crate::workload::{Flow, Plan, run};
 
@@ -183,26 +183,26 @@ fn an_idle_queue_pair_is_drained_at_once() {
 /// RC-49, RC-79.
 #[test]
 fn the_first_request_in_rtr_establishes_communication() {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     let options = Options::default();
     let (a, b) = network.connect(0, 1, &options);
-    let snapshot = network.nodes[1].stack.query_qp(b.qpn).unwrap();
+    let snapshot = network.sim.hosts[1].stack.query_qp(b.qpn).unwrap();
     network.set_state(b, QpState::Reset);
     network.modify(b, &crate::connection::to_init(&options));
     let dgid = network.gid(0, true);
     let rtr = crate::connection::to_rtr(&options, dgid, a.qpn, snapshot.rq_psn.value());
     network.modify(b, &rtr);
     for _ in 0..2 {
-        network.nodes[1].memory.post_receive(b.qpn, 4);
-        let now = Instant(network.now);
-        let number = network.nodes[0].stack.post_send(now, a.qpn, SEND).unwrap();
-        network.nodes[0].memory.messages.insert((a.qpn.value(), number), Local::Pattern(0));
+        network.sim.hosts[1].memory.post_receive(b.qpn, 4);
+        let now = Instant(network.now());
+        let number = network.sim.hosts[0].stack.post_send(now, a.qpn, SEND).unwrap();
+        network.sim.hosts[0].memory.messages.insert((a.qpn.value(), number), Local::Pattern(0));
         network.wake(0);
-        let deadline = network.now + 10_000_000;
+        let deadline = network.now() + 10_000_000;
         network.run(deadline, |_| false);
     }
     let kind = QpEvent::CommunicationEstablished;
-    let events = &network.nodes[1].events;
+    let events = &network.sim.hosts[1].events;
     assert_eq!(events[0], Event::Async { qpn: b.qpn, kind });
     assert_eq!(events.len(), 3, "{events:?}");
 }
@@ -210,7 +210,7 @@ fn the_first_request_in_rtr_establishes_communication() {
 /// RC-23, RC-79.
 #[test]
 fn messages_are_taken_only_in_rts_and_sqd_and_only_while_there_is_room() {
-    let mut node = Node::new(1);
+    let mut node = card(0);
     let qpn = Qpn::new(5).unwrap();
     let now = Instant(0);
     assert_eq!(node.stack.post_send(now, qpn, SEND), Err(PostError::UnknownQp(qpn)));
@@ -241,7 +241,7 @@ fn messages_are_taken_only_in_rts_and_sqd_and_only_while_there_is_room() {
 /// RC-82.
 #[test]
 fn a_queue_pair_that_is_reset_and_connected_again_starts_afresh() {
-    let mut network = Network::new(3, 2, Cable::PERFECT);
+    let mut network = Network::new(3, 2, Faults::NONE);
     let options = Options::default();
     let (a, b) = network.connect(0, 1, &options);
     for round in 0..3 {
@@ -249,12 +249,12 @@ fn a_queue_pair_that_is_reset_and_connected_again_starts_afresh() {
             // In the middle of things.
             for end in [a, b] {
                 network.set_state(end, QpState::Reset);
-                network.nodes[end.node].memory.receives.clear();
-                network.nodes[end.node].memory.messages.clear();
+                network.sim.hosts[end.node].memory.receives.clear();
+                network.sim.hosts[end.node].memory.messages.clear();
             }
-            let later = network.now + 10_000_000;
+            let later = network.now() + 10_000_000;
             network.run(later, |_| false);
-            network.nodes.iter_mut().for_each(|node| node.events.clear());
+            network.sim.hosts.iter_mut().for_each(|node| node.events.clear());
             network.bring_up(a, b, 77 + round, 5, &options);
             network.bring_up(b, a, 5, 77 + round, &options);
         }
@@ -265,7 +265,7 @@ fn a_queue_pair_that_is_reset_and_connected_again_starts_afresh() {
             for flow in &mut flows {
                 flow.pump(&mut network);
             }
-            let soon = network.now + 5_000;
+            let soon = network.now() + 5_000;
             network.run(soon, |_| false);
         } else {
             run(&mut network, &mut flows, 1_000_000_000);
@@ -328,7 +328,7 @@ fn nothing_is_sent_between_a_burst_and_its_commit() {
 /// What a node answers to one frame.
 fn answer(node: &mut Node, frame: Vec<u8>) -> Option<Vec<u8>> {
     node.inbox.push(frame.into());
-    let mut frames = node.round(0);
+    let mut frames = round(node, 0);
     assert!(frames.len() <= 1);
     frames.pop()
 }
@@ -360,7 +360,7 @@ fn ask_ipv4(node: &mut Node, target_ip: std::net::Ipv4Addr) -> Option<Vec<u8>> {
 
 #[test]
 fn arp_requests_for_the_port_are_answered() {
-    let mut node = Node::new(1);
+    let mut node = card(0);
     let mut ask = |target_ip| ask_ipv4(&mut node, target_ip);
     assert_eq!(ask([10, 7, 0, 2].into()), None);
     let reply = ask([10, 7, 0, 1].into()).unwrap();
@@ -373,7 +373,7 @@ fn arp_requests_for_the_port_are_answered() {
 
 #[test]
 fn echo_requests_are_answered() {
-    let mut node = Node::new(1);
+    let mut node = card(0);
     let data: Vec<u8> = (0..56).collect();
     let echo = icmpv4::Repr { reply: false, identifier: 3, sequence: 4, data: &data };
     let ip = ipv4::Repr {
@@ -398,7 +398,7 @@ fn echo_requests_are_answered() {
 /// RC-14.
 #[test]
 fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
-    let mut nodes = [Node::new(1), Node::new(2)];
+    let mut nodes = [card(0), card(1)];
     let gid =
         |n: usize| Gid::from_ipv6(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 + n as u16));
     for (n, node) in nodes.iter_mut().enumerate() {
@@ -425,7 +425,7 @@ fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
         fence: false,
     };
     first.stack.post_send(Instant(0), qpn, read).unwrap();
-    let question = first.round(0).pop().unwrap();
+    let question = round(first, 0).pop().unwrap();
     assert_eq!(
         question[..6],
         roce::MacAddr::of_group(Gid::from_ipv6(ndp::solicited_node(gid(1).as_ipv6()))).0
@@ -478,7 +478,7 @@ fn question_ipv6(own: std::net::Ipv6Addr) -> Vec<u8> {
 
 #[test]
 fn neighbour_solicitations_for_the_link_local_address_are_answered() {
-    let mut node = Node::new(1);
+    let mut node = card(0);
     let (own, source) = (node.mac.link_local(), "fe80::9".parse().unwrap());
     let reply = ask_ipv6(&mut node, own).unwrap();
     let (header, packet) = ethernet::Repr::parse(&reply).unwrap();
@@ -492,7 +492,7 @@ fn neighbour_solicitations_for_the_link_local_address_are_answered() {
 /// RC-14.
 #[test]
 fn each_address_that_the_port_is_given_is_answered_for_until_it_is_taken_away() {
-    let mut node = Node::new(1);
+    let mut node = card(0);
     let link_local = node.mac.link_local();
     let ipv4 = [[10, 7, 0, 1], [10, 8, 0, 1], [192, 168, 0, 1]].map(std::net::Ipv4Addr::from);
     let ipv6 = ["2001:db8::1", "fd00::2:1", "fe80::1"].map(|text| text.parse().unwrap());
@@ -520,7 +520,7 @@ fn each_address_that_the_port_is_given_is_answered_for_until_it_is_taken_away() 
 #[test]
 fn an_address_of_a_vlan_hears_its_vlan_alone() {
     const VLAN: u16 = 5;
-    let mut node = Node::new(1);
+    let mut node = card(0);
     let (plain, tagged) = ([10, 7, 0, 1].into(), [10, 5, 0, 1].into());
     let in_both: std::net::Ipv6Addr = "2001:db8::1".parse().unwrap();
     let mut gids = GidTable::default();
@@ -552,9 +552,9 @@ fn an_address_of_a_vlan_hears_its_vlan_alone() {
 
 #[test]
 fn the_end_of_time_does_not_hang() {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     let (a, _) = network.connect(0, 1, &Options::default());
-    let node = &mut network.nodes[0];
+    let node = &mut network.sim.hosts[0];
     node.stack.post_send(Instant(0), a.qpn, SEND).unwrap();
     node.memory.messages.insert((a.qpn.value(), 0), Local::Pattern(0));
     for _ in 0..100 {
@@ -566,19 +566,19 @@ fn the_end_of_time_does_not_hang() {
 /// RC-81.
 #[test]
 fn a_path_may_change_while_drained() {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     let options = Options::default();
     let (a, b) = network.connect(0, 1, &options);
     let send = |network: &mut Network, number: u64| {
-        network.nodes[1].memory.post_receive(b.qpn, 4);
-        let now = Instant(network.now);
-        assert_eq!(network.nodes[0].stack.post_send(now, a.qpn, SEND), Ok(number));
-        network.nodes[0].memory.messages.insert((a.qpn.value(), number), Local::Pattern(0));
+        network.sim.hosts[1].memory.post_receive(b.qpn, 4);
+        let now = Instant(network.now());
+        assert_eq!(network.sim.hosts[0].stack.post_send(now, a.qpn, SEND), Ok(number));
+        network.sim.hosts[0].memory.messages.insert((a.qpn.value(), number), Local::Pattern(0));
         network.wake(0);
-        let later = network.now + 10_000_000;
+        let later = network.now() + 10_000_000;
         network.run(later, |_| false);
         let through = Event::SendsCompleted { qpn: a.qpn, through: number };
-        assert!(network.nodes[0].events.contains(&through));
+        assert!(network.sim.hosts[0].events.contains(&through));
     };
     send(&mut network, 0);
     // The same peer with another traffic class, then the peer's other address.
@@ -591,8 +591,8 @@ fn a_path_may_change_while_drained() {
             network.modify(own, &QpAttributes { path, ..QpAttributes::default() });
             network.set_state(own, QpState::Rts);
         }
-        let asked = network.nodes[0].stack.counters().sent_arp_requests;
+        let asked = network.sim.hosts[0].stack.counters().sent_arp_requests;
         send(&mut network, number);
-        assert_eq!(network.nodes[0].stack.counters().sent_arp_requests, asked);
+        assert_eq!(network.sim.hosts[0].stack.counters().sent_arp_requests, asked);
     }
 }

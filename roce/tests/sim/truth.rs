@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netsim::config::Faults;
+use netsim::frame::Received;
 use roce::opcode::{Class, Opcode};
 use roce::wire::aeth::{NakCode, Syndrome};
 use roce::wire::{arp, ethernet, frame, ipv4, ipv6, udp};
-use roce::{MacAddr, Operation, PathMtu};
+use roce::{MacAddr, Operation, PathMtu, ReceivedFrame as _};
 
-use crate::cable::{Cable, Frame};
 use crate::connection::Options;
 use crate::for_each_seed;
 use crate::lossless::both_ways;
-use crate::network::{Network, Node};
+use crate::network::{Network, Node, bad};
 use crate::puppet::take_apart;
 use crate::workload::{Flow, Op, Plan, Supply, run};
 
@@ -144,10 +145,10 @@ fn fate(bytes: &[u8], bit: usize) -> Fate {
 }
 
 /// What the frames that a node received show.
-fn watch_heard(node: &Node, frames: &[Frame]) -> Tally {
+fn watch_heard(node: &Node, frames: &[Received]) -> Tally {
     let mut tally = Tally::new();
     for frame in frames {
-        match frame.flipped.map(|bit| fate(&frame.bytes, bit)) {
+        match frame.flipped.map(|bit| fate(frame.bytes(), bit.into())) {
             None | Some(Fate::Taken) => {}
             Some(Fate::Icrc) => {
                 count(&mut tally, "rx_icrc_encapsulated", 1);
@@ -158,11 +159,11 @@ fn watch_heard(node: &Node, frames: &[Frame]) -> Tally {
                 continue;
             }
         }
-        if let Some(packet) = as_arp(&frame.bytes) {
+        if let Some(packet) = as_arp(frame.bytes()) {
             count(&mut tally, "dropped", u64::from(packet.target_ip != node.ipv4));
             continue;
         }
-        let seen = look(&frame.bytes);
+        let seen = look(frame.bytes());
         count(&mut tally, "rcvd_pkts", 1);
         count(&mut tally, "np_ecn_marked_roce_packets", u64::from(seen.congested));
         if seen.opcode.class == Class::CongestionNotification {
@@ -183,7 +184,7 @@ fn watch_heard(node: &Node, frames: &[Frame]) -> Tally {
 fn watch_messages(network: &Network, index: usize, flows: &[Flow]) -> Tally {
     let mut tally = Tally::new();
     for flow in flows {
-        let node = &network.nodes[flow.from.node];
+        let node = &network.sim.hosts[flow.from.node];
         let mtu = node.stack.query_qp(flow.from.qpn).unwrap().path_mtu.unwrap().bytes();
         for Op { operation, length, .. } in flow.ops() {
             if flow.from.node == index {
@@ -227,15 +228,15 @@ pub fn assert_true(network: &Network, flows: &[Flow]) {
     let mut mtus = BTreeMap::new();
     for flow in flows {
         for end in [flow.from, flow.to] {
-            let node = &network.nodes[end.node];
+            let node = &network.sim.hosts[end.node];
             let snapshot = node.stack.query_qp(end.qpn).unwrap();
             mtus.insert((node.mac, end.qpn.value()), snapshot.path_mtu.unwrap());
         }
     }
-    for (index, node) in network.nodes.iter().enumerate() {
+    for (index, node) in network.sim.hosts.iter().enumerate() {
         let counted: Tally = node.stack.counters().iter().collect();
-        let sent = watch_sent(node.capture.as_ref().unwrap(), &mtus);
-        let heard = watch_heard(node, node.heard.as_ref().unwrap());
+        let sent = watch_sent(node.memory.capture.as_ref().unwrap(), &mtus);
+        let heard = watch_heard(node, node.memory.heard.as_ref().unwrap());
         let done = watch_messages(network, index, flows);
         let seen = |name: &str| {
             [&sent, &heard, &done].into_iter().filter_map(|tally| tally.get(name)).sum::<u64>()
@@ -342,7 +343,7 @@ fn assert_eq_sums_of_qps(node: &Node, flows: &[Flow], index: usize, counted: &Ta
 #[test]
 fn counters_equal_what_is_seen_on_the_cable() {
     for_each_seed("counters_equal_what_is_seen_on_the_cable", 5, |seed| {
-        let mut network = Network::new(seed, 2, Cable::bad(200));
+        let mut network = Network::new(seed, 2, bad(200));
         let options = Options { mtu: PathMtu::Mtu256, ..Options::default() };
         network.record();
         let supply = if seed % 2 == 0 { Supply::Late } else { Supply::Ready };
@@ -357,15 +358,17 @@ fn counters_equal_what_is_seen_on_the_cable() {
 #[test]
 fn each_gap_is_reported_by_one_nak() {
     for_each_seed("each_gap_is_reported_by_one_nak", 5, |seed| {
-        let mut network = Network::new(seed, 2, Cable { loss: 300, ..Cable::PERFECT });
+        let mut network = Network::new(seed, 2, Faults { loss: 300, ..Faults::NONE });
         let options = Options { mtu: PathMtu::Mtu256, psns: Some((7, 7)), ..Options::default() };
-        network.nodes[1].capture = Some(Vec::new());
+        network.sim.hosts[1].memory.capture = Some(Vec::new());
         let plan = Plan { only: Some(Operation::Write), ..Plan::mixed(200, options.mtu) };
         let mut flows = both_ways(&mut network, &options, &plan);
         run(&mut network, &mut flows, 60_000_000_000);
         let mut last_ack = 0;
         let mut naks = BTreeSet::new();
-        for frame in network.nodes[1].capture.iter().flatten().filter_map(|f| take_apart(f)) {
+        for frame in
+            network.sim.hosts[1].memory.capture.iter().flatten().filter_map(|f| take_apart(f))
+        {
             match frame.syndrome {
                 Some(Syndrome::Nak(NakCode::PsnSequenceError)) => {
                     assert!(naks.insert(frame.psn), "two NAKs for PSN {}", frame.psn);

@@ -2,16 +2,16 @@
 
 use std::task::Poll;
 
+use netsim::memory::Memory as _;
 use roce::opcode::code;
 use roce::{
     AccessDenied, Event, Instant, Operation, PathMtu, Placed, QpAttributes, QpState, Qpn,
     ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target, Verbs,
 };
 
-use crate::cable::Held;
 use crate::connection::Options;
 use crate::memory::Memory;
-use crate::network::Node;
+use crate::network::{Held, Node};
 use crate::puppet::{PEER_QPN, Puppet, RQ_PSN, Say, Sent, VA, fetch_add, rdma, request, response};
 
 /// Decides about everything when it is asked for the second time.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use fpga_regs::engine::qp::{AttributeMask as M, QpType};
 use fpga_regs::engine::transition;
+use netsim::config::Faults;
 use roce::opcode::code;
 use roce::wire::reth;
 use roce::{
@@ -11,11 +12,10 @@ use roce::{
     QpAttributes, QpEvent, QpState, Qpn, ReceiveKind, ReceiveStatus, SendRequest, SendStatus,
 };
 
-use crate::cable::Cable;
 use crate::connection::{End, Options, to_init, to_rtr, to_rts};
 use crate::for_each_seed;
 use crate::memory::{Local, Region};
-use crate::network::Network;
+use crate::network::{Network, bad};
 use crate::puppet::{PEER_IP, PEER_QPN, Puppet, RKEY, RQ_PSN, SQ_PSN, Say, VA};
 use crate::workload::{Flow, Plan};
 use trial::rng::pattern_vec;
@@ -44,7 +44,7 @@ fn way(options: &Options, dgid: Gid, peer: Qpn, (sq_psn, rq_psn): (u32, u32)) ->
 
 fn create(network: &mut Network, node: usize, qpn: u32) -> End {
     let end = End { node, qpn: Qpn::new(qpn).unwrap() };
-    network.nodes[node].stack.create_qp(end.qpn, roce::Service::Uc, 0).unwrap();
+    network.sim.hosts[node].stack.create_qp(end.qpn, roce::Service::Uc, 0).unwrap();
     end
 }
 
@@ -76,8 +76,8 @@ pub fn request(operation: Operation, length: u32) -> SendRequest {
 }
 
 pub fn post(network: &mut Network, from: End, request: SendRequest, key: u64) -> u64 {
-    let now = Instant(network.now);
-    let node = &mut network.nodes[from.node];
+    let now = Instant(network.now());
+    let node = &mut network.sim.hosts[from.node];
     let number = node.stack.post_send(now, from.qpn, request).unwrap();
     node.memory.messages.insert((from.qpn.value(), number), Local::Pattern(key));
     network.wake(from.node);
@@ -87,13 +87,13 @@ pub fn post(network: &mut Network, from: End, request: SendRequest, key: u64) ->
 pub fn run(network: &mut Network, time: u64) -> [Vec<Event>; 2] {
     network.wake(0);
     network.wake(1);
-    let deadline = network.now + time;
+    let deadline = network.now() + time;
     network.run(deadline, |_| false);
-    [0, 1].map(|node| std::mem::take(&mut network.nodes[node].events))
+    [0, 1].map(|node| std::mem::take(&mut network.sim.hosts[node].events))
 }
 
 pub fn counter(network: &Network, node: usize, name: &str) -> u64 {
-    let counters = network.nodes[node].stack.counters();
+    let counters = network.sim.hosts[node].stack.counters();
     counters.iter().find(|it| it.0 == name).unwrap().1
 }
 
@@ -207,13 +207,13 @@ fn what_must_be_answered_is_refused() {
 #[test]
 fn a_message_arrives_whole_and_is_not_answered() {
     for ipv4 in [true, false] {
-        let mut network = Network::new(1, 2, Cable::PERFECT);
+        let mut network = Network::new(1, 2, Faults::NONE);
         let options = Options { ipv4, ..Options::default() };
         let (a, b) = connect(&mut network, &options);
         let region = Region { va: VA, bytes: vec![0; 65_536], writable: true };
-        network.nodes[1].memory.regions.insert(RKEY, region);
+        network.sim.hosts[1].memory.regions.insert(RKEY, region);
         let ids: Vec<u64> =
-            [0, 5000, 0].map(|n| network.nodes[1].memory.post_receive(b.qpn, n)).into();
+            [0, 5000, 0].map(|n| network.sim.hosts[1].memory.post_receive(b.qpn, n)).into();
         let all = [
             (Operation::Send, 0),
             (Operation::SendImm, 5000),
@@ -237,11 +237,11 @@ fn a_message_arrives_whole_and_is_not_answered() {
             source_qpn: None,
         };
         assert_eq!(received.last(), Some(&last));
-        let memory = &network.nodes[1].memory;
+        let memory = &network.sim.hosts[1].memory;
         assert!(memory.buffers[&ids[1]].bytes == pattern_vec(1, 0, 5000));
         assert!(memory.regions[&RKEY].bytes[..3000] == pattern_vec(3, 0, 3000));
         assert!(memory.regions[&RKEY].bytes[3000..40_000] == pattern_vec(2, 3000, 37_000));
-        assert_eq!(network.nodes[1].roce_frames_sent, 0);
+        assert_eq!(network.sim.hosts[1].memory.roce_frames_sent, 0);
     }
 }
 
@@ -385,15 +385,15 @@ fn memory_that_cannot_be_written_takes_the_queue_pair_to_the_error_state() {
 /// UC-12.
 #[test]
 fn a_message_that_cannot_be_read_stops_the_send_queue_and_nothing_else() {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     let (a, b) = connect(&mut network, &Options { mtu: PathMtu::Mtu256, ..Options::default() });
     for _ in 0..4 {
-        network.nodes[1].memory.post_receive(b.qpn, 1000);
+        network.sim.hosts[1].memory.post_receive(b.qpn, 1000);
     }
     for number in 0..4 {
         post(&mut network, a, request(Operation::Send, 700), number);
         if number == 2 {
-            let messages = &mut network.nodes[0].memory.messages;
+            let messages = &mut network.sim.hosts[0].memory.messages;
             messages.insert((a.qpn.value(), 2), Local::Unreadable);
         }
     }
@@ -402,10 +402,11 @@ fn a_message_that_cannot_be_read_stops_the_send_queue_and_nothing_else() {
     let failed = Event::SendFailed { qpn: a.qpn, message: 2, status };
     assert_eq!(sent, [completed(a.qpn, 1), failed]);
     assert_eq!((filled(&received).len(), network.state(a)), (2, QpState::Sqe));
-    let refused = network.nodes[0].stack.post_send(Instant(0), a.qpn, request(Operation::Send, 1));
+    let refused =
+        network.sim.hosts[0].stack.post_send(Instant(0), a.qpn, request(Operation::Send, 1));
     assert_eq!(refused, Err(PostError::State { qpn: a.qpn, state: QpState::Sqe }));
     // It goes on receiving.
-    let id = network.nodes[0].memory.post_receive(a.qpn, 1000);
+    let id = network.sim.hosts[0].memory.post_receive(a.qpn, 1000);
     post(&mut network, b, request(Operation::Send, 700), 9);
     let [received, _] = run(&mut network, MILLISECOND);
     assert_eq!(filled(&received), [(id, 700)]);
@@ -442,7 +443,7 @@ fn a_drained_send_queue_ends_what_has_begun_and_begins_nothing() {
 /// UC-4, UC-14.
 #[test]
 fn an_error_forgets_what_is_under_way_and_a_reset_begins_anew() {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     let options = Options::default();
     let (a, b) = connect(&mut network, &options);
     post(&mut network, a, request(Operation::Send, 9), 0);
@@ -452,18 +453,18 @@ fn an_error_forgets_what_is_under_way_and_a_reset_begins_anew() {
     bring_up(&mut network, a, b, &options);
     assert_eq!(post(&mut network, a, request(Operation::Send, 9), 0), 0);
     assert_eq!(run(&mut network, MILLISECOND)[0], [completed(a.qpn, 0)]);
-    network.nodes[0].stack.destroy_qp(a.qpn);
-    network.nodes[0].stack.settle_timeouts();
-    assert!(!network.nodes[0].stack.is_used());
-    assert_eq!(network.nodes[0].stack.next_timeout(), None);
+    network.sim.hosts[0].stack.destroy_qp(a.qpn);
+    network.sim.hosts[0].stack.settle_timeouts();
+    assert!(!network.sim.hosts[0].stack.is_used());
+    assert_eq!(network.sim.hosts[0].stack.next_timeout(), None);
 }
 
 /// UC-4.
 #[test]
 fn where_nobody_answers_messages_are_dropped_after_a_while_and_do_not_hang() {
-    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let mut network = Network::new(1, 2, Faults::NONE);
     let (a, b) = (create(&mut network, 0, 0x11), create(&mut network, 1, 0x22));
-    network.nodes[1].off = true;
+    network.sim.hosts[1].off = true;
     bring_up(&mut network, a, b, &Options::default());
     post(&mut network, a, request(Operation::Send, 9000), 0);
     assert_eq!(run(&mut network, 50 * MILLISECOND)[0], []);
@@ -475,10 +476,10 @@ fn where_nobody_answers_messages_are_dropped_after_a_while_and_do_not_hang() {
     assert_eq!(sent.last(), Some(&completed(a.qpn, 1000)));
     assert_eq!(counter(&network, 0, "drop_no_neighbour"), 1001);
     // Once somebody does, they arrive.
-    network.nodes[1].off = false;
+    network.sim.hosts[1].off = false;
     bring_up(&mut network, b, a, &Options::default());
     run(&mut network, 20 * SECOND);
-    let id = network.nodes[1].memory.post_receive(b.qpn, 9000);
+    let id = network.sim.hosts[1].memory.post_receive(b.qpn, 9000);
     post(&mut network, a, request(Operation::Send, 9000), 7);
     let [_, received] = run(&mut network, MILLISECOND);
     assert_eq!(filled(&received), [(id, 9000)]);
@@ -489,7 +490,7 @@ fn where_nobody_answers_messages_are_dropped_after_a_while_and_do_not_hang() {
 fn messages_are_received_in_the_states_that_allow_it() {
     let states = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd];
     for (steps, state) in states.into_iter().enumerate() {
-        let mut network = Network::new(1, 2, Cable::PERFECT);
+        let mut network = Network::new(1, 2, Faults::NONE);
         let options = Options::default();
         let (a, b) = (create(&mut network, 0, 0x11), create(&mut network, 1, 0x22));
         bring_up(&mut network, a, b, &options);
@@ -499,7 +500,7 @@ fn messages_are_received_in_the_states_that_allow_it() {
             network.modify(b, change);
         }
         run(&mut network, MILLISECOND);
-        network.nodes[1].memory.post_receive(b.qpn, 100);
+        network.sim.hosts[1].memory.post_receive(b.qpn, 100);
         post(&mut network, a, request(Operation::Send, 9), 0);
         let [_, received] = run(&mut network, MILLISECOND);
         let takes = !matches!(state, QpState::Reset | QpState::Init);
@@ -523,7 +524,7 @@ fn states_change_as_the_contract_says() {
     let options = Options::default();
     let states = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd];
     for (steps, from) in states.into_iter().enumerate() {
-        let mut network = Network::new(1, 1, Cable::PERFECT);
+        let mut network = Network::new(1, 1, Faults::NONE);
         let dgid = network.gid(0, true);
         let way = way(&options, dgid, Qpn::new(9).unwrap(), (1, 2));
         let targets = states.into_iter().chain([QpState::Sqe, QpState::Err]);
@@ -534,7 +535,7 @@ fn states_change_as_the_contract_says() {
                 network.modify(end, step);
             }
             let target = change.state.unwrap();
-            let done = network.nodes[0].stack.modify_qp(Instant(0), end.qpn, &change);
+            let done = network.sim.hosts[0].stack.modify_qp(Instant(0), end.qpn, &change);
             let row = transition::transition(QpType::Uc, from.into(), target.into());
             let given = match (number, target) {
                 (0, _) => M::PKEY_INDEX | M::ACCESS,
@@ -560,8 +561,8 @@ fn states_change_as_the_contract_says() {
 #[test]
 fn random_messages_arrive_whole_or_not_at_all() {
     for_each_seed("random_messages_arrive_whole_or_not_at_all", 60, |seed| {
-        let cable = if seed % 4 == 0 { Cable::PERFECT } else { Cable::bad(100) };
-        let mut network = Network::new(seed, 2, cable);
+        let faults = if seed % 4 == 0 { Faults::NONE } else { bad(100) };
+        let mut network = Network::new(seed, 2, faults);
         let mtu = network.rng.pick(&[PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu4096]);
         let options = Options { mtu, ipv4: seed % 2 == 0, ..Options::default() };
         let (x, y) = network.connect(0, 1, &options);
@@ -574,26 +575,26 @@ fn random_messages_arrive_whole_or_not_at_all() {
             let request = SendRequest { imm: key, ..request(Operation::SendImm, length) };
             post(&mut network, from, request, key.into());
             lengths.insert((to.node, key), length);
-            network.nodes[to.node].memory.post_receive(to.qpn, mtu.bytes() as usize * 4);
+            network.sim.hosts[to.node].memory.post_receive(to.qpn, mtu.bytes() as usize * 4);
         }
         let mut events = vec![Vec::new(); 2];
-        let deadline = network.now + 20 * SECOND;
+        let deadline = network.now() + 20 * SECOND;
         loop {
             flow.pump(&mut network);
             for (node, events) in events.iter_mut().enumerate() {
-                for event in std::mem::take(&mut network.nodes[node].events) {
+                for event in std::mem::take(&mut network.sim.hosts[node].events) {
                     flow.check(&mut network, node, &event);
                     events.push(event);
                 }
             }
-            if network.step().is_none() || network.now >= deadline {
+            if !network.step() || network.now() >= deadline {
                 break;
             }
         }
         assert!(flow.is_done(), "the connection beside them was held up");
         let mut arrived = 0;
         for end in [a, b] {
-            let node = &network.nodes[end.node];
+            let node = &network.sim.hosts[end.node];
             assert_eq!((network.state(end), node.stack.send_room(end.qpn)), (QpState::Rts, 1024));
             let mut seen = BTreeMap::new();
             for event in events[end.node].iter().filter(|event| event.qpn() == end.qpn) {

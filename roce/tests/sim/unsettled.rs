@@ -1,5 +1,6 @@
 //! Placements that are not known at the commit: their queue pair waits, and no other does.
 
+use netsim::memory::Memory as _;
 use roce::opcode::code;
 use roce::{Event, Instant, PathMtu, Placed, QpAttributes, QpState, SendRequest};
 

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
+use netsim::config::Faults;
 use roce::opcode::code;
 use roce::window::{Acked, AnyWindow, Fixed, Window};
 use roce::wire::aeth::{NakCode, Syndrome};
 use roce::{Instant, Operation, PathMtu, QpState, Qpn, Service};
 
-use crate::cable::Cable;
 use crate::connection::Options;
 use crate::datagrams::{self, Pair};
 use crate::for_each_seed;
@@ -231,8 +231,8 @@ fn requests_and_responses_take_turns_at_one_pace() {
 fn a_slow_pace_outlasts_no_acknowledgement_timeout() {
     // A packet takes a third of the timeout; 64 would take 20 of them.
     let (log, windows) = paced(300);
-    let mut network = Network::new(1, 2, Cable::PERFECT);
-    network.nodes.iter_mut().for_each(|node| node.stack.set_windows(windows.clone()));
+    let mut network = Network::new(1, 2, Faults::NONE);
+    network.sim.hosts.iter_mut().for_each(|node| node.stack.set_windows(windows.clone()));
     let options = Options::default();
     let plan = Plan { only: Some(Operation::Write), ..Plan::mixed(40, options.mtu) };
     let mut flows = both_ways(&mut network, &options, &plan);
@@ -248,18 +248,17 @@ fn paced_networks_with_faults_deliver_everything_once_and_spin_nowhere() {
     let name = "paced_networks_with_faults_deliver_everything_once_and_spin_nowhere";
     for_each_seed(name, 20, |seed| {
         let faulty =
-            Cable { loss: 60, duplication: 60, reordering: 60, corruption: 60, ..Cable::PERFECT };
+            Faults { loss: 60, duplication: 60, reordering: 60, corruption: 60, ..Faults::NONE };
         let (log, windows) = paced(seed % 8);
-        let mut network =
-            Network::new(seed, 2, if seed % 2 == 0 { faulty } else { Cable::PERFECT });
-        network.nodes.iter_mut().for_each(|node| node.stack.set_windows(windows.clone()));
+        let mut network = Network::new(seed, 2, if seed % 2 == 0 { faulty } else { Faults::NONE });
+        network.sim.hosts.iter_mut().for_each(|node| node.stack.set_windows(windows.clone()));
         let options = Options { timeout: 10, mtu: PathMtu::Mtu1024, ..Options::default() };
         let mut flows = both_ways(&mut network, &options, &Plan::mixed(120, options.mtu));
         run(&mut network, &mut flows, 60 * SECOND);
-        let idle = network.nodes.iter().map(|node| node.rounds).sum::<u64>();
+        let idle = network.sim.hosts.iter().map(|node| node.rounds).sum::<u64>();
         // Each round has a frame that came, one that went, or a timer of the transport.
         let frames: u64 =
-            network.nodes.iter().map(|node| node.frames_received + node.roce_frames_sent).sum();
+            network.sim.hosts.iter().map(|node| node.received + node.memory.roce_frames_sent).sum();
         assert!(idle <= 2 * frames + 1_000, "{idle} rounds for {frames} frames");
         assert!(log.sent().len() > 240);
         assert!(log.all().iter().any(|it| matches!(it.2, Told::Acked(_))));
@@ -271,19 +270,19 @@ fn paced_networks_with_faults_deliver_everything_once_and_spin_nowhere() {
 #[test]
 fn messages_along_an_unreliable_connection_are_paced() {
     let (log, windows) = paced(PACE);
-    let mut network = Network::new(1, 2, Cable::PERFECT);
-    network.nodes[0].stack.set_windows(windows);
+    let mut network = Network::new(1, 2, Faults::NONE);
+    network.sim.hosts[0].stack.set_windows(windows);
     let (from, _) = unreliable::connect(&mut network, &Options::default());
     let region = Region { va: VA, bytes: vec![0; 65_536], writable: true };
-    network.nodes[1].memory.regions.insert(RKEY, region);
+    network.sim.hosts[1].memory.regions.insert(RKEY, region);
     for key in 0..4 {
         unreliable::post(&mut network, from, unreliable::request(Operation::Write, 5000), key);
     }
-    let rounds = network.nodes[0].rounds;
+    let rounds = network.sim.hosts[0].rounds;
     unreliable::run(&mut network, MILLISECOND);
     assert_paced(&log, 20);
-    assert!(network.nodes[0].rounds - rounds < 30, "{}", network.nodes[0].rounds - rounds);
-    assert!(network.nodes[1].memory.regions[&RKEY].bytes[..5000] == pattern_vec(3, 0, 5000));
+    assert!(network.sim.hosts[0].rounds - rounds < 30, "{}", network.sim.hosts[0].rounds - rounds);
+    assert!(network.sim.hosts[1].memory.regions[&RKEY].bytes[..5000] == pattern_vec(3, 0, 5000));
 }
 
 /// UD-6, RC-107.
@@ -291,13 +290,13 @@ fn messages_along_an_unreliable_connection_are_paced() {
 fn datagrams_are_paced() {
     let (log, windows) = paced(PACE);
     let mut pair = Pair::resolved();
-    pair.network.nodes[0].stack.set_windows(windows);
+    pair.network.sim.hosts[0].stack.set_windows(windows);
     pair.network.set_state(pair.from, QpState::Reset);
     for change in datagrams::way(QpState::Rts, datagrams::QKEY) {
         pair.network.modify(pair.from, &change);
     }
     for _ in 0..8 {
-        pair.network.nodes[1].memory.post_receive(pair.to.qpn, 1100);
+        pair.network.sim.hosts[1].memory.post_receive(pair.to.qpn, 1100);
         pair.post(datagrams::request(pair.to.qpn, 1000));
     }
     let [_, received] = pair.run(MILLISECOND);
@@ -309,8 +308,8 @@ fn datagrams_are_paced() {
 #[test]
 fn a_notification_reaches_the_window_of_its_queue_pair_and_of_no_other() {
     let (log, windows) = paced(0);
-    let mut network = Network::new(1, 2, Cable { marking: 10_000, ..Cable::PERFECT });
-    network.nodes.iter_mut().for_each(|node| node.stack.set_windows(windows.clone()));
+    let mut network = Network::new(1, 2, Faults { marking: 10_000, ..Faults::NONE });
+    network.sim.hosts.iter_mut().for_each(|node| node.stack.set_windows(windows.clone()));
     // Only the packets of one connection may be marked.
     let capable = Options { traffic_class: 2, ..Options::default() };
     let plan = Plan { only: Some(Operation::Write), ..Plan::mixed(20, PathMtu::Mtu1024) };
@@ -460,9 +459,9 @@ fn a_fixed_window_is_the_same_after_a_loss() {
 fn fixed_windows_of_any_size_deliver_everything_once() {
     for_each_seed("fixed_windows_of_any_size_deliver_everything_once", 4, |seed| {
         for size in [1, 2, 16, 4096] {
-            let cable = Cable { loss: 100, reordering: 50, ..Cable::PERFECT };
-            let mut network = Network::new(seed, 2, cable);
-            for node in &mut network.nodes {
+            let faults = Faults { loss: 100, reordering: 50, ..Faults::NONE };
+            let mut network = Network::new(seed, 2, faults);
+            for node in &mut network.sim.hosts {
                 node.stack.set_windows(move |_, _| AnyWindow::Fixed(Fixed::new(size)));
             }
             let options = Options::default();

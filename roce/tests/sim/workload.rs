@@ -143,7 +143,7 @@ impl Flow {
         }
         let longest = ops.iter().filter(|op| op.consumes_receive()).map(|op| op.length).max();
         let shared = network.rng.chance(3_000);
-        let memory = &mut network.nodes[to.node].memory;
+        let memory = &mut network.sim.hosts[to.node].memory;
         counting::lay_out(memory);
         if shared {
             memory.shared.insert(to.qpn.value());
@@ -184,7 +184,7 @@ impl Flow {
     ) -> Self {
         let mut flow = Self::new(network, from, to, plan);
         flow.srqns = flow.ops.iter().map(|_| network.rng.pick(srqns)).collect();
-        let memory = &mut network.nodes[to.node].memory;
+        let memory = &mut network.sim.hosts[to.node].memory;
         memory.srqs.extend(srqns.iter().map(|srqn| (*srqn, domain)));
         flow
     }
@@ -199,18 +199,18 @@ impl Flow {
 
     /// Posts what there is room for, and receive requests at the other end.
     pub fn pump(&mut self, network: &mut Network) {
-        let now = Instant(network.now);
+        let now = Instant(network.now());
         let before = self.posted;
         while self.posted < self.ops.len()
-            && network.nodes[self.from.node].stack.send_room(self.from.qpn) != 0
+            && network.sim.hosts[self.from.node].stack.send_room(self.from.qpn) != 0
         {
             let op = &mut self.ops[self.posted];
             if let Operation::Atomic(operation) = &mut op.operation {
-                let memory = &network.nodes[self.to.node].memory;
+                let memory = &network.sim.hosts[self.to.node].memory;
                 *operation = counting::draw(&mut network.rng, memory, op.offset);
             }
             let op = *op;
-            let node = &mut network.nodes[self.from.node];
+            let node = &mut network.sim.hosts[self.from.node];
             let (remote_va, rkey) = match op.operation {
                 Operation::Read => (READ_VA + op.offset as u64, self.read_rkey),
                 Operation::Write | Operation::WriteImm => {
@@ -254,19 +254,19 @@ impl Flow {
         let consumed = self.receives - self.expected.len();
         let ahead = match self.supply {
             Supply::Ready => 512,
-            Supply::Late if network.now < self.next_supply => return,
+            Supply::Late if network.now() < self.next_supply => return,
             Supply::Late => 1,
         };
         while self.receives_posted < self.receives && self.receives_posted < consumed + ahead {
             let capacity = self.longest_send + network.rng.below(100) as usize;
-            let memory = &mut network.nodes[self.to.node].memory;
+            let memory = &mut network.sim.hosts[self.to.node].memory;
             // In the order in which messages take them.
             match self.srqns.get(self.taker(self.receives_posted)) {
                 None => memory.post_receive(self.to.qpn, capacity),
                 Some(srqn) => memory.post_xrc_receive(*srqn, capacity),
             };
             self.receives_posted += 1;
-            self.next_supply = network.now + network.rng.below(60_000);
+            self.next_supply = network.now() + network.rng.below(60_000);
         }
     }
 
@@ -300,7 +300,7 @@ impl Flow {
                 let index = self.expected.pop_front().expect("an unexpected message");
                 assert_eq!(srqn, self.srqns.get(index).copied(), "queue of op {index}");
                 let op = self.ops[index];
-                let buffer = network.nodes[node].memory.buffers.remove(&id).expect("a receive");
+                let buffer = network.sim.hosts[node].memory.buffers.remove(&id).expect("a receive");
                 assert_eq!(length, op.length, "length of op {index}");
                 assert_eq!(solicited, op.solicited, "solicited event of op {index}");
                 let has_imm = matches!(op.operation, Operation::SendImm | Operation::WriteImm);
@@ -318,7 +318,7 @@ impl Flow {
                 assert!(rest.iter().all(|&byte| byte == FILLER), "op {index} wrote too far");
             }
             Event::SendFailed { .. } | Event::ReceiveFailed { .. } | Event::EnteredError { .. } => {
-                panic!("at {} ns, node {node}: {event:?}", network.now);
+                panic!("at {} ns, node {node}: {event:?}", network.now());
             }
             _ => {}
         }
@@ -327,7 +327,7 @@ impl Flow {
     fn check_sent(&mut self, network: &mut Network, index: usize) {
         let op = self.ops[index];
         let message = (self.from.qpn.value(), index as u64);
-        let local = network.nodes[self.from.node].memory.messages.remove(&message).unwrap();
+        let local = network.sim.hosts[self.from.node].memory.messages.remove(&message).unwrap();
         match (op.operation, local) {
             (Operation::Read, Local::Buffer(bytes)) => {
                 let right = pattern_vec(op.key, op.offset as u64, op.length as usize);
@@ -344,14 +344,14 @@ impl Flow {
 
     fn check_written(&self, network: &mut Network, index: usize) {
         let op = self.ops[index];
-        let region = network.nodes[self.to.node].memory.regions.get(&self.write_rkey).unwrap();
+        let region = network.sim.hosts[self.to.node].memory.regions.get(&self.write_rkey).unwrap();
         let bytes = &region.bytes[op.offset..op.offset + op.length as usize];
         assert!(bytes == pattern_vec(op.key, 0, bytes.len()), "bytes of WRITE {index} {op:?}");
     }
 
     /// Checks at the end that nothing was written beside the targets.
     pub fn check_guards(&self, network: &Network) {
-        let region = &network.nodes[self.to.node].memory.regions[&self.write_rkey];
+        let region = &network.sim.hosts[self.to.node].memory.regions[&self.write_rkey];
         let mut at = 0;
         for op in &self.ops {
             if matches!(op.operation, Operation::Write | Operation::WriteImm) {
@@ -382,10 +382,10 @@ pub fn run(network: &mut Network, flows: &mut [Flow], limit: u64) {
     for flow in flows.iter_mut() {
         flow.pump(network);
     }
-    let deadline = network.now + limit;
+    let deadline = network.now() + limit;
     loop {
-        for node in 0..network.nodes.len() {
-            let events = std::mem::take(&mut network.nodes[node].events);
+        for node in 0..network.sim.hosts.len() {
+            let events = std::mem::take(&mut network.sim.hosts[node].events);
             for event in &events {
                 for flow in flows.iter_mut() {
                     flow.check(network, node, event);
@@ -398,8 +398,8 @@ pub fn run(network: &mut Network, flows: &mut [Flow], limit: u64) {
         for flow in flows.iter_mut() {
             flow.pump(network);
         }
-        let alive = network.step().is_some();
-        if !alive || network.now >= deadline {
+        let alive = network.step();
+        if !alive || network.now() >= deadline {
             let left: Vec<_> = flows.iter().map(|flow| flow.ops.len() - flow.completed).collect();
             let what = if alive { "still at work" } else { "everything stands still" };
             panic!("{what} after {limit} ns; messages left: {left:?}");

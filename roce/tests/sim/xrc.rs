@@ -1,5 +1,6 @@
 //! XRC: Reliable Connection between a side that sends and a side that receives for shared receive queues.
 
+use netsim::memory::Memory as _;
 use roce::opcode::{Class, Opcode, code};
 use roce::wire::aeth::{CREDITS_INVALID, NakCode, Syndrome};
 use roce::{
@@ -7,11 +8,10 @@ use roce::{
     ReceiveKind, ReceiveStatus, SendRequest, SendStatus,
 };
 
-use crate::cable::Cable;
 use crate::connection::Options;
 use crate::for_each_seed;
 use crate::memory::{Local, of_srq};
-use crate::network::Network;
+use crate::network::{Network, bad};
 use crate::puppet::{
     Puppet, RKEY, RQ_PSN, SQ_PSN, Say, VA, ack, answer, fetch_add, rdma, request, response,
 };
@@ -355,8 +355,8 @@ fn each_side_takes_the_attributes_that_are_its_own() {
 #[test]
 fn messages_of_every_kind_arrive_once_over_a_bad_cable() {
     for_each_seed("messages_of_every_kind_arrive_once_over_a_bad_cable", 20, |seed| {
-        let cable = Cable::bad(200);
-        let mut network = Network::new(seed, 2, cable);
+        let faults = bad(200);
+        let mut network = Network::new(seed, 2, faults);
         let plan = Plan::mixed(60, PathMtu::Mtu256);
         let mut flows = Vec::new();
         for (from, to, domain) in [(0, 1, 1), (1, 0, 2), (1, 1, 3)] {
@@ -372,7 +372,7 @@ fn messages_of_every_kind_arrive_once_over_a_bad_cable() {
 #[test]
 fn what_no_queue_can_tell_of_is_refused_by_the_side_that_receives() {
     let mut puppet = target();
-    puppet.node.untold = true;
+    puppet.node.memory.untold = true;
     let says = [0, 1].map(|n| {
         let srqn = SRQN + n;
         along(srqn, request(code::SEND_ONLY, RQ_PSN + n, vec![1; 8]))
