@@ -109,6 +109,35 @@ impl From<Error> for AdminStatus {
     }
 }
 
+/// A parameter has a value that it cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is {value}; it can be {least} to {most}")]
+pub struct OutOfRange {
+    /// The parameter.
+    pub name: &'static str,
+    /// The value given.
+    pub value: u32,
+    /// The smallest value.
+    pub least: u32,
+    /// The largest value.
+    pub most: u32,
+}
+
+impl OutOfRange {
+    /// Refuses a value that is not in its range.
+    pub(crate) const fn check(
+        name: &'static str,
+        value: u32,
+        least: u32,
+        most: u32,
+    ) -> Result<(), Self> {
+        match value < least || value > most {
+            true => Err(Self { name, value, least, most }),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Why a message was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {

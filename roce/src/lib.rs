@@ -177,8 +177,9 @@ pub use api::{
     Sink, Source, Target, Transmit, XrcSrq,
 };
 pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot};
+pub use congestion::NotificationPoint;
 pub use counters::{Counters, QpCounters};
-pub use error::{Error, PostError};
+pub use error::{Error, OutOfRange, PostError};
 pub use header::HeaderBuffer;
 pub use psn::Psn;
 pub use service::Service;

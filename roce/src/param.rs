@@ -83,8 +83,8 @@ pub const PROBE_ROUND_TRIPS: u64 = 4;
 /// The shortest time without progress after which the requester asks.
 pub const PROBE_FLOOR: Duration = Duration::from_micros(100);
 
-/// The shortest time between two congestion notification packets of a queue pair (DCQCN's N).
-pub const CNP_INTERVAL: Duration = Duration::from_micros(50);
+/// A notification of congestion may be heard so much later than it came.
+pub const CNP_LATENESS: Duration = Duration::from_micros(100);
 
 /// A timer that fires so much after its time was kept from firing: its card did not run.
 pub const LATE_TIMER: Duration = Duration::from_micros(200);

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
-use crate::api::{Event, QpEvent, ReceiveStatus};
+use crate::api::{Event, QpEvent, ReceiveStatus, Transmit};
 use crate::attributes::QpSnapshot;
+use crate::congestion::{NotificationPoint, Notifications, RESERVED};
 use crate::counters::{Counters, QpCounters, bump};
 use crate::drops::Reason;
 use crate::incoming::Flow;
 use crate::log::{EffectKind, Log, Taken};
-use crate::opcode::Class;
+use crate::opcode::{Class, code};
 use crate::param;
 use crate::path::Path;
 use crate::psn::Psn;
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub timers: Timers,
     /// Slots of QPs that may have something to send, in turn.
     pub ready: VecDeque<u32>,
+    /// How peers are notified whose packets arrive marked.
+    pub notification_point: NotificationPoint,
 }
 
 /// What a queue pair is, below what its transport service makes of it.
@@ -59,6 +62,7 @@ pub(crate) struct QpCore {
     waits: bool,
     /// When its service wants its timer to fire.
     deadline: Option<Instant>,
+    notifications: Notifications,
     /// It has entered the error state, and what follows from that is still to be done.
     pub failed: bool,
 }
@@ -82,6 +86,7 @@ impl QpCore {
             window,
             waits: false,
             deadline: None,
+            notifications: Notifications::default(),
             attributes: QpSnapshot::default(),
             path: None,
             queued: false,
@@ -157,12 +162,53 @@ impl QpCore {
         self.arm(shared);
     }
 
+    /// A packet of the peer of a connection has arrived marked.
+    // RC-94
+    pub(crate) fn take_mark(&mut self, shared: &mut Shared, now: Instant) {
+        let serves = self.state().serves_requests();
+        if serves && self.notifications.note(&shared.notification_point, now) {
+            self.make_ready(shared);
+        }
+    }
+
+    /// The notification that the peer is due, which is of no service.
+    #[inline]
+    pub(crate) fn transmit_notification(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        if self.notifications.take() { self.notify(shared) } else { None }
+    }
+
+    #[cold]
+    fn notify(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        let path = self.path.as_ref().filter(|path| path.is_resolved())?;
+        if !self.state().serves_requests() {
+            return None;
+        }
+        // RC-94
+        let transport = bth::Repr {
+            opcode: code::CNP,
+            pkey: param::DEFAULT_PKEY,
+            becn: true,
+            dest_qpn: self.attributes.dest_qpn.map_or(0, Qpn::value),
+            ..bth::Repr::default()
+        };
+        let mut header = path.header(&transport, RESERVED.len());
+        header.push(&RESERVED);
+        if let Some(dscp) = shared.notification_point.cnp_dscp {
+            header.change_class(|_| dscp << 2);
+        }
+        bump(&mut shared.counters.np_cnp_sent);
+        bump(&mut self.counters.np_cnp_sent);
+        Some(Transmit::without_payload(self.qpn, header))
+    }
+
     /// The peer has sent a congestion notification packet.
     // RC-96
     pub(crate) fn notified(&mut self, shared: &mut Shared, now: Instant) {
-        if !self.window.on_cnp(now) {
-            bump(&mut shared.counters.rp_cnp_ignored);
-        }
+        let is_timely = self.notifications.is_timely(&shared.notification_point, now);
+        bump(match is_timely && self.window.on_cnp(now) {
+            true => &mut shared.counters.rp_cnp_handled,
+            false => &mut shared.counters.rp_cnp_ignored,
+        });
         self.go_on(shared, now);
         self.arm(shared);
     }

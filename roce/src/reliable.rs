@@ -4,7 +4,6 @@ use core::task::Poll;
 
 use crate::api::{AtomicOperation, Event, Operation, ReceiveStatus, SendRequest, Transmit, Verbs};
 use crate::attributes::{QpAttributes, QpSnapshot};
-use crate::congestion::Notification;
 use crate::credit::Credit;
 use crate::error::PostError;
 use crate::incoming::Incoming;
@@ -27,7 +26,6 @@ pub(crate) struct RcQp {
     pub responder: Responder,
     /// Whether the last frame was an answer, so that requests get their turn.
     responded: bool,
-    pub notification: Notification,
 }
 
 impl RcQp {
@@ -38,7 +36,6 @@ impl RcQp {
             requester: Requester::default(),
             responder: Responder::default(),
             responded: false,
-            notification: Notification::default(),
         }
     }
 
@@ -141,7 +138,7 @@ impl RcQp {
     /// Makes the next frame. Frames are large, so the usual one, a request, is handed on untouched.
     #[inline]
     fn next_frame(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
-        let notification = self.notification.transmit(&mut self.core, shared);
+        let notification = self.core.transmit_notification(shared);
         if notification.is_some() {
             return notification;
         }

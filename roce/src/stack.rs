@@ -6,10 +6,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::api::{Event, IcrcPolicy, Payload, ReceiveStatus, SendRequest, Source, Transmit};
 use crate::attributes::{self, QpAttributes, QpSnapshot};
+use crate::congestion::NotificationPoint;
 use crate::counters::{Counters, QpCounters};
 use crate::datagram::UdQp;
 use crate::drops::{self, Reason};
-use crate::error::{Error, PostError};
+use crate::error::{Error, OutOfRange, PostError};
 use crate::groups::Groups;
 use crate::header::HeaderBuffer;
 use crate::log::Taken;
@@ -187,6 +188,13 @@ impl Stack {
     pub fn set_gids(&mut self, gids: GidTable) {
         let before = core::mem::replace(&mut self.addresses.gids, gids);
         self.tell_of_groups(&before);
+    }
+
+    /// Says how peers are notified from now on whose packets arrive marked.
+    pub fn set_notification_point(&mut self, point: NotificationPoint) -> Result<(), OutOfRange> {
+        point.check()?;
+        self.shared.notification_point = point;
+        Ok(())
     }
 
     /// Says which window queue pairs have that are created or reset from now on. Without this, those whose peer

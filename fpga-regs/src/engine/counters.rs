@@ -90,7 +90,7 @@ counters! {
         resp_cqe_error,
         /// Frames received with the congestion mark of IP.
         np_ecn_marked_roce_packets,
-        /// Congestion notification packets received (without effect).
+        /// Congestion notification packets received that had no effect.
         rp_cnp_ignored,
         /// ARP requests sent.
         sent_arp_requests,
@@ -150,6 +150,8 @@ counters! {
         drop_martian_source,
         /// RoCE frames dropped: a service on their way did not let them pass.
         drop_by_service,
+        /// Congestion notification packets received that slowed a queue pair down.
+        rp_cnp_handled,
     }
 }
 

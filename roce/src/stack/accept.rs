@@ -31,7 +31,7 @@ struct Refused {
 }
 
 impl Refused {
-    /// Whether a mark on the packet counts: its queue pair has received it.
+    /// Whether a mark on the packet counts: its queue pair has received it. Nobody is notified of it.
     fn is_marked(self, envelope: &Envelope) -> bool {
         self.reason.is_received() && envelope.is_marked()
     }
@@ -60,8 +60,8 @@ impl Stack {
             Ok(accepted) => accepted,
             Err(refused) => {
                 self.refuse(refused);
-                if let Some(slot) = refused.slot.filter(|_| refused.is_marked(envelope)) {
-                    self.take_mark(slot, None, now);
+                if refused.is_marked(envelope) {
+                    bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
                 }
                 return Poll::Ready(());
             }
@@ -86,7 +86,7 @@ impl Stack {
             put_in_host_order(frame.bytes_mut(), payload_start);
         }
         if envelope.is_marked() {
-            self.take_mark(slot, Some(packet.opcode.class), now);
+            self.take_mark(slot, packet.opcode.class, now);
         }
         Poll::Ready(())
     }
@@ -275,14 +275,15 @@ impl Stack {
         Poll::Ready(())
     }
 
-    /// Takes note of a mark on a packet that a queue pair has received.
+    /// Takes note of a mark on a packet that a queue pair has taken. Of a datagram, nobody is notified.
     // RC-17, RC-94
     #[cold]
-    fn take_mark(&mut self, slot: u32, class: Option<Class>, now: Instant) {
+    fn take_mark(&mut self, slot: u32, class: Class, now: Instant) {
         let Stack { slots, shared, .. } = self;
         bump(&mut shared.counters.np_ecn_marked_roce_packets);
-        if let Some(qp) = slots.rc(slot).filter(|_| class != Some(Class::CongestionNotification)) {
-            qp.notification.note(&mut qp.core, shared, now);
+        let qp = slots.core_mut(slot).filter(|qp| qp.path.is_some());
+        if let Some(qp) = qp.filter(|_| class != Class::CongestionNotification) {
+            qp.take_mark(shared, now);
         }
     }
 

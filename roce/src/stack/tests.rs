@@ -16,6 +16,8 @@ use crate::psn::Psn;
 use crate::wire::aeth::{self, Syndrome};
 use crate::wire::{arp, bth, ethernet, frame, icrc};
 
+mod congestion;
+
 const PSN: u32 = 7;
 
 fn stack() -> Stack {

@@ -1,12 +1,16 @@
 //! Unreliable Connection's part of a port: what its queue pairs send.
 
 use super::{Stack, Turn};
+use crate::api::Transmit;
 use crate::param;
 use crate::types::Instant;
 
 impl Stack {
     /// Makes the next packet of a queue pair.
     pub(super) fn transmit_unreliable(&mut self, slot: u32, now: Instant) -> Turn {
+        if let Some(notification) = self.transmit_notification(slot) {
+            return Turn::Frame(notification);
+        }
         for _ in 0..param::TRANSMIT_QUANTUM {
             let Some(qp) = self.slots.uc(slot) else { return Turn::Over };
             if qp.head().is_none() {
@@ -47,5 +51,14 @@ impl Stack {
             return Turn::Frame(transmit);
         }
         Turn::Later
+    }
+
+    /// Makes the notification that the queue pair's peer is due.
+    // RC-94
+    fn transmit_notification(&mut self, slot: u32) -> Option<Transmit> {
+        let qp = self.slots.core_mut(slot)?;
+        let notification = qp.transmit_notification(&mut self.shared)?;
+        qp.count_sent(&mut self.shared);
+        Some(notification)
     }
 }

@@ -7,7 +7,7 @@ use crate::connection::Options;
 use crate::puppet::{Puppet, RQ_PSN, SQ_PSN, Say, ack, rdma};
 
 /// The shortest time between two notifications of a queue pair, in nanoseconds.
-const INTERVAL: u64 = 50_000;
+const INTERVAL: u64 = 4_000;
 
 fn marked_write(n: u32) -> Say {
     let write = rdma(code::WRITE_ONLY, RQ_PSN + n, 0, 8, vec![0; 8]);

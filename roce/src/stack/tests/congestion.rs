@@ -1,0 +1,198 @@
+//! Marks and notifications between two ports.
+
+use super::*;
+use crate::api::Placed;
+use crate::congestion::NotificationPoint;
+
+const QPN: u32 = 0x0000_00d2;
+
+/// Two ports with a queue pair each of that number, connected.
+fn pair(service: Service) -> [Stack; 2] {
+    let mac = |n| MacAddr([2, 0, 0, 0, 0, n]);
+    [(1, 2), (2, 1)].map(|(own, peer)| {
+        let ipv4 = Ipv4Addr::new(10, 0, 0, own);
+        let (mtu_max, icrc_policy) = (PathMtu::Mtu4096, IcrcPolicy::CheckAll);
+        let mut stack = Stack::new(StackConfig { mac: mac(own), ipv4, mtu_max, icrc_policy });
+        let qpn = Qpn::new(QPN).unwrap();
+        stack.create_qp(qpn, service, 0).unwrap();
+        let dgid = Gid::from_ipv6(mac(peer).link_local());
+        let path = AddressVector {
+            sgid_index: 0,
+            dgid,
+            hop_limit: 0,
+            traffic_class: 26 << 2,
+            flow_label: 0,
+            sl: 0,
+        };
+        let (all, psn) = (Some(AccessFlags::all()), Some(Psn::default()));
+        let init = QpAttributes {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            access: all,
+            ..QpAttributes::default()
+        };
+        let mut rtr = QpAttributes {
+            state: Some(QpState::Rtr),
+            path: Some(path),
+            path_mtu: Some(PathMtu::Mtu1024),
+            dest_qpn: Some(qpn),
+            rq_psn: psn,
+            ..QpAttributes::default()
+        };
+        let mut rts =
+            QpAttributes { state: Some(QpState::Rts), sq_psn: psn, ..QpAttributes::default() };
+        if service == Service::Rc {
+            (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (Some(1), Some(1));
+            (rts.max_rd_atomic, rts.timeout) = (Some(1), Some(14));
+            (rts.retry_cnt, rts.rnr_retry) = (Some(7), Some(7));
+        }
+        for change in [init, rtr, rts] {
+            stack.modify_qp(Instant(0), qpn, &change).unwrap();
+        }
+        stack
+    })
+}
+
+/// The next frame of a port, sealed.
+fn next(stack: &mut Stack, now: Instant) -> Option<Vec<u8>> {
+    let transmit = stack.poll_transmit(now)?;
+    stack.frames_made();
+    let mut bytes = transmit.header.as_slice().to_vec();
+    bytes.resize(transmit.frame_length(), 0);
+    icrc::append(&mut bytes).unwrap();
+    Some(bytes)
+}
+
+/// Where the traffic class of a frame of IPv6 lies, and the Base Transport Header.
+const CLASS: usize = 15;
+const BTH: usize = 14 + 40 + 8;
+
+fn class(frame: &[u8]) -> u8 {
+    frame[CLASS - 1] << 4 | frame[CLASS] >> 4
+}
+
+fn marked(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[CLASS] |= 0x30;
+    frame
+}
+
+/// A layer above that allows everything.
+struct Allowing;
+
+impl Verbs for Allowing {
+    fn check_remote(
+        &mut self,
+        _: Target,
+        _: RemoteRange,
+        _: RemoteAccess,
+    ) -> Poll<Result<(), AccessDenied>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn take_receive(&mut self, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
+        Poll::Ready(Ok(TakenReceive { id: 0, capacity: 4096, left: Some(1) }))
+    }
+}
+
+fn deliver(stack: &mut Stack, now: Instant, bytes: Vec<u8>) {
+    let (mut frame, mut placements) =
+        (Delivered { bytes, vouched_for: false, looped: false }, Vec::new());
+    assert!(stack.receive(now, &mut frame, 0, &mut Allowing, &mut placements).is_ready());
+    stack.commit(now, &vec![Placed::Copied; placements.len()]);
+}
+
+/// Nobody is asked for a receive request.
+const WRITE: SendRequest = SendRequest { operation: Operation::Write, ..SEND };
+
+fn request(from: &mut Stack, now: Instant) -> Vec<u8> {
+    from.post_send(now, Qpn::new(QPN).unwrap(), WRITE).unwrap();
+    next(from, now).unwrap()
+}
+
+fn opcode(frame: &[u8]) -> u8 {
+    frame[BTH]
+}
+
+fn services() -> [Service; 2] {
+    [Service::Rc, Service::Uc]
+}
+
+/// RC-94: the example of annex A17.9.3, but for addresses and checksum.
+#[test]
+fn a_notification_is_that_of_the_annex_byte_by_byte() {
+    for service in services() {
+        let [mut from, mut to] = pair(service);
+        let now = Instant(1);
+        let frame = request(&mut from, now);
+        deliver(&mut to, now, marked(frame));
+        let cnp = next(&mut to, now).unwrap();
+        let mut expected = vec![0x81, 0, 0xff, 0xff, 0x40, 0, 0, 0xd2];
+        expected.resize(12 + 16, 0);
+        assert_eq!(cnp[BTH..cnp.len() - icrc::LENGTH], expected);
+        assert_eq!(cnp[14 + 4..14 + 6], [0, 8 + 12 + 16 + 4], "the length");
+        assert_eq!(class(&cnp), 26 << 2);
+        let qpn = Qpn::new(QPN).unwrap();
+        assert_eq!((to.counters().np_cnp_sent, to.qp_counters(qpn).unwrap().np_cnp_sent), (1, 1));
+        // It is right, and heard.
+        deliver(&mut from, now, cnp);
+        let counters = from.counters();
+        assert_eq!((counters.rp_cnp_ignored, counters.rcvd_pkts), (1, 1));
+    }
+}
+
+/// RC-94, RC-95.
+#[test]
+fn a_port_notifies_as_it_is_told_to() {
+    for service in services() {
+        let [mut from, mut to] = pair(service);
+        let point = NotificationPoint {
+            min_time_between_cnps: 50,
+            cnp_dscp: Some(48),
+            ..NotificationPoint::default()
+        };
+        to.set_notification_point(point).unwrap();
+        let mut sent = |to: &mut Stack, micros: u64| {
+            let now = Instant(micros * 1_000);
+            let frame = request(&mut from, now);
+            deliver(to, now, marked(frame));
+            let frames: Vec<_> = core::iter::from_fn(|| next(to, now)).collect();
+            frames.into_iter().find(|frame| opcode(frame) == code::CNP)
+        };
+        assert_eq!(sent(&mut to, 100).map(|cnp| class(&cnp)), Some(48 << 2));
+        assert_eq!(sent(&mut to, 149), None);
+        assert!(sent(&mut to, 150).is_some());
+        let bad = NotificationPoint { cnp_dscp: Some(64), ..point };
+        assert!(to.set_notification_point(bad).is_err());
+        assert!(sent(&mut to, 200).is_some_and(|cnp| class(&cnp) == 48 << 2), "nothing changed");
+        to.set_notification_point(NotificationPoint { enable: false, ..point }).unwrap();
+        assert_eq!(sent(&mut to, 1_000), None);
+        let counters = to.counters();
+        assert_eq!((counters.np_ecn_marked_roce_packets, counters.np_cnp_sent), (5, 3));
+    }
+}
+
+/// RC-17, RC-95.
+#[test]
+fn of_marked_packets_that_are_not_taken_nobody_is_notified() {
+    for service in services() {
+        let [mut from, mut to] = pair(service);
+        let frame = request(&mut from, Instant(1));
+        let with = |at: usize, value: u8| {
+            let mut other = frame[..frame.len() - icrc::LENGTH].to_vec();
+            other[at] = value;
+            other.resize(frame.len(), 0);
+            icrc::append(&mut other).unwrap();
+            marked(other)
+        };
+        // Another service's, a stranger's, and another partition's.
+        let others = [with(BTH, opcode(&frame) ^ 0x20), with(14 + 23, 9), with(BTH + 2, 0x12)];
+        for other in others {
+            deliver(&mut to, Instant(1), other);
+            assert_eq!(next(&mut to, Instant(1)), None);
+        }
+        let counters = to.counters();
+        assert_eq!((counters.np_ecn_marked_roce_packets, counters.np_cnp_sent), (1, 0));
+        deliver(&mut to, Instant(1), marked(frame));
+        assert_eq!(next(&mut to, Instant(1)).map(|cnp| opcode(&cnp)), Some(code::CNP));
+    }
+}
