@@ -5,8 +5,15 @@ use core::ops::Range;
 use crate::types::{Address, Gid, Instant};
 use crate::wire::frame;
 
-/// The ECN field that says "congestion experienced".
-const CONGESTION_EXPERIENCED: u8 = 3;
+/// Explicit congestion notification (RFC 3168), in the traffic class or type of service.
+pub(crate) mod ecn {
+    /// Its two bits.
+    pub const FIELD: u8 = 3;
+    /// ECT(0): the packet may be marked.
+    pub const CAPABLE: u8 = 2;
+    /// CE: congestion experienced.
+    pub const EXPERIENCED: u8 = 3;
+}
 
 /// From whom to whom a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +35,7 @@ pub(crate) struct Envelope {
 impl Envelope {
     /// Whether a switch marked the packet "congestion experienced".
     pub(crate) const fn is_marked(&self) -> bool {
-        self.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
+        self.traffic_class & ecn::FIELD == ecn::EXPERIENCED
     }
 }
 

@@ -83,6 +83,9 @@ pub const PROBE_ROUND_TRIPS: u64 = 4;
 /// The shortest time without progress after which the requester asks.
 pub const PROBE_FLOOR: Duration = Duration::from_micros(100);
 
+/// A packet whose time the congestion window has said may leave so much later, without the next ones being any later.
+pub const PACED_LATENESS: Duration = Duration::from_micros(20);
+
 /// A notification of congestion may be heard so much later than it came.
 pub const CNP_LATENESS: Duration = Duration::from_micros(100);
 

@@ -7,7 +7,7 @@ use crate::attributes::QpSnapshot;
 use crate::congestion::{NotificationPoint, Notifications, RESERVED};
 use crate::counters::{Counters, QpCounters, bump};
 use crate::drops::Reason;
-use crate::incoming::Flow;
+use crate::incoming::{Flow, ecn};
 use crate::log::{EffectKind, Log, Taken};
 use crate::opcode::{Class, code};
 use crate::param;
@@ -140,17 +140,21 @@ impl QpCore {
         self.arm(shared);
     }
 
-    /// A packet leaves that the window paces, of so many bytes.
+    /// A packet leaves that the window paces.
     #[inline]
-    pub(crate) fn departs(&mut self, shared: &mut Shared, now: Instant, bytes: usize) {
+    pub(crate) fn departs(&mut self, shared: &mut Shared, now: Instant, packet: &mut Transmit) {
         if self.window.paces() {
-            self.pace(shared, now, bytes);
+            self.pace(shared, now, packet);
         }
     }
 
     #[cold]
-    fn pace(&mut self, shared: &mut Shared, now: Instant, bytes: usize) {
-        self.window.on_sent(now, bytes);
+    fn pace(&mut self, shared: &mut Shared, now: Instant, packet: &mut Transmit) {
+        // RC-17
+        if self.window.asks_for_marks() {
+            packet.header.change_class(|class| class & !ecn::FIELD | ecn::CAPABLE);
+        }
+        self.window.on_sent(now, packet.frame_length());
         self.waits = false;
         self.arm(shared);
     }

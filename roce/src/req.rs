@@ -315,8 +315,8 @@ impl Requester {
         shared: &mut Shared,
         now: Instant,
     ) -> Option<Transmit> {
-        let transmit = self.next_request(core, shared, now)?;
-        core.departs(shared, now, transmit.frame_length());
+        let mut transmit = self.next_request(core, shared, now)?;
+        core.departs(shared, now, &mut transmit);
         Some(transmit)
     }
 

@@ -13,9 +13,12 @@ use core::time::Duration;
 use crate::service::Service;
 use crate::types::{Instant, Qpn};
 
+mod dcqcn;
 mod fixed;
+mod pacer;
 mod slow_start;
 
+pub use dcqcn::{Dcqcn, DcqcnParameters};
 pub use fixed::Fixed;
 pub use slow_start::SlowStart;
 
@@ -72,6 +75,12 @@ pub trait Window: fmt::Debug + Send {
     fn earliest_departure(&self) -> Option<Instant> {
         None
     }
+
+    /// Whether what it paces is sent as capable of congestion marks, ECT(0), for it heeds the notifications that follow.
+    /// Otherwise the traffic class says that.
+    fn asks_for_marks(&self) -> bool {
+        false
+    }
 }
 
 /// The window of a queue pair: those of this crate by value, for they are asked for each packet, and any other.
@@ -86,6 +95,17 @@ pub enum AnyWindow {
 }
 
 impl AnyWindow {
+    /// The one of a queue pair of a transport service for which there is no other: slow start, where a peer
+    /// acknowledges.
+    #[must_use]
+    pub fn of(service: Service) -> Self {
+        if service.kind().is_reliable() {
+            Self::SlowStart(SlowStart::default())
+        } else {
+            Self::Fixed(Fixed::default())
+        }
+    }
+
     /// Whether it may hold packets back or have a deadline, and hears what is sent. Those that do not cost nothing there.
     #[inline]
     pub(crate) const fn paces(&self) -> bool {
@@ -143,6 +163,10 @@ impl Window for AnyWindow {
     fn earliest_departure(&self) -> Option<Instant> {
         whichever!(self, window => window.earliest_departure())
     }
+
+    fn asks_for_marks(&self) -> bool {
+        whichever!(self, window => window.asks_for_marks())
+    }
 }
 
 /// Which window a queue pair of a transport service has.
@@ -159,15 +183,8 @@ impl Windows {
 }
 
 impl Default for Windows {
-    /// Slow start, where a peer acknowledges.
     fn default() -> Self {
-        Self::new(|_, service| {
-            if service.kind().is_reliable() {
-                AnyWindow::SlowStart(SlowStart::default())
-            } else {
-                AnyWindow::Fixed(Fixed::default())
-            }
-        })
+        Self::new(|_, service| AnyWindow::of(service))
     }
 }
 

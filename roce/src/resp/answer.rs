@@ -159,8 +159,8 @@ impl Responder {
         });
         add(&mut shared.counters.sent_bytes, u64::from(length));
         let qpn = Some(core.qpn);
-        let transmit = Transmit { qpn, header, payload, pad, needs_icrc: true };
-        core.departs(shared, now, transmit.frame_length());
+        let mut transmit = Transmit { qpn, header, payload, pad, needs_icrc: true };
+        core.departs(shared, now, &mut transmit);
         Some(transmit)
     }
 }

@@ -135,8 +135,8 @@ impl Stack {
                     });
                     let pad = pad(request.length);
                     let qpn = Some(qp.core.qpn);
-                    let transmit = Transmit { qpn, header, payload, pad, needs_icrc: true };
-                    qp.core.departs(&mut self.shared, now, transmit.frame_length());
+                    let mut transmit = Transmit { qpn, header, payload, pad, needs_icrc: true };
+                    qp.core.departs(&mut self.shared, now, &mut transmit);
                     return Turn::Frame(transmit);
                 }
                 // UD-7

@@ -36,8 +36,8 @@ impl Stack {
             if is_due {
                 qp.next_check = now.after(param::DATAGRAM_CHECK_INTERVAL);
             }
-            let Some(transmit) = qp.transmit(&mut self.shared) else { return Turn::Over };
-            qp.core.departs(&mut self.shared, now, transmit.frame_length());
+            let Some(mut transmit) = qp.transmit(&mut self.shared) else { return Turn::Over };
+            qp.core.departs(&mut self.shared, now, &mut transmit);
             let making = (slot, qp.core.generation);
             if self.making.last() != Some(&making) {
                 self.making.push(making);

@@ -3,16 +3,23 @@
 use super::*;
 use crate::api::Placed;
 use crate::congestion::NotificationPoint;
+use crate::window::{Dcqcn, DcqcnParameters};
 
 const QPN: u32 = 0x0000_00d2;
 
 /// Two ports with a queue pair each of that number, connected.
 fn pair(service: Service) -> [Stack; 2] {
+    pair_with(service, |_| {})
+}
+
+/// The same, of ports that were set up in some way.
+fn pair_with(service: Service, set_up: impl Fn(&mut Stack)) -> [Stack; 2] {
     let mac = |n| MacAddr([2, 0, 0, 0, 0, n]);
     [(1, 2), (2, 1)].map(|(own, peer)| {
         let ipv4 = Ipv4Addr::new(10, 0, 0, own);
         let (mtu_max, icrc_policy) = (PathMtu::Mtu4096, IcrcPolicy::CheckAll);
         let mut stack = Stack::new(StackConfig { mac: mac(own), ipv4, mtu_max, icrc_policy });
+        set_up(&mut stack);
         let qpn = Qpn::new(QPN).unwrap();
         stack.create_qp(qpn, service, 0).unwrap();
         let dgid = Gid::from_ipv6(mac(peer).link_local());
@@ -194,5 +201,79 @@ fn of_marked_packets_that_are_not_taken_nobody_is_notified() {
         assert_eq!((counters.np_ecn_marked_roce_packets, counters.np_cnp_sent), (1, 0));
         deliver(&mut to, Instant(1), marked(frame));
         assert_eq!(next(&mut to, Instant(1)).map(|cnp| opcode(&cnp)), Some(code::CNP));
+    }
+}
+
+const LINE: u64 = 40_000_000_000;
+
+fn react(stack: &mut Stack) {
+    let dcqcn = Dcqcn::new(LINE, DcqcnParameters::paper(LINE)).unwrap();
+    stack.set_windows(dcqcn.windows());
+}
+
+/// RC-17: of a queue pair whose window reacts, what is paced may be marked, and nothing else.
+#[test]
+fn what_a_reacting_window_paces_may_be_marked_and_what_answers_may_not() {
+    const ECT: u8 = 26 << 2 | 2;
+    for service in services() {
+        let [mut from, _] = pair_with(service, react);
+        assert_eq!(class(&request(&mut from, Instant(1))), ECT);
+        let [mut from, _] = pair(service);
+        assert_eq!(class(&request(&mut from, Instant(1))), 26 << 2);
+    }
+    let [mut from, mut to] = pair_with(Service::Rc, react);
+    let (qpn, now) = (Qpn::new(QPN).unwrap(), Instant(1));
+    let read = SendRequest { operation: Operation::Read, length: 3_000, rkey: 7, ..SEND };
+    from.post_send(now, qpn, read).unwrap();
+    let asked = next(&mut from, now).unwrap();
+    assert_eq!((opcode(&asked), class(&asked)), (code::READ_REQUEST, ECT));
+    deliver(&mut to, now, marked(asked));
+    let mut sent = Vec::new();
+    let mut now = now;
+    while let Some(frame) = next(&mut to, now).or_else(|| {
+        now = to.next_timeout()?;
+        to.handle_timeout(now);
+        next(&mut to, now)
+    }) {
+        sent.push((opcode(&frame), class(&frame)));
+    }
+    let responses =
+        [code::READ_RESPONSE_FIRST, code::READ_RESPONSE_MIDDLE, code::READ_RESPONSE_LAST];
+    let expected: Vec<_> = responses.map(|opcode| (opcode, ECT)).into();
+    assert_eq!(sent[0], (code::CNP, 26 << 2));
+    assert_eq!(sent[1..], expected);
+    from.post_send(now, qpn, WRITE).unwrap();
+    let mut write = || next(&mut from, now).filter(|frame| opcode(frame) == code::WRITE_ONLY);
+    deliver(&mut to, now, write().unwrap());
+    let answer = next(&mut to, now).unwrap();
+    assert_eq!((opcode(&answer), class(&answer)), (code::ACKNOWLEDGE, 26 << 2));
+}
+
+/// RC-96.
+#[test]
+fn notifications_slow_down_whom_they_are_for_and_the_others_are_counted() {
+    for service in services() {
+        let [mut from, mut to] = pair_with(service, react);
+        // A notification that nobody can have had a reason for.
+        let cnp = {
+            let [mut from, mut to] = pair(service);
+            deliver(&mut to, Instant(1), marked(request(&mut from, Instant(1))));
+            next(&mut to, Instant(1)).unwrap()
+        };
+        deliver(&mut from, Instant(1), cnp.clone());
+        let counted = |stack: &Stack| {
+            let counters = stack.counters();
+            (counters.rp_cnp_handled, counters.rp_cnp_ignored)
+        };
+        assert_eq!(counted(&from), (0, 1));
+        let frame = request(&mut from, Instant(2));
+        deliver(&mut to, Instant(2), marked(frame));
+        let heard =
+            core::iter::from_fn(|| next(&mut to, Instant(2))).find(|it| opcode(it) == code::CNP);
+        deliver(&mut from, Instant(3), heard.unwrap());
+        assert_eq!(counted(&from), (1, 1));
+        // As many as come at once count as are sent in 100 µs.
+        (0..100).for_each(|_| deliver(&mut from, Instant(4), cnp.clone()));
+        assert_eq!(counted(&from), (25, 77));
     }
 }
