@@ -43,6 +43,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         jain(delivered()),
         network.most_under_way()
     );
+    let counters = || network.hosts.iter().map(|host| host.stack.counters());
+    println!(
+        "notifications: {} sent, {} handled, {} ignored",
+        counters().map(|of| of.np_cnp_sent).sum::<u64>(),
+        counters().map(|of| of.rp_cnp_handled).sum::<u64>(),
+        counters().map(|of| of.rp_cnp_ignored).sum::<u64>(),
+    );
     if let Some(directory) = rest.get(1) {
         let (flows, results) = (network.flows(), network.results());
         let directory = Path::new(directory);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
+use crate::congestion::Congestion;
 use crate::error::Error;
 
 /// The networks that come with the crate.
@@ -25,6 +26,8 @@ pub struct Config {
     /// Routes in place of the shortest ones.
     #[serde(default)]
     pub routes: Vec<Route>,
+    /// What hosts do about congestion, if anything.
+    pub congestion: Option<Congestion>,
     /// What hosts send.
     pub traffic: Traffic,
 }

@@ -16,6 +16,9 @@ pub enum Error {
         /// What it may be.
         range: &'static str,
     },
+    /// A parameter of what hosts do about congestion is out of its range.
+    #[error("congestion: {0}")]
+    Congestion(#[from] roce::OutOfRange),
     /// A route names what is not there, or no neighbour.
     #[error("the route of switch {switch} to host {to} via switch {via}: there is no such cable")]
     Route {

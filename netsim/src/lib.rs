@@ -34,6 +34,7 @@ pub mod buffer;
 pub mod cable;
 pub mod chart;
 pub mod config;
+pub mod congestion;
 mod error;
 pub mod events;
 pub mod flow;

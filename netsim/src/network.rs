@@ -91,7 +91,8 @@ pub struct Network<M = Lengths> {
 }
 
 impl Network {
-    /// The network and the flows of a description. `windows` says which congestion window a host's queue pairs have.
+    /// The network and the flows of a description. `windows` says which congestion window a host's queue pairs have, unless
+    /// the description does.
     pub fn new(
         config: &Config,
         seed: u64,
@@ -103,7 +104,10 @@ impl Network {
         let mut rng = Rng::new(seed);
         let mut network = Self::build(&plan, &config.switch, &config.routes, rng.next())?;
         for host in &mut network.hosts {
-            host.stack.set_windows(windows.clone());
+            match &config.congestion {
+                Some(congestion) => congestion.set_up(config.host.rate, &mut host.stack)?,
+                None => host.stack.set_windows(windows.clone()),
+            }
         }
         let traffic = &config.traffic;
         let pairs = plan.pairs(config, &mut rng);
