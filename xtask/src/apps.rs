@@ -1,4 +1,4 @@
-//! The programs that people run, as docs/applications.md and docs/applications-suites.md say.
+//! The programs that people run, as docs/applications.md and its pages say.
 
 use std::process::ExitCode;
 

@@ -63,7 +63,7 @@ enum Task {
     Crates(crates::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
     Bench(bench::Options),
-    /// Run the programs that people run, as docs/applications.md and docs/applications-suites.md say
+    /// Run the programs that people run, as docs/applications.md and its pages say
     Apps(apps::Options),
     /// Attack a balboad in every way that is known, and watch what it takes and who is slowed down
     Attack(attack::Options),

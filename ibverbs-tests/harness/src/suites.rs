@@ -23,7 +23,7 @@ pub const MPI: (&str, &str) = ("mpi.c", include_str!("../../scripts/mpi.c"));
 pub const MPI_COMPILERS: [(&str, &str, &str); 2] =
     [("mpicc.openmpi", "libopenmpi-dev", "mpi"), ("mpicc.mpich", "libmpich-dev", "mpi-mpich")];
 
-/// Those of which docs/applications-suites.md has recipes.
+/// Those of which docs/applications-suites.md and docs/applications-rfaas.md have recipes.
 pub const SUITES: [Suite; 5] = [
     Suite::new("fabtests", "libfabric 1.17.0, with its fabtests"),
     Suite::new("imb", "the Intel MPI benchmarks, 2021.10"),
