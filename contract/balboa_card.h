@@ -68,9 +68,9 @@ typedef uint64_t balboa_le64;
 #define BALBOA_PCI_SOFTWARE_CARD_BYTES 0xcu
 /* In that capability: where SOFTWARE_CARD is. */
 #define BALBOA_PCI_SOFTWARE_CARD_OFFSET 0x4u
-/* What a software card has there, 8 bytes in little-endian order: BALBOASW. It takes software cards' images, and no bitstream; an FPGA, which has no such capability, takes bitstreams, and no software card's image. */
+/* The capability of a software card, 8 bytes in little-endian order: BALBOASW. It takes software cards' images, and no bitstream; an FPGA, which has no such capability, takes bitstreams, and no software card's image. */
 #define BALBOA_PCI_SOFTWARE_CARD UINT64_C(0x5753414f424c4142)
-/* What PROBE and the shell's probe read in an unchanged build. */
+/* The value of PROBE and of the shell's probe in an unchanged build. */
 #define BALBOA_STATIC_LAYER_PROBE_VALUE 0xff1ceu
 /* Reset value of PR_EOST. */
 #define BALBOA_STATIC_LAYER_PR_EOST_DEFAULT 0xf4240u
@@ -84,7 +84,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_XDMA_CHANNELS 0x3u
 /* Byte offset of INTERRUPTS. */
 #define BALBOA_XDMA_INTERRUPT_BLOCK 0x2000u
-/* What IRQ_IDENTIFIER reads in the upper half. */
+/* The upper half of IRQ_IDENTIFIER. */
 #define BALBOA_XDMA_IRQ_IDENTIFIER_VALUE 0x1fc20000u
 /* The vFPGAs' interrupts, vectors 0 to 14. */
 #define BALBOA_XDMA_USER_INTERRUPT_VFPGAS 0x7fffu
@@ -162,7 +162,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WQE_ATOMIC_PAYLOAD_OFFSET 0x30u
 /* Bytes that an atomic reads and writes. */
 #define BALBOA_WQE_ATOMIC_BYTES 0x8u
-/* Which of an entry's eight words carries the phase and is written last. */
+/* The number of an entry's last word, which carries the phase and is written last. */
 #define BALBOA_CQE_LAST_WORD 0x7u
 /* Blocks of the largest command. */
 #define BALBOA_ADMIN_MAX_BLOCKS 0x4u
@@ -178,13 +178,13 @@ typedef uint64_t balboa_le64;
 #define BALBOA_QP_GSI_QPN 0x1u
 /* Its Q_Key. */
 #define BALBOA_QP_GSI_QKEY 0x80010000u
-/* Where the ring of the first address space would lie. */
+/* The place of the ring of the first address space. */
 #define BALBOA_TUNNEL_RING_BASE UINT64_C(0xc00000000000)
-/* How far it is from one ring to the next. */
+/* Bytes from one ring to the next. */
 #define BALBOA_TUNNEL_RING_STRIDE 0x220000u
 /* Slots of a ring. */
 #define BALBOA_TUNNEL_SLOTS 0x20u
-/* Slots that only Credit and what comes behind it in the table may take. */
+/* Slots that only Credit and the operations after it in the table may take. */
 #define BALBOA_TUNNEL_RESERVED_SLOTS 0x4u
 /* Bytes of a slot's place: a packet of the card's. */
 #define BALBOA_TUNNEL_SLOT_BYTES 0x1000u
@@ -244,7 +244,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_XDMA_DMA_ENGINE_CARD_TO_HOST_BASE 0x1000u
 #define BALBOA_XDMA_DMA_ENGINE_CARD_TO_HOST_STRIDE 0x100u
 #define BALBOA_XDMA_DMA_ENGINE_CARD_TO_HOST_COUNT 0x3u
-/* RO. Which engine this is. */
+/* RO. The engine's identity. */
 #define BALBOA_XDMA_ENGINE_IDENTIFIER 0x0u
 /* RW. Sets the engine running. */
 #define BALBOA_XDMA_ENGINE_CONTROL 0x4u
@@ -265,7 +265,7 @@ typedef uint64_t balboa_le64;
 
 #define BALBOA_XDMA_INTERRUPTS_BAR 0x2u
 #define BALBOA_XDMA_INTERRUPTS_BASE 0x2000u
-/* RO. Which block this is. */
+/* RO. The block's identity. */
 #define BALBOA_XDMA_IRQ_IDENTIFIER 0x0u
 /* RW. User interrupts that are enabled. */
 #define BALBOA_XDMA_USER_INTERRUPT_ENABLE 0x4u
@@ -296,7 +296,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_XDMA_CHANNEL_VECTOR_MAP_STRIDE 0x4u
 #define BALBOA_XDMA_CHANNEL_VECTOR_MAP_COUNT 0x2u
 
-/* MSI-X table: The table of messages; whoever owns the function's interrupts writes it, not the driver. */
+/* MSI-X table: The table of messages; the owner of the function's interrupts writes it, not the driver. */
 
 #define BALBOA_XDMA_MSIX_TABLE_BAR 0x2u
 #define BALBOA_XDMA_MSIX_TABLE_BASE 0x8000u
@@ -317,7 +317,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_XDMA_MSIX_CONTROL_STRIDE 0x10u
 #define BALBOA_XDMA_MSIX_CONTROL_COUNT 0x20u
 
-/* Shell registers: What the shell is, its network addresses, and its counters. */
+/* Shell registers: The shell's description, its network addresses, and its counters. */
 
 #define BALBOA_SHELL_BAR 0x4u
 #define BALBOA_SHELL_BASE 0x0u
@@ -506,19 +506,19 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_COUNT 0xfu
 /* RO. MAGIC_VALUE: a verbs queue engine stands behind the window. */
 #define BALBOA_WINDOW_MAGIC 0x0u
-/* RO. Which contract the engine keeps. */
+/* RO. The version of the contract. */
 #define BALBOA_WINDOW_VERSION 0x8u
 /* RO. What the engine offers. */
 #define BALBOA_WINDOW_CAPABILITIES 0x10u
-/* RO. How many objects there can be at a time. */
+/* RO. The number of objects at a time. */
 #define BALBOA_WINDOW_LIMIT_QP_CQ 0x18u
-/* RO. How many objects there can be at a time. */
+/* RO. The number of objects at a time. */
 #define BALBOA_WINDOW_LIMIT_KEY_RQ 0x20u
 /* RO. How large queues and their entries can be. */
 #define BALBOA_WINDOW_LIMIT_QUEUES 0x28u
 /* RO. How large messages and tables can be. */
 #define BALBOA_WINDOW_LIMIT_PORT 0x30u
-/* RO. How much memory the card has of its own that it gives out. */
+/* RO. The size of the card's own memory for programs. */
 #define BALBOA_WINDOW_LIMIT_DM 0x38u
 /* WO. Starts and stops the engine. Reads answer 0; with both bits, reset alone counts. */
 #define BALBOA_WINDOW_CONTROL 0x40u
@@ -526,9 +526,9 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_STATUS 0x80u
 /* RO. The clock of every timestamp. It starts when the card does and does not wrap. */
 #define BALBOA_WINDOW_TIMESTAMP 0xc0u
-/* RO. How many multicast groups QPs can be in. */
+/* RO. The number of multicast groups at a time, and of QPs in one. */
 #define BALBOA_WINDOW_LIMIT_MULTICAST 0xc8u
-/* RO. How many event rings there can be. */
+/* RO. The limit of event rings. */
 #define BALBOA_WINDOW_LIMIT_EVENTS 0xd0u
 /* RW. IOVA of the admin submission ring, 64-byte aligned. */
 #define BALBOA_WINDOW_ADMIN_SQ_BASE 0x100u
@@ -544,7 +544,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_EVENT_BASE 0x180u
 /* RW. log2 of the entries of each event ring, up to MAX_LOG2_EVENTS. */
 #define BALBOA_WINDOW_EVENT_SIZE 0x188u
-/* RW. How many event rings there are, up to rings of LIMIT_EVENTS; 0 is 1. */
+/* RW. The number of event rings in use, up to rings of LIMIT_EVENTS; 0 is 1. */
 #define BALBOA_WINDOW_EVENT_RINGS 0x190u
 /* RW. Events that stand unread in a ring at most for a completion to be told in it: later ones wait in the engine, and none is lost. 0 is no limit, and where the ring is full they are lost. */
 #define BALBOA_WINDOW_EVENT_COMPLETIONS 0x198u
@@ -598,7 +598,7 @@ typedef uint64_t balboa_le64;
 /* Tag and queue are meant. */
 #define BALBOA_STATIC_LAYER_QDMA_PREFETCH_TAG_VALID_MASK 0x80000000u
 #define BALBOA_STATIC_LAYER_QDMA_PREFETCH_TAG_VALID_SHIFT 0x1fu
-/* xdma_engine_identifier: Which engine this is. */
+/* xdma_engine_identifier: The engine's identity. */
 /* Channel. */
 #define BALBOA_XDMA_ENGINE_IDENTIFIER_CHANNEL_MASK 0xf00u
 #define BALBOA_XDMA_ENGINE_IDENTIFIER_CHANNEL_SHIFT 0x8u
@@ -773,7 +773,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_COMMAND_LENGTH_MASK UINT64_C(0xfffffff00000000)
 #define BALBOA_VFPGA_COMMAND_LENGTH_SHIFT 0x20u
 /* vfpga_command_queue: Read half of a work request. The write posts the request and comes last; reads tell how many wait. At 32 a further one is lost without notice. */
-/* How many. */
+/* The number. */
 #define BALBOA_VFPGA_COMMAND_QUEUE_QUEUED_MASK 0xffffffffu
 #define BALBOA_VFPGA_COMMAND_QUEUE_QUEUED_SHIFT 0x0u
 /* vfpga_virtual_address: Virtual address of the read half. */
@@ -846,11 +846,11 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_MIGRATION_LENGTH_MASK UINT64_C(0xfffffff00000000)
 #define BALBOA_VFPGA_MIGRATION_LENGTH_SHIFT 0x20u
 /* vfpga_offload_queue: Copies host memory to card memory; reads tell how many commands wait. */
-/* How many. */
+/* The number. */
 #define BALBOA_VFPGA_OFFLOAD_QUEUE_QUEUED_MASK 0xffffffffu
 #define BALBOA_VFPGA_OFFLOAD_QUEUE_QUEUED_SHIFT 0x0u
 /* vfpga_sync_queue: Copies card memory to host memory; reads tell how many commands wait. */
-/* How many. */
+/* The number. */
 #define BALBOA_VFPGA_SYNC_QUEUE_QUEUED_MASK 0xffffffffu
 #define BALBOA_VFPGA_SYNC_QUEUE_QUEUED_SHIFT 0x0u
 /* vfpga_arp_lookup: Asks for the Ethernet address of an IPv4 address. */
@@ -907,7 +907,7 @@ typedef uint64_t balboa_le64;
 /* Process on the host; with the tag it names the entry to remove. */
 #define BALBOA_VFPGA_TLB_WORD0_HPID_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_VFPGA_TLB_WORD0_HPID_SHIFT 0x20u
-/* window_version: Which contract the engine keeps. */
+/* window_version: The version of the contract. */
 /* A higher minor version only adds. */
 #define BALBOA_WINDOW_VERSION_MINOR_MASK 0xffffu
 #define BALBOA_WINDOW_VERSION_MINOR_SHIFT 0x0u
@@ -921,14 +921,14 @@ typedef uint64_t balboa_le64;
 /* The offers. */
 #define BALBOA_WINDOW_CAPABILITY_WORD_CAPABILITIES_MASK UINT64_C(0xffffffffffffffff)
 #define BALBOA_WINDOW_CAPABILITY_WORD_CAPABILITIES_SHIFT 0x0u
-/* window_limit_qp_cq: How many objects there can be at a time. */
+/* window_limit_qp_cq: The number of objects at a time. */
 /* Queue pairs. */
 #define BALBOA_WINDOW_LIMIT_QP_CQ_QPS_MASK 0xffffffffu
 #define BALBOA_WINDOW_LIMIT_QP_CQ_QPS_SHIFT 0x0u
 /* Completion queues. */
 #define BALBOA_WINDOW_LIMIT_QP_CQ_CQS_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_WINDOW_LIMIT_QP_CQ_CQS_SHIFT 0x20u
-/* window_limit_key_rq: How many objects there can be at a time. */
+/* window_limit_key_rq: The number of objects at a time. */
 /* Keys. */
 #define BALBOA_WINDOW_LIMIT_KEY_RQ_KEYS_MASK 0xffffffffu
 #define BALBOA_WINDOW_LIMIT_KEY_RQ_KEYS_SHIFT 0x0u
@@ -970,7 +970,7 @@ typedef uint64_t balboa_le64;
 /* Address handles. */
 #define BALBOA_WINDOW_LIMIT_PORT_AHS_MASK UINT64_C(0xffff000000000000)
 #define BALBOA_WINDOW_LIMIT_PORT_AHS_SHIFT 0x30u
-/* window_limit_dm: How much memory the card has of its own that it gives out. */
+/* window_limit_dm: The size of the card's own memory for programs. */
 /* All of it. */
 #define BALBOA_WINDOW_LIMIT_DM_BYTES_MASK 0xffffffffu
 #define BALBOA_WINDOW_LIMIT_DM_BYTES_SHIFT 0x0u
@@ -1000,14 +1000,14 @@ typedef uint64_t balboa_le64;
 /* Why the engine stopped; 0 while fatal is clear. */
 #define BALBOA_WINDOW_STATUS_FATAL_CODE_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_WINDOW_STATUS_FATAL_CODE_SHIFT 0x20u
-/* window_limit_multicast: How many multicast groups QPs can be in. */
+/* window_limit_multicast: The number of multicast groups at a time, and of QPs in one. */
 /* Groups. */
 #define BALBOA_WINDOW_LIMIT_MULTICAST_GROUPS_MASK 0xffffu
 #define BALBOA_WINDOW_LIMIT_MULTICAST_GROUPS_SHIFT 0x0u
 /* QPs in one of them. */
 #define BALBOA_WINDOW_LIMIT_MULTICAST_QPS_PER_GROUP_MASK 0xffff0000u
 #define BALBOA_WINDOW_LIMIT_MULTICAST_QPS_PER_GROUP_SHIFT 0x10u
-/* window_limit_events: How many event rings there can be. */
+/* window_limit_events: The limit of event rings. */
 /* Event rings, up to MAX_EVENT_RINGS; 0, as engines say that do not know the register, is 1. */
 #define BALBOA_WINDOW_LIMIT_EVENTS_RINGS_MASK 0xffu
 #define BALBOA_WINDOW_LIMIT_EVENTS_RINGS_SHIFT 0x0u
@@ -1056,7 +1056,7 @@ typedef uint64_t balboa_le64;
 
 /* Codes and flags */
 
-/* Which memory or network a stream leads to. */
+/* The memory or network of a stream. */
 enum balboa_vfpga_stream {
     /* Card memory. */
     BALBOA_VFPGA_STREAM_CARD = 0,
@@ -1067,7 +1067,7 @@ enum balboa_vfpga_stream {
     /* The TCP stack. */
     BALBOA_VFPGA_STREAM_TCP = 3,
 };
-/* What an interrupt of a vFPGA reports, the first that waits in this order. */
+/* The cause of a vFPGA's interrupt: of several that wait, the first in this order. */
 enum balboa_vfpga_event_kind {
     /* Host memory was copied to card memory. */
     BALBOA_VFPGA_EVENT_KIND_OFFLOAD = 0,
@@ -1082,14 +1082,14 @@ enum balboa_vfpga_event_kind {
     /* A reconfiguration is complete. */
     BALBOA_VFPGA_EVENT_KIND_RECONFIGURED = 5,
 };
-/* What stands behind the window. */
+/* The kind of engine behind the window. */
 enum balboa_window_profile {
     /* The engine is on the card (gateware, or the software card). */
     BALBOA_WINDOW_PROFILE_VQE = 1,
     /* The engine is the driver's, on the command registers of a published bitstream. */
     BALBOA_WINDOW_PROFILE_STOCK = 2,
 };
-/* What the engine offers; the provider advertises exactly that. */
+/* The features of the engine; the provider advertises exactly these. */
 /* Reliable Connection. */
 #define BALBOA_WINDOW_CAPABILITIES_RC 0x1u
 /* Unreliable Connection. */
@@ -1128,7 +1128,7 @@ enum balboa_window_profile {
 #define BALBOA_WINDOW_CAPABILITIES_MODERATION 0x100000u
 /* Null memory regions. */
 #define BALBOA_WINDOW_CAPABILITIES_NULL_MR 0x200000u
-/* What an armed completion queue waits for, as its part of the arm word. */
+/* The completions for which an armed completion queue waits, as its part of the arm word. */
 enum balboa_doorbell_arm_code {
     /* Never armed. */
     BALBOA_DOORBELL_ARM_CODE_NEVER = 0,
@@ -1146,7 +1146,7 @@ enum balboa_doorbell_queue_code {
     /* Completion queue with that number. */
     BALBOA_DOORBELL_QUEUE_CODE_COMPLETION = 2,
 };
-/* What a send WQE asks for. */
+/* The operation of a send WQE. */
 enum balboa_wqe_send_opcode {
     /* SEND. */
     BALBOA_WQE_SEND_OPCODE_SEND = 1,
@@ -1178,7 +1178,7 @@ enum balboa_wqe_send_opcode {
 #define BALBOA_WQE_SEND_FLAGS_FENCE 0x4u
 /* The payload stands in the entry. */
 #define BALBOA_WQE_SEND_FLAGS_INLINE 0x8u
-/* What was completed; the numbers are those of ibv_wc_opcode. */
+/* The completed operation; the numbers are those of ibv_wc_opcode. */
 enum balboa_cqe_opcode {
     /* SEND. */
     BALBOA_CQE_OPCODE_SEND = 0,
@@ -1245,7 +1245,7 @@ enum balboa_cqe_status {
 #define BALBOA_CQE_FLAGS_GRH 0x10u
 /* XRC: the entry is of shared receive queue srqn, through qpn, which may be another client's. */
 #define BALBOA_CQE_FLAGS_XRC 0x20u
-/* What happened. */
+/* The kind of an event. */
 enum balboa_event_type {
     /* An armed completion queue has a completion: number is the CQN, data the arm sequence. */
     BALBOA_EVENT_TYPE_COMPLETION = 1,
@@ -1262,7 +1262,7 @@ enum balboa_event_type {
     /* The engine stopped: code says why. */
     BALBOA_EVENT_TYPE_FATAL = 7,
 };
-/* What happened to a QP; the numbers are those of ibv_event_type. */
+/* The event of a QP; the numbers are those of ibv_event_type. */
 enum balboa_event_qp_event {
     /* Memory of a peer's request went away under it, and no receive tells: the QP is in ERR. */
     BALBOA_EVENT_QP_EVENT_FATAL = 1,
@@ -1277,7 +1277,7 @@ enum balboa_event_qp_event {
     /* The last receive WQE was taken after ERR (SRQ only). */
     BALBOA_EVENT_QP_EVENT_LAST_WQE_REACHED = 16,
 };
-/* What a command asks for. */
+/* A command's operation. */
 enum balboa_admin_opcode {
     /* admin_create_cq; result is the CQN. */
     BALBOA_ADMIN_OPCODE_CREATE_CQ = 1,
@@ -1353,7 +1353,7 @@ enum balboa_admin_status {
     /* The transition does not exist from the state the QP is in. */
     BALBOA_ADMIN_STATUS_BAD_STATE = 7,
 };
-/* What a receive queue serves. */
+/* The users of a receive queue. */
 enum balboa_admin_rq_kind {
     /* One QP. */
     BALBOA_ADMIN_RQ_KIND_PRIVATE = 0,
@@ -1362,14 +1362,14 @@ enum balboa_admin_rq_kind {
     /* XRC targets. */
     BALBOA_ADMIN_RQ_KIND_XRC = 2,
 };
-/* Which way a copy goes. */
+/* The direction of a copy. */
 enum balboa_admin_dm_direction {
     /* From the host's memory to the card's. */
     BALBOA_ADMIN_DM_DIRECTION_TO_CARD = 0,
     /* From the card's memory to the host's. */
     BALBOA_ADMIN_DM_DIRECTION_TO_HOST = 1,
 };
-/* What a key names. */
+/* The object of a key. */
 enum balboa_admin_key_kind {
     /* A memory region. */
     BALBOA_ADMIN_KEY_KIND_REGION = 0,
@@ -1414,7 +1414,7 @@ enum balboa_qp_state {
     /* In error; everything flushes. */
     BALBOA_QP_STATE_ERR = 6,
 };
-/* Which attributes a modify carries; the bits are those of ibv_qp_attr_mask. */
+/* The attributes in a modify; the bits are those of ibv_qp_attr_mask. */
 /* state. */
 #define BALBOA_QP_ATTRIBUTE_MASK_STATE 0x1u
 /* current_state. */
@@ -1457,7 +1457,7 @@ enum balboa_qp_state {
 #define BALBOA_QP_ATTRIBUTE_MASK_CAP 0x80000u
 /* dest_qpn. */
 #define BALBOA_QP_ATTRIBUTE_MASK_DEST_QPN 0x100000u
-/* What may be done with the memory behind a key; the bits are those of ibv_access_flags. */
+/* The rights to the memory behind a key; the bits are those of ibv_access_flags. */
 /* Local writes: receives, READ responses, atomic results. */
 #define BALBOA_KEY_ACCESS_LOCAL_WRITE 0x1u
 /* Remote RDMA WRITE. */
@@ -1472,7 +1472,7 @@ enum balboa_qp_state {
 #define BALBOA_KEY_ACCESS_ZERO_BASED 0x20u
 /* The program allows reordering of its payload writes; the engine need not use it. */
 #define BALBOA_KEY_ACCESS_RELAXED_ORDERING 0x100000u
-/* What a slot is. */
+/* The operation of a slot. */
 enum balboa_tunnel_slot_operation {
     /* A part of a SEND. */
     BALBOA_TUNNEL_SLOT_OPERATION_SEND = 1,
@@ -2060,7 +2060,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_modify_qp, response) == 0x8, "balboa_
 BALBOA_ASSERT(offsetof(struct balboa_admin_modify_qp, qpn) == 0x10, "balboa_admin_modify_qp.qpn");
 /* The attributes of a QP: behind a modify command, and as the answer to a query. */
 struct balboa_qp_attributes {
-    /* Which of the following count (modify). */
+    /* The attributes that count (modify). */
     balboa_le32 mask;
     /* State to go to; query: state it is in. */
     uint8_t state;
@@ -2261,7 +2261,7 @@ struct balboa_admin_copy_dm {
     balboa_le32 dm;
     /* log2 of the host's blocks, up to MAX_LOG2_DM_BLOCKS. */
     uint8_t log2_blocks;
-    /* Which way. */
+    /* The direction. */
     uint8_t direction;
     uint8_t reserved_26[26];
 };
@@ -2493,7 +2493,7 @@ struct balboa_tunnel_slot_header {
     balboa_le32 key;
     /* Bytes of the whole message. */
     balboa_le32 length;
-    /* Where in the message this slot's payload lies. */
+    /* The offset of this slot's payload in the message. */
     balboa_le32 offset;
     /* Immediate data, opaque, or a key. */
     balboa_le32 immediate;

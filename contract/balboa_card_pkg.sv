@@ -64,9 +64,9 @@ package balboa_card_pkg;
   localparam logic [31:0] PCI_SOFTWARE_CARD_BYTES = 32'hc;
   // In that capability: where SOFTWARE_CARD is.
   localparam logic [31:0] PCI_SOFTWARE_CARD_OFFSET = 32'h4;
-  // What a software card has there, 8 bytes in little-endian order: BALBOASW. It takes software cards' images, and no bitstream; an FPGA, which has no such capability, takes bitstreams, and no software card's image.
+  // The capability of a software card, 8 bytes in little-endian order: BALBOASW. It takes software cards' images, and no bitstream; an FPGA, which has no such capability, takes bitstreams, and no software card's image.
   localparam logic [63:0] PCI_SOFTWARE_CARD = 64'h5753414f424c4142;
-  // What PROBE and the shell's probe read in an unchanged build.
+  // The value of PROBE and of the shell's probe in an unchanged build.
   localparam logic [31:0] STATIC_LAYER_PROBE_VALUE = 32'hff1ce;
   // Reset value of PR_EOST.
   localparam logic [31:0] STATIC_LAYER_PR_EOST_DEFAULT = 32'hf4240;
@@ -80,7 +80,7 @@ package balboa_card_pkg;
   localparam logic [31:0] XDMA_CHANNELS = 32'h3;
   // Byte offset of INTERRUPTS.
   localparam logic [31:0] XDMA_INTERRUPT_BLOCK = 32'h2000;
-  // What IRQ_IDENTIFIER reads in the upper half.
+  // The upper half of IRQ_IDENTIFIER.
   localparam logic [31:0] XDMA_IRQ_IDENTIFIER_VALUE = 32'h1fc20000;
   // The vFPGAs' interrupts, vectors 0 to 14.
   localparam logic [31:0] XDMA_USER_INTERRUPT_VFPGAS = 32'h7fff;
@@ -158,7 +158,7 @@ package balboa_card_pkg;
   localparam logic [31:0] WQE_ATOMIC_PAYLOAD_OFFSET = 32'h30;
   // Bytes that an atomic reads and writes.
   localparam logic [31:0] WQE_ATOMIC_BYTES = 32'h8;
-  // Which of an entry's eight words carries the phase and is written last.
+  // The number of an entry's last word, which carries the phase and is written last.
   localparam logic [31:0] CQE_LAST_WORD = 32'h7;
   // Blocks of the largest command.
   localparam logic [31:0] ADMIN_MAX_BLOCKS = 32'h4;
@@ -174,13 +174,13 @@ package balboa_card_pkg;
   localparam logic [31:0] QP_GSI_QPN = 32'h1;
   // Its Q_Key.
   localparam logic [31:0] QP_GSI_QKEY = 32'h80010000;
-  // Where the ring of the first address space would lie.
+  // The place of the ring of the first address space.
   localparam logic [63:0] TUNNEL_RING_BASE = 64'hc00000000000;
-  // How far it is from one ring to the next.
+  // Bytes from one ring to the next.
   localparam logic [31:0] TUNNEL_RING_STRIDE = 32'h220000;
   // Slots of a ring.
   localparam logic [31:0] TUNNEL_SLOTS = 32'h20;
-  // Slots that only Credit and what comes behind it in the table may take.
+  // Slots that only Credit and the operations after it in the table may take.
   localparam logic [31:0] TUNNEL_RESERVED_SLOTS = 32'h4;
   // Bytes of a slot's place: a packet of the card's.
   localparam logic [31:0] TUNNEL_SLOT_BYTES = 32'h1000;
@@ -240,7 +240,7 @@ package balboa_card_pkg;
   localparam logic [31:0] XDMA_DMA_ENGINE_CARD_TO_HOST_BASE = 32'h1000;
   localparam logic [31:0] XDMA_DMA_ENGINE_CARD_TO_HOST_STRIDE = 32'h100;
   localparam logic [31:0] XDMA_DMA_ENGINE_CARD_TO_HOST_COUNT = 32'h3;
-  // RO. Which engine this is.
+  // RO. The engine's identity.
   localparam logic [31:0] XDMA_ENGINE_IDENTIFIER = 32'h0;
   // RW. Sets the engine running.
   localparam logic [31:0] XDMA_ENGINE_CONTROL = 32'h4;
@@ -261,7 +261,7 @@ package balboa_card_pkg;
   // ---- Interrupt block: Enables user interrupts and routes them to vectors.
 
   localparam logic [31:0] XDMA_INTERRUPTS_BASE = 32'h2000;
-  // RO. Which block this is.
+  // RO. The block's identity.
   localparam logic [31:0] XDMA_IRQ_IDENTIFIER = 32'h0;
   localparam logic [31:0] XDMA_IRQ_IDENTIFIER_RESET_VALUE = 32'h1fc20000;
   // RW. User interrupts that are enabled.
@@ -293,7 +293,7 @@ package balboa_card_pkg;
   localparam logic [31:0] XDMA_CHANNEL_VECTOR_MAP_STRIDE = 32'h4;
   localparam logic [31:0] XDMA_CHANNEL_VECTOR_MAP_COUNT = 32'h2;
 
-  // ---- MSI-X table: The table of messages; whoever owns the function's interrupts writes it, not the driver.
+  // ---- MSI-X table: The table of messages; the owner of the function's interrupts writes it, not the driver.
 
   localparam logic [31:0] XDMA_MSIX_TABLE_BASE = 32'h8000;
   // RW. Message address, low half.
@@ -314,7 +314,7 @@ package balboa_card_pkg;
   localparam logic [31:0] XDMA_MSIX_CONTROL_COUNT = 32'h20;
   localparam logic [31:0] XDMA_MSIX_CONTROL_RESET_VALUE = 32'h1;
 
-  // ---- Shell registers: What the shell is, its network addresses, and its counters.
+  // ---- Shell registers: The shell's description, its network addresses, and its counters.
 
   localparam logic [31:0] SHELL_BASE = 32'h0;
   // RO. The shell's build constant, as the static layer's.
@@ -498,19 +498,19 @@ package balboa_card_pkg;
   // RO. MAGIC_VALUE: a verbs queue engine stands behind the window.
   localparam logic [31:0] WINDOW_MAGIC = 32'h0;
   localparam logic [63:0] WINDOW_MAGIC_RESET_VALUE = 64'h31455156424c4142;
-  // RO. Which contract the engine keeps.
+  // RO. The version of the contract.
   localparam logic [31:0] WINDOW_VERSION = 32'h8;
   // RO. What the engine offers.
   localparam logic [31:0] WINDOW_CAPABILITIES = 32'h10;
-  // RO. How many objects there can be at a time.
+  // RO. The number of objects at a time.
   localparam logic [31:0] WINDOW_LIMIT_QP_CQ = 32'h18;
-  // RO. How many objects there can be at a time.
+  // RO. The number of objects at a time.
   localparam logic [31:0] WINDOW_LIMIT_KEY_RQ = 32'h20;
   // RO. How large queues and their entries can be.
   localparam logic [31:0] WINDOW_LIMIT_QUEUES = 32'h28;
   // RO. How large messages and tables can be.
   localparam logic [31:0] WINDOW_LIMIT_PORT = 32'h30;
-  // RO. How much memory the card has of its own that it gives out.
+  // RO. The size of the card's own memory for programs.
   localparam logic [31:0] WINDOW_LIMIT_DM = 32'h38;
   // WO. Starts and stops the engine. Reads answer 0; with both bits, reset alone counts.
   localparam logic [31:0] WINDOW_CONTROL = 32'h40;
@@ -519,9 +519,9 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_STATUS_RESET_VALUE = 64'h0;
   // RO. The clock of every timestamp. It starts when the card does and does not wrap.
   localparam logic [31:0] WINDOW_TIMESTAMP = 32'hc0;
-  // RO. How many multicast groups QPs can be in.
+  // RO. The number of multicast groups at a time, and of QPs in one.
   localparam logic [31:0] WINDOW_LIMIT_MULTICAST = 32'hc8;
-  // RO. How many event rings there can be.
+  // RO. The limit of event rings.
   localparam logic [31:0] WINDOW_LIMIT_EVENTS = 32'hd0;
   // RW. IOVA of the admin submission ring, 64-byte aligned.
   localparam logic [31:0] WINDOW_ADMIN_SQ_BASE = 32'h100;
@@ -543,7 +543,7 @@ package balboa_card_pkg;
   // RW. log2 of the entries of each event ring, up to MAX_LOG2_EVENTS.
   localparam logic [31:0] WINDOW_EVENT_SIZE = 32'h188;
   localparam logic [63:0] WINDOW_EVENT_SIZE_RESET_VALUE = 64'h0;
-  // RW. How many event rings there are, up to rings of LIMIT_EVENTS; 0 is 1.
+  // RW. The number of event rings in use, up to rings of LIMIT_EVENTS; 0 is 1.
   localparam logic [31:0] WINDOW_EVENT_RINGS = 32'h190;
   localparam logic [63:0] WINDOW_EVENT_RINGS_RESET_VALUE = 64'h0;
   // RW. Events that stand unread in a ring at most for a completion to be told in it: later ones wait in the engine, and none is lost. 0 is no limit, and where the ring is full they are lost.
@@ -556,7 +556,7 @@ package balboa_card_pkg;
 
   // ---- Codes and flags
 
-  // Which memory or network a stream leads to.
+  // The memory or network of a stream.
   typedef enum logic [7:0] {
     // Card memory.
     VFPGA_STREAM_CARD = 8'd0,
@@ -567,7 +567,7 @@ package balboa_card_pkg;
     // The TCP stack.
     VFPGA_STREAM_TCP = 8'd3
   } vfpga_stream_t;
-  // What an interrupt of a vFPGA reports, the first that waits in this order.
+  // The cause of a vFPGA's interrupt: of several that wait, the first in this order.
   typedef enum logic [15:0] {
     // Host memory was copied to card memory.
     VFPGA_EVENT_KIND_OFFLOAD = 16'd0,
@@ -582,14 +582,14 @@ package balboa_card_pkg;
     // A reconfiguration is complete.
     VFPGA_EVENT_KIND_RECONFIGURED = 16'd5
   } vfpga_event_kind_t;
-  // What stands behind the window.
+  // The kind of engine behind the window.
   typedef enum logic [7:0] {
     // The engine is on the card (gateware, or the software card).
     WINDOW_PROFILE_VQE = 8'd1,
     // The engine is the driver's, on the command registers of a published bitstream.
     WINDOW_PROFILE_STOCK = 8'd2
   } window_profile_t;
-  // What the engine offers; the provider advertises exactly that.
+  // The features of the engine; the provider advertises exactly these.
   // Reliable Connection.
   localparam logic [63:0] WINDOW_CAPABILITIES_RC = 64'h1;
   // Unreliable Connection.
@@ -628,7 +628,7 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_CAPABILITIES_MODERATION = 64'h100000;
   // Null memory regions.
   localparam logic [63:0] WINDOW_CAPABILITIES_NULL_MR = 64'h200000;
-  // What an armed completion queue waits for, as its part of the arm word.
+  // The completions for which an armed completion queue waits, as its part of the arm word.
   typedef enum logic [7:0] {
     // Never armed.
     DOORBELL_ARM_CODE_NEVER = 8'd0,
@@ -646,7 +646,7 @@ package balboa_card_pkg;
     // Completion queue with that number.
     DOORBELL_QUEUE_CODE_COMPLETION = 8'd2
   } doorbell_queue_code_t;
-  // What a send WQE asks for.
+  // The operation of a send WQE.
   typedef enum logic [7:0] {
     // SEND.
     WQE_SEND_OPCODE_SEND = 8'd1,
@@ -678,7 +678,7 @@ package balboa_card_pkg;
   localparam logic [7:0] WQE_SEND_FLAGS_FENCE = 8'h4;
   // The payload stands in the entry.
   localparam logic [7:0] WQE_SEND_FLAGS_INLINE = 8'h8;
-  // What was completed; the numbers are those of ibv_wc_opcode.
+  // The completed operation; the numbers are those of ibv_wc_opcode.
   typedef enum logic [7:0] {
     // SEND.
     CQE_OPCODE_SEND = 8'd0,
@@ -745,7 +745,7 @@ package balboa_card_pkg;
   localparam logic [7:0] CQE_FLAGS_GRH = 8'h10;
   // XRC: the entry is of shared receive queue srqn, through qpn, which may be another client's.
   localparam logic [7:0] CQE_FLAGS_XRC = 8'h20;
-  // What happened.
+  // The kind of an event.
   typedef enum logic [7:0] {
     // An armed completion queue has a completion: number is the CQN, data the arm sequence.
     EVENT_TYPE_COMPLETION = 8'd1,
@@ -762,7 +762,7 @@ package balboa_card_pkg;
     // The engine stopped: code says why.
     EVENT_TYPE_FATAL = 8'd7
   } event_type_t;
-  // What happened to a QP; the numbers are those of ibv_event_type.
+  // The event of a QP; the numbers are those of ibv_event_type.
   typedef enum logic [7:0] {
     // Memory of a peer's request went away under it, and no receive tells: the QP is in ERR.
     EVENT_QP_EVENT_FATAL = 8'd1,
@@ -777,7 +777,7 @@ package balboa_card_pkg;
     // The last receive WQE was taken after ERR (SRQ only).
     EVENT_QP_EVENT_LAST_WQE_REACHED = 8'd16
   } event_qp_event_t;
-  // What a command asks for.
+  // A command's operation.
   typedef enum logic [7:0] {
     // admin_create_cq; result is the CQN.
     ADMIN_OPCODE_CREATE_CQ = 8'd1,
@@ -853,7 +853,7 @@ package balboa_card_pkg;
     // The transition does not exist from the state the QP is in.
     ADMIN_STATUS_BAD_STATE = 8'd7
   } admin_status_t;
-  // What a receive queue serves.
+  // The users of a receive queue.
   typedef enum logic [7:0] {
     // One QP.
     ADMIN_RQ_KIND_PRIVATE = 8'd0,
@@ -862,14 +862,14 @@ package balboa_card_pkg;
     // XRC targets.
     ADMIN_RQ_KIND_XRC = 8'd2
   } admin_rq_kind_t;
-  // Which way a copy goes.
+  // The direction of a copy.
   typedef enum logic [7:0] {
     // From the host's memory to the card's.
     ADMIN_DM_DIRECTION_TO_CARD = 8'd0,
     // From the card's memory to the host's.
     ADMIN_DM_DIRECTION_TO_HOST = 8'd1
   } admin_dm_direction_t;
-  // What a key names.
+  // The object of a key.
   typedef enum logic [7:0] {
     // A memory region.
     ADMIN_KEY_KIND_REGION = 8'd0,
@@ -914,7 +914,7 @@ package balboa_card_pkg;
     // In error; everything flushes.
     QP_STATE_ERR = 8'd6
   } qp_state_t;
-  // Which attributes a modify carries; the bits are those of ibv_qp_attr_mask.
+  // The attributes in a modify; the bits are those of ibv_qp_attr_mask.
   // state.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_STATE = 32'h1;
   // current_state.
@@ -957,7 +957,7 @@ package balboa_card_pkg;
   localparam logic [31:0] QP_ATTRIBUTE_MASK_CAP = 32'h80000;
   // dest_qpn.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_DEST_QPN = 32'h100000;
-  // What may be done with the memory behind a key; the bits are those of ibv_access_flags.
+  // The rights to the memory behind a key; the bits are those of ibv_access_flags.
   // Local writes: receives, READ responses, atomic results.
   localparam logic [31:0] KEY_ACCESS_LOCAL_WRITE = 32'h1;
   // Remote RDMA WRITE.
@@ -972,7 +972,7 @@ package balboa_card_pkg;
   localparam logic [31:0] KEY_ACCESS_ZERO_BASED = 32'h20;
   // The program allows reordering of its payload writes; the engine need not use it.
   localparam logic [31:0] KEY_ACCESS_RELAXED_ORDERING = 32'h100000;
-  // What a slot is.
+  // The operation of a slot.
   typedef enum logic [7:0] {
     // A part of a SEND.
     TUNNEL_SLOT_OPERATION_SEND = 8'd1,
@@ -1084,7 +1084,7 @@ package balboa_card_pkg;
     // [6:0] The tag.
     logic [6:0] tag;
   } static_layer_qdma_prefetch_tag_t;
-  // Which engine this is.
+  // The engine's identity.
   typedef struct packed {
     // [31:16] Direction.
     logic [15:0] identifier;
@@ -1264,7 +1264,7 @@ package balboa_card_pkg;
   // Read half of a work request. The write posts the request and comes last; reads tell how many wait. At 32 a further one is lost without notice.
   typedef struct packed {
     logic [31:0] reserved_32;
-    // [31:0] How many.
+    // [31:0] The number.
     logic [31:0] queued;
   } vfpga_command_queue_t;
   // Virtual address of the read half.
@@ -1340,13 +1340,13 @@ package balboa_card_pkg;
   // Copies host memory to card memory; reads tell how many commands wait.
   typedef struct packed {
     logic [31:0] reserved_32;
-    // [31:0] How many.
+    // [31:0] The number.
     logic [31:0] queued;
   } vfpga_offload_queue_t;
   // Copies card memory to host memory; reads tell how many commands wait.
   typedef struct packed {
     logic [31:0] reserved_32;
-    // [31:0] How many.
+    // [31:0] The number.
     logic [31:0] queued;
   } vfpga_sync_queue_t;
   // Asks for the Ethernet address of an IPv4 address.
@@ -1413,7 +1413,7 @@ package balboa_card_pkg;
     // [31:0] Physical page number.
     logic [31:0] page;
   } vfpga_tlb_word0_t;
-  // Which contract the engine keeps.
+  // The version of the contract.
   typedef struct packed {
     logic [23:0] reserved_40;
     // [39:32] What stands behind the window.
@@ -1428,14 +1428,14 @@ package balboa_card_pkg;
     // [63:0] The offers.
     logic [63:0] capabilities;
   } window_capability_word_t;
-  // How many objects there can be at a time.
+  // The number of objects at a time.
   typedef struct packed {
     // [63:32] Completion queues.
     logic [31:0] cqs;
     // [31:0] Queue pairs.
     logic [31:0] qps;
   } window_limit_qp_cq_t;
-  // How many objects there can be at a time.
+  // The number of objects at a time.
   typedef struct packed {
     // [63:32] Receive queues.
     logic [31:0] rqs;
@@ -1470,7 +1470,7 @@ package balboa_card_pkg;
     // [31:0] The largest message.
     logic [31:0] max_message;
   } window_limit_port_t;
-  // How much memory the card has of its own that it gives out.
+  // The size of the card's own memory for programs.
   typedef struct packed {
     // [63:32] The largest part.
     logic [31:0] largest;
@@ -1500,7 +1500,7 @@ package balboa_card_pkg;
     // [0:0] The engine runs.
     logic enabled;
   } window_status_t;
-  // How many multicast groups QPs can be in.
+  // The number of multicast groups at a time, and of QPs in one.
   typedef struct packed {
     logic [31:0] reserved_32;
     // [31:16] QPs in one of them.
@@ -1508,7 +1508,7 @@ package balboa_card_pkg;
     // [15:0] Groups.
     logic [15:0] groups;
   } window_limit_multicast_t;
-  // How many event rings there can be.
+  // The limit of event rings.
   typedef struct packed {
     logic [55:0] reserved_8;
     // [7:0] Event rings, up to MAX_EVENT_RINGS; 0, as engines say that do not know the register, is 1.
@@ -1985,7 +1985,7 @@ package balboa_card_pkg;
     qp_state_t current_state;
     // [39:32] State to go to; query: state it is in.
     qp_state_t state;
-    // [31:0] Which of the following count (modify).
+    // [31:0] The attributes that count (modify).
     logic [31:0] mask;
   } qp_attributes_t;
   // Makes a key for memory that was mapped before.
@@ -2061,7 +2061,7 @@ package balboa_card_pkg;
   // Copies bytes between the host and a part of the device memory.
   typedef struct packed {
     logic [207:0] reserved_304;
-    // [303:296] Which way.
+    // [303:296] The direction.
     admin_dm_direction_t direction;
     // [295:288] log2 of the host's blocks, up to MAX_LOG2_DM_BLOCKS.
     logic [7:0] log2_blocks;
@@ -2229,7 +2229,7 @@ package balboa_card_pkg;
     logic [31:0] sum;
     // [383:352] Immediate data, opaque, or a key.
     logic [31:0] immediate;
-    // [351:320] Where in the message this slot's payload lies.
+    // [351:320] The offset of this slot's payload in the message.
     logic [31:0] offset;
     // [319:288] Bytes of the whole message.
     logic [31:0] length;

@@ -13,7 +13,7 @@ pub const BLOCK_BYTES: usize = 64;
 pub struct Code {
     /// The value's name.
     pub name: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub doc: &'static str,
     /// Its number; the set bit for a flag.
     pub value: u64,
@@ -26,7 +26,7 @@ pub struct Codes {
     pub name: &'static str,
     /// The module it is declared in.
     pub module: &'static str,
-    /// What it is.
+    /// Its description.
     pub doc: &'static str,
     /// Bits of the type.
     pub bits: u32,
@@ -43,7 +43,7 @@ pub struct Constant {
     pub name: &'static str,
     /// The module it is declared in.
     pub module: &'static str,
-    /// What it is.
+    /// Its description.
     pub doc: &'static str,
     /// Its value.
     pub value: u64,
@@ -56,7 +56,7 @@ pub struct Layout {
     pub name: &'static str,
     /// The module it is declared in.
     pub module: &'static str,
-    /// What it is.
+    /// Its description.
     pub doc: &'static str,
     /// Bytes it takes.
     pub bytes: usize,
@@ -95,7 +95,7 @@ pub trait Describe {
 pub struct Field {
     /// The field's name in the contract.
     pub name: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub doc: &'static str,
     /// The named values, for a field that has them.
     pub codes: Option<&'static Codes>,

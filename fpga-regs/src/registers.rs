@@ -8,7 +8,7 @@ use crate::coyote::map::Map;
 use crate::coyote::pci::Bar;
 use crate::layout::{Codes, Describe};
 
-/// What a register does with accesses.
+/// The effect of accesses on a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read only; writes are ignored.
@@ -41,7 +41,7 @@ pub enum View {
 pub struct BitField {
     /// The field's name.
     pub name: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub doc: &'static str,
     /// Highest bit.
     pub high: u32,
@@ -70,7 +70,7 @@ pub struct Word {
     pub name: &'static str,
     /// The module it is declared in.
     pub module: &'static str,
-    /// What it is.
+    /// Its description.
     pub doc: &'static str,
     /// Bits of the word: 32 or 64.
     pub bits: u32,
@@ -92,7 +92,7 @@ pub struct RegisterView {
 pub struct Register {
     /// The register's name.
     pub name: &'static str,
-    /// What it is, and what accesses do.
+    /// Its description, with the effect of accesses.
     pub doc: &'static str,
     /// Byte offset of the (first) register in its block, in the newest map.
     pub offset: u64,
@@ -104,7 +104,7 @@ pub struct Register {
     pub count: u64,
     /// Bytes from one register of the array to the next.
     pub stride: u64,
-    /// What accesses do.
+    /// The effect of accesses.
     pub access: Access,
     /// Value after reset, where it is known.
     pub reset: Option<u64>,
@@ -165,7 +165,7 @@ pub struct RegisterBlock {
     pub name: &'static str,
     /// Its title in documents.
     pub title: &'static str,
-    /// What it is.
+    /// Its description.
     pub doc: &'static str,
     /// The module it is declared in.
     pub module: &'static str,

@@ -1,6 +1,6 @@
 //! The two register maps of the shell.
 
-/// Which of the two published register maps a shell has.
+/// One of the two published register maps.
 ///
 /// Nothing on the card tells: the choice belongs to the bitstream and comes with its manifest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

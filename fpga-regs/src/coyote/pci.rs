@@ -45,8 +45,8 @@ constants! {
     pub const SOFTWARE_CARD_BYTES: u8 = 12;
     /// In that capability: where [`SOFTWARE_CARD`] is.
     pub const SOFTWARE_CARD_OFFSET: u16 = 4;
-    /// What a software card has there, 8 bytes in little-endian order: `BALBOASW`. It takes software cards' images, and
-    /// no bitstream; an FPGA, which has no such capability, takes bitstreams, and no software card's image.
+    /// The capability of a software card, 8 bytes in little-endian order: `BALBOASW`. It takes software cards' images,
+    /// and no bitstream; an FPGA, which has no such capability, takes bitstreams, and no software card's image.
     pub const SOFTWARE_CARD: u64 = 0x5753_414f_424c_4142;
 }
 

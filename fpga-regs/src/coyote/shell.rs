@@ -20,7 +20,7 @@ pub const CTRL_CNFG_DEFAULT: CtrlCnfg = CtrlCnfg {
 };
 
 registers! {
-    /// What the shell is, its network addresses, and its counters.
+    /// The shell's description, its network addresses, and its counters.
     pub const SHELL {
         title: "Shell registers",
         word: u64,

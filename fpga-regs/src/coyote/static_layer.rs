@@ -4,7 +4,7 @@ use super::pci::Bar;
 use crate::registers::Place;
 
 constants! {
-    /// What [`PROBE`] and the shell's probe read in an unchanged build.
+    /// The value of [`PROBE`] and of the shell's probe in an unchanged build.
     pub const PROBE_VALUE: u32 = 0x000f_f1ce;
     /// Reset value of [`PR_EOST`].
     pub const PR_EOST_DEFAULT: u32 = 1_000_000;

@@ -73,7 +73,7 @@ impl Geometry {
         vaddr >> self.page_bits & mask(self.order)
     }
 
-    /// What tells the pages of a set apart.
+    /// The tag that distinguishes the pages of a set.
     #[must_use]
     pub const fn tag(self, vaddr: u64) -> u64 {
         vaddr >> (self.page_bits + self.order) & mask(self.tag_bits())

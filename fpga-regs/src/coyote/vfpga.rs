@@ -46,7 +46,7 @@ pub const fn small_tlb(vfpga: u64) -> u64 {
     CONTROL_WINDOW_BASE + vfpga * CONTROL_WINDOW_STRIDE + SMALL_TLB_OFFSET
 }
 
-/// Which bank of control registers a shell has.
+/// The bank of a shell's control registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bank {
     /// 64-bit registers in the control window.
@@ -74,7 +74,7 @@ impl Bank {
 }
 
 open_enum! {
-    /// What an interrupt of a vFPGA reports, the first that waits in this order.
+    /// The cause of a vFPGA's interrupt: of several that wait, the first in this order.
     pub struct EventKind(u16) {
         /// Host memory was copied to card memory.
         Offload = 0,
@@ -92,7 +92,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Which memory or network a stream leads to.
+    /// The memory or network of a stream.
     pub struct Stream(u8) {
         /// Card memory.
         Card = 0,
@@ -147,7 +147,7 @@ registers! {
         /// Length.
         length[59:32]: u32 unit("bytes"),
     } read CommandQueue {
-        /// How many.
+        /// The number.
         queued[31:0]: u32 unit("commands"),
     };
     /// Virtual address of the read half.
@@ -227,7 +227,7 @@ registers! {
         /// Length.
         length[59:32]: u32 unit("bytes"),
     } read OffloadQueue {
-        /// How many.
+        /// The number.
         queued[31:0]: u32 unit("commands"),
     };
     /// Bus address in the host of the next offload.
@@ -238,7 +238,7 @@ registers! {
     OFFL_STAT @ 0xc0: RO unit("commands");
     /// Copies card memory to host memory; reads tell how many commands wait.
     SYNC_CTRL @ 0xe0: WR read SyncQueue {
-        /// How many.
+        /// The number.
         queued[31:0]: u32 unit("commands"),
     } like Migration;
     /// Bus address in the host of the next sync.

@@ -11,7 +11,7 @@ constants! {
     pub const CHANNELS: u64 = 3;
     /// Byte offset of [`INTERRUPTS`].
     pub const INTERRUPT_BLOCK: u64 = 0x2000;
-    /// What [`IRQ_IDENTIFIER`] reads in the upper half.
+    /// The upper half of [`IRQ_IDENTIFIER`].
     pub const IRQ_IDENTIFIER_VALUE: u32 = 0x1fc2_0000;
     /// The vFPGAs' interrupts, vectors 0 to 14.
     pub const USER_INTERRUPT_VFPGAS: u32 = 0x7fff;
@@ -49,7 +49,7 @@ pub const fn engine(direction: Direction, channel: u64) -> u64 {
 pub const ENGINE_CONTROL_RUN: EngineControl =
     EngineControl { run: true, irq_stopped: true, irq_completed: true };
 
-/// What [`ENGINE_IDENTIFIER`] says of an engine's direction.
+/// The value of [`ENGINE_IDENTIFIER`] for an engine of a direction.
 #[must_use]
 pub const fn identifier(direction: Direction) -> u16 {
     match direction {
@@ -71,7 +71,7 @@ registers! {
         source: "Coyote driver pci_xdma.c; XDMA product guide, channel register space",
     }
 
-    /// Which engine this is.
+    /// The engine's identity.
     ENGINE_IDENTIFIER @ 0x00: RO as EngineIdentifier {
         /// Channel.
         channel[11:8]: u8,
@@ -114,7 +114,7 @@ registers! {
         source: "Coyote driver pci_xdma.c; XDMA product guide, interrupt register space",
     }
 
-    /// Which block this is.
+    /// The block's identity.
     IRQ_IDENTIFIER @ 0x00: RO reset(IRQ_IDENTIFIER_VALUE as u64);
     /// User interrupts that are enabled.
     USER_INTERRUPT_ENABLE @ 0x04: RW;
@@ -152,7 +152,7 @@ registers! {
 }
 
 registers! {
-    /// The table of messages; whoever owns the function's interrupts writes it, not the driver.
+    /// The table of messages; the owner of the function's interrupts writes it, not the driver.
     pub const MSIX_TABLE {
         title: "MSI-X table",
         word: u32,

@@ -22,7 +22,7 @@ constants! {
 }
 
 open_enum! {
-    /// What a command asks for.
+    /// A command's operation.
     pub struct Opcode(u8) {
         /// [`CreateCq`]; `result` is the CQN.
         CreateCq = 1,
@@ -176,7 +176,7 @@ layout! {
 }
 
 open_enum! {
-    /// What a receive queue serves.
+    /// The users of a receive queue.
     pub struct RqKind(u8) {
         /// One QP.
         Private = 0,
@@ -262,7 +262,7 @@ layout! {
 }
 
 open_enum! {
-    /// What a key names.
+    /// The object of a key.
     pub struct KeyKind(u8) {
         /// A memory region.
         Region = 0,
@@ -310,7 +310,7 @@ layout! {
 }
 
 open_enum! {
-    /// Which way a copy goes.
+    /// The direction of a copy.
     pub struct DmDirection(u8) {
         /// From the host's memory to the card's.
         ToCard = 0,
@@ -332,7 +332,7 @@ layout! {
         dm @ 0x20: u32,
         /// log2 of the host's blocks, up to [`MAX_LOG2_DM_BLOCKS`].
         log2_blocks @ 0x24: u8,
-        /// Which way.
+        /// The direction.
         direction @ 0x25: DmDirection,
     }
 }

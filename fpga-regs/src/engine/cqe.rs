@@ -41,7 +41,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// What was completed; the numbers are those of `ibv_wc_opcode`.
+    /// The completed operation; the numbers are those of `ibv_wc_opcode`.
     pub struct Opcode(u8) {
         /// SEND.
         Send = 0,
@@ -116,7 +116,7 @@ layout! {
 }
 
 constants! {
-    /// Which of an entry's eight words carries the phase and is written last.
+    /// The number of an entry's last word, which carries the phase and is written last.
     pub const LAST_WORD: usize = 7;
 }
 

@@ -130,7 +130,7 @@ pub mod record {
     pub const ENTRIES: u64 = 64;
 }
 
-/// What an armed completion queue waits for.
+/// The completions for which an armed completion queue waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArmKind {
     /// A completion of a solicited message, or an error.
@@ -140,7 +140,7 @@ pub enum ArmKind {
 }
 
 open_enum! {
-    /// What an armed completion queue waits for, as its part of the arm word.
+    /// The completions for which an armed completion queue waits, as its part of the arm word.
     pub struct ArmCode(u8) {
         /// Never armed.
         Never = 0,
@@ -175,7 +175,7 @@ pub struct Arm {
     pub consumer: u32,
     /// Counts armings, modulo 2^30.
     pub sequence: u32,
-    /// What is waited for.
+    /// The completions for which the queue waits.
     pub kind: ArmKind,
 }
 

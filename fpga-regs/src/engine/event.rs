@@ -6,7 +6,7 @@
 //! driver clears the shell's pending bit, drains the ring, and looks once more.
 
 open_enum! {
-    /// What happened.
+    /// The kind of an event.
     pub struct EventType(u8) {
         /// An armed completion queue has a completion: `number` is the CQN, `data` the arm sequence.
         Completion = 1,
@@ -26,7 +26,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// What happened to a QP; the numbers are those of `ibv_event_type`.
+    /// The event of a QP; the numbers are those of `ibv_event_type`.
     pub struct QpEvent(u8) {
         /// Memory of a peer's request went away under it, and no receive tells: the QP is in ERR.
         Fatal = 1,

@@ -5,7 +5,7 @@
 //! it is used again.
 
 flags! {
-    /// What may be done with the memory behind a key; the bits are those of `ibv_access_flags`.
+    /// The rights to the memory behind a key; the bits are those of `ibv_access_flags`.
     pub struct Access(u32) {
         /// Local writes: receives, READ responses, atomic results.
         LOCAL_WRITE = 1 << 0,

@@ -1,7 +1,7 @@
 //! Words about messages that an engine, its transport and the shell around them share. None of them is
 //! written anywhere: they have no code.
 
-/// What a peer wants to do with memory.
+/// A peer's operation on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RemoteAccess {
     /// RDMA WRITE.
@@ -25,7 +25,7 @@ pub struct RemoteRange {
     pub length: u64,
 }
 
-/// What filled a receive.
+/// The operation that filled a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReceiveKind {
     /// A SEND; its bytes are in the receive's memory.

@@ -28,7 +28,7 @@ constants! {
 }
 
 impl QpType {
-    /// Whether each message names whom it is for.
+    /// Whether each message names its destination.
     #[must_use]
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi)
@@ -63,7 +63,7 @@ open_enum! {
 }
 
 flags! {
-    /// Which attributes a modify carries; the bits are those of `ibv_qp_attr_mask`.
+    /// The attributes in a modify; the bits are those of `ibv_qp_attr_mask`.
     pub struct AttributeMask(u32) {
         /// `state`.
         STATE = 1 << 0,
@@ -124,7 +124,7 @@ impl AttributeMask {
 layout! {
     /// The attributes of a QP: behind a modify command, and as the answer to a query.
     pub struct Attributes: 2 {
-        /// Which of the following count (modify).
+        /// The attributes that count (modify).
         mask @ 0x00: AttributeMask,
         /// State to go to; query: state it is in.
         state @ 0x04: QpState,

@@ -25,7 +25,7 @@ pub struct Transition {
 /// Attributes that every transition takes.
 pub const ALWAYS: AttributeMask = AttributeMask::STATE.union(AttributeMask::CURRENT_STATE);
 
-/// Every transition of a transport; what is not among them is refused.
+/// Every transition of a transport; a queue pair refuses all others.
 ///
 /// Source: InfiniBand specification, volume 1, modify queue pair, and `ibv_modify_qp(3)`.
 #[must_use]

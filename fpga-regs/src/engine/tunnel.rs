@@ -11,13 +11,13 @@
 //! late repetition writes again has the number of before.
 
 constants! {
-    /// Where the ring of the first address space would lie.
+    /// The place of the ring of the first address space.
     pub const RING_BASE: u64 = 0xc000_0000_0000;
-    /// How far it is from one ring to the next.
+    /// Bytes from one ring to the next.
     pub const RING_STRIDE: u64 = 0x22_0000;
     /// Slots of a ring.
     pub const SLOTS: u32 = 32;
-    /// Slots that only [`SlotOperation::Credit`] and what comes behind it in the table may take.
+    /// Slots that only [`SlotOperation::Credit`] and the operations after it in the table may take.
     pub const RESERVED_SLOTS: u32 = 4;
     /// Bytes of a slot's place: a packet of the card's.
     pub const SLOT_BYTES: usize = 4096;
@@ -37,7 +37,7 @@ constants! {
 }
 
 open_enum! {
-    /// What a slot is.
+    /// The operation of a slot.
     pub struct SlotOperation(u8) {
         /// A part of a SEND.
         Send = 1,
@@ -128,7 +128,7 @@ layout! {
         key @ 0x20: u32,
         /// Bytes of the whole message.
         length @ 0x24: u32,
-        /// Where in the message this slot's payload lies.
+        /// The offset of this slot's payload in the message.
         offset @ 0x28: u32,
         /// Immediate data, opaque, or a key.
         immediate @ 0x2c: u32,

@@ -56,7 +56,7 @@ registers! {
 
     /// [`MAGIC_VALUE`]: a verbs queue engine stands behind the window.
     MAGIC @ 0x000: RO reset(MAGIC_VALUE);
-    /// Which contract the engine keeps.
+    /// The version of the contract.
     VERSION @ 0x008: RO as Version {
         /// A higher minor version only adds.
         minor[15:0]: u16,
@@ -70,14 +70,14 @@ registers! {
         /// The offers.
         capabilities[63:0]: Capabilities,
     };
-    /// How many objects there can be at a time.
+    /// The number of objects at a time.
     LIMIT_QP_CQ @ 0x018: RO as LimitQpCq {
         /// Queue pairs.
         qps[31:0]: u32,
         /// Completion queues.
         cqs[63:32]: u32,
     };
-    /// How many objects there can be at a time.
+    /// The number of objects at a time.
     LIMIT_KEY_RQ @ 0x020: RO as LimitKeyRq {
         /// Keys.
         keys[31:0]: u32,
@@ -112,7 +112,7 @@ registers! {
         /// Address handles.
         ahs[63:48]: u16,
     };
-    /// How much memory the card has of its own that it gives out.
+    /// The size of the card's own memory for programs.
     LIMIT_DM @ 0x038: RO as LimitDm {
         /// All of it.
         bytes[31:0]: u32 unit("bytes"),
@@ -142,14 +142,14 @@ registers! {
     };
     /// The clock of every timestamp. It starts when the card does and does not wrap.
     TIMESTAMP @ 0x0c0: RO unit("ns");
-    /// How many multicast groups QPs can be in.
+    /// The number of multicast groups at a time, and of QPs in one.
     LIMIT_MULTICAST @ 0x0c8: RO as LimitMulticast {
         /// Groups.
         groups[15:0]: u16,
         /// QPs in one of them.
         qps_per_group[31:16]: u16,
     };
-    /// How many event rings there can be.
+    /// The limit of event rings.
     LIMIT_EVENTS @ 0x0d0: RO as LimitEvents {
         /// Event rings, up to [`MAX_EVENT_RINGS`]; 0, as engines say that do not know the register, is 1.
         rings[7:0]: u8,
@@ -171,7 +171,7 @@ registers! {
     EVENT_BASE @ 0x180: RW reset(0) unit("bytes");
     /// log2 of the entries of each event ring, up to [`MAX_LOG2_EVENTS`].
     EVENT_SIZE @ 0x188: RW reset(0) unit("log2 of entries");
-    /// How many event rings there are, up to `rings` of [`LIMIT_EVENTS`]; 0 is 1.
+    /// The number of event rings in use, up to `rings` of [`LIMIT_EVENTS`]; 0 is 1.
     EVENT_RINGS @ 0x190: RW reset(0) unit("rings");
     /// Events that stand unread in a ring at most for a completion to be told in it: later ones wait in the engine, and
     /// none is lost. 0 is no limit, and where the ring is full they are lost.
@@ -191,7 +191,7 @@ registers! {
 }
 
 impl Status {
-    /// Which event rings have lost events: bit n is that of ring n.
+    /// The event rings that have lost events: bit n is that of ring n. bit n is that of ring n.
     #[must_use]
     pub const fn overflows(self) -> u8 {
         self.further_overflows << 1 | self.event_overflow as u8
@@ -235,7 +235,7 @@ pub const STATUS_EVENT_OVERFLOW: u64 =
     Status { event_overflow: true, ..Status::decode(0) }.encode();
 
 open_enum! {
-    /// What stands behind the window.
+    /// The kind of engine behind the window.
     pub struct Profile(u8) {
         /// The engine is on the card (gateware, or the software card).
         Vqe = 1,
@@ -245,7 +245,7 @@ open_enum! {
 }
 
 flags! {
-    /// What the engine offers; the provider advertises exactly that.
+    /// The features of the engine; the provider advertises exactly these.
     pub struct Capabilities(u64) {
         /// Reliable Connection.
         RC = 1 << 0,

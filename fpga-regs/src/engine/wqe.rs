@@ -27,7 +27,7 @@ constants! {
 }
 
 open_enum! {
-    /// What a send WQE asks for.
+    /// The operation of a send WQE.
     pub struct SendOpcode(u8) {
         /// SEND.
         Send = 1,
@@ -132,7 +132,7 @@ layout! {
     }
 }
 
-/// What an atomic does to [`ATOMIC_BYTES`] of memory.
+/// The effect of an atomic on [`ATOMIC_BYTES`] of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AtomicOperation {
     /// Compare and swap: the value becomes `swap` if it is `compare`.
@@ -153,7 +153,7 @@ impl AtomicOperation {
     /// The bytes it reads and writes, at an address that is a multiple of that.
     pub const LENGTH: u32 = ATOMIC_BYTES as u32;
 
-    /// What `before` becomes; `None` where nothing is to be written.
+    /// The new value for the value `before`; `None` if the atomic writes none.
     #[must_use]
     pub const fn apply(self, before: u64) -> Option<u64> {
         match self {
