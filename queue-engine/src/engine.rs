@@ -41,7 +41,7 @@ const PLACES: usize = 4;
 /// Bits of the number of a completion queue or a key.
 const NUMBER_BITS: u32 = 24;
 
-/// What an engine is built with.
+/// The sizes and features of an engine.
 ///
 /// Limits beyond what half of a number space holds (2^19 QPs or receive queues, 2^23 of the others, less the resting
 /// numbers) are brought down to that, and the window's limit registers say so.
@@ -49,9 +49,9 @@ const NUMBER_BITS: u32 = 24;
 pub struct EngineConfig {
     /// The window, 0 to 15; bits 23 to 20 of its QPNs.
     pub window: u8,
-    /// What stands behind the window.
+    /// The kind of engine that the window reports.
     pub profile: Profile,
-    /// What is offered.
+    /// The features that the window reports.
     pub capabilities: Capabilities,
     /// QPs.
     pub qps: u32,
@@ -81,8 +81,7 @@ pub struct EngineConfig {
     pub device_memory: u32,
     /// Event rings that the driver may lay, 1 to [`MAX_EVENT_RINGS`].
     pub event_rings: u8,
-    /// Bytes that may be kept of what the QPs of one client have under way, beyond what each
-    /// has of its own.
+    /// Bytes for the messages under way of one client's QPs, beyond each QP's own.
     pub under_way_bytes: usize,
 }
 
@@ -139,8 +138,8 @@ pub struct Engine<M: Rings, D, N> {
 }
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
-    /// Bytes that a QP takes at most, beside its receive queue, its client's share of what is under
-    /// way, what the transport keeps, and what the view of its ring holds.
+    /// Bytes of a QP at most, without its receive queue, its client's share for messages under way, the transport's
+    /// part and the view of its ring.
     pub const QP_BYTES: usize = PLACES
         * (size_of::<(u32, Qp<M>)>() + Doorbells::<D>::BYTES_OF_EACH)
         + Handles::BYTES_OF_QP
@@ -148,10 +147,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         + OWN_BYTES
         + KEPT_RECEIVES * size_of::<Taken>()
         + MAX_SGE * size_of::<Sge>();
-    /// Bytes that a receive queue takes at most, beside what the view of its ring holds.
+    /// Bytes of a receive queue at most, without the view of its ring.
     pub const RQ_BYTES: usize =
         PLACES * (size_of::<(u32, Rq<M>)>() + Doorbells::<D>::BYTES_OF_EACH);
-    /// Bytes that a completion queue takes at most, beside what the view of its ring holds.
+    /// Bytes of a completion queue at most, without the view of its ring.
     pub const CQ_BYTES: usize = PLACES
         * (size_of::<(u32, Cq<M>)>() + Doorbells::<D>::BYTES_OF_EACH)
         + EventRings::<M>::BYTES_OF_EACH;
@@ -215,7 +214,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Offers these no more, whatever it was built with.
+    /// Withdraws features from the window, whatever the engine was built with.
     pub fn withhold(&mut self, capabilities: Capabilities) {
         self.config.capabilities.remove(capabilities);
     }
@@ -232,8 +231,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.enabling = !self.enabled && self.fatal == 0;
     }
 
-    /// Does what the registers asked for; what cannot be done while memory waits is done by a later
-    /// call. `true` if there was anything to do.
+    /// Executes the requests of the registers; requests that must wait for memory go on in a later call. `true` if
+    /// there was anything to do.
     pub fn execute(&mut self, now: u64, memory: &M, transport: &mut impl Transport) -> bool {
         if memory.waits() {
             return false;
@@ -279,7 +278,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Offers no more multicast groups than the port can be in; the transport refuses what is beyond.
+    /// Limits the multicast groups to those of the port; the transport refuses more.
     pub fn limit_groups(&mut self, groups: u16) {
         self.config.groups = groups;
     }
@@ -340,8 +339,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.doorbells.close(page);
     }
 
-    /// Bytes that are kept of what the QPs of a client have under way, beyond what each has of
-    /// its own.
+    /// Bytes of the messages under way of a client's QPs, beyond each QP's own.
     #[must_use]
     pub fn under_way_bytes(&self, client: u8) -> usize {
         self.shares.used(client)
@@ -353,7 +351,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         !self.qps.is_empty()
     }
 
-    /// Whether there is something to do when a program posts a receive: only a QP in ERR flushes it.
+    /// Whether a posted receive makes work: only a QP in ERR flushes it.
     #[must_use]
     pub fn heeds_receives(&self) -> bool {
         !self.flushing.is_empty()
@@ -364,7 +362,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         std::mem::take(&mut self.events.raised)
     }
 
-    /// Looks at the doorbells and works on what they say; `true` if there was anything to do.
+    /// Reads the doorbells and executes the work behind them; `true` if there was any.
     ///
     /// The work of one call is bounded, whatever stands in the rings and however many QPs there are: some
     /// of those that have work get a turn, of each client one after the other. After `true` another call is

@@ -1,4 +1,4 @@
-//! Completing what is done, and flushing what never will be.
+//! Completes finished requests, and flushes requests that cannot finish.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ use crate::under_way::narrow;
 const WITHIN_WORD: u64 = ATOMIC_BYTES as u64 - 1;
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
-    /// Takes note of what the transport reports about a QP of this engine.
+    /// Records an event of the transport for a QP of this engine.
     ///
     /// [`Engine::poll`] then does what follows from it.
     pub fn handle(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {

@@ -1,4 +1,4 @@
-//! What lies below the engine: something that carries whole messages.
+//! The layer below the engine: a carrier of whole messages.
 
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
@@ -9,7 +9,7 @@ pub use fpga_regs::engine::message::{
 use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::wqe::{AtomicOperation, Datagram};
 
-/// What a message does.
+/// The operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// SEND, with immediate data if any.
@@ -67,7 +67,7 @@ impl Operation {
 /// change, [`crate::Engine::resolve`] says when its bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
     /// Bytes.
     pub length: u32,
@@ -79,7 +79,7 @@ pub struct Message {
     pub srqn: Option<u32>,
 }
 
-/// Why a transport does not do what it was asked.
+/// Why a transport refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportError {
     /// No room now, see [`Transport::room`].
@@ -101,7 +101,7 @@ pub struct LocalGid {
     pub vlan: u16,
 }
 
-/// Something that carries messages of QPs; completions come back in the order of submission.
+/// A carrier of QPs' messages; completions come back in the order of submission.
 pub trait Transport {
     /// The number of a QP of a kind that is to be made, where the hardware below names its QPs; `None` where any number will do.
     ///
@@ -241,7 +241,7 @@ pub trait Transport {
     }
 }
 
-/// What a transport reports.
+/// An event of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportEvent {
     /// The oldest `count` messages of the QP ended well.
@@ -325,7 +325,7 @@ pub struct ReceivedMessage {
     pub qpn: u32,
     /// Bytes of the message.
     pub length: u32,
-    /// What filled it.
+    /// The operation that filled it.
     pub kind: ReceiveKind,
     /// Immediate data, opaque.
     pub immediate: Option<u32>,
@@ -335,7 +335,7 @@ pub struct ReceivedMessage {
     pub source_qpn: Option<u32>,
 }
 
-/// What a request along XRC is for.
+/// The destination of a request along XRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcRequest {
     /// The target that received it, which may be another engine's.

@@ -1,4 +1,4 @@
-//! What a QP has under way: the send WQEs that were fetched and are not complete.
+//! The messages under way of a QP: the send WQEs that were fetched and are not complete.
 //!
 //! Room for them doubles as they become more. Some of it each QP has of its own. What it needs beyond
 //! comes out of its client's share, which all QPs of one client have together; so what

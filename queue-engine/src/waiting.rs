@@ -1,4 +1,4 @@
-//! QPs that wait for something, by turns of their clients.
+//! QPs that wait, by turns of their clients.
 
 use std::collections::VecDeque;
 
