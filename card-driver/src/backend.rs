@@ -152,7 +152,7 @@ pub trait CardBackend: Send + Sync {
     fn port_counters(&self) -> Vec<(&'static str, u64)>;
 }
 
-/// What a card's own reconfiguration engine takes, and makes another card of it.
+/// The kind of images that a card's own reconfiguration engine takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Images of software cards. Only one that says that it is a software card.
@@ -161,7 +161,7 @@ pub enum Takes {
     Bitstreams,
 }
 
-/// How clients reach a card, and how far they have to be trusted.
+/// The way in which clients reach a card, and the trust in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantKind {
     /// By pages of memory of their own: they are isolated from each other.
@@ -206,7 +206,7 @@ pub enum DoorbellGrant {
     },
 }
 
-/// How a sleeping card is woken, and its death seen.
+/// The means to wake a sleeping card, and to see its death.
 #[derive(Debug)]
 pub struct WakeGrant {
     /// The eventfd to signal.
@@ -221,17 +221,17 @@ pub struct WakeGrant {
     pub worked: u32,
 }
 
-/// What a card is, for people.
+/// A card's description, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Board name.
     pub board: String,
-    /// Where it is: a PCI address, or a text in the shape of one.
+    /// Its place: a PCI address, or a text in the shape of one.
     pub location: String,
-    /// What its port is connected to.
+    /// The other end of its port.
     pub link: String,
-    /// Of which received frames it checks the ICRC; `None` where nothing tells.
+    /// The frames whose ICRC it checks; `None` if nothing tells.
     pub icrc_policy: Option<IcrcPolicy>,
-    /// By what balboad reaches it.
+    /// The interface through which balboad reaches it.
     pub interface: String,
 }

@@ -42,7 +42,7 @@ pub fn bring_up(
     bring_up_with(number, backend, address, manifest, HostedOptions::default())
 }
 
-/// The same, with what is to be so of engines that balboad hosts for a card.
+/// The same, with options of the engines that balboad hosts for a card.
 ///
 /// # Errors
 /// As [`bring_up`].
@@ -255,8 +255,8 @@ impl Device {
         }
     }
 
-    /// Brings it up anew after it was reset, when nothing of it is in use any more. `up` has it before
-    /// its interrupts are served again.
+    /// Brings the card up anew after a reset, when no client uses it. `up` has it before its interrupts are served
+    /// again.
     ///
     /// # Errors
     /// As [`bring_up`]; it then stays as dead as it was.

@@ -22,18 +22,18 @@ use crate::says::Says;
 use crate::shell::{Expected, Shell};
 use crate::translations::Purpose;
 
-/// Numbers of cards are below this; those above are of what is left of cards that were reset.
+/// Numbers of cards are below this; those above are of the remains of cards that were reset.
 pub const NUMBERS: u32 = 1 << 10;
 
 /// A card that was brought up.
 pub struct Device {
-    /// Its number, as in `balboaN`; what is left of one that was reset has a multiple of [`NUMBERS`] more.
+    /// Its number, as in `balboaN`; the remains of a card that was reset have a multiple of [`NUMBERS`] more.
     pub number: u32,
     /// The way to the card itself.
     pub card: Arc<dyn CardBackend>,
     /// The way to its engines: another one where balboad hosts them.
     pub backend: Arc<dyn CardBackend>,
-    /// What it is, for people.
+    /// Its description, for people.
     pub identity: Identity,
     /// The first addresses of its port, which its MAC address and node GUID follow from.
     pub address: PortAddress,
@@ -53,9 +53,9 @@ pub struct Device {
     pub interrupts: Option<Interrupts>,
     /// The bitstream that it holds.
     pub manifest: Manifest,
-    /// What it said of itself when it was up last; `None` where it was not.
+    /// The card's description of itself when it was last up; `None` if it never was.
     pub said: Option<Says>,
-    /// What is to be so of an engine that balboad hosts for it.
+    /// The options of an engine that balboad hosts for it.
     pub options: HostedOptions,
 }
 
@@ -65,8 +65,7 @@ pub struct Window {
     pub index: u8,
     /// The engine in it.
     pub engine: Box<dyn Engine>,
-    /// I/O virtual addresses where nothing is mapped any more, but which the engine may still have in
-    /// objects whose end it did not confirm.
+    /// I/O virtual addresses without mappings, which the engine may still have in objects whose end it did not confirm.
     pub kept: Vec<IovaRange>,
 }
 
@@ -78,7 +77,7 @@ impl Window {
     }
 }
 
-/// Who may still reach for a range of IOVAs that is given back.
+/// The party that can still reach a released range of IOVAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Nobody.
@@ -102,8 +101,8 @@ impl Device {
         !Arc::ptr_eq(&self.card, &self.backend)
     }
 
-    /// Lets the card reach memory through a window, for that purpose; translations that are not
-    /// inserted ahead come by page faults. `None` for memory that is mapped later.
+    /// Lets the card reach memory through a window, for that purpose; page faults bring the translations that are not
+    /// inserted ahead. `None` for memory that is mapped later.
     ///
     /// # Errors
     /// The back-end's.
@@ -157,7 +156,7 @@ impl Device {
         Ok(())
     }
 
-    /// Unmaps all of a range in one go, whatever pieces it was mapped in.
+    /// Unmaps a whole range at once, whatever the pieces of its mappings.
     ///
     /// # Errors
     /// The back-end's; the range is not to be used again.
@@ -165,7 +164,7 @@ impl Device {
         self.backend.dma_unmap(range.start(), range.length())
     }
 
-    /// Gives a range of IOVAs back as soon as nobody reaches for it any more.
+    /// Releases a range of IOVAs as soon as no card and no program can reach it any more.
     pub fn release_iova(&mut self, range: IovaRange, reach: Reach) {
         if reach == Reach::Nobody {
             return self.arena.release(range, Instant::now());
@@ -283,7 +282,7 @@ impl Device {
         self.shell.expect(self.windows.iter().find(|window| window.offers_gsi())?.index)
     }
 
-    /// Closes its queue pair 1; what has arrived there and was not taken is lost.
+    /// Closes its queue pair 1, and drops its unread datagrams.
     pub fn close_gsi(&mut self) {
         self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
     }

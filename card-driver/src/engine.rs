@@ -25,7 +25,7 @@ use crate::relay::ClientRings;
 /// Event rings that an engine is given at most. All are read by one thread, which is why there are not more.
 pub const MOST_EVENT_RINGS: u8 = 4;
 
-/// Told of what an engine reports of its objects, by any thread.
+/// The receiver of an engine's events about its objects, called by any thread.
 pub type Hear = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// One engine: the owner of its objects' numbers.
@@ -142,7 +142,7 @@ pub trait Engine {
     fn restart(&mut self) -> Result<(), Error>;
 }
 
-/// What an engine reports of itself.
+/// An event of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineEvent {
     /// Events of these rings were lost, bit n for ring n: every completion queue that is told of there may have
@@ -155,7 +155,7 @@ pub enum EngineEvent {
     Dead,
 }
 
-/// What an engine offers, as its window says.
+/// The features and limits of an engine, as its window reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineLimits {
     /// Operations and transports.

@@ -14,12 +14,12 @@ use crate::error::Error;
 use crate::iova::Arena;
 use crate::shell::Shell;
 
-/// The engine in a vFPGA, and what it says of its version, for people; `None` where none is.
+/// The engine in a vFPGA, and its version for people; `None` without an engine.
 pub type Started = Result<Option<(Box<dyn Engine>, String)>, Error>;
 
-/// How engines of one kind are found and started.
+/// The means to find and start engines of one kind.
 pub struct EngineDriver {
-    /// What is looked for in a vFPGA, for people.
+    /// The expected engine of a vFPGA, for people.
     pub wanted: fn() -> String,
     /// Starts the engine in a vFPGA of a card. Fails with [`Error::BringUp`], which
     /// says what was found and what to do, or as the engine does.
@@ -30,7 +30,7 @@ pub struct EngineDriver {
 const QUEUE_ENGINE: EngineDriver =
     EngineDriver { wanted: wanted_queue_engine, start: start_queue_engine };
 
-/// What drives the engine of a bitstream.
+/// The driver for the engine of a bitstream.
 #[must_use]
 pub fn driver(manifest: &Manifest) -> EngineDriver {
     match manifest.engine {

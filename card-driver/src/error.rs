@@ -1,4 +1,4 @@
-//! What can go wrong with a card.
+//! Errors of a card.
 
 use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use nix::errno::Errno;
@@ -6,7 +6,7 @@ use nix::errno::Errno;
 /// Why an engine is dead whose registers read all ones.
 pub(crate) const GONE: &str = "its registers read all ones: the card is gone";
 
-/// Why a card does not come up, or does not do what it is told.
+/// Why a card does not come up, or does not execute a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A card does not come up.

@@ -107,17 +107,17 @@ impl EventRings {
         Ok(())
     }
 
-    /// Who is told of the engine's events.
+    /// Sets the receiver of the engine's events.
     pub fn listen(&self, hear: Hear) {
         lock(&self.reader).hear = Some(hear);
     }
 
-    /// Tells queue pair 1 of what arrives for it.
+    /// Sets the queue pair 1 that hears of arriving datagrams.
     pub fn tell_arrivals(&self, gsi: Option<&Arc<Gsi>>) {
         lock(&self.reader).arrivals = gsi.map(Arc::clone);
     }
 
-    /// What makes [`Self::news`] readable.
+    /// The counter that makes [`Self::news`] readable.
     ///
     /// # Errors
     /// [`Error::Memory`] when descriptors run out.
@@ -199,19 +199,19 @@ impl EventRings {
         let _ = self.news.signal();
     }
 
-    /// Keeps that the engine is dead, behind what it said itself.
+    /// Reports the engine dead, after its own events.
     pub fn die(&self) {
         lock(&self.reader).kept.dead = true;
         self.call();
     }
 
-    /// Readable when something is kept, or was called for.
+    /// A descriptor that is readable while events wait, or after a call.
     #[must_use]
     pub fn news(&self) -> BorrowedFd<'_> {
         self.news.as_fd()
     }
 
-    /// What is kept, one at a time.
+    /// The next event that waits.
     pub fn next_event(&self) -> Option<EngineEvent> {
         let kept = &mut lock(&self.reader).kept;
         let rings = std::mem::take(&mut kept.lost);

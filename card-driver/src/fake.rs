@@ -125,7 +125,7 @@ impl FakeCard {
         fake
     }
 
-    /// One with its interrupts on, as bring-up leaves them.
+    /// A card with its interrupts on, as bring-up leaves them.
     pub fn with_interrupts(windows: u8) -> Self {
         let fake = Self::new(windows);
         let vectors = VectorMap { first: 0, second: 1, third: 2, fourth: 3 }.encode();
@@ -143,17 +143,17 @@ impl FakeCard {
         lock(&self.state)
     }
 
-    /// Looks at or changes what becomes of an engine's commands.
+    /// Gives a test an engine's commands to read or change.
     pub fn window<T>(&self, index: usize, act: impl FnOnce(&mut FakeWindow) -> T) -> T {
         act(&mut self.state().windows[index])
     }
 
-    /// Sets what a register reads.
+    /// Sets the value of a register.
     pub fn set(&self, bar: Bar, offset: u64, value: u64) {
         self.state().lies.insert((bar, offset), value);
     }
 
-    /// Does not offer these of what the software card does.
+    /// Hides features of the software card.
     pub fn hide(&self, capabilities: w::Capabilities) {
         for register in (0..WINDOWS as u64).map(|index| vfpga::user_csr(index) + w::CAPABILITIES) {
             let offered = self.card.read64(Bar::Shell, register);
@@ -161,12 +161,12 @@ impl FakeCard {
         }
     }
 
-    /// Sets what a word of configuration space reads.
+    /// Sets the value of a word of configuration space.
     pub fn set_config(&self, offset: u16, value: u16) {
         self.state().config_lies.insert(offset, value);
     }
 
-    /// Does something in the place of 64-bit writes from now on, each by its offset and value.
+    /// Calls a function in place of 64-bit writes from now on, with offset and value of each.
     pub fn script(&self, script: impl Fn(&Self, u64, u64) + Send + Sync + 'static) {
         *lock(&self.script) = Arc::new(script);
     }
@@ -205,7 +205,7 @@ impl FakeCard {
         signal(self.given_up());
     }
 
-    /// Is a card whose clients map their memory themselves, in pieces of so many bytes.
+    /// Makes it a card whose clients map their memory themselves, in pieces of so many bytes.
     pub fn set_piece(&self, bytes: u64) {
         self.state().piece = Some(bytes);
     }
@@ -220,7 +220,7 @@ impl FakeCard {
         self.state().clears = Some(Vec::new());
     }
 
-    /// Lets those arrive that are on their way.
+    /// Lets the clears on their way arrive.
     pub fn let_clears_arrive(&self) {
         self.push_clears(&mut self.state());
     }
@@ -252,13 +252,13 @@ impl FakeCard {
         signal(self.vector(index));
     }
 
-    /// What was last written to a register.
+    /// The last value written to a register.
     pub fn written(&self, bar: Bar, offset: u64) -> u64 {
         let here = |(its, at, _): &&(Bar, u64, u64)| (*its, *at) == (bar, offset);
         self.state().writes.iter().rev().find(here).map_or(0, |(.., value)| *value)
     }
 
-    /// Takes what was written to the shell's registers, by offset.
+    /// Takes the values written to the shell's registers, by offset.
     pub fn take_writes(&self) -> Vec<(u64, u64)> {
         let state = &mut *self.state();
         let new = state.writes[state.taken..].iter().filter(|(bar, ..)| *bar == Bar::Shell);
@@ -266,7 +266,7 @@ impl FakeCard {
         new.map(|&(_, offset, value)| (offset, value)).collect()
     }
 
-    /// Is not reset by its driver from now on.
+    /// Refuses resets by its driver from now on.
     pub fn refuse_resets(&self) {
         self.state().stays = true;
     }
@@ -276,7 +276,7 @@ impl FakeCard {
         std::mem::take(&mut self.state().resets)
     }
 
-    /// Takes what was unmapped, first bytes and lengths.
+    /// Takes the unmapped ranges, as first bytes and lengths.
     pub fn take_unmapped(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.state().unmapped)
     }

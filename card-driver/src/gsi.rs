@@ -37,7 +37,7 @@ pub const DATAGRAM_BYTES: usize = 256;
 /// A management datagram.
 pub type Datagram = [u8; DATAGRAM_BYTES];
 
-/// Where a datagram goes: to queue pair 1 of that peer.
+/// The destination of a datagram: to queue pair 1 of that peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GsiAddress {
     /// Local GID table index.
@@ -54,8 +54,9 @@ pub struct GsiAddress {
     pub sl: u8,
 }
 
-/// For whom something is sent or looked for, by a number of the caller's; `None` for nobody in particular. Of what
-/// there is of handles, datagrams that wait and peers that are looked for each has a share, so that none keeps the others out.
+/// The client for which a card sends or looks for a peer, by a number of the caller's; `None` for no client in
+/// particular. Of what there is of handles, datagrams that wait and peers that are looked for each has a share, so that
+/// none keeps the others out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Party(pub Option<u64>);
 
@@ -72,7 +73,7 @@ pub struct GsiArrival {
     pub traffic_class: u8,
     /// Flow label; 0 with IPv4.
     pub flow_label: u32,
-    /// The queue pair that it comes from; 1 of who keeps the rules.
+    /// The sending queue pair; 1 if the sender keeps the rules.
     pub source_qpn: u32,
     /// The datagram. One of another length is none, and does not arrive.
     pub datagram: Datagram,
@@ -208,7 +209,7 @@ impl Gsi {
         None
     }
 
-    /// Readable when there may be something to take, or the queue pair ended, until [`Self::take`] has
+    /// A descriptor that is readable when datagrams may wait, or the queue pair has ended, until [`Self::take`] has
     /// answered `None`.
     #[must_use]
     pub fn news(&self) -> BorrowedFd<'_> {

@@ -47,18 +47,18 @@ use crate::lock::lock;
 use crate::shell::Shell;
 use crate::spaces::{Recall, Spaces};
 
-/// What an engine on a thread of balboad's is told of its peers.
+/// The options of an engine on a thread of balboad's.
 #[derive(Clone, Debug)]
 pub struct HostedOptions {
     /// Without an answer for so long a queue pair fails.
     pub watchdog: Duration,
-    /// Those with the other end of the tunnel, by IPv4 address, and the 16 bytes that are shared with each.
+    /// The peers at the other end of the tunnel, by IPv4 address, and the 16 bytes shared with each.
     pub peers: BTreeMap<Ipv4Addr, [u8; 16]>,
-    /// Those that are RNICs, and no published cards.
+    /// The peers that are RNICs, and no published cards.
     pub rnics: BTreeSet<Ipv4Addr>,
     /// Cables lose packets: a queue pair has one of them out.
     pub lossy: bool,
-    /// Where this process's cards agree on what they send each other.
+    /// The registry in which this process's cards find each other.
     pub meetings: Meetings,
 }
 

@@ -18,7 +18,7 @@ use crate::spans::{FreeSpans, Span};
 pub const ARENA_START: u64 = 1 << 32;
 /// End of the arena: addresses on the shell have 44 bits.
 pub const ARENA_END: u64 = 1 << 44;
-/// How long a range rests.
+/// The time that a released range rests.
 pub const REST: Duration = Duration::from_secs(1);
 /// Ranges that have rested and become free with one allocation at most: their givers are many, and
 /// who allocates is one.
@@ -92,8 +92,7 @@ impl Arena {
         Self { free, resting: VecDeque::new(), share: 0, spare, spare_used: 0, lost: 0 }
     }
 
-    /// Divides what is free among so many places: half of it or less, and `rings` bytes for each beside its
-    /// share.
+    /// Divides the free bytes among so many places: half of it or less, and `rings` bytes for each beside its share.
     pub fn divide(&mut self, places: u64, rings: u64) {
         let free = self.free.free_bytes();
         let parts = places.max(1).saturating_mul(2).checked_next_power_of_two();
@@ -103,22 +102,21 @@ impl Arena {
         self.spare = free.saturating_sub(kept);
     }
 
-    /// Bytes that somebody who has `has` of them may have in all, as things are.
+    /// The limit in bytes, at present, for a client that has `has` of them.
     #[must_use]
     pub fn limit(&self, has: u64) -> u64 {
         let left = self.spare.saturating_sub(self.spare_used);
         has.max(self.share).saturating_add(left)
     }
 
-    /// Notes that somebody who had `before` bytes has `after`.
+    /// Records that a client that had `before` bytes has `after`.
     pub fn note(&mut self, before: u64, after: u64) {
         let beyond = |bytes: u64| bytes.saturating_sub(self.share);
         let (before, after) = (beyond(before), beyond(after));
         self.spare_used = self.spare_used.saturating_sub(before).saturating_add(after);
     }
 
-    /// Notes that a range is in nobody's use and cannot be given back, unless it is one day by
-    /// [`Self::regain`].
+    /// Records that a range is out of use and cannot be released, unless [`Self::regain`] one day regains it.
     pub fn lose(&mut self, range: &IovaRange) {
         self.spare_used = self.spare_used.saturating_add(range.taken());
         self.lost = self.lost.saturating_add(range.length());

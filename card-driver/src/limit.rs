@@ -1,8 +1,8 @@
-//! How long a card is waited for.
+//! The limit of waiting for a card.
 
 use std::time::{Duration, Instant};
 
-/// How long a card may take for a command before it counts as dead.
+/// The time that a card may take for a command before it counts as dead.
 ///
 /// A software card stands while a program changes its address space, for 0.8 s and more at a time where one forks that has
 /// much memory, and several of them may come one behind the other; the machine may be busy besides.

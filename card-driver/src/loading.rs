@@ -35,15 +35,15 @@ use crate::shell::Shell;
 
 mod one;
 
-/// How long a card may take for a chunk, or for its end: the published figure for a whole shell is below a second.
+/// The time that a card may take for a chunk, or for its end: the published figure for a whole shell is below a second.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// How an image is sent.
+/// The pace of sending an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Bytes of a chunk, at most [`s::PR_CHUNK_BYTES`].
     pub chunk: usize,
-    /// How long one may take.
+    /// The time that a chunk may take.
     pub limit: Duration,
 }
 
@@ -53,7 +53,7 @@ impl Default for Pace {
     }
 }
 
-/// What a look at a card came to.
+/// The result of a look at a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The card is at a chunk still.
@@ -119,7 +119,8 @@ impl Loading {
         (self.taken as u64, self.image.len() as u64)
     }
 
-    /// What it was sent from, up to 128 MiB: who has it lets it go where that keeps nobody waiting.
+    /// The buffers of the image, up to 128 MiB: the caller drops them where that delays nobody. who has it lets it go
+    /// where that keeps nobody waiting.
     ///
     /// It is the last that holds it once the card cannot reach it any more.
     #[must_use]
@@ -328,8 +329,8 @@ fn is_loadable(image: &[u8], pace: Pace) -> bool {
 }
 
 impl Device {
-    /// Takes a card that nobody uses from its engines, and prepares it for an image. It is without engines from then
-    /// on, until [`Self::finish_loading`] or [`Self::keep_image`].
+    /// Takes an unused card from its engines, and prepares it for an image. It is without engines from then on, until
+    /// [`Self::finish_loading`] or [`Self::keep_image`].
     ///
     /// # Errors
     /// [`Error::BringUp`], [`Error::Load`] and the back-end's: nothing was given to it then.
@@ -357,7 +358,7 @@ impl Device {
         Ok(Loading::begin(card, backend, (image, pace), ARENA_START, None))
     }
 
-    /// Brings a card up that has taken all of an image, by what the image is. `up` has it before its interrupts are
+    /// Brings up a card that has taken a whole image, by the kind of the image. `up` has it before its interrupts are
     /// served. Whether it is seen to have taken it: a device that has refused a bitstream has its shell of before.
     ///
     /// # Errors
@@ -404,7 +405,7 @@ impl Device {
         self.serve_interrupts()
     }
 
-    /// Has no engine any more, nor what balboad has added to a card that has none itself.
+    /// Drops the card's engines, and everything that balboad has added to a card without one.
     pub fn let_engines_go(&mut self) {
         self.interrupts = None;
         self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
@@ -431,7 +432,7 @@ impl Device {
         Ok(())
     }
 
-    /// Asks the card whether it is what its manifest says.
+    /// Checks the card against its manifest.
     ///
     /// # Errors
     /// [`Error::Load`] with what it is instead.

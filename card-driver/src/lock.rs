@@ -1,9 +1,8 @@
-//! What the threads of balboad share, and how it is taken.
+//! Locking of data that balboad's threads share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Takes what a lock protects. Who held it last may have panicked: each change is whole by itself, and
-/// the others go on.
+/// Locks a mutex. Who held it last may have panicked: each change is whole by itself, and the others go on.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -44,7 +44,7 @@ const ASLEEP: u32 = 0;
 pub struct ClientRings {
     /// The memory.
     pub memory: Arc<SharedMapping>,
-    /// Where the card sees its first byte.
+    /// The card's address of its first byte.
     pub iova: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What is left of a card that was reset: a device that reaches nothing.
+//! The remains of a card that was reset: a device that reaches nothing.
 //!
 //! The function behind it is another device's from then on. So nothing here reads or writes it: commands fail as
 //! those of a dead engine do, and what ends has ended, for the reset has ended it.
@@ -24,8 +24,8 @@ use crate::relay::ClientRings;
 use crate::shell::Shell;
 
 impl Device {
-    /// Parts what its programs have of a card that was reset from the card, which is to be brought up anew: a
-    /// device of that number, which reaches nothing and has nothing to say.
+    /// Parts the programs' objects from a card that was reset and is about to be brought up anew: a device of that
+    /// number, which reaches nothing and has nothing to say.
     ///
     /// # Errors
     /// [`Error::Memory`] when descriptors run out: then nothing has changed.

@@ -1,4 +1,4 @@
-//! What a card says of itself, by which one shell is told from another.
+//! A card's description of itself, which distinguishes one shell from another.
 
 use bitstreams::{EngineKind, shell as bitstream};
 use fpga_regs::coyote::pci::Bar;
@@ -7,7 +7,7 @@ use fpga_regs::coyote::shell;
 use crate::backend::CardBackend;
 use crate::engine::EngineLimits;
 
-/// What a card said that was brought up.
+/// The description that a card gave of itself when it was brought up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Says {
     /// vFPGAs.

@@ -49,7 +49,7 @@ const SMALL_PAGE: u32 = 4096;
 /// each, with its end twice, and one that stood before them.
 const MOST_OWED: usize = 5;
 
-/// What balboad did about the faults of a card.
+/// Counts of a card's faults, by balboad's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Faults mended by inserting an entry again.
@@ -171,7 +171,7 @@ impl Shell {
         Self::of(card, backend, bank, vfpgas, translator)
     }
 
-    /// Those of a card that has none.
+    /// The vFPGAs of a card without any.
     #[must_use]
     pub fn without_vfpgas(card: u32, backend: Arc<dyn CardBackend>) -> Self {
         let translator = Arc::new(SpacesOfWindows::none());
@@ -212,7 +212,7 @@ impl Shell {
         &self.backend
     }
 
-    /// What says where memory is.
+    /// The translator, which knows the places of memory.
     #[must_use]
     pub fn translator(&self) -> &dyn Translator {
         #[cfg(any(test, feature = "fake"))]
@@ -222,13 +222,13 @@ impl Shell {
         &*self.translator
     }
 
-    /// Has another say that from now on.
+    /// Sets another translator from now on.
     #[cfg(any(test, feature = "fake"))]
     pub fn translate_by(&self, translator: Arc<dyn Translator>) {
         assert!(self.replaced.set(translator).is_ok(), "once");
     }
 
-    /// What was done about faults so far.
+    /// The counts of faults so far.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {
         *lock(&self.counts)
@@ -269,7 +269,7 @@ impl Shell {
         self.isr(index, lock);
     }
 
-    /// Notes that a range has memory for a vFPGA, and inserts what its purpose wants inserted ahead.
+    /// Records that a range has memory for a vFPGA, and inserts the first entries as its purpose demands.
     pub fn map(&self, index: u8, start: u64, length: u64, purpose: Purpose) {
         self.translator().map(self, index, start, length, purpose);
     }
@@ -450,7 +450,7 @@ impl Shell {
         (state.vain, state.late) = (0, false);
     }
 
-    /// Whether something may be on its way to pages of a vFPGA that are gone.
+    /// Whether a transfer may be on its way to pages of a vFPGA that are gone.
     #[must_use]
     pub fn is_in_doubt(&self, index: u8) -> bool {
         self.vfpga(index).is_some_and(|vfpga| lock(&vfpga.state).is_in_doubt())
@@ -478,7 +478,7 @@ impl Shell {
         }
     }
 
-    /// How often a vFPGA has signalled something, for [`Self::wait`].
+    /// The number of a vFPGA's signals so far, for [`Self::wait`].
     #[must_use]
     pub fn signals(&self, index: u8) -> u64 {
         self.vfpga(index).map_or(0, |vfpga| vfpga.signals.load(Ordering::Acquire))
@@ -507,9 +507,9 @@ impl Shell {
         Ok(true)
     }
 
-    /// For something that a vFPGA may answer at once, as a software card does that sleeps: the answer's interrupt is
-    /// served when this is dropped, and wakes no other thread. What comes later is served as ever. Nobody is to be waited
-    /// for meanwhile. `None` where the card cannot.
+    /// Expects a vFPGA's answer at once, as of a software card that sleeps: the answer's interrupt is served when this
+    /// is dropped, and wakes no other thread. What comes later is served as ever. Nobody is to be waited for meanwhile.
+    /// `None` where the card cannot.
     #[must_use]
     pub fn expect(&self, index: u8) -> Option<Expected<'_>> {
         let vfpga = self.vfpga(index)?;
@@ -518,7 +518,7 @@ impl Shell {
         is_held.then(|| Expected { shell: self, vfpga, _serving: serving })
     }
 
-    /// Serves what has been signalled, unless a thread does.
+    /// Serves the signals that have come, unless a thread does.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel does not let it look.
@@ -538,7 +538,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Whoever waits serves the vectors from now on.
+    /// Lets waiting threads serve the vectors from now on.
     pub fn serve_apart_no_more(&self) {
         *lock(&self.apart) = None;
     }

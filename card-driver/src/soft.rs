@@ -20,14 +20,14 @@ use crate::lock::lock;
 // Its commands may wait for several programs, one behind the other.
 const _: () = assert!(COMMAND_LIMIT.as_millis() >= 2 * softcard::STANDS_FOR_PROGRAMS.as_millis());
 
-/// What a software card is to be.
+/// The options of a software card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SoftCard {
-    /// What its port is connected to.
+    /// The other end of its port.
     pub link: Link,
     /// The register map of its shell.
     pub map: Map,
-    /// What it is programmed with.
+    /// Its image.
     pub image: Image,
     /// In how many vFPGAs; in all that there are where that is `None`. One with 0 holds no image.
     pub vfpgas: Option<u8>,
@@ -36,14 +36,14 @@ pub struct SoftCard {
 }
 
 impl SoftCard {
-    /// What its reconfiguration engine takes.
+    /// The kind of images that its reconfiguration engine takes.
     #[must_use]
     pub const fn takes(&self) -> Takes {
         if self.plays_fpga { Takes::Bitstreams } else { Takes::SoftImages }
     }
 }
 
-/// Where a software card is, in the shape of a PCI address.
+/// The place of a software card, in the shape of a PCI address.
 #[must_use]
 pub fn location(number: usize) -> String {
     format!("soft:{number:02x}:00.0")

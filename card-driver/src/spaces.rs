@@ -2,7 +2,7 @@
 
 pub use stock_engine::Gone;
 
-/// Of what rights were taken away.
+/// The object whose rights were taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recall {
     /// Memory on the bus.
@@ -19,7 +19,7 @@ pub enum Recall {
     },
 }
 
-/// What says which pages of memory the address spaces of a card's vFPGAs have.
+/// The pages of memory in the address spaces of a card's vFPGAs.
 pub trait Spaces: Send + Sync {
     /// The entries of the small-page TLB with which a transfer goes on that met no page. There always are some: where
     /// there is no memory they lead to memory that is nobody's.

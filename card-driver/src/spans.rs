@@ -18,7 +18,7 @@ pub struct Span {
     pub length: u64,
 }
 
-/// What of an address space is free.
+/// The free spans of an address space.
 #[derive(Debug, Default)]
 pub struct FreeSpans {
     // start -> length; spans never touch each other.

@@ -1,4 +1,4 @@
-//! What balboad knows of a vFPGA's TLB: the ranges that have memory, and the pages it has inserted.
+//! The driver's record of a vFPGA's TLB: the ranges that have memory, and the pages it has inserted.
 //!
 //! The card is given I/O virtual addresses, so its MMU translates them to themselves, in large
 //! pages: what a page is allowed to is decided by keys, not here. What has memory is kept by ranges,
@@ -18,7 +18,7 @@ use fpga_regs::coyote::vfpga::Stream;
 /// as they are asked for.
 const AHEAD: usize = WINDOW_FIFO;
 
-/// What the memory of a range is for.
+/// The purpose of a range's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Payload.
@@ -39,7 +39,7 @@ struct Set {
     rings: u32,
 }
 
-/// What may be in one vFPGA's large-page TLB, and what may be asked of it.
+/// The possible contents of one vFPGA's large-page TLB, and the operations on it.
 #[derive(Debug)]
 pub struct Translations {
     geometry: Geometry,
@@ -62,7 +62,7 @@ fn overlapping(ranges: &BTreeMap<u64, u64>, bytes: &RangeInclusive<u64>) -> Opti
 }
 
 impl Translations {
-    /// Of an empty TLB, without memory.
+    /// An empty TLB, without memory.
     #[must_use]
     pub fn new(geometry: Geometry, ctid: u8, hpid: u32) -> Self {
         let (ranges, rings, inserted, sets) = Default::default();
@@ -136,8 +136,8 @@ impl Translations {
         entries
     }
 
-    /// Notes that the range that begins there has no memory any more: it is mended no more, and
-    /// [`Self::take_gone`] says what the TLB still knows of it.
+    /// Records that the range that begins there has no memory: it is mended no more, and [`Self::take_gone`] says what
+    /// the TLB still knows of it.
     pub fn forget(&mut self, start: u64) {
         self.ranges.remove(&start);
         self.rings.remove(&start);

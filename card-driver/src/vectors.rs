@@ -17,7 +17,7 @@ pub struct Vectors {
     epoll: Epoll,
 }
 
-/// A vector that somebody waits for himself; it is back in the set when this is dropped.
+/// A vector that one thread serves itself; dropping it puts it back into the set.
 #[derive(Debug)]
 pub struct Taken<'a> {
     vectors: &'a Vectors,
@@ -26,7 +26,7 @@ pub struct Taken<'a> {
 }
 
 impl Vectors {
-    /// The vectors of that many vFPGAs, and what is readable when they are to be served no more.
+    /// The vectors of that many vFPGAs, and a descriptor that is readable at the end of serving.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel has no room for them.
@@ -60,8 +60,7 @@ impl Vectors {
         }
     }
 
-    /// Waits until vectors are signalled, and says of which vFPGAs; `None` when they are to be served
-    /// no more.
+    /// Waits for signals of vectors, and names their vFPGAs; `None` at the end of serving.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel does not let it wait.

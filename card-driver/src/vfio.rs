@@ -34,8 +34,8 @@ pub struct VfioBackend {
     software: bool,
 }
 
-/// What tells clients of cards behind VFIO that balboad lives, which such a card itself does not: a lock
-/// that the thread holds which made this, until it is dropped.
+/// The sign of life for clients of cards behind VFIO: a lock that the thread holds which made this, until it is
+/// dropped.
 #[derive(Debug)]
 pub struct Life {
     page: OwnedFd,

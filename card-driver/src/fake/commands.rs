@@ -1,4 +1,4 @@
-//! The commands to an engine of a card for tests, and what becomes of them.
+//! The commands to an engine of a card for tests, and their fate.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::AsFd;
@@ -20,16 +20,16 @@ pub(super) type Mappings = BTreeMap<u64, (u64, DmaMemory)>;
 /// What is done to an answer to a command.
 type Alter = dyn FnMut(&mut Completion) + Send;
 
-/// What a test sees and sets of the commands to an engine.
+/// A test's view of the commands to an engine.
 #[derive(Default)]
 pub struct FakeWindow {
     /// Refused ones, which the engine does not see.
     pub refuse: HashMap<Opcode, AdminStatus>,
-    /// What queries are answered with, whatever the engine says.
+    /// The answers to queries, in place of the engine's.
     pub answers: HashMap<Opcode, Vec<Block>>,
-    /// What is done to the answers.
+    /// The change of the answers.
     pub alter: Option<Box<Alter>>,
-    /// Those that were executed.
+    /// The executed commands.
     pub log: Vec<Opcode>,
     /// Objects that live, each by the command that made it and its number.
     pub live: BTreeSet<(Opcode, u32)>,
@@ -120,7 +120,7 @@ impl FakeWindow {
         (self.rings, self.live) = Default::default();
     }
 
-    /// Answers what nobody asked.
+    /// Answers a command that nobody gave.
     pub fn babble(&mut self) {
         let rings = self.rings.as_mut().expect("an engine that runs");
         rings.complete(Completion { opcode: Opcode::CreateCq, ..Completion::default() });

@@ -1,4 +1,4 @@
-//! The engine of one vFPGA, with what is below it: posts, pages, memory.
+//! The engine of one vFPGA, with the layers below it: posts, pages, memory.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! Where balboad's own memory for a published card lies on the bus: above the arena, so that it is in nobody's way.
+//! The layout of balboad's own memory for a published card on the bus: above the arena, so that it is in nobody's way.
 //!
 //! A card copies its counters to memory. Those of the network go astray, by an offset that is known (STOCK-20): guard pages
 //! lie where they hit. Nothing here reads any of them; the registers are asked.

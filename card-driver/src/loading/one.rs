@@ -44,8 +44,8 @@ impl Device {
         }
     }
 
-    /// Takes a vFPGA that nobody uses, and whose engine is given up, off the datapath, and prepares the card for an image
-    /// of it. It is for [`Self::finish_loading_one`] or [`Self::let_image_go`].
+    /// Takes an unused vFPGA, whose engine is given up, off the datapath, and prepares the card for an image of it. It
+    /// is for [`Self::finish_loading_one`] or [`Self::let_image_go`].
     ///
     /// # Errors
     /// [`Error::Load`], the back-end's, and the engine's where it does not come to a rest: nothing was given to it then.
@@ -105,8 +105,8 @@ impl Device {
         self.restart(index)
     }
 
-    /// Lets an image of one vFPGA alone go that is not loaded to its end. Its vFPGA stays off the datapath; where nothing
-    /// was given to the card, it has what it had, and is started anew, unless the card was reset.
+    /// Drops an unfinished image of one vFPGA. Its vFPGA stays off the datapath; where nothing was given to the card,
+    /// it has what it had, and is started anew, unless the card was reset.
     ///
     /// # Errors
     /// The engine's, where it was to be started.
@@ -134,7 +134,7 @@ impl Device {
         Some(index)
     }
 
-    /// Whether it holds no image any more, of which its shell was.
+    /// Whether the card has lost the image to which its shell belonged.
     #[must_use]
     pub fn has_lost_image(&self) -> bool {
         holds_no_image(&*self.backend)

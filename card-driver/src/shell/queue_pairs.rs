@@ -11,11 +11,11 @@ use crate::lock::lock;
 use crate::spaces::{Recall, Spaces};
 use crate::translations::Purpose;
 
-/// Those of which something else says whose memory their pages are.
+/// Address spaces whose pages' owners a [`Spaces`] names.
 pub struct SpacesOfQps(Arc<dyn Spaces>);
 
 impl SpacesOfQps {
-    /// Of which `spaces` says that.
+    /// Address spaces whose pages' owners `spaces` names.
     #[must_use]
     pub fn new(spaces: Arc<dyn Spaces>) -> Self {
         Self(spaces)

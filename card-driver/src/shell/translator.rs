@@ -1,11 +1,11 @@
-//! What says which pages of a card's address spaces have memory, and where that is.
+//! The record of which pages of a card's address spaces have memory, and where.
 
 use super::Shell;
 use crate::error::Error;
 use crate::spaces::Recall;
 use crate::translations::Purpose;
 
-/// What says which pages of memory the address spaces of a card's vFPGAs have, and tells the card by its shell.
+/// The pages of memory in the address spaces of a card's vFPGAs, and the telling of the card by its shell.
 ///
 /// There are those of windows, one for each vFPGA, and those of queue pairs. Where each window has one, what concerns a
 /// queue pair's is nothing to do.

@@ -11,19 +11,19 @@ use crate::error::Error;
 use crate::lock::lock;
 use crate::translations::{Purpose, Translations};
 
-/// What the large-page TLB of each vFPGA may know. Each is locked behind the vFPGA's state.
+/// The possible contents of each vFPGA's large-page TLB. Each is locked behind the vFPGA's state.
 #[derive(Debug)]
 pub struct SpacesOfWindows(Vec<Mutex<Translations>>);
 
 impl SpacesOfWindows {
-    /// Those of so many vFPGAs with empty TLBs.
+    /// The address spaces of so many vFPGAs with empty TLBs.
     #[must_use]
     pub fn new(large: Geometry, regions: u8) -> Self {
         let hpid = std::process::id();
         Self((0..regions).map(|_| Mutex::new(Translations::new(large, CTID, hpid))).collect())
     }
 
-    /// Those of a card without vFPGAs.
+    /// The address spaces of a card without vFPGAs.
     #[must_use]
     pub fn none() -> Self {
         Self(Vec::new())
