@@ -50,7 +50,7 @@ pub(crate) struct Channel {
     pub number: u32,
     /// The descriptor libibverbs reads.
     pub fd: RawFd,
-    /// What is read from it.
+    /// The source of its events.
     pub source: Arc<EventSource>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Channel {
 pub(crate) struct Cq {
     /// The queue.
     pub queue: Arc<CompletionQueue>,
-    /// Where its completion events go.
+    /// The receiver of its completion events.
     pub channel: Option<Channel>,
     cookie: u64,
 }
@@ -90,7 +90,7 @@ pub(crate) struct Srq {
 pub(crate) struct Qp {
     /// Its queues.
     pub queues: Arc<Queues>,
-    /// What the program was granted.
+    /// The capacities that the program got.
     pub cap: ibv_qp_cap,
     /// Where its sends and its receives complete; nowhere those of an XRC target.
     cqs: Option<(Arc<CompletionQueue>, Arc<CompletionQueue>)>,
@@ -104,7 +104,7 @@ pub(crate) struct Qp {
 /// Events an object's program was handed, and must have acknowledged before it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handed {
-    /// Of its completion channel.
+    /// Events of its completion channel.
     pub completion: u32,
     /// Asynchronous ones.
     pub asynchronous: u32,
@@ -126,9 +126,9 @@ pub(crate) struct NewQp<'a> {
     pub kind: QpType,
     /// Every send is signaled.
     pub signal_all: bool,
-    /// One thread at a time uses it.
+    /// Whether one thread at a time uses it.
     pub single_threaded: bool,
-    /// Who lends memory to its send queue and to its receive queue.
+    /// The lenders of memory for its send queue and its receive queue.
     pub lenders: [Option<Arc<dyn Lender>>; 2],
     /// Address of its `ibv_qp`.
     pub address: u64,

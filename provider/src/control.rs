@@ -67,9 +67,9 @@ struct Granted {
 /// What opening a context brought.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// What balboad says about the context.
+    /// balboad's description of the context.
     pub info: ContextInfo,
-    /// Where asynchronous events are read.
+    /// The descriptor of asynchronous events.
     pub events: OwnedFd,
     /// The way to the card.
     pub path: Arc<CardPath>,

@@ -1,4 +1,4 @@
-//! What can go wrong, and the errno each of it is to a program.
+//! Errors, and the errno of each for a program.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What a device offers, and what a queue of asked-for size takes.
+//! The limits of a device, and the sizes of its queues.
 
 use crate::abi::verbs::{self as ibv, ibv_device_attr, ibv_port_attr, ibv_qp_cap};
 use fpga_regs::BLOCK_BYTES;

@@ -1,4 +1,4 @@
-//! Which of this process's cards are another device than they were, because it has lost what they were.
+//! Cards that this process has lost, and which are another device to it from then on.
 //!
 //! A card that was reset, or whose balboad ended, comes back under its name. Programs tell devices apart by what
 //! libibverbs lists, and librdmacm by their GUIDs: it keeps what it has opened for good, and asks for a new device only

@@ -1,4 +1,4 @@
-//! Where refusals are told: the log of libibverbs.
+//! The log of refusals: the log of libibverbs.
 
 use std::path::Path;
 use std::sync::OnceLock;

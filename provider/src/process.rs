@@ -1,4 +1,4 @@
-//! Locks of what belongs to the process as a whole, which a fork must not leave held.
+//! Locks of the process as a whole, which a fork must not leave held.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -55,7 +55,7 @@ pub(crate) struct ReceivePlace {
     pub record: Record,
     /// The card.
     pub path: Arc<CardPath>,
-    /// Who lends memory for the names of requests, if not the heap.
+    /// The lender of memory for the names of requests, if not the heap.
     pub lender: Option<Arc<dyn Lender>>,
 }
 

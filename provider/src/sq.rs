@@ -93,7 +93,7 @@ pub(crate) struct SendPlace {
     pub record: Record,
     /// The card.
     pub path: Arc<CardPath>,
-    /// Who lends memory for what is noted of requests, if not the heap.
+    /// The lender of memory for records of requests, if not the heap.
     pub lender: Option<Arc<dyn Lender>>,
 }
 

@@ -10,7 +10,7 @@ use crate::rq::{ReceivePlace, ReceiveQueue};
 pub(crate) struct SharedReceiveQueue {
     /// Its number.
     pub srqn: u32,
-    /// Where requests are posted.
+    /// The queue of posted requests.
     pub queue: ReceiveQueue,
     /// Its QPs complete on any completion queues, whose pollers know nothing of each other.
     retiring: FutexMutex<()>,

@@ -1,4 +1,4 @@
-//! What the card's codes are in verbs: the same numbers, where they are any.
+//! Verbs' numbers for the card's codes: the same numbers, where they are any.
 
 use crate::abi::verbs as ibv;
 #[cfg(doc)]

@@ -1,4 +1,4 @@
-//! Answers to what libibverbs asks its command descriptor, where a kernel driver would be.
+//! Answers to libibverbs' calls on its command descriptor, in place of a kernel driver's.
 //!
 //! Three questions matter: a new completion channel, one GID, all GIDs. The probe that chooses
 //! between the ioctl and the older write form of commands is answered as a kernel would.
@@ -19,7 +19,7 @@ use crate::limits::PORT;
 pub(crate) struct Output {
     /// Address in this process.
     pub address: u64,
-    /// What to write there.
+    /// The bytes to write there.
     pub bytes: Vec<u8>,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct SendRequest<'a> {
     pub opcode: u32,
     /// `ibv_send_flags`.
     pub flags: u32,
-    /// What is sent, or where a READ goes.
+    /// The payload to send, or the place of a READ's result.
     pub payload: Payload<'a>,
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct AtomicRequest<'a> {
     pub remote: (u64, u32),
     /// Along XRC: the peer's shared receive queue.
     pub srqn: u32,
-    /// What is swapped in, or added, and what is compared with.
+    /// The operands: the value to swap in or to add, and the value to compare with.
     pub operands: Atomic,
-    /// Where the value before goes.
+    /// The place of the old value.
     pub result: &'a ibv_sge,
 }
 
@@ -481,7 +481,7 @@ pub(crate) struct KeyRequest {
     pub wr_id: u64,
     /// `ibv_send_flags`.
     pub flags: u32,
-    /// What changes.
+    /// The change.
     pub change: KeyChange,
 }
 

@@ -1,4 +1,4 @@
-//! The program's names for what is outstanding, where completions come in any order.
+//! The program's names of outstanding requests, where completions come in any order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

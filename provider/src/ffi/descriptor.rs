@@ -1,4 +1,4 @@
-//! What a descriptor stands for.
+//! The file behind a descriptor.
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;

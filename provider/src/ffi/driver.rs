@@ -1,4 +1,4 @@
-//! What libibverbs gets when it loads the plug-in.
+//! The plug-in's entry point for libibverbs.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};

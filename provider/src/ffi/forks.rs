@@ -1,4 +1,4 @@
-//! What a fork must not leave held: every lock of the process.
+//! The locks that a fork must not leave held: every lock of the process.
 
 use std::sync::OnceLock;
 

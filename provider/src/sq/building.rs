@@ -65,7 +65,7 @@ pub(crate) struct Request<'r> {
     pub opcode: u32,
     /// `ibv_send_flags`.
     pub flags: u32,
-    /// Where the program's name for it stands: it is read last.
+    /// The place of the program's name for it: it is read last.
     pub wr_id: &'r u64,
     /// Remote memory, its address and key; zeros where the operation has none.
     pub remote: (u64, u32),
