@@ -227,7 +227,7 @@ pub struct ForCard<T> {
     pub value: T,
 }
 
-/// What a software card is programmed with.
+/// The image of a software card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageFor {
     /// Card number; all cards that are not named where none is given.
@@ -257,12 +257,12 @@ pub struct Cards {
     pub vfio: Vec<PciAddress>,
     /// The address of the port of each card.
     pub addresses: Vec<PortAddress>,
-    /// What each card is said to hold; `None` for what it is taken to hold.
+    /// The manifest of each card; `None` for the card's default.
     pub manifests: Vec<Option<PathBuf>>,
 }
 
 impl Cards {
-    /// What bring-up is to expect of a card.
+    /// The description of a card that bring-up is to expect.
     ///
     /// # Errors
     /// The manifest's.

@@ -27,10 +27,10 @@ const MAX_CLOSING: usize = 256;
 /// Bytes of a thread's stack.
 const STACK: usize = 128 << 10;
 
-/// What is asked about a program before it is served.
+/// A question about a program that must be answered before balboad serves it.
 pub type Question = fn(&Process) -> Result<(), Error>;
 
-/// The threads, and what they have to say.
+/// The threads, and their answers.
 #[derive(Debug)]
 pub struct Aside {
     question: Question,

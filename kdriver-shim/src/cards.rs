@@ -36,17 +36,17 @@ const LARGEST_MTU: u8 = 5;
 /// `ibv_mtu` of 256 bytes.
 const SMALLEST_MTU: u8 = 1;
 
-/// A card, and what its clients have of it.
+/// A card, and its clients' share of it.
 pub struct Card {
     /// The card as its driver has it.
     pub device: Device,
-    /// Who uses its windows: in the order of the device's.
+    /// The users of its windows: in the order of the device's.
     pub users: Vec<Users>,
     /// The connections that its QPs speak for.
     pub claims: Claims,
     /// XRC domains, and the targets in them.
     pub xrc: XrcDomains,
-    /// What was leaked because the card did not confirm its end.
+    /// Resources that were leaked because the card did not confirm their end.
     pub quarantine: Quarantine,
     /// The kernel wants it back.
     pub wanted_back: bool,
@@ -60,7 +60,7 @@ pub struct Card {
     pub taken_off: bool,
     /// Its images.
     pub record: Record,
-    /// Why nobody can use it, whatever its engines are.
+    /// Why no client can use it, whatever its engines are.
     pub unusable: Option<String>,
     /// Why it did not come up, so that no engine of it lives: by a reset that is asked for it may, and it can be flashed.
     pub failure: Option<String>,
@@ -68,11 +68,11 @@ pub struct Card {
     pub reloading: Option<u8>,
     /// Its queue pair 1, where connections are managed by it.
     pub gsi: Option<Arc<Gsi>>,
-    /// Of what is left of a card that was reset: what that is.
+    /// For the remains of a card that was reset: what that is.
     pub remains: Option<Remains>,
 }
 
-/// What is left of a card that was reset.
+/// The remains of a card that was reset.
 #[derive(Debug)]
 pub struct Remains {
     /// The number of the card.
@@ -83,8 +83,7 @@ pub struct Remains {
     pub held: Vec<IovaRange>,
 }
 
-/// What the card did not confirm that it is done with, beside I/O virtual addresses, which the device's
-/// arena counts.
+/// Resources whose end the card has not confirmed, beside I/O virtual addresses, which the device's arena counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine {
     /// Queue pairs, receive queues and completion queues.
@@ -116,27 +115,27 @@ pub struct Window<'a> {
     pub index: u8,
     /// The engine.
     pub engine: &'a mut dyn Engine,
-    /// Who uses it.
+    /// Its users.
     pub users: &'a mut Users,
 }
 
-/// Who uses a window of a card.
+/// The users of a window of a card.
 pub struct Users {
     /// The places for clients, by their numbers from 1 on: the doorbell pages, and behind them, where the
     /// driver relays, those whose doorbells come by [`RELAY_PAGE`].
     pub pages: Vec<Page>,
-    /// Its queues, and who is told of their events.
+    /// Its queues, and the receivers of their events.
     pub listeners: Arc<Listeners>,
-    /// What is to be looked at because events were lost.
+    /// Objects to look at because events were lost.
     pub suspects: Suspects,
-    /// Its engine is dead, and starts anew as soon as the card has confirmed what it owes.
+    /// Whether its engine is dead, and starts anew as soon as the card has confirmed everything.
     pub waits_for_card: bool,
 }
 
 /// Queues of which events may have been lost; they are looked at by turns.
 #[derive(Debug, Default)]
 pub struct Suspects {
-    /// Completion queues that somebody waits for.
+    /// Completion queues for which programs wait.
     pub cqs: Round,
     /// Queue pairs.
     pub qps: Round,
@@ -182,7 +181,7 @@ impl Suspects {
 }
 
 impl Users {
-    /// Nobody, of a window whose engine has just started; its events are told from now on.
+    /// No users, of a window whose engine has just started; reports its events from now on.
     #[must_use]
     pub fn none(card: u32, window: &mut device::Window, relays: bool) -> Self {
         let listeners = Arc::new(Listeners::new(card, window.index));
@@ -192,7 +191,7 @@ impl Users {
         Self { pages: places(relays), listeners, suspects, waits_for_card }
     }
 
-    /// Nobody uses it any more, and no client has anything of it.
+    /// Forgets all users, none of which has anything of the window.
     pub fn forget(&mut self) {
         for page in self.pages.iter_mut().filter(|page| **page != Page::Driver) {
             *page = Page::Free;
@@ -238,7 +237,7 @@ impl Users {
         pages.filter(|(_, page)| matches!(page, Page::Client(_))).map(|(number, _)| number)
     }
 
-    /// Frees those of [`Page::Former`] that nobody has any more who `has` one.
+    /// Frees each [`Page::Former`] that no client `has` any more.
     pub fn free_former(&mut self, has: impl Fn(u8) -> bool) {
         for (number, page) in (1..=u8::MAX).zip(&mut self.pages) {
             if *page == Page::Former && !has(number) {
@@ -342,7 +341,7 @@ impl Card {
         Ok(card)
     }
 
-    /// Takes a card that nobody uses from its engines, for an image.
+    /// Takes an unused card from its engines, for an image.
     ///
     /// # Errors
     /// The driver's: then nothing was given to it.
@@ -352,7 +351,8 @@ impl Card {
         Ok(begun?)
     }
 
-    /// Nobody can use it where it needs to be flashed again. What it said before tells nothing of what it holds then.
+    /// Marks the card unusable if it needs to be flashed again. What it said before tells nothing of what it holds
+    /// then.
     pub fn tell_need(&mut self) {
         self.unusable = self.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
         if self.unusable.is_some() {
@@ -464,7 +464,7 @@ impl Card {
         wants_image(*number, &**card, manifest, needs_all)
     }
 
-    /// Starts the engine of a window anew that is dead, once nobody uses it, or has it wait for what its card owes.
+    /// Starts the dead engine of an unused window anew, or has it wait until the card has confirmed everything.
     pub fn start_anew(&mut self, index: u8) {
         let unused = |it: Window<'_>| it.engine.death().is_some() && it.users.are_none();
         // One that was reset has lost more than its engine, and one that leaves wants none.
@@ -488,14 +488,14 @@ impl Card {
         }
     }
 
-    /// The engine of a window has started anew, of which nobody has anything.
+    /// Records that the engine of a window has started anew, without users.
     pub fn has_started_anew(&mut self, index: u8) {
         let Ok(window) = self.window(index) else { return };
         log::warn!("{}: started anew after its death", window.engine.name());
         self.forget_window(index);
     }
 
-    /// The engine of a window that nobody uses was reset: of what it had nothing is left.
+    /// Records that the engine of an unused window was reset: of what it had nothing is left.
     pub fn forget_window(&mut self, index: u8) {
         let Ok(window) = self.window(index) else { return };
         window.users.forget();
@@ -540,7 +540,7 @@ impl Card {
             .ok_or(Error::NoSuch { object: "window", number: u64::from(index) })
     }
 
-    /// Whether it is known of it that nobody can use it.
+    /// Refuses a card that is known to be unusable.
     ///
     /// # Errors
     /// [`DriverError::Dead`] with the reason.
@@ -584,7 +584,7 @@ impl Card {
         }
     }
 
-    /// Whether it is a card, and not what is left of one.
+    /// Whether it is a card, and not the remains of one.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.remains.is_none()
@@ -596,7 +596,7 @@ impl Card {
         self.users.iter().all(Users::are_none)
     }
 
-    /// What clients are told of the port.
+    /// The port's description for clients.
     pub fn port(&mut self) -> PortInfo {
         let attributes = self.device.port();
         PortInfo {
@@ -610,7 +610,7 @@ impl Card {
         }
     }
 
-    /// What clients are told of the card.
+    /// The card's description for clients.
     pub fn info(&mut self) -> CardInfo {
         CardInfo {
             card: self.device.number,
@@ -651,7 +651,7 @@ pub fn find(cards: &mut [Card], number: u32) -> Result<&mut Card, Error> {
     cards.iter_mut().find(|card| card.device.number == number).ok_or(none)
 }
 
-/// What a client is told that it may have: the engine's limits within its quotas.
+/// The limits that balboad tells a client: the engine's limits within its quotas.
 #[must_use]
 pub fn client_limits(engine: &EngineLimits) -> Limits {
     let limit = |resource: Resource| u32::try_from(resource.limit(engine)).unwrap_or(u32::MAX);

@@ -53,7 +53,7 @@ struct State<const N: usize> {
     next: u64,
 }
 
-/// What became of a record.
+/// The fate of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// It is in the socket, or will be.
@@ -116,7 +116,7 @@ impl<const N: usize> RecordSocket<N> {
         }
     }
 
-    /// Sends what was kept, as far as there is room.
+    /// Sends kept records, as far as there is room.
     pub fn flush(&self) {
         let mut state = lock(&self.state);
         while let Some((&place, &(key, record))) = state.kept.first_key_value() {

@@ -19,8 +19,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The far end that a change connects a QP to that has spoken for another; `None` where it stays what it
-    /// is.
+    /// The far end of a QP after a change, where it was `before`; `None` if the change leaves it.
     #[must_use]
     pub fn after(before: Option<Self>, change: &Attributes) -> Option<Self> {
         let given = |mask| change.mask.contains(mask);

@@ -25,7 +25,7 @@ use crate::process::{ClientId, Process};
 use crate::quota::Usage;
 use crate::rings::RingMemory;
 
-/// What a client may ask for.
+/// The requests that a client may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Its first message is awaited.
@@ -40,7 +40,7 @@ pub enum Stage {
     Ending,
 }
 
-/// What a client has of a card: its place in one window.
+/// A client's share of a card: its place in one window.
 #[derive(Debug)]
 pub struct CardUse {
     /// The window it is pinned to.
@@ -51,7 +51,7 @@ pub struct CardUse {
     pub state: u32,
     /// Where the card sees the client's ring memory, once that has addresses.
     pub rings: Option<IovaRange>,
-    /// What the doorbell page's descriptors are, once it is granted.
+    /// The kind of the doorbell page's descriptors, once it is granted.
     pub way: Option<Way>,
     /// The doorbell page's descriptors, until they are handed out.
     pub grant: Option<DoorbellGrant>,
@@ -109,8 +109,8 @@ impl CardUse {
         Ok(range)
     }
 
-    /// Who may still reach for addresses here: memory that the card was told to let go `is_unmapped`, or
-    /// may still be mapped, and what an engine knew of it `is_released`, or may still be there.
+    /// The party that can still reach addresses here: memory that the card was told to let go `is_unmapped`, or may
+    /// still be mapped, and what an engine knew of it `is_released`, or may still be there.
     #[must_use]
     pub fn reach(&self, is_unmapped: bool, is_released: bool) -> Reach {
         match (is_unmapped, is_released) {
@@ -120,7 +120,7 @@ impl CardUse {
         }
     }
 
-    /// Gives addresses of a region back as soon as nobody reaches for them any more.
+    /// Gives addresses of a region back as soon as no party can reach them.
     pub fn give_addresses(&mut self, card: &mut Card, range: IovaRange, reach: Reach) {
         let left = self.addresses.saturating_sub(range.taken());
         card.device.arena.note(self.addresses, left);
@@ -137,7 +137,7 @@ pub struct PutOff {
     /// Clients that were ending when it met a shortage, and have not ended since: what they have may
     /// be what it wants.
     pub awaits: Vec<ClientId>,
-    /// What was found of the image that it is about.
+    /// The examiner's finding about the request's image.
     pub found: Option<Found>,
 }
 
@@ -149,7 +149,7 @@ impl PutOff {
     }
 }
 
-/// What a client owns, kind by kind in the order in which they end: each before what it uses.
+/// A client's objects, kind by kind in the order in which they end: each before what it uses.
 ///
 /// How each is undone stands in [`crate::undo`], and for those that end by and by in [`crate::leaving`] and
 /// [`crate::ending`].
@@ -187,14 +187,14 @@ pub struct Owned {
     pub contexts: BTreeMap<u32, Context>,
 }
 
-/// A client and what it owns.
+/// A client and its objects.
 #[derive(Debug)]
 pub struct Client {
     /// Its number.
     pub id: ClientId,
-    /// Who it is.
+    /// Its process.
     pub process: Process,
-    /// What it may ask for.
+    /// The requests that it may make.
     pub stage: Stage,
     /// Its control socket.
     pub socket: OwnedFd,
@@ -204,7 +204,7 @@ pub struct Client {
     pub handle: Arc<RemoteProcess>,
     /// Places of the two in the epoll set.
     pub watches: Vec<Watch>,
-    /// What it owns.
+    /// Its objects.
     pub owned: Owned,
     /// Whether it was given the descriptor of its ring memory.
     pub rings_handed_out: bool,
@@ -212,7 +212,7 @@ pub struct Client {
     pub put_off: Option<PutOff>,
     /// The card that it has had reset, of which it is to be told whether it came up.
     pub resetting: Option<u32>,
-    /// What it has of everything that is limited.
+    /// Its share of each limited resource.
     pub usage: Usage,
     /// Numbers of its contexts, regions and channels.
     pub numbers: Numbers,
@@ -247,7 +247,7 @@ impl Client {
         }
     }
 
-    /// Logs why it is refused what it asked for.
+    /// Logs why balboad refuses a request.
     pub fn log_refusal(&self, why: &Error) {
         let level = match why {
             // librdmacm tries so at each start.

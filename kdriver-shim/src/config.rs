@@ -73,8 +73,8 @@ fn plain<T>(values: Vec<Text<T>>) -> Vec<T> {
 }
 
 impl Args {
-    /// The command line, and what the file that it names says beside it: what an option gives counts for
-    /// all that the file says under its name.
+    /// The command line, completed by the file that it names: what an option gives counts for all that the file says
+    /// under its name.
     ///
     /// # Errors
     /// [`Error`] with the line of the file, what is wrong with it, and what would do.

@@ -40,7 +40,7 @@ impl Client {
         }
     }
 
-    /// Ends a part of what the client owns; `true` when all has gone.
+    /// Ends a part of the client's objects; `true` at the end.
     pub fn end_some(&mut self, cards: &mut [Card]) -> bool {
         let mut spent = 0usize;
         while spent < TURN {
@@ -177,7 +177,7 @@ impl Client {
 }
 
 impl Card {
-    /// Starts those dead engines anew for which the card had to confirm something, and has now.
+    /// Starts those dead engines anew whose cards have confirmed everything meanwhile.
     pub fn start_waiting_anew(&mut self) {
         let windows = self.device.windows.iter().zip(&mut self.users);
         let waiting = windows.filter(|(window, users)| {

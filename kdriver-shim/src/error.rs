@@ -1,4 +1,4 @@
-//! What can go wrong, and the one table that makes an errno of it.
+//! Errors, and the one table of their errnos.
 
 use std::path::PathBuf;
 
@@ -246,7 +246,7 @@ impl Error {
         }
     }
 
-    /// Whether there is too little of what clients share, so that another's end may mend it.
+    /// Whether a resource that clients share has run out, so that another client's end may help.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         match self {

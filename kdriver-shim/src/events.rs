@@ -1,4 +1,4 @@
-//! What the engines report of themselves, and what balboad has to tell their programs.
+//! Events that the engines report of themselves, and balboad's reports to their programs.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub type Clients = BTreeMap<ClientId, Client>;
 const FIRED_PER_TURN: usize = 256;
 const QUERIED_PER_TURN: usize = 8;
 
-/// Acts on what the engines of all cards have reported of themselves so far.
+/// Acts on the events that the engines of all cards have reported of themselves so far.
 pub fn dispatch(cards: &mut [Card], clients: &Clients) {
     for card in cards {
         for at in 0..card.device.windows.len() {

@@ -39,7 +39,7 @@ use upload::Upload;
 /// How often a card is looked at that is at a chunk.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// What loads images into cards, one at a time.
+/// The loader of images into cards, one at a time.
 pub struct Flasher {
     /// Records of images, and images.
     store: Store,
@@ -70,7 +70,7 @@ pub fn is_flash(request: &Request) -> bool {
 }
 
 impl Flasher {
-    /// One for the images of a state directory, which it tidies of what the balboad before was at when it ended.
+    /// A flasher for the images of a state directory, from which it removes the unfinished files of an earlier balboad.
     ///
     /// # Errors
     /// [`Error::StateDir`] when the directory cannot be opened again, [`Error::Memory`] when descriptors run out.
@@ -104,18 +104,19 @@ impl Flasher {
         self.job.as_ref().map(|job| if job.waits { LOOK_AGAIN } else { Duration::ZERO })
     }
 
-    /// Whether a card that is flashed is not waited for, or somebody who waits for the examiner can have it.
+    /// Whether a flash can go on without waiting, or the examiner is free for a client that waits.
     pub fn has_work(&self) -> bool {
         let can_examine = !self.examiner.is_busy() && self.examiner.awaited() > 0;
         can_examine || self.job.as_ref().is_some_and(|job| !job.waits)
     }
 
-    /// What was found of an image, and for whom, once that is known; [`Flasher::go_on_examining`] is to follow.
+    /// The finding about an image, and its client, once the examiner has it; a call of [`Flasher::go_on_examining`] has
+    /// to follow.
     pub fn examined(&mut self) -> Option<(Option<ClientId>, Found)> {
         self.examiner.ended()
     }
 
-    /// Goes on once what was found was made use of; `is_image` tells whether it was an image.
+    /// Goes on after the use of a finding; `is_image` tells whether it was an image.
     pub fn go_on_examining(&mut self, is_image: bool) {
         if is_image && self.job.is_none() {
             // It was refused, or nobody wants it any more.
@@ -130,7 +131,7 @@ impl Flasher {
         self.examiner.next_client()
     }
 
-    /// Serves a tool's request about images, with what was found of the one that it is about, once that was examined.
+    /// Serves a tool's request about images, with the examiner's finding about the request's image, if it has one.
     pub fn request(
         &mut self,
         around: &mut Surroundings<'_>,

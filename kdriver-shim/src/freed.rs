@@ -7,7 +7,7 @@ use cm::Manager;
 /// Freed memory is given back to the kernel when ended clients may have had so many bytes of it.
 const GIVE_BACK: u64 = 4 << 20;
 
-/// What may have become free since freed memory was given back to the kernel.
+/// Memory that may have become free since the allocator last gave memory back to the kernel.
 #[derive(Debug, Default)]
 pub struct Freed {
     /// Bytes that ended clients had at most.
@@ -17,8 +17,7 @@ pub struct Freed {
 }
 
 impl Freed {
-    /// Notes that so many bytes at most are not kept any more, and has the allocator give back what is free if they are
-    /// many.
+    /// Counts freed bytes, at most so many, and has the allocator give free memory back if they are many.
     pub fn add(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes >= GIVE_BACK {

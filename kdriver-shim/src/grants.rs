@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use card_driver::backend::{DoorbellGrant, WakeGrant};
 use shim_abi::Way;
 
-/// What a client is told of a grant.
+/// A grant's description for its client.
 #[must_use]
 pub fn way(grant: &DoorbellGrant) -> Way {
     match grant {

@@ -15,7 +15,7 @@ use crate::poller::{Poller, Token};
 use crate::state_dir::StateDir;
 use crate::surroundings::Surroundings;
 
-/// What the host shows of the ports, and what they follow.
+/// The ports as the host shows them, and the sources that they follow.
 pub struct HostPorts {
     files: PortFiles,
     shadow: Option<ShadowDevices>,
@@ -129,8 +129,7 @@ impl HostPorts {
         }
     }
 
-    /// Writes the files of the ports if it is time, and tells of what was heard meanwhile; `programs` is whether any is
-    /// connected.
+    /// Writes the files of the ports if it is time, and reports changes since; `programs` is whether any is connected.
     pub fn write(&mut self, around: &mut Surroundings<'_>, programs: bool, now: Instant) {
         let there = around.cards.iter_mut().filter(|card| card.is_there());
         self.files.refresh(there.map(port), programs, now);

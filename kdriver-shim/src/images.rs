@@ -18,7 +18,7 @@ pub mod store;
 use record::{ImageName, MAX_NAME, Record};
 use store::Store;
 
-/// What is said of a card without an image that is known.
+/// The message about a card without a known image.
 pub const AGAIN: &str = "it needs to be flashed again";
 
 /// The seconds since 1970.
@@ -27,12 +27,12 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// An image that a card takes, and what its driver has to know of it.
+/// An image that a card takes, with the driver's description of it.
 #[derive(Debug)]
 pub struct Accepted {
-    /// What it is known by.
+    /// Its name.
     pub name: ImageName,
-    /// What the card is to be behind it.
+    /// The card's description after loading.
     pub manifest: Manifest,
     /// The file.
     pub bytes: Arc<Vec<u8>>,
@@ -124,7 +124,7 @@ pub fn initial(manifest: &Manifest) -> Option<(ImageName, Vec<u8>)> {
     Some((name_of(&manifest.name, &image, (&bytes, sha256)), bytes))
 }
 
-/// What bytes are, if a software card takes them.
+/// Reads an image, if a software card takes it.
 ///
 /// # Errors
 /// What is wrong, and what would be right.
@@ -155,7 +155,7 @@ pub fn accept(bytes: &[u8]) -> Result<SoftImage, String> {
     Ok(image)
 }
 
-/// What the driver has to know of an image.
+/// The manifest of an image, for the driver.
 ///
 /// # Errors
 /// When a software card's shell has no room for it, or it is of one vFPGA alone and the card has other logic.
@@ -185,11 +185,11 @@ pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manife
     Ok(Manifest { name, map: like.map, engine, regions, logic, mends, ..Manifest::default() })
 }
 
-/// What is known of a card that had images before.
+/// The record of a card that had images before.
 pub struct Known {
-    /// What it has, and in how many vFPGAs; `None` where that is not known, or is not kept.
+    /// Its image and number of vFPGAs; `None` if they are unknown, or not kept.
     pub holds: Option<(softcard::Image, u8)>,
-    /// The manifest of that, or what it would have without a record.
+    /// The manifest of that image, or of the card without a record.
     pub manifest: Manifest,
     /// Its record.
     pub record: Record,
@@ -206,8 +206,9 @@ impl Known {
     }
 }
 
-/// What the record of the card at a place says, which takes that. `None` where there is none, or one of a card of the other
-/// kind that was there before; and for an FPGA where it cannot be read, for that says itself what it holds.
+/// Reads the record of the card at a place, which takes that kind of image. `None` where there is none, or one of a
+/// card of the other kind that was there before; and for an FPGA where it cannot be read, for that says itself what it
+/// holds.
 #[must_use]
 pub fn restored(store: &Store, location: &str, like: &Manifest, takes: Takes) -> Option<Known> {
     let without = |record: Record| Known { holds: None, manifest: like.clone(), record };

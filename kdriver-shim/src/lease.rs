@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The same before the first has held it: who has started this may have to wait for a processor.
 const FIRST_GRACE: Duration = Duration::from_secs(30);
 
-/// The file, and since when nobody holds it.
+/// The file, and the time since which no program holds it.
 #[derive(Debug)]
 pub struct Lease {
     file: File,
@@ -52,7 +52,7 @@ impl Lease {
         Ok(Self { file, over: None, due: now, unheld: None, grace: FIRST_GRACE })
     }
 
-    /// Notes that whoever holds it has begun to, though it may have let go by the next look.
+    /// Records that a program has taken the lease, though it may have let go by the next look.
     pub fn is_taken(&mut self) {
         (self.unheld, self.grace) = (None, GRACE);
     }

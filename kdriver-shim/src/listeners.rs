@@ -1,4 +1,4 @@
-//! Who is told of what an engine reports of its objects: events, from the ring to the programs.
+//! The receivers of an engine's events about its objects: events, from the ring to the programs.
 //!
 //! Told by whichever thread finds an event. An object's listener is in the table from when the object
 //! is made until it has gone; nothing is told of it once [`Listeners`] has returned it, because all is
@@ -40,7 +40,7 @@ const PORT: u64 = 1;
 /// balboad's end of a completion channel, which its completion queues share.
 pub type Records = Arc<RecordSocket<8>>;
 
-/// An open context, as what tells it of asynchronous events knows it.
+/// An open context, as the sender of its asynchronous events knows it.
 #[derive(Debug)]
 pub struct ContextEvents {
     /// Whose it is.
@@ -52,7 +52,7 @@ pub struct ContextEvents {
 /// Where the completion events of a queue go.
 #[derive(Debug)]
 pub struct Notifier {
-    /// What its records carry.
+    /// The cookie of its records.
     pub cookie: u64,
     /// Its channel.
     pub records: Records,
@@ -356,7 +356,7 @@ impl Listeners {
         table.srqs.clear();
     }
 
-    /// Tells what the engine wrote.
+    /// Reports an event of the engine.
     pub fn tell(&self, event: Event) {
         match event.kind {
             EventType::Completion => self.fire(event.number),

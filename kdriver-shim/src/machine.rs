@@ -33,7 +33,7 @@ struct Standing {
     device: Option<MachineDevice>,
 }
 
-/// What a card has of the machine now.
+/// A card's present share of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Now {
     /// The card.
@@ -45,7 +45,7 @@ pub struct Now {
 }
 
 impl OnMachine {
-    /// Finds what the cards stand on that are to stand on the machine; `None` where none is.
+    /// Finds the machine's devices for cards on the machine's own network; `None` without such cards.
     ///
     /// # Errors
     /// A sentence, where one cannot.
@@ -138,7 +138,7 @@ impl OnMachine {
         }
     }
 
-    /// What a card is to have that has these GIDs: what stays has its place, what is new takes a free one.
+    /// The share of the machine for a card that has these GIDs: what stays has its place, what is new takes a free one.
     #[must_use]
     pub fn now(&self, card: u32, current: &[Gid]) -> Option<Now> {
         let standing = self.cards.iter().find(|it| it.card == card)?;
@@ -156,7 +156,7 @@ impl AsFd for OnMachine {
     }
 }
 
-/// Refuses what cards on the machine's own network cannot be combined with.
+/// Refuses options that exclude cards on the machine's own network.
 ///
 /// # Errors
 /// A sentence.

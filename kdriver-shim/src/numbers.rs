@@ -1,6 +1,6 @@
 //! Numbers for balboad's own objects: ascending, never one that is in use.
 
-/// A counter that skips what is taken; 0 is never given out.
+/// A counter that skips numbers in use, and 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Numbers {
     last: u32,

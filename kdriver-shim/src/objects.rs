@@ -1,4 +1,4 @@
-//! What a client owns: contexts, domains, regions, queues, address handles, channels.
+//! Clients' objects: contexts, domains, regions, queues, address handles, channels.
 //!
 //! A thing notes each part that it has taken, so that one whose creation failed half way is undone as any
 //! other is ([`crate::undo`]).
@@ -94,7 +94,7 @@ pub struct Leaving {
 pub struct LeavingRegion {
     /// The region.
     pub mr: Mr,
-    /// What the engine said to the end of its key.
+    /// The engine's answer to the end of its key.
     pub stopped: Result<(), Error>,
     /// Bytes from the first on that are unmapped.
     pub unmapped: u64,

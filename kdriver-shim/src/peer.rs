@@ -1,4 +1,4 @@
-//! Who is at the other end of a control socket, and whether balboad serves them.
+//! The peer of a control socket, and whether balboad serves it.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use crate::error::Error;
 use crate::process::Process;
 
-/// Identifies a peer, whoever it is.
+/// Identifies any peer.
 ///
 /// # Errors
 /// [`Error::Memory`] when the kernel does not tell.

@@ -11,7 +11,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use crate::error::Error;
 use crate::process::ClientId;
 
-/// What a descriptor in the set belongs to.
+/// The owner of a descriptor in the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     /// The listening socket.
@@ -87,7 +87,7 @@ impl Poller {
         Ok(Self { epoll, registered: Mutex::default() })
     }
 
-    /// Adds a descriptor; errors and hang-ups are reported whatever `interest` says.
+    /// Adds a descriptor; it reports errors and hang-ups whatever `interest` says.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel has no room for it.
@@ -102,7 +102,7 @@ impl Poller {
         Ok(Watch(id))
     }
 
-    /// Changes what is waited for.
+    /// Changes the awaited events.
     pub fn change(&self, fd: BorrowedFd<'_>, watch: &Watch, interest: EpollFlags) {
         let mut event = EpollEvent::new(interest, watch.0);
         if let Err(errno) = self.epoll.modify(fd, &mut event) {
@@ -134,7 +134,7 @@ impl Poller {
         Ok(events.iter().take(count).map(|event| (event.data(), event.events())).collect())
     }
 
-    /// What a number from [`Self::wait`] belongs to; `None` once it was taken out.
+    /// The owner of a number from [`Self::wait`]; `None` once it was taken out.
     pub fn token(&self, number: u64) -> Option<Token> {
         lock(&self.registered).tokens.get(&number).copied()
     }

@@ -1,4 +1,4 @@
-//! What one client may have: every limit in one table.
+//! Limits of one client: every limit in one table.
 //!
 //! The figures leave room for the other clients of a card: a client gets at most seven eighths of
 //! what its engine offers, and never more than the table says; contexts and channels cost balboad a
@@ -19,7 +19,7 @@ use nix::sys::resource::{Resource as Limited, getrlimit};
 
 use crate::error::{Error, RINGS};
 
-/// What is counted.
+/// A counted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Open contexts.
@@ -124,8 +124,8 @@ pub const CM_EVENT_BYTES: u64 = 1 << 10;
 /// Of a join by the connection manager.
 pub const CM_JOIN_BYTES: u64 = 1 << 10;
 
-/// Whether an object's bytes are enough for what a software card keeps, and for so many of balboad's own:
-/// its places in tables, trees and claims, and what is to be told of it and nobody reads.
+/// Whether an object's bytes cover those of a software card, and so many of balboad's own: its places in tables, trees
+/// and claims, and what is to be told of it and nobody reads.
 #[must_use]
 pub const fn covers(bytes: u64, card: usize, own: usize) -> bool {
     (card as u64).saturating_add(own as u64) <= bytes
@@ -155,7 +155,7 @@ impl Resource {
         TABLE.iter().map(|row| row.resource)
     }
 
-    /// What a client may have of it on an engine with these limits.
+    /// A client's limit on an engine with these limits.
     #[must_use]
     pub fn limit(self, engine: &EngineLimits) -> u64 {
         let table = self.row().map_or(0, |row| row.limit);
@@ -193,7 +193,7 @@ fn share_of_descriptors() -> u64 {
 /// What is counted, each in its place of the table.
 type Counts = [u64; TABLE.len()];
 
-/// What a client has: of each card by itself, and what is no card's.
+/// A client's share: of each card by itself, and what is no card's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     counts: BTreeMap<Option<u32>, Counts>,
@@ -233,7 +233,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Takes what a thing takes of several resources, or nothing.
+    /// Takes an object's share of several resources, or nothing.
     ///
     /// # Errors
     /// That of [`Self::take`], for the first that there is too little of.
@@ -258,7 +258,7 @@ impl Usage {
         self.most_kept
     }
 
-    /// Counts what it has of a card's as another's, of which it has nothing.
+    /// Counts its objects of one card as another card's, of which it has none.
     pub fn rename(&mut self, card: u32, to: u32) {
         if let Some(counts) = self.counts.remove(&Some(card)) {
             self.counts.insert(Some(to), counts);

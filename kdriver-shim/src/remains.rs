@@ -1,4 +1,4 @@
-//! What programs have of a card that was reset, until they have closed it.
+//! Programs' objects of a card that was reset, until they have closed it.
 //!
 //! A card that was reset comes back at once, as a device that nobody has opened yet. What programs had of it before
 //! is theirs until they destroy it or end: it stays in its tables, as things of a card that is not there
@@ -18,7 +18,7 @@ use card_driver::spans::Span;
 use crate::cards::{Card, Page, Remains};
 use crate::clients::{Client, Owned};
 
-/// The number of what is left of a card, of which there are such `taken` already.
+/// The number of a card's remains, of which there are such `taken` already.
 #[must_use]
 pub fn number(card: u32, taken: impl Fn(u32) -> bool) -> Option<u32> {
     let mut numbers =
@@ -27,7 +27,7 @@ pub fn number(card: u32, taken: impl Fn(u32) -> bool) -> Option<u32> {
 }
 
 impl Card {
-    /// Parts what its programs have of it from the card, which was reset and is to be brought up anew.
+    /// Parts the programs' objects from the card, which was reset and is about to be brought up anew.
     ///
     /// # Errors
     /// The driver's: then nothing has changed.
@@ -50,8 +50,7 @@ impl Card {
         users.any(|users| users.pages_of_clients().any(|of_client| of_client == page))
     }
 
-    /// Keeps from others, on a card that has come up anew, what those still reach who have something of what is
-    /// `left` of it.
+    /// Withholds, on a card that has come up anew, the resources that programs with objects in `left` can still reach.
     pub fn hold(&mut self, left: &mut Self) {
         let Some(remains) = left.remains.as_mut() else { return };
         if left.device.backend.grant_kind() != GrantKind::Device {
@@ -68,7 +67,7 @@ impl Card {
         }
     }
 
-    /// Gives back what was kept for those who had something of what is `left` of it, and have nothing more.
+    /// Gives back the resources that were withheld for programs with objects in `left`, which now have none.
     pub fn let_go(&mut self, left: Self) {
         for range in left.remains.into_iter().flat_map(|remains| remains.held) {
             // Whoever maps by itself may have done so behind the reset.
@@ -84,7 +83,7 @@ impl Card {
 }
 
 impl Client {
-    /// Has what it owns on a card that was reset be of what is `left` of that; the addresses that it has there.
+    /// Moves its objects of a card that was reset to the remains `left`; returns its addresses there.
     pub fn part(&mut self, card: u32, left: u32) -> Vec<Span> {
         // All of them, by name: one that is left out does not compile.
         let Owned {

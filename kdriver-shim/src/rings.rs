@@ -117,7 +117,7 @@ impl RingMemory {
         !self.used.is_empty()
     }
 
-    /// Frees a piece of what was given back.
+    /// Frees one piece that a client has given back.
     pub fn tidy(&mut self) {
         let Some(Span { start, length }) = self.used.pop_front() else { return };
         let piece = length.min(PIECE);

@@ -144,7 +144,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Shows metrics there, or nowhere; what was shown before ends.
+    /// Shows metrics there, or nowhere; ends the earlier endpoint.
     ///
     /// # Errors
     /// [`Error::Metrics`], and they are shown where they were.
@@ -182,8 +182,8 @@ impl Server {
         }));
     }
 
-    /// Serves until `signals` is readable and `heard`, which is called then, says that it is to end, or until
-    /// nobody holds the lease; then ends every client.
+    /// Serves until `signals` is readable and `heard`, which it then calls, says that it is to end, or until no program
+    /// holds the lease; then ends every client.
     ///
     /// # Errors
     /// [`Error::Os`] when the epoll set fails; clients are ended in that case too.
@@ -257,7 +257,7 @@ impl Server {
         self.clients.values().any(|client| client.stage == Stage::Provider)
     }
 
-    /// Waits, at most that long, and serves what is ready; false when it is to stop.
+    /// Waits, at most that long, and serves ready descriptors; false when it is to stop.
     ///
     /// # Errors
     /// [`Error::Os`] when the epoll set fails.

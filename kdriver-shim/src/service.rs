@@ -1,4 +1,4 @@
-//! What balboad and the service manager (systemd) tell each other; without one, nothing.
+//! The messages between balboad and the service manager (systemd); without one, none.
 
 use std::io;
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -54,7 +54,7 @@ fn send_to(path: &Path, states: &[NotifyState<'_>], patience: Option<Duration>) 
     socket.send(lines.as_bytes()).map(drop)
 }
 
-/// What has to be told now and then, lest balboad be taken for hung.
+/// The periodic sign of life for the service manager.
 #[derive(Debug)]
 pub struct Watchdog {
     period: Duration,

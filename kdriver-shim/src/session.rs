@@ -1,4 +1,4 @@
-//! What a client asks for and what it gets: one module per kind of object.
+//! A client's requests and their answers: one module per kind of object.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl From<Response> for Progress {
     }
 }
 
-/// One request of one client, and what it may act on.
+/// One request of one client, and the objects that it may act on.
 pub struct Session<'a> {
     /// The cards.
     pub cards: &'a mut [Card],
@@ -86,7 +86,7 @@ pub struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Does what the client asks for, or a part of it that others can wait for.
+    /// Executes the client's request, or a part of it for which others can wait.
     ///
     /// # Errors
     /// Why not; the client's objects are then as before.
