@@ -20,7 +20,7 @@ use shim_abi::SOCKET_NAME;
 use crate::error::Error;
 use crate::service;
 
-/// The lock file's name in the state directory; it holds the process id of who serves it.
+/// The lock file's name in the state directory; it holds the process id of the balboad that serves the directory.
 pub const LOCK_NAME: &str = "balboad.lock";
 
 /// What is read of a lock file, which holds a process id, at most.

@@ -218,7 +218,7 @@ struct QpStatus {
     rq_psn: u32,
 }
 
-/// What the engines say of the QPs that are to be listed, asked for by turns.
+/// The engines' answers about the QPs to list, asked for by turns.
 #[derive(Debug)]
 pub struct Survey {
     /// Tools for which it is made, which it does not list.
@@ -228,7 +228,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// A survey of the QPs that there are now, for those who ask.
+    /// A survey of the present QPs, for the clients that ask.
     #[must_use]
     pub fn new(clients: &Clients, askers: &[ClientId]) -> Self {
         let is_tool = |id: &&ClientId| clients.get(id).is_some_and(|it| it.stage == Stage::Tool);

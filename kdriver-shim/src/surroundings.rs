@@ -1,4 +1,4 @@
-//! What a part of balboad acts on that acts on cards: the cards, who uses them, and what hears them.
+//! The state that parts of balboad need to act on cards: the cards, who uses them, and what hears them.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -15,7 +15,7 @@ use crate::events::{self, Clients};
 use crate::poller::{Poller, Token, Watch};
 use crate::process::ClientId;
 
-/// The cards and who uses them; the server does what has to follow.
+/// The cards and their users; the server executes the consequences.
 pub struct Surroundings<'a> {
     /// The cards.
     pub cards: &'a mut Vec<Card>,
@@ -23,16 +23,16 @@ pub struct Surroundings<'a> {
     pub clients: &'a mut Clients,
     /// The connection manager.
     pub connections: &'a mut ConnectionManager,
-    /// What hears the cards.
+    /// The receiver of the cards' news.
     pub news: &'a mut CardNews,
-    /// Who is to be ended, for a card is taken that it keeps open.
+    /// Clients to end, because they keep open a card that is needed.
     pub ends: Vec<ClientId>,
     /// Cards may be to be let go, or to be brought up anew.
     pub tend: bool,
 }
 
 impl Surroundings<'_> {
-    /// Tells the programs what the cards reported.
+    /// Reports the cards' events to the programs.
     pub fn dispatch(&mut self) {
         events::dispatch(self.cards, self.clients);
     }
@@ -99,7 +99,7 @@ fn give_places_back(clients: &mut Clients, card: &mut Card, has_place: impl Fn(&
     }
 }
 
-/// What hears the cards: the places of what they signal in the epoll set.
+/// The receiver of the cards' news: the places of what they signal in the epoll set.
 pub struct CardNews {
     poller: Arc<Poller>,
     /// By card, in the order of [`signals`].

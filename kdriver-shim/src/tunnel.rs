@@ -1,5 +1,5 @@
-//! Who has the other end of a tunnel: found out of band, for a question on the link would stop a published card that does
-//! not know it.
+//! The peers at the other end of a tunnel: found out of band, for a question on the link would stop a published card
+//! that does not know it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -20,10 +20,10 @@ const KEY_BYTES: usize = 16;
 const NO_CARD: &str =
     "an address of one card is wanted, and no group's, broadcast, loopback or unspecified one";
 
-/// Peers by their address, and what is shared with each.
+/// Peers by their address, and the secret shared with each.
 pub type Peers = BTreeMap<Ipv4Addr, [u8; KEY_BYTES]>;
 
-/// Why what was asked for a tunnel cannot be had.
+/// Why balboad cannot have a tunnel as asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of peers is not taken.

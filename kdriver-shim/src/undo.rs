@@ -1,5 +1,5 @@
-//! How what a client owns is undone: once for each kind, whether its client asks for that, its client ends,
-//! or its creation fails half way.
+//! Undoing of clients' objects: once for each kind, whether its client asks for that, its client ends, or its creation
+//! fails half way.
 //!
 //! A thing takes its quotas first, and then its parts, each of which it notes when it has taken it. It is
 //! undone the other way round: the engine lets it go, what it noted is given back, and at last the quotas.
@@ -25,7 +25,7 @@ use crate::quota::Resource;
 
 mod xrc;
 
-/// A kind of what a client owns.
+/// A kind of clients' objects.
 pub trait Kind: Sized {
     /// What one is called where there is none.
     const NAME: &'static str;
@@ -67,14 +67,14 @@ impl Client {
         Ok(self.give_back(cards, thing, stopped))
     }
 
-    /// Undoes a thing of which nobody has to be asked: its client ends, or its creation has failed.
+    /// Undoes an object without asking anybody: its client ends, or its creation has failed.
     pub fn undo<K: Kind>(&mut self, cards: &mut [Card], thing: K) -> Told {
         let stopped = thing.stop(self, cards);
         self.give_back(cards, thing, stopped)
     }
 
-    /// Takes a thing that its client wants destroyed out of its table, and answers with it what
-    /// [`Kind::stop`] said.
+    /// Takes an object that its client wants destroyed out of its table, and returns it with the answer of
+    /// [`Kind::stop`].
     ///
     /// # Errors
     /// [`Error::NoSuch`] where there is none, or why the engine refuses: it stays as it is. An engine that

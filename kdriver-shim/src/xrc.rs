@@ -31,7 +31,7 @@ pub struct SharedTarget {
     pub xrcdn: u32,
     /// The window whose engine made it, and its number there.
     pub qp: CardQp,
-    /// Who made it.
+    /// The client that made it.
     pub maker: ClientId,
     /// The connection it speaks for, from RTR on.
     pub peer: Option<Peer>,

@@ -34,7 +34,7 @@ pub mod option {
     pub const IB_PATH: u32 = 1;
 }
 
-/// What QUERY asks for.
+/// The subjects of QUERY.
 pub mod query {
     #![allow(missing_docs, reason = "the interface's names")]
     pub const ADDR: u32 = 0;
@@ -154,12 +154,12 @@ pub fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// What a program offers a connection with.
+/// A program's parameters for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnParam<'a> {
     /// Its queue pair.
     pub qpn: u32,
-    /// What it says with it.
+    /// The program's own bytes for the peer.
     pub private_data: &'a [u8],
     /// Whether the queue pair has a shared receive queue.
     pub srq: bool,
@@ -264,7 +264,7 @@ pub enum Command<'a> {
 }
 
 impl Command<'_> {
-    /// Whether events that were not read end with what it ends, or move.
+    /// Whether unread events end with the object that it ends, or moves.
     #[must_use]
     pub fn ends_events(&self) -> bool {
         matches!(self, Self::DestroyId { .. } | Self::Leave { .. } | Self::MigrateId { .. })
@@ -514,7 +514,7 @@ impl Output {
         Self(vec![0; length])
     }
 
-    /// Writes a field; what does not fit is left out.
+    /// Writes a field, as far as it fits.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
         if let Some(place) = self.0.get_mut(at..at.saturating_add(bytes.len())) {
             place.copy_from_slice(bytes);

@@ -1,4 +1,5 @@
-//! What programs are told ahead: with an event, the answers to what librdmacm asks next about its identifier.
+//! Answers that programs get ahead of their questions: with an event, the answers to what librdmacm asks next about its
+//! identifier.
 //!
 //! An answer may be given ahead while the program would be told the same if it asked. A command of its own that may
 //! change it, the program sees itself. For all else there is a word in the memory that it shares with balboad
@@ -96,7 +97,7 @@ impl ConnectionManager {
         }
     }
 
-    /// What anybody was told ahead may not be true any more: a card is gone, or has other addresses.
+    /// Makes all answers that programs got ahead out of date: a card is gone, or has other addresses.
     pub fn outdate_all(&mut self) {
         self.clients.values_mut().for_each(|client| client.era.end());
     }

@@ -14,7 +14,7 @@ pub const PORT_NUMBER: u8 = 1;
 /// The index that stands for none: devices are told apart by their GUIDs.
 const NO_DEVICE_INDEX: [u8; 4] = [0xff; 4];
 
-/// What an address handle is made of.
+/// The attributes of an address handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressHandle {
     /// The destination's GID.
@@ -62,7 +62,7 @@ impl AddressHandle {
     }
 }
 
-/// What there is to tell of an identifier.
+/// An identifier's data for answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// The GUID of its card, once it has one.
@@ -223,8 +223,8 @@ impl QpChange {
         self.byte(M::PORT, 133, PORT_NUMBER);
     }
 
-    /// What is known before there is a connection: the port, and of datagrams the Q_Key. A queue pair of that
-    /// kind has no rights yet.
+    /// The data before there is a connection: the port, and of datagrams the Q_Key. A queue pair of that kind has no
+    /// rights yet.
     #[must_use]
     pub fn unconnected(mut self, kind: QpType, qkey: u32) -> Self {
         self.port();
@@ -235,7 +235,7 @@ impl QpChange {
         self
     }
 
-    /// What a connection says, of a card at that index of its GID table.
+    /// The data of a connection, of a card at that index of its GID table.
     #[must_use]
     pub fn connected(mut self, attributes: &QpAttributes, sgid_index: u8) -> Self {
         match attributes {

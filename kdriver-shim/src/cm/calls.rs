@@ -1,4 +1,4 @@
-//! What programs ask of their identifiers, as Linux' RDMA CM does it.
+//! Programs' calls on their identifiers, as Linux' RDMA CM executes them.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +36,7 @@ const GROUP_QPN: u32 = 0xff_ffff;
 pub(super) struct Caller<'a> {
     /// The channel.
     pub key: u64,
-    /// Who asks.
+    /// The caller.
     pub asker: Asker,
     /// The channel that MIGRATE_ID names.
     pub from: Option<u64>,

@@ -29,7 +29,7 @@ const MOST_ON_THE_WAY: usize = 1024;
 /// read.
 const MOST_HOLDERS: usize = 16;
 
-/// What the peer of a connection says of it.
+/// The peer's parameters of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
     /// Its queue pair.
@@ -59,11 +59,11 @@ pub struct Served {
     pub qkey: u32,
     /// The way there.
     pub to: Option<AddressHandle>,
-    /// What the peer said.
+    /// The peer's own bytes.
     pub private_data: Box<[u8]>,
 }
 
-/// What an event tells besides its number.
+/// The data of an event besides its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Param {
     /// Nothing.
@@ -83,11 +83,11 @@ pub struct Event {
     pub of: u32,
     /// The join that counts it, too.
     pub join: Option<u32>,
-    /// The number by which the program knows what it is about.
+    /// The program's number of the event's subject.
     pub uid: u64,
     /// The identifier that it is about, or the join.
     pub about: u32,
-    /// What happened.
+    /// The number of the event.
     pub number: u32,
     /// How it went: 0, the negative number of an error, or a reason.
     pub status: u32,
@@ -140,7 +140,7 @@ impl Event {
 pub struct Channel {
     /// The client that made it, and whose end is its own.
     pub client: ClientId,
-    /// The user who may use it.
+    /// The user with the right to it.
     pub uid: u32,
     /// The name by which programs ask for it.
     pub token: CmToken,
@@ -256,7 +256,7 @@ impl Channel {
         self.held.remove(&client);
     }
 
-    /// Who hold events of it.
+    /// The clients that hold events of it.
     pub fn holders(&self) -> impl Iterator<Item = ClientId> {
         self.held.keys().copied()
     }
@@ -266,7 +266,7 @@ impl Channel {
         self.held.values().filter_map(|place| self.events.get(place))
     }
 
-    /// Has somebody who holds the event of a place hold it no more, and says who.
+    /// Releases the event of a place from one client that holds it, and returns that client.
     pub fn release_holder(&mut self, place: u64) -> Option<ClientId> {
         let holder =
             self.held.iter().find(|(_, held)| **held == place).map(|(client, _)| *client)?;
@@ -289,7 +289,7 @@ impl Channel {
     }
 
     /// The place up to which all events were certainly taken from the socket, whatever the program says; all of them,
-    /// where none is there.
+    /// if the socket is empty.
     pub fn certainly_taken(&self) -> u64 {
         if self.on_the_way == 0 {
             return 0;

@@ -12,11 +12,11 @@ use super::network::{Local, Network, Port};
 pub struct Wire {
     /// The addresses of both.
     pub addresses: Vec<Local>,
-    /// What was said, and to which card.
+    /// The datagrams under way, and the card to which each goes.
     pub under_way: VecDeque<(u32, GsiArrival)>,
     /// Nothing that is said gets anywhere.
     pub cut: bool,
-    /// Addresses that nobody answers for.
+    /// Addresses without a host.
     pub silent: Vec<[u8; 16]>,
 }
 

@@ -51,7 +51,7 @@ pub struct Search {
     pub at: Instant,
     /// How long it is from then to the next time.
     pub interval: Duration,
-    /// When the program is told that nobody was found.
+    /// The time at which the program hears that no host was found.
     pub until: Instant,
 }
 
@@ -90,7 +90,7 @@ pub struct Identifier {
     pub unread: VecDeque<u64>,
     /// The program has asked to end it, and was told that there are some.
     pub is_ending: bool,
-    /// The client that is told ahead what it would ask, which still holds, and the place of the event that tells it.
+    /// The client that got answers ahead that still hold, and the place of the event with them.
     pub told_ahead: Option<(ClientId, u64)>,
     /// Its joins.
     pub joins: BTreeSet<u32>,
@@ -134,7 +134,7 @@ impl Identifier {
         }
     }
 
-    /// What there is to tell of it.
+    /// Its data for answers.
     #[must_use]
     pub fn facts(&self, guid: Option<u64>) -> Facts {
         let service = |address: Option<SocketAddr>| {

@@ -67,7 +67,7 @@ const _: () = assert!(covers(CM_ID_BYTES, 0, BYTES_OF_ID));
 const _: () = assert!(covers(CM_JOIN_BYTES, 0, BYTES_OF_JOIN));
 const _: () = assert!(covers(CM_EVENT_BYTES, 0, BYTES_OF_EVENT));
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     /// The client.
@@ -85,8 +85,7 @@ pub type HasQp<'a> = &'a dyn Fn(ClientId, u32, u32) -> bool;
 pub struct Said {
     /// The bytes.
     pub output: Vec<u8>,
-    /// Numbers of events on their way that nobody is to be given any more, on the channel; with MIGRATE_ID, on that
-    /// which the identifier leaves.
+    /// Numbers of void events on their way, on the channel; with MIGRATE_ID, on the channel that the identifier leaves.
     pub void: Vec<u64>,
 }
 
@@ -381,7 +380,7 @@ impl ConnectionManager {
         self.flush(network);
     }
 
-    /// How long until [`Self::tick`] has something to do.
+    /// The time until [`Self::tick`] has work.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         let at = self.next_deadline()?;
@@ -393,7 +392,7 @@ impl ConnectionManager {
         self.manager.next_deadline().into_iter().chain(self.next_search()).chain(pings).min()
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn tick(&mut self, network: &mut dyn Network) {
         let now = self.now();
         self.tick_at(network, now);
@@ -576,7 +575,7 @@ impl ConnectionManager {
         }
     }
 
-    /// What a client has.
+    /// A client's share.
     #[must_use]
     pub fn usage(&self, client: ClientId) -> Option<&Usage> {
         self.clients.get(&client).map(|it| &it.usage)
@@ -597,7 +596,7 @@ impl ConnectionManager {
         }
     }
 
-    /// What came, went and was dropped.
+    /// The counters of messages received, sent and dropped.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         self.manager.counters()

@@ -1,4 +1,4 @@
-//! Who is there (`balboa ping`): a card looks for the address on its link, and the connection manager that it finds
+//! Hosts that answer `balboa ping`: a card looks for the address on its link, and the connection manager that it finds
 //! there is asked once.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The code of how long a peer may take to answer, beside the way there and back: 0.5 s.
 const RESPONSE_TIMEOUT: u8 = 17;
 
-/// The questions, by who asks, and the answers that were not given yet.
+/// The questions, by their clients, and the answers that were not given yet.
 #[derive(Debug, Default)]
 pub struct Pings {
     asked: BTreeMap<ClientId, Ping>,
@@ -50,12 +50,12 @@ enum Stage {
 }
 
 impl ConnectionManager {
-    /// Has balboads that ask be told who is here.
+    /// Sets the description that other balboads get when they ask.
     pub fn set_presence(&mut self, version: &str, flags: u8) {
         self.manager.set_presence(version, flags);
     }
 
-    /// Asks for a tool who is at an address, by a card or by the one in whose network it is. The answer is one of
+    /// Asks for a tool which host has an address, by a card or by the one in whose network it is. The answer is one of
     /// [`Self::pinged`].
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// A question that was answered, and who asked it.
+    /// An answered question, and its client.
     pub fn pinged(&mut self) -> Option<(ClientId, Pinged)> {
         self.pings.answered.pop_front()
     }

@@ -1,4 +1,4 @@
-//! What the manager tells, as programs are told of it by Linux' RDMA CM.
+//! The manager's events, as Linux' RDMA CM reports them to programs.
 
 use std::net::SocketAddr;
 

@@ -443,7 +443,7 @@ impl Flasher {
         }
     }
 
-    /// Writes down what is known of a card's images.
+    /// Writes the record of a card's images.
     pub fn save_record(&mut self, around: &mut Surroundings<'_>, number: u32) {
         let Ok(card) = find(around.cards, number) else { return };
         let (location, record) = (card.device.identity.location.clone(), card.record.clone());

@@ -1,4 +1,4 @@
-//! An image as a tool brings it, piece by piece, and what has it examined.
+//! An image as a tool brings it, piece by piece, and its way to the examiner.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ impl Flasher {
         !waits && now.saturating_duration_since(upload.last) >= UPLOAD_PATIENCE
     }
 
-    /// Lets go what a client has brought, if it has.
+    /// Drops a client's unfinished upload.
     pub fn forget_upload(&mut self, client: ClientId) {
         if let Some(upload) = self.upload.take_if(|upload| upload.client == client) {
             images::let_go(upload.brought);

@@ -1,4 +1,4 @@
-//! What is done with all the bytes of an image, by a thread of its own: how long that takes is up to who brought them, and the
+//! Work on all the bytes of an image, by a thread of its own: how long that takes is up to who brought them, and the
 //! control thread serves everybody.
 //!
 //! There is one such thread at a time, whoever asks for how much; others wait for their turn, or go away. It touches no card,
@@ -30,9 +30,9 @@ use crate::process::ClientId;
 pub struct Target {
     /// Its number.
     pub card: u32,
-    /// What it takes.
+    /// The kind of images that it takes.
     pub takes: Takes,
-    /// What it is now.
+    /// Its present manifest.
     pub like: Manifest,
 }
 
@@ -43,13 +43,13 @@ pub struct Brought {
     pub name: String,
     /// The text of its manifest; empty where it has none.
     pub manifest: String,
-    /// What its digest is said to be.
+    /// Its digest, as the client says.
     pub sha256: Sha256,
     /// The file.
     pub bytes: Vec<u8>,
 }
 
-/// What is to be done.
+/// A task for the examiner.
 #[derive(Debug)]
 pub enum Task {
     /// Checks an image for a card, and keeps it where the card takes it.
@@ -62,7 +62,7 @@ pub enum Task {
     Tidy,
 }
 
-/// What came of it.
+/// The result of a task.
 #[derive(Debug)]
 pub enum Found {
     /// An image for the card of that number, or why there is none.
@@ -73,7 +73,7 @@ pub enum Found {
     Tidied,
 }
 
-/// The thread, if there is one, and who waits for it.
+/// The thread, if there is one, and the clients that wait for it.
 #[derive(Debug)]
 pub struct Examiner {
     store: Arc<Store>,
@@ -117,7 +117,7 @@ impl Examiner {
         })
     }
 
-    /// Whether it is at something.
+    /// Whether it has a task.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.at_work.is_some()
@@ -139,7 +139,7 @@ impl Examiner {
         if self.is_busy() { None } else { self.waiting.pop_front() }
     }
 
-    /// Begins with something for a client; it must not be busy.
+    /// Begins a task for a client; it must not be busy.
     ///
     /// # Errors
     /// [`Error::Os`] when there can be no thread.
@@ -181,7 +181,7 @@ impl Examiner {
         Ok(())
     }
 
-    /// What came of what it was at, and for whom; nothing where it goes on.
+    /// The result of the task, and its client; `None` while it goes on.
     ///
     /// # Panics
     /// Where the thread has.
@@ -192,7 +192,7 @@ impl Examiner {
         Some((client, thread.join().unwrap_or_else(|panic| resume_unwind(panic))))
     }
 
-    /// Removes what it was asked to meanwhile, once the outcome was made use of.
+    /// Removes the files whose removal was asked for meanwhile, once the result was used.
     pub fn go_on(&mut self) {
         if self.wants_to_tidy {
             self.tidy();

@@ -1,4 +1,4 @@
-//! What is known of the images of a card: the one it has, the one before, and what was done to it.
+//! The record of a card's images: the one it has, the one before, and what was done to it.
 //!
 //! A record is written before the card is given anything and behind each end, so that whoever finds it knows what the
 //! card has: what it says, or, where an image was on its way when its writer died, nothing that is known.
@@ -18,7 +18,7 @@ const MOST_EVENTS: usize = 64;
 /// Bytes of the longest name.
 pub const MAX_NAME: usize = 64;
 
-/// An image by what it is known by.
+/// The identity of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageName {
@@ -38,7 +38,7 @@ pub struct ImageName {
     pub manifest: Option<String>,
 }
 
-/// What was done to a card.
+/// An operation on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Deed {
@@ -48,19 +48,19 @@ pub enum Deed {
     Rollback,
 }
 
-/// Something that was done, and how it ended.
+/// An operation, and its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
     /// Seconds since 1970 at its end.
     pub at: u64,
-    /// What was done.
+    /// The operation.
     pub deed: Deed,
     /// With which image.
     pub image: ImageName,
-    /// Why it failed; `None` where the card came up as what the image is.
+    /// Why it failed; `None` if the card came up with the image.
     pub failed: Option<String>,
-    /// It said the same of itself before, so that nobody has seen that it took the image.
+    /// Whether the card described itself as before, so that nobody has seen that it took the image.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unseen: bool,
 }
@@ -69,7 +69,7 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Writing {
-    /// What is done.
+    /// The operation.
     pub deed: Deed,
     /// The image.
     pub image: ImageName,
@@ -80,21 +80,21 @@ pub struct Writing {
 #[serde(deny_unknown_fields)]
 pub struct Record {
     format: u32,
-    /// What the card has; `None` where that is not known.
+    /// The card's image; `None` if it is unknown.
     pub current: Option<ImageName>,
-    /// It came up as what it has, and nobody has seen that it took that.
+    /// Whether the card came up with that image, and nobody has seen that it took it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unseen: bool,
-    /// What it had before, which can be put back.
+    /// The image before, which a rollback can load.
     pub previous: Option<ImageName>,
-    /// What it is being given.
+    /// The image that balboad is writing.
     pub writing: Option<Writing>,
     /// Why it needs to be flashed again.
     pub needs: Option<String>,
     /// The vFPGAs that need to be flashed again, where the others are well, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vfpgas: BTreeMap<u8, String>,
-    /// What was done, the oldest first.
+    /// The operations, the oldest first.
     pub history: Vec<Event>,
 }
 
@@ -151,7 +151,7 @@ impl Record {
         text
     }
 
-    /// What the card takes of which it is; `None` where no image is in it by which that could be told.
+    /// The kind of images that the record's card takes; `None` if the record has no image that shows it.
     #[must_use]
     pub fn takes(&self) -> Option<Takes> {
         let writing = self.writing.as_ref().map(|writing| &writing.image);
@@ -164,7 +164,7 @@ impl Record {
         self.writing = Some(Writing { deed, image });
     }
 
-    /// The card came up as what it was given; whether it was seen to have taken it.
+    /// Records that the card came up with the image; `seen` says whether the card was seen to have taken it.
     pub fn succeed(&mut self, at: u64, seen: bool) {
         let unseen = !seen;
         let Some(Writing { deed, image }) = self.writing.take() else { return };
@@ -182,7 +182,7 @@ impl Record {
         self.note(Event { at, deed, image, failed: None, unseen });
     }
 
-    /// What was begun has failed; `lost` says whether the image of the card, or of the vFPGA, went with it.
+    /// Records that the operation failed; `lost` says whether the image of the card, or of the vFPGA, went with it.
     pub fn fail(&mut self, at: u64, why: &str, lost: bool) {
         let Some(Writing { deed, image }) = self.writing.take() else { return };
         match image.vfpga {
@@ -221,7 +221,7 @@ impl Record {
 }
 
 impl ImageName {
-    /// What is told of it.
+    /// The record for clients.
     #[must_use]
     pub fn told(&self) -> Self {
         Self { manifest: None, ..self.clone() }

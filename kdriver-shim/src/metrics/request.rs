@@ -1,4 +1,4 @@
-//! What is asked of the endpoint: `GET /metrics` of HTTP/1, and nothing else.
+//! Requests to the endpoint: `GET /metrics` of HTTP/1, and nothing else.
 
 /// Bytes of a request at most.
 pub const MAX_BYTES: usize = 4096;
@@ -6,7 +6,7 @@ pub const MAX_BYTES: usize = 4096;
 /// The end of a request's head.
 const END: &[u8] = b"\r\n\r\n";
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The page.
@@ -21,7 +21,7 @@ pub enum Answer {
     TooLong,
 }
 
-/// The answer to what has come so far; `None` where more has to come.
+/// The answer to the bytes so far; `None` if more have to come.
 #[must_use]
 pub fn answer(received: &[u8]) -> Option<Answer> {
     let ended = received.windows(END.len()).any(|bytes| bytes == END);

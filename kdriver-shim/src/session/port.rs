@@ -1,4 +1,4 @@
-//! What a tool changes of a card's port, for everybody who uses the card, and what it sees there.
+//! A tool's changes of a card's port, for all users of the card, and its view of the port.
 
 use std::os::unix::net::UnixStream;
 

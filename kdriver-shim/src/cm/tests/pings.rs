@@ -1,4 +1,4 @@
-//! Who is there.
+//! Answers of hosts to pings.
 
 use shim_abi::{Pinged, Who};
 

@@ -1,4 +1,4 @@
-//! What is refused, with the error numbers of the kernel.
+//! Refusals, with the error numbers of the kernel.
 
 use super::*;
 use crate::cm::calls::MOST_UNREAD;

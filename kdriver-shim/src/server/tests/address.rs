@@ -1,4 +1,4 @@
-//! Address handles, and the Q_Keys of what sends by them.
+//! Address handles, and the Q_Keys of datagrams by them.
 
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;

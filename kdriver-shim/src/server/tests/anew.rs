@@ -1,4 +1,4 @@
-//! A card that was reset is another device at once, and what programs had of it reaches nothing and holds nobody up.
+//! A card that was reset is another device at once, and programs' objects of it reach nothing and delay nobody.
 
 use card_driver::device::NUMBERS;
 

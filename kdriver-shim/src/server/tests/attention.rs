@@ -1,4 +1,4 @@
-//! A program that waits for events waits for nobody's request.
+//! A program's wait for events does not depend on other programs' requests.
 
 use std::sync::mpsc;
 

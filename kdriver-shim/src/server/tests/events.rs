@@ -1,4 +1,4 @@
-//! What a client is told of its objects, and how often.
+//! Events of a client's objects, and their number.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! Images that a tool has loaded into cards, and what is known of a card whatever dies meanwhile.
+//! Images that a tool has loaded into cards, and the record of a card when a process dies meanwhile.
 
 use bitstreams::Manifest;
 use bitstreams::digest::Sha256;

@@ -1,4 +1,4 @@
-//! What runs out: whoever has taken all that it may is told the limit, and others have theirs.
+//! Resources that run out: whoever has taken all that it may is told the limit, and others have theirs.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a tool does to a whole card: resets, captures.
+//! Requests of a tool for a whole card: resets, captures.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;

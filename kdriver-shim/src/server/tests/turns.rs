@@ -1,4 +1,4 @@
-//! What takes long is done in turns, and others are served between two.
+//! Long work goes in turns, and balboad serves others between two.
 
 use card_driver::iova::Arena;
 use fpga_regs::coyote::vfpga;

@@ -1,4 +1,4 @@
-//! What a client owns is undone the same way whether it asks for that, ends, or its creation fails.
+//! Clients' objects end in the same way on request, at the client's end and when creation fails.
 
 use super::bench::{Peer, leaked, wanted_ah, wanted_qp};
 use super::*;

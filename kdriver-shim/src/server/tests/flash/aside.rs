@@ -1,4 +1,4 @@
-//! What happens while the bytes of an image are looked at aside.
+//! Events while the examiner reads the bytes of an image.
 
 use std::sync::mpsc::Sender;
 
