@@ -4,7 +4,7 @@ use terminal::say;
 use vfio::bind;
 use vfio::{Interface, PciAddress, Sysfs};
 
-/// Gives a function to vfio-pci and says what comes next.
+/// Gives a function to vfio-pci and names the next step.
 ///
 /// # Errors
 /// What is missing, and the mend.

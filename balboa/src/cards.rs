@@ -79,7 +79,7 @@ fn rows(state: &Value, bus: &Sysfs) -> Vec<Value> {
     rows
 }
 
-/// Shows all of a card, and who uses it.
+/// Shows a whole card, and its users.
 ///
 /// # Errors
 /// When there is no such balboad or card.
@@ -142,7 +142,7 @@ pub fn counts(card: &Value) -> Counts {
 pub struct Rates<'a> {
     /// Seconds between two looks.
     pub seconds: f64,
-    /// What the first one found.
+    /// The counts of the first look.
     pub from: &'a Counts,
 }
 

@@ -128,7 +128,7 @@ pub enum ClientError {
     },
 }
 
-/// Who a balboad is.
+/// A balboad's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduction {
     /// Its process, where it runs.
@@ -201,7 +201,7 @@ impl Client {
         }
     }
 
-    /// Who this balboad is.
+    /// Asks this balboad for its description.
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
@@ -214,7 +214,7 @@ impl Client {
         }
     }
 
-    /// Asks who is at an address.
+    /// Asks which host has an address.
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
@@ -349,7 +349,7 @@ impl Client {
         self.done_by_and_by(&Request::FlashRollback { card, force })
     }
 
-    /// Asks a card whether it is what its record says.
+    /// Has balboad check a card against its record.
     ///
     /// # Errors
     /// When it is not, or balboad is silent, or answers something else.

@@ -137,7 +137,7 @@ impl Patient {
     }
 }
 
-/// Looks at everything and prints what was found; whether nothing is wrong.
+/// Runs all checks and prints the findings; whether nothing is wrong.
 ///
 /// # Errors
 /// When it cannot be printed.

@@ -32,11 +32,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub mod code {
     /// It could not be done.
     pub const FAILED: u8 = 1;
-    /// The file is truncated, or not what it was made as.
+    /// The file is truncated, or has been changed.
     pub const SPOILT: u8 = 4;
     /// It is for another part or shell.
     pub const OTHER_CARD: u8 = 5;
-    /// Its signature is missing, or nobody's who is trusted.
+    /// Its signature is missing, or by no trusted key.
     pub const UNSIGNED: u8 = 6;
     /// Programs have the card open.
     pub const IN_USE: u8 = 7;
@@ -48,12 +48,12 @@ pub mod code {
     pub const UNSEEN: u8 = 10;
 }
 
-/// Why something was not done, and by which exit code that is told.
+/// Why a command failed, and its exit code.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
-    /// What is told; nothing where a person has just said it.
+    /// The message; `None` if a person has just said it.
     pub error: Option<anyhow::Error>,
 }
 
@@ -83,7 +83,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Does what is asked.
+/// Executes the command.
 ///
 /// # Errors
 /// Why it was not done, or what is wrong.

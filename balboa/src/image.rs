@@ -26,7 +26,7 @@ const MAX_TEXT: u64 = 64 << 10;
 /// Where the public keys lie that are trusted.
 const KEYS: &str = "/etc/balboa/keys";
 
-/// Does what is asked.
+/// Executes the command.
 ///
 /// # Errors
 /// When it cannot be done, or an image, manifest or signature is not right.
@@ -192,7 +192,7 @@ pub fn signature_of(file: &Path) -> PathBuf {
     name.into()
 }
 
-/// What an image is.
+/// The facts about an image.
 pub fn facts(bytes: &[u8], image: &Image) -> Value {
     let parts: Vec<_> = image.parts().iter().map(|part| part.name).collect();
     let mut facts = json!({

@@ -19,7 +19,7 @@ const NOBODY: u8 = 4;
 /// Time from one question to the next.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Asks, and tells who answers; the exit code.
+/// Asks, and prints the answer; returns the exit code.
 ///
 /// # Errors
 /// When no balboad here could ask.

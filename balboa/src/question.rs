@@ -1,11 +1,11 @@
-//! A person's yes, before a card loses what it has.
+//! A person's yes, before a card loses its image.
 
 use std::io::{self, BufRead, IsTerminal as _};
 
 use anyhow::bail;
 use terminal::say;
 
-/// Exit code of what was asked for, and then not wanted.
+/// Exit code of a command that the person then declined.
 pub const DECLINED: u8 = 3;
 
 /// Asks a person; whether the answer is yes.

@@ -1,4 +1,4 @@
-//! What balboad says of itself, as the commands that show facts take it.
+//! balboad's description of itself, for the commands that show facts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::args::CardName;
 use crate::client::{Client, ClientError};
 
-/// Version of what the commands print with `--json`: under the same number a field is only added.
+/// Version of the commands' output with `--json`: under the same number a field is only added.
 pub const FORMAT: u32 = 1;
 
 /// The state as balboad wrote it.
@@ -30,7 +30,7 @@ pub fn fetch(state_dir: Option<&Path>) -> anyhow::Result<Value> {
     parse(&fetch_text(state_dir)?)
 }
 
-/// A state's text as what it says.
+/// Parses a state's text.
 ///
 /// # Errors
 /// When it is no JSON.
@@ -78,7 +78,7 @@ pub fn programs_of(state: &Value, name: CardName, vfpga: Option<u8>) -> Vec<Valu
         .collect()
 }
 
-/// What a list has; nothing where it is none.
+/// The items of a list; none if it is no list.
 pub fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }

@@ -20,7 +20,7 @@ pub fn status(arguments: &args::Status) -> anyhow::Result<()> {
     Ok(say(format_args!("{}", describe(&state::parse(&text)?)))?)
 }
 
-/// A card and who uses it, as a person reads them.
+/// A card and its users, for people.
 pub fn describe_one(card: &Value, clients: &[Value]) -> String {
     let mut out = String::new();
     describe_card(&mut out, card);

@@ -1,4 +1,4 @@
-//! What balboad says of its cards.
+//! Checks of balboad's reports about its cards.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What programs and balboad need of the machine.
+//! Checks of the machine, for programs and balboad.
 
 use serde_json::Value;
 use shim_abi::MAX_IMAGE;

@@ -1,4 +1,4 @@
-//! What the machine's own network does to the cards that stand on it (`balboad --port udp`).
+//! Checks of the machine's own network, for the cards on it (`balboad --port udp`).
 
 use serde_json::Value;
 

@@ -63,7 +63,7 @@ impl<'a> Program<'a> {
         Ok(Self { name, arguments, path })
     }
 
-    /// What the user should know before the program says something less clear.
+    /// Warnings for the user, before the program says something less clear.
     pub fn warnings(&self) -> Vec<String> {
         let called = self.called();
         let mut warnings = Vec::new();

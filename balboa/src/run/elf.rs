@@ -1,5 +1,5 @@
-//! What a program's or a library's file says about itself. Nothing is taken on trust: what is not
-//! as it should be says nothing.
+//! Facts in a program's or a library's file about itself. Nothing is taken on trust: what is not as it should be says
+//! nothing.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

@@ -45,8 +45,8 @@ pub enum InPlaceError {
     Step(#[from] StepError),
 }
 
-/// Shows the cards to everything that sees this process's files, in place of those that were shown before; what
-/// `SYSFS_PATH` is then.
+/// Shows the cards to all processes that see this process's files, in place of earlier ones; returns the value for
+/// `SYSFS_PATH`.
 ///
 /// # Errors
 /// [`InPlaceError`].

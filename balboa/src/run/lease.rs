@@ -1,4 +1,4 @@
-//! What a program holds of a balboad that ends with its last program: a shared lock on a file of the state directory.
+//! A program's hold on a balboad that ends with its last program: a shared lock on a file of the state directory.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -39,7 +39,7 @@ impl Lease {
         }
     }
 
-    /// Gives a second descriptor to whatever this process executes, which it stays open for.
+    /// Hands a second descriptor on to the program that this process executes, for which it stays open.
     ///
     /// # Errors
     /// When descriptors run out.

@@ -1,4 +1,4 @@
-//! The namespace of the program, and what is mounted in it.
+//! The namespace of the program, and its mounts.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Why the kernel refuses a namespace, told from what can be seen of the system.
+//! Why the kernel refuses a namespace, by signs in the system.
 
 use std::fs;
 use std::path::Path;

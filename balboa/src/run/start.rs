@@ -83,7 +83,7 @@ pub enum StartError {
     Client(#[from] ClientError),
 }
 
-/// Where balboad serves, and what keeps it there.
+/// The state directory of a balboad, and the lease that keeps it.
 #[derive(Debug)]
 pub struct Served {
     /// Its state directory.
@@ -101,7 +101,7 @@ enum Met {
     Ending,
 }
 
-/// Finds the balboad that somebody has started, or is just starting, and its cards.
+/// Finds a balboad that runs, or is just starting, and its cards.
 ///
 /// # Errors
 /// None serves, or something is wrong with it.
@@ -221,7 +221,7 @@ fn start(dir: &Path, options: &[OsString]) -> Result<(), StartError> {
     }))
 }
 
-/// Does something while this process learns how its children end, and gets nobody else's: with SIGCHLD ignored, as who
+/// Runs a function while this process learns how its children end, and gets nobody else's: with SIGCHLD ignored, as who
 /// started this may have it, the kernel does not tell, and a subreaper would become the parent of what they leave.
 pub fn meanwhile<T>(then: impl FnOnce() -> T) -> T {
     let ignored = hostmem::signal::heed(libc::SIGCHLD);

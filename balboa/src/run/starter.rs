@@ -1,4 +1,4 @@
-//! What starts a balboad that is to outlive whoever asked for it, and to have nothing of theirs.
+//! The starter of a balboad that outlives its caller, and inherits nothing from it.
 //!
 //! It is a process of its own ([`super::start`]), which ends when balboad is ready: balboad's parent is then the system's
 //! first process, and whoever waits for children or for the end of an output meets no balboad.

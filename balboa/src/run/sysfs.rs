@@ -1,4 +1,4 @@
-//! What the program finds in /sys/class and /dev/infiniband: the cards, as the kernel would show them.
+//! The program's files in /sys/class and /dev/infiniband: the cards, as the kernel would show them.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub struct World {
 
 /// Directories of /sys/class that are the program's own.
 pub const CLASSES: [&str; 2] = ["infiniband", "infiniband_verbs"];
-/// The one that has what the host's has, but for one device.
+/// The class that has the host's devices, but for one.
 pub const MISC: &str = "misc";
 /// That device: librdmacm asks for its version, and opens it through the provider.
 pub const CM: &str = "rdma_cm";

@@ -14,7 +14,7 @@ use super::sysfs::World;
 
 /// Where the program finds the provider, without the suffix that libibverbs adds.
 pub const DRIVER: &str = "/dev/infiniband/libbalboa";
-/// What the device nodes are links to.
+/// The target of the device nodes' links.
 pub const NODE_TARGET: &str = "/dev/full";
 /// How the name begins of what is not in its place yet.
 const NEW: &str = ".new";
@@ -31,7 +31,7 @@ pub struct StepError {
     pub error: io::Error,
 }
 
-/// Names a step, for what it fails with.
+/// Names a step, for its errors.
 pub fn step<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> StepError {
     let path = path.to_owned();
     move |error| StepError { what, path, error: error.into() }
@@ -57,7 +57,7 @@ pub fn build_nodes(dir: &Path, world: &World, providers: &Providers) -> Result<(
     Ok(())
 }
 
-/// Writes what the kernel would show below /sys/class.
+/// Writes the files that the kernel would show below /sys/class.
 pub fn build_class(dir: &Path, world: &World) -> Result<(), StepError> {
     // Backwards: libibverbs lists the device first whose entry was made last, and programs that are
     // told no device take the first.
@@ -77,12 +77,12 @@ pub fn build_class(dir: &Path, world: &World) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Makes a directory where it is missing, which nobody else may write to, also of a user who lets others by default.
+/// Makes a missing directory, writable for this user alone, whatever the umask.
 pub fn make_dir(dir: &Path) -> Result<(), StepError> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(step("make", dir))
 }
 
-/// Whether something is this user's, or root's.
+/// Whether a file is this user's, or root's.
 pub fn is_ours(found: &Metadata) -> bool {
     [geteuid().as_raw(), 0].contains(&found.uid())
 }
