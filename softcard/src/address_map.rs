@@ -1,4 +1,4 @@
-//! What stands where in BAR4.
+//! The map of BAR4.
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::{self, Bank};

@@ -1,4 +1,4 @@
-//! What a driver's thread asks of the card thread: register accesses, mappings, grants.
+//! Commands of a driver's thread to the card thread: register accesses, mappings, grants.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

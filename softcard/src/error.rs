@@ -1,10 +1,10 @@
-//! What can go wrong with a software card.
+//! Errors of a software card.
 
 use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-/// What can go wrong with a software card.
+/// An error of a software card.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

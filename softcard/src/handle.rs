@@ -18,7 +18,7 @@ use crate::reconfig::Spoil;
 use crate::run::{self, CardThread};
 use crate::unfounded::Unfounded;
 
-/// What a grant of a doorbell page consists of.
+/// The parts of a grant of a doorbell page.
 #[derive(Debug)]
 pub struct PageGrant {
     /// A memfd of exactly the page.
@@ -159,7 +159,7 @@ impl CardHandle {
         Ok(PageGrant { page: memory, wake: clients.into_fd() })
     }
 
-    /// Takes a doorbell page away; what is stored to it afterwards rings nothing.
+    /// Takes a doorbell page away; later stores to it ring nothing.
     pub fn revoke_page(&self, window: u8, page: u8) {
         let _ = self.ask(|reply| Action::Revoke { window, page, reply });
     }
@@ -171,8 +171,7 @@ impl CardHandle {
         self.ask(|reply| Action::UnderWay { window, page, reply }).unwrap_or_default()
     }
 
-    /// Has the card report what nothing in a vFPGA gave rise to, as a broken one would: for the tests of
-    /// drivers.
+    /// Has the card report an event without a cause in a vFPGA, as a broken one would: for the tests of drivers.
     pub fn report(&self, vfpga: u8, unfounded: Unfounded) {
         let _ = self.ask(|reply| Action::Report { vfpga, unfounded, reply });
     }
@@ -191,8 +190,8 @@ impl CardHandle {
         self.ask(|reply| Action::Reset { reply })
     }
 
-    /// Records the card's port for whoever reads the other end of a socket, as a pcapng file: what passes the
-    /// filter from now on, until [`Self::end_record`] or until nobody reads any more.
+    /// Records the card's port for the reader of a socket's other end, as a pcapng file: what passes the filter from
+    /// now on, until [`Self::end_record`] or until nobody reads any more.
     ///
     /// # Errors
     /// [`Error::Recorded`] where another recording is read, [`Error::Recorder`], [`Error::Gone`].

@@ -1,4 +1,4 @@
-//! What a card is programmed with.
+//! The image of a card.
 
 use std::fmt;
 use std::str::FromStr;
@@ -62,7 +62,7 @@ impl Image {
         self.build().is_some()
     }
 
-    /// In how many vFPGAs it is, where nobody asks for less.
+    /// The number of its vFPGAs, unless fewer are asked for.
     #[must_use]
     pub fn vfpgas(self) -> u8 {
         match self {
@@ -98,8 +98,8 @@ impl Image {
     }
 }
 
-/// What a file makes of a card: the image, and in how many vFPGAs; `None` where a software card has no room for it or not
-/// the logic, or it is of one vFPGA alone.
+/// The image and vFPGAs of a file: the image, and in how many vFPGAs; `None` where a software card has no room for it
+/// or not the logic, or it is of one vFPGA alone.
 #[must_use]
 pub fn fits(file: &SoftImage) -> Option<(Image, u8)> {
     if file.alone().is_some() {

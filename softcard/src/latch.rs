@@ -1,4 +1,4 @@
-//! What is kept of translations: where the pages of a ring or a record are, until they are taken back.
+//! Kept translations: where the pages of a ring or a record are, until they are taken back.
 //!
 //! Latches are found by their pages: what a page's end costs depends on the rings in it, not on how
 //! many there are.

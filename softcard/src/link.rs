@@ -1,4 +1,4 @@
-//! What a port is plugged into, as command lines spell it.
+//! The other end of a port, as command lines spell it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use roce::IcrcPolicy;
 
-/// What a port is plugged into.
+/// The other end of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Link {
     /// A switch inside the process that joins all cards plugged into it.

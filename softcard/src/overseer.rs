@@ -1,4 +1,4 @@
-//! Who looks after the thread that runs the cards: it must not wait for a program for ever.
+//! The watch over the thread that runs the cards, which must not wait for a program for ever.
 //!
 //! The thread makes each copy from or to a program's memory without the cards (`hostmem::relay`).
 //! Where one takes too long, another thread takes the cards and goes on: the frames of that copy are

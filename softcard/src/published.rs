@@ -1,5 +1,4 @@
-//! What a driver's thread sees of a card without asking the card thread: interrupts, and their
-//! register.
+//! The part of a card that a driver's thread reads without the card thread: interrupts, and their register.
 //!
 //! A read is answered by the card thread, which has to wake up for it, as the reader has to for the
 //! answer. The interrupt register is read for every interrupt, so the card thread keeps a copy of it

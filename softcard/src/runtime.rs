@@ -20,28 +20,27 @@ use crate::published::Published;
 use crate::run::CardThread;
 use hostmem::thread_page;
 
-/// What to run.
+/// The cards to run, and their cables.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeConfig {
     /// The cards, numbered from 0.
     pub cards: Vec<CardConfig>,
     /// Where to write a capture of every port, in pcapng.
     pub capture: Option<PathBuf>,
-    /// What the cables do to frames; each is applied to the cards it names, the first nearest to
-    /// the card.
+    /// The faults of the cables; each applies to the cards that it names, the first nearest to the card.
     pub faults: Vec<FaultSpec>,
-    /// Fixes what fault injection does to the n-th frame of each cable and direction.
+    /// The seed of the faults, which fixes the n-th frame's of each cable and direction.
     pub seed: u64,
 }
 
 /// One card. Its MAC and IP addresses come from the driver through the shell's registers.
 #[derive(Clone, Debug)]
 pub struct CardConfig {
-    /// What its port is plugged into.
+    /// The other end of its port.
     pub link: Link,
     /// Which of the published register maps its shell has.
     pub map: Map,
-    /// What it is programmed with.
+    /// Its image.
     pub image: Image,
     /// In how many vFPGAs; all that there is room for where that is `None`. A card with 0 holds no image.
     pub vfpgas: Option<u8>,

@@ -1,4 +1,4 @@
-//! What a round of the data path keeps, below the card whose rounds they are.
+//! Buffers of a round of the data path, below the card whose rounds they are.
 
 mod copies;
 mod places;

@@ -1,4 +1,4 @@
-//! What makes frames ready for their way, and what undoes that before they are looked at.
+//! The steps that make frames ready for their way, and those that undo it on arrival.
 //!
 //! Each RoCE frame of the card's is sealed once it has its payload: it gets its invariant CRC, and then the sealing step
 //! has it, if there is one. Each frame that comes, from the port or from the card itself, goes through the opening step,
@@ -19,7 +19,7 @@ use roce::{Payload, Psn};
 
 use crate::port::{Frame, FramePool};
 
-/// What a sealing step is told of a frame.
+/// A sealing step's view of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed<'a> {
     /// The packet's PSN.
@@ -27,7 +27,7 @@ pub struct Sealed<'a> {
     /// Which of the card's frames it is, counted since the card was reset: no other has that number. A packet that is sent
     /// again is another frame, and its bytes are fetched again, so they need not be the same.
     pub attempt: u64,
-    /// What follows the headers, if anything does: which bytes of which message.
+    /// The payload behind the headers, if there is any: which bytes of which message.
     pub payload: Option<&'a Payload>,
 }
 
@@ -46,7 +46,7 @@ pub trait Opening: Debug {
     fn open(&mut self, frame: &mut [u8]) -> Opened;
 }
 
-/// What became of a frame that was to be opened.
+/// The result of opening a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
     /// It needs no opening, and is as it came.

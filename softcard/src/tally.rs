@@ -1,4 +1,4 @@
-//! What went through the port, by kind, for the shell's statistics registers.
+//! Counts of the port's frames, by kind, for the shell's statistics registers.
 
 use roce::param::ROCE_UDP_PORT;
 use roce::wire::ethernet::{self, EtherType};

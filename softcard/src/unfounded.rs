@@ -1,4 +1,4 @@
-//! What a broken card reports though nothing in it gave rise to it: for the tests of drivers.
+//! Reports of a broken card, without a cause in it: for the tests of drivers.
 
 use fpga_regs::engine::event::Event;
 
@@ -7,7 +7,7 @@ use crate::isr;
 use crate::mmu::{Direction, Fault};
 use crate::vfpga::Occupant;
 
-/// What nothing in a vFPGA gave rise to.
+/// A report without a cause in a vFPGA.
 #[derive(Clone, Copy, Debug)]
 pub enum Unfounded {
     /// A page fault.

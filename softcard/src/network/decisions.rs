@@ -1,4 +1,4 @@
-//! What logic was asked about requests of peers, and did not answer at once.
+//! Questions about requests of peers that logic has not answered yet.
 //!
 //! Of each QP one packet at most waits for an answer. It is given to the transport again once that has
 //! come, asks the same, and finds it here.

@@ -1,4 +1,4 @@
-//! A middleware that records what passes a port.
+//! A middleware that records a port's frames.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -156,14 +156,14 @@ pub trait Port {
     fn flush(&mut self) {}
 }
 
-/// What is plugged into what.
+/// The ends of all cables.
 #[derive(Clone, Debug, Default)]
 pub struct Cabling {
-    /// For each card, what its port is plugged into.
+    /// For each card, the other end of its port.
     pub links: Vec<Link>,
-    /// What the cables do to frames, the first nearest to the card.
+    /// The faults of the cables, the first nearest to the card.
     pub faults: Vec<FaultSpec>,
-    /// Fixes what they do to the n-th frame of each cable and direction.
+    /// The seed of the faults, which fixes the n-th frame's of each cable and direction.
     pub seed: u64,
     /// Where to write a capture of every port.
     pub capture: Option<PathBuf>,

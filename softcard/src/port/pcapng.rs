@@ -116,19 +116,19 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// When [`Self::write_due`] has something to write by itself.
+    /// When [`Self::write_due`] has bytes to write by itself.
     pub fn next_timeout(&self) -> Option<u64> {
         self.due
     }
 
-    /// Writes what was collected if it is much or old.
+    /// Writes collected bytes if they are many or old.
     pub fn write_due(&mut self, now: u64) {
         if self.buffer.len() >= BUFFER_LIMIT || self.due.is_some_and(|due| due <= now) {
             self.flush();
         }
     }
 
-    /// Writes what was collected.
+    /// Writes the collected bytes.
     pub fn flush(&mut self) {
         let Some(sink) = &mut self.sink else { return };
         if let Err(error) = sink.write_all(&self.buffer).and_then(|()| sink.flush()) {

@@ -29,7 +29,7 @@ pub struct SwitchPort {
     counters: Counters,
 }
 
-/// The ports of a new switch, which takes copies from a pool and gives what it drops back to it.
+/// The ports of a new switch, which takes copies from a pool and gives dropped frames back to it.
 ///
 /// No frame is lost on the way: one that finds a queue full stays with its sender.
 #[must_use]

@@ -1,4 +1,4 @@
-//! Recording a port while it runs, for whoever reads the other end of a socket.
+//! Recording of a running port, for the reader of a socket's other end.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -70,7 +70,7 @@ fn takes_transport(filter: &WatchFilter, protocol: u8, datagram: &[u8]) -> bool 
     of_roce && bth.is_ok_and(|(header, _)| filter.qpns.contains(&header.dest_qpn()))
 }
 
-/// What is recorded of a port, on its way to the reader.
+/// The recording of a port, on its way to the reader.
 #[derive(Debug)]
 pub struct Recorder {
     filter: WatchFilter,
@@ -238,7 +238,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// A port of which nothing is recorded yet, and by what that is begun.
+    /// A port without a recording yet, and the means to begin one.
     #[must_use]
     pub fn new(port: Box<dyn Port>) -> (Self, Watch) {
         let watch = Watch::default();

@@ -45,20 +45,20 @@ const TELL_NS: u64 = 1_000_000_000;
 /// Messages handled between two looks at the card.
 const MESSAGES: usize = 64;
 
-/// What to serve, and where.
+/// The card to serve, and its socket.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
     /// Path of the socket that clients connect to.
     pub socket: PathBuf,
-    /// What the card's port is plugged into.
+    /// The other end of the card's port.
     pub link: crate::Link,
-    /// What the card is programmed with.
+    /// The card's image.
     pub image: Image,
     /// Plays an FPGA: it does not say that it is a software card, and takes bitstreams.
     pub plays_fpga: bool,
-    /// What the cable does to frames.
+    /// The faults of the cable.
     pub faults: Vec<FaultSpec>,
-    /// Fixes what faults do to the n-th frame each way.
+    /// The seed of the faults, which fixes the n-th frame's each way.
     pub seed: u64,
     /// Where to write a capture of the port, in pcapng.
     pub capture: Option<PathBuf>,
@@ -160,7 +160,7 @@ impl Server {
         Ok(())
     }
 
-    /// What the client holds of this process, and what card and port have counted, by name.
+    /// The client's share of this process, and the counters of card and port, by name.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let [maps, files, events] = self.link.with_session(|s| s.holdings()).unwrap_or_default();
@@ -175,7 +175,7 @@ impl Server {
         counters
     }
 
-    /// Does what there is to do, without sleeping; `true` if there was anything.
+    /// Works without sleeping; `true` if there was anything to do.
     pub fn step(&mut self) -> bool {
         self.link.begin_round();
         let messages = self.serve_client();

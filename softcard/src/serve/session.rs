@@ -1,4 +1,4 @@
-//! What one client's messages mean: a state machine without a socket and without the card.
+//! Execution of one client's messages: a state machine without a socket and without the card.
 //!
 //! A message goes in, a [`Step`] comes out. Everything but the card's registers lives here. So a
 //! message that arrives while the card itself waits for the client (it asked for memory) can still

@@ -1,4 +1,4 @@
-//! What stands in a vFPGA: the seam between the shell and its logic.
+//! The logic of a vFPGA: the seam between the shell and its logic.
 //!
 //! The shell knows of logic what [`Logic`] says, and logic of the shell what [`Ports`] offers. Both have
 //! the shape of the published wrapper, so that RTL behind an adaptor reads the same:
@@ -169,7 +169,7 @@ pub trait Logic {
     }
 }
 
-/// What the shell offers to logic while it works.
+/// The shell's offers to logic while it works.
 pub struct Ports<'a> {
     vfpga: usize,
     unit: &'a Unit,
@@ -193,7 +193,7 @@ impl<'a> Ports<'a> {
         self.unit
     }
 
-    /// Gives up what the logic is at: the shell ends its transfers.
+    /// Ends the present work of the logic: the shell ends its transfers.
     pub fn stop(&mut self) {
         self.stops = true;
     }
@@ -291,12 +291,12 @@ impl<'a> Ports<'a> {
         self.network.stack.query_qp(qpn).filter(|_| self.owns(qpn))
     }
 
-    /// Whether a QP has something to say, and waits for nothing but its turn.
+    /// Whether a QP has packets to send, and waits only for its turn.
     pub fn stands_in_line(&self, qpn: Qpn) -> bool {
         self.owns(qpn) && self.network.stack.stands_in_line(qpn)
     }
 
-    /// Forgets a QP, and what was asked about it.
+    /// Forgets a QP, and the questions about it.
     pub fn destroy_qp(&mut self, qpn: Qpn) {
         if self.owns(qpn) {
             self.network.destroy_qp(qpn);

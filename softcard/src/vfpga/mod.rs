@@ -36,7 +36,7 @@ pub(crate) use request::{Passed, vfpga_asked, vfpga_of};
 pub struct Slots(pub(crate) Arc<DoorbellPage>);
 
 impl Slots {
-    /// What was last stored to the 64-bit slot of that number; 0 where the page has none.
+    /// The last value stored to the 64-bit slot of that number; 0 if the page has no such slot.
     #[inline]
     #[must_use]
     pub fn read(&self, slot: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! What the card asks the logic in a vFPGA, and what that answers.
+//! The card's questions to the logic in a vFPGA, and the answers.
 
 pub use fpga_regs::engine::message::{Payload, Piece, Unreachable};
 use roce::{AccessDenied, Qpn, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target};
@@ -56,11 +56,11 @@ pub struct Access {
     pub target: Target,
     /// The key that it names, and where in its memory: of at least one byte, but to take a key back, and along XRC.
     pub memory: RemoteRange,
-    /// What it does.
+    /// The kind of access.
     pub access: RemoteAccess,
 }
 
-/// What logic answers later.
+/// A later answer of logic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// To [`check_remote`](super::Logic::check_remote).

@@ -1,4 +1,4 @@
-//! Attributes of a QP from the driver's command to what they do.
+//! Attributes of a QP from the driver's command to their effect.
 
 use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::event::{EventType, QpEvent};

@@ -68,7 +68,7 @@ pub(super) struct Say {
     pub opcode: u8,
     pub psn: u32,
     pub reth: Option<(u64, u32)>,
-    /// Address, and what an atomic swaps in, or adds, and compares with.
+    /// Address, and an atomic's operands: the value to swap in, or to add, and the value to compare with.
     pub atomic: Option<(u64, u64, u64)>,
     pub aeth: Option<u8>,
     pub word: Option<u32>,
@@ -111,7 +111,7 @@ pub(super) struct Rig {
     pub now: u64,
     generation: u8,
     pub rkey: u32,
-    /// What own messages name at the peer.
+    /// The address of own messages at the peer.
     pub remote: u64,
     lkey: u32,
     /// Blocks of commands written, and answers, completions and events read.
@@ -433,7 +433,7 @@ impl Rig {
         self.post_block(self.header(opcode, rkey), SEND_PAYLOAD_OFFSET, (address, length), [0; 2]);
     }
 
-    /// Posts an atomic on the peer's memory, with what it swaps in, or adds, and compares with, and rings.
+    /// Posts an atomic on the peer's memory, with its operands, and rings.
     pub fn post_atomic(&mut self, address: u64, opcode: SendOpcode, operands: [u64; 2], rkey: u32) {
         self.post_block(self.header(opcode, rkey), ATOMIC_PAYLOAD_OFFSET, (address, 8), operands);
     }
@@ -469,7 +469,7 @@ impl Rig {
         self.slots.ring(slot(QueueKind::Send, self.qpn), value);
     }
 
-    /// What the peer hears when the card has worked on what there is.
+    /// Runs the card until it rests; returns the frames that the peer hears.
     pub fn work(&mut self) -> Vec<Heard> {
         self.now += 1_000;
         while self.card.round(self.now) {}

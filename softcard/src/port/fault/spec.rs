@@ -1,4 +1,4 @@
-//! What a cable does to frames, as a value and as the text that users write.
+//! A cable's faults, as a value and as the text that users write.
 //!
 //! The text is a list of items, as in `loss=1%,dup=0.1%,delay=10us..50us,card=1`, each given at
 //! most once and at least one of them a fault.
@@ -14,7 +14,7 @@ const MAX_DELAY: u64 = 10_000_000_000;
 /// Decimals of a percentage that a [`Rate`] holds.
 const DECIMALS: usize = 7;
 
-/// What a cable does to frames, each way independently.
+/// A cable's faults, each way independently.
 ///
 /// A cable is a card's: a frame from one card to another passes those of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -23,7 +23,7 @@ pub struct MachineAddress {
     pub prefix: u8,
 }
 
-/// A device of the machine's, and what a card on it has of its addresses.
+/// A device of the machine's, and its addresses for a card on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineDevice {
     /// Its name.
@@ -56,7 +56,7 @@ pub(super) fn path_mtu(device: u32, longer: usize) -> Option<PathMtu> {
     [Mtu4096, Mtu2048, Mtu1024, Mtu512, Mtu256].into_iter().find(fits)
 }
 
-/// What a card on `link` has now.
+/// The device and addresses that a card on `link` has now.
 ///
 /// # Errors
 /// A sentence: no such device, no address, an address of no device, an MTU below [`LEAST_MTU`].

@@ -1,4 +1,4 @@
-//! What the card asks of its link, answered in place of one: whose an address is.
+//! The card's requests to its link, answered in place of one: whose an address is.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What a port knows of each host that it speaks with, by each of its own addresses: whether a balboad answers there, how
+//! A port's record of each host that it speaks with, by each of its own addresses: whether a balboad answers there, how
 //! much may be under way to it, and how it numbers its datagrams.
 
 use std::collections::{HashMap, VecDeque};

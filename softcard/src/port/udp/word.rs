@@ -1,4 +1,4 @@
-//! What the ports of two balboads say to each other, beside RoCE and on a port of its own: RNICs and FPGA cards never
+//! The messages between the ports of two balboads, beside RoCE and on a port of their own: RNICs and FPGA cards never
 //! get a packet that they do not know.
 //!
 //! A word is 44 bytes, all numbers big-endian: `balboa`, the version, the kind, the session that speaks, the session that

@@ -1,4 +1,4 @@
-//! Tests of recordings, over a port that takes what it is told to.
+//! Tests of recordings, over a port with a set capacity.
 
 use std::io::Read as _;
 

@@ -26,8 +26,7 @@ use transport::{RoceTransport, transport_event};
 
 type CardEngine = Engine<Unit, Slots, KernelRandom>;
 
-/// Bytes that a card keeps of what one client has under way, at most, beyond what each of its queue
-/// pairs has of its own.
+/// Bytes for one client's messages under way, at most, beyond each queue pair's own.
 pub const UNDER_WAY_BYTES: usize = 8 << 20;
 
 /// Bytes that a card keeps for a queue pair at most, beside its receive queue and its client's
