@@ -1199,7 +1199,7 @@ enum balboa_cqe_opcode {
     /* An RDMA WRITE with immediate data was received. */
     BALBOA_CQE_OPCODE_RECEIVE_WRITE_IMM = 129,
 };
-/* How a work request ended; the numbers are those of ibv_wc_status. */
+/* The status of a work request; the numbers are those of ibv_wc_status. */
 enum balboa_cqe_status {
     /* As asked. */
     BALBOA_CQE_STATUS_SUCCESS = 0,
@@ -1334,7 +1334,7 @@ enum balboa_admin_opcode {
     /* admin_destroy-shaped query of an address handle; result is 1 where the MAC address that its datagrams go to is known, else 0. */
     BALBOA_ADMIN_OPCODE_QUERY_AH = 27,
 };
-/* How a command ended. */
+/* The status of a command. */
 enum balboa_admin_status {
     /* Done. */
     BALBOA_ADMIN_STATUS_SUCCESS = 0,

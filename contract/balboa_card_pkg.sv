@@ -699,7 +699,7 @@ package balboa_card_pkg;
     // An RDMA WRITE with immediate data was received.
     CQE_OPCODE_RECEIVE_WRITE_IMM = 8'd129
   } cqe_opcode_t;
-  // How a work request ended; the numbers are those of ibv_wc_status.
+  // The status of a work request; the numbers are those of ibv_wc_status.
   typedef enum logic [7:0] {
     // As asked.
     CQE_STATUS_SUCCESS = 8'd0,
@@ -834,7 +834,7 @@ package balboa_card_pkg;
     // admin_destroy-shaped query of an address handle; result is 1 where the MAC address that its datagrams go to is known, else 0.
     ADMIN_OPCODE_QUERY_AH = 8'd27
   } admin_opcode_t;
-  // How a command ended.
+  // The status of a command.
   typedef enum logic [7:0] {
     // Done.
     ADMIN_STATUS_SUCCESS = 8'd0,

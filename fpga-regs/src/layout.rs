@@ -1,4 +1,4 @@
-//! How an entry in shared memory is declared: named fields at fixed byte offsets of 64-byte blocks.
+//! Declarations of entries in shared memory: named fields at fixed byte offsets of 64-byte blocks.
 
 /// The unit of every ring: 64 bytes as eight words, byte 0 in the low bits of word 0.
 ///

@@ -1,7 +1,7 @@
 //! Words about a card's port that a card, its stack and its driver share. None of them is written anywhere: they have no
 //! code.
 
-/// Of which received frames the invariant CRC is checked.
+/// The received frames whose invariant CRC a card checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IcrcPolicy {
     /// Of all, whoever vouches for them.
@@ -11,7 +11,7 @@ pub enum IcrcPolicy {
     TrustVouchedFor,
 }
 
-/// Which frames of a port are recorded, and how much of them.
+/// The frames of a port to record, and their recorded length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchFilter {
     /// Only frames for one of these QPs, the card's or a peer's; all where there are none.

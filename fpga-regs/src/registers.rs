@@ -1,4 +1,4 @@
-//! How registers are declared: blocks, offsets, access, and typed bit fields, with their documentation.
+//! Declarations of registers: blocks, offsets, access, and typed bit fields, with their documentation.
 //!
 //! `bits!` declares a word with named bit ranges. `registers!` declares a block of registers; it
 //! yields an offset constant for each register, a type for each set of fields, and a
@@ -25,7 +25,7 @@ pub enum Access {
     WR,
 }
 
-/// Which accesses a bit field belongs to.
+/// The accesses of a bit field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     /// The register's only meaning.
@@ -112,7 +112,7 @@ pub struct Register {
     pub unit: &'static str,
     /// Bit fields; none for a register that is one number.
     pub views: &'static [RegisterView],
-    /// Where this register is defined, when not where the block is; empty otherwise.
+    /// The source of its definition, if not the block's; empty otherwise.
     pub source: &'static str,
 }
 
@@ -129,10 +129,10 @@ impl Register {
     }
 }
 
-/// Where a block of registers stands: once, or once for each of a row of units.
+/// The place of a block of registers: once, or once for each of a row of units.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Which of the places this is; empty where there is one.
+    /// The name of the place; empty if there is only one.
     pub name: &'static str,
     /// The base address register it is decoded from.
     pub bar: Bar,
@@ -140,7 +140,7 @@ pub struct Place {
     pub base: u64,
     /// Bytes from one to the next.
     pub stride: u64,
-    /// How many there are at most.
+    /// The largest number.
     pub count: u64,
 }
 
@@ -173,9 +173,9 @@ pub struct RegisterBlock {
     pub word_bytes: u64,
     /// Bytes the block takes.
     pub bytes: u64,
-    /// Where it stands.
+    /// Its places.
     pub places: &'static [Place],
-    /// Where it is defined.
+    /// The source of its definition.
     pub source: &'static str,
     /// Its registers.
     pub registers: &'static [Register],
@@ -204,11 +204,11 @@ impl Moved {
 /// Byte offsets of an array of registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Of the first.
+    /// The offset of the first.
     pub offset: u64,
-    /// From one to the next.
+    /// The distance from one to the next.
     pub stride: u64,
-    /// How many there are.
+    /// The number.
     pub count: u64,
 }
 

@@ -83,7 +83,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// How a command ended.
+    /// The status of a command.
     pub struct AdminStatus(u8) {
         /// Done.
         Success = 0,

@@ -5,7 +5,7 @@
 //! then word 7 by one release store; all payload the entry speaks of is visible before.
 
 open_enum! {
-    /// How a work request ended; the numbers are those of `ibv_wc_status`.
+    /// The status of a work request; the numbers are those of `ibv_wc_status`.
     pub struct Status(u8) {
         /// As asked.
         Success = 0,

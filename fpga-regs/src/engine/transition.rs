@@ -1,4 +1,4 @@
-//! Which changes of state a QP has, by transport, and which attributes each of them takes.
+//! The state changes of a QP, by transport, and the attributes of each.
 //!
 //! The one table that program's side, driver, engine and stack share, and the one check against it.
 //! What a value may be is not said here: that is each one's own.
