@@ -119,7 +119,7 @@ impl Aside {
         }
     }
 
-    /// Whether so many closings hang that there should not be any more.
+    /// Whether so many closings hang that balboad should begin no more.
     pub fn is_full(&mut self) -> bool {
         self.closing.retain(|thread| !thread.is_finished());
         self.closing.len() >= MAX_CLOSING

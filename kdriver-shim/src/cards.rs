@@ -56,7 +56,7 @@ pub struct Card {
     pub on_machine: Option<String>,
     /// Its port was last told that this device is up.
     pub machine_is_up: bool,
-    /// It was taken off its cable by its administrator.
+    /// Whether its administrator took it off its cable.
     pub taken_off: bool,
     /// Its images.
     pub record: Record,
@@ -79,7 +79,7 @@ pub struct Remains {
     pub of: u32,
     /// Addresses where programs may still map memory; none, where they do not do that themselves.
     pub addresses: Vec<Span>,
-    /// The same, kept from others in the arena of the card that came up.
+    /// The same addresses, withheld in the arena of the card that came up.
     pub held: Vec<IovaRange>,
 }
 
@@ -94,7 +94,7 @@ pub struct Quarantine {
     pub pages: u64,
 }
 
-/// Whose a place in a window is.
+/// The owner of a place in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// Nobody's.
@@ -143,7 +143,7 @@ pub struct Suspects {
     pub srqs: Round,
 }
 
-/// Numbers that are taken round and round, so that none waits for one that is put back again and again.
+/// Numbers that are taken in turn, so that none waits behind one that is put back again and again.
 #[derive(Debug, Default)]
 pub struct Round {
     waiting: BTreeSet<u32>,
@@ -200,7 +200,7 @@ impl Users {
         (self.suspects, self.waits_for_card) = Default::default();
     }
 
-    /// How many clients can have a doorbell page, and how many more can be relayed.
+    /// The number of clients that can have a doorbell page, and of those that can be relayed beside them.
     #[must_use]
     pub fn places(&self) -> [usize; 2] {
         self.count(|page| page != Page::Driver)
@@ -367,13 +367,13 @@ impl Card {
         self.record.find(&found);
     }
 
-    /// Whether the engine of a window is not to be started by itself: its vFPGA has no image, or is given one.
+    /// Whether the engine of a window must not start by itself: its vFPGA has no image, or is given one.
     #[must_use]
     pub fn is_held(&self, window: u8) -> bool {
         self.reloading == Some(window) || self.record.vfpgas.contains_key(&window)
     }
 
-    /// Has no engine any more.
+    /// Drops its engines.
     pub fn let_engines_go(&mut self) {
         self.device.let_engines_go();
         self.users.clear();

@@ -72,7 +72,7 @@ enum Taken {
 }
 
 impl<const N: usize> RecordSocket<N> {
-    /// One without a socket, before [`Self::open`].
+    /// A socket of records that is not open yet ([`Self::open`]).
     #[must_use]
     pub fn new(poller: &Arc<Poller>) -> Self {
         let (kept, places) = (BTreeMap::new(), BTreeMap::new());
@@ -145,7 +145,7 @@ impl<const N: usize> RecordSocket<N> {
         u32::try_from(found.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many records are kept.
+    /// The number of kept records.
     #[must_use]
     pub fn kept(&self) -> usize {
         lock(&self.state).kept.len()

@@ -1,4 +1,4 @@
-//! Which connections the QPs of a card speak for.
+//! The connections that the QPs of a card claim.
 //!
 //! A packet of Reliable Connection does not say which QP sent it: a second QP of the card with the same
 //! far end could speak for the first, and is not to be another process's.
@@ -41,7 +41,7 @@ pub struct CardQp {
     pub qpn: u32,
 }
 
-/// Whose a QP is that was connected.
+/// The owner of a connected QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claimant {
     /// The client.
@@ -60,7 +60,7 @@ impl Claims {
         self.0.insert((peer, qp), claimant);
     }
 
-    /// Notes that a QP does not any more.
+    /// Withdraws a QP's claim.
     pub fn release(&mut self, peer: Peer, qp: CardQp) {
         self.0.remove(&(peer, qp));
     }

@@ -49,7 +49,7 @@ pub struct CardUse {
     pub page: u8,
     /// The word in the client's ring memory that says whether the card is lost.
     pub state: u32,
-    /// Where the card sees the client's ring memory, once that has addresses.
+    /// The card's addresses of the client's ring memory, once it has some.
     pub rings: Option<IovaRange>,
     /// The kind of the doorbell page's descriptors, once it is granted.
     pub way: Option<Way>,
@@ -64,14 +64,14 @@ pub struct CardUse {
 }
 
 impl CardUse {
-    /// One that has nothing yet but its doorbell page.
+    /// A share with nothing yet but its doorbell page.
     #[must_use]
     pub fn new(window: u8, page: u8, state: u32) -> Self {
         let (rings, way, grant, kept, addresses) = Default::default();
         Self { window, page, state, rings, way, grant, kept, addresses, clean: true }
     }
 
-    /// Where the card sees a ring of the client's ring memory.
+    /// The card's address of a ring in the client's ring memory.
     ///
     /// # Errors
     /// [`Error::NoSuch`] where that has no addresses yet.
@@ -142,7 +142,7 @@ pub struct PutOff {
 }
 
 impl PutOff {
-    /// One of which nothing was found yet.
+    /// A request without a finding yet.
     #[must_use]
     pub fn new(request: Request, awaits: Vec<ClientId>) -> Self {
         Self { request, awaits, found: None }
@@ -210,7 +210,7 @@ pub struct Client {
     pub rings_handed_out: bool,
     /// A request that is not answered yet.
     pub put_off: Option<PutOff>,
-    /// The card that it has had reset, of which it is to be told whether it came up.
+    /// The card that it has had reset, and for whose return it waits.
     pub resetting: Option<u32>,
     /// Its share of each limited resource.
     pub usage: Usage,

@@ -15,7 +15,7 @@ use vfio::PciAddress;
 use crate::args::{Args, ForCard, Icrc, ImageFor, Tunnel, Watchdog};
 use crate::metrics::Endpoint;
 
-/// Where the package's service has it.
+/// The place of the package's configuration file.
 pub const USUAL: &str = "/etc/balboa/balboad.toml";
 
 /// What is read of a file at most.

@@ -1,4 +1,4 @@
-//! How a client ends: a bounded part of what it owns at a time, so that others are served meanwhile.
+//! The end of a client: a bounded part of what it owns at a time, so that others are served meanwhile.
 //!
 //! The order is that of [`Owned`]: every object goes before what it uses. Not the order in which they were
 //! made, turned round: what an object uses may be changed when it is there, and regions are quicker
@@ -28,7 +28,7 @@ const PIECE: usize = TURN / 2;
 type End = fn(&mut Client, &mut [Card]) -> usize;
 
 impl Client {
-    /// Hears it no more: what it owns is to end.
+    /// Stops listening to it: what it owns is to end.
     pub fn begin_end(&mut self, poller: &Poller) {
         self.stage = Stage::Ending;
         self.put_off = None;

@@ -99,7 +99,7 @@ impl Flasher {
         self.upload.is_some() || self.job.is_some()
     }
 
-    /// How long there is nothing to do for a card that is flashed.
+    /// The time without work for a flash.
     pub fn patience(&self) -> Option<Duration> {
         self.job.as_ref().map(|job| if job.waits { LOOK_AGAIN } else { Duration::ZERO })
     }
@@ -125,8 +125,8 @@ impl Flasher {
         self.examiner.go_on();
     }
 
-    /// The one that has waited longest for the examiner, if that is free. The next one, too, has its turn where this one
-    /// does not need it any more.
+    /// The client that has waited longest for the examiner, if that is free. The next one, too, has its turn where this
+    /// one does not need it any more.
     pub fn next_to_examine(&mut self) -> Option<ClientId> {
         self.examiner.next_client()
     }
@@ -240,7 +240,7 @@ impl AsFd for Flasher {
 /// What tests of the server look at and set.
 #[cfg(test)]
 impl Flasher {
-    /// How images are sent.
+    /// The pace of sending images.
     pub fn pace(&mut self) -> &mut Pace {
         &mut self.pace
     }
@@ -260,7 +260,7 @@ impl Flasher {
         self.job.is_some()
     }
 
-    /// Has the last piece of the image that a tool brings have come so much earlier.
+    /// Makes the last piece of an upload so much older.
     pub fn age_upload(&mut self, by: Duration) {
         let upload = self.upload.as_mut().unwrap();
         upload.last = upload.last.checked_sub(by).unwrap();

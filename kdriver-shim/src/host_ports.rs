@@ -37,7 +37,7 @@ impl HostPorts {
         Ok(Self { files, shadow: None, machine: None })
     }
 
-    /// Lets the cards' addresses be those that the kernel's devices have.
+    /// Makes the cards' addresses follow those of the kernel's devices.
     ///
     /// # Errors
     /// [`Error::Os`] when the news of them cannot be waited for.
@@ -57,14 +57,14 @@ impl HostPorts {
         Ok(())
     }
 
-    /// Takes note of addresses that have changed, and tells the programs.
+    /// Reads changed addresses, and tells the programs.
     pub fn follow_addresses(&mut self, around: &mut Surroundings<'_>) {
         let Some(shadow) = &mut self.shadow else { return };
         let changes = shadow.follow(gid_tables(around.cards), Instant::now());
         self.set_gids(around, changes);
     }
 
-    /// Lets cards have the addresses of the machine's own network that stand on it.
+    /// Makes the addresses of cards on the machine's own network follow the machine's.
     ///
     /// # Errors
     /// [`Error::Os`] when the news of them cannot be waited for.
@@ -89,7 +89,7 @@ impl HostPorts {
         Ok(())
     }
 
-    /// Takes note of addresses and links of the machine's that have changed, and tells the programs.
+    /// Reads changed addresses and links of the machine's, and tells the programs.
     pub fn follow_machine(&mut self, around: &mut Surroundings<'_>) {
         let Some(machine) = &mut self.machine else { return };
         machine.follow(Instant::now());
@@ -141,7 +141,7 @@ impl HostPorts {
         self.files.hurry(now);
     }
 
-    /// How long there is nothing to do.
+    /// The time without work.
     pub fn patience(&self, programs: bool, now: Instant) -> Option<Duration> {
         let addresses = self.shadow.as_ref().and_then(|shadow| shadow.patience(now));
         let machine = self.machine.as_ref().and_then(|machine| machine.patience(now));

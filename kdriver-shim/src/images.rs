@@ -38,7 +38,7 @@ pub struct Accepted {
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// Lets an image go by a thread of its own: for the kernel to take 128 MiB back costs more than others are to wait.
+/// Frees an image by a thread of its own: for the kernel to take 128 MiB back costs more than others are to wait.
 pub fn let_go(image: impl Send + 'static) {
     // Where there can be no thread it goes here.
     let _ = Builder::new().name("images".into()).spawn(move || drop(image));
@@ -196,7 +196,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// The software card that it is then, which is to be like one otherwise.
+    /// The software card with this image, otherwise like another one.
     #[must_use]
     pub fn card(&self, like: &SoftCard) -> SoftCard {
         // One that was given nothing has what it came with; of which nothing is known, nothing.

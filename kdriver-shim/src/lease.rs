@@ -1,4 +1,4 @@
-//! How a balboad that `balboa run --start` has started ends with its last program.
+//! The end of a balboad of `balboa run --start` with its last program.
 //!
 //! Whoever is run holds a shared lock on a file of the state directory, by a descriptor that it hands on to its children:
 //! the kernel gives the lock back when the last of them has closed it or ended. balboad tries for the exclusive one, which
@@ -57,7 +57,7 @@ impl Lease {
         (self.unheld, self.grace) = (None, GRACE);
     }
 
-    /// How long may be waited before [`Self::is_over`].
+    /// The time to wait before [`Self::is_over`].
     #[must_use]
     pub fn patience(&self, now: Instant) -> Duration {
         self.due.saturating_duration_since(now)

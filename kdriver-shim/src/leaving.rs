@@ -20,8 +20,8 @@ impl Leaving {
 }
 
 impl Client {
-    /// Lets a region go whose key was ended, with this result: [`Self::leave_regions`] goes on. All
-    /// those on their way out are of one card.
+    /// Gives up a region whose key has ended, with this result: [`Self::leave_regions`] goes on. All those on their way
+    /// out are of one card.
     pub fn give_region_up(&mut self, mr: Mr, stopped: Result<(), Error>) {
         let leaving = &mut self.owned.leaving;
         leaving.card = mr.card;

@@ -43,13 +43,13 @@ pub type Records = Arc<RecordSocket<8>>;
 /// An open context, as the sender of its asynchronous events knows it.
 #[derive(Debug)]
 pub struct ContextEvents {
-    /// Whose it is.
+    /// Its process.
     pub process: Process,
-    /// Where its asynchronous events go.
+    /// The receiver of its asynchronous events.
     pub records: RecordSocket<16>,
 }
 
-/// Where the completion events of a queue go.
+/// The receiver of a queue's completion events.
 #[derive(Debug)]
 pub struct Notifier {
     /// The cookie of its records.
@@ -69,7 +69,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Of a queue of which nothing was told yet.
+    /// The receiver of a queue without events yet.
     #[must_use]
     pub fn new(
         cookie: u64,
@@ -183,7 +183,7 @@ impl Table {
 }
 
 impl Listeners {
-    /// Of a window of which nothing is used.
+    /// The receivers of an unused window.
     #[must_use]
     pub fn new(card: u32, window: u8) -> Self {
         Self { card, window, table: Mutex::default() }
@@ -210,7 +210,7 @@ impl Listeners {
         lock(&self.table).cqs.insert(cqn, (Listener::new(cookie, context), notifier));
     }
 
-    /// A completion queue has moved to another ring, and `former` is still where it was; or that is no more.
+    /// Records that a completion queue has moved to another ring, with `former` still at its place; or that it is gone.
     pub fn move_cq(&self, cqn: u32, ring: Span, former: Option<Span>) {
         if let Some((_, Some(notifier))) = lock(&self.table).cqs.get_mut(&cqn) {
             (notifier.ring, notifier.former) = (ring, former);
@@ -285,7 +285,7 @@ impl Listeners {
         Told { completion_events: 0, async_events }
     }
 
-    /// Notes the limit of a shared receive queue; nothing of the one before is told any more.
+    /// Records the limit of a shared receive queue, and drops events of the limit before.
     pub fn set_srq_limit(&self, srqn: u32, limit: u32) {
         if let Some((_, noted)) = lock(&self.table).srqs.get_mut(&srqn) {
             *noted = limit;
@@ -317,8 +317,7 @@ impl Listeners {
         table.qps.contains_key(&qpn) || table.has_target(qpn)
     }
 
-    /// How many completion queues, queue pairs (also handles of XRC targets) and shared receive queues there
-    /// are.
+    /// The numbers of completion queues, queue pairs (also handles of XRC targets) and shared receive queues.
     #[must_use]
     pub fn count(&self) -> (usize, usize, usize) {
         let table = lock(&self.table);
@@ -347,7 +346,7 @@ impl Listeners {
         )
     }
 
-    /// Nothing of any object any more.
+    /// Forgets all objects.
     pub fn clear(&self) {
         let mut table = lock(&self.table);
         table.cqs.clear();

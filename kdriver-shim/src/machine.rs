@@ -112,7 +112,7 @@ impl OnMachine {
         standing.device.as_ref().map(|device| device.name.as_str())
     }
 
-    /// How long it is until the machine is to be looked at; `None` while nothing is new.
+    /// The time until the next look at the machine; `None` while nothing is new.
     #[must_use]
     pub fn patience(&self, now: Instant) -> Option<Duration> {
         self.due.map(|due| due.saturating_duration_since(now))

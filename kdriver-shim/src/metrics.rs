@@ -45,7 +45,7 @@ const BACKLOG: i32 = 16;
 /// Bytes of the thread's stack.
 const STACK: usize = 256 << 10;
 
-/// Where the numbers are shown.
+/// The place of the numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// A socket in the file system, of mode 0600.
@@ -135,7 +135,7 @@ impl Metrics {
         Ok(Self { wanted, pages, stop, _path: path, address })
     }
 
-    /// Where it is; with the number of its port, where the kernel was to choose one.
+    /// Its place; with the number of its port, if the kernel chose one.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.address

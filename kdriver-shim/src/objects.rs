@@ -23,7 +23,7 @@ pub struct Context {
     pub card: u32,
     /// The window that the client has its place in there.
     pub window: u8,
-    /// Where its asynchronous events go.
+    /// The receiver of its asynchronous events.
     pub events: Arc<ContextEvents>,
 }
 
@@ -49,7 +49,7 @@ pub struct Mr {
     pub hca_va: u64,
     /// Rights.
     pub access: u32,
-    /// Where the card sees it, once it has addresses; whole pages.
+    /// The card's addresses of it, once it has some; whole pages.
     pub range: Option<IovaRange>,
     /// The card may reach the memory there: not of a region of no bytes, nor before and behind its life.
     pub mapped: bool,
@@ -70,7 +70,7 @@ pub struct Dm {
     pub length: u32,
     /// log2 of the blocks of its passage.
     pub log2_blocks: u8,
-    /// Where bytes pass between it and the client, in the client's ring memory, once there is that.
+    /// The passage for bytes between it and the client, in the client's ring memory, once there is that.
     pub passage: Option<Span>,
     /// Its number on the card, once it has one.
     pub card_dm: Option<u32>,
@@ -83,7 +83,7 @@ pub struct Leaving {
     pub card: u32,
     /// The regions.
     pub regions: Vec<LeavingRegion>,
-    /// The card has no translation of theirs any more.
+    /// Whether the card has forgotten their translations.
     pub forgotten: bool,
     /// The first thing that went wrong behind the keys.
     pub failure: Option<Error>,
@@ -134,7 +134,7 @@ pub struct Srq {
     pub card: u32,
     /// Its protection domain.
     pub pdn: u32,
-    /// Of an XRC domain: the client's handle of that, and its completion queue.
+    /// In an XRC domain: the client's handle of that, and its completion queue.
     pub xrc: Option<(u32, u32)>,
     /// Its entries.
     pub entries: u32,
@@ -238,6 +238,6 @@ pub struct Ah {
 pub struct Channel {
     /// The context it belongs to.
     pub context: u32,
-    /// Where its records go.
+    /// The receiver of its records.
     pub records: Records,
 }

@@ -117,11 +117,11 @@ const XRCD_BYTES: u64 = 512;
 const MW_BYTES: u64 = 1 << 10;
 const MR_BYTES: u64 = 1 << 10;
 const DM_BYTES: u64 = 3 << 10;
-/// Of an identifier of the connection manager; all of these are balboad's own.
+/// Bytes of an identifier of the connection manager, all of which are balboad's own.
 pub const CM_ID_BYTES: u64 = 10 << 10;
-/// Of an event of the connection manager.
+/// Bytes of an event of the connection manager.
 pub const CM_EVENT_BYTES: u64 = 1 << 10;
-/// Of a join by the connection manager.
+/// Bytes of a join by the connection manager.
 pub const CM_JOIN_BYTES: u64 = 1 << 10;
 
 /// Whether an object's bytes cover those of a software card, and so many of balboad's own: its places in tables, trees
@@ -201,14 +201,14 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// How much of a resource the client has, of all cards together.
+    /// The client's share of a resource, of all cards together.
     #[must_use]
     pub fn of(&self, resource: Resource) -> u64 {
         let counts = self.counts.values().map(|counts| count(counts, resource));
         counts.fold(0, u64::saturating_add)
     }
 
-    /// How much it has of a card's.
+    /// The client's share of a card's resource.
     #[must_use]
     pub fn on(&self, card: Option<u32>, resource: Resource) -> u64 {
         self.counts.get(&card).map_or(0, |counts| count(counts, resource))

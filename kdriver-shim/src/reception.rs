@@ -1,4 +1,4 @@
-//! Where connections come in: a listening socket, which is left alone for a while where none can be accepted.
+//! The place where connections come in: a listening socket, which is left alone for a while where none can be accepted.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -83,14 +83,14 @@ impl Reception {
         }
     }
 
-    /// The same where they have waited for long enough.
+    /// The same, if they have waited for long enough.
     pub fn resume_in_time(&mut self) {
         if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {
             self.resume();
         }
     }
 
-    /// How long there is nothing to do.
+    /// The time without work.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         self.paused.map(|_| PAUSE)

@@ -97,7 +97,7 @@ impl RingMemory {
         })
     }
 
-    /// Gives space back that the card uses no more; a large ring's comes free with [`Self::tidy`].
+    /// Gives back space that the card no longer uses; [`Self::tidy`] frees that of a large ring.
     pub fn release(&mut self, span: Span) {
         if span.length > PIECE {
             self.used.push_back(span);
@@ -106,7 +106,7 @@ impl RingMemory {
         }
     }
 
-    /// As [`Self::release`], of many at a time: all of them come free with [`Self::tidy`].
+    /// Releases many spans, as [`Self::release`] one: all of them come free with [`Self::tidy`].
     pub fn release_all(&mut self, spans: Vec<Span>) {
         self.used.extend(spans);
     }

@@ -163,12 +163,12 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a watchdog see the rounds of this thread.
+    /// Gives a watchdog the rounds of this thread.
     pub fn feed(&mut self, watchdog: Option<Watchdog>) {
         self.watchdog = watchdog;
     }
 
-    /// Lets this end with the last program that holds the lease or is connected.
+    /// Ends balboad with the last program that holds the lease or is connected.
     pub fn end_with(&mut self, lease: Option<Lease>) {
         self.lease = lease;
     }

@@ -62,7 +62,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// The one that the service manager asks for.
+    /// The watchdog that the service manager asks for.
     #[must_use]
     pub fn wanted() -> Option<Self> {
         // Twice in the time that it gives, as its manual advises.
@@ -70,7 +70,7 @@ impl Watchdog {
         Some(Self { period, due: Instant::now() })
     }
 
-    /// How long may be waited before [`Self::feed`].
+    /// The time to wait before [`Self::feed`].
     #[must_use]
     pub fn patience(&self, now: Instant) -> Duration {
         self.due.saturating_duration_since(now)

@@ -52,7 +52,7 @@ impl From<Response> for Answer {
     }
 }
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Debug)]
 pub enum Progress {
     /// It is done.

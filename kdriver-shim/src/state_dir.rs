@@ -92,7 +92,7 @@ impl StateDir {
         Ok(socket.into())
     }
 
-    /// Makes the listening socket, in place of one that a dead balboad left.
+    /// Makes the listening socket, in place of a dead balboad's.
     ///
     /// # Errors
     /// [`Error::StateDir`] when something else bears its name, [`Error::Os`] when it cannot be made.

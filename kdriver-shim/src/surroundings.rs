@@ -19,7 +19,7 @@ use crate::process::ClientId;
 pub struct Surroundings<'a> {
     /// The cards.
     pub cards: &'a mut Vec<Card>,
-    /// Their users, but for the one that is served.
+    /// Their users, without the client that is being served.
     pub clients: &'a mut Clients,
     /// The connection manager.
     pub connections: &'a mut ConnectionManager,
@@ -69,7 +69,7 @@ impl Surroundings<'_> {
         give_places_back(self.clients, card, |client| client.uses(number, vfpga));
     }
 
-    /// Lets the connection manager take note of the cards' ports.
+    /// Tells the connection manager of the cards' ports.
     pub fn tell_ports(&mut self) {
         let numbers: Vec<_> = self.cards.iter().map(|card| card.device.number).collect();
         let mut network = Cards(self.cards);
@@ -107,7 +107,7 @@ pub struct CardNews {
 }
 
 impl CardNews {
-    /// One that hears no card yet.
+    /// A receiver that hears no card yet.
     #[must_use]
     pub fn new(poller: Arc<Poller>) -> Self {
         Self { poller, watches: BTreeMap::new() }
@@ -124,7 +124,7 @@ impl CardNews {
         Ok(())
     }
 
-    /// Hears a card no more.
+    /// Stops listening to a card.
     pub fn unhear(&mut self, card: &Card) {
         let watches = self.watches.remove(&card.device.number).unwrap_or_default();
         for ((fd, _), watch) in signals(card).into_iter().zip(watches) {

@@ -50,7 +50,7 @@ pub struct XrcDomains {
 }
 
 impl XrcDomains {
-    /// Opens the domain that a file stands for, or one that no file stands for, and answers its number.
+    /// Opens the domain of a file, or one without a file, and returns its number.
     ///
     /// # Errors
     /// [`Error::NoDomain`] where there is none and none is to be made, [`Error::Invalid`] where there is one
@@ -92,7 +92,7 @@ impl XrcDomains {
         }
     }
 
-    /// Takes note of a target that was made, of which its maker has the one handle; answers its number here.
+    /// Adds a new target, of which its maker has the one handle; returns its number here.
     pub fn add(&mut self, xrcdn: u32, qp: CardQp, maker: ClientId) -> u32 {
         let targets = &mut self.targets;
         let number = self.target_numbers.next(u32::MAX, |n| targets.contains_key(&n));
@@ -146,7 +146,7 @@ impl XrcDomains {
         gone.into_values()
     }
 
-    /// How many domains and targets there are.
+    /// The numbers of domains and targets.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
         (self.domains.len(), self.targets.len())

@@ -64,7 +64,7 @@ pub mod length {
     pub const EVENT: usize = 336;
 }
 
-/// The flags of the one path that there is: of management, primary, both ways.
+/// The flags of the only path: of management, primary, both ways.
 pub const PATH_FLAGS: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
 
 /// A socket address as a program gives it.

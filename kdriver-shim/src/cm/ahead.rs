@@ -38,7 +38,7 @@ impl Era {
 }
 
 impl ConnectionManager {
-    /// Lets a client be told ahead, by a word in its ring memory. One without a channel of its own is told nothing.
+    /// Gives a client answers ahead, by a word in its ring memory. One without a channel of its own is told nothing.
     pub fn tell_ahead(&mut self, client: ClientId, memory: &Arc<SharedMapping>) {
         let client = self.clients.get_mut(&client).filter(|client| client.era.memory.is_none());
         if let Some(client) = client {

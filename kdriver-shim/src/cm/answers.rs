@@ -34,7 +34,7 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// One along a path.
+    /// The attributes of a handle along a path.
     #[must_use]
     pub fn along(path: &Path, sgid_index: u8) -> Self {
         let route = path.route;
@@ -200,7 +200,7 @@ pub struct QpChange {
 }
 
 impl QpChange {
-    /// One to a state, and nothing else.
+    /// The attributes of a change to a state alone.
     #[must_use]
     pub fn to(state: QpState) -> Self {
         let mut answer = Output::new(length::QP_ATTR);

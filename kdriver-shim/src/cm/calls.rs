@@ -40,7 +40,7 @@ pub(super) struct Caller<'a> {
     pub asker: Asker,
     /// The channel that MIGRATE_ID names.
     pub from: Option<u64>,
-    /// Whose queue pairs are.
+    /// The check whether a queue pair is the caller's.
     pub has_qp: HasQp<'a>,
 }
 

@@ -50,7 +50,7 @@ pub struct Offered {
     pub srq: bool,
 }
 
-/// Where datagrams go.
+/// The destination of datagrams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// The queue pair.
@@ -89,7 +89,7 @@ pub struct Event {
     pub about: u32,
     /// The number of the event.
     pub number: u32,
-    /// How it went: 0, the negative number of an error, or a reason.
+    /// Its status: 0, the negative number of an error, or a reason.
     pub status: u32,
     /// More of it.
     pub param: Param,
@@ -202,7 +202,7 @@ impl Channel {
         Ok((channel, theirs))
     }
 
-    /// Adds an event, which is to be sent, and answers its place.
+    /// Adds an event to send, and returns its place.
     pub fn push(&mut self, event: Event) -> u64 {
         self.last = self.last.wrapping_add(1);
         self.events.insert(self.last, event);
@@ -317,7 +317,7 @@ impl Channel {
         std::mem::take(&mut self.void)
     }
 
-    /// Is heard no more.
+    /// Stops listening to it.
     pub fn unwatch(&mut self) {
         if let Some(watch) = self.watch.take() {
             self.poller.unwatch(&self.socket, watch);

@@ -10,7 +10,7 @@ use fpga_regs::engine::qp::QpType;
 use super::answers::Facts;
 use crate::process::ClientId;
 
-/// How far an identifier has come. The names are Linux'.
+/// The progress of an identifier. The names are Linux'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Nothing was asked of it.
@@ -45,11 +45,11 @@ pub struct Device {
 /// The search for an identifier's destination.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// By which card, and from which address of it.
+    /// The card, and its address for the search.
     pub device: Device,
-    /// When the card is asked again.
+    /// The time of the next question to the card.
     pub at: Instant,
-    /// How long it is from then to the next time.
+    /// The time from then to the question after it.
     pub interval: Duration,
     /// The time at which the program hears that no host was found.
     pub until: Instant,
@@ -66,7 +66,7 @@ pub struct Identifier {
     pub space: PortSpace,
     /// The kind of its queue pair.
     pub kind: QpType,
-    /// How far it has come.
+    /// Its progress.
     pub state: State,
     /// The address on this side.
     pub source: Option<SocketAddr>,

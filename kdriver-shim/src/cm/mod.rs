@@ -105,14 +105,14 @@ struct Client {
     era: ahead::Era,
 }
 
-/// How many there are, of all clients.
+/// The numbers of objects, of all clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Event channels.
     pub channels: usize,
     /// Identifiers.
     pub identifiers: usize,
-    /// Those of them that listen.
+    /// Identifiers that listen.
     pub listeners: usize,
     /// Bound ports.
     pub ports: usize,
@@ -120,7 +120,7 @@ pub struct Census {
     pub joins: usize,
     /// Connections and resolutions that programs have.
     pub connections: usize,
-    /// Those that end without one.
+    /// Connections that end without a program.
     pub lingering: usize,
 }
 
@@ -164,7 +164,7 @@ impl Default for ConnectionManager {
 }
 
 impl ConnectionManager {
-    /// One without cards.
+    /// A manager without cards.
     #[must_use]
     pub fn new() -> Self {
         let mut drawn = Random::new();
@@ -203,7 +203,7 @@ impl ConnectionManager {
         Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Takes note of a card's port.
+    /// Sets a card's port.
     pub fn set_port(&mut self, card: u32, port: &Port) {
         let attributes = PortAttributes { ca_guid: port.guid, ack_delay: ACK_DELAY, mtu: port.mtu };
         self.manager.set_port(card, attributes);
@@ -482,7 +482,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Ends the channels of a client, which holds nothing of others' any more.
+    /// Ends the channels of a client, which by then holds nothing of others'.
     pub fn end_client(&mut self, client: ClientId) {
         self.end_ping(client);
         let held = self.holders.range((client, 0)..=(client, u64::MAX));
@@ -498,7 +498,7 @@ impl ConnectionManager {
         self.forget(client);
     }
 
-    /// Whether there are channels to be ended, or identifiers that are to be told of their card's end.
+    /// Whether channels wait for their end, or identifiers for the event of their card's end.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         !self.ending.is_empty() || !self.losing.is_empty()
@@ -537,7 +537,7 @@ impl ConnectionManager {
         self.ending.push_back(key);
     }
 
-    /// A card lives no more: its identifiers are told, by and by, and are good for nothing but to be destroyed.
+    /// Records that a card has died: its identifiers are told, by and by, and are good for nothing but to be destroyed.
     pub fn lose_card(&mut self, card: u32) {
         self.outdate_all();
         if !self.is_losing(card) {
@@ -581,7 +581,7 @@ impl ConnectionManager {
         self.clients.get(&client).map(|it| &it.usage)
     }
 
-    /// How many there are.
+    /// The numbers of objects.
     #[must_use]
     pub fn census(&self) -> Census {
         let (connections, lingering, ports) = self.manager.census();

@@ -23,7 +23,7 @@ pub struct Local {
     pub address: Address,
     /// Bits of the prefix of the network that it is in.
     pub prefix: u8,
-    /// It is the machine's own: the kernel knows what is reached from there.
+    /// Whether it is the machine's own: the kernel knows what is reached from there.
     pub on_machine: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::process::ClientId;
 use crate::session::Progress;
 use crate::surroundings::Surroundings;
 
-/// How long an image may be on its way here without a piece of it, before another's may take its place.
+/// The time without a new piece after which another image may take an upload's place.
 pub const UPLOAD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An image as a tool brings it, piece by piece.

@@ -100,7 +100,7 @@ impl Drop for News {
 }
 
 impl Examiner {
-    /// One for the images of a state directory.
+    /// An examiner for the images of a state directory.
     ///
     /// # Errors
     /// [`Error::Memory`] when descriptors run out.
@@ -123,18 +123,18 @@ impl Examiner {
         self.at_work.is_some()
     }
 
-    /// Notes that a client waits until it is not busy any more.
+    /// Records that a client waits for the end of its task.
     pub fn wait(&mut self, client: ClientId) {
         self.waiting.push_back(client);
     }
 
-    /// How many clients wait for it.
+    /// The number of clients that wait for it.
     #[must_use]
     pub fn awaited(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The client that has waited longest, which waits no more; none while it is busy.
+    /// Takes the client that has waited longest; none while it is busy.
     pub fn next_client(&mut self) -> Option<ClientId> {
         if self.is_busy() { None } else { self.waiting.pop_front() }
     }
@@ -199,7 +199,7 @@ impl Examiner {
         }
     }
 
-    /// Has the next thread wait for the sender's end; at a word of it, it panics.
+    /// Makes the next thread wait for the sender's end; a message makes it panic.
     #[cfg(test)]
     pub fn hold(&mut self) -> std::sync::mpsc::Sender<()> {
         let (sender, receiver) = std::sync::mpsc::channel();

@@ -103,14 +103,14 @@ fn is_false(it: &bool) -> bool {
 }
 
 impl Record {
-    /// That of a card to which nothing was done yet.
+    /// The record of a card without operations.
     #[must_use]
     pub fn new(current: Option<ImageName>) -> Self {
         let (unseen, previous, writing, needs, vfpgas, history) = Default::default();
         Self { format: FORMAT, current, unseen, previous, writing, needs, vfpgas, history }
     }
 
-    /// That of a card of which nothing is known, and why.
+    /// The record of an unknown card, and why it is unknown.
     #[must_use]
     pub fn unknown(why: String) -> Self {
         Self { needs: Some(why), ..Self::new(None) }
@@ -142,7 +142,7 @@ impl Record {
         Ok(record)
     }
 
-    /// It as a text.
+    /// The record as text.
     #[must_use]
     pub fn text(&self) -> String {
         // Texts, numbers and lists of them always have a JSON form.
@@ -193,14 +193,14 @@ impl Record {
         self.note(Event { at, deed, image, failed: Some(why.to_owned()), unseen: false });
     }
 
-    /// The card was seen to have its image no more.
+    /// Records that the card has lost its image.
     pub fn lose(&mut self, why: String) {
         self.previous = self.current.take().or(self.previous.take());
         (self.needs, self.unseen) = (Some(why), false);
         self.vfpgas.clear();
     }
 
-    /// These vFPGAs were seen to have an engine.
+    /// Records that these vFPGAs have an engine.
     pub fn find(&mut self, vfpgas: &[u8]) {
         self.vfpgas.retain(|vfpga, _| !vfpgas.contains(vfpga));
     }

@@ -30,7 +30,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Those of a state directory.
+    /// The images of a state directory.
     ///
     /// # Errors
     /// When descriptors run out.
@@ -100,7 +100,7 @@ impl Store {
         }
     }
 
-    /// Removes the images that no record wants, and one that was never written whole. Where a record cannot be read all of them stay.
+    /// Removes images that no record names, and unfinished files. Where a record cannot be read all of them stay.
     ///
     /// # Errors
     /// Those of the file system, and why a record cannot be read.

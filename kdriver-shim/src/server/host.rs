@@ -1,4 +1,4 @@
-//! When the cards' ports follow the host, and are shown there.
+//! The ports as the host has and shows them.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::machine::OnMachine;
 
 impl Server {
-    /// Lets the cards' addresses be those that the kernel's devices have.
+    /// Makes the cards' addresses follow those of the kernel's devices.
     ///
     /// # Errors
     /// [`Error::Os`] when the news of them cannot be waited for.
@@ -18,7 +18,7 @@ impl Server {
         ports.follow_addresses_of(&mut around, poller, shadow)
     }
 
-    /// Lets cards have the addresses of the machine's own network that stand on it.
+    /// Makes the addresses of cards on the machine's own network follow the machine's.
     ///
     /// # Errors
     /// [`Error::Os`] when the news of them cannot be waited for.

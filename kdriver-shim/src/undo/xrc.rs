@@ -1,4 +1,4 @@
-//! How handles of XRC domains and targets are undone: the last one ends what others have had together.
+//! Undoing of handles of XRC domains and targets: the last one ends what others have had together.
 
 use std::collections::BTreeMap;
 

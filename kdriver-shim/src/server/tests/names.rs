@@ -1,4 +1,4 @@
-//! By which names peers reach registered memory.
+//! The names by which peers reach registered memory.
 
 use fpga_regs::engine::window::Capabilities;
 
