@@ -105,14 +105,14 @@ impl CardHandle {
         self.published.vectors.get(usize::from(number)).map(AsFd::as_fd)
     }
 
-    /// Has an MSI-X vector not be signalled until [`Self::release_vector`], by the one thread that holds it and looks
-    /// for itself; `false` where there is none.
+    /// Reserves an MSI-X vector for the one thread that looks for its interrupts itself, until
+    /// [`Self::release_vector`]; `false` if there is none.
     #[must_use]
     pub fn hold_vector(&self, number: u16) -> bool {
         self.published.hold(number)
     }
 
-    /// Has it be signalled again; whether the card would have signalled it meanwhile.
+    /// Releases the vector; whether the card would have signalled it meanwhile.
     #[must_use]
     pub fn release_vector(&self, number: u16) -> bool {
         self.published.release(number)
@@ -134,13 +134,12 @@ impl CardHandle {
         self.ask(|reply| Action::Unmap { iova, length, reply: Some(reply) })
     }
 
-    /// As [`Self::dma_map`], ahead of all that is asked from then on, and not waited for. What cannot be done is
-    /// logged, and left.
+    /// As [`Self::dma_map`], before all later requests, and without waiting. What cannot be done is logged, and left.
     pub fn dma_map_ahead(&self, iova: u64, length: u64, memory: DmaMemory) {
         self.leave(Action::Map { iova, length, memory, reply: None });
     }
 
-    /// As [`Self::dma_unmap`], of ranges that the card has no use for any more: not waited for.
+    /// As [`Self::dma_unmap`], of ranges that the card no longer uses: not waited for.
     pub fn dma_unmap_unused(&self, iova: u64, length: u64) {
         self.leave(Action::Unmap { iova, length, reply: None });
     }

@@ -29,7 +29,7 @@ pub enum Link {
     Udp(UdpLink, UdpOptions),
 }
 
-/// Which of the machine's addresses a card has.
+/// The machine's address of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UdpLink {
     /// Those of the device by which the machine reaches the world.
@@ -40,7 +40,7 @@ pub enum UdpLink {
     Address(IpAddr),
 }
 
-/// How a port on the machine's own network is to be.
+/// The options of a port on the machine's own network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UdpOptions {
     /// IPv4 identifications that are believed are 0 and balboads' numbers of segments alone, and not those of hosts that
@@ -78,8 +78,8 @@ impl UdpLink {
 }
 
 impl Link {
-    /// Of which frames a card behind such a link checks the ICRC: a cable may damage them, while the
-    /// switch hands them over as they were sealed, unless a fault has touched them.
+    /// The frames whose ICRC a card behind such a link checks: a cable may damage them, while the switch hands them
+    /// over as they were sealed, unless a fault has touched them.
     #[must_use]
     pub fn icrc_policy(&self) -> IcrcPolicy {
         match self {

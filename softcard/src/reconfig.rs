@@ -30,7 +30,7 @@ struct Descriptor {
     begun: bool,
 }
 
-/// How a test spoils a reconfiguration.
+/// A test's fault of a reconfiguration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoil {
     /// The power of the card goes: it comes back without an image.

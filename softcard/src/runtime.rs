@@ -25,7 +25,7 @@ use hostmem::thread_page;
 pub struct RuntimeConfig {
     /// The cards, numbered from 0.
     pub cards: Vec<CardConfig>,
-    /// Where to write a capture of every port, in pcapng.
+    /// The file for a capture of every port, in pcapng.
     pub capture: Option<PathBuf>,
     /// The faults of the cables; each applies to the cards that it names, the first nearest to the card.
     pub faults: Vec<FaultSpec>,
@@ -38,7 +38,7 @@ pub struct RuntimeConfig {
 pub struct CardConfig {
     /// The other end of its port.
     pub link: Link,
-    /// Which of the published register maps its shell has.
+    /// The register map of its shell.
     pub map: Map,
     /// Its image.
     pub image: Image,

@@ -24,7 +24,7 @@ use crate::port::{Frame, FramePool};
 pub struct Sealed<'a> {
     /// The packet's PSN.
     pub psn: Psn,
-    /// Which of the card's frames it is, counted since the card was reset: no other has that number. A packet that is sent
+    /// The number of the frame, counted since the reset of the card: no other has that number. A packet that is sent
     /// again is another frame, and its bytes are fetched again, so they need not be the same.
     pub attempt: u64,
     /// The payload behind the headers, if there is any: which bytes of which message.

@@ -1,4 +1,4 @@
-//! How long the card thread has worked, where its clients see it.
+//! The working time of the card thread, as its clients see it.
 //!
 //! A program that polls and finds nothing hands its core over ([`hostmem::HandOver`]). By this it tells
 //! whether the time that passed was the cards'.

@@ -165,7 +165,7 @@ pub struct Cabling {
     pub faults: Vec<FaultSpec>,
     /// The seed of the faults, which fixes the n-th frame's of each cable and direction.
     pub seed: u64,
-    /// Where to write a capture of every port.
+    /// The file for a capture of every port.
     pub capture: Option<PathBuf>,
 }
 

@@ -32,7 +32,7 @@ const OPTION_PACKET_FLAGS: u16 = 2;
 const OPTION_STATISTICS_RECEIVED: u16 = 4;
 const OPTION_STATISTICS_DROPPED: u16 = 5;
 
-/// Which way a frame went, as its interface saw it.
+/// The direction of a frame at its interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Received.

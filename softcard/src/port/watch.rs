@@ -210,7 +210,7 @@ impl Recorder {
 pub struct Watch(Rc<RefCell<Option<Recorder>>>);
 
 impl Watch {
-    /// Begins a recording; false where there is one that is still read.
+    /// Begins a recording; false while another is being read.
     #[must_use]
     pub fn begin(&self, recorder: Recorder) -> bool {
         let mut current = self.0.borrow_mut();

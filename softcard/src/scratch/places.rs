@@ -1,4 +1,4 @@
-//! Where the payload of a burst's frames lies: one question for frames that go on where others end.
+//! The places of the payload of a burst's frames: one question for frames that go on where others end.
 //!
 //! The frames of a long message ask for one range of memory in parts. Keys, rights and bounds hold
 //! for all of a range or not, so the logic is asked for the whole, and only where that is not one

@@ -60,9 +60,9 @@ pub struct ServeConfig {
     pub faults: Vec<FaultSpec>,
     /// The seed of the faults, which fixes the n-th frame's each way.
     pub seed: u64,
-    /// Where to write a capture of the port, in pcapng.
+    /// The file for a capture of the port, in pcapng.
     pub capture: Option<PathBuf>,
-    /// How long a client may take to answer a request for its memory, before it is given up.
+    /// The time that a client may take to answer a request for its memory, before the server gives it up.
     pub patience: Duration,
     /// Takes the parts of a store of 32 bytes for one store, as no card does: for emulators, which split it.
     pub join_split_stores: bool,

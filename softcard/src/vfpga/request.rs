@@ -33,9 +33,10 @@ pub struct Tag(pub(crate) u64);
 pub struct Wanted {
     /// The QP.
     pub qpn: Qpn,
-    /// Whose bytes: of its own message, of a receive, or of memory that its peer named, from this packet's first byte on.
+    /// The owner of the bytes: of its own message, of a receive, or of memory that its peer named, from this packet's
+    /// first byte on.
     pub payload: Payload,
-    /// From the first byte of the message.
+    /// The offset from the first byte of the message.
     pub offset: u64,
     /// Bytes; at least 1.
     pub length: u32,

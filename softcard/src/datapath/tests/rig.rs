@@ -82,7 +82,7 @@ pub(super) struct Heard {
     pub psn: u32,
     /// Syndrome and message number.
     pub aeth: Option<(u8, u32)>,
-    /// Of an atomic's answer the value.
+    /// The value in an atomic's answer.
     pub payload: Vec<u8>,
 }
 
@@ -100,7 +100,7 @@ struct Queues {
 
 pub(super) struct Rig {
     pub card: Card,
-    /// Of the QP that is driven.
+    /// The number of the QP under test.
     pub qpn: u32,
     rings: u64,
     /// Those that are not.

@@ -21,7 +21,7 @@ pub(super) enum Way {
     Rx,
 }
 
-/// Where faults are drawn from.
+/// The source of random faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultSource {
     /// The seed that the user gave.

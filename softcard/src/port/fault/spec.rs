@@ -29,7 +29,7 @@ pub struct FaultSpec {
     pub corrupt: Rate,
     /// IP packets that are marked "Congestion Experienced".
     pub ecn: Rate,
-    /// How long every frame takes; frames do not overtake each other by it.
+    /// The delay of every frame; frames do not overtake each other by it.
     pub delay: Option<Delay>,
     /// The card whose cable it is; every card's where none is named.
     pub card: Option<usize>,
@@ -39,7 +39,7 @@ pub struct FaultSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u32);
 
-/// How long a frame takes: uniformly distributed over a range, in nanoseconds.
+/// The delay of a frame: uniformly distributed over a range, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delay {
     /// Shortest.
@@ -60,7 +60,7 @@ impl Rate {
         if billionths < Self::ALL.0 { Self(billionths) } else { Self::ALL }
     }
 
-    /// How many of a billion frames.
+    /// The number of frames in a billion.
     #[must_use]
     pub const fn billionths(self) -> u32 {
         self.0

@@ -1,4 +1,4 @@
-//! How a host numbers its IPv4 datagrams, and which number a datagram of its can have had.
+//! A host's numbering of its IPv4 datagrams, and the possible numbers of a datagram.
 //!
 //! The number is what a wrong invariant CRC is explained by, so it has to be a likely one: damage would name any. But
 //! it proves nothing about who wrote it. So whoever forges one takes no more with it than one place of several, and a
