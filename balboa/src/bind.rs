@@ -29,7 +29,7 @@ pub fn bind(address: PciAddress) -> anyhow::Result<()> {
     ))?)
 }
 
-/// Gives a function back to the driver that it would have by itself.
+/// Gives a function back to its default driver.
 ///
 /// # Errors
 /// What could not be done.

@@ -138,7 +138,7 @@ pub fn counts(card: &Value) -> Counts {
     counters.filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect()
 }
 
-/// How fast counters rise.
+/// The rates of counters.
 pub struct Rates<'a> {
     /// Seconds between two looks.
     pub seconds: f64,
@@ -147,7 +147,7 @@ pub struct Rates<'a> {
 }
 
 impl Rates<'_> {
-    /// In a second; one that was set back, by a reset of its card, rises from 0.
+    /// The increase in a second; a counter that a reset of its card has set back rises from 0.
     pub fn of(&self, name: &str, now: u64) -> f64 {
         let before = self.from.get(name).copied().unwrap_or(0);
         now.checked_sub(before).unwrap_or(now) as f64 / self.seconds.max(f64::MIN_POSITIVE)

@@ -147,7 +147,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the balboad of `dir`; one that is not there yet is waited for.
+    /// Connects to the balboad of `dir`, and waits for one that is not there yet.
     ///
     /// # Errors
     /// What the last try met. A path that no waiting can mend fails at once.
@@ -332,8 +332,8 @@ impl Client {
         Ok(())
     }
 
-    /// Has the image that was brought loaded. The answer comes once balboad has looked at all of it, however long that takes;
-    /// so do those of [`Self::roll_back`] and [`Self::verify_image`].
+    /// Loads the uploaded image. The answer comes once balboad has looked at all of it, however long that takes; so do
+    /// those of [`Self::roll_back`] and [`Self::verify_image`].
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
@@ -341,7 +341,7 @@ impl Client {
         self.done_by_and_by(&Request::FlashApply { force })
     }
 
-    /// Has the image loaded that a card had before.
+    /// Loads the image that a card had before.
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
@@ -357,7 +357,7 @@ impl Client {
         self.done_by_and_by(&Request::FlashVerify { card })
     }
 
-    /// How far the image of a card is.
+    /// The progress of a card's image.
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.

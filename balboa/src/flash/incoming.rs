@@ -1,4 +1,4 @@
-//! The file that a card is to be flashed with: what it is, who signed it, and whether it is for the card.
+//! The file for a card: what it is, who signed it, and whether it is for the card.
 
 use std::path::Path;
 

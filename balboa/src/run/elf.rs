@@ -15,7 +15,7 @@ const HEADER_COUNT: usize = 56;
 const SEGMENT_OFFSET: usize = 8;
 const SEGMENT_BYTES: usize = 32;
 
-/// The dynamic loader that a program asks for; none for a script, or one that is linked statically.
+/// The dynamic loader that a program asks for; none for a script, or a statically linked program.
 pub fn loader(file: &[u8]) -> Option<PathBuf> {
     if !file.starts_with(b"\x7fELF") || file.get(CLASS_64.0) != Some(&CLASS_64.1) {
         return None;

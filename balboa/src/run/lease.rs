@@ -20,7 +20,7 @@ pub struct Lease(Flock<File>);
 pub struct Ending;
 
 impl Lease {
-    /// Takes the one of a state directory; `None` where no balboad ever ended with its programs there.
+    /// Takes the lease of a state directory; `None` if no balboad ever ended with its programs there.
     ///
     /// It holds whoever serves there and answers something behind that, if its file was there: who listens has made it.
     ///

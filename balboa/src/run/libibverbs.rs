@@ -1,4 +1,4 @@
-//! Which libibverbs a program will load, and the provider that fits it.
+//! The libibverbs that a program will load, and the provider for it.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;

@@ -25,7 +25,7 @@ const DEFAULT: [&str; 2] = ["--soft", "2"];
 const LIMIT: Duration = Duration::from_secs(180);
 /// How long a balboad that somebody else is just starting is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often is looked for a balboad that ends or starts.
+/// The interval of looks for a balboad that ends or starts.
 pub const RETRY: Duration = Duration::from_millis(20);
 
 /// Why there is no balboad as it was asked for.

@@ -12,7 +12,7 @@ use nix::unistd::geteuid;
 use super::libibverbs::Providers;
 use super::sysfs::World;
 
-/// Where the program finds the provider, without the suffix that libibverbs adds.
+/// The program's path of the provider, without the suffix that libibverbs adds.
 pub const DRIVER: &str = "/dev/infiniband/libbalboa";
 /// The target of the device nodes' links.
 pub const NODE_TARGET: &str = "/dev/full";

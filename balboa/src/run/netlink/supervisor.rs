@@ -44,7 +44,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// One for the filter of this listener.
+    /// A supervisor for the filter of this listener.
     pub fn new(listener: Listener, numbers: Range<u32>, devices: Devices) -> Self {
         Self { listener, numbers, devices, quiet: VecDeque::new(), conversations: Vec::new() }
     }
