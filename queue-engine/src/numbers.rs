@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Where random bits come from: the kernel's generator, or a seeded one in tests.
+/// A source of random bits: the kernel's generator, or a seeded one in tests.
 pub trait Random {
     /// 32 random bits.
     fn next_u32(&mut self) -> u32;

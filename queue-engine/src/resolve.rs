@@ -1,4 +1,4 @@
-//! Where payload lies: from messages, receives and remote addresses to runs of card addresses.
+//! The places of payload: from messages, receives and remote addresses to runs of card addresses.
 
 use fpga_regs::engine::cqe::Opcode;
 use fpga_regs::engine::key::Access;

@@ -1,4 +1,4 @@
-//! Where the driver has laid the rings of commands and events, and the rings of commands.
+//! The places of the driver's rings of commands and events, and the rings of commands.
 
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{Completion, Header, MAX_BLOCKS};

@@ -331,7 +331,7 @@ pub struct ReceivedMessage {
     pub immediate: Option<u32>,
     /// The sender asked for an event.
     pub solicited: bool,
-    /// Of a datagram: the QP it comes from. Its GRH stands before it, and counts.
+    /// For a datagram: the QP it comes from. Its GRH stands before it, and counts.
     pub source_qpn: Option<u32>,
 }
 
