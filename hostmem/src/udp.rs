@@ -26,10 +26,13 @@ pub const MOST_BYTES: usize = 65_507;
 pub const MOST_RECEIVED: usize = 16;
 /// Room for one of them.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Words of room for what the kernel tells or is told beside a message.
-const CONTROL_WORDS: usize = 20;
+/// Bytes of room for what the kernel tells or is told beside a message.
+const CONTROL_BYTES: usize = 160;
 
-type Control = [u64; CONTROL_WORDS];
+/// That room, aligned as the kernel's headers are.
+#[derive(Clone, Copy)]
+#[repr(align(8))]
+struct Control([u8; CONTROL_BYTES]);
 
 /// A UDP socket of the machine's own network.
 #[derive(Debug)]
@@ -102,7 +105,7 @@ impl Default for ReceiveRoom {
     fn default() -> Self {
         Self {
             buffers: (0..MOST_RECEIVED).map(|_| vec![0; RECEIVE_BYTES].into()).collect(),
-            controls: vec![[0; CONTROL_WORDS]; MOST_RECEIVED],
+            controls: vec![Control([0; CONTROL_BYTES]); MOST_RECEIVED],
             senders: vec![no_sender(); MOST_RECEIVED],
             headers: Vec::with_capacity(MOST_RECEIVED),
         }
@@ -217,21 +220,23 @@ impl UdpSocket {
     /// route cannot segment, EINVAL for a source that is none of the machine's, ENETUNREACH and EHOSTUNREACH, EPERM
     /// where a filter refuses it.
     pub fn send(&self, messages: &[Outgoing<'_>]) -> Result<usize, Errno> {
-        let mut addresses = [MaybeUninit::<SockaddrStorage>::uninit(); MOST_SENT];
-        let mut controls: [Control; MOST_SENT] = [[0; CONTROL_WORDS]; MOST_SENT];
-        // SAFETY: the structure consists of integers and pointers, of which all bits zero is a value.
-        let mut headers: [libc::mmsghdr; MOST_SENT] = unsafe { std::mem::zeroed() };
+        // Room for as many as there may be, of which only what is sent is written.
+        let mut addresses = [const { MaybeUninit::<SockaddrStorage>::uninit() }; MOST_SENT];
+        let mut controls = [const { MaybeUninit::<Control>::uninit() }; MOST_SENT];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MOST_SENT];
         let count = messages.len().min(MOST_SENT);
         let places = headers.iter_mut().zip(&mut addresses).zip(&mut controls);
         for (message, ((header, address), control)) in messages.iter().zip(places) {
             let address = address.write(SockaddrStorage::from(message.to));
-            let header = &mut header.msg_hdr;
+            let control = control.write(Control([0; CONTROL_BYTES]));
+            // SAFETY: the structure consists of integers and pointers, of which all bits zero is a value.
+            let header = &mut header.write(unsafe { std::mem::zeroed() }).msg_hdr;
             header.msg_name = address.as_ptr().cast_mut().cast();
             header.msg_namelen = address.len();
             header.msg_iov = message.parts.as_ptr().cast_mut().cast();
             // The type differs between C libraries.
             header.msg_iovlen = message.parts.len() as _;
-            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_control = control.0.as_mut_ptr().cast();
             header.msg_controllen = write_control(control, message) as _;
         }
         loop {
@@ -241,7 +246,7 @@ impl UdpSocket {
             let sent = unsafe {
                 libc::sendmmsg(
                     self.socket.as_raw_fd(),
-                    headers.as_mut_ptr(),
+                    headers.as_mut_ptr().cast(),
                     count as libc::c_uint,
                     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
                 )
@@ -274,7 +279,7 @@ impl UdpSocket {
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
             header.msg_iov = part;
             header.msg_iovlen = 1;
-            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_control = control.0.as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>() as _;
         }
         // SAFETY: all headers were filled, with as many buffers, senders and control data as there are headers, which
@@ -392,7 +397,7 @@ impl Writer<'_> {
         let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
         header.cmsg_len = (HEADER + size_of::<T>()) as _;
         (header.cmsg_level, header.cmsg_type) = (level, kind);
-        let base: *mut u8 = self.control.as_mut_ptr().cast();
+        let base = self.control.0.as_mut_ptr();
         // SAFETY: `end` is within the control data, which is aligned to eight bytes, as are `length` and the header's
         // size; both values are plain integers.
         unsafe {
@@ -406,13 +411,7 @@ impl Writer<'_> {
 
 /// Reads what the kernel told beside a message.
 fn read_control(control: &Control, length: usize, message: &mut Incoming<'_>) {
-    let bytes = control.iter().flat_map(|word| word.to_ne_bytes());
-    let bytes: [u8; size_of::<Control>()] = {
-        let mut all = [0; size_of::<Control>()];
-        all.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
-        all
-    };
-    let mut rest = bytes.get(..length).unwrap_or_default();
+    let mut rest = control.0.get(..length).unwrap_or_default();
     while let Some((level, kind, value, next)) = next_control(rest) {
         let number = || value.first_chunk().map(|chunk| libc::c_int::from_ne_bytes(*chunk));
         let octet = || number().map_or_else(|| value.first().copied(), |it| u8::try_from(it).ok());
