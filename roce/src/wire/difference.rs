@@ -21,11 +21,11 @@ pub const IPV4_IDENTIFICATION: usize = ethernet::LENGTH + 4;
 /// Where its flags lie, with a fragment's offset.
 pub const IPV4_FLAGS: usize = ethernet::LENGTH + 6;
 
-/// What powers of x are worth, each a table by the number of bytes that they shift.
+/// What powers of x are worth.
 pub struct Differences {
-    /// Shifting over two bytes more: what a field of two bytes is worth, whose last bit is x^0.
+    /// x^32 and what follows: what each bit of a frame is worth, from the last one that the CRC covers on.
     powers: Vec<u32>,
-    /// The same, shifting back.
+    /// For each number of bytes from a field's first on, what makes the field of what that is worth.
     inverse: Vec<u32>,
 }
 
@@ -37,11 +37,12 @@ impl core::fmt::Debug for Differences {
 
 impl Default for Differences {
     fn default() -> Self {
-        let table = |step: fn(u32) -> u32, first: usize| {
-            let next = |power: &u32| Some((0..8).fold(*power, |power, _| step(power)));
-            core::iter::successors(Some(ONE), next).skip(first).take(MOST_BEHIND).collect()
-        };
-        Self { powers: table(times_x, 2), inverse: table(over_x, 0) }
+        let powers = core::iter::successors(Some(ONE), |power| Some(times_x(*power)));
+        let back = |power: &u32| Some((0..8).fold(*power, |power, _| over_x(power)));
+        Self {
+            powers: powers.skip(32).take(8 * MOST_BEHIND).collect(),
+            inverse: core::iter::successors(Some(ONE), back).take(MOST_BEHIND).collect(),
+        }
     }
 }
 
@@ -50,13 +51,13 @@ impl Differences {
     /// wrong as it was. False, and nothing is done, where the place is not in the frame.
     pub fn put(&self, frame: &mut [u8], at: usize, value: [u8; 2]) -> bool {
         let Some((behind, found)) = behind(frame, at) else { return false };
-        let Some(power) = self.powers.get(behind) else { return false };
         let Some(place) = frame.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<2>) else {
             return false;
         };
-        let [first, second] = [place[0] ^ value[0], place[1] ^ value[1]];
+        let changes = [place[0] ^ value[0], place[1] ^ value[1]];
+        let Some(worth) = self.worth(changes, behind) else { return false };
         *place = value;
-        let changed = found ^ worth([first, second], *power);
+        let changed = found ^ worth;
         if let Some(crc) = frame.last_chunk_mut::<{ icrc::LENGTH }>() {
             *crc = changed.to_le_bytes();
         }
@@ -70,8 +71,19 @@ impl Differences {
         let (behind, _) = behind(frame, at)?;
         let [now_first, now_second] = frame.get(at..)?.first_chunk::<2>()?;
         let [first, second] = value;
-        let changed = [first ^ now_first, second ^ now_second];
-        Some(wrong ^ worth(changed, *self.powers.get(behind)?))
+        Some(wrong ^ self.worth([first ^ now_first, second ^ now_second], behind)?)
+    }
+
+    /// What a field makes of the CRC that begins so many bytes before the end of what that covers. Without branches: what
+    /// bits are set is not to be guessed.
+    #[inline]
+    fn worth(&self, field: [u8; 2], behind: usize) -> Option<u32> {
+        let last = behind.checked_sub(field.len())?.checked_mul(8)?;
+        let powers = self.powers.get(last..)?.first_chunk::<16>()?;
+        // The highest bit of the last byte is sent last.
+        let field = u32::from(u16::from_le_bytes(field));
+        let bit = |term: u32| (field.wrapping_shl(term) >> 15 & 1).wrapping_neg();
+        Some(powers.iter().zip(0..).fold(0, |sum, (power, term)| sum ^ power & bit(term)))
     }
 
     /// The 16 bits that have to stand at a place of a whole frame for its invariant CRC to be right, if any do;
@@ -102,20 +114,10 @@ fn over_x(power: u32) -> u32 {
     if power & ONE == 0 { power << 1 } else { (power ^ POLYNOMIAL) << 1 | 1 }
 }
 
-/// The product of two polynomials modulo CRC-32's. Without branches: what bits are set is not to be guessed.
-fn times(one: u32, other: u32) -> u32 {
-    product::<32>(one, other)
-}
-
-/// What a field of two bytes makes of the CRC, `power` being what its last bit is worth.
-fn worth(field: [u8; 2], power: u32) -> u32 {
-    product::<16>(u32::from_le_bytes([0, 0, field[0], field[1]]), power)
-}
-
-/// The product with the first so many terms of the first.
-fn product<const TERMS: u32>(one: u32, mut other: u32) -> u32 {
+/// The product of two polynomials modulo CRC-32's. Without branches, as [`Differences::worth`].
+fn times(one: u32, mut other: u32) -> u32 {
     let mut product = 0;
-    for term in 0..TERMS {
+    for term in 0..32 {
         product ^= other & (one.wrapping_shl(term) >> 31).wrapping_neg();
         other = times_x(other);
     }
