@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use roce::MacAddr;
 use roce::param::ROCE_UDP_PORT;
+use roce::wire::difference::IPV4_IDENTIFICATION;
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{ipv4, ipv6, udp};
 
@@ -157,6 +158,12 @@ enum Ip {
     V6([u8; ipv6::LENGTH]),
 }
 
+/// The identification of a frame over IPv4.
+pub(super) fn identification(frame: &Frame) -> u16 {
+    let at = frame.as_slice().get(IPV4_IDENTIFICATION..).and_then(<[u8]>::first_chunk::<2>);
+    at.map_or(0, |bytes| u16::from_be_bytes(*bytes))
+}
+
 /// Gives a frame of ours 16 bits of its IPv4 header that its datagram had, and the header checksum that goes with them.
 pub(super) fn put_back(frame: &mut Frame, at: usize, value: [u8; 2]) {
     const CHECKSUM: usize = IP + 10;
@@ -176,7 +183,7 @@ pub(super) fn put_back(frame: &mut Frame, at: usize, value: [u8; 2]) {
 
 #[cfg(test)]
 mod tests {
-    use roce::wire::difference::{IPV4_FLAGS, IPV4_IDENTIFICATION};
+    use roce::wire::difference::IPV4_FLAGS;
 
     use super::*;
 

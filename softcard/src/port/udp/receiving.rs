@@ -8,7 +8,7 @@ use roce::wire::difference::{Differences, IPV4_FLAGS, IPV4_IDENTIFICATION};
 use roce::wire::icrc;
 use roce::{Gid, MacAddr};
 
-use super::frames::{Headers, Pair, put_back};
+use super::frames::{Headers, Pair, identification, put_back};
 use super::neighbours::BEYOND;
 use super::peers::{Manner, Peers, cost};
 use super::sockets::{Arriving, Listening, READY};
@@ -108,18 +108,20 @@ impl Taker<'_> {
         };
         let manner = self.peers.get(pair).map(|peer| peer.manner()).unwrap_or_default();
         let mut costs = 0_u64;
+        let before = self.arrived.len();
         for payload in message.bytes.chunks(message.segment.max(1)) {
             costs = costs.saturating_add(cost(payload.len()));
             let mut frame = self.pool.take();
-            if !headers.frame((BEYOND, to), payload, &mut frame) {
+            if headers.frame((BEYOND, to), payload, &mut frame) {
+                self.arrived.push_back(frame);
+            } else {
                 self.counters.bad_length = self.counters.bad_length.saturating_add(1);
                 self.pool.put(frame);
-                continue;
             }
-            if source.is_ipv4() {
-                self.number(&mut frame, pair, manner);
-            }
-            self.arrived.push_back(frame);
+        }
+        // Not each at once: a processor waits for what it has just written, if it reads it by other pieces.
+        if source.is_ipv4() {
+            self.number_all(before, pair, manner);
         }
         if destination.is_multicast() {
             return None;
@@ -127,6 +129,37 @@ impl Taker<'_> {
         let window = self.peers.window();
         let is_due = self.peers.get(pair)?.count_received(now, costs, window);
         is_due.then(|| self.peers.tell(pair, Kind::Tell, 0)).flatten()
+    }
+
+    /// Finds the identifications of what arrived in one message, from a place on.
+    fn number_all(&mut self, first: usize, pair: Pair, manner: Manner) {
+        let mut arrived = std::mem::take(self.arrived);
+        let mut expected = 0;
+        for frame in arrived.range_mut(first..) {
+            if expected == 0 || !self.is_numbered(frame, manner, expected) {
+                self.number(frame, pair, manner);
+            }
+            // What arrives together was sent one behind the other.
+            expected = identification(frame).wrapping_add(1);
+        }
+        *self.arrived = arrived;
+    }
+
+    /// Whether a datagram had the identification that the one before it leads to, as segments of a balboad's have; it has
+    /// it then, and is vouched for.
+    fn is_numbered(&mut self, frame: &mut Frame, manner: Manner, expected: u16) -> bool {
+        if !manner.numbers(expected) {
+            return false;
+        }
+        put_back(frame, IPV4_IDENTIFICATION, expected.to_be_bytes());
+        let is_right = icrc::check(frame.as_mut_slice());
+        if is_right {
+            self.more.numbered = self.more.numbered.saturating_add(1);
+            frame.vouch();
+        } else {
+            put_back(frame, IPV4_IDENTIFICATION, [0, 0]);
+        }
+        is_right
     }
 
     /// Finds the identification that a datagram had, where it was not 0, and vouches for a frame whose invariant CRC is
