@@ -68,66 +68,67 @@ impl UdpPort {
     /// Sends some of what waits for a host.
     fn flush_queue(&mut self, now: u64, pair: Pair) -> Ended {
         self.ask(now, pair);
-        let mut batch = VecDeque::new();
         let Some(peer) = self.peers.get(pair) else { return Ended::Done };
-        while batch.len() < TURN && peer.has_room() {
-            let Some(queued) = peer.queue.pop_front() else { break };
+        // Nobody puts any there meanwhile.
+        let mut queue = std::mem::take(&mut peer.queue);
+        let mut count = 0_usize;
+        for queued in queue.iter().take(TURN) {
+            if !peer.has_room() {
+                break;
+            }
             peer.count_sent(queued.cost());
-            batch.push_back(queued);
+            count = count.saturating_add(1);
         }
         let (has_room, whole) = (peer.has_room(), !peer.takes_segments(now));
-        self.peers.queued = self.peers.queued.saturating_sub(batch.len());
         if !has_room {
             self.peers.hurry(now, pair);
         }
-        let is_sent = self.send_batch(now, &mut batch, whole, pair);
-        let is_left = !batch.is_empty();
-        self.peers.queued = self.peers.queued.saturating_add(batch.len());
-        let Some(peer_queue) = self.peers.get(pair).map(|peer| &mut peer.queue) else {
-            return Ended::Done;
+        let waited = queue.len();
+        let ended = match self.send_batch(now, &mut queue, count, whole, pair) {
+            false => Ended::Later,
+            true if queue.is_empty() => Ended::Done,
+            true if has_room => Ended::Turn,
+            true => Ended::NoRoom,
         };
-        while let Some(queued) = batch.pop_back() {
-            peer_queue.push_front(queued);
+        let gone = waited.saturating_sub(queue.len());
+        self.peers.queued = self.peers.queued.saturating_sub(gone);
+        if let Some(peer) = self.peers.get(pair) {
+            peer.queue = queue;
         }
-        match (is_left, peer_queue.is_empty()) {
-            (true, _) if !is_sent => Ended::Later,
-            (false, true) => Ended::Done,
-            (false, false) if !has_room => Ended::NoRoom,
-            _ => Ended::Turn,
-        }
+        ended
     }
 
-    /// Sends a host's frames, whose costs are counted; those that the kernel has no room for are left. False where it
-    /// has none at all.
+    /// Sends so many of a host's frames, whose costs are counted; those that the kernel has no room for are left. False
+    /// where it has none at all.
     fn send_batch(
         &mut self,
         now: u64,
-        batch: &mut VecDeque<Queued>,
+        queue: &mut VecDeque<Queued>,
+        mut count: usize,
         whole: bool,
         pair: Pair,
     ) -> bool {
         let mut is_whole = whole || !self.sockets.can_segment();
-        while !batch.is_empty() {
-            let groups = self.prepare(batch.make_contiguous(), is_whole);
-            let (messages, frames, failed) = self.send_groups(batch.make_contiguous(), &groups);
+        while count > 0 {
+            let batch = queue.make_contiguous().get_mut(..count).unwrap_or_default();
+            let groups = self.prepare(batch, is_whole);
+            let (messages, frames, failed) = self.send_groups(batch, &groups);
             self.more.messages = self.more.messages.saturating_add(messages as u64);
             self.counters.sent = self.counters.sent.saturating_add(frames as u64);
-            for queued in batch.drain(..frames) {
+            for queued in queue.drain(..frames) {
                 self.pool.put(queued.frame);
             }
+            count = count.saturating_sub(frames);
             let Some(errno) = failed else { continue };
             let to = pair.peer;
             let next = groups.get(messages);
-            let count = next.map_or(0, |group| group.frames.len());
             match errno {
                 Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM => {
-                    for queued in batch.iter() {
-                        if let Some(peer) = self.peers.get(pair) {
-                            peer.take_back(queued.cost());
-                        }
+                    if let Some(peer) = self.peers.get(pair) {
+                        queue.range(..count).for_each(|queued| peer.take_back(queued.cost()));
                     }
                     self.counters.held = self.counters.held.saturating_add(1);
-                    self.wait_for_room(now, errno, batch);
+                    self.wait_for_room(now, errno, queue);
                     return false;
                 }
                 // The route cannot segment, or takes no datagrams as long as these.
@@ -141,16 +142,20 @@ impl UdpPort {
                         );
                     }
                 }
-                errno => self.drop_frames(batch, count.max(1), errno, pair),
+                errno => {
+                    let lost = next.map_or(1, |group| group.frames.len()).min(count);
+                    self.drop_frames(queue, lost, errno, pair);
+                    count = count.saturating_sub(lost);
+                }
             }
         }
         true
     }
 
-    /// Sends nothing until the socket by which the first frame of a batch leaves has room, or for some time where it is not
+    /// Sends nothing until the socket by which the first frame of a queue leaves has room, or for some time where it is not
     /// the socket that has none.
-    fn wait_for_room(&mut self, now: u64, errno: Errno, batch: &VecDeque<Queued>) {
-        let wait = match (errno, batch.front()) {
+    fn wait_for_room(&mut self, now: u64, errno: Errno, queue: &VecDeque<Queued>) {
+        let wait = match (errno, queue.front()) {
             (Errno::EAGAIN, Some(Queued { headers, .. })) => {
                 self.sockets.await_room(headers.source_port, headers.source.is_ipv4());
                 ROOM_NS
@@ -163,12 +168,12 @@ impl UdpPort {
     /// Loses frames that can never be sent.
     fn drop_frames(
         &mut self,
-        batch: &mut VecDeque<Queued>,
+        queue: &mut VecDeque<Queued>,
         count: usize,
         errno: Errno,
         pair: Pair,
     ) {
-        let (to, count) = (pair.peer, count.min(batch.len()));
+        let (to, count) = (pair.peer, count.min(queue.len()));
         let counter = match errno {
             Errno::EMSGSIZE => {
                 if self.more.too_long == 0 {
@@ -182,7 +187,7 @@ impl UdpPort {
         };
         *counter = counter.saturating_add(count as u64);
         log::debug!("{to}: {count} datagrams are lost: {errno}");
-        for queued in batch.drain(..count) {
+        for queued in queue.drain(..count) {
             if let Some(peer) = self.peers.get(pair) {
                 peer.take_back(queued.cost());
             }
