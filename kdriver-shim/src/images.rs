@@ -163,7 +163,12 @@ pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manife
     // It has one network for all of them.
     let engine = image.logic().first().copied().map(EngineKind::from).unwrap_or_default();
     if !image.logic().contains(&engine.into()) {
-        return Err("it has no engine that balboad drives; load one that has vqe, too".into());
+        return Err(match image.alone() {
+            None => "it has no engine that balboad drives; load one that has vqe, too".into(),
+            Some(vfpga) => format!(
+                "it is of vFPGA {vfpga} alone, and has no engine that balboad drives; load an image of the whole card that has vqe, too"
+            ),
+        });
     }
     if let Some(vfpga) = image.alone() {
         return match engine == like.engine {
