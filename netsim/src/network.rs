@@ -385,11 +385,10 @@ impl<M: Memory> Network<M> {
         let port = &mut self.ports[number as usize];
         port.free_at = self.now.after(port.wire.time_of(length));
         let arrives = port.free_at.after(port.delay);
-        let is_watched = M::BYTES && matches!(port.owner, Owner::Host(_));
-        if !is_pause && (is_watched || port.faults.is_some()) {
-            self.carry(number, frame, arrives);
-        } else {
+        if is_pause {
             self.fly(number, frame, arrives);
+        } else {
+            self.carry(number, frame, arrives);
         }
         let port = &mut self.ports[number as usize];
         // A host is asked for more then, whatever waits now.
@@ -407,7 +406,7 @@ impl<M: Memory> Network<M> {
         }
     }
 
-    /// A frame goes onto a wire where something may befall it.
+    /// A frame goes onto a wire, where something may befall it.
     fn carry(&mut self, number: u32, frame: u32, arrives: Time) {
         let port = &mut self.ports[number as usize];
         if let Owner::Host(host) = port.owner {
