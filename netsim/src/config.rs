@@ -150,6 +150,21 @@ pub struct SwitchConfig {
     pub pfc: Vec<u8>,
     /// What is marked, if anything is.
     pub red: Option<Red>,
+    /// What ends pauses without end, if anything does.
+    pub watchdog: Option<Watchdog>,
+}
+
+/// A watchdog against pauses without end: a queue that was paused and let nothing go for `detect` picoseconds drops what
+/// waits and what comes, until `recover` have passed without a pause.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Watchdog {
+    /// How long a queue may stand still, as `2ms`. It is looked at twice in that time.
+    #[serde(deserialize_with = "time")]
+    pub detect: u64,
+    /// How long it drops at least.
+    #[serde(deserialize_with = "time")]
+    pub recover: u64,
 }
 
 /// Random early detection: from `kmin` bytes in an egress queue on packets are marked "congestion experienced", ever more
@@ -252,6 +267,14 @@ impl Config {
         }
         if self.switch.buffer > 1 << 40 || self.switch.reserve > 1 << 30 {
             return range("a buffer", self.switch.buffer, "1T at most, of reserves of 1G at most");
+        }
+        if let Some(watchdog) = self.switch.watchdog {
+            let times = [watchdog.detect, watchdog.recover];
+            if let Some(&time) =
+                times.iter().find(|it| !(1_000_000..=1_000_000_000_000).contains(*it))
+            {
+                return range("a watchdog's time in picoseconds", time, "1 us to 1 s");
+            }
         }
         if let Some(red) = self.switch.red {
             if red.kmin >= red.kmax || red.kmax > 1 << 40 {

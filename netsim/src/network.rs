@@ -6,7 +6,7 @@ use trial::rng::Rng;
 
 use crate::buffer::{Buffer, BufferConfig};
 use crate::cable;
-use crate::config::{Config, Route, SwitchConfig};
+use crate::config::{Config, Route, SwitchConfig, Watchdog};
 use crate::error::Error;
 use crate::events::Events;
 use crate::flow::{Flow, Message};
@@ -37,6 +37,8 @@ enum Happening {
     Post(u32),
     /// It is time to look at queues and flows.
     Look,
+    /// It is time to look for queues that stand still.
+    Watch,
 }
 
 /// What became of frames that hosts sent, and of copies of them. Those that are in no number of ends are under way.
@@ -48,8 +50,10 @@ pub struct Tally {
     pub flooded: u64,
     /// Frames that came to hosts.
     pub delivered: u64,
-    /// Frames for which a switch had no room.
+    /// Frames that a switch dropped: it had no room, or their queue stood still for too long.
     pub dropped: u64,
+    /// Queues that stood still for too long.
+    pub still: u64,
     /// Frames to all that came to a switch with nobody else.
     pub unroutable: u64,
     /// What cables did to frames.
@@ -82,6 +86,7 @@ pub struct Network<M = Lengths> {
     frames: Frames,
     ports: Vec<Port>,
     switches: Vec<Switch>,
+    watchdog: Option<Watchdog>,
     routes: Routes,
     flows: Vec<Flow>,
     tally: Tally,
@@ -173,13 +178,18 @@ impl<M: Memory + Default> Network<M> {
         }
         let hosts = (0..).zip(of_hosts).map(|(number, port)| Host::new(number, port)).collect();
         let watched = plan.watched.iter().map(|cable| 2 * *cable as u32).collect();
+        let mut events = Events::default();
+        if let Some(watchdog) = switch.watchdog {
+            events.push(Time(watchdog.detect / 2), Happening::Watch);
+        }
         Ok(Self {
             hosts,
             now: Time(0),
-            events: Events::default(),
+            events,
             frames: Frames::default(),
             ports,
             switches,
+            watchdog: switch.watchdog,
             routes,
             flows: Vec::new(),
             tally: Tally::default(),
@@ -333,6 +343,7 @@ impl<M: Memory> Network<M> {
             Happening::Wake(host) => self.woken(host),
             Happening::Post(flow) => self.post(flow),
             Happening::Look => self.look(),
+            Happening::Watch => self.watch(),
         }
         true
     }
@@ -486,6 +497,9 @@ impl<M: Memory> Network<M> {
             if let Some(quanta) = quanta {
                 let pause = pfc::duration(*quanta, port.wire.rate());
                 port.hold(priority, self.now.after(pause));
+                if let Some(watchdog) = self.watchdog.filter(|_| *quanta != 0) {
+                    port.go_on_dropping(priority, self.now, watchdog.recover);
+                }
             }
         }
         self.send(number);
@@ -651,8 +665,9 @@ impl<M: Memory> Network<M> {
         let switch = &mut self.switches[number as usize];
         let egress = switch.ports[egress];
         let local = self.ports[ingress as usize].local;
-        let waiting = self.ports[egress as usize].queue(priority).bytes;
-        if !switch.buffer.admit(local, priority, size, waiting) {
+        let to = &self.ports[egress as usize];
+        let (waiting, drops) = (to.queue(priority).bytes, to.drops(priority, self.now));
+        if drops || !switch.buffer.admit(local, priority, size, waiting) {
             self.frames.remove(frame);
             self.tally.dropped += 1;
             return;
@@ -712,6 +727,34 @@ impl<M: Memory> Network<M> {
         self.tally.pauses += 1;
         self.ports[port as usize].push_pause(frame);
         self.send(port);
+    }
+
+    /// Lets the frames of queues go that stand still.
+    fn watch(&mut self) {
+        let Some(watchdog) = self.watchdog else { return };
+        for number in 0..self.ports.len() as u32 {
+            let Owner::Switch(switch) = self.ports[number as usize].owner else { continue };
+            for priority in 0..PRIORITIES {
+                let port = &mut self.ports[number as usize];
+                if port.stands_still(priority, self.now, watchdog) {
+                    self.tally.still += 1;
+                    self.discard(switch, number, priority);
+                }
+            }
+        }
+        self.events.push(self.now.after(watchdog.detect / 2), Happening::Watch);
+    }
+
+    /// A switch drops all that waits in a queue.
+    fn discard(&mut self, switch: u32, number: u32, priority: usize) {
+        while let Some(frame) = self.ports[number as usize].first(priority) {
+            let Frame { ingress, .. } = self.frames[frame];
+            let size = self.frames[frame].size();
+            self.ports[number as usize].discard(priority, size);
+            self.frames.remove(frame);
+            self.tally.dropped += 1;
+            self.release(switch, ingress, priority, size);
+        }
     }
 
     /// Takes down what queues and flows are.

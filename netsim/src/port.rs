@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::config::{Faults, Link};
+use crate::config::{Faults, Link, Watchdog};
 use crate::frame::PRIORITIES;
 use crate::time::{Time, Wire};
 
@@ -23,6 +23,12 @@ pub struct Queue {
     pub bytes: u64,
     /// None leaves before.
     pub eligible_at: Time,
+    /// What comes before is dropped.
+    drops_until: Time,
+    /// Whether a frame has left since it was last looked at.
+    has_moved: bool,
+    /// Since when it is known to stand still.
+    still_since: Option<Time>,
 }
 
 /// What a port did.
@@ -173,6 +179,37 @@ impl Port {
         self.queues[priority].eligible_at = at;
     }
 
+    /// Whether a frame for a priority is dropped, since its queue stood still for too long.
+    #[must_use]
+    pub fn drops(&self, priority: usize, now: Time) -> bool {
+        self.queues[priority].drops_until > now
+    }
+
+    /// Looks whether a queue has been paused and stood still for `detect` picoseconds. Then its frames are to be
+    /// [discarded](Port::discard), and others are dropped for `recover`, and for as long after each pause.
+    pub fn stands_still(&mut self, priority: usize, now: Time, watchdog: Watchdog) -> bool {
+        let queue = &mut self.queues[priority];
+        let is_held = !queue.frames.is_empty() && queue.eligible_at > now;
+        if std::mem::take(&mut queue.has_moved) || !is_held {
+            queue.still_since = None;
+            return false;
+        }
+        let since = *queue.still_since.get_or_insert(now);
+        let stands = now >= since.after(watchdog.detect);
+        if stands {
+            queue.still_since = None;
+            queue.drops_until = now.after(watchdog.recover);
+        }
+        stands
+    }
+
+    /// A pause was heard of a priority: if its queue drops what comes, it does so for `recover` picoseconds more.
+    pub fn go_on_dropping(&mut self, priority: usize, now: Time, recover: u64) {
+        if self.drops(priority, now) {
+            self.queues[priority].drops_until = now.after(recover);
+        }
+    }
+
     /// What leaves at `now`: pauses, then the highest priority that may. A frame stays until [`Port::take`].
     pub fn next(&mut self, now: Time) -> Next {
         if let Some(pause) = self.pauses.pop_front() {
@@ -193,16 +230,28 @@ impl Port {
         if first == Time::NEVER { Next::Nothing } else { Next::At(first) }
     }
 
-    /// Takes the first frame of a queue, of so many bytes.
+    /// The first frame of a queue, of so many bytes, leaves.
     pub fn take(&mut self, priority: usize, size: u32) {
+        self.discard(priority, size);
+        self.queues[priority].has_moved = true;
+        self.tally.frames += 1;
+        self.tally.bytes += u64::from(size);
+    }
+
+    /// The first frame of a queue, of so many bytes, is dropped.
+    pub fn discard(&mut self, priority: usize, size: u32) {
         let queue = &mut self.queues[priority];
         queue.frames.pop_front();
         queue.bytes -= u64::from(size);
         if queue.frames.is_empty() {
             self.waiting &= !(1 << priority);
         }
-        self.tally.frames += 1;
-        self.tally.bytes += u64::from(size);
+    }
+
+    /// The first frame of a queue.
+    #[must_use]
+    pub fn first(&self, priority: usize) -> Option<u32> {
+        self.queues[priority].frames.front().copied()
     }
 }
 
@@ -242,5 +291,27 @@ mod tests {
         assert_eq!(port.land(Time(30)), Some((4, Some(Time(50)))));
         assert_eq!(port.land(Time(30)), None);
         assert_eq!(port.land(Time(50)), Some((2, None)));
+    }
+    #[test]
+    fn a_queue_that_stands_still_drops_until_pauses_end() {
+        let watchdog = Watchdog { detect: 100, recover: 50 };
+        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE };
+        let mut port = Port::new(Owner::Switch(0), 0, &link);
+        port.push(10, 3, 100);
+        port.push(11, 3, 100);
+        // What is not paused may take its time.
+        assert!([0, 100, 200].iter().all(|at| !port.stands_still(3, Time(*at), watchdog)));
+        port.hold(3, Time(1_000));
+        assert!(!port.stands_still(3, Time(250), watchdog));
+        port.take(3, 100);
+        let looks = [300, 350, 400, 450].map(|at| port.stands_still(3, Time(at), watchdog));
+        assert_eq!(looks, [false, false, false, true]);
+        assert_eq!(port.first(3), Some(11));
+        port.discard(3, 100);
+        assert!(port.is_empty() && port.drops(3, Time(499)) && !port.drops(3, Time(500)));
+        port.go_on_dropping(3, Time(490), watchdog.recover);
+        assert!(port.drops(3, Time(539)) && !port.drops(3, Time(540)));
+        port.go_on_dropping(3, Time(540), watchdog.recover);
+        assert!(!port.drops(3, Time(540)) && !port.drops(2, Time(500)));
     }
 }

@@ -1,6 +1,7 @@
 //! Whole networks: nothing is lost sight of, and switches do what they are there for.
 
-use netsim::config::{Config, Faults, Pattern, Shape};
+use netsim::config::{Config, Faults, Pattern, Red, Shape, Watchdog};
+use netsim::congestion::{Algorithm, Congestion};
 use netsim::flow::Message;
 use netsim::frame::Frame;
 use netsim::host::Pace;
@@ -310,6 +311,60 @@ fn a_full_ring_stands_still_and_a_leaf_spine_does_not() {
     assert!(before.iter().zip(delivered(&tree)).all(|(before, after)| *before < after));
 }
 
+/// Each time is a hundredth of what is usual: 200 ms.
+const WATCHDOG: Watchdog = Watchdog { detect: 2_000_000_000, recover: 2_000_000_000 };
+
+/// What all flows deliver from one time to another, in microseconds.
+fn delivered_between(network: &mut Network, from: u64, to: u64) -> u64 {
+    network.run(Time::from_micros(from));
+    let before: u64 = delivered(network).iter().sum();
+    network.run(Time::from_micros(to));
+    assert_conserved(network);
+    delivered(network).iter().sum::<u64>() - before
+}
+
+/// Marks come too late for the ring not to stand still at first, and are what it needs not to do so again.
+#[test]
+fn a_watchdog_has_a_ring_go_on_where_its_hosts_react_to_marks() {
+    let mut config = config("ring");
+    config.switch.red = Some(Red { kmin: 40_000, kmax: 160_000, pmax_millionths: 200_000 });
+    config.congestion = Some(Congestion {
+        algorithm: Algorithm::DcqcnMlx5,
+        min_rate: 0,
+        min_time_between_cnps: 0,
+        cnp_dscp: Some(48),
+    });
+    let mut without = network(&config, 1, 1024);
+    assert_eq!(delivered_between(&mut without, 2_000, 44_000), 0);
+    config.switch.watchdog = Some(WATCHDOG);
+    let mut with = network(&config, 1, 1024);
+    // Each cable is the way of two flows.
+    let possible = 2 * 2_000 * 100_000 / 8;
+    let delivered = delivered_between(&mut with, 42_000, 44_000);
+    let tally = with.tally();
+    assert!(delivered > possible * 8 / 10, "{delivered} of {possible}, {tally:?}");
+    assert!(tally.still >= 4 && tally.dropped != 0, "{tally:?}");
+    // Without them it is full again at once.
+    config.congestion = None;
+    let mut alone = network(&config, 1, 1024);
+    let delivered = delivered_between(&mut alone, 2_000, 44_000);
+    assert!(delivered < possible / 1_000, "{delivered}");
+    assert!(alone.tally().still >= tally.still, "{:?}", alone.tally());
+}
+
+#[test]
+fn a_watchdog_finds_nothing_where_no_pauses_wait_for_each_other() {
+    let mut config = config("leaf-spine");
+    config.switch.buffer = 4 << 20;
+    config.switch.watchdog = Some(Watchdog { detect: 200_000_000, recover: 200_000_000 });
+    let mut network = network(&config, 1, 1024);
+    network.run(Time::from_micros(2_000));
+    assert_conserved(&network);
+    let tally = network.tally();
+    assert!(tally.pauses > 0, "{tally:?}");
+    assert_eq!((tally.still, tally.dropped), (0, 0));
+}
+
 #[test]
 fn a_fat_tree_of_1024_hosts_runs_in_bounded_memory() {
     let mut network = network(&config("fat-tree"), 1, 64);
@@ -344,6 +399,10 @@ fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
     assert!(refused("delay = \"1us\"", often).contains("a fault is 10001"));
     let long = "delay = \"1us\", faults = { jitter = \"2000ms\" }";
     assert!(refused("delay = \"1us\"", long).contains("a fault's delay"));
+    let dog = "pfc = [3], watchdog = { detect = \"2s\", recover = \"2ms\" }";
+    assert!(refused("pfc = [3]", dog).contains("'2s' is no number"));
+    let dog = "pfc = [3], watchdog = { detect = \"2ms\", recover = \"0ms\" }";
+    assert!(refused("pfc = [3]", dog).contains("a watchdog's time in picoseconds is 0"));
     assert!(refused("pfc = [3]", "pfc = [8]").contains("a priority is 8"));
     assert!(refused("\"32M\"", "\"32k\"").contains("too small"));
     assert!(refused("kmin = \"400k\"", "kmin = \"2M\"").contains("kmin"));

@@ -30,7 +30,7 @@ pub const CABLE: Link = Link { rate: 100_000_000_000, delay: 1_000 * NANO, fault
 
 /// Switches drop nothing.
 const SWITCH: SwitchConfig =
-    SwitchConfig { buffer: 1 << 40, reserve: 0, pfc: Vec::new(), red: None };
+    SwitchConfig { buffer: 1 << 40, reserve: 0, pfc: Vec::new(), red: None, watchdog: None };
 
 /// Each fault to the same degree, in units of one in 10,000 frames.
 pub const fn bad(n: u32) -> Faults {
