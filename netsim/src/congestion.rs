@@ -1,6 +1,6 @@
 //! What hosts do about congestion.
 
-use roce::window::{Dcqcn, DcqcnParameters};
+use roce::window::{Dcqcn, DcqcnParameters, Swift, SwiftParameters};
 use roce::{NotificationPoint, OutOfRange, Stack};
 use serde::Deserialize;
 
@@ -28,6 +28,8 @@ pub enum Algorithm {
     DcqcnPaper,
     /// DCQCN with mlx5's.
     DcqcnMlx5,
+    /// A window by round trips, after Swift. It has no smallest rate.
+    Swift,
 }
 
 impl Congestion {
@@ -41,6 +43,10 @@ impl Congestion {
         let set = match self.algorithm {
             Algorithm::DcqcnPaper => DcqcnParameters::paper(line),
             Algorithm::DcqcnMlx5 => DcqcnParameters::mlx5(),
+            Algorithm::Swift => {
+                stack.set_windows(Swift::new(SwiftParameters::default())?.windows());
+                return Ok(());
+            }
         };
         let parameters = DcqcnParameters { min_rate: self.min_rate, ..set };
         stack.set_windows(Dcqcn::new(line, parameters)?.windows());

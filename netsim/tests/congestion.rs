@@ -84,6 +84,46 @@ fn dcqcn_shares_a_parking_lot_at_100_gigabits_and_pauses_alone_do_not() {
     assert_fair(5);
 }
 
+/// A second algorithm, by round trips alone: nothing is marked, and nobody is notified or paused.
+#[test]
+fn swift_shares_a_parking_lot_without_marks_or_pauses() {
+    let mut config = config("parking-lot-swift");
+    config.traffic.stagger = 2 * MILLISECOND;
+    let mut network = network(&config, 1);
+    let shares = shares(&mut network, Time(44 * MILLISECOND), Time(54 * MILLISECOND));
+    let index = jain(shares.iter().copied());
+    assert!(index >= WHOLE * 95 / 100, "{index} {shares:?}");
+    let used = rate(shares.iter().sum(), 10 * MILLISECOND);
+    assert!(used > config.host.rate * 95 / 100, "{used} of {}", config.host.rate);
+    let tally = network.tally();
+    assert_eq!((tally.dropped, tally.pauses, tally.marked), (0, 0, 0));
+}
+
+/// Cables that lose and overtake, switches that drop: everything arrives all the same.
+#[test]
+fn whatever_hosts_do_about_congestion_everything_arrives_once() {
+    for name in ["parking-lot-dcqcn", "parking-lot-mlx5", "parking-lot-swift"] {
+        for seed in 1..=3 {
+            let mut config = config(name);
+            config.shape = Shape::Incast { senders: 4 };
+            config.switch.pfc.clear();
+            config.switch.buffer = 1 << 20;
+            config.host.faults.loss = 20;
+            config.host.faults.reordering = 20;
+            config.host.faults.reorder_delay = 20_000_000;
+            let traffic = &mut config.traffic;
+            (traffic.bytes, traffic.messages, traffic.stagger) = (100_001, 20, 0);
+            let mut network = network(&config, seed);
+            network.run(Time(2_000 * MILLISECOND));
+            for flow in network.flows() {
+                assert!(!flow.failed, "{name} {seed}");
+                assert_eq!((flow.ends.len(), flow.delivered), (20, 2_000_020), "{name} {seed}");
+            }
+            assert_eq!(network.under_way(), 0, "{name} {seed}");
+        }
+    }
+}
+
 /// A notification to a queue pair of host `to` as if host `from` had sent it.
 fn forged(from: u32, to: u32, dest_qpn: Qpn) -> Frame {
     let transport = bth::Repr {

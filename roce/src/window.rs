@@ -17,10 +17,12 @@ mod dcqcn;
 mod fixed;
 mod pacer;
 mod slow_start;
+mod swift;
 
 pub use dcqcn::{Dcqcn, DcqcnParameters};
 pub use fixed::Fixed;
 pub use slow_start::SlowStart;
+pub use swift::{Swift, SwiftParameters};
 
 /// What an answer of the peer has acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
