@@ -170,6 +170,21 @@ mod tests {
         assert_eq!(from_root(summary), "# Try\n\n- [One](README.md)\n  - [Two](docs/two.md)\n");
     }
 
+    /// Pages to look things up in may be longer: those of two parts of the summary, and two lists.
+    #[test]
+    fn no_page_to_read_has_more_than_1800_words() {
+        let summary = links::read(&root().join(SUMMARY)).unwrap();
+        let parts = summary
+            .split("\n# ")
+            .filter(|it| !it.starts_with("Reference") && !it.starts_with("Log"));
+        let pages = parts.flat_map(links::links).map(|it| linked(SUMMARY, &it));
+        let lists = [Path::new("CHANGELOG.md"), Path::new("docs/stock-card.md")];
+        for page in pages.filter(|it| !lists.contains(&it.as_path())) {
+            let words = links::read(&root().join(&page)).unwrap().split_whitespace().count();
+            assert!(words <= 1800, "{} has {words} words", page.display());
+        }
+    }
+
     #[test]
     fn links_that_lead_nowhere_are_found() {
         let book = tempfile::tempdir().unwrap();
