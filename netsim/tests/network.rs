@@ -271,29 +271,6 @@ fn packets_are_marked_above_the_threshold_only_and_their_senders_are_notified() 
 }
 
 #[test]
-fn flows_between_two_leaves_spread_over_the_spines() {
-    let mut config = config("leaf-spine");
-    config.shape = Shape::LeafSpine { leaves: 2, spines: 8, hosts: 1 };
-    config.traffic.pattern = Pattern::Shape;
-    config.traffic.flows = 64;
-    config.traffic.messages = 1;
-    config.traffic.bytes = 4096;
-    let mut network = network(&config, 1, 64);
-    network.run(Time::from_micros(2_000));
-    assert!(network.flows().iter().all(|flow| flow.ends.len() == 1));
-    // Each flow's frame and its peer's acknowledgement.
-    let upward: Vec<u64> = network
-        .ports_of(0)
-        .iter()
-        .map(|port| &network.ports()[*port as usize])
-        .filter(|port| matches!(network.ports()[port.peer as usize].owner, Owner::Switch(_)))
-        .map(|port| port.tally.frames)
-        .collect();
-    assert_eq!((upward.len(), upward.iter().sum::<u64>()), (8, 128));
-    assert!(upward.iter().all(|frames| (4..=32).contains(frames)), "{upward:?}");
-}
-
-#[test]
 fn a_full_ring_stands_still_and_a_leaf_spine_does_not() {
     let mut config = config("ring");
     let mut ring = network(&config, 1, 1024);

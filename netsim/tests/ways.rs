@@ -1,0 +1,70 @@
+//! How flows spread over several ways, chosen by a hash of addresses and ports (ECMP).
+
+use netsim::config::{Config, Shape};
+use netsim::flow::Message;
+use netsim::port::Owner;
+use netsim::shape::Plan;
+use netsim::{NETWORKS, Network, Time, parse};
+use roce::window::{AnyWindow, Fixed};
+
+/// The class that asks for no marks, of priority 3.
+const UNMARKABLE: u8 = 26 << 2;
+
+/// Two leaves with so many hosts each, and eight ways between them.
+fn network(hosts: u32) -> Network {
+    let mut config: Config = parse(NETWORKS).unwrap().remove("leaf-spine").unwrap();
+    config.shape = Shape::LeafSpine { leaves: 2, spines: 8, hosts };
+    let mut network = Network::build(&Plan::new(&config), &config.switch, &[], 1).unwrap();
+    for host in &mut network.hosts {
+        host.stack.set_windows(|_, _| AnyWindow::Fixed(Fixed::new(256)));
+    }
+    network
+}
+
+/// Frames that the first leaf has sent on each of its ways up.
+fn upward(network: &Network) -> Vec<u64> {
+    let ports = network.ports();
+    let own = network.ports_of(0).iter().map(|port| &ports[*port as usize]);
+    own.filter(|port| matches!(ports[port.peer as usize].owner, Owner::Switch(_)))
+        .map(|port| port.tally.frames)
+        .collect()
+}
+
+#[test]
+fn no_way_has_more_than_twice_its_share_of_64_flows_but_by_a_rare_chance() {
+    let mut network = network(1);
+    let mut crowded = 0;
+    for draw in 1..=200 {
+        let before = upward(&network);
+        for _ in 0..64 {
+            let message = Message { bytes: 4_096, start: network.now() };
+            network.add_flow(0, 1, UNMARKABLE, vec![message]).unwrap();
+        }
+        network.run(Time::from_micros(100 * draw));
+        let flows: Vec<u64> = upward(&network).iter().zip(before).map(|(a, b)| a - b).collect();
+        assert_eq!((flows.len(), flows.iter().sum::<u64>()), (8, 64));
+        crowded += u32::from(flows.iter().any(|flows| *flows > 16));
+    }
+    println!("{crowded} of 200 draws have a way with more than twice its share");
+    assert!(crowded <= 10, "{crowded} of 200");
+}
+
+#[test]
+fn flows_that_meet_on_a_way_share_it_while_others_are_idle() {
+    let mut network = network(8);
+    for host in 0..8 {
+        let messages = vec![Message { bytes: 1 << 20, start: Time(0) }; 64];
+        network.add_flow(host, host + 8, UNMARKABLE, messages).unwrap();
+    }
+    network.run(Time::from_micros(1_000));
+    let idle = upward(&network).iter().filter(|frames| **frames == 0).count();
+    let possible = 1_000 * 100_000 / 8;
+    let shares: Vec<u64> =
+        network.flows().iter().map(|flow| flow.delivered * 100 / possible).collect();
+    let (slow, fast) = (
+        shares.iter().filter(|it| **it < 55).count(),
+        shares.iter().filter(|it| **it > 90).count(),
+    );
+    println!("{idle} of eight ways are idle; flows have {shares:?} % of a cable");
+    assert!(idle >= 1 && slow >= 2 && fast >= 1, "{idle} idle, {shares:?}");
+}
