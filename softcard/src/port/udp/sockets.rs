@@ -72,7 +72,8 @@ pub(super) struct Sockets {
     own: Vec<Own>,
     /// The addresses that the card is to have.
     wanted: Vec<IpAddr>,
-    groups: HashMap<IpAddr, u64>,
+    /// The groups that the card is in, each with its socket; without one while the device cannot hear it.
+    groups: HashMap<IpAddr, Option<u64>>,
     senders: Vec<Sender>,
     /// Readable when something has arrived, or there is room that was waited for.
     pub(super) events: Epoll,
@@ -165,7 +166,8 @@ impl Sockets {
         self.bind_missing()
     }
 
-    /// Binds the addresses that the machine lacked; true where it still lacks one.
+    /// Binds the addresses that the machine lacked, and hears the groups that its device could not; true where something
+    /// is still missing.
     pub(super) fn bind_missing(&mut self) -> bool {
         let mut is_missing = false;
         for ip in self.wanted.clone() {
@@ -178,10 +180,22 @@ impl Sockets {
                 is_missing = true;
             }
         }
+        let unheard = self.groups.iter().filter(|(_, token)| token.is_none());
+        for group in unheard.map(|(group, _)| *group).collect::<Vec<_>>() {
+            match self.listen(group, Arriving::Roce) {
+                Ok(token) => {
+                    self.groups.insert(group, Some(token));
+                }
+                Err(errno) => {
+                    log::debug!("group {group}: {errno}");
+                    is_missing = true;
+                }
+            }
+        }
         is_missing
     }
 
-    /// The device has another number: what is bound by it is bound anew.
+    /// The device has another number: what is bound by it is to be bound anew, by [`Sockets::bind_missing`].
     pub(super) fn stand_on(&mut self, device: u32) {
         self.device = device;
         let is_of_link = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if is_of_link(ip));
@@ -190,10 +204,8 @@ impl Sockets {
         for token in of_link.iter().flat_map(|own| own.words.into_iter().chain([own.roce])) {
             self.listening.remove(&token);
         }
-        let groups: Vec<(IpAddr, u64)> = self.groups.drain().collect();
-        for (group, token) in groups {
+        for token in self.groups.values_mut().filter_map(Option::take) {
             self.listening.remove(&token);
-            self.hear_group(group, true);
         }
     }
 
@@ -205,7 +217,7 @@ impl Sockets {
     /// Hears a group, or no more; false where it cannot.
     pub(super) fn hear_group(&mut self, group: IpAddr, is_member: bool) -> bool {
         if !is_member {
-            if let Some(token) = self.groups.remove(&group) {
+            if let Some(token) = self.groups.remove(&group).flatten() {
                 self.listening.remove(&token);
             }
             return true;
@@ -218,7 +230,7 @@ impl Sockets {
         }
         match self.listen(group, Arriving::Roce) {
             Ok(token) => {
-                self.groups.insert(group, token);
+                self.groups.insert(group, Some(token));
                 true
             }
             Err(errno) => {
@@ -231,12 +243,12 @@ impl Sockets {
     /// How many groups are heard.
     #[cfg(test)]
     pub(super) fn groups(&self) -> usize {
-        self.groups.len()
+        self.groups.values().flatten().count()
     }
 
     /// Hears no group any more.
     pub(super) fn leave_groups(&mut self) {
-        for token in self.groups.drain().map(|(_, token)| token) {
+        for token in self.groups.drain().filter_map(|(_, token)| token) {
             self.listening.remove(&token);
         }
     }

@@ -453,3 +453,24 @@ fn a_datagram_to_a_group_has_the_groups_ethernet_address() {
     assert_eq!(arrived[0].as_slice()[..6], MacAddr::of_group(roce::Gid::from_ipv4(group)).0);
     assert!(arrived[0].is_vouched_for());
 }
+
+#[test]
+fn a_group_is_heard_again_once_the_device_that_it_is_heard_by_is_there() {
+    let ips = addresses(12);
+    let (mut one, mut two) = (port(ips[0], MACS[0]), port(ips[1], MACS[1]));
+    let groups =
+        [1, 2].map(|first| Ipv4Addr::new(239, first, ips[0].octets()[2], ips[0].octets()[3]));
+    for group in groups {
+        assert!(two.hear_group(group.into(), true));
+    }
+    // It came back, and went again before anything could be heard by it.
+    two.sockets.stand_on(i32::MAX as u32);
+    assert!(two.sockets.bind_missing());
+    assert_eq!(two.sockets.groups(), 0);
+    assert!(two.hear_group(groups[1].into(), false), "what is not heard is left, too");
+    two.sockets.stand_on(1);
+    assert!(!two.sockets.bind_missing());
+    let mut burst = VecDeque::from([frame([ips[0], groups[0]], 0xc000, &[3; 64])]);
+    assert_eq!(carry(&mut one, &mut two, &mut burst, 1).len(), 1);
+    assert_eq!(two.sockets.groups(), 1);
+}
