@@ -169,8 +169,8 @@ impl QpCore {
     /// A packet of the peer of a connection has arrived marked.
     // RC-94
     pub(crate) fn take_mark(&mut self, shared: &mut Shared, now: Instant) {
-        let serves = self.state().serves_requests();
-        if serves && self.notifications.note(&shared.notification_point, now) {
+        let receives = self.state().receives_unreliable();
+        if receives && self.notifications.note(&shared.notification_point, now) {
             self.make_ready(shared);
         }
     }
@@ -184,7 +184,7 @@ impl QpCore {
     #[cold]
     fn notify(&mut self, shared: &mut Shared) -> Option<Transmit> {
         let path = self.path.as_ref().filter(|path| path.is_resolved())?;
-        if !self.state().serves_requests() {
+        if !self.state().receives_unreliable() {
             return None;
         }
         // RC-94

@@ -204,6 +204,22 @@ fn of_marked_packets_that_are_not_taken_nobody_is_notified() {
     }
 }
 
+/// RC-94, UC-5: a queue pair whose sends have failed receives all the same.
+#[test]
+fn a_queue_pair_that_may_not_send_any_more_notifies_of_what_it_receives() {
+    let [mut from, mut to] = pair(Service::Uc);
+    let (qpn, now) = (Qpn::new(QPN).unwrap(), Instant(1));
+    to.post_send(now, qpn, SendRequest { length: 4, ..WRITE }).unwrap();
+    let payload = to.poll_transmit(now).unwrap().payload.unwrap();
+    to.payload_failed(now, qpn, &payload);
+    to.frames_made();
+    assert_eq!(to.query_qp(qpn).unwrap().state, QpState::Sqe);
+    let frame = request(&mut from, now);
+    deliver(&mut to, now, marked(frame));
+    assert_eq!(next(&mut to, now).map(|cnp| opcode(&cnp)), Some(code::CNP));
+    assert_eq!(next(&mut to, now), None);
+}
+
 const LINE: u64 = 40_000_000_000;
 
 fn react(stack: &mut Stack) {
