@@ -236,8 +236,9 @@ impl UdpSocket {
             header.msg_iov = message.parts.as_ptr().cast_mut().cast();
             // The type differs between C libraries.
             header.msg_iovlen = message.parts.len() as _;
-            header.msg_control = control.0.as_mut_ptr().cast();
+            // Written first: what borrows it anew ends the pointers into it that were taken before.
             header.msg_controllen = write_control(control, message) as _;
+            header.msg_control = control.0.as_mut_ptr().cast();
         }
         loop {
             // SAFETY: `count` headers were filled, whose pointers lead to addresses, control data and parts that
