@@ -129,12 +129,24 @@ impl OnMachine {
         self.due = None;
         for it in &mut self.cards {
             let found = machine::find(&it.link);
-            match (&it.device, &found) {
-                (Some(_), Err(why)) => log::warn!("balboa{}: {}: {why}", it.card, it.link),
-                (None, Ok(device)) => log::info!("balboa{}: {} is back", it.card, device.name),
-                _ => {}
-            }
-            it.device = found.ok();
+            let device = match (&it.device, found) {
+                (Some(_), Err(why)) => {
+                    log::warn!("balboa{}: {}: {why}", it.card, it.link);
+                    None
+                }
+                (Some(before), Ok(device)) if before.index != device.index => {
+                    // It went and is back since the last look: the card learns of the one, and next time of the other.
+                    log::warn!("balboa{}: {} is another device now", it.card, device.name);
+                    self.due = now.checked_add(LATER);
+                    None
+                }
+                (None, Ok(device)) => {
+                    log::info!("balboa{}: {} is back", it.card, device.name);
+                    Some(device)
+                }
+                (_, found) => found.ok(),
+            };
+            it.device = device;
         }
     }
 
@@ -290,6 +302,20 @@ mod tests {
         assert_ne!(of(&["fe80::1"]), of(&["fe80::2"]));
         assert!(of(&one).ip.octets()[0] >= 240);
         assert_eq!(of(&["fe80::1", "10.1.2.3"]).ip, Ipv4Addr::new(10, 1, 2, 3));
+    }
+
+    #[test]
+    fn a_device_that_went_and_is_back_between_two_looks_was_gone() {
+        let (link, now) = (UdpLink::Device("lo".into()), Instant::now());
+        let found = machine::find(&link).unwrap();
+        let device = Some(MachineDevice { index: found.index + 1, ..found.clone() });
+        let cards = vec![Standing { card: 0, link, device }];
+        let mut machine = OnMachine { cards, news: News::open().unwrap(), due: Some(now) };
+        machine.follow(now);
+        let gone = machine.now(0, &[NO_GID]).unwrap();
+        assert_eq!((gone.gids, gone.is_up), (vec![NO_GID], false));
+        machine.follow(now + LATER);
+        assert_eq!(machine.cards[0].device, Some(found));
     }
 
     #[test]
