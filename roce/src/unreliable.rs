@@ -22,7 +22,7 @@ use crate::owed::Ack;
 use crate::param;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
-use crate::req::{data_frame, data_opcode};
+use crate::requester::{data_frame, data_opcode};
 use crate::state::QpState;
 use crate::types::Instant;
 use crate::unanswered::Unanswered;

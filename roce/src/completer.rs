@@ -12,7 +12,7 @@ use crate::message::Message;
 use crate::opcode::Class;
 use crate::param;
 use crate::qp::{QpCore, Shared};
-use crate::req::Requester;
+use crate::requester::Requester;
 use crate::state::QpState;
 use crate::types::Instant;
 use crate::window::Acked;
