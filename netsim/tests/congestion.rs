@@ -84,6 +84,22 @@ fn dcqcn_shares_a_parking_lot_at_100_gigabits_and_pauses_alone_do_not() {
     assert_fair(5);
 }
 
+/// Many send to one: with DCQCN switches pause hosts while the first notifications are under way, and not for ever.
+#[test]
+fn dcqcn_has_an_incast_pause_a_tenth_as_often() {
+    let pauses = |reacts: bool| {
+        let mut config = config("incast-dcqcn");
+        config.congestion = config.congestion.filter(|_| reacts);
+        let mut network = network(&config, 1);
+        let shares = shares(&mut network, Time(0), Time(12 * MILLISECOND));
+        assert_eq!(network.tally().dropped, 0);
+        assert!(rate(shares.iter().sum(), 12 * MILLISECOND) > config.host.rate * 95 / 100);
+        network.tally().pauses
+    };
+    let (with, without) = (pauses(true), pauses(false));
+    assert!(with * 10 <= without, "{with}, {without}");
+}
+
 /// A second algorithm, by round trips alone: nothing is marked, and nobody is notified or paused.
 #[test]
 fn swift_shares_a_parking_lot_without_marks_or_pauses() {

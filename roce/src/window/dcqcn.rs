@@ -38,6 +38,8 @@ pub struct Dcqcn {
     limits: Limits,
     amount: SlowStart,
     pacer: Pacer,
+    /// A packet has left.
+    has_sent: bool,
     /// Bits per second.
     rate: u64,
     target: u64,
@@ -61,6 +63,7 @@ pub struct Dcqcn {
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     parameters: DcqcnParameters,
+    line: u64,
     least: u64,
     most: u64,
     /// What stays of alpha at each update, in 2^-32.
@@ -84,6 +87,7 @@ impl Limits {
         let least = if p.min_rate == 0 { line / 100 } else { rate(p.min_rate) };
         Self {
             parameters,
+            line,
             least: least.min(most),
             most,
             kept: u64::from(p.dce_tcp_g) << ALPHA_SHIFT,
@@ -107,6 +111,7 @@ impl Dcqcn {
             limits,
             amount: SlowStart::default(),
             pacer: Pacer::default(),
+            has_sent: false,
             rate: limits.most,
             target: limits.most,
             alpha: u64::from(parameters.initial_alpha_value) << ALPHA_SHIFT,
@@ -254,7 +259,12 @@ impl Window for Dcqcn {
     fn on_sent(&mut self, now: Instant, bytes: usize) {
         self.catch_up(now);
         self.increase_by_bytes(bytes as u64);
-        self.pacer.leaves(now, bytes, self.rate);
+        self.has_sent = true;
+        // The line itself keeps packets apart at its rate.
+        match self.rate == self.limits.line {
+            true => self.pacer = Pacer::default(),
+            false => self.pacer.leaves(now, bytes, self.rate),
+        }
     }
 
     fn on_ack(&mut self, now: Instant, acked: Acked) {
@@ -267,7 +277,7 @@ impl Window for Dcqcn {
 
     fn on_cnp(&mut self, now: Instant) -> bool {
         // Nothing was sent that can have been marked.
-        if self.pacer.next().is_none() {
+        if !self.has_sent {
             return false;
         }
         self.catch_up(now);
@@ -488,11 +498,15 @@ mod tests {
     #[test]
     fn packets_leave_at_the_rate_that_a_cut_has_left() {
         let mut dcqcn = begun(paper());
-        dcqcn.on_cnp(Instant(832));
-        let before = dcqcn.earliest_departure().unwrap();
+        assert_eq!(dcqcn.earliest_departure(), None, "the line's rate needs no pace");
+        let before = Instant(832);
+        dcqcn.on_cnp(before);
         dcqcn.on_sent(before, 4158);
         let took = dcqcn.earliest_departure().unwrap().0 - before.0;
         assert_eq!(took, 4158 * 8 * G / dcqcn.rate());
         assert_eq!(dcqcn.next_deadline(), None, "nobody wakes up for its timers");
+        let slow = DcqcnParameters { max_rate: 10_000, ..DcqcnParameters::mlx5() };
+        let dcqcn = begun(Dcqcn::new(LINE, slow).unwrap());
+        assert_eq!(dcqcn.earliest_departure(), Some(Instant(4158 * 8 / 10)));
     }
 }
