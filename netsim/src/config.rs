@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
+use crate::bars::Bars;
 use crate::congestion::Congestion;
 use crate::error::Error;
 
@@ -30,6 +31,8 @@ pub struct Config {
     pub congestion: Option<Congestion>,
     /// What hosts send.
     pub traffic: Traffic,
+    /// When a run ends, and what it is to show.
+    pub bars: Option<Bars>,
 }
 
 /// Which hosts and switches there are, and the cables between them.
@@ -284,6 +287,15 @@ impl Config {
                 return range("pmax_millionths", red.pmax_millionths.into(), "0 to 1,000,000");
             }
         }
+        if let Some(Bars { from, until, .. }) = self.bars {
+            if until <= from || until > 100_000_000_000_000 {
+                return range(
+                    "the picosecond of a run's end",
+                    until,
+                    "behind `from`, 100 s at most",
+                );
+            }
+        }
         if !(1..=1 << 31).contains(&self.traffic.bytes) {
             return range("a message", self.traffic.bytes, "1 to 2G bytes");
         }
@@ -327,19 +339,33 @@ impl Config {
 }
 
 /// A number with one of these units behind it.
-fn measure<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    units: &[(&str, u64)],
-) -> Result<u64, D::Error> {
-    let text = String::deserialize(deserializer)?;
+fn measure<'de, D: Deserializer<'de>>(deserializer: D, units: &[Unit]) -> Result<u64, D::Error> {
+    measured(&String::deserialize(deserializer)?, units).map_err(D::Error::custom)
+}
+
+/// The name of a unit, and what it is worth.
+type Unit = (&'static str, u64);
+
+fn measured(text: &str, units: &[Unit]) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let factor = units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
     let value = number.parse::<u64>().ok().zip(factor);
     value.and_then(|(number, factor)| number.checked_mul(factor)).ok_or_else(|| {
         let names: Vec<_> = units.iter().map(|(name, _)| format!("'{name}'")).collect();
-        D::Error::custom(format!("'{text}' is no number with one of {}", names.join(" ")))
+        format!("'{text}' is no number with one of {}", names.join(" "))
     })
+}
+
+/// Units of time, in picoseconds.
+const TIMES: [Unit; 4] = [("ps", 1), ("ns", 1_000), ("us", 1_000_000), ("ms", 1_000_000_000)];
+
+/// Reads a time, as `10ms`, in picoseconds.
+///
+/// # Errors
+/// A sentence where it is none.
+pub fn parse_time(text: &str) -> Result<u64, String> {
+    measured(text, &TIMES)
 }
 
 fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
@@ -347,9 +373,8 @@ fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     measure(deserializer, &units)
 }
 
-fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let units = [("ps", 1), ("ns", 1_000), ("us", 1_000_000), ("ms", 1_000_000_000)];
-    measure(deserializer, &units)
+pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    measure(deserializer, &TIMES)
 }
 
 fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

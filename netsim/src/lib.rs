@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bars;
 pub mod buffer;
 pub mod cable;
 pub mod chart;

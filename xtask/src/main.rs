@@ -29,6 +29,7 @@ mod generated;
 mod guest;
 mod index;
 mod nccl;
+mod network;
 mod pictures;
 mod regs;
 mod roots;
@@ -71,6 +72,8 @@ enum Task {
     Chaos(chaos::Options),
     /// Feed a fuzz target for some minutes, guided by coverage
     Fuzz(fuzz::Options),
+    /// Run simulated networks, and judge what they show of congestion, pauses and losses
+    Network(network::Options),
     /// Test in a virtual machine, with kernels and devices that this machine has not
     #[command(subcommand)]
     Guest(guest::Guest),
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::bench(&options),
         Task::Apps(options) => apps::apps(&options),
         Task::Attack(options) => attack::attack(&options),
+        Task::Network(options) => network::network(&options),
         Task::Chaos(options) => chaos::chaos(&options),
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::Guest(task) => guest::guest(&task),

@@ -14,7 +14,7 @@ use super::unit;
 use crate::cargo::{Profile, build_of};
 use crate::cases::{Listed, Set};
 use crate::guest::Version;
-use crate::{checks, conformance, crates, guest, nccl, roots, stack};
+use crate::{checks, conformance, crates, guest, nccl, network, roots, stack};
 
 /// Kernels of the full run.
 const KERNELS: [Version; 2] = [Version::V6_1, Version::V6_12];
@@ -40,6 +40,8 @@ pub enum Part {
     Crates,
     /// The published card's own stack.
     Stack,
+    /// Networks in virtual time.
+    Network,
     /// What needs a virtual machine.
     Guest(Version),
 }
@@ -50,7 +52,7 @@ pub fn all() -> Vec<Part> {
     parts.extend(RELEASES.map(Part::Release));
     parts.push(Part::Pyverbs(None));
     parts.extend(RELEASES.map(Some).map(Part::Pyverbs));
-    parts.extend([Part::Nccl, Part::Crates, Part::Stack]);
+    parts.extend([Part::Nccl, Part::Crates, Part::Stack, Part::Network]);
     parts.extend(KERNELS.map(Part::Guest));
     parts
 }
@@ -170,6 +172,7 @@ impl Part {
             Self::Nccl => nccl::names().map(|name| (name, When::Full)).collect(),
             Self::Crates => in_full("crates of verbs"),
             Self::Stack => in_full("the published card's model against its stack"),
+            Self::Network => in_full("simulated networks"),
             Self::Guest(version) => guest::names_and_when(version)?,
         })
     }
@@ -210,6 +213,7 @@ impl Part {
                 summary.add(stack::check(&built)?);
                 summary.steps.push(Step::of("the published card's stack", &clock));
             }
+            Self::Network => summary.add(network::check(&built)?),
             Self::Guest(version) => {
                 let filter = guest::within(version, filter);
                 summary.add(guest::run_cases(version, &filter, &built)?);

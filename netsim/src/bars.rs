@@ -1,0 +1,174 @@
+//! What a network is to show, and whether it did.
+
+use core::fmt;
+
+use serde::Deserialize;
+
+use crate::config::time;
+use crate::network::Network;
+use crate::results::{WHOLE, jain, rate};
+use crate::time::Time;
+
+/// The span of a run that is judged, and the bounds of what is seen in it.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Bars {
+    /// The picosecond from which on bytes count for fairness and goodput.
+    #[serde(default, deserialize_with = "time")]
+    pub from: u64,
+    /// The picosecond at which the run ends.
+    #[serde(deserialize_with = "time")]
+    pub until: u64,
+    /// Jain's index of the flows' bytes that arrived, in millionths.
+    #[serde(default)]
+    pub fairness: Bounds,
+    /// Payload of all flows that arrived, in percent of the rate of one host's cable.
+    #[serde(default)]
+    pub goodput: Bounds,
+    /// Frames that switches dropped in the whole run.
+    #[serde(default)]
+    pub dropped: Bounds,
+    /// Pauses that were sent in the whole run.
+    #[serde(default)]
+    pub pauses: Bounds,
+}
+
+/// The least and the most that a figure may be.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Bounds {
+    /// The least.
+    pub least: Option<u64>,
+    /// The most.
+    pub most: Option<u64>,
+}
+
+impl Bounds {
+    /// Which bound a figure is beyond, in words.
+    fn broken_by(self, figure: u64) -> Option<String> {
+        match self {
+            Self { least: Some(least), .. } if figure < least => Some(format!("{least} at least")),
+            Self { most: Some(most), .. } if figure > most => Some(format!("{most} at most")),
+            _ => None,
+        }
+    }
+}
+
+/// The figures of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Jain's index in millionths.
+    pub fairness: u64,
+    /// Bits per second.
+    pub goodput: u64,
+    /// The same in percent of the rate of one host's cable.
+    pub percent: u64,
+    /// Frames.
+    pub dropped: u64,
+    /// Pauses.
+    pub pauses: u64,
+    /// Frames that were marked.
+    pub marked: u64,
+    /// Notifications that hosts heeded.
+    pub notifications: u64,
+}
+
+impl Bars {
+    /// A run that ends at a picosecond, of which everything counts and nothing is judged.
+    #[must_use]
+    pub const fn none(until: u64) -> Self {
+        let any = Bounds { least: None, most: None };
+        Self { from: 0, until, fairness: any, goodput: any, dropped: any, pauses: any }
+    }
+
+    /// Runs a network from its start, whose hosts' cables have a rate in bits per second.
+    pub fn run(&self, network: &mut Network, line: u64) -> Seen {
+        let delivered = |network: &Network| -> Vec<u64> {
+            network.flows().iter().map(|flow| flow.delivered).collect()
+        };
+        network.look_each((self.until / 100).max(1));
+        network.run(Time(self.from));
+        let before = delivered(network);
+        network.run(Time(self.until));
+        let bytes: Vec<u64> =
+            delivered(network).iter().zip(before).map(|(after, before)| after - before).collect();
+        let goodput = rate(bytes.iter().sum(), self.until.saturating_sub(self.from));
+        let tally = network.tally();
+        let heeded = network.hosts.iter().map(|host| host.stack.counters().rp_cnp_handled);
+        Seen {
+            fairness: jain(bytes),
+            goodput,
+            percent: (u128::from(goodput) * 100 / u128::from(line.max(1))) as u64,
+            dropped: tally.dropped,
+            pauses: tally.pauses,
+            marked: tally.marked,
+            notifications: heeded.sum(),
+        }
+    }
+
+    /// What of the figures is beyond a bound, in words.
+    #[must_use]
+    pub fn broken_by(&self, seen: &Seen) -> Vec<String> {
+        let figures = [
+            ("fairness", self.fairness, seen.fairness),
+            ("goodput in percent", self.goodput, seen.percent),
+            ("dropped", self.dropped, seen.dropped),
+            ("pauses", self.pauses, seen.pauses),
+        ];
+        let broken = figures.into_iter().filter_map(|(name, bounds, figure)| {
+            Some(format!("{name} is {figure}, and is to be {}", bounds.broken_by(figure)?))
+        });
+        broken.collect()
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (fairness, goodput) = (self.fairness * 1_000 / WHOLE, self.goodput / 100_000_000);
+        write!(
+            f,
+            "fairness {}.{:03}, goodput {}.{} Gb/s ({} %), {} dropped, {} pauses, {} marked, {} notifications",
+            fairness / 1_000,
+            fairness % 1_000,
+            goodput / 10,
+            goodput % 10,
+            self.percent,
+            self.dropped,
+            self.pauses,
+            self.marked,
+            self.notifications
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_beyond_a_bound_is_named() {
+        let bars = Bars {
+            fairness: Bounds { least: Some(950_000), most: None },
+            pauses: Bounds { least: Some(1), most: Some(2) },
+            ..Bars::none(1)
+        };
+        let seen = Seen {
+            fairness: 950_000,
+            goodput: 36_200_000_000,
+            percent: 90,
+            dropped: 7,
+            pauses: 2,
+            marked: 5,
+            notifications: 4,
+        };
+        assert_eq!(bars.broken_by(&seen), [""; 0]);
+        let text = "fairness 0.950, goodput 36.2 Gb/s (90 %), 7 dropped, 2 pauses, 5 marked, 4 notifications";
+        assert_eq!(seen.to_string(), text);
+        let broken = bars.broken_by(&Seen { fairness: 949_999, pauses: 3, ..seen });
+        let expected = [
+            "fairness is 949999, and is to be 950000 at least",
+            "pauses is 3, and is to be 2 at most",
+        ];
+        assert_eq!(broken, expected);
+    }
+}
