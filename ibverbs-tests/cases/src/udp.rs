@@ -87,7 +87,8 @@ pub fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("udp/incast{name}"), &[PERFTEST, UNSHARE, IP], body));
     }
     type Body = fn(&Setting) -> Result<()>;
-    let more: [(&str, &[Need], Body); 12] = [
+    let more: [(&str, &[Need], Body); 13] = [
+        ("a published card", &[UNSHARE, IP], published),
         ("data/loss and reordering", &[UNSHARE, IP], data_on_bad_network),
         ("data/damage", &[UNSHARE, IP], damage),
         ("multicast", &[UNSHARE, IP], multicast),
@@ -104,8 +105,6 @@ pub fn cases() -> Vec<Case> {
     for (name, needs, body) in more {
         cases.push(Case::new(format!("udp/{name}"), needs, body));
     }
-    // A published card repeats what is not answered within a millisecond, and some repetitions make it stand.
-    cases.push(Case::new("udp/a published card", &[UNSHARE, IP], published).alone());
     cases.extend(captured::cases());
     cases
 }

@@ -54,6 +54,9 @@ impl Differences {
         let Some(place) = frame.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<2>) else {
             return false;
         };
+        if *place == value {
+            return true;
+        }
         let changes = [place[0] ^ value[0], place[1] ^ value[1]];
         let Some(worth) = self.worth(changes, behind) else { return false };
         *place = value;

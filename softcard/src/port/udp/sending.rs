@@ -7,12 +7,15 @@ use std::ops::Range;
 use hostmem::udp::{MOST_BYTES, MOST_SEGMENTS, MOST_SENT, Outgoing};
 use nix::errno::Errno;
 use roce::param::ROCE_UDP_PORT;
-use roce::wire::difference::IPV4_IDENTIFICATION;
+use roce::wire::difference::{IPV4_FLAGS, IPV4_IDENTIFICATION};
 
 use super::frames::Pair;
 use super::machine::{device_between, scoped};
 use super::peers::Queued;
 use super::{RETRY_NS, ROOM_NS, UdpPort};
+
+/// The flag of IPv4 that forbids to cut a packet, with no fragment's offset.
+const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 
 /// Frames of one host that leave before others have their turn.
 const TURN: usize = 128;
@@ -246,6 +249,8 @@ impl UdpPort {
             let bytes = frame.as_mut_slice();
             if headers.source.is_ipv4() {
                 self.differences.put(bytes, IPV4_IDENTIFICATION, (number as u16).to_be_bytes());
+                // The kernel forbids that it is cut; a card as published says nothing of that.
+                self.differences.put(bytes, IPV4_FLAGS, DONT_FRAGMENT);
             }
             self.differences.put(bytes, headers.source_port_at(), port.to_be_bytes());
         }

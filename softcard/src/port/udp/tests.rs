@@ -104,8 +104,25 @@ fn asks(one: &mut UdpPort, [own, peer]: [Ipv4Addr; 2]) -> bool {
 #[test]
 fn frames_pass_to_a_stranger_one_by_one_and_to_a_balboad_in_segments() {
     let ips = addresses(0);
+    pass(ips, (0..40_u8).map(|it| frame(ips, 0xc000, &[it; 1024])).collect());
+}
+
+#[test]
+fn frames_of_a_published_card_pass_as_all_others() {
+    let ips = addresses(13);
+    let differences = Differences::default();
+    let sent = (0..40_u8).map(|it| {
+        let mut frame = frame(ips, 0xc000, &[it; 1024]);
+        // It does not forbid to cut them.
+        differences.put(frame.as_mut_slice(), IPV4_FLAGS, [0, 0]);
+        assert!(icrc::check(frame.as_mut_slice()));
+        frame
+    });
+    pass(ips, sent.collect());
+}
+
+fn pass(ips: [Ipv4Addr; 2], sent: Vec<Frame>) {
     let (mut one, mut two) = (port(ips[0], MACS[0]), port(ips[1], MACS[1]));
-    let sent: Vec<Frame> = (0..40_u8).map(|it| frame(ips, 0xc000, &[it; 1024])).collect();
     // Nobody has been asked yet, and nothing has been heard.
     let mut burst = sent.iter().cloned().collect();
     one.send(0, &mut burst);
@@ -114,6 +131,7 @@ fn frames_pass_to_a_stranger_one_by_one_and_to_a_balboad_in_segments() {
         for (number, frame) in frames.iter().enumerate() {
             let mut copy = frame.clone();
             assert!(frame.is_vouched_for() && icrc::check(copy.as_mut_slice()), "{number}");
+            assert_eq!(frame.as_slice()[IPV4_FLAGS..IPV4_FLAGS + 2], [0x40, 0], "as on the wire");
             let headers = Headers::of(frame.as_slice()).unwrap();
             assert_eq!((headers.tos, headers.ttl), (2, 64));
             let port = one.sockets.sender(0xc000, true).unwrap().1;
