@@ -136,7 +136,7 @@ pub(crate) fn group_report(
     vlan: u16,
     report: &Report,
 ) -> Option<Vec<u8>> {
-    let own = addresses.gids.iter().flatten().filter(|own| own.vlan == vlan).map(|own| own.gid);
+    let own = addresses.own().filter(|own| own.vlan == vlan).map(|own| own.gid);
     if report.ipv4 {
         let source = own.clone().find_map(Gid::as_ipv4).unwrap_or(Ipv4Addr::UNSPECIFIED);
         let told = report.records.iter().filter_map(|(kind, gid)| Some((*kind, gid.as_ipv4()?)));

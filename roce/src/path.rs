@@ -15,7 +15,9 @@ use crate::wire::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortAddresses {
     pub mac: MacAddr,
-    pub gids: GidTable,
+    gids: GidTable,
+    /// Of the table's places, those up to the last that is taken: they are looked at for each packet.
+    taken: usize,
 }
 
 impl PortAddresses {
@@ -26,7 +28,22 @@ impl PortAddresses {
         for (entry, gid) in gids.iter_mut().zip(first) {
             *entry = Some(gid.into());
         }
-        Self { mac, gids }
+        let mut addresses = Self { mac, gids, taken: 0 };
+        addresses.set_gids(gids);
+        addresses
+    }
+
+    /// Has other addresses from now on; those before.
+    pub(crate) fn set_gids(&mut self, gids: GidTable) -> GidTable {
+        let last = gids.iter().rposition(Option::is_some);
+        self.taken = last.map_or(0, |last| last.saturating_add(1));
+        core::mem::replace(&mut self.gids, gids)
+    }
+
+    /// All addresses.
+    #[inline]
+    pub(crate) fn own(&self) -> impl Iterator<Item = &Address> + Clone {
+        self.gids.get(..self.taken).unwrap_or_default().iter().flatten()
     }
 
     /// The address at `index` of the port's table.
@@ -37,7 +54,7 @@ impl PortAddresses {
     /// Whether an address is the port's in that VLAN.
     #[inline]
     pub(crate) fn has(&self, vlan: u16, gid: Gid) -> bool {
-        self.gids.contains(&Some(Address { gid, vlan }))
+        self.own().any(|own| *own == Address { gid, vlan })
     }
 
     /// Whether an IPv4 address is the port's in that VLAN.
@@ -57,7 +74,7 @@ impl PortAddresses {
 
     /// Whether packets to a multicast address ask for one of the port's in that VLAN.
     pub(crate) fn is_solicited_at(&self, vlan: u16, group: Ipv6Addr) -> bool {
-        let own = self.gids.iter().flatten().filter(|own| own.vlan == vlan);
+        let own = self.own().filter(|own| own.vlan == vlan);
         own.filter(|own| own.gid.as_ipv4().is_none())
             .any(|own| ndp::solicited_node(own.gid.as_ipv6()) == group)
     }
@@ -67,7 +84,7 @@ impl PortAddresses {
     /// broadcast; that is a loopback address where the port has none; or that is of the other IP.
     #[inline]
     pub(crate) fn may_come_from(&self, source: Gid, destination: Gid) -> bool {
-        let own = || self.gids.iter().flatten().map(|own| own.gid);
+        let own = || self.own().map(|own| own.gid);
         let is_of_one = match source.as_ipv4() {
             Some(address) => {
                 let [network, ..] = address.octets();
@@ -86,7 +103,7 @@ impl PortAddresses {
 
     /// Whether the port has any address in a VLAN.
     pub(crate) fn is_in(&self, vlan: u16) -> bool {
-        self.gids.iter().flatten().any(|own| own.vlan == vlan)
+        self.own().any(|own| own.vlan == vlan)
     }
 }
 
@@ -454,7 +471,9 @@ mod tests {
     fn frames_from_an_address_in_a_vlan_carry_its_tag_and_the_service_level() {
         let mut addresses = addresses();
         let gid = Gid::from_ipv4(Ipv4Addr::new(10, 5, 0, 1));
-        addresses.gids[2] = Some(Address { gid, vlan: 0xabc });
+        let mut gids = addresses.gids;
+        gids[2] = Some(Address { gid, vlan: 0xabc });
+        addresses.set_gids(gids);
         let peer = Gid::from_ipv4(Ipv4Addr::new(10, 5, 0, 2));
         let transport = bth::Repr { opcode: code::ACKNOWLEDGE, ..bth::Repr::default() };
         for sl in [0, 5, 7, 13] {

@@ -186,7 +186,7 @@ impl Stack {
 
     /// Gives the port other addresses. Queue pairs on one that goes away send on, and hear nothing.
     pub fn set_gids(&mut self, gids: GidTable) {
-        let before = core::mem::replace(&mut self.addresses.gids, gids);
+        let before = self.addresses.set_gids(gids);
         self.tell_of_groups(&before);
     }
 

@@ -111,7 +111,7 @@ impl Stack {
     /// yet, or where it was told without a source, that is told of all groups.
     pub(super) fn tell_of_groups(&mut self, before: &GidTable) {
         let is_new = |own: &Address| before.iter().flatten().all(|it| it != own);
-        if self.addresses.gids.iter().flatten().any(is_new) {
+        if self.addresses.own().any(is_new) {
             self.tell_groups_anew();
         }
     }
@@ -133,7 +133,7 @@ impl Stack {
     /// Sends a report in each network that the port is in.
     fn report(&mut self, report: &Report) {
         let mut networks: Vec<u16> = Vec::new();
-        for own in self.addresses.gids.iter().flatten() {
+        for own in self.addresses.own() {
             if !networks.contains(&own.vlan) {
                 networks.push(own.vlan);
             }
