@@ -101,6 +101,8 @@ impl Card {
         if self.scratch.underway == Underway::Nothing {
             let mut worked = self.run_timers(now);
             worked |= self.drain_events(now);
+            // Whoever sleeps until an event comes does not wait for this round's frames to leave.
+            self.raise_interrupts();
             let room = self.send_room().min(HOST_TURN);
             worked |= self.network.take_from_host(now, room, &mut self.scratch.sending);
             self.scratch.worked |= worked;
