@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
-use crate::bars::Bars;
 use crate::congestion::Congestion;
 use crate::error::Error;
 
@@ -230,6 +229,40 @@ pub enum Pattern {
     AllToAll,
 }
 
+/// The span of a run that is judged, and the bounds of what is seen in it.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Bars {
+    /// The picosecond from which on bytes count for fairness and goodput.
+    #[serde(default, deserialize_with = "time")]
+    pub from: u64,
+    /// The picosecond at which the run ends.
+    #[serde(deserialize_with = "time")]
+    pub until: u64,
+    /// Jain's index of the flows' bytes that arrived, in millionths.
+    #[serde(default)]
+    pub fairness: Bounds,
+    /// Payload of all flows that arrived, in percent of the rate of one host's cable.
+    #[serde(default)]
+    pub goodput: Bounds,
+    /// Frames that switches dropped in the whole run.
+    #[serde(default)]
+    pub dropped: Bounds,
+    /// Pauses that were sent in the whole run.
+    #[serde(default)]
+    pub pauses: Bounds,
+}
+
+/// The least and the most that a figure may be.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Bounds {
+    /// The least.
+    pub least: Option<u64>,
+    /// The most.
+    pub most: Option<u64>,
+}
+
 const fn one() -> u32 {
     1
 }
@@ -373,7 +406,7 @@ fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     measure(deserializer, &units)
 }
 
-pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     measure(deserializer, &TIMES)
 }
 

@@ -7,8 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use netsim::bars::Bars;
-use netsim::config::{Config, parse_time};
+use netsim::config::{Bars, Config, parse_time};
 use netsim::results::Results;
 use netsim::{NETWORKS, Network, parse};
 use roce::window::{AnyWindow, SlowStart};
