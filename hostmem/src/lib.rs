@@ -41,7 +41,7 @@ compile_error!("hostmem is written for little-endian Linux on x86-64 and aarch64
 
 pub mod address;
 pub mod barrier;
-pub mod berth;
+pub mod borrowable;
 pub mod dma;
 mod error;
 pub mod eventfd;
@@ -69,7 +69,7 @@ pub mod udp;
 pub mod wake;
 pub mod word;
 
-pub use berth::{Berth, Guest};
+pub use borrowable::{Borrowable, Borrowed};
 pub use dma::DmaMemory;
 pub use error::{Errno, Error, Result};
 pub use eventfd::EventFd;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Sender, SyncSender};
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::port::WatchFilter;
 use hostmem::{
-    Access, Berth, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
+    Access, Borrowable, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
 };
 
 use crate::Error;
@@ -36,7 +36,7 @@ pub struct CardHandle {
     pub(crate) card: usize,
     pub(crate) commands: Sender<Command>,
     pub(crate) waker: Arc<Waker>,
-    pub(crate) berth: Arc<Berth<CardThread>>,
+    pub(crate) idle_cards: Arc<Borrowable<CardThread>>,
     pub(crate) published: Arc<Published>,
 }
 
@@ -50,7 +50,7 @@ impl CardHandle {
 
     /// Has done what was left for a card that sleeps.
     fn rouse(&self) {
-        if !run::visit(&self.berth) {
+        if !run::visit(&self.idle_cards) {
             let _ = self.waker.signal();
         }
     }

@@ -7,15 +7,16 @@
 //! and sleeps. Before it sleeps it says so in the asleep word, issues a full fence, and
 //! looks once more.
 //!
-//! While it sleeps the cards are moored ([`hostmem::Berth`]): a driver's thread that has something for them does it
-//! itself ([`visit`]) instead of waking this one and waiting for it. Such a guest makes no copy from or to a program's
-//! memory, for which it might wait: it leaves that, and whatever is more than a few rounds, to this thread.
+//! While it sleeps it sets the cards aside ([`hostmem::Borrowable`]): a driver's thread that has work for the cards
+//! borrows them and does the work itself ([`visit`]), instead of waking this thread and waiting for it. A borrower makes
+//! no copy from or to a program's memory, for which it might wait: it leaves the copy, and work of more than a few
+//! rounds, to this thread.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use hostmem::{AsleepWord, Berth, EventFd, Holder, SharedMapping, Tap, WakeFor};
+use hostmem::{AsleepWord, Borrowable, EventFd, Holder, SharedMapping, Tap, WakeFor};
 
 use crate::Error;
 use crate::card::{Card, Programmed};
@@ -45,12 +46,12 @@ pub(crate) struct CardThread {
     waiter: Arc<Waiter>,
     spin: Spin,
     ended: bool,
-    berth: Arc<Berth<CardThread>>,
-    /// What clients are to wake the thread for while the cards are moored, and until when it sleeps.
+    idle_cards: Arc<Borrowable<CardThread>>,
+    /// What clients are to wake the thread for while the cards are set aside, and until when it sleeps.
     wakes_for: WakeFor,
     sleeps_until: Option<u64>,
-    /// The copy at which a guest has left a card's round.
-    left_to_keeper: Option<(usize, Box<Call>)>,
+    /// The copy at which a borrower has left a card's round.
+    left_to_owner: Option<(usize, Box<Call>)>,
 }
 
 /// Frames kept for reuse, for each card.
@@ -60,8 +61,8 @@ pub(crate) const POOLED_FRAMES: usize = 1024;
 /// many of them holds up nobody's frames.
 const COMMANDS: usize = 8;
 
-/// Rounds that a guest makes at most: what is more is no small piece of work.
-const ROUNDS_OF_GUEST: usize = 64;
+/// Rounds that a borrower makes at most: what is more is no small piece of work.
+const ROUNDS_OF_BORROWER: usize = 64;
 
 /// The cards, for the thread that runs them; `None` once another has taken them over.
 type Cards = Holder<CardThread>;
@@ -124,34 +125,34 @@ fn turn(mut cards: Cards) -> Option<Cards> {
     Some(cards)
 }
 
-/// Sleeps, while others may have the cards; `None` where one of them has lost them.
+/// Sleeps, while others may borrow the cards; `None` where one of them has lost them.
 fn sleep(cards: Cards) -> Option<Cards> {
-    let (berth, waiter) = (Arc::clone(&cards.berth), Arc::clone(&cards.waiter));
+    let (idle_cards, waiter) = (Arc::clone(&cards.idle_cards), Arc::clone(&cards.waiter));
     let until = cards.sleeps_until;
-    berth.moor(cards);
+    idle_cards.set_aside(cards);
     waiter.sleep(until);
-    let mut cards = berth.unmoor()?;
-    let Some((number, call)) = cards.left_to_keeper.take() else { return Some(cards) };
-    // What a guest's round was at comes before all else.
+    let mut cards = idle_cards.reclaim()?;
+    let Some((number, call)) = cards.left_to_owner.take() else { return Some(cards) };
+    // The copy at which a borrower's round stopped comes before all else.
     let now = cards.waiter.now();
     let cards = make(cards, number, call)?;
     finish_round(cards, number, now)
 }
 
-/// Does what there is to do, where the cards are moored. `false` where the thread that has them is to be woken for
-/// it, or for the rest: they are not moored, a copy is to be made, there is more than a few rounds' work, or something
+/// Does what there is to do, where the cards are set aside. `false` where the thread that owns them is to be woken for
+/// it, or for the rest: they are not set aside, a copy is to be made, there is more than a few rounds' work, or something
 /// is due before the thread would wake up.
-pub(crate) fn visit(berth: &Berth<CardThread>) -> bool {
-    let Some(mut cards) = berth.board() else { return false };
+pub(crate) fn visit(idle_cards: &Borrowable<CardThread>) -> bool {
+    let Some(mut cards) = idle_cards.borrow() else { return false };
     let begun = cards.waiter.now();
     cards.worked.begin(begun);
     let mut done = false;
-    for _ in 0..ROUNDS_OF_GUEST {
-        if cards.left_to_keeper.is_some() || cards.is_wanted() {
+    for _ in 0..ROUNDS_OF_BORROWER {
+        if cards.left_to_owner.is_some() || cards.is_wanted() {
             break;
         }
         let now = cards.waiter.now();
-        if cards.round_of_guest(now) {
+        if cards.round_of_borrower(now) {
             continue;
         }
         if cards.wakes_for == cards.due_wakes() {
@@ -166,7 +167,7 @@ pub(crate) fn visit(berth: &Berth<CardThread>) -> bool {
     let due = done.then(|| cards.next_timeout()).flatten();
     let sleeps_until = cards.sleeps_until;
     let in_time = due.is_none_or(|due| sleeps_until.is_some_and(|until| until <= due));
-    cards.leave();
+    cards.give_back();
     done && in_time
 }
 
@@ -209,7 +210,7 @@ impl CardThread {
         commands: Receiver<Command>,
         kick: EventFd,
         given_up: EventFd,
-        (page, berth): (Arc<SharedMapping>, Arc<Berth<Self>>),
+        (page, idle_cards): (Arc<SharedMapping>, Arc<Borrowable<Self>>),
     ) -> Result<Self, Error> {
         let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
         let policies: Vec<_> = cabling.links.iter().map(Link::icrc_policy).collect();
@@ -248,10 +249,10 @@ impl CardThread {
             waiter,
             spin: Spin::new(),
             ended: false,
-            berth,
+            idle_cards,
             wakes_for: WakeFor::All,
             sleeps_until: None,
-            left_to_keeper: None,
+            left_to_owner: None,
         })
     }
 
@@ -267,12 +268,12 @@ impl CardThread {
         self.cards.iter_mut().filter_map(Card::next_timeout).min()
     }
 
-    /// A guest's round of all cards, up to a copy; whether there was anything to do.
-    fn round_of_guest(&mut self, now: u64) -> bool {
+    /// A borrower's round of all cards, up to a copy; whether there was anything to do.
+    fn round_of_borrower(&mut self, now: u64) -> bool {
         let mut worked = self.execute_commands(now);
         for (number, card) in self.cards.iter_mut().enumerate() {
             if let Some(call) = card.advance(now) {
-                self.left_to_keeper = Some((number, call));
+                self.left_to_owner = Some((number, call));
                 return true;
             }
             worked |= card.take_worked();
@@ -281,7 +282,7 @@ impl CardThread {
     }
 
     /// What clients are to wake the thread for. Only a round's work can change that, after which the
-    /// thread does not sleep, and a guest announces it anew.
+    /// thread does not sleep, and a borrower announces it anew.
     fn due_wakes(&self) -> WakeFor {
         let mut vfpgas = self.cards.iter().flat_map(|card| &card.vfpgas);
         let all = |wakes| wakes == WakeFor::All;
@@ -399,24 +400,24 @@ mod tests {
 
     use super::*;
 
-    /// Cards that nobody has, and the way to them.
-    fn moored() -> (Arc<Berth<CardThread>>, mpsc::Sender<Command>) {
+    /// Cards that are set aside, and the sender of their commands.
+    fn idle() -> (Arc<Borrowable<CardThread>>, mpsc::Sender<Command>) {
         let (_, page) = memfd::create_read_only_for_others("test", PAGE_BYTES).unwrap();
         let (sender, commands) = mpsc::channel();
-        let berth = Arc::<Berth<_>>::default();
-        let moors = Arc::clone(&berth);
+        let idle_cards = Arc::<Borrowable<_>>::default();
+        let for_the_thread = Arc::clone(&idle_cards);
         let make = move || {
             let kick = EventFd::new().unwrap();
             let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
             let (published, places) = (vec![Arc::default()], vec![Default::default()]);
-            let (given_up, place) = (EventFd::new().unwrap(), (Arc::new(page), moors));
+            let (given_up, place) = (EventFd::new().unwrap(), (Arc::new(page), for_the_thread));
             CardThread::new(cabling, places, published, commands, kick, given_up, place)
         };
         let mut cards = Holder::new(make).unwrap();
         cards.announce_sleep();
         cards.sleeps_until = cards.next_timeout();
-        berth.moor(cards);
-        (berth, sender)
+        idle_cards.set_aside(cards);
+        (idle_cards, sender)
     }
 
     fn read(sender: &mpsc::Sender<Command>) -> mpsc::Receiver<u64> {
@@ -427,39 +428,39 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_does_all_that_moored_cards_are_asked() {
-        let (berth, sender) = moored();
+    fn a_borrower_does_all_that_idle_cards_are_asked() {
+        let (idle_cards, sender) = idle();
         let answers: Vec<_> = (0..3 * COMMANDS).map(|_| read(&sender)).collect();
-        assert!(visit(&berth));
+        assert!(visit(&idle_cards));
         assert!(answers.iter().all(|answer| answer.try_recv().is_ok()));
-        assert!(visit(&berth), "it has left");
-        let cards = berth.unmoor().unwrap();
+        assert!(visit(&idle_cards), "it has given them back");
+        let cards = idle_cards.reclaim().unwrap();
         let answer = read(&sender);
-        assert!(!visit(&berth), "the keeper is to be woken");
+        assert!(!visit(&idle_cards), "the owner is to be woken");
         assert!(answer.try_recv().is_err());
         drop(cards);
     }
 
     #[test]
-    fn a_guest_wakes_the_keeper_for_what_is_due_before() {
-        let (berth, _sender) = moored();
-        let mut cards = berth.unmoor().unwrap();
-        // As if the keeper had lain down before it became known what the cards do by themselves.
+    fn a_borrower_wakes_the_owner_for_what_is_due_before() {
+        let (idle_cards, _sender) = idle();
+        let mut cards = idle_cards.reclaim().unwrap();
+        // As if the owner had lain down before it became known what the cards do by themselves.
         let due = cards.next_timeout();
         assert_eq!(due, cards.sleeps_until);
         cards.sleeps_until = due.map(|due| due.saturating_add(1));
-        berth.moor(cards);
-        assert_eq!(visit(&berth), due.is_none());
+        idle_cards.set_aside(cards);
+        assert_eq!(visit(&idle_cards), due.is_none());
     }
 
     #[test]
-    fn a_guest_leaves_a_copy_and_what_is_behind_it_to_the_keeper() {
-        let (berth, sender) = moored();
-        let mut cards = berth.unmoor().unwrap();
-        cards.left_to_keeper = Some((0, Box::default()));
-        berth.moor(cards);
+    fn a_borrower_leaves_a_copy_and_what_is_behind_it_to_the_owner() {
+        let (idle_cards, sender) = idle();
+        let mut cards = idle_cards.reclaim().unwrap();
+        cards.left_to_owner = Some((0, Box::default()));
+        idle_cards.set_aside(cards);
         let answer = read(&sender);
-        assert!(!visit(&berth));
+        assert!(!visit(&idle_cards));
         assert!(answer.try_recv().is_err());
     }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
 use fpga_regs::coyote::shell::Map;
-use hostmem::{AsleepWord, Berth, EventFd, PAGE_BYTES, Tap, Waker, memfd};
+use hostmem::{AsleepWord, Borrowable, EventFd, PAGE_BYTES, Tap, Waker, memfd};
 
 use crate::Error;
 use crate::command::Command;
@@ -56,7 +56,7 @@ pub struct CardConfig {
 pub struct Runtime {
     commands: Option<Sender<Command>>,
     waker: Arc<Waker>,
-    berth: Arc<Berth<CardThread>>,
+    idle_cards: Arc<Borrowable<CardThread>>,
     published: Vec<Arc<Published>>,
     page: OwnedFd,
     given_up: EventFd,
@@ -91,11 +91,11 @@ impl Runtime {
         let given_up = EventFd::new()?;
         let tell = given_up.try_clone()?;
         let page_of_cards = Arc::clone(&mapping);
-        let berth = Arc::<Berth<_>>::default();
-        let berth_of_cards = Arc::clone(&berth);
+        let idle_cards = Arc::<Borrowable<_>>::default();
+        let lent_cards = Arc::clone(&idle_cards);
         let make = move || {
             let published = published_by_thread;
-            let place = (page_of_cards, berth_of_cards);
+            let place = (page_of_cards, lent_cards);
             CardThread::new(cabling, places, published, receiver, kick, tell, place)
         };
         let overseer = std::thread::Builder::new()
@@ -104,7 +104,7 @@ impl Runtime {
             .map_err(Error::Thread)?;
         outcome.recv().map_err(|_| Error::Gone)??;
         let (commands, overseer) = (Some(commands), Some(overseer));
-        Ok(Self { commands, waker, berth, published, page, given_up, overseer })
+        Ok(Self { commands, waker, idle_cards, published, page, given_up, overseer })
     }
 
     /// The card with that number.
@@ -114,7 +114,7 @@ impl Runtime {
             card: number,
             commands: self.commands.clone()?,
             waker: Arc::clone(&self.waker),
-            berth: Arc::clone(&self.berth),
+            idle_cards: Arc::clone(&self.idle_cards),
             published: Arc::clone(self.published.get(number)?),
         })
     }
