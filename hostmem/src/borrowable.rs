@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Thread};
 
 use crate::barrier;
-use crate::relay::Holder;
+use crate::takeover::Holder;
 
 /// One of the two words; the second implementation is the model checker's.
 trait BorrowWord {
@@ -225,7 +225,7 @@ mod tests {
     use std::sync::{Arc, mpsc};
 
     use super::*;
-    use crate::relay::Sight;
+    use crate::takeover::Sight;
 
     /// A value that no thread could send.
     fn held(number: u32) -> Holder<Rc<Cell<u32>>> {

@@ -19,7 +19,7 @@
 //! | [`liveness`] | seeing that another process has died |
 //! | [`turn`] | a lock whose holder may rest, while others change what it locks |
 //! | [`hand_over`] | leaving the core to others where nothing is found |
-//! | [`relay`] | taking over from a thread that a call keeps |
+//! | [`takeover`] | taking over from a thread that a call keeps |
 //! | [`process`] | other processes: their memory, their credentials, their end |
 //! | [`fdpass`] | messages that carry file descriptors |
 //! | [`eventfd`] | event counters |
@@ -59,10 +59,10 @@ pub mod mutex;
 pub mod netdev;
 mod patience;
 pub mod process;
-pub mod relay;
 pub mod ring;
 pub mod seccomp;
 pub mod signal;
+pub mod takeover;
 pub mod thread_page;
 pub mod turn;
 pub mod udp;
@@ -83,8 +83,8 @@ pub use mutex::{FutexGuard, FutexMutex, Waiters};
 pub use netdev::{PacketSocket, Tap};
 pub use patience::{Account, Patience};
 pub use process::{PidFd, RemoteProcess, RemoteRange};
-pub use relay::{Holder, Sight, Watch};
 pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock, WrittenBlock};
+pub use takeover::{Holder, Sight, Watcher};
 pub use turn::{Change, Turn, TurnGuard};
 pub use udp::UdpSocket;
 pub use wake::{AsleepWord, WakeFor, Waker};

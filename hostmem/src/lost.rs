@@ -23,14 +23,18 @@ use crate::{Error, PAGE_BYTES, Result};
 const PLACES: usize = 256;
 
 /// A range whose loss is looked out for; free while its end is 0.
-struct Place {
+struct WatchedRange {
     start: AtomicUsize,
     end: AtomicUsize,
     lost: AtomicBool,
 }
 
-static WATCHED: [Place; PLACES] = [const {
-    Place { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
+static WATCHED: [WatchedRange; PLACES] = [const {
+    WatchedRange {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        lost: AtomicBool::new(false),
+    }
 }; PLACES];
 
 /// Held to take a place; the handler only reads.
@@ -47,11 +51,11 @@ unsafe impl Sync for Former {}
 
 /// A range of addresses that is looked out for, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct LossWatch {
     place: usize,
 }
 
-impl Watch {
+impl LossWatch {
     /// Looks out for a range of device memory that was just mapped.
     pub(crate) fn new(start: usize, bytes: usize) -> Result<Self> {
         if INSTALLED.get_or_init(install).is_none() {
@@ -79,7 +83,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for LossWatch {
     fn drop(&mut self) {
         if let Some(place) = WATCHED.get(self.place) {
             place.end.store(0, Ordering::Release);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
-use crate::lost::Watch;
+use crate::lost::LossWatch;
 use crate::{Error, PAGE_BYTES, Result};
 
 mod fork;
@@ -39,7 +39,7 @@ pub struct SharedMapping {
     access: Access,
     epoch: u64,
     /// Of device memory only, which may go away.
-    watch: Option<Watch>,
+    watch: Option<LossWatch>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is reached by atomics only.
@@ -79,13 +79,13 @@ impl SharedMapping {
         access: Access,
     ) -> Result<Self> {
         let mut mapping = Self::map(fd, offset, bytes, access)?;
-        mapping.watch = Some(Watch::new(mapping.address(), bytes)?);
+        mapping.watch = Some(LossWatch::new(mapping.address(), bytes)?);
         Ok(mapping)
     }
 
     /// Whether the mapping is of device memory, and an access has found it gone.
     pub fn is_lost(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_lost)
+        self.watch.as_ref().is_some_and(LossWatch::is_lost)
     }
 
     fn map(fd: BorrowedFd<'_>, offset: u64, bytes: usize, access: Access) -> Result<Self> {

@@ -1,6 +1,6 @@
 //! The watch over the thread that runs the cards, which must not wait for a program for ever.
 //!
-//! The thread makes each copy from or to a program's memory without the cards (`hostmem::relay`).
+//! The thread makes each copy from or to a program's memory without the cards (`hostmem::takeover`).
 //! Where one takes too long, another thread takes the cards and goes on: the frames of that copy are
 //! lost, the queue pairs they belong to fail, and that process's memory is reached no more. The
 //! thread that was left behind ends when its copy does.
@@ -16,7 +16,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use hostmem::process::Standing;
-use hostmem::{Account, Holder, Liveness, Patience, SharedMapping, Sight, Watch};
+use hostmem::{Account, Holder, Liveness, Patience, SharedMapping, Sight, Watcher};
 use nix::unistd::{Pid, gettid};
 
 use crate::Error;
@@ -79,7 +79,7 @@ pub(crate) fn run_cards(
 }
 
 /// Looks after the cards until they end; `thread` has them.
-fn look_after(watch: &Watch<CardThread>, mut thread: Pid) {
+fn look_after(watch: &Watcher<CardThread>, mut thread: Pid) {
     let mut patience = Patience::default();
     let mut seen = watch.look();
     let mut waited = Duration::ZERO;
@@ -107,7 +107,7 @@ fn look_after(watch: &Watch<CardThread>, mut thread: Pid) {
 }
 
 /// Lets another thread go on with the cards, and says which; `None` where the copy has just returned.
-fn replace(watch: &Watch<CardThread>, call: u64) -> Option<Pid> {
+fn replace(watch: &Watcher<CardThread>, call: u64) -> Option<Pid> {
     let successor = watch.clone();
     let (takes, taken) = std::sync::mpsc::sync_channel(1);
     let go_on = move || {

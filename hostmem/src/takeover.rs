@@ -3,7 +3,7 @@
 //! A copy from another process's memory waits for whoever serves that memory: a file system in user
 //! space, a `userfaultfd`. Nothing but the end of the whole process interrupts a thread that waits
 //! so. A thread that must go on therefore makes such a call *without* what it works with
-//! ([`Holder::without`]). Another thread watches ([`Watch`]), and where the call takes too long it
+//! ([`Holder::without`]). Another thread watches ([`Watcher`]), and where the call takes too long it
 //! takes the value and goes on in the first one's place, which finds it gone should it ever return.
 //!
 //! The word that decides whose the value is counts up: even while it is held, odd while its holder is
@@ -24,7 +24,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// The word that says whose the value is; the second implementation is the model checker's.
-trait TurnWord {
+trait OwnershipWord {
     fn load(&self) -> u64;
     /// Stores, in one order with all such stores and loads.
     fn store(&self, turn: u64);
@@ -32,7 +32,7 @@ trait TurnWord {
     fn exchange(&self, from: u64, to: u64) -> bool;
 }
 
-impl TurnWord for AtomicU64 {
+impl OwnershipWord for AtomicU64 {
     fn load(&self) -> u64 {
         Self::load(self, Ordering::SeqCst)
     }
@@ -49,7 +49,7 @@ const ENDED: u64 = u64::MAX;
 
 /// The holder of `turn` goes into a call; answers the number of the call.
 #[inline(always)]
-fn leave(word: &impl TurnWord, turn: u64) -> u64 {
+fn leave(word: &impl OwnershipWord, turn: u64) -> u64 {
     let call = turn.wrapping_add(1);
     word.store(call);
     call
@@ -58,7 +58,7 @@ fn leave(word: &impl TurnWord, turn: u64) -> u64 {
 /// Takes the value from whoever is in the call of that number; the number of the new turn, or `None`
 /// where somebody else has taken it.
 #[inline(always)]
-fn take(word: &impl TurnWord, call: u64) -> Option<u64> {
+fn take(word: &impl OwnershipWord, call: u64) -> Option<u64> {
     let turn = call.wrapping_add(1);
     word.exchange(call, turn).then_some(turn)
 }
@@ -103,8 +103,8 @@ pub enum Sight {
     Ended,
 }
 
-/// The watcher's end.
-pub struct Watch<T>(Arc<Shared<T>>);
+/// The end of the thread that watches.
+pub struct Watcher<T>(Arc<Shared<T>>);
 
 impl<T> Holder<T> {
     /// Makes a value for the calling thread to work with.
@@ -123,8 +123,8 @@ impl<T> Holder<T> {
     }
 
     /// A watch over it, for another thread.
-    pub fn watch(&self) -> Watch<T> {
-        Watch(Arc::clone(&self.shared))
+    pub fn watch(&self) -> Watcher<T> {
+        Watcher(Arc::clone(&self.shared))
     }
 
     /// Makes a call that may not return in time, without the value.
@@ -173,7 +173,7 @@ impl<T> Drop for Holder<T> {
         if held {
             // SAFETY: the value is this holder's, and no reference to it is left.
             drop(unsafe { (*self.shared.value.get()).take() });
-            TurnWord::store(&self.shared.word, ENDED);
+            OwnershipWord::store(&self.shared.word, ENDED);
             self.shared.wake();
         }
     }
@@ -188,10 +188,10 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Watch<T> {
+impl<T> Watcher<T> {
     /// Whether the value is held.
     pub fn look(&self) -> Sight {
-        match TurnWord::load(&self.0.word) {
+        match OwnershipWord::load(&self.0.word) {
             ENDED => Sight::Ended,
             turn if turn % 2 == 0 => Sight::Held(turn),
             call => Sight::Left(call),
@@ -225,7 +225,7 @@ impl<T> Watch<T> {
     }
 }
 
-impl<T> Clone for Watch<T> {
+impl<T> Clone for Watcher<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -237,9 +237,9 @@ impl<T> fmt::Debug for Holder<T> {
     }
 }
 
-impl<T> fmt::Debug for Watch<T> {
+impl<T> fmt::Debug for Watcher<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Watch").field(&self.look()).finish()
+        f.debug_tuple("Watcher").field(&self.look()).finish()
     }
 }
 
@@ -342,9 +342,9 @@ mod model {
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU64, Ordering};
 
-    use super::{TurnWord, leave, take};
+    use super::{OwnershipWord, leave, take};
 
-    impl TurnWord for AtomicU64 {
+    impl OwnershipWord for AtomicU64 {
         fn load(&self) -> u64 {
             Self::load(self, Ordering::SeqCst)
         }
@@ -389,7 +389,7 @@ mod model {
                     true
                 })
             };
-            let seen = TurnWord::load(&shared.word);
+            let seen = OwnershipWord::load(&shared.word);
             let taken = if seen % 2 == 1 { take(&shared.word, seen) } else { None };
             if let Some(turn) = taken {
                 shared.work();
