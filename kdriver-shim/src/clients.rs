@@ -13,7 +13,7 @@ use card_driver::spans::Span;
 use hostmem::{PidFd, RemoteProcess, fdpass};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
-use shim_abi::{Request, Way};
+use shim_abi::{DoorbellAccess, Request};
 
 use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
@@ -52,7 +52,7 @@ pub struct CardUse {
     /// The card's addresses of the client's ring memory, once it has some.
     pub rings: Option<IovaRange>,
     /// The kind of the doorbell page's descriptors, once it is granted.
-    pub way: Option<Way>,
+    pub access: Option<DoorbellAccess>,
     /// The doorbell page's descriptors, until they are handed out.
     pub grant: Option<DoorbellGrant>,
     /// Rings of queues that are gone, which the card may reach as long as it knows where the memory is.
@@ -67,8 +67,8 @@ impl CardUse {
     /// A share with nothing yet but its doorbell page.
     #[must_use]
     pub fn new(window: u8, page: u8, state: u32) -> Self {
-        let (rings, way, grant, kept, addresses) = Default::default();
-        Self { window, page, state, rings, way, grant, kept, addresses, clean: true }
+        let (rings, access, grant, kept, addresses) = Default::default();
+        Self { window, page, state, rings, access, grant, kept, addresses, clean: true }
     }
 
     /// The card's address of a ring in the client's ring memory.

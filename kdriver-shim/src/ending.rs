@@ -147,7 +147,7 @@ impl Client {
             log::error!("rings of {}: {error}", self.label());
         }
         let reach = place.reach(unmapped.is_ok(), place.clean);
-        let CardUse { window, page, state, rings, way, grant, kept, .. } = place;
+        let CardUse { window, page, state, rings, access, grant, kept, .. } = place;
         if let Some(rings) = rings {
             card.device.release_iova(rings, reach);
         }
@@ -157,9 +157,9 @@ impl Client {
             memory.release_all(kept);
             self.usage.give(None, Resource::RingBytes, bytes);
         }
-        end_page(card, window, page, way.is_some(), reach == Reach::Nobody);
+        end_page(card, window, page, access.is_some(), reach == Reach::Nobody);
         // Where the process still runs, its polls find that nothing will complete any more.
-        if let (Some(rings), true) = (&self.owned.rings, way.is_some() && grant.is_none()) {
+        if let (Some(rings), true) = (&self.owned.rings, access.is_some() && grant.is_none()) {
             rings.set_lost(state, true);
         }
         true

@@ -3,20 +3,22 @@
 use std::os::fd::OwnedFd;
 
 use card_driver::backend::{DoorbellGrant, WakeGrant};
-use shim_abi::Way;
+use shim_abi::DoorbellAccess;
 
 /// A grant's description for its client.
 #[must_use]
-pub fn way(grant: &DoorbellGrant) -> Way {
+pub fn access(grant: &DoorbellGrant) -> DoorbellAccess {
     match grant {
         DoorbellGrant::Page { wake, .. } => {
             let WakeGrant { asleep, liveness, worked, .. } = *wake;
-            Way::Page { asleep, liveness, worked }
+            DoorbellAccess::Page { asleep, liveness, worked }
         }
         DoorbellGrant::Relay { relay: WakeGrant { asleep, liveness, worked, .. }, .. } => {
-            Way::Relay { asleep: *asleep, liveness: *liveness, worked: *worked }
+            DoorbellAccess::Relay { asleep: *asleep, liveness: *liveness, worked: *worked }
         }
-        DoorbellGrant::Device { offset, ioas, .. } => Way::Device { offset: *offset, ioas: *ioas },
+        DoorbellGrant::Device { offset, ioas, .. } => {
+            DoorbellAccess::Device { offset: *offset, ioas: *ioas }
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use hostmem::{
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use parking_lot::{Mutex, MutexGuard};
-use shim_abi::{ContextInfo, Grant, Request, Response, Role, Way};
+use shim_abi::{ContextInfo, DoorbellAccess, Grant, Request, Response, Role};
 use shim_client::{Client, ConnectError};
 use vfio::Iommu;
 
@@ -342,17 +342,17 @@ impl Connection {
         let mut next = |what| fds.next().ok_or_else(|| unexpected(request, what));
         let events = next("the event descriptor is missing")?;
 
-        let Grant { first, way, state, .. } = info.grant;
-        let granted = match way {
+        let Grant { first, access, state, .. } = info.grant;
+        let granted = match access {
             _ if !first => None,
-            Way::Page { asleep, liveness, worked } => {
+            DoorbellAccess::Page { asleep, liveness, worked } => {
                 let page = next("the doorbell page is missing")?;
                 let event = next("the eventfd is missing")?;
                 let words = next("the card's page is missing")?;
                 let offsets = [asleep, liveness, worked].map(|offset| offset as usize);
                 Some(Brought::Page(page, event, words, offsets, None))
             }
-            Way::Relay { asleep, liveness, worked } => {
+            DoorbellAccess::Relay { asleep, liveness, worked } => {
                 let page = next("the doorbell page is missing")?;
                 let event = next("the eventfd is missing")?;
                 let words = next("the card's page is missing")?;
@@ -360,7 +360,7 @@ impl Connection {
                 let offsets = [asleep, liveness, worked].map(|offset| offset as usize);
                 Some(Brought::Page(page, event, words, offsets, Some(relay)))
             }
-            Way::Device { offset, ioas } => {
+            DoorbellAccess::Device { offset, ioas } => {
                 let function = next("the card's descriptor is missing")?;
                 let iommu = next("the descriptor of its IOMMU is missing")?;
                 let life = next("the page with balboad's lock is missing")?;

@@ -239,15 +239,15 @@ pub struct Grant {
     pub page: u8,
     /// The descriptors come with this message.
     pub first: bool,
-    /// What they are.
-    pub way: Way,
+    /// The kind of doorbell page, by which the client knows the descriptors.
+    pub access: DoorbellAccess,
     /// Byte offset of the card's state word in the process's ring memory ([`card_state`](crate::card_state)).
     pub state: u32,
 }
 
-/// What a client is given to reach its doorbell page.
+/// The descriptors by which a client reaches its doorbell page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
+pub enum DoorbellAccess {
     /// A memfd of exactly the page, an eventfd, and the memfd of the page, read only, that balboad's
     /// card thread writes. A card that sleeps is woken by the eventfd, while the asleep word is not 0;
     /// for receives alone only while it is 1. balboad lets the card reach the client's memory.
@@ -260,15 +260,15 @@ pub enum Way {
         /// card thread worked.
         worked: u32,
     },
-    /// As [`Way::Page`], of a page that balboad forwards to the card, for whose doorbell pages there are too
+    /// As [`DoorbellAccess::Page`], of a page that balboad forwards to the card, for whose doorbell pages there are too
     /// many processes. It is balboad that sleeps, and is woken by the eventfd; its asleep word is in one more
     /// memfd, read only, that comes behind those.
     Relay {
         /// Byte offset of the u32 asleep word in that.
         asleep: u32,
-        /// As in [`Way::Page`], in the card thread's page.
+        /// As in [`DoorbellAccess::Page`], in the card thread's page.
         liveness: u32,
-        /// As in [`Way::Page`], in the card thread's page.
+        /// As in [`DoorbellAccess::Page`], in the card thread's page.
         worked: u32,
     },
     /// The card: the function's VFIO descriptor, of which the page is to be mapped, the descriptor of

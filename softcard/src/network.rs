@@ -10,9 +10,9 @@ use std::net::IpAddr;
 
 use roce::{Address, Event, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Qpn, Stack, StackConfig};
 
-use crate::port::{Frame, FramePool, Port, Watch, Watched};
+use crate::port::{Direction, Frame, FramePool, Port, Watch, Watched};
 use crate::sealing::Steps;
-use crate::tally::{Tally, Way};
+use crate::tally::Tally;
 use crate::vfpga::{vfpga_asked, vfpga_of};
 pub(crate) use decisions::{Decisions, Open, Question};
 use gids::Gids;
@@ -295,7 +295,7 @@ impl Network {
     }
 
     pub(crate) fn count_sent(&mut self, frame: &Frame) {
-        self.tally.count(Way::Sent, frame.as_slice());
+        self.tally.count(Direction::Outbound, frame.as_slice());
     }
 
     /// When it next has something to do by itself.

@@ -4,6 +4,8 @@ use roce::param::ROCE_UDP_PORT;
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{ipv4, ipv6, udp};
 
+use crate::port::Direction;
+
 /// TCP's number, in either version of IP.
 const PROTOCOL_TCP: u8 = 6;
 
@@ -21,13 +23,6 @@ impl Count {
     }
 }
 
-/// Which way a frame goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Sent,
-    Received,
-}
-
 /// Packets of every kind that the registers tell apart.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
@@ -40,11 +35,11 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Counts an Ethernet frame.
-    pub(crate) fn count(&mut self, way: Way, frame: &[u8]) {
+    pub(crate) fn count(&mut self, direction: Direction, frame: &[u8]) {
         let bump = |count: &mut Count| {
-            let place = match way {
-                Way::Sent => &mut count.tx,
-                Way::Received => &mut count.rx,
+            let place = match direction {
+                Direction::Outbound => &mut count.tx,
+                Direction::Inbound => &mut count.rx,
             };
             *place = place.wrapping_add(1);
         };
@@ -91,19 +86,19 @@ mod tests {
         for (protocol, port) in [(17, 4791u16), (17, 53), (1, 0), (6, 4791)] {
             ipv4[23] = protocol;
             ipv4[36..38].copy_from_slice(&port.to_be_bytes());
-            tally.count(Way::Received, &ipv4);
+            tally.count(Direction::Inbound, &ipv4);
         }
         let mut ipv6 = [0u8; 80];
         ipv6[12..14].copy_from_slice(&[0x86, 0xdd]);
         ipv6[20] = 17;
         ipv6[56..58].copy_from_slice(&ROCE_UDP_PORT.to_be_bytes());
-        tally.count(Way::Sent, &ipv6);
+        tally.count(Direction::Outbound, &ipv6);
         let tagged = [&ipv6[..12], &[0x81, 0, 0, 5], &ipv6[12..]].concat();
-        tally.count(Way::Sent, &tagged);
+        tally.count(Direction::Outbound, &tagged);
         let mut arp = [0u8; 42];
         arp[12..14].copy_from_slice(&[8, 6]);
-        tally.count(Way::Sent, &arp);
-        tally.count(Way::Sent, &[]);
+        tally.count(Direction::Outbound, &arp);
+        tally.count(Direction::Outbound, &[]);
         assert_eq!(tally.packets.get(), (4, 4));
         assert_eq!((tally.roce.get(), tally.arp.get()), ((2, 1), (1, 0)));
         assert_eq!((tally.icmp.get(), tally.tcp.get()), ((0, 1), (0, 1)));

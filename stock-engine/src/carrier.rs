@@ -9,7 +9,7 @@ use fpga_regs::engine::tunnel::{SLOT_BYTES, ring_address};
 use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent};
 use tunnel::{End, Pace, Step};
 
-use crate::ends::Way;
+use crate::ends::Acceptance;
 use crate::exchange::Exchange;
 use crate::link::Link;
 use crate::local::Local;
@@ -188,7 +188,7 @@ impl<R: Registers> Carrier<R> {
             it.as_ref().is_some_and(|it| {
                 self.posts.is_open(ctid)
                     && it.local.is_none()
-                    && self.posts.way(ctid) == Way::Open
+                    && self.posts.acceptance(ctid) == Acceptance::Open
                     && it.end.is_open()
                     && (it.end.is_draining() || it.end.owes())
             })
@@ -236,7 +236,8 @@ impl<R: Registers> Carrier<R> {
         let owes =
             |it: &Tunnelled| it.end.is_open() && (it.end.owes() || it.acknowledged < it.answers);
         // Nothing is owed to who takes it no more.
-        let lives = |ctid| self.posts.is_open(ctid) && self.posts.way(ctid) == Way::Open;
+        let lives =
+            |ctid| self.posts.is_open(ctid) && self.posts.acceptance(ctid) == Acceptance::Open;
         self.posts.ctid(qpn).is_some_and(lives) && self.end(qpn).is_some_and(owes)
     }
 

@@ -45,9 +45,9 @@ struct Connection {
     sends: bool,
 }
 
-/// What becomes of what a queue pair sends.
+/// Whether the peer of a queue pair takes what that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Acceptance {
     /// Its peer takes it.
     Open,
     /// Its peer does not take it yet.
@@ -104,24 +104,26 @@ impl Ends {
         }
     }
 
-    /// What becomes of what a queue pair sends: its peer takes it where they name each other, and neither has met another
+    /// Whether its peer takes what a queue pair sends: it does where they name each other, and neither has met another
     /// one.
-    pub(crate) fn way(&self, from: Name) -> Way {
-        let Some(one) = self.all.get(&from) else { return Way::Gone };
+    pub(crate) fn acceptance(&self, from: Name) -> Acceptance {
+        let Some(one) = self.all.get(&from) else { return Acceptance::Gone };
         let other = self.all.get(&one.peer).filter(|other| other.peer == from);
         let other = other.filter(|it| it.partner.is_none_or(|met| met == one.epoch));
         let is_open = other.is_some_and(|other| other.stage == Stage::Open);
         match one.partner {
-            Some(met) if is_open && other.is_some_and(|other| other.epoch == met) => Way::Open,
-            Some(_) => Way::Gone,
-            None if is_open && one.stage == Stage::Open => Way::Open,
-            None => Way::Waits,
+            Some(met) if is_open && other.is_some_and(|other| other.epoch == met) => {
+                Acceptance::Open
+            }
+            Some(_) => Acceptance::Gone,
+            None if is_open && one.stage == Stage::Open => Acceptance::Open,
+            None => Acceptance::Waits,
         }
     }
 
     /// A queue pair is about to send: whether it may. From then on neither meets another one.
     pub(crate) fn meet(&mut self, from: Name) -> bool {
-        let is_open = self.way(from) == Way::Open;
+        let is_open = self.acceptance(from) == Acceptance::Open;
         let Some(one) = self.all.get(&from).copied().filter(|_| is_open) else { return false };
         let Some(other) = self.all.get_mut(&one.peer) else { return false };
         other.partner = Some(one.epoch);
@@ -185,9 +187,16 @@ mod tests {
     fn nothing_is_sent_to_who_is_not_ready_or_names_another() {
         let mut ends = Ends::default();
         open(&mut ends, A, B);
-        assert_eq!((ends.way(A), ends.send(A)), (Way::Waits, false), "nobody is there");
+        assert_eq!(
+            (ends.acceptance(A), ends.send(A)),
+            (Acceptance::Waits, false),
+            "nobody is there"
+        );
         ends.connect(B, A, 0);
-        assert_eq!((ends.way(A), ends.send(A), ends.send(B)), (Way::Waits, false, false));
+        assert_eq!(
+            (ends.acceptance(A), ends.send(A), ends.send(B)),
+            (Acceptance::Waits, false, false)
+        );
         ends.open(B);
         assert!(ends.send(A) && ends.send(B));
         // Of a card's that is not connected, and of one that is to somebody else.
@@ -204,9 +213,12 @@ mod tests {
         }
         assert!(ends.send(A));
         ends.close(B);
-        assert_eq!((ends.way(A), ends.way(B), ends.send(B)), (Way::Gone, Way::Open, true));
+        assert_eq!(
+            (ends.acceptance(A), ends.acceptance(B), ends.send(B)),
+            (Acceptance::Gone, Acceptance::Open, true)
+        );
         ends.close(A);
-        assert_eq!((ends.way(B), ends.send(B)), (Way::Gone, false));
+        assert_eq!((ends.acceptance(B), ends.send(B)), (Acceptance::Gone, false));
     }
 
     #[test]
@@ -219,7 +231,7 @@ mod tests {
         assert!(ends.send(A));
         ends.close(B);
         open(&mut ends, B, A);
-        assert_eq!((ends.way(A), ends.way(B)), (Way::Gone, Way::Waits));
+        assert_eq!((ends.acceptance(A), ends.acceptance(B)), (Acceptance::Gone, Acceptance::Waits));
         open(&mut ends, A, B);
         assert!(ends.send(A) && ends.send(B));
     }
@@ -245,7 +257,7 @@ mod tests {
         assert!(ends.send(A) && ends.send(A) && ends.is_sent_to(B) && ends.is_card_sent_to(20));
         assert!(!ends.is_sent_to(A) && !ends.is_card_sent_to(10) && !ends.is_card_sent_to(21));
         ends.close_all(20);
-        assert_eq!(ends.way(A), Way::Gone);
+        assert_eq!(ends.acceptance(A), Acceptance::Gone);
         // Whoever has the number by then, and though its card has forgotten it.
         ends.forget(20);
         open(&mut ends, B, (10, 4));
@@ -257,6 +269,10 @@ mod tests {
         open(&mut ends, B, A);
         assert!(ends.send(A));
         ends.forget(10);
-        assert!(!ends.is_sent_to(B) && ends.way(A) == Way::Gone && ends.way(B) == Way::Gone);
+        assert!(
+            !ends.is_sent_to(B)
+                && ends.acceptance(A) == Acceptance::Gone
+                && ends.acceptance(B) == Acceptance::Gone
+        );
     }
 }

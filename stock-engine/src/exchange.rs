@@ -23,9 +23,9 @@ pub(crate) enum Source {
     Card(u32),
 }
 
-/// How it stands with the way to another card.
+/// Whether a datagram can depart for another card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Departure {
     Open,
     /// Full; it moves.
     Full,
@@ -129,18 +129,18 @@ impl Exchange {
         state.arrivals.range_mut(first..=last).flat_map(|(_, queue)| queue.drain(..)).collect()
     }
 
-    /// How it stands with the way of a vFPGA's datagrams to another card, which may stand still for so long.
-    pub(crate) fn way(&self, now: u64, patience: u64, card: u32, vfpga: u8) -> Way {
+    /// Whether a datagram of a vFPGA can depart for another card; the queue to that card may stand still for `patience`.
+    pub(crate) fn departure(&self, now: u64, patience: u64, card: u32, vfpga: u8) -> Departure {
         if !self.meetings.is_present(card) {
-            return Way::None;
+            return Departure::None;
         }
         let state = self.state();
-        let Some(departures) = state.departures.get(&card) else { return Way::Open };
+        let Some(departures) = state.departures.get(&card) else { return Departure::Open };
         let waiting = departures.queues.get(&vfpga).map_or(0, VecDeque::len);
         match waiting >= WAITING {
-            true if now.saturating_sub(departures.moved) >= patience => Way::None,
-            true => Way::Full,
-            false => Way::Open,
+            true if now.saturating_sub(departures.moved) >= patience => Departure::None,
+            true => Departure::Full,
+            false => Departure::Open,
         }
     }
 
@@ -203,18 +203,22 @@ mod tests {
     fn who_floods_the_way_to_a_card_keeps_no_other_vfpga_from_it() {
         let meetings = Meetings::default();
         let exchange = Exchange::new(1, 2, 0, meetings.clone());
-        let way = |now, vfpga| exchange.way(now, 9, 2, vfpga);
-        assert_eq!(way(0, 0), Way::None, "nobody is there");
+        let departure = |now, vfpga| exchange.departure(now, 9, 2, vfpga);
+        assert_eq!(departure(0, 0), Departure::None, "nobody is there");
         meetings.set_present(2, true);
-        while way(0, 0) == Way::Open {
+        while departure(0, 0) == Departure::Open {
             exchange.depart(0, 2, 0, datagram(0));
         }
-        assert_eq!(way(0, 1), Way::Open);
+        assert_eq!(departure(0, 1), Departure::Open);
         exchange.depart(0, 2, 1, datagram(1));
         let first = [0, 0].map(|_| exchange.departed(0, 2).unwrap().payload[0]);
         assert_eq!(first, [1, 0]);
         exchange.depart(0, 2, 0, datagram(0));
-        assert_eq!((way(8, 0), way(9, 0)), (Way::Full, Way::None), "it does not move");
+        assert_eq!(
+            (departure(8, 0), departure(9, 0)),
+            (Departure::Full, Departure::None),
+            "it does not move"
+        );
         assert_eq!(exchange.drop_departures(2), WAITING as u64);
         assert!(!exchange.has_departures());
     }

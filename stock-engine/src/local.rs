@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tunnel::Key;
 
-use crate::ends::{Ends, Way};
+use crate::ends::{Acceptance, Ends};
 
 /// What the vFPGAs of a card share of QPs whose peer is on the same card: no packet of theirs leaves it.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl Local {
 
     /// Whether the ring of a QP's peer takes its slots.
     pub(crate) fn reaches(&self, from: u32) -> bool {
-        self.ends().way((0, from)) == Way::Open
+        self.ends().acceptance((0, from)) == Acceptance::Open
     }
 
     /// Puts a slot of a QP's into the ring of its peer, unless that takes them no more; it can close only before or after.

@@ -13,7 +13,7 @@ use fpga_regs::engine::tunnel::TURNOVER;
 use queue_engine::{TransportEvent, Unreachable};
 use tunnel::{Key, Names, Pace};
 
-use crate::ends::{Name, Way};
+use crate::ends::{Acceptance, Name};
 use crate::exchange::Exchange;
 use crate::gid::ipv4_of;
 use crate::local::Local;
@@ -334,12 +334,14 @@ impl<R: Registers> Posts<R> {
         }
     }
 
-    /// What becomes of what the QP of an address space sends, as far as this process knows.
-    pub(crate) fn way(&self, ctid: u8) -> Way {
+    /// Whether the peer takes what the QP of an address space sends, as far as this process knows.
+    pub(crate) fn acceptance(&self, ctid: u8) -> Acceptance {
         let space = self.spaces.get(usize::from(ctid));
         match space.and_then(|space| space.qp.as_ref()?.meeting) {
-            Some(_) => self.settings.meetings.ends(|ends| ends.way(self.name(self.qpn(ctid)))),
-            None => Way::Open,
+            Some(_) => {
+                self.settings.meetings.ends(|ends| ends.acceptance(self.name(self.qpn(ctid))))
+            }
+            None => Acceptance::Open,
         }
     }
 
@@ -673,7 +675,7 @@ impl<R: Registers> Posts<R> {
             space.out.is_empty() && space.lost.is_none() && !space.closed && late(space, watchdog)
         };
         let Some(space) = self.spaces.get(usize::from(ctid)).filter(waits) else { return false };
-        let reaches = self.way(ctid) == Way::Open;
+        let reaches = self.acceptance(ctid) == Acceptance::Open;
         let limit = watchdog.saturating_mul(if reaches { 2 } else { 1 });
         if !late(space, limit) {
             return false;
@@ -707,7 +709,7 @@ impl<R: Registers> Posts<R> {
             space.out.is_empty() && space.lost.is_none() && space.qp.as_ref().is_some_and(slots)
         };
         let waits = self.spaces.get(usize::from(ctid)).filter(waits).is_some();
-        if !waits || self.way(ctid) != Way::Gone {
+        if !waits || self.acceptance(ctid) != Acceptance::Gone {
             return false;
         }
         let qpn = self.qpn(ctid);
@@ -882,7 +884,7 @@ impl<R: Registers> Posts<R> {
         let (number, message) = qp.current()?;
         let kind = kind.filter(|_| message.failed.is_none() && settled <= now)?;
         // The peer's card refuses what is sent to who is not ready, and that stops this one, for all.
-        if meets && self.settings.meetings.ends(|ends| ends.way(name)) != Way::Open {
+        if meets && self.settings.meetings.ends(|ends| ends.acceptance(name)) != Acceptance::Open {
             return None;
         }
         // The first request goes alone, in one packet: if an Ethernet address is not known yet, on either side, what

@@ -15,7 +15,7 @@ use queue_engine::{
 };
 use tunnel::{Datagram, Host};
 
-use crate::exchange::{Exchange, Source, Way};
+use crate::exchange::{Departure, Exchange, Source};
 use crate::param::{DATAGRAM_QPS, DATAGRAM_TURN, MESSAGES};
 use crate::verbs::merge;
 
@@ -260,13 +260,13 @@ impl Sockets {
         let handle = handles.get(&datagram.ah)?;
         let is_own = handle.peer == exchange.own;
         let to = exchange.vfpga_of(datagram.qpn).filter(|_| is_own);
-        let way = match to {
-            Some(to) if exchange.takes(to, Source::Vfpga(vfpga)) => Way::Open,
-            Some(_) => Way::Full,
-            None if is_own => Way::None,
-            None => exchange.way(now, patience, handle.peer, vfpga),
+        let departure = match to {
+            Some(to) if exchange.takes(to, Source::Vfpga(vfpga)) => Departure::Open,
+            Some(_) => Departure::Full,
+            None if is_own => Departure::None,
+            None => exchange.departure(now, patience, handle.peer, vfpga),
         };
-        if way == Way::Full {
+        if departure == Departure::Full {
             return Some(Step::Waits);
         }
         let number = socket.next.wrapping_sub(socket.messages.len() as u64);
@@ -293,9 +293,9 @@ impl Sockets {
         };
         let datagram = Datagram { from: exchange.own, header, payload };
         tally.sent = tally.sent.wrapping_add(1);
-        match (way, to) {
-            (Way::Open, Some(to)) => exchange.arrive(to, Source::Vfpga(vfpga), datagram),
-            (Way::Open, None) => exchange.depart(now, handle.peer, vfpga, datagram),
+        match (departure, to) {
+            (Departure::Open, Some(to)) => exchange.arrive(to, Source::Vfpga(vfpga), datagram),
+            (Departure::Open, None) => exchange.depart(now, handle.peer, vfpga, datagram),
             // As its receiver would.
             _ if is_own => tally.refused = tally.refused.wrapping_add(1),
             _ => tally.undelivered = tally.undelivered.wrapping_add(1),

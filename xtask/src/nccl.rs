@@ -105,7 +105,7 @@ pub fn check(programs: &Path) -> Result<Summary> {
 
 /// The names of all cases.
 pub fn names() -> impl Iterator<Item = String> {
-    WAYS.iter().map(Way::full_name)
+    VARIANTS.iter().map(Variant::full_name)
 }
 
 /// Sees to it that the program lies in the cache.
@@ -181,7 +181,7 @@ fn compile(source: &Path, into: &Path) -> Result<()> {
 
 /// What is different between one case and another.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Variant {
     name: &'static str,
     /// balboad's options beside `--soft 4`.
     cards: &'static str,
@@ -193,31 +193,36 @@ struct Way {
     variables: &'static [(&'static str, &'static str)],
 }
 
-impl Way {
+impl Variant {
     /// The case's name.
     fn full_name(&self) -> String {
         format!("NCCL/{}", self.name)
     }
 }
 
-const PLAIN: Way =
-    Way { name: "", cards: "", devices: ["=balboa0", "=balboa1"], together: 8, variables: &[] };
+const PLAIN: Variant =
+    Variant { name: "", cards: "", devices: ["=balboa0", "=balboa1"], together: 8, variables: &[] };
 const QPS: (&str, &str) = ("NCCL_IB_QPS_PER_CONNECTION", "4");
 const SPLIT: (&str, &str) = ("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
 
-const WAYS: [Way; 9] = [
-    Way { name: "as it is", ..PLAIN },
-    Way { name: "one card", devices: ["=balboa0", "=balboa0"], ..PLAIN },
-    Way { name: "4 QPs", variables: &[QPS, SPLIT], ..PLAIN },
-    Way {
+const VARIANTS: [Variant; 9] = [
+    Variant { name: "as it is", ..PLAIN },
+    Variant { name: "one card", devices: ["=balboa0", "=balboa0"], ..PLAIN },
+    Variant { name: "4 QPs", variables: &[QPS, SPLIT], ..PLAIN },
+    Variant {
         name: "adaptive routing",
         variables: &[QPS, SPLIT, ("NCCL_IB_ADAPTIVE_ROUTING", "1")],
         ..PLAIN
     },
     // NCCL asks for as many bytes inline as one receive is told by, and posts those of all.
-    Way { name: "inline", together: 1, variables: &[QPS, ("NCCL_IB_USE_INLINE", "1")], ..PLAIN },
-    Way { name: "IPv6", variables: &[QPS, ("NCCL_IB_ADDR_FAMILY", "AF_INET6")], ..PLAIN },
-    Way {
+    Variant {
+        name: "inline",
+        together: 1,
+        variables: &[QPS, ("NCCL_IB_USE_INLINE", "1")],
+        ..PLAIN
+    },
+    Variant { name: "IPv6", variables: &[QPS, ("NCCL_IB_ADDR_FAMILY", "AF_INET6")], ..PLAIN },
+    Variant {
         name: "receives posted before",
         variables: &[
             QPS,
@@ -226,13 +231,13 @@ const WAYS: [Way; 9] = [
         ],
         ..PLAIN
     },
-    Way {
+    Variant {
         name: "two cards as one",
         devices: ["=balboa0,balboa1", "=balboa2,balboa3"],
         variables: &[QPS, SPLIT],
         ..PLAIN
     },
-    Way {
+    Variant {
         name: "bad cable",
         cards: "--fault loss=1%,dup=1%,reorder=1%,corrupt=1%",
         variables: &[QPS, SPLIT, ("NCCL_IB_TIMEOUT", "10")],
@@ -241,27 +246,27 @@ const WAYS: [Way; 9] = [
 ];
 
 fn cases(program: &Path) -> Vec<Case> {
-    let case = |way: Way| {
+    let case = |variant: Variant| {
         let program = program.to_owned();
-        Case::new(way.full_name(), &[], move |setting| run(setting, &program, way))
+        Case::new(variant.full_name(), &[], move |setting| run(setting, &program, variant))
     };
-    WAYS.into_iter().map(case).collect()
+    VARIANTS.into_iter().map(case).collect()
 }
 
-fn run(setting: &Setting, program: &Path, way: Way) -> Result<()> {
+fn run(setting: &Setting, program: &Path, variant: Variant) -> Result<()> {
     let copy = setting.directory().join("drive");
     fs::copy(program, &copy)?;
-    let daemon = setting.balboad(&format!("--soft 4 {}", way.cards))?;
+    let daemon = setting.balboad(&format!("--soft 4 {}", variant.cards))?;
     for card in 0..4 {
         let add = setting.built("balboa").words("addr --state-dir").arg(daemon.state_dir());
         add.words(&format!("balboa{card} add 2001:db8::{}", card + 1)).run()?.success()?;
     }
     let port = free_port()?;
-    let sides = way.devices.map(|devices| {
-        let mut task = daemon.run("").arg(&copy).words(&format!("{port} {}", way.together));
+    let sides = variant.devices.map(|devices| {
+        let mut task = daemon.run("").arg(&copy).words(&format!("{port} {}", variant.together));
         task = task.env("NCCL_IB_HCA", devices).env("NCCL_SOCKET_IFNAME", "lo");
         task = task.env("NCCL_DEBUG", "WARN");
-        for (name, value) in way.variables {
+        for (name, value) in variant.variables {
             task = task.env(name, value);
         }
         task.limit(LIMIT)

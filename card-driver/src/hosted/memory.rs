@@ -7,7 +7,7 @@ use fpga_regs::{BLOCK_BYTES, Block};
 use hostmem::{BlockRing, DmaMemory, DoorbellPage, RemoteRange, SharedMapping};
 use queue_engine::{Random, Record, Ring, Rings};
 
-use super::porter::{Porter, Way};
+use super::porter::{CopyDirection, Porter};
 use crate::iova::ARENA_END;
 use crate::lock::lock;
 
@@ -95,7 +95,8 @@ impl HostMemory {
                 DmaMemory::Process { process, address } => {
                     let theirs = theirs(*address, at, here)?;
                     let room = vec![0; here];
-                    let carried = self.porter.carry(process, theirs, Way::FromProgram, room)?;
+                    let carried =
+                        self.porter.carry(process, theirs, CopyDirection::FromProgram, room)?;
                     bytes.copy_from_slice(carried.get(..here)?);
                 }
             }
@@ -118,7 +119,7 @@ impl HostMemory {
                 }
                 DmaMemory::Process { process, address } => {
                     let theirs = theirs(*address, at, here)?;
-                    self.porter.carry(process, theirs, Way::ToProgram, bytes.to_vec())?;
+                    self.porter.carry(process, theirs, CopyDirection::ToProgram, bytes.to_vec())?;
                 }
             }
             done = done.checked_add(here)?;

@@ -27,9 +27,9 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// How long copies may sleep for one process within a minute: memory that answers, but each time late.
 const SLEEP: Duration = Duration::from_secs(2);
 
-/// Which way bytes go.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum CopyDirection {
     FromProgram,
     ToProgram,
 }
@@ -38,23 +38,25 @@ pub(super) enum Way {
 struct Load {
     process: Arc<RemoteProcess>,
     range: RemoteRange,
-    way: Way,
+    direction: CopyDirection,
     bytes: Vec<u8>,
 }
 
 impl Load {
     /// Copies them; they come back, if all were copied.
     fn carry(self) -> Option<Vec<u8>> {
-        let Self { process, range, way, mut bytes } = self;
+        let Self { process, range, direction, mut bytes } = self;
         // This thread may come to it late, when the number is somebody else's.
         if process.has_ended() {
             return None;
         }
-        let copied = match way {
-            Way::FromProgram => {
+        let copied = match direction {
+            CopyDirection::FromProgram => {
                 read_vectored(process.pid(), &mut [IoSliceMut::new(&mut bytes)], &[range])
             }
-            Way::ToProgram => write_vectored(process.pid(), &mut [IoSlice::new(&bytes)], &[range]),
+            CopyDirection::ToProgram => {
+                write_vectored(process.pid(), &mut [IoSlice::new(&bytes)], &[range])
+            }
         };
         copied.is_ok().then_some(bytes)
     }
@@ -134,7 +136,7 @@ impl Porter {
         &self,
         process: &Arc<RemoteProcess>,
         range: RemoteRange,
-        way: Way,
+        direction: CopyDirection,
         bytes: Vec<u8>,
     ) -> Option<Vec<u8>> {
         let mut place = lock(&self.lane);
@@ -152,7 +154,7 @@ impl Porter {
                 }
             },
         };
-        lane.loads.send(Load { process: Arc::clone(process), range, way, bytes }).ok()?;
+        lane.loads.send(Load { process: Arc::clone(process), range, direction, bytes }).ok()?;
         match self.wait(&lane, process) {
             Ok(carried) => {
                 *place = Some(lane);
@@ -274,7 +276,7 @@ mod tests {
         let place = |len| RemoteRange { base, len };
         let [silent, other] = [(); 2].map(|()| own_process());
         let read = |process: &Arc<RemoteProcess>, len| {
-            porter.carry(process, place(len), Way::FromProgram, vec![0; len])
+            porter.carry(process, place(len), CopyDirection::FromProgram, vec![0; len])
         };
         assert_eq!(read(&silent, 8), Some(vec![7; 8]));
         assert_eq!(read(&silent, SILENT), None);
@@ -285,8 +287,8 @@ mod tests {
         assert_eq!(read(&silent, 8), None, "it is reached no more");
         assert_eq!(read(&other, 64), Some(vec![7; 64]));
         let nowhere = RemoteRange { base: 8, len: 8 };
-        assert_eq!(porter.carry(&other, nowhere, Way::FromProgram, vec![0; 8]), None);
-        let wrote = porter.carry(&other, place(3), Way::ToProgram, vec![9; 3]);
+        assert_eq!(porter.carry(&other, nowhere, CopyDirection::FromProgram, vec![0; 8]), None);
+        let wrote = porter.carry(&other, place(3), CopyDirection::ToProgram, vec![9; 3]);
         assert!(wrote.is_some());
         memory.rotate_left(1);
         assert_eq!(memory[..4], [9, 9, 7, 7]);

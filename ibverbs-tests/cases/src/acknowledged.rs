@@ -50,14 +50,14 @@ fn captured(setting: &Setting) -> Result<()> {
     let mut cards = [Card::default(), Card::default()];
     for line in lines.lines() {
         let (interface, frame) = Frame::read(line).with_context(|| format!("{line:?}"))?;
-        let (card, way) = match interface.as_str() {
-            "card0-sent" => (0, Way::Sent),
-            "card0-delivered" => (0, Way::Delivered),
-            "card1-sent" => (1, Way::Sent),
-            "card1-delivered" => (1, Way::Delivered),
+        let (card, direction) = match interface.as_str() {
+            "card0-sent" => (0, Direction::Sent),
+            "card0-delivered" => (0, Direction::Delivered),
+            "card1-sent" => (1, Direction::Sent),
+            "card1-delivered" => (1, Direction::Delivered),
             other => bail!("a frame of {other:?}"),
         };
-        cards[card].see(way, &frame).with_context(|| format!("{line:?}"))?;
+        cards[card].see(direction, &frame).with_context(|| format!("{line:?}"))?;
     }
     for (number, card) in cards.iter().enumerate() {
         card.settle().with_context(|| format!("card {number}"))?;
@@ -69,7 +69,7 @@ fn captured(setting: &Setting) -> Result<()> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Sent,
     Delivered,
 }
@@ -137,11 +137,11 @@ struct Card {
 }
 
 impl Card {
-    fn see(&mut self, way: Way, frame: &Frame) -> Result<()> {
-        match (way, frame.opcode) {
-            (Way::Delivered, 0..=READ_REQUEST) => self.ask(frame),
-            (Way::Sent, ACKNOWLEDGE) => self.answer(frame),
-            (Way::Sent, opcode) if READ_RESPONSES.contains(&opcode) => {
+    fn see(&mut self, direction: Direction, frame: &Frame) -> Result<()> {
+        match (direction, frame.opcode) {
+            (Direction::Delivered, 0..=READ_REQUEST) => self.ask(frame),
+            (Direction::Sent, ACKNOWLEDGE) => self.answer(frame),
+            (Direction::Sent, opcode) if READ_RESPONSES.contains(&opcode) => {
                 let overtaken = self.owed.front().filter(|(psn, _)| behind(*psn, frame.psn) > 0);
                 ensure!(overtaken.is_none(), "the ACK of {overtaken:?} was overtaken");
                 Ok(())
@@ -225,8 +225,8 @@ mod tests {
 
     fn see(asked: &[Frame], answered: &[Frame]) -> Result<()> {
         let mut card = Card::default();
-        asked.iter().try_for_each(|frame| card.see(Way::Delivered, frame))?;
-        answered.iter().try_for_each(|frame| card.see(Way::Sent, frame))?;
+        asked.iter().try_for_each(|frame| card.see(Direction::Delivered, frame))?;
+        answered.iter().try_for_each(|frame| card.see(Direction::Sent, frame))?;
         card.settle()
     }
 
@@ -254,13 +254,13 @@ mod tests {
         assert!(see(&all, &done).is_ok());
         let mut card = Card::default();
         for psn in 0..4 {
-            card.see(Way::Delivered, &ask(0x04, psn)).unwrap();
+            card.see(Direction::Delivered, &ask(0x04, psn)).unwrap();
         }
-        card.see(Way::Sent, &answer(0, 1, 0)).unwrap();
-        card.see(Way::Sent, &answer(1, 1, 0x21)).unwrap();
+        card.see(Direction::Sent, &answer(0, 1, 0)).unwrap();
+        card.see(Direction::Sent, &answer(1, 1, 0x21)).unwrap();
         card.settle().unwrap();
-        card.see(Way::Delivered, &ask(0x04, 1)).unwrap();
-        card.see(Way::Sent, &answer(1, 2, 0)).unwrap();
-        assert!(card.see(Way::Sent, &answer(1, 2, 0)).is_err());
+        card.see(Direction::Delivered, &ask(0x04, 1)).unwrap();
+        card.see(Direction::Sent, &answer(1, 2, 0)).unwrap();
+        assert!(card.see(Direction::Sent, &answer(1, 2, 0)).is_err());
     }
 }

@@ -36,13 +36,13 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for transport in TRANSPORTS {
         for test in TESTS {
-            cases.push(case(Way::Over(transport), test, "1"));
+            cases.push(case(Transport::Over(transport), test, "1"));
         }
         // The link-local addresses.
-        cases.push(case(Way::Over(transport), "tag_bw -s 4096 -n 1000", "0"));
+        cases.push(case(Transport::Over(transport), "tag_bw -s 4096 -n 1000", "0"));
     }
     cases.push(Case::new("ucx/ucx_info -d", &[UCX, VERBS], info));
-    cases.extend(TESTS.map(|test| case(Way::OwnChoice, test, "1")));
+    cases.extend(TESTS.map(|test| case(Transport::OwnChoice, test, "1")));
     cases
 }
 
@@ -65,20 +65,20 @@ fn info(setting: &Setting) -> Result<()> {
 
 /// What UCX is told to take.
 #[derive(Clone, Copy)]
-enum Way {
+enum Transport {
     /// One transport, between two cards.
     Over(&'static str),
     /// Nothing, but that no memory is to be shared; TCP is left to it. Of several cards it would use some.
     OwnChoice,
 }
 
-fn case(way: Way, test: &'static str, gid: &'static str) -> Case {
-    let way_name = match way {
-        Way::Over(transport) => transport,
-        Way::OwnChoice => "its own choice",
+fn case(transport: Transport, test: &'static str, gid: &'static str) -> Case {
+    let transport_name = match transport {
+        Transport::Over(transport) => transport,
+        Transport::OwnChoice => "its own choice",
     };
-    let name = format!("ucx/{way_name}/{test}/gid {gid}");
-    Case::new(name, &[UCX, VERBS], move |setting| run(setting, way, test, gid))
+    let name = format!("ucx/{transport_name}/{test}/gid {gid}");
+    Case::new(name, &[UCX, VERBS], move |setting| run(setting, transport, test, gid))
 }
 
 /// A side of `ucx_perftest`.
@@ -106,14 +106,14 @@ pub(crate) fn has_figures(client: &Finished) -> Result<()> {
     Ok(())
 }
 
-fn run(setting: &Setting, way: Way, test: &str, gid: &str) -> Result<()> {
-    let cards = if matches!(way, Way::Over(_)) { 2 } else { 1 };
+fn run(setting: &Setting, transport: Transport, test: &str, gid: &str) -> Result<()> {
+    let cards = if matches!(transport, Transport::Over(_)) { 2 } else { 1 };
     let daemon = setting.balboad(&format!("--soft {cards}"))?;
     let port = free_port()?;
     let side = |card: u32| {
-        let task = match way {
-            Way::Over(transport) => perftest(&daemon, transport, card, port),
-            Way::OwnChoice => plain(&daemon, port).env("UCX_TLS", "^sm"),
+        let task = match transport {
+            Transport::Over(transport) => perftest(&daemon, transport, card, port),
+            Transport::OwnChoice => plain(&daemon, port).env("UCX_TLS", "^sm"),
         };
         task.env("UCX_IB_GID_INDEX", gid)
     };

@@ -30,7 +30,7 @@ const REMOTE: v::ibv_access_flags = v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_R
 
 /// How memory is taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Withdrawal {
     Deregistered,
     /// Deregistered, and registered anew at once.
     Anew,
@@ -46,7 +46,7 @@ enum Way {
     Destroyed,
 }
 
-impl Way {
+impl Withdrawal {
     const ALL: [Self; 7] = [
         Self::Deregistered,
         Self::Anew,
@@ -103,27 +103,28 @@ pub fn all(options: &Options, tries: u64, one_sided: bool) -> Result<Told> {
         true => &[Operation::Write, Operation::Read],
         false => &[Operation::Write, Operation::Read, Operation::Send],
     };
-    for way in Way::ALL {
+    for withdrawal in Withdrawal::ALL {
         // Without keys, memory that is registered is open.
-        if one_sided && matches!(way, Way::Invalidated | Way::Anew) {
+        if one_sided && matches!(withdrawal, Withdrawal::Invalidated | Withdrawal::Anew) {
             continue;
         }
         for number in 0..tries {
             let turn = number as usize;
-            let operation = match way {
+            let operation = match withdrawal {
                 // A key is for what is remote.
-                Way::Invalidated => operations[turn % 2],
+                Withdrawal::Invalidated => operations[turn % 2],
                 _ => operations[turn % operations.len()],
             };
-            let end = match (way, operation) {
-                (Way::Invalidated, Operation::Write) => End::Target,
-                (Way::Invalidated, _) => End::Source,
+            let end = match (withdrawal, operation) {
+                (Withdrawal::Invalidated, Operation::Write) => End::Target,
+                (Withdrawal::Invalidated, _) => End::Source,
                 _ => [End::Target, End::Source][turn / operations.len() % 2],
             };
             // In the first half of the message.
             let page = (number * 37 % (BYTES / PAGE / 2) as u64) as usize;
-            let what = || format!("{way:?}, {operation:?}, {end:?}, page {page}, try {number}");
-            match race(&mut link, (way, operation, end), page).with_context(what)? {
+            let what =
+                || format!("{withdrawal:?}, {operation:?}, {end:?}, page {page}, try {number}");
+            match race(&mut link, (withdrawal, operation, end), page).with_context(what)? {
                 true => told.under_way += 1,
                 false => told.over += 1,
             }
@@ -142,7 +143,7 @@ pub fn all(options: &Options, tries: u64, one_sided: bool) -> Result<Told> {
 /// Takes memory back when a page of the target was reached; whether the transfer was under way.
 fn race(
     link: &mut Link,
-    (way, operation, end): (Way, Operation, End),
+    (withdrawal, operation, end): (Withdrawal, Operation, End),
     page: usize,
 ) -> Result<bool> {
     reconnect(link)?;
@@ -152,7 +153,7 @@ fn race(
     let [source, target] = if operation == Operation::Read { [1, 0] } else { [0, 1] };
     regions[source].write(0, &pattern(BYTES));
     let is_left = (operation == Operation::Read) == (end == End::Target);
-    let window = (way == Way::Invalidated).then(|| bound(link, peer)).transpose()?;
+    let window = (withdrawal == Withdrawal::Invalidated).then(|| bound(link, peer)).transpose()?;
     let rkey = window.as_ref().map_or(peer.rkey(), Window::rkey);
     for wr_id in (0..MESSAGES).filter(|_| operation.receives()) {
         link.right.qp.post_recv(&Recv { wr_id, pieces: vec![peer.piece(0, BYTES)] })?;
@@ -161,7 +162,7 @@ fn race(
     reaches(link, &regions[target], page)?;
 
     let taken = if end == End::Source { source } else { target };
-    let kept = take_back(link, (way, is_left), &mut regions[taken], window.as_ref())?;
+    let kept = take_back(link, (withdrawal, is_left), &mut regions[taken], window.as_ref())?;
     let (taken, target) = (&regions[taken], &regions[target]);
     // All that was the region's memory, wherever it lies.
     let fill = |byte| {
@@ -204,31 +205,31 @@ fn bound(link: &Link, region: &Rc<Region>) -> Result<Window> {
 /// Takes a region's memory back; answers with memory of it that lies elsewhere now, or is none of it any more.
 fn take_back(
     link: &mut Link,
-    (way, is_left): (Way, bool),
+    (withdrawal, is_left): (Withdrawal, bool),
     region: &mut Rc<Region>,
     window: Option<&Window>,
 ) -> Result<Vec<Mapping>> {
     let mut kept = Vec::new();
     let side = if is_left { &mut link.left } else { &mut link.right };
     let whole = |region| Rc::get_mut(region).context("a request still names it");
-    match way {
-        Way::Deregistered => region.deregister()?,
-        Way::Anew => whole(region)?.register_anew(RIGHTS)?,
-        Way::Changed => {
+    match withdrawal {
+        Withdrawal::Deregistered => region.deregister()?,
+        Withdrawal::Anew => whole(region)?.register_anew(RIGHTS)?,
+        Withdrawal::Changed => {
             let memory = Some(Mapping::zeroed(BYTES)?);
             kept.extend(whole(region)?.rereg(Rereg { memory, ..Rereg::default() })?);
         }
-        Way::Moved => {
+        Withdrawal::Moved => {
             kept.push(region.change(Mapping::move_pages)?);
             region.deregister()?;
         }
-        Way::Invalidated => {
+        Withdrawal::Invalidated => {
             let window = window.context("there is no window")?;
             side.qp.post_invalidate(3, window.rkey())?;
             link.success(&link.right.send_cq)?;
         }
-        Way::Failed => side.qp.to(v::IBV_QPS_ERR)?,
-        Way::Destroyed => side.renew_qp()?,
+        Withdrawal::Failed => side.qp.to(v::IBV_QPS_ERR)?,
+        Withdrawal::Destroyed => side.renew_qp()?,
     }
     Ok(kept)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use hostmem::{Access, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping};
-use shim_abi::{Request, Response, Way};
+use shim_abi::{DoorbellAccess, Request, Response};
 
 use super::{ATTACKING, stay};
 use crate::mortal::hand::Client;
@@ -43,8 +43,8 @@ pub fn ring(directory: &Path) -> Result<()> {
     let client = Client::connect(directory)?;
     let (response, fds) = client.ask(&Request::OpenContext { card: 0 })?;
     let Response::Context(info) = response else { anyhow::bail!("{response:?}") };
-    let way = info.grant.way;
-    ensure!(matches!(way, Way::Relay { .. }), "it is not relayed: {way:?}");
+    let access = info.grant.access;
+    ensure!(matches!(access, DoorbellAccess::Relay { .. }), "it is not relayed: {access:?}");
     let mut fds = fds.into_iter().skip(1);
     let mut next = || fds.next().context("a descriptor is missing");
     let (page, wake) = (next()?, EventFd::from_received(next()?));

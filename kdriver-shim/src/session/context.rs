@@ -57,7 +57,7 @@ impl Session<'_> {
             let place = client.place_mut(card)?;
             let page = place.page;
             let none = Error::NoSuch { object: "granted page", number: page.into() };
-            let way = place.way.ok_or(none)?;
+            let access = place.access.ok_or(none)?;
             let state = shim_abi::card_state(place.state).ok_or_else(|| no_words(card))?;
             // Nothing fails from here on: what is handed out once is handed out now.
             let first = place.grant.is_some();
@@ -67,7 +67,7 @@ impl Session<'_> {
             fds.extend(rings);
             client.rings_handed_out = true;
             listeners.add_context(client.id, number, Arc::clone(&context.events));
-            let grant = Grant { page, first, way, state };
+            let grant = Grant { page, first, access, state };
             log::debug!("{}: context {number} on balboa{card}", client.label());
             let rings = RingInfo { length: RING_MEMORY_BYTES, first: first_rings };
             let limits = client_limits(&engine);
@@ -116,7 +116,7 @@ impl Session<'_> {
         card.device.map(place.window, place.rings.insert(rings), None, Purpose::Rings)?;
         let rings = ClientRings { memory, iova: place.ring_address(Span { start: 0, length })? };
         let grant = card.window(place.window)?.engine.grant(place.page, rings)?;
-        place.way = Some(grants::way(&grant));
+        place.access = Some(grants::access(&grant));
         place.grant = Some(grant);
         Ok(())
     }

@@ -15,7 +15,7 @@ use hostmem::{
     memfd,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use shim_abi::{CreateQp, Grant, Request, Response, Way};
+use shim_abi::{CreateQp, DoorbellAccess, Grant, Request, Response};
 
 use crate::common::{Client, LIMIT};
 
@@ -58,7 +58,9 @@ impl Node {
         else {
             panic!("a first context brings five descriptors")
         };
-        let Grant { first: true, way: Way::Page { asleep, liveness, .. }, .. } = info.grant else {
+        let Grant { first: true, access: DoorbellAccess::Page { asleep, liveness, .. }, .. } =
+            info.grant
+        else {
             panic!("{:?}", info.grant)
         };
         let rings = Arc::new(map(&rings, info.rings.length as usize, Access::ReadWrite));

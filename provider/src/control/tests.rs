@@ -72,7 +72,7 @@ fn context(first: bool, fds: Vec<OwnedFd>) -> Answer {
         grant: Grant {
             page: 3,
             first,
-            way: Way::Page { asleep: 0, liveness: 64, worked: 128 },
+            access: DoorbellAccess::Page { asleep: 0, liveness: 64, worked: 128 },
             state: 0,
         },
         rings: RingMemory { length: 8192, first },

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use roce::{Owner, ReceivedFrame as _};
 
 use super::Network;
+use crate::port::Direction;
 use crate::port::{Frame, Port};
-use crate::tally::Way;
 
 /// Frames of the host's that have their turn before the card's in each round, so that a card which
 /// is never idle keeps no connection from being made.
@@ -45,7 +45,7 @@ impl Network {
     /// Counts the frames that were received, and gives the host those that it is to see.
     pub(super) fn share_received(&mut self, now: u64, received: &mut VecDeque<Frame>) {
         for frame in received.iter() {
-            self.tally.count(Way::Received, frame.as_slice());
+            self.tally.count(Direction::Inbound, frame.as_slice());
         }
         let Some(Host { port, passing, .. }) = &mut self.host else { return };
         for _ in 0..received.len() {
@@ -86,7 +86,7 @@ impl Network {
                 *forged = forged.saturating_add(1);
                 self.pool.put(frame);
             } else {
-                self.tally.count(Way::Sent, frame.as_slice());
+                self.tally.count(Direction::Outbound, frame.as_slice());
                 sending.push_back(frame);
             }
         }

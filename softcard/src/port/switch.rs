@@ -61,17 +61,17 @@ impl Switch {
         &mut self,
         from: usize,
         frame: Frame,
-        last: &mut Option<Way>,
+        last: &mut Option<Lookup>,
     ) -> Result<Outcome, Frame> {
         let Some(addresses) = addresses(&frame) else {
             self.pool.put(frame);
             return Ok(Outcome::BadLength);
         };
         let destination = match *last {
-            Some(way) if way.addresses == addresses => way.destination,
+            Some(lookup) if lookup.addresses == addresses => lookup.destination,
             _ => self.look_up(from, addresses),
         };
-        *last = Some(Way { addresses, destination });
+        *last = Some(Lookup { addresses, destination });
         match destination {
             Some(port) if port == from => {
                 self.pool.put(frame);
@@ -142,9 +142,9 @@ fn is_group(mac: [u8; 6]) -> bool {
 /// Bytes of destination and source address, which a frame begins with.
 const ADDRESSES: usize = 12;
 
-/// Where a frame of these addresses goes.
+/// The port that was looked up for a frame's addresses.
 #[derive(Clone, Copy)]
-struct Way {
+struct Lookup {
     addresses: [u8; ADDRESSES],
     /// The port, or `None` for all others.
     destination: Option<usize>,

@@ -35,7 +35,7 @@ const END: u32 = 0xffff_0000;
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A service, towards the other side.
-trait Way {
+trait Service {
     fn side(&self) -> &Side;
     fn line(&mut self) -> &mut Line;
     /// What a message is, and its length.
@@ -71,20 +71,20 @@ pub(super) fn datagrams(half: &mut Datagrams<'_>) -> Result<Done> {
     both_ways(half, &unused)
 }
 
-fn both_ways(way: &mut impl Way, targets: &Rc<Region>) -> Result<Done> {
-    let places = Region::new(&way.side().pd, PLACE * PLACES as usize, ACCESS, false)?;
+fn both_ways(service: &mut impl Service, targets: &Rc<Region>) -> Result<Done> {
+    let places = Region::new(&service.side().pd, PLACE * PLACES as usize, ACCESS, false)?;
     let mut done = Done::default();
     for sender in [0, 1] {
         transfer::fill_guard(targets, targets.length());
         transfer::fill_guard(&places, places.length());
-        let near = sender == way.line().role;
+        let near = sender == service.line().role;
         let arrived = if near {
-            send(way, targets).context("sending")?;
-            let [arrived] = way.line().exchange([0])?;
+            send(service, targets).context("sending")?;
+            let [arrived] = service.line().exchange([0])?;
             usize::try_from(arrived)?
         } else {
-            let arrived = receive(way, &places, targets).context("receiving")?;
-            way.line().exchange([arrived as u128])?;
+            let arrived = receive(service, &places, targets).context("receiving")?;
+            service.line().exchange([arrived as u128])?;
             arrived
         };
         ensure!(arrived >= MESSAGES as usize / 2, "only {arrived} of {MESSAGES} arrived");
@@ -94,21 +94,21 @@ fn both_ways(way: &mut impl Way, targets: &Rc<Region>) -> Result<Done> {
 }
 
 /// Sends bursts of messages, and the end of each until it has arrived.
-fn send(way: &mut impl Way, source: &Rc<Region>) -> Result<()> {
-    way.line().meet()?;
+fn send(service: &mut impl Service, source: &Rc<Region>) -> Result<()> {
+    service.line().meet()?;
     for burst in 0..MESSAGES / BURST {
         for number in burst * BURST..(burst + 1) * BURST {
-            let (operation, size) = way.message(number);
+            let (operation, size) = service.message(number);
             transfer::fill(source, &[(0, size)], number.into());
             // An empty piece means something else on every vendor's card.
             let pieces = (size > 0).then(|| source.piece(0, size)).into_iter().collect();
-            post(way, (operation, number), pieces)?;
+            post(service, (operation, number), pieces)?;
         }
         let deadline = Instant::now() + LIMIT;
         let mut patience = PATIENCE;
         loop {
-            post(way, (Operation::SendImmediate, END + burst), Vec::new())?;
-            if way.line().was_heard(patience)? {
+            post(service, (Operation::SendImmediate, END + burst), Vec::new())?;
+            if service.line().was_heard(patience)? {
                 break;
             }
             ensure!(Instant::now() < deadline, "nothing arrives any more after burst {burst}");
@@ -120,17 +120,17 @@ fn send(way: &mut impl Way, source: &Rc<Region>) -> Result<()> {
 
 /// Posts a message, and waits until it has left: its bytes may change then.
 fn post(
-    way: &impl Way,
+    service: &impl Service,
     (operation, immediate): (Operation, u32),
     pieces: Vec<Piece>,
 ) -> Result<()> {
-    let (address, key) = way.targets();
+    let (address, key) = service.targets();
     let target = if operation == Operation::WriteImmediate {
         u64::from(immediate) * TARGET as u64
     } else {
         0
     };
-    way.post(Send {
+    service.post(Send {
         wr_id: immediate.into(),
         operation,
         pieces,
@@ -138,49 +138,55 @@ fn post(
         immediate,
         flags: v::IBV_SEND_SIGNALED,
     })?;
-    let side = way.side();
+    let side = service.side();
     let sent = success(side.context.library(), &side.send_cq)?;
     ensure!(sent.wr_id == u64::from(immediate), "{sent:?}");
     Ok(())
 }
 
 /// Receives what arrives of all bursts; answers how many messages that is.
-fn receive(way: &mut impl Way, places: &Rc<Region>, targets: &Region) -> Result<usize> {
-    (0..PLACES).try_for_each(|place| post_place(way, places, place))?;
-    way.line().meet()?;
+fn receive(service: &mut impl Service, places: &Rc<Region>, targets: &Region) -> Result<usize> {
+    (0..PLACES).try_for_each(|place| post_place(service, places, place))?;
+    service.line().meet()?;
     let mut arrived = BTreeSet::new();
     for burst in 0..MESSAGES / BURST {
         loop {
-            let side = way.side();
+            let side = service.side();
             let received = success(side.context.library(), &side.receive_cq)?;
             let number = received.immediate.context("no immediate data")?;
             if number < END {
-                check(way, &received, places, targets).with_context(|| format!("{received:?}"))?;
+                check(service, &received, places, targets)
+                    .with_context(|| format!("{received:?}"))?;
                 arrived.insert(number);
             }
-            post_place(way, places, received.wr_id)?;
+            post_place(service, places, received.wr_id)?;
             if number == END + burst {
                 break;
             }
         }
-        way.line().heard()?;
+        service.line().heard()?;
     }
     Ok(arrived.len())
 }
 
 /// Posts the receive of a place.
-fn post_place(way: &impl Way, places: &Rc<Region>, place: u64) -> Result<()> {
-    let (at, start) = (place as usize * PLACE, way.start());
+fn post_place(service: &impl Service, places: &Rc<Region>, place: u64) -> Result<()> {
+    let (at, start) = (place as usize * PLACE, service.start());
     transfer::guard_part(places, at, PLACE);
     let pieces = vec![places.piece(at + start, HEADER + LARGEST - start)];
-    Ok(way.side().qp.post_recv(&Recv { wr_id: place, pieces })?)
+    Ok(service.side().qp.post_recv(&Recv { wr_id: place, pieces })?)
 }
 
 /// Checks a message that has arrived.
-fn check(way: &impl Way, received: &Completion, places: &Region, targets: &Region) -> Result<()> {
+fn check(
+    service: &impl Service,
+    received: &Completion,
+    places: &Region,
+    targets: &Region,
+) -> Result<()> {
     let number = received.immediate.unwrap_or(END);
     ensure!(number < MESSAGES, "nobody sent that");
-    let (operation, size) = way.message(number);
+    let (operation, size) = service.message(number);
     let at = received.wr_id as usize * PLACE;
     if operation == Operation::WriteImmediate {
         let told = (received.opcode, received.byte_len as usize);
@@ -188,12 +194,12 @@ fn check(way: &impl Way, received: &Completion, places: &Region, targets: &Regio
         let start = number as usize * TARGET;
         return transfer::check_part(targets, (start, size), start + TARGET, number.into());
     }
-    let bytes = way.check(received, places, at)?;
+    let bytes = service.check(received, places, at)?;
     ensure!((received.opcode, bytes) == (v::IBV_WC_RECV, size), "{size} bytes were sent");
     let body = at + HEADER;
     transfer::check_part(places, (body, size), body + size, number.into())?;
     // Behind it there may be more of a message of several packets that was dropped in the middle.
-    let reached = body + way.reach().max(size);
+    let reached = body + service.reach().max(size);
     transfer::check_part(places, (reached, 0), at + PLACE, 0)
 }
 
@@ -204,7 +210,7 @@ struct Connection<'a> {
     far: (u64, u32),
 }
 
-impl Way for Connection<'_> {
+impl Service for Connection<'_> {
     fn side(&self) -> &Side {
         self.half.side
     }
@@ -244,7 +250,7 @@ impl Way for Connection<'_> {
     }
 }
 
-impl Way for Datagrams<'_> {
+impl Service for Datagrams<'_> {
     fn side(&self) -> &Side {
         self.side
     }

@@ -132,7 +132,7 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
 
 #[test]
 fn who_finds_no_doorbell_page_is_relayed() {
-    use shim_abi::Way;
+    use shim_abi::DoorbellAccess;
     let mut bench = Bench::new(1, 1);
     let open = |bench: &mut Bench| {
         let peer = bench.provider();
@@ -140,12 +140,12 @@ fn who_finds_no_doorbell_page_is_relayed() {
         (peer, context.grant, fds)
     };
     let mut with_page: Vec<_> = (0..14).map(|_| open(&mut bench)).collect();
-    let is_page = |way| matches!(way, Way::Page { .. });
-    assert!(with_page.iter().all(|(_, grant, _)| is_page(grant.way)));
+    let is_page = |access| matches!(access, DoorbellAccess::Page { .. });
+    assert!(with_page.iter().all(|(_, grant, _)| is_page(grant.access)));
     assert_eq!(bench.cards[0].granted(), 14, "nothing is relayed for nobody");
     let relayed = [16, 17].map(|number| {
         let (peer, grant, fds) = open(&mut bench);
-        assert!(matches!(grant.way, Way::Relay { .. }), "{grant:?}");
+        assert!(matches!(grant.access, DoorbellAccess::Relay { .. }), "{grant:?}");
         assert_eq!((grant.page, fds.len()), (number, 6), "events, four of the grant, rings");
         (peer, fds)
     });
@@ -155,7 +155,7 @@ fn who_finds_no_doorbell_page_is_relayed() {
     with_page.truncate(13);
     bench.turn();
     with_page.push(open(&mut bench));
-    assert!(is_page(with_page[13].1.way));
+    assert!(is_page(with_page[13].1.access));
     let [first, last] = relayed;
     drop(first);
     bench.turn();
