@@ -55,7 +55,7 @@ pub struct ImageFile {
     /// Its name, in the manifest's folder.
     pub name: String,
     /// What it is loaded into.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// The vFPGA that it is for, where it is for one.
     pub region: Option<u8>,
     /// Its bytes.
@@ -69,7 +69,7 @@ pub struct ImageFile {
 /// What a file is loaded into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum FileKind {
     /// A whole device.
     Full,
     /// A shell, with its vFPGAs.
@@ -128,7 +128,7 @@ pub struct RawClocks {
 #[serde(deny_unknown_fields)]
 pub struct RawFile {
     name: String,
-    kind: Kind,
+    kind: FileKind,
     region: Option<u8>,
     length: Option<u64>,
     sha256: Option<String>,
@@ -269,23 +269,23 @@ impl Details {
                 return Err(format!("files.name = \"{name}\" is there twice; write it once"));
             }
             match (kind, region) {
-                (Kind::Vfpga, None) => {
+                (FileKind::Vfpga, None) => {
                     return Err(format!("files: {name} is for a vFPGA; write region, from 0 on"));
                 }
-                (Kind::Vfpga, Some(region)) if regions.is_some_and(|all| region >= all) => {
+                (FileKind::Vfpga, Some(region)) if regions.is_some_and(|all| region >= all) => {
                     return Err(format!(
                         "files: {name} has region = {region}, and there are regions = {}; count from 0",
                         regions.unwrap_or_default()
                     ));
                 }
-                (Kind::Vfpga, Some(_)) | (_, None) => {}
+                (FileKind::Vfpga, Some(_)) | (_, None) => {}
                 (_, Some(region)) => {
                     return Err(format!(
                         "files: {name} has region = {region}, and kind vfpga alone has one; leave it out"
                     ));
                 }
             }
-            if (kind == Kind::Soft) != (self.board.as_deref() == Some(SOFT)) {
+            if (kind == FileKind::Soft) != (self.board.as_deref() == Some(SOFT)) {
                 return Err(format!(
                     "files: {name}: kind soft and board = \"{SOFT}\" belong together; correct one"
                 ));
@@ -364,11 +364,11 @@ impl Details {
         self.check_part(&image)?;
         let full = image.full();
         let right = match file.kind {
-            Kind::Soft => matches!(image, Image::Soft(_)),
-            Kind::Full => full == Some(true),
-            Kind::Shell | Kind::Vfpga => full == Some(false),
+            FileKind::Soft => matches!(image, Image::Soft(_)),
+            FileKind::Full => full == Some(true),
+            FileKind::Shell | FileKind::Vfpga => full == Some(false),
         };
-        if !right && (full.is_some() || file.kind == Kind::Soft) {
+        if !right && (full.is_some() || file.kind == FileKind::Soft) {
             let what = image.describe();
             return Err(format!(
                 "it is {what}, which does not fit its kind in the manifest; correct kind"

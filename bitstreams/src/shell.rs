@@ -2,7 +2,7 @@
 
 use crate::Entry;
 use crate::bitstream::Scope;
-use crate::details::Kind;
+use crate::details::FileKind;
 use crate::digest::Sha256;
 use crate::image::Image;
 use crate::part::Part;
@@ -42,13 +42,13 @@ impl Entry {
     ) -> Result<(), Refusal> {
         let other = |why: String| Err(Refusal::Other(why));
         let name = self.manifest.name.escape_default();
-        let shells = || self.details.files.iter().filter(|file| file.kind == Kind::Shell);
+        let shells = || self.details.files.iter().filter(|file| file.kind == FileKind::Shell);
         let length = bytes.len() as u64;
         let is_it = |length_: Option<u64>, sha: Option<Sha256>| {
             length_ == Some(length) && sha == Some(sha256)
         };
         let mut files = self.details.files.iter();
-        let vfpga = files.find(|file| file.kind == Kind::Vfpga && file.sha256 == Some(sha256));
+        let vfpga = files.find(|file| file.kind == FileKind::Vfpga && file.sha256 == Some(sha256));
         if vfpga.is_some() {
             return other(format!(
                 "it is of one vFPGA by the manifest {name}, and no register tells when what such a vFPGA has under way in the memory of this host is at its end, so none is taken off the datapath alone; load a shell that has it"

@@ -26,7 +26,7 @@ pub(crate) enum Role {
 
 /// A connection or a resolution: their numbers are drawn apart by peers that are not Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum ExchangeKind {
     Connection,
     Resolution,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Connection {
     pub owner: Option<Owner>,
     pub state: State,
     pub role: Role,
-    pub kind: Kind,
+    pub kind: ExchangeKind,
     /// The listener that has to decide, of the side that is asked.
     pub binding: Option<BindingId>,
     pub path: Path,
@@ -138,7 +138,12 @@ fn patience(response_timeout: u8, round_trip: u8) -> Duration {
 
 impl Connection {
     /// What this side asks with.
-    pub(crate) fn asking(kind: Kind, owner: Owner, path: Path, port: PortAttributes) -> Self {
+    pub(crate) fn asking(
+        kind: ExchangeKind,
+        owner: Owner,
+        path: Path,
+        port: PortAttributes,
+    ) -> Self {
         Self {
             owner: Some(owner),
             state: State::Ended,
@@ -307,7 +312,7 @@ impl Connection {
             // CM-51
             patience: patience(response_timeout, ack_timeout.min(param::LONGEST_ROUND_TRIP)),
             retries: req.max_cm_retries,
-            ..Self::asking(Kind::Connection, Owner(0), path, port)
+            ..Self::asking(ExchangeKind::Connection, Owner(0), path, port)
         }
     }
 
@@ -321,7 +326,7 @@ impl Connection {
             remote_id: Some(req.request_id),
             transaction_id,
             service_id: ServiceId(req.service_id),
-            ..Self::asking(Kind::Resolution, Owner(0), Path::along(*from, 0, 0), port)
+            ..Self::asking(ExchangeKind::Resolution, Owner(0), Path::along(*from, 0, 0), port)
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::binding::{Bind, Bindings, Offer};
-use crate::connection::{Connection, Kind};
+use crate::connection::{Connection, ExchangeKind};
 use crate::counters::{self, Counters};
 use crate::event::{Event, EventKind, Farewell, Rejection, Transmit};
 use crate::machine::{self, Act, Input, State};
@@ -30,7 +30,7 @@ pub struct Manager {
     /// Identifiers that have an owner.
     owned: usize,
     /// By the peer's address and its number.
-    remotes: BTreeMap<(Kind, Address, u32), u32>,
+    remotes: BTreeMap<(ExchangeKind, Address, u32), u32>,
     /// By the peer's address and its queue pair, while the connection may live.
     far_ends: BTreeMap<(Address, u32), u32>,
     timers: BTreeSet<(Instant, u32)>,
@@ -63,7 +63,7 @@ impl Manager {
     /// half full at least.
     pub const BYTES_OF_ID: usize = size_of::<Mad>()
         + 2 * (size_of::<(u32, Connection)>()
-            + size_of::<((Kind, Address, u32), u32)>()
+            + size_of::<((ExchangeKind, Address, u32), u32)>()
             + size_of::<((Address, u32), u32)>()
             + size_of::<(Instant, u32)>()
             + size_of::<(u64, u32)>());
@@ -445,7 +445,7 @@ impl Manager {
         if let Some(number) = connection.remote_id {
             let key = (connection.kind, connection.path.route.remote, number);
             self.remotes.insert(key, id);
-            if connection.kind == Kind::Connection {
+            if connection.kind == ExchangeKind::Connection {
                 self.far_ends.insert(connection.far_end(), id);
             }
         }

@@ -15,7 +15,7 @@ use crate::clients::{CardUse, Client, Owned, Stage};
 use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq, Target, Xrcd};
 use crate::poller::Poller;
 use crate::quota::Resource;
-use crate::undo::Kind;
+use crate::undo::ClientObject;
 
 /// Commands to engines, or pages taken back, of a client's end before others have a turn.
 const TURN: usize = 8;
@@ -90,7 +90,7 @@ impl Client {
         order.into_iter().find(|(gone, _)| !gone).map(|(_, end)| end)
     }
 
-    fn end_first<K: Kind>(&mut self, cards: &mut [Card]) -> usize {
+    fn end_first<K: ClientObject>(&mut self, cards: &mut [Card]) -> usize {
         if let Some((_, thing)) = K::table(&mut self.owned).pop_first() {
             self.undo(cards, thing);
         }

@@ -17,7 +17,7 @@ use crate::listeners::Listeners;
 use crate::numbers::Numbers;
 use crate::objects::Context;
 use crate::poller::Poller;
-use crate::undo::Kind;
+use crate::undo::ClientObject;
 
 mod address;
 mod channel;
@@ -216,7 +216,7 @@ impl Session<'_> {
 
     /// Makes a thing of the client's: `make` takes what it needs, notes each part in it, and answers its
     /// number. When that fails, what it has taken so far is undone.
-    fn make<K: Kind>(
+    fn make<K: ClientObject>(
         &mut self,
         limits: &EngineLimits,
         mut thing: K,
@@ -237,7 +237,7 @@ impl Session<'_> {
 
     /// Has an engine make a queue whose number none has that the client has on another card, notes the
     /// number, and returns it with what else the engine said.
-    fn draw<K: Kind, T>(
+    fn draw<K: ClientObject, T>(
         &mut self,
         card: u32,
         noted: &mut Option<u32>,
@@ -289,12 +289,12 @@ impl Session<'_> {
 }
 
 /// A thing of the client's, or the error that it has none of that number.
-fn found<K: Kind>(thing: Option<&K>, number: u32) -> Result<&K, Error> {
+fn found<K: ClientObject>(thing: Option<&K>, number: u32) -> Result<&K, Error> {
     thing.ok_or(Error::NoSuch { object: K::NAME, number: u64::from(number) })
 }
 
 /// Refuses to end a thing that others of the client's use: what they are, and how many.
-fn check_unused<K: Kind>(number: u32, users: &[(&str, usize)]) -> Result<(), Error> {
+fn check_unused<K: ClientObject>(number: u32, users: &[(&str, usize)]) -> Result<(), Error> {
     match users.iter().find(|(_, count)| *count > 0) {
         Some((what, count)) => {
             Err(Error::Busy { object: K::NAME, number, users: format!("{count} {what}") })
@@ -310,6 +310,6 @@ fn given_twice(window: &Window<'_>, what: &str, number: u32) -> Error {
     DriverError::Backend(why).into()
 }
 
-fn no_number<K: Kind>() -> Error {
+fn no_number<K: ClientObject>() -> Error {
     Error::Quota { card: None, resource: K::NAME, used: 0, asked: 1, limit: 0 }
 }

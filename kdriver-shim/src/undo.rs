@@ -26,7 +26,7 @@ use crate::quota::Resource;
 mod xrc;
 
 /// A kind of clients' objects.
-pub trait Kind: Sized {
+pub trait ClientObject: Sized {
     /// What one is called where there is none.
     const NAME: &'static str;
     /// What the end of one costs of a turn: commands to an engine, or as much.
@@ -62,24 +62,28 @@ impl Client {
     ///
     /// # Errors
     /// Those of [`Self::take_out`].
-    pub fn destroy<K: Kind>(&mut self, cards: &mut [Card], number: u32) -> Result<Told, Error> {
+    pub fn destroy<K: ClientObject>(
+        &mut self,
+        cards: &mut [Card],
+        number: u32,
+    ) -> Result<Told, Error> {
         let (thing, stopped) = self.take_out::<K>(cards, number)?;
         Ok(self.give_back(cards, thing, stopped))
     }
 
     /// Undoes an object without asking anybody: its client ends, or its creation has failed.
-    pub fn undo<K: Kind>(&mut self, cards: &mut [Card], thing: K) -> Told {
+    pub fn undo<K: ClientObject>(&mut self, cards: &mut [Card], thing: K) -> Told {
         let stopped = thing.stop(self, cards);
         self.give_back(cards, thing, stopped)
     }
 
     /// Takes an object that its client wants destroyed out of its table, and returns it with the answer of
-    /// [`Kind::stop`].
+    /// [`ClientObject::stop`].
     ///
     /// # Errors
     /// [`Error::NoSuch`] where there is none, or why the engine refuses: it stays as it is. An engine that
     /// is dead is no reason to keep a program from its own clean-up.
-    pub fn take_out<K: Kind>(
+    pub fn take_out<K: ClientObject>(
         &mut self,
         cards: &mut [Card],
         number: u32,
@@ -98,7 +102,7 @@ impl Client {
     }
 
     /// Gives back all that a thing has, which the engine has let go, or has not.
-    pub fn give_back<K: Kind>(
+    pub fn give_back<K: ClientObject>(
         &mut self,
         cards: &mut [Card],
         mut thing: K,
@@ -167,7 +171,7 @@ impl Client {
     }
 }
 
-impl Kind for Qp {
+impl ClientObject for Qp {
     const NAME: &'static str = "queue pair";
     const COST: usize = 2;
 
@@ -215,7 +219,7 @@ impl Kind for Qp {
     }
 }
 
-impl Kind for Srq {
+impl ClientObject for Srq {
     const NAME: &'static str = "shared receive queue";
     const COST: usize = 1;
 
@@ -251,7 +255,7 @@ impl Kind for Srq {
     }
 }
 
-impl Kind for Cq {
+impl ClientObject for Cq {
     const NAME: &'static str = "completion queue";
     const COST: usize = 1;
 
@@ -291,7 +295,7 @@ impl Kind for Cq {
 
 /// Between the end of its key and the rest a region's pages are taken from the card, unless it was never
 /// mapped: see [`crate::leaving`].
-impl Kind for Mr {
+impl ClientObject for Mr {
     const NAME: &'static str = "memory region";
     const COST: usize = 1;
 
@@ -330,7 +334,7 @@ impl Kind for Mr {
     }
 }
 
-impl Kind for Dm {
+impl ClientObject for Dm {
     const NAME: &'static str = "device memory";
     const COST: usize = 1;
 
@@ -363,7 +367,7 @@ impl Kind for Dm {
     }
 }
 
-impl Kind for Mw {
+impl ClientObject for Mw {
     const NAME: &'static str = "memory window";
     const COST: usize = 1;
 
@@ -392,7 +396,7 @@ impl Kind for Mw {
     }
 }
 
-impl Kind for Ah {
+impl ClientObject for Ah {
     const NAME: &'static str = "address handle";
     const COST: usize = 1;
 
@@ -421,7 +425,7 @@ impl Kind for Ah {
     }
 }
 
-impl Kind for Channel {
+impl ClientObject for Channel {
     const NAME: &'static str = "completion channel";
     const COST: usize = 1;
 
@@ -447,7 +451,7 @@ impl Kind for Channel {
     }
 }
 
-impl Kind for Pd {
+impl ClientObject for Pd {
     const NAME: &'static str = "protection domain";
     const COST: usize = 1;
 
@@ -472,7 +476,7 @@ impl Kind for Pd {
     }
 }
 
-impl Kind for Context {
+impl ClientObject for Context {
     const NAME: &'static str = "context";
     const COST: usize = 1;
 

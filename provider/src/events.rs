@@ -32,7 +32,7 @@ use crate::ffi::cancel::Uncancelled;
 
 /// What the records of a source look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RecordKind {
     /// 8 bytes: the object.
     Completion,
     /// 16 bytes: the object or port, the event (u32), zero (u32).
@@ -46,7 +46,7 @@ const EVENTS_READ: usize = record::EVENTS_READ / 4;
 /// A socket of records and the objects they can be about.
 #[derive(Debug)]
 pub(crate) struct EventSource {
-    kind: Kind,
+    kind: RecordKind,
     path: Arc<CardPath>,
     state: Mutex<State>,
 }
@@ -132,12 +132,12 @@ enum Subject {
 impl EventSource {
     /// Makes the source of a completion channel.
     pub(crate) fn completions(path: Arc<CardPath>) -> Self {
-        Self { kind: Kind::Completion, path, state: Mutex::default() }
+        Self { kind: RecordKind::Completion, path, state: Mutex::default() }
     }
 
     /// Makes the source of a context's asynchronous events.
     pub(crate) fn asynchronous(path: Arc<CardPath>) -> Self {
-        Self { kind: Kind::Asynchronous, path, state: Mutex::default() }
+        Self { kind: RecordKind::Asynchronous, path, state: Mutex::default() }
     }
 
     /// Looking into a socket, too, is where a thread may be cancelled: not while it holds this.
@@ -148,8 +148,8 @@ impl EventSource {
 
     fn record_bytes(&self) -> usize {
         match self.kind {
-            Kind::Completion => 8,
-            Kind::Asynchronous => LONGEST,
+            RecordKind::Completion => 8,
+            RecordKind::Asynchronous => LONGEST,
         }
     }
 
@@ -227,7 +227,7 @@ impl EventSource {
         if bytes != self.record_bytes() {
             return None;
         }
-        if self.kind == Kind::Completion {
+        if self.kind == RecordKind::Completion {
             return Some(Subject::Object);
         }
         match message.event {
@@ -253,12 +253,12 @@ impl EventSource {
         self.path.declare_dead();
         if state.ended.is_none() {
             state.ended = Some(match self.kind {
-                Kind::Completion => state.objects.iter().rev().map(|o| o.cookie).collect(),
-                Kind::Asynchronous => vec![0],
+                RecordKind::Completion => state.objects.iter().rev().map(|o| o.cookie).collect(),
+                RecordKind::Asynchronous => vec![0],
             });
         }
         while let Some(cookie) = state.ended.as_mut().and_then(Vec::pop) {
-            if self.kind == Kind::Asynchronous {
+            if self.kind == RecordKind::Asynchronous {
                 return Ok(Message { element: 0, event: ibv::IBV_EVENT_DEVICE_FATAL });
             }
             if let Some(message) = state.hand_out(Message { element: cookie, event: 0 }) {

@@ -22,7 +22,7 @@ use crate::param::{
     BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READS, REPEATS,
     SELECTED, SHARE, WATCHDOG,
 };
-use crate::space::{Kind, Meeting, Out, Qp, Queued, Space};
+use crate::space::{Meeting, Out, Qp, Queued, RequestKind, Space};
 
 /// Why nothing is sent to a QP of another card of this process.
 const NOT_READY: &str = "its peer is not in RTR or RTS, is connected to another QP, or was connected anew since they met";
@@ -112,7 +112,7 @@ impl Budget {
 
 /// A request that a QP may post.
 struct NextRequest {
-    kind: Kind,
+    kind: RequestKind,
     /// Number of its message.
     number: u64,
     /// Bytes at most.
@@ -522,7 +522,7 @@ impl<R: Registers> Posts<R> {
         (space.buried, space.progress) = (true, self.looked);
         self.budget.keep(self.looked, space.packets);
         self.tally.quarantined = self.tally.quarantined.saturating_add(1);
-        if space.kind == Some(Kind::Read) {
+        if space.kind == Some(RequestKind::Read) {
             let lost = u64::from(space.requests);
             self.tally.lost_reads = self.tally.lost_reads.saturating_add(lost);
         }
@@ -575,10 +575,10 @@ impl<R: Registers> Posts<R> {
     }
 
     /// The counter of a space's ends, for its kind.
-    fn counter(&mut self, ctid: u8, kind: Kind) -> Option<u32> {
+    fn counter(&mut self, ctid: u8, kind: RequestKind) -> Option<u32> {
         let array = match kind {
-            Kind::Write => v::AVX_REMOTE,
-            Kind::Read => v::AVX_LOCAL,
+            RequestKind::Write => v::AVX_REMOTE,
+            RequestKind::Read => v::AVX_LOCAL,
         };
         let word = self.registers.load(array.at(ctid.into()));
         // All ones are a card that is gone.
@@ -591,7 +591,7 @@ impl<R: Registers> Posts<R> {
     }
 
     /// Takes the counter of a kind as it is for where counting begins.
-    pub(crate) fn begin_count(&mut self, ctid: u8, kind: Kind) {
+    pub(crate) fn begin_count(&mut self, ctid: u8, kind: RequestKind) {
         let counter = self.counter(ctid, kind).unwrap_or(0);
         if let Some(space) = self.spaces.get_mut(usize::from(ctid)) {
             (space.kind, space.seen) = (Some(kind), counter);
@@ -639,7 +639,7 @@ impl<R: Registers> Posts<R> {
             space.requests = space.requests.saturating_sub(out.requests);
             space.packets = space.packets.saturating_sub(out.packets);
             self.budget.give(out.packets);
-            if kind == Kind::Read {
+            if kind == RequestKind::Read {
                 self.reads = self.reads.saturating_sub(out.requests);
             }
             let Some(qp) = &mut space.qp else { continue };
@@ -768,12 +768,13 @@ impl<R: Registers> Posts<R> {
     fn has_foreign_ends(&mut self, ctid: u8) -> bool {
         let reads = |space: &&Space| {
             let qp = space.qp.as_ref();
-            let wants = qp.is_some_and(|qp| qp.kind == Some(Kind::Read) && !qp.messages.is_empty());
+            let wants =
+                qp.is_some_and(|qp| qp.kind == Some(RequestKind::Read) && !qp.messages.is_empty());
             wants && space.out.is_empty() && space.lost.is_none() && !space.closed
         };
         let space = self.spaces.get(usize::from(ctid)).filter(reads);
         let Some(seen) = space.map(|space| space.seen) else { return false };
-        self.counter(ctid, Kind::Read).is_some_and(|counter| counter != seen)
+        self.counter(ctid, RequestKind::Read).is_some_and(|counter| counter != seen)
     }
 
     /// Posts by turns, one post of each QP, as long as any may.
@@ -837,7 +838,7 @@ impl<R: Registers> Posts<R> {
             }
         };
         let more = u8::try_from(length.div_ceil(PACKET)).unwrap_or(u8::MAX);
-        let cost = if kind == Kind::Read { 1 } else { more };
+        let cost = if kind == RequestKind::Read { 1 } else { more };
         let most = if self.settings.faults.selection { SELECTED } else { ON_THE_WAY };
         if !self.budget.take(on_the_way, more, most) {
             // Who waits for its share keeps its turn; who wants more leaves it to the others.
@@ -855,7 +856,7 @@ impl<R: Registers> Posts<R> {
         if let Some(space) = self.spaces.get_mut(usize::from(ctid)) {
             space.note_post(now, behind, Out { requests: cost, packets: more, ends });
         }
-        if kind == Kind::Read {
+        if kind == RequestKind::Read {
             self.reads = self.reads.saturating_add(1);
         }
         *room = room.saturating_sub(1);
@@ -874,7 +875,7 @@ impl<R: Registers> Posts<R> {
             return None;
         };
         // A second WRITE would overwrite what the first one is repeated from.
-        let shares_slot = faults.windows && qp.kind == Some(Kind::Write);
+        let shares_slot = faults.windows && qp.kind == Some(RequestKind::Write);
         let alone = lossy || !qp.proven || shares_slot;
         let (kind, settled, meets) = (qp.kind, qp.settled, qp.meeting.is_some());
         let most = qp.post_bytes(alone, *requests, *kept);
@@ -892,7 +893,7 @@ impl<R: Registers> Posts<R> {
         if alone && !out.is_empty() {
             return None;
         }
-        let is_too_much = most == 0 || (kind == Kind::Read && reads >= READS);
+        let is_too_much = most == 0 || (kind == RequestKind::Read && reads >= READS);
         (!is_too_much).then_some(NextRequest { kind, number, most, meets })
     }
 }
@@ -906,15 +907,15 @@ fn queue_room(registers: &mut impl Registers) -> u64 {
 }
 
 /// A post, as the published library makes it.
-fn command(kind: Kind, ctid: u8, local: u64, remote: u64, length: u32) -> [u64; 4] {
+fn command(kind: RequestKind, ctid: u8, local: u64, remote: u64, length: u32) -> [u64; 4] {
     let own = Command { stream: Stream::Host, ctid, length, last: true, ..Command::default() };
     let opcode = match kind {
-        Kind::Read => 0,
-        Kind::Write => 1,
+        RequestKind::Read => 0,
+        RequestKind::Write => 1,
     };
     let other = Command { opcode, stream: Stream::Rdma, start: true, ..own };
     match kind {
-        Kind::Read => [other.encode(), remote, own.encode(), local],
-        Kind::Write => [own.encode(), local, other.encode(), remote],
+        RequestKind::Read => [other.encode(), remote, own.encode(), local],
+        RequestKind::Write => [own.encode(), local, other.encode(), remote],
     }
 }

@@ -10,7 +10,7 @@ use crate::param::{PACKET, READ_POST, READS_OF_QP, WINDOW, WRITE_POST};
 
 /// The one kind of request that a QP makes: WRITEs of its peer and its own READs would meet in one cursor of the card's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RequestKind {
     Write,
     Read,
 }
@@ -53,7 +53,7 @@ pub(crate) enum Meeting {
 #[derive(Debug, Default)]
 pub(crate) struct Qp {
     pub(crate) attributes: Attributes,
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<RequestKind>,
     /// Oldest first.
     pub(crate) messages: VecDeque<Queued>,
     /// Those of them, from the oldest on, that are posted whole.
@@ -82,7 +82,7 @@ impl Qp {
     /// Bytes of the next post at most, with so many requests out, and so much of the windows taken before; 0 where there is
     /// to be none.
     pub(crate) fn post_bytes(&self, alone: bool, requests: u8, kept: [u8; 2]) -> u32 {
-        let is_read = self.kind == Some(Kind::Read);
+        let is_read = self.kind == Some(RequestKind::Read);
         // A peer keeps places for so many READs.
         let reads = READS_OF_QP.min(self.attributes.max_rd_atomic);
         let [writes_kept, reads_kept] = kept;
@@ -128,7 +128,7 @@ impl Qp {
 pub(crate) struct Space {
     pub(crate) qp: Option<Qp>,
     /// Kind of what is out.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<RequestKind>,
     /// Oldest first.
     pub(crate) out: VecDeque<Out>,
     /// Requests of all of them.
@@ -180,7 +180,7 @@ impl Space {
         log::warn!(
             "QP {qpn}: {}",
             match self.kind {
-                Some(Kind::Read) =>
+                Some(RequestKind::Read) =>
                     "its peer WRITEs to it while it READs, which a published card does not keep apart; without the tunnel each direction wants a QP of its own",
                 _ =>
                     "more was acknowledged than it has sent: packets were lost, and answered twice",
@@ -193,8 +193,8 @@ impl Space {
     pub(crate) fn kept_after(&self) -> [u8; 2] {
         let [mut writes, mut reads] = self.kept;
         match self.kind {
-            Some(Kind::Write) => writes = writes.saturating_add(self.requests).min(WINDOW),
-            Some(Kind::Read) => reads = reads.saturating_add(self.requests).min(WINDOW),
+            Some(RequestKind::Write) => writes = writes.saturating_add(self.requests).min(WINDOW),
+            Some(RequestKind::Read) => reads = reads.saturating_add(self.requests).min(WINDOW),
             None => {}
         }
         [writes, reads]

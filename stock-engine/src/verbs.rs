@@ -13,7 +13,7 @@ use crate::exchange::Exchange;
 use crate::gid::ipv4_of;
 use crate::param::{CTIDS, FURTHER, MESSAGES, SETTLE};
 use crate::posts::{Posts, Registers};
-use crate::space::{Kind, Meeting, Qp, Queued, Space};
+use crate::space::{Meeting, Qp, Queued, RequestKind, Space};
 
 /// `ibv_mtu` of 4096, the one that there is.
 pub(crate) const MTU: u8 = 5;
@@ -38,12 +38,12 @@ impl Qp {
 }
 
 /// What a published card is told of a request that it can carry: its kind, the address and the key.
-fn request(operation: Operation) -> Option<(Kind, u64, u32)> {
+fn request(operation: Operation) -> Option<(RequestKind, u64, u32)> {
     match operation {
         Operation::Write { remote_address, rkey, immediate: None } => {
-            Some((Kind::Write, remote_address, rkey))
+            Some((RequestKind::Write, remote_address, rkey))
         }
-        Operation::Read { remote_address, rkey } => Some((Kind::Read, remote_address, rkey)),
+        Operation::Read { remote_address, rkey } => Some((RequestKind::Read, remote_address, rkey)),
         _ => None,
     }
 }
@@ -212,13 +212,13 @@ impl<R: Registers> Posts<R> {
         let before = self.local(ctid);
         let to_rnic = tunnel.is_none() && !meets && self.settings.rnics.contains(&peer);
         if tunnel.is_some() {
-            self.begin_count(ctid, Kind::Write);
+            self.begin_count(ctid, RequestKind::Write);
         }
         let Some(space) = self.space(qpn) else { return Err(AdminStatus::NotFound) };
         space.closed = false;
         if let Some(qp) = &mut space.qp {
             (qp.before, qp.settled) = (before, now.saturating_add(SETTLE));
-            qp.kind = tunnel.is_some().then_some(Kind::Write);
+            qp.kind = tunnel.is_some().then_some(RequestKind::Write);
             qp.to_rnic = to_rnic;
             qp.tunnel = tunnel;
             qp.meeting = meets.then_some(Meeting::Connected);
@@ -257,7 +257,7 @@ impl<R: Registers> Posts<R> {
             return Some("a published card has addresses of 48 bits");
         }
         let qp = space.qp.as_ref()?;
-        if kind == Kind::Read && qp.attributes.max_rd_atomic == 0 {
+        if kind == RequestKind::Read && qp.attributes.max_rd_atomic == 0 {
             return Some("its max_rd_atomic is 0: it may have no READ out");
         }
         if qp.kind.is_some_and(|before| before != kind) {
@@ -274,14 +274,14 @@ impl<R: Registers> Posts<R> {
     }
 
     /// Prepares the card for the first request of a QP: which of its counters will tell the ends, and which key it names.
-    fn begin(&mut self, qpn: u32, kind: Kind, rkey: u32) -> Result<(), TransportError> {
+    fn begin(&mut self, qpn: u32, kind: RequestKind, rkey: u32) -> Result<(), TransportError> {
         let ctid = self.ctid(qpn).ok_or(TransportError::WrongState)?;
         let now = self.local(ctid);
         let qp = self.space(qpn).and_then(|space| space.qp.as_mut());
         let qp = qp.ok_or(TransportError::WrongState)?;
         let (before, to_rnic) = (qp.before, qp.to_rnic);
         let [theirs, own] = [qp.attributes.rq_psn, qp.attributes.sq_psn];
-        if kind == Kind::Read && now >> 32 != before >> 32 {
+        if kind == RequestKind::Read && now >> 32 != before >> 32 {
             self.refuse(qpn, "its peer WRITEs to it, which a published card does not keep apart from its own READs; without the tunnel each direction wants a QP of its own");
             return Err(TransportError::Unsupported);
         }

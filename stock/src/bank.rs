@@ -8,7 +8,7 @@ use fpga_regs::coyote::vfpga::{
 
 use crate::host::Host;
 use crate::param::{CTIDS, QUEUE};
-use crate::post::{Half, Kind, Post};
+use crate::post::{Half, Post, PostKind};
 
 /// Bytes of a register.
 const REGISTER: u64 = 32;
@@ -136,7 +136,7 @@ impl Bank {
         self.command = beat.over(self.command);
         let [first, first_vaddr, second, second_vaddr] = self.command;
         let on_bus = [beat.data[0], beat.data[2]].map(Command::decode);
-        if let Some(kind) = Kind::of(on_bus[0], on_bus[1]) {
+        if let Some(kind) = PostKind::of(on_bus[0], on_bus[1]) {
             self.count_sent(kind);
             let post = Post {
                 first: Half::new(first, first_vaddr),
@@ -158,11 +158,11 @@ impl Bank {
         self.command[0] &= !u64::from(u32::MAX);
     }
 
-    fn count_sent(&mut self, kind: Kind) {
+    fn count_sent(&mut self, kind: PostKind) {
         let counted = match kind {
-            Kind::Local { read, write } => [read, write, false, false],
-            Kind::Read => [false, false, true, false],
-            Kind::Write => [false, false, false, true],
+            PostKind::Local { read, write } => [read, write, false, false],
+            PostKind::Read => [false, false, true, false],
+            PostKind::Write => [false, false, false, true],
         };
         for (sent, counted) in self.sent.iter_mut().zip(counted) {
             *sent = sent.wrapping_add(counted.into());

@@ -35,7 +35,7 @@ pub(crate) struct Post {
 
 /// What a post is, by which of its halves are active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PostKind {
     /// From or to the host, or both: what becomes of it is the logic's, and the example's has nothing for it.
     Local {
         read: bool,
@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     Write,
 }
 
-impl Kind {
+impl PostKind {
     /// The kind that active halves of a command make; `None` where neither is.
     pub(crate) fn of(first: Command, second: Command) -> Option<Self> {
         let is_remote = |half: Command| matches!(half.stream, Stream::Rdma | Stream::Tcp);
@@ -60,8 +60,8 @@ impl Kind {
 
 impl Post {
     /// The QP that it is posted to.
-    pub(crate) fn qpn(&self, vfpga: u8, kind: Kind) -> u32 {
-        let half = if kind == Kind::Read { self.first } else { self.second };
+    pub(crate) fn qpn(&self, vfpga: u8, kind: PostKind) -> u32 {
+        let half = if kind == PostKind::Read { self.first } else { self.second };
         Space { vfpga, ctid: half.command.ctid }.qpn()
     }
 }

@@ -6,7 +6,7 @@ use crate::bank::{Bank, Counted};
 use crate::host::{Host, Reach, Space};
 use crate::opcode;
 use crate::param::{PMTU, READ_PIECE, READ_PIECES};
-use crate::post::{Kind, Post};
+use crate::post::{Post, PostKind};
 use crate::retransmit::Place;
 
 /// A request of one packet.
@@ -28,7 +28,7 @@ impl Piece {
 #[derive(Clone, Copy, Debug)]
 struct Current {
     post: Post,
-    kind: Kind,
+    kind: PostKind,
     /// Bytes that have become packets.
     done: u32,
 }
@@ -83,10 +83,10 @@ impl Splitter {
         while !self.starves {
             if self.current.is_none() {
                 let Some(post) = bank.queue.pop_front() else { return Next::Nothing };
-                let kind = Kind::of(post.first.command, post.second.command);
+                let kind = PostKind::of(post.first.command, post.second.command);
                 // What the example's logic has nothing for is gone.
                 self.current = match kind {
-                    Some(kind @ (Kind::Read | Kind::Write)) => {
+                    Some(kind @ (PostKind::Read | PostKind::Write)) => {
                         Some(Current { post, kind, done: 0 })
                     }
                     _ => None,
@@ -100,7 +100,7 @@ impl Splitter {
                     continue;
                 }
             };
-            if cut.opcode == opcode::READ_REQUEST && current.kind == Kind::Read {
+            if cut.opcode == opcode::READ_REQUEST && current.kind == PostKind::Read {
                 // STOCK-5
                 if self.reads_out >= READ_PIECES {
                     return Next::Nothing;
@@ -136,7 +136,7 @@ impl Splitter {
     fn take(&mut self, vfpga: u8, current: Current, cut: &Cut, payload: Vec<u8>) -> Piece {
         let Current { post, kind, done } = current;
         let (own, other) = match kind {
-            Kind::Read => (post.second, post.first),
+            PostKind::Read => (post.second, post.first),
             _ => (post.first, post.second),
         };
         let is_send = matches!(cut.opcode, opcode::SEND_FIRST..=opcode::SEND_ONLY);
@@ -159,11 +159,11 @@ impl Current {
     // STOCK-7
     fn cut(&self) -> Option<Cut> {
         let command = match self.kind {
-            Kind::Read => self.post.first.command,
+            PostKind::Read => self.post.first.command,
             _ => self.post.second.command,
         };
         let left = command.length.wrapping_sub(self.done);
-        if self.kind == Kind::Read {
+        if self.kind == PostKind::Read {
             let length = left.min(READ_PIECE);
             return Some(Cut { opcode: opcode::READ_REQUEST, length, ends: length == left });
         }

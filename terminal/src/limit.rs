@@ -27,7 +27,7 @@ const TELL_AFTER: Duration = Duration::from_secs(30);
 const MAX_CLIENTS: usize = 4096;
 
 /// The place in the source that a line comes from.
-pub type Kind = (&'static str, u32);
+pub type CallSite = (&'static str, u32);
 
 /// When a line would be in time if one came in each interval: so far ahead as it is, so much of the
 /// burst is used up.
@@ -50,7 +50,7 @@ impl Bucket {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// Their kind.
-    pub kind: Kind,
+    pub kind: CallSite,
     /// How many they are.
     pub lines: u64,
     /// When the first of them was left out.
@@ -61,8 +61,8 @@ pub struct LeftOut {
 #[derive(Debug)]
 pub struct Limit {
     whole: Bucket,
-    kinds: HashMap<Kind, Bucket>,
-    clients: HashMap<(Kind, u64), Bucket>,
+    kinds: HashMap<CallSite, Bucket>,
+    clients: HashMap<(CallSite, u64), Bucket>,
     left_out: Vec<LeftOut>,
 }
 
@@ -78,7 +78,7 @@ impl Limit {
     }
 
     /// Whether a line may be said that a client caused, or nobody in particular; counts it if not.
-    pub fn admit(&mut self, kind: Kind, client: Option<u64>, now: Instant) -> bool {
+    pub fn admit(&mut self, kind: CallSite, client: Option<u64>, now: Instant) -> bool {
         let fresh = Bucket(now);
         let of_kind = self.kinds.entry(kind).or_insert(fresh);
         let of_client = client.map(|client| {
@@ -132,10 +132,16 @@ impl Limit {
 mod tests {
     use super::*;
 
-    const REFUSED: Kind = ("clients.rs", 1);
-    const OVERRAN: Kind = ("events.rs", 2);
+    const REFUSED: CallSite = ("clients.rs", 1);
+    const OVERRAN: CallSite = ("events.rs", 2);
 
-    fn said(limit: &mut Limit, kind: Kind, client: Option<u64>, now: Instant, tries: u32) -> u32 {
+    fn said(
+        limit: &mut Limit,
+        kind: CallSite,
+        client: Option<u64>,
+        now: Instant,
+        tries: u32,
+    ) -> u32 {
         (0..tries).map(|_| u32::from(limit.admit(kind, client, now))).sum()
     }
 

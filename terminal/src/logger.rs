@@ -15,7 +15,7 @@ use env_logger::Env;
 use log::{Level, LevelFilter, Log as _, Metadata, Record};
 
 use crate::journal::{CLIENT, Journal};
-use crate::limit::{Kind, LeftOut, Limit};
+use crate::limit::{CallSite, LeftOut, Limit};
 use crate::tty::{Terminal, has_room};
 
 /// Bytes of a line's text that are told with what was left out.
@@ -159,7 +159,7 @@ struct State {
 
 #[derive(Clone, Debug)]
 struct Example {
-    kind: Kind,
+    kind: CallSite,
     level: Level,
     target: String,
     text: String,
@@ -286,7 +286,7 @@ impl State {
         told
     }
 
-    fn keep_example(&mut self, kind: Kind, record: &Record<'_>) {
+    fn keep_example(&mut self, kind: CallSite, record: &Record<'_>) {
         if self.examples.iter().any(|example| example.kind == kind) {
             return;
         }

@@ -25,7 +25,7 @@ fn a_manifest_says_all_that_is_known_of_a_bitstream() {
     let details = entry(&text).unwrap().details;
     let file = ImageFile {
         name: "a.bin".into(),
-        kind: Kind::Vfpga,
+        kind: FileKind::Vfpga,
         region: Some(1),
         length: Some(1),
         sha256: Some(digest),
@@ -146,7 +146,7 @@ fn a_file_for_another_part_or_of_another_kind_is_refused() {
     assert!(why.contains("it is for xcu55c or xcu280, and its manifest is xcu250's"), "{why}");
     let why = details.check_file(&file, None, &bin(0x0111_1093)).unwrap_err();
     assert!(why.contains("IDCODE 0x01111093"), "{why}");
-    file.kind = Kind::Full;
+    file.kind = FileKind::Full;
     let why = details.check_file(&file, None, &bin(0x04b5_7093)).unwrap_err();
     assert!(why.contains("it is a partial bitstream"), "{why}");
 }

@@ -1,7 +1,7 @@
 //! What owners ask for.
 
 use super::{Manager, Prepared};
-use crate::connection::{Connection, Kind, words};
+use crate::connection::{Connection, ExchangeKind, words};
 use crate::event::{Accept, Answer, Connect, EventKind, Resolve};
 use crate::machine::{self, Input, State};
 use crate::types::{Error, Id, Instant, Owner, Path, PortAttributes};
@@ -19,7 +19,7 @@ impl Manager {
         owner: Owner,
         asked: &Connect<'_>,
     ) -> Result<Id, Error> {
-        let (mut connection, port) = self.asking(owner, Kind::Connection, asked.path)?;
+        let (mut connection, port) = self.asking(owner, ExchangeKind::Connection, asked.path)?;
         let req = connection.request(asked, port)?;
         Ok(self.ask(now, owner, connection, State::ReqSent, req.into()))
     }
@@ -35,7 +35,7 @@ impl Manager {
         owner: Owner,
         asked: &Resolve<'_>,
     ) -> Result<Id, Error> {
-        let (mut connection, _) = self.asking(owner, Kind::Resolution, asked.path)?;
+        let (mut connection, _) = self.asking(owner, ExchangeKind::Resolution, asked.path)?;
         let req = connection.resolve(asked)?;
         Ok(self.ask(now, owner, connection, State::SidrReqSent, req.into()))
     }
@@ -53,7 +53,7 @@ impl Manager {
         path: Path,
         response_timeout: u8,
     ) -> Result<Id, Error> {
-        let (mut connection, _) = self.asking(owner, Kind::Resolution, path)?;
+        let (mut connection, _) = self.asking(owner, ExchangeKind::Resolution, path)?;
         let req = connection.who_is_there(response_timeout)?;
         Ok(self.ask(now, owner, connection, State::SidrReqSent, req.into()))
     }
@@ -62,7 +62,7 @@ impl Manager {
     fn asking(
         &mut self,
         owner: Owner,
-        kind: Kind,
+        kind: ExchangeKind,
         path: Path,
     ) -> Result<(Connection, PortAttributes), Error> {
         self.may_own(owner)?;

@@ -5,7 +5,7 @@
 
 use super::{Manager, Prepared};
 use crate::binding::Offer;
-use crate::connection::{self, Connection, Kind, Role};
+use crate::connection::{self, Connection, ExchangeKind, Role};
 use crate::counters::{self, Counters};
 use crate::event::{
     ConnectRequest, ConnectResponse, Event, EventKind, Farewell, Rejection, ResolveRequest,
@@ -73,7 +73,7 @@ impl Manager {
     // CM-9
     fn both(&self, from: &Route, local: u32, remote: u32) -> Option<&Connection> {
         let connection = self.ids.get(&local)?;
-        let same = connection.kind == Kind::Connection
+        let same = connection.kind == ExchangeKind::Connection
             && connection.is_between(from)
             && connection.remote_id == Some(remote);
         same.then_some(connection)
@@ -103,7 +103,7 @@ impl Manager {
             self.refuse(from, transaction_id, number, 0, Rejected::REQ, reason, &own);
             return;
         }
-        let number = (Kind::Connection, from.remote, req.local_comm_id);
+        let number = (ExchangeKind::Connection, from.remote, req.local_comm_id);
         let known = self.remotes.get(&number).and_then(|id| Some((*id, self.ids.get(id)?)));
         // CM-31
         if let Some((id, _)) = known.filter(|(_, it)| it.transaction_id == transaction_id) {
@@ -276,7 +276,7 @@ impl Manager {
             // CM-35
             self.end_stale(now, old);
             RejectReason::STALE_CONNECTION
-        } else if self.remotes.contains_key(&(Kind::Connection, from.remote, number)) {
+        } else if self.remotes.contains_key(&(ExchangeKind::Connection, from.remote, number)) {
             RejectReason::DUPLICATE_COMM_ID
         } else {
             self.accepted(now, from, id, rep);
@@ -289,7 +289,7 @@ impl Manager {
     fn accepted(&mut self, now: Instant, from: &Route, id: u32, rep: &Rep) {
         let Some(connection) = self.ids.get_mut(&id) else { return };
         connection.take_reply(rep);
-        self.remotes.insert((Kind::Connection, from.remote, rep.local_comm_id), id);
+        self.remotes.insert((ExchangeKind::Connection, from.remote, rep.local_comm_id), id);
         self.far_ends.insert((from.remote, rep.local_qpn), id);
         let response = ConnectResponse {
             remote_qpn: rep.local_qpn,
@@ -359,7 +359,7 @@ impl Manager {
             return Some(local);
         }
         // A peer that has given up before it was answered knows no number of ours.
-        let id = *self.remotes.get(&(Kind::Connection, from.remote, remote))?;
+        let id = *self.remotes.get(&(ExchangeKind::Connection, from.remote, remote))?;
         let gave_up = rej.reason == RejectReason::TIMEOUT && local == 0;
         let same = self.ids.get(&id)?.is_between(from);
         (gave_up && same).then_some(id)
@@ -422,7 +422,9 @@ impl Manager {
             return;
         }
         // CM-45
-        if let Some(&id) = self.remotes.get(&(Kind::Resolution, from.remote, req.request_id)) {
+        if let Some(&id) =
+            self.remotes.get(&(ExchangeKind::Resolution, from.remote, req.request_id))
+        {
             self.heard(now, id, Input::SidrReq, None);
             return;
         }

@@ -13,7 +13,7 @@ use harness::runner::{Case, Need};
 use harness::setting::{Daemon, Setting};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use verbs_programs::hostile::unanswered::Kind;
+use verbs_programs::hostile::unanswered::MemoryKind;
 
 use super::capture::{DISSECT, LIMIT, TSHARK, number};
 use super::faults::was_bad;
@@ -196,7 +196,7 @@ pub fn cases() -> Vec<Case> {
     cases.push(Case::new("stock/tunnel/verbs-data grants", &[], taken_back));
     cases.push(Case::new(
         "stock/tunnel/verbs-data grants --silent",
-        &[PERFTEST, Need::Node(Kind::Userfault.node())],
+        &[PERFTEST, Need::Node(MemoryKind::Userfault.node())],
         silent,
     ));
     cases.push(Case::new("stock/tunnel/two balboads", &[PERFTEST, IBVERBS_UTILS], two_balboads));
@@ -428,7 +428,7 @@ fn taken_back(setting: &Setting) -> Result<()> {
 /// A program whose long message lies in memory that does not answer is ended, and stops nobody else's.
 fn silent(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad(TUNNEL)?;
-    let node = open_node(Kind::Userfault, setting)?;
+    let node = open_node(MemoryKind::Userfault, setting)?;
     let program = setting.bin.join("verbs-data");
     let command = format!("grants --gid 1 --silent {}", node.display());
     let task = daemon.run("").arg(program).words(&command).limit(SWEEP);

@@ -137,7 +137,7 @@ enum Command {
         by: unanswered::Use,
         /// Whose memory
         #[arg(long = "memory")]
-        kind: unanswered::Kind,
+        kind: unanswered::MemoryKind,
         /// Directory to be made for a file system
         #[arg(long)]
         place: PathBuf,

@@ -268,7 +268,7 @@ enum Command {
     /// One long message
     Huge {
         /// How it is moved
-        operation: Kind,
+        operation: Transfer,
         /// MiB of it
         #[arg(long, default_value_t = 1024)]
         mib: u16,
@@ -340,7 +340,7 @@ impl From<Transport> for Service {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
+enum Transfer {
     Send,
     SendImmediate,
     Write,
@@ -541,11 +541,11 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Huge { operation, mib, mtu, link } => {
             let operation = match operation {
-                Kind::Send => Operation::Send,
-                Kind::SendImmediate => Operation::SendImmediate,
-                Kind::Write => Operation::Write,
-                Kind::WriteImmediate => Operation::WriteImmediate,
-                Kind::Read => Operation::Read,
+                Transfer::Send => Operation::Send,
+                Transfer::SendImmediate => Operation::SendImmediate,
+                Transfer::Write => Operation::Write,
+                Transfer::WriteImmediate => Operation::WriteImmediate,
+                Transfer::Read => Operation::Read,
             };
             let mtu = data::MTUS[mtu as usize];
             data::huge(&(&link).into(), operation, usize::from(mib) << 20, mtu)?;

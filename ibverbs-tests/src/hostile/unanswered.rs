@@ -21,14 +21,14 @@ pub const IN_ERROR: &str = "in error";
 
 /// Whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum MemoryKind {
     /// A file of a file system of the program's own.
     Fuse,
     /// The program's, whose faults it is told of.
     Userfault,
 }
 
-impl Kind {
+impl MemoryKind {
     /// The device node that such memory is made with.
     #[must_use]
     pub fn node(self) -> &'static str {
@@ -82,10 +82,10 @@ enum Silence {
 }
 
 impl Silence {
-    fn new(kind: Kind, place: &Path, node: &Path) -> Result<Self> {
+    fn new(kind: MemoryKind, place: &Path, node: &Path) -> Result<Self> {
         Ok(match kind {
-            Kind::Fuse => Self::File(silent_file(place, node)?),
-            Kind::Userfault => Self::Node(node.to_owned()),
+            MemoryKind::Fuse => Self::File(silent_file(place, node)?),
+            MemoryKind::Userfault => Self::Node(node.to_owned()),
         })
     }
 
@@ -105,7 +105,7 @@ impl Silence {
 ///
 /// # Errors
 /// When a step of it is refused, or the work request succeeds.
-pub fn used(kind: Kind, by: Use, place: &Path, node: &Path) -> Result<()> {
+pub fn used(kind: MemoryKind, by: Use, place: &Path, node: &Path) -> Result<()> {
     let silence = Silence::new(kind, place, node)?;
     let place = Place::open("balboa0", 64)?;
     // To register it would be to wait for it.

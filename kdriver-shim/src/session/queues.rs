@@ -23,7 +23,7 @@ use crate::listeners::{Listeners, Notifier, Told};
 use crate::objects::{Cq, Qp, Srq};
 use crate::quota::Resource;
 use crate::rings::RingMemory;
-use crate::undo::Kind;
+use crate::undo::ClientObject;
 
 /// QPs of others that are asked whether they still speak for a connection, before others have a turn.
 const ASKED: usize = 8;

@@ -12,7 +12,7 @@ use super::{Answer, Session, check_unused, found};
 use crate::error::Error;
 use crate::listeners::Listeners;
 use crate::objects::{Qp, Srq};
-use crate::undo::Kind;
+use crate::undo::ClientObject;
 
 /// What a shared receive queue is to be.
 pub(super) struct Wanted {

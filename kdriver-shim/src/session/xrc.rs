@@ -14,7 +14,7 @@ use super::{Answer, Progress, Session, check_unused, found, given_twice};
 use crate::claims::{CardQp, Claimant, Peer};
 use crate::error::Error;
 use crate::objects::{Target, Xrcd};
-use crate::undo::Kind;
+use crate::undo::ClientObject;
 use crate::xrc::SharedTarget;
 
 impl Session<'_> {

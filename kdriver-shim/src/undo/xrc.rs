@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Kind, end, queues};
+use super::{ClientObject, end, queues};
 use crate::cards::{Card, find};
 use crate::clients::{Client, Owned};
 use crate::error::Error;
@@ -10,7 +10,7 @@ use crate::listeners::Told;
 use crate::objects::{Target, Xrcd};
 use crate::quota::Resource;
 
-impl Kind for Xrcd {
+impl ClientObject for Xrcd {
     const NAME: &'static str = "XRC domain";
     const COST: usize = 1;
 
@@ -38,7 +38,7 @@ impl Kind for Xrcd {
     }
 }
 
-impl Kind for Target {
+impl ClientObject for Target {
     const NAME: &'static str = "XRC target";
     const COST: usize = 1;
 

@@ -26,7 +26,7 @@ use nix::sys::epoll::EpollFlags;
 use super::access::{self, Snapshot};
 use super::channel::{Channel, Message, Over};
 use super::session::{Answer, Effect, REGION_ACCESS_BYTES, Session, Step};
-use super::wire::{self, Header, Kind, command};
+use super::wire::{self, Header, MessageKind, command};
 use crate::bus::AskedMemory;
 use crate::wait::Waiter;
 
@@ -159,7 +159,7 @@ impl Link {
 
     /// Says the answer to a command, unless its sender wants none.
     pub(crate) fn answer(&self, header: &Header, outcome: Result<Answer, Errno>) {
-        if header.kind == (Kind::Command { no_reply: true }) {
+        if header.kind == (MessageKind::Command { no_reply: true }) {
             return;
         }
         let fd = match &outcome {
@@ -205,7 +205,7 @@ impl Link {
 
     /// Handles a message as far as that goes without the card.
     fn take_in(&self, Message { header, payload, fds }: Message) -> Now {
-        let Kind::Command { .. } = header.kind else {
+        let MessageKind::Command { .. } = header.kind else {
             log::debug!("a reply that nobody waits for: command {}", header.command);
             return Now::Done;
         };
@@ -297,7 +297,7 @@ impl Link {
                 continue;
             };
             match message.header {
-                Header { kind: Kind::Reply { error }, id: of, command: to, .. }
+                Header { kind: MessageKind::Reply { error }, id: of, command: to, .. }
                     if (of, to) == (id, command) =>
                 {
                     return (!error).then_some(message.payload);
@@ -440,7 +440,7 @@ mod tests {
         let asked: Rc<dyn AskedMemory> = Rc::<Link>::clone(&link);
         let session = Session::new(Rc::new(Bus::default()), Raised::default(), asked, true);
         link.open(ours.into(), session, memfd::create("pages", 4096).unwrap());
-        let kind = Kind::Command { no_reply: false };
+        let kind = MessageKind::Command { no_reply: false };
         let header = Header { id: 1, command: command::VERSION, kind, payload: 0 };
         let proposal = b"\0\0\0\0{\"capabilities\":{\"max_data_xfer_size\":8}}\0";
         link.with_session(|session| session.command(&header, proposal, Vec::new()));

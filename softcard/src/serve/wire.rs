@@ -39,7 +39,7 @@ const ERROR: u32 = 1 << 5;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// A command; whether its sender wants no reply.
     Command { no_reply: bool },
     /// A reply; whether it reports an error.
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
 pub(crate) struct Header {
     pub(crate) id: u16,
     pub(crate) command: u16,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     /// Bytes behind the header.
     pub(crate) payload: usize,
 }
@@ -79,8 +79,8 @@ impl Header {
             .and_then(|size| size.checked_sub(HEADER_BYTES))
             .ok_or(Malformed::Size(size))?;
         let kind = match flags & TYPE {
-            TYPE_COMMAND => Kind::Command { no_reply: flags & NO_REPLY != 0 },
-            TYPE_REPLY => Kind::Reply { error: flags & ERROR != 0 },
+            TYPE_COMMAND => MessageKind::Command { no_reply: flags & NO_REPLY != 0 },
+            TYPE_REPLY => MessageKind::Reply { error: flags & ERROR != 0 },
             other => return Err(Malformed::Type(other)),
         };
         Ok(Self { id, command, kind, payload })
@@ -303,22 +303,22 @@ mod tests {
         let command = Header {
             id: 0x1234,
             command: command::DMA_MAP,
-            kind: Kind::Command { no_reply: false },
+            kind: MessageKind::Command { no_reply: false },
             payload: 0,
         };
         let bytes = reply(&command, Ok(&[1, 2, 3]));
         assert_eq!(bytes[..], [0x34, 0x12, 2, 0, 19, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
         let parsed = header(&bytes).unwrap();
-        assert_eq!((parsed.kind, parsed.payload), (Kind::Reply { error: false }, 3));
+        assert_eq!((parsed.kind, parsed.payload), (MessageKind::Reply { error: false }, 3));
         let bytes = reply(&command, Err(Errno::EINVAL));
         assert_eq!(bytes[8..], [0x21, 0, 0, 0, 22, 0, 0, 0]);
-        assert_eq!(header(&bytes).unwrap().kind, Kind::Reply { error: true });
+        assert_eq!(header(&bytes).unwrap().kind, MessageKind::Reply { error: true });
     }
 
     #[test]
     fn headers_that_leave_the_stream_unreadable_are_told_apart() {
         let mut bytes = message(1, command::VERSION, 0x10, 0, &[]);
-        assert_eq!(header(&bytes).unwrap().kind, Kind::Command { no_reply: true });
+        assert_eq!(header(&bytes).unwrap().kind, MessageKind::Command { no_reply: true });
         bytes[8] = 2;
         assert_eq!(header(&bytes), Err(Malformed::Type(2)));
         for size in [0, 15, MAX_MESSAGE as u32 + 1, u32::MAX] {

@@ -12,7 +12,7 @@ use harness::runner::{Case, Need};
 use harness::setting::Setting;
 use nix::unistd::geteuid;
 use verbs_programs::hostile::PATIENCE;
-use verbs_programs::hostile::unanswered::{IN_ERROR, Kind, Use};
+use verbs_programs::hostile::unanswered::{IN_ERROR, MemoryKind, Use};
 
 use super::limits::Limits;
 use super::phase::Length;
@@ -20,45 +20,50 @@ use super::scene::{Attack, Scene};
 
 /// The family.
 pub fn cases(length: Length) -> Vec<Case> {
-    let case = |name, kind: Kind, body| super::case(length, name, &[Need::Node(kind.node())], body);
+    let case =
+        |name, kind: MemoryKind, body| super::case(length, name, &[Need::Node(kind.node())], body);
     vec![
-        case("memory that does not answer/fuse/every use", Kind::Fuse, used_fuse),
-        case("memory that does not answer/fuse/balboad ends", Kind::Fuse, ends_fuse),
-        case("memory that does not answer/userfaultfd/every use", Kind::Userfault, used_userfault),
-        case("memory that does not answer/userfaultfd/tunnel", Kind::Userfault, used_tunnel),
+        case("memory that does not answer/fuse/every use", MemoryKind::Fuse, used_fuse),
+        case("memory that does not answer/fuse/balboad ends", MemoryKind::Fuse, ends_fuse),
+        case(
+            "memory that does not answer/userfaultfd/every use",
+            MemoryKind::Userfault,
+            used_userfault,
+        ),
+        case("memory that does not answer/userfaultfd/tunnel", MemoryKind::Userfault, used_tunnel),
         case(
             "memory that does not answer/userfaultfd/balboad ends",
-            Kind::Userfault,
+            MemoryKind::Userfault,
             ends_userfault,
         ),
     ]
 }
 
 fn used_fuse(setting: &Setting, length: Length) -> Result<()> {
-    used(setting, length, Kind::Fuse, "--soft 2")
+    used(setting, length, MemoryKind::Fuse, "--soft 2")
 }
 
 fn ends_fuse(setting: &Setting, length: Length) -> Result<()> {
-    ends(setting, length, Kind::Fuse)
+    ends(setting, length, MemoryKind::Fuse)
 }
 
 fn used_userfault(setting: &Setting, length: Length) -> Result<()> {
-    used(setting, length, Kind::Userfault, "--soft 2")
+    used(setting, length, MemoryKind::Userfault, "--soft 2")
 }
 
 /// Cards as published, whose payload this balboad copies.
 fn used_tunnel(setting: &Setting, length: Length) -> Result<()> {
     let cards = "--soft 2 --soft-image stock --tunnel on --watchdog 20000";
-    used(setting, length, Kind::Userfault, cards)
+    used(setting, length, MemoryKind::Userfault, cards)
 }
 
 fn ends_userfault(setting: &Setting, length: Length) -> Result<()> {
-    ends(setting, length, Kind::Userfault)
+    ends(setting, length, MemoryKind::Userfault)
 }
 
 /// The node that a kind of memory is made with, as most systems give it to every user: udev opens FUSE's to all, and some
 /// open the other. Where it is not open, and we are root, the case has one of its own.
-pub(crate) fn open_node(kind: Kind, setting: &Setting) -> Result<PathBuf> {
+pub(crate) fn open_node(kind: MemoryKind, setting: &Setting) -> Result<PathBuf> {
     let node = Path::new(kind.node());
     if !geteuid().is_root() {
         return Ok(node.to_owned());
@@ -73,7 +78,7 @@ fn limits() -> Limits {
 }
 
 /// The programs of every use.
-fn programs(setting: &Setting, kind: Kind) -> Result<Vec<String>> {
+fn programs(setting: &Setting, kind: MemoryKind) -> Result<Vec<String>> {
     let node = open_node(kind, setting)?;
     let name =
         |value: Option<PossibleValue>| value.map_or(String::new(), |it| it.get_name().to_owned());
@@ -87,7 +92,7 @@ fn programs(setting: &Setting, kind: Kind) -> Result<Vec<String>> {
 }
 
 /// The card that copies goes on for everybody else, and whose memory it is hears of it.
-fn used(setting: &Setting, length: Length, kind: Kind, cards: &str) -> Result<()> {
+fn used(setting: &Setting, length: Length, kind: MemoryKind, cards: &str) -> Result<()> {
     let scene = Scene::open(setting, length, cards)?;
     let programs = programs(setting, kind)?;
     let attack = Attack { programs, threads: 2, limits: limits() };
@@ -106,7 +111,7 @@ fn used(setting: &Setting, length: Length, kind: Kind, cards: &str) -> Result<()
 }
 
 /// SIGTERM ends balboad while all of it goes on.
-fn ends(setting: &Setting, length: Length, kind: Kind) -> Result<()> {
+fn ends(setting: &Setting, length: Length, kind: MemoryKind) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let programs = programs(setting, kind)?;
     let (first, others) = programs.split_first().context("there are uses")?;

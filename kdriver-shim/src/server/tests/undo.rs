@@ -5,7 +5,7 @@ use super::*;
 use crate::cards::Quarantine;
 use crate::objects::{Mr, Qp};
 use crate::quota::Resource;
-use crate::undo::Kind;
+use crate::undo::ClientObject;
 
 /// Everything that a creation takes: quotas, addresses, mappings, objects of engines, listeners, pages, and
 /// how many of each kind the client has.

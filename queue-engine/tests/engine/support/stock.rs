@@ -16,7 +16,7 @@ pub const ROOM: usize = 32;
 const QPS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RequestKind {
     Write,
     Read,
 }
@@ -29,10 +29,10 @@ struct Counters {
 }
 
 impl Counters {
-    fn of(&mut self, kind: Kind) -> &mut u32 {
+    fn of(&mut self, kind: RequestKind) -> &mut u32 {
         match kind {
-            Kind::Write => &mut self.writes,
-            Kind::Read => &mut self.reads,
+            RequestKind::Write => &mut self.writes,
+            RequestKind::Read => &mut self.reads,
         }
     }
 }
@@ -42,7 +42,7 @@ struct Qp {
     attributes: Attributes,
     submitted: u64,
     /// What is under way, oldest first.
-    under_way: VecDeque<Kind>,
+    under_way: VecDeque<RequestKind>,
     /// As the hardware counts.
     counted: Counters,
     /// As far as reported to the engine.
@@ -142,8 +142,8 @@ impl Transport for Stock {
 
     fn submit(&mut self, _: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
         let kind = match message.operation {
-            Operation::Write { immediate: None, .. } => Kind::Write,
-            Operation::Read { .. } => Kind::Read,
+            Operation::Write { immediate: None, .. } => RequestKind::Write,
+            Operation::Read { .. } => RequestKind::Read,
             Operation::Write { .. }
             | Operation::Send { .. }
             | Operation::SendInvalidate { .. }
