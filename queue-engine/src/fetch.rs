@@ -31,9 +31,9 @@ pub(crate) const QUANTUM: usize = 64;
 /// burst.
 const BEGINNING: u32 = 4;
 
-/// What became of one attempt to fetch.
+/// The outcome of one attempt to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum FetchOutcome {
     /// A message went to the transport.
     Submitted,
     /// The entry was executed here, and is complete.
@@ -272,10 +272,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let mut tables = Tables { keys, completions, ahs, max_message, share };
         for _ in 0..QUANTUM {
             match step(now, qp, &mut tables, transport) {
-                Step::Submitted | Step::Done => {}
-                Step::Idle | Step::Full => return Turn::Over,
-                Step::NoRoom => return Turn::Starved,
-                Step::Stopped => {
+                FetchOutcome::Submitted | FetchOutcome::Done => {}
+                FetchOutcome::Idle | FetchOutcome::Full => return Turn::Over,
+                FetchOutcome::NoRoom => return Turn::Starved,
+                FetchOutcome::Stopped => {
                     self.fail_if_due(now, qpn, transport);
                     self.let_handles_go(qpn, transport);
                     return Turn::Over;
@@ -293,21 +293,21 @@ fn step<M: Rings>(
     qp: &mut Qp<M>,
     tables: &mut Tables<'_, M>,
     transport: &mut impl Transport,
-) -> Step {
+) -> FetchOutcome {
     if qp.sq.stopped {
-        return Step::Idle;
+        return FetchOutcome::Idle;
     }
     let posted = qp.sq.posted();
     if posted == 0 {
-        return Step::Idle;
+        return FetchOutcome::Idle;
     }
     if transport.room(qp.qpn) == 0 {
-        return Step::NoRoom;
+        return FetchOutcome::NoRoom;
     }
     let (first, header, blocks) = qp.sq.peek(posted);
     let elements = header.as_ref().map_or(0, elements_of);
     if !qp.under_way.has_room(elements, tables.share) {
-        return Step::Full;
+        return FetchOutcome::Full;
     }
     let mut message = InFlight {
         wqe_index: qp.sq.fetch,
@@ -335,14 +335,14 @@ fn step<M: Rings>(
         Ok(true) => {}
         Ok(false) => {
             qp.under_way.drop_elements(&message);
-            return Step::NoRoom;
+            return FetchOutcome::NoRoom;
         }
         Err(status) => message.failed = Some(status),
     }
     qp.sq.fetch = qp.sq.fetch.wrapping_add(blocks);
     qp.sq.stopped = message.failed.is_some();
     qp.under_way.push(message);
-    if qp.sq.stopped { Step::Stopped } else { Step::Submitted }
+    if qp.sq.stopped { FetchOutcome::Stopped } else { FetchOutcome::Submitted }
 }
 
 /// Whether an entry is executed by the engine, and by nobody else.
@@ -357,9 +357,9 @@ fn execute<M: Rings>(
     header: &SendHeader,
     first: Block,
     tables: &mut Tables<'_, M>,
-) -> Step {
+) -> FetchOutcome {
     if qp.under_way.front().is_some() {
-        return Step::Full;
+        return FetchOutcome::Full;
     }
     let by = Peer { qpn: qp.qpn, pdn: qp.pdn };
     let done = match header.opcode {
@@ -384,13 +384,13 @@ fn execute<M: Rings>(
         qp.sq.stopped = true;
         let (length, payload, failed) = (0, LocalPayload::Inline, done.err());
         qp.under_way.push(InFlight { wqe_index, length, payload, opcode, signaled, failed });
-        return Step::Stopped;
+        return FetchOutcome::Stopped;
     }
     if signaled {
         let entry = qp.send_cqe(wqe_index, opcode, Status::Success);
         tables.completions.push(qp.send_cqn, entry);
     }
-    Step::Done
+    FetchOutcome::Done
 }
 
 /// Submits a message; `false` when the transport has no room after all.

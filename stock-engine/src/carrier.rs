@@ -7,7 +7,7 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::tunnel::{SLOT_BYTES, ring_address};
 use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent};
-use tunnel::{End, Pace, Step};
+use tunnel::{End, Pace, Work};
 
 use crate::ends::Acceptance;
 use crate::exchange::Exchange;
@@ -342,7 +342,7 @@ impl<R: Registers> Carrier<R> {
             let replies = it.end.has_replies();
             let quiet = it.acknowledged == it.staged;
             match it.end.next(now, quiet, memory, slot) {
-                Step::Slot(place) => {
+                Work::Slot(place) => {
                     if let Some(local) = &it.local {
                         // What was copied meanwhile may have been waited for, and the peer may have gone: the slot then, too.
                         local.deliver(qpn, || memory.deliver(peer, place, slot));
@@ -364,7 +364,7 @@ impl<R: Registers> Carrier<R> {
                     }
                     tally.sent = tally.sent.wrapping_add(1);
                 }
-                Step::Write { window, remote, bytes } => {
+                Work::Write { window, remote, bytes } => {
                     if !posts.post(now, ctid, window, remote, bytes) {
                         it.end.fail(Status::RetryExceeded);
                         break;
@@ -373,15 +373,15 @@ impl<R: Registers> Carrier<R> {
                     tally.granted = tally.granted.wrapping_add(bytes.into());
                 }
                 // No card counts these.
-                Step::Rewrite(..) if it.local.is_some() => {}
-                Step::Rewrite(sent, taken) => {
+                Work::Rewrite(..) if it.local.is_some() => {}
+                Work::Rewrite(sent, taken) => {
                     let [theirs, own] = it.first;
                     let after =
                         |first: u32, count: u64| first.wrapping_add(count as u32) & 0xff_ffff;
                     posts.write_context(qpn, 0, after(theirs, taken), after(own, sent));
                     tally.turnovers = tally.turnovers.wrapping_add(1);
                 }
-                Step::Nothing => break,
+                Work::Nothing => break,
             }
             did = true;
         }

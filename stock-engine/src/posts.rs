@@ -241,8 +241,8 @@ fn qpn_of(vfpga: u8, ctid: u8) -> u32 {
     u32::from(vfpga) << 6 | u32::from(ctid)
 }
 
-/// What came of an attempt to post for a space.
-enum Step {
+/// The outcome of an attempt to post for a space.
+enum PostOutcome {
     Posted,
     Nothing,
     /// The queue is full.
@@ -785,12 +785,12 @@ impl<R: Registers> Posts<R> {
         while idle < CTIDS {
             let ctid = self.turn;
             match self.post_one(now, ctid, &mut room, locate) {
-                Step::Posted => {
+                PostOutcome::Posted => {
                     did = true;
                     idle = 0;
                 }
-                Step::Nothing => idle = idle.saturating_add(1),
-                Step::Full => break,
+                PostOutcome::Nothing => idle = idle.saturating_add(1),
+                PostOutcome::Full => break,
             }
             self.turn = ctid.wrapping_add(1) % CTIDS;
         }
@@ -804,23 +804,25 @@ impl<R: Registers> Posts<R> {
         ctid: u8,
         room: &mut Option<u64>,
         locate: &mut impl Locate,
-    ) -> Step {
+    ) -> PostOutcome {
         let qpn = self.qpn(ctid);
         let foreign = self.has_foreign_ends(ctid);
         if let Some(space) = self.spaces.get_mut(usize::from(ctid)).filter(|_| foreign) {
             space.give_up_count(qpn);
-            return Step::Nothing;
+            return PostOutcome::Nothing;
         }
-        let Some(next) = self.next_request(now, ctid) else { return Step::Nothing };
+        let Some(next) = self.next_request(now, ctid) else { return PostOutcome::Nothing };
         let NextRequest { kind, number, most, meets } = next;
         let room = room.get_or_insert_with(|| queue_room(&mut self.registers));
         if *room == 0 {
-            return Step::Full;
+            return PostOutcome::Full;
         }
-        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return Step::Nothing };
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else {
+            return PostOutcome::Nothing;
+        };
         let (slot, on_the_way) = (space.posts % BOUNCES, space.packets);
         let Some((_, message)) = space.qp.as_mut().and_then(Qp::current) else {
-            return Step::Nothing;
+            return PostOutcome::Nothing;
         };
         let offset = message.posted;
         let wanted = message.length.saturating_sub(offset).min(most);
@@ -834,7 +836,7 @@ impl<R: Registers> Posts<R> {
                 let (status, why) = unusable(outcome.is_ok());
                 message.failed = Some(status);
                 log::warn!("QP {qpn}: a request's memory is {why}");
-                return Step::Nothing;
+                return PostOutcome::Nothing;
             }
         };
         let more = u8::try_from(length.div_ceil(PACKET)).unwrap_or(u8::MAX);
@@ -842,7 +844,11 @@ impl<R: Registers> Posts<R> {
         let most = if self.settings.faults.selection { SELECTED } else { ON_THE_WAY };
         if !self.budget.take(on_the_way, more, most) {
             // Who waits for its share keeps its turn; who wants more leaves it to the others.
-            return if Budget::is_share(on_the_way, more) { Step::Full } else { Step::Nothing };
+            return if Budget::is_share(on_the_way, more) {
+                PostOutcome::Full
+            } else {
+                PostOutcome::Nothing
+            };
         }
         let remote = message.remote.wrapping_add(offset.into());
         let behind = offset.saturating_add(length);
@@ -851,7 +857,7 @@ impl<R: Registers> Posts<R> {
         let name = self.name(qpn);
         if meets && !self.settings.meetings.ends(|ends| ends.send(name)) {
             self.budget.give(more);
-            return Step::Nothing;
+            return PostOutcome::Nothing;
         }
         if let Some(space) = self.spaces.get_mut(usize::from(ctid)) {
             space.note_post(now, behind, Out { requests: cost, packets: more, ends });
@@ -862,7 +868,7 @@ impl<R: Registers> Posts<R> {
         *room = room.saturating_sub(1);
         self.tally.posts = self.tally.posts.wrapping_add(1);
         self.registers.store(v::CTRL, command(kind, ctid, local, remote, length));
-        Step::Posted
+        PostOutcome::Posted
     }
 
     /// The request that a QP may post now, as far as itself and its peer are concerned.

@@ -73,8 +73,8 @@ impl Socket {
     }
 }
 
-/// What came of an attempt to send.
-enum Step {
+/// The outcome of an attempt to send.
+enum SendOutcome {
     Sent,
     /// The way is full.
     Waits,
@@ -218,16 +218,16 @@ impl Sockets {
                 socket.queued = false;
             }
             match self.send_one(now, qpn, (exchange, vfpga, patience), host) {
-                Some(Step::Sent) => {
+                Some(SendOutcome::Sent) => {
                     (did, idle) = (true, 0);
                     events.push_back(TransportEvent::Completed { qpn, count: 1 });
                 }
-                Some(Step::Failed) => {
+                Some(SendOutcome::Failed) => {
                     did = true;
                     let status = Status::LocalProtection;
                     events.push_back(TransportEvent::Failed { qpn, status });
                 }
-                Some(Step::Waits) => idle = idle.saturating_add(1),
+                Some(SendOutcome::Waits) => idle = idle.saturating_add(1),
                 None => {}
             }
             self.stand(qpn);
@@ -245,7 +245,7 @@ impl Sockets {
         qpn: u32,
         (exchange, vfpga, patience): (&Exchange, u8, u64),
         host: &mut impl Host,
-    ) -> Option<Step> {
+    ) -> Option<SendOutcome> {
         if !self.sends(qpn) {
             return None;
         }
@@ -254,7 +254,7 @@ impl Sockets {
         let message = *socket.messages.front()?;
         let Operation::Datagram { datagram, immediate } = message.operation else {
             socket.fail(QpState::Sqe);
-            return Some(Step::Failed);
+            return Some(SendOutcome::Failed);
         };
         // The engine keeps a handle until what names it is sent.
         let handle = handles.get(&datagram.ah)?;
@@ -267,14 +267,14 @@ impl Sockets {
             None => exchange.departure(now, patience, handle.peer, vfpga),
         };
         if departure == Departure::Full {
-            return Some(Step::Waits);
+            return Some(SendOutcome::Waits);
         }
         let number = socket.next.wrapping_sub(socket.messages.len() as u64);
         let mut payload = vec![0; message.length as usize];
         let source = Payload::Message { number };
         if !payload.is_empty() && host.read(qpn, source, 0, &mut payload).is_err() {
             socket.fail(QpState::Sqe);
-            return Some(Step::Failed);
+            return Some(SendOutcome::Failed);
         }
         socket.messages.pop_front();
         let Attributes { qkey, sq_psn, .. } = &mut socket.attributes;
@@ -300,7 +300,7 @@ impl Sockets {
             _ if is_own => tally.refused = tally.refused.wrapping_add(1),
             _ => tally.undelivered = tally.undelivered.wrapping_add(1),
         }
-        Some(Step::Sent)
+        Some(SendOutcome::Sent)
     }
 
     /// Takes a datagram that has come; what is to be told.

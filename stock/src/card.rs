@@ -25,9 +25,9 @@ struct Vfpga {
     splitter: Splitter,
 }
 
-/// What a step came to.
+/// The progress that one stage made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum Progress {
     Did,
     Idle,
     Waits,
@@ -175,10 +175,10 @@ impl Card {
             did |= self.second_stage(now, host);
             did |= self.receiver.plan_answers(&mut self.sender);
             match self.move_on(now, host) {
-                Step::Did => {}
-                Step::Waits => return false,
-                Step::Idle if did => {}
-                Step::Idle => return true,
+                Progress::Did => {}
+                Progress::Waits => return false,
+                Progress::Idle if did => {}
+                Progress::Idle => return true,
             }
         }
     }
@@ -186,9 +186,9 @@ impl Card {
     /// Sends, lets land, and takes posts. What is to be sent comes before what is to land: an acknowledgement does not
     /// wait for it. A page that is not there stalls all of it, until the transfer that met it has gone on.
     // STOCK-31 STOCK-35
-    fn move_on(&mut self, now: u64, host: &mut impl Host) -> Step {
+    fn move_on(&mut self, now: u64, host: &mut impl Host) -> Progress {
         let stalled = self.stalled.take();
-        let mut outcome = Step::Idle;
+        let mut outcome = Progress::Idle;
         for mover in [Mover::Send, Mover::Land, Mover::Admit] {
             if stalled.is_some_and(|stalled| stalled != mover) {
                 continue;
@@ -199,16 +199,16 @@ impl Card {
                 Mover::Admit => self.admit(host),
             };
             match step {
-                Step::Did => outcome = Step::Did,
-                Step::Idle => {}
-                Step::Waits => {
+                Progress::Did => outcome = Progress::Did,
+                Progress::Idle => {}
+                Progress::Waits => {
                     self.stalled = Some(mover);
-                    return Step::Waits;
+                    return Progress::Waits;
                 }
             }
         }
         match stalled {
-            Some(_) => Step::Did,
+            Some(_) => Progress::Did,
             None => outcome,
         }
     }
@@ -244,20 +244,20 @@ impl Card {
         }
     }
 
-    fn send(&mut self, now: u64, host: &mut impl Host) -> Step {
+    fn send(&mut self, now: u64, host: &mut impl Host) -> Progress {
         let Self { tables, timers, retransmitter, sender, tally, cache, .. } = self;
         let own = self.identity;
         let mut with = Sending { now, own, tables, timers, retransmitter, cache, tally };
         match sender.send(&mut with, host) {
-            Made::Idle => Step::Idle,
-            Made::Waits => Step::Waits,
-            Made::Nothing => Step::Did,
+            Made::Idle => Progress::Idle,
+            Made::Waits => Progress::Waits,
+            Made::Nothing => Progress::Did,
             Made::Frame(frame, read) => {
                 self.output.push_back(frame);
                 if let Some(space) = read {
                     self.count(space, Counted::LocalRead, host);
                 }
-                Step::Did
+                Progress::Did
             }
         }
     }
@@ -270,8 +270,8 @@ impl Card {
 
     /// Lets the next payload land. What the driver refuses is gone, and nothing tells.
     // STOCK-36
-    fn land(&mut self, host: &mut impl Host) -> Step {
-        let Some(landing) = self.receiver.landings.front() else { return Step::Idle };
+    fn land(&mut self, host: &mut impl Host) -> Progress {
+        let Some(landing) = self.receiver.landings.front() else { return Progress::Idle };
         let space = landing.space;
         let there = usize::from(space.vfpga) < self.vfpgas.len();
         let reach = match there && !landing.bytes.is_empty() {
@@ -279,12 +279,12 @@ impl Card {
             false => Reach::Done,
         };
         if reach == Reach::Waits {
-            return Step::Waits;
+            return Progress::Waits;
         }
-        let Some(landing) = self.receiver.landings.pop_front() else { return Step::Idle };
+        let Some(landing) = self.receiver.landings.pop_front() else { return Progress::Idle };
         if reach == Reach::Refused {
             self.tally.refused = self.tally.refused.wrapping_add(1);
-            return Step::Did;
+            return Progress::Did;
         }
         if landing.last {
             self.count(space, Counted::LocalWrite, host);
@@ -294,13 +294,13 @@ impl Card {
                 vfpga.splitter.landed();
             }
         }
-        Step::Did
+        Progress::Did
     }
 
     /// Lets the next request of the vFPGAs past the windows. There is one way for all: where the request in front finds
     /// its window full, nobody's goes on.
     // STOCK-8
-    fn admit(&mut self, host: &mut impl Host) -> Step {
+    fn admit(&mut self, host: &mut impl Host) -> Progress {
         let count = self.vfpgas.len();
         for _ in 0..count {
             if self.head.is_some() {
@@ -315,15 +315,15 @@ impl Card {
                 Next::Nothing => {}
                 Next::Waits => {
                     self.turn = index;
-                    return Step::Waits;
+                    return Progress::Waits;
                 }
             }
         }
         if !self.sender.has_room() {
-            return Step::Idle;
+            return Progress::Idle;
         }
-        let Some(piece) = &mut self.head else { return Step::Idle };
-        let Some(slot) = self.flow.admit(piece.is_read(), piece.qpn) else { return Step::Idle };
+        let Some(piece) = &mut self.head else { return Progress::Idle };
+        let Some(slot) = self.flow.admit(piece.is_read(), piece.qpn) else { return Progress::Idle };
         piece.place.slot = slot;
         if let Some(piece) = self.head.take() {
             match self.loses_selection(&piece) {
@@ -331,7 +331,7 @@ impl Card {
                 false => self.sender.push(piece),
             }
         }
-        Step::Did
+        Progress::Did
     }
 
     /// Whether nothing will select the payload of a packet: the queue of selections is full, and is not waited for.

@@ -50,9 +50,9 @@ pub struct Pace {
     pub long: Option<u32>,
 }
 
-/// What is to be done for an end.
+/// The next work for an end, which its caller does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Work {
     /// To write the bytes that were made to this place of the peer's ring.
     Slot(usize),
     /// To have the card WRITE so many bytes, that a window of the QP's address space leads to, to an address of the peer's.
@@ -576,9 +576,9 @@ impl End {
         quiet: bool,
         host: &mut impl Host,
         slot: &mut Vec<u8>,
-    ) -> Step {
+    ) -> Work {
         if self.state == State::Ended {
-            return Step::Nothing;
+            return Work::Nothing;
         }
         let turns = self.turnover != Turnover::None;
         if turns && self.is_writing() {
@@ -591,7 +591,7 @@ impl End {
                 // The rest was this end's; what comes now is the peer's, which may be as long.
                 self.heard = now;
                 let (sent, taken) = self.packets();
-                return Step::Rewrite(sent, taken);
+                return Work::Rewrite(sent, taken);
             }
             Some(Due::Slot(operation)) if self.credits() > 0 => {
                 self.turnover.done();
@@ -601,7 +601,7 @@ impl End {
                 }
                 return self.control(operation, slot);
             }
-            _ if turns => return Step::Nothing,
+            _ if turns => return Work::Nothing,
             _ => {}
         }
         if self.credits() > RESERVED_SLOTS {
@@ -610,12 +610,12 @@ impl End {
                 Some(Next::Slot(header)) => self.emit(&header, &payload, slot),
                 Some(Next::Write(it)) => {
                     self.written = self.written.wrapping_add(packets_of(it.bytes));
-                    Step::Write { window: it.window, remote: it.remote, bytes: it.bytes }
+                    Work::Write { window: it.window, remote: it.remote, bytes: it.bytes }
                 }
-                None => Step::Nothing,
+                None => Work::Nothing,
             };
             self.payload = payload;
-            if step != Step::Nothing {
+            if step != Work::Nothing {
                 return step;
             }
         }
@@ -623,14 +623,14 @@ impl End {
         if untold >= SLOTS / 2 && self.credits() > 0 {
             return self.control(SlotOperation::Credit, slot);
         }
-        Step::Nothing
+        Work::Nothing
     }
 
     /// Says that what was granted has been written, before a turnover goes on: both count its packets by that.
-    fn finish(&mut self, host: &mut impl Host, slot: &mut Vec<u8>) -> Step {
+    fn finish(&mut self, host: &mut impl Host, slot: &mut Vec<u8>) -> Work {
         // The peer takes nothing else, so that it may be told of no more slots.
         if self.credits() == 0 {
-            return Step::Nothing;
+            return Work::Nothing;
         }
         let mut next = None;
         if self.requester.sendings().is_posted() {
@@ -644,7 +644,7 @@ impl End {
         }
         match next {
             Some(Next::Slot(header)) => self.emit(&header, &[], slot),
-            _ => Step::Nothing,
+            _ => Work::Nothing,
         }
     }
 
@@ -689,13 +689,13 @@ impl End {
     }
 
     /// A slot without payload.
-    fn control(&mut self, operation: SlotOperation, slot: &mut Vec<u8>) -> Step {
+    fn control(&mut self, operation: SlotOperation, slot: &mut Vec<u8>) -> Work {
         let knows = self.keys.to_peer_own.is_some();
         let flags = if knows { SlotFlags::OWN_NUMBER } else { SlotFlags::empty() };
         self.emit(&SlotHeader { operation, flags, ..SlotHeader::default() }, &[], slot)
     }
 
-    fn emit(&mut self, header: &SlotHeader, payload: &[u8], slot: &mut Vec<u8>) -> Step {
+    fn emit(&mut self, header: &SlotHeader, payload: &[u8], slot: &mut Vec<u8>) -> Work {
         self.sent = self.sent.wrapping_add(1);
         self.told = self.taken as u32;
         let mut header = SlotHeader { number: self.sent, consumed: self.told, ..*header };
@@ -705,7 +705,7 @@ impl End {
         let Keys { to_peer_own, to_peer, .. } = self.keys;
         let own = to_peer_own.filter(|_| header.flags.contains(SlotFlags::OWN_NUMBER));
         slot::write(&header, payload, &own.unwrap_or(to_peer), slot);
-        Step::Slot(place_of(self.sent))
+        Work::Slot(place_of(self.sent))
     }
 }
 
@@ -751,7 +751,7 @@ mod tests {
             if number == told {
                 // As the program was before.
                 (0..told).for_each(|_| end.told());
-                assert!(matches!(end.next(0, true, &mut host, &mut slot), Step::Slot(_)));
+                assert!(matches!(end.next(0, true, &mut host, &mut slot), Work::Slot(_)));
             }
         }
         std::iter::from_fn(|| end.take_event()).collect()

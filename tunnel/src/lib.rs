@@ -27,7 +27,7 @@ mod traffic;
 mod turnover;
 
 pub use datagram::Datagram;
-pub use end::{End, Names, Pace, Step};
+pub use end::{End, Names, Pace, Work};
 pub use host::Host;
 pub use mac::{Direction, Key};
 pub use slot::write as write_slot;

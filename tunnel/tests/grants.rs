@@ -13,7 +13,7 @@ use queue_engine::{
     Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
     TransportEvent, Unreachable,
 };
-use tunnel::{Direction, End, Host, Key, Names, Pace, Step, write_slot};
+use tunnel::{Direction, End, Host, Key, Names, Pace, Work, write_slot};
 
 const QPN: u32 = 5;
 const NAMES: Names =
@@ -128,7 +128,7 @@ impl Bench {
     }
 
     /// What the end says and does next.
-    fn next(&mut self) -> (Step, SlotHeader) {
+    fn next(&mut self) -> (Work, SlotHeader) {
         let mut slot = Vec::new();
         let step = self.end.next(self.now, true, &mut self.host, &mut slot);
         let mut block = [0; 8];
@@ -141,7 +141,7 @@ impl Bench {
     /// What it says next.
     fn said(&mut self) -> SlotHeader {
         let (step, header) = self.next();
-        assert!(matches!(step, Step::Slot(_)), "{step:?}");
+        assert!(matches!(step, Work::Slot(_)), "{step:?}");
         header
     }
 
@@ -185,7 +185,7 @@ fn ask() -> SlotHeader {
 /// What the peer is told why the QP ends, if it does.
 fn refused(bench: &mut Bench) -> Option<Status> {
     let (step, header) = bench.next();
-    let is_answer = matches!(step, Step::Slot(_)) && header.operation == SlotOperation::Answer;
+    let is_answer = matches!(step, Work::Slot(_)) && header.operation == SlotOperation::Answer;
     (is_answer && header.status != 0).then_some(Status(header.status))
 }
 
@@ -214,10 +214,10 @@ fn written() -> (Bench, SlotHeader) {
     bench.write(LONG);
     let header = bench.said();
     assert!(header.flags.contains(SlotFlags::ASKS) && header.bytes == 0, "{header:?}");
-    assert_eq!(bench.next().0, Step::Nothing);
+    assert_eq!(bench.next().0, Work::Nothing);
     bench.hear(SlotHeader { address: 0x9000, length: PART, ..said(SlotOperation::Grant) });
     let window = 0x10_0000;
-    assert_eq!(bench.next().0, Step::Write { window, remote: 0x9000, bytes: PART });
+    assert_eq!(bench.next().0, Work::Write { window, remote: 0x9000, bytes: PART });
     let header = bench.said();
     assert_eq!((header.operation, header.offset), (SlotOperation::Written, 0));
     (bench, header)
@@ -231,9 +231,9 @@ fn what_was_granted_is_used_and_the_window_stays_until_the_peer_has_it() {
     let header = bench.said();
     assert_eq!((header.operation, header.offset, header.bytes), (SlotOperation::Write, PART, 4));
     // What the card has acknowledged meanwhile says nothing.
-    assert_eq!((bench.next().0, bench.host.closed.len()), (Step::Nothing, 0));
+    assert_eq!((bench.next().0, bench.host.closed.len()), (Work::Nothing, 0));
     bench.hear(SlotHeader { length: PART, ..said(SlotOperation::Landed) });
-    assert_eq!((bench.next().0, &bench.host.closed[..]), (Step::Nothing, &[0x10_0000][..]));
+    assert_eq!((bench.next().0, &bench.host.closed[..]), (Work::Nothing, &[0x10_0000][..]));
     bench.hear(said(SlotOperation::Answer));
     assert_eq!(bench.events(), [TransportEvent::Completed { qpn: QPN, count: 1 }]);
 }
@@ -278,7 +278,7 @@ fn memory_of_one_s_own_that_is_gone_by_then_fails_the_message() {
     bench.next();
     bench.host.memory = None;
     assert_eq!(bench.said().operation, SlotOperation::Written);
-    assert_eq!(bench.next().0, Step::Nothing);
+    assert_eq!(bench.next().0, Work::Nothing);
     bench.pass(1);
     let failed = TransportEvent::Failed { qpn: QPN, status: Status::LocalProtection };
     assert_eq!(bench.events(), [failed]);
@@ -289,7 +289,7 @@ fn turn_over(bench: &mut Bench) -> (u64, u64) {
     assert_eq!(bench.said().operation, SlotOperation::Paused);
     bench.hear(said(SlotOperation::Rewritten));
     let counts = match bench.next().0 {
-        Step::Rewrite(sent, taken) => (sent, taken),
+        Work::Rewrite(sent, taken) => (sent, taken),
         other => panic!("{other:?}"),
     };
     assert_eq!(bench.said().operation, SlotOperation::Resume);
@@ -316,7 +316,7 @@ fn both_count_what_was_written_of_memory_that_is_gone_by_then() {
         }
         let grant = SlotHeader { address: 0x9000, length: PART, ..said(SlotOperation::Grant) };
         bench.hear(SlotHeader { message: 1, ..grant });
-        assert!(matches!(bench.next().0, Step::Write { .. }));
+        assert!(matches!(bench.next().0, Work::Write { .. }));
         bench.host.memory = None;
         if paused {
             bench.hear(said(SlotOperation::Pause));
@@ -333,7 +333,7 @@ fn both_count_what_was_written_of_memory_that_is_gone_by_then() {
         bench.hear(SlotHeader { length: LONG, ..said(SlotOperation::Read) });
         assert!(bench.said().flags.contains(SlotFlags::ASKS));
         bench.hear(SlotHeader { operation: SlotOperation::GrantData, ..grant });
-        assert!(matches!(bench.next().0, Step::Write { .. }));
+        assert!(matches!(bench.next().0, Work::Write { .. }));
         bench.host.memory = None;
         if paused {
             bench.hear(said(SlotOperation::Pause));
@@ -390,7 +390,7 @@ fn a_grant_that_was_not_asked_for_or_is_of_something_else_ends_the_queue_pair() 
         bench.hear(bad);
         let failed = TransportEvent::Failed { qpn: QPN, status: Status::BadResponse };
         assert_eq!(bench.events(), [failed], "{bad:?}");
-        assert_eq!(bench.next().0, Step::Nothing, "{bad:?}");
+        assert_eq!(bench.next().0, Work::Nothing, "{bad:?}");
     }
     // One that comes twice, or before it was asked for.
     for asks in [false, true] {
@@ -460,7 +460,7 @@ fn as_many_parts_as_are_agreed_are_granted_at_a_time_and_what_comes_behind_waits
     // The last bytes stay where they are, until nothing is on its way by any.
     let last = SlotHeader { bytes: 4, ..header(SlotOperation::Write, 4, PARTS) };
     assert!(!bench.hears(last) && bench.end.expected().is_none());
-    assert_eq!(bench.next().0, Step::Nothing);
+    assert_eq!(bench.next().0, Work::Nothing);
     bench.host.drains = false;
     for part in 0..4 {
         assert!(bench.end.settle(0, &mut bench.host));
@@ -501,7 +501,7 @@ fn what_is_behind_a_part_that_has_not_landed_counts_for_nothing_until_that_has_c
     let slot =
         |offset, bytes| SlotHeader { offset, bytes, length: PARTS, ..said(SlotOperation::Write) };
     bench.hear(slot(PARTS - 4, 4));
-    assert_eq!(bench.next().0, Step::Nothing);
+    assert_eq!(bench.next().0, Work::Nothing);
     let (mut offset, mut told) = (GRANT_BYTES, Vec::new());
     while offset < PARTS {
         let bytes = (PARTS - offset).min(4032);
@@ -526,7 +526,7 @@ fn asked(grants: u32) -> Bench {
         assert!(header.flags.contains(SlotFlags::ASKS));
         assert_eq!(header.offset, part * GRANT_BYTES);
     }
-    assert_eq!(bench.next().0, Step::Nothing);
+    assert_eq!(bench.next().0, Work::Nothing);
     for part in 0..grants {
         bench.hear(grant_of(part, GRANT_BYTES));
     }
@@ -548,10 +548,10 @@ fn parts_are_written_in_their_order_two_at_a_time_and_the_rest_in_slots_behind_t
     };
     for part in 0..4 {
         if part >= 2 {
-            assert_eq!(bench.next().0, Step::Nothing);
+            assert_eq!(bench.next().0, Work::Nothing);
             bench.hear(landed(part - 2, GRANT_BYTES));
         }
-        assert!(matches!(bench.next().0, Step::Write { .. }));
+        assert!(matches!(bench.next().0, Work::Write { .. }));
         let header = bench.said();
         assert_eq!((header.operation, header.offset), (SlotOperation::Written, part * GRANT_BYTES));
     }
@@ -580,7 +580,7 @@ fn what_was_refused_goes_in_slots_behind_what_was_granted() {
     let mut bench = asked(1);
     (1..4).for_each(|part| bench.hear(grant_of(part, 0)));
     assert_eq!(bench.host.closed.len(), 3);
-    assert!(matches!(bench.next().0, Step::Write { .. }));
+    assert!(matches!(bench.next().0, Work::Write { .. }));
     assert_eq!(bench.said().operation, SlotOperation::Written);
     let header = bench.said();
     assert_eq!((header.offset, header.bytes), (GRANT_BYTES, 4032));
@@ -588,9 +588,9 @@ fn what_was_refused_goes_in_slots_behind_what_was_granted() {
     // Nothing is granted behind what was refused.
     let mut bench = asked(1);
     bench.hear(grant_of(1, 0));
-    assert!(matches!(bench.next().0, Step::Write { .. }));
+    assert!(matches!(bench.next().0, Work::Write { .. }));
     assert_eq!(bench.said().operation, SlotOperation::Written);
-    assert_eq!(bench.next().0, Step::Nothing, "the others are still to be refused");
+    assert_eq!(bench.next().0, Work::Nothing, "the others are still to be refused");
     bench.hear(grant_of(2, GRANT_BYTES));
     let failed = TransportEvent::Failed { qpn: QPN, status: Status::BadResponse };
     assert_eq!(bench.events(), [failed]);
@@ -599,11 +599,11 @@ fn what_was_refused_goes_in_slots_behind_what_was_granted() {
 #[test]
 fn what_has_not_landed_comes_in_slots_once_those_behind_it_are_refused() {
     let mut bench = asked(1);
-    assert!(matches!(bench.next().0, Step::Write { .. }));
+    assert!(matches!(bench.next().0, Work::Write { .. }));
     assert_eq!(bench.said().operation, SlotOperation::Written);
     bench.hear(said(SlotOperation::Landed));
     for part in 1..4 {
-        assert_eq!(bench.next().0, Step::Nothing, "{part} is still to be refused");
+        assert_eq!(bench.next().0, Work::Nothing, "{part} is still to be refused");
         bench.hear(grant_of(part, 0));
     }
     let header = bench.said();
@@ -622,7 +622,7 @@ fn who_refuses_one_refuses_those_behind_it_and_takes_slots() {
         assert_eq!((header.operation, header.length), (SlotOperation::Grant, 0));
     }
     bench.hear(SlotHeader { bytes: 8, length: PARTS, ..said(SlotOperation::Write) });
-    assert_eq!(bench.next().0, Step::Nothing);
+    assert_eq!(bench.next().0, Work::Nothing);
     // Who floods it with requests is refused.
     (0..5).for_each(|_| bench.hear(ask_for(1)));
     let told: Vec<_> = (0..6).map(|_| refused(&mut bench)).collect();
@@ -641,7 +641,7 @@ fn granted(length: u32, sum: u32) -> Bench {
     let part = SlotHeader { length, offset: part, bytes: 4, ..said(SlotOperation::Write) };
     assert!(!bench.hears(part) && bench.end.expected().is_none());
     assert!(!bench.end.settle(0, &mut bench.host));
-    assert_eq!(bench.next().0, Step::Nothing);
+    assert_eq!(bench.next().0, Work::Nothing);
     bench
 }
 
@@ -712,7 +712,7 @@ fn a_peer_that_gives_no_grant_for_what_it_asks_to_read_keeps_no_window() {
     assert_eq!(bench.host.closed.first(), Some(&0x10_0000));
     // Who is only late gets what adds up to something else, and then the right one in slots.
     bench.hear(grant);
-    assert!(matches!(bench.next().0, Step::Write { .. }));
+    assert!(matches!(bench.next().0, Work::Write { .. }));
     assert_eq!(bench.said().operation, SlotOperation::DataWritten);
     bench.hear(said(SlotOperation::DataLanded));
     let header = bench.said();
@@ -725,7 +725,7 @@ fn a_read_from_before_what_is_refused_is_answered_first() {
     bench.hear(SlotHeader { message: 5, length: 8, bytes: 8, ..said(SlotOperation::Write) });
     assert!(bench.end.is_open() && !bench.end.is_live());
     bench.hear(grant);
-    assert!(matches!(bench.next().0, Step::Write { .. }));
+    assert!(matches!(bench.next().0, Work::Write { .. }));
     assert_eq!(bench.said().operation, SlotOperation::DataWritten);
     bench.hear(SlotHeader { length: PART, ..said(SlotOperation::DataLanded) });
     let header = bench.said();
@@ -750,7 +750,7 @@ fn a_turnover_waits_for_no_credits_but_one_to_say_what_was_written() {
     assert!(bench.said().flags.contains(SlotFlags::ASKS));
     let said = |operation| SlotHeader { consumed: 1, ..said(operation) };
     bench.hear(SlotHeader { message, address: 0x9000, length: PART, ..said(SlotOperation::Grant) });
-    assert!(matches!(bench.next().0, Step::Write { .. }));
+    assert!(matches!(bench.next().0, Work::Write { .. }));
     bench.hear(SlotHeader { length: 4, bytes: 4, ..said(SlotOperation::Send) });
     // The program is told of the message, and then the peer.
     bench.events();
@@ -777,7 +777,7 @@ fn what_a_turnover_takes_at_the_worst_is_kept_for_it() {
     let grant = SlotHeader { address: 0x9000, length: PART, ..said(SlotOperation::Grant) };
     bench.hear(SlotHeader { message, ..grant });
     bench.hear(SlotHeader { operation: SlotOperation::GrantData, ..grant });
-    (0..2).for_each(|_| assert!(matches!(bench.next().0, Step::Write { .. })));
+    (0..2).for_each(|_| assert!(matches!(bench.next().0, Work::Write { .. })));
     // The last one that is not reserved.
     bench.hear(SlotHeader { message: 1, consumed: 1, ..ask() });
     assert_eq!(bench.said().operation, SlotOperation::Grant);
@@ -788,7 +788,7 @@ fn what_a_turnover_takes_at_the_worst_is_kept_for_it() {
         [SlotOperation::Written, SlotOperation::DataWritten, SlotOperation::Paused]
     );
     bench.hear(said(SlotOperation::Rewritten));
-    assert!(matches!(bench.next().0, Step::Rewrite(..)));
+    assert!(matches!(bench.next().0, Work::Rewrite(..)));
     assert_eq!(bench.said().operation, SlotOperation::Resume);
-    assert_eq!(bench.next().0, Step::Nothing, "there is no other");
+    assert_eq!(bench.next().0, Work::Nothing, "there is no other");
 }

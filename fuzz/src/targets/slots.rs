@@ -14,7 +14,7 @@ use queue_engine::{
     Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
     TransportEvent, Unreachable,
 };
-use tunnel::{Datagram, Direction, End, Host, Key, Names, Pace, Step, Traffic, write_slot};
+use tunnel::{Datagram, Direction, End, Host, Key, Names, Pace, Traffic, Work, write_slot};
 
 use crate::Outcome;
 
@@ -309,13 +309,13 @@ fn one<S: Side>(
         end.advance(now, acknowledged == out);
         loop {
             match end.next(now, acknowledged >= out, host, &mut slot) {
-                Step::Slot(place) => {
+                Work::Slot(place) => {
                     assert!(slot.len() % 64 == 0 && slot.len() <= SLOT_BYTES);
                     assert!(place % SLOT_BYTES == 0);
                 }
-                Step::Write { window, bytes, .. } => host.leads(window, bytes),
-                Step::Rewrite(..) => continue,
-                Step::Nothing => break,
+                Work::Write { window, bytes, .. } => host.leads(window, bytes),
+                Work::Rewrite(..) => continue,
+                Work::Nothing => break,
             }
             out += 1;
             assert!(out < 32 * 100, "slots without credits");

@@ -25,7 +25,7 @@ use nix::sys::epoll::EpollFlags;
 
 use super::access::{self, Snapshot};
 use super::channel::{Channel, Message, Over};
-use super::session::{Answer, Effect, REGION_ACCESS_BYTES, Session, Step};
+use super::session::{Answer, Effect, REGION_ACCESS_BYTES, Reaction, Session};
 use super::wire::{self, Header, MessageKind, command};
 use crate::bus::AskedMemory;
 use crate::wait::Waiter;
@@ -61,7 +61,7 @@ pub(crate) struct Link {
     posted: RefCell<VecDeque<Effect>>,
     posted_bytes: Cell<usize>,
     /// A message that cannot be answered before the card is done.
-    stashed: RefCell<Option<(Header, Step)>>,
+    stashed: RefCell<Option<(Header, Reaction)>>,
     next_id: Cell<u16>,
     /// How long the client may take to answer a request for its memory.
     patience: Duration,
@@ -73,7 +73,7 @@ pub(crate) struct Link {
 enum Now {
     Done,
     /// The card is needed.
-    Later(Header, Step),
+    Later(Header, Reaction),
 }
 
 impl Link {
@@ -143,7 +143,7 @@ impl Link {
     ///
     /// Messages that do not need the card are answered on the way. Each message takes one off the
     /// budget.
-    pub(crate) fn next_step(&self, budget: &mut usize) -> Option<(Header, Step)> {
+    pub(crate) fn next_step(&self, budget: &mut usize) -> Option<(Header, Reaction)> {
         if let Some(stashed) = self.stashed.borrow_mut().take() {
             return Some(stashed);
         }
@@ -211,12 +211,12 @@ impl Link {
         };
         let step = self.with_session(|session| session.command(&header, &payload, fds));
         match step {
-            Some(Step::Answer(answer)) => self.answer(&header, Ok(answer)),
-            Some(Step::Refuse(errno)) => {
+            Some(Reaction::Answer(answer)) => self.answer(&header, Ok(answer)),
+            Some(Reaction::Refuse(errno)) => {
                 log::debug!("command {} is refused: {errno}", header.command);
                 self.answer(&header, Err(errno));
             }
-            Some(Step::End(errno)) => {
+            Some(Reaction::End(errno)) => {
                 self.answer(&header, Err(errno));
                 self.end(Over::Version);
             }
@@ -231,14 +231,14 @@ impl Link {
     fn take_in_meanwhile(&self, message: Message) -> bool {
         let Now::Later(header, step) = self.take_in(message) else { return true };
         let step = match step {
-            Step::Post(answer, effects) if self.has_room_for(&effects) => {
+            Reaction::Post(answer, effects) if self.has_room_for(&effects) => {
                 self.answer(&header, Ok(answer));
                 let added = effects.iter().map(weight).fold(0, usize::saturating_add);
                 self.posted_bytes.set(self.posted_bytes.get().saturating_add(added));
                 self.posted.borrow_mut().extend(effects);
                 return true;
             }
-            Step::Read { bar, offset, mut answer } => {
+            Reaction::Read { bar, offset, mut answer } => {
                 let snapshot = self.snapshot.borrow();
                 let data = answer.payload.get_mut(REGION_ACCESS_BYTES..).unwrap_or_default();
                 let range = offset..offset.saturating_add(data.len() as u64);
@@ -247,7 +247,7 @@ impl Link {
                     self.answer(&header, Ok(answer));
                     return true;
                 }
-                Step::Read { bar, offset, answer }
+                Reaction::Read { bar, offset, answer }
             }
             step => step,
         };

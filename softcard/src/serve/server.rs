@@ -20,7 +20,7 @@ use super::irqs::Raised;
 use super::joined::Joined;
 use super::link::Link;
 use super::listener::Listener;
-use super::session::{Effect, REGION_ACCESS_BYTES, Session, Step};
+use super::session::{Effect, REGION_ACCESS_BYTES, Reaction, Session};
 use super::wire::Header;
 use crate::FaultSpec;
 use crate::bus::AskedMemory;
@@ -290,19 +290,19 @@ impl Server {
         Ok(())
     }
 
-    fn carry_out(&mut self, header: &Header, step: Step) {
+    fn carry_out(&mut self, header: &Header, step: Reaction) {
         match step {
-            Step::Answer(answer) => self.link.answer(header, Ok(answer)),
-            Step::Refuse(errno) | Step::End(errno) => self.link.answer(header, Err(errno)),
-            Step::Post(answer, effects) => {
+            Reaction::Answer(answer) => self.link.answer(header, Ok(answer)),
+            Reaction::Refuse(errno) | Reaction::End(errno) => self.link.answer(header, Err(errno)),
+            Reaction::Post(answer, effects) => {
                 self.link.answer(header, Ok(answer));
                 effects.into_iter().for_each(|effect| self.affect(effect));
             }
-            Step::Finish(effects, answer) => {
+            Reaction::Finish(effects, answer) => {
                 effects.into_iter().for_each(|effect| self.affect(effect));
                 self.link.answer(header, Ok(answer));
             }
-            Step::Read { bar, offset, mut answer } => {
+            Reaction::Read { bar, offset, mut answer } => {
                 let now = self.waiter.now();
                 let data = answer.payload.get_mut(REGION_ACCESS_BYTES..).unwrap_or_default();
                 access::read(&self.card, now, bar, offset, data);

@@ -1,6 +1,6 @@
 //! Execution of one client's messages: a state machine without a socket and without the card.
 //!
-//! A message goes in, a [`Step`] comes out. Everything but the card's registers lives here. So a
+//! A message goes in, a [`Reaction`] comes out. Everything but the card's registers lives here. So a
 //! message that arrives while the card itself waits for the client (it asked for memory) can still
 //! be answered, up to what needs the card; see `channel.rs` for what happens then.
 //!
@@ -67,9 +67,9 @@ pub(crate) enum Effect {
     Reset,
 }
 
-/// What follows from a message.
+/// The reaction to a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum Reaction {
     /// Answer; nothing else is left to do.
     Answer(Answer),
     /// Answer, then do these in order.
@@ -145,18 +145,23 @@ impl Session {
     }
 
     /// Says what a command asks for.
-    pub(crate) fn command(&mut self, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> Step {
+    pub(crate) fn command(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Reaction {
         let request = match Request::parse(header.command, payload) {
             Ok(request) => request,
-            Err(errno) => return Step::Refuse(errno),
+            Err(errno) => return Reaction::Refuse(errno),
         };
         let takes_fds = matches!(request, Request::DmaMap { .. } | Request::DeviceSetIrqs { .. });
         if !takes_fds && !fds.is_empty() {
-            return Step::Refuse(Errno::EINVAL);
+            return Reaction::Refuse(Errno::EINVAL);
         }
         match (self.negotiated, request) {
             (None, Request::Version { major, minor, data }) => self.version(major, minor, &data),
-            (Some(_), Request::Version { .. }) | (None, _) => Step::Refuse(Errno::EINVAL),
+            (Some(_), Request::Version { .. }) | (None, _) => Reaction::Refuse(Errno::EINVAL),
             (Some(negotiated), request) => self.request(negotiated, request, payload, fds),
         }
     }
@@ -167,7 +172,7 @@ impl Session {
         request: Request,
         payload: &[u8],
         fds: Vec<OwnedFd>,
-    ) -> Step {
+    ) -> Reaction {
         let outcome = match request {
             Request::RegionRead { offset, region, count } => {
                 return self.read(region, offset, count, payload);
@@ -182,7 +187,7 @@ impl Session {
             }
             Request::DeviceReset => {
                 self.reset();
-                return Step::Finish(vec![Effect::Reset], Answer::of(Vec::new()));
+                return Reaction::Finish(vec![Effect::Reset], Answer::of(Vec::new()));
             }
             Request::DmaMap { flags, offset, address, size } => {
                 self.maps.map(flags, offset, (address, size), fds).map(|()| Vec::new())
@@ -205,23 +210,23 @@ impl Session {
             Request::Version { .. } => Err(Errno::EINVAL),
         };
         match outcome {
-            Ok(payload) => Step::Answer(Answer::of(payload)),
-            Err(errno) => Step::Refuse(errno),
+            Ok(payload) => Reaction::Answer(Answer::of(payload)),
+            Err(errno) => Reaction::Refuse(errno),
         }
     }
 
-    fn version(&mut self, major: u16, minor: u16, data: &[u8]) -> Step {
+    fn version(&mut self, major: u16, minor: u16, data: &[u8]) -> Reaction {
         if major != MAJOR {
-            return Step::End(Errno::EPROTONOSUPPORT);
+            return Reaction::End(Errno::EPROTONOSUPPORT);
         }
-        let Some(proposed) = capabilities(data) else { return Step::Refuse(Errno::EINVAL) };
+        let Some(proposed) = capabilities(data) else { return Reaction::Refuse(Errno::EINVAL) };
         let number = |name, default| match proposed.get(name) {
             Some(value) => value.as_u64(),
             None => Some(default),
         };
         let max_data = number("max_data_xfer_size", u64::from(MAX_DATA));
         let (Some(max_data), Some(max_fds)) = (max_data, number("max_msg_fds", 1)) else {
-            return Step::Refuse(Errno::EINVAL);
+            return Reaction::Refuse(Errno::EINVAL);
         };
         self.negotiated = Some(Negotiated {
             max_data: u32::try_from(max_data).unwrap_or(MAX_DATA).min(MAX_DATA),
@@ -243,7 +248,7 @@ impl Session {
         payload.extend(minor.min(MINOR).to_le_bytes());
         payload.extend(json!({ "capabilities": agreed }).to_string().into_bytes());
         payload.push(0);
-        Step::Answer(Answer::of(payload))
+        Reaction::Answer(Answer::of(payload))
     }
 
     fn reset(&mut self) {
@@ -259,21 +264,21 @@ impl Session {
         self.irqs.set_enabled(masters);
     }
 
-    fn read(&self, region: u32, offset: u64, count: u32, payload: &[u8]) -> Step {
+    fn read(&self, region: u32, offset: u64, count: u32, payload: &[u8]) -> Reaction {
         if !lies_inside(region, offset, count as usize) {
-            return Step::Refuse(Errno::EINVAL);
+            return Reaction::Refuse(Errno::EINVAL);
         }
         let echo = payload.get(..REGION_ACCESS_BYTES).unwrap_or_default();
         let mut answer = Answer::of(echo.to_vec());
         let Some(bar) = bar(region) else {
             let bytes = self.config.read(offset as usize, count as usize).unwrap_or_default();
             answer.payload.extend(bytes);
-            return Step::Answer(answer);
+            return Reaction::Answer(answer);
         };
         let end = REGION_ACCESS_BYTES.saturating_add(count as usize);
         if !self.config.decodes() {
             answer.payload.resize(end, 0xff);
-            return Step::Answer(answer);
+            return Reaction::Answer(answer);
         }
         answer.payload.resize(end, 0);
         if bar == Bar::Xdma && PENDING_BITS.contains(&offset) {
@@ -281,14 +286,14 @@ impl Session {
             let from = bits.iter().skip(offset.wrapping_sub(MSIX_PBA_OFFSET) as usize);
             let into = answer.payload.iter_mut().skip(REGION_ACCESS_BYTES);
             into.zip(from).for_each(|(into, byte)| *into = *byte);
-            return Step::Answer(answer);
+            return Reaction::Answer(answer);
         }
-        Step::Read { bar, offset, answer }
+        Reaction::Read { bar, offset, answer }
     }
 
-    fn write(&mut self, writes: Vec<RegionWrite>, answer: Answer) -> Step {
+    fn write(&mut self, writes: Vec<RegionWrite>, answer: Answer) -> Reaction {
         if !writes.iter().all(|write| lies_inside(write.region, write.offset, write.data.len())) {
-            return Step::Refuse(Errno::EINVAL);
+            return Reaction::Refuse(Errno::EINVAL);
         }
         let mut effects = Vec::new();
         for RegionWrite { region, offset, data } in writes {
@@ -305,9 +310,9 @@ impl Session {
             }
         }
         match effects.as_slice() {
-            [] => Step::Answer(answer),
-            effects_ if effects_.contains(&Effect::Reset) => Step::Finish(effects, answer),
-            _ => Step::Post(answer, effects),
+            [] => Reaction::Answer(answer),
+            effects_ if effects_.contains(&Effect::Reset) => Reaction::Finish(effects, answer),
+            _ => Reaction::Post(answer, effects),
         }
     }
 }
@@ -346,9 +351,9 @@ fn lies_inside(region: u32, offset: u64, count: usize) -> bool {
     bytes > 0 && offset.checked_add(count as u64).is_some_and(|end| end <= bytes)
 }
 
-fn region_info(argsz: u32, index: u32, takes_fds: bool) -> Step {
+fn region_info(argsz: u32, index: u32, takes_fds: bool) -> Reaction {
     if index >= REGIONS {
-        return Step::Refuse(Errno::EINVAL);
+        return Reaction::Refuse(Errno::EINVAL);
     }
     let bytes = region_bytes(index);
     let flags = if bytes > 0 { REGION_READ_WRITE } else { 0 };
@@ -359,7 +364,7 @@ fn region_info(argsz: u32, index: u32, takes_fds: bool) -> Step {
         info
     };
     if bar(index) != Some(Bar::Shell) || !takes_fds {
-        return Step::Answer(Answer::of(info(REGION_INFO_BYTES, flags, 0)));
+        return Reaction::Answer(Answer::of(info(REGION_INFO_BYTES, flags, 0)));
     }
     let areas = doorbells::areas();
     let mut capability = words([SPARSE_MMAP, 0, areas.len() as u32, 0]);
@@ -370,11 +375,11 @@ fn region_info(argsz: u32, index: u32, takes_fds: bool) -> Step {
     let needed = REGION_INFO_BYTES.saturating_add(capability.len() as u32);
     if argsz < needed {
         // Neither the file nor the capability is in this answer, and QEMU believes what it says.
-        return Step::Answer(Answer::of(info(needed, flags, 0)));
+        return Reaction::Answer(Answer::of(info(needed, flags, 0)));
     }
     let mut payload = info(needed, flags | REGION_MMAP | REGION_CAPS, REGION_INFO_BYTES);
     payload.extend(capability);
-    Step::Answer(Answer { payload, doorbells: true })
+    Reaction::Answer(Answer { payload, doorbells: true })
 }
 
 fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
