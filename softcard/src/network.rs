@@ -43,12 +43,12 @@ pub(crate) struct Network {
     pub(crate) waits: Waits,
     /// Events for logic that was not ready, in their order.
     pub(crate) unheard: VecDeque<Event>,
-    link: Link,
+    link: LinkState,
 }
 
 /// Whether the port is on its cable.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct LinkState {
     up: bool,
     /// What the engines were told last.
     told: bool,
@@ -56,7 +56,7 @@ struct Link {
     lost: u64,
 }
 
-impl Default for Link {
+impl Default for LinkState {
     fn default() -> Self {
         Self { up: true, told: true, lost: 0 }
     }
@@ -93,7 +93,7 @@ impl Network {
             decisions: Decisions::default(),
             waits: Waits::default(),
             unheard: VecDeque::new(),
-            link: Link::default(),
+            link: LinkState::default(),
         }
     }
 
@@ -196,7 +196,7 @@ impl Network {
         self.tally = Tally::default();
         self.identity = Identity::default();
         self.set_link(true);
-        self.link = Link::default();
+        self.link = LinkState::default();
     }
 
     pub(crate) fn is_link_up(&self) -> bool {
@@ -216,7 +216,7 @@ impl Network {
 
     /// Whether the port is on its cable, if that has changed since this was last asked.
     pub(crate) fn take_link_change(&mut self) -> Option<bool> {
-        let Link { up, told, .. } = &mut self.link;
+        let LinkState { up, told, .. } = &mut self.link;
         (std::mem::replace(told, *up) != *up).then_some(*up)
     }
 

@@ -11,7 +11,7 @@ use tunnel::{End, Pace, Work};
 
 use crate::ends::Acceptance;
 use crate::exchange::Exchange;
-use crate::link::Link;
+use crate::link::CardLink;
 use crate::local::Local;
 use crate::memory::Memory;
 use crate::param::{CTIDS, STAGED, TURN};
@@ -75,7 +75,7 @@ pub struct Carrier<R> {
     pub(crate) exchange: Option<Exchange>,
     pub(crate) sockets: Sockets,
     /// Links to other cards, by their address spaces.
-    pub(crate) links: BTreeMap<u8, Link>,
+    pub(crate) links: BTreeMap<u8, CardLink>,
 }
 
 /// What went through the tunnel, for people.
@@ -216,11 +216,11 @@ impl<R: Registers> Carrier<R> {
         let wanted = |it: &Exchange| it.is_used() || it.has_departures();
         let takes = self.exchange.as_ref().is_some_and(wanted);
         let open = |(ctid, end): (u8, &Option<Tunnelled>)| {
-            let answers = |link: &Link| {
+            let answers = |link: &CardLink| {
                 let is_present = |it: &Exchange| it.meetings.is_present(link.peer);
                 link.traffic.out() > 0 && self.exchange.as_ref().is_some_and(is_present)
             };
-            let waits = |link: &Link| takes || link.ends || answers(link);
+            let waits = |link: &CardLink| takes || link.ends || answers(link);
             end.as_ref().is_some_and(|it| it.end.is_open())
                 && self.links.get(&ctid).is_none_or(waits)
         };

@@ -10,9 +10,9 @@ use tunnel::{Host, Traffic};
 use crate::memory::Memory;
 use crate::posts::Locate;
 
-/// One card's end of it.
+/// One card's end of that queue pair.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct CardLink {
     /// The other card's IPv4 address, as a number.
     pub(crate) peer: u32,
     pub(crate) qpn: u32,

@@ -8,7 +8,7 @@ use tunnel::{Datagram, Pace};
 use crate::carrier::Carrier;
 use crate::exchange::{Exchange, Source};
 use crate::gid::gid_of;
-use crate::link::{Link, LinkMemory};
+use crate::link::{CardLink, LinkMemory};
 use crate::meeting::Offer;
 use crate::memory::Memory;
 use crate::param::{GAP, WAITING};
@@ -20,7 +20,7 @@ impl<R: Registers> Carrier<R> {
     /// of whoever had its address space before; then [`Carrier::open_link`] is due.
     #[must_use]
     pub fn connected_link(&self) -> Option<u32> {
-        let waits = |link: &&Link| link.met.is_some() && !link.opened && !link.ends;
+        let waits = |link: &&CardLink| link.met.is_some() && !link.opened && !link.ends;
         self.links.values().find(waits).map(|link| link.number)
     }
 
@@ -137,7 +137,7 @@ impl<R: Registers> Carrier<R> {
         }
         let number = exchange.meetings.offer(exchange.own, peer, qpn);
         let (met, opened, told, ends, silent, traffic) = Default::default();
-        let link = Link { peer, qpn, number, met, opened, told, ends, silent, traffic };
+        let link = CardLink { peer, qpn, number, met, opened, told, ends, silent, traffic };
         self.links.insert(ctid, link);
     }
 
@@ -201,7 +201,7 @@ impl<R: Registers> Carrier<R> {
             if theirs.is_some_and(is_ready) {
                 did |= self.load(now, ctid, &exchange, &mut link);
             }
-            let Link { traffic, .. } = &mut link;
+            let CardLink { traffic, .. } = &mut link;
             did |= self.serve(now, ctid, &mut LinkMemory { memory, traffic });
             // Its ring is empty now, and what comes is the peer's.
             if !std::mem::replace(&mut link.told, true) {
@@ -214,7 +214,7 @@ impl<R: Registers> Carrier<R> {
     }
 
     /// Gives a link datagrams that wait for it, as far as it takes them.
-    fn load(&mut self, now: u64, ctid: u8, exchange: &Exchange, link: &mut Link) -> bool {
+    fn load(&mut self, now: u64, ctid: u8, exchange: &Exchange, link: &mut CardLink) -> bool {
         let Some(end) = self.end_of(ctid).filter(|end| end.is_live()) else { return false };
         let mut did = false;
         while link.traffic.out() < WAITING {

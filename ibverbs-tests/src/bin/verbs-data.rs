@@ -28,25 +28,25 @@ enum Command {
     /// List the devices and what they offer
     List,
     /// Every operation with every size at every path MTU
-    Sweep(Link),
+    Sweep(Endpoints),
     /// Lists of work requests
-    Lists(Link),
+    Lists(Endpoints),
     /// What must go wrong, and how
     Errors {
         /// The cards pin registered memory, so that it cannot go away under them
         #[arg(long)]
         pinned: bool,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// Arguments that are forbidden, and how they are refused
-    Arguments(Link),
+    Arguments(Endpoints),
     /// What the cards do not offer, and how it is refused: each call is told of on standard error before it is made
-    Refusals(Link),
+    Refusals(Endpoints),
     /// Registrations that change while they are used
-    Rereg(Link),
+    Rereg(Endpoints),
     /// Connections and datagrams with and without flow labels, each told of
-    Flows(Link),
+    Flows(Endpoints),
     /// Memory of every kind, by every name
     Memory {
         /// The cards pin registered memory, so that they keep what a program puts other memory in place of
@@ -56,10 +56,10 @@ enum Command {
         #[arg(long)]
         copied: bool,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// Several connections that receive from one queue
-    Shared(Link),
+    Shared(Endpoints),
     /// Many connections at once, with messages on all of them
     Many {
         /// Connections, of two QPs each
@@ -81,34 +81,34 @@ enum Command {
         #[arg(long, value_name = "PORT")]
         managed: Option<u16>,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// What cards as published carry without the tunnel, and what they refuse
-    Published(Link),
+    Published(Endpoints),
     /// As many QPs as both devices say there may be, and one more of each
-    Fill(Link),
+    Fill(Endpoints),
     /// XRC domains of several contexts, their queues, and targets that they share
     Xrc {
         /// The cable loses frames: a refusal may be lost, and is not said again
         #[arg(long)]
         bad_cable: bool,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// Many connections that count in the same words by atomics
-    Counter(Link),
+    Counter(Endpoints),
     /// What the extended verbs tell, and what they refuse
-    Extended(Link),
+    Extended(Endpoints),
     /// Take the ports off their cables and put them back, under messages
     Links {
         /// The program that does it
         #[arg(long)]
         balboa: PathBuf,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// Address handles that are destroyed as soon as something is posted with them
-    Handles(Link),
+    Handles(Endpoints),
     /// Threads that are cancelled while they wait for events
     Cancel {
         /// Device
@@ -116,20 +116,20 @@ enum Command {
         device: String,
     },
     /// Memory of the devices' own
-    DeviceMemory(Link),
+    DeviceMemory(Endpoints),
     /// Regions without memory
-    NullRegions(Link),
+    NullRegions(Endpoints),
     /// Completion queues that are resized while messages complete on them
-    Resize(Link),
+    Resize(Endpoints),
     /// Completion queues of every vector, and one that is flooded with events
-    Vectors(Link),
+    Vectors(Endpoints),
     /// Add addresses to the ports and delete them, and connect by them
     Addresses {
         /// The program that does it
         #[arg(long)]
         balboa: PathBuf,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// Reach for a page as long as it is registered, and when it is no more
     Reach {
@@ -137,7 +137,7 @@ enum Command {
         #[arg(long, default_value_t = 1000)]
         tries: u64,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// Take memory back under transfers, in every way, and see that nothing reaches it after that
     Races {
@@ -148,17 +148,17 @@ enum Command {
         #[arg(long)]
         one_sided: bool,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// Send to queue pairs that do not wait for it, and see that others go on
-    Strays(Link),
+    Strays(Endpoints),
     /// Long messages whose memory goes or is taken back while they move
     Grants {
         /// One of memory that never answers and no others, by this device node of userfaultfd's
         #[arg(long)]
         silent: Option<PathBuf>,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// Take memory from a card behind an IOMMU, while its key stays, and reach for it
     Unmapped {
@@ -168,7 +168,7 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         tries: u64,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// QPs that are drained, broken, used again and connected to themselves, and fences
     States {
@@ -176,7 +176,7 @@ enum Command {
         #[arg(long)]
         reliable_only: bool,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
     /// Datagrams to multicast groups, from one device to all
     Multicast {
@@ -276,12 +276,12 @@ enum Command {
         #[arg(long, default_value = "4096")]
         mtu: Mtu,
         #[command(flatten)]
-        link: Link,
+        link: Endpoints,
     },
 }
 
 #[derive(Debug, Args)]
-struct Link {
+struct Endpoints {
     /// Device that sends, writes and reads
     #[arg(long, default_value = "balboa0")]
     from: String,
@@ -348,8 +348,8 @@ enum Transfer {
     Read,
 }
 
-impl From<&Link> for Options {
-    fn from(link: &Link) -> Self {
+impl From<&Endpoints> for Options {
+    fn from(link: &Endpoints) -> Self {
         Self {
             devices: [link.from.clone(), link.to.clone()],
             gid_index: link.gid,

@@ -49,7 +49,7 @@ struct Connection {
 
 /// The client, if there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Link {
+pub(crate) struct ClientLink {
     connection: RefCell<Option<Connection>>,
     /// Why the connection is over, once it is.
     over: RefCell<Option<Over>>,
@@ -76,7 +76,7 @@ enum Now {
     Later(Header, Reaction),
 }
 
-impl Link {
+impl ClientLink {
     /// A link that waits that long for the client's memory.
     pub(crate) fn new(patience: Duration) -> Self {
         Self { patience, ..Self::default() }
@@ -367,7 +367,7 @@ fn may_change(effect: &Effect, bar: Bar, range: &Range<u64>) -> bool {
     !confined || (*written == bar && !apart)
 }
 
-impl AskedMemory for Link {
+impl AskedMemory for ClientLink {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let most = self.max_data();
         if most == 0 {
@@ -435,9 +435,9 @@ mod tests {
 
     #[test]
     fn a_client_that_answers_every_request_late_cannot_hold_a_round_for_ever() {
-        let link = Rc::new(Link::new(PATIENCE));
+        let link = Rc::new(ClientLink::new(PATIENCE));
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let asked: Rc<dyn AskedMemory> = Rc::<Link>::clone(&link);
+        let asked: Rc<dyn AskedMemory> = Rc::<ClientLink>::clone(&link);
         let session = Session::new(Rc::new(Bus::default()), Raised::default(), asked, true);
         link.open(ours.into(), session, memfd::create("pages", 4096).unwrap());
         let kind = MessageKind::Command { no_reply: false };

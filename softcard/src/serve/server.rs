@@ -18,7 +18,7 @@ use super::access::{self, Snapshot};
 use super::doorbells::Doorbells;
 use super::irqs::Raised;
 use super::joined::Joined;
-use super::link::Link;
+use super::link::ClientLink;
 use super::listener::Listener;
 use super::session::{Effect, REGION_ACCESS_BYTES, Reaction, Session};
 use super::wire::Header;
@@ -76,7 +76,7 @@ impl ServeConfig {
 /// A card that is served as a PCIe device over vfio-user.
 pub struct Server {
     card: Card,
-    link: Rc<Link>,
+    link: Rc<ClientLink>,
     raised: Raised,
     listener: Listener,
     waiter: Waiter,
@@ -118,7 +118,7 @@ impl Server {
             published,
         );
         card.memory.bus.set_master(false);
-        let link = Rc::new(Link::new(patience));
+        let link = Rc::new(ClientLink::new(patience));
         let listener = Listener::new(socket)?;
         waiter.listen(listener.fd(), EpollFlags::EPOLLIN)?;
         let interest = EpollFlags::empty();
