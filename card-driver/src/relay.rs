@@ -82,7 +82,7 @@ struct Known {
 /// What the thread is told.
 #[derive(Debug)]
 enum Command {
-    Join(u8, Client),
+    Join(u8, RelayedClient),
     Leave(u8),
     Add(u8, Queue),
     Remove(u8, Name),
@@ -94,7 +94,7 @@ enum Command {
 
 /// What the thread has.
 struct Forwarder {
-    clients: BTreeMap<u8, Client>,
+    clients: BTreeMap<u8, RelayedClient>,
     commands: Receiver<Command>,
     epoll: Arc<Epoll>,
     /// Signalled behind a command while the thread sleeps; kept because the epoll set does not own it.
@@ -116,7 +116,7 @@ struct Bell {
 
 /// A client that is relayed.
 #[derive(Debug)]
-struct Client {
+struct RelayedClient {
     /// What it stores to.
     page: DoorbellPage,
     wake: EventFd,
@@ -224,7 +224,7 @@ impl Relay {
         let grant = DoorbellGrant::Relay { page: memory, words: copy(&self.words)?, relay };
         listen(&self.epoll, &wake)?;
         self.clients.insert(number, rings);
-        let client = Client { page, wake, slots: BTreeMap::new(), next: 0 };
+        let client = RelayedClient { page, wake, slots: BTreeMap::new(), next: 0 };
         self.tell(Command::Join(number, client));
         Ok(grant)
     }
@@ -431,7 +431,7 @@ impl Bell {
     }
 }
 
-impl Client {
+impl RelayedClient {
     /// Takes a queue in, for which its program may have rung already.
     fn add(&mut self, mut queue: Queue, card: &mut Bell) -> Rung {
         let index = queue.slot();

@@ -110,12 +110,12 @@ fn bell() -> Bell {
 }
 
 /// A client without a thread, with so many queues.
-fn client(queues: u32) -> (Client, Program) {
+fn client(queues: u32) -> (RelayedClient, Program) {
     let (_card, mut relay) = relay();
     let program = join(&mut relay, 16);
     let page = program.page.clone();
     let mut client =
-        Client { page, wake: EventFd::new().unwrap(), slots: BTreeMap::new(), next: 0 };
+        RelayedClient { page, wake: EventFd::new().unwrap(), slots: BTreeMap::new(), next: 0 };
     let mut nowhere = bell();
     for number in 0..queues {
         let record = program.record(u64::from(number) * 64);
@@ -264,7 +264,7 @@ fn who_rings_for_thousands_of_queues_is_heard_by_turns() {
     for number in 0..QUEUES {
         program.ring((QueueKind::Send, number), u64::from(number) * 64, 1);
     }
-    let told = |client: &Client| {
+    let told = |client: &RelayedClient| {
         let queues = client.slots.values().flat_map(|slot| &slot.queues);
         queues.filter(|queue| queue.told == Some(1)).count()
     };

@@ -21,8 +21,8 @@ const STEP: u64 = 0x0001_0101_0101_0101;
 const MTU: v::ibv_mtu = v::IBV_MTU_1024;
 const RIGHTS: v::ibv_access_flags = ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC;
 
-/// Who counts.
-struct Client {
+/// A QP that adds to the words.
+struct Adder {
     qp: Qp,
     /// The end at the card with the words.
     _far: Qp,
@@ -52,7 +52,7 @@ pub fn all(options: &Options) -> Result<usize> {
         [&link.left, &link.right].into_iter().cycle().take(2 * CLIENTS).enumerate()
     {
         let psn = 1000 * number as u32;
-        clients.push(Client::new(&link, side, psn).with_context(|| format!("client {number}"))?);
+        clients.push(Adder::new(&link, side, psn).with_context(|| format!("client {number}"))?);
     }
     for round in 0..ROUNDS {
         for client in &clients {
@@ -66,7 +66,7 @@ pub fn all(options: &Options) -> Result<usize> {
     Ok(clients.len() * ROUNDS * (ADDITIONS + 1))
 }
 
-fn check(clients: &[Client], words: &Region) -> Result<()> {
+fn check(clients: &[Adder], words: &Region) -> Result<()> {
     let additions = (clients.len() * ROUNDS * ADDITIONS) as u64;
     let word = |at: usize| {
         let mut bytes = [0; 8];
@@ -79,7 +79,7 @@ fn check(clients: &[Client], words: &Region) -> Result<()> {
         clients.iter().flat_map(|client| &client.found).map(|found| found / STEP).collect();
     found.sort_unstable();
     ensure!(found.into_iter().eq(0..additions), "two additions found the same");
-    let in_order = |client: &Client| client.found.is_sorted();
+    let in_order = |client: &Adder| client.found.is_sorted();
     ensure!(clients.iter().all(in_order), "additions of one client overtook each other");
     let swaps: u64 = clients.iter().map(|client| client.swapped).sum();
     ensure!(word(8) == swaps && swaps > 0, "{swaps} swaps, and {} is there", word(8));
@@ -89,7 +89,7 @@ fn check(clients: &[Client], words: &Region) -> Result<()> {
     Ok(())
 }
 
-impl Client {
+impl Adder {
     fn new(link: &Link, side: &Side, psn: u32) -> Result<Self> {
         let capabilities = v::ibv_qp_cap {
             max_send_wr: 8,

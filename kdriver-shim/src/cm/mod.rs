@@ -97,9 +97,9 @@ struct Join {
     unread: Option<u64>,
 }
 
-/// What a client has.
+/// The channels of a client, and its use of their quota.
 #[derive(Debug, Default)]
-struct Client {
+struct CmClient {
     usage: Usage,
     channels: BTreeSet<u64>,
     era: ahead::Era,
@@ -127,7 +127,7 @@ pub struct Census {
 /// The server of connection management.
 pub struct ConnectionManager {
     manager: Manager,
-    clients: BTreeMap<ClientId, Client>,
+    clients: BTreeMap<ClientId, CmClient>,
     channels: BTreeMap<u64, Channel>,
     tokens: BTreeMap<CmToken, u64>,
     last_channel: u64,
@@ -603,7 +603,7 @@ impl ConnectionManager {
     }
 
     /// The client that a channel is of, and the channel.
-    fn channel(&mut self, key: u64) -> Option<(&mut Client, &mut Channel)> {
+    fn channel(&mut self, key: u64) -> Option<(&mut CmClient, &mut Channel)> {
         let channel = self.channels.get_mut(&key)?;
         let client = self.clients.get_mut(&channel.client)?;
         Some((client, channel))
