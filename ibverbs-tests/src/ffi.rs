@@ -31,7 +31,7 @@ mod xrcd;
 
 pub use ah::Ah;
 pub use cancel::When;
-pub use connection::{EventChannel, Identifier, Told};
+pub use connection::{CmEventType, EventChannel, Identifier};
 pub use descriptors::descriptors_of;
 pub use device::{
     AsyncEvent, Batch, Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Pd, STANDARD,

@@ -140,7 +140,7 @@ impl Listener {
 /// Records that a program has been sent of an object that has gone, modulo 2^32: libibverbs waits
 /// until as many are acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct SentRecords {
     /// On its completion channel.
     pub completion_events: u32,
     /// On the asynchronous event socket.
@@ -218,14 +218,17 @@ impl Listeners {
     }
 
     /// Takes a completion queue out that has gone.
-    pub fn remove_cq(&self, cqn: u32) -> Told {
+    pub fn remove_cq(&self, cqn: u32) -> SentRecords {
         let Some((listener, notifier)) = lock(&self.table).cqs.remove(&cqn) else {
-            return Told::default();
+            return SentRecords::default();
         };
         let key = Key::Cq(cqn);
         let forgotten =
             |notifier: Notifier| notifier.sent.wrapping_sub(notifier.records.forget(key));
-        Told { completion_events: notifier.map_or(0, forgotten), async_events: listener.end(key) }
+        SentRecords {
+            completion_events: notifier.map_or(0, forgotten),
+            async_events: listener.end(key),
+        }
     }
 
     /// Adds a queue pair of a context.
@@ -234,10 +237,10 @@ impl Listeners {
     }
 
     /// Takes a queue pair out that has gone.
-    pub fn remove_qp(&self, qpn: u32) -> Told {
+    pub fn remove_qp(&self, qpn: u32) -> SentRecords {
         let listener = lock(&self.table).qps.remove(&qpn);
         let async_events = listener.map_or(0, |listener| listener.end(Key::Qp(qpn)));
-        Told { completion_events: 0, async_events }
+        SentRecords { completion_events: 0, async_events }
     }
 
     /// A queue pair has left ERR: its next failure is told again.
@@ -260,10 +263,10 @@ impl Listeners {
     }
 
     /// Takes a handle of an XRC target out that has gone.
-    pub fn remove_target(&self, qpn: u32, client: ClientId, handle: u32) -> Told {
+    pub fn remove_target(&self, qpn: u32, client: ClientId, handle: u32) -> SentRecords {
         let listener = lock(&self.table).targets.remove(&(qpn, client, handle));
         let async_events = listener.map_or(0, |listener| listener.end(Key::Target(handle)));
-        Told { completion_events: 0, async_events }
+        SentRecords { completion_events: 0, async_events }
     }
 
     /// All XRC targets are lost: those who have them may be clients of other windows.
@@ -279,10 +282,10 @@ impl Listeners {
     }
 
     /// Takes a shared receive queue out that has gone.
-    pub fn remove_srq(&self, srqn: u32) -> Told {
+    pub fn remove_srq(&self, srqn: u32) -> SentRecords {
         let removed = lock(&self.table).srqs.remove(&srqn);
         let async_events = removed.map_or(0, |(listener, _)| listener.end(Key::Srq(srqn)));
-        Told { completion_events: 0, async_events }
+        SentRecords { completion_events: 0, async_events }
     }
 
     /// Records the limit of a shared receive queue, and drops events of the limit before.

@@ -19,7 +19,7 @@ use crate::cards::{Card, Quarantine, Window, find};
 use crate::claims::CardQp;
 use crate::clients::{Client, Owned, Stage};
 use crate::error::Error;
-use crate::listeners::Told;
+use crate::listeners::SentRecords;
 use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq};
 use crate::quota::Resource;
 
@@ -54,7 +54,7 @@ pub trait ClientObject: Sized {
         client: &mut Client,
         cards: &mut [Card],
         stopped: Result<(), Error>,
-    ) -> Told;
+    ) -> SentRecords;
 }
 
 impl Client {
@@ -66,13 +66,13 @@ impl Client {
         &mut self,
         cards: &mut [Card],
         number: u32,
-    ) -> Result<Told, Error> {
+    ) -> Result<SentRecords, Error> {
         let (thing, stopped) = self.take_out::<K>(cards, number)?;
         Ok(self.give_back(cards, thing, stopped))
     }
 
     /// Undoes an object without asking anybody: its client ends, or its creation has failed.
-    pub fn undo<K: ClientObject>(&mut self, cards: &mut [Card], thing: K) -> Told {
+    pub fn undo<K: ClientObject>(&mut self, cards: &mut [Card], thing: K) -> SentRecords {
         let stopped = thing.stop(self, cards);
         self.give_back(cards, thing, stopped)
     }
@@ -107,7 +107,7 @@ impl Client {
         cards: &mut [Card],
         mut thing: K,
         stopped: Result<(), Error>,
-    ) -> Told {
+    ) -> SentRecords {
         let told = thing.give_back(self, cards, stopped);
         for (resource, amount) in thing.takes() {
             self.usage.give(thing.card(), resource, amount);
@@ -197,13 +197,13 @@ impl ClientObject for Qp {
         client: &mut Client,
         cards: &mut [Card],
         stopped: Result<(), Error>,
-    ) -> Told {
+    ) -> SentRecords {
         let card = self.card;
         // Whatever comes of its own receive queue, there is no way back.
         let rq_stopped = client
             .window(cards, card)
             .and_then(|window| end(window, self.rqn, |engine, rqn| engine.destroy_rq(rqn)));
-        let mut told = Told::default();
+        let mut told = SentRecords::default();
         if let (Some(qpn), Ok(window)) = (self.qpn, client.window(cards, card)) {
             told = window.users.listeners.remove_qp(qpn);
             let qp = CardQp { window: window.index, qpn };
@@ -244,8 +244,8 @@ impl ClientObject for Srq {
         client: &mut Client,
         cards: &mut [Card],
         stopped: Result<(), Error>,
-    ) -> Told {
-        let mut told = Told::default();
+    ) -> SentRecords {
+        let mut told = SentRecords::default();
         if let (Some(srqn), Ok(window)) = (self.srqn, client.window(cards, self.card)) {
             told = window.users.listeners.remove_srq(srqn);
         }
@@ -280,8 +280,8 @@ impl ClientObject for Cq {
         client: &mut Client,
         cards: &mut [Card],
         stopped: Result<(), Error>,
-    ) -> Told {
-        let mut told = Told::default();
+    ) -> SentRecords {
+        let mut told = SentRecords::default();
         if let (Some(cqn), Ok(window)) = (self.cqn, client.window(cards, self.card)) {
             told = window.users.listeners.remove_cq(cqn);
         }
@@ -320,7 +320,7 @@ impl ClientObject for Mr {
         client: &mut Client,
         cards: &mut [Card],
         stopped: Result<(), Error>,
-    ) -> Told {
+    ) -> SentRecords {
         let gone = client.is_released(cards, self.card, ("key", self.key), keys, stopped);
         let place = client.owned.places.get_mut(&self.card);
         if let (Some(range), Some(place), Ok(card)) =
@@ -330,7 +330,7 @@ impl ClientObject for Mr {
             place.clean &= reach == Reach::Nobody;
             place.give_addresses(card, range, reach);
         }
-        Told::default()
+        SentRecords::default()
     }
 }
 
@@ -359,11 +359,11 @@ impl ClientObject for Dm {
         client: &mut Client,
         cards: &mut [Card],
         stopped: Result<(), Error>,
-    ) -> Told {
+    ) -> SentRecords {
         let what = (Self::NAME, self.card_dm);
         let gone = client.is_released(cards, self.card, what, queues, stopped);
         client.give_ring(cards, self.card, self.passage, gone);
-        Told::default()
+        SentRecords::default()
     }
 }
 
@@ -388,11 +388,16 @@ impl ClientObject for Mw {
     }
 
     /// It has neither memory nor addresses, as an address handle.
-    fn give_back(&mut self, _: &mut Client, _: &mut [Card], stopped: Result<(), Error>) -> Told {
+    fn give_back(
+        &mut self,
+        _: &mut Client,
+        _: &mut [Card],
+        stopped: Result<(), Error>,
+    ) -> SentRecords {
         if let (Some(key), Err(error)) = (self.key, stopped) {
             log::warn!("memory window {key:#x} stays in the card: {error}");
         }
-        Told::default()
+        SentRecords::default()
     }
 }
 
@@ -417,11 +422,16 @@ impl ClientObject for Ah {
     }
 
     /// It has neither memory nor addresses: one that the card keeps costs nobody but that card's table.
-    fn give_back(&mut self, _: &mut Client, _: &mut [Card], stopped: Result<(), Error>) -> Told {
+    fn give_back(
+        &mut self,
+        _: &mut Client,
+        _: &mut [Card],
+        stopped: Result<(), Error>,
+    ) -> SentRecords {
         if let (Some(ah), Err(error)) = (self.card_ah, stopped) {
             log::warn!("address handle {ah:#x} stays in the card: {error}");
         }
-        Told::default()
+        SentRecords::default()
     }
 }
 
@@ -445,9 +455,9 @@ impl ClientObject for Channel {
         Ok(())
     }
 
-    fn give_back(&mut self, _: &mut Client, _: &mut [Card], _: Result<(), Error>) -> Told {
+    fn give_back(&mut self, _: &mut Client, _: &mut [Card], _: Result<(), Error>) -> SentRecords {
         self.records.close();
-        Told::default()
+        SentRecords::default()
     }
 }
 
@@ -471,8 +481,8 @@ impl ClientObject for Pd {
         Ok(())
     }
 
-    fn give_back(&mut self, _: &mut Client, _: &mut [Card], _: Result<(), Error>) -> Told {
-        Told::default()
+    fn give_back(&mut self, _: &mut Client, _: &mut [Card], _: Result<(), Error>) -> SentRecords {
+        SentRecords::default()
     }
 }
 
@@ -496,13 +506,18 @@ impl ClientObject for Context {
         Ok(())
     }
 
-    fn give_back(&mut self, client: &mut Client, cards: &mut [Card], _: Result<(), Error>) -> Told {
+    fn give_back(
+        &mut self,
+        client: &mut Client,
+        cards: &mut [Card],
+        _: Result<(), Error>,
+    ) -> SentRecords {
         // The client's place there may have gone before, and so may the card.
         if let Ok(window) = find(cards, self.card).and_then(|card| card.window(self.window)) {
             window.users.listeners.remove_context(client.id, self.number);
         }
         self.events.records.close();
-        Told::default()
+        SentRecords::default()
     }
 }
 

@@ -45,9 +45,9 @@ struct Moderation {
     period: u64,
 }
 
-/// What follows from completions that an arming waits for.
+/// Whether an arming fires after completions for which it waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Told {
+enum Firing {
     /// Nothing, or nothing new.
     #[default]
     Nothing,
@@ -60,7 +60,7 @@ enum Told {
 /// What writing an entry came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pushed {
-    told: Told,
+    told: Firing,
     /// The entry is lost, for the ring is full, or was.
     lost: bool,
     /// It is the first one.
@@ -104,7 +104,7 @@ impl<M: Rings> Cq<M> {
         if self.overrun || self.is_full() {
             let overran = !self.overrun;
             self.overrun = true;
-            return Pushed { told: Told::Nothing, lost: true, overran };
+            return Pushed { told: Firing::Nothing, lost: true, overran };
         }
         entry.phase = u8::from(cqe::expected_phase(self.producer, self.log2_entries));
         let [encoded] = entry.encode();
@@ -118,25 +118,25 @@ impl<M: Rings> Cq<M> {
             Some(ArmKind::Solicited) => solicited,
             None => false,
         };
-        let told = if fires { self.tell(1, now) } else { Told::Nothing };
+        let told = if fires { self.tell(1, now) } else { Firing::Nothing };
         Pushed { told, ..Pushed::default() }
     }
 
     /// Takes note of so many completions that the arming waits for.
-    fn tell(&mut self, completions: u32, now: u64) -> Told {
+    fn tell(&mut self, completions: u32, now: u64) -> Firing {
         self.held = self.held.saturating_add(completions);
         match self.moderation {
             Some(Moderation { count, period }) if self.held < count => {
                 if self.due.is_some() {
-                    return Told::Nothing;
+                    return Firing::Nothing;
                 }
                 let due = now.saturating_add(period);
                 self.due = Some(due);
-                Told::By(due)
+                Firing::By(due)
             }
             _ => {
                 self.armed = None;
-                Told::Now(self.arm_sequence)
+                Firing::Now(self.arm_sequence)
             }
         }
     }
@@ -155,7 +155,7 @@ impl<M: Rings> Cq<M> {
 
     /// Waits as an arm word says, of which nothing was waited for yet: for any completion, where one of the armings that
     /// did not fire, seen or not, is for any.
-    fn arm(&mut self, arm: Arm, now: u64) -> Told {
+    fn arm(&mut self, arm: Arm, now: u64) -> Firing {
         // Behind the word: so it is of that arming, or of a later one.
         let any = || self.memory.record.load_u32(record::ARMED_FOR_ANY);
         let is_for_any = arm.kind == ArmKind::Any
@@ -171,7 +171,7 @@ impl<M: Rings> Cq<M> {
                 u32::from(self.solicited_end.is_some_and(is_beyond))
             }
         };
-        if beyond == 0 { Told::Nothing } else { self.tell(beyond, now) }
+        if beyond == 0 { Firing::Nothing } else { self.tell(beyond, now) }
     }
 }
 
@@ -220,11 +220,11 @@ impl<M: Rings> Completions<'_, M> {
     }
 
     /// Does what follows for the events.
-    fn follow(&mut self, cqn: u32, told: Told) {
+    fn follow(&mut self, cqn: u32, told: Firing) {
         match told {
-            Told::Nothing => {}
-            Told::By(due) => self.events.hold(due, cqn),
-            Told::Now(sequence) => {
+            Firing::Nothing => {}
+            Firing::By(due) => self.events.hold(due, cqn),
+            Firing::Now(sequence) => {
                 self.forget_held(cqn);
                 self.fire(cqn, sequence);
             }
@@ -242,7 +242,7 @@ impl<M: Rings> Completions<'_, M> {
         let Some(cq) = self.cqs.get_mut(&cqn).filter(|cq| cq.held > 0) else { return };
         cq.armed = None;
         let sequence = cq.arm_sequence;
-        self.follow(cqn, Told::Now(sequence));
+        self.follow(cqn, Firing::Now(sequence));
     }
 
     /// Has the events of a completion queue be of `count` completions, or come `period` microseconds behind

@@ -31,16 +31,16 @@ fn shell_of(spaces: impl Spaces + 'static) -> (Arc<FakeCard>, Shell) {
     (card, Shell::new(0, backend, Bank::Plain, 2, translator))
 }
 
-/// What a card was told.
-struct Told {
+/// The orders that a card got.
+struct Orders {
     /// Pages inserted and removed, by vFPGA.
     entries: Vec<(u64, u64, bool)>,
     /// Answers to events, and orders, by vFPGA; locks aside.
     answers: Vec<(u64, IsrWrite)>,
 }
 
-fn told(card: &FakeCard) -> Told {
-    let mut told = Told { entries: Vec::new(), answers: Vec::new() };
+fn told(card: &FakeCard) -> Orders {
+    let mut told = Orders { entries: Vec::new(), answers: Vec::new() };
     let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() };
     let mut first = 0;
     for (offset, value) in card.take_writes() {
@@ -87,11 +87,11 @@ fn memory_is_inserted_once_and_taken_back_before_it_goes() {
     shell.map(1, PAGE + 8192, PAGE, Purpose::Payload);
     assert_eq!(told(&card).entries, [(1, 1, true), (1, 2, true)]);
     assert!(shell.unmap(1, &[(PAGE, 4096)]).unwrap());
-    let Told { entries, answers } = told(&card);
+    let Orders { entries, answers } = told(&card);
     assert_eq!(entries, [], "others are in that page");
     assert!(answers.is_empty());
     assert!(shell.unmap(1, &[(PAGE + 8192, PAGE)]).unwrap());
-    let Told { entries, answers } = told(&card);
+    let Orders { entries, answers } = told(&card);
     assert_eq!(entries, [(1, 1, false), (1, 2, false)]);
     let kinds: Vec<_> = answers.iter().map(|(_, isr)| isr.invalidate_last).collect();
     assert_eq!(kinds, [false, true], "each page, the last of them marked");
@@ -452,7 +452,7 @@ fn a_fault_is_mended_from_the_shadow() {
     assert_eq!(told(&card).entries, []);
     card.fault(0, true, 4 * PAGE + 100, 64);
     shell.attend().unwrap();
-    let Told { entries, answers } = told(&card);
+    let Orders { entries, answers } = told(&card);
     assert_eq!(entries, [(0, 4, true)]);
     let mended = IsrWrite { restart_write: true, success: true, ..IsrWrite::default() };
     assert_eq!(answers, [(0, mended)]);
@@ -468,13 +468,13 @@ fn a_fault_without_memory_or_of_another_address_space_is_refused() {
     card.fault(0, false, 6 * PAGE, 64);
     shell.attend().unwrap();
     let drop = IsrWrite { restart_read: true, ..IsrWrite::default() };
-    let Told { entries, answers } = told(&card);
+    let Orders { entries, answers } = told(&card);
     assert_eq!(answers, [(0, drop)], "the page is the other vFPGA's");
     assert_eq!(entries, []);
     card.set(Bar::Shell, Bank::Plain.cnfg(0) + vfpga::ISR_PID, 5);
     card.fault(0, false, 4 * PAGE, 64);
     shell.attend().unwrap();
-    let Told { entries, answers } = told(&card);
+    let Orders { entries, answers } = told(&card);
     assert_eq!(answers, [(0, drop)], "no address space 5 is known");
     assert_eq!(entries, []);
     assert_eq!(shell.counts(), FaultCounts { refilled: 0, refused: 2 });
@@ -554,7 +554,7 @@ fn a_fault_amid_the_orders_of_an_invalidation_comes_again_and_spoils_none_of_the
             let ours = (page, std::process::id());
             assert!(invalidated.contains(&ours), "behind {register:#x}: {invalidated:x?}");
         }
-        let Told { entries, answers } = told(&card);
+        let Orders { entries, answers } = told(&card);
         let restarts = answers.into_iter().filter(|(_, isr)| !isr.invalidate);
         assert_eq!(restarts.collect::<Vec<_>>(), [(0, success)], "behind {register:#x}");
         let inserted = entries.into_iter().filter(|(.., valid)| *valid);
@@ -584,7 +584,7 @@ fn pages_of_many_ranges_are_taken_back_by_rows_with_a_confirmation_for_each() {
     while !done {
         done = shell.unmap(0, &ranges).unwrap();
         rows += 1;
-        let Told { entries, answers } = told(&card);
+        let Orders { entries, answers } = told(&card);
         assert!(entries.len() <= ROW && entries.iter().all(|(.., valid)| !valid));
         confirmed += answers.iter().filter(|(_, isr)| isr.invalidate_last).count();
     }
@@ -601,7 +601,7 @@ fn terabytes_cost_no_more_than_what_is_inserted_of_them() {
     let inserted = told(&card).entries.len();
     assert!(inserted <= 64, "{inserted} entries");
     while !shell.unmap(0, &[(0, 4 << 40)]).unwrap() {}
-    let Told { entries, answers } = told(&card);
+    let Orders { entries, answers } = told(&card);
     let invalidated = answers.iter().filter(|(_, isr)| isr.invalidate).count();
     assert_eq!((entries.len(), invalidated), (inserted, inserted));
 }

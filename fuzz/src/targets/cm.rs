@@ -27,7 +27,7 @@ const SAID: usize = 32;
 
 /// How far an identifier has come, as its owner was told.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Progress {
     there: bool,
     over: bool,
     exit: bool,
@@ -37,7 +37,7 @@ struct Bench {
     manager: Manager,
     now: Instant,
     /// Identifiers that an owner has.
-    ids: BTreeMap<Id, (Owner, Told)>,
+    ids: BTreeMap<Id, (Owner, Progress)>,
     bindings: Vec<BindingId>,
     /// What was said by either side: the peer knows all of it.
     said: Vec<Mad>,
@@ -230,7 +230,7 @@ impl Bench {
             self.manager.resolve(self.now, owner, &resolve)
         };
         if let Ok(id) = asked {
-            let before = self.ids.insert(id, (owner, Told::default()));
+            let before = self.ids.insert(id, (owner, Progress::default()));
             assert!(before.is_none(), "a number is given twice");
         }
         Ok(())
@@ -314,7 +314,7 @@ impl Bench {
             let is_new =
                 matches!(event.kind, EventKind::ConnectRequest(_) | EventKind::ResolveRequest(_));
             if is_new {
-                let before = self.ids.insert(event.id, (event.owner, Told::default()));
+                let before = self.ids.insert(event.id, (event.owner, Progress::default()));
                 assert!(before.is_none(), "a number is given twice");
             }
             let (owner, told) = self.ids.get_mut(&event.id).expect("an event of nobody's");

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result};
 use verbs_sys::current::verbs as v;
 
-use crate::ffi::{Context, EventChannel, Identifier, Qp, Told};
+use crate::ffi::{CmEventType, Context, EventChannel, Identifier, Qp};
 
 /// Requests that wait at a time.
 const BACKLOG: i32 = 64;
@@ -50,11 +50,11 @@ impl Managed {
             theirs.bring(asked, state)?;
         }
         theirs.accept(asked)?;
-        own.told(Told::Response)?;
+        own.told(CmEventType::Response)?;
         own.bring(asks, v::IBV_QPS_RTR)?;
         own.bring(asks, v::IBV_QPS_RTS)?;
         own.establish()?;
-        theirs.told(Told::Established)?;
+        theirs.told(CmEventType::Established)?;
         self.pairs.push([own, theirs]);
         Ok(())
     }
@@ -67,9 +67,9 @@ impl Managed {
         for (number, [own, theirs]) in self.pairs.drain(..).enumerate() {
             let [first, second] = if number % 2 == 0 { [&own, &theirs] } else { [&theirs, &own] };
             first.disconnect()?;
-            second.told(Told::Disconnected)?;
+            second.told(CmEventType::Disconnected)?;
             second.disconnect()?;
-            first.told(Told::Disconnected)?;
+            first.told(CmEventType::Disconnected)?;
         }
         Ok(())
     }

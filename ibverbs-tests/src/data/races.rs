@@ -67,7 +67,7 @@ enum End {
 
 /// How many races there were.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Races {
     /// Where the transfer was under way when its memory was taken back.
     under_way: u64,
     /// Where it was over.
@@ -76,7 +76,7 @@ pub struct Told {
     device: u64,
 }
 
-impl Told {
+impl Races {
     /// All of them.
     #[must_use]
     pub fn all(&self) -> u64 {
@@ -84,7 +84,7 @@ impl Told {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for Races {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { under_way, over, device } = self;
         write!(f, "{under_way} under way, {over} over before, {device} of device memory")
@@ -95,10 +95,10 @@ impl fmt::Display for Told {
 ///
 /// # Errors
 /// At the first byte that is where it should not be.
-pub fn all(options: &Options, tries: u64, one_sided: bool) -> Result<Told> {
+pub fn all(options: &Options, tries: u64, one_sided: bool) -> Result<Races> {
     let options = Options { patience: PATIENCE, ..options.clone() };
     let mut link = Link::new(&options, v::IBV_MTU_4096, PAGE)?;
-    let mut told = Told::default();
+    let mut told = Races::default();
     let operations: &[_] = match one_sided {
         true => &[Operation::Write, Operation::Read],
         false => &[Operation::Write, Operation::Read, Operation::Send],

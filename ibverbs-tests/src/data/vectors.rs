@@ -23,7 +23,7 @@ const FLOODED_ROUNDS: u64 = 20;
 const FLOOD: usize = 2000;
 
 /// A completion queue of a vector, on which what a connection receives completes.
-struct Told {
+struct Receiver {
     channel: Rc<Channel>,
     cq: Rc<Cq>,
     sender: Qp,
@@ -39,7 +39,8 @@ pub fn all(options: &Options) -> Result<u64> {
     let vectors = link.right.context.vectors();
     ensure!(vectors > 1, "there are {vectors} vectors");
     refusals(&link, vectors).context("vectors that there are not")?;
-    let told = (0..vectors).map(|vector| Told::new(&link, vector)).collect::<Result<Vec<_>>>()?;
+    let told =
+        (0..vectors).map(|vector| Receiver::new(&link, vector)).collect::<Result<Vec<_>>>()?;
     for round in 0..ROUNDS {
         told.iter().try_for_each(|one| one.cq.arm())?;
         for (vector, one) in told.iter().enumerate() {
@@ -72,7 +73,7 @@ fn refusals(link: &Link, vectors: i32) -> Result<()> {
 }
 
 /// Nobody has been told of anything.
-fn quiet(told: &[Told]) -> Result<()> {
+fn quiet(told: &[Receiver]) -> Result<()> {
     for (vector, one) in told.iter().enumerate() {
         ensure!(!one.channel.is_ready(Duration::ZERO)?, "vector {vector} has an event too many");
     }
@@ -80,7 +81,7 @@ fn quiet(told: &[Told]) -> Result<()> {
 }
 
 /// Arms one queue without end while its event stays unread, and hears the others'; answers with how many were.
-fn flood(link: &Link, told: &[Told], flooded: usize) -> Result<u64> {
+fn flood(link: &Link, told: &[Receiver], flooded: usize) -> Result<u64> {
     // What is there and not polled may be told of again by each arming.
     let victim = &told[flooded];
     victim.send(link, 0)?;
@@ -107,7 +108,7 @@ fn flood(link: &Link, told: &[Told], flooded: usize) -> Result<u64> {
     Ok(FLOODED_ROUNDS * (told.len() as u64 - 1) + 2)
 }
 
-impl Told {
+impl Receiver {
     /// Every second queue is an extended one.
     fn new(link: &Link, vector: i32) -> Result<Self> {
         let Link { left, right, .. } = link;

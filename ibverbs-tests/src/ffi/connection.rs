@@ -82,7 +82,7 @@ functions! {
 /// `rdma_cm_event_type`, as far as anybody waits for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub enum Told {
+pub enum CmEventType {
     /// The address is found.
     AddressResolved = 0,
     /// There is a path.
@@ -176,16 +176,16 @@ impl EventChannel {
     }
 
     /// The next event, which is to be this of an identifier, and the identifier that it brings.
-    fn next(self: &Rc<Self>, of: *mut RawId, told: Told) -> Result<Option<Identifier>> {
+    fn next(self: &Rc<Self>, of: *mut RawId, told: CmEventType) -> Result<Option<Identifier>> {
         loop {
             // SAFETY: the channel is open.
             let fd = unsafe { self.raw.as_ref() }.fd;
             ensure!(is_readable(fd, LIMIT)?, "{told:?} does not come within {LIMIT:?}");
             let Taken { id, listener, kind, status } = self.take()?;
-            if kind == Told::Over as c_int {
+            if kind == CmEventType::Over as c_int {
                 continue;
             }
-            let request = (kind == Told::Request as c_int).then(|| self.identifier(id));
+            let request = (kind == CmEventType::Request as c_int).then(|| self.identifier(id));
             let asked = if request.is_some() { listener } else { id };
             if (asked, kind, status) != (of, told as c_int, 0) {
                 bail!("event {kind} with status {status} comes, and not {told:?}");
@@ -250,9 +250,9 @@ impl Identifier {
     /// When it is not found.
     pub fn resolve(&self, from: SocketAddrV4, to: SocketAddrV4) -> Result<()> {
         self.ask_for_address(from, to)?;
-        self.told(Told::AddressResolved)?;
+        self.told(CmEventType::AddressResolved)?;
         self.ask_for_route()?;
-        self.told(Told::RouteResolved)
+        self.told(CmEventType::RouteResolved)
     }
 
     /// Asks for an address, of which an event tells.
@@ -287,7 +287,7 @@ impl Identifier {
     ///
     /// # Errors
     /// When another comes first, or none.
-    pub fn told(&self, what: Told) -> Result<()> {
+    pub fn told(&self, what: CmEventType) -> Result<()> {
         self.channel.next(self.raw.as_ptr(), what).map(drop)
     }
 
@@ -296,7 +296,7 @@ impl Identifier {
     /// # Errors
     /// When something else comes first, or nothing.
     pub fn request(&self) -> Result<Identifier> {
-        let request = self.channel.next(self.raw.as_ptr(), Told::Request)?;
+        let request = self.channel.next(self.raw.as_ptr(), CmEventType::Request)?;
         request.ok_or_else(|| Failed::last("rdma_get_cm_event").into())
     }
 

@@ -19,7 +19,7 @@ use super::{DEATH, LIMIT, linked, next, say, send};
 use crate::data::link::{ACCESS, Link};
 use crate::data::managed::address;
 use crate::data::transfer;
-use crate::ffi::{Context, EventChannel, Failed, Identifier, Recv, Told};
+use crate::ffi::{CmEventType, Context, EventChannel, Failed, Identifier, Recv};
 
 /// One of each kind, in this order.
 const KINDS: [&str; 3] = ["completion channel", "asynchronous events", "rdma_cm's event channel"];
@@ -50,7 +50,7 @@ pub fn channels() -> Result<()> {
     all.cause(|| identifier.ask_for_address(from, to))?;
     come(&level, EVENTS)?;
     come(&edge, EVENTS)?;
-    all.give(Told::AddressResolved)?;
+    all.give(CmEventType::AddressResolved)?;
     are_ready_for_nothing(&level, "behind the events")?;
     are_ready_for_nothing(&edge, "behind the events, of what has changed")?;
     all.have_nothing()?;
@@ -65,7 +65,7 @@ pub fn channels() -> Result<()> {
         ended(&ends)?;
     }
     // librdmacm asks for the path that it is told of, and nobody answers.
-    all.give(Told::RouteError)?;
+    all.give(CmEventType::RouteError)?;
     all.give_the_end()?;
     for (flags, kind) in ready(&level)?.into_iter().zip(KINDS) {
         let end = EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP;
@@ -130,7 +130,7 @@ impl All<'_> {
     }
 
     /// Takes the events that were brought about.
-    fn give(&self, told: Told) -> Result<()> {
+    fn give(&self, told: CmEventType) -> Result<()> {
         let queue = self.link.right.receive_cq.element();
         let expected = [queue, v::IBV_EVENT_COMM_EST as usize, told as usize].map(Ok);
         let found = self.read()?;
@@ -142,7 +142,7 @@ impl All<'_> {
     fn give_the_end(&self) -> Result<()> {
         let queue = self.link.right.receive_cq.element();
         let fatal = v::IBV_EVENT_DEVICE_FATAL as usize;
-        let expected = [queue, fatal, Told::DeviceRemoval as usize].map(Ok);
+        let expected = [queue, fatal, CmEventType::DeviceRemoval as usize].map(Ok);
         let found = self.read()?;
         ensure!(found == expected, "expected {expected:?}: {found:?}");
         self.fail(libc::EIO)

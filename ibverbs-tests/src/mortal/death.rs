@@ -13,7 +13,7 @@ use super::{
 };
 use crate::data::link::Link;
 use crate::data::transfer::{self, Transfer};
-use crate::ffi::{EventChannel, Failed, Identifier, Operation, Pd, Region, Told};
+use crate::ffi::{CmEventType, EventChannel, Failed, Identifier, Operation, Pd, Region};
 
 /// Work requests that are outstanding of each kind.
 const OUTSTANDING: u64 = 5;
@@ -126,7 +126,7 @@ fn cm_event(card: bool) -> Result<()> {
     let identifier = Identifier::new(&channel)?;
     say("waiting");
     let event = channel.next_event()?;
-    ensure!(event == Told::DeviceRemoval as i32, "event {event}");
+    ensure!(event == CmEventType::DeviceRemoval as i32, "event {event}");
     let more = channel.next_event();
     ensure!(more == Err(failed("rdma_get_cm_event", libc::EIO)), "after the end: {more:?}");
     drop(identifier);

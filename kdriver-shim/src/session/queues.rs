@@ -19,7 +19,7 @@ use crate::cards::Window;
 use crate::claims::{CardQp, Claimant, Peer};
 use crate::clients::Client;
 use crate::error::Error;
-use crate::listeners::{Listeners, Notifier, Told};
+use crate::listeners::{Listeners, Notifier, SentRecords};
 use crate::objects::{Cq, Qp, Srq};
 use crate::quota::Resource;
 use crate::rings::RingMemory;
@@ -436,8 +436,8 @@ impl Session<'_> {
     }
 }
 
-pub(super) fn destroyed(told: Told) -> Answer {
-    let Told { completion_events, async_events } = told;
+pub(super) fn destroyed(told: SentRecords) -> Answer {
+    let SentRecords { completion_events, async_events } = told;
     Response::Destroyed { completion_events, async_events }.into()
 }
 

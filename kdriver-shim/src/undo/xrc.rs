@@ -6,7 +6,7 @@ use super::{ClientObject, end, queues};
 use crate::cards::{Card, find};
 use crate::clients::{Client, Owned};
 use crate::error::Error;
-use crate::listeners::Told;
+use crate::listeners::SentRecords;
 use crate::objects::{Target, Xrcd};
 use crate::quota::Resource;
 
@@ -30,11 +30,16 @@ impl ClientObject for Xrcd {
         Ok(())
     }
 
-    fn give_back(&mut self, _: &mut Client, cards: &mut [Card], _: Result<(), Error>) -> Told {
+    fn give_back(
+        &mut self,
+        _: &mut Client,
+        cards: &mut [Card],
+        _: Result<(), Error>,
+    ) -> SentRecords {
         if let (Some(xrcdn), Ok(card)) = (self.xrcdn, find(cards, self.card)) {
             card.xrc.close(xrcdn);
         }
-        Told::default()
+        SentRecords::default()
     }
 }
 
@@ -67,13 +72,13 @@ impl ClientObject for Target {
         client: &mut Client,
         cards: &mut [Card],
         stopped: Result<(), Error>,
-    ) -> Told {
+    ) -> SentRecords {
         let (Some(number), Ok(card)) = (self.target, find(cards, self.card)) else {
-            return Told::default();
+            return SentRecords::default();
         };
         let qp = card.xrc.target(number).map(|target| target.qp);
         let window = qp.and_then(|qp| card.window(qp.window).ok());
-        let told = window.zip(qp).map_or(Told::default(), |(window, qp)| {
+        let told = window.zip(qp).map_or(SentRecords::default(), |(window, qp)| {
             window.users.listeners.remove_target(qp.qpn, client.id, self.number)
         });
         let Some(ended) = card.xrc.leave(number) else { return told };

@@ -177,7 +177,7 @@ pub(super) struct Sender {
 }
 
 /// What the receiver has said of one receive.
-struct Told {
+struct Offered {
     far: Far,
     size: usize,
     group: usize,
@@ -211,12 +211,12 @@ impl Sender {
         u64::from_le_bytes(number) == self.number + 1
     }
 
-    fn told(&self, index: usize) -> Told {
+    fn told(&self, index: usize) -> Offered {
         let mut entry = [0; ENTRY];
         self.told.read((slot(self.number) * GROUP + index) * ENTRY, &mut entry);
         let long = |at: usize| entry[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let [address, size, key_and_group, tag] = [0, 8, 16, 24].map(long);
-        Told {
+        Offered {
             far: Far { address, key: key_and_group as u32 },
             size: size as usize,
             group: (key_and_group >> 32) as usize,

@@ -14,14 +14,14 @@ use crate::error::invalid;
 /// What is between the start and the end of a poll: that has the queue's [turn](hostmem::Turn), and rests between its calls.
 pub(super) struct Polling {
     /// The completion that is read now, but for what stands in the public structure.
-    completion: Told,
+    completion: CompletionFields,
     /// When the card wrote it.
     timestamp: u64,
 }
 
-/// What is read of a completion by functions. (Service levels and LIDs are another network's.)
+/// The fields of a completion that functions read. (Service levels and LIDs are another network's.)
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct CompletionFields {
     opcode: u32,
     byte_len: u32,
     qp_num: u32,
@@ -34,7 +34,7 @@ struct Told {
 impl Polling {
     /// Of a queue that nobody polls.
     pub(super) fn none() -> Self {
-        Self { completion: Told::default(), timestamp: 0 }
+        Self { completion: CompletionFields::default(), timestamp: 0 }
     }
 }
 
@@ -96,7 +96,7 @@ unsafe fn put<const TIMED: bool>(cq: *mut CqObject, completion: &ibv_wc, time: u
         (*seen.cast::<ibv_cq_ex>()).wr_id = completion.wr_id;
         (*seen.cast::<ibv_cq_ex>()).status = completion.status;
         (*cq).polling.completion =
-            Told { opcode, byte_len, qp_num, vendor_err, imm_data, src_qp, wc_flags };
+            CompletionFields { opcode, byte_len, qp_num, vendor_err, imm_data, src_qp, wc_flags };
         // Nobody can read another's.
         if TIMED {
             (*cq).polling.timestamp = time;
@@ -198,7 +198,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// # Safety
 /// The queue is one of this provider, which the caller polls.
 #[inline(always)]
-unsafe fn completion<'a>(cq: *mut ibv_cq_ex) -> &'a Told {
+unsafe fn completion<'a>(cq: *mut ibv_cq_ex) -> &'a CompletionFields {
     // SAFETY: as the caller promises; nothing is delivered meanwhile.
     unsafe { &(*cq.cast::<CqObject>()).polling.completion }
 }

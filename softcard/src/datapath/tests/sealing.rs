@@ -14,7 +14,7 @@ const MARK: [u8; 4] = *b"seal";
 
 /// What the step was told of a frame.
 #[derive(Debug)]
-struct Told {
+struct SeenFrame {
     psn: u32,
     attempt: u64,
     /// Whether it has payload.
@@ -23,7 +23,7 @@ struct Told {
 
 /// Puts a trailer behind each frame, and writes down what it was told.
 #[derive(Debug, Default)]
-struct Trailer(Rc<RefCell<Vec<Told>>>);
+struct Trailer(Rc<RefCell<Vec<SeenFrame>>>);
 
 impl Sealing for Trailer {
     fn length(&self) -> usize {
@@ -36,7 +36,7 @@ impl Sealing for Trailer {
         let psn = about.psn.value().to_be_bytes();
         place.copy_from_slice(&[&MARK[..], &psn, &about.attempt.to_be_bytes()].concat());
         let Sealed { psn, attempt, payload } = *about;
-        self.0.borrow_mut().push(Told { psn: psn.value(), attempt, bytes: payload.is_some() });
+        self.0.borrow_mut().push(SeenFrame { psn: psn.value(), attempt, bytes: payload.is_some() });
     }
 }
 
@@ -53,7 +53,7 @@ impl Opening for NoTrailer {
     }
 }
 
-fn steps(seen: &Rc<RefCell<Vec<Told>>>) -> Steps {
+fn steps(seen: &Rc<RefCell<Vec<SeenFrame>>>) -> Steps {
     Steps {
         sealing: Some(Box::new(Trailer(Rc::clone(seen)))),
         opening: Some(Box::new(NoTrailer)),
