@@ -19,7 +19,7 @@ pub struct Vectors {
 
 /// A vector that one thread serves itself; dropping it puts it back into the set.
 #[derive(Debug)]
-pub struct Taken<'a> {
+pub struct TakenVector<'a> {
     vectors: &'a Vectors,
     fd: BorrowedFd<'a>,
     index: u8,
@@ -48,9 +48,9 @@ impl Vectors {
 
     /// Takes a vector out: whoever waits for the set is not woken by it.
     #[must_use]
-    pub fn take<'a>(&'a self, fd: BorrowedFd<'a>, index: u8) -> Taken<'a> {
+    pub fn take<'a>(&'a self, fd: BorrowedFd<'a>, index: u8) -> TakenVector<'a> {
         self.change(fd, index, EpollFlags::empty());
-        Taken { vectors: self, fd, index }
+        TakenVector { vectors: self, fd, index }
     }
 
     fn change(&self, fd: BorrowedFd<'_>, index: u8, interest: EpollFlags) {
@@ -78,7 +78,7 @@ impl Vectors {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenVector<'_> {
     fn drop(&mut self) {
         self.vectors.change(self.fd.as_fd(), self.index, EpollFlags::EPOLLIN);
     }

@@ -64,8 +64,8 @@ pub enum Sent {
     No,
 }
 
-/// What a socket does with a record.
-enum Taken {
+/// Whether a record was written to the socket.
+enum Written {
     Yes,
     Full,
     Gone,
@@ -96,9 +96,9 @@ impl<const N: usize> RecordSocket<N> {
         let mut state = lock(&self.state);
         if state.kept.is_empty() {
             match state.offer(&record) {
-                Taken::Yes => return Sent::Yes,
-                Taken::Full => state.wait_for_room(&self.poller, EpollFlags::EPOLLOUT),
-                Taken::Gone => {
+                Written::Yes => return Sent::Yes,
+                Written::Full => state.wait_for_room(&self.poller, EpollFlags::EPOLLOUT),
+                Written::Gone => {
                     state.end();
                     return Sent::No;
                 }
@@ -121,12 +121,12 @@ impl<const N: usize> RecordSocket<N> {
         let mut state = lock(&self.state);
         while let Some((&place, &(key, record))) = state.kept.first_key_value() {
             match state.offer(&record) {
-                Taken::Yes => {
+                Written::Yes => {
                     state.kept.remove(&place);
                     state.places.remove(&(key, record));
                 }
-                Taken::Full => return,
-                Taken::Gone => return state.end(),
+                Written::Full => return,
+                Written::Gone => return state.end(),
             }
         }
         state.wait_for_room(&self.poller, EpollFlags::empty());
@@ -158,15 +158,15 @@ impl<const N: usize> RecordSocket<N> {
 }
 
 impl<const N: usize> State<N> {
-    fn offer(&self, record: &[u8; N]) -> Taken {
-        let Some((socket, _)) = &self.socket else { return Taken::Gone };
+    fn offer(&self, record: &[u8; N]) -> Written {
+        let Some((socket, _)) = &self.socket else { return Written::Gone };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         loop {
             match send(socket.as_fd().as_raw_fd(), record, flags) {
-                Ok(_) => return Taken::Yes,
+                Ok(_) => return Written::Yes,
                 Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return Taken::Full,
-                Err(_) => return Taken::Gone,
+                Err(Errno::EAGAIN) => return Written::Full,
+                Err(_) => return Written::Gone,
             }
         }
     }

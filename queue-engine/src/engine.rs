@@ -19,7 +19,7 @@ use crate::memory::Rings;
 use crate::numbers::{ByNumber, Numbers, Random, free_all};
 use crate::qp::{KEPT_RECEIVES, Qp, Turn, XrcTarget};
 use crate::rings::{AdminRings, QueueRegisters};
-use crate::rq::{Rq, Taken};
+use crate::rq::{Rq, TakenWqe};
 use crate::transport::Transport;
 use crate::under_way::{OWN_BYTES, Shares};
 use crate::waiting::Waiting;
@@ -145,7 +145,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         + Handles::BYTES_OF_QP
         + 2 * Waiting::BYTES_OF_EACH
         + OWN_BYTES
-        + KEPT_RECEIVES * size_of::<Taken>()
+        + KEPT_RECEIVES * size_of::<TakenWqe>()
         + MAX_SGE * size_of::<Sge>();
     /// Bytes of a receive queue at most, without the view of its ring.
     pub const RQ_BYTES: usize =

@@ -16,7 +16,7 @@ use crate::memory::Rings;
 use crate::numbers::Random;
 use crate::qp::{KEPT_RECEIVES, Qp};
 use crate::resolve::right_of;
-use crate::rq::{Given, Rq, Sges, Taken};
+use crate::rq::{Given, Rq, Sges, TakenWqe};
 use crate::transport::{
     ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, RemoteRange, TakenReceive, Transport,
     TransportEvent,
@@ -177,7 +177,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             // One that others have taken back since has what it wants.
             let _ = self.keys.invalidate(Peer { qpn, pdn }, rkey);
         }
-        let complete = |qp: &Qp<M>, taken: &Taken| {
+        let complete = |qp: &Qp<M>, taken: &TakenWqe| {
             let mut entry = qp.receive_cqe(taken.tag, Status::Success);
             describe(&received, &mut entry);
             entry
@@ -186,7 +186,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.fail_receive_if_due(now, qpn, transport);
     }
 
-    fn complete_receive(&mut self, now: u64, qpn: u32, describe: impl Fn(&Qp<M>, &Taken) -> Cqe) {
+    fn complete_receive(
+        &mut self,
+        now: u64,
+        qpn: u32,
+        describe: impl Fn(&Qp<M>, &TakenWqe) -> Cqe,
+    ) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let Some(taken) = qp.receives.pop_front() else { return };
         narrow(&mut qp.receives, KEPT_RECEIVES);
@@ -205,7 +210,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         qpn: u32,
         transport: &mut impl Transport,
     ) {
-        let failed = |taken: &Taken| taken.failed;
+        let failed = |taken: &TakenWqe| taken.failed;
         while let Some(qp) = self.qps.get(&qpn) {
             let kind = qp.kind;
             let front = qp.receives.front().filter(|_| qp.failing.is_none());
@@ -322,7 +327,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let sges = wqe.sges;
         let capacity = sges.as_ref().map(capacity);
         let failed = capacity.is_none().then_some(Status::LocalProtection);
-        qp.receives.push_back(Taken { id, tag: wqe.tag, sges: sges.unwrap_or_default(), failed });
+        qp.receives.push_back(TakenWqe {
+            id,
+            tag: wqe.tag,
+            sges: sges.unwrap_or_default(),
+            failed,
+        });
         if failed.is_some() && qp.kind.is_datagram() {
             self.look_at(qpn);
         }

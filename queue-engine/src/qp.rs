@@ -8,7 +8,7 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{QpState, QpType};
 
 use crate::memory::{QueueMemory, Rings};
-use crate::rq::Taken;
+use crate::rq::TakenWqe;
 use crate::under_way::{Share, UnderWay};
 
 /// Receives that a QP keeps room for, once it had it.
@@ -40,7 +40,7 @@ pub(crate) struct Qp<M: Rings> {
     pub(crate) sq: SendRing<M>,
     pub(crate) under_way: UnderWay,
     /// Receives taken and not complete, oldest first.
-    pub(crate) receives: VecDeque<Taken>,
+    pub(crate) receives: VecDeque<TakenWqe>,
     /// Identity of the next receive taken.
     pub(crate) next_receive: u64,
     /// Address handles that are to stay until everything before a place in the send ring is sent, by those places.
@@ -113,7 +113,7 @@ impl<M: Rings> Qp<M> {
     }
 
     /// The receive with identity `id`.
-    pub(crate) fn receive(&self, id: u64) -> Option<&Taken> {
+    pub(crate) fn receive(&self, id: u64) -> Option<&TakenWqe> {
         let oldest = self.receives.front()?.id;
         let index = usize::try_from(id.checked_sub(oldest)?).ok()?;
         self.receives.get(index)

@@ -56,7 +56,7 @@ pub(crate) struct ReceiveWqe {
 
 /// A receive WQE that was taken for a message.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenWqe {
     pub(crate) id: u64,
     pub(crate) tag: u32,
     pub(crate) sges: Sges,
@@ -81,7 +81,7 @@ pub(crate) struct XrcQueue {
     pub(crate) cqn: u32,
     pub(crate) xrcdn: u32,
     /// Receives taken and not complete, by their names.
-    pub(crate) taken: BTreeMap<u64, Taken>,
+    pub(crate) taken: BTreeMap<u64, TakenWqe>,
 }
 
 impl XrcQueue {

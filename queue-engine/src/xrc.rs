@@ -20,7 +20,7 @@ use crate::keys::Peer;
 use crate::memory::Rings;
 use crate::numbers::{Random, take};
 use crate::qp::XrcTarget;
-use crate::rq::{Given, Rq, Taken};
+use crate::rq::{Given, Rq, TakenWqe};
 use crate::transport::{
     ReceiveError, ReceivedMessage, RemoteAccess, RemoteRange, TakenReceive, Transport, XrcRequest,
 };
@@ -173,7 +173,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let id = u64::from(srqn) << 32 | u64::from(self.next_xrc_receive);
         self.next_xrc_receive = self.next_xrc_receive.wrapping_add(1);
         let sges = wqe.sges.unwrap_or_default();
-        queue.taken.insert(id, Taken { id, tag: wqe.tag, sges, failed: None });
+        queue.taken.insert(id, TakenWqe { id, tag: wqe.tag, sges, failed: None });
         Ok(TakenReceive { id, capacity, left: None })
     }
 
@@ -211,7 +211,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     /// A receive that a queue gave to a target, and the protection domain of its memory.
-    pub(crate) fn xrc_receive(&self, srqn: u32, id: u64) -> Option<(&Taken, u32)> {
+    pub(crate) fn xrc_receive(&self, srqn: u32, id: u64) -> Option<(&TakenWqe, u32)> {
         let rq = self.rqs.get(&srqn)?;
         Some((rq.xrc.as_ref()?.taken.get(&id)?, rq.pdn))
     }

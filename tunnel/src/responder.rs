@@ -114,12 +114,12 @@ const fn refused(status: Status, event: QpEvent) -> Stop {
     Stop { receive: None, event: Some(event), status }
 }
 
-/// What becomes of a request.
-enum Taken {
+/// How the taking of a request went.
+enum Taking {
     /// More of it is to come.
     More,
     /// It is done, and this filled a receive, if anything did.
-    Done(Option<ReceivedMessage>),
+    Complete(Option<ReceivedMessage>),
     NotReady,
 }
 
@@ -267,17 +267,17 @@ impl Responder {
     }
 
     /// Takes note of what became of a request.
-    fn took(&mut self, taken: Result<Taken, Stop>) -> Result<Option<ReceivedMessage>, Stop> {
+    fn took(&mut self, taken: Result<Taking, Stop>) -> Result<Option<ReceivedMessage>, Stop> {
         match taken {
-            Ok(Taken::More) => Ok(None),
-            Ok(Taken::Done(received)) => {
+            Ok(Taking::More) => Ok(None),
+            Ok(Taking::Complete(received)) => {
                 if received.is_some() {
                     self.untold.push_back(self.expected);
                 }
                 self.expected = self.expected.wrapping_add(1);
                 Ok(received)
             }
-            Ok(Taken::NotReady) => {
+            Ok(Taking::NotReady) => {
                 self.dropping = true;
                 self.replies.push_back(Reply::NotReady(self.expected));
                 Ok(None)
@@ -309,7 +309,7 @@ impl Responder {
         header: &SlotHeader,
         payload: &[u8],
         host: &mut impl Host,
-    ) -> Result<Taken, Stop> {
+    ) -> Result<Taking, Stop> {
         match header.operation {
             SlotOperation::Send | SlotOperation::Write => {
                 self.take_part(qpn, header, payload, host)
@@ -328,7 +328,7 @@ impl Responder {
         header: &SlotHeader,
         payload: &[u8],
         host: &mut impl Host,
-    ) -> Result<Taken, Stop> {
+    ) -> Result<Taking, Stop> {
         let mut incoming = match self.current.take() {
             Some(incoming) => incoming,
             None => match self.begin(qpn, header, host)? {
@@ -336,7 +336,7 @@ impl Responder {
                     let (first, landings) = (*header, Landings::default());
                     Incoming { first, got: 0, receive, landings }
                 }
-                None => return Ok(Taken::NotReady),
+                None => return Ok(Taking::NotReady),
             },
         };
         let Incoming { first, got, .. } = incoming;
@@ -346,7 +346,7 @@ impl Responder {
             && (header.address, header.key) == (first.address, first.key);
         if is_part && !asks && incoming.landings.passes_over(header.offset, got) {
             self.current = Some(incoming);
-            return Ok(Taken::More);
+            return Ok(Taking::More);
         }
         if !is_part {
             return Err(INVALID);
@@ -375,7 +375,7 @@ impl Responder {
         mut incoming: Incoming,
         header: &SlotHeader,
         host: &mut impl Host,
-    ) -> Result<Taken, Stop> {
+    ) -> Result<Taking, Stop> {
         // Who has not heard so many answers does not ask again.
         let is_too_much = self.answers.len() >= GRANT_PARTS;
         // Behind what has not landed nothing is granted, wherever it is.
@@ -387,7 +387,7 @@ impl Responder {
         let answer = incoming.landings.grant(qpn, target, header, SlotOperation::Grant, host);
         self.answers.push_back(answer.ok_or(INVALID)?);
         self.current = Some(incoming);
-        Ok(Taken::More)
+        Ok(Taking::More)
     }
 
     /// The peer says that it has used a grant.
@@ -396,28 +396,28 @@ impl Responder {
         qpn: u32,
         header: &SlotHeader,
         host: &mut impl Host,
-    ) -> Result<Taken, Stop> {
+    ) -> Result<Taking, Stop> {
         let incoming = self.current.as_mut();
         let bytes = incoming.and_then(|incoming| incoming.landings.written(qpn, header, host));
         match bytes {
             Some(bytes) => {
                 self.used = bytes;
-                Ok(Taken::More)
+                Ok(Taking::More)
             }
             None => Err(INVALID),
         }
     }
 
     /// Takes note that bytes of a SEND or WRITE are where they belong.
-    fn got(&mut self, qpn: u32, mut incoming: Incoming, bytes: u32) -> Taken {
+    fn got(&mut self, qpn: u32, mut incoming: Incoming, bytes: u32) -> Taking {
         let Incoming { first, receive, .. } = incoming;
         incoming.got = incoming.got.saturating_add(bytes);
         if incoming.got < first.length {
             self.current = Some(incoming);
-            return Taken::More;
+            return Taking::More;
         }
         self.done(first.message);
-        Taken::Done(receive.map(|_| received(qpn, &first)))
+        Taking::Complete(receive.map(|_| received(qpn, &first)))
     }
 
     /// Checks what a SEND or WRITE names, and takes the receive that it wants; `None` where there is none.
@@ -462,7 +462,12 @@ impl Responder {
         }
     }
 
-    fn read(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> Result<Taken, Stop> {
+    fn read(
+        &mut self,
+        qpn: u32,
+        header: &SlotHeader,
+        host: &mut impl Host,
+    ) -> Result<Taking, Stop> {
         let SlotHeader { message, address, key, length, .. } = *header;
         self.admit(Access::REMOTE_READ)?;
         let memory = RemoteRange { rkey: key, va: address, length: length.into() };
@@ -470,7 +475,7 @@ impl Responder {
             return Err(DENIED);
         }
         self.replies.push_back(Reply::Data { message, address, key, length, sent: 0 });
-        Ok(Taken::Done(None))
+        Ok(Taking::Complete(None))
     }
 
     fn atomic(
@@ -479,7 +484,7 @@ impl Responder {
         header: &SlotHeader,
         payload: &[u8],
         host: &mut impl Host,
-    ) -> Result<Taken, Stop> {
+    ) -> Result<Taking, Stop> {
         let SlotHeader { message, address, key, .. } = *header;
         self.admit(Access::REMOTE_ATOMIC)?;
         let mut words = payload.chunks_exact(8).map(|chunk| {
@@ -503,7 +508,7 @@ impl Responder {
         }
         let before = host.atomic(qpn, key, address, operation).map_err(|_| GONE)?;
         self.replies.push_back(Reply::Value(message, before));
-        Ok(Taken::Done(None))
+        Ok(Taking::Complete(None))
     }
 
     /// Refuses what the QP does not grant, and what asks for more than a peer may have asked for.

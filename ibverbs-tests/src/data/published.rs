@@ -48,7 +48,7 @@ pub fn all(options: &Options) -> Result<(usize, usize)> {
         refused += 1;
     }
     refused += names(&link(options)?).context("names of regions")?;
-    for taken in Taken::ALL {
+    for taken in Withdrawn::ALL {
         rights(&link(options)?, taken).with_context(|| format!("{taken:?}"))?;
     }
     for round in 0..ENDS {
@@ -161,18 +161,18 @@ fn names(link: &Link) -> Result<usize> {
 
 /// What rights are taken from.
 #[derive(Clone, Copy, Debug)]
-enum Taken {
+enum Withdrawn {
     Region,
     Domain,
     Qp,
 }
 
-impl Taken {
+impl Withdrawn {
     const ALL: [Self; 3] = [Self::Region, Self::Domain, Self::Qp];
 }
 
 /// What its peer has written to is out of its reach once the rights to it are gone, whatever the peer is told.
-fn rights(link: &Link, taken: Taken) -> Result<()> {
+fn rights(link: &Link, taken: Withdrawn) -> Result<()> {
     let mut target = Region::new(&link.right.pd, ROOM, ACCESS, false)?;
     let far = (target.address(), target.rkey());
     let write = || {
@@ -183,13 +183,13 @@ fn rights(link: &Link, taken: Taken) -> Result<()> {
     write()?;
     becomes(&target, &pattern(1, ROOM))?;
     match taken {
-        Taken::Region => target.set_access(v::IBV_ACCESS_LOCAL_WRITE)?,
-        Taken::Domain => {
+        Withdrawn::Region => target.set_access(v::IBV_ACCESS_LOCAL_WRITE)?,
+        Withdrawn::Domain => {
             let (pd, none) = (Some(Pd::new(&link.right.context)?), Rereg::default());
             let region = Rc::get_mut(&mut target).context("nobody else names it")?;
             region.rereg(Rereg { pd, ..none })?;
         }
-        Taken::Qp => link.right.qp.modify(v::IBV_QP_ACCESS_FLAGS, |attributes| {
+        Withdrawn::Qp => link.right.qp.modify(v::IBV_QP_ACCESS_FLAGS, |attributes| {
             attributes.qp_access_flags = v::IBV_ACCESS_LOCAL_WRITE;
         })?,
     }

@@ -110,7 +110,7 @@ const DEPTH: u8 = 4;
 const RETRIES: u8 = 7;
 
 /// An event that was acknowledged, so that what it names is looked at no more.
-struct Taken {
+struct Event {
     id: *mut RawId,
     listener: *mut RawId,
     kind: c_int,
@@ -160,7 +160,7 @@ impl EventChannel {
     }
 
     /// Takes an event, and acknowledges it.
-    fn take(&self) -> Result<Taken, Failed> {
+    fn take(&self) -> Result<Event, Failed> {
         let mut event = null_mut();
         // SAFETY: the channel is open, the place is valid.
         let result = unsafe { (self.library.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut event) };
@@ -168,7 +168,7 @@ impl EventChannel {
         // SAFETY: the call has succeeded, so there is an event, until it is acknowledged.
         let taken = unsafe {
             let RawEvent { id, listen_id, event: kind, status } = event.read();
-            Taken { id, listener: listen_id, kind, status }
+            Event { id, listener: listen_id, kind, status }
         };
         // SAFETY: the event came from rdma_get_cm_event, and is not used any more.
         Failed::check("rdma_ack_cm_event", unsafe { (self.library.rdma_ack_cm_event)(event) })?;
@@ -181,7 +181,7 @@ impl EventChannel {
             // SAFETY: the channel is open.
             let fd = unsafe { self.raw.as_ref() }.fd;
             ensure!(is_readable(fd, LIMIT)?, "{told:?} does not come within {LIMIT:?}");
-            let Taken { id, listener, kind, status } = self.take()?;
+            let Event { id, listener, kind, status } = self.take()?;
             if kind == CmEventType::Over as c_int {
                 continue;
             }

@@ -10,7 +10,7 @@ use crate::undo::ClientObject;
 /// Everything that a creation takes: quotas, addresses, mappings, objects of engines, listeners, pages, and
 /// how many of each kind the client has.
 #[derive(Debug, PartialEq, Eq)]
-struct Taken {
+struct Usage {
     usage: Vec<u64>,
     owned: [usize; 9],
     addresses: Vec<u64>,
@@ -26,11 +26,11 @@ fn usage(client: &Client) -> Vec<u64> {
 }
 
 /// What the first client has taken, of card 0.
-fn taken(bench: &Bench) -> Taken {
+fn taken(bench: &Bench) -> Usage {
     let client = bench.server.clients.values().next().unwrap();
     let owned = &client.owned;
     let (fake, card) = (&bench.cards[0], &bench.server.cards[0]);
-    Taken {
+    Usage {
         usage: usage(client),
         owned: [
             owned.qps.len(),
@@ -203,7 +203,7 @@ fn the_page_of_a_queue_that_an_engine_keeps_is_not_given_to_another_program() {
     let kept = taken(&bench);
     bench.refused(&owner.peer, Request::CreateQp(wanted_qp(owner.pdn, owner.cqn)));
     assert_eq!(queues(&bench), 2);
-    let ring_bytes = |taken: &Taken| {
+    let ring_bytes = |taken: &Usage| {
         let at = Resource::all().position(|it| it == Resource::RingBytes).unwrap();
         taken.usage[at]
     };
