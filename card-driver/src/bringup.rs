@@ -99,7 +99,7 @@ struct Ways {
 fn start_engines(
     number: u32,
     Ways { card, backend, translator, hosted }: Ways,
-    found: &Found,
+    found: &ShellLayout,
     address: PortAddress,
     manifest: &Manifest,
     options: HostedOptions,
@@ -299,8 +299,8 @@ struct Bringup<'a> {
     manifest: &'a Manifest,
 }
 
-/// What the shell says of itself.
-struct Found {
+/// The layout of the shell, as its registers say.
+struct ShellLayout {
     regions: u8,
     bank: Bank,
     large: Geometry,
@@ -337,7 +337,7 @@ pub(crate) fn is_software_card(backend: &dyn CardBackend) -> bool {
 
 impl Bringup<'_> {
     /// Sets a shell up that was reset: its addresses, its interrupts.
-    fn begin(&self, address: PortAddress) -> Result<Found, Error> {
+    fn begin(&self, address: PortAddress) -> Result<ShellLayout, Error> {
         let found = self.shell()?;
         self.addresses(address);
         self.interrupt(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
@@ -347,7 +347,7 @@ impl Bringup<'_> {
     /// Engines of balboad's for a published bitstream.
     fn host(
         &self,
-        found: &Found,
+        found: &ShellLayout,
         below: Arc<dyn CardBackend>,
         address: PortAddress,
         options: &HostedOptions,
@@ -363,7 +363,7 @@ impl Bringup<'_> {
                 self.card
             );
         }
-        let wanted = hosted::Found { regions: found.regions, small: found.small, faults };
+        let wanted = hosted::PublishedShell { regions: found.regions, small: found.small, faults };
         Ok(Arc::new(Hosted::new(self.card, below, wanted, address, options)?))
     }
 
@@ -454,7 +454,7 @@ impl Bringup<'_> {
     }
 
     /// Checks that the shell is the manifest's and can do what is needed.
-    fn shell(&self) -> Result<Found, Error> {
+    fn shell(&self) -> Result<ShellLayout, Error> {
         let read = |offset| self.backend.read64(Bar::Shell, offset);
         let probe = read(shell::PROBE);
         if probe == u64::MAX {
@@ -491,7 +491,7 @@ impl Bringup<'_> {
             )));
         }
         self.rdma()?;
-        Ok(Found { regions, bank: Bank::of(ctrl), large, small })
+        Ok(ShellLayout { regions, bank: Bank::of(ctrl), large, small })
     }
 
     fn regions(&self, regions: u64) -> Result<u8, Error> {

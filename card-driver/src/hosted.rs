@@ -111,9 +111,9 @@ pub(crate) struct Hosted {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the shell of a card says that is wanted here.
+/// The shell of a published card, as far as its engines need it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct PublishedShell {
     pub(crate) regions: u8,
     pub(crate) small: Geometry,
     /// What of it its manifest does not say to be mended.
@@ -128,7 +128,7 @@ impl Hosted {
     pub(crate) fn new(
         card: u32,
         below: Arc<dyn CardBackend>,
-        Found { regions, small, faults }: Found,
+        PublishedShell { regions, small, faults }: PublishedShell,
         address: PortAddress,
         options: &HostedOptions,
     ) -> Result<Self, Error> {
@@ -702,7 +702,7 @@ mod tests {
             ..HostedOptions::default()
         };
         let (small, faults) = (Geometry::small(CTRL_CNFG_DEFAULT).unwrap(), Faults::default());
-        let found = Found { regions: 1, small, faults };
+        let found = PublishedShell { regions: 1, small, faults };
         let below = Arc::<FakeCard>::clone(card);
         Hosted::new(0, below, found, PortAddress::default_of(0), &options).unwrap()
     }

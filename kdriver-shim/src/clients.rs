@@ -17,7 +17,7 @@ use shim_abi::{DoorbellAccess, Request};
 
 use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
-use crate::images::examiner::Found;
+use crate::images::examiner::Examined;
 use crate::numbers::Numbers;
 use crate::objects::{Ah, Channel, Context, Cq, Dm, Leaving, Mr, Mw, Pd, Qp, Srq, Target, Xrcd};
 use crate::poller::{Poller, Watch};
@@ -138,7 +138,7 @@ pub struct PutOff {
     /// be what it wants.
     pub awaits: Vec<ClientId>,
     /// The examiner's finding about the request's image.
-    pub found: Option<Found>,
+    pub found: Option<Examined>,
 }
 
 impl PutOff {

@@ -20,7 +20,7 @@ use crate::cards::find;
 use crate::clients::{Client, Stage};
 use crate::error::Error;
 use crate::images::AGAIN;
-use crate::images::examiner::{Examiner, Found, Task};
+use crate::images::examiner::{Examined, Examiner, Task};
 use crate::images::record::Deed;
 use crate::images::store::Store;
 use crate::process::ClientId;
@@ -112,7 +112,7 @@ impl Flasher {
 
     /// The finding about an image, and its client, once the examiner has it; a call of [`Flasher::go_on_examining`] has
     /// to follow.
-    pub fn examined(&mut self) -> Option<(Option<ClientId>, Found)> {
+    pub fn examined(&mut self) -> Option<(Option<ClientId>, Examined)> {
         self.examiner.ended()
     }
 
@@ -137,7 +137,7 @@ impl Flasher {
         around: &mut Surroundings<'_>,
         client: &Client,
         request: Request,
-        found: Option<Found>,
+        found: Option<Examined>,
     ) -> Result<Progress, Error> {
         if client.stage != Stage::Tool {
             return Err(Error::Forbidden("a verbs program flashes no card; `balboa` does".into()));
@@ -149,14 +149,14 @@ impl Flasher {
             }
             Request::FlashWrite { bytes } => self.go_on_uploading(client.id, &bytes)?,
             Request::FlashApply { force } => {
-                let Some(Found::Image(card, image)) = found else {
+                let Some(Examined::Image(card, image)) = found else {
                     return self.examine_upload(around, client.id);
                 };
                 self.flash_or_let_go(around, card, Deed::Flash, image?, force)?;
                 log::warn!(client = client.process.pid; "balboa{card}: is flashed, as process {} asks for", client.process.pid);
             }
             Request::FlashRollback { card, force } => {
-                let Some(Found::Image(card, image)) = found else {
+                let Some(Examined::Image(card, image)) = found else {
                     return self.examine_previous(around, client.id, card);
                 };
                 self.flash_or_let_go(around, card, Deed::Rollback, image?, force)?;
@@ -194,7 +194,7 @@ impl Flasher {
         around: &mut Surroundings<'_>,
         client: ClientId,
         number: u32,
-        found: Option<Found>,
+        found: Option<Examined>,
     ) -> Result<Progress, Error> {
         let card = find(around.cards, number)?;
         if let Some(why) = card.unusable.as_ref().or(card.failure.as_ref()) {
@@ -220,7 +220,7 @@ impl Flasher {
             let sha256 = card.record.current.as_ref().map(|image| image.sha256.clone());
             let sha256 = sha256.unwrap_or_default();
             match found {
-                Some(Found::Kept(of, kept)) if of == sha256 => kept
+                Some(Examined::Kept(of, kept)) if of == sha256 => kept
                     .map_err(|why| Error::Invalid(format!("the image of balboa{number}: {why}")))?,
                 // Another one has come meanwhile, or none was looked at yet.
                 _ => return self.examine(client, Task::Verify(sha256)),

@@ -22,7 +22,7 @@ use crate::events::{self, Clients};
 use crate::flasher::{self, Flasher};
 use crate::freed::Freed;
 use crate::host_ports::HostPorts;
-use crate::images::examiner::Found;
+use crate::images::examiner::Examined;
 use crate::lease::Lease;
 use crate::metrics::{Endpoint, Metrics, page};
 use crate::numbers::Numbers;
@@ -487,7 +487,7 @@ impl Server {
         &mut self,
         client: &mut Client,
         request: Request,
-        found: Option<Found>,
+        found: Option<Examined>,
     ) -> Result<Progress, Error> {
         anew::check_named(&request)?;
         if request == Request::Status {

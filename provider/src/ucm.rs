@@ -130,7 +130,7 @@ impl Channel {
 }
 
 /// What a look into a channel's socket finds.
-enum Found {
+enum ReadEvent {
     Event(CmEvent),
     Nothing,
     /// balboad has closed it.
@@ -369,11 +369,12 @@ impl<'a> Command<'a> {
                 return Ok(None);
             }
             let held = with_channel(known.file, |channel| channel.held.take());
-            let found = held.map_or_else(|| look(fd, MsgFlags::empty()), |it| Ok(Found::Event(it)));
+            let found =
+                held.map_or_else(|| look(fd, MsgFlags::empty()), |it| Ok(ReadEvent::Event(it)));
             let mut event = match found? {
-                Found::Event(event) => event,
-                Found::Nothing => return Ok(Some(Done::NoEvent)),
-                Found::End => return Ok(None),
+                ReadEvent::Event(event) => event,
+                ReadEvent::Nothing => return Ok(Some(Done::NoEvent)),
+                ReadEvent::End => return Ok(None),
             };
             let is_ours = with_channel(known.file, |channel| {
                 let is_ours = channel.note_read(&event);
@@ -520,16 +521,16 @@ impl<'a> Command<'a> {
 }
 
 /// Looks for the next event of a channel, with further flags of `recv`'s; without any, it takes it.
-fn look(fd: RawFd, flags: MsgFlags) -> Result<Found> {
+fn look(fd: RawFd, flags: MsgFlags) -> Result<ReadEvent> {
     let mut room = [0; CM_EVENT_BYTES];
     match recv(fd, &mut room, flags | MsgFlags::MSG_DONTWAIT) {
-        Err(Errno::EAGAIN) => Ok(Found::Nothing),
+        Err(Errno::EAGAIN) => Ok(ReadEvent::Nothing),
         // Told once, before what was not read: balboad was killed.
         Err(Errno::ECONNRESET) => look(fd, flags),
-        Ok(0) | Err(_) => Ok(Found::End),
+        Ok(0) | Err(_) => Ok(ReadEvent::End),
         Ok(bytes) => {
             let event = shim_abi::decode(room.get(..bytes).unwrap_or_default());
-            event.map(Found::Event).map_err(Error::Decode)
+            event.map(ReadEvent::Event).map_err(Error::Decode)
         }
     }
 }
@@ -548,17 +549,17 @@ fn drop_void(fd: RawFd, file: File, void: Vec<u64>) -> Result<()> {
         let is_void = with_channel(file, |channel| {
             match &next {
                 // What was before it, another process has read.
-                Found::Event(next) => channel.void = channel.void.split_off(&next.number),
+                ReadEvent::Event(next) => channel.void = channel.void.split_off(&next.number),
                 // Those that are void were in the socket.
-                Found::Nothing => channel.void.clear(),
-                Found::End => return None,
+                ReadEvent::Nothing => channel.void.clear(),
+                ReadEvent::End => return None,
             }
-            Some(matches!(&next, Found::Event(next) if channel.void.contains(&next.number)))
+            Some(matches!(&next, ReadEvent::Event(next) if channel.void.contains(&next.number)))
         });
         if is_void != Some(true) {
             return Ok(());
         }
-        if let Found::Event(taken) = look(fd, MsgFlags::empty())? {
+        if let ReadEvent::Event(taken) = look(fd, MsgFlags::empty())? {
             with_channel(file, |channel| Some(channel.keep(taken)));
         }
     }

@@ -49,8 +49,8 @@ impl Asks<'_> {
     }
 }
 
-/// Who knows where payload lies.
-pub(crate) enum Found {
+/// The answer to where payload lies, from the card or the logic.
+pub(crate) enum Located {
     /// The card: the pieces were added, or there are none within reach.
     Here(Result<(), Unreachable>),
     /// The logic, through which it passes.
@@ -59,29 +59,29 @@ pub(crate) enum Found {
 
 /// Asks the logic of a QP where payload of its lies.
 #[inline]
-pub(crate) fn locate(vfpgas: &mut [Vfpga], wanted: &Wanted, pieces: &mut Vec<Piece>) -> Found {
+pub(crate) fn locate(vfpgas: &mut [Vfpga], wanted: &Wanted, pieces: &mut Vec<Piece>) -> Located {
     match vfpgas.get_mut(wanted.vfpga()).map(|vfpga| &mut vfpga.logic) {
-        Some(Occupant::Engine(engine)) => Found::Here(engine.locate(wanted, pieces)),
+        Some(Occupant::Engine(engine)) => Located::Here(engine.locate(wanted, pieces)),
         Some(Occupant::Other(logic)) => locate_by(&mut **logic, wanted, pieces),
-        Some(Occupant::PassThrough(_)) | None => Found::Here(Err(Unreachable)),
+        Some(Occupant::PassThrough(_)) | None => Located::Here(Err(Unreachable)),
     }
 }
 
 /// The same of logic that may say anything.
 #[cold]
-fn locate_by(logic: &mut dyn Logic, wanted: &Wanted, pieces: &mut Vec<Piece>) -> Found {
+fn locate_by(logic: &mut dyn Logic, wanted: &Wanted, pieces: &mut Vec<Piece>) -> Located {
     if logic.carries_payload() {
-        return Found::Passes;
+        return Located::Passes;
     }
     let before = pieces.len();
     let found = logic.locate(wanted, pieces);
     let named = pieces.get(before..).unwrap_or_default().iter();
     let bytes = named.fold(0u64, |bytes, piece| bytes.saturating_add(piece.length.into()));
     if found.is_ok() && bytes == u64::from(wanted.length) {
-        return Found::Here(Ok(()));
+        return Located::Here(Ok(()));
     }
     pieces.truncate(before);
-    Found::Here(Err(Unreachable))
+    Located::Here(Err(Unreachable))
 }
 
 impl Verbs for Asks<'_> {

@@ -114,7 +114,7 @@ pub(crate) enum Place {
 
 /// A range of program memory that was found before, with all rights.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct FoundRange {
     address: u64,
     length: u64,
     process: Slot,
@@ -132,7 +132,7 @@ pub(crate) struct Bus {
     /// Whether the card may speak first on the bus.
     master: Cell<bool>,
     /// The range found last: the elements of a burst mostly lie in one.
-    last: Cell<Option<Found>>,
+    last: Cell<Option<FoundRange>>,
     /// Accesses of the card that nothing answered, and the last one of which nobody was told.
     refusals: Cell<u64>,
     refused: Cell<Option<(u64, Rights)>>,
@@ -350,7 +350,12 @@ impl Bus {
                 let process = range.process?;
                 if range.rights == Rights::BOTH {
                     let length = bytes.saturating_add(within);
-                    self.last.set(Some(Found { address: *start, length, process, base: *base }));
+                    self.last.set(Some(FoundRange {
+                        address: *start,
+                        length,
+                        process,
+                        base: *base,
+                    }));
                 }
                 Place::Process(process, usize::try_from(base.checked_add(within)?).ok()?)
             }

@@ -64,7 +64,7 @@ pub enum Task {
 
 /// The result of a task.
 #[derive(Debug)]
-pub enum Found {
+pub enum Examined {
     /// An image for the card of that number, or why there is none.
     Image(u32, Result<Accepted, Error>),
     /// Whether the image with that digest is whole.
@@ -80,7 +80,7 @@ pub struct Examiner {
     state_dir: PathBuf,
     /// Readable when it has ended.
     news: Arc<EventFd>,
-    at_work: Option<(Option<ClientId>, JoinHandle<Found>)>,
+    at_work: Option<(Option<ClientId>, JoinHandle<Examined>)>,
     /// In the order of their turns.
     waiting: VecDeque<ClientId>,
     wants_to_tidy: bool,
@@ -185,7 +185,7 @@ impl Examiner {
     ///
     /// # Panics
     /// Where the thread has.
-    pub fn ended(&mut self) -> Option<(Option<ClientId>, Found)> {
+    pub fn ended(&mut self) -> Option<(Option<ClientId>, Examined)> {
         let _ = self.news.drain();
         // It is signalled by its end alone, and has nothing left to do then.
         let (client, thread) = self.at_work.take()?;
@@ -226,7 +226,7 @@ impl Drop for Examiner {
 }
 
 impl Task {
-    fn run(self, store: &Store, state_dir: &std::path::Path) -> Found {
+    fn run(self, store: &Store, state_dir: &std::path::Path) -> Examined {
         match self {
             Self::Check(target, brought) => {
                 let accepted = check(&target, brought).and_then(|accepted| {
@@ -237,18 +237,18 @@ impl Task {
                     }
                     Ok(accepted)
                 });
-                Found::Image(target.card, accepted)
+                Examined::Image(target.card, accepted)
             }
-            Self::Read(target, name) => Found::Image(target.card, read(store, &target, &name)),
+            Self::Read(target, name) => Examined::Image(target.card, read(store, &target, &name)),
             Self::Verify(sha256) => {
                 let whole = store.image(&sha256, MAX_IMAGE).map(drop);
-                Found::Kept(sha256, whole)
+                Examined::Kept(sha256, whole)
             }
             Self::Tidy => {
                 if let Err(why) = store.tidy() {
                     log::warn!("images that nobody wants any more stay: {why}");
                 }
-                Found::Tidied
+                Examined::Tidied
             }
         }
     }

@@ -9,7 +9,7 @@ use super::{Parts, Server, reply_to};
 use crate::clients::{Client, PutOff, Stage};
 use crate::events;
 use crate::images;
-use crate::images::examiner::Found;
+use crate::images::examiner::Examined;
 use crate::process::ClientId;
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress};
@@ -63,7 +63,7 @@ impl Server {
     /// Answers whoever asked for what was found of an image, and lets others have theirs examined that have waited.
     pub(super) fn hear_examiner(&mut self) {
         let Some((client, found)) = self.flasher.examined() else { return };
-        let is_image = matches!(found, Found::Image(..));
+        let is_image = matches!(found, Examined::Image(..));
         let asker = client.and_then(|client| self.clients.get_mut(&client));
         if let Some((client, put_off)) = asker.and_then(|it| Some((it.id, it.put_off.as_mut()?))) {
             put_off.found = Some(found);
@@ -164,7 +164,7 @@ impl Server {
         &mut self,
         client: &mut Client,
         request: Request,
-        found: Option<Found>,
+        found: Option<Examined>,
         awaits: Option<Vec<ClientId>>,
     ) -> Result<(), String> {
         let outcome = self.answer(client, request.clone(), found);

@@ -219,7 +219,7 @@ fn what_another_process_reads_is_not_waited_for() {
     bench.tell(&[1, 2, 3, 4]);
     bench.perform(&destroy(1), &[]).unwrap();
     for number in [1, 2, 3] {
-        let Ok(Found::Event(read)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
+        let Ok(ReadEvent::Event(read)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
         assert_eq!(read.number, number);
     }
     assert_eq!(bench.perform(&get_event(), &[]), event(4));
@@ -235,7 +235,7 @@ fn numbers_of_void_events_that_another_process_has_read_are_not_kept() {
     let void = || with_channel(file(bench.fd()).unwrap(), |channel| Some(channel.void.len()));
     let take = |numbers: &[u64]| {
         for number in numbers {
-            let Ok(Found::Event(read)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
+            let Ok(ReadEvent::Event(read)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
             assert_eq!(read.number, *number);
         }
     };
@@ -467,7 +467,7 @@ fn no_event_of_what_ends_after_balboad_is_given() {
         bench.perform(&create(0x60), &[]).unwrap();
         bench.tell(&[1, 2]);
         if is_held {
-            let Ok(Found::Event(taken)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
+            let Ok(ReadEvent::Event(taken)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
             let hold = |channel: &mut Channel| Some(channel.keep(taken));
             with_channel(file(bench.fd()).unwrap(), hold);
         }

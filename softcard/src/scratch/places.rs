@@ -10,7 +10,7 @@ use std::ops::Range;
 use roce::Placed;
 
 use super::copies::State;
-use crate::asks::{Found, locate};
+use crate::asks::{Located, locate};
 use crate::network::Asked;
 use crate::vfpga::{Payload, Piece, Unreachable, Vfpga, Wanted};
 
@@ -92,7 +92,7 @@ impl Places {
             rest = behind.get(more..).unwrap_or_default();
             let (before, at) = (self.pieces.len(), self.frames.len());
             let found = locate(vfpgas, &whole, &mut self.pieces);
-            if let (Found::Here(Ok(())), 0) = (&found, more) {
+            if let (Located::Here(Ok(())), 0) = (&found, more) {
                 self.frames.push(Some(before..self.pieces.len()));
                 continue;
             }
@@ -109,14 +109,14 @@ impl Places {
         &mut self,
         run: Run,
         before: usize,
-        found: Found,
+        found: Located,
         frames: &[F],
         wanted: &impl Fn(&F) -> Option<Wanted>,
         vfpgas: &mut [Vfpga],
     ) {
         let found = match found {
-            Found::Passes => return self.passing.extend(run.frames),
-            Found::Here(found) => found,
+            Located::Passes => return self.passing.extend(run.frames),
+            Located::Here(found) => found,
         };
         if self.settle(&run, before, found, frames, wanted) {
             return;
