@@ -13,7 +13,7 @@ mod images;
 mod port;
 
 pub use images::{Flash, Image, Plan};
-pub use port::{Action, Addr, Address, Capture, Link, Place};
+pub use port::{Action, Addr, Address, AddressInVlan, Capture, Link};
 
 use images::{FLASH_HELP, IMAGE_HELP};
 use port::{ADDR_HELP, CAPTURE_HELP, LINK_HELP};

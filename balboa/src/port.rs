@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use shim_abi::{CardInfo, PortInfo};
 use terminal::say;
 
-use crate::args::{self, Action, CardName, Place};
+use crate::args::{self, Action, AddressInVlan, CardName};
 use crate::client::Client;
 use crate::state::FORMAT;
 
@@ -36,11 +36,11 @@ pub fn addr(arguments: &args::Addr) -> anyhow::Result<()> {
             Ok(say(format_args!("{:#}\n", document(*card, &shown.port)))?)
         }
         Action::Show { json: false } => Ok(say(format_args!("{}", list(&shown.port)))?),
-        Action::Add(Place { address, vlan, .. }) => {
+        Action::Add(AddressInVlan { address, vlan, .. }) => {
             let index = client.add_gid(card.0, address.gid(), vlan.unwrap_or(0))?;
             Ok(say(format_args!("GID {index}\n"))?)
         }
-        Action::Del(Place { address, vlan, .. }) => {
+        Action::Del(AddressInVlan { address, vlan, .. }) => {
             Ok(client.del_gid(card.0, address.gid(), vlan.unwrap_or(0))?)
         }
     }

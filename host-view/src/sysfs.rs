@@ -45,7 +45,7 @@ const PORT_COUNTERS: [(&str, &str, u64); 4] = [
 ];
 
 /// A file: its card, the path of its directory in that, and its own name.
-type Place = (String, &'static str, String);
+type CounterFile = (String, &'static str, String);
 
 /// The port of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct PortFiles {
     /// The directories of each card, by the card's name and their path in that, empty for its own.
     directories: BTreeMap<(String, &'static str), Directory>,
     /// What each file of a number says.
-    written: BTreeMap<Place, u64>,
+    written: BTreeMap<CounterFile, u64>,
     /// What the texts of each card say, by their paths.
     texts: BTreeMap<String, BTreeMap<String, String>>,
     due: Instant,
@@ -181,7 +181,7 @@ impl PortFiles {
 
     /// Writes one file in place. A number never has fewer digits than before, and so few bytes
     /// are written at once: a reader sees the old number or the new one.
-    fn set(&mut self, place: Place, value: u64) -> io::Result<()> {
+    fn set(&mut self, place: CounterFile, value: u64) -> io::Result<()> {
         if self.written.get(&place).is_some_and(|written| *written >= value) {
             return Ok(());
         }

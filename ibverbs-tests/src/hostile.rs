@@ -37,14 +37,14 @@ const PATIENT: Patience = Patience { timeout: 31, retry_cnt: 7, rnr_retry: 7 };
 const GID: u8 = 1;
 
 /// A device, with what QPs on it need.
-pub(crate) struct Place {
+pub(crate) struct Opened {
     pub context: Rc<Context>,
     pub pd: Rc<Pd>,
     pub cq: Rc<Cq>,
     pub gid: [u8; 16],
 }
 
-impl Place {
+impl Opened {
     /// Opens a device, with a completion queue of so many entries at least.
     pub fn open(device: &str, entries: u32) -> Result<Self> {
         let context = Context::open(Library::open()?, device)?;

@@ -15,14 +15,14 @@ use hostmem::{Lender, MaskedTable};
 /// One thread at a time takes entries, and one at a time gives them back.
 #[derive(Debug)]
 pub(crate) struct WrIdPool {
-    places: MaskedTable<Place>,
+    places: MaskedTable<PoolEntry>,
     entries: u32,
     given_back: GivenBack,
 }
 
-/// An entry of the pool, and a place in the ring of free ones.
+/// An entry of the pool, and an element of the ring of free ones.
 #[derive(Debug, Default)]
-struct Place {
+struct PoolEntry {
     wr_id: AtomicU64,
     /// The tag of the work request that has the entry; [`free_mark`] while none has.
     tag: AtomicU32,
@@ -58,7 +58,7 @@ impl WrIdPool {
         Some(Self::over(MaskedTable::lent(places(entries), lender)?, entries))
     }
 
-    fn over(places: MaskedTable<Place>, entries: u32) -> Self {
+    fn over(places: MaskedTable<PoolEntry>, entries: u32) -> Self {
         let pool = Self { places, entries, given_back: GivenBack::default() };
         pool.reset();
         pool

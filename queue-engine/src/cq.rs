@@ -5,7 +5,7 @@ use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, record};
 use fpga_regs::engine::event::{Event, EventType};
 
-use crate::events::{EventRings, Fired, Place};
+use crate::events::{EventRings, Fired, PlaceInLine};
 use crate::memory::{QueueMemory, Record, Ring, Rings};
 use crate::numbers::{ByNumber, take};
 
@@ -32,7 +32,7 @@ pub(crate) struct Cq<M: Rings> {
     /// When it is told of them, however few they are.
     due: Option<u64>,
     /// Where it waits for room in its event ring, while it does.
-    waits: Option<Place>,
+    waits: Option<PlaceInLine>,
     /// QPs that complete here.
     pub(crate) users: u32,
 }

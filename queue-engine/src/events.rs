@@ -27,7 +27,7 @@ pub(crate) struct EventRings<M: Rings> {
     /// Unread events of a ring at which completions wait; none where they are lost at the end of the ring.
     limit: Option<u32>,
     /// Completion queues that have fired and wait for room.
-    waiting: BTreeMap<Place, Fired>,
+    waiting: BTreeMap<PlaceInLine, Fired>,
     /// What the next one of them is counted.
     next: u64,
 }
@@ -40,9 +40,9 @@ pub(crate) struct Fired {
     pub(crate) sequence: u32,
 }
 
-/// Where a completion queue waits for room in a ring, in the order of turns.
+/// The place of a completion queue among those that wait for room in a ring, in the order of turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct PlaceInLine {
     ring: u8,
     client: u8,
     /// How many came before.
@@ -71,7 +71,7 @@ impl<M: Rings> EventRing<M> {
 impl<M: Rings> EventRings<M> {
     /// Bytes that a completion queue takes here at most.
     pub(crate) const BYTES_OF_EACH: usize =
-        2 * (size_of::<(Place, Fired)>() + size_of::<(u64, u32)>());
+        2 * (size_of::<(PlaceInLine, Fired)>() + size_of::<(u64, u32)>());
 
     pub(crate) fn closed() -> Self {
         Self {
@@ -158,10 +158,10 @@ impl<M: Rings> EventRings<M> {
         client: u8,
         fired: Fired,
         now: u64,
-    ) -> Option<Place> {
+    ) -> Option<PlaceInLine> {
         let any_waits = self.first_waiting(ring, 0).is_some();
         if self.limit.is_some() && (any_waits || !self.has_room(ring)) {
-            let place = Place { ring, client, count: self.next };
+            let place = PlaceInLine { ring, client, count: self.next };
             self.next = self.next.wrapping_add(1);
             self.waiting.insert(place, fired);
             return Some(place);
@@ -171,14 +171,14 @@ impl<M: Rings> EventRings<M> {
     }
 
     /// A completion queue that waits there has fired again.
-    pub(crate) fn complete_again(&mut self, place: Place, sequence: u32) {
+    pub(crate) fn complete_again(&mut self, place: PlaceInLine, sequence: u32) {
         if let Some(fired) = self.waiting.get_mut(&place) {
             fired.sequence = sequence;
         }
     }
 
     /// A completion queue that waits there has gone.
-    pub(crate) fn forget(&mut self, place: Option<Place>) {
+    pub(crate) fn forget(&mut self, place: Option<PlaceInLine>) {
         if let Some(place) = place {
             self.waiting.remove(&place);
         }
@@ -191,12 +191,12 @@ impl<M: Rings> EventRings<M> {
     }
 
     /// Where the queue waits that is the first of a ring, from a client on.
-    fn first_waiting(&self, ring: u8, client: u8) -> Option<Place> {
+    fn first_waiting(&self, ring: u8, client: u8) -> Option<PlaceInLine> {
         if self.waiting.is_empty() {
             return None;
         }
-        let first = Place { ring, client, count: 0 };
-        let last = Place { ring, client: u8::MAX, count: u64::MAX };
+        let first = PlaceInLine { ring, client, count: 0 };
+        let last = PlaceInLine { ring, client: u8::MAX, count: u64::MAX };
         self.waiting.range(first..=last).next().map(|(place, _)| *place)
     }
 

@@ -105,8 +105,8 @@ impl Range {
     }
 }
 
-/// What lies at a bus address.
-pub(crate) enum Place {
+/// The memory at a bus address.
+pub(crate) enum BusMemory {
     Shared(Arc<SharedMapping>, usize),
     Process(Slot, usize),
     Asked(Rc<dyn AskedMemory>),
@@ -268,12 +268,12 @@ impl Bus {
 
     /// What lies at `length` bytes from `address`, if that is one range and may be so used.
     #[inline]
-    pub(crate) fn find(&self, address: u64, length: u64, wanted: Rights) -> Option<Place> {
+    pub(crate) fn find(&self, address: u64, length: u64, wanted: Rights) -> Option<BusMemory> {
         if let Some(last) = self.last.get() {
             let within = address.wrapping_sub(last.address);
             if within < last.length && length <= last.length.wrapping_sub(within) {
                 let base = usize::try_from(last.base.checked_add(within)?).ok()?;
-                return Some(Place::Process(last.process, base));
+                return Some(BusMemory::Process(last.process, base));
             }
         }
         let (place, bytes) = self.look(address, wanted)?;
@@ -282,7 +282,7 @@ impl Bus {
 
     /// What lies where a latch says that all of its memory is, if that is one range and may be read
     /// and written; the latch moves on when that range goes.
-    pub(crate) fn watch(&self, latch: &Rc<Latch>) -> Option<Place> {
+    pub(crate) fn watch(&self, latch: &Rc<Latch>) -> Option<BusMemory> {
         let address = latch.base()?;
         let found = self.find(address, latch.bytes(), Rights::BOTH)?;
         // What is the card's own stays where it is.
@@ -296,7 +296,7 @@ impl Bus {
     }
 
     /// What lies at `address`, and how many bytes from there on do in the same range.
-    pub(crate) fn look_up(&self, address: u64, wanted: Rights) -> Option<(Place, u64)> {
+    pub(crate) fn look_up(&self, address: u64, wanted: Rights) -> Option<(BusMemory, u64)> {
         let found = self.look(address, wanted);
         if found.is_none() {
             self.refuse(address, wanted);
@@ -305,7 +305,7 @@ impl Bus {
     }
 
     /// As [`Bus::find`], for an access that is made now or not at all.
-    pub(crate) fn access(&self, address: u64, length: u64, wanted: Rights) -> Option<Place> {
+    pub(crate) fn access(&self, address: u64, length: u64, wanted: Rights) -> Option<BusMemory> {
         let found = self.find(address, length, wanted);
         if found.is_none() {
             self.refuse(address, wanted);
@@ -321,15 +321,15 @@ impl Bus {
         }
     }
 
-    fn look(&self, address: u64, wanted: Rights) -> Option<(Place, u64)> {
+    fn look(&self, address: u64, wanted: Rights) -> Option<(BusMemory, u64)> {
         #[cfg(test)]
         tests::LOOKS.with(|looks| looks.set(looks.get() + 1));
         if address >= NULL_MEMORY {
-            return Some((Place::Asked(self.null.clone()), u64::MAX.wrapping_sub(address)));
+            return Some((BusMemory::Asked(self.null.clone()), u64::MAX.wrapping_sub(address)));
         }
         if address >= OWN_MEMORY {
             let (mapping, offset, left) = self.own.at(address)?;
-            return Some((Place::Shared(Arc::clone(mapping), offset), left));
+            return Some((BusMemory::Shared(Arc::clone(mapping), offset), left));
         }
         if !self.master.get() || address >= ADDRESS_LIMIT {
             return None;
@@ -344,7 +344,7 @@ impl Bus {
         let place = match &range.backing {
             Backing::Reached(DmaMemory::Shared { mapping, offset }) => {
                 let offset = usize::try_from(offset.checked_add(within)?).ok()?;
-                Place::Shared(Arc::clone(mapping), offset)
+                BusMemory::Shared(Arc::clone(mapping), offset)
             }
             Backing::Reached(DmaMemory::Process { address: base, .. }) => {
                 let process = range.process?;
@@ -357,9 +357,9 @@ impl Bus {
                         base: *base,
                     }));
                 }
-                Place::Process(process, usize::try_from(base.checked_add(within)?).ok()?)
+                BusMemory::Process(process, usize::try_from(base.checked_add(within)?).ok()?)
             }
-            Backing::Asked(owner) => Place::Asked(Rc::clone(owner)),
+            Backing::Asked(owner) => BusMemory::Asked(Rc::clone(owner)),
         };
         Some((place, bytes.min(ADDRESS_LIMIT.saturating_sub(address))))
     }
@@ -399,10 +399,10 @@ impl Bus {
 
     /// Whether rings and records can be there: one word at a time must be reachable.
     pub(crate) fn holds_rings(&self, address: u64, bytes: u64) -> bool {
-        self.all(address, bytes, |place| !matches!(place, Place::Process(..)))
+        self.all(address, bytes, |place| !matches!(place, BusMemory::Process(..)))
     }
 
-    fn all(&self, address: u64, bytes: u64, fits: impl Fn(&Place) -> bool) -> bool {
+    fn all(&self, address: u64, bytes: u64, fits: impl Fn(&BusMemory) -> bool) -> bool {
         let (mut at, mut left) = (address, bytes.max(1));
         while left > 0 {
             match self.look_up(at, Rights::NONE) {
@@ -457,7 +457,7 @@ pub(crate) mod tests {
         // Where there is no memory of any kind, nothing that is mapped is reached either.
         bus.map_any(u64::MAX - 4095, 4096, Rights::BOTH, reached()).unwrap();
         let found = bus.find(u64::MAX - 4095, 1, Rights::READ);
-        assert!(matches!(found, Some(Place::Asked(_))), "it is mapped memory");
+        assert!(matches!(found, Some(BusMemory::Asked(_))), "it is mapped memory");
         assert_eq!(bus.unmap(ADDRESS_LIMIT - 4096, u64::MAX), 3);
     }
 

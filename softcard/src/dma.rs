@@ -18,7 +18,7 @@ use roce::AtomicOperation;
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::bus::{Bus, Place, Rights};
+use crate::bus::{Bus, BusMemory, Rights};
 use crate::mmu::Direction;
 use crate::port::Frame;
 use crate::processes::Slot;
@@ -349,7 +349,9 @@ impl AddressSpace {
                     None => continue,
                 }
             }
-            if let Some(Place::Process(process, _)) = self.bus.find(address, left as u64, rights) {
+            if let Some(BusMemory::Process(process, _)) =
+                self.bus.find(address, left as u64, rights)
+            {
                 match self.bus.pid(process, self.now) {
                     Some(pid) => return Some(self.gather(&mut burst, process, pid)),
                     // It has ended, and its id may be a stranger's by now, or it did not answer.
@@ -365,7 +367,7 @@ impl AddressSpace {
             let range = range.start..range.start.saturating_add(here);
             let frame = burst.frames.get_mut(number);
             let copied = match (place, burst.direction) {
-                (Place::Process(process, base), _) => {
+                (BusMemory::Process(process, base), _) => {
                     let Some(pid) = self.bus.pid(process, self.now) else {
                         self.fail(&mut burst);
                         continue;
@@ -375,16 +377,16 @@ impl AddressSpace {
                     call.add_local(burst.frames, number, range);
                     return Some(call);
                 }
-                (Place::Shared(mapping, offset), Direction::Read) => frame
+                (BusMemory::Shared(mapping, offset), Direction::Read) => frame
                     .and_then(|frame| frame.as_mut_slice().get_mut(range))
                     .is_some_and(|into| mapping.read_bytes(offset, into).is_ok()),
-                (Place::Shared(mapping, offset), Direction::Write) => frame
+                (BusMemory::Shared(mapping, offset), Direction::Write) => frame
                     .and_then(|frame| frame.as_slice().get(range))
                     .is_some_and(|from| mapping.write_bytes(offset, from).is_ok()),
-                (Place::Asked(owner), Direction::Read) => frame
+                (BusMemory::Asked(owner), Direction::Read) => frame
                     .and_then(|frame| frame.as_mut_slice().get_mut(range))
                     .is_some_and(|into| owner.read(address, into)),
-                (Place::Asked(owner), Direction::Write) => frame
+                (BusMemory::Asked(owner), Direction::Write) => frame
                     .and_then(|frame| frame.as_slice().get(range))
                     .is_some_and(|from| owner.write(address, from)),
             };
@@ -410,7 +412,7 @@ impl AddressSpace {
                 break;
             }
             match self.bus.find(address, range.len() as u64, rights) {
-                Some(Place::Process(its, base)) if its == process => {
+                Some(BusMemory::Process(its, base)) if its == process => {
                     call.add_remote(base, range.len());
                     call.add_local(burst.frames, number, range);
                 }
@@ -432,19 +434,19 @@ impl AddressSpace {
     ) -> Option<Box<Call>> {
         let mut word = [0; ATOMIC_BYTES];
         let before = match self.bus.access(address, ATOMIC_BYTES as u64, Rights::BOTH) {
-            Some(Place::Process(process, _)) => {
+            Some(BusMemory::Process(process, _)) => {
                 if let Some(pid) = self.bus.pid(process, self.now) {
                     return Some(self.gather_atomics(burst, process, pid));
                 }
                 None
             }
-            Some(Place::Shared(mapping, offset)) => update(
+            Some(BusMemory::Shared(mapping, offset)) => update(
                 operation,
                 &mut word,
                 |word| mapping.read_bytes(offset, word).is_ok(),
                 |word| mapping.write_bytes(offset, word).is_ok(),
             ),
-            Some(Place::Asked(owner)) => update(
+            Some(BusMemory::Asked(owner)) => update(
                 operation,
                 &mut word,
                 |word| owner.read(address, word),
@@ -472,7 +474,7 @@ impl AddressSpace {
             (burst.parts.at(index, 0), burst.parts.atomic(index))
         {
             match self.bus.find(address, ATOMIC_BYTES as u64, Rights::BOTH) {
-                Some(Place::Process(its, base)) if its == process => {
+                Some(BusMemory::Process(its, base)) if its == process => {
                     call.remote.push(RemoteRange { base, len: ATOMIC_BYTES });
                     call.atomics.push(operation);
                     call.asked = call.asked.saturating_add(ATOMIC_BYTES);
@@ -531,10 +533,12 @@ impl AddressSpace {
             let here = rest.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
             let rest = rest.get_mut(..here).unwrap_or_default();
             let fetched = match found.map(|(place, _)| place) {
-                Some(Place::Shared(mapping, offset)) => mapping.read_bytes(offset, rest).is_ok(),
-                Some(Place::Asked(owner)) => owner.read(address, rest),
+                Some(BusMemory::Shared(mapping, offset)) => {
+                    mapping.read_bytes(offset, rest).is_ok()
+                }
+                Some(BusMemory::Asked(owner)) => owner.read(address, rest),
                 // A client's, which may not answer: nobody waits for it here.
-                Some(Place::Process(..)) | None => false,
+                Some(BusMemory::Process(..)) | None => false,
             };
             if !fetched {
                 self.faults = self.faults.saturating_add(1);
@@ -550,10 +554,10 @@ impl AddressSpace {
     pub(crate) fn put(&mut self, address: u64, from: &[u8]) {
         let place = self.bus.access(address, from.len() as u64, Rights::WRITE);
         let put = match place {
-            Some(Place::Shared(mapping, offset)) => mapping.write_bytes(offset, from).is_ok(),
-            Some(Place::Asked(owner)) => owner.write(address, from),
+            Some(BusMemory::Shared(mapping, offset)) => mapping.write_bytes(offset, from).is_ok(),
+            Some(BusMemory::Asked(owner)) => owner.write(address, from),
             // A client's, which may not answer.
-            Some(Place::Process(..)) | None => false,
+            Some(BusMemory::Process(..)) | None => false,
         };
         match put {
             true => self.written.count(from.len()),

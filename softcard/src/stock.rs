@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use ::stock::{Build, Host, Reach, Space};
 
-use crate::bus::{Place, Rights};
+use crate::bus::{BusMemory, Rights};
 use crate::dma::{AddressSpace, Call, Copying, End, Part, Parts};
 use crate::mmu::{Direction, Translation};
 use crate::network::{Identity, Network};
@@ -303,7 +303,8 @@ impl Reached<'_> {
     fn is_pinned(&self) -> bool {
         let there = |place: &u64| self.memory.bus.look_up(*place, Rights::NONE);
         let places: Vec<_> = self.transfer.places.iter().map(there).collect();
-        let is_program = |it: &Option<(Place, u64)>| matches!(it, Some((Place::Process(..), _)));
+        let is_program =
+            |it: &Option<(BusMemory, u64)>| matches!(it, Some((BusMemory::Process(..), _)));
         places.iter().all(Option::is_some) && places.iter().any(is_program)
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use fpga_regs::{BLOCK_BYTES, Block};
 use hostmem::{BlockRing, SharedMapping};
 
-use crate::bus::{Bus, Place, Rights};
+use crate::bus::{Bus, BusMemory, Rights};
 use crate::latch::Latch;
 
 /// An address that no memory has.
@@ -46,7 +46,7 @@ impl<T> Remembered<T> {
             self.latched = latch.generation();
             self.looked = bus.generation();
             self.direct = match bus.watch(latch) {
-                Some(Place::Shared(mapping, offset)) => open(mapping, offset).ok(),
+                Some(BusMemory::Shared(mapping, offset)) => open(mapping, offset).ok(),
                 _ => None,
             };
         }
@@ -146,37 +146,37 @@ impl RingView {
 /// Loads a word with acquire ordering.
 fn load_u32(bus: &Bus, address: u64) -> u32 {
     match bus.access(address, 4, Rights::READ) {
-        Some(Place::Shared(mapping, offset)) => {
+        Some(BusMemory::Shared(mapping, offset)) => {
             mapping.load_acquire_u32(offset).unwrap_or(u32::MAX)
         }
-        Some(Place::Asked(owner)) => {
+        Some(BusMemory::Asked(owner)) => {
             let mut bytes = [0; 4];
             if owner.read(address, &mut bytes) { u32::from_le_bytes(bytes) } else { u32::MAX }
         }
-        Some(Place::Process(..)) | None => u32::MAX,
+        Some(BusMemory::Process(..)) | None => u32::MAX,
     }
 }
 
 /// Loads a word with acquire ordering.
 fn load_u64(bus: &Bus, address: u64) -> u64 {
     match bus.access(address, 8, Rights::READ) {
-        Some(Place::Shared(mapping, offset)) => {
+        Some(BusMemory::Shared(mapping, offset)) => {
             mapping.load_acquire_u64(offset).unwrap_or(u64::MAX)
         }
-        Some(Place::Asked(owner)) => {
+        Some(BusMemory::Asked(owner)) => {
             let mut bytes = [0; 8];
             if owner.read(address, &mut bytes) { u64::from_le_bytes(bytes) } else { u64::MAX }
         }
-        Some(Place::Process(..)) | None => u64::MAX,
+        Some(BusMemory::Process(..)) | None => u64::MAX,
     }
 }
 
 fn read_block(bus: &Bus, address: u64) -> Block {
     let mut bytes = [0xff; BLOCK_BYTES];
     let done = match bus.access(address, BLOCK_BYTES as u64, Rights::READ) {
-        Some(Place::Shared(mapping, offset)) => mapping.read_bytes(offset, &mut bytes).is_ok(),
-        Some(Place::Asked(owner)) => owner.read(address, &mut bytes),
-        Some(Place::Process(..)) | None => false,
+        Some(BusMemory::Shared(mapping, offset)) => mapping.read_bytes(offset, &mut bytes).is_ok(),
+        Some(BusMemory::Asked(owner)) => owner.read(address, &mut bytes),
+        Some(BusMemory::Process(..)) | None => false,
     };
     let mut block = [u64::MAX; BLOCK_BYTES / 8];
     if done {
@@ -196,19 +196,19 @@ fn write_block(bus: &Bus, address: u64, block: &Block, publish: bool) {
     let [body @ .., last] = block;
     let before = size_of_val(body);
     match bus.access(address, BLOCK_BYTES as u64, Rights::WRITE) {
-        Some(Place::Shared(mapping, offset)) => {
+        Some(BusMemory::Shared(mapping, offset)) => {
             // An alignment or a mapping that does not allow it: the card's write goes nowhere.
             let _ = mapping.write_bytes(offset, bytes.get(..before).unwrap_or_default());
             let _ = mapping.store_release_u64(offset.saturating_add(before), *last);
         }
-        Some(Place::Asked(owner)) if publish => {
+        Some(BusMemory::Asked(owner)) if publish => {
             if owner.write(address, bytes.get(..before).unwrap_or_default()) {
                 owner.write(address.saturating_add(before as u64), &last.to_le_bytes());
             }
         }
-        Some(Place::Asked(owner)) => {
+        Some(BusMemory::Asked(owner)) => {
             owner.write(address, &bytes);
         }
-        Some(Place::Process(..)) | None => {}
+        Some(BusMemory::Process(..)) | None => {}
     }
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::opcode;
 use crate::param::{ELEMENTS, PMTU, UNLISTED};
 
-/// Where a request has its bytes, and what its end is worth.
+/// The memory from which a request takes its bytes, that to which it writes them, and whether it ends a post.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RequestMemory {
     /// Own memory; of a READ with the stream and its number in bits 53 to 48.
     pub(crate) local: u64,
     pub(crate) remote: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Place {
 pub(crate) struct Element {
     pub(crate) psn: u32,
     pub(crate) opcode: u8,
-    pub(crate) place: Place,
+    pub(crate) place: RequestMemory,
 }
 
 /// What a response learns of the request that it answers.
@@ -39,7 +39,7 @@ pub(crate) struct Retransmitter {
     used: usize,
     /// The two halves of what is to be listed, which come from two places and are joined in their order.
     packets: VecDeque<(u32, u32, u8)>,
-    places: VecDeque<Place>,
+    places: VecDeque<RequestMemory>,
     /// What was freed, for the responses that wait for it, of all QPs.
     pub(crate) inits: VecDeque<Init>,
     /// It looks for a packet that is in no list, for ever.
@@ -54,7 +54,7 @@ impl Retransmitter {
 
     /// Takes note of where a request has its bytes.
     // STOCK-27
-    pub(crate) fn place(&mut self, place: Place) {
+    pub(crate) fn place(&mut self, place: RequestMemory) {
         self.places.push_back(place);
     }
 

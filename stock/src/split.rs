@@ -7,14 +7,14 @@ use crate::host::{Host, Reach, Space};
 use crate::opcode;
 use crate::param::{PMTU, READ_PIECE, READ_PIECES};
 use crate::post::{Post, PostKind};
-use crate::retransmit::Place;
+use crate::retransmit::RequestMemory;
 
 /// A request of one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) qpn: u32,
     pub(crate) opcode: u8,
-    pub(crate) place: Place,
+    pub(crate) place: RequestMemory,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -141,7 +141,7 @@ impl Splitter {
         };
         let is_send = matches!(cut.opcode, opcode::SEND_FIRST..=opcode::SEND_ONLY);
         let remote = if is_send { 0 } else { other.vaddr.wrapping_add(done.into()) };
-        let place = Place {
+        let place = RequestMemory {
             local: own.tagged().wrapping_add(done.into()),
             remote,
             length: cut.length,

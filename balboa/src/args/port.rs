@@ -85,14 +85,14 @@ pub enum Action {
         json: bool,
     },
     /// Add an address, at the first index that is free
-    Add(Place),
+    Add(AddressInVlan),
     /// Delete an address; the others keep their index
-    Del(Place),
+    Del(AddressInVlan),
 }
 
 /// An address, and the network of the link's that it is in.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
-pub struct Place {
+pub struct AddressInVlan {
     /// IPv4 or IPv6; the prefix may be left out
     #[arg(value_name = "ADDRESS[/PREFIX]")]
     pub address: Address,

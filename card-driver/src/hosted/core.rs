@@ -160,7 +160,8 @@ impl Core {
     fn advance(&mut self, now: u64) -> bool {
         let Self { engine, carrier, memory, layout, inline, vfpga, atomics, windows, .. } = self;
         let (vfpga, pieces) = (*vfpga, Vec::new());
-        let mut place = Place { engine, memory, layout, inline, vfpga, pieces, atomics, windows };
+        let mut place =
+            PayloadMemory { engine, memory, layout, inline, vfpga, pieces, atomics, windows };
         carrier.advance(now, &mut place)
     }
 
@@ -347,8 +348,8 @@ fn in_one_piece(
     Some(piece.iova)
 }
 
-/// Where payload of messages lies.
-struct Place<'a> {
+/// The memory in which the payload of messages lies, by their engine.
+struct PayloadMemory<'a> {
     engine: &'a mut HostedEngine,
     memory: &'a HostMemory,
     layout: &'a Layout,
@@ -359,7 +360,7 @@ struct Place<'a> {
     windows: &'a mut Windows,
 }
 
-impl Place<'_> {
+impl PayloadMemory<'_> {
     /// Copies an inline payload out of the ring, which strangers on the link are not to reach, to a place that waits for
     /// the card.
     fn bounce(&mut self, qpn: u32, slot: u8) -> Option<(u64, u32)> {
@@ -382,7 +383,7 @@ impl Place<'_> {
     }
 }
 
-impl Locate for Place<'_> {
+impl Locate for PayloadMemory<'_> {
     fn locate(
         &mut self,
         qpn: u32,
@@ -402,7 +403,7 @@ impl Locate for Place<'_> {
     }
 }
 
-impl Place<'_> {
+impl PayloadMemory<'_> {
     /// Finds where bytes of a payload lie, and calls with each piece and its place in them.
     fn each(
         &mut self,
@@ -424,7 +425,7 @@ impl Place<'_> {
     }
 }
 
-impl Host for Place<'_> {
+impl Host for PayloadMemory<'_> {
     fn allows(&self, qpn: u32, memory: RemoteRange, access: RemoteAccess) -> bool {
         self.engine.allows(qpn, memory, access)
     }
@@ -498,7 +499,7 @@ impl Host for Place<'_> {
     }
 }
 
-impl Memory for Place<'_> {
+impl Memory for PayloadMemory<'_> {
     fn sequence(&self, ctid: u8, place: usize) -> u64 {
         self.layout.sequence(self.vfpga, ctid, place)
     }
@@ -590,8 +591,16 @@ mod tests {
             let layout = Arc::clone(&core.layout);
             let Core { engine, memory, inline, atomics, windows, .. } = &mut *core;
             let (layout, pieces) = (&*layout, Vec::new());
-            let mut place =
-                Place { engine, memory, layout, inline, vfpga: 0, pieces, atomics, windows };
+            let mut place = PayloadMemory {
+                engine,
+                memory,
+                layout,
+                inline,
+                vfpga: 0,
+                pieces,
+                atomics,
+                windows,
+            };
             place.bounce(5, 15).unwrap();
             let (_, own, at) = layout.bounce(0, 5, 15);
             own.write_bytes(at, &[7; 64]).unwrap();

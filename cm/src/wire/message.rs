@@ -185,11 +185,11 @@ impl AlternatePath {
 impl super::Value for AlternatePath {
     const ZERO: Self = Self::NONE;
 
-    fn load(bytes: &[u8], place: super::Place) -> Self {
+    fn load(bytes: &[u8], place: super::FieldBits) -> Self {
         Self(super::Value::load(bytes, place))
     }
 
-    fn store(self, bytes: &mut [u8], place: super::Place) {
+    fn store(self, bytes: &mut [u8], place: super::FieldBits) {
         self.0.store(bytes, place);
     }
 }

@@ -49,9 +49,9 @@ pub enum Malformed {
     IpHeader,
 }
 
-/// Where a field lies.
+/// The bits of a message that a field has.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct FieldBits {
     /// The bytes that it touches.
     pub from: usize,
     /// The byte behind them.
@@ -62,7 +62,7 @@ pub(crate) struct Place {
     pub width: u32,
 }
 
-impl Place {
+impl FieldBits {
     /// A field of a message: its first byte and bit, and how many bits. It does not compile for one
     /// that does not fit.
     #[expect(clippy::arithmetic_side_effects, reason = "it is computed while compiling")]
@@ -102,9 +102,9 @@ pub(crate) trait Value: Copy {
     /// The value of a field that was never set.
     const ZERO: Self;
     /// Reads the field.
-    fn load(bytes: &[u8], place: Place) -> Self;
+    fn load(bytes: &[u8], place: FieldBits) -> Self;
     /// Writes the field; bits that it has no room for are left out.
-    fn store(self, bytes: &mut [u8], place: Place);
+    fn store(self, bytes: &mut [u8], place: FieldBits);
 }
 
 macro_rules! number {
@@ -112,11 +112,11 @@ macro_rules! number {
         impl Value for $number {
             const ZERO: Self = 0;
 
-            fn load(bytes: &[u8], place: Place) -> Self {
+            fn load(bytes: &[u8], place: FieldBits) -> Self {
                 place.load(bytes) as Self
             }
 
-            fn store(self, bytes: &mut [u8], place: Place) {
+            fn store(self, bytes: &mut [u8], place: FieldBits) {
                 place.store(bytes, u128::from(self));
             }
         }
@@ -128,11 +128,11 @@ number!(u8, u16, u32, u64);
 impl Value for bool {
     const ZERO: Self = false;
 
-    fn load(bytes: &[u8], place: Place) -> Self {
+    fn load(bytes: &[u8], place: FieldBits) -> Self {
         place.load(bytes) != 0
     }
 
-    fn store(self, bytes: &mut [u8], place: Place) {
+    fn store(self, bytes: &mut [u8], place: FieldBits) {
         place.store(bytes, u128::from(self));
     }
 }
@@ -140,11 +140,11 @@ impl Value for bool {
 impl Value for Ipv6Addr {
     const ZERO: Self = Self::UNSPECIFIED;
 
-    fn load(bytes: &[u8], place: Place) -> Self {
+    fn load(bytes: &[u8], place: FieldBits) -> Self {
         Self::from_bits(place.load(bytes))
     }
 
-    fn store(self, bytes: &mut [u8], place: Place) {
+    fn store(self, bytes: &mut [u8], place: FieldBits) {
         place.store(bytes, self.to_bits());
     }
 }
@@ -152,12 +152,12 @@ impl Value for Ipv6Addr {
 impl<const N: usize> Value for [u8; N] {
     const ZERO: Self = [0; N];
 
-    fn load(bytes: &[u8], place: Place) -> Self {
+    fn load(bytes: &[u8], place: FieldBits) -> Self {
         let field = bytes.get(place.from..place.to).unwrap_or_default();
         field.first_chunk().copied().unwrap_or([0; N])
     }
 
-    fn store(self, bytes: &mut [u8], place: Place) {
+    fn store(self, bytes: &mut [u8], place: FieldBits) {
         if let Some(field) = bytes.get_mut(place.from..place.to) {
             if let Some(field) = field.first_chunk_mut() {
                 *field = self;
@@ -205,7 +205,7 @@ macro_rules! layout {
                 use $crate::wire::Value as _;
                 Self { $($field: <$value>::load(
                     bytes,
-                    const { $crate::wire::Place::of($length, $byte, $bit, $width) },
+                    const { $crate::wire::FieldBits::of($length, $byte, $bit, $width) },
                 ),)* }
             }
 
@@ -214,7 +214,7 @@ macro_rules! layout {
                 use $crate::wire::Value as _;
                 $(self.$field.store(
                     bytes,
-                    const { $crate::wire::Place::of($length, $byte, $bit, $width) },
+                    const { $crate::wire::FieldBits::of($length, $byte, $bit, $width) },
                 );)*
             }
 
@@ -264,11 +264,11 @@ macro_rules! open {
         impl $crate::wire::Value for $name {
             const ZERO: Self = Self(0);
 
-            fn load(bytes: &[u8], place: $crate::wire::Place) -> Self {
+            fn load(bytes: &[u8], place: $crate::wire::FieldBits) -> Self {
                 Self(<$number as $crate::wire::Value>::load(bytes, place))
             }
 
-            fn store(self, bytes: &mut [u8], place: $crate::wire::Place) {
+            fn store(self, bytes: &mut [u8], place: $crate::wire::FieldBits) {
                 self.0.store(bytes, place);
             }
         }

@@ -22,7 +22,7 @@ mod ends;
 mod gid;
 mod plan;
 
-use ends::{Far, Place, Receiver, Sender};
+use ends::{Far, Receiver, Sender, Surroundings};
 pub use gid::Wanted;
 use plan::{GUARD, Message, Mode, UNDER_WAY};
 
@@ -61,7 +61,7 @@ pub struct Wishes {
 
 /// One side: both its ends, and the memory of each.
 struct Side {
-    place: Place,
+    place: Surroundings,
     sender: Sender,
     receiver: Receiver,
     outgoing: Rc<Region>,
@@ -105,7 +105,7 @@ impl Side {
         ensure!(qps == wishes.qps as u128, "the other side has {qps} QPs");
         let mtu = port.active_mtu.min(v::ibv_mtu::try_from(mtu)?);
         let pd = Pd::new(&context)?;
-        let place = Place { context, pd, gid, mtu, timeout: wishes.timeout };
+        let place = Surroundings { context, pd, gid, mtu, timeout: wishes.timeout };
         let mut sender = Sender::new(&place, wishes.qps)?;
         let mut receiver = Receiver::new(&place, wishes.qps)?;
         receiver.far = exchange(line, &sender.told)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::{ATTACKING, GID, PATIENCE, PATIENT, Place};
+use super::{ATTACKING, GID, Opened, PATIENCE, PATIENT};
 use crate::data::link::ACCESS;
 use crate::ffi::{Completion, Operation, Peer, Qp, Recv, Region, Send};
 use crate::mortal::say;
@@ -62,7 +62,7 @@ struct Card {
 /// # Errors
 /// When a forged message is taken, or the good one is not.
 pub fn forge(device: &str, local: &Path, remote: &Path) -> Result<()> {
-    let place = Place::open(device, 64)?;
+    let place = Opened::open(device, 64)?;
     let [.., a, b, c, d] = place.gid;
     let address = Ipv4Addr::new(a, b, c, d);
     let socket = UnixDatagram::bind(remote)?;
@@ -101,7 +101,7 @@ pub fn forge(device: &str, local: &Path, remote: &Path) -> Result<()> {
 /// # Errors
 /// When a forged message is taken, or the good one is not.
 pub fn impersonate(device: &str, local: &Path, remote: &Path) -> Result<()> {
-    let place = Place::open(device, 64)?;
+    let place = Opened::open(device, 64)?;
     let [.., a, b, c, d] = place.gid;
     let address = Ipv4Addr::new(a, b, c, d);
     let [_, _, _, _, _, _, _, _, m0, m1, m2, _, _, m3, m4, m5] = place.context.gid(0)?;
@@ -146,7 +146,7 @@ pub fn impersonate(device: &str, local: &Path, remote: &Path) -> Result<()> {
 }
 
 /// Waits for a completion.
-fn one(place: &Place) -> Result<Completion> {
+fn one(place: &Opened) -> Result<Completion> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(done) = place.cq.poll()? {

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use shim_abi::{Request, Role};
 
-use super::{ATTACKING, Place};
+use super::{ATTACKING, Opened};
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Region};
 use crate::mortal::hand::Client;
@@ -62,7 +62,7 @@ pub fn path(directory: &Path) -> Result<()> {
     let name = directory.join(OsStr::from_bytes(b"no\xfftext\n"));
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&name)?;
     file.set_len(PAGE as u64)?;
-    let place = Place::open("balboa0", 16)?;
+    let place = Opened::open("balboa0", 16)?;
     // Before and behind it, wherever the kernel puts them.
     let before = Mapping::zeroed(PAGE)?;
     let named = Mapping::of_file(&file, PAGE)?;

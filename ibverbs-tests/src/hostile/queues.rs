@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::Result;
 use verbs_sys::current::verbs as v;
 
-use super::{ATTACKING, PATIENCE, PATIENT, Place, stay};
+use super::{ATTACKING, Opened, PATIENCE, PATIENT, stay};
 use crate::data::link::ACCESS;
 use crate::ffi::{Channel, Cq, Failed, Operation, Qp, Recv, Region, Send};
 use crate::mortal::say;
@@ -21,7 +21,7 @@ const LIST: usize = 64;
 /// # Errors
 /// When the device gives none.
 pub fn under_way(qps: usize, messages: usize) -> Result<()> {
-    let place = Place::open("balboa0", 16)?;
+    let place = Opened::open("balboa0", 16)?;
     let region = Region::new(&place.pd, 64, ACCESS, false)?;
     let peer = place.peer(NOBODY);
     let make = || -> Result<Qp> {
@@ -64,7 +64,7 @@ struct Flushing {
 
 impl Flushing {
     /// Makes one whose receives end in a queue of so many entries.
-    fn new(place: &Place, cq: Rc<Cq>, requests: u32) -> Result<Self> {
+    fn new(place: &Opened, cq: Rc<Cq>, requests: u32) -> Result<Self> {
         let qp = place.qp_on(&cq, requests)?;
         qp.init(ACCESS)?;
         qp.to(v::IBV_QPS_ERR)?;
@@ -82,7 +82,7 @@ impl Flushing {
 /// # Errors
 /// When the device refuses a step of it.
 pub fn unread(queues: usize) -> Result<()> {
-    let place = Place::open("balboa0", 16)?;
+    let place = Opened::open("balboa0", 16)?;
     let channel = Channel::new(&place.context)?;
     let queue = |_| Flushing::new(&place, Cq::new(&place.context, 4, Some(&channel))?, 2);
     let queues = (0..queues).map(queue).collect::<Result<Vec<_>>>()?;
@@ -108,7 +108,7 @@ pub fn unread(queues: usize) -> Result<()> {
 /// # Errors
 /// When the device refuses a step of it.
 pub fn overruns(queues: usize) -> Result<()> {
-    let place = Place::open("balboa0", 16)?;
+    let place = Opened::open("balboa0", 16)?;
     for turn in 0.. {
         let cq = Cq::new(&place.context, 1, None)?;
         let requests = cq.entries() + 1;

@@ -14,7 +14,7 @@ use shim_abi::{CmReader, CmToken, CreateQp, Request, Response};
 use verbs_sys::current::verbs as v;
 
 use super::frame::{Ends, frame};
-use super::{ATTACKING, GID, PATIENCE, Place};
+use super::{ATTACKING, GID, Opened, PATIENCE};
 use crate::data::link::Options;
 use crate::data::managed::Managed;
 use crate::data::many::{self, Wishes};
@@ -48,7 +48,7 @@ const QPS: usize = 2048;
 /// # Errors
 /// When a connection does not come about.
 pub fn connect(port: u16, times: Option<u64>) -> Result<()> {
-    let places = [Place::open("balboa0", 16)?, Place::open("balboa1", 16)?];
+    let places = [Opened::open("balboa0", 16)?, Opened::open("balboa1", 16)?];
     let contexts = [&*places[0].context, &*places[1].context];
     let mut managed = Managed::new(contexts, GID, port)?;
     for count in 1..=times.unwrap_or(u64::MAX) {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use verbs_sys::current::verbs as v;
 
-use super::{PATIENT, Place, stay};
+use super::{Opened, PATIENT, stay};
 use crate::data::link::ACCESS;
 use crate::ffi::{Operation, Region, Send};
 
@@ -15,7 +15,7 @@ const SHORTEST: u8 = 1;
 /// # Errors
 /// When the device refuses a step of it.
 pub fn never_ready(pairs: usize) -> Result<()> {
-    let place = Place::open("balboa0", 1024)?;
+    let place = Opened::open("balboa0", 1024)?;
     let region = Region::new(&place.pd, 64, ACCESS, false)?;
     let mut kept = Vec::new();
     for _ in 0..pairs {

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::Result;
 
-use super::{Place, stay};
+use super::{Opened, stay};
 use crate::data::link::ACCESS;
 use crate::ffi::{Peer, Qp};
 use crate::mortal::say;
@@ -19,7 +19,7 @@ const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 /// # Errors
 /// When the device refuses the first of them.
 pub fn silent(qps: u32, first: u32) -> Result<()> {
-    let place = Place::open("balboa0", 16)?;
+    let place = Opened::open("balboa0", 16)?;
     let make = |number: u32| -> Result<Qp> {
         let address = Ipv4Addr::from(u32::from(NOBODY) + number);
         let qp = place.qp(1)?;

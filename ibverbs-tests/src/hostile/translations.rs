@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use shim_abi::Request;
 
-use super::{ATTACKING, Place, stay};
+use super::{ATTACKING, Opened, stay};
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Region};
 use crate::mortal::hand::Client;
@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 /// # Errors
 /// When the device refuses a step of it.
 pub fn pages(qps: usize) -> Result<()> {
-    let place = Place::open("balboa0", 16)?;
+    let place = Opened::open("balboa0", 16)?;
     let _rings = (0..qps).map(|_| place.qp(1)).collect::<Result<Vec<_>>>()?;
     over_and_over(|| {
         Region::new(&place.pd, PAGE, ACCESS, false)?;
@@ -35,7 +35,7 @@ pub fn pages(qps: usize) -> Result<()> {
 /// # Errors
 /// When the device refuses a step of it.
 pub fn regions(qps: usize, regions: usize) -> Result<()> {
-    let place = Place::open("balboa0", 16)?;
+    let place = Opened::open("balboa0", 16)?;
     let _rings = (0..qps).map(|_| place.qp(1)).collect::<Result<Vec<_>>>()?;
     let region = |_| Region::new(&place.pd, PAGE, ACCESS, false);
     let _regions = (0..regions).map(region).collect::<Result<Vec<_>, _>>()?;
@@ -81,7 +81,7 @@ pub fn empty(directory: &Path, bytes: usize, again: bool) -> Result<()> {
 /// # Errors
 /// When the device refuses a step of it.
 pub fn visit() -> Result<()> {
-    let place = Place::open("balboa0", 16)?;
+    let place = Opened::open("balboa0", 16)?;
     Region::new(&place.pd, PAGE, ACCESS, false)?;
     Ok(())
 }

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use verbs_sys::current::verbs as v;
 
 use super::fuse::{self, silent_file};
-use super::{ATTACKING, PATIENCE, Place, stay};
+use super::{ATTACKING, Opened, PATIENCE, stay};
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Operation, Patience, Recv, Region, Send};
 use crate::mortal::say;
@@ -107,7 +107,7 @@ impl Silence {
 /// When a step of it is refused, or the work request succeeds.
 pub fn used(kind: MemoryKind, by: Use, place: &Path, node: &Path) -> Result<()> {
     let silence = Silence::new(kind, place, node)?;
-    let place = Place::open("balboa0", 64)?;
+    let place = Opened::open("balboa0", 64)?;
     // To register it would be to wait for it.
     let silent = Region::new(&place.pd, fuse::SIZE, ACCESS, false)?;
     let _faults = silent.change(|memory| silence.fall(memory))?;

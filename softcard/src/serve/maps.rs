@@ -152,7 +152,7 @@ mod tests {
     use hostmem::memfd;
 
     use super::*;
-    use crate::bus::Place;
+    use crate::bus::BusMemory;
 
     #[derive(Debug, Default)]
     struct Client(Cell<u32>);
@@ -185,7 +185,7 @@ mod tests {
         }
         assert_eq!(maps.held(), [64, 1]);
         let found = |maps: &Maps| match maps.bus.find(0x3010, 16, Rights::BOTH) {
-            Some(Place::Shared(_, offset)) => Some(offset),
+            Some(BusMemory::Shared(_, offset)) => Some(offset),
             _ => None,
         };
         assert_eq!(found(&maps), Some((60 << 12) + 0x10));
@@ -201,7 +201,7 @@ mod tests {
         maps.map(BOTH, 0, (0x2000, 4096), vec![file.into()]).unwrap();
         for address in [0x1000, 0x2000] {
             let place = maps.bus.find(address, 1, Rights::READ);
-            assert!(matches!(place, Some(Place::Asked(_))));
+            assert!(matches!(place, Some(BusMemory::Asked(_))));
         }
     }
 

@@ -13,16 +13,16 @@ use super::figures::Column;
 /// How long any one run may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Between what.
+/// The hosts of the two programs.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum Hosts<'a> {
     /// Programs of this machine, by its loopback interface.
     Loopback,
     /// From the second of two machines to the first.
     Machines(&'a Machines<'a>),
 }
 
-impl Place<'_> {
+impl Hosts<'_> {
     /// The server's address.
     fn address(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Place<'_> {
 /// # Errors
 /// When a peer fails.
 pub fn bandwidths(size: u64, seconds: u32) -> Result<[(Column, f64); 3]> {
-    let tcp = tcp_bandwidth(Place::Loopback, size, seconds)?;
+    let tcp = tcp_bandwidth(Hosts::Loopback, size, seconds)?;
     let ucx = |over: Ucx| -> Result<f64> {
         let messages = f64::from(seconds) / over.bandwidth_guess(size);
         Ok(over.run("tag_bw", size, messages)?.rate * size as f64 / 1e6)
@@ -68,7 +68,7 @@ pub fn bandwidths(size: u64, seconds: u32) -> Result<[(Column, f64); 3]> {
 /// # Errors
 /// When a peer fails.
 pub fn latencies(size: u64, seconds: u32) -> Result<[(Column, f64); 3]> {
-    let tcp = tcp_latency(Place::Loopback, size, seconds)?;
+    let tcp = tcp_latency(Hosts::Loopback, size, seconds)?;
     let ucx = |over: Ucx| -> Result<f64> {
         let exchanges = f64::from(seconds) / over.latency_guess(size) / 2.0;
         Ok(over.run("tag_lat", size, exchanges)?.median)
@@ -80,7 +80,7 @@ pub fn latencies(size: u64, seconds: u32) -> Result<[(Column, f64); 3]> {
 ///
 /// # Errors
 /// When one fails.
-pub fn tcp_bandwidth(place: Place<'_>, size: u64, seconds: u32) -> Result<f64> {
+pub fn tcp_bandwidth(place: Hosts<'_>, size: u64, seconds: u32) -> Result<f64> {
     Ok(iperf3(place, size, seconds)?.max(qperf(place, "tcp_bw", size, seconds)?) / 1e6)
 }
 
@@ -88,12 +88,12 @@ pub fn tcp_bandwidth(place: Place<'_>, size: u64, seconds: u32) -> Result<f64> {
 ///
 /// # Errors
 /// When the program fails.
-pub fn tcp_latency(place: Place<'_>, size: u64, seconds: u32) -> Result<f64> {
+pub fn tcp_latency(place: Hosts<'_>, size: u64, seconds: u32) -> Result<f64> {
     Ok(qperf(place, "tcp_lat", size, seconds)? / 1e3)
 }
 
 /// Bytes per second.
-fn iperf3(place: Place<'_>, size: u64, seconds: u32) -> Result<f64> {
+fn iperf3(place: Hosts<'_>, size: u64, seconds: u32) -> Result<f64> {
     let (port, address) = (free_port()?, place.address());
     let server = Task::new("iperf3").words(&format!("-s -1 -B {address} -p {port}"));
     let _server = place.start_server(server, port)?;
@@ -105,7 +105,7 @@ fn iperf3(place: Place<'_>, size: u64, seconds: u32) -> Result<f64> {
 }
 
 /// Bytes per second, or nanoseconds, as the test has it.
-fn qperf(place: Place<'_>, test: &str, size: u64, seconds: u32) -> Result<f64> {
+fn qperf(place: Hosts<'_>, test: &str, size: u64, seconds: u32) -> Result<f64> {
     let (port, address) = (free_port()?, place.address());
     let _server = place.start_server(Task::new("qperf").words(&format!("-lp {port}")), port)?;
     let command = format!("{address} -lp {port} -uu -m {size} -t {seconds} {test}");

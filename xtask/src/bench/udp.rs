@@ -7,7 +7,7 @@ use harness::setting::Setting;
 use terminal::report;
 
 use super::figures::{Column, Figures};
-use super::peers::{self, Place};
+use super::peers::{self, Hosts};
 use super::perftest::{self, Bandwidth, Devices};
 use super::{BULK, Effort};
 
@@ -28,7 +28,7 @@ pub fn measure(setting: &Setting, effort: Effort, figures: &mut Figures) -> Resu
         let mut add = |name: &str, column, value| {
             figures.add(&format!("udp_{name}{ending}"), column, value);
         };
-        let place = Place::Machines(&machines);
+        let place = Hosts::Machines(&machines);
         // Before and behind what it is compared with: what the machine does besides changes within seconds.
         let tcp_bandwidth = || peers::tcp_bandwidth(place, BULK, effort.seconds);
         let tcp_latency = || peers::tcp_latency(place, 2, effort.seconds);

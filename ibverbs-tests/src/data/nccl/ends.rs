@@ -34,8 +34,8 @@ const TRIES: u8 = 7;
 const RELAXED: v::ibv_access_flags =
     ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC | v::IBV_ACCESS_RELAXED_ORDERING;
 
-/// What both ends are made on.
-pub(super) struct Place {
+/// The device on which both ends are made, and the settings that they share.
+pub(super) struct Surroundings {
     pub(super) context: Rc<Context>,
     pub(super) pd: Rc<Pd>,
     pub(super) gid: (u8, [u8; 16]),
@@ -50,7 +50,7 @@ pub(super) struct Far {
     pub(super) key: u32,
 }
 
-impl Place {
+impl Surroundings {
     /// Memory that messages lie in.
     pub(super) fn data(&self, length: usize) -> Result<Rc<Region>> {
         let memory = Mapping::zeroed(length)?;
@@ -106,7 +106,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     fn new(
-        place: &Place,
+        place: &Surroundings,
         count: usize,
         entries: usize,
         (sends, receives): (usize, usize),
@@ -122,7 +122,7 @@ impl Lanes {
     }
 
     /// Connects the QPs to those of the other side's end.
-    pub(super) fn connect(&self, place: &Place, far: &[u32], gid: [u8; 16]) -> Result<()> {
+    pub(super) fn connect(&self, place: &Surroundings, far: &[u32], gid: [u8; 16]) -> Result<()> {
         ensure!(far.len() == self.qps.len(), "the other side has {} QPs", far.len());
         self.qps.iter().zip(far).try_for_each(|(qp, qpn)| place.connect(qp, *qpn, gid))
     }
@@ -136,7 +136,7 @@ impl Lanes {
     }
 
     /// The next completion, which must be a success.
-    pub(super) fn poll(&self, place: &Place) -> Result<Option<Completion>> {
+    pub(super) fn poll(&self, place: &Surroundings) -> Result<Option<Completion>> {
         let completion = self.cq.poll()?;
         if let Some(it) = &completion {
             let status = place.context.library().status_name(it.status);
@@ -185,7 +185,7 @@ struct Offered {
 }
 
 impl Sender {
-    pub(super) fn new(place: &Place, qps: usize) -> Result<Self> {
+    pub(super) fn new(place: &Surroundings, qps: usize) -> Result<Self> {
         let depths = (2 * SLOTS, 0);
         let lanes = Lanes::new(place, qps, SLOTS * qps, depths, v::IBV_ACCESS_REMOTE_WRITE)?;
         Ok(Self {
@@ -305,7 +305,7 @@ impl Sender {
     }
 
     /// Takes what is complete; false where nothing was.
-    pub(super) fn poll(&mut self, place: &Place) -> Result<bool> {
+    pub(super) fn poll(&mut self, place: &Surroundings) -> Result<bool> {
         let Some(completion) = self.lanes.poll(place)? else { return Ok(false) };
         ensure!(completion.opcode == v::IBV_WC_RDMA_WRITE, "{completion:?}");
         let number = completion.wr_id;
@@ -346,7 +346,7 @@ struct Open {
 }
 
 impl Receiver {
-    pub(super) fn new(place: &Place, qps: usize) -> Result<Self> {
+    pub(super) fn new(place: &Surroundings, qps: usize) -> Result<Self> {
         let rights =
             v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_READ | v::IBV_ACCESS_REMOTE_ATOMIC;
         let depths = (2 * SLOTS, SLOTS);
@@ -426,7 +426,7 @@ impl Receiver {
     /// Takes what is complete; answers what of it is there, or None where nothing was.
     pub(super) fn poll(
         &mut self,
-        place: &Place,
+        place: &Surroundings,
         data: &Rc<Region>,
     ) -> Result<Option<Vec<Message>>> {
         let Some(completion) = self.lanes.poll(place)? else { return Ok(None) };

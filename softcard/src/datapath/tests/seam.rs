@@ -16,7 +16,7 @@ mod echo;
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig, VA, WINDOW, user_register};
 use super::*;
-use crate::bus::{Bus, Place, Rights};
+use crate::bus::{Bus, BusMemory, Rights};
 use crate::vfpga::{Access, Occupant, Piece, Ports, QueueEngine, Tag, Unreachable};
 
 /// What a logic has been asked and has said, in order.
@@ -114,7 +114,7 @@ impl Slow {
         let found = pieces.iter().map(|piece| {
             // The one page of memory is where it says it is.
             match self.bus.look_up(piece.iova, Rights::BOTH) {
-                Some((Place::Shared(mapping, offset), _)) => {
+                Some((BusMemory::Shared(mapping, offset), _)) => {
                     (mapping, offset, piece.length as usize)
                 }
                 _ => panic!("the memory is shared"),
