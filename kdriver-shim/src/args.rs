@@ -113,7 +113,7 @@ pub struct Args {
     pub rnic_peers: Vec<Ipv4Addr>,
     /// Fail a queue pair of a card with a published bitstream when its peer is silent for so many milliseconds [default: 500]
     #[arg(long, value_name = "MS")]
-    pub watchdog: Option<Watchdog>,
+    pub watchdog: Option<PeerSilence>,
     /// Send one packet at a time of each queue pair of cards with a published bitstream, for cables that lose some: where
     /// none is behind a lost one, nobody finds a gap, which stops cards
     #[arg(long)]
@@ -154,12 +154,12 @@ pub struct Args {
 /// Milliseconds of a peer's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "u64")]
-pub struct Watchdog(u64);
+pub struct PeerSilence(u64);
 
 const WATCHDOG_RANGE: &str =
     "write milliseconds from 400, for the card still repeats before, to 600000";
 
-impl TryFrom<u64> for Watchdog {
+impl TryFrom<u64> for PeerSilence {
     type Error = &'static str;
 
     fn try_from(milliseconds: u64) -> Result<Self, Self::Error> {
@@ -168,7 +168,7 @@ impl TryFrom<u64> for Watchdog {
     }
 }
 
-impl FromStr for Watchdog {
+impl FromStr for PeerSilence {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -250,7 +250,7 @@ impl FromStr for ImageFor {
 
 /// The cards as the command line wants them, in the order of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cards {
+pub struct WantedCards {
     /// Software cards, which come first.
     pub soft: Vec<SoftCard>,
     /// Cards behind VFIO.
@@ -261,7 +261,7 @@ pub struct Cards {
     pub manifests: Vec<Option<PathBuf>>,
 }
 
-impl Cards {
+impl WantedCards {
     /// The description of a card that bring-up is to expect.
     ///
     /// # Errors
@@ -314,7 +314,7 @@ impl Args {
     ///
     /// # Errors
     /// One sentence that says what does not fit, and what would.
-    pub fn cards(&self) -> Result<Cards, String> {
+    pub fn cards(&self) -> Result<WantedCards, String> {
         let soft = match self.soft {
             None if self.vfio.is_empty() => {
                 return Err("no card is given; --soft 1 runs one software card, --vfio PCI-ADDRESS drives a real one".into());
@@ -347,7 +347,7 @@ impl Args {
             return Err("--manifest: a file is wanted, and the name is empty".into());
         }
         self.check_numbers(soft, count)?;
-        let mut cards = Cards { vfio: self.vfio.clone(), ..Cards::default() };
+        let mut cards = WantedCards { vfio: self.vfio.clone(), ..WantedCards::default() };
         for number in 0..count {
             if number < soft {
                 let mut link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
@@ -478,7 +478,7 @@ impl<T: FromStr<Err: std::fmt::Display>> FromStr for ForCard<T> {
 mod tests {
     use super::*;
 
-    fn cards(args: &[&str]) -> Result<Cards, String> {
+    fn cards(args: &[&str]) -> Result<WantedCards, String> {
         Args::try_parse_from(std::iter::once(&"balboad").chain(args))
             .map_err(|error| error.to_string())?
             .cards()

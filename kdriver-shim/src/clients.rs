@@ -19,7 +19,7 @@ use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
 use crate::images::examiner::Examined;
 use crate::numbers::Numbers;
-use crate::objects::{Ah, Channel, Context, Cq, Dm, Leaving, Mr, Mw, Pd, Qp, Srq, Target, Xrcd};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Leaving, Mr, Mw, Pd, Qp, Srq, XrcTarget, Xrcd};
 use crate::poller::{Poller, Watch};
 use crate::process::{ClientId, Process};
 use crate::quota::Usage;
@@ -158,7 +158,7 @@ pub struct Owned {
     /// Queue pairs by number; numbers of different cards never collide in one client.
     pub qps: BTreeMap<u32, Qp>,
     /// Handles of XRC targets.
-    pub targets: BTreeMap<u32, Target>,
+    pub targets: BTreeMap<u32, XrcTarget>,
     /// Shared receive queues by number, as those of queue pairs.
     pub srqs: BTreeMap<u32, Srq>,
     /// Handles of XRC domains.

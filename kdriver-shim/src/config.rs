@@ -12,7 +12,7 @@ use softcard::{FaultSpec, Link};
 use terminal::file::{open_plain, read_text};
 use vfio::PciAddress;
 
-use crate::args::{Args, ForCard, Icrc, ImageFor, Tunnel, Watchdog};
+use crate::args::{Args, ForCard, Icrc, ImageFor, PeerSilence, Tunnel};
 use crate::metrics::Endpoint;
 
 /// The place of the package's configuration file.
@@ -24,7 +24,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Why a file is not taken.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
-pub struct Error {
+pub struct ConfigError {
     path: PathBuf,
     why: String,
 }
@@ -47,7 +47,7 @@ struct Keys {
     tunnel: Option<Text<Tunnel>>,
     tunnel_peers: Option<PathBuf>,
     rnic_peers: Vec<Text<Ipv4Addr>>,
-    watchdog: Option<Watchdog>,
+    watchdog: Option<PeerSilence>,
     lossy: bool,
     fault: Vec<Text<FaultSpec>>,
     pcap: Option<PathBuf>,
@@ -77,11 +77,11 @@ impl Args {
     /// under its name.
     ///
     /// # Errors
-    /// [`Error`] with the line of the file, what is wrong with it, and what would do.
-    pub fn with_file(mut self) -> Result<Self, Error> {
+    /// [`ConfigError`] with the line of the file, what is wrong with it, and what would do.
+    pub fn with_file(mut self) -> Result<Self, ConfigError> {
         let usual = self.check_config.then(|| PathBuf::from(USUAL));
         let Some(path) = self.config.clone().or(usual) else { return Ok(self) };
-        let failed = |why| Error { path: path.clone(), why };
+        let failed = |why| ConfigError { path: path.clone(), why };
         let text = open_plain(&path).and_then(|file| read_text(file, MAX_BYTES));
         let text = text.map_err(|error| failed(format!("it cannot be read: {error}")))?;
         let keys: Keys = toml::from_str(&text)

@@ -12,7 +12,7 @@ use card_driver::shell::ROW;
 
 use crate::cards::{Card, Page, find};
 use crate::clients::{CardUse, Client, Owned, Stage};
-use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq, Target, Xrcd};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq, XrcTarget, Xrcd};
 use crate::poller::Poller;
 use crate::quota::Resource;
 use crate::undo::ClientObject;
@@ -72,7 +72,7 @@ impl Client {
         } = &self.owned;
         let order: [(bool, End); 14] = [
             (qps.is_empty(), Self::end_first::<Qp>),
-            (targets.is_empty(), Self::end_first::<Target>),
+            (targets.is_empty(), Self::end_first::<XrcTarget>),
             (srqs.is_empty(), Self::end_first::<Srq>),
             (xrcds.is_empty(), Self::end_first::<Xrcd>),
             (ahs.is_empty(), Self::end_first::<Ah>),

@@ -20,7 +20,7 @@ use card_driver::hosted::{HostedOptions, Meetings};
 use card_driver::soft::{self, SoftCard};
 use card_driver::vfio::{Life, VfioBackend};
 use host_view::shadow_device::{self, PortAddresses, ShadowDevices};
-use kdriver_shim::args::{Args, Cards, exit};
+use kdriver_shim::args::{Args, WantedCards, exit};
 use kdriver_shim::cards::Card;
 use kdriver_shim::error::Error;
 use kdriver_shim::images::store::Store;
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
             terminal::complain("balboad", format_args!("{error:#}"));
             ExitCode::from(match error.downcast_ref() {
                 Some(Error::Running { .. }) => exit::RUNNING,
-                _ if error.is::<tunnel::Error>() => exit::USAGE,
+                _ if error.is::<tunnel::TunnelError>() => exit::USAGE,
                 _ => exit::FAILURE,
             })
         }
@@ -99,7 +99,7 @@ fn describe(given: &Args) -> Option<std::io::Result<()>> {
 }
 
 /// Says that the configuration is well, as far as that can be known without cards.
-fn say_well(args: &Args, cards: &Cards) -> std::io::Result<()> {
+fn say_well(args: &Args, cards: &WantedCards) -> std::io::Result<()> {
     let soft = cards.soft.len();
     let file = args.config.as_deref().unwrap_or(Path::new(""));
     let vfio = cards.vfio.len();
@@ -150,7 +150,7 @@ fn take_signals() -> anyhow::Result<SignalFd> {
         .context("signalfd")
 }
 
-fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::Result<()> {
+fn run(mut configuration: Configuration, wanted: &WantedCards, log: &Log) -> anyhow::Result<()> {
     // Before any thread starts: it is taken out of the environment.
     let handed = service::handed_socket()?;
     // Likewise.
@@ -243,7 +243,7 @@ fn heed(
 
 /// Opens the PCIe functions behind the software cards, and finds out which were flashed.
 fn open_functions(
-    wanted: &Cards,
+    wanted: &WantedCards,
     life: &Life,
     store: &Store,
     backends: &mut Vec<Arc<dyn CardBackend>>,
@@ -261,7 +261,7 @@ fn open_functions(
 type Restored = BTreeMap<u32, Known>;
 
 /// The software cards as they were flashed, where they were.
-fn restore(wanted: &Cards, store: &Store) -> anyhow::Result<(Vec<SoftCard>, Restored)> {
+fn restore(wanted: &WantedCards, store: &Store) -> anyhow::Result<(Vec<SoftCard>, Restored)> {
     let mut cards = wanted.soft.clone();
     let mut restored = BTreeMap::new();
     for ((number, card), at) in (0u32..).zip(&mut cards).zip(0..) {
@@ -280,7 +280,7 @@ fn recall(backend: &VfioBackend, like: &Manifest, store: &Store) -> Option<Known
 }
 
 /// The addresses that the cards come up with.
-fn addresses(wanted: &Cards, machine: Option<&OnMachine>) -> Vec<PortAddress> {
+fn addresses(wanted: &WantedCards, machine: Option<&OnMachine>) -> Vec<PortAddress> {
     let of = |(number, given): (u32, &PortAddress)| {
         machine.and_then(|machine| machine.address(number)).unwrap_or(*given)
     };
@@ -289,7 +289,7 @@ fn addresses(wanted: &Cards, machine: Option<&OnMachine>) -> Vec<PortAddress> {
 
 /// Brings the cards up, in the order of their numbers.
 fn start(
-    wanted: &Cards,
+    wanted: &WantedCards,
     addresses: &[PortAddress],
     backends: Vec<Arc<dyn CardBackend>>,
     mut restored: Restored,
@@ -310,7 +310,7 @@ fn start(
 const SIGHUP: u32 = Signal::SIGHUP as u32;
 
 /// Lets the kernel show the software cards.
-fn show(wanted: &Cards) -> Result<ShadowDevices, host_view::Error> {
+fn show(wanted: &WantedCards) -> Result<ShadowDevices, host_view::Error> {
     let addresses = wanted.addresses.iter().take(wanted.soft.len());
     let addresses: Vec<_> =
         addresses.map(|it| PortAddresses { mac: it.mac(), ip: it.ip, prefix: it.prefix }).collect();

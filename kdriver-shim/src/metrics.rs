@@ -28,7 +28,7 @@ use crate::error::Error;
 pub mod page;
 pub mod request;
 
-use request::Answer;
+use request::HttpAnswer;
 
 /// Connections at a time.
 const MOST: usize = 64;
@@ -114,13 +114,13 @@ impl Metrics {
                 listener.set_nonblocking(true)?;
                 let address =
                     listener.local_addr().map_or_else(|_| endpoint.clone(), Endpoint::Tcp);
-                (Listener::Tcp(listener), None, address)
+                (MetricsListener::Tcp(listener), None, address)
             }
             Endpoint::Unix(path) => {
                 let bound = Bound::new(path, SockType::Stream)?;
                 listen(&bound, Backlog::new(BACKLOG)?)?;
                 let listener = bound.as_fd().try_clone_to_owned()?.into();
-                (Listener::Unix(listener), Some(bound), endpoint.clone())
+                (MetricsListener::Unix(listener), Some(bound), endpoint.clone())
             }
         };
         let event = || EventFd::new().map(Arc::new).map_err(io::Error::other);
@@ -191,7 +191,7 @@ impl Source {
 }
 
 /// A connection of either kind, which never waits.
-struct Connection {
+struct MetricsConnection {
     stream: File,
     until: Instant,
     received: Vec<u8>,
@@ -199,7 +199,7 @@ struct Connection {
     response: Option<(String, usize)>,
 }
 
-impl Connection {
+impl MetricsConnection {
     fn new(stream: OwnedFd) -> Self {
         Self { stream: stream.into(), until: deadline(), received: Vec::new(), response: None }
     }
@@ -222,7 +222,7 @@ impl Connection {
         while self.response.is_none() {
             if let Some(answer) = request::answer(&self.received) {
                 let page = match answer {
-                    Answer::Page => source.page(),
+                    HttpAnswer::Page => source.page(),
                     _ => None,
                 };
                 self.response = Some((answer.response(page), 0));
@@ -250,7 +250,7 @@ impl Connection {
     }
 }
 
-fn serve(listener: &Listener, stop: &EventFd, mut source: Source) {
+fn serve(listener: &MetricsListener, stop: &EventFd, mut source: Source) {
     let mut connections = VecDeque::new();
     loop {
         let ready = match wait(listener, stop, &connections) {
@@ -263,13 +263,13 @@ fn serve(listener: &Listener, stop: &EventFd, mut source: Source) {
         if stopped {
             return;
         }
-        connections.retain_mut(|connection: &mut Connection| {
+        connections.retain_mut(|connection: &mut MetricsConnection| {
             let is_ready = ready.next().unwrap_or(false);
             !(is_ready && connection.go_on(&mut source)) && Instant::now() < connection.until
         });
         if comes {
             let mut connection = match listener.accept() {
-                Ok(stream) => Connection::new(stream),
+                Ok(stream) => MetricsConnection::new(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                 Err(error) => {
                     log::warn!("no connection for metrics can be accepted for now: {error}");
@@ -289,9 +289,9 @@ fn serve(listener: &Listener, stop: &EventFd, mut source: Source) {
 
 /// Waits until there is something to do: whether to stop, whether a connection comes, and of each whether it can go on.
 fn wait(
-    listener: &Listener,
+    listener: &MetricsListener,
     stop: &EventFd,
-    connections: &VecDeque<Connection>,
+    connections: &VecDeque<MetricsConnection>,
 ) -> Result<Vec<bool>, Errno> {
     let mut all = vec![
         PollFd::new(stop.as_fd(), PollFlags::POLLIN),
@@ -315,12 +315,12 @@ fn deadline() -> Instant {
 }
 
 /// Where connections come from.
-enum Listener {
+enum MetricsListener {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
 
-impl Listener {
+impl MetricsListener {
     fn accept(&self) -> io::Result<OwnedFd> {
         Ok(match self {
             Self::Unix(listener) => {
@@ -337,7 +337,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for MetricsListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unix(listener) => listener.as_fd(),

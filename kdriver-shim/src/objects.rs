@@ -198,7 +198,7 @@ pub struct Xrcd {
 
 /// A handle of an XRC target.
 #[derive(Debug)]
-pub struct Target {
+pub struct XrcTarget {
     /// Its number.
     pub number: u32,
     /// Card number.

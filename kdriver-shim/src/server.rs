@@ -16,7 +16,7 @@ use crate::aside::Aside;
 use crate::cards::{Card, find};
 use crate::clients::{Client, Stage};
 use crate::cm::ConnectionManager;
-use crate::cm::network::Cards;
+use crate::cm::network::CardsOfServer;
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::flasher::{self, Flasher};
@@ -316,7 +316,7 @@ impl Server {
                 if gone {
                     self.connections.hang_up(key);
                 } else {
-                    self.connections.go_on_telling(&Cards(&mut self.cards), key);
+                    self.connections.go_on_telling(&CardsOfServer(&mut self.cards), key);
                 }
             }
             Token::Answers => self.hear_answers(),

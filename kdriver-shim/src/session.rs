@@ -144,7 +144,7 @@ impl Session<'_> {
             Request::AllocPd { context } => self.alloc_pd(context),
             Request::DeallocPd { pdn } => self.dealloc_pd(pdn),
             Request::ReserveMr { pdn, address, length, hca_va, access } => {
-                self.reserve_mr(region::Wanted { pdn, address, length, hca_va, access })
+                self.reserve_mr(region::WantedRegion { pdn, address, length, hca_va, access })
             }
             Request::CommitMr { mr } => self.commit_mr(mr),
             Request::AllocDm { context, length, log2_alignment } => {
@@ -153,9 +153,8 @@ impl Session<'_> {
             Request::CopyDm { dm, offset, length, to_card } => {
                 self.copy_dm(dm, offset, length, to_card)
             }
-            Request::RegDmMr { pdn, dm, offset, length, access } => {
-                self.reg_dm_mr(device_memory::Wanted { pdn, dm, offset, length, access })
-            }
+            Request::RegDmMr { pdn, dm, offset, length, access } => self
+                .reg_dm_mr(device_memory::WantedDeviceMemory { pdn, dm, offset, length, access }),
             Request::AllocNullMr { pdn } => self.alloc_null_mr(pdn),
             Request::FreeDm { dm } => self.free_dm(dm),
             Request::AllocMw { pdn, type_2 } => self.alloc_mw(pdn, type_2),
@@ -174,14 +173,14 @@ impl Session<'_> {
             Request::ReleaseCqRing { cqn } => self.release_cq_ring(cqn),
             Request::DestroyCq { cqn } => self.destroy_cq(cqn),
             Request::CreateSrq { pdn, log2_entries, log2_stride, cookie } => {
-                self.create_srq(srq::Wanted { pdn, log2_entries, log2_stride, cookie })
+                self.create_srq(srq::WantedSrq { pdn, log2_entries, log2_stride, cookie })
             }
             Request::OpenXrcd { context, file, creates, exclusive } => {
                 self.open_xrcd(context, file, creates, exclusive)
             }
             Request::CloseXrcd { xrcd } => self.close_xrcd(xrcd),
             Request::CreateXrcSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie } => {
-                let wanted = srq::Wanted { pdn, log2_entries, log2_stride, cookie };
+                let wanted = srq::WantedSrq { pdn, log2_entries, log2_stride, cookie };
                 self.create_xrc_srq((xrcd, cqn), wanted)
             }
             Request::CreateTarget { xrcd, cookie } => self.create_target(xrcd, cookie),

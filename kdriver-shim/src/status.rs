@@ -23,7 +23,7 @@ use crate::clients::{CardUse, Client, Stage};
 use crate::cm::{Census, ConnectionManager};
 use crate::error::Error;
 use crate::events::Clients;
-use crate::images::record::{Event as FlashEvent, ImageName};
+use crate::images::record::{FlashEvent, ImageName};
 use crate::process::ClientId;
 use crate::quota::Resource;
 

@@ -9,7 +9,7 @@ use nix::sys::epoll::EpollFlags;
 use crate::cards::{Card, find};
 use crate::clients::{Client, Stage};
 use crate::cm::ConnectionManager;
-use crate::cm::network::{Cards, Network as _};
+use crate::cm::network::{CardsOfServer, Network as _};
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::poller::{Poller, Token, Watch};
@@ -72,7 +72,7 @@ impl Surroundings<'_> {
     /// Tells the connection manager of the cards' ports.
     pub fn tell_ports(&mut self) {
         let numbers: Vec<_> = self.cards.iter().map(|card| card.device.number).collect();
-        let mut network = Cards(self.cards);
+        let mut network = CardsOfServer(self.cards);
         for number in numbers {
             if let Some(port) = network.port(number) {
                 self.connections.set_port(number, &port);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use bitstreams::EngineKind;
 use terminal::file::{open_plain, read_text};
 
-use crate::args::{Args, Cards, Tunnel};
+use crate::args::{Args, Tunnel, WantedCards};
 
 /// What is read of a file at most.
 const MAX_BYTES: u64 = 1 << 16;
@@ -25,7 +25,7 @@ pub type Peers = BTreeMap<Ipv4Addr, [u8; KEY_BYTES]>;
 
 /// Why balboad cannot have a tunnel as asked for.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum TunnelError {
     /// A file of peers is not taken.
     #[error("{}: {why}", path.display())]
     Peers {
@@ -52,10 +52,10 @@ pub enum Error {
 /// names. `flashed` says what drives a card that was flashed; such cards may be flashed back, and so they may have none.
 ///
 /// # Errors
-/// A manifest's, or [`Error`].
+/// A manifest's, or [`TunnelError`].
 pub fn peers(
     args: &Args,
-    cards: &Cards,
+    cards: &WantedCards,
     flashed: impl Fn(u32) -> Option<EngineKind>,
 ) -> anyhow::Result<Peers> {
     let mut peers = Peers::new();
@@ -80,7 +80,7 @@ pub fn peers(
         }
     }
     if published.is_empty() {
-        let error = Error::NoCard { option };
+        let error = TunnelError::NoCard { option };
         if !may_change {
             return Err(error.into());
         }
@@ -95,7 +95,7 @@ pub fn peers(
         for (peer, key) in read(path)? {
             if peers.insert(peer, key).is_some() {
                 let why = format!("{peer} is a card of this balboad's");
-                return Err(Error::Peers { path: path.clone(), why }.into());
+                return Err(TunnelError::Peers { path: path.clone(), why }.into());
             }
         }
     }
@@ -109,12 +109,12 @@ pub fn peers(
 /// A manifest's.
 pub fn rnics(
     args: &Args,
-    cards: &Cards,
+    cards: &WantedCards,
     flashed: impl Fn(u32) -> Option<EngineKind>,
 ) -> anyhow::Result<BTreeSet<Ipv4Addr>> {
     let mut rnics: BTreeSet<_> = args.rnic_peers.iter().copied().collect();
     if let Some(peer) = rnics.iter().find(|peer| !is_one_card(**peer)) {
-        return Err(Error::Rnic { peer: *peer }.into());
+        return Err(TunnelError::Rnic { peer: *peer }.into());
     }
     for (number, address) in (0u32..).zip(&cards.addresses) {
         let engine = flashed(number).map_or_else(|| cards.manifest(number).map(|it| it.engine), Ok);
@@ -126,8 +126,8 @@ pub fn rnics(
 }
 
 /// Reads a file of peers, which nobody else can.
-fn read(path: &Path) -> Result<Peers, Error> {
-    let failed = |why: String| Error::Peers { path: path.into(), why };
+fn read(path: &Path) -> Result<Peers, TunnelError> {
+    let failed = |why: String| TunnelError::Peers { path: path.into(), why };
     let unreadable = |error: std::io::Error| failed(format!("it cannot be read: {error}"));
     let file = open_plain(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;

@@ -16,7 +16,7 @@ use card_driver::soft::{self, SoftCard};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use hostmem::fdpass::{self, Wait};
 use hostmem::memfd;
-use kdriver_shim::args::Cards;
+use kdriver_shim::args::WantedCards;
 use kdriver_shim::cards::Card;
 use kdriver_shim::server::Server;
 use kdriver_shim::state_dir::StateDir;
@@ -49,11 +49,11 @@ struct Bench {
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let address = PortAddress::default_of(0);
-    let cards = Cards {
+    let cards = WantedCards {
         soft: vec![SoftCard::default()],
         addresses: vec![address],
         manifests: vec![None],
-        ..Cards::default()
+        ..WantedCards::default()
     };
     let manifest = cards.manifest(0).expect("its own manifest");
     let (runtime, backends) =

@@ -2,7 +2,7 @@
 
 use arbitrary::Unstructured;
 use kdriver_shim::metrics::Endpoint;
-use kdriver_shim::metrics::request::{Answer, MAX_BYTES, answer};
+use kdriver_shim::metrics::request::{HttpAnswer, MAX_BYTES, answer};
 
 use crate::Outcome;
 
@@ -44,7 +44,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     }
     let ended = received.windows(4).any(|bytes| bytes == b"\r\n\r\n");
     assert_eq!(answered.is_some(), ended || received.len() >= MAX_BYTES);
-    if answered == Some(Answer::Page) {
+    if answered == Some(HttpAnswer::Page) {
         let asked = |method: &[u8]| received.starts_with(method);
         assert!(asked(b"GET /metrics ") || asked(b"GET /metrics?"), "{received:?}");
     }

@@ -12,7 +12,7 @@ use hostmem::SharedMapping;
 use shim_abi::{CmAhead, CmQuestion};
 
 use super::abi::{event, length};
-use super::identifier::State;
+use super::identifier::IdentifierState;
 use super::network::Network;
 use super::{ConnectionManager, calls};
 use crate::process::ClientId;
@@ -65,7 +65,7 @@ impl ConnectionManager {
         let client = self.clients.get(&reader)?;
         client.era.memory.as_ref()?;
         let era = client.era.number;
-        let it = self.ids.get(&id).filter(|it| it.state != State::Removed)?;
+        let it = self.ids.get(&id).filter(|it| it.state != IdentifierState::Removed)?;
         // Of datagrams only the first change is asked for.
         let states =
             if it.kind == QpType::Ud { states.get(..1).unwrap_or_default() } else { states };

@@ -13,8 +13,8 @@ use nix::errno::Errno;
 
 use super::abi::{self, Address, Command, ConnParam, event, option, query, space};
 use super::answers::{AddressHandle, QpChange};
-use super::channel::{Event, Param, Served};
-use super::identifier::{Device, Identifier, State, in_kind, unspecified};
+use super::channel::{Param, Served, UnreadEvent};
+use super::identifier::{Device, Identifier, IdentifierState, in_kind, unspecified};
 use super::network::{self, Network};
 use super::{Asker, ConnectionManager, HasQp, Join, owner, refused, refused_by, take};
 use crate::error::Error;
@@ -136,13 +136,18 @@ impl ConnectionManager {
     pub(super) fn check(&mut self, key: u64, id: u32) -> Result<&mut Identifier, Error> {
         let it = self.find(key, id)?;
         match it.state {
-            State::Removed => Err(refused(Errno::EIO, "the card is gone")),
+            IdentifierState::Removed => Err(refused(Errno::EIO, "the card is gone")),
             _ => Ok(it),
         }
     }
 
     /// One that is in a state.
-    fn in_state(&mut self, key: u64, id: u32, state: State) -> Result<&mut Identifier, Error> {
+    fn in_state(
+        &mut self,
+        key: u64,
+        id: u32,
+        state: IdentifierState,
+    ) -> Result<&mut Identifier, Error> {
         let it = self.check(key, id)?;
         if it.state == state {
             return Ok(it);
@@ -220,7 +225,7 @@ impl ConnectionManager {
     }
 
     /// An event is not waiting any more: it does not count.
-    pub(super) fn settle(&mut self, key: u64, event: &Event) {
+    pub(super) fn settle(&mut self, key: u64, event: &UnreadEvent) {
         if is_own_doing(event.number) {
             self.give(key, Resource::CmEvents);
         }
@@ -253,12 +258,12 @@ impl ConnectionManager {
         self.outdate(id, None);
         let Some(mut it) = self.ids.remove(&id) else { return };
         self.let_go(id, &mut it);
-        it.state = State::Removed;
+        it.state = IdentifierState::Removed;
         let (uid, param) = (it.uid, Param::None);
         self.ids.insert(id, it);
         if uid != 0 {
             let number = event::DEVICE_REMOVAL;
-            self.tell(Event { of: id, join: None, uid, about: id, number, status: 0, param });
+            self.tell(UnreadEvent { of: id, join: None, uid, about: id, number, status: 0, param });
         }
     }
 
@@ -269,7 +274,7 @@ impl ConnectionManager {
         id: u32,
         address: SocketAddr,
     ) -> Result<(), Error> {
-        let it = self.in_state(caller.key, id, State::Idle)?;
+        let it = self.in_state(caller.key, id, IdentifierState::Idle)?;
         let ip = address.ip().to_canonical();
         if network::is_link_local(ip) && scope(address) == 0 {
             return Err(refused(Errno::EINVAL, "a link-local address without a scope"));
@@ -302,7 +307,7 @@ impl ConnectionManager {
         source.set_port(port);
         it.source = Some(source);
         it.destination = Some(unspecified(address));
-        (it.device, it.binding, it.state) = (device, Some(binding), State::Bound);
+        (it.device, it.binding, it.state) = (device, Some(binding), IdentifierState::Bound);
         Ok(())
     }
 
@@ -315,14 +320,14 @@ impl ConnectionManager {
         timeout_ms: u32,
     ) -> Result<(), Error> {
         let to = of_ip(destination)?;
-        if self.check(caller.key, id)?.state == State::Idle {
+        if self.check(caller.key, id)?.state == IdentifierState::Idle {
             let source = match source {
                 Address::None => unspecified(to),
                 given => of_ip(given)?,
             };
             self.bind(network, caller, id, source)?;
         }
-        let it = self.in_state(caller.key, id, State::Bound)?;
+        let it = self.in_state(caller.key, id, IdentifierState::Bound)?;
         if it.source.is_none_or(|source| source.is_ipv4() != to.is_ipv4()) {
             return Err(refused(Errno::EINVAL, "source and destination are of two kinds"));
         }
@@ -371,7 +376,7 @@ impl ConnectionManager {
 
     fn resolve_route(&mut self, network: &mut dyn Network, key: u64, id: u32) -> Result<(), Error> {
         let gone = || refused(Errno::ENODEV, "the card is gone");
-        let it = self.in_state(key, id, State::AddrResolved)?;
+        let it = self.in_state(key, id, IdentifierState::AddrResolved)?;
         let port = it.device.and_then(|device| network.port(device.card)).ok_or_else(gone)?;
         let path = it.path_along(port.mtu, network::rate_code(port.rate)).ok_or_else(gone)?;
         self.have_path(key, id, path)
@@ -380,7 +385,7 @@ impl ConnectionManager {
     fn have_path(&mut self, key: u64, id: u32, path: Path) -> Result<(), Error> {
         self.charge_event(key, id)?;
         let it = self.find(key, id)?;
-        (it.path, it.state) = (Some(path), State::RouteResolved);
+        (it.path, it.state) = (Some(path), IdentifierState::RouteResolved);
         self.tell_of(id, event::ROUTE_RESOLVED, 0, Param::None);
         Ok(())
     }
@@ -401,7 +406,7 @@ impl ConnectionManager {
 
     fn connect(&mut self, caller: Caller<'_>, id: u32, asked: &ConnParam<'_>) -> Result<(), Error> {
         let key = caller.key;
-        let it = self.in_state(key, id, State::RouteResolved)?;
+        let it = self.in_state(key, id, IdentifierState::RouteResolved)?;
         let (Some(path), Some(source), Some(destination)) = (it.path, it.source, it.destination)
         else {
             return Err(refused(Errno::EINVAL, "the identifier has no path"));
@@ -447,7 +452,7 @@ impl ConnectionManager {
         let connection = asks.map_err(refused_by)?;
         self.connections.insert(connection, id);
         let it = self.find(key, id)?;
-        (it.connection, it.state) = (Some(connection), State::Connect);
+        (it.connection, it.state) = (Some(connection), IdentifierState::Connect);
         Ok(())
     }
 
@@ -458,11 +463,11 @@ impl ConnectionManager {
         id: u32,
         backlog: u32,
     ) -> Result<(), Error> {
-        if self.check(caller.key, id)?.state == State::Idle {
+        if self.check(caller.key, id)?.state == IdentifierState::Idle {
             let any = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
             self.bind(network, caller, id, any)?;
         }
-        let it = self.in_state(caller.key, id, State::Bound)?;
+        let it = self.in_state(caller.key, id, IdentifierState::Bound)?;
         let none = || refused(Errno::EINVAL, "the identifier has no port");
         let (binding, kind) = (it.binding.ok_or_else(none)?, it.kind);
         let offer = match kind {
@@ -474,7 +479,7 @@ impl ConnectionManager {
         let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
         self.manager.listen(binding, offer, backlog).map_err(refused_by)?;
         self.listeners.insert(binding, id);
-        self.find(caller.key, id)?.state = State::Listen;
+        self.find(caller.key, id)?.state = IdentifierState::Listen;
         Ok(())
     }
 
@@ -486,7 +491,7 @@ impl ConnectionManager {
         param: Option<ConnParam<'_>>,
     ) -> Result<(), Error> {
         let key = caller.key;
-        let kind = self.in_state(key, id, State::Connect)?.kind;
+        let kind = self.in_state(key, id, IdentifierState::Connect)?.kind;
         let connection = self.connection(key, id)?;
         let named = param.map_or(Ok(()), |it| self.check_qp(caller, id, it.qpn));
         let outcome = named.and_then(|()| self.answer(kind, connection, param).map_err(refused_by));
@@ -633,7 +638,11 @@ impl ConnectionManager {
             (option::LEVEL_ID, option::ID_TOS) => it.tos = byte.ok_or_else(|| invalid(size))?,
             (option::LEVEL_ID, option::ID_REUSEADDR) => {
                 let reuse = flag.ok_or_else(|| invalid(size))?;
-                let late = if reuse { it.state == State::Listen } else { it.state != State::Idle };
+                let late = if reuse {
+                    it.state == IdentifierState::Listen
+                } else {
+                    it.state != IdentifierState::Idle
+                };
                 if late {
                     return Err(invalid("it has its port already"));
                 }
@@ -642,7 +651,7 @@ impl ConnectionManager {
             }
             (option::LEVEL_ID, option::ID_AFONLY) => {
                 let only = flag.ok_or_else(|| invalid(size))?;
-                if !matches!(it.state, State::Idle | State::Bound) {
+                if !matches!(it.state, IdentifierState::Idle | IdentifierState::Bound) {
                     return Err(invalid("it has its port already"));
                 }
                 it.only_family = only;
@@ -678,7 +687,7 @@ impl ConnectionManager {
         let record = records.find(|record| record.starts_with(&flags));
         let bytes = record.filter(|_| whole).and_then(|it| it.last_chunk::<64>());
         let record = PathRecord::load(bytes.ok_or_else(|| invalid("there is no path in it"))?);
-        let it = self.in_state(key, id, State::AddrResolved)?;
+        let it = self.in_state(key, id, IdentifierState::AddrResolved)?;
         let path = it.path_along(record.mtu, record.rate).ok_or_else(|| invalid("no address"))?;
         let route = path.route;
         if (record.sgid, record.dgid) != (route.local.gid, route.remote.gid) {
@@ -736,7 +745,7 @@ impl ConnectionManager {
         let invalid = |why| refused(Errno::EINVAL, why);
         let group = of_ip(group)?;
         let it = self.check(key, id)?;
-        let is_bound = matches!(it.state, State::Bound | State::AddrResolved);
+        let is_bound = matches!(it.state, IdentifierState::Bound | IdentifierState::AddrResolved);
         let device = it.device.filter(|_| is_bound && it.kind == QpType::Ud);
         let device = device.ok_or_else(|| invalid("only datagrams of a card's go to groups"))?;
         if !group.ip().to_canonical().is_multicast() {
@@ -764,7 +773,7 @@ impl ConnectionManager {
         self.find(key, id)?.joins.insert(join);
         let served =
             Served { qpn: GROUP_QPN, qkey: param::UDP_QKEY, to: Some(to), ..Served::default() };
-        self.tell(Event {
+        self.tell(UnreadEvent {
             of: id,
             join: Some(join),
             uid,
@@ -843,7 +852,7 @@ impl ConnectionManager {
     pub(super) fn tell_of(&mut self, id: u32, number: u32, status: u32, param: Param) {
         let Some(it) = self.ids.get(&id) else { return };
         let (uid, key) = (it.uid, it.channel);
-        let event = Event { of: id, join: None, uid, about: id, number, status, param };
+        let event = UnreadEvent { of: id, join: None, uid, about: id, number, status, param };
         if uid == 0 {
             return self.settle(key, &event);
         }

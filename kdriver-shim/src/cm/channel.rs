@@ -78,7 +78,7 @@ pub enum Param {
 
 /// An event that was not read yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct UnreadEvent {
     /// The identifier that counts it.
     pub of: u32,
     /// The join that counts it, too.
@@ -95,7 +95,7 @@ pub struct Event {
     pub param: Param,
 }
 
-impl Event {
+impl UnreadEvent {
     /// The bytes that the kernel would answer GET_EVENT with.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -137,7 +137,7 @@ impl Event {
 
 /// An event channel.
 #[derive(Debug)]
-pub struct Channel {
+pub struct CmChannel {
     /// The client that made it, and whose end is its own.
     pub client: ClientId,
     /// The user with the right to it.
@@ -150,7 +150,7 @@ pub struct Channel {
     poller: Arc<Poller>,
     watch: Option<Watch>,
     // By their places, which ascend: those that were not read, as far as it is known.
-    events: BTreeMap<u64, Event>,
+    events: BTreeMap<u64, UnreadEvent>,
     last: u64,
     // The place of the last event that is in the socket, or was.
     sent: u64,
@@ -166,7 +166,7 @@ pub struct Channel {
     pub waits: bool,
 }
 
-impl Channel {
+impl CmChannel {
     /// A new one, and the program's end of it.
     ///
     /// # Errors
@@ -203,14 +203,14 @@ impl Channel {
     }
 
     /// Adds an event to send, and returns its place.
-    pub fn push(&mut self, event: Event) -> u64 {
+    pub fn push(&mut self, event: UnreadEvent) -> u64 {
         self.last = self.last.wrapping_add(1);
         self.events.insert(self.last, event);
         self.last
     }
 
     /// The next event to be sent, and its place; none while the socket is full.
-    pub fn unsent(&self) -> Option<(u64, &Event)> {
+    pub fn unsent(&self) -> Option<(u64, &UnreadEvent)> {
         let mut unsent = self.events.range(self.sent.saturating_add(1)..);
         unsent.next().filter(|_| !self.is_full).map(|(place, event)| (*place, event))
     }
@@ -262,7 +262,7 @@ impl Channel {
     }
 
     /// Events of it that processes hold.
-    pub fn held(&self) -> impl Iterator<Item = &Event> {
+    pub fn held(&self) -> impl Iterator<Item = &UnreadEvent> {
         self.held.values().filter_map(|place| self.events.get(place))
     }
 
@@ -275,7 +275,7 @@ impl Channel {
     }
 
     /// Takes the oldest event that was read, and its place, where all were up to a place but for those that are held.
-    pub fn take_read(&mut self, up_to: u64) -> Option<(u64, Event)> {
+    pub fn take_read(&mut self, up_to: u64) -> Option<(u64, UnreadEvent)> {
         let is_left = |place| self.held.values().any(|held| *held == place);
         let mut sent = self.events.range(..=up_to.min(self.sent)).map(|(place, _)| *place);
         let place = sent.find(|place| !is_left(*place))?;
@@ -303,7 +303,7 @@ impl Channel {
     }
 
     /// Takes an event out by its place.
-    pub fn remove(&mut self, place: u64) -> Option<Event> {
+    pub fn remove(&mut self, place: u64) -> Option<UnreadEvent> {
         let event = self.events.remove(&place)?;
         if place <= self.sent {
             self.on_the_way = self.on_the_way.saturating_sub(1);

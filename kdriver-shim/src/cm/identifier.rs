@@ -12,7 +12,7 @@ use crate::process::ClientId;
 
 /// The progress of an identifier. The names are Linux'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum IdentifierState {
     /// Nothing was asked of it.
     Idle,
     /// It has an address, or all of them, and a port.
@@ -67,7 +67,7 @@ pub struct Identifier {
     /// The kind of its queue pair.
     pub kind: QpType,
     /// Its progress.
-    pub state: State,
+    pub state: IdentifierState,
     /// The address on this side.
     pub source: Option<SocketAddr>,
     /// The address on the other side.
@@ -113,7 +113,7 @@ impl Identifier {
             uid,
             space,
             kind,
-            state: State::Idle,
+            state: IdentifierState::Idle,
             source: None,
             destination: None,
             device: None,

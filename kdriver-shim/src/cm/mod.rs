@@ -39,8 +39,8 @@ mod pings;
 mod search;
 mod told;
 
-use channel::{Channel, Event};
-use identifier::{Identifier, State};
+use channel::{CmChannel, UnreadEvent};
+use identifier::{Identifier, IdentifierState};
 use network::{Network, Port};
 
 /// How long a card takes to acknowledge, as the provider tells programs: 4.096 µs · 2^code.
@@ -62,7 +62,7 @@ const BYTES_OF_ID: usize = Manager::BYTES_OF_ID
 /// Bytes that a join costs at most.
 const BYTES_OF_JOIN: usize = 2 * size_of::<(u32, Join)>() + size_of::<[u32; 4]>();
 /// Bytes that an event costs at most.
-const BYTES_OF_EVENT: usize = 2 * (size_of::<(u64, Event)>() + size_of::<u64>()) + 256;
+const BYTES_OF_EVENT: usize = 2 * (size_of::<(u64, UnreadEvent)>() + size_of::<u64>()) + 256;
 const _: () = assert!(covers(CM_ID_BYTES, 0, BYTES_OF_ID));
 const _: () = assert!(covers(CM_JOIN_BYTES, 0, BYTES_OF_JOIN));
 const _: () = assert!(covers(CM_EVENT_BYTES, 0, BYTES_OF_EVENT));
@@ -128,7 +128,7 @@ pub struct Census {
 pub struct ConnectionManager {
     manager: Manager,
     clients: BTreeMap<ClientId, CmClient>,
-    channels: BTreeMap<u64, Channel>,
+    channels: BTreeMap<u64, CmChannel>,
     tokens: BTreeMap<CmToken, u64>,
     last_channel: u64,
     ids: BTreeMap<u32, Identifier>,
@@ -225,7 +225,7 @@ impl ConnectionManager {
         let client = self.clients.entry(asker.client).or_default();
         take(&mut client.usage, Resource::CmChannels)?;
         let key = self.last_channel.wrapping_add(1);
-        let made = Channel::new(poller, key, asker.client, asker.uid, token);
+        let made = CmChannel::new(poller, key, asker.client, asker.uid, token);
         let (channel, theirs) = made.inspect_err(|_| {
             client.usage.give(None, Resource::CmChannels, 1);
         })?;
@@ -273,7 +273,7 @@ impl ConnectionManager {
         }
         let outcome = self.execute(network, caller, &command, out);
         self.flush(network);
-        let void = self.channels.get_mut(&lost).map(Channel::take_void).unwrap_or_default();
+        let void = self.channels.get_mut(&lost).map(CmChannel::take_void).unwrap_or_default();
         Ok(Said { output: outcome?, void })
     }
 
@@ -292,7 +292,7 @@ impl ConnectionManager {
     /// A channel's programs have read its events up to one, but for those that are held; whether they had not before.
     fn note_read(&mut self, key: u64, up_to: u64) -> bool {
         let mut is_news = false;
-        let read = |channel: &mut Channel| channel.take_read(up_to);
+        let read = |channel: &mut CmChannel| channel.take_read(up_to);
         while let Some((place, event)) = self.channels.get_mut(&key).and_then(read) {
             is_news = true;
             self.settle(key, &event);
@@ -314,7 +314,7 @@ impl ConnectionManager {
     }
 
     /// Takes an event out of its channel, which nobody then holds.
-    fn take_out(&mut self, key: u64, place: u64) -> Option<Event> {
+    fn take_out(&mut self, key: u64, place: u64) -> Option<UnreadEvent> {
         let channel = self.channels.get_mut(&key)?;
         let event = channel.remove(place)?;
         while let Some(holder) = channel.release_holder(place) {
@@ -335,7 +335,7 @@ impl ConnectionManager {
     /// Takes note of what was read of a channel's and no command has said yet, as far as its socket tells; whether it
     /// was anything.
     fn look_what_is_read(&mut self, key: u64) -> bool {
-        let taken = self.channels.get(&key).map_or(0, Channel::certainly_taken);
+        let taken = self.channels.get(&key).map_or(0, CmChannel::certainly_taken);
         self.note_read(key, taken)
     }
 
@@ -430,11 +430,11 @@ impl ConnectionManager {
     }
 
     fn send_some_of(&mut self, network: &dyn Network, key: u64) {
-        if self.channels.get(&key).is_some_and(Channel::has_many_on_the_way) {
+        if self.channels.get(&key).is_some_and(CmChannel::has_many_on_the_way) {
             self.look_what_is_read(key);
         }
         for _ in 0..SENT_PER_TURN {
-            let unsent = self.channels.get(&key).and_then(Channel::unsent);
+            let unsent = self.channels.get(&key).and_then(CmChannel::unsent);
             let Some((place, event)) = unsent else { return };
             let (about, number, output) = (event.about, event.number, event.encode());
             let ahead = self.ahead(network, (key, place), (about, number));
@@ -560,7 +560,7 @@ impl ConnectionManager {
                 break;
             }
             let is_of_card = it.device.is_some_and(|device| device.card == card);
-            lost.extend((is_of_card && it.state != State::Removed).then_some(*id));
+            lost.extend((is_of_card && it.state != IdentifierState::Removed).then_some(*id));
         }
         self.losing.extend(next.map(|next| (card, next)));
         for id in lost {
@@ -603,14 +603,14 @@ impl ConnectionManager {
     }
 
     /// The client that a channel is of, and the channel.
-    fn channel(&mut self, key: u64) -> Option<(&mut CmClient, &mut Channel)> {
+    fn channel(&mut self, key: u64) -> Option<(&mut CmClient, &mut CmChannel)> {
         let channel = self.channels.get_mut(&key)?;
         let client = self.clients.get_mut(&channel.client)?;
         Some((client, channel))
     }
 
     /// Puts an event where its identifier's channel keeps them.
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: UnreadEvent) {
         let Some(it) = self.ids.get_mut(&event.of) else { return };
         let Some(channel) = self.channels.get_mut(&it.channel) else { return };
         let join = event.join;

@@ -57,15 +57,15 @@ pub trait Network {
 }
 
 /// The cards of a server.
-pub struct Cards<'a>(pub &'a mut [Card]);
+pub struct CardsOfServer<'a>(pub &'a mut [Card]);
 
-impl Cards<'_> {
+impl CardsOfServer<'_> {
     fn get(&self, card: u32) -> Option<&Card> {
         self.0.iter().find(|it| it.device.number == card && it.gsi.is_some())
     }
 }
 
-impl Network for Cards<'_> {
+impl Network for CardsOfServer<'_> {
     fn addresses(&self) -> Vec<Local> {
         self.0.iter().filter(|card| card.gsi.is_some()).flat_map(locals).collect()
     }

@@ -38,11 +38,11 @@ pub struct Pings {
 struct Ping {
     local: Local,
     path: Path,
-    stage: Stage,
+    stage: PingStage,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum PingStage {
     /// The card looks for the address.
     Looked { at: Instant, interval: Duration, until: Instant },
     /// The connection manager there was asked.
@@ -84,7 +84,7 @@ impl ConnectionManager {
         let route = Route::between(local.card, local.address, remote);
         let now = self.now();
         let (interval, until) = (FIRST_INTERVAL, after(now, PATIENCE));
-        let stage = Stage::Looked { at: now, interval, until };
+        let stage = PingStage::Looked { at: now, interval, until };
         let ping = Ping { local, path: Path::along(route, mtu, 0), stage };
         self.look_for_peer(network, now, client, ping);
         self.flush(network);
@@ -99,8 +99,8 @@ impl ConnectionManager {
     /// When the next question goes on.
     pub(super) fn next_ping(&self) -> Option<Instant> {
         let due = |ping: &Ping| match ping.stage {
-            Stage::Looked { at, .. } => Some(at),
-            Stage::Asked { .. } => None,
+            PingStage::Looked { at, .. } => Some(at),
+            PingStage::Asked { .. } => None,
         };
         self.pings.asked.values().filter_map(due).min()
     }
@@ -111,7 +111,7 @@ impl ConnectionManager {
             return;
         }
         let due = |(client, ping): (&ClientId, &Ping)| match ping.stage {
-            Stage::Looked { at, .. } if at <= now => Some(*client),
+            PingStage::Looked { at, .. } if at <= now => Some(*client),
             _ => None,
         };
         let due: Vec<_> = self.pings.asked.iter().filter_map(due).collect();
@@ -130,11 +130,11 @@ impl ConnectionManager {
         client: ClientId,
         mut ping: Ping,
     ) {
-        let Stage::Looked { interval, until, .. } = ping.stage else { return };
+        let PingStage::Looked { interval, until, .. } = ping.stage else { return };
         if is_found(network, client, &ping) {
             let asked = self.manager.ask_presence(now, owner(client), ping.path, RESPONSE_TIMEOUT);
             match asked {
-                Ok(id) => ping.stage = Stage::Asked { id, since: Clock::now() },
+                Ok(id) => ping.stage = PingStage::Asked { id, since: Clock::now() },
                 Err(error) => {
                     log::debug!("nobody is asked who is there: {}", refused_by(error));
                     return self.answer_ping(client, &ping, Who::Silent, Duration::ZERO);
@@ -144,7 +144,7 @@ impl ConnectionManager {
             return self.answer_ping(client, &ping, Who::Nobody, Duration::ZERO);
         } else {
             let at = after(now, interval).min(until);
-            ping.stage = Stage::Looked { at, interval: interval.saturating_mul(2), until };
+            ping.stage = PingStage::Looked { at, interval: interval.saturating_mul(2), until };
         }
         self.pings.asked.insert(client, ping);
     }
@@ -153,8 +153,8 @@ impl ConnectionManager {
     pub(super) fn hear_ping(&mut self, by: Owner, id: Id, kind: &EventKind) -> bool {
         let client = ClientId(by.0);
         let of = |ping: &mut Ping| match ping.stage {
-            Stage::Asked { id: asked, since } => (asked == id).then_some(since),
-            Stage::Looked { .. } => None,
+            PingStage::Asked { id: asked, since } => (asked == id).then_some(since),
+            PingStage::Looked { .. } => None,
         };
         let Some(since) = self.pings.asked.get_mut(&client).and_then(of) else { return false };
         let Some(ping) = self.pings.asked.remove(&client) else { return false };
@@ -181,7 +181,8 @@ impl ConnectionManager {
 
     /// Forgets what a client has asked.
     pub(super) fn end_ping(&mut self, client: ClientId) {
-        if let Some(Ping { stage: Stage::Asked { id, .. }, .. }) = self.pings.asked.remove(&client)
+        if let Some(Ping { stage: PingStage::Asked { id, .. }, .. }) =
+            self.pings.asked.remove(&client)
         {
             let _ = self.manager.destroy(self.now(), id);
         }

@@ -10,7 +10,7 @@ use cm::{Instant, param};
 
 use super::abi::{self, event};
 use super::channel::Param;
-use super::identifier::{Device, Identifier, Search, State, in_kind};
+use super::identifier::{Device, Identifier, IdentifierState, Search, in_kind};
 use super::network::Network;
 use super::told::TIMED_OUT;
 use super::{ConnectionManager, Resource, owner, party};
@@ -84,17 +84,17 @@ impl ConnectionManager {
         let Search { device, interval, until, .. } = search;
         if is_found(network, party(Some(owner(client))), device, destination.ip()) {
             it.source = Some(in_kind(device.address.gid, source));
-            (it.device, it.state) = (Some(device), State::AddrResolved);
+            (it.device, it.state) = (Some(device), IdentifierState::AddrResolved);
             return self.tell_of(id, event::ADDR_RESOLVED, 0, Param::None);
         }
         if now >= until {
-            it.state = State::Bound;
+            it.state = IdentifierState::Bound;
             return self.tell_of(id, event::ADDR_ERROR, TIMED_OUT, Param::None);
         }
         let at = after(now, interval).min(until);
         let interval = interval.saturating_mul(2).min(LONGEST_INTERVAL);
         it.search = Some(Search { at, interval, ..search });
-        it.state = State::AddrQuery;
+        it.state = IdentifierState::AddrQuery;
         self.searches.entry(client).or_default().insert((at, id));
     }
 

@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use super::ConnectionManager;
 use super::abi::event;
 use super::answers::AddressHandle;
-use super::channel::{Event, Offered, Param, Served};
-use super::identifier::{Device, Identifier, State};
+use super::channel::{Offered, Param, Served, UnreadEvent};
+use super::identifier::{Device, Identifier, IdentifierState};
 use super::network::Network;
 use crate::quota::Resource;
 
@@ -36,7 +36,7 @@ impl ConnectionManager {
         self.outdate(id, None);
         let Some(it) = self.ids.get_mut(&id) else { return };
         let exits = matches!(kind, EventKind::TimeWaitExit);
-        let expected = if exits { State::Disconnect } else { State::Connect };
+        let expected = if exits { IdentifierState::Disconnect } else { IdentifierState::Connect };
         if it.state != expected {
             return;
         }
@@ -62,7 +62,7 @@ impl ConnectionManager {
             }
             EventKind::Unreachable => (event::UNREACHABLE, TIMED_OUT, Param::None),
             EventKind::Disconnected { by, .. } => {
-                it.state = State::Disconnect;
+                it.state = IdentifierState::Disconnect;
                 let status = if by == Farewell::Silence { TIMED_OUT } else { 0 };
                 (event::DISCONNECTED, status, Param::None)
             }
@@ -139,7 +139,7 @@ impl ConnectionManager {
             return None;
         }
         let mut it = Identifier::new(key, 0, space, kind);
-        it.state = State::Connect;
+        it.state = IdentifierState::Connect;
         it.source = Some(SocketAddr::new(route.local.ip(), own_port));
         it.destination = Some(SocketAddr::new(route.remote.ip(), port));
         it.device = Some(Device { card: route.port, address: route.local });
@@ -147,7 +147,7 @@ impl ConnectionManager {
         let about = self.keep(it);
         self.connections.insert(connection, about);
         let number = event::CONNECT_REQUEST;
-        self.tell(Event { of, join: None, uid, about, number, status: 0, param });
+        self.tell(UnreadEvent { of, join: None, uid, about, number, status: 0, param });
         Some(about)
     }
 }

@@ -9,7 +9,7 @@ use super::Flasher;
 use crate::cards::{Card, find};
 use crate::error::Error;
 use crate::images;
-use crate::images::examiner::{Brought, Target, Task};
+use crate::images::examiner::{Brought, TargetCard, Task};
 use crate::process::ClientId;
 use crate::session::Progress;
 use crate::surroundings::Surroundings;
@@ -144,7 +144,7 @@ impl Flasher {
 }
 
 /// A card for which an image is examined.
-fn target(card: &Card) -> Target {
+fn target(card: &Card) -> TargetCard {
     let (takes, like) = (card.device.backend.takes(), card.device.manifest.clone());
-    Target { card: card.device.number, takes, like }
+    TargetCard { card: card.device.number, takes, like }
 }

@@ -27,7 +27,7 @@ use crate::process::ClientId;
 
 /// A card for which there is an image.
 #[derive(Debug)]
-pub struct Target {
+pub struct TargetCard {
     /// Its number.
     pub card: u32,
     /// The kind of images that it takes.
@@ -53,9 +53,9 @@ pub struct Brought {
 #[derive(Debug)]
 pub enum Task {
     /// Checks an image for a card, and keeps it where the card takes it.
-    Check(Target, Brought),
+    Check(TargetCard, Brought),
     /// Reads the image that a card had before.
-    Read(Target, ImageName),
+    Read(TargetCard, ImageName),
     /// Looks whether an image with that digest is kept whole.
     Verify(String),
     /// Removes the images that no record wants.
@@ -259,7 +259,7 @@ fn not_kept(state_dir: &std::path::Path, error: &std::io::Error) -> Error {
     Error::StateDir { dir: state_dir.to_owned(), why }
 }
 
-fn check(target: &Target, brought: Brought) -> Result<Accepted, Error> {
+fn check(target: &TargetCard, brought: Brought) -> Result<Accepted, Error> {
     let Brought { name, manifest, sha256, bytes } = brought;
     let found = Sha256::of(&bytes);
     if found != sha256 {
@@ -271,7 +271,7 @@ fn check(target: &Target, brought: Brought) -> Result<Accepted, Error> {
     accepted.map_err(Error::Invalid)
 }
 
-fn read(store: &Store, target: &Target, name: &ImageName) -> Result<Accepted, Error> {
+fn read(store: &Store, target: &TargetCard, name: &ImageName) -> Result<Accepted, Error> {
     let wrong = |why| Error::Invalid(format!("{}, which it had before: {why}", name.name));
     let bytes = store.image(&name.sha256, MAX_IMAGE).map_err(wrong)?;
     let sha256 = name.sha256.parse::<Sha256>().map_err(wrong)?;
@@ -304,7 +304,7 @@ mod tests {
         let bytes = SoftImage::new(vec![Logic::Vqe]).unwrap().to_bytes();
         let (name, sha256) = ("x".into(), Sha256::of(&bytes));
         let like = Manifest { regions: Some(4), ..Manifest::default() };
-        let target = Target { card: 0, takes: Takes::SoftImages, like };
+        let target = TargetCard { card: 0, takes: Takes::SoftImages, like };
         let brought = Brought { name, manifest: String::new(), sha256, bytes };
         examiner.begin(ClientId(1), Task::Check(target, brought)).unwrap();
         let (gone, has_gone) = channel();

@@ -51,7 +51,7 @@ pub enum Deed {
 /// An operation, and its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
+pub struct FlashEvent {
     /// Seconds since 1970 at its end.
     pub at: u64,
     /// The operation.
@@ -95,7 +95,7 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vfpgas: BTreeMap<u8, String>,
     /// The operations, the oldest first.
-    pub history: Vec<Event>,
+    pub history: Vec<FlashEvent>,
 }
 
 fn is_false(it: &bool) -> bool {
@@ -170,7 +170,7 @@ impl Record {
         let Some(Writing { deed, image }) = self.writing.take() else { return };
         if let Some(vfpga) = image.vfpga {
             self.vfpgas.remove(&vfpga);
-            return self.note(Event { at, deed, image, failed: None, unseen });
+            return self.note(FlashEvent { at, deed, image, failed: None, unseen });
         }
         let before = self.current.replace(image.clone());
         // Of a card whose image was lost the one before that stays.
@@ -179,7 +179,7 @@ impl Record {
         }
         (self.needs, self.unseen) = (None, unseen);
         self.vfpgas.clear();
-        self.note(Event { at, deed, image, failed: None, unseen });
+        self.note(FlashEvent { at, deed, image, failed: None, unseen });
     }
 
     /// Records that the operation failed; `lost` says whether the image of the card, or of the vFPGA, went with it.
@@ -190,7 +190,7 @@ impl Record {
             None if lost => self.lose(why.to_owned()),
             _ => {}
         }
-        self.note(Event { at, deed, image, failed: Some(why.to_owned()), unseen: false });
+        self.note(FlashEvent { at, deed, image, failed: Some(why.to_owned()), unseen: false });
     }
 
     /// Records that the card has lost its image.
@@ -205,7 +205,7 @@ impl Record {
         self.vfpgas.retain(|vfpga, _| !vfpgas.contains(vfpga));
     }
 
-    fn note(&mut self, mut event: Event) {
+    fn note(&mut self, mut event: FlashEvent) {
         event.image = event.image.told();
         self.history.push(event);
         let beyond = self.history.len().saturating_sub(MOST_EVENTS);

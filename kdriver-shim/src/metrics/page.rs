@@ -47,11 +47,11 @@ struct Family {
 
 /// The page, by the metrics' names.
 #[derive(Debug, Default)]
-struct Page {
+struct MetricsPage {
     families: BTreeMap<String, Family>,
 }
 
-impl Page {
+impl MetricsPage {
     fn add(
         &mut self,
         name: &str,
@@ -95,7 +95,7 @@ fn escaped(text: &str) -> String {
 /// Writes the page.
 #[must_use]
 pub fn page(cards: &mut [Card], clients: &Clients) -> String {
-    let mut page = Page::default();
+    let mut page = MetricsPage::default();
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     page.gauge("balboa_build_info", "Release of balboad", &version, 1);
     for (role, stage) in [("provider", Stage::Provider), ("tool", Stage::Tool)] {
@@ -109,7 +109,7 @@ pub fn page(cards: &mut [Card], clients: &Clients) -> String {
     page.text()
 }
 
-fn add_card(page: &mut Page, card: &mut Card) {
+fn add_card(page: &mut MetricsPage, card: &mut Card) {
     let info = card.info();
     let device = info.name.as_str();
     let about = [
@@ -149,7 +149,7 @@ fn add_card(page: &mut Page, card: &mut Card) {
     }
 }
 
-fn add_window(page: &mut Page, device: &str, window: &Window<'_>) {
+fn add_window(page: &mut MetricsPage, device: &str, window: &Window<'_>) {
     let vfpga = window.index.to_string();
     let labels = [("device", device), ("vfpga", vfpga.as_str())];
     let alive = u8::from(window.engine.death().is_none());
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_name_is_explained_once_and_its_labels_are_escaped() {
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         for device in ["a", "b\"\\\n"] {
             page.add("x_total", "counter", "Of x", &[("device", device)], u64::MAX);
         }

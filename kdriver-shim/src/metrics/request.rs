@@ -8,7 +8,7 @@ const END: &[u8] = b"\r\n\r\n";
 
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum HttpAnswer {
     /// The page.
     Page,
     /// It is no request of HTTP/1.
@@ -23,27 +23,27 @@ pub enum Answer {
 
 /// The answer to the bytes so far; `None` if more have to come.
 #[must_use]
-pub fn answer(received: &[u8]) -> Option<Answer> {
+pub fn answer(received: &[u8]) -> Option<HttpAnswer> {
     let ended = received.windows(END.len()).any(|bytes| bytes == END);
     if !ended {
-        return (received.len() >= MAX_BYTES).then_some(Answer::TooLong);
+        return (received.len() >= MAX_BYTES).then_some(HttpAnswer::TooLong);
     }
     let line = received.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');
     let words = [words.next(), words.next(), words.next(), words.next()];
     let [Some(method), Some(target), Some(b"HTTP/1.0" | b"HTTP/1.1"), None] = words else {
-        return Some(Answer::Bad);
+        return Some(HttpAnswer::Bad);
     };
     // Prometheus may be told to add parameters.
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     Some(match (method, path) {
-        (b"GET", b"/metrics") => Answer::Page,
-        (_, b"/metrics") => Answer::NotAllowed,
-        _ => Answer::NotFound,
+        (b"GET", b"/metrics") => HttpAnswer::Page,
+        (_, b"/metrics") => HttpAnswer::NotAllowed,
+        _ => HttpAnswer::NotFound,
     })
 }
 
-impl Answer {
+impl HttpAnswer {
     /// The response; a page that is not to be had is a fault of the server's.
     #[must_use]
     pub fn response(self, page: Option<&str>) -> String {
@@ -70,29 +70,29 @@ mod tests {
     #[test]
     fn one_thing_can_be_asked_for() {
         for (request, wanted) in [
-            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Some(Answer::Page)),
-            ("GET /metrics?name=a HTTP/1.0\r\n\r\nrest", Some(Answer::Page)),
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Some(HttpAnswer::Page)),
+            ("GET /metrics?name=a HTTP/1.0\r\n\r\nrest", Some(HttpAnswer::Page)),
             ("GET /metrics HTTP/1.1\r\nHost: x\r\n", None),
             ("", None),
-            ("GET / HTTP/1.1\r\n\r\n", Some(Answer::NotFound)),
-            ("GET /metrics/ HTTP/1.1\r\n\r\n", Some(Answer::NotFound)),
-            ("POST /metrics HTTP/1.1\r\n\r\n", Some(Answer::NotAllowed)),
-            ("GET /metrics\r\n\r\n", Some(Answer::Bad)),
-            ("GET  /metrics HTTP/1.1\r\n\r\n", Some(Answer::Bad)),
-            ("GET /metrics HTTP/2\r\n\r\n", Some(Answer::Bad)),
-            ("\r\n\r\n", Some(Answer::Bad)),
+            ("GET / HTTP/1.1\r\n\r\n", Some(HttpAnswer::NotFound)),
+            ("GET /metrics/ HTTP/1.1\r\n\r\n", Some(HttpAnswer::NotFound)),
+            ("POST /metrics HTTP/1.1\r\n\r\n", Some(HttpAnswer::NotAllowed)),
+            ("GET /metrics\r\n\r\n", Some(HttpAnswer::Bad)),
+            ("GET  /metrics HTTP/1.1\r\n\r\n", Some(HttpAnswer::Bad)),
+            ("GET /metrics HTTP/2\r\n\r\n", Some(HttpAnswer::Bad)),
+            ("\r\n\r\n", Some(HttpAnswer::Bad)),
         ] {
             assert_eq!(answer(request.as_bytes()), wanted, "{request:?}");
         }
-        assert_eq!(answer(&[b'x'; MAX_BYTES]), Some(Answer::TooLong));
+        assert_eq!(answer(&[b'x'; MAX_BYTES]), Some(HttpAnswer::TooLong));
         assert_eq!(answer(&[b'x'; MAX_BYTES - 1]), None);
     }
 
     #[test]
     fn a_response_says_how_long_it_is() {
-        let told = Answer::Page.response(Some("a 1\n"));
+        let told = HttpAnswer::Page.response(Some("a 1\n"));
         assert!(told.contains("\r\nContent-Length: 4\r\n") && told.ends_with("\r\n\r\na 1\n"));
-        assert!(Answer::Page.response(None).starts_with("HTTP/1.1 503 "));
-        assert!(Answer::NotAllowed.response(None).contains("\r\nAllow: GET\r\n"));
+        assert!(HttpAnswer::Page.response(None).starts_with("HTTP/1.1 503 "));
+        assert!(HttpAnswer::NotAllowed.response(None).contains("\r\nAllow: GET\r\n"));
     }
 }

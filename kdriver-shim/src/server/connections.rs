@@ -4,7 +4,7 @@ use shim_abi::{Reply, Request, Response};
 
 use super::{Server, reply_to};
 use crate::clients::{Client, PutOff, Stage};
-use crate::cm::network::Cards;
+use crate::cm::network::CardsOfServer;
 use crate::error::Error;
 use crate::session::Progress;
 
@@ -23,7 +23,7 @@ impl Server {
         let Some(gsi) = card.and_then(|card| card.gsi.clone()) else { return };
         for _ in 0..TAKEN {
             let Some(arrival) = gsi.take() else { return };
-            self.connections.arrived(&mut Cards(&mut self.cards), number, &arrival);
+            self.connections.arrived(&mut CardsOfServer(&mut self.cards), number, &arrival);
         }
     }
 
@@ -45,7 +45,7 @@ impl Server {
         if client.stage != Stage::Tool {
             return Err(Error::Forbidden("a verbs program asks nobody; `balboa ping` does".into()));
         }
-        self.connections.ping(&mut Cards(&mut self.cards), client.id, card, address)?;
+        self.connections.ping(&mut CardsOfServer(&mut self.cards), client.id, card, address)?;
         Ok(Progress::Waits)
     }
 
@@ -67,10 +67,10 @@ impl Server {
 
     /// Does what is due of connections, and ends a part of those whose channel or card has gone.
     pub(super) fn tend_connections(&mut self) {
-        let mut network = Cards(&mut self.cards);
+        let mut network = CardsOfServer(&mut self.cards);
         self.connections.tick(&mut network);
         self.answer_pings();
-        let mut network = Cards(&mut self.cards);
+        let mut network = CardsOfServer(&mut self.cards);
         if self.connections.is_ending() {
             self.connections.go_on_ending(&mut network);
             if !self.connections.is_ending() {

@@ -3,7 +3,7 @@
 use shim_abi::{CmReader, Response};
 
 use super::{Answer, Session};
-use crate::cm::network::Cards;
+use crate::cm::network::CardsOfServer;
 use crate::cm::{Asker, Said};
 use crate::error::Error;
 
@@ -37,7 +37,7 @@ impl Session<'_> {
             let owner = if owner == client.id { Some(client) } else { others.get(&owner) };
             owner.is_some_and(|owner| owner.has_qp(card, qpn))
         };
-        let mut network = Cards(self.cards);
+        let mut network = CardsOfServer(self.cards);
         let Said { output, void } =
             self.connections.command(&mut network, &has_qp, asker, channel, command, from)?;
         Ok(Response::CmAnswer { output, void }.into())

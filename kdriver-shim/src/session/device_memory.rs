@@ -15,7 +15,7 @@ use crate::objects::{Dm, Mr};
 const BLOCK: u64 = 64;
 
 /// A region of a card's own memory that a client wants to register.
-pub(super) struct Wanted {
+pub(super) struct WantedDeviceMemory {
     pub(super) pdn: u32,
     pub(super) dm: u32,
     pub(super) offset: u64,
@@ -72,8 +72,8 @@ impl Session<'_> {
         Ok(Response::Done.into())
     }
 
-    pub(super) fn reg_dm_mr(&mut self, wanted: Wanted) -> Result<Answer, Error> {
-        let Wanted { pdn, dm, offset, length, access } = wanted;
+    pub(super) fn reg_dm_mr(&mut self, wanted: WantedDeviceMemory) -> Result<Answer, Error> {
+        let WantedDeviceMemory { pdn, dm, offset, length, access } = wanted;
         let pd = found(self.client.owned.pds.get(&pdn), pdn)?;
         let card = self.context(pd.context)?.card;
         let memory = found(self.client.owned.dms.get(&dm), dm)?;

@@ -24,7 +24,7 @@ const IGNORABLE: u32 = 1 << 7 | 0x3ff0_0000;
 
 /// What a client wants to register.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedRegion {
     pub pdn: u32,
     pub address: u64,
     pub length: u64,
@@ -33,14 +33,14 @@ pub(super) struct Wanted {
 }
 
 impl Session<'_> {
-    pub(super) fn reserve_mr(&mut self, wanted: Wanted) -> Result<Answer, Error> {
+    pub(super) fn reserve_mr(&mut self, wanted: WantedRegion) -> Result<Answer, Error> {
         let pd = found(self.client.owned.pds.get(&wanted.pdn), wanted.pdn)?;
         let card = self.context(pd.context)?.card;
         let limits = self.limits(card)?;
         check_access(wanted.access)?;
         let pages = pages(&wanted)?;
         check_name(card, &limits.capabilities, &wanted)?;
-        let Wanted { pdn, address, length, hca_va, access } = wanted;
+        let WantedRegion { pdn, address, length, hca_va, access } = wanted;
         let (range, mapped, key, dm) = (None, false, None, None);
         let mr = Mr { card, pdn, address, length, hca_va, access, range, mapped, key, dm };
         self.make(&limits, mr, |session, mr| {
@@ -135,7 +135,11 @@ impl Session<'_> {
         let Mr { address, length, hca_va, .. } = *region;
         let command = modify_key(mr, committed(mr, region)?, region, pdn, access)?;
         let limits = self.limits(card)?;
-        check_name(card, &limits.capabilities, &Wanted { pdn, address, length, hca_va, access })?;
+        check_name(
+            card,
+            &limits.capabilities,
+            &WantedRegion { pdn, address, length, hca_va, access },
+        )?;
         self.window(card)?.engine.modify_key(&command)?;
         if let Some(region) = self.client.owned.mrs.get_mut(&mr) {
             (region.pdn, region.access) = (pdn, access);
@@ -233,7 +237,7 @@ pub(super) fn check_access(access: u32) -> Result<(), Error> {
 
 /// Checks that peers reach a region by the name that it is to have. A card that has nothing but WRITE and READ finds memory by
 /// its address alone: by another one the bytes would lie in a page that is nobody's, or in another region of that name.
-fn check_name(card: u32, capabilities: &Capabilities, wanted: &Wanted) -> Result<(), Error> {
+fn check_name(card: u32, capabilities: &Capabilities, wanted: &WantedRegion) -> Result<(), Error> {
     let access = Access::from_bits_truncate(wanted.access);
     let peers = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let name = if access.contains(Access::ZERO_BASED) { 0 } else { wanted.hca_va };
@@ -248,7 +252,7 @@ fn check_name(card: u32, capabilities: &Capabilities, wanted: &Wanted) -> Result
 }
 
 /// Bytes of the whole pages that a region touches; at least one page.
-fn pages(wanted: &Wanted) -> Result<u64, Error> {
+fn pages(wanted: &WantedRegion) -> Result<u64, Error> {
     let fault = || {
         Error::Invalid(format!(
             "memory {:#x} of {} bytes wraps around the end of the address space",
@@ -266,8 +270,8 @@ fn pages(wanted: &Wanted) -> Result<u64, Error> {
 mod tests {
     use super::*;
 
-    fn wanted(address: u64, length: u64) -> Wanted {
-        Wanted { pdn: 1, address, length, hca_va: address, access: 0 }
+    fn wanted(address: u64, length: u64) -> WantedRegion {
+        WantedRegion { pdn: 1, address, length, hca_va: address, access: 0 }
     }
 
     #[test]
@@ -277,7 +281,7 @@ mod tests {
         assert_eq!(pages(&wanted(0x1001, 0)).unwrap(), 0x1000);
         assert!(pages(&wanted(u64::MAX, 2)).is_err());
         assert!(pages(&wanted(u64::MAX - 5, 2)).is_err());
-        assert!(pages(&Wanted { hca_va: u64::MAX, ..wanted(0, 2) }).is_err());
+        assert!(pages(&WantedRegion { hca_va: u64::MAX, ..wanted(0, 2) }).is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::objects::{Qp, Srq};
 use crate::undo::ClientObject;
 
 /// What a shared receive queue is to be.
-pub(super) struct Wanted {
+pub(super) struct WantedSrq {
     pub(super) pdn: u32,
     pub(super) log2_entries: u8,
     pub(super) log2_stride: u8,
@@ -30,7 +30,7 @@ pub(super) struct Along {
 }
 
 impl Session<'_> {
-    pub(super) fn create_srq(&mut self, wanted: Wanted) -> Result<Answer, Error> {
+    pub(super) fn create_srq(&mut self, wanted: WantedSrq) -> Result<Answer, Error> {
         let context = found(self.client.owned.pds.get(&wanted.pdn), wanted.pdn)?.context;
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;
@@ -46,7 +46,7 @@ impl Session<'_> {
         &mut self,
         (card, context): (u32, u32),
         limits: &EngineLimits,
-        Wanted { pdn, log2_entries, log2_stride, cookie }: Wanted,
+        WantedSrq { pdn, log2_entries, log2_stride, cookie }: WantedSrq,
         along: Option<Along>,
     ) -> Result<Answer, Error> {
         let entries = power_of_two("receive queue entries", log2_entries, limits.log2_rq_entries)?;

@@ -9,11 +9,11 @@ use fpga_regs::engine::window::Capabilities;
 use shim_abi::{FileId, Response};
 
 use super::queues::{destroyed, explain};
-use super::srq::{Along, Wanted};
+use super::srq::{Along, WantedSrq};
 use super::{Answer, Progress, Session, check_unused, found, given_twice};
 use crate::claims::{CardQp, Claimant, Peer};
 use crate::error::Error;
-use crate::objects::{Target, Xrcd};
+use crate::objects::{XrcTarget, Xrcd};
 use crate::undo::ClientObject;
 use crate::xrc::SharedTarget;
 
@@ -67,7 +67,7 @@ impl Session<'_> {
     pub(super) fn create_xrc_srq(
         &mut self,
         (xrcd, cqn): (u32, u32),
-        wanted: Wanted,
+        wanted: WantedSrq,
     ) -> Result<Answer, Error> {
         let pdn = wanted.pdn;
         let (card, xrcdn) = self.domain(xrcd)?;
@@ -92,7 +92,7 @@ impl Session<'_> {
             let window = session.window(card)?;
             let (qpn, _) = window.engine.create_qp(&command)?;
             if window.users.listeners.has_qp(qpn) {
-                return Err(given_twice(&window, Target::NAME, qpn));
+                return Err(given_twice(&window, XrcTarget::NAME, qpn));
             }
             let qp = CardQp { window: window.index, qpn };
             let maker = session.client.id;
@@ -123,7 +123,7 @@ impl Session<'_> {
         let number = client.numbers.next(u32::MAX, |n| client.owned.targets.contains_key(&n));
         self.make(
             &limits,
-            Target { number, card, xrcd, target: None, qpn: None },
+            XrcTarget { number, card, xrcd, target: None, qpn: None },
             |session, target| {
                 let taken = take(session)?;
                 target.target = Some(taken);
@@ -139,15 +139,15 @@ impl Session<'_> {
     }
 
     fn shared(&mut self, card: u32, number: u32) -> Result<&mut SharedTarget, Error> {
-        let gone = Error::NoSuch { object: Target::NAME, number: number.into() };
+        let gone = Error::NoSuch { object: XrcTarget::NAME, number: number.into() };
         self.card(card)?.xrc.target_mut(number).ok_or(gone)
     }
 
     /// The card and the number there of a target that the client has.
     fn target(&self, target: u32) -> Result<(u32, u32), Error> {
-        let Target { card, target: shared, .. } =
+        let XrcTarget { card, target: shared, .. } =
             *found(self.client.owned.targets.get(&target), target)?;
-        let none = Error::NoSuch { object: Target::NAME, number: target.into() };
+        let none = Error::NoSuch { object: XrcTarget::NAME, number: target.into() };
         Ok((card, shared.ok_or(none)?))
     }
 
@@ -205,6 +205,6 @@ impl Session<'_> {
     }
 
     pub(super) fn destroy_target(&mut self, target: u32) -> Result<Answer, Error> {
-        self.client.destroy::<Target>(self.cards, target).map(destroyed)
+        self.client.destroy::<XrcTarget>(self.cards, target).map(destroyed)
     }
 }

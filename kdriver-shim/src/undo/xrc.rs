@@ -7,7 +7,7 @@ use crate::cards::{Card, find};
 use crate::clients::{Client, Owned};
 use crate::error::Error;
 use crate::listeners::SentRecords;
-use crate::objects::{Target, Xrcd};
+use crate::objects::{XrcTarget, Xrcd};
 use crate::quota::Resource;
 
 impl ClientObject for Xrcd {
@@ -43,7 +43,7 @@ impl ClientObject for Xrcd {
     }
 }
 
-impl ClientObject for Target {
+impl ClientObject for XrcTarget {
     const NAME: &'static str = "XRC target";
     const COST: usize = 1;
 

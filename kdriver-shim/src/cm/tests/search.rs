@@ -18,7 +18,7 @@ fn searching(bench: &mut Bench, from: Option<&str>) -> (Program, u32, Instant) {
     }
     bench.resolve(&mut alice, id, None, PEER).unwrap();
     bench.no_event(&mut alice);
-    assert_eq!(bench.server.ids[&id].state, State::AddrQuery);
+    assert_eq!(bench.server.ids[&id].state, IdentifierState::AddrQuery);
     let second = bench.server.next_search().unwrap();
     (alice, id, second)
 }

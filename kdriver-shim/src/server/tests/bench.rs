@@ -20,7 +20,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use shim_abi::{AddressVector, ContextInfo, CreateQp, SOCKET_NAME};
 use softcard::Runtime;
 
-use crate::args::Cards;
+use crate::args::WantedCards;
 use crate::cards::{Card, Quarantine};
 use crate::images;
 use crate::images::store::Store;
@@ -99,7 +99,7 @@ impl Bench {
         let mut state = StateDir::claim(root.path(), uid).unwrap();
         let store = Store::new(state.directory()).unwrap();
         let manifests = soft.iter().map(|_| None).collect();
-        let mut wanted = Cards { soft, manifests, ..Cards::default() };
+        let mut wanted = WantedCards { soft, manifests, ..WantedCards::default() };
         let mut known = Vec::new();
         for number in 0..cards {
             let manifest = given(number, wanted.manifest(number).unwrap());
