@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use roce::{AccessDenied, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target, Verbs};
 
-use crate::network::{Decisions, Open, Question};
+use crate::network::{Decisions, OpenDecisions, Question};
 use crate::vfpga::{
     Access, Logic, Occupant, Piece, Tag, Unreachable, Vfpga, Wanted, occupant, vfpga_asked,
 };
@@ -22,7 +22,7 @@ impl Asks<'_> {
         &mut self,
         target: Target,
         nobody: T,
-        question: impl Fn(&mut Open) -> &mut Question<T>,
+        question: impl Fn(&mut OpenDecisions) -> &mut Question<T>,
         ask: impl FnOnce(&mut Vfpga, Tag) -> Poll<T>,
     ) -> Poll<T> {
         let Target { qpn, srq } = target;
@@ -41,7 +41,7 @@ impl Asks<'_> {
         let answer = ask(vfpga, self.decisions.next_tag());
         if answer.is_pending() {
             let (tag, until) = (self.decisions.use_tag(), self.decisions.until);
-            let open = self.decisions.open.entry(qpn).or_insert(Open::of(index));
+            let open = self.decisions.open.entry(qpn).or_insert(OpenDecisions::of(index));
             open.until = until;
             *question(open) = Question::Asked(tag);
         }

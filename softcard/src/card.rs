@@ -260,7 +260,7 @@ impl Card {
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.network.counters();
         let mmu = self.vfpgas.iter().map(|vfpga| vfpga.control.unit.mmu.borrow().counters);
-        let mmu = mmu.fold(crate::mmu::Counters::default(), crate::mmu::Counters::plus);
+        let mmu = mmu.fold(crate::mmu::MmuCounters::default(), crate::mmu::MmuCounters::plus);
         counters.extend([
             ("tlb_misses", mmu.misses),
             ("tlb_faults", mmu.faults),

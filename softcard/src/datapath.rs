@@ -31,11 +31,11 @@ use crate::card::Card;
 use crate::dma::Call;
 use crate::image::fits;
 use crate::made::Made;
-use crate::mmu::{Direction, Mmu};
+use crate::mmu::{MemoryDirection, Mmu};
 use crate::network::{HOST_TURN, Network, PATIENCE};
 use crate::port::Frame;
 use crate::reconfig::Progress;
-use crate::scratch::{Outcome, Places, Scratch, Search, Underway};
+use crate::scratch::{CopyOutcome, Places, Scratch, Search, Underway};
 use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_asked, vfpga_of};
 use passing::{offer_payload, wait_for_places};
 
@@ -93,9 +93,9 @@ impl Card {
         }
         if self.scratch.underway == Underway::Placing {
             match self.place(now) {
-                Outcome::Call(call) => return Some(call),
-                Outcome::Waits => return self.end_round(),
-                Outcome::Done => {}
+                CopyOutcome::Call(call) => return Some(call),
+                CopyOutcome::Waits => return self.end_round(),
+                CopyOutcome::Done => {}
             }
         }
         if self.scratch.underway == Underway::Nothing {
@@ -110,9 +110,9 @@ impl Card {
         }
         if self.scratch.underway == Underway::Fetching {
             match self.fetch(now) {
-                Outcome::Call(call) => return Some(call),
-                Outcome::Waits => return self.end_round(),
-                Outcome::Done => {}
+                CopyOutcome::Call(call) => return Some(call),
+                CopyOutcome::Waits => return self.end_round(),
+                CopyOutcome::Done => {}
             }
         }
         self.scratch.worked |= self.send_frames(now) | self.drain_events(now);
@@ -327,12 +327,12 @@ impl Card {
 
     /// Copies the payload of the received burst to where it belongs, as far as it can, and once it
     /// could tells the stack.
-    fn place(&mut self, now: u64) -> Outcome {
+    fn place(&mut self, now: u64) -> CopyOutcome {
         let Self { scratch, vfpgas, memory, network, .. } = self;
         if !scratch.copies {
             let Scratch { placements, places, parts, .. } = scratch;
             let Places { pieces, states, frames, .. } = places;
-            let mut search = Search { direction: Direction::Write, pieces, states, parts };
+            let mut search = Search { direction: MemoryDirection::Write, pieces, states, parts };
             let found = |(placement, pieces): (&Placement, &Option<Range<usize>>)| {
                 let Some(pieces) = pieces.clone() else { return true };
                 let mut mmu = mmu_of(vfpgas, vfpga_asked(placement.qpn, placement.srqn));
@@ -348,7 +348,7 @@ impl Card {
             scratch.copies = true;
         }
         let outcome = scratch.copy(memory);
-        if let Outcome::Done = outcome {
+        if let CopyOutcome::Done = outcome {
             network.stack.commit(Instant(now), &scratch.statuses);
             if !scratch.places.late.is_empty() {
                 let Scratch { places, placements, statuses, .. } = scratch;
@@ -439,12 +439,12 @@ impl Card {
     }
 
     /// Fetches payload as far as it can, and once it could seals the frames with their ICRC.
-    fn fetch(&mut self, now: u64) -> Outcome {
+    fn fetch(&mut self, now: u64) -> CopyOutcome {
         let Self { scratch, vfpgas, memory, .. } = self;
         if !scratch.copies {
             let Scratch { making, made, places, parts, .. } = scratch;
             let Places { pieces, states, frames, .. } = places;
-            let mut search = Search { direction: Direction::Read, pieces, states, parts };
+            let mut search = Search { direction: MemoryDirection::Read, pieces, states, parts };
             let mut found =
                 |number: usize, made: &Made, frame: &mut Frame, pieces: Range<usize>| {
                     let mut mmu = made
@@ -468,7 +468,7 @@ impl Card {
             scratch.copies = true;
         }
         let outcome = scratch.copy(memory);
-        if let Outcome::Done = outcome {
+        if let CopyOutcome::Done = outcome {
             self.seal_frames(now);
         }
         outcome

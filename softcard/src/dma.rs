@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::bus::{Bus, BusMemory, Rights};
-use crate::mmu::Direction;
+use crate::mmu::MemoryDirection;
 use crate::port::Frame;
 use crate::processes::Slot;
 
@@ -62,7 +62,7 @@ const BATCH: usize = 128;
 
 /// A part of a frame, and where its bytes are on the bus.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct FramePart {
     /// Number of the frame in its burst.
     pub(crate) frame: usize,
     pub(crate) range: Range<usize>,
@@ -74,7 +74,7 @@ pub(crate) struct Part {
 /// The parts of a burst of frames, which are copied in order.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
-    list: Vec<Part>,
+    list: Vec<FramePart>,
     /// The parts, by their numbers, that are no copies: memory on which an operation is executed.
     atomics: Vec<(usize, AtomicOperation)>,
     /// The part that comes next, and its bytes that are copied.
@@ -100,7 +100,7 @@ pub(crate) enum End {
 /// A copy between frames and the memory of another process, or atomic operations on that memory.
 #[derive(Debug)]
 pub(crate) struct Call {
-    direction: Direction,
+    direction: MemoryDirection,
     pid: Pid,
     /// The frames, with their numbers in the burst.
     frames: Vec<(usize, Frame)>,
@@ -118,7 +118,7 @@ impl Default for Call {
     fn default() -> Self {
         let (frames, local, remote) = Default::default();
         let (atomics, before) = Default::default();
-        let (direction, pid) = (Direction::Read, Pid::from_raw(0));
+        let (direction, pid) = (MemoryDirection::Read, Pid::from_raw(0));
         Self { direction, pid, frames, local, remote, atomics, before, asked: 0, moved: 0 }
     }
 }
@@ -131,8 +131,8 @@ impl Call {
             return;
         }
         let outcome = match self.direction {
-            Direction::Read => self.fetch(),
-            Direction::Write => self.place(),
+            MemoryDirection::Read => self.fetch(),
+            MemoryDirection::Write => self.place(),
         };
         self.moved = moved(outcome);
     }
@@ -246,7 +246,7 @@ impl Parts {
         self.list.truncate(length);
     }
 
-    pub(crate) fn push(&mut self, part: Part) {
+    pub(crate) fn push(&mut self, part: FramePart) {
         self.list.push(part);
     }
 
@@ -294,7 +294,7 @@ impl Parts {
 
 /// Memory and frames of a burst that is being copied, and who is told of what failed.
 pub(crate) struct Copying<'a, F> {
-    pub(crate) direction: Direction,
+    pub(crate) direction: MemoryDirection,
     pub(crate) parts: &'a mut Parts,
     pub(crate) frames: &'a mut VecDeque<Frame>,
     /// Called with the owner of each part that cannot be copied, or is no copy.
@@ -377,16 +377,16 @@ impl AddressSpace {
                     call.add_local(burst.frames, number, range);
                     return Some(call);
                 }
-                (BusMemory::Shared(mapping, offset), Direction::Read) => frame
+                (BusMemory::Shared(mapping, offset), MemoryDirection::Read) => frame
                     .and_then(|frame| frame.as_mut_slice().get_mut(range))
                     .is_some_and(|into| mapping.read_bytes(offset, into).is_ok()),
-                (BusMemory::Shared(mapping, offset), Direction::Write) => frame
+                (BusMemory::Shared(mapping, offset), MemoryDirection::Write) => frame
                     .and_then(|frame| frame.as_slice().get(range))
                     .is_some_and(|from| mapping.write_bytes(offset, from).is_ok()),
-                (BusMemory::Asked(owner), Direction::Read) => frame
+                (BusMemory::Asked(owner), MemoryDirection::Read) => frame
                     .and_then(|frame| frame.as_mut_slice().get_mut(range))
                     .is_some_and(|into| owner.read(address, into)),
-                (BusMemory::Asked(owner), Direction::Write) => frame
+                (BusMemory::Asked(owner), MemoryDirection::Write) => frame
                     .and_then(|frame| frame.as_slice().get(range))
                     .is_some_and(|from| owner.write(address, from)),
             };
@@ -455,7 +455,7 @@ impl AddressSpace {
             None => None,
         };
         match before {
-            Some(before) => burst.executed(before, self.copied(Direction::Write)),
+            Some(before) => burst.executed(before, self.copied(MemoryDirection::Write)),
             None => self.fail(burst),
         }
         None
@@ -570,10 +570,10 @@ impl AddressSpace {
         self.faults = self.faults.saturating_add(burst.fail(behind));
     }
 
-    fn copied(&mut self, direction: Direction) -> &mut Copied {
+    fn copied(&mut self, direction: MemoryDirection) -> &mut Copied {
         match direction {
-            Direction::Read => &mut self.read,
-            Direction::Write => &mut self.written,
+            MemoryDirection::Read => &mut self.read,
+            MemoryDirection::Write => &mut self.written,
         }
     }
 }
@@ -591,10 +591,10 @@ fn begin<F>(burst: &mut Copying<'_, F>, process: Slot, pid: Pid, last: usize) ->
 }
 
 /// What a transfer in a direction does to host memory.
-fn rights(direction: Direction) -> Rights {
+fn rights(direction: MemoryDirection) -> Rights {
     match direction {
-        Direction::Read => Rights::READ,
-        Direction::Write => Rights::WRITE,
+        MemoryDirection::Read => Rights::READ,
+        MemoryDirection::Write => Rights::WRITE,
     }
 }
 

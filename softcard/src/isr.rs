@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use fpga_regs::coyote::vfpga::{EventKind, IsrLen, IsrPid, IsrRead, Stream};
 
-use crate::mmu::{Direction, Fault};
+use crate::mmu::{Fault, MemoryDirection};
 use crate::published::IsrCopy;
 
 /// An event that waits to be reported.
@@ -36,7 +36,7 @@ impl Event {
             Self::Offload => 0,
             Self::Sync => 1,
             Self::Invalidated => 2,
-            Self::PageFault(Fault { direction: Direction::Read, .. }) => 3,
+            Self::PageFault(Fault { direction: MemoryDirection::Read, .. }) => 3,
             Self::PageFault(_) => 4,
             Self::Notify { .. } => 5,
         }
@@ -142,7 +142,7 @@ impl Isr {
             invalidate_ready: true,
             fault_ready: true,
             stream: fault.map_or(Stream(0), |_| Stream::Host),
-            write: fault.is_some_and(|fault| fault.direction == Direction::Write),
+            write: fault.is_some_and(|fault| fault.direction == MemoryDirection::Write),
         };
         let more = self.waiting.iter().any(|events| !events.is_empty());
         self.copy.more.store(more, Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl Isr {
 mod tests {
     use super::*;
 
-    fn fault(direction: Direction, vaddr: u64) -> Event {
+    fn fault(direction: MemoryDirection, vaddr: u64) -> Event {
         Event::PageFault(Fault { direction, ctid: 1, vaddr, length: 0x40 })
     }
 
@@ -164,8 +164,8 @@ mod tests {
         assert!(isr.raise(Event::Notify { value: 5 }), "the first is reported at once");
         for event in [
             Event::Notify { value: 6 },
-            fault(Direction::Write, 0x2000),
-            fault(Direction::Read, 0x1000),
+            fault(MemoryDirection::Write, 0x2000),
+            fault(MemoryDirection::Read, 0x1000),
             Event::Invalidated,
             Event::Sync,
             Event::Offload,

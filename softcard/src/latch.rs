@@ -18,14 +18,14 @@ thread_local! {
 
 /// Bytes that follow one another on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct BusRun {
     pub(crate) bus: u64,
     pub(crate) bytes: u64,
 }
 
 /// A part of a ring whose bytes follow one another on the bus.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct RingPart {
     /// Bytes of the ring before it.
     offset: u64,
     bytes: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Latch {
     vaddr: u64,
     bytes: u64,
     /// In the order of their offsets.
-    parts: RefCell<Vec<Part>>,
+    parts: RefCell<Vec<RingPart>>,
     /// Where all of it is, in one piece.
     base: Cell<Option<u64>>,
     /// Moves on whenever the memory may be elsewhere, or nowhere; never 0.
@@ -55,7 +55,7 @@ impl Latch {
     /// are half full at least.
     pub(crate) const BYTES: usize = size_of::<Rc<Self>>()
         + size_of::<Self>()
-        + 4 * size_of::<Part>()
+        + 4 * size_of::<RingPart>()
         + 4 * size_of::<((u64, u64), Weak<Self>)>();
 
     pub(crate) fn new(vaddr: u64, bytes: u64, index: &Rc<Index>) -> Self {
@@ -73,7 +73,7 @@ impl Latch {
     /// A latch of memory that is where it is.
     pub(crate) fn direct(address: u64, bytes: u64) -> Rc<Self> {
         let latch = Self::unlisted(address, bytes, Weak::new(), 0);
-        latch.parts.borrow_mut().push(Part { offset: 0, bytes, bus: address });
+        latch.parts.borrow_mut().push(RingPart { offset: 0, bytes, bus: address });
         latch.base.set(Some(address));
         Rc::new(latch)
     }
@@ -123,8 +123,8 @@ impl Latch {
     /// elsewhere.
     pub(crate) fn complete<E>(
         &self,
-        mut find: impl FnMut(u64, u32) -> Result<Run, E>,
-    ) -> Result<Run, E> {
+        mut find: impl FnMut(u64, u32) -> Result<BusRun, E>,
+    ) -> Result<BusRun, E> {
         #[cfg(test)]
         TOUCHED.with(|touched| touched.set(touched.get() + 1));
         let mut parts = self.parts.borrow_mut();
@@ -141,14 +141,14 @@ impl Latch {
             let found = find(self.vaddr.saturating_add(offset), length)?;
             let next = parts.get(index).map_or(self.bytes, |part| part.offset);
             let bytes = found.bytes.min(next.saturating_sub(offset));
-            parts.insert(index, Part { offset, bytes, bus: found.bus });
+            parts.insert(index, RingPart { offset, bytes, bus: found.bus });
         }
         let first = parts.first().map_or(0, |part| part.bus);
-        let follows = |part: &Part| part.bus == first.wrapping_add(part.offset);
+        let follows = |part: &RingPart| part.bus == first.wrapping_add(part.offset);
         let whole = parts.iter().all(follows);
         self.base.set(whole.then_some(first));
         self.look_again();
-        Ok(Run { bus: first, bytes: self.bytes })
+        Ok(BusRun { bus: first, bytes: self.bytes })
     }
 
     /// Forgets the pages in a range of virtual addresses; whether there were any.

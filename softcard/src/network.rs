@@ -14,11 +14,11 @@ use crate::port::{Direction, Frame, FramePool, Port, Watch, Watched};
 use crate::sealing::Steps;
 use crate::tally::Tally;
 use crate::vfpga::{vfpga_asked, vfpga_of};
-pub(crate) use decisions::{Decisions, Open, Question};
+pub(crate) use decisions::{Decisions, OpenDecisions, Question};
 use gids::Gids;
 pub(crate) use gids::Identity;
 pub(crate) use host::{HOST_TURN, Host};
-pub(crate) use waits::{Asked, Ended, Making, PATIENCE, Waits};
+pub(crate) use waits::{Asked, EndedWait, Making, PATIENCE, Waits};
 
 /// The network of a card.
 pub(crate) struct Network {

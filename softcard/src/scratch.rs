@@ -9,7 +9,7 @@ use roce::{Placed, Placement};
 
 use crate::dma::{AddressSpace, Call, Copying, End, Parts};
 use crate::made::Made;
-use crate::mmu::Direction;
+use crate::mmu::MemoryDirection;
 use crate::port::Frame;
 use crate::vfpga::vfpga_asked;
 pub(crate) use copies::Search;
@@ -28,7 +28,7 @@ pub(crate) enum Underway {
 }
 
 /// What became of a burst's copies.
-pub(crate) enum Outcome {
+pub(crate) enum CopyOutcome {
     /// All are done, or have failed.
     Done,
     /// A page has to be waited for.
@@ -90,8 +90,8 @@ impl Scratch {
     /// The frames whose payload is being copied, their parts, and which way.
     pub(crate) fn copying(&mut self) -> Copying<'_, impl FnMut(usize, End)> {
         let (direction, frames) = match self.underway {
-            Underway::Fetching => (Direction::Read, &mut self.making),
-            Underway::Placing | Underway::Nothing => (Direction::Write, &mut self.received),
+            Underway::Fetching => (MemoryDirection::Read, &mut self.making),
+            Underway::Placing | Underway::Nothing => (MemoryDirection::Write, &mut self.received),
         };
         let states = &mut self.places.states;
         let ended = move |owner, end| {
@@ -106,18 +106,18 @@ impl Scratch {
     }
 
     /// Copies what was found; once that is done, says whether more waits.
-    pub(crate) fn copy(&mut self, memory: &mut AddressSpace) -> Outcome {
+    pub(crate) fn copy(&mut self, memory: &mut AddressSpace) -> CopyOutcome {
         self.worked = true;
         if let Some(call) = memory.copy(self.copying()) {
-            return Outcome::Call(call);
+            return CopyOutcome::Call(call);
         }
         self.copies = false;
         self.parts.clear();
         if self.waits {
-            return Outcome::Waits;
+            return CopyOutcome::Waits;
         }
         self.end();
-        Outcome::Done
+        CopyOutcome::Done
     }
 
     /// Ends a burst, and says of each placement or frame whether all of it was copied.

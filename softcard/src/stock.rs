@@ -8,16 +8,16 @@ use std::collections::VecDeque;
 use ::stock::{Build, Host, Reach, Space};
 
 use crate::bus::{BusMemory, Rights};
-use crate::dma::{AddressSpace, Call, Copying, End, Part, Parts};
-use crate::mmu::{Direction, Translation};
+use crate::dma::{AddressSpace, Call, Copying, End, FramePart, Parts};
+use crate::mmu::{MemoryDirection, Translation};
 use crate::network::{Identity, Network};
 use crate::port::{Frame, FramePool};
 use crate::vfpga::Vfpga;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wanted {
-    direction: Direction,
+struct WantedTransfer {
+    direction: MemoryDirection,
     space: Space,
     vaddr: u64,
     length: usize,
@@ -26,7 +26,7 @@ struct Wanted {
 /// The transfer that is under way.
 #[derive(Debug, Default)]
 struct Transfer {
-    wanted: Option<Wanted>,
+    wanted: Option<WantedTransfer>,
     parts: Parts,
     /// Where the parts lie on the bus.
     places: Vec<u64>,
@@ -39,7 +39,7 @@ struct Transfer {
 
 impl Transfer {
     fn copying(&mut self) -> Copying<'_, impl FnMut(usize, End)> {
-        let direction = self.wanted.map_or(Direction::Read, |wanted| wanted.direction);
+        let direction = self.wanted.map_or(MemoryDirection::Read, |wanted| wanted.direction);
         let failed = &mut self.failed;
         let ended = move |_, end| *failed |= end == End::Failed;
         Copying { direction, parts: &mut self.parts, frames: &mut self.frame, ended }
@@ -238,7 +238,7 @@ struct Reached<'a> {
 
 impl Reached<'_> {
     /// Finds all pages of a transfer.
-    fn find(&mut self, wanted: Wanted) -> Result<(), Reach> {
+    fn find(&mut self, wanted: WantedTransfer) -> Result<(), Reach> {
         let vfpga = self.vfpgas.get(usize::from(wanted.space.vfpga)).filter(|it| !it.decoupled);
         let Some(vfpga) = vfpga else { return Err(Reach::Refused) };
         let mut mmu = vfpga.control.unit.mmu.borrow_mut();
@@ -256,7 +256,7 @@ impl Reached<'_> {
                     let range = done..done.saturating_add(here);
                     done = range.end;
                     self.transfer.places.push(bus);
-                    self.transfer.parts.push(Part { frame: 0, range, bus, owner: 0 });
+                    self.transfer.parts.push(FramePart { frame: 0, range, bus, owner: 0 });
                 }
                 Translation::Waits => return Err(Reach::Waits),
                 Translation::Refused => return Err(Reach::Refused),
@@ -266,7 +266,7 @@ impl Reached<'_> {
     }
 
     /// Begins a transfer, or goes on with it.
-    fn reach(&mut self, wanted: Wanted, from: &[u8]) -> Reach {
+    fn reach(&mut self, wanted: WantedTransfer, from: &[u8]) -> Reach {
         if self.transfer.wanted != Some(wanted) {
             if let Err(reach) = self.find(wanted) {
                 return reach;
@@ -311,7 +311,8 @@ impl Reached<'_> {
 
 impl Host for Reached<'_> {
     fn read(&mut self, space: Space, vaddr: u64, into: &mut [u8]) -> Reach {
-        let wanted = Wanted { direction: Direction::Read, space, vaddr, length: into.len() };
+        let wanted =
+            WantedTransfer { direction: MemoryDirection::Read, space, vaddr, length: into.len() };
         let reach = self.reach(wanted, &[]);
         if reach == Reach::Done {
             let frame = self.transfer.frame.front().map(Frame::as_slice);
@@ -325,7 +326,8 @@ impl Host for Reached<'_> {
     }
 
     fn write(&mut self, space: Space, vaddr: u64, from: &[u8]) -> Reach {
-        let wanted = Wanted { direction: Direction::Write, space, vaddr, length: from.len() };
+        let wanted =
+            WantedTransfer { direction: MemoryDirection::Write, space, vaddr, length: from.len() };
         self.reach(wanted, from)
     }
 

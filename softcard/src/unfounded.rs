@@ -4,7 +4,7 @@ use fpga_regs::engine::event::Event;
 
 use crate::card::Card;
 use crate::isr;
-use crate::mmu::{Direction, Fault};
+use crate::mmu::{Fault, MemoryDirection};
 use crate::vfpga::Occupant;
 
 /// A report without a cause in a vFPGA.
@@ -29,7 +29,7 @@ impl Card {
         let Some(vfpga) = self.vfpgas.get_mut(index) else { return };
         match unfounded {
             Unfounded::PageFault { write, vaddr, length } => {
-                let direction = if write { Direction::Write } else { Direction::Read };
+                let direction = if write { MemoryDirection::Write } else { MemoryDirection::Read };
                 let ctid = fpga_regs::engine::window::CTID;
                 let fault = Fault { direction, ctid, vaddr, length };
                 if vfpga.control.isr.raise(isr::Event::PageFault(fault)) {

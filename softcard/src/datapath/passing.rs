@@ -11,7 +11,7 @@ use roce::{Placed, Placement, Qpn, RemoteAccess};
 use super::{fetched, placed};
 use crate::card::Card;
 use crate::made::Made;
-use crate::network::{Asked, Decisions, Ended, Making, Network, PATIENCE};
+use crate::network::{Asked, Decisions, EndedWait, Making, Network, PATIENCE};
 use crate::port::Frame;
 use crate::scratch::{Places, Scratch, Underway};
 use crate::vfpga::{Logic, Occupant, Passed, Payload, Tag, Unreachable, Vfpga, Wanted};
@@ -24,7 +24,8 @@ impl Card {
         let Network { waits, decisions, .. } = network;
         waits.ask_again(|made, frame| ask_for_payload(vfpgas, decisions, made, frame));
         let mut worked = false;
-        while let Some(Ended { qpn, placed, making, goes_on }) = self.network.waits.take_ended(now)
+        while let Some(EndedWait { qpn, placed, making, goes_on }) =
+            self.network.waits.take_ended(now)
         {
             worked = true;
             if let Some(placed) = placed {

@@ -18,7 +18,7 @@ fn own(buffer: &[u8]) -> DmaMemory {
 
 /// Frames that are being copied.
 struct Burst {
-    direction: Direction,
+    direction: MemoryDirection,
     parts: Parts,
     frames: VecDeque<Frame>,
     /// Of each part: whether it could be copied.
@@ -29,10 +29,15 @@ struct Burst {
 
 impl Burst {
     /// A frame for each of these, whose bytes go to that address, or come from there.
-    fn new(direction: Direction, frames: &[(u64, &[u8])]) -> Self {
+    fn new(direction: MemoryDirection, frames: &[(u64, &[u8])]) -> Self {
         let mut parts = Parts::default();
         for (number, (bus, bytes)) in frames.iter().enumerate() {
-            parts.push(Part { frame: number, range: 0..bytes.len(), bus: *bus, owner: number });
+            parts.push(FramePart {
+                frame: number,
+                range: 0..bytes.len(),
+                bus: *bus,
+                owner: number,
+            });
         }
         let done = vec![true; frames.len()];
         let frames = frames.iter().map(|(_, bytes)| Frame::from_bytes(bytes).unwrap());
@@ -42,25 +47,30 @@ impl Burst {
     /// Another frame behind all others.
     fn add(&mut self, bus: u64, bytes: &[u8]) {
         let (frame, range) = (self.frames.len(), 0..bytes.len());
-        self.parts.push(Part { frame, range, bus, owner: self.done.len() });
+        self.parts.push(FramePart { frame, range, bus, owner: self.done.len() });
         self.frames.push_back(Frame::from_bytes(bytes).unwrap());
         self.done.push(true);
     }
 
     fn add_atomic(&mut self, bus: u64, operation: AtomicOperation) {
-        self.parts.push(Part { frame: 0, range: 0..ATOMIC_BYTES, bus, owner: self.done.len() });
+        self.parts.push(FramePart {
+            frame: 0,
+            range: 0..ATOMIC_BYTES,
+            bus,
+            owner: self.done.len(),
+        });
         self.parts.execute_last(operation);
         self.done.push(true);
     }
 
     fn placing(frames: &[(u64, &[u8])]) -> Self {
-        Self::new(Direction::Write, frames)
+        Self::new(MemoryDirection::Write, frames)
     }
 
     /// Frames of these lengths that come from those addresses.
     fn fetching<const N: usize>(frames: [(u64, usize); N]) -> Self {
         let room = [0; FRAME_CAPACITY];
-        Self::new(Direction::Read, &frames.map(|(bus, length)| (bus, &room[..length])))
+        Self::new(MemoryDirection::Read, &frames.map(|(bus, length)| (bus, &room[..length])))
     }
 
     fn copying(&mut self) -> Copying<'_, impl FnMut(usize, End)> {
@@ -125,7 +135,8 @@ fn where_there_is_no_memory_reads_give_zeros_and_writes_are_lost() {
     assert_eq!(Burst::placing(&frames).copy(&mut space), [true; 3]);
     assert_eq!(memory[..9], [2, 2, 2, 2, 2, 2, 2, 2, 7]);
     // What the frame had before, too.
-    let mut burst = Burst::new(Direction::Read, &[(NULL_MEMORY, &[9; 1500]), (0x1000, &[9; 8])]);
+    let mut burst =
+        Burst::new(MemoryDirection::Read, &[(NULL_MEMORY, &[9; 1500]), (0x1000, &[9; 8])]);
     assert_eq!(burst.copy(&mut space), [true; 2]);
     assert_eq!(burst.frames[0].as_slice(), [0; 1500]);
     assert_eq!((burst.frames[1].as_slice(), space.faults), (&memory[..8], 0));

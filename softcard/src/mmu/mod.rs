@@ -14,9 +14,9 @@ use crate::own_memory::{NULL_MEMORY, OWN_BYTES, OWN_MEMORY};
 use tlb::Tlb;
 pub use unit::Unit;
 
-/// Which way a transfer goes.
+/// The direction of a transfer from or to host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum MemoryDirection {
     /// From host memory.
     Read,
     /// To host memory.
@@ -26,7 +26,7 @@ pub(crate) enum Direction {
 /// A transfer that met no TLB entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    pub(crate) direction: Direction,
+    pub(crate) direction: MemoryDirection,
     pub(crate) ctid: u8,
     pub(crate) vaddr: u64,
     pub(crate) length: u32,
@@ -63,7 +63,7 @@ struct Pipeline {
 
 /// What the MMU counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
+pub(crate) struct MmuCounters {
     /// Look-ups that found no entry, those of waiting transfers included.
     pub(crate) misses: u64,
     /// Faults the driver was told of.
@@ -76,7 +76,7 @@ pub(crate) struct Counters {
     pub(crate) removals: u64,
 }
 
-impl Counters {
+impl MmuCounters {
     /// Both together.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
@@ -112,7 +112,7 @@ pub(crate) struct Mmu {
     write: Pipeline,
     /// A fault that the driver has not been told of.
     news: [Option<Fault>; 2],
-    pub(crate) counters: Counters,
+    pub(crate) counters: MmuCounters,
 }
 
 impl Mmu {
@@ -127,7 +127,7 @@ impl Mmu {
             read: Pipeline::default(),
             write: Pipeline::default(),
             news: [None; 2],
-            counters: Counters::default(),
+            counters: MmuCounters::default(),
         })
     }
 
@@ -145,10 +145,10 @@ impl Mmu {
         }
     }
 
-    fn pipeline(&mut self, direction: Direction) -> &mut Pipeline {
+    fn pipeline(&mut self, direction: MemoryDirection) -> &mut Pipeline {
         match direction {
-            Direction::Read => &mut self.read,
-            Direction::Write => &mut self.write,
+            MemoryDirection::Read => &mut self.read,
+            MemoryDirection::Write => &mut self.write,
         }
     }
 
@@ -156,13 +156,13 @@ impl Mmu {
     #[inline]
     pub(crate) fn translate(
         &mut self,
-        direction: Direction,
+        direction: MemoryDirection,
         vaddr: u64,
         length: u32,
     ) -> Translation {
         let Last { vaddr: start, bytes, bus } = match direction {
-            Direction::Read => self.read.last,
-            Direction::Write => self.write.last,
+            MemoryDirection::Read => self.read.last,
+            MemoryDirection::Write => self.write.last,
         };
         let within = vaddr.wrapping_sub(start);
         if within < bytes {
@@ -174,7 +174,7 @@ impl Mmu {
         self.look_up(direction, vaddr, length)
     }
 
-    fn look_up(&mut self, direction: Direction, vaddr: u64, length: u32) -> Translation {
+    fn look_up(&mut self, direction: MemoryDirection, vaddr: u64, length: u32) -> Translation {
         if vaddr >= NULL_MEMORY {
             return Translation::Found { bus: vaddr, bytes: u64::MAX.wrapping_sub(vaddr) };
         }
@@ -230,7 +230,7 @@ impl Mmu {
     }
 
     /// The driver's answer to the outstanding fault of a direction.
-    pub(crate) fn restart(&mut self, direction: Direction, success: bool) {
+    pub(crate) fn restart(&mut self, direction: MemoryDirection, success: bool) {
         let pipeline = self.pipeline(direction);
         let fault = pipeline.waiting.take();
         if !success && fault.is_some() {

@@ -25,7 +25,7 @@ fn insert(mmu: &mut Mmu, page: u64) {
 }
 
 fn read(mmu: &mut Mmu, vaddr: u64) -> Translation {
-    mmu.translate(Direction::Read, vaddr, 64)
+    mmu.translate(MemoryDirection::Read, vaddr, 64)
 }
 
 #[test]
@@ -33,11 +33,12 @@ fn a_miss_is_told_once_and_found_when_the_driver_has_answered() {
     let mut mmu = mmu();
     assert_eq!(read(&mut mmu, 5 * PAGE + 7), Translation::Waits);
     assert_eq!(read(&mut mmu, 6 * PAGE), Translation::Waits);
-    let fault = Fault { direction: Direction::Read, ctid: 0, vaddr: 5 * PAGE + 7, length: 64 };
+    let fault =
+        Fault { direction: MemoryDirection::Read, ctid: 0, vaddr: 5 * PAGE + 7, length: 64 };
     assert_eq!(mmu.take_news(), [Some(fault), None], "the second waits behind the first");
     assert!(mmu.waits());
     insert(&mut mmu, 5);
-    mmu.restart(Direction::Read, true);
+    mmu.restart(MemoryDirection::Read, true);
     assert!(!mmu.waits());
     let found = Translation::Found { bus: 5 * PAGE + 7, bytes: PAGE - 7 };
     assert_eq!(read(&mut mmu, 5 * PAGE + 7), found);
@@ -48,11 +49,11 @@ fn a_miss_is_told_once_and_found_when_the_driver_has_answered() {
 fn directions_fault_by_themselves() {
     let mut mmu = mmu();
     read(&mut mmu, 0);
-    mmu.translate(Direction::Write, 0, 8);
+    mmu.translate(MemoryDirection::Write, 0, 8);
     assert!(mmu.take_news().iter().all(Option::is_some));
-    mmu.restart(Direction::Read, false);
+    mmu.restart(MemoryDirection::Read, false);
     assert!(mmu.waits(), "the write waits");
-    mmu.restart(Direction::Write, true);
+    mmu.restart(MemoryDirection::Write, true);
     assert!(!mmu.waits());
 }
 
@@ -61,7 +62,7 @@ fn a_refusal_holds_for_its_page_until_everybody_was_told() {
     let mut mmu = mmu();
     insert(&mut mmu, 3);
     read(&mut mmu, 5 * PAGE);
-    mmu.restart(Direction::Read, false);
+    mmu.restart(MemoryDirection::Read, false);
     assert_eq!(read(&mut mmu, 5 * PAGE), Translation::Refused);
     assert_eq!(read(&mut mmu, 6 * PAGE - 1), Translation::Refused);
     assert!(matches!(read(&mut mmu, 3 * PAGE), Translation::Found { .. }));
@@ -73,8 +74,8 @@ fn a_refusal_holds_for_its_page_until_everybody_was_told() {
 #[test]
 fn an_answer_without_a_fault_changes_nothing() {
     let mut mmu = mmu();
-    mmu.restart(Direction::Write, false);
-    assert_eq!(mmu.translate(Direction::Write, 0, 8), Translation::Waits);
+    mmu.restart(MemoryDirection::Write, false);
+    assert_eq!(mmu.translate(MemoryDirection::Write, 0, 8), Translation::Waits);
     assert_eq!(mmu.counters.refusals, 0);
 }
 
@@ -98,7 +99,7 @@ fn large_pages_come_first_and_small_ones_fill_what_they_leave() {
     insert(&mut mmu, 0);
     // The page found last still holds; another direction looks anew.
     assert!(matches!(
-        mmu.translate(Direction::Write, 0x5010, 8),
+        mmu.translate(MemoryDirection::Write, 0x5010, 8),
         Translation::Found { bus: 0x5010, .. }
     ));
 }
@@ -124,7 +125,7 @@ fn more_pages_than_a_set_has_ways_are_all_reached_by_asking_again() {
         for &page in &pages {
             if read(&mut mmu, page * PAGE) == Translation::Waits {
                 insert(&mut mmu, page);
-                mmu.restart(Direction::Read, true);
+                mmu.restart(MemoryDirection::Read, true);
             }
             let found = Translation::Found { bus: page * PAGE, bytes: PAGE };
             assert_eq!(read(&mut mmu, page * PAGE), found, "round {round}, page {page}");

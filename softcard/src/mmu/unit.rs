@@ -9,9 +9,9 @@ use std::rc::{Rc, Weak};
 
 use fpga_regs::BLOCK_BYTES;
 
-use super::{Direction, Mmu, Pages, Translation};
+use super::{MemoryDirection, Mmu, Pages, Translation};
 use crate::bus::Bus;
-use crate::latch::{Index, Latch, Run};
+use crate::latch::{BusRun, Index, Latch};
 use crate::own_memory::{OWN_BYTES, OWN_MEMORY};
 use crate::views::{RecordView, RingView};
 
@@ -79,13 +79,14 @@ impl Unit {
     /// Asks for every page of a latch that is not there.
     fn find_all(&self, latch: &Latch) -> Translation {
         let mut mmu = self.mmu.borrow_mut();
-        let found =
-            latch.complete(|vaddr, length| match mmu.translate(Direction::Read, vaddr, length) {
-                Translation::Found { bus, bytes } => Ok(Run { bus, bytes }),
+        let found = latch.complete(|vaddr, length| {
+            match mmu.translate(MemoryDirection::Read, vaddr, length) {
+                Translation::Found { bus, bytes } => Ok(BusRun { bus, bytes }),
                 other => Err(other),
-            });
+            }
+        });
         match found {
-            Ok(Run { bus, bytes }) => Translation::Found { bus, bytes },
+            Ok(BusRun { bus, bytes }) => Translation::Found { bus, bytes },
             Err(other) => other,
         }
     }

@@ -28,7 +28,7 @@ impl<T> Question<T> {
 
 /// What the packet of a QP waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenDecisions {
     /// The vFPGA that is asked.
     pub(crate) vfpga: usize,
     /// When it is decided without an answer.
@@ -37,7 +37,7 @@ pub(crate) struct Open {
     pub(crate) receive: Question<Result<TakenReceive, ReceiveError>>,
 }
 
-impl Open {
+impl OpenDecisions {
     /// Nothing yet.
     pub(crate) fn of(vfpga: usize) -> Self {
         Self { vfpga, until: 0, access: Question::Unasked, receive: Question::Unasked }
@@ -50,7 +50,7 @@ pub(crate) struct Decisions {
     next: Tag,
     /// When what is asked now is decided without an answer.
     pub(crate) until: u64,
-    pub(crate) open: BTreeMap<Qpn, Open>,
+    pub(crate) open: BTreeMap<Qpn, OpenDecisions>,
 }
 
 impl Decisions {
@@ -101,7 +101,7 @@ impl Decisions {
 
     /// When the first question is decided without an answer.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
-        let asks = |open: &&Open| {
+        let asks = |open: &&OpenDecisions| {
             matches!(open.access, Question::Asked(_)) || matches!(open.receive, Question::Asked(_))
         };
         self.open.values().filter(asks).map(|open| open.until).min()

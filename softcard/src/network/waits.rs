@@ -26,13 +26,13 @@ pub(crate) struct Asked {
 
 /// Questions that are open, and what became of all placements or frames.
 #[derive(Debug)]
-struct Open {
+struct OpenQuestions {
     until: u64,
     asked: Vec<Asked>,
     placed: Vec<Placed>,
 }
 
-impl Open {
+impl OpenQuestions {
     /// Notes what became of a placement, or of the payload of a frame.
     fn set(&mut self, number: usize, passed: Result<(), Unreachable>) {
         if let Some(placed) = self.placed.get_mut(number) {
@@ -67,22 +67,22 @@ pub(crate) struct Making {
 
 #[derive(Default)]
 struct Waiting {
-    places: Option<Open>,
-    fetches: Option<(Open, VecDeque<Frame>, Vec<Made>)>,
+    places: Option<OpenQuestions>,
+    fetches: Option<(OpenQuestions, VecDeque<Frame>, Vec<Made>)>,
 }
 
 impl Waiting {
-    fn opens(&self) -> impl Iterator<Item = &Open> {
+    fn opens(&self) -> impl Iterator<Item = &OpenQuestions> {
         self.places.iter().chain(self.fetches.iter().map(|(open, ..)| open))
     }
 
-    fn opens_mut(&mut self) -> impl Iterator<Item = &mut Open> {
+    fn opens_mut(&mut self) -> impl Iterator<Item = &mut OpenQuestions> {
         self.places.iter_mut().chain(self.fetches.iter_mut().map(|(open, ..)| open))
     }
 }
 
 /// What a queue pair has waited for.
-pub(crate) struct Ended {
+pub(crate) struct EndedWait {
     pub(crate) qpn: Qpn,
     /// What became of the placements of its burst.
     pub(crate) placed: Option<Vec<Placed>>,
@@ -113,7 +113,7 @@ impl Waits {
         asked: Vec<Asked>,
         placed: Vec<Placed>,
     ) {
-        self.by_qp.entry(qpn).or_default().places = Some(Open { until, asked, placed });
+        self.by_qp.entry(qpn).or_default().places = Some(OpenQuestions { until, asked, placed });
     }
 
     /// A queue pair waits for the payload of frames.
@@ -124,7 +124,7 @@ impl Waits {
         asked: Vec<Asked>,
         Making { frames, made, placed }: Making,
     ) {
-        let open = Open { until, asked, placed };
+        let open = OpenQuestions { until, asked, placed };
         self.by_qp.entry(qpn).or_default().fetches = Some((open, frames, made));
     }
 
@@ -171,8 +171,8 @@ impl Waits {
     }
 
     /// Gives up what was asked too long ago, and takes what a queue pair has waited for, where that is all there.
-    pub(crate) fn take_ended(&mut self, now: u64) -> Option<Ended> {
-        let is_over = |open: &Open| open.asked.is_empty();
+    pub(crate) fn take_ended(&mut self, now: u64) -> Option<EndedWait> {
+        let is_over = |open: &OpenQuestions| open.asked.is_empty();
         let (qpn, waiting) = self.by_qp.iter_mut().find_map(|(qpn, waiting)| {
             let mut ended = false;
             for open in waiting.opens_mut() {
@@ -185,13 +185,16 @@ impl Waits {
         })?;
         let placed = waiting.places.take_if(|open| is_over(open)).map(|open| open.placed);
         let fetched = waiting.fetches.take_if(|(open, ..)| is_over(open));
-        let making =
-            fetched.map(|(Open { placed, .. }, frames, made)| Making { frames, made, placed });
+        let making = fetched.map(|(OpenQuestions { placed, .. }, frames, made)| Making {
+            frames,
+            made,
+            placed,
+        });
         let goes_on = waiting.places.is_none() && waiting.fetches.is_none();
         if goes_on {
             self.by_qp.remove(&qpn);
         }
-        Some(Ended { qpn, placed, making, goes_on })
+        Some(EndedWait { qpn, placed, making, goes_on })
     }
 
     /// When the first question is given up.

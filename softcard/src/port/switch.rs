@@ -62,10 +62,10 @@ impl Switch {
         from: usize,
         frame: Frame,
         last: &mut Option<Lookup>,
-    ) -> Result<Outcome, Frame> {
+    ) -> Result<Forwarded, Frame> {
         let Some(addresses) = addresses(&frame) else {
             self.pool.put(frame);
-            return Ok(Outcome::BadLength);
+            return Ok(Forwarded::BadLength);
         };
         let destination = match *last {
             Some(lookup) if lookup.addresses == addresses => lookup.destination,
@@ -75,12 +75,12 @@ impl Switch {
         match destination {
             Some(port) if port == from => {
                 self.pool.put(frame);
-                Ok(Outcome::Nobody)
+                Ok(Forwarded::Nobody)
             }
             Some(port) => match self.queues.get_mut(port) {
                 Some(queue) if queue.len() < QUEUE_LIMIT => {
                     queue.push_back(frame);
-                    Ok(Outcome::Moved)
+                    Ok(Forwarded::Moved)
                 }
                 _ => Err(frame),
             },
@@ -100,7 +100,7 @@ impl Switch {
     }
 
     /// Moves a frame to all ports but its own.
-    fn flood(&mut self, from: usize, frame: Frame) -> Result<Outcome, Frame> {
+    fn flood(&mut self, from: usize, frame: Frame) -> Result<Forwarded, Frame> {
         let mut others = self.others(from);
         if others.any(|queue| queue.len() >= QUEUE_LIMIT) {
             return Err(frame);
@@ -110,13 +110,13 @@ impl Switch {
         let mut others = others.map(|(_, queue)| queue);
         let Some(first) = others.next() else {
             self.pool.put(frame);
-            return Ok(Outcome::Nobody);
+            return Ok(Forwarded::Nobody);
         };
         for queue in others {
             queue.push_back(self.pool.copy_of(&frame));
         }
         first.push_back(frame);
-        Ok(Outcome::Moved)
+        Ok(Forwarded::Moved)
     }
 
     /// The queues of all ports but one.
@@ -127,7 +127,7 @@ impl Switch {
 }
 
 /// What became of a frame.
-enum Outcome {
+enum Forwarded {
     Moved,
     /// There is nobody it is for.
     Nobody,
@@ -165,9 +165,9 @@ impl Port for SwitchPort {
         let mut last = None;
         while let Some(frame) = burst.pop_front() {
             let counter = match switch.forward(self.number, frame, &mut last) {
-                Ok(Outcome::Moved) => &mut self.counters.sent,
-                Ok(Outcome::Nobody) => &mut self.counters.no_peer,
-                Ok(Outcome::BadLength) => &mut self.counters.bad_length,
+                Ok(Forwarded::Moved) => &mut self.counters.sent,
+                Ok(Forwarded::Nobody) => &mut self.counters.no_peer,
+                Ok(Forwarded::BadLength) => &mut self.counters.bad_length,
                 Err(frame) => {
                     burst.push_front(frame);
                     self.counters.held = self.counters.held.saturating_add(1);

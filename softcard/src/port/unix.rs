@@ -40,7 +40,7 @@ pub struct UnixPort {
     refused: bool,
     /// Becomes readable when there are frames, or room after there was none.
     events: Epoll,
-    waiting: Waiting,
+    waiting: WaitsFor,
     /// When to look again, if the descriptor will not tell.
     resume: Option<u64>,
     pool: FramePool,
@@ -48,7 +48,7 @@ pub struct UnixPort {
 }
 
 /// What the port waits for before it sends again.
-enum Waiting {
+enum WaitsFor {
     /// Nothing: the last frame was taken.
     No,
     /// Its own send buffer.
@@ -89,7 +89,7 @@ impl UnixPort {
             remote,
             refused: false,
             events,
-            waiting: Waiting::No,
+            waiting: WaitsFor::No,
             resume: None,
             pool,
             counters: Counters::default(),
@@ -102,29 +102,29 @@ impl UnixPort {
             Ok(waiting) => waiting,
             Err(_) => {
                 self.resume = Some(now.saturating_add(RETRY_NS));
-                Waiting::Timer
+                WaitsFor::Timer
             }
         };
     }
 
-    fn listen_for_room(&self, remote: &UnixAddr) -> nix::Result<Waiting> {
+    fn listen_for_room(&self, remote: &UnixAddr) -> nix::Result<WaitsFor> {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
         if poll(&mut fds, PollTimeout::ZERO)? == 0 {
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT, 0);
             self.events.modify(&self.socket, &mut event)?;
-            return Ok(Waiting::Buffer);
+            return Ok(WaitsFor::Buffer);
         }
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let probe = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
         connect(probe.as_raw_fd(), remote)?;
         // Ready at once if the queue has been emptied meanwhile.
         self.events.add(&probe, EpollEvent::new(EpollFlags::EPOLLOUT, 0))?;
-        Ok(Waiting::Queue { _probe: probe })
+        Ok(WaitsFor::Queue { _probe: probe })
     }
 
     fn stop_waiting(&mut self) {
         // A probe leaves the set by being closed.
-        if let Waiting::Buffer = std::mem::replace(&mut self.waiting, Waiting::No) {
+        if let WaitsFor::Buffer = std::mem::replace(&mut self.waiting, WaitsFor::No) {
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
             if let Err(errno) = self.events.modify(&self.socket, &mut event) {
                 log::error!("port {}: epoll_ctl: {errno}", self.socket.path().display());
@@ -184,7 +184,7 @@ impl Port for UnixPort {
             };
             *counter = counter.saturating_add(1);
             self.pool.put(frame);
-            if !matches!(self.waiting, Waiting::No) {
+            if !matches!(self.waiting, WaitsFor::No) {
                 self.stop_waiting();
             }
         }
@@ -205,14 +205,14 @@ impl Port for UnixPort {
         self.counters.count(&received);
         if received.goes_on {
             self.resume = Some(now);
-        } else if !matches!(self.waiting, Waiting::Timer) {
+        } else if !matches!(self.waiting, WaitsFor::Timer) {
             self.resume = None;
         }
     }
 
     fn room(&self) -> usize {
         match self.waiting {
-            Waiting::No => ROOM,
+            WaitsFor::No => ROOM,
             // One frame is enough to find out.
             _ => 1,
         }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use roce::AtomicOperation;
 
-use crate::dma::{Part, Parts};
-use crate::mmu::{Direction, Mmu, Translation};
+use crate::dma::{FramePart, Parts};
+use crate::mmu::{MemoryDirection, Mmu, Translation};
 use crate::vfpga::Piece;
 
 /// What became of a piece of payload.
@@ -24,7 +24,7 @@ pub(crate) enum State {
 
 /// The pieces of a burst that still wait, as they are found on the bus.
 pub(crate) struct Search<'a> {
-    pub(crate) direction: Direction,
+    pub(crate) direction: MemoryDirection,
     pub(crate) pieces: &'a [Piece],
     /// For each piece: what became of it.
     pub(crate) states: &'a mut [State],
@@ -54,7 +54,7 @@ impl Search<'_> {
             if *state != State::Waits {
                 continue;
             }
-            let part = Part { frame, range: start..at, bus: 0, owner };
+            let part = FramePart { frame, range: start..at, bus: 0, owner };
             let found = mmu.as_mut().map_or(Translation::Refused, |mmu| {
                 find_piece(mmu, self.direction, *piece, part, self.parts)
             });
@@ -78,9 +78,9 @@ impl Search<'_> {
 #[inline]
 fn find_piece(
     mmu: &mut Mmu,
-    direction: Direction,
+    direction: MemoryDirection,
     piece: Piece,
-    whole: Part,
+    whole: FramePart,
     parts: &mut Parts,
 ) -> Translation {
     let before = parts.len();
@@ -96,7 +96,7 @@ fn find_piece(
         };
         let here = usize::try_from(bytes).map_or(range.len(), |bytes| bytes.min(range.len()));
         let behind = range.start.saturating_add(here);
-        parts.push(Part { range: range.start..behind, bus, ..whole });
+        parts.push(FramePart { range: range.start..behind, bus, ..whole });
         range.start = behind;
         vaddr = vaddr.saturating_add(here as u64);
     }

@@ -47,7 +47,7 @@ fn at(payload: Payload, address: u64) -> Payload {
 
 /// Payload that follows one another, of a row of frames.
 #[derive(Clone, Debug)]
-struct Run {
+struct PayloadRun {
     wanted: Wanted,
     frames: Range<usize>,
 }
@@ -98,7 +98,7 @@ impl Places {
             }
             let end = at.saturating_add(more).saturating_add(1);
             self.frames.resize(end, None);
-            let run = Run { wanted: whole, frames: at..end };
+            let run = PayloadRun { wanted: whole, frames: at..end };
             self.take(run, before, found, frames, &wanted, vfpgas);
         }
         self.states.resize(self.pieces.len(), State::Waits);
@@ -107,7 +107,7 @@ impl Places {
     /// Takes what was found of a run, which is its pieces from number `before` on.
     fn take<F>(
         &mut self,
-        run: Run,
+        run: PayloadRun,
         before: usize,
         found: Located,
         frames: &[F],
@@ -123,7 +123,7 @@ impl Places {
         }
         for number in run.frames {
             let Some(part) = frames.get(number).and_then(wanted) else { continue };
-            let run = Run { wanted: part, frames: number..number.saturating_add(1) };
+            let run = PayloadRun { wanted: part, frames: number..number.saturating_add(1) };
             let before = self.pieces.len();
             let found = locate(vfpgas, &run.wanted, &mut self.pieces);
             self.take(run, before, found, frames, wanted, vfpgas);
@@ -135,7 +135,7 @@ impl Places {
     #[inline]
     fn settle<F>(
         &mut self,
-        run: &Run,
+        run: &PayloadRun,
         before: usize,
         found: Result<(), Unreachable>,
         frames: &[F],

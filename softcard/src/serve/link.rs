@@ -25,7 +25,7 @@ use nix::sys::epoll::EpollFlags;
 
 use super::access::{self, Snapshot};
 use super::channel::{Channel, Message, Over};
-use super::session::{Answer, Effect, REGION_ACCESS_BYTES, Reaction, Session};
+use super::session::{Effect, REGION_ACCESS_BYTES, Reaction, Reply, Session};
 use super::wire::{self, Header, MessageKind, command};
 use crate::bus::AskedMemory;
 use crate::wait::Waiter;
@@ -158,7 +158,7 @@ impl ClientLink {
     }
 
     /// Says the answer to a command, unless its sender wants none.
-    pub(crate) fn answer(&self, header: &Header, outcome: Result<Answer, Errno>) {
+    pub(crate) fn answer(&self, header: &Header, outcome: Result<Reply, Errno>) {
         if header.kind == (MessageKind::Command { no_reply: true }) {
             return;
         }
@@ -211,7 +211,7 @@ impl ClientLink {
         };
         let step = self.with_session(|session| session.command(&header, &payload, fds));
         match step {
-            Some(Reaction::Answer(answer)) => self.answer(&header, Ok(answer)),
+            Some(Reaction::Reply(answer)) => self.answer(&header, Ok(answer)),
             Some(Reaction::Refuse(errno)) => {
                 log::debug!("command {} is refused: {errno}", header.command);
                 self.answer(&header, Err(errno));

@@ -292,7 +292,7 @@ impl Server {
 
     fn carry_out(&mut self, header: &Header, step: Reaction) {
         match step {
-            Reaction::Answer(answer) => self.link.answer(header, Ok(answer)),
+            Reaction::Reply(answer) => self.link.answer(header, Ok(answer)),
             Reaction::Refuse(errno) | Reaction::End(errno) => self.link.answer(header, Err(errno)),
             Reaction::Post(answer, effects) => {
                 self.link.answer(header, Ok(answer));

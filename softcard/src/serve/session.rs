@@ -48,13 +48,13 @@ const PENDING_BITS: std::ops::Range<u64> = MSIX_PBA_OFFSET..MSIX_PBA_OFFSET + 8;
 
 /// What is said to the client.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) payload: Vec<u8>,
     /// The doorbell pages' memory file goes with it.
     pub(crate) doorbells: bool,
 }
 
-impl Answer {
+impl Reply {
     fn of(payload: Vec<u8>) -> Self {
         Self { payload, doorbells: false }
     }
@@ -71,14 +71,14 @@ pub(crate) enum Effect {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reaction {
     /// Answer; nothing else is left to do.
-    Answer(Answer),
+    Reply(Reply),
     /// Answer, then do these in order.
-    Post(Answer, Vec<Effect>),
+    Post(Reply, Vec<Effect>),
     /// Do these in order, then answer.
-    Finish(Vec<Effect>, Answer),
+    Finish(Vec<Effect>, Reply),
     /// Fill in what the registers at `offset` of the BAR read, behind the first
     /// [`REGION_ACCESS_BYTES`] of the answer, and answer.
-    Read { bar: Bar, offset: u64, answer: Answer },
+    Read { bar: Bar, offset: u64, answer: Reply },
     /// Answer with an error.
     Refuse(Errno),
     /// Answer with an error and end the connection.
@@ -179,15 +179,15 @@ impl Session {
             }
             Request::RegionWrite(write) => {
                 let echo = payload.get(..REGION_ACCESS_BYTES).unwrap_or_default().to_vec();
-                return self.write(vec![write], Answer::of(echo));
+                return self.write(vec![write], Reply::of(echo));
             }
             Request::RegionWriteMulti(writes) => {
                 let done = writes.len() as u64;
-                return self.write(writes, Answer::of(done.to_le_bytes().to_vec()));
+                return self.write(writes, Reply::of(done.to_le_bytes().to_vec()));
             }
             Request::DeviceReset => {
                 self.reset();
-                return Reaction::Finish(vec![Effect::Reset], Answer::of(Vec::new()));
+                return Reaction::Finish(vec![Effect::Reset], Reply::of(Vec::new()));
             }
             Request::DmaMap { flags, offset, address, size } => {
                 self.maps.map(flags, offset, (address, size), fds).map(|()| Vec::new())
@@ -210,7 +210,7 @@ impl Session {
             Request::Version { .. } => Err(Errno::EINVAL),
         };
         match outcome {
-            Ok(payload) => Reaction::Answer(Answer::of(payload)),
+            Ok(payload) => Reaction::Reply(Reply::of(payload)),
             Err(errno) => Reaction::Refuse(errno),
         }
     }
@@ -248,7 +248,7 @@ impl Session {
         payload.extend(minor.min(MINOR).to_le_bytes());
         payload.extend(json!({ "capabilities": agreed }).to_string().into_bytes());
         payload.push(0);
-        Reaction::Answer(Answer::of(payload))
+        Reaction::Reply(Reply::of(payload))
     }
 
     fn reset(&mut self) {
@@ -269,16 +269,16 @@ impl Session {
             return Reaction::Refuse(Errno::EINVAL);
         }
         let echo = payload.get(..REGION_ACCESS_BYTES).unwrap_or_default();
-        let mut answer = Answer::of(echo.to_vec());
+        let mut answer = Reply::of(echo.to_vec());
         let Some(bar) = bar(region) else {
             let bytes = self.config.read(offset as usize, count as usize).unwrap_or_default();
             answer.payload.extend(bytes);
-            return Reaction::Answer(answer);
+            return Reaction::Reply(answer);
         };
         let end = REGION_ACCESS_BYTES.saturating_add(count as usize);
         if !self.config.decodes() {
             answer.payload.resize(end, 0xff);
-            return Reaction::Answer(answer);
+            return Reaction::Reply(answer);
         }
         answer.payload.resize(end, 0);
         if bar == Bar::Xdma && PENDING_BITS.contains(&offset) {
@@ -286,12 +286,12 @@ impl Session {
             let from = bits.iter().skip(offset.wrapping_sub(MSIX_PBA_OFFSET) as usize);
             let into = answer.payload.iter_mut().skip(REGION_ACCESS_BYTES);
             into.zip(from).for_each(|(into, byte)| *into = *byte);
-            return Reaction::Answer(answer);
+            return Reaction::Reply(answer);
         }
         Reaction::Read { bar, offset, answer }
     }
 
-    fn write(&mut self, writes: Vec<RegionWrite>, answer: Answer) -> Reaction {
+    fn write(&mut self, writes: Vec<RegionWrite>, answer: Reply) -> Reaction {
         if !writes.iter().all(|write| lies_inside(write.region, write.offset, write.data.len())) {
             return Reaction::Refuse(Errno::EINVAL);
         }
@@ -310,7 +310,7 @@ impl Session {
             }
         }
         match effects.as_slice() {
-            [] => Reaction::Answer(answer),
+            [] => Reaction::Reply(answer),
             effects_ if effects_.contains(&Effect::Reset) => Reaction::Finish(effects, answer),
             _ => Reaction::Post(answer, effects),
         }
@@ -364,7 +364,7 @@ fn region_info(argsz: u32, index: u32, takes_fds: bool) -> Reaction {
         info
     };
     if bar(index) != Some(Bar::Shell) || !takes_fds {
-        return Reaction::Answer(Answer::of(info(REGION_INFO_BYTES, flags, 0)));
+        return Reaction::Reply(Reply::of(info(REGION_INFO_BYTES, flags, 0)));
     }
     let areas = doorbells::areas();
     let mut capability = words([SPARSE_MMAP, 0, areas.len() as u32, 0]);
@@ -375,11 +375,11 @@ fn region_info(argsz: u32, index: u32, takes_fds: bool) -> Reaction {
     let needed = REGION_INFO_BYTES.saturating_add(capability.len() as u32);
     if argsz < needed {
         // Neither the file nor the capability is in this answer, and QEMU believes what it says.
-        return Reaction::Answer(Answer::of(info(needed, flags, 0)));
+        return Reaction::Reply(Reply::of(info(needed, flags, 0)));
     }
     let mut payload = info(needed, flags | REGION_MMAP | REGION_CAPS, REGION_INFO_BYTES);
     payload.extend(capability);
-    Reaction::Answer(Answer { payload, doorbells: true })
+    Reaction::Reply(Reply { payload, doorbells: true })
 }
 
 fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {

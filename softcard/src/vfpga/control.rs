@@ -8,7 +8,7 @@ use fpga_regs::coyote::vfpga::{self as v, IsrLen, IsrWrite, Migration, VirtualAd
 
 use crate::bus::Bus;
 use crate::isr::{Event, Isr};
-use crate::mmu::{Direction, Mmu, Pages, Unit};
+use crate::mmu::{MemoryDirection, Mmu, Pages, Unit};
 use crate::published::IsrCopy;
 
 /// The data and the write strobes of one beat of eight bytes.
@@ -156,7 +156,7 @@ impl Control {
             signal |= self.isr.clear();
         }
         for (restart, direction) in
-            [(isr.restart_read, Direction::Read), (isr.restart_write, Direction::Write)]
+            [(isr.restart_read, MemoryDirection::Read), (isr.restart_write, MemoryDirection::Write)]
         {
             if restart {
                 self.unit.mmu.borrow_mut().restart(direction, isr.success);
