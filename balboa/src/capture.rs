@@ -48,7 +48,7 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
         snap: *snap,
         ring: ring.saturating_mul(1 << 20),
     })?;
-    let mut tally = Tally::default();
+    let mut tally = BlockCounts::default();
     let mut deadline = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut ended = false;
     let mut bytes = vec![0; 64 << 10];
@@ -211,14 +211,14 @@ impl Sink {
 
 /// What came, counted by the blocks of the file.
 #[derive(Default)]
-struct Tally {
+struct BlockCounts {
     /// The beginning of a block whose rest is to come.
     begun: Vec<u8>,
     frames: u64,
     lost: u64,
 }
 
-impl Tally {
+impl BlockCounts {
     const PACKET: u32 = 6;
     const STATISTICS: u32 = 5;
     /// Bytes of the longest block that balboad writes, and more.
@@ -278,10 +278,11 @@ mod tests {
     fn frames_are_counted_wherever_the_bytes_are_cut() {
         let statistics =
             [[0; 12].as_slice(), &[0; 4], &9u64.to_ne_bytes(), &[0; 4], &3u64.to_ne_bytes()];
-        let statistics = block(Tally::STATISTICS, &[&statistics.concat()[..], &[0; 4]].concat());
+        let statistics =
+            block(BlockCounts::STATISTICS, &[&statistics.concat()[..], &[0; 4]].concat());
         let whole = [block(6, &[1; 60]), block(1, &[0; 8]), block(6, &[2; 8]), statistics].concat();
         for cut in 0..whole.len() {
-            let mut tally = Tally::default();
+            let mut tally = BlockCounts::default();
             tally.take(&whole[..cut]).unwrap();
             tally.take(&whole[cut..]).unwrap();
             assert_eq!((tally.frames, tally.lost, tally.begun.len()), (2, 3, 0), "cut at {cut}");
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_is_no_capture_is_told_and_not_collected() {
-        assert!(Tally::default().take(&[0; 64]).is_err());
-        assert!(Tally::default().take(&[0xff; 64]).is_err());
+        assert!(BlockCounts::default().take(&[0; 64]).is_err());
+        assert!(BlockCounts::default().take(&[0xff; 64]).is_err());
     }
 }

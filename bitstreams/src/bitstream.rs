@@ -48,7 +48,7 @@ pub struct Bitstream {
     /// computed here.
     pub crc_words: u32,
     /// Whether it configures a whole device.
-    pub scope: Scope,
+    pub scope: Coverage,
     /// Packets, those for the device's further dies counted as one.
     pub packets: u64,
     /// Bytes of configuration frames in them, those for further dies left out.
@@ -76,7 +76,7 @@ pub struct Header {
 /// the start-up options (COR0) and give the command START are full; all others are partial, for a
 /// partial bitstream has no start-up sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum Coverage {
     /// A whole device.
     Full,
     /// A part of one: a shell, or a vFPGA.
@@ -152,7 +152,7 @@ impl Bitstream {
             header,
             idcode,
             crc_words: walk.crc_words,
-            scope: if full { Scope::Full } else { Scope::Partial },
+            scope: if full { Coverage::Full } else { Coverage::Partial },
             packets: walk.packets,
             frame_bytes: walk.frame_bytes,
         })

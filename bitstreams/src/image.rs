@@ -1,6 +1,6 @@
 //! Files that a card is made of: which kind one is, and for which part.
 
-use crate::bitstream::{Bitstream, Scope};
+use crate::bitstream::{Bitstream, Coverage};
 use crate::part::Part;
 use crate::pdi::Pdi;
 use crate::soft::SoftImage;
@@ -80,7 +80,7 @@ impl Image {
     #[must_use]
     pub fn full(&self) -> Option<bool> {
         match self {
-            Self::Bitstream(bitstream) => Some(bitstream.scope == Scope::Full),
+            Self::Bitstream(bitstream) => Some(bitstream.scope == Coverage::Full),
             Self::Pdi(pdi) => pdi.table.map(|table| table.full),
             Self::Soft(_) => None,
         }

@@ -256,7 +256,7 @@ impl Configuration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bitstream::{Bitstream, Scope};
+    use crate::bitstream::{Bitstream, Coverage};
     use crate::soft::Logic;
 
     fn bitstream(count: usize) -> (SoftImage, Vec<u8>) {
@@ -275,7 +275,10 @@ mod tests {
     fn a_bitstream_that_was_made_is_a_partial_one_for_the_model_and_is_taken_in_any_pieces() {
         let (image, bytes) = bitstream(2);
         let parsed = Bitstream::parse_bin(&bytes).unwrap();
-        assert_eq!((parsed.scope, parsed.crc_words, parsed.frame_bytes), (Scope::Partial, 1, 500));
+        assert_eq!(
+            (parsed.scope, parsed.crc_words, parsed.frame_bytes),
+            (Coverage::Partial, 1, 500)
+        );
         assert_eq!(parsed.parts(), [&part::MODEL]);
         for piece in [1, 3, 4, 5, 63, 64, 65, 10_000] {
             assert_eq!(taken(&bytes, piece), (true, Some(image.clone())), "pieces of {piece}");

@@ -1,7 +1,7 @@
 //! Shells of FPGAs that are loaded into cards: what has to be so of the file, its manifest and the card.
 
 use crate::Entry;
-use crate::bitstream::Scope;
+use crate::bitstream::Coverage;
 use crate::details::FileKind;
 use crate::digest::Sha256;
 use crate::image::Image;
@@ -66,7 +66,7 @@ impl Entry {
         };
         let image = self.details.check_known(file, self.manifest.regions, bytes, sha256);
         match image.map_err(Refusal::Other)? {
-            Image::Bitstream(it) if it.header.is_none() && it.scope == Scope::Partial => {}
+            Image::Bitstream(it) if it.header.is_none() && it.scope == Coverage::Partial => {}
             it => {
                 return other(format!(
                     "it is {} ({}), and a card's own engine takes the packets of a partial bitstream alone; give the .bin of the shell",

@@ -100,7 +100,7 @@ pub struct Gsi {
 }
 
 /// The driver's own doorbell page.
-pub(crate) struct Bell {
+pub(crate) struct DriverBell {
     pub(crate) backend: Arc<dyn CardBackend>,
     /// Where it is in the shell's BAR.
     pub(crate) page: u64,
@@ -119,13 +119,13 @@ struct State {
     lost: u64,
 }
 
-impl std::fmt::Debug for Bell {
+impl std::fmt::Debug for DriverBell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Bell").field("page", &self.page).finish_non_exhaustive()
     }
 }
 
-impl Bell {
+impl DriverBell {
     fn ring(&self, kind: QueueKind, number: u32, value: u64) {
         let at = (slot(kind, number) as u64).wrapping_mul(8);
         self.backend.write64(Bar::Shell, self.page.wrapping_add(at), value);
@@ -229,7 +229,7 @@ impl Gsi {
     }
 
     /// The queue pair is made, in memory of zeros, and ready to send.
-    pub(crate) fn begin(&self, bell: Bell, sizes: Sizes, names: Names) -> Result<(), Error> {
+    pub(crate) fn begin(&self, bell: DriverBell, sizes: Sizes, names: Names) -> Result<(), Error> {
         let mut queues = Queues::new(bell, (&self.memory, self.iova), sizes, names)?;
         let state = &mut *lock(&self.state);
         self.arrivals.store(names.receive_cqn.into(), Ordering::Release);

@@ -6,7 +6,7 @@
 //!
 //! What a client stores is a hint and no more: of the queues that the client itself has behind a slot that
 //! changed the relay reads the records again, and rings for those that have news, with values of its own
-//! (`Bell`). So nobody rings for a queue of another's, whoever rings nothing that is new costs the card nothing,
+//! (`RelayBell`). So nobody rings for a queue of another's, whoever rings nothing that is new costs the card nothing,
 //! and no two clients' stores can hide each other.
 
 use std::collections::{BTreeMap, HashMap};
@@ -99,7 +99,7 @@ struct Forwarder {
     epoll: Arc<Epoll>,
     /// Signalled behind a command while the thread sleeps; kept because the epoll set does not own it.
     _kick: EventFd,
-    card: Bell,
+    card: RelayBell,
     card_waker: Waker,
     ended: bool,
 }
@@ -109,7 +109,7 @@ struct Forwarder {
 /// A client may have its indices go to and fro. Were they stored as they are, a value that the card has seen
 /// could come back over that of another's queue that it has not seen, and hide it. So what is stored counts
 /// stores, and none is like one before.
-struct Bell {
+struct RelayBell {
     page: DoorbellPage,
     stores: u32,
 }
@@ -187,7 +187,7 @@ impl Relay {
             commands,
             epoll: Arc::clone(&epoll),
             _kick: kick,
-            card: Bell { page: map_page(page)?, stores: 0 },
+            card: RelayBell { page: map_page(page)?, stores: 0 },
             card_waker: Waker::new(asleep, EventFd::from_received(event)),
             ended: false,
         };
@@ -423,7 +423,7 @@ impl Forwarder {
     }
 }
 
-impl Bell {
+impl RelayBell {
     fn ring(&mut self, (kind, number): Name, generation: u8) {
         self.stores = self.stores.wrapping_add(1);
         let value = slot_value(number, generation, self.stores);
@@ -433,7 +433,7 @@ impl Bell {
 
 impl RelayedClient {
     /// Takes a queue in, for which its program may have rung already.
-    fn add(&mut self, mut queue: Queue, card: &mut Bell) -> Rung {
+    fn add(&mut self, mut queue: Queue, card: &mut RelayBell) -> Rung {
         let index = queue.slot();
         let seen = self.page.read(index);
         let slot = self.slots.entry(index).or_insert(Slot { seen, queues: Vec::new() });
@@ -457,7 +457,7 @@ impl RelayedClient {
     }
 
     /// Rings for its queues that have news, behind slots that changed, as many as have room in a turn.
-    fn turn(&mut self, card: &mut Bell) -> Turn {
+    fn turn(&mut self, card: &mut RelayBell) -> Turn {
         let (mut turn, mut heard) = (Turn::default(), 0usize);
         let begin = std::mem::take(&mut self.next);
         // From where the last turn ended, once around.
@@ -511,7 +511,7 @@ impl Queue {
 
     /// It is new, or begins again: its program may have rung for it before that was known here, or its
     /// record may still have the index of before.
-    fn begin_anew(&mut self, card: &mut Bell) -> Rung {
+    fn begin_anew(&mut self, card: &mut RelayBell) -> Rung {
         self.told = Some(0);
         let rung = self.ring(card);
         self.told = None;
@@ -519,7 +519,7 @@ impl Queue {
     }
 
     /// Rings for it if its record has news.
-    fn ring(&mut self, card: &mut Bell) -> Rung {
+    fn ring(&mut self, card: &mut RelayBell) -> Rung {
         let index = self.index();
         if self.told.replace(index) == Some(index) {
             return Rung::Nothing;

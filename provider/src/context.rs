@@ -16,7 +16,7 @@ use shim_abi::{
 
 use vfio::Iommu;
 
-use crate::control::{Connection, Opened, ask, unexpected};
+use crate::control::{Connection, OpenedContext, ask, unexpected};
 use crate::cq::{self, CompletionQueue, EntryRing};
 use crate::error::{Error, Result, invalid, unsupported};
 use crate::events::{EventSource, new_cookie};
@@ -38,7 +38,7 @@ pub(crate) use device_memory::DeviceMemory;
 #[derive(Debug)]
 pub(crate) struct Context {
     connection: Arc<Connection>,
-    opened: Opened,
+    opened: OpenedContext,
     /// Records of asynchronous events.
     pub asynchronous: Arc<EventSource>,
 }

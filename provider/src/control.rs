@@ -66,7 +66,7 @@ struct Granted {
 
 /// What opening a context brought.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedContext {
     /// balboad's description of the context.
     pub info: ContextInfo,
     /// The descriptor of asynchronous events.
@@ -309,7 +309,7 @@ impl Connection {
     }
 
     /// Opens a context on a card.
-    pub(crate) fn open_context(&self, card: u32) -> Result<Opened> {
+    pub(crate) fn open_context(&self, card: u32) -> Result<OpenedContext> {
         self.check()?;
         let _opening = self.opening.lock();
         let request = Request::OpenContext { card };
@@ -336,7 +336,7 @@ impl Connection {
         request: &Request,
         info: ContextInfo,
         fds: Vec<OwnedFd>,
-    ) -> Result<Opened> {
+    ) -> Result<OpenedContext> {
         let card = info.card.card;
         let mut fds = fds.into_iter();
         let mut next = |what| fds.next().ok_or_else(|| unexpected(request, what));
@@ -404,7 +404,7 @@ impl Connection {
         }
         let path = all.cards.iter().find(|(number, _)| *number == card).map(|(_, path)| path);
         let path = path.ok_or_else(|| unexpected(request, "the card's grant never came"))?;
-        Ok(Opened { events, path: Arc::clone(path), rings, info })
+        Ok(OpenedContext { events, path: Arc::clone(path), rings, info })
     }
 
     /// Whether this is a forked child of the process that connected.

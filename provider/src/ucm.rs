@@ -67,12 +67,12 @@ const A_MOMENT: Duration = Duration::from_millis(10);
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// The event channels that this process knows.
-pub(crate) static CHANNELS: ProcessLock<BTreeMap<File, Channel>> =
+pub(crate) static CHANNELS: ProcessLock<BTreeMap<File, CmChannel>> =
     ProcessLock::new(BTreeMap::new());
 
 /// What is known of an event channel.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct CmChannel {
     known: Known,
     /// Its identifiers, and what the program calls each of them.
     ids: BTreeMap<u32, u64>,
@@ -89,7 +89,7 @@ pub(crate) struct Channel {
     is_over: bool,
 }
 
-impl Channel {
+impl CmChannel {
     fn new(known: Known) -> Self {
         let (ids, read, void, held, is_over) = Default::default();
         Self { known, ids, ahead: Some(BTreeMap::new()), read, void, held, is_over }
@@ -210,7 +210,7 @@ pub(crate) fn open(connection: Arc<Connection>, flags: OFlag) -> Result<OwnedFd>
     }
     let file = file(socket.as_raw_fd());
     let file = file.ok_or_else(|| unexpected(&request, "the channel is no file"))?;
-    let channel = Channel::new(Known { file, token, connection });
+    let channel = CmChannel::new(Known { file, token, connection });
     let replaced = CHANNELS.with(|all| all.insert(file, channel));
     drop(replaced);
     Ok(socket)
@@ -543,7 +543,7 @@ fn drop_void(fd: RawFd, file: File, void: Vec<u64>) -> Result<()> {
         Some(channel.keep(held))
     });
     // One that is held is before all that are in the socket.
-    let looks = |channel: &mut Channel| channel.held.is_none() && !channel.void.is_empty();
+    let looks = |channel: &mut CmChannel| channel.held.is_none() && !channel.void.is_empty();
     while with_channel(file, |channel| Some(looks(channel))) == Some(true) {
         let next = look(fd, MsgFlags::MSG_PEEK)?;
         let is_void = with_channel(file, |channel| {
@@ -588,7 +588,7 @@ fn with_ids(file: File, act: impl FnOnce(&mut BTreeMap<u32, u64>) -> Option<u64>
 }
 
 /// Does something to the channel that a socket is.
-fn with_channel<T>(file: File, act: impl FnOnce(&mut Channel) -> Option<T>) -> Option<T> {
+fn with_channel<T>(file: File, act: impl FnOnce(&mut CmChannel) -> Option<T>) -> Option<T> {
     CHANNELS.with(|all| act(all.get_mut(&file)?))
 }
 

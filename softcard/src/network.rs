@@ -12,7 +12,7 @@ use roce::{Address, Event, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Qpn, Stac
 
 use crate::port::{Direction, Frame, FramePool, Port, Watch, Watched};
 use crate::sealing::Steps;
-use crate::tally::Tally;
+use crate::tally::PortTally;
 use crate::vfpga::{vfpga_asked, vfpga_of};
 pub(crate) use decisions::{Decisions, OpenDecisions, Question};
 use gids::Gids;
@@ -36,7 +36,7 @@ pub(crate) struct Network {
     /// The host's network stack, where it shares the port's addresses.
     pub(crate) host: Option<Host>,
     pub(crate) pool: FramePool,
-    pub(crate) tally: Tally,
+    pub(crate) tally: PortTally,
     /// What logic was asked about requests of peers.
     pub(crate) decisions: Decisions,
     /// Payload that logic is to take, or to give.
@@ -89,7 +89,7 @@ impl Network {
             steps: Steps::default(),
             host: None,
             pool,
-            tally: Tally::default(),
+            tally: PortTally::default(),
             decisions: Decisions::default(),
             waits: Waits::default(),
             unheard: VecDeque::new(),
@@ -193,7 +193,7 @@ impl Network {
 
     /// What a function-level reset does beyond that.
     pub(crate) fn reset_function(&mut self) {
-        self.tally = Tally::default();
+        self.tally = PortTally::default();
         self.identity = Identity::default();
         self.set_link(true);
         self.link = LinkState::default();

@@ -25,7 +25,7 @@ impl Count {
 
 /// Packets of every kind that the registers tell apart.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct PortTally {
     pub(crate) packets: Count,
     pub(crate) arp: Count,
     pub(crate) icmp: Count,
@@ -33,7 +33,7 @@ pub(crate) struct Tally {
     pub(crate) roce: Count,
 }
 
-impl Tally {
+impl PortTally {
     /// Counts an Ethernet frame.
     pub(crate) fn count(&mut self, direction: Direction, frame: &[u8]) {
         let bump = |count: &mut Count| {
@@ -82,7 +82,7 @@ mod tests {
     fn frames_are_told_apart_by_their_headers() {
         let mut ipv4 = [0u8; 60];
         ipv4[12..14].copy_from_slice(&[8, 0]);
-        let mut tally = Tally::default();
+        let mut tally = PortTally::default();
         for (protocol, port) in [(17, 4791u16), (17, 53), (1, 0), (6, 4791)] {
             ipv4[23] = protocol;
             ipv4[36..38].copy_from_slice(&port.to_be_bytes());

@@ -48,7 +48,7 @@ pub use local::Local;
 pub use meeting::Meetings;
 pub use memory::Memory;
 pub use pages::{Gone, Pages};
-pub use posts::{Budget, Faults, Locate, Posts, Registers, Settings, Tally};
+pub use posts::{Budget, EngineTally, Faults, Locate, Posts, Registers, Settings};
 pub use sockets::DatagramTally;
 pub use tunnel::{Host, Key};
 pub use windows::{Window, Windows};

@@ -196,7 +196,7 @@ impl Default for Settings {
 
 /// What happened, for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct EngineTally {
     /// Posts.
     pub posts: u64,
     /// Address spaces that nobody gets before the card's reset.
@@ -231,7 +231,7 @@ pub struct Posts<R> {
     events: VecDeque<TransportEvent>,
     /// When the counters were last looked at.
     pub(crate) looked: u64,
-    pub(crate) tally: Tally,
+    pub(crate) tally: EngineTally,
     /// Why the last command was refused.
     pub(crate) reason: Option<String>,
 }
@@ -267,14 +267,14 @@ impl<R: Registers> Posts<R> {
             frees: 0,
             events: VecDeque::new(),
             looked: 0,
-            tally: Tally::default(),
+            tally: EngineTally::default(),
             reason: None,
         }
     }
 
     /// What happened, for people.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> EngineTally {
         self.tally
     }
 
@@ -451,8 +451,11 @@ impl<R: Registers> Posts<R> {
         self.budget.kept.store(0, Ordering::Relaxed);
         self.budget.homes().clear();
         self.events.clear();
-        self.tally =
-            Tally { posts: self.tally.posts, refused: self.tally.refused, ..Tally::default() };
+        self.tally = EngineTally {
+            posts: self.tally.posts,
+            refused: self.tally.refused,
+            ..EngineTally::default()
+        };
     }
 
     /// Whether [`Posts::advance`] has something to look for: the ends of posts, or posts to make.

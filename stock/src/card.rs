@@ -9,13 +9,13 @@ use crate::flow::Flow;
 use crate::host::{Host, Reach, Space};
 use crate::opcode;
 use crate::param::{OUTPUT, SELECTIONS};
-use crate::receive::{Completion, Receiver, With as Receiving};
+use crate::receive::{Completion, Receiver, Receiving};
 use crate::retransmit::Retransmitter;
 use crate::split::{Next, Piece, Splitter};
 use crate::tables::{Connection, Tables};
-use crate::tally::{Parked, Tally};
+use crate::tally::{CardTally, Parked};
 use crate::timer::Timers;
-use crate::transmit::{Made, Sender, With as Sending};
+use crate::transmit::{Made, Sender, Sending};
 use crate::wire::{Arp, Frame, Identity};
 
 /// A vFPGA with the example's logic.
@@ -59,7 +59,7 @@ pub struct Card {
     cache: Cache,
     output: VecDeque<Vec<u8>>,
     stalled: Option<Mover>,
-    tally: Tally,
+    tally: CardTally,
 }
 
 impl Card {
@@ -88,7 +88,7 @@ impl Card {
             cache: Cache::default(),
             output: VecDeque::new(),
             stalled: None,
-            tally: Tally::default(),
+            tally: CardTally::default(),
         }
     }
 
@@ -378,9 +378,9 @@ impl Card {
 
     /// Counts of the model.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> CardTally {
         let lost = self.vfpgas.iter().map(|vfpga| vfpga.bank.lost_posts);
         let lost_posts = lost.fold(0, u32::wrapping_add);
-        Tally { lost_posts, ..self.tally }
+        CardTally { lost_posts, ..self.tally }
     }
 }

@@ -44,5 +44,5 @@ mod wire;
 pub use build::Build;
 pub use card::Card;
 pub use host::{Host, Reach, Space};
-pub use tally::{Parked, Tally};
+pub use tally::{CardTally, Parked};
 pub use wire::Identity;

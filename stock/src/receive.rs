@@ -7,7 +7,7 @@ use crate::opcode;
 use crate::param::{ASTRAY, BEHIND, INPUT, LANDING, PMTU, READ_ANSWERS, READ_JOBS};
 use crate::retransmit::{Init, Retransmitter};
 use crate::tables::{State, Tables, advance};
-use crate::tally::{Parked, Tally};
+use crate::tally::{CardTally, Parked};
 use crate::timer::Timers;
 use crate::transmit::{Ack, Answer, Sender};
 use crate::wire::{Extension, Packet};
@@ -76,18 +76,18 @@ pub(crate) struct Receiver {
 }
 
 /// What the stages work with.
-pub(crate) struct With<'a> {
+pub(crate) struct Receiving<'a> {
     pub(crate) now: u64,
     pub(crate) tables: &'a mut Tables,
     pub(crate) timers: &'a mut Timers,
     pub(crate) retransmitter: &'a mut Retransmitter,
     pub(crate) sender: &'a mut Sender,
-    pub(crate) tally: &'a mut Tally,
+    pub(crate) tally: &'a mut CardTally,
 }
 
 impl Receiver {
     /// Takes a packet; it is lost where reception stands.
-    pub(crate) fn push(&mut self, packet: Packet, tally: &mut Tally) {
+    pub(crate) fn push(&mut self, packet: Packet, tally: &mut CardTally) {
         if self.input.len() < INPUT {
             self.input.push_back(packet);
         } else {
@@ -103,7 +103,7 @@ impl Receiver {
     }
 
     /// Looks at the sequence number of the next packet; `true` if there was one, and it could go on.
-    pub(crate) fn first_stage(&mut self, with: &mut With<'_>) -> bool {
+    pub(crate) fn first_stage(&mut self, with: &mut Receiving<'_>) -> bool {
         let Some(packet) = self.input.front() else { return false };
         let is_response = opcode::is_response(packet.opcode);
         let State { expected, first_expected, unanswered, first, .. } =
@@ -163,7 +163,7 @@ impl Receiver {
     }
 
     /// Does what the next packet asks for; `None` if there is none, or it has to wait.
-    pub(crate) fn second_stage(&mut self, with: &mut With<'_>) -> Option<Option<Completion>> {
+    pub(crate) fn second_stage(&mut self, with: &mut Receiving<'_>) -> Option<Option<Completion>> {
         let packet = self.between.front()?;
         let landing: usize = self.landings.iter().map(|landing| landing.bytes.len()).sum();
         let waits = landing > LANDING || self.due.len() >= ASTRAY;
@@ -222,13 +222,13 @@ impl Receiver {
     /// An ACK, or a NAK that has got somebody else's element: both complete what that was, and a NAK has its QP's
     /// requests repeated.
     // STOCK-13
-    fn acknowledged(&mut self, packet: &Packet, with: &mut With<'_>) -> Completion {
+    fn acknowledged(&mut self, packet: &Packet, with: &mut Receiving<'_>) -> Completion {
         repeat_if_nak(packet, with);
         let Init { local, last } = self.init;
         Completion { qpn: packet.qpn, opcode: packet.opcode, local, last }
     }
 
-    fn read_requested(&mut self, packet: &Packet, with: &mut With<'_>) {
+    fn read_requested(&mut self, packet: &Packet, with: &mut Receiving<'_>) {
         let Extension::Reth { vaddr, length, .. } = packet.extension else { return };
         if length == 0 {
             return;
@@ -242,7 +242,7 @@ impl Receiver {
 
     /// The data of an own READ: the first packet sets the cursor that the QP's incoming WRITEs use, too.
     // STOCK-21
-    fn read_answered(&mut self, packet: &Packet, with: &mut With<'_>) -> Option<Completion> {
+    fn read_answered(&mut self, packet: &Packet, with: &mut Receiving<'_>) -> Option<Completion> {
         let Packet { qpn, opcode, length, .. } = *packet;
         let ends = matches!(opcode, opcode::RESPONSE_LAST | opcode::RESPONSE_ONLY);
         let Init { local, last } = self.init;
@@ -266,7 +266,7 @@ impl Receiver {
 
     /// A WRITE's packet, or a SEND's, which goes to address 0: it is acknowledged before it has landed.
     // STOCK-21 STOCK-30 STOCK-31
-    fn received(&mut self, packet: &Packet, with: &mut With<'_>) {
+    fn received(&mut self, packet: &Packet, with: &mut Receiving<'_>) {
         let Packet { qpn, psn, opcode, extension, length, .. } = *packet;
         let message = &mut with.tables.of(qpn).message;
         // STOCK-12
@@ -321,7 +321,7 @@ fn parks(packet: &Packet, init: Init) -> Option<Parked> {
 }
 
 /// Takes note of a packet that is expected, or of any ACK.
-fn accept(packet: &Packet, is_response: bool, with: &mut With<'_>) {
+fn accept(packet: &Packet, is_response: bool, with: &mut Receiving<'_>) {
     let Packet { qpn, psn, opcode, extension, .. } = *packet;
     let state = &mut with.tables.of(qpn).state;
     let newest = state.newest();
@@ -347,7 +347,7 @@ fn accept(packet: &Packet, is_response: bool, with: &mut With<'_>) {
 
 /// Drops a packet that comes too early, and says so once; never for responses.
 // STOCK-14
-fn refuse(packet: &Packet, is_response: bool, with: &mut With<'_>) {
+fn refuse(packet: &Packet, is_response: bool, with: &mut Receiving<'_>) {
     with.tally.psn_drops = with.tally.psn_drops.wrapping_add(1);
     let state = &mut with.tables.of(packet.qpn).state;
     if !is_response && std::mem::take(&mut state.may_refuse) {
@@ -356,7 +356,7 @@ fn refuse(packet: &Packet, is_response: bool, with: &mut With<'_>) {
     }
 }
 
-fn repeat_if_nak(packet: &Packet, with: &mut With<'_>) {
+fn repeat_if_nak(packet: &Packet, with: &mut Receiving<'_>) {
     if packet.is_nak() {
         let elements = with.retransmitter.from(packet.qpn, packet.psn);
         with.sender.repeats.extend(elements.into_iter().map(|element| (packet.qpn, element)));

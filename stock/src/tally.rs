@@ -15,7 +15,7 @@ pub enum Parked {
 
 /// Counts since the reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct CardTally {
     /// Packets received, as far as their Base Transport Header.
     pub received: u32,
     /// Packets sent, those lost for want of an Ethernet address too.

@@ -9,7 +9,7 @@ use crate::param::{PMTU, SEND_QUEUE};
 use crate::retransmit::{Element, Retransmitter};
 use crate::split::Piece;
 use crate::tables::{Tables, advance};
-use crate::tally::Tally;
+use crate::tally::CardTally;
 use crate::timer::Timers;
 use crate::wire::{Arp, Extension, Identity, Sent};
 
@@ -49,14 +49,14 @@ pub(crate) struct Sender {
 }
 
 /// What the sender works with.
-pub(crate) struct With<'a> {
+pub(crate) struct Sending<'a> {
     pub(crate) now: u64,
     pub(crate) own: Identity,
     pub(crate) tables: &'a mut Tables,
     pub(crate) timers: &'a mut Timers,
     pub(crate) retransmitter: &'a mut Retransmitter,
     pub(crate) cache: &'a Cache,
-    pub(crate) tally: &'a mut Tally,
+    pub(crate) tally: &'a mut CardTally,
 }
 
 /// What came of an attempt to send.
@@ -88,7 +88,7 @@ impl Sender {
     }
 
     /// Sends the next packet.
-    pub(crate) fn send(&mut self, with: &mut With<'_>, host: &mut impl Host) -> Made {
+    pub(crate) fn send(&mut self, with: &mut Sending<'_>, host: &mut impl Host) -> Made {
         if self.starves {
             return Made::Idle;
         }
@@ -120,7 +120,7 @@ impl Sender {
     }
 
     /// A new request gets its number, its place in a list, and its payload a slot.
-    fn post(&mut self, with: &mut With<'_>, piece: Piece) -> Made {
+    fn post(&mut self, with: &mut Sending<'_>, piece: Piece) -> Made {
         let Piece { qpn, opcode, place, payload } = piece;
         with.retransmitter.place(place);
         // STOCK-27
@@ -147,7 +147,7 @@ impl Sender {
     // STOCK-11 STOCK-23
     fn request(
         &mut self,
-        with: &mut With<'_>,
+        with: &mut Sending<'_>,
         qpn: u32,
         element: &Element,
         payload: &[u8],
@@ -165,7 +165,7 @@ impl Sender {
     }
 
     /// A packet of a READ response.
-    fn respond(&mut self, with: &mut With<'_>, answer: Answer, host: &mut impl Host) -> Made {
+    fn respond(&mut self, with: &mut Sending<'_>, answer: Answer, host: &mut impl Host) -> Made {
         let space = Space::of_qp(answer.qpn);
         let mut payload = vec![0; answer.length as usize];
         let reach = host.read(space, answer.vaddr, &mut payload);
@@ -190,7 +190,7 @@ impl Sender {
 
     fn answer(
         &mut self,
-        with: &mut With<'_>,
+        with: &mut Sending<'_>,
         (qpn, psn): (u32, u32),
         opcode: u8,
         syndrome: u8,
@@ -206,7 +206,7 @@ impl Sender {
 
     fn packet(
         &mut self,
-        with: &mut With<'_>,
+        with: &mut Sending<'_>,
         qpn: u32,
         psn: u32,
         opcode: u8,

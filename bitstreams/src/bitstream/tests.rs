@@ -58,7 +58,7 @@ fn a_bit_file_says_what_it_is_and_for_which_part() {
     let header = it.header.as_ref().unwrap();
     assert_eq!((header.design.as_str(), header.part.as_str()), (DESIGN, U55C));
     assert_eq!((header.date.as_str(), header.time.as_str()), ("2026/08/01", "12:00:00"));
-    assert_eq!((it.idcode, it.crc_words, it.scope), (IDCODE_U55C, 1, Scope::Full));
+    assert_eq!((it.idcode, it.crc_words, it.scope), (IDCODE_U55C, 1, Coverage::Full));
     assert_eq!(it.frame_bytes, 800);
     // The U280 has the same IDCODE; the part number tells.
     assert_eq!(it.parts().iter().map(|part| part.board).collect::<Vec<_>>(), ["u55c"]);
@@ -67,7 +67,7 @@ fn a_bit_file_says_what_it_is_and_for_which_part() {
 #[test]
 fn a_bin_file_is_for_every_part_with_its_idcode() {
     let it = Bitstream::parse_bin(&bytes_of(&packets(false, IDCODE_U55C))).unwrap();
-    assert_eq!((it.header.as_ref(), it.scope), (None, Scope::Partial));
+    assert_eq!((it.header.as_ref(), it.scope), (None, Coverage::Partial));
     assert_eq!(it.parts().iter().map(|part| part.board).collect::<Vec<_>>(), ["u55c", "u280"]);
 }
 
@@ -75,7 +75,7 @@ fn a_bin_file_is_for_every_part_with_its_idcode() {
 fn a_header_that_says_partial_is_believed_before_the_packets() {
     let design = format!("{DESIGN};PARTIAL=TRUE");
     let it = Bitstream::parse_bit(&bit(&design, U55C, &packets(true, IDCODE_U55C))).unwrap();
-    assert_eq!(it.scope, Scope::Partial);
+    assert_eq!(it.scope, Coverage::Partial);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_part_of_a_device_has_no_command_that_configures_all_of_it_anew() {
     for commands in [&[command::IPROG][..], &[command::BSPI_READ], &[0, command::IPROG]] {
         assert!(with(false, commands).unwrap_err().contains("configures itself anew"));
         // A whole one may hand over to another in the flash memory.
-        assert_eq!(with(true, commands).unwrap().scope, Scope::Full);
+        assert_eq!(with(true, commands).unwrap().scope, Coverage::Full);
     }
-    assert_eq!(with(false, &[command::RCRC]).unwrap().scope, Scope::Partial);
+    assert_eq!(with(false, &[command::RCRC]).unwrap().scope, Coverage::Partial);
 }

@@ -12,7 +12,7 @@ use fpga_regs::engine::window::{PAGE_BYTES, RELAY_PAGE};
 use super::{AdminEngine, Engine, Error, user_csr};
 use crate::address::gid_text;
 use crate::gsi::{
-    BUFFERS_AT, Bell, Gsi, GsiAddress, MEMORY_BYTES, Names, RECEIVE_CQ_AT, RQ_AT, SEND_CQ_AT,
+    BUFFERS_AT, DriverBell, Gsi, GsiAddress, MEMORY_BYTES, Names, RECEIVE_CQ_AT, RQ_AT, SEND_CQ_AT,
     SQ_AT, Sizes, Task,
 };
 
@@ -85,7 +85,7 @@ impl AdminEngine {
         self.events.tell_arrivals(Some(&gsi));
         let page = u64::from(RELAY_PAGE).saturating_mul(PAGE_BYTES);
         let page = user_csr(self.window.into()).saturating_add(page);
-        gsi.begin(Bell { backend: Arc::clone(self.backend()), page }, sizes, names)
+        gsi.begin(DriverBell { backend: Arc::clone(self.backend()), page }, sizes, names)
     }
 
     fn make_objects(

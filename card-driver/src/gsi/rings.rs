@@ -12,7 +12,7 @@ use fpga_regs::engine::wqe::{
 };
 use hostmem::{BlockRing, Record, SharedMapping};
 
-use super::{Bell, DATAGRAM_BYTES, Datagram, GsiArrival};
+use super::{DATAGRAM_BYTES, Datagram, DriverBell, GsiArrival};
 use crate::error::Error;
 
 /// log2 of the blocks of the send ring, and of the entries of its completion queue: more than it has sends.
@@ -90,7 +90,7 @@ pub(crate) struct Names {
 /// The queues of a queue pair 1 that is ready to send.
 #[derive(Debug)]
 pub(super) struct Queues {
-    bell: Bell,
+    bell: DriverBell,
     sends: Producer,
     sent: Completions,
     /// Sends that were posted, and that are complete, since it began.
@@ -169,7 +169,7 @@ fn place(at: u64) -> usize {
 impl Queues {
     /// Queues whose objects the engine has just made, with all receives posted; in memory of zeros.
     pub(super) fn new(
-        bell: Bell,
+        bell: DriverBell,
         (memory, iova): (&Arc<SharedMapping>, u64),
         sizes: Sizes,
         names: Names,

@@ -529,7 +529,7 @@ const LOG2: u8 = 2;
 impl Scene {
     fn new() -> Self {
         let backend: Arc<dyn CardBackend> = Arc::new(FakeCard::new(1));
-        let bell = Bell { backend, page: fpga_regs::coyote::vfpga::user_csr(0) + (15 << 12) };
+        let bell = DriverBell { backend, page: fpga_regs::coyote::vfpga::user_csr(0) + (15 << 12) };
         let bytes = usize::try_from(MEMORY_BYTES).unwrap();
         let fd = hostmem::memfd::create("test", bytes).unwrap();
         let access = hostmem::Access::ReadWrite;

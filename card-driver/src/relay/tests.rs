@@ -105,8 +105,8 @@ fn eventually(mut come: impl FnMut() -> bool, seen: impl Fn() -> String) {
     }
 }
 
-fn bell() -> Bell {
-    Bell { page: map_page(&memfd::create("page", PAGE_BYTES).unwrap()).unwrap(), stores: 0 }
+fn bell() -> RelayBell {
+    RelayBell { page: map_page(&memfd::create("page", PAGE_BYTES).unwrap()).unwrap(), stores: 0 }
 }
 
 /// A client without a thread, with so many queues.

@@ -220,7 +220,7 @@ unsafe fn init(qp: *mut ibv_qp, context: *mut ibv_context, number: u32) {
 }
 
 /// An XRC target that was made or opened.
-struct Opened {
+struct TargetHandle {
     qp: Qp,
     state: QpState,
 }
@@ -230,11 +230,11 @@ fn put_target(
     context: *mut ibv_context,
     domain: xrc::Use,
     qp_context: *mut c_void,
-    open: impl FnOnce(u64) -> Result<Opened>,
+    open: impl FnOnce(u64) -> Result<TargetHandle>,
 ) -> Result<*mut ibv_qp> {
     // Events name the object by its address, so there must be one first.
     let mut place = Box::<QpObject>::new_uninit();
-    let Opened { qp, state } = open(place.as_mut_ptr() as u64)?;
+    let TargetHandle { qp, state } = open(place.as_mut_ptr() as u64)?;
     let number = qp.queues.qpn();
     // SAFETY: as in `create`.
     let verbs: verbs_qp = unsafe { std::mem::zeroed() };
@@ -264,7 +264,7 @@ unsafe fn create_target(
     let number = domain.number();
     let make = |address| {
         let qp = device.create_target(number, address)?;
-        Ok(Opened { qp, state: QpState::Reset })
+        Ok(TargetHandle { qp, state: QpState::Reset })
     };
     put_target(context, domain, attr.qp_context, make)
 }
@@ -300,7 +300,7 @@ unsafe fn open_target(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Res
         let state = device.query_qp(&qp).map(|now| now.state).inspect_err(|_| {
             let _ = device.destroy_qp(&qp);
         })?;
-        Ok(Opened { qp, state })
+        Ok(TargetHandle { qp, state })
     };
     put_target(context, domain, qp_context, open)
 }

@@ -107,7 +107,7 @@ impl Bench {
     fn another_channel(&self, socket: &OwnedFd) -> Known {
         let file = file(socket.as_raw_fd()).unwrap();
         let known = Known { file, token: [8; 16], connection: Arc::clone(&self.connection) };
-        CHANNELS.with(|all| all.insert(file, Channel::new(known.clone())));
+        CHANNELS.with(|all| all.insert(file, CmChannel::new(known.clone())));
         known
     }
 
@@ -260,7 +260,7 @@ fn an_event_that_is_held_is_the_next_and_not_read_before_it_is_given() {
     bench.tell(&[8, 10]);
     let hold = |number| {
         let taken = CmEvent { number, output: output(number), ahead: None };
-        let keep = |channel: &mut Channel| Some(channel.keep(taken));
+        let keep = |channel: &mut CmChannel| Some(channel.keep(taken));
         with_channel(file(bench.fd()).unwrap(), keep);
     };
     // It was taken in the place of 6.
@@ -468,7 +468,7 @@ fn no_event_of_what_ends_after_balboad_is_given() {
         bench.tell(&[1, 2]);
         if is_held {
             let Ok(ReadEvent::Event(taken)) = look(bench.fd(), MsgFlags::empty()) else { panic!() };
-            let hold = |channel: &mut Channel| Some(channel.keep(taken));
+            let hold = |channel: &mut CmChannel| Some(channel.keep(taken));
             with_channel(file(bench.fd()).unwrap(), hold);
         }
         bench.script.server.join().unwrap();
@@ -607,7 +607,7 @@ fn a_forked_child_asks_for_what_came_with_an_event() {
     let (bench, _rings) = bench_with_rings(vec![told(&[3; 208]), told(&[3; 208])]);
     bench.tell_with(1, ahead(5));
     assert_eq!(bench.perform(&get_event(), &[]), event(1));
-    let inherit = |channel: &mut Channel| Some(channel.inherit(Arc::clone(&bench.connection)));
+    let inherit = |channel: &mut CmChannel| Some(channel.inherit(Arc::clone(&bench.connection)));
     with_channel(file(bench.fd()).unwrap(), inherit);
     bench.tell_with(2, ahead(6));
     assert_eq!(bench.perform(&get_event(), &[]), event(2));
