@@ -204,14 +204,19 @@ pub(crate) fn holds_another(card: u32, backend: &dyn CardBackend, manifest: &Man
 
 /// Why a card did not come up whose BARs are enabled: where it left the bus meanwhile, any answer of
 /// before may be half of one.
-fn gone_or(error: Error, card: u32, backend: &dyn CardBackend) -> Error {
+pub(crate) fn gone_or(error: Error, card: u32, backend: &dyn CardBackend) -> Error {
+    gone(card, backend).err().unwrap_or(error)
+}
+
+/// Fails where a card has left the bus.
+pub(crate) fn gone(card: u32, backend: &dyn CardBackend) -> Result<(), Error> {
     match backend.read32(Bar::Static, static_layer::PROBE) {
         u32::MAX => {
             let why =
                 format!("{GONE}, or its BARs are not enabled; rescan the bus or program it again");
-            Error::BringUp { card, why }
+            Err(Error::BringUp { card, why })
         }
-        _ => error,
+        _ => Ok(()),
     }
 }
 

@@ -59,6 +59,8 @@ struct State {
     config_lies: HashMap<u16, u16>,
     /// It reads all ones, and hears nothing.
     gone: bool,
+    /// Accesses to its registers until it is; `None` where they have no end.
+    accesses: Option<u32>,
     /// Its port may be recorded.
     records: bool,
     /// Writes, in order, and how many of them were taken.
@@ -92,6 +94,17 @@ fn isr(index: usize) -> u64 {
 }
 
 impl State {
+    /// Whether it is gone when its registers are accessed once more.
+    fn is_gone(&mut self) -> bool {
+        if let Some(left) = &mut self.accesses {
+            match left.checked_sub(1) {
+                Some(fewer) => *left = fewer,
+                None => self.gone = true,
+            }
+        }
+        self.gone
+    }
+
     /// Takes one of the mappings and grants that there may be yet.
     fn take(&mut self) -> Result<(), Error> {
         let Some(takings) = &mut self.takings else { return Ok(()) };
@@ -174,6 +187,16 @@ impl FakeCard {
     /// Leaves the bus.
     pub fn leave(&self) {
         self.state().gone = true;
+    }
+
+    /// Leaves the bus behind so many accesses to its registers; `None` not at all.
+    pub fn leave_after(&self, accesses: Option<u32>) {
+        self.state().accesses = accesses;
+    }
+
+    /// Whether it has left the bus.
+    pub fn has_left(&self) -> bool {
+        self.state().gone
     }
 
     /// Resets the function, behind its driver's back.
@@ -326,7 +349,7 @@ impl FakeCard {
     /// What a register reads that the test has a word in.
     fn lie(&self, bar: Bar, offset: u64) -> Option<u64> {
         let state = &mut *self.state();
-        if state.gone {
+        if state.is_gone() {
             return Some(u64::MAX);
         }
         self.push_clears(state);
@@ -349,7 +372,7 @@ impl CardBackend for FakeCard {
     fn write32(&self, bar: Bar, offset: u64, value: u32) {
         let mut state = self.state();
         state.writes.push((bar, offset, value.into()));
-        if !state.gone {
+        if !state.is_gone() {
             self.card.write32(bar, offset, value);
         }
     }
@@ -363,7 +386,7 @@ impl CardBackend for FakeCard {
         for (at, word) in (offset..).step_by(8).zip(words) {
             state.writes.push((Bar::Shell, at, word));
         }
-        if !state.gone {
+        if !state.is_gone() {
             self.card.write_wide(offset, words);
         }
     }
@@ -371,7 +394,7 @@ impl CardBackend for FakeCard {
     fn write64(&self, bar: Bar, offset: u64, value: u64) {
         let mut state = self.state();
         state.writes.push((bar, offset, value));
-        let gone = state.gone;
+        let gone = state.is_gone();
         drop(state);
         let script = Arc::clone(&lock(&self.script));
         if !gone {

@@ -13,6 +13,9 @@
 //! its engine is started anew; the others go on.
 //!
 //! Nothing here says that an image is there: [`Device::check_image`] asks the card, once it is up.
+//!
+//! A card can go between any two reads, and reads all ones from then on, whatever those would mean. So the question whether
+//! it is gone comes behind what was read, and before anything is said of it.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -26,10 +29,10 @@ use fpga_regs::coyote::xdma;
 use hostmem::{Access, DmaMemory, PAGE_BYTES, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, Takes};
-use crate::bringup;
+use crate::bringup::{self, gone, gone_or};
 use crate::device::Device;
 use crate::engines::is_queue_engine;
-use crate::error::{Error, GONE};
+use crate::error::Error;
 use crate::iova::{ARENA_END, ARENA_START, IovaRange};
 use crate::shell::Shell;
 
@@ -149,9 +152,24 @@ impl Loading {
     /// Looks at the card, and gives it the next chunk if it has room for one.
     ///
     /// # Errors
-    /// [`Error::Load`] where it does not go on, or does not say what it should, and the back-end's: what
-    /// [`Self::has_begun`] then says is whether its old image is lost.
+    /// [`Error::Load`] where it does not go on, or does not say what it should, [`Error::BringUp`] where it is gone, and
+    /// the back-end's: what [`Self::has_begun`] then says is whether its old image is lost.
     pub fn step(&mut self, now: Instant) -> Result<Step, Error> {
+        match self.look(now) {
+            Ok(Step::Moved) => Ok(Step::Moved),
+            Ok(step) => {
+                gone(self.card, &*self.backend)?;
+                if step == Step::Ended {
+                    self.taken = self.given;
+                }
+                Ok(step)
+            }
+            Err(error) => Err(gone_or(error, self.card, &*self.backend)),
+        }
+    }
+
+    /// Does that, and takes what it reads for a card's.
+    fn look(&mut self, now: Instant) -> Result<Step, Error> {
         if self.buffers.len() < self.chunks() {
             self.make_buffer()?;
             self.since = now;
@@ -159,9 +177,6 @@ impl Loading {
         }
         let whole = self.given == self.image.len();
         if self.given > 0 {
-            if self.read(s::PROBE) == u32::MAX {
-                return Err(self.failed(GONE.into()));
-            }
             let length = self.read(s::PR_LEN);
             if length != self.length {
                 return Err(self.failed(format!(
@@ -171,7 +186,6 @@ impl Loading {
             }
         }
         if whole && PrStat::decode(self.read(s::PR_STAT)).done {
-            self.taken = self.given;
             return Ok(Step::Ended);
         }
         let moved = self.has_moved();
@@ -335,6 +349,11 @@ impl Device {
     /// # Errors
     /// [`Error::BringUp`], [`Error::Load`] and the back-end's: nothing was given to it then.
     pub fn begin_loading(&mut self, image: Arc<Vec<u8>>, pace: Pace) -> Result<Loading, Error> {
+        let begun = self.take_from_engines(image, pace);
+        self.unless_gone(begun)
+    }
+
+    fn take_from_engines(&mut self, image: Arc<Vec<u8>>, pace: Pace) -> Result<Loading, Error> {
         let card = self.number;
         let failed = |why: &str| Error::Load { card, why: why.to_owned() };
         if !is_loadable(&image, pace) {
@@ -393,9 +412,15 @@ impl Device {
         self.come_up(self.manifest.clone(), up)
     }
 
+    /// What came of what was done with the card; where that failed and the card is gone, that it is.
+    fn unless_gone<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome.map_err(|error| gone_or(error, self.number, &*self.card))
+    }
+
     fn come_up(&mut self, manifest: Manifest, up: impl FnOnce(&mut Self)) -> Result<(), Error> {
         let before = std::mem::replace(&mut self.manifest, manifest);
-        let outcome = self.bring_up_anew().and_then(|()| self.check_image());
+        let outcome = self.bring_up_anew().and_then(|()| self.compare_image());
+        let outcome = self.unless_gone(outcome);
         if let Err(error) = outcome {
             self.manifest = before;
             self.let_engines_go();
@@ -435,13 +460,14 @@ impl Device {
     /// Checks the card against its manifest.
     ///
     /// # Errors
-    /// [`Error::Load`] with what it is instead.
+    /// [`Error::Load`] with what it is instead, and [`Error::BringUp`] where it is gone.
     pub fn check_image(&self) -> Result<(), Error> {
+        self.unless_gone(self.compare_image())
+    }
+
+    fn compare_image(&self) -> Result<(), Error> {
         let failed = |why: String| Err(Error::Load { card: self.number, why });
         let name = &self.manifest.name;
-        if self.backend.read32(Bar::Static, s::PROBE) == u32::MAX {
-            return failed(GONE.into());
-        }
         let found = self.backend.read64(Bar::Shell, shell::N_REGIONS);
         if self.windows.is_empty() || found == u64::MAX {
             return failed(format!("it holds no image, and not {name}"));

@@ -55,6 +55,16 @@ impl Device {
         image: Arc<Vec<u8>>,
         pace: Pace,
     ) -> Result<Loading, Error> {
+        let begun = self.take_off_datapath(index, image, pace);
+        self.unless_gone(begun)
+    }
+
+    fn take_off_datapath(
+        &mut self,
+        index: u8,
+        image: Arc<Vec<u8>>,
+        pace: Pace,
+    ) -> Result<Loading, Error> {
         let card = self.number;
         let failed = |why: &str| Error::Load { card, why: why.to_owned() };
         self.takes_images_of_one()?;
@@ -88,6 +98,11 @@ impl Device {
     /// Where there is no engine then, or another one than before: what there is is not used.
     pub fn finish_loading_one(&mut self, loading: &mut Loading) -> Result<(), Error> {
         let Some(index) = self.end_loading_one(loading, true) else { return Ok(()) };
+        let started = self.start_loaded(index);
+        self.unless_gone(started)
+    }
+
+    fn start_loaded(&mut self, index: u8) -> Result<(), Error> {
         let card = self.number;
         if !is_queue_engine(&*self.backend, u64::from(index)) {
             return Err(Error::Load { card, why: format!("vFPGA {index} holds no queue engine") });
@@ -113,7 +128,10 @@ impl Device {
     pub fn let_image_go(&mut self, loading: &mut Loading) -> Result<(), Error> {
         let has_begun = loading.has_begun();
         match self.end_loading_one(loading, !has_begun) {
-            Some(index) if !has_begun && !self.was_reset() => self.restart(index),
+            Some(index) if !has_begun && !self.was_reset() => {
+                let started = self.restart(index);
+                self.unless_gone(started)
+            }
             _ => Ok(()),
         }
     }

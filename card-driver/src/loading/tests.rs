@@ -384,6 +384,72 @@ fn a_host_that_is_short_of_memory_costs_no_image() {
     }
 }
 
+/// Loads an image of a card, or of one vFPGA of it, into a card that leaves the bus behind so many accesses; whether it was
+/// there still at the end.
+fn leaves_behind(accesses: u32, alone: Option<u8>) -> bool {
+    let card = Arc::new(FakeCard::new(2));
+    card.set(Bar::Shell, shell::PR_CNFG, PrCnfg { enabled: true }.encode());
+    let backend = Arc::<FakeCard>::clone(&card);
+    let mut device = bring_up(0, backend, PortAddress::default_of(0), &manifest(2)).unwrap();
+    if let Some(vfpga) = alone {
+        device.windows[usize::from(vfpga)].engine.abandon("an image is loaded into it");
+    }
+    card.leave_after(Some(accesses));
+    let outcome = match alone {
+        None => take(&mut device, &card),
+        Some(vfpga) => take_one(&mut device, vfpga),
+    };
+    match outcome {
+        Ok(()) => assert!(!card.has_left(), "no word of a card that left behind {accesses}"),
+        Err(error) => {
+            let why = error.to_string();
+            assert!(card.has_left(), "{why}");
+            assert!(why.contains("the card is gone"), "behind {accesses}: {why}");
+        }
+    }
+    !card.has_left()
+}
+
+/// Few chunks: what is between them is between any two.
+fn halves() -> Pace {
+    Pace { chunk: 500, ..pace() }
+}
+
+fn take(device: &mut Device, card: &FakeCard) -> Result<(), Error> {
+    let mut loading = device.begin_loading(image(2), halves())?;
+    while loading.step(Instant::now())? != Step::Ended {}
+    // It stays once it is up, lest the thread of its interrupts sees it leave.
+    device.finish_loading(&loading, manifest(2), |_| card.leave_after(None)).map(drop)
+}
+
+fn take_one(device: &mut Device, vfpga: u8) -> Result<(), Error> {
+    let mut loading = device.begin_loading_one(vfpga, one(vfpga), halves())?;
+    loop {
+        match loading.step(Instant::now()) {
+            Ok(Step::Ended) => return device.finish_loading_one(&mut loading),
+            Ok(_) => {}
+            Err(error) => {
+                let let_go = device.let_image_go(&mut loading);
+                let of_it = |other: &Error| other.to_string().contains("the card is gone");
+                assert!(let_go.as_ref().err().is_none_or(of_it), "{let_go:?}");
+                return Err(error);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_card_that_goes_between_any_two_accesses_while_it_takes_an_image_is_said_to_be_gone() {
+    for alone in [None, Some(1)] {
+        let mut accesses = 0;
+        while !leaves_behind(accesses, alone) {
+            accesses += 1;
+        }
+        // Both chunks at least, each by four registers.
+        assert!(accesses > 8, "{alone:?}: there were {accesses}");
+    }
+}
+
 #[test]
 fn an_engine_that_fetches_still_is_reset_before_its_buffers_go() {
     let card = Arc::new(FakeCard::new(2));
