@@ -178,6 +178,8 @@ fn listing(command: &mut Command) -> Option<Vec<u8>> {
     if let Ok(group) = i32::try_from(child.id()) {
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }
+    // Or it has left that group.
+    let _ = child.kill();
     let _ = child.wait();
     text
 }
@@ -272,5 +274,7 @@ mod tests {
         let told = listing(Command::new("/bin/sh").args(["-c", "echo told; sleep 1000 >&2 &"]));
         assert_eq!(told, Some(b"told\n".to_vec()));
         assert_eq!(listing(&mut Command::new("/nonexistent")), None);
+        let leaves = "setpgrp(0, getpgrp(getppid)); close(STDOUT); sleep";
+        assert_eq!(listing(Command::new("/usr/bin/perl").args(["-e", leaves])), Some(Vec::new()));
     }
 }
