@@ -42,13 +42,16 @@ impl Bars {
     #[must_use]
     pub const fn none(until: u64) -> Self {
         let any = Bounds { least: None, most: None };
-        Self { from: 0, until, fairness: any, goodput: any, dropped: any, pauses: any }
+        let flows = Vec::new();
+        Self { from: 0, until, flows, fairness: any, goodput: any, dropped: any, pauses: any }
     }
 
     /// Runs a network from its start, whose hosts' cables have a rate in bits per second.
     pub fn run(&self, network: &mut Network, line: u64) -> Seen {
+        let counts = |flow: u32| self.flows.is_empty() || self.flows.contains(&flow);
         let delivered = |network: &Network| -> Vec<u64> {
-            network.flows().iter().map(|flow| flow.delivered).collect()
+            let flows = (0..).zip(network.flows()).filter(|(number, _)| counts(*number));
+            flows.map(|(_, flow)| flow.delivered).collect()
         };
         network.look_each((self.until / 100).max(1));
         network.run(Time(self.from));

@@ -197,7 +197,7 @@ pub struct Route {
 }
 
 /// What hosts send: WRITEs along reliable connections.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Traffic {
     /// From whom to whom.
@@ -218,7 +218,7 @@ pub struct Traffic {
 }
 
 /// From whom to whom flows go.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
     /// As the shape has it; in those without a way of their own, to the host half of all hosts further.
@@ -227,10 +227,12 @@ pub enum Pattern {
     Permutation,
     /// Each to all others.
     AllToAll,
+    /// From the first of each of these hosts to the second.
+    Pairs(Vec<[u32; 2]>),
 }
 
 /// The span of a run that is judged, and the bounds of what is seen in it.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Bars {
     /// The picosecond from which on bytes count for fairness and goodput.
@@ -239,10 +241,13 @@ pub struct Bars {
     /// The picosecond at which the run ends.
     #[serde(deserialize_with = "time")]
     pub until: u64,
-    /// Jain's index of the flows' bytes that arrived, in millionths.
+    /// The flows that fairness and goodput are of, by their numbers; all, if it names none.
+    #[serde(default)]
+    pub flows: Vec<u32>,
+    /// Jain's index of their bytes that arrived, in millionths.
     #[serde(default)]
     pub fairness: Bounds,
-    /// Payload of all flows that arrived, in percent of the rate of one host's cable.
+    /// Payload of these flows that arrived, in percent of the rate of one host's cable.
     #[serde(default)]
     pub goodput: Bounds,
     /// Frames that switches dropped in the whole run.
@@ -320,7 +325,8 @@ impl Config {
                 return range("pmax_millionths", red.pmax_millionths.into(), "0 to 1,000,000");
             }
         }
-        if let Some(Bars { from, until, .. }) = self.bars {
+        if let Some(Bars { from, until, .. }) = &self.bars {
+            let (from, until) = (*from, *until);
             if until <= from || until > 100_000_000_000_000 {
                 return range(
                     "the picosecond of a run's end",

@@ -37,6 +37,16 @@ pub enum Error {
         /// One of the switches.
         switch: u32,
     },
+    /// A flow is not between two hosts.
+    #[error("the pair of host {from} and host {to}: there are hosts 0 to {}, and two make a pair", hosts - 1)]
+    Pair {
+        /// Whose flow it is.
+        from: u32,
+        /// Whom it goes to.
+        to: u32,
+        /// How many hosts there are.
+        hosts: u32,
+    },
     /// Reserves and headroom leave nothing to share.
     #[error(
         "the buffer of {total} bytes of switch {switch} is too small for reserves and headroom"

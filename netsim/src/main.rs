@@ -67,7 +67,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let is_wanted = |name: &String| arguments.network.as_ref().is_none_or(|it| it == name);
     let (mut passed, mut failed) = (0, Vec::new());
     for (name, config) in networks.iter().filter(|(name, _)| is_wanted(name)) {
-        let bars = arguments.until.map(Bars::none).or(config.bars);
+        let bars = arguments.until.map(Bars::none).or_else(|| config.bars.clone());
         let bars = bars.ok_or_else(|| {
             format!("the network '{name}' has no bars, which say when it ends; give --until")
         })?;

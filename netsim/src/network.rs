@@ -6,7 +6,7 @@ use trial::rng::Rng;
 
 use crate::buffer::{Buffer, BufferConfig};
 use crate::cable;
-use crate::config::{Config, Route, SwitchConfig, Watchdog};
+use crate::config::{Config, Pattern, Route, SwitchConfig, Watchdog};
 use crate::error::Error;
 use crate::events::Events;
 use crate::flow::{Flow, Message};
@@ -771,8 +771,14 @@ impl<M: Memory> Network<M> {
 const MOST_FLOWS: u64 = 1 << 20;
 const MOST_MESSAGES: u64 = 1 << 25;
 
-/// Refuses more traffic than there is memory for.
+/// Refuses traffic between hosts that are none, and more than there is memory for.
 fn check_size(config: &Config, plan: &Plan) -> Result<(), Error> {
+    let hosts = plan.hosts;
+    if let Pattern::Pairs(pairs) = &config.traffic.pattern {
+        if let Some(&[from, to]) = pairs.iter().find(|[a, b]| a == b || *a.max(b) >= hosts) {
+            return Err(Error::Pair { from, to, hosts });
+        }
+    }
     let flows = plan.count(config) * u64::from(config.traffic.flows);
     if flows > MOST_FLOWS {
         let range = "1,048,576 at most";
@@ -782,6 +788,11 @@ fn check_size(config: &Config, plan: &Plan) -> Result<(), Error> {
     if messages > MOST_MESSAGES {
         let range = "33,554,432 at most";
         return Err(Error::Range { what: "the number of messages", value: messages, range });
+    }
+    let counted = config.bars.iter().flat_map(|bars| &bars.flows).copied().max();
+    if let Some(flow) = counted.filter(|flow| u64::from(*flow) >= flows) {
+        let range = "one of the network's";
+        return Err(Error::Range { what: "a bar's flow", value: flow.into(), range });
     }
     Ok(())
 }

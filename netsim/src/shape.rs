@@ -120,9 +120,10 @@ impl Plan {
     #[must_use]
     pub fn count(&self, config: &Config) -> u64 {
         let hosts = u64::from(self.hosts);
-        match config.traffic.pattern {
+        match &config.traffic.pattern {
             Pattern::AllToAll => hosts * hosts,
             Pattern::Shape | Pattern::Permutation => hosts,
+            Pattern::Pairs(pairs) => pairs.len() as u64,
         }
     }
 
@@ -130,7 +131,7 @@ impl Plan {
     #[must_use]
     pub fn pairs(&self, config: &Config, rng: &mut Rng) -> Vec<(u32, u32)> {
         let hosts = self.hosts;
-        match (config.traffic.pattern, config.shape) {
+        match (&config.traffic.pattern, config.shape) {
             (Pattern::Shape, Shape::Dumbbell { pairs }) => {
                 (0..pairs).map(|host| (host, host + pairs)).collect()
             }
@@ -160,6 +161,7 @@ impl Plan {
                 .flat_map(|from| (0..hosts).map(move |to| (from, to)))
                 .filter(|(from, to)| from != to)
                 .collect(),
+            (Pattern::Pairs(pairs), _) => pairs.iter().map(|[from, to]| (*from, *to)).collect(),
         }
     }
 }

@@ -100,6 +100,26 @@ fn dcqcn_has_an_incast_pause_a_tenth_as_often() {
     assert!(with * 10 <= without, "{with}, {without}");
 }
 
+/// A flow that meets no full cable shares one with flows to a host that many send to. Pauses stop it with them, and
+/// leave it a tenth of its cable, unless the others' senders react to marks.
+#[test]
+fn dcqcn_has_a_victim_go_on_that_pauses_alone_stop() {
+    let victim = |reacts: bool| {
+        let mut config = config("victim-dcqcn");
+        config.congestion = config.congestion.filter(|_| reacts);
+        let mut network = network(&config, 1);
+        let shares = shares(&mut network, Time(10 * MILLISECOND), Time(20 * MILLISECOND));
+        let tally = network.tally();
+        assert_eq!((tally.dropped, tally.pauses > 0), (0, !reacts), "{tally:?}");
+        rate(shares[10], 10 * MILLISECOND)
+    };
+    // What its cable carries beside headers.
+    let line = 100_000_000_000_u64 * 4_096 / 4_214;
+    let (with, without) = (victim(true), victim(false));
+    assert!(with > line * 9 / 10, "{with} of {line}");
+    assert!(without < line / 2, "{without} of {line}");
+}
+
 /// A second algorithm, by round trips alone: nothing is marked, and nobody is notified or paused.
 #[test]
 fn swift_shares_a_parking_lot_without_marks_or_pauses() {

@@ -385,6 +385,13 @@ fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
     large.traffic.pattern = Pattern::AllToAll;
     let large = Network::new(&large, 1, |_, _| AnyWindow::Fixed(Fixed::new(1)));
     assert!(large.unwrap_err().to_string().contains("number of flows is 67108864"));
+    let error = refused("[2, 11]", "[2, 20]");
+    assert_eq!(
+        error,
+        "the pair of host 2 and host 20: there are hosts 0 to 19, and two make a pair"
+    );
+    assert!(refused("[2, 11]", "[2, 2]").contains("two make a pair"));
+    assert!(refused("flows = [10]", "flows = [11]").contains("a bar's flow is 11"));
     let back = "{ switch = 1, to = 2, via = 0 },\n    { switch = 0, to = 2, via = 1 }";
     assert!(refused("{ switch = 0, to = 2, via = 1 }", back).contains("have a loop"));
     assert!(matches!(parse("x = 1"), Err(Error::Text(_))));
