@@ -286,6 +286,8 @@ pub struct Transmit {
     pub pad: u8,
     /// Whether four bytes of ICRC end the frame; false for ARP and ICMP.
     pub needs_icrc: bool,
+    /// The priority, 0 to 7, as [`Trust`](crate::Trust) tells it; that of ARP and ICMP is 0.
+    pub priority: u8,
 }
 
 impl Operation {
@@ -308,8 +310,8 @@ impl Operation {
 impl Transmit {
     /// A frame of a QP's that ends with its headers, but for the ICRC.
     #[inline]
-    pub(crate) fn without_payload(qpn: Qpn, header: HeaderBuffer) -> Self {
-        Self { qpn: Some(qpn), header, payload: None, pad: 0, needs_icrc: true }
+    pub(crate) fn without_payload(qpn: Qpn, priority: u8, header: HeaderBuffer) -> Self {
+        Self { qpn: Some(qpn), header, payload: None, pad: 0, needs_icrc: true, priority }
     }
 
     /// The length of the whole frame in bytes, with payload, padding and ICRC, without Ethernet's

@@ -74,6 +74,12 @@ impl Notifications {
         true
     }
 
+    /// Whether one is due.
+    #[inline]
+    pub(crate) const fn is_due(&self) -> bool {
+        self.due
+    }
+
     /// Whether one is due, which is sent now.
     #[inline]
     pub(crate) fn take(&mut self) -> bool {

@@ -70,6 +70,8 @@ pub(crate) struct UdQp {
     pub groups: BTreeSet<Gid>,
     /// The slot of the address handle that it waits for.
     pub waits_for: Option<u32>,
+    /// The address handle whose priority it has.
+    pub aimed: Option<u32>,
 }
 
 impl UdQp {
@@ -84,6 +86,7 @@ impl UdQp {
             sends: Unanswered::default(),
             groups: BTreeSet::new(),
             waits_for: None,
+            aimed: None,
         }
     }
 

@@ -6,6 +6,7 @@ use crate::attributes::AddressVector;
 use crate::error::Error;
 use crate::header::HeaderBuffer;
 use crate::param;
+use crate::priority::Trust;
 use crate::types::{Address, Gid, GidTable, MacAddr, Qpn};
 use crate::wire::{
     Field, bth, checksum_add, checksum_finish, ethernet, icrc, ipv4, ipv6, ndp, udp,
@@ -144,6 +145,9 @@ pub(crate) struct Path {
     labelled_port: Option<u16>,
     /// The 802.1Q tag, in a VLAN.
     tag: Option<[u8; ethernet::TAG_LENGTH]>,
+    /// The priority in the tag, in a VLAN.
+    priority: Option<u8>,
+    class: u8,
     template: Template,
 }
 
@@ -227,13 +231,15 @@ impl Path {
         let labelled_port = (vector.flow_label != 0).then(|| label_port(vector.flow_label));
         let port = labelled_port.unwrap_or_else(|| flow_port(qpn, dest_qpn));
         // RC-104
-        let tag = (address.vlan != 0).then(|| {
-            let (priority, vlan) = (vector.sl & PRIORITIES, address.vlan);
-            ethernet::Tag { priority, drop_eligible: false, vlan }.to_bytes()
+        let priority = (address.vlan != 0).then_some(vector.sl & PRIORITIES);
+        let tag = priority.map(|priority| {
+            ethernet::Tag { priority, drop_eligible: false, vlan: address.vlan }.to_bytes()
         });
         let template = Template::new(own, port, vector, addresses.mac);
         let (own, peer, resolved) = (address, vector.dgid, false);
-        let mut path = Self { own, peer, dest_qpn, resolved, labelled_port, tag, template };
+        let class = vector.traffic_class;
+        let mut path =
+            Self { own, peer, dest_qpn, resolved, labelled_port, tag, priority, class, template };
         if let Resolution::Known(mac) = resolution {
             path.resolve(mac);
         }
@@ -243,6 +249,17 @@ impl Path {
     /// What the peer knows the queue pair's packets by.
     pub(crate) fn connection(&self) -> Connection {
         Connection { own: self.own.gid, peer: self.peer, dest_qpn: self.dest_qpn }
+    }
+
+    /// The priority of its packets.
+    #[inline]
+    pub(crate) fn priority(&self, trust: &Trust) -> u8 {
+        trust.priority(self.priority, self.class)
+    }
+
+    /// The priority of one of another traffic class.
+    pub(crate) fn priority_of(&self, trust: &Trust, class: u8) -> u8 {
+        trust.priority(self.priority, class)
     }
 
     /// Whether the peer's Ethernet address is known.

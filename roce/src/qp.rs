@@ -1,7 +1,5 @@
 //! What all queue pairs have, whatever their transport service.
 
-use std::collections::VecDeque;
-
 use crate::api::{Event, QpEvent, ReceiveStatus, Transmit};
 use crate::attributes::QpSnapshot;
 use crate::congestion::{NotificationPoint, Notifications, RESERVED};
@@ -12,7 +10,9 @@ use crate::log::{EffectKind, Log, Taken};
 use crate::opcode::{Class, code};
 use crate::param;
 use crate::path::Path;
+use crate::priority::Trust;
 use crate::psn::Psn;
+use crate::ready::Ready;
 use crate::service::Service;
 use crate::state::QpState;
 use crate::timer::Timers;
@@ -27,7 +27,9 @@ pub(crate) struct Shared {
     pub log: Log,
     pub timers: Timers,
     /// Slots of QPs that may have something to send, in turn.
-    pub ready: VecDeque<u32>,
+    pub ready: Ready,
+    /// By what the priority of a packet is told.
+    pub trust: Trust,
     /// How peers are notified whose packets arrive marked.
     pub notification_point: NotificationPoint,
 }
@@ -47,8 +49,8 @@ pub(crate) struct QpCore {
     pub attributes: QpSnapshot,
     /// Of a connection: present from RTR on.
     pub path: Option<Path>,
-    /// Whether the slot stands in the ready queue.
-    pub queued: bool,
+    /// The priority of its packets, 0 to 7: of its path, or of the message of datagrams whose turn it is.
+    pub priority: u8,
     /// It sends nothing, for the layer above waits for payload of its.
     pub paused: bool,
     /// Whether a request arrived since RTR.
@@ -89,7 +91,7 @@ impl QpCore {
             notifications: Notifications::default(),
             attributes: QpSnapshot::default(),
             path: None,
-            queued: false,
+            priority: 0,
             paused: false,
             established: false,
             drained: false,
@@ -98,12 +100,12 @@ impl QpCore {
         }
     }
 
-    /// The same queue pair in its next life. It stays where it is in the ready queue, for as many others may be
-    /// before it as there are: when its turn comes it has nothing to send, or what it was given by then.
+    /// The same queue pair in its next life. Its slot stays in line, where as many others may be before it as there are:
+    /// when its turn comes it has nothing to send, or what it was given by then.
     // RC-82
     pub(crate) fn renewed(&self, generation: u32, window: AnyWindow) -> Self {
-        let Self { qpn, service, client, slot, queued, counters, .. } = *self;
-        Self { queued, counters, ..Self::new(qpn, service, client, slot, generation, window) }
+        let Self { qpn, service, client, slot, counters, .. } = *self;
+        Self { counters, ..Self::new(qpn, service, client, slot, generation, window) }
     }
 
     /// The state.
@@ -118,12 +120,26 @@ impl QpCore {
         self.attributes.path_mtu.unwrap_or(PathMtu::Mtu256)
     }
 
-    /// Puts the QP into the ready queue.
+    /// Has the QP stand in line for what it may have to send.
     #[inline]
-    pub(crate) fn make_ready(&mut self, shared: &mut Shared) {
-        if !self.queued {
-            self.queued = true;
-            shared.ready.push_back(self.slot);
+    pub(crate) fn make_ready(&self, shared: &mut Shared) {
+        shared.ready.stand(self.slot, self.priority);
+        if self.notifications.is_due() {
+            self.make_notification_ready(shared);
+        }
+    }
+
+    #[cold]
+    fn make_notification_ready(&self, shared: &mut Shared) {
+        shared.ready.stand(self.slot, self.notification_priority(shared));
+    }
+
+    /// The priority of the notification that the peer is due, which has a class of its own.
+    // RC-108
+    fn notification_priority(&self, shared: &Shared) -> u8 {
+        match (shared.notification_point.cnp_dscp, &self.path) {
+            (Some(dscp), Some(path)) => path.priority_of(&shared.trust, dscp << 2),
+            _ => self.priority,
         }
     }
 
@@ -171,18 +187,26 @@ impl QpCore {
     pub(crate) fn take_mark(&mut self, shared: &mut Shared, now: Instant) {
         let receives = self.state().receives_unreliable();
         if receives && self.notifications.note(&shared.notification_point, now) {
-            self.make_ready(shared);
+            self.make_notification_ready(shared);
         }
     }
 
-    /// The notification that the peer is due, which is of no service.
+    /// The notification that the peer is due, if that is of a priority. It is of no service.
     #[inline]
-    pub(crate) fn transmit_notification(&mut self, shared: &mut Shared) -> Option<Transmit> {
-        if self.notifications.take() { self.notify(shared) } else { None }
+    pub(crate) fn transmit_notification(
+        &mut self,
+        shared: &mut Shared,
+        priority: u8,
+    ) -> Option<Transmit> {
+        if self.notifications.is_due() { self.notify(shared, priority) } else { None }
     }
 
     #[cold]
-    fn notify(&mut self, shared: &mut Shared) -> Option<Transmit> {
+    fn notify(&mut self, shared: &mut Shared, priority: u8) -> Option<Transmit> {
+        if self.notification_priority(shared) != priority {
+            return None;
+        }
+        self.notifications.take();
         let path = self.path.as_ref().filter(|path| path.is_resolved())?;
         if !self.state().receives_unreliable() {
             return None;
@@ -202,7 +226,7 @@ impl QpCore {
         }
         bump(&mut shared.counters.np_cnp_sent);
         bump(&mut self.counters.np_cnp_sent);
-        Some(Transmit::without_payload(self.qpn, header))
+        Some(Transmit::without_payload(self.qpn, priority, header))
     }
 
     /// The peer has sent a congestion notification packet.

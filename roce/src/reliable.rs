@@ -121,14 +121,19 @@ impl RcQp {
         Ok(number)
     }
 
-    /// The next frame, if there is anything to send.
+    /// The next frame of a priority, if there is anything to send.
     #[inline]
-    pub(crate) fn transmit(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
+    pub(crate) fn transmit(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        priority: u8,
+    ) -> Option<Transmit> {
         if !self.core.path.as_ref()?.is_resolved() {
             self.requester.wait_for_neighbour(&mut self.core, shared, now, param::ARP_WAIT);
             return None;
         }
-        let transmit = self.next_frame(shared, now);
+        let transmit = self.next_frame(shared, now, priority);
         if transmit.is_some() {
             self.core.count_sent(shared);
         }
@@ -137,10 +142,14 @@ impl RcQp {
 
     /// Makes the next frame. Frames are large, so the usual one, a request, is handed on untouched.
     #[inline]
-    fn next_frame(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
-        let notification = self.core.transmit_notification(shared);
+    fn next_frame(&mut self, shared: &mut Shared, now: Instant, priority: u8) -> Option<Transmit> {
+        let notification = self.core.transmit_notification(shared, priority);
         if notification.is_some() {
             return notification;
+        }
+        // It stands in another line.
+        if self.core.priority != priority {
+            return None;
         }
         let is_held = self.core.is_held(now);
         // Answers and requests take turns.

@@ -371,7 +371,7 @@ impl Requester {
         header.push(&rdma.to_bytes());
         self.advance(end, message.end());
         self.reads.push_back(end);
-        Some(Transmit::without_payload(core.qpn, header))
+        Some(Transmit::without_payload(core.qpn, core.priority, header))
     }
 
     /// The header of the next packet of a message, which has no payload but `after` bytes behind it.
@@ -404,7 +404,7 @@ impl Requester {
         header.push(&atomic.to_bytes());
         self.advance(message.end(), message.end());
         self.reads.push_back(message.end());
-        Some(Transmit::without_payload(core.qpn, header))
+        Some(Transmit::without_payload(core.qpn, core.priority, header))
     }
 
     #[inline]
@@ -464,7 +464,7 @@ impl Requester {
         let payload = Payload { qpn: core.qpn, srqn: None, source, offset, length, psn };
         add(&mut shared.counters.sent_bytes, u64::from(length));
         let srqn = core.service.names_srq().then_some(message.srqn);
-        Some(data_frame(core.path.as_ref()?, transport, request, srqn, position, payload))
+        data_frame(core, transport, request, srqn, position, payload)
     }
 
     /// Starts the acknowledgement timer anew, or stops it if nothing is awaited.
@@ -548,13 +548,13 @@ fn open_header(
 /// The frame of a packet of a SEND or a WRITE, with its payload, which may be empty.
 #[inline(always)]
 pub(crate) fn data_frame(
-    path: &Path,
+    core: &QpCore,
     mut transport: bth::Repr,
     request: &SendRequest,
     srqn: Option<u32>,
     position: Position,
     payload: Payload,
-) -> Transmit {
+) -> Option<Transmit> {
     // RC-28
     transport.solicited =
         position.is_end() && request.solicited && request.operation.takes_receive();
@@ -570,7 +570,7 @@ pub(crate) fn data_frame(
     if last.is_some() {
         after = after.wrapping_add(extension::immdt::LENGTH);
     }
-    let mut header = open_header(path, &transport, srqn, after);
+    let mut header = open_header(core.path.as_ref()?, &transport, srqn, after);
     if with_rdma {
         let SendRequest { remote_va: va, rkey, length: dma_length, .. } = *request;
         header.push(&reth::Repr { va, rkey, dma_length }.to_bytes());
@@ -580,7 +580,8 @@ pub(crate) fn data_frame(
     }
     let qpn = Some(payload.qpn);
     let payload = (payload.length != 0).then_some(payload);
-    Transmit { qpn, header, payload, pad, needs_icrc: true }
+    let priority = core.priority;
+    Some(Transmit { qpn, header, payload, pad, needs_icrc: true, priority })
 }
 
 /// What ends the headers of a message's last packet: immediate data, or the key that it takes back.

@@ -1,7 +1,7 @@
 //! The transport of one card port: all its queue pairs, and the calls from outside.
 
 use core::net::Ipv4Addr;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::api::{Event, IcrcPolicy, Payload, ReceiveStatus, SendRequest, Source, Transmit};
@@ -18,7 +18,9 @@ use crate::message::Message;
 use crate::neighbour::Neighbours;
 use crate::param;
 use crate::path::{Connection, Path, PortAddresses};
+use crate::priority::{Priorities, Trust};
 use crate::qp::{QpCore, Shared};
+use crate::ready::Ready;
 use crate::reliable::RcQp;
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -107,8 +109,6 @@ pub struct Stack {
     handles: HashMap<u32, u32>,
     /// Slots and generations of queue pairs, some messages of which nobody answers are being made.
     making: Vec<(u32, u32)>,
-    /// Slots in the ready queue whose queue pair is gone: it is not searched for them.
-    departed: HashSet<u32>,
     next_generation: u32,
     /// How many queue pairs have each connection: at most one, unless their owner wants it otherwise.
     connections: HashMap<Connection, u32>,
@@ -120,15 +120,14 @@ pub struct Stack {
     groups: Groups,
     /// ARP, ICMP and neighbour discovery frames to send.
     control: VecDeque<Vec<u8>>,
-    /// Frames that the first QP of the ready queue may still emit.
-    quantum: u32,
 }
 
 impl Stack {
     /// Bytes that are kept of a message until it is complete.
     pub const MESSAGE_BYTES: usize = size_of::<Message>();
     /// Bytes of a slot, with its timer and its places in lists.
-    const SLOT_BYTES: usize = Timers::BYTES_OF_EACH + size_of::<Slot>() + 2 * size_of::<u32>();
+    const SLOT_BYTES: usize =
+        Timers::BYTES_OF_EACH + Ready::BYTES_OF_EACH + size_of::<Slot>() + size_of::<u32>();
     /// Bytes that a queue pair takes at most, beside its messages.
     pub const QP_BYTES: usize = size_of::<RcQp>()
         + Responder::MOST_BYTES
@@ -150,7 +149,6 @@ impl Stack {
             free: Vec::new(),
             handles: HashMap::new(),
             making: Vec::new(),
-            departed: HashSet::new(),
             next_generation: 0,
             connections: HashMap::new(),
             shared: Shared::default(),
@@ -158,7 +156,6 @@ impl Stack {
             neighbours: Neighbours::default(),
             groups: Groups::default(),
             control: VecDeque::new(),
-            quantum: param::TRANSMIT_QUANTUM,
         }
     }
 
@@ -197,6 +194,16 @@ impl Stack {
         Ok(())
     }
 
+    /// Says by what the priority of a packet is told from now on. Without this it is the upper half of the DSCP.
+    pub fn set_trust(&mut self, trust: Trust) -> Result<(), OutOfRange> {
+        trust.check()?;
+        self.shared.trust = trust;
+        for slot in 0..self.slots.count() {
+            self.take_priority(slot);
+        }
+        Ok(())
+    }
+
     /// Says which window queue pairs have that are created or reset from now on. Without this, those whose peer
     /// acknowledges have [`SlowStart`](crate::window::SlowStart).
     pub fn set_windows(&mut self, of: impl Fn(Qpn, Service) -> AnyWindow + Send + 'static) {
@@ -215,8 +222,7 @@ impl Stack {
         let (slot, generation) = (self.new_slot(), self.new_generation());
         self.table.insert(qpn, slot);
         let window = self.windows.of(qpn, service);
-        let mut qp = QpCore::new(qpn, service, client, slot, generation, window);
-        qp.queued = self.departed.remove(&slot);
+        let qp = QpCore::new(qpn, service, client, slot, generation, window);
         self.slots.put(slot, Slot::of(qp));
         Ok(())
     }
@@ -226,6 +232,7 @@ impl Stack {
         self.free.pop().unwrap_or_else(|| {
             let slot = self.slots.add();
             self.shared.timers.add(slot);
+            self.shared.ready.add();
             slot
         })
     }
@@ -312,8 +319,7 @@ impl Stack {
     /// Whether a queue pair stands in line for [`Stack::poll_transmit`].
     #[must_use]
     pub fn stands_in_line(&self, qpn: Qpn) -> bool {
-        let qp = self.slot(qpn).and_then(|slot| self.slots.core(slot));
-        qp.is_some_and(|qp| qp.queued)
+        self.slot(qpn).is_some_and(|slot| self.shared.ready.stands(slot))
     }
 
     /// Destroys a queue pair. Afterwards nothing about it is emitted any more: its events are
@@ -323,11 +329,7 @@ impl Stack {
         self.reset(slot);
         self.leave_groups(slot);
         table::take(&mut self.table, &qpn);
-        let Some(place) = self.slots.get_mut(slot) else { return };
-        let qp = core::mem::take(place);
-        if qp.core().is_some_and(|qp| qp.queued) {
-            self.departed.insert(slot);
-        }
+        self.slots.put(slot, Slot::Free);
         self.free.push(slot);
     }
 
@@ -397,61 +399,59 @@ impl Stack {
     }
 
     /// The next frame to send; `None` when nothing is ready, or while placements await their
-    /// commit. Queue pairs take turns of [`param::TRANSMIT_QUANTUM`] frames.
+    /// commit.
+    #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        self.poll_transmit_of(now, Priorities::ALL)
+    }
+
+    /// As [`Stack::poll_transmit`], of some priorities alone: those of the others wait, and hold back nobody else. Within a
+    /// priority queue pairs take turns of [`param::TRANSMIT_QUANTUM`] frames, and so do priorities.
+    // RC-108
+    pub fn poll_transmit_of(&mut self, now: Instant, open: Priorities) -> Option<Transmit> {
         // RC-46
         if !self.shared.log.is_committed() {
             return None;
         }
-        if let Some(frame) = self.control.pop_front() {
-            self.ask_due(now);
-            let header = HeaderBuffer::whole(frame);
-            return Some(Transmit { qpn: None, header, payload: None, pad: 0, needs_icrc: false });
+        if open.has(0) {
+            if let Some(frame) = self.control.pop_front() {
+                self.ask_due(now);
+                let header = HeaderBuffer::whole(frame);
+                let (qpn, payload, pad, needs_icrc, priority) = (None, None, 0, false, 0);
+                return Some(Transmit { qpn, header, payload, pad, needs_icrc, priority });
+            }
         }
-        while let Some(&slot) = self.shared.ready.front() {
-            let Some(occupant @ (Slot::Rc(_) | Slot::Uc(_) | Slot::Ud(_))) =
-                self.slots.get_mut(slot)
-            else {
-                self.shared.ready.pop_front();
-                self.departed.remove(&slot);
-                continue;
-            };
-            if self.quantum == 0 {
-                self.shared.ready.rotate_left(1);
-                self.quantum = param::TRANSMIT_QUANTUM;
-                continue;
-            }
-            if let Some(qp) = occupant.core_mut().filter(|qp| qp.paused) {
-                qp.queued = false;
-            } else if let Slot::Rc(qp) = occupant {
-                let transmit = qp.transmit(&mut self.shared, now);
-                if transmit.is_some() {
-                    self.quantum = self.quantum.wrapping_sub(1);
-                    return transmit;
-                }
-                qp.core.queued = false;
-            } else {
-                let turn = match occupant {
-                    Slot::Uc(_) => self.transmit_unreliable(slot, now),
-                    _ => self.transmit_datagram(slot, now),
-                };
-                match turn {
-                    Turn::Frame(transmit) => {
-                        self.quantum = self.quantum.wrapping_sub(1);
-                        return Some(transmit);
+        while let Some((slot, priority)) = self.shared.ready.first(open) {
+            match self.slots.get_mut(slot) {
+                // Its queue pair is gone.
+                None | Some(Slot::Free | Slot::Handle(_)) => {}
+                Some(occupant) if occupant.core().is_some_and(|qp| qp.paused) => {}
+                Some(Slot::Rc(qp)) => {
+                    let transmit = qp.transmit(&mut self.shared, now, priority);
+                    if transmit.is_some() {
+                        self.shared.ready.emitted();
+                        return transmit;
                     }
-                    Turn::Later => {
-                        self.quantum = 0;
-                        continue;
-                    }
-                    Turn::Over => {}
                 }
-                if let Some(qp) = self.slots.core_mut(slot) {
-                    qp.queued = false;
+                Some(occupant) => {
+                    let turn = match occupant {
+                        Slot::Uc(_) => self.transmit_unreliable(slot, now, priority),
+                        _ => self.transmit_datagram(slot, now, priority),
+                    };
+                    match turn {
+                        Turn::Frame(transmit) => {
+                            self.shared.ready.emitted();
+                            return Some(transmit);
+                        }
+                        Turn::Later => {
+                            self.shared.ready.yields();
+                            continue;
+                        }
+                        Turn::Over => {}
+                    }
                 }
             }
-            self.shared.ready.pop_front();
-            self.quantum = param::TRANSMIT_QUANTUM;
+            self.shared.ready.leaves();
         }
         None
     }
@@ -651,9 +651,6 @@ impl Stack {
         if let Some(Taken { srqn, id }) = taken {
             let status = ReceiveStatus::Flushed;
             self.shared.log.release(Event::ReceiveFailed { qpn, srqn, id, status });
-        }
-        if self.shared.ready.front() == Some(&slot) {
-            self.quantum = param::TRANSMIT_QUANTUM;
         }
     }
 

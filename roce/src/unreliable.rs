@@ -173,8 +173,7 @@ impl UcQp {
         let transport = self.core.transport_header(opcode, psn, length);
         let source = Source::Message { message };
         let payload = Payload { qpn: self.core.qpn, srqn: None, source, offset, length, psn };
-        let path = self.core.path.as_ref()?;
-        let transmit = data_frame(path, transport, &request, None, position, payload);
+        let transmit = data_frame(&self.core, transport, &request, None, position, payload)?;
         self.core.count_sent(shared);
         add(&mut shared.counters.sent_bytes, u64::from(length));
         self.psn = psn.add(1);

@@ -82,7 +82,7 @@ impl Responder {
         let mut header = core.path.as_ref()?.header(&transport, aeth::LENGTH);
         // RC-51
         header.push(&aeth::Repr { syndrome, msn: at.msn }.to_bytes());
-        Some(Transmit::without_payload(core.qpn, header))
+        Some(Transmit::without_payload(core.qpn, core.priority, header))
     }
 
     /// The response `sequence` of a READ or an atomic that has moved on.
@@ -113,7 +113,7 @@ impl Responder {
         // RC-51, RC-52, RC-99
         header.push(&aeth::Repr { syndrome, msn: atomic.msn }.to_bytes());
         header.push(&atomicacketh::to_bytes(before));
-        Some(Transmit::without_payload(core.qpn, header))
+        Some(Transmit::without_payload(core.qpn, core.priority, header))
     }
 
     fn transmit_read_response(
@@ -158,8 +158,8 @@ impl Responder {
             psn,
         });
         add(&mut shared.counters.sent_bytes, u64::from(length));
-        let qpn = Some(core.qpn);
-        let mut transmit = Transmit { qpn, header, payload, pad, needs_icrc: true };
+        let (qpn, priority) = (Some(core.qpn), core.priority);
+        let mut transmit = Transmit { qpn, header, payload, pad, needs_icrc: true, priority };
         core.departs(shared, now, &mut transmit);
         Some(transmit)
     }

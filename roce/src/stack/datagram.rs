@@ -85,14 +85,30 @@ impl Stack {
     pub fn post_datagram(&mut self, qpn: Qpn, request: DatagramRequest) -> Result<u64, PostError> {
         let slot = self.slot(qpn).ok_or(PostError::UnknownQp(qpn))?;
         let qp = self.slots.ud(slot).ok_or(PostError::UnknownQp(qpn))?;
-        qp.post(&mut self.shared, request, self.mtu_max.bytes())
+        let number = qp.post(&mut self.shared, request, self.mtu_max.bytes())?;
+        self.aim(slot);
+        Ok(number)
     }
 
-    /// Makes the packet of a queue pair's next message that can be sent.
-    pub(super) fn transmit_datagram(&mut self, slot: u32, now: Instant) -> Turn {
+    /// Has a queue pair be of the priority of the message whose turn it is, where that goes elsewhere than the one before.
+    fn aim(&mut self, slot: u32) {
+        let Some(qp) = self.slots.ud(slot) else { return };
+        let Some((head, _)) = qp.head() else { return };
+        if qp.aimed.replace(head.ah) != Some(head.ah) {
+            self.take_priority(slot);
+        }
+    }
+
+    /// Makes the packet of a queue pair's next message that can be sent, if that is of a priority.
+    pub(super) fn transmit_datagram(&mut self, slot: u32, now: Instant, priority: u8) -> Turn {
         for _ in 0..param::TRANSMIT_QUANTUM {
+            self.aim(slot);
             let Some(qp) = self.slots.ud(slot) else { return Turn::Over };
             let Some((request, message)) = qp.head() else { return Turn::Over };
+            // It stands in another line.
+            if qp.core.priority != priority {
+                return Turn::Over;
+            }
             // RC-107
             if qp.core.is_held(now) {
                 qp.core.hold(&mut self.shared);
@@ -102,6 +118,12 @@ impl Stack {
             let deth = deth::Repr { qkey, source_qpn: qp.core.qpn.value() };
             let handle_slot = self.handles.get(&request.ah).copied();
             let handle = handle_slot.and_then(|slot| self.slots.handle(slot));
+            let trust = &self.shared.trust;
+            // Another handle has the number.
+            if handle.as_ref().is_some_and(|it| it.path.priority(trust) != priority) {
+                self.take_priority(slot);
+                return Turn::Over;
+            }
             match (handle, handle_slot) {
                 (Some(handle), _) if handle.path.is_resolved() => {
                     let (path, client) = (&handle.path, handle.client);
@@ -135,8 +157,10 @@ impl Stack {
                     });
                     let pad = pad(request.length);
                     let qpn = Some(qp.core.qpn);
-                    let mut transmit = Transmit { qpn, header, payload, pad, needs_icrc: true };
+                    let mut transmit =
+                        Transmit { qpn, header, payload, pad, needs_icrc: true, priority };
                     qp.core.departs(&mut self.shared, now, &mut transmit);
+                    self.aim(slot);
                     return Turn::Frame(transmit);
                 }
                 // UD-7

@@ -52,6 +52,34 @@ impl Stack {
         if let Some(old) = old {
             give_up(&mut self.connections, old.connection());
         }
+        self.take_priority(slot);
+    }
+
+    /// Has a queue pair be of the priority that its path has, or the message of datagrams whose turn it is. If it stands in
+    /// line, it stands in that one's.
+    // RC-108
+    pub(super) fn take_priority(&mut self, slot: u32) {
+        let trust = &self.shared.trust;
+        let priority = match self.slots.get(slot) {
+            Some(Slot::Ud(qp)) => {
+                let handle = qp.head().and_then(|(head, _)| self.handles.get(&head.ah));
+                match handle.and_then(|slot| self.slots.get(*slot)) {
+                    Some(Slot::Handle(handle)) => Some(handle.path.priority(trust)),
+                    _ => None,
+                }
+            }
+            Some(slot) => {
+                slot.core().and_then(|qp| qp.path.as_ref()).map(|path| path.priority(trust))
+            }
+            None => None,
+        };
+        let (Some(priority), Some(qp)) = (priority, self.slots.core_mut(slot)) else { return };
+        if qp.priority != priority {
+            qp.priority = priority;
+            if self.shared.ready.stands(slot) {
+                qp.make_ready(&mut self.shared);
+            }
+        }
     }
 
     /// Asks for the neighbours whose turn it is, as far as there is room.

@@ -71,10 +71,15 @@ impl Slots {
         self.0.get_mut(slot as usize)
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        // Bounded by MAX_QPS and MAX_AHS.
+        self.0.len() as u32
+    }
+
     /// Adds a slot with nothing in it, and gives its number.
     pub(super) fn add(&mut self) -> u32 {
-        // Bounded by MAX_QPS and MAX_AHS.
-        let slot = self.0.len() as u32;
+        let slot = self.count();
         self.0.push(Slot::Free);
         slot
     }

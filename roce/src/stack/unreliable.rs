@@ -7,12 +7,16 @@ use crate::types::Instant;
 
 impl Stack {
     /// Makes the next packet of a queue pair.
-    pub(super) fn transmit_unreliable(&mut self, slot: u32, now: Instant) -> Turn {
-        if let Some(notification) = self.transmit_notification(slot) {
+    pub(super) fn transmit_unreliable(&mut self, slot: u32, now: Instant, priority: u8) -> Turn {
+        if let Some(notification) = self.transmit_notification(slot, priority) {
             return Turn::Frame(notification);
         }
         for _ in 0..param::TRANSMIT_QUANTUM {
             let Some(qp) = self.slots.uc(slot) else { return Turn::Over };
+            // It stands in another line.
+            if qp.core.priority != priority {
+                return Turn::Over;
+            }
             if qp.head().is_none() {
                 return Turn::Over;
             }
@@ -55,9 +59,9 @@ impl Stack {
 
     /// Makes the notification that the queue pair's peer is due.
     // RC-94
-    fn transmit_notification(&mut self, slot: u32) -> Option<Transmit> {
+    fn transmit_notification(&mut self, slot: u32, priority: u8) -> Option<Transmit> {
         let qp = self.slots.core_mut(slot)?;
-        let notification = qp.transmit_notification(&mut self.shared)?;
+        let notification = qp.transmit_notification(&mut self.shared, priority)?;
         qp.count_sent(&mut self.shared);
         Some(notification)
     }

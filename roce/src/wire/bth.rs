@@ -150,6 +150,7 @@ impl Repr {
     }
 
     /// The bytes of the header.
+    #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
         let flags = u8::from(self.solicited) << 7
