@@ -175,7 +175,7 @@ impl Bench {
     /// A host says a word, or something like it.
     fn word(&mut self, u: &mut Unstructured<'_>, host: usize) -> Outcome {
         let host = &mut self.hosts[host];
-        let kind: u8 = *u.choose(&[1, 1, 2, 2, 3, 0])?;
+        let kind: u8 = *u.choose(&[1, 1, 2, 2, 3, 4, 0])?;
         let (session, mark) = host.question.unwrap_or((1, 1));
         let of = if u.ratio(7, 8)? { session } else { u.arbitrary()? };
         let mark = if u.ratio(7, 8)? { mark } else { u.arbitrary()? };
@@ -194,7 +194,7 @@ impl Bench {
             bytes[at] = u.arbitrary()?;
         }
         host.asked += 1;
-        host.has_answered |= kind == 2;
+        host.has_answered |= matches!(kind, 2 | 4);
         let to = SocketAddr::new(self.own.into(), WORD_PORT);
         let by = if u.ratio(15, 16)? { &host.words } else { &host.roce };
         send(by, host.ip, to, &bytes, None);
@@ -258,7 +258,7 @@ impl Bench {
                 };
                 match message.bytes[7] {
                     1 => host.question = Some((number(8), number(24))),
-                    2 => host.answers += 1,
+                    2 | 4 => host.answers += 1,
                     _ => {}
                 }
             }

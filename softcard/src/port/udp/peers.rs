@@ -28,6 +28,9 @@ const PATIENCE_NS: u64 = 3_000_000_000;
 const FULL_PATIENCE_NS: u64 = 100_000_000;
 /// How long what was sent before a question that was answered may still be on its way.
 const ON_ITS_WAY_NS: u64 = 2 * ASK_FULL_NS;
+/// Answers in a row, at each of which something stood in line and nothing of ours had been counted, until none of it is
+/// ours: a receiver takes a hundred datagrams or more between two.
+const MOST_BUSY: u32 = 64;
 /// How long a host counts as one that speaks, and how often those are counted.
 const SPEAKS_NS: u64 = 2_000_000_000;
 const COUNTED_NS: u64 = 100_000_000;
@@ -64,6 +67,18 @@ impl Queued {
     }
 }
 
+/// What a host is, as far as questions have told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Standing {
+    /// It may be a balboad whose answer is still to come: little may be under way to it.
+    #[default]
+    Unknown,
+    /// It has answered as a balboad, and not left questions unanswered for long since.
+    Balboad,
+    /// It leaves questions unanswered.
+    Stranger,
+}
+
 /// A host, as one of the card's addresses knows it.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
@@ -72,8 +87,7 @@ pub(super) struct Peer {
     is_known: bool,
     /// Its session, as it said itself.
     session: u64,
-    /// It has answered a question of ours, and since when not all of them.
-    answers: bool,
+    standing: Standing,
     question: Option<Question>,
     /// When it was asked last, and is to be asked next.
     asked: u64,
@@ -91,6 +105,8 @@ pub(super) struct Peer {
     /// What it last said that it has received.
     heard: u64,
     window: u64,
+    /// Answers in a row with something in line, and nothing newly counted.
+    busy: u32,
     /// When it last spoke to us.
     spoke: Option<u64>,
     /// What was received of its session, and what it was last told of that.
@@ -132,7 +148,7 @@ struct Question {
 impl Peer {
     /// Whether datagrams to it may be segments, which a balboad alone expects: it was one just now.
     pub(super) fn takes_segments(&self, now: u64) -> bool {
-        self.answers && !self.whole_only && now.saturating_sub(self.answered) < PATIENCE_NS
+        self.answers() && !self.whole_only && now.saturating_sub(self.answered) < PATIENCE_NS
     }
 
     /// Takes note that segments to it were refused, for good where that is certain; true the first time of a session.
@@ -141,9 +157,18 @@ impl Peer {
         !std::mem::replace(&mut self.is_told, true)
     }
 
+    /// Whether it has answered a question of ours, and not left some unanswered for long since.
+    fn answers(&self) -> bool {
+        self.standing == Standing::Balboad
+    }
+
     /// Whether more may be under way.
     pub(super) fn has_room(&self) -> bool {
-        !self.answers || self.under_way() < self.window
+        match self.standing {
+            Standing::Unknown => self.under_way() < LEAST_WINDOW,
+            Standing::Balboad => self.under_way() < self.window,
+            Standing::Stranger => true,
+        }
     }
 
     fn under_way(&self) -> u64 {
@@ -161,13 +186,13 @@ impl Peer {
 
     /// What of it matters for each of its datagrams.
     pub(super) fn manner(&self) -> Manner {
-        Manner { segments: self.session != 0, answers: self.answers }
+        Manner { segments: self.session != 0, answers: self.answers() }
     }
 
     /// Whether a datagram of its can have had that IPv4 identification, which is not 0; of a host that counts them up not
     /// where that is `strict`. A balboad that has answered does not count; anybody can ask in a host's name.
     pub(super) fn admits_number(&mut self, id: u16, strict: bool) -> bool {
-        self.manner().numbers(id) || !strict && !self.answers && self.numbers.admit(id)
+        self.manner().numbers(id) || !strict && !self.answers() && self.numbers.admit(id)
     }
 
     /// Counts what came; true if it is to be told.
@@ -184,7 +209,10 @@ impl Peer {
         if self.session != session {
             self.session = session;
             (self.received, self.told, self.heard) = (0, 0, 0);
-            (self.answers, self.settled) = (false, self.sent);
+            self.settled = self.sent;
+            if self.answers() {
+                self.standing = Standing::Unknown;
+            }
             (self.whole_only, self.is_told) = (false, false);
         }
     }
@@ -243,7 +271,7 @@ impl Peers {
     /// A host to which somebody here sends.
     pub(super) fn known(&mut self, pair: Pair) -> &mut Peer {
         if self.table.len() >= MOST_PEERS && !self.table.contains_key(&pair) {
-            self.table.retain(|_, peer| !peer.queue.is_empty() || peer.answers);
+            self.table.retain(|_, peer| !peer.queue.is_empty() || peer.answers());
             if self.table.len() >= MOST_PEERS {
                 self.table.retain(|_, peer| !peer.queue.is_empty());
             }
@@ -254,6 +282,10 @@ impl Peers {
         }
         let peer = self.table.entry(pair).or_default();
         peer.is_known = true;
+        if pair.peer.is_multicast() {
+            // Nobody is asked.
+            peer.standing = Standing::Stranger;
+        }
         peer
     }
 
@@ -331,7 +363,7 @@ impl Peers {
         if now < peer.next_question {
             return None;
         }
-        let is_full = peer.answers && !peer.has_room();
+        let is_full = !peer.has_room();
         if now.saturating_sub(peer.asked) > 2 * ASK_NS {
             // Nobody minded meanwhile whether it answers.
             (peer.question, peer.silent_since, peer.full_since) = (None, None, None);
@@ -344,10 +376,11 @@ impl Peers {
             true => (silent_since.max(full_since), FULL_PATIENCE_NS),
             false => (silent_since, PATIENCE_NS),
         };
-        if peer.answers && now.saturating_sub(since) >= patience {
+        if now.saturating_sub(since) >= patience {
             // Whoever is there now: what is for it is sent as to anybody. Its counts go on if it answers again.
-            peer.answers = false;
-            self.given_up = self.given_up.saturating_add(1);
+            let before = std::mem::replace(&mut peer.standing, Standing::Stranger);
+            let is_given_up = before == Standing::Balboad;
+            self.given_up = self.given_up.saturating_add(is_given_up.into());
         }
         let (sent, heard) = (peer.sent, peer.heard);
         let new = Question { mark, at: now, sent, heard };
@@ -381,7 +414,8 @@ impl Peers {
         }
         let peer = self.table.get_mut(&pair)?;
         // Whoever does not know the port's session has not been asked.
-        let question = peer.question.filter(|it| it.mark == word.mark && word.kind == Kind::Answer);
+        let is_answer = matches!(word.kind, Kind::Answer | Kind::Busy);
+        let question = peer.question.filter(|it| it.mark == word.mark && is_answer);
         let is_known = question.is_some() || word.session == peer.session;
         if word.of != self.session || !is_known {
             return None;
@@ -400,7 +434,7 @@ impl Peers {
             return None;
         }
         let peer = self.stranger(pair);
-        if peer.answers && peer.session != word.session {
+        if peer.answers() && peer.session != word.session {
             // Who has proved to be another is asked first whether it is that no more.
             return self.question(now, pair);
         }
@@ -410,7 +444,7 @@ impl Peers {
             self.counted = Some(now);
             // Anybody can ask in the names of many.
             let speaks = |peer: &&Peer| {
-                let spoke = peer.spoke.filter(|_| peer.answers);
+                let spoke = peer.spoke.filter(|_| peer.answers());
                 spoke.is_some_and(|spoke| now.saturating_sub(spoke) < SPEAKS_NS)
             };
             self.window = share(self.room, self.table.values().filter(speaks).count());
@@ -443,7 +477,7 @@ impl Peers {
 
     /// How many balboads there are.
     pub(super) fn balboads(&self) -> usize {
-        self.table.values().filter(|peer| peer.answers).count()
+        self.table.values().filter(|peer| peer.answers()).count()
     }
 }
 
@@ -454,17 +488,25 @@ impl Peer {
         self.answered = now;
         self.begin_session(word.session);
         let began_anew = word.received < question.heard;
-        if !self.answers || began_anew {
+        if !self.answers() || began_anew {
             // What was sent before it was known, or forgotten there, is not waited for.
-            (self.answers, self.settled, self.heard) = (true, self.sent, word.received);
+            self.standing = Standing::Balboad;
+            (self.settled, self.heard) = (self.sent, word.received);
             self.before = (self.sent, now);
         }
+        let is_new = word.received > self.heard;
         self.settle(word);
+        self.busy = match word.kind {
+            Kind::Busy if !is_new => self.busy.saturating_add(1),
+            _ => 0,
+        };
         let (sent, asked) = self.before;
-        if now.saturating_sub(asked) >= ON_ITS_WAY_NS {
+        let is_counted = word.kind == Kind::Answer || self.busy >= MOST_BUSY;
+        if is_counted && now.saturating_sub(asked) >= ON_ITS_WAY_NS {
             // By now it has arrived and is counted, or is lost.
             self.settled = self.settled.max(sent).min(self.sent);
             self.before = (question.sent, question.at);
+            self.busy = 0;
         }
     }
 
@@ -573,6 +615,83 @@ mod tests {
     }
 
     #[test]
+    fn what_was_lost_is_not_waited_for_where_always_something_stands_in_line() {
+        let (mut one, mut two) = acquainted();
+        while one.get(OTHER).unwrap().has_room() {
+            one.get(OTHER).unwrap().count_sent(cost(4096));
+        }
+        let mut now = 0;
+        let mut answers = 0;
+        while !one.get(OTHER).unwrap().has_room() {
+            now += ASK_FULL_NS;
+            one.hurry(now, OTHER);
+            let Some(question) = one.question(now, OTHER) else { continue };
+            let answer = two.hear(now, OTHER, &question).unwrap();
+            one.hear(now, OTHER, &Word { kind: Kind::Busy, ..answer });
+            answers += 1;
+        }
+        // So many until a question is answered, and so many until all that was sent before it is counted.
+        assert_eq!(answers, 2 * MOST_BUSY);
+    }
+
+    #[test]
+    fn what_stands_in_line_is_not_lost() {
+        let (mut one, mut two) = acquainted();
+        while one.get(OTHER).unwrap().has_room() {
+            one.get(OTHER).unwrap().count_sent(cost(4096));
+        }
+        let mut now = 0;
+        for _ in 0..10 * MOST_BUSY {
+            now += 10 * ON_ITS_WAY_NS;
+            let window = two.window();
+            two.get(OTHER).unwrap().count_received(now, 1, window);
+            one.hurry(0, OTHER);
+            let question = one.question(now, OTHER).unwrap();
+            let answer = two.hear(now, OTHER, &question).unwrap();
+            one.hear(now, OTHER, &Word { kind: Kind::Busy, ..answer });
+        }
+        let peer = one.get(OTHER).unwrap();
+        assert!(peer.under_way() + u64::from(11 * MOST_BUSY) > peer.window, "{peer:?}");
+    }
+
+    #[test]
+    fn who_has_not_answered_yet_has_little_under_way_and_a_stranger_keeps_to_nothing() {
+        let mut one = Peers::new(ROOM, 1);
+        one.known(OTHER);
+        let mut under_way = 0;
+        let mut now = 0;
+        let send = |one: &mut Peers, under_way: &mut u64| {
+            while *under_way < ROOM as u64 && one.get(OTHER).unwrap().has_room() {
+                one.get(OTHER).unwrap().count_sent(cost(4096));
+                *under_way += cost(4096);
+            }
+        };
+        for _ in 0..FULL_PATIENCE_NS / ASK_FULL_NS {
+            one.question(now, OTHER);
+            send(&mut one, &mut under_way);
+            assert!(under_way <= LEAST_WINDOW + cost(4096));
+            one.hurry(now, OTHER);
+            now += ASK_FULL_NS;
+        }
+        one.question(now, OTHER);
+        now += ASK_FULL_NS;
+        one.question(now, OTHER);
+        // Whoever asks in its name holds nothing back.
+        for session in 5..9 {
+            let forged = Word { kind: Kind::Ask, session, of: 0, mark: 3, received: 0, window: 0 };
+            one.hear(now, OTHER, &forged);
+            under_way = 0;
+            send(&mut one, &mut under_way);
+            assert!(under_way >= ROOM as u64);
+        }
+        assert_eq!(one.given_up, 0);
+        // To a group nothing is asked.
+        let group = Pair { peer: "239.1.1.1".parse().unwrap(), ..OTHER };
+        one.known(group).count_sent(ROOM as u64);
+        assert!(one.get(group).unwrap().has_room());
+    }
+
+    #[test]
     fn a_loss_now_and_then_leaves_the_window_as_large() {
         let (mut one, mut two) = acquainted();
         let mut now = 0;
@@ -612,7 +731,7 @@ mod tests {
             window: 1,
         };
         one.hear(0, OTHER, &answer);
-        assert!(one.get(OTHER).unwrap().has_room() && !one.get(OTHER).unwrap().answers);
+        assert!(one.get(OTHER).unwrap().has_room() && !one.get(OTHER).unwrap().answers());
     }
 
     #[test]
@@ -629,7 +748,7 @@ mod tests {
         let forged = Word { kind: Kind::Ask, session: 5, of: 0, mark: 3, received: 0, window: 0 };
         let asked = one.hear(ASK_NS, OTHER, &forged).unwrap();
         assert_eq!(asked.kind, Kind::Ask);
-        assert!(one.get(OTHER).unwrap().answers);
+        assert!(one.get(OTHER).unwrap().answers());
         // The receiver has forgotten what it counted.
         two.get(OTHER).unwrap().received = 0;
         let answer = two.hear(ASK_NS, OTHER, &asked).unwrap();
@@ -761,7 +880,7 @@ mod tests {
         let mut peers = Peers::new(ROOM, 1);
         for number in 0..2 * MOST_PEERS as u32 {
             let peer = peers.known(Pair { peer: IpAddr::V4(number.into()), ..OTHER });
-            peer.answers = true;
+            peer.standing = Standing::Balboad;
         }
         assert!(peers.table.len() <= MOST_PEERS);
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use hostmem::udp::{Incoming, MOST_RECEIVED};
+use hostmem::udp::{Incoming, MOST_RECEIVED, ReceiveRoom};
 use roce::wire::difference::{Differences, IPV4_FLAGS, IPV4_IDENTIFICATION};
 use roce::wire::icrc;
 use roce::{Gid, MacAddr, ReceivedFrame as _};
@@ -11,7 +11,7 @@ use roce::{Gid, MacAddr, ReceivedFrame as _};
 use super::frames::{Headers, Pair, identification, put_back};
 use super::neighbours::BEYOND;
 use super::peers::{Manner, Peers, cost};
-use super::sockets::{Arriving, Listening, READY};
+use super::sockets::{Arriving, Listening, READY, Sockets};
 use super::word::{Kind, Word};
 use super::{MoreCounters, UdpPort, WORD_PORT};
 use crate::port::{Counters, Frame, FramePool};
@@ -24,66 +24,61 @@ impl UdpPort {
     pub(super) fn take_datagrams(&mut self, now: u64, budget: usize) {
         let Self { sockets, room, arrived, peers, pool, counters, more, .. } = self;
         let Self { differences, is_strict, mac, turn, again, resume, .. } = self;
-        let (mac, is_strict) = (*mac, *is_strict);
-        let mut taker = Taker { peers, pool, counters, more, differences, is_strict, mac, arrived };
-        let mut words = Vec::new();
-        // Words first, for RoCE may stand in line; and of the others another one first each time.
-        let (mut ready, has_room) = sockets.ready();
+        let (sockets, is_strict, mac) = (&*sockets, *is_strict, *mac);
+        let (said, is_cut_short) = (Vec::new(), false);
+        let mut taker = Taker {
+            sockets,
+            peers,
+            pool,
+            counters,
+            more,
+            differences,
+            is_strict,
+            mac,
+            arrived,
+            said,
+            is_cut_short,
+        };
+        let (mut ready, mut has_room) = sockets.ready();
+        // Words first, for RoCE may stand in line.
+        let is_words = |it: &&Listening| it.arriving == Arriving::Words;
+        if ready.iter().any(is_words) {
+            for listening in ready.into_iter().filter(is_words) {
+                taker.take_from(now, listening, room, usize::MAX);
+            }
+            // What came before a question is in the count of its answer.
+            let (ready_now, has_more) = sockets.ready();
+            (ready, has_room) = (ready_now, has_room || has_more);
+        }
         if has_room {
             *resume = None;
         }
+        let is_full = ready.len().saturating_add(usize::from(has_room)) >= READY;
+        // Another one first each time.
         *turn = turn.wrapping_add(1);
         let first = turn.checked_rem(ready.len()).unwrap_or(0);
         ready.rotate_left(first);
-        ready.sort_by_key(|it| it.arriving == Arriving::Roce);
-        *again = ready.len().saturating_add(usize::from(has_room)) == READY;
-        for Listening { ip, arriving, socket, lost } in ready {
-            let is_words = *arriving == Arriving::Words;
-            let mut calls = 0_usize;
-            while is_words || taker.arrived.len() < budget {
-                if calls == CALLS {
-                    *again = true;
-                    break;
-                }
-                calls = calls.saturating_add(1);
-                let Ok(count) = socket.receive(room) else { break };
-                for message in room.messages() {
-                    let from = message.from.ip();
-                    let pair = Pair { own: *ip, peer: from };
-                    if let Some(now_lost) = message.lost {
-                        let newly = now_lost.wrapping_sub(lost.replace(now_lost));
-                        taker.more.lost = taker.more.lost.saturating_add(newly.into());
-                    }
-                    match arriving {
-                        // A group's datagrams come back to their host.
-                        Arriving::Roce if ip.is_multicast() && sockets.has(from) => {}
-                        Arriving::Roce => {
-                            let word = taker.take(now, &message, pair);
-                            words.extend(word.map(|word| (pair, word)));
-                        }
-                        // No other program of a peer's speaks for its balboad.
-                        Arriving::Words if message.from.port() != WORD_PORT => {}
-                        Arriving::Words => {
-                            let heard = Word::parse(message.bytes);
-                            let said = heard.and_then(|word| taker.peers.hear(now, pair, &word));
-                            words.extend(said.map(|word| (pair, word)));
-                        }
-                    }
-                }
-                if count < MOST_RECEIVED {
-                    // It was all.
-                    break;
-                }
+        let mut in_line = Vec::new();
+        for listening in ready.into_iter().filter(|it| it.arriving == Arriving::Roce) {
+            if !taker.take_from(now, listening, room, budget) {
+                in_line.push(listening.ip);
             }
         }
-        for (pair, word) in words {
-            self.sockets.say(pair, &word);
+        *again = is_full || taker.is_cut_short;
+        for (pair, mut word) in taker.said {
+            if word.kind == Kind::Answer {
+                let is_busy = is_full || in_line.contains(&pair.own);
+                let kind = if is_busy { Kind::Busy } else { Kind::Answer };
+                word = taker.peers.tell(pair, kind, word.mark).unwrap_or(word);
+            }
+            sockets.say(pair, &word);
         }
     }
 }
 
 /// What datagrams become frames with.
 struct Taker<'a> {
+    sockets: &'a Sockets,
     peers: &'a mut Peers,
     pool: &'a FramePool,
     counters: &'a mut Counters,
@@ -93,9 +88,55 @@ struct Taker<'a> {
     /// The card's.
     mac: MacAddr,
     arrived: &'a mut VecDeque<Frame>,
+    /// What is to be said, once all is taken.
+    said: Vec<(Pair, Word)>,
+    /// A socket has had its turn before it was empty.
+    is_cut_short: bool,
 }
 
 impl Taker<'_> {
+    /// Takes what has arrived at a socket, while there are fewer frames than are asked for; true if that was all.
+    fn take_from(
+        &mut self,
+        now: u64,
+        listening: &Listening,
+        room: &mut ReceiveRoom,
+        budget: usize,
+    ) -> bool {
+        let Listening { ip, arriving, socket, lost } = listening;
+        for _ in 0..CALLS {
+            if self.arrived.len() >= budget {
+                return false;
+            }
+            let Ok(count) = socket.receive(room) else { return true };
+            for message in room.messages() {
+                let from = message.from.ip();
+                let pair = Pair { own: *ip, peer: from };
+                if let Some(now_lost) = message.lost {
+                    let newly = now_lost.wrapping_sub(lost.replace(now_lost));
+                    self.more.lost = self.more.lost.saturating_add(newly.into());
+                }
+                let word = match arriving {
+                    // A group's datagrams come back to their host.
+                    Arriving::Roce if ip.is_multicast() && self.sockets.has(from) => None,
+                    Arriving::Roce => self.take(now, &message, pair),
+                    // No other program of a peer's speaks for its balboad.
+                    Arriving::Words if message.from.port() != WORD_PORT => None,
+                    Arriving::Words => {
+                        let heard = Word::parse(message.bytes);
+                        heard.and_then(|word| self.peers.hear(now, pair, &word))
+                    }
+                };
+                self.said.extend(word.map(|word| (pair, word)));
+            }
+            if count < MOST_RECEIVED {
+                return true;
+            }
+        }
+        self.is_cut_short = true;
+        false
+    }
+
     /// Makes frames of a message's datagrams; what their sender is to be told, if it is.
     fn take(&mut self, now: u64, message: &Incoming<'_>, pair: Pair) -> Option<Word> {
         let Pair { own: destination, peer: source } = pair;

@@ -123,9 +123,11 @@ fn frames_of_a_published_card_pass_as_all_others() {
 
 fn pass(ips: [Ipv4Addr; 2], sent: Vec<Frame>) {
     let (mut one, mut two) = (port(ips[0], MACS[0]), port(ips[1], MACS[1]));
-    // Nobody has been asked yet, and nothing has been heard.
+    // Nothing is heard of it, for so long that it is a stranger.
     let mut burst = sent.iter().cloned().collect();
-    one.send(0, &mut burst);
+    for turn in 0..110 {
+        one.send(turn * TURN_NS, &mut burst);
+    }
     assert_eq!((burst.len(), counter(&one, "port_messages_sent")), (0, 40));
     let check = |frames: &[Frame], one: &UdpPort| {
         for (number, frame) in frames.iter().enumerate() {
@@ -491,4 +493,114 @@ fn a_group_is_heard_again_once_the_device_that_it_is_heard_by_is_there() {
     let mut burst = VecDeque::from([frame([ips[0], groups[0]], 0xc000, &[3; 64])]);
     assert_eq!(carry(&mut one, &mut two, &mut burst, 1).len(), 1);
     assert_eq!(two.sockets.groups(), 1);
+}
+
+/// What older kernels grant of room for what arrives.
+const LITTLE: UdpOptions = UdpOptions { is_strict: false, room: Some(208 << 10) };
+/// A turn of every port, in nanoseconds of a clock of the test's own.
+const TURN_NS: u64 = 1_000_000;
+
+/// Has every sender send as many frames of 1 KiB, while who receives takes a few in each turn.
+fn incast(two: &mut UdpPort, ip: Ipv4Addr, senders: &mut [(UdpPort, Ipv4Addr)], each: usize) {
+    // Everybody is asked, and then how much of the room it has, now that all are known.
+    let (mut now, mut arrived) = (0, VecDeque::new());
+    for _ in 0..3 {
+        for (sender, own) in senders.iter_mut() {
+            let [own, ip] = [*own, ip].map(IpAddr::from);
+            for (port, pair) in
+                [(&mut *sender, Pair { own, peer: ip }), (two, Pair { own: ip, peer: own })]
+            {
+                port.peers.known(pair);
+                port.ask(now, pair);
+            }
+            for _ in 0..2 {
+                two.receive(now, &mut arrived, 8);
+                sender.receive(now, &mut arrived, 8);
+            }
+        }
+        now += 1_100 * TURN_NS;
+    }
+    assert_eq!(counter(two, "port_balboads_known"), senders.len() as u64);
+    let mut bursts: Vec<VecDeque<Frame>> = Vec::new();
+    for (_, own) in senders.iter() {
+        // Two lengths in turns, of which no more than two leave by one message.
+        let length = |number: usize| if number % 2 == 0 { 1000 } else { 1024 };
+        let frames = (0..each).map(|it| frame([*own, ip], 0xc000, &vec![1; length(it)]));
+        bursts.push(frames.collect());
+    }
+    while arrived.len() < each * senders.len() {
+        for ((sender, _), burst) in senders.iter_mut().zip(&mut bursts) {
+            sender.send(now, burst);
+        }
+        // It answers whatever stands in line.
+        two.receive(now, &mut arrived, 6);
+        for (sender, _) in senders.iter_mut() {
+            sender.receive(now, &mut VecDeque::new(), 8);
+        }
+        assert_eq!(counter(two, "port_frames_lost"), 0, "after {} frames", arrived.len());
+        now += TURN_NS;
+        assert!(now < 20_000 * TURN_NS, "{:?}", senders[0].0.counters());
+    }
+    assert!(senders.iter().all(|(it, _)| counter(it, "port_balboads_given_up") == 0));
+}
+
+#[test]
+fn nothing_is_lost_where_much_stands_in_line_while_questions_are_answered() {
+    let ips = addresses(14);
+    let mut two = port_with(ips[1], MACS[1], LITTLE);
+    let one = port_with(ips[0], MACS[0], LITTLE);
+    incast(&mut two, ips[1], &mut [(one, ips[0])], 2000);
+}
+
+#[test]
+fn nothing_is_lost_where_what_others_have_sent_stands_before_it() {
+    let (ips, more) = (addresses(15), addresses(16));
+    let mut two = port_with(ips[1], MACS[1], LITTLE);
+    let senders = [ips[0], more[0], more[1]].map(|ip| (port_with(ip, MACS[0], LITTLE), ip));
+    incast(&mut two, ips[1], &mut { senders }, 1000);
+}
+
+#[test]
+fn what_is_for_a_host_that_has_not_answered_yet_waits_for_a_while() {
+    let ips = addresses(17);
+    let (mut one, mut two) =
+        (port_with(ips[0], MACS[0], LITTLE), port_with(ips[1], MACS[1], LITTLE));
+    assert!(asks(&mut one, ips));
+    let mut burst: VecDeque<Frame> = (0..1000).map(|_| frame(ips, 0xc000, &[1; 1024])).collect();
+    // It has no processor for a while.
+    let mut now = 0;
+    while now < 50 * TURN_NS {
+        now += TURN_NS;
+        one.send(now, &mut burst);
+        one.receive(now, &mut VecDeque::new(), 8);
+    }
+    let mut arrived = VecDeque::new();
+    while arrived.len() < 1000 {
+        now += TURN_NS;
+        two.receive(now, &mut arrived, 128);
+        one.receive(now, &mut VecDeque::new(), 8);
+        one.send(now, &mut burst);
+        assert_eq!(counter(&two, "port_frames_lost"), 0, "after {} frames", arrived.len());
+        assert!(now < 10_000 * TURN_NS, "{:?}", one.counters());
+    }
+}
+
+#[test]
+fn what_is_for_a_host_that_never_answers_leaves_after_a_while() {
+    let ips = addresses(18);
+    let mut one = port(ips[0], MACS[0]);
+    assert!(asks(&mut one, ips));
+    let mut burst: VecDeque<Frame> = (0..1000).map(|_| frame(ips, 0xc000, &[1; 1024])).collect();
+    let mut now = 0;
+    while counter(&one, "port_frames_sent") < 1000 {
+        now += TURN_NS;
+        one.send(now, &mut burst);
+        one.receive(now, &mut VecDeque::new(), 8);
+        assert!(now < 150 * TURN_NS, "{:?}", one.counters());
+    }
+    assert_eq!(counter(&one, "port_balboads_given_up"), 0, "it was none");
+    // From then on it is known to be none.
+    let mut burst: VecDeque<Frame> = (0..500).map(|_| frame(ips, 0xc000, &[1; 1024])).collect();
+    one.send(now, &mut burst);
+    assert_eq!(counter(&one, "port_frames_sent"), 1500);
 }

@@ -3,8 +3,8 @@
 //!
 //! A word is 44 bytes, all numbers big-endian: `balboa`, the version, the kind, the session that speaks, the session that
 //! it is about, a mark, a count of bytes (all of 8 bytes), and a window (4 bytes). Who is asked says in its answer what
-//! it has received of the asker's session and how much of it may be under way; it says so unasked after each quarter of
-//! that.
+//! it has received of the asker's session, how much of it may be under way, and whether all that had come is in that
+//! count; it says so unasked after each quarter of the window.
 
 /// Bytes of a word.
 pub(super) const LENGTH: usize = 44;
@@ -17,10 +17,12 @@ const VERSION: u8 = 1;
 pub(super) enum Kind {
     /// Who are you?
     Ask,
-    /// A balboad, of this session.
+    /// A balboad, of this session. All that had come before it was asked is counted.
     Answer,
     /// As an answer, unasked.
     Tell,
+    /// As an answer, while something still stands in line and is not counted.
+    Busy,
 }
 
 /// A word.
@@ -48,6 +50,7 @@ impl Word {
             1 => Kind::Ask,
             2 => Kind::Answer,
             3 => Kind::Tell,
+            4 => Kind::Busy,
             _ => return None,
         };
         if name != NAME || version != VERSION || bytes.len() != LENGTH {
@@ -69,6 +72,7 @@ impl Word {
             Kind::Ask => 1,
             Kind::Answer => 2,
             Kind::Tell => 3,
+            Kind::Busy => 4,
         };
         let numbers = [self.session, self.of, self.mark, self.received].map(u64::to_be_bytes);
         let all = NAME.iter().copied().chain([VERSION, kind]).chain(numbers.into_iter().flatten());
