@@ -1,8 +1,11 @@
 //! What a network is to show, and whether it did.
 
 use core::fmt;
+use std::collections::BTreeMap;
 
 use crate::config::{Bars, Bounds};
+use crate::flow::Flow;
+use crate::frame::PRIORITIES;
 use crate::network::Network;
 use crate::results::{WHOLE, jain, rate};
 use crate::time::Time;
@@ -27,6 +30,8 @@ pub struct Seen {
     pub goodput: u64,
     /// The same in percent of the rate of one host's cable.
     pub percent: u64,
+    /// Of all bytes those of each priority, in thousandths.
+    pub shares: [u64; PRIORITIES],
     /// Frames.
     pub dropped: u64,
     /// Pauses.
@@ -42,16 +47,22 @@ impl Bars {
     #[must_use]
     pub const fn none(until: u64) -> Self {
         let any = Bounds { least: None, most: None };
-        let flows = Vec::new();
-        Self { from: 0, until, flows, fairness: any, goodput: any, dropped: any, pauses: any }
+        Self {
+            from: 0,
+            until,
+            flows: Vec::new(),
+            fairness: any,
+            shares: BTreeMap::new(),
+            goodput: any,
+            dropped: any,
+            pauses: any,
+        }
     }
 
     /// Runs a network from its start, whose hosts' cables have a rate in bits per second.
     pub fn run(&self, network: &mut Network, line: u64) -> Seen {
-        let counts = |flow: u32| self.flows.is_empty() || self.flows.contains(&flow);
         let delivered = |network: &Network| -> Vec<u64> {
-            let flows = (0..).zip(network.flows()).filter(|(number, _)| counts(*number));
-            flows.map(|(_, flow)| flow.delivered).collect()
+            network.flows().iter().map(|flow| flow.delivered).collect()
         };
         network.look_each((self.until / 100).max(1));
         network.run(Time(self.from));
@@ -59,6 +70,10 @@ impl Bars {
         network.run(Time(self.until));
         let bytes: Vec<u64> =
             delivered(network).iter().zip(before).map(|(after, before)| after - before).collect();
+        let shares = shares(network.flows(), &bytes);
+        let counts = |flow: u32| self.flows.is_empty() || self.flows.contains(&flow);
+        let bytes = (0..).zip(bytes).filter(|(number, _)| counts(*number));
+        let bytes: Vec<u64> = bytes.map(|(_, bytes)| bytes).collect();
         let goodput = rate(bytes.iter().sum(), self.until.saturating_sub(self.from));
         let tally = network.tally();
         let heeded = network.hosts.iter().map(|host| host.stack.counters().rp_cnp_handled);
@@ -66,6 +81,7 @@ impl Bars {
             fairness: jain(bytes),
             goodput,
             percent: (u128::from(goodput) * 100 / u128::from(line.max(1))) as u64,
+            shares,
             dropped: tally.dropped,
             pauses: tally.pauses,
             marked: tally.marked,
@@ -82,11 +98,26 @@ impl Bars {
             ("dropped", self.dropped, seen.dropped),
             ("pauses", self.pauses, seen.pauses),
         ];
-        let broken = figures.into_iter().filter_map(|(name, bounds, figure)| {
+        let figures = figures.map(|(name, bounds, figure)| (name.to_owned(), bounds, figure));
+        let shares = self.shares.iter().map(|(priority, bounds)| {
+            let share = seen.shares.get(usize::from(*priority)).copied().unwrap_or_default();
+            (format!("the share of priority {priority} in thousandths"), *bounds, share)
+        });
+        let broken = figures.into_iter().chain(shares).filter_map(|(name, bounds, figure)| {
             Some(format!("{name} is {figure}, and is to be {}", bounds.broken_by(figure)?))
         });
         broken.collect()
     }
+}
+
+/// Of all bytes those of the flows of each priority, in thousandths.
+fn shares(flows: &[Flow], bytes: &[u64]) -> [u64; PRIORITIES] {
+    let mut shares = [0; PRIORITIES];
+    for (flow, bytes) in flows.iter().zip(bytes) {
+        shares[usize::from(flow.priority())] += bytes;
+    }
+    let all: u64 = bytes.iter().sum();
+    shares.map(|share| (u128::from(share) * 1_000 / u128::from(all.max(1))) as u64)
 }
 
 impl fmt::Display for Seen {
@@ -104,7 +135,15 @@ impl fmt::Display for Seen {
             self.pauses,
             self.marked,
             self.notifications
-        )
+        )?;
+        // Of one priority there is nothing to say.
+        let shares = self.shares.iter().enumerate().filter(|(_, share)| **share != 0);
+        if shares.clone().count() > 1 {
+            for (priority, share) in shares {
+                write!(f, ", priority {priority} {}.{} %", share / 10, share % 10)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -117,24 +156,32 @@ mod tests {
         let bars = Bars {
             fairness: Bounds { least: Some(950_000), most: None },
             pauses: Bounds { least: Some(1), most: Some(2) },
+            shares: [(3, Bounds { least: None, most: Some(605) })].into(),
             ..Bars::none(1)
         };
         let seen = Seen {
             fairness: 950_000,
             goodput: 36_200_000_000,
             percent: 90,
+            shares: [0, 0, 0, 605, 395, 0, 0, 0],
             dropped: 7,
             pauses: 2,
             marked: 5,
             notifications: 4,
         };
         assert_eq!(bars.broken_by(&seen), [""; 0]);
-        let text = "fairness 0.950, goodput 36.2 Gb/s (90 %), 7 dropped, 2 pauses, 5 marked, 4 notifications";
+        let text = "fairness 0.950, goodput 36.2 Gb/s (90 %), 7 dropped, 2 pauses, 5 marked, 4 notifications, priority 3 60.5 %, priority 4 39.5 %";
         assert_eq!(seen.to_string(), text);
-        let broken = bars.broken_by(&Seen { fairness: 949_999, pauses: 3, ..seen });
+        let broken = bars.broken_by(&Seen {
+            fairness: 949_999,
+            pauses: 3,
+            shares: [0, 0, 0, 606, 394, 0, 0, 0],
+            ..seen
+        });
         let expected = [
             "fairness is 949999, and is to be 950000 at least",
             "pauses is 3, and is to be 2 at most",
+            "the share of priority 3 in thousandths is 606, and is to be 605 at most",
         ];
         assert_eq!(broken, expected);
     }

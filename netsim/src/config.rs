@@ -7,6 +7,7 @@ use serde::de::{Deserializer, Error as _};
 
 use crate::congestion::Congestion;
 use crate::error::Error;
+use crate::schedule::Ets;
 
 /// The networks that come with the crate.
 pub const NETWORKS: &str = include_str!("../networks.toml");
@@ -29,7 +30,7 @@ pub struct Config {
     /// What hosts do about congestion, if anything.
     pub congestion: Option<Congestion>,
     /// What hosts send.
-    pub traffic: Traffic,
+    pub traffic: Vec<Traffic>,
     /// When a run ends, and what it is to show.
     pub bars: Option<Bars>,
 }
@@ -87,6 +88,8 @@ pub struct Link {
     /// What it does to frames beside carrying them.
     #[serde(default)]
     pub faults: Faults,
+    /// How the port before it chooses among priorities; the highest goes first where nothing says that.
+    pub ets: Option<Ets>,
 }
 
 /// Faults of one direction of a cable: chances in units of one in 10,000 frames, and times in picoseconds. Pauses pass
@@ -213,8 +216,30 @@ pub struct Traffic {
     /// Picoseconds by which each flow begins later than the one before.
     #[serde(default, deserialize_with = "time")]
     pub stagger: u64,
+    /// Picoseconds from the start of one message of a flow to that of the next, if they do not all start at once.
+    #[serde(default, deserialize_with = "time")]
+    pub interval: u64,
     /// The traffic class: DSCP, whose upper half is the priority, and ECN.
     pub class: u8,
+}
+
+impl Traffic {
+    fn check(&self) -> Result<(), Error> {
+        let range = |what, value, range| Err(Error::Range { what, value, range });
+        if !(1..=1 << 31).contains(&self.bytes) {
+            return range("a message", self.bytes, "1 to 2G bytes");
+        }
+        if !(1..=1 << 20).contains(&self.messages) {
+            return range("a flow's messages", self.messages.into(), "1 to 1,048,576");
+        }
+        if !(1..=4_096).contains(&self.flows) {
+            return range("the flows of a pair", self.flows.into(), "1 to 4,096");
+        }
+        if self.interval > 1_000_000_000_000 {
+            return range("an interval in picoseconds", self.interval, "1 s at most");
+        }
+        Ok(())
+    }
 }
 
 /// From whom to whom flows go.
@@ -247,6 +272,9 @@ pub struct Bars {
     /// Jain's index of their bytes that arrived, in millionths.
     #[serde(default)]
     pub fairness: Bounds,
+    /// Of all bytes that arrived, those of a priority, in thousandths.
+    #[serde(default)]
+    pub shares: BTreeMap<u8, Bounds>,
     /// Payload of these flows that arrived, in percent of the rate of one host's cable.
     #[serde(default)]
     pub goodput: Bounds,
@@ -300,6 +328,7 @@ impl Config {
             if longest > 1_000_000_000_000 {
                 return range("a fault's delay in picoseconds", longest, "1 s at most");
             }
+            link.ets.map_or(Ok(()), |ets| ets.check())?;
         }
         for &priority in &self.switch.pfc {
             if priority > 7 {
@@ -335,15 +364,7 @@ impl Config {
                 );
             }
         }
-        if !(1..=1 << 31).contains(&self.traffic.bytes) {
-            return range("a message", self.traffic.bytes, "1 to 2G bytes");
-        }
-        if !(1..=1 << 20).contains(&self.traffic.messages) {
-            return range("a flow's messages", self.traffic.messages.into(), "1 to 1,048,576");
-        }
-        if !(1..=4_096).contains(&self.traffic.flows) {
-            return range("the flows of a pair", self.traffic.flows.into(), "1 to 4,096");
-        }
+        self.traffic.iter().try_for_each(Traffic::check)?;
         self.check_shape()
     }
 

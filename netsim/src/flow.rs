@@ -2,6 +2,7 @@
 
 use roce::Qpn;
 
+use crate::frame::PRIORITY_SHIFT;
 use crate::time::Time;
 
 /// A message of a flow.
@@ -22,6 +23,8 @@ pub struct Flow {
     pub to: u32,
     /// The writing queue pair.
     pub qpn: Qpn,
+    /// The traffic class of its packets.
+    pub class: u8,
     /// The messages, by when they start.
     pub messages: Vec<Message>,
     /// How many of them are posted.
@@ -37,6 +40,12 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// The priority of its packets.
+    #[must_use]
+    pub const fn priority(&self) -> u8 {
+        self.class >> PRIORITY_SHIFT
+    }
+
     /// Whether it had something to do at some time between two.
     #[must_use]
     pub fn is_active(&self, from: Time, to: Time) -> bool {

@@ -16,10 +16,9 @@ const SHORTEST: u32 = 60;
 const GAP: u32 = 20;
 
 /// Class selector bits of the traffic class, which say the priority.
-const PRIORITY_SHIFT: u8 = 5;
+pub(crate) const PRIORITY_SHIFT: u8 = 5;
 
-/// How many priorities there are.
-pub const PRIORITIES: usize = 8;
+pub use roce::PRIORITIES;
 
 /// A frame under way.
 #[derive(Clone, Debug)]

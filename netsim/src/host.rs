@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 
 use roce::{
     AccessFlags, AddressVector, Event, Gid, IcrcPolicy, MacAddr, PathMtu, Payload, Placed,
-    Placement, Psn, QpAttributes, QpState, Qpn, ReceivedFrame as _, Service, Stack, StackConfig,
-    Transmit,
+    Placement, Priorities, Psn, QpAttributes, QpState, Qpn, ReceivedFrame as _, Service, Stack,
+    StackConfig, Transmit,
 };
 
 use crate::frame::{Frame, Received, mac_of};
@@ -29,7 +29,7 @@ const FIRST_IPV4: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 pub struct Pace {
     /// Picoseconds from the first frame that has come until those that have come by then are received.
     pub sleep: u64,
-    /// Frames that it gives at a time, and after which it is asked again when they have left.
+    /// Frames of a priority that it gives at a time, at least one, and after which it is asked again when they have left.
     pub burst: usize,
 }
 
@@ -210,16 +210,17 @@ impl<M: Memory> Host<M> {
         self.spare.append(&mut self.inbox);
     }
 
-    /// Gives the next frames to send, a burst at most, each with its flow and the reference of its payload. Says whether
-    /// some of them are for the host itself, as a member of a group: they have come.
+    /// Gives the next frames to send of some priorities, a burst of each at most, each with its flow, the reference of its
+    /// payload and its priority. Says whether some of them are for the host itself, as a member of a group: they have come.
     pub fn transmit(
         &mut self,
         now: Time,
-        mut give: impl FnMut(Option<u32>, Option<&Payload>, Frame),
+        mut open: Priorities,
+        mut give: impl FnMut(Option<u32>, Option<&Payload>, Frame, u8),
     ) -> bool {
-        let (mut failed, mut left, mut hears_itself) = (None, self.pace.burst, false);
-        while left != 0 {
-            let Some(transmit) = self.stack.poll_transmit(now.instant()) else { break };
+        let (mut failed, mut left, mut hears_itself) = (None, [self.pace.burst; 8], false);
+        while let Some(transmit) = self.stack.poll_transmit_of(now.instant(), open) {
+            let priority = transmit.priority;
             let payload = transmit.payload.as_ref();
             if failed.is_some() && failed == payload.map(|payload| payload.qpn) {
                 continue;
@@ -231,12 +232,14 @@ impl<M: Memory> Host<M> {
                 }
                 continue;
             };
-            left -= 1;
+            let left = &mut left[usize::from(priority)];
+            *left = left.saturating_sub(1);
+            open = open.with(priority, *left != 0);
             if M::BYTES && self.stack.hears_itself(&self.buffer) {
                 self.take(&frame);
                 hears_itself = true;
             }
-            give(payload.and_then(|payload| self.flow(payload.qpn)), payload, frame);
+            give(payload.and_then(|payload| self.flow(payload.qpn)), payload, frame, priority);
         }
         self.stack.frames_made();
         hears_itself

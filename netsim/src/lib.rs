@@ -10,9 +10,9 @@
 //! Time counts picoseconds, and nothing that decides is a floating-point number: the same description and seed give
 //! the same [`Network::digest`].
 //!
-//! A priority is the upper half of the DSCP, and the highest one goes first. The transport gives frames of all
-//! priorities in one order, so while one is paused at a host, the others wait there, too. Hosts receive as fast as
-//! frames come, or in bursts, and never pause anybody.
+//! A priority is the upper half of the DSCP. At each port, of hosts and of switches, the highest goes first, or they share
+//! by [weights](schedule). Pauses stop the one priority alone that they name. Hosts receive as fast as frames come, or in
+//! bursts, and never pause anybody.
 //!
 //! ```
 //! use netsim::{NETWORKS, Network, Time, parse};
@@ -47,6 +47,7 @@ pub mod pfc;
 pub mod port;
 pub mod results;
 pub mod route;
+pub mod schedule;
 pub mod shape;
 mod time;
 

@@ -1,7 +1,7 @@
 //! The network: hosts, switches, what is under way, and virtual time.
 
 use roce::window::AnyWindow;
-use roce::{Event, Operation, Payload, Qpn, SendRequest, Service, Source};
+use roce::{Event, Operation, Payload, Priorities, Qpn, SendRequest, Service, Source};
 use trial::rng::Rng;
 
 use crate::buffer::{Buffer, BufferConfig};
@@ -114,15 +114,18 @@ impl Network {
                 None => host.stack.set_windows(windows.clone()),
             }
         }
-        let traffic = &config.traffic;
-        let pairs = plan.pairs(config, &mut rng);
-        let mut start = Time(0);
-        for (from, to) in pairs {
-            for _ in 0..traffic.flows {
-                let message = Message { bytes: traffic.bytes as u32, start };
-                let messages = vec![message; traffic.messages as usize];
-                network.add_flow(from, to, traffic.class, messages)?;
-                start = start.after(traffic.stagger);
+        for traffic in &config.traffic {
+            let mut start = Time(0);
+            let message = |number: u64, start: Time| {
+                let start = start.after(traffic.interval * number);
+                Message { bytes: traffic.bytes as u32, start }
+            };
+            for (from, to) in plan.pairs(config.shape, &traffic.pattern, &mut rng) {
+                for _ in 0..traffic.flows {
+                    let messages = (0..traffic.messages.into()).map(|it| message(it, start));
+                    network.add_flow(from, to, traffic.class, messages.collect())?;
+                    start = start.after(traffic.stagger);
+                }
             }
         }
         Ok(network)
@@ -223,6 +226,7 @@ impl<M: Memory> Network<M> {
             from,
             to,
             qpn: qpns[0],
+            class: traffic_class,
             messages,
             posted: 0,
             ends: Vec::new(),
@@ -369,11 +373,10 @@ impl<M: Memory> Network<M> {
             Next::Pause(frame) => self.leave(number, frame, true),
             Next::Frame(frame, priority) => {
                 let Frame { ingress, .. } = self.frames[frame];
-                let size = self.frames[frame].size();
                 if let Owner::Switch(switch) = owner {
                     self.mark(switch, number, frame, priority);
                 }
-                self.ports[number as usize].take(priority, size);
+                let size = self.ports[number as usize].take(priority);
                 self.leave(number, frame, false);
                 if let Owner::Switch(switch) = owner {
                     self.release(switch, ingress, priority, size);
@@ -441,22 +444,23 @@ impl<M: Memory> Network<M> {
         }
     }
 
-    /// A host has its port hold one burst, not more: what waits behind a pause waits in the transport.
+    /// A host has its port hold one burst of each priority, not more: what waits behind a pause waits in the transport.
     fn refill(&mut self, number: u32, port: u32) {
-        let host = &mut self.hosts[number as usize];
-        if !self.ports[port as usize].is_idle() || host.off || self.now < host.stalled_until {
+        let (host, port) = (&mut self.hosts[number as usize], &mut self.ports[port as usize]);
+        let open = port.open();
+        if open == Priorities::default() || host.off || self.now < host.stalled_until {
             return;
         }
-        let (flows, frames, ports) = (&mut self.flows, &mut self.frames, &mut self.ports);
+        let (flows, frames) = (&mut self.flows, &mut self.frames);
         let mut given = 0;
-        let hears_itself = host.transmit(self.now, |flow, payload, frame| {
+        let hears_itself = host.transmit(self.now, open, |flow, payload, frame, priority| {
             if let (Some(flow), Some(Payload { source: Source::Message { .. }, length, .. })) =
                 (flow, payload)
             {
                 flows[flow as usize].sent += u64::from(*length);
             }
-            let (priority, size) = (frame.priority.into(), frame.size());
-            ports[port as usize].push(frames.insert(frame), priority, size);
+            let size = frame.size();
+            port.push(frames.insert(frame), priority.into(), size);
             given += 1;
         });
         self.tally.sent += given;
@@ -747,10 +751,8 @@ impl<M: Memory> Network<M> {
 
     /// A switch drops all that waits in a queue.
     fn discard(&mut self, switch: u32, number: u32, priority: usize) {
-        while let Some(frame) = self.ports[number as usize].first(priority) {
+        while let Some((frame, size)) = self.ports[number as usize].discard(priority) {
             let Frame { ingress, .. } = self.frames[frame];
-            let size = self.frames[frame].size();
-            self.ports[number as usize].discard(priority, size);
             self.frames.remove(frame);
             self.tally.dropped += 1;
             self.release(switch, ingress, priority, size);
@@ -774,17 +776,21 @@ const MOST_MESSAGES: u64 = 1 << 25;
 /// Refuses traffic between hosts that are none, and more than there is memory for.
 fn check_size(config: &Config, plan: &Plan) -> Result<(), Error> {
     let hosts = plan.hosts;
-    if let Pattern::Pairs(pairs) = &config.traffic.pattern {
-        if let Some(&[from, to]) = pairs.iter().find(|[a, b]| a == b || *a.max(b) >= hosts) {
-            return Err(Error::Pair { from, to, hosts });
+    let (mut flows, mut messages) = (0_u64, 0_u64);
+    for traffic in &config.traffic {
+        if let Pattern::Pairs(pairs) = &traffic.pattern {
+            if let Some(&[from, to]) = pairs.iter().find(|[a, b]| a == b || *a.max(b) >= hosts) {
+                return Err(Error::Pair { from, to, hosts });
+            }
         }
+        let its = plan.count(&traffic.pattern) * u64::from(traffic.flows);
+        flows = flows.saturating_add(its);
+        messages = messages.saturating_add(its * u64::from(traffic.messages));
     }
-    let flows = plan.count(config) * u64::from(config.traffic.flows);
     if flows > MOST_FLOWS {
         let range = "1,048,576 at most";
         return Err(Error::Range { what: "the number of flows", value: flows, range });
     }
-    let messages = flows * u64::from(config.traffic.messages);
     if messages > MOST_MESSAGES {
         let range = "33,554,432 at most";
         return Err(Error::Range { what: "the number of messages", value: messages, range });

@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
+use roce::Priorities;
+
 use crate::config::{Faults, Link, Watchdog};
 use crate::frame::PRIORITIES;
+use crate::schedule::Schedule;
 use crate::time::{Time, Wire};
 
 /// What a port belongs to.
@@ -18,8 +21,9 @@ pub enum Owner {
 /// The frames of one priority that wait.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
-    frames: VecDeque<u32>,
-    /// Their bytes.
+    /// Each with its bytes.
+    frames: VecDeque<(u32, u32)>,
+    /// The bytes of all.
     pub bytes: u64,
     /// None leaves before.
     pub eligible_at: Time,
@@ -86,6 +90,7 @@ pub struct Port {
     pub resumes_at: Time,
     /// What it did.
     pub tally: Tally,
+    schedule: Schedule,
     queues: [Queue; PRIORITIES],
     /// Pauses, which nothing holds up.
     pauses: VecDeque<u32>,
@@ -110,6 +115,7 @@ impl Port {
             is_told: false,
             resumes_at: Time::NEVER,
             tally: Tally::default(),
+            schedule: Schedule::new(link.ets),
             queues: Default::default(),
             pauses: VecDeque::new(),
             waiting: 0,
@@ -128,10 +134,10 @@ impl Port {
         self.queues.iter().map(|queue| queue.bytes).sum()
     }
 
-    /// Whether nothing waits, but for pauses.
+    /// The priorities of which nothing waits.
     #[must_use]
-    pub const fn is_idle(&self) -> bool {
-        self.waiting == 0
+    pub const fn open(&self) -> Priorities {
+        Priorities(!self.waiting)
     }
 
     /// Whether nothing waits at all.
@@ -143,7 +149,7 @@ impl Port {
     /// A frame of so many bytes waits.
     pub fn push(&mut self, frame: u32, priority: usize, size: u32) {
         let queue = &mut self.queues[priority];
-        queue.frames.push_back(frame);
+        queue.frames.push_back((frame, size));
         queue.bytes += u64::from(size);
         self.tally.longest = self.tally.longest.max(queue.bytes);
         self.waiting |= 1 << priority;
@@ -210,48 +216,50 @@ impl Port {
         }
     }
 
-    /// What leaves at `now`: pauses, then the highest priority that may. A frame stays until [`Port::take`].
+    /// What leaves at `now`: pauses, then of the priorities that may the one whose turn it is. A frame stays until
+    /// [`Port::take`].
     pub fn next(&mut self, now: Time) -> Next {
         if let Some(pause) = self.pauses.pop_front() {
             return Next::Pause(pause);
         }
-        let mut first = Time::NEVER;
+        let (mut first, mut may) = (Time::NEVER, 0);
         let mut left = self.waiting;
         while left != 0 {
-            let priority = 7 - left.leading_zeros() as usize;
-            left &= !(1 << priority);
-            let queue = &self.queues[priority];
-            if queue.eligible_at > now {
-                first = first.min(queue.eligible_at);
-            } else if let Some(&frame) = queue.frames.front() {
-                return Next::Frame(frame, priority);
+            let priority = left.trailing_zeros() as usize;
+            left &= left - 1;
+            match self.queues[priority].eligible_at {
+                at if at > now => first = first.min(at),
+                _ => may |= 1 << priority,
             }
         }
-        if first == Time::NEVER { Next::Nothing } else { Next::At(first) }
+        let queues = &self.queues;
+        let front = |priority: usize| queues[priority].frames.front().copied().unwrap_or_default();
+        match self.schedule.next(may, self.waiting, |priority| front(priority).1) {
+            Some(priority) => Next::Frame(front(priority).0, priority),
+            None if first == Time::NEVER => Next::Nothing,
+            None => Next::At(first),
+        }
     }
 
-    /// The first frame of a queue, of so many bytes, leaves.
-    pub fn take(&mut self, priority: usize, size: u32) {
-        self.discard(priority, size);
+    /// The first frame of a queue leaves, and how many bytes that are.
+    pub fn take(&mut self, priority: usize) -> u32 {
+        let Some((_, size)) = self.discard(priority) else { return 0 };
+        self.schedule.leaves(priority, size);
         self.queues[priority].has_moved = true;
         self.tally.frames += 1;
         self.tally.bytes += u64::from(size);
+        size
     }
 
-    /// The first frame of a queue, of so many bytes, is dropped.
-    pub fn discard(&mut self, priority: usize, size: u32) {
+    /// The first frame of a queue is dropped, if there is one: its number, and its bytes.
+    pub fn discard(&mut self, priority: usize) -> Option<(u32, u32)> {
         let queue = &mut self.queues[priority];
-        queue.frames.pop_front();
+        let (frame, size) = queue.frames.pop_front()?;
         queue.bytes -= u64::from(size);
         if queue.frames.is_empty() {
             self.waiting &= !(1 << priority);
         }
-    }
-
-    /// The first frame of a queue.
-    #[must_use]
-    pub fn first(&self, priority: usize) -> Option<u32> {
-        self.queues[priority].frames.front().copied()
+        Some((frame, size))
     }
 }
 
@@ -261,25 +269,25 @@ mod tests {
 
     #[test]
     fn the_highest_priority_that_may_leaves_first() {
-        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE };
+        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: None };
         let mut port = Port::new(Owner::Host(0), 0, &link);
         port.push(10, 1, 100);
         port.push(30, 3, 100);
         assert_eq!(port.next(Time(0)), Next::Frame(30, 3));
         port.hold(3, Time(50));
         assert_eq!(port.next(Time(0)), Next::Frame(10, 1));
-        port.take(1, 100);
+        port.take(1);
         assert_eq!(port.next(Time(0)), Next::At(Time(50)));
         port.push_pause(99);
         assert_eq!(port.next(Time(0)), Next::Pause(99));
         assert_eq!(port.next(Time(50)), Next::Frame(30, 3));
-        port.take(3, 100);
+        port.take(3);
         assert_eq!(port.next(Time(50)), Next::Nothing);
         assert!(port.is_empty());
     }
     #[test]
     fn frames_land_in_the_order_of_their_times() {
-        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE };
+        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: None };
         let mut port = Port::new(Owner::Host(0), 0, &link);
         let first: Vec<bool> = [(30, 1), (50, 2), (20, 3), (30, 4)]
             .map(|(at, frame)| port.fly(Time(at), frame))
@@ -295,7 +303,7 @@ mod tests {
     #[test]
     fn a_queue_that_stands_still_drops_until_pauses_end() {
         let watchdog = Watchdog { detect: 100, recover: 50 };
-        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE };
+        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: None };
         let mut port = Port::new(Owner::Switch(0), 0, &link);
         port.push(10, 3, 100);
         port.push(11, 3, 100);
@@ -303,11 +311,10 @@ mod tests {
         assert!([0, 100, 200].iter().all(|at| !port.stands_still(3, Time(*at), watchdog)));
         port.hold(3, Time(1_000));
         assert!(!port.stands_still(3, Time(250), watchdog));
-        port.take(3, 100);
+        port.take(3);
         let looks = [300, 350, 400, 450].map(|at| port.stands_still(3, Time(at), watchdog));
         assert_eq!(looks, [false, false, false, true]);
-        assert_eq!(port.first(3), Some(11));
-        port.discard(3, 100);
+        assert_eq!(port.discard(3), Some((11, 100)));
         assert!(port.is_empty() && port.drops(3, Time(499)) && !port.drops(3, Time(500)));
         port.go_on_dropping(3, Time(490), watchdog.recover);
         assert!(port.drops(3, Time(539)) && !port.drops(3, Time(540)));

@@ -116,22 +116,22 @@ impl Plan {
         self.cables.len() - 1
     }
 
-    /// How many pairs of hosts have flows, at most.
+    /// How many pairs of hosts have flows of a pattern, at most.
     #[must_use]
-    pub fn count(&self, config: &Config) -> u64 {
+    pub fn count(&self, pattern: &Pattern) -> u64 {
         let hosts = u64::from(self.hosts);
-        match &config.traffic.pattern {
+        match pattern {
             Pattern::AllToAll => hosts * hosts,
             Pattern::Shape | Pattern::Permutation => hosts,
             Pattern::Pairs(pairs) => pairs.len() as u64,
         }
     }
 
-    /// From whom to whom flows go.
+    /// From whom to whom flows of a pattern go.
     #[must_use]
-    pub fn pairs(&self, config: &Config, rng: &mut Rng) -> Vec<(u32, u32)> {
+    pub fn pairs(&self, shape: Shape, pattern: &Pattern, rng: &mut Rng) -> Vec<(u32, u32)> {
         let hosts = self.hosts;
-        match (&config.traffic.pattern, config.shape) {
+        match (pattern, shape) {
             (Pattern::Shape, Shape::Dumbbell { pairs }) => {
                 (0..pairs).map(|host| (host, host + pairs)).collect()
             }

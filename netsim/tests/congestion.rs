@@ -39,7 +39,7 @@ fn parking_lot(halves: u64) -> Config {
     config.host.rate = scaled(config.host.rate);
     config.trunk.rate = scaled(config.trunk.rate);
     // It takes less of the machine's time than the description's.
-    config.traffic.stagger = 2 * MILLISECOND;
+    config.traffic[0].stagger = 2 * MILLISECOND;
     if let Some(red) = &mut config.switch.red {
         (red.kmin, red.kmax) = (scaled(red.kmin), scaled(red.kmax));
     }
@@ -50,7 +50,7 @@ fn parking_lot(halves: u64) -> Config {
 /// has as much as the seven behind a cable, for ever.
 fn assert_fair(halves: u64) {
     let mut config = parking_lot(halves);
-    let last_start = Time(config.traffic.stagger * 7);
+    let last_start = Time(config.traffic[0].stagger * 7);
     for seed in 1..=5 {
         let mut network = network(&config, seed);
         let (from, to) = (last_start.after(30 * MILLISECOND), last_start.after(40 * MILLISECOND));
@@ -64,7 +64,7 @@ fn assert_fair(halves: u64) {
         assert!((0..8).all(|host| handled(host) > 0), "seed {seed}");
         assert!(network.tally().marked > 0);
     }
-    (config.congestion, config.traffic.stagger) = (None, 0);
+    (config.congestion, config.traffic[0].stagger) = (None, 0);
     for seed in 1..=5 {
         let mut network = network(&config, seed);
         let shares = shares(&mut network, Time(MILLISECOND), Time(4 * MILLISECOND));
@@ -124,7 +124,7 @@ fn dcqcn_has_a_victim_go_on_that_pauses_alone_stop() {
 #[test]
 fn swift_shares_a_parking_lot_without_marks_or_pauses() {
     let mut config = config("parking-lot-swift");
-    config.traffic.stagger = 2 * MILLISECOND;
+    config.traffic[0].stagger = 2 * MILLISECOND;
     let mut network = network(&config, 1);
     let shares = shares(&mut network, Time(44 * MILLISECOND), Time(54 * MILLISECOND));
     let index = jain(shares.iter().copied());
@@ -147,7 +147,7 @@ fn whatever_hosts_do_about_congestion_everything_arrives_once() {
             config.host.faults.loss = 20;
             config.host.faults.reordering = 20;
             config.host.faults.reorder_delay = 20_000_000;
-            let traffic = &mut config.traffic;
+            let traffic = &mut config.traffic[0];
             (traffic.bytes, traffic.messages, traffic.stagger) = (100_001, 20, 0);
             let mut network = network(&config, seed);
             network.run(Time(2_000 * MILLISECOND));
@@ -237,7 +237,7 @@ fn forged_notifications_leave_the_smallest_rate_and_those_beyond_a_peers_rate_ar
 fn of_strangers_and_of_numbers_that_nobody_has_no_notification_counts() {
     let mut config = config("parking-lot-dcqcn");
     config.shape = Shape::Dumbbell { pairs: 2 };
-    config.traffic.stagger = 0;
+    config.traffic[0].stagger = 0;
     let mut network = network(&config, 1);
     let qpn = network.flows()[0].qpn;
     for n in 0..100 {

@@ -27,7 +27,7 @@ fn network(
 ) -> Network {
     let mut config: Config = parse(NETWORKS).unwrap().remove("dumbbell").unwrap();
     config.shape = Shape::Dumbbell { pairs: 1 };
-    config.traffic.pattern = Pattern::Shape;
+    config.traffic[0].pattern = Pattern::Shape;
     (config.host.delay, config.trunk.delay) = (delay, delay);
     let mut plan = Plan::new(&config);
     plan.cables[plan.watched[0]].links[0].faults = Faults { loss, ..Faults::NONE };

@@ -80,8 +80,8 @@ fn frames_are_conserved_and_the_same_seed_gives_the_same_digest() {
 #[test]
 fn all_messages_of_a_finite_run_are_complete_and_nothing_stays() {
     let mut config = config("leaf-spine");
-    config.traffic.messages = 3;
-    config.traffic.bytes = 100_001;
+    config.traffic[0].messages = 3;
+    config.traffic[0].bytes = 100_001;
     let mut network = network(&config, 3, 64);
     network.run(Time::from_micros(5_000));
     assert_conserved(&network);
@@ -108,7 +108,7 @@ fn over_bad_cables_every_message_arrives_once_whatever_the_hosts_pace() {
     for pace in [Pace::EACH, Pace { sleep: 300_000, burst: 64 }] {
         let mut config = config("leaf-spine");
         (config.host.faults, config.trunk.faults) = (faults, faults);
-        (config.traffic.messages, config.traffic.bytes) = (3, 100_001);
+        (config.traffic[0].messages, config.traffic[0].bytes) = (3, 100_001);
         let run = || {
             let mut network = network(&config, 3, 64);
             network.hosts.iter_mut().for_each(|host| host.pace = pace);
@@ -136,8 +136,8 @@ fn over_bad_cables_every_message_arrives_once_whatever_the_hosts_pace() {
 #[test]
 fn a_message_alone_takes_what_its_frames_and_the_cables_take() {
     let mut config = config("dumbbell");
-    config.traffic.messages = 1;
-    config.traffic.bytes = 4096;
+    config.traffic[0].messages = 1;
+    config.traffic[0].bytes = 4096;
     config.shape = Shape::Dumbbell { pairs: 1 };
     let mut network = network(&config, 1, 64);
     network.run(Time::from_micros(100));
@@ -151,7 +151,7 @@ fn a_message_alone_takes_what_its_frames_and_the_cables_take() {
 #[test]
 fn a_message_starts_when_its_time_has_come() {
     let mut config = config("dumbbell");
-    (config.traffic.messages, config.traffic.bytes) = (1, 1);
+    (config.traffic[0].messages, config.traffic[0].bytes) = (1, 1);
     let mut network = network(&config, 1, 64);
     let starts = [5, 50, 90].map(Time::from_micros);
     let messages = starts.map(|start| Message { bytes: 4096, start });
@@ -202,7 +202,7 @@ fn a_pause_holds_one_priority_of_a_cable_up_and_another_goes_on() {
     let mut config = config("dumbbell");
     config.switch.red = None;
     config.shape = Shape::Dumbbell { pairs: 8 };
-    (config.traffic.messages, config.traffic.bytes) = (1, 1);
+    (config.traffic[0].messages, config.traffic[0].bytes) = (1, 1);
     let mut network = network(&config, 5, 1024);
     let messages = || vec![Message { bytes: 1 << 20, start: Time(0) }; 64];
     // Seven hosts on the far switch and one on the near write to one, which has the cable between switches paused.
@@ -242,7 +242,7 @@ fn symmetric_flows_share_a_dumbbell_fairly() {
 #[test]
 fn a_parking_lot_with_pauses_alone_is_unfair() {
     let mut config = config("parking-lot");
-    config.traffic.class = UNMARKABLE;
+    config.traffic[0].class = UNMARKABLE;
     let mut network = network(&config, 1, 1024);
     network.run(Time::from_micros(3_000));
     assert_eq!(network.tally().dropped, 0);
@@ -263,7 +263,7 @@ fn packets_are_marked_above_the_threshold_only_and_their_senders_are_notified() 
     assert!(tally.marked > 10 && tally.marked < tally.delivered, "{tally:?}");
     let cnps = |number: usize| long.hosts[number].stack.counters().np_cnp_sent;
     assert!((4..8).map(cnps).sum::<u64>() > 0);
-    config.traffic.class = UNMARKABLE;
+    config.traffic[0].class = UNMARKABLE;
     let mut unmarkable = network(&config, 1, 256);
     unmarkable.run(Time::from_micros(500));
     assert_eq!(unmarkable.tally().marked, 0);
@@ -382,7 +382,7 @@ fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
     assert!(refused("bytes = \"256k\", messages = 1000", many).contains("number of messages"));
     let mut large = config("fat-tree");
     large.shape = Shape::FatTree { ports: 32 };
-    large.traffic.pattern = Pattern::AllToAll;
+    large.traffic[0].pattern = Pattern::AllToAll;
     let large = Network::new(&large, 1, |_, _| AnyWindow::Fixed(Fixed::new(1)));
     assert!(large.unwrap_err().to_string().contains("number of flows is 67108864"));
     let error = refused("[2, 11]", "[2, 20]");

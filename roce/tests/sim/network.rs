@@ -9,7 +9,7 @@ use netsim::host::{Host, Pace};
 use netsim::port::Owner;
 use netsim::shape::{Cable, Plan};
 use netsim::{Tally, Time};
-use roce::{Event, Kept, ReceivedFrame};
+use roce::{Event, Kept, Priorities, ReceivedFrame};
 
 use crate::ledger::Ledger;
 use crate::memory::Memory;
@@ -26,7 +26,8 @@ pub const NANO: u64 = 1_000;
 const PACE: Pace = Pace { sleep: WAKE_DELAY * NANO, burst: 64 };
 
 /// A cable that does nothing but carry: 100 Gb/s, and a microsecond.
-pub const CABLE: Link = Link { rate: 100_000_000_000, delay: 1_000 * NANO, faults: Faults::NONE };
+pub const CABLE: Link =
+    Link { rate: 100_000_000_000, delay: 1_000 * NANO, faults: Faults::NONE, ets: None };
 
 /// Switches drop nothing.
 const SWITCH: SwitchConfig =
@@ -60,7 +61,7 @@ pub fn round(node: &mut Node, now: u64) -> Vec<Vec<u8>> {
     node.round(now, |_, _| {});
     hear(node);
     let mut frames = Vec::new();
-    node.transmit(now, |_, _, frame| frames.push(bytes(&frame)));
+    node.transmit(now, Priorities::ALL, |_, _, frame, _| frames.push(bytes(&frame)));
     hear(node);
     frames
 }
