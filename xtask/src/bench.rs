@@ -14,9 +14,11 @@ use harness::setting::{Daemon, Setting, Stage, Who};
 use terminal::report;
 
 use crate::{cargo, setup};
+use baseline::Baseline;
 use figures::{Column, Figures};
 use perftest::{Bandwidth, Devices, Moved, Programs};
 
+mod baseline;
 mod connections;
 pub mod figures;
 pub mod goals;
@@ -28,6 +30,7 @@ mod page;
 mod peers;
 mod perftest;
 mod plot;
+mod quick;
 mod sweep;
 pub mod table;
 mod udp;
@@ -38,7 +41,10 @@ pub struct Options {
     /// Write the figures to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// One short round, for a look; the page in docs/ stays as it is
+    /// Compare the run with an earlier one, of which this is the file of figures
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Only the main rows, in some two minutes; the page in docs/ stays as it is
     #[arg(long)]
     quick: bool,
     /// Only what MPI programs see; the page in docs/ stays as it is
@@ -88,7 +94,7 @@ const FULL: Effort = Effort {
     counted: 400,
 };
 const QUICK: Effort =
-    Effort { rounds: 1, seconds: 1, exchanges: 5_000, idle: Duration::from_secs(2), counted: 100 };
+    Effort { rounds: 3, seconds: 1, exchanges: 5_000, idle: Duration::from_secs(2), counted: 100 };
 
 /// How often in a round the two rates are measured in turns of which one is to be compared with the other: what a core
 /// does besides moves each of them further than what is looked for.
@@ -109,6 +115,8 @@ const MANY: u32 = 500;
 /// # Errors
 /// When a program is missing, or a measurement fails.
 pub fn bench(options: &Options) -> Result<ExitCode> {
+    // First, so that a wrong file is no waste of minutes.
+    let baseline = options.baseline.as_deref().map(Baseline::read).transpose()?;
     setup::packages(PACKAGES)?;
     let effort = if options.quick { QUICK } else { FULL };
     let built = cargo::build()?;
@@ -137,6 +145,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
         let measured = match (options.mpi, options.udp) {
             (true, _) => rounds.mpi.measure(&clean, &mut figures),
             (_, true) => udp::measure(&setting, effort, &mut figures),
+            _ if options.quick => rounds.main_rows(round == 1, &mut figures),
             _ => rounds.one(&mut figures),
         };
         measured.with_context(|| format!("round {round}"))?;
@@ -145,6 +154,9 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     report!("");
     report!("{machine}.");
     table::print(Column::BENCH, &figures, &judged, effort.rounds);
+    if let Some(baseline) = baseline {
+        report!("\n{}", baseline.compared(&figures).trim_end());
+    }
     if let Some(file) = &options.json {
         table::write_json(file, &machine.json(), Column::BENCH, &figures, &judged)?;
     }

@@ -52,6 +52,13 @@ pub struct Metric {
     pub higher: bool,
 }
 
+impl Metric {
+    /// Whether it is counted and not timed, so that each round has the same.
+    pub fn is_counted(&self) -> bool {
+        self.unit == "instr"
+    }
+}
+
 const fn metric(name: &'static str, unit: &'static str, higher: bool) -> Metric {
     Metric { name, unit, higher }
 }
@@ -169,9 +176,12 @@ impl Figures {
         median(self.samples(metric, column))
     }
 
-    /// How far apart the rounds of ours lie: (largest − smallest) / median.
+    /// How far apart the rounds of ours lie: (largest − smallest) / median; `None` of fewer than two.
     pub fn spread(&self, metric: &str) -> Option<f64> {
         let samples = self.samples(metric, Column::Balboa);
+        if samples.len() < 2 {
+            return None;
+        }
         let median = median(samples)?;
         let largest = samples.iter().copied().fold(f64::MIN, f64::max);
         let smallest = samples.iter().copied().fold(f64::MAX, f64::min);
@@ -230,6 +240,8 @@ mod tests {
     #[test]
     fn a_figure_that_is_always_zero_has_no_spread() {
         let mut figures = Figures::default();
+        figures.add("idle_cpu_percent", Column::Balboa, 0.0);
+        assert_eq!(figures.spread("idle_cpu_percent"), None, "of one round");
         figures.add("idle_cpu_percent", Column::Balboa, 0.0);
         assert_eq!(figures.spread("idle_cpu_percent"), Some(0.0));
     }
