@@ -57,6 +57,14 @@ struct Tables<'a, M: Rings> {
     share: &'a mut Share,
 }
 
+/// The entry at a send ring's fetch index, of which only the first block was read.
+pub(crate) struct Peeked {
+    pub(crate) first: Block,
+    pub(crate) header: Option<SendHeader>,
+    /// Blocks that it takes.
+    pub(crate) blocks: u32,
+}
+
 impl<M: Rings> SendRing<M> {
     /// Blocks posted and not fetched, as the producer says; more than the ring has is nonsense.
     pub(crate) fn posted(&mut self) -> u32 {
@@ -75,18 +83,19 @@ impl<M: Rings> SendRing<M> {
         self.memory.ring.read(index)
     }
 
-    /// The first block of the entry at the fetch index, its header, and the blocks it takes.
+    /// Reads the header of the entry at the fetch index.
     ///
     /// An entry that makes no sense has no header, and takes all `posted` blocks: nobody can tell
     /// where the next one begins.
-    pub(crate) fn peek(&self, posted: u32) -> (Block, Option<SendHeader>, u32) {
+    pub(crate) fn peek(&self, posted: u32) -> Peeked {
         let first = self.read(self.fetch);
         let header = SendHeader::decode(&[first]);
         let blocks = u32::from(header.blocks);
         let sound = (1..=SEND_MAX_BLOCKS as u32).contains(&blocks)
             && blocks <= posted
             && posted <= 1u32.wrapping_shl(u32::from(self.log2_blocks));
-        if sound { (first, Some(header), blocks) } else { (first, None, posted) }
+        let (header, blocks) = if sound { (Some(header), blocks) } else { (None, posted) };
+        Peeked { first, header, blocks }
     }
 
     /// Copies the rest of the entry at the fetch index.
@@ -304,7 +313,7 @@ fn step<M: Rings>(
     if transport.room(qp.qpn) == 0 {
         return FetchOutcome::NoRoom;
     }
-    let (first, header, blocks) = qp.sq.peek(posted);
+    let Peeked { first, header, blocks } = qp.sq.peek(posted);
     let elements = header.as_ref().map_or(0, elements_of);
     if !qp.under_way.has_room(elements, tables.share) {
         return FetchOutcome::Full;

@@ -10,7 +10,7 @@ use fpga_regs::engine::wqe::ATOMIC_BYTES;
 use crate::cq::Completions;
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
-use crate::fetch::{QUANTUM, completed_as};
+use crate::fetch::{Peeked, QUANTUM, completed_as};
 use crate::keys::Peer;
 use crate::memory::Rings;
 use crate::numbers::Random;
@@ -429,7 +429,7 @@ fn flush_sends<M: Rings>(qp: &mut Qp<M>, completions: &mut Completions<'_, M>) -
         if posted == 0 {
             return false;
         }
-        let (_, header, blocks) = qp.sq.peek(posted);
+        let Peeked { header, blocks, .. } = qp.sq.peek(posted);
         let opcode = header.map_or(Opcode::Send, |header| completed_as(header.opcode));
         let entry = qp.send_cqe(qp.sq.fetch, opcode, Status::Flushed);
         completions.push(qp.send_cqn, entry);

@@ -15,6 +15,7 @@ use fpga_regs::coyote::{static_layer, xdma};
 use crate::address_map::{Target, target};
 use crate::card::Card;
 use crate::network::Identity;
+use crate::tally::Count;
 use crate::vfpga::{Beat, Logic, occupant};
 
 /// Bytes of a line of the interconnect.
@@ -82,7 +83,7 @@ impl Card {
     fn read_shell(&self, register: u64) -> u64 {
         let map = self.shell.map;
         let network = NetworkCnfg { enabled: true, port: 0 };
-        let packets = |(tx, rx): (u32, u32)| PacketCounters { rx, tx }.encode();
+        let packets = |Count { tx, rx }| PacketCounters { rx, tx }.encode();
         let tally = &self.network.tally;
         match register {
             shell::PROBE => static_layer::PROBE_VALUE.into(),
@@ -98,18 +99,18 @@ impl Card {
             _ if register == shell::DATAPATH_SET.at(map) => self.shell.datapath,
             shell::TCP_OFFSET => self.shell.offsets[0],
             shell::RDMA_OFFSET => self.shell.offsets[1],
-            shell::STAT_PACKETS => packets(tally.packets.get()),
-            shell::STAT_ARP => packets(tally.arp.get()),
-            shell::STAT_ICMP => packets(tally.icmp.get()),
-            shell::STAT_TCP => packets(tally.tcp.get()),
-            shell::STAT_ROCE => packets(tally.roce.get()),
+            shell::STAT_PACKETS => packets(tally.packets),
+            shell::STAT_ARP => packets(tally.arp),
+            shell::STAT_ICMP => packets(tally.icmp),
+            shell::STAT_TCP => packets(tally.tcp),
+            shell::STAT_ROCE => packets(tally.roce),
             shell::STAT_STREAM_DOWN => {
                 let down = self.stock.as_ref().is_some_and(|stock| stock.model.stream_is_down());
                 StreamDown { down }.encode()
             }
             shell::STAT_IBV if self.stock.is_some() => {
                 let tally = self.stock.as_ref().map(|it| it.model.tally()).unwrap_or_default();
-                packets((tally.sent, tally.received))
+                packets(Count { tx: tally.sent, rx: tally.received })
             }
             shell::STAT_RETRANSMISSIONS if self.stock.is_some() => {
                 let tally = self.stock.as_ref().map(|it| it.model.tally()).unwrap_or_default();
@@ -118,7 +119,7 @@ impl Card {
             }
             shell::STAT_IBV => {
                 let counters = self.network.stack.counters();
-                packets((counters.sent_pkts as u32, counters.rcvd_pkts as u32))
+                packets(Count { tx: counters.sent_pkts as u32, rx: counters.rcvd_pkts as u32 })
             }
             shell::STAT_RETRANSMISSIONS => {
                 let c = self.network.stack.counters();

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 use crate::Error;
 use crate::latch::Latch;
-use crate::own_memory::{NULL_MEMORY, OWN_MEMORY, OwnMemory};
+use crate::own_memory::{NULL_MEMORY, OWN_MEMORY, OwnMemory, Part};
 use crate::processes::{Processes, Slot};
 
 /// Memory that only its owner can reach, who is asked for every access.
@@ -328,7 +328,7 @@ impl Bus {
             return Some((BusMemory::Asked(self.null.clone()), u64::MAX.wrapping_sub(address)));
         }
         if address >= OWN_MEMORY {
-            let (mapping, offset, left) = self.own.at(address)?;
+            let Part { mapping, offset, left } = self.own.at(address)?;
             return Some((BusMemory::Shared(Arc::clone(mapping), offset), left));
         }
         if !self.master.get() || address >= ADDRESS_LIMIT {

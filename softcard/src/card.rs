@@ -23,8 +23,17 @@ use crate::vfpga::{Control, Logic as _, Pages, Slots, Vfpga, occupant};
 /// The doorbell pages of all windows.
 pub(crate) type AllPages = [Pages; WINDOWS as usize];
 
-/// The register map of a card's shell, its image, in how many vFPGAs that is, if not in all, and whether it plays an FPGA.
-pub(crate) type Programmed = (Map, Image, Option<u8>, bool);
+/// What a card comes up as.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Programmed {
+    /// The register map of its shell.
+    pub(crate) map: Map,
+    pub(crate) image: Image,
+    /// In how many vFPGAs the image is, if not in all.
+    pub(crate) vfpgas: Option<u8>,
+    /// Whether its reconfiguration engine takes bitstreams, as an FPGA's.
+    pub(crate) plays_fpga: bool,
+}
 
 /// A software card.
 pub(crate) struct Card {
@@ -43,7 +52,7 @@ pub(crate) struct Card {
 
 impl Card {
     pub(crate) fn new(
-        (map, image, vfpgas, plays_fpga): Programmed,
+        Programmed { map, image, vfpgas, plays_fpga }: Programmed,
         port: Box<dyn Port>,
         icrc_policy: IcrcPolicy,
         pool: FramePool,

@@ -71,6 +71,16 @@ pub(crate) struct FramePart {
     pub(crate) owner: usize,
 }
 
+/// What is left of a part.
+struct Rest {
+    /// On the bus.
+    address: u64,
+    /// Of its frame.
+    number: usize,
+    /// Its bytes in the frame.
+    range: Range<usize>,
+}
+
 /// The parts of a burst of frames, which are copied in order.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
@@ -265,13 +275,16 @@ impl Parts {
         self.atomics.get(found).map(|(_, operation)| *operation)
     }
 
-    /// The part that comes next: where its bytes that are not copied are on the bus, and their range
-    /// in the frame.
+    /// What is left of a part, behind so many bytes of it.
     #[inline]
-    fn at(&self, index: usize, into: usize) -> Option<(u64, usize, Range<usize>)> {
+    fn at(&self, index: usize, into: usize) -> Option<Rest> {
         let part = self.list.get(index)?;
         let start = part.range.start.saturating_add(into);
-        Some((part.bus.saturating_add(into as u64), part.frame, start..part.range.end))
+        Some(Rest {
+            address: part.bus.saturating_add(into as u64),
+            number: part.frame,
+            range: start..part.range.end,
+        })
     }
 
     /// Takes note of bytes that were copied.
@@ -341,7 +354,7 @@ impl AddressSpace {
         let rights = rights(burst.direction);
         loop {
             let (next, into) = (burst.parts.next, burst.parts.into);
-            let (address, number, range) = burst.parts.at(next, into)?;
+            let Rest { address, number, range } = burst.parts.at(next, into)?;
             let left = range.len();
             if let Some(operation) = burst.parts.atomic(next) {
                 match self.execute(&mut burst, operation, address) {
@@ -407,7 +420,7 @@ impl AddressSpace {
         let rights = rights(burst.direction);
         let (mut index, mut into) = (burst.parts.next, burst.parts.into);
         let mut call = begin(burst, process, pid, index);
-        while let Some((address, number, range)) = burst.parts.at(index, into) {
+        while let Some(Rest { address, number, range }) = burst.parts.at(index, into) {
             if burst.parts.atomic(index).is_some() {
                 break;
             }
@@ -470,7 +483,7 @@ impl AddressSpace {
     ) -> Box<Call> {
         let mut index = burst.parts.next;
         let mut call = begin(burst, process, pid, index);
-        while let (Some((address, ..)), Some(operation)) =
+        while let (Some(Rest { address, .. }), Some(operation)) =
             (burst.parts.at(index, 0), burst.parts.atomic(index))
         {
             match self.bus.find(address, ATOMIC_BYTES as u64, Rights::BOTH) {

@@ -136,6 +136,7 @@ mod tests {
     use super::*;
     use crate::command::{Action, Command};
     use crate::port::Cabling;
+    use crate::run::ThreadShares;
     use crate::{Link, published::Published};
 
     /// Gives the cards to a thread that makes a call without them, and looks after both; answers whether
@@ -150,7 +151,7 @@ mod tests {
             let places = vec![Default::default()];
             let published = vec![Arc::new(Published::new()?)];
             let given_up = EventFd::new()?;
-            let place = (Arc::new(page), Arc::default());
+            let place = ThreadShares { page: Arc::new(page), idle_cards: Arc::default() };
             CardThread::new(cabling, places, published, commands, kick, given_up, place)
         };
         let (tells, told) = mpsc::channel();

@@ -21,6 +21,14 @@ pub(crate) const OWN_BYTES: u32 = 4 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct OwnMemory(OnceCell<Arc<SharedMapping>>);
 
+/// The card's own memory from an address on.
+pub(crate) struct Part<'a> {
+    pub(crate) mapping: &'a Arc<SharedMapping>,
+    pub(crate) offset: usize,
+    /// Bytes from there on.
+    pub(crate) left: u64,
+}
+
 impl OwnMemory {
     /// Makes it, where it is not there yet; whether it is there now.
     pub(crate) fn make(&self) -> bool {
@@ -36,12 +44,12 @@ impl OwnMemory {
         self.0.get().is_some()
     }
 
-    /// What lies at an address, and how many bytes from there on do.
-    pub(crate) fn at(&self, address: u64) -> Option<(&Arc<SharedMapping>, usize, u64)> {
+    /// What lies at an address.
+    pub(crate) fn at(&self, address: u64) -> Option<Part<'_>> {
         let offset = address.checked_sub(OWN_MEMORY)?;
         let mapping = self.0.get()?;
         let left =
             u64::try_from(mapping.len()).ok()?.checked_sub(offset).filter(|left| *left > 0)?;
-        Some((mapping, usize::try_from(offset).ok()?, left))
+        Some(Part { mapping, offset: usize::try_from(offset).ok()?, left })
     }
 }

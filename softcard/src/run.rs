@@ -202,6 +202,14 @@ fn make(cards: Cards, number: usize, mut call: Box<Call>) -> Option<Cards> {
     Some(cards)
 }
 
+/// What the thread that runs cards shares with others.
+pub(crate) struct ThreadShares {
+    /// Its page, with the word that says whether it is asleep.
+    pub(crate) page: Arc<SharedMapping>,
+    /// The cards, while it sleeps.
+    pub(crate) idle_cards: Arc<Borrowable<CardThread>>,
+}
+
 impl CardThread {
     pub(crate) fn new(
         cabling: Cabling,
@@ -210,7 +218,7 @@ impl CardThread {
         commands: Receiver<Command>,
         kick: EventFd,
         given_up: EventFd,
-        (page, idle_cards): (Arc<SharedMapping>, Arc<Borrowable<Self>>),
+        ThreadShares { page, idle_cards }: ThreadShares,
     ) -> Result<Self, Error> {
         let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
         let policies: Vec<_> = cabling.links.iter().map(Link::icrc_policy).collect();
@@ -410,8 +418,9 @@ mod tests {
             let kick = EventFd::new().unwrap();
             let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
             let (published, places) = (vec![Arc::default()], vec![Default::default()]);
-            let (given_up, place) = (EventFd::new().unwrap(), (Arc::new(page), for_the_thread));
-            CardThread::new(cabling, places, published, commands, kick, given_up, place)
+            let shares = ThreadShares { page: Arc::new(page), idle_cards: for_the_thread };
+            let given_up = EventFd::new().unwrap();
+            CardThread::new(cabling, places, published, commands, kick, given_up, shares)
         };
         let mut cards = Holder::new(make).unwrap();
         cards.announce_sleep();
@@ -474,8 +483,8 @@ mod tests {
             let published = vec![Arc::default()];
             let places = vec![Default::default()];
             let given_up = EventFd::new().unwrap();
-            let place = (Arc::new(page), Arc::default());
-            CardThread::new(cabling, places, published, commands, kick, given_up, place)
+            let shares = ThreadShares { page: Arc::new(page), idle_cards: Arc::default() };
+            CardThread::new(cabling, places, published, commands, kick, given_up, shares)
         };
         let mut cards = Some(Holder::new(make).unwrap());
         let mut next_round = || {

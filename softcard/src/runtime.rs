@@ -10,6 +10,7 @@ use fpga_regs::coyote::shell::Map;
 use hostmem::{AsleepWord, Borrowable, EventFd, PAGE_BYTES, Tap, Waker, memfd};
 
 use crate::Error;
+use crate::card::Programmed;
 use crate::command::Command;
 use crate::handle::CardHandle;
 use crate::image::Image;
@@ -17,7 +18,7 @@ use crate::link::Link;
 use crate::overseer;
 use crate::port::{Cabling, FaultSpec};
 use crate::published::Published;
-use crate::run::CardThread;
+use crate::run::{CardThread, ThreadShares};
 use hostmem::thread_page;
 
 /// The cards to run, and their cables.
@@ -74,7 +75,10 @@ impl Runtime {
         let count = config.cards.len();
         let places = config.cards.into_iter();
         let places = places
-            .map(|card| ((card.map, card.image, card.vfpgas, card.plays_fpga), card.host))
+            .map(|card| {
+                let CardConfig { map, image, vfpgas, plays_fpga, host, .. } = card;
+                (Programmed { map, image, vfpgas, plays_fpga }, host)
+            })
             .collect();
         let RuntimeConfig { capture, faults, seed, .. } = config;
         let cabling = Cabling { links, faults, seed, capture };
@@ -95,8 +99,8 @@ impl Runtime {
         let lent_cards = Arc::clone(&idle_cards);
         let make = move || {
             let published = published_by_thread;
-            let place = (page_of_cards, lent_cards);
-            CardThread::new(cabling, places, published, receiver, kick, tell, place)
+            let shares = ThreadShares { page: page_of_cards, idle_cards: lent_cards };
+            CardThread::new(cabling, places, published, receiver, kick, tell, shares)
         };
         let overseer = std::thread::Builder::new()
             .name("overseer".into())

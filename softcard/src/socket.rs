@@ -23,8 +23,8 @@ const ROOT: u32 = 0;
 pub struct Bound {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the path, so that only our own is removed.
-    identity: (u64, u64),
+    /// Of the path, so that only our own is removed.
+    identity: Identity,
 }
 
 impl Bound {
@@ -97,8 +97,15 @@ fn tried(path: &Path, kind: SockType) -> nix::Result<()> {
     connect(socket.as_raw_fd(), &UnixAddr::new(path)?)
 }
 
-fn identity(found: &fs::Metadata) -> (u64, u64) {
-    (found.dev(), found.ino())
+/// Which file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+fn identity(found: &fs::Metadata) -> Identity {
+    Identity { device: found.dev(), inode: found.ino() }
 }
 
 /// A path as a socket address.
@@ -124,7 +131,7 @@ pub(crate) struct Remote {
 /// A socket that was looked at, whatever becomes of its path.
 #[derive(Debug)]
 struct Held {
-    identity: (u64, u64),
+    identity: Identity,
     address: UnixAddr,
     /// Names the socket for as long as it is open: the address leads through it.
     _socket: fs::File,

@@ -9,18 +9,11 @@ use crate::port::Direction;
 /// TCP's number, in either version of IP.
 const PROTOCOL_TCP: u8 = 6;
 
-/// Packets of one kind, transmitted and received.
+/// Packets of one kind, transmitted and received, modulo 2^32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    tx: u32,
-    rx: u32,
-}
-
-impl Count {
-    /// Transmitted and received, modulo 2^32.
-    pub(crate) fn get(self) -> (u32, u32) {
-        (self.tx, self.rx)
-    }
+    pub(crate) tx: u32,
+    pub(crate) rx: u32,
 }
 
 /// Packets of every kind that the registers tell apart.
@@ -99,8 +92,8 @@ mod tests {
         arp[12..14].copy_from_slice(&[8, 6]);
         tally.count(Direction::Outbound, &arp);
         tally.count(Direction::Outbound, &[]);
-        assert_eq!(tally.packets.get(), (4, 4));
-        assert_eq!((tally.roce.get(), tally.arp.get()), ((2, 1), (1, 0)));
-        assert_eq!((tally.icmp.get(), tally.tcp.get()), ((0, 1), (0, 1)));
+        assert_eq!(tally.packets, Count { tx: 4, rx: 4 });
+        assert_eq!((tally.roce, tally.arp), (Count { tx: 2, rx: 1 }, Count { tx: 1, rx: 0 }));
+        assert_eq!((tally.icmp, tally.tcp), (Count { tx: 0, rx: 1 }, Count { tx: 0, rx: 1 }));
     }
 }

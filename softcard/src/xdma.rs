@@ -39,6 +39,16 @@ impl Default for Xdma {
     }
 }
 
+/// A register of a DMA engine.
+struct EngineRegister {
+    /// That of its direction.
+    index: usize,
+    direction: Direction,
+    channel: usize,
+    /// Byte offset in the engine's registers.
+    register: u64,
+}
+
 impl Xdma {
     /// Signals the vector that a user interrupt is routed to, unless it is disabled.
     pub(crate) fn signal(&self, interrupt: usize, vectors: &dyn Interrupts) {
@@ -52,12 +62,12 @@ impl Xdma {
         vectors.signal(usize::from(vector));
     }
 
-    fn engine(offset: u64) -> Option<(usize, usize, Direction, u64)> {
+    fn engine(offset: u64) -> Option<EngineRegister> {
         Direction::BOTH.into_iter().enumerate().find_map(|(index, direction)| {
             (0..x::CHANNELS).find_map(|channel| {
                 let register = offset.checked_sub(x::engine(direction, channel))?;
                 let channel = usize::try_from(channel).ok()?;
-                (register < 0x100).then_some((index, channel, direction, register))
+                (register < 0x100).then_some(EngineRegister { index, direction, channel, register })
             })
         })
     }
@@ -69,12 +79,12 @@ impl Xdma {
             let word = usize::try_from(entry / 4).ok().filter(|_| offset < MSIX_PBA_OFFSET);
             return word.and_then(|word| self.table.get(word)).copied().unwrap_or(0);
         }
-        if let Some((direction, channel, kind, register)) = Self::engine(offset) {
-            let control = self.engine_control.get(direction).and_then(|row| row.get(channel));
+        if let Some(EngineRegister { index, direction, channel, register }) = Self::engine(offset) {
+            let control = self.engine_control.get(index).and_then(|row| row.get(channel));
             return match register {
                 x::ENGINE_IDENTIFIER => {
                     let channel = u8::try_from(channel).unwrap_or(0);
-                    EngineIdentifier { channel, identifier: x::identifier(kind) }.encode()
+                    EngineIdentifier { channel, identifier: x::identifier(direction) }.encode()
                 }
                 x::ENGINE_CONTROL => control.copied().unwrap_or(0),
                 x::ENGINE_ALIGNMENTS => 0x0001_0140,
@@ -107,8 +117,8 @@ impl Xdma {
             }
             return 0;
         }
-        if let Some((direction, channel, _, register)) = Self::engine(offset) {
-            let row = self.engine_control.get_mut(direction);
+        if let Some(EngineRegister { index, channel, register, .. }) = Self::engine(offset) {
+            let row = self.engine_control.get_mut(index);
             if let Some(control) = row.and_then(|row| row.get_mut(channel)) {
                 *control = written(*control, value, register, x::ENGINE_CONTROL);
             }

@@ -57,10 +57,16 @@ impl<'a> Packet<'a> {
         u16::from_be_bytes(*field::PRO.of(self.0))
     }
 
-    /// The lengths of hardware and protocol addresses.
+    /// The length of hardware addresses.
     #[must_use]
-    pub fn address_lengths(&self) -> (u8, u8) {
-        (self.0[field::HLN], self.0[field::PLN])
+    pub fn hardware_length(&self) -> u8 {
+        self.0[field::HLN]
+    }
+
+    /// The length of protocol addresses.
+    #[must_use]
+    pub fn protocol_length(&self) -> u8 {
+        self.0[field::PLN]
     }
 
     /// The operation code; 1 is a request, 2 a reply.
@@ -113,7 +119,8 @@ impl Repr {
     /// The packet at the start of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let packet = Packet::new(bytes)?;
-        let format = (packet.hardware_type(), packet.protocol_type(), packet.address_lengths());
+        let lengths = (packet.hardware_length(), packet.protocol_length());
+        let format = (packet.hardware_type(), packet.protocol_type(), lengths);
         if format != FORMAT {
             return Err(Malformed::Version("ARP"));
         }

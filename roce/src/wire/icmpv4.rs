@@ -30,10 +30,16 @@ impl<'a> Header<'a> {
         Ok((Self(header), rest))
     }
 
-    /// The message type and code.
+    /// The message type.
     #[must_use]
-    pub fn message(&self) -> (u8, u8) {
-        (self.0[field::TYPE], self.0[field::CODE])
+    pub fn message_type(&self) -> u8 {
+        self.0[field::TYPE]
+    }
+
+    /// The code, by which a type has several messages.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        self.0[field::CODE]
     }
 
     /// The identifier that the sender chose.
@@ -66,7 +72,7 @@ impl<'a> Repr<'a> {
     /// The echo message that fills `packet`, checksum checked.
     pub fn parse(packet: &'a [u8]) -> Result<Self, Malformed> {
         let (header, data) = Header::new(packet)?;
-        let reply = match header.message() {
+        let reply = match (header.message_type(), header.code()) {
             (TYPE_ECHO_REPLY, 0) => true,
             (TYPE_ECHO_REQUEST, 0) => false,
             _ => return Err(Malformed::Version("ICMP")),

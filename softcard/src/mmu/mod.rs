@@ -115,6 +115,13 @@ pub(crate) struct Mmu {
     pub(crate) counters: MmuCounters,
 }
 
+/// Pages whose translation holds no more.
+#[derive(Debug, PartialEq, Eq)]
+struct Gone {
+    start: u64,
+    bytes: u64,
+}
+
 impl Mmu {
     /// TLBs without an entry; `None` where the shapes make no sense.
     pub(crate) fn new(ctrl_cnfg: CtrlCnfg, ctid: u8) -> Option<Self> {
@@ -266,15 +273,15 @@ impl Mmu {
         self.write.last = Last::default();
     }
 
-    /// Executes an entry written to a TLB window; answers the pages, as first byte and bytes, whose
-    /// former translation no longer holds.
-    fn write_entry(&mut self, pages: Pages, words: [u64; 2]) -> Option<(u64, u64)> {
+    /// Executes an entry written to a TLB window; answers the pages whose former translation no longer
+    /// holds.
+    fn write_entry(&mut self, pages: Pages, words: [u64; 2]) -> Option<Gone> {
         let tlb = match pages {
             Pages::Small => &mut self.small,
             Pages::Large => &mut self.large,
         };
         let entry = Entry::decode(words, tlb.geometry());
-        let range = (entry.vaddr, tlb.geometry().page_bytes());
+        let gone = Gone { start: entry.vaddr, bytes: tlb.geometry().page_bytes() };
         let changed = if entry.valid {
             self.counters.insertions = self.counters.insertions.saturating_add(1);
             tlb.insert(&entry)
@@ -287,7 +294,7 @@ impl Mmu {
         if changed {
             self.forget_last();
         }
-        changed.then_some(range)
+        changed.then_some(gone)
     }
 }
 

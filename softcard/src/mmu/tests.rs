@@ -85,7 +85,7 @@ fn what_was_found_last_is_forgotten_with_its_entry() {
     insert(&mut mmu, 1);
     assert!(matches!(read(&mut mmu, PAGE), Translation::Found { .. }));
     let moved = words(Pages::Large, PAGE, 9 * PAGE, true);
-    assert_eq!(mmu.write_entry(Pages::Large, moved), Some((PAGE, PAGE)));
+    assert_eq!(mmu.write_entry(Pages::Large, moved), Some(Gone { start: PAGE, bytes: PAGE }));
     assert_eq!(read(&mut mmu, PAGE), Translation::Found { bus: 9 * PAGE, bytes: PAGE });
     mmu.write_entry(Pages::Large, words(Pages::Large, PAGE, 0, false));
     assert_eq!(read(&mut mmu, PAGE), Translation::Waits);

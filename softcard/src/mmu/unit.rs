@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 
 use fpga_regs::BLOCK_BYTES;
 
-use super::{MemoryDirection, Mmu, Pages, Translation};
+use super::{Gone, MemoryDirection, Mmu, Pages, Translation};
 use crate::bus::Bus;
 use crate::latch::{BusRun, Index, Latch};
 use crate::own_memory::{OWN_BYTES, OWN_MEMORY};
@@ -34,7 +34,7 @@ impl Unit {
     /// Executes an entry written to a TLB window.
     pub(crate) fn write_entry(&self, pages: Pages, words: [u64; 2]) {
         let gone = self.mmu.borrow_mut().write_entry(pages, words);
-        if let Some((start, bytes)) = gone {
+        if let Some(Gone { start, bytes }) = gone {
             self.forget(start, bytes);
         }
     }

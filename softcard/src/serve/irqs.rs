@@ -56,6 +56,21 @@ struct Vector {
     pending: bool,
 }
 
+/// What an index has.
+pub(crate) struct Info {
+    pub(crate) flags: u32,
+    pub(crate) vectors: u32,
+}
+
+/// What a client asks of the vectors of an index.
+pub(crate) struct Wanted {
+    pub(crate) flags: u32,
+    pub(crate) index: u32,
+    /// The first of them.
+    pub(crate) start: u32,
+    pub(crate) count: u32,
+}
+
 /// All interrupts of the card.
 #[derive(Debug)]
 pub(crate) struct Irqs {
@@ -86,13 +101,16 @@ impl Irqs {
         }
     }
 
-    /// Flags and vectors of an index.
-    pub(crate) fn info(index: u32) -> Option<(u32, u32)> {
+    /// What an index has.
+    pub(crate) fn info(index: u32) -> Option<Info> {
+        let flags = INFO_EVENTFD;
         match index {
-            MSIX => Some((INFO_EVENTFD | INFO_MASKABLE, u32::from(MSIX_TABLE_ENTRIES))),
-            ERROR | REQUEST => Some((INFO_EVENTFD, 1)),
+            MSIX => {
+                Some(Info { flags: flags | INFO_MASKABLE, vectors: u32::from(MSIX_TABLE_ENTRIES) })
+            }
+            ERROR | REQUEST => Some(Info { flags, vectors: 1 }),
             // INTx and MSI, which the card has not.
-            _ => (index < INDICES).then_some((INFO_EVENTFD, 0)),
+            _ => (index < INDICES).then_some(Info { flags, vectors: 0 }),
         }
     }
 
@@ -112,15 +130,14 @@ impl Irqs {
     /// the index does not know.
     pub(crate) fn set(
         &mut self,
-        (flags, index): (u32, u32),
-        (start, count): (u32, u32),
+        Wanted { flags, index, start, count }: Wanted,
         data: &[u8],
         fds: Vec<OwnedFd>,
     ) -> Result<(), Errno> {
         if flags & !(DATA | ACTION) != 0 || (flags & ACTION).count_ones() != 1 {
             return Err(Errno::EINVAL);
         }
-        let (_, vectors) = Self::info(index).ok_or(Errno::EINVAL)?;
+        let Info { vectors, .. } = Self::info(index).ok_or(Errno::EINVAL)?;
         if start.checked_add(count).is_none_or(|end| end > vectors) {
             return Err(Errno::EINVAL);
         }
@@ -252,6 +269,10 @@ mod tests {
         (irqs, raised)
     }
 
+    fn wanted(flags: u32, index: u32, start: u32, count: u32) -> Wanted {
+        Wanted { flags, index, start, count }
+    }
+
     fn events(count: usize) -> (Vec<EventFd>, Vec<OwnedFd>) {
         let ours: Vec<EventFd> = (0..count).map(|_| EventFd::new().unwrap()).collect();
         let theirs = ours.iter().map(|event| event.try_clone().unwrap().into_fd()).collect();
@@ -266,7 +287,7 @@ mod tests {
     fn a_raised_vector_signals_its_counter_and_no_other() {
         let (mut irqs, raised) = irqs();
         let (ours, theirs) = events(3);
-        irqs.set((DATA_EVENTFD | ACTION_TRIGGER, MSIX), (4, 3), &[], theirs).unwrap();
+        irqs.set(wanted(DATA_EVENTFD | ACTION_TRIGGER, MSIX, 4, 3), &[], theirs).unwrap();
         raised.signal(5);
         raised.signal(5);
         raised.signal(99);
@@ -283,16 +304,16 @@ mod tests {
         irqs.collect();
         assert_eq!(irqs.pending(), 1);
         let (ours, theirs) = events(1);
-        irqs.set((DATA_EVENTFD | ACTION_TRIGGER, MSIX), (0, 1), &[], theirs).unwrap();
+        irqs.set(wanted(DATA_EVENTFD | ACTION_TRIGGER, MSIX, 0, 1), &[], theirs).unwrap();
         assert_eq!((counts(&ours), irqs.pending()), (vec![1], 0));
 
-        irqs.set((DATA_NONE | ACTION_MASK, MSIX), (0, 32), &[], vec![]).unwrap();
+        irqs.set(wanted(DATA_NONE | ACTION_MASK, MSIX, 0, 32), &[], vec![]).unwrap();
         raised.signal(0);
         irqs.collect();
         assert_eq!((counts(&ours), irqs.pending()), (vec![0], 1));
-        irqs.set((DATA_BOOL | ACTION_UNMASK, MSIX), (0, 2), &[0, 1], vec![]).unwrap();
+        irqs.set(wanted(DATA_BOOL | ACTION_UNMASK, MSIX, 0, 2), &[0, 1], vec![]).unwrap();
         assert_eq!(irqs.pending(), 1);
-        irqs.set((DATA_BOOL | ACTION_UNMASK, MSIX), (0, 1), &[1], vec![]).unwrap();
+        irqs.set(wanted(DATA_BOOL | ACTION_UNMASK, MSIX, 0, 1), &[1], vec![]).unwrap();
         assert_eq!((counts(&ours), irqs.pending()), (vec![1], 0));
 
         irqs.set_enabled(false);
@@ -308,10 +329,10 @@ mod tests {
         let (mut irqs, _) = irqs();
         for (index, count) in [(MSIX, 2), (ERROR, 1), (REQUEST, 1)] {
             let (ours, theirs) = events(count as usize);
-            irqs.set((DATA_EVENTFD | ACTION_TRIGGER, index), (0, count), &[], theirs).unwrap();
-            irqs.set((DATA_NONE | ACTION_TRIGGER, index), (0, count), &[], vec![]).unwrap();
+            irqs.set(wanted(DATA_EVENTFD | ACTION_TRIGGER, index, 0, count), &[], theirs).unwrap();
+            irqs.set(wanted(DATA_NONE | ACTION_TRIGGER, index, 0, count), &[], vec![]).unwrap();
             assert_eq!(counts(&ours), vec![1; count as usize]);
-            irqs.set((DATA_BOOL | ACTION_TRIGGER, index), (0, 1), &[1], vec![]).unwrap();
+            irqs.set(wanted(DATA_BOOL | ACTION_TRIGGER, index, 0, 1), &[1], vec![]).unwrap();
             assert_eq!(counts(&ours)[0], 1);
         }
     }
@@ -320,13 +341,13 @@ mod tests {
     fn counters_are_taken_away_one_by_one_or_all_at_once() {
         let (mut irqs, raised) = irqs();
         let (ours, theirs) = events(2);
-        irqs.set((DATA_EVENTFD | ACTION_TRIGGER, MSIX), (0, 2), &[], theirs).unwrap();
-        irqs.set((DATA_EVENTFD | ACTION_TRIGGER, MSIX), (0, 1), &[], vec![]).unwrap();
+        irqs.set(wanted(DATA_EVENTFD | ACTION_TRIGGER, MSIX, 0, 2), &[], theirs).unwrap();
+        irqs.set(wanted(DATA_EVENTFD | ACTION_TRIGGER, MSIX, 0, 1), &[], vec![]).unwrap();
         raised.signal(0);
         raised.signal(1);
         irqs.collect();
         assert_eq!(counts(&ours), [0, 1]);
-        irqs.set((DATA_NONE | ACTION_TRIGGER, MSIX), (0, 0), &[], vec![]).unwrap();
+        irqs.set(wanted(DATA_NONE | ACTION_TRIGGER, MSIX, 0, 0), &[], vec![]).unwrap();
         raised.signal(1);
         irqs.collect();
         assert_eq!(counts(&ours), [0, 0]);
@@ -337,7 +358,7 @@ mod tests {
     fn a_reset_forgets_what_is_pending_and_keeps_the_counters() {
         let (mut irqs, raised) = irqs();
         let (ours, theirs) = events(1);
-        irqs.set((DATA_EVENTFD | ACTION_TRIGGER, MSIX), (0, 1), &[], theirs).unwrap();
+        irqs.set(wanted(DATA_EVENTFD | ACTION_TRIGGER, MSIX, 0, 1), &[], theirs).unwrap();
         irqs.set_enabled(false);
         raised.signal(0);
         irqs.collect();
@@ -352,8 +373,8 @@ mod tests {
     #[test]
     fn requests_that_contradict_themselves_are_refused() {
         let (mut irqs, _) = irqs();
-        let mut set = |flags, index, range, data: &[u8], fds| {
-            irqs.set((flags, index), range, data, fds).unwrap_err()
+        let mut set = |flags, index, (start, count), data: &[u8], fds| {
+            irqs.set(wanted(flags, index, start, count), data, fds).unwrap_err()
         };
         let two = || events(2).1;
         let refused = [

@@ -43,13 +43,7 @@ pub(super) struct Joined {
 impl Joined {
     /// Writes bytes of a BAR; the parts of one store once the last of them has come. A part that is followed by something
     /// else than the next one is written as it came, before that.
-    pub(super) fn write(
-        &mut self,
-        card: &mut Card,
-        now: u64,
-        (bar, offset): (Bar, u64),
-        data: &[u8],
-    ) {
+    pub(super) fn write(&mut self, card: &mut Card, now: u64, bar: Bar, offset: u64, data: &[u8]) {
         let place = (bar == Bar::Shell).then(|| target(offset));
         let Some(Target::Cnfg(Bank::Avx, vfpga, register)) = place else {
             return access::write(card, now, bar, offset, data);

@@ -35,6 +35,12 @@ const UNMAP_DIRTY: u32 = 1 << 0;
 /// `DMA_UNMAP`: everything there is.
 const UNMAP_ALL: u32 = 1 << 1;
 
+/// Bytes of the client's addresses.
+pub(crate) struct Span {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+}
+
 /// The maps of one client.
 #[derive(Debug)]
 pub(crate) struct Maps {
@@ -59,7 +65,7 @@ impl Maps {
         &mut self,
         flags: u32,
         offset: u64,
-        (address, size): (u64, u64),
+        Span { address, size }: Span,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Errno> {
         let rights = Rights { read: flags & MAP_READ != 0, write: flags & MAP_WRITE != 0 };
@@ -113,7 +119,8 @@ impl Maps {
     ///
     /// # Errors
     /// EINVAL where the range would cut a map in two, ENOTSUP where dirty pages are asked for.
-    pub(crate) fn unmap(&mut self, flags: u32, (address, size): (u64, u64)) -> Result<(), Errno> {
+    pub(crate) fn unmap(&mut self, flags: u32, span: Span) -> Result<(), Errno> {
+        let Span { address, size } = span;
         match flags {
             UNMAP_ALL if (address, size) == (0, 0) => self.clear(),
             0 if size == 0 || address.checked_add(size.saturating_sub(1)).is_none() => {
@@ -172,6 +179,10 @@ mod tests {
         Maps::new(bus, Rc::new(Client::default()))
     }
 
+    fn span(address: u64, size: u64) -> Span {
+        Span { address, size }
+    }
+
     const BOTH: u32 = MAP_READ | MAP_WRITE;
 
     #[test]
@@ -181,7 +192,7 @@ mod tests {
         for page in 0..64u64 {
             let fd = file.try_clone().unwrap();
             // In reverse: neighbours on the bus are none in the file.
-            maps.map(BOTH, (63 - page) << 12, (page << 12, 4096), vec![fd]).unwrap();
+            maps.map(BOTH, (63 - page) << 12, span(page << 12, 4096), vec![fd]).unwrap();
         }
         assert_eq!(maps.held(), [64, 1]);
         let found = |maps: &Maps| match maps.bus.find(0x3010, 16, Rights::BOTH) {
@@ -189,7 +200,7 @@ mod tests {
             _ => None,
         };
         assert_eq!(found(&maps), Some((60 << 12) + 0x10));
-        maps.unmap(0, (0, 64 << 12)).unwrap();
+        maps.unmap(0, span(0, 64 << 12)).unwrap();
         assert_eq!((maps.held(), found(&maps)), ([0, 0], None));
     }
 
@@ -197,8 +208,8 @@ mod tests {
     fn memory_without_a_file_or_with_one_that_may_vanish_is_asked_for() {
         let mut maps = maps();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        maps.map(BOTH, 0, (0x1000, 4096), vec![]).unwrap();
-        maps.map(BOTH, 0, (0x2000, 4096), vec![file.into()]).unwrap();
+        maps.map(BOTH, 0, span(0x1000, 4096), vec![]).unwrap();
+        maps.map(BOTH, 0, span(0x2000, 4096), vec![file.into()]).unwrap();
         for address in [0x1000, 0x2000] {
             let place = maps.bus.find(address, 1, Rights::READ);
             assert!(matches!(place, Some(BusMemory::Asked(_))));
@@ -210,51 +221,51 @@ mod tests {
         let mut maps = maps();
         let file = memfd::create("guest", 0x4000).unwrap();
         let fd = || vec![file.try_clone().unwrap()];
-        maps.map(MAP_READ, 0x1000, (0x8000, 0x3000), fd()).unwrap();
+        maps.map(MAP_READ, 0x1000, span(0x8000, 0x3000), fd()).unwrap();
         assert!(maps.bus.find(0x8000, 8, Rights::WRITE).is_none());
         let refused = [
-            maps.map(BOTH, 0x1000, (0x10_0000, 0x4000), fd()),
-            maps.map(BOTH, u64::MAX - 4095, (0x10_0000, 0x2000), fd()),
-            maps.map(BOTH, 1, (0x10_0000, 0x1000), fd()),
-            maps.map(BOTH, 0, (0x10_0001, 0x1000), fd()),
-            maps.map(BOTH, 0, (0x10_0000, 0x1001), fd()),
-            maps.map(BOTH, 0, (0x10_0000, 0), fd()),
-            maps.map(0, 0, (0x10_0000, 0x1000), fd()),
-            maps.map(1 << 2 | BOTH, 0, (0x10_0000, 0x1000), fd()),
-            maps.map(BOTH, 0, (u64::MAX - 4095, 0x2000), vec![]),
-            maps.map(BOTH, 0, (0x10_0000, 0x1000), fd().into_iter().chain(fd()).collect()),
+            maps.map(BOTH, 0x1000, span(0x10_0000, 0x4000), fd()),
+            maps.map(BOTH, u64::MAX - 4095, span(0x10_0000, 0x2000), fd()),
+            maps.map(BOTH, 1, span(0x10_0000, 0x1000), fd()),
+            maps.map(BOTH, 0, span(0x10_0001, 0x1000), fd()),
+            maps.map(BOTH, 0, span(0x10_0000, 0x1001), fd()),
+            maps.map(BOTH, 0, span(0x10_0000, 0), fd()),
+            maps.map(0, 0, span(0x10_0000, 0x1000), fd()),
+            maps.map(1 << 2 | BOTH, 0, span(0x10_0000, 0x1000), fd()),
+            maps.map(BOTH, 0, span(u64::MAX - 4095, 0x2000), vec![]),
+            maps.map(BOTH, 0, span(0x10_0000, 0x1000), fd().into_iter().chain(fd()).collect()),
         ];
         assert_eq!(refused, [Err(Errno::EINVAL); 10]);
-        assert_eq!(maps.map(BOTH, 0, (0xa000, 0x1000), fd()), Err(Errno::EEXIST));
+        assert_eq!(maps.map(BOTH, 0, span(0xa000, 0x1000), fd()), Err(Errno::EEXIST));
         let (reader, _writer) = memfd::create_read_only_for_others("words", 4096).unwrap();
         let reader = || vec![reader.try_clone().unwrap()];
-        assert_eq!(maps.map(BOTH, 0, (0x10_0000, 4096), reader()), Err(Errno::EPERM));
-        maps.map(MAP_READ, 0, (0x10_0000, 4096), reader()).unwrap();
+        assert_eq!(maps.map(BOTH, 0, span(0x10_0000, 4096), reader()), Err(Errno::EPERM));
+        maps.map(MAP_READ, 0, span(0x10_0000, 4096), reader()).unwrap();
     }
 
     #[test]
     fn a_range_unmaps_what_it_holds_and_may_be_empty() {
         let mut maps = maps();
         for page in 0..4 {
-            maps.map(BOTH, 0, (page << 12, 4096), vec![]).unwrap();
+            maps.map(BOTH, 0, span(page << 12, 4096), vec![]).unwrap();
         }
-        maps.map(BOTH, 0, (0x10_0000, 0x2000), vec![]).unwrap();
-        maps.unmap(0, (0x80_0000, 0x20_0000)).unwrap();
-        assert_eq!(maps.unmap(0, (0, 0x10_1000)), Err(Errno::EINVAL));
-        assert_eq!(maps.unmap(0, (0x10_1000, 0x1000)), Err(Errno::EINVAL));
+        maps.map(BOTH, 0, span(0x10_0000, 0x2000), vec![]).unwrap();
+        maps.unmap(0, span(0x80_0000, 0x20_0000)).unwrap();
+        assert_eq!(maps.unmap(0, span(0, 0x10_1000)), Err(Errno::EINVAL));
+        assert_eq!(maps.unmap(0, span(0x10_1000, 0x1000)), Err(Errno::EINVAL));
         assert_eq!(maps.bus.ranges(), 5);
-        maps.unmap(0, (0x1000, 0x2000)).unwrap();
+        maps.unmap(0, span(0x1000, 0x2000)).unwrap();
         assert_eq!(maps.bus.ranges(), 3);
         let refused = [
-            maps.unmap(0, (0, 0)),
-            maps.unmap(0, (4096, u64::MAX)),
-            maps.unmap(UNMAP_ALL, (0, 4096)),
-            maps.unmap(1 << 3, (0, 4096)),
+            maps.unmap(0, span(0, 0)),
+            maps.unmap(0, span(4096, u64::MAX)),
+            maps.unmap(UNMAP_ALL, span(0, 4096)),
+            maps.unmap(1 << 3, span(0, 4096)),
         ];
         assert_eq!(refused, [Err(Errno::EINVAL); 4]);
-        assert_eq!(maps.unmap(UNMAP_DIRTY, (0, 4096)), Err(Errno::ENOTSUP));
-        maps.map(BOTH, 0, (u64::MAX - 4095, 4096), vec![]).unwrap();
-        maps.unmap(UNMAP_ALL, (0, 0)).unwrap();
+        assert_eq!(maps.unmap(UNMAP_DIRTY, span(0, 4096)), Err(Errno::ENOTSUP));
+        maps.map(BOTH, 0, span(u64::MAX - 4095, 4096), vec![]).unwrap();
+        maps.unmap(UNMAP_ALL, span(0, 0)).unwrap();
         assert_eq!(maps.bus.ranges(), 0);
     }
 
@@ -262,12 +273,12 @@ mod tests {
     fn there_is_an_end_to_maps_and_to_files() {
         let mut maps = maps();
         let huge = memfd::create("huge", 1 << 45).unwrap();
-        maps.map(BOTH, 0, (0, 4096), vec![huge]).unwrap();
+        maps.map(BOTH, 0, span(0, 4096), vec![huge]).unwrap();
         let more = memfd::create("more", 4096).unwrap();
-        assert_eq!(maps.map(BOTH, 0, (4096, 4096), vec![more]), Err(Errno::ENOSPC));
+        assert_eq!(maps.map(BOTH, 0, span(4096, 4096), vec![more]), Err(Errno::ENOSPC));
         for page in 1..MAX_MAPS as u64 {
-            maps.map(BOTH, 0, (page << 12, 4096), vec![]).unwrap();
+            maps.map(BOTH, 0, span(page << 12, 4096), vec![]).unwrap();
         }
-        assert_eq!(maps.map(BOTH, 0, (1 << 40, 4096), vec![]), Err(Errno::ENOSPC));
+        assert_eq!(maps.map(BOTH, 0, span(1 << 40, 4096), vec![]), Err(Errno::ENOSPC));
     }
 }

@@ -24,7 +24,7 @@ use super::session::{Effect, REGION_ACCESS_BYTES, Reaction, Session};
 use super::wire::Header;
 use crate::FaultSpec;
 use crate::bus::AskedMemory;
-use crate::card::Card;
+use crate::card::{Card, Programmed};
 use crate::error::Error;
 use crate::image::Image;
 use crate::port::{self, Cabling, FramePool};
@@ -110,7 +110,7 @@ impl Server {
         let vectors = Rc::new(raised.clone());
         let published = Arc::new(Published::new()?);
         let card = Card::new(
-            (Map::default(), image, None, plays_fpga),
+            Programmed { map: Map::default(), image, vfpgas: None, plays_fpga },
             port,
             icrc_policy,
             pool,
@@ -341,7 +341,7 @@ impl Server {
                 access::write(card, now, bar, offset, &data);
             }
             (Effect::Write { bar, offset, data }, Some(joined)) => {
-                joined.write(card, now, (bar, offset), &data);
+                joined.write(card, now, bar, offset, &data);
             }
             (Effect::Reset, joined) => {
                 card.reset_function();

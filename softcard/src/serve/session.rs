@@ -16,8 +16,8 @@ use serde_json::{Map, Value, json};
 
 use super::config_space::{self, ConfigSpace};
 use super::doorbells;
-use super::irqs::{INDICES, Irqs, Raised};
-use super::maps::{MAX_MAPS, Maps, PAGE_SIZES};
+use super::irqs::{self, INDICES, Irqs, Raised};
+use super::maps::{MAX_MAPS, Maps, PAGE_SIZES, Span};
 use super::wire::{Header, MAX_DATA, REGION_INFO_BYTES, RegionWrite, Request};
 use crate::bus::{AskedMemory, Bus};
 
@@ -190,18 +190,19 @@ impl Session {
                 return Reaction::Finish(vec![Effect::Reset], Reply::of(Vec::new()));
             }
             Request::DmaMap { flags, offset, address, size } => {
-                self.maps.map(flags, offset, (address, size), fds).map(|()| Vec::new())
+                self.maps.map(flags, offset, Span { address, size }, fds).map(|()| Vec::new())
             }
             Request::DmaUnmap { argsz, flags, address, size } => {
                 let echo = fields([argsz, flags], [address, size]);
-                self.maps.unmap(flags, (address, size)).map(|()| echo)
+                self.maps.unmap(flags, Span { address, size }).map(|()| echo)
             }
             Request::DeviceSetIrqs { flags, index, start, count, data } => {
-                self.irqs.set((flags, index), (start, count), &data, fds).map(|()| Vec::new())
+                let wanted = irqs::Wanted { flags, index, start, count };
+                self.irqs.set(wanted, &data, fds).map(|()| Vec::new())
             }
             Request::DeviceGetInfo => Ok(words([16, DEVICE_RESET_PCI, REGIONS, INDICES])),
             Request::DeviceGetIrqInfo { index } => match Irqs::info(index) {
-                Some((flags, count)) => Ok(words([16, flags, index, count])),
+                Some(irqs::Info { flags, vectors }) => Ok(words([16, flags, index, vectors])),
                 None => Err(Errno::EINVAL),
             },
             Request::DeviceGetRegionInfo { argsz, index } => {

@@ -195,14 +195,16 @@ impl Request {
         let mut fields = Fields(payload);
         match command {
             command::REGION_READ => {
-                let (offset, region, count) = region_access(&mut fields).ok_or(Errno::EINVAL)?;
+                let RegionAccess { offset, region, count } =
+                    region_access(&mut fields).ok_or(Errno::EINVAL)?;
                 if count > MAX_DATA {
                     return Err(Errno::E2BIG);
                 }
                 Ok(Self::RegionRead { offset, region, count })
             }
             command::REGION_WRITE => {
-                let (offset, region, count) = region_access(&mut fields).ok_or(Errno::EINVAL)?;
+                let RegionAccess { offset, region, count } =
+                    region_access(&mut fields).ok_or(Errno::EINVAL)?;
                 if count > MAX_DATA {
                     return Err(Errno::E2BIG);
                 }
@@ -249,8 +251,15 @@ fn index(fields: &mut Fields<'_>) -> Option<u32> {
     fields.u32()
 }
 
-fn region_access(fields: &mut Fields<'_>) -> Option<(u64, u32, u32)> {
-    Some((fields.u64()?, fields.u32()?, fields.u32()?))
+/// Bytes of a region, as commands that read and write it name them.
+struct RegionAccess {
+    offset: u64,
+    region: u32,
+    count: u32,
+}
+
+fn region_access(fields: &mut Fields<'_>) -> Option<RegionAccess> {
+    Some(RegionAccess { offset: fields.u64()?, region: fields.u32()?, count: fields.u32()? })
 }
 
 fn version(fields: &mut Fields<'_>) -> Option<Request> {
@@ -283,7 +292,7 @@ fn write_multi(fields: &mut Fields<'_>) -> Option<Vec<RegionWrite>> {
     let writes = fields.bytes(count.checked_mul(MULTI_WRITE_BYTES)?)?;
     let write = |bytes: &[u8]| {
         let mut fields = Fields(bytes);
-        let (offset, region, count) = region_access(&mut fields)?;
+        let RegionAccess { offset, region, count } = region_access(&mut fields)?;
         let data = fields.bytes(count as usize)?.to_vec();
         Some(RegionWrite { region, offset, data })
     };

@@ -33,6 +33,13 @@ pub(super) struct Pair {
     pub(super) peer: IpAddr,
 }
 
+/// The Ethernet addresses of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Macs {
+    pub(super) source: MacAddr,
+    pub(super) destination: MacAddr,
+}
+
 /// A frame that is a RoCE datagram: what its headers say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
@@ -85,12 +92,7 @@ impl Headers {
     }
 
     /// Makes a frame between two Ethernet addresses of a datagram's payload; false where it is too long for one.
-    pub(super) fn frame(
-        &self,
-        (from, to): (MacAddr, MacAddr),
-        payload: &[u8],
-        frame: &mut Frame,
-    ) -> bool {
+    pub(super) fn frame(&self, macs: Macs, payload: &[u8], frame: &mut Frame) -> bool {
         let headers = behind_headers(self.source.is_ipv4());
         let udp = udp::Repr {
             source_port: self.source_port,
@@ -111,7 +113,8 @@ impl Headers {
             }
             _ => return false,
         };
-        let ethernet = ethernet::Repr { destination: to, source: from, tag: None, ethertype };
+        let Macs { source, destination } = macs;
+        let ethernet = ethernet::Repr { destination, source, tag: None, ethertype };
         let ip: &[u8] = match &ip {
             Ip::V4(bytes) => bytes,
             Ip::V6(bytes) => bytes,
@@ -194,7 +197,8 @@ mod tests {
 
     #[test]
     fn a_datagram_becomes_a_frame_and_that_a_datagram() {
-        let macs = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+        let [source, destination] = [1, 2].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
+        let macs = Macs { source, destination };
         for ips in [["10.0.0.1", "10.0.0.2"], ["fe80::1", "2001:db8::2"]] {
             let headers = headers(ips);
             let mut frame = Frame::from_bytes(&[]).unwrap();
@@ -210,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_frame_with_an_identification_has_the_checksum_for_it() {
-        let macs = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+        let [source, destination] = [1, 2].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
+        let macs = Macs { source, destination };
         for id in [1_u16, 63, 0xffff, 0x8001] {
             let mut frame = Frame::from_bytes(&[]).unwrap();
             assert!(headers(["10.0.0.1", "10.0.0.2"]).frame(macs, &[7; 60], &mut frame));

@@ -62,7 +62,7 @@ pub(super) fn path_mtu(device: u32, longer: usize) -> Option<PathMtu> {
 /// A sentence: no such device, no address, an address of no device, an MTU below [`LEAST_MTU`].
 pub fn find(link: &UdpLink) -> Result<MachineDevice, String> {
     let all = getifaddrs().map_err(|errno| format!("the machine's addresses: {errno}"))?;
-    let mut found: Vec<(String, bool, MachineAddress)> = Vec::new();
+    let mut found: Vec<Listed> = Vec::new();
     let mut names: Vec<(String, bool)> = Vec::new();
     for entry in all {
         let is_up = entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_LOWER_UP);
@@ -74,7 +74,7 @@ pub fn find(link: &UdpLink) -> Result<MachineDevice, String> {
         let Some(ip) = entry.address.as_ref().and_then(ip_of) else { continue };
         let mask = entry.netmask.as_ref().and_then(ip_of);
         let prefix = mask.map_or(0, prefix_of);
-        found.push((name, is_up, MachineAddress { ip, prefix }));
+        found.push(Listed { device: name, address: MachineAddress { ip, prefix } });
     }
     let (name, only) = match link {
         UdpLink::Device(name) => (name.clone(), None),
@@ -93,11 +93,11 @@ pub fn find(link: &UdpLink) -> Result<MachineDevice, String> {
     let index = if_nametoindex(name.as_str()).map_err(|errno| format!("{name}: {errno}"))?;
     let addresses = match only {
         Some(ip) => {
-            let listed = found.iter().map(|(_, _, it)| it).find(|it| it.ip == ip);
+            let listed = found.iter().map(|it| it.address).find(|it| it.ip == ip);
             // An address of the loopback network is the machine's without being listed.
-            vec![listed.copied().unwrap_or(MachineAddress { ip, prefix: 8 })]
+            vec![listed.unwrap_or(MachineAddress { ip, prefix: 8 })]
         }
-        None => ordered(found.iter().filter(|(of, ..)| *of == name).map(|(_, _, it)| *it)),
+        None => ordered(found.iter().filter(|it| it.device == name).map(|it| it.address)),
     };
     if addresses.is_empty() {
         return Err(format!(
@@ -160,13 +160,19 @@ fn default_source() -> Option<IpAddr> {
     world.into_iter().find_map(source_to)
 }
 
-fn device_of(ip: IpAddr, found: &[(String, bool, MachineAddress)]) -> Result<String, String> {
-    let holder = found.iter().find(|(_, _, it)| it.ip == ip).map(|(name, ..)| name.clone());
-    let loopback = || ip.is_ipv4() && ip.is_loopback();
-    let on_loopback =
-        || found.iter().find(|(_, _, it)| it.ip.is_loopback()).map(|(name, ..)| name.clone());
-    holder
-        .or_else(|| loopback().then(on_loopback).flatten())
+/// An address of the machine's, and the device that has it.
+struct Listed {
+    device: String,
+    address: MachineAddress,
+}
+
+fn device_of(ip: IpAddr, found: &[Listed]) -> Result<String, String> {
+    let listed = |is: &dyn Fn(IpAddr) -> bool| {
+        found.iter().find(|it| is(it.address.ip)).map(|it| it.device.clone())
+    };
+    let is_loopback = ip.is_ipv4() && ip.is_loopback();
+    listed(&|of| of == ip)
+        .or_else(|| is_loopback.then(|| listed(&|of| of.is_loopback())).flatten())
         .ok_or_else(|| format!("{ip} is no address of this machine"))
 }
 

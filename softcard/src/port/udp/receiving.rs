@@ -8,7 +8,7 @@ use roce::wire::difference::{Differences, IPV4_FLAGS, IPV4_IDENTIFICATION};
 use roce::wire::icrc;
 use roce::{Gid, MacAddr, ReceivedFrame as _};
 
-use super::frames::{Headers, Pair, identification, put_back};
+use super::frames::{Headers, Macs, Pair, identification, put_back};
 use super::neighbours::BEYOND;
 use super::peers::{Manner, Peers, cost};
 use super::sockets::{Arriving, Listening, READY, Sockets};
@@ -153,7 +153,8 @@ impl Taker<'_> {
         for payload in message.bytes.chunks(message.segment.max(1)) {
             costs = costs.saturating_add(cost(payload.len()));
             let mut frame = self.pool.take();
-            if headers.frame((BEYOND, to), payload, &mut frame) {
+            let macs = Macs { source: BEYOND, destination: to };
+            if headers.frame(macs, payload, &mut frame) {
                 self.arrived.push_back(frame);
             } else {
                 self.counters.bad_length = self.counters.bad_length.saturating_add(1);

@@ -12,6 +12,7 @@ use roce::wire::difference::{IPV4_FLAGS, IPV4_IDENTIFICATION};
 use super::frames::Pair;
 use super::machine::{device_between, scoped};
 use super::peers::Queued;
+use super::sockets::Leaving;
 use super::{RETRY_NS, ROOM_NS, UdpPort};
 
 /// The flag of IPv4 that forbids to cut a packet, with no fragment's offset.
@@ -19,6 +20,16 @@ const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 
 /// Frames of one host that leave before others have their turn.
 const TURN: usize = 128;
+
+/// What has left of groups of frames.
+#[derive(Default)]
+struct Left {
+    groups: usize,
+    /// All of them together.
+    frames: usize,
+    /// Why no more.
+    failed: Option<Errno>,
+}
 
 /// Frames that leave by one message: equally long, but for the last, which may be shorter.
 struct Group {
@@ -115,7 +126,7 @@ impl UdpPort {
         while count > 0 {
             let batch = queue.make_contiguous().get_mut(..count).unwrap_or_default();
             let groups = self.prepare(batch, is_whole);
-            let (messages, frames, failed) = self.send_groups(batch, &groups);
+            let Left { groups: messages, frames, failed } = self.send_groups(batch, &groups);
             self.more.messages = self.more.messages.saturating_add(messages as u64);
             self.counters.sent = self.counters.sent.saturating_add(frames as u64);
             for queued in queue.drain(..frames) {
@@ -206,7 +217,7 @@ impl UdpPort {
         for (at, queued) in batch.iter_mut().enumerate() {
             let length = queued.length();
             let Queued { headers, frame } = queued;
-            let Some((sender, port, _)) =
+            let Some(Leaving { index: sender, port, .. }) =
                 self.sockets.sender(headers.source_port, headers.source.is_ipv4())
             else {
                 groups.push(Group {
@@ -257,8 +268,8 @@ impl UdpPort {
         groups
     }
 
-    /// Sends groups as far as it goes: how many, of how many frames, and why no more.
-    fn send_groups(&self, batch: &[Queued], groups: &[Group]) -> (usize, usize, Option<Errno>) {
+    /// Sends groups as far as it goes.
+    fn send_groups(&self, batch: &[Queued], groups: &[Group]) -> Left {
         let parts: Vec<IoSlice<'_>> = batch
             .iter()
             .map(|Queued { headers, frame }| {
@@ -266,28 +277,28 @@ impl UdpPort {
                 IoSlice::new(bytes.get(headers.payload(bytes.len())).unwrap_or_default())
             })
             .collect();
-        let (mut sent, mut frames) = (0_usize, 0_usize);
-        while let Some(first) = groups.get(sent) {
-            let rest = groups.get(sent..).unwrap_or_default();
+        let mut left = Left::default();
+        while let Some(first) = groups.get(left.groups) {
+            let rest = groups.get(left.groups..).unwrap_or_default();
             let same = rest.iter().take(MOST_SENT).take_while(|group| group.sender == first.sender);
             let messages: Vec<Outgoing<'_>> =
                 same.filter_map(|group| self.message(batch, &parts, group)).collect();
             let headers = batch.get(first.frames.start).map(|it| it.headers);
             let socket =
                 headers.and_then(|it| self.sockets.sender(it.source_port, it.source.is_ipv4()));
-            let Some((_, _, socket)) = socket else {
-                return (sent, frames, Some(Errno::EAFNOSUPPORT));
+            let Some(sender) = socket else {
+                return Left { failed: Some(Errno::EAFNOSUPPORT), ..left };
             };
-            match socket.send(&messages) {
+            match sender.socket.send(&messages) {
                 Ok(count) => {
                     let taken = rest.iter().take(count).map(|group| group.frames.len());
-                    frames = frames.saturating_add(taken.sum());
-                    sent = sent.saturating_add(count);
+                    left.frames = left.frames.saturating_add(taken.sum());
+                    left.groups = left.groups.saturating_add(count);
                 }
-                Err(errno) => return (sent, frames, Some(errno)),
+                Err(errno) => return Left { failed: Some(errno), ..left },
             }
         }
-        (sent, frames, None)
+        left
     }
 
     fn message<'a>(

@@ -79,6 +79,14 @@ pub(super) struct Sockets {
     pub(super) events: Epoll,
 }
 
+/// How a flow leaves.
+pub(super) struct Leaving<'a> {
+    /// The number of its source port.
+    pub(super) index: usize,
+    pub(super) port: u16,
+    pub(super) socket: &'a UdpSocket,
+}
+
 /// One source port, for both kinds of addresses that the machine has.
 #[derive(Debug)]
 struct Sender {
@@ -264,7 +272,7 @@ impl Sockets {
 
     /// Has `events` tell once when the socket by which a flow leaves has room.
     pub(super) fn await_room(&self, flow: u16, is_ipv4: bool) {
-        let Some((_, _, socket)) = self.sender(flow, is_ipv4) else { return };
+        let Some(Leaving { socket, .. }) = self.sender(flow, is_ipv4) else { return };
         let mut event = EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT, ROOM);
         // It was waited for before, or never.
         let waits = self.events.modify(socket, &mut event);
@@ -273,13 +281,13 @@ impl Sockets {
         }
     }
 
-    /// The socket by which a flow leaves, and its source port: for each flow always the same.
-    pub(super) fn sender(&self, flow: u16, is_ipv4: bool) -> Option<(usize, u16, &UdpSocket)> {
+    /// The socket by which a flow leaves: for each flow always the same.
+    pub(super) fn sender(&self, flow: u16, is_ipv4: bool) -> Option<Leaving<'_>> {
         let folded = usize::from(flow ^ flow >> 5 ^ flow >> 10);
         let index = folded.checked_rem(self.senders.len())?;
         let sender = self.senders.get(index)?;
         let socket = if is_ipv4 { sender.ipv4.as_ref() } else { sender.ipv6.as_ref() };
-        Some((index, sender.port, socket?))
+        Some(Leaving { index, port: sender.port, socket: socket? })
     }
 
     /// Whether the kernel cuts messages into segments.

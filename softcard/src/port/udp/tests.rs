@@ -7,6 +7,7 @@ use roce::wire::difference::{IPV4_FLAGS, IPV4_IDENTIFICATION};
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{arp, icrc, ipv4};
 
+use super::frames::Macs;
 use super::machine::MachineAddress;
 use super::*;
 
@@ -47,7 +48,7 @@ fn frame([from, to]: [Ipv4Addr; 2], source_port: u16, payload: &[u8]) -> Frame {
     transport.extend_from_slice(payload);
     transport.extend([0; icrc::LENGTH]);
     let mut frame = Frame::from_bytes(&[]).unwrap();
-    assert!(headers.frame((MACS[0], MACS[1]), &transport, &mut frame));
+    assert!(headers.frame(Macs { source: MACS[0], destination: MACS[1] }, &transport, &mut frame));
     frame.seal();
     frame
 }
@@ -136,7 +137,7 @@ fn pass(ips: [Ipv4Addr; 2], sent: Vec<Frame>) {
             assert_eq!(frame.as_slice()[IPV4_FLAGS..IPV4_FLAGS + 2], [0x40, 0], "as on the wire");
             let headers = Headers::of(frame.as_slice()).unwrap();
             assert_eq!((headers.tos, headers.ttl), (2, 64));
-            let port = one.sockets.sender(0xc000, true).unwrap().1;
+            let port = one.sockets.sender(0xc000, true).unwrap().port;
             assert_eq!(headers.source_port, port, "a flow keeps its port");
             assert_eq!(frame.as_slice()[54..54 + 1024], [(number % 40) as u8; 1024]);
         }
@@ -340,7 +341,7 @@ fn what_encloses_a_frame_arrives_as_it_was_and_gives_the_frame_back() {
     let source_port = u16::from_be_bytes([trailer[0], trailer[1]]);
     let mut opened = Frame::from_bytes(&[]).unwrap();
     let headers = Headers { source_port, ..headers };
-    assert!(headers.frame((MACS[0], MACS[1]), datagram, &mut opened));
+    assert!(headers.frame(Macs { source: MACS[0], destination: MACS[1] }, datagram, &mut opened));
     assert!(icrc::check(opened.as_mut_slice()));
 }
 
