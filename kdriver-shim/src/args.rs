@@ -47,6 +47,12 @@ later ones have come (1 ms at most), corrupt flips one bit behind the Ethernet h
 as having met congestion, delay lets it take that long. A frame from one card to another passes
 the cables of both.
 
+rate=10G has a cable carry so many bits per second each way (M or G). The card sends no faster. What
+comes to it faster waits at the far end, up to buffer=SIZE (bytes, k or M; 1M without it), and is
+dropped beyond. ecn=KMIN:KMAX:P%, such as ecn=100k:400k:10%, then marks by how much waits there
+packets whose sender understands marks: none up to KMIN, P% at KMAX, all above. Cards on the
+machine's own network (--port udp) have no rate.
+
 Exit codes: 0 ended by a signal, or --check-config finds the file well; 1 a card, the state directory or the kernel failed; 2 wrong
 arguments; 3 another balboad serves the state directory.";
 
@@ -382,6 +388,10 @@ impl Args {
         }
         let addressed = |number| matches!(one(&self.ips, number, "--ip"), Ok(Some(_)));
         machine::check(&cards.soft, self.shadow, addressed)?;
+        for fault in &self.faults {
+            let links = cards.soft.iter().map(|card| &card.link);
+            fault.check_links(links).map_err(|error| format!("--fault {fault}: {error}"))?;
+        }
         let given = [("--icrc", self.icrc.is_some()), ("--port-room", self.port_room.is_some())];
         let is_on_machine = cards.soft.iter().any(|card| matches!(card.link, Link::Udp(..)));
         if let Some((option, _)) = given.iter().find(|(_, is)| *is && !is_on_machine) {
@@ -596,6 +606,13 @@ mod tests {
             (&["--vfio", "3b:00.0", "--soft-image", "stock"], "no software cards"),
             (&["--vfio", "3b:00.0", "--soft-fpga"], "no software cards"),
             (&["--soft", "2", "--fault", "dup=1%,card=2"], "makes cards 0 to 1"),
+            (&["--soft", "1", "--fault", "rate=0"], "fault `rate=0`: write bits per second"),
+            (&["--soft", "1", "--fault", "rate=1G,ecn=4k:1k:1%"], "a KMIN that is below KMAX"),
+            (&["--soft", "1", "--fault", "rate=1G,ecn=1k:4k:101%"], "a percentage from 0%"),
+            (
+                &["--soft", "1", "--port", "udp", "--fault", "rate=1G"],
+                "--fault rate=1G: fault `rate=1G`: a card on the machine's own network has its rate",
+            ),
         ] {
             let refusal = cards(args).unwrap_err();
             assert!(refusal.contains(sentence), "{args:?}: {refusal}");

@@ -3,11 +3,14 @@
 //! Each way, each frame (ARP as well as RoCE) may be lost, doubled, held back until later ones have
 //! come, damaged by a bit, marked as having met congestion, or delayed; each of these is decided
 //! independently. What is decided about the n-th frame of a seed, a card and a direction depends on
-//! these alone. Everything is counted by cause and direction.
+//! these alone. A cable of a given rate has a queue at its far end, which drops what it has no room
+//! for, and marks packets by its length. Everything is counted by cause and direction.
 
+mod bottleneck;
 mod draw;
 mod edit;
 mod line;
+mod quantity;
 mod spec;
 
 use std::collections::VecDeque;
@@ -17,7 +20,8 @@ use std::os::fd::BorrowedFd;
 use roce::PathMtu;
 
 pub use draw::FaultSource;
-pub use spec::{Delay, FaultSpec, Rate};
+pub use quantity::{BitRate, Size};
+pub use spec::{Delay, FaultSpec, Rate, Red};
 
 use draw::{Decisions, Way};
 use line::Line;
@@ -27,7 +31,7 @@ use super::{Frame, FramePool, Port};
 /// Frames decided about before they are offered to the port behind.
 const CHUNK: usize = 64;
 
-/// A port behind a cable that loses, doubles, reorders, damages, marks and delays frames.
+/// A port behind a cable that loses, doubles, reorders, damages, marks and delays frames, and carries so many at most.
 ///
 /// It takes frames only while the port behind takes what it passes on, so a port that pushes back
 /// is felt by the sender. Frames on their way are at most 4,096 each way; beyond that, they stay
@@ -51,7 +55,7 @@ impl Faults {
         source: FaultSource,
         pool: &FramePool,
     ) -> Self {
-        let line = |way| Line::new(*spec, Decisions::new(source, way), pool.clone());
+        let line = |way| Line::new(*spec, way, Decisions::new(source, way), pool.clone());
         Self { port, tx: line(Way::Tx), rx: line(Way::Rx), arrivals: VecDeque::new(), again: None }
     }
 
@@ -166,6 +170,7 @@ impl Port for Faults {
             ("fault_ecn_marked_rx", rx.ecn_marked),
             ("fault_delayed_tx", tx.delayed),
             ("fault_delayed_rx", rx.delayed),
+            ("fault_dropped_rx", rx.dropped),
         ] {
             // Faults around faults count together.
             match counters.iter_mut().find(|(found, _)| *found == name) {

@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 pub use capture::{Capture, SharedWriter};
-pub use fault::{Delay, FaultSource, FaultSpec, Faults, Rate};
+pub use fault::{BitRate, Delay, FaultSource, FaultSpec, Faults, Rate, Red, Size};
 pub use frame::{FRAME_CAPACITY, Frame, FramePool, MIN_FRAME};
 pub use packet::PacketPort;
 pub use pcapng::{Direction, Writer as PcapngWriter};

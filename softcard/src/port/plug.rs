@@ -16,13 +16,14 @@ use crate::{Error, Link};
 ///
 /// # Errors
 /// [`Error::Port`] for a socket that cannot be opened, [`Error::NoFaultCard`] for faults of a card
-/// that is not there, [`Error::Capture`] for the capture file.
+/// that is not there, [`Error::BadFault`] for those that its link cannot have, [`Error::Capture`] for the capture file.
 pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Error> {
     let cards = cabling.links.len();
     for fault in &cabling.faults {
         if let Some(card) = fault.card.filter(|card| *card >= cards) {
             return Err(Error::NoFaultCard { fault: fault.to_string(), card, cards });
         }
+        fault.check_links(&cabling.links)?;
     }
     let on_switch = cabling.links.iter().filter(|link| matches!(link, Link::Switch)).count();
     let mut switched = switch(on_switch, pool).into_iter();

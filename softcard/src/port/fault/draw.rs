@@ -43,7 +43,7 @@ impl Draw {
         (u128::from(self.0).wrapping_mul(u128::from(count)) >> 64) as u64
     }
 
-    fn hits(self, rate: Rate) -> bool {
+    pub(super) fn hits(self, rate: Rate) -> bool {
         self.below(Rate::ALL.billionths().into()) < rate.billionths().into()
     }
 }
@@ -60,6 +60,8 @@ pub(super) struct Decision {
     /// Nanoseconds.
     pub(super) delay: Option<u64>,
     pub(super) marked: bool,
+    /// Whether it is marked for what waits, once it is known how much that is.
+    pub(super) mark: Draw,
 }
 
 /// The decisions about the frames of one direction.
@@ -95,6 +97,7 @@ impl Decisions {
                 range.min.saturating_add(delay.below(choices))
             }),
             marked: ecn.hits(spec.ecn),
+            mark: ecn,
         }
     }
 }

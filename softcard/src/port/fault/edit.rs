@@ -21,24 +21,41 @@ pub(super) fn flip_bit(frame: &mut [u8], draw: Draw) -> bool {
     true
 }
 
-/// Marks an IP packet as having met congestion; `false` when it is none or is marked already.
+/// Which packets are marked, of those that are not yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Marked {
+    /// All, whether or not their senders said that they understand marks.
+    Any,
+    /// Those whose senders did.
+    Capable,
+}
+
+impl Marked {
+    fn has(self, class: u8) -> bool {
+        let field = class & CE;
+        field != CE && (self == Self::Any || field != 0)
+    }
+}
+
+/// Marks an IP packet as having met congestion; `false` when it is none, is marked already, or is not to be.
 ///
-/// A packet is marked whether or not its sender said that it understands marks. An IPv4 header
-/// checksum stays as right, or as wrong, as it was.
-pub(super) fn mark_congestion(frame: &mut [u8]) -> bool {
+/// An IPv4 header checksum stays as right, or as wrong, as it was.
+pub(super) fn mark_congestion(frame: &mut [u8], which: Marked) -> bool {
     match frame {
         [_, _, _, _, _, _, _, _, _, _, _, _, a, b, _, _, c, d, packet @ ..] if [*a, *b] == VLAN => {
-            mark_packet([*c, *d], packet)
+            mark_packet([*c, *d], packet, which)
         }
-        [_, _, _, _, _, _, _, _, _, _, _, _, a, b, packet @ ..] => mark_packet([*a, *b], packet),
+        [_, _, _, _, _, _, _, _, _, _, _, _, a, b, packet @ ..] => {
+            mark_packet([*a, *b], packet, which)
+        }
         _ => false,
     }
 }
 
-fn mark_packet(ethertype: [u8; 2], packet: &mut [u8]) -> bool {
+fn mark_packet(ethertype: [u8; 2], packet: &mut [u8], which: Marked) -> bool {
     match (ethertype, packet) {
         (IPV4, [version, class, _, _, _, _, _, _, _, _, high, low, ..])
-            if *version >> 4 == 4 && *class & CE != CE =>
+            if *version >> 4 == 4 && which.has(*class) =>
         {
             let before = u16::from_be_bytes([*version, *class]);
             *class |= CE;
@@ -48,7 +65,7 @@ fn mark_packet(ethertype: [u8; 2], packet: &mut [u8]) -> bool {
             true
         }
         // The class lies across two bytes; its lower half is the upper half of the second.
-        (IPV6, [version, class, ..]) if *version >> 4 == 6 && *class >> 4 & CE != CE => {
+        (IPV6, [version, class, ..]) if *version >> 4 == 6 && which.has(*class >> 4) => {
             *class |= CE << 4;
             true
         }
@@ -101,7 +118,7 @@ mod tests {
         for length in [0, 1, MIN_FRAME - 1, MIN_FRAME] {
             let mut frame = vec![7; length];
             assert!(!flip_bit(&mut frame, draws().next().unwrap()));
-            assert!(!mark_congestion(&mut frame));
+            assert!(!mark_congestion(&mut frame, Marked::Any));
             assert_eq!(frame, vec![7; length]);
         }
     }
@@ -128,7 +145,7 @@ mod tests {
         for class in 0..=u8::MAX {
             for length in (0..60_000).step_by(251) {
                 let mut frame = framed(&IPV4, &ipv4(class, length));
-                assert_eq!(mark_congestion(&mut frame), class & 3 != 3);
+                assert_eq!(mark_congestion(&mut frame, Marked::Any), class & 3 != 3);
                 let expected = framed(&IPV4, &ipv4(class | 3, length));
                 assert_eq!(frame, expected, "class {class}, length {length}");
             }
@@ -139,7 +156,7 @@ mod tests {
     fn a_wrong_checksum_is_not_made_right_by_a_mark() {
         let mut frame = framed(&IPV4, &ipv4(0, 0));
         frame[MIN_FRAME + 4] ^= 0x10;
-        assert!(mark_congestion(&mut frame));
+        assert!(mark_congestion(&mut frame, Marked::Any));
         let parsed = Repr::parse(&frame[MIN_FRAME..]);
         assert!(matches!(parsed, Err(Malformed::Checksum(_))), "{parsed:?}");
     }
@@ -147,13 +164,18 @@ mod tests {
     #[test]
     fn ipv6_and_tagged_packets_are_marked_and_others_are_not() {
         let mut ipv6 = framed(&IPV6, &[0x61, 0x0c, 0xab, 0xcd]);
-        assert!(mark_congestion(&mut ipv6));
+        assert!(mark_congestion(&mut ipv6, Marked::Any));
         assert_eq!(ipv6[MIN_FRAME..], [0x61, 0x3c, 0xab, 0xcd]);
-        assert!(!mark_congestion(&mut ipv6));
+        assert!(!mark_congestion(&mut ipv6, Marked::Any));
 
         let mut tagged = framed(&[0x81, 0, 0, 5, 8, 0], &ipv4(2, 7));
-        assert!(mark_congestion(&mut tagged));
+        assert!(mark_congestion(&mut tagged, Marked::Any));
         assert_eq!(tagged, framed(&[0x81, 0, 0, 5, 8, 0], &ipv4(3, 7)));
+
+        for (class, is_marked) in [(0, false), (1, true), (2, true), (3, false), (0xfc, false)] {
+            let mut frame = framed(&IPV4, &ipv4(class, 7));
+            assert_eq!(mark_congestion(&mut frame, Marked::Capable), is_marked, "class {class}");
+        }
 
         let packet = ipv4(0, 7);
         for (ethertype, packet) in [
@@ -166,7 +188,7 @@ mod tests {
         ] {
             let frame = framed(ethertype, packet);
             let mut marked = frame.clone();
-            assert!(!mark_congestion(&mut marked));
+            assert!(!mark_congestion(&mut marked, Marked::Any));
             assert_eq!(marked, frame);
         }
     }

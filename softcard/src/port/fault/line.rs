@@ -1,12 +1,14 @@
 //! One direction of a cable with faults.
 //!
-//! A frame that is not lost is edited, then held back until enough later ones have come, then
-//! delayed, then ready. All of this is bounded: who hands frames in asks for the space first.
+//! A frame that is not lost is edited, then held back until enough later ones have come, then waits for a
+//! cable of a given rate, then is delayed, then ready. All of this is bounded: who hands frames in asks
+//! for the space first.
 
 use std::collections::VecDeque;
 
-use super::draw::Decisions;
-use super::edit;
+use super::bottleneck::Bottleneck;
+use super::draw::{Decision, Decisions, Draw, Way};
+use super::edit::{self, Marked};
 use super::spec::FaultSpec;
 use crate::port::{Frame, FramePool};
 
@@ -25,6 +27,8 @@ pub(super) struct Counts {
     pub(super) corrupted: u64,
     pub(super) delayed: u64,
     pub(super) ecn_marked: u64,
+    /// Those that found no room in front of a cable of a given rate.
+    pub(super) dropped: u64,
 }
 
 /// A frame that was not lost.
@@ -33,6 +37,8 @@ struct Passing {
     duplicated: bool,
     /// Nanoseconds that it takes once it is no longer held back.
     delay: Option<u64>,
+    /// Whether it is marked for what waits.
+    mark: Draw,
 }
 
 /// A frame that later ones pass.
@@ -55,6 +61,8 @@ pub(super) struct Line {
     surviving: u64,
     /// No more than the longest displacement: each newer one has let the older ones go a step.
     held: VecDeque<Held>,
+    /// What waits for a cable of a given rate.
+    bottleneck: Option<Bottleneck<Passing>>,
     /// By the time when each is ready, which never is before that of the one before it.
     delayed: VecDeque<(u64, Passing)>,
     /// Frames at the far end.
@@ -63,7 +71,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn new(spec: FaultSpec, decisions: Decisions, pool: FramePool) -> Self {
+    pub(super) fn new(spec: FaultSpec, way: Way, decisions: Decisions, pool: FramePool) -> Self {
         Self {
             spec,
             decisions,
@@ -71,6 +79,7 @@ impl Line {
             frames: 0,
             surviving: 0,
             held: VecDeque::new(),
+            bottleneck: Bottleneck::new(&spec, way),
             delayed: VecDeque::new(),
             ready: VecDeque::new(),
             counts: Counts::default(),
@@ -79,29 +88,34 @@ impl Line {
 
     /// Frames on their way.
     pub(super) fn occupied(&self) -> usize {
-        self.held.len().saturating_add(self.delayed.len()).saturating_add(self.ready.len())
+        let waiting = self.bottleneck.as_ref().map_or(0, Bottleneck::len);
+        let all = [self.held.len(), waiting, self.delayed.len(), self.ready.len()];
+        all.into_iter().fold(0, usize::saturating_add)
     }
 
     /// Frames that may come now.
     pub(super) fn space(&self) -> usize {
-        LIMIT.saturating_sub(self.occupied())
+        let space = self.bottleneck.as_ref().map_or(usize::MAX, Bottleneck::space);
+        LIMIT.saturating_sub(self.occupied()).min(space)
     }
 
     /// Whether no frame is ready as soon as it comes.
     pub(super) fn always_delays(&self) -> bool {
-        self.spec.delay.is_some_and(|delay| delay.min > 0)
+        self.bottleneck.is_some() || self.spec.delay.is_some_and(|delay| delay.min > 0)
     }
 
     /// When [`Self::advance`] has something to do.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         let held = self.held.iter().map(|held| held.deadline).min();
         let delayed = self.delayed.front().map(|(due, _)| *due);
-        [held, delayed].into_iter().flatten().min()
+        let waiting = self.bottleneck.as_ref().and_then(Bottleneck::next_timeout);
+        [held, waiting, delayed].into_iter().flatten().min()
     }
 
     /// Makes ready what its time has come for.
     pub(super) fn advance(&mut self, now: u64) {
         self.release_held(now);
+        self.release_waiting(now);
         while self.delayed.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, passing)) = self.delayed.pop_front() else { return };
             self.arrive(passing);
@@ -118,7 +132,7 @@ impl Line {
             return;
         }
         // The mark is on the packet before the cable damages it.
-        let marked = decision.marked && edit::mark_congestion(frame.as_mut_slice());
+        let marked = decision.marked && edit::mark_congestion(frame.as_mut_slice(), Marked::Any);
         count(&mut self.counts.ecn_marked, marked);
         let flipped = decision.flip.is_some_and(|bit| edit::flip_bit(frame.as_mut_slice(), bit));
         count(&mut self.counts.corrupted, flipped);
@@ -127,7 +141,8 @@ impl Line {
         count(&mut self.counts.delayed, decision.delay.is_some());
 
         self.surviving = self.surviving.saturating_add(1);
-        let passing = Passing { frame, duplicated: decision.duplicated, delay: decision.delay };
+        let Decision { duplicated, delay, mark, .. } = decision;
+        let passing = Passing { frame, duplicated, delay, mark };
         match decision.displacement {
             Some(displacement) => self.held.push_back(Held {
                 passing,
@@ -149,7 +164,33 @@ impl Line {
         }
     }
 
+    /// Sends a frame on that need not be held back, or not any longer.
     fn forward(&mut self, now: u64, passing: Passing) {
+        self.release_waiting(now);
+        let Some(bottleneck) = &mut self.bottleneck else { return self.carry(now, passing) };
+        let bytes = passing.frame.as_slice().len();
+        if let Err(passing) = bottleneck.enter(now, bytes, passing) {
+            count(&mut self.counts.dropped, true);
+            self.pool.put(passing.frame);
+        }
+    }
+
+    /// Sends on what the cable has carried by now.
+    fn release_waiting(&mut self, now: u64) {
+        while let Some((left, waited)) =
+            self.bottleneck.as_mut().and_then(|bottleneck| bottleneck.leave(now))
+        {
+            let mut passing = left.item;
+            let red = self.bottleneck.as_ref().and_then(Bottleneck::red);
+            let marked = red.is_some_and(|red| passing.mark.hits(red.share(waited)))
+                && edit::mark_congestion(passing.frame.as_mut_slice(), Marked::Capable);
+            count(&mut self.counts.ecn_marked, marked);
+            self.carry(left.leaves, passing);
+        }
+    }
+
+    /// Has a frame be under way for its delay, from a time on.
+    fn carry(&mut self, now: u64, passing: Passing) {
         match passing.delay {
             Some(delay) => {
                 let last = self.delayed.back().map_or(0, |(due, _)| *due);

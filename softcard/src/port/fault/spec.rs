@@ -1,18 +1,22 @@
 //! A cable's faults, as a value and as the text that users write.
 //!
 //! The text is a list of items, as in `loss=1%,dup=0.1%,delay=10us..50us,card=1`, each given at
-//! most once and at least one of them a fault.
+//! most once and at least one of them a fault. What is a number with a unit is read in `quantity.rs`.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Error;
+use super::quantity::{BitRate, Size, whole};
+use crate::{Error, Link};
 
 /// Longest delay in nanoseconds: 10 seconds.
 const MAX_DELAY: u64 = 10_000_000_000;
 
 /// Decimals of a percentage that a [`Rate`] holds.
 const DECIMALS: usize = 7;
+
+/// What waits for a cable of a given rate, in bytes, unless the user says otherwise.
+const BUFFER: Size = Size::from_bytes(1 << 20);
 
 /// A cable's faults, each way independently.
 ///
@@ -27,8 +31,15 @@ pub struct FaultSpec {
     pub reorder: Rate,
     /// Frames of which one bit behind the Ethernet header is flipped.
     pub corrupt: Rate,
-    /// IP packets that are marked "Congestion Experienced".
+    /// IP packets that are marked "Congestion Experienced", whatever waits.
     pub ecn: Rate,
+    /// What the cable carries in a second each way; what comes faster waits.
+    pub rate: Option<BitRate>,
+    /// How much waits at the far end of a cable of a given rate at most, 1 MiB where that is `None`: what comes beyond it is
+    /// dropped.
+    pub buffer: Option<Size>,
+    /// Which packets are marked by how much waits there.
+    pub red: Option<Red>,
     /// The delay of every frame; frames do not overtake each other by it.
     pub delay: Option<Delay>,
     /// The card whose cable it is; every card's where none is named.
@@ -46,6 +57,32 @@ pub struct Delay {
     pub min: u64,
     /// Longest.
     pub max: u64,
+}
+
+/// Random early detection: from `kmin` bytes that wait on, packets of senders that understand marks are marked, ever more
+/// of them, and above `kmax` all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Red {
+    /// None up to here.
+    pub kmin: Size,
+    /// All above.
+    pub kmax: Size,
+    /// The share at `kmax`.
+    pub pmax: Rate,
+}
+
+impl Red {
+    /// The share of the packets that are marked which leave a queue of so many bytes.
+    pub(super) fn share(&self, waiting: u64) -> Rate {
+        let [kmin, kmax] = [self.kmin.bytes(), self.kmax.bytes()];
+        if waiting > kmax {
+            return Rate::ALL;
+        }
+        let above = u128::from(waiting.saturating_sub(kmin));
+        let share = above.saturating_mul(self.pmax.0.into());
+        let share = share.checked_div(kmax.saturating_sub(kmin).into()).unwrap_or_default();
+        Rate::from_billionths(u32::try_from(share).unwrap_or(u32::MAX))
+    }
 }
 
 impl Rate {
@@ -70,10 +107,15 @@ impl Rate {
 /// What to write instead of a value that cannot be read.
 type Mend = &'static str;
 
-const MEND_ITEM: Mend =
-    "write loss=, dup=, reorder=, corrupt= or ecn= with a percentage, delay= or card=";
+const MEND_ITEM: Mend = "write loss=, dup=, reorder=, corrupt= or ecn= with a percentage, delay=, rate=, buffer= or card=";
 const MEND_RATE: Mend =
     "write a percentage from 0% to 100% with at most 7 decimals, such as 1% or 0.05%";
+const MEND_RED: Mend = "write KMIN:KMAX:P%, two sizes and a percentage, such as 100k:400k:10%";
+const MEND_RED_ORDER: Mend = "write a KMIN that is below KMAX";
+const MEND_NO_RATE: Mend =
+    "it is about what waits for a cable of a given rate: give that as well, such as rate=10G";
+const MEND_BEYOND: Mend = "write a KMAX that is within the buffer, of 1M unless buffer= is given";
+const MEND_MACHINE: Mend = "a card on the machine's own network has its rate, which tc limits; name a card on the switch, a socket or a network device with card=";
 const MEND_DELAY: Mend =
     "write a whole number with its unit, such as 800ns, 50us or 2ms, or a range such as 10us..50us";
 const MEND_RANGE: Mend = "write the shorter duration first";
@@ -90,12 +132,44 @@ impl FaultSpec {
             "dup" => self.dup = rate(value)?,
             "reorder" => self.reorder = rate(value)?,
             "corrupt" => self.corrupt = rate(value)?,
+            "ecn" if value.contains(':') => self.red = Some(red(value)?),
             "ecn" => self.ecn = rate(value)?,
+            "rate" => self.rate = Some(value.parse()?),
+            "buffer" => self.buffer = Some(value.parse()?),
             "delay" => self.delay = Some(delay(value)?),
             "card" => self.card = Some(whole(value).ok_or(MEND_CARD)?),
             _ => return Err(MEND_ITEM),
         }
         Ok(())
+    }
+
+    /// What waits at the far end of the cable at most, in bytes.
+    pub(super) fn room(&self) -> u64 {
+        self.buffer.unwrap_or(BUFFER).bytes()
+    }
+
+    /// Whether all that it says fits together: the item that does not, and what would.
+    fn fits(&self) -> Result<(), (&'static str, Mend)> {
+        match (self.rate, self.buffer, self.red) {
+            (None, Some(_), _) => Err(("buffer=", MEND_NO_RATE)),
+            (None, None, Some(_)) => Err(("ecn=", MEND_NO_RATE)),
+            (Some(_), _, Some(red)) if red.kmax.bytes() > self.room() => Err(("ecn=", MEND_BEYOND)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a rate for cards that cannot have one, of which each has its link; `links` are those of all cards.
+    ///
+    /// # Errors
+    /// [`Error::BadFault`] where one of the cards stands on the machine's own network.
+    pub fn check_links<'a>(&self, links: impl IntoIterator<Item = &'a Link>) -> Result<(), Error> {
+        let Some(rate) = self.rate else { return Ok(()) };
+        let mut links = links.into_iter().enumerate();
+        let is_meant = |card| self.card.is_none_or(|named| named == card);
+        match links.any(|(card, link)| is_meant(card) && matches!(link, Link::Udp(..))) {
+            true => Err(Error::BadFault { item: format!("rate={rate}"), mend: MEND_MACHINE }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -118,13 +192,26 @@ impl FromStr for FaultSpec {
             }
             names.push(name);
         }
+        if let Err((name, mend)) = spec.fits() {
+            let item = text.split(',').find(|item| item.starts_with(name));
+            return Err(bad(item.unwrap_or(text), mend));
+        }
         if names == ["card"] { Err(bad(text, MEND_EMPTY)) } else { Ok(spec) }
     }
 }
 
-/// A number of nothing but digits.
-fn whole<T: FromStr>(text: &str) -> Option<T> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+fn red(text: &str) -> Result<Red, Mend> {
+    let mut parts = text.split(':');
+    let (Some(kmin), Some(kmax), Some(pmax), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(MEND_RED);
+    };
+    let (kmin, kmax): (Size, Size) = (kmin.parse()?, kmax.parse()?);
+    if kmin >= kmax {
+        return Err(MEND_RED_ORDER);
+    }
+    Ok(Red { kmin, kmax, pmax: rate(pmax)? })
 }
 
 fn rate(text: &str) -> Result<Rate, Mend> {
@@ -182,8 +269,20 @@ impl fmt::Display for FaultSpec {
             write!(f, "{separator}{name}={rate}")?;
             separator = ",";
         }
+        if let Some(red) = self.red {
+            write!(f, "{separator}ecn={}:{}:{}", red.kmin, red.kmax, red.pmax)?;
+            separator = ",";
+        }
         if let Some(delay) = self.delay {
             write!(f, "{separator}delay={delay}")?;
+            separator = ",";
+        }
+        if let Some(rate) = self.rate {
+            write!(f, "{separator}rate={rate}")?;
+            separator = ",";
+        }
+        if let Some(buffer) = self.buffer {
+            write!(f, "{separator}buffer={buffer}")?;
             separator = ",";
         }
         if separator.is_empty() {
@@ -219,11 +318,12 @@ impl fmt::Display for Delay {
 
 #[cfg(test)]
 mod tests {
+    use super::super::quantity;
     use super::*;
 
     #[test]
     fn every_item_is_read_and_written_back() {
-        let text = "loss=1%,dup=0.5%,reorder=100%,corrupt=0.0000001%,ecn=12.25%,delay=10us..2ms";
+        let text = "loss=1%,dup=0.5%,reorder=100%,corrupt=0.0000001%,ecn=12.25%,delay=10us..2ms,rate=10G,buffer=64k";
         let spec: FaultSpec = text.parse().unwrap();
         let expected = FaultSpec {
             loss: Rate(10_000_000),
@@ -232,11 +332,21 @@ mod tests {
             corrupt: Rate(1),
             ecn: Rate(122_500_000),
             delay: Some(Delay { min: 10_000, max: 2_000_000 }),
+            rate: Some(BitRate::from_bits(10_000_000_000)),
+            buffer: Some(Size::from_bytes(64 << 10)),
+            red: None,
             card: None,
         };
         assert_eq!(spec, expected);
         assert_eq!(spec.to_string(), text);
-        for text in ["loss=1%,card=3", "delay=7ns", "delay=1us,card=0", "loss=0%,card=1"] {
+        for text in [
+            "loss=1%,card=3",
+            "delay=7ns",
+            "delay=1us,card=0",
+            "loss=0%,card=1",
+            "ecn=100k:400k:10%,rate=10G,card=2",
+            "ecn=1:2:0.5%,rate=1500M,buffer=2M",
+        ] {
             assert_eq!(text.parse::<FaultSpec>().unwrap().to_string(), text);
         }
     }
@@ -289,6 +399,23 @@ mod tests {
             ("loss=1%,loss=2%", "loss=2%", MEND_TWICE),
             ("loss=1%,card=1,card=1", "card=1", MEND_TWICE),
             ("card=1", "card=1", MEND_EMPTY),
+            ("rate=0", "rate=0", quantity::MEND_RATE),
+            ("rate=0G", "rate=0G", quantity::MEND_RATE),
+            ("rate=10", "rate=10", quantity::MEND_RATE),
+            ("rate=1.5G", "rate=1.5G", quantity::MEND_RATE),
+            ("rate=1001G", "rate=1001G", quantity::MEND_RATE),
+            ("rate=99999999999999999999G", "rate=99999999999999999999G", quantity::MEND_RATE),
+            ("rate=1G,buffer=0", "buffer=0", quantity::MEND_SIZE),
+            ("rate=1G,buffer=2G", "buffer=2G", quantity::MEND_SIZE),
+            ("loss=1%,buffer=1M", "buffer=1M", MEND_NO_RATE),
+            ("ecn=100k:400k:10%,loss=1%", "ecn=100k:400k:10%", MEND_NO_RATE),
+            ("rate=1G,ecn=400k:100k:10%", "ecn=400k:100k:10%", MEND_RED_ORDER),
+            ("rate=1G,ecn=400k:400k:10%", "ecn=400k:400k:10%", MEND_RED_ORDER),
+            ("rate=1G,ecn=100k:400k:101%", "ecn=100k:400k:101%", MEND_RATE),
+            ("rate=1G,ecn=100k:400k", "ecn=100k:400k", MEND_RED),
+            ("rate=1G,ecn=1:2:3%:4", "ecn=1:2:3%:4", MEND_RED),
+            ("rate=1G,ecn=100k:2000k:10%", "ecn=100k:2000k:10%", MEND_BEYOND),
+            ("rate=1G,buffer=64k,ecn=1k:65k:1%", "ecn=1k:65k:1%", MEND_BEYOND),
         ] {
             let refusal = text.parse::<FaultSpec>().unwrap_err();
             let Error::BadFault { item: found, mend: advice } = &refusal else {
@@ -296,6 +423,26 @@ mod tests {
             };
             assert_eq!((found.as_str(), *advice), (item, mend), "{text}");
             assert_eq!(refusal.to_string(), format!("fault `{item}`: {mend}"));
+        }
+    }
+
+    #[test]
+    fn marks_lie_between_the_thresholds() {
+        let spec: FaultSpec = "rate=10G,ecn=100k:200k:20%".parse().unwrap();
+        let share = |kib: u64| spec.red.unwrap().share(kib << 10).to_string();
+        let shares = [0, 100, 150, 175, 200].map(share);
+        assert_eq!(shares, ["0%", "0%", "10%", "15%", "20%"]);
+        assert_eq!(spec.red.unwrap().share((200 << 10) + 1), Rate::ALL);
+    }
+
+    #[test]
+    fn a_card_on_the_machines_network_has_no_rate() {
+        let links: [Link; 2] = [Link::Switch, "udp".parse().unwrap()];
+        let check = |text: &str| text.parse::<FaultSpec>().unwrap().check_links(&links);
+        assert!(check("rate=10G,card=0").is_ok() && check("loss=1%").is_ok());
+        for text in ["rate=10G", "rate=10G,card=1"] {
+            let refusal = check(text).unwrap_err().to_string();
+            assert_eq!(refusal, format!("fault `rate=10G`: {MEND_MACHINE}"));
         }
     }
 

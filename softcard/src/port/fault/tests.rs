@@ -300,6 +300,108 @@ fn delay_holds_each_frame_for_its_time_and_keeps_the_order() {
     assert_eq!(self::bench("delay=0ns", SOURCE).transmit(5, 0..3).len(), 3);
 }
 
+/// Bytes of a numbered frame.
+const LENGTH: u64 = NUMBER as u64 + 8;
+
+#[test]
+fn what_comes_to_a_card_waits_for_its_cable_and_is_dropped_where_it_finds_no_room() {
+    // A byte in a microsecond, and room for a hundred frames.
+    let mut bench = bench(&format!("rate=8M,buffer={}", 100 * LENGTH), SOURCE);
+    assert!(bench.deliver(0, 0..150).is_empty());
+    assert_eq!(bench.counter("fault_dropped_rx"), 50);
+    let mut found = Vec::new();
+    while let Some(now) = bench.faults.next_timeout() {
+        let delivered = bench.delivered(now);
+        let at = (found.len() as u64 + 1) * LENGTH * 1_000;
+        assert_eq!((now, delivered.len()), (at, 1));
+        found.extend(numbers(&delivered));
+    }
+    assert!(found.into_iter().eq(0..100));
+    bench.assert_empty();
+}
+
+#[test]
+fn a_card_sends_no_faster_than_its_cable_and_keeps_what_is_left() {
+    let mut bench = bench("rate=8M,buffer=1", SOURCE);
+    let mut waiting: VecDeque<Frame> = (0..1_000).map(|n| numbered(&bench.pool, n)).collect();
+    let mut sent = Vec::new();
+    for number in 0..=1_000 {
+        let now = number * LENGTH * 1_000;
+        bench.faults.receive(now, &mut VecDeque::new(), 64);
+        bench.faults.send(now, &mut waiting);
+        sent.extend(numbers(&bench.transmitted()));
+        assert_eq!(sent.len() as u64, number);
+        // A bit more than two of the longest frames.
+        let held = bench.faults.tx.occupied() as u64 * LENGTH;
+        assert!(held < 8_704 + LENGTH && (held > 8_700 || waiting.is_empty()), "{held}");
+        let due = bench.faults.next_timeout();
+        assert!(due.is_some_and(|at| at <= now + LENGTH * 1_000), "{due:?}");
+    }
+    bench.delivered(1_000 * LENGTH * 1_000);
+    assert!(sent.into_iter().eq(0..1_000));
+    bench.assert_empty();
+}
+
+#[test]
+fn what_waits_long_marks_packets_that_may_be_marked() {
+    // Nothing is marked up to a hundred frames, half of all at two hundred, and all above.
+    let text = format!("rate=8M,ecn={}:{}:50%", 100 * LENGTH, 200 * LENGTH);
+    // As many frames wait from the first to the last but as were there at once.
+    let marked = |waiting: u64| {
+        let mut bench = bench(&text, SOURCE);
+        let mut all = Vec::new();
+        for number in 0..MANY / 10 {
+            let now = number.saturating_sub(waiting) * LENGTH * 1_000;
+            all.extend(bench.deliver(now, number..number + 1));
+        }
+        all.extend(bench.delivered(u64::MAX));
+        bench.assert_empty();
+        let is_marked = |frame: &&Vec<u8>| frame[MIN_FRAME + 1] & 3 == 3;
+        let marked = all.iter().filter(is_marked).count() as u64;
+        assert_eq!(marked, bench.counter("fault_ecn_marked_rx"));
+        assert_eq!((all.len() as u64, bench.counter("fault_dropped_rx")), (MANY / 10, 0));
+        marked
+    };
+    assert_eq!(marked(90), 0);
+    assert_rate("marked at the middle", marked(150), MANY / 10, 0.25);
+    // What waits in the end is less and less.
+    assert!(marked(210) > MANY / 10 - 420);
+}
+
+#[test]
+fn what_cannot_be_marked_is_not() {
+    let mut bench = bench("rate=8M,ecn=1:2:100%", SOURCE);
+    let mut frame = numbered(&bench.pool, 1);
+    frame.as_mut_slice()[MIN_FRAME + 1] = 0;
+    let arriving = [frame, numbered(&bench.pool, 2)];
+    bench.cable.borrow_mut().arriving.extend(arriving);
+    assert!(bench.delivered(0).is_empty());
+    let classes: Vec<u8> = bench.delivered(u64::MAX).iter().map(|it| it[MIN_FRAME + 1]).collect();
+    assert_eq!((classes, bench.counter("fault_ecn_marked_rx")), (vec![0, 3], 1));
+}
+
+#[test]
+fn what_a_cable_of_a_rate_does_depends_on_times_and_not_on_when_it_is_looked_at() {
+    let spec = format!("rate=8M,buffer={},ecn={}:{}:90%", 40 * LENGTH, LENGTH, 30 * LENGTH);
+    let run = |looks: bool| {
+        let mut bench = bench(&spec, SOURCE);
+        let mut all = Vec::new();
+        for burst in 0..200_u64 {
+            let now = burst * 7 * LENGTH * 1_000;
+            while looks && bench.faults.next_timeout().is_some_and(|at| at <= now) {
+                let at = bench.faults.next_timeout().unwrap();
+                all.extend(bench.delivered(at));
+            }
+            all.extend(bench.deliver(now, burst * 8..burst * 8 + 8));
+        }
+        all.extend(bench.delivered(u64::MAX));
+        (all, bench.counter("fault_dropped_rx"), bench.counter("fault_ecn_marked_rx"))
+    };
+    let seldom = run(false);
+    assert!(seldom.1 > 0 && seldom.2 > 0);
+    assert_eq!(seldom, run(true));
+}
+
 #[test]
 fn all_faults_together_keep_their_rates_and_lose_no_frame_unseen() {
     let rates = [("lost", 0.05), ("duplicated", 0.1), ("reordered", 0.2), ("corrupted", 0.15)];
@@ -392,7 +494,7 @@ fn holding_every_frame_back_reorders_them_and_keeps_few() {
 
 #[test]
 fn a_full_port_is_felt_by_the_sender_and_no_frame_is_lost() {
-    for spec in ["dup=50%", "reorder=50%", "delay=1us..3us,dup=20%", "ecn=0%"] {
+    for spec in ["dup=50%", "reorder=50%", "delay=1us..3us,dup=20%", "ecn=0%", "rate=10G"] {
         let mut bench = bench(spec, SOURCE);
         let mut waiting: VecDeque<Frame> = VecDeque::new();
         let mut next = 0;
@@ -416,7 +518,8 @@ fn a_full_port_is_felt_by_the_sender_and_no_frame_is_lost() {
             }
             bench.faults.send(now, &mut waiting);
             found.extend(numbers(&bench.transmitted()));
-            assert!(bench.faults.tx.occupied() <= 2 * CHUNK + 8 || spec.contains("delay"));
+            let keeps = ["delay", "rate"].iter().any(|item| spec.contains(item));
+            assert!(bench.faults.tx.occupied() <= 2 * CHUNK + 8 || keeps);
             assert!(bench.faults.tx.occupied() <= 2 * LIMIT);
         }
         let put = |frame| bench.pool.put(frame);
