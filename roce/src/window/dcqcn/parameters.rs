@@ -109,25 +109,47 @@ impl DcqcnParameters {
 
     /// Refuses values that are out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
-        for (name, value, least, most) in [
-            ("time_reset", self.time_reset, 1, WIDE),
-            ("byte_reset", self.byte_reset, 0, (1 << 20) - 1),
-            ("threshold", self.threshold, 1, 31),
-            ("ai_rate", self.ai_rate, 1, WIDE),
-            ("hai_rate", self.hai_rate, 0, WIDE),
-            ("max_rate", self.max_rate, 0, (1 << 31) - 1),
-            ("min_rate", self.min_rate, 0, WIDE),
-            ("min_dec_fac", self.min_dec_fac, 1, 100),
-            ("rate_to_set_on_first_cnp", self.rate_to_set_on_first_cnp, 0, WIDE),
-            ("dce_tcp_g", self.dce_tcp_g, 0, FRACTION),
-            ("dce_tcp_rtt", self.dce_tcp_rtt, 1, WIDE),
-            ("rate_reduce_monitor_period", self.rate_reduce_monitor_period, 0, WIDE),
-            ("initial_alpha_value", self.initial_alpha_value, 0, FRACTION),
-            ("gd", self.gd, 0, 15),
-        ] {
-            OutOfRange::check(name, value, least, most)?;
+        let mut all = *self;
+        for (name, value, least, most) in all.numbers() {
+            OutOfRange::check(name, *value, least, most)?;
         }
         Ok(())
+    }
+
+    /// Sets a parameter by its name: `None` where there is none of that name. 1 stands for on, and 0 for off.
+    pub fn set(&mut self, name: &str, value: u32) -> Option<Result<(), OutOfRange>> {
+        let is_switch = |name| OutOfRange::check(name, value, 0, 1).map(|()| value == 1);
+        for (known, switch) in [
+            ("clamp_tgt_rate", &mut self.clamp_tgt_rate),
+            ("clamp_tgt_rate_ati", &mut self.clamp_tgt_rate_ati),
+        ] {
+            if name == known {
+                return Some(is_switch(known).map(|is_on| *switch = is_on));
+            }
+        }
+        let number = self.numbers().into_iter().find(|(known, ..)| *known == name);
+        let (name, place, least, most) = number?;
+        Some(OutOfRange::check(name, value, least, most).map(|()| *place = value))
+    }
+
+    /// All that are numbers: their names, values and ranges.
+    fn numbers(&mut self) -> [(&'static str, &mut u32, u32, u32); 14] {
+        [
+            ("time_reset", &mut self.time_reset, 1, WIDE),
+            ("byte_reset", &mut self.byte_reset, 0, (1 << 20) - 1),
+            ("threshold", &mut self.threshold, 1, 31),
+            ("ai_rate", &mut self.ai_rate, 1, WIDE),
+            ("hai_rate", &mut self.hai_rate, 0, WIDE),
+            ("max_rate", &mut self.max_rate, 0, (1 << 31) - 1),
+            ("min_rate", &mut self.min_rate, 0, WIDE),
+            ("min_dec_fac", &mut self.min_dec_fac, 1, 100),
+            ("rate_to_set_on_first_cnp", &mut self.rate_to_set_on_first_cnp, 0, WIDE),
+            ("dce_tcp_g", &mut self.dce_tcp_g, 0, FRACTION),
+            ("dce_tcp_rtt", &mut self.dce_tcp_rtt, 1, WIDE),
+            ("rate_reduce_monitor_period", &mut self.rate_reduce_monitor_period, 0, WIDE),
+            ("initial_alpha_value", &mut self.initial_alpha_value, 0, FRACTION),
+            ("gd", &mut self.gd, 0, 15),
+        ]
     }
 }
 
@@ -151,5 +173,24 @@ mod tests {
         ] {
             assert_eq!(bad.check().unwrap_err().to_string(), text);
         }
+    }
+
+    #[test]
+    fn each_is_set_by_its_name_within_its_range() {
+        let mut set = DcqcnParameters::mlx5();
+        assert_eq!(set.set("min_rate", 7), Some(Ok(())));
+        assert_eq!(set.set("clamp_tgt_rate", 1), Some(Ok(())));
+        assert_eq!((set.min_rate, set.clamp_tgt_rate), (7, true));
+        for (name, value, text) in [
+            ("gd", 16, "gd is 16; it can be 0 to 15"),
+            ("clamp_tgt_rate_ati", 2, "clamp_tgt_rate_ati is 2; it can be 0 to 1"),
+        ] {
+            assert_eq!(set.set(name, value).unwrap().unwrap_err().to_string(), text);
+        }
+        assert_eq!(set.set("np", 1), None);
+        assert_eq!(
+            set,
+            DcqcnParameters { min_rate: 7, clamp_tgt_rate: true, ..DcqcnParameters::mlx5() }
+        );
     }
 }
