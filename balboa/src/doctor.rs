@@ -156,7 +156,7 @@ pub fn doctor(arguments: &args::Doctor) -> anyhow::Result<bool> {
 
 /// All checks, what everything else rests on first.
 fn examine(patient: &Patient) -> Vec<Finding> {
-    let checks: [fn(&Patient) -> Vec<Finding>; 25] = [
+    let checks: [fn(&Patient) -> Vec<Finding>; 26] = [
         machine::balboad,
         machine::release,
         machine::provider,
@@ -177,6 +177,7 @@ fn examine(patient: &Patient) -> Vec<Finding> {
         cards::gid,
         cards::neighbour,
         cards::frames,
+        cards::congestion,
         network::port,
         network::reverse_path,
         network::room,
@@ -333,7 +334,7 @@ mod tests {
         let without = |machine: &Machine, link: &str| {
             fs::remove_file(machine.home.path().join(FUNCTION).join(link)).unwrap();
         };
-        let spoilt: [(&str, Spoil); 22] = [
+        let spoilt: [(&str, Spoil); 23] = [
             ("balboad", |it| it.patient.state = Err("none: start it".into())),
             ("release", |it| it.patient.state.as_mut().unwrap()["version"] = "0.0.9".into()),
             ("libibverbs", |it| it.patient.provider = Err("none: install it".into())),
@@ -350,6 +351,7 @@ mod tests {
             ("GID", |it| *it.card("gids") = json!(["fe80::1"])),
             ("neighbour", |it| *it.card("counters") = json!({ "drop_no_neighbour": 1 })),
             ("frames", |it| *it.card("counters") = json!({ "drop_malformed": 1 })),
+            ("congestion", |it| *it.card("counters") = json!({ "rp_cnp_ignored": 1_000 })),
             ("UDP 4791", |it| *it.card("counters") = json!({ "sent_pkts": 1 })),
             ("rp_filter", |it| {
                 it.write("proc/sys/net/ipv4/conf/eth0/rp_filter", "1\n");

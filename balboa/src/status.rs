@@ -84,6 +84,9 @@ fn describe_card(out: &mut String, card: &Value) {
     if let Some(checked) = card["icrc_checked"].as_str() {
         row("ICRC", format!("checked on {checked}"));
     }
+    if card["congestion"].as_str().is_some_and(|told| told != "off") {
+        row("congestion", format!(" {}", text(&card["congestion"])));
+    }
     for (index, what) in items(&card["unprotected"]).iter().enumerate() {
         row(if index == 0 { "open" } else { "" }, text(what));
     }
@@ -248,7 +251,7 @@ mod tests {
                 "link_up": true, "ip": "10.77.0.1/24", "mac": "02:00:0a:4d:00:01",
                 "gids": ["fe80::1", "::ffff:10.77.0.1", "2001:db8::1"], "gid_vlans": [0, 0, 5],
                 "active_mtu": 4096, "trust": "isolated",
-                "icrc_checked": "every frame",
+                "icrc_checked": "every frame", "congestion": "dcqcn-mlx5,min_rate=10",
                 "interface": "iommufd and N", "driver": "vfio-pci", "image": "I", "engine": "vqe",
                 "windows": [{"window": 0, "dead": null, "pages": 14, "free_pages": 13,
                              "relays": 240, "free_relays": 239,
@@ -274,6 +277,7 @@ mod tests {
             "balboad 1.2.3, process 7, user 1000, in D\n",
             "up, switch, MTU 4096",
             "ICRC      checked on every frame\n",
+            "congestion dcqcn-mlx5,min_rate=10\n",
             "1  ::ffff:10.77.0.1, RoCE v2\n",
             "2  2001:db8::1, RoCE v2, VLAN 5\n",
             "doorbell pages free 13 of 14, relays 239 of 240, QPs 2, CQs 1\n",
@@ -309,5 +313,7 @@ mod tests {
         assert!(describe(&Value::Null).contains("no clients"));
         let card = json!({ "name": "balboa0", "icrc_checked": null });
         assert!(!describe(&json!({ "cards": [card] })).contains("ICRC"));
+        let card = json!({ "name": "balboa0", "congestion": "off" });
+        assert!(!describe(&json!({ "cards": [card] })).contains("congestion"));
     }
 }

@@ -232,6 +232,8 @@ pub struct Identity {
     pub link: String,
     /// The frames whose ICRC it checks; `None` if nothing tells.
     pub icrc_policy: Option<IcrcPolicy>,
+    /// What it does about congestion, as an option says it; `None` if nothing tells.
+    pub congestion: Option<String>,
     /// The interface through which balboad reaches it.
     pub interface: String,
 }

@@ -460,7 +460,7 @@ impl CardBackend for Hosted {
 
     fn identity(&self) -> Identity {
         // The stack looks at no ICRC, whatever its port could do.
-        Identity { icrc_policy: None, ..self.shared.below.identity() }
+        Identity { icrc_policy: None, congestion: None, ..self.shared.below.identity() }
     }
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {

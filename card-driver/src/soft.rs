@@ -10,7 +10,9 @@ use fpga_regs::coyote::shell::Map;
 use fpga_regs::port::WatchFilter;
 use hostmem::fdpass::duplicate;
 use hostmem::{DmaMemory, Tap, thread_page};
-use softcard::{CardConfig, CardHandle, FaultSpec, Image, Link, Runtime, RuntimeConfig};
+use softcard::{
+    CardConfig, CardHandle, Congestion, FaultSpec, Image, Link, Runtime, RuntimeConfig,
+};
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, Takes, WakeGrant};
 use crate::error::Error;
@@ -33,6 +35,8 @@ pub struct SoftCard {
     pub vfpgas: Option<u8>,
     /// Whether it plays an FPGA, which takes bitstreams.
     pub plays_fpga: bool,
+    /// What it does about congestion.
+    pub congestion: Congestion,
 }
 
 impl SoftCard {
@@ -93,6 +97,7 @@ pub fn start(
             image: card.image,
             vfpgas: card.vfpgas,
             plays_fpga: card.plays_fpga,
+            congestion: card.congestion.clone(),
             host,
         });
     }
@@ -114,6 +119,7 @@ pub fn start(
             location: location(number),
             link: card.link.to_string(),
             icrc_policy: Some(card.link.icrc_policy()),
+            congestion: Some(card.congestion.to_string()),
             interface: "balboad's own process".into(),
         };
         // As it comes out of a reset: relaxed ordering on.

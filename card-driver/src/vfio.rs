@@ -317,6 +317,7 @@ impl CardBackend for VfioBackend {
             location: self.device.address().to_string(),
             link: "its own port".into(),
             icrc_policy: None,
+            congestion: None,
             interface: self.device.interface().to_string(),
         }
     }

@@ -8,7 +8,7 @@ use bitstreams::{EngineKind, Manifest, MapName, Mends};
 use card_driver::address::PortAddress;
 use card_driver::soft::SoftCard;
 use clap::{ArgAction, Parser};
-use softcard::{FaultSpec, Image, Link, UdpOptions};
+use softcard::{Congestion, FaultSpec, Image, Link, UdpOptions};
 use terminal::Shell;
 use vfio::PciAddress;
 
@@ -52,6 +52,11 @@ comes to it faster waits at the far end, up to buffer=SIZE (bytes, k or M; 1M wi
 dropped beyond. ecn=KMIN:KMAX:P%, such as ecn=100k:400k:10%, then marks by how much waits there
 packets whose sender understands marks: none up to KMIN, P% at KMAX, all above. Cards on the
 machine's own network (--port udp) have no rate.
+
+--congestion says what queue pairs of software cards do about marks: off notifies peers and does
+nothing else; dcqcn-paper and dcqcn-mlx5 have senders slow down. NAME=VALUE is np=off, which
+notifies nobody, line=RATE (that of the cable, else 100G), or a parameter of docs/congestion.md, such
+as min_rate=10.
 
 Exit codes: 0 ended by a signal, or --check-config finds the file well; 1 a card, the state directory or the kernel failed; 2 wrong
 arguments; 3 another balboad serves the state directory.";
@@ -100,7 +105,11 @@ pub struct Args {
     /// the published stack, over which balboad hosts the engine, with its shell's known faults mended (stock) or not
     /// (stock-old); for all of them unless CARD is given
     #[arg(long = "soft-image", value_name = "[CARD=]vqe|stock|stock-old")]
-    pub images: Vec<ImageFor>,
+    pub images: Vec<ForCards<Image>>,
+    /// What software cards do about congestion: notify peers alone (off), or react as well; for all of them unless CARD is
+    /// given [default: off]
+    #[arg(long = "congestion", value_name = "[CARD=]off|dcqcn-paper|dcqcn-mlx5[,NAME=VALUE...]")]
+    pub congestion: Vec<ForCards<Congestion>>,
     /// Have the software cards play FPGAs: they take bitstreams (balboa image make --bitstream), as FPGAs take shells, in
     /// place of software cards' images
     #[arg(long)]
@@ -233,23 +242,24 @@ pub struct ForCard<T> {
     pub value: T,
 }
 
-/// The image of a software card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageFor {
+/// A value for a software card, or for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForCards<T> {
     /// Card number; all cards that are not named where none is given.
     pub card: Option<u32>,
-    /// The image.
-    pub image: Image,
+    /// The value.
+    pub value: T,
 }
 
-impl FromStr for ImageFor {
+impl<T: FromStr<Err: std::fmt::Display>> FromStr for ForCards<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let value = |text: &str| text.parse().map_err(|error: T::Err| error.to_string());
         let numbered = text.split_once('=').map(|(card, rest)| (card.parse(), rest));
         match numbered {
-            Some((Ok(card), rest)) => Ok(Self { card: Some(card), image: rest.parse()? }),
-            _ => Ok(Self { card: None, image: text.parse()? }),
+            Some((Ok(card), rest)) => Ok(Self { card: Some(card), value: value(rest)? }),
+            _ => Ok(Self { card: None, value: value(text)? }),
         }
     }
 }
@@ -361,7 +371,15 @@ impl Args {
                     *options = self.udp_options();
                 }
                 let map = one(&self.maps, number, "--soft-map")?.copied().unwrap_or_default().0;
-                let image = self.image(number)?;
+                let image = one_of_all(&self.images, number, "--soft-image")?;
+                let image = image.copied().unwrap_or_default();
+                let congestion = one_of_all(&self.congestion, number, "--congestion")?;
+                let congestion = congestion.cloned().unwrap_or_default();
+                if image.is_published() && congestion != Congestion::default() {
+                    return Err(format!(
+                        "--congestion {congestion}: the published image, which card {number} has, does nothing about congestion; write --congestion CARD=… for the others, or leave --soft-image out"
+                    ));
+                }
                 if self.shadow && image.is_published() {
                     return Err(format!(
                         "--shadow: the published image, which card {number} has, shares its port with nobody; leave --shadow or --soft-image out"
@@ -373,6 +391,7 @@ impl Args {
                     image,
                     vfpgas: None,
                     plays_fpga: self.soft_fpga,
+                    congestion,
                 });
             }
             let address = one(&self.ips, number, "--ip")?.copied();
@@ -410,21 +429,6 @@ impl Args {
         }
     }
 
-    /// What a software card is programmed with.
-    fn image(&self, number: u32) -> Result<Image, String> {
-        for card in [Some(number), None] {
-            let mut given = self.images.iter().filter(|image| image.card == card);
-            match (given.next(), given.next()) {
-                (Some(_), Some(_)) => {
-                    return Err("--soft-image is given twice for a card; write --soft-image CARD=… for the others".into());
-                }
-                (Some(image), None) => return Ok(image.image),
-                _ => {}
-            }
-        }
-        Ok(Image::default())
-    }
-
     /// Checks that the cards that options name are there: ports and faults are a software card's.
     fn check_numbers(&self, soft: u32, count: u32) -> Result<(), String> {
         let missing = |option: String, card: &dyn std::fmt::Display, count: u32| {
@@ -442,10 +446,14 @@ impl Args {
         let manifests = self.manifests.iter().map(|file| ("--manifest", file.card, count));
         let images = self.images.iter();
         let images = images.filter_map(|image| Some(("--soft-image", image.card?, soft)));
-        if let (0, Some(_)) = (soft, self.images.first()) {
-            return Err("--soft-image: there are no software cards; --soft N runs some".into());
+        let reactions = self.congestion.iter();
+        let reactions = reactions.filter_map(|it| Some(("--congestion", it.card?, soft)));
+        let given = [("--soft-image", self.images.len()), ("--congestion", self.congestion.len())];
+        if let Some((option, _)) = given.iter().find(|(_, count)| soft == 0 && *count > 0) {
+            return Err(format!("{option}: there are no software cards; --soft N runs some"));
         }
-        let mut all = ports.chain(maps).chain(images).chain(ips).chain(manifests);
+        let of_soft = ports.chain(maps).chain(images).chain(reactions);
+        let mut all = of_soft.chain(ips).chain(manifests);
         if let Some((option, card, limit)) = all.find(|(_, card, limit)| card >= limit) {
             return Err(missing(format!("{option} {card}=…"), &card, limit));
         }
@@ -469,6 +477,27 @@ fn one<'a, T>(values: &'a [ForCard<T>], card: u32, option: &str) -> Result<Optio
         ));
     }
     Ok(first.map(|value| &value.value))
+}
+
+/// The value for a card: what is given for it, else for all.
+fn one_of_all<'a, T>(
+    values: &'a [ForCards<T>],
+    number: u32,
+    option: &str,
+) -> Result<Option<&'a T>, String> {
+    for card in [Some(number), None] {
+        let mut given = values.iter().filter(|it| it.card == card);
+        match (given.next(), given.next()) {
+            (Some(_), Some(_)) => {
+                return Err(format!(
+                    "{option} is given twice for a card; write {option} CARD=… for the others"
+                ));
+            }
+            (Some(found), None) => return Ok(Some(&found.value)),
+            _ => {}
+        }
+    }
+    Ok(None)
 }
 
 impl<T: FromStr<Err: std::fmt::Display>> FromStr for ForCard<T> {
@@ -565,6 +594,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_done_about_congestion_is_said_for_all_cards_or_for_one() {
+        let made =
+            cards(&["--soft", "3", "--congestion", "dcqcn-paper", "--congestion", "1=off,np=off"]);
+        let told: Vec<String> =
+            made.unwrap().soft.iter().map(|card| card.congestion.to_string()).collect();
+        assert_eq!(told, ["dcqcn-paper", "off,np=off", "dcqcn-paper"]);
+    }
+
+    #[test]
     fn cards_behind_vfio_follow_the_software_cards() {
         let made = cards(&["--soft", "1", "--vfio", "3b:00.0", "--ip", "1=10.1.1.1/8"]).unwrap();
         assert_eq!((made.soft.len(), made.vfio.len()), (1, 1));
@@ -612,6 +650,15 @@ mod tests {
             (
                 &["--soft", "1", "--port", "udp", "--fault", "rate=1G"],
                 "--fault rate=1G: fault `rate=1G`: a card on the machine's own network has its rate",
+            ),
+            (&["--soft", "1", "--congestion", "dcqcn"], "write off, dcqcn-paper or dcqcn-mlx5"),
+            (&["--soft", "1", "--congestion", "dcqcn-mlx5,gd=16"], "it can be 0 to 15"),
+            (&["--soft", "1", "--congestion", "1=off"], "makes cards 0 to 0"),
+            (&["--vfio", "3b:00.0", "--congestion", "off"], "no software cards"),
+            (&["--soft", "1", "--congestion", "off", "--congestion", "off"], "given twice"),
+            (
+                &["--soft", "2", "--soft-image", "1=stock", "--congestion", "dcqcn-paper"],
+                "the published image, which card 1 has, does nothing about congestion",
             ),
         ] {
             let refusal = cards(args).unwrap_err();

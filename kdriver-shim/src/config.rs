@@ -8,11 +8,11 @@ use std::str::FromStr;
 use bitstreams::MapName;
 use card_driver::address::PortAddress;
 use serde::de::{Deserialize, Deserializer, Error as _};
-use softcard::{FaultSpec, Link};
+use softcard::{Congestion, FaultSpec, Image, Link};
 use terminal::file::{open_plain, read_text};
 use vfio::PciAddress;
 
-use crate::args::{Args, ForCard, Icrc, ImageFor, PeerSilence, Tunnel};
+use crate::args::{Args, ForCard, ForCards, Icrc, PeerSilence, Tunnel};
 use crate::metrics::Endpoint;
 
 /// The place of the package's configuration file.
@@ -42,7 +42,8 @@ struct Keys {
     shadow: bool,
     manifest: Vec<Text<ForCard<PathBuf>>>,
     soft_map: Vec<Text<ForCard<MapName>>>,
-    soft_image: Vec<Text<ImageFor>>,
+    soft_image: Vec<Text<ForCards<Image>>>,
+    congestion: Vec<Text<ForCards<Congestion>>>,
     soft_fpga: bool,
     tunnel: Option<Text<Tunnel>>,
     tunnel_peers: Option<PathBuf>,
@@ -106,6 +107,7 @@ impl Args {
         list(&mut self.manifests, keys.manifest);
         list(&mut self.maps, keys.soft_map);
         list(&mut self.images, keys.soft_image);
+        list(&mut self.congestion, keys.congestion);
         list(&mut self.rnic_peers, keys.rnic_peers);
         list(&mut self.faults, keys.fault);
         one(&mut self.soft, keys.soft);
@@ -140,6 +142,7 @@ impl Args {
             ("manifest", self.manifests == new.manifests),
             ("soft-map", self.maps == new.maps),
             ("soft-image", self.images == new.images),
+            ("congestion", self.congestion == new.congestion),
             ("soft-fpga", self.soft_fpga == new.soft_fpga),
             ("tunnel", self.tunnel == new.tunnel),
             ("tunnel-peers", self.tunnel_peers == new.tunnel_peers),

@@ -95,6 +95,8 @@ struct CardStatus {
     link_up: bool,
     /// Of which received frames the ICRC is checked; null where nothing tells.
     icrc_checked: Option<&'static str>,
+    /// What it does about congestion, as balboad's option says it; null where nothing tells.
+    congestion: Option<String>,
     /// What nothing protects, where the bitstream is one as published.
     unprotected: &'static [&'static str],
     ip: String,
@@ -348,6 +350,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         netdev: card.on_machine.clone(),
         link_up: info.port.link_up,
         icrc_checked: card.device.identity.icrc_policy.map(icrc_checked),
+        congestion: card.device.identity.congestion.clone(),
         ip: first_ipv4(&info.port.gids, card.device.address),
         mac: mac_text(info.port.mac),
         gid_vlans: {

@@ -95,6 +95,17 @@ pub enum Error {
         /// How many there are.
         cards: usize,
     },
+    /// An item of what a card is to do about congestion that cannot be read.
+    #[error("congestion `{item}`: {mend}")]
+    BadCongestion {
+        /// The item as it was written, with its value.
+        item: String,
+        /// What to write instead.
+        mend: String,
+    },
+    /// A parameter of congestion control is out of its range.
+    #[error("congestion: {0}")]
+    Congestion(#[from] roce::OutOfRange),
     /// The capture file could not be made.
     #[error("capture file {}: {source}", path.display())]
     Capture {

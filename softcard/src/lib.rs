@@ -25,6 +25,7 @@ mod bars;
 mod bus;
 mod card;
 mod command;
+mod congestion;
 mod datapath;
 mod dma;
 mod error;
@@ -61,6 +62,7 @@ mod wait;
 mod worked;
 mod xdma;
 
+pub use congestion::Congestion;
 pub use error::Error;
 pub use handle::{CardHandle, PageGrant};
 pub use image::{Image, fits};

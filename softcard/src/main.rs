@@ -12,7 +12,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use softcard::serve::{ServeConfig, Server};
-use softcard::{FaultSpec, Image, Link};
+use softcard::{Congestion, FaultSpec, Image, Link};
 
 const AFTER_HELP: &str = "\
 One line, `ready`, is printed to standard output once clients can connect; the log goes to standard
@@ -74,6 +74,9 @@ struct Serve {
     /// emulator, which splits such stores; a card counts the parts as sent, and sends nothing
     #[arg(long)]
     join_split_stores: bool,
+    /// What the card does about congestion, as balboad --congestion: notify peers alone (off), or react as well
+    #[arg(long, value_name = "off|dcqcn-paper|dcqcn-mlx5[,NAME=VALUE...]", default_value_t)]
+    congestion: Congestion,
     /// Make the cable a bad one, as balboad --fault; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...]")]
     faults: Vec<FaultSpec>,
@@ -96,6 +99,10 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Serve(serve) => {
+            if let Err(error) = serve.check() {
+                terminal::complain("softcard", error);
+                return ExitCode::from(terminal::USAGE);
+            }
             let _log = terminal::start_log(serve.verbose);
             run(*serve)
         }
@@ -111,6 +118,20 @@ fn main() -> ExitCode {
     }
 }
 
+impl Serve {
+    /// Whether what is said of its parts fits together.
+    fn check(&self) -> Result<(), softcard::Error> {
+        self.faults.iter().try_for_each(|fault| fault.check_links([&self.port]))?;
+        match self.image.is_published() && self.congestion != Congestion::default() {
+            true => Err(softcard::Error::BadCongestion {
+                item: self.congestion.to_string(),
+                mend: "the published image does nothing about congestion; leave it out".into(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
 fn run(serve: Serve) -> anyhow::Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1] {
@@ -119,12 +140,14 @@ fn run(serve: Serve) -> anyhow::Result<()> {
     signals.thread_block().map_err(|errno| anyhow!("blocking signals: {errno}"))?;
     let signalled = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| anyhow!("signalfd: {errno}"))?;
-    let Serve { socket, port, image, play_fpga, join_split_stores, faults, seed, pcap, .. } = serve;
+    let Serve { socket, port, image, play_fpga, congestion, faults, seed, pcap, .. } = serve;
+    let join_split_stores = serve.join_split_stores;
     let config = ServeConfig {
         socket,
         link: port,
         image,
         plays_fpga: play_fpga,
+        congestion,
         faults,
         seed,
         capture: pcap,

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use roce::{Address, Event, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Qpn, Stack, StackConfig};
 
+use crate::congestion::Reaction;
 use crate::port::{Direction, Frame, FramePool, Port, Watch, Watched};
 use crate::sealing::Steps;
 use crate::tally::PortTally;
@@ -31,6 +32,8 @@ pub(crate) struct Network {
     pub(crate) watch: Watch,
     /// What the port's link says, for every stack that the card has.
     icrc_policy: IcrcPolicy,
+    /// What every stack is told of congestion.
+    reaction: Reaction,
     /// What is done to frames outside of the invariant CRC.
     pub(crate) steps: Steps,
     /// The host's network stack, where it shares the port's addresses.
@@ -86,6 +89,7 @@ impl Network {
             port: Box::new(port),
             watch,
             icrc_policy,
+            reaction: Reaction::default(),
             steps: Steps::default(),
             host: None,
             pool,
@@ -114,7 +118,14 @@ impl Network {
     fn renew_stack(&mut self) {
         let services = self.stack.take_services();
         self.stack = new_stack(self.identity, self.icrc_policy, self.path_mtu());
+        self.reaction.tell(&mut self.stack);
         self.stack.set_services(services);
+    }
+
+    /// Says what the card does about congestion, before it has queue pairs.
+    pub(crate) fn react(&mut self, reaction: Reaction) {
+        self.reaction = reaction;
+        self.reaction.tell(&mut self.stack);
     }
 
     /// Takes note of an entry of a vFPGA's GID table.

@@ -21,6 +21,7 @@ use hostmem::{AsleepWord, Borrowable, EventFd, Holder, SharedMapping, Tap, WakeF
 use crate::Error;
 use crate::card::{Card, Programmed};
 use crate::command::{Action, Command};
+use crate::congestion::Congestion;
 use crate::dma::Call;
 use crate::link::Link;
 use crate::port::{self, Cabling, FramePool, Recorder, TapPort};
@@ -213,7 +214,7 @@ pub(crate) struct ThreadShares {
 impl CardThread {
     pub(crate) fn new(
         cabling: Cabling,
-        places: Vec<(Programmed, Option<Arc<Tap>>)>,
+        places: Vec<(Programmed, Option<Arc<Tap>>, Congestion)>,
         published: Vec<Arc<Published>>,
         commands: Receiver<Command>,
         kick: EventFd,
@@ -222,6 +223,8 @@ impl CardThread {
     ) -> Result<Self, Error> {
         let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
         let policies: Vec<_> = cabling.links.iter().map(Link::icrc_policy).collect();
+        let count = cabling.links.len();
+        let rates: Vec<_> = (0..count).map(|card| cabling.rate(card)).collect();
         let ports = port::plug(cabling, &pool)?;
         let waiter = Arc::new(Waiter::new()?);
         // Descriptors are edge-triggered, so their counters need not be drained.
@@ -232,13 +235,14 @@ impl CardThread {
         let worked = Worked::new(Arc::clone(&page));
         let asleep = AsleepWord::new(page, thread_page::ASLEEP_OFFSET as usize)?;
         let mut cards = Vec::new();
-        let ports = ports.into_iter().zip(policies);
-        for (((port, icrc_policy), published), (programmed, host)) in
+        let ports = ports.into_iter().zip(policies).zip(rates);
+        for ((((port, icrc_policy), rate), published), (programmed, host, congestion)) in
             ports.zip(published).zip(places)
         {
             let vectors = Rc::new(Arc::clone(&published));
             let mut card =
                 Card::new(programmed, port, icrc_policy, pool.clone(), vectors, published);
+            card.network.react(congestion.reaction(rate)?);
             if let Some(tap) = host {
                 let host = TapPort::new(tap, pool.clone());
                 waiter.listen_to_port(&host)?;

@@ -12,6 +12,7 @@ use hostmem::{AsleepWord, Borrowable, EventFd, PAGE_BYTES, Tap, Waker, memfd};
 use crate::Error;
 use crate::card::Programmed;
 use crate::command::Command;
+use crate::congestion::Congestion;
 use crate::handle::CardHandle;
 use crate::image::Image;
 use crate::link::Link;
@@ -47,6 +48,8 @@ pub struct CardConfig {
     pub vfpgas: Option<u8>,
     /// Plays an FPGA: it takes bitstreams ([`bitstreams::model`]), and no software card's image.
     pub plays_fpga: bool,
+    /// What it does about congestion; the published image has no part in that.
+    pub congestion: Congestion,
     /// A network device of the kernel's that shares the port's addresses: it gets the frames that
     /// are not the card's, and sends by the port.
     pub host: Option<Arc<Tap>>,
@@ -68,7 +71,7 @@ impl Runtime {
     /// Plugs the cables and starts the card thread.
     ///
     /// # Errors
-    /// [`Error::Port`], [`Error::Device`], [`Error::NoFaultCard`], [`Error::Capture`],
+    /// [`Error::Port`], [`Error::Device`], [`Error::NoFaultCard`], [`Error::BadFault`], [`Error::Capture`],
     /// [`Error::Host`], [`Error::Thread`].
     pub fn start(config: RuntimeConfig) -> Result<Self, Error> {
         let links = config.cards.iter().map(|card| card.link.clone()).collect();
@@ -76,8 +79,8 @@ impl Runtime {
         let places = config.cards.into_iter();
         let places = places
             .map(|card| {
-                let CardConfig { map, image, vfpgas, plays_fpga, host, .. } = card;
-                (Programmed { map, image, vfpgas, plays_fpga }, host)
+                let CardConfig { map, image, vfpgas, plays_fpga, host, congestion, .. } = card;
+                (Programmed { map, image, vfpgas, plays_fpga }, host, congestion)
             })
             .collect();
         let RuntimeConfig { capture, faults, seed, .. } = config;

@@ -102,6 +102,7 @@ fn drive(map: Map, arguments: &[&str]) {
         image: Image::Vqe,
         vfpgas: None,
         plays_fpga: false,
+        congestion: Default::default(),
         host: None,
     };
     let config = RuntimeConfig { cards: vec![card(), card()], ..RuntimeConfig::default() };

@@ -38,6 +38,7 @@ impl Rig {
             image,
             vfpgas,
             plays_fpga,
+            congestion: Default::default(),
             host: None,
         };
         let config = RuntimeConfig { cards: vec![card], ..RuntimeConfig::default() };

@@ -149,6 +149,7 @@ impl Pair {
             image: Image::Stock,
             vfpgas: None,
             plays_fpga: false,
+            congestion: Default::default(),
             host: None,
         };
         let cards = vec![card(), card()];

@@ -9,6 +9,9 @@ const HEADERS: u64 = 40 + 8 + 12 + 16 + 4 + 4;
 /// Counters of frames that were damaged on their way.
 const DAMAGED: [&str; 2] = ["rx_icrc_encapsulated", "drop_malformed"];
 
+/// So many notifications of congestion that were ignored, and more than were heeded, are a flood.
+const FLOOD: u64 = 1_000;
+
 /// One finding for each card at least.
 fn each(patient: &Patient, look: impl Fn(&str, &Value) -> Vec<Finding>) -> Vec<Finding> {
     let cards = patient.cards().iter();
@@ -252,6 +255,39 @@ pub(super) fn frames(patient: &Patient) -> Vec<Finding> {
     })
 }
 
+/// Whether notifications of congestion have the effect that their senders want.
+pub(super) fn congestion(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "congestion";
+    each_driven(patient, |name, card| {
+        let count = |counter: &str| card["counters"][counter].as_u64().unwrap_or(0);
+        let (handled, ignored) = (count("rp_cnp_handled"), count("rp_cnp_ignored"));
+        let is_off = card["congestion"].as_str().is_some_and(|told| told.starts_with("off"));
+        vec![match ignored {
+            0 => Finding::fine(CHECK, format!("{name} heeded {handled} notifications, of all")),
+            _ if is_off => Finding::note(
+                CHECK,
+                format!(
+                    "{name}: {ignored} notifications that it sends too fast had no effect, for its queue pairs do not react"
+                ),
+                "start balboad with --congestion dcqcn-mlx5",
+            ),
+            _ if ignored < FLOOD || ignored <= handled => Finding::fine(
+                CHECK,
+                format!("{name} heeded {handled} notifications, not {ignored}"),
+            ),
+            _ => Finding::note(
+                CHECK,
+                format!(
+                    "{name} is flooded with notifications that it sends too fast: {ignored} were ignored, and {handled} heeded"
+                ),
+                format!(
+                    "see who sends them (balboa capture {name}): somebody forges them, or a peer sends them more often than this card does (min_time_between_cnps)"
+                ),
+            ),
+        }]
+    })
+}
+
 /// Whether programs find a card that the kernel shows, and get our provider for it.
 pub(super) fn shadow(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "shadow";
@@ -289,6 +325,16 @@ mod tests {
         let mut machine = Machine::well();
         *machine.card(field) = value;
         machine.ill(check, verdict)
+    }
+
+    #[test]
+    fn notifications_to_a_card_that_does_not_react_are_noted_and_a_few_ignored_ones_are_not() {
+        let mut machine = Machine::well();
+        *machine.card("counters") = json!({ "rp_cnp_ignored": 999, "rp_cnp_handled": 7 });
+        assert_eq!(super::congestion(&machine.patient)[0].verdict, Verdict::Fine);
+        *machine.card("congestion") = json!("off,np=off");
+        let (says, mend) = machine.ill("congestion", Verdict::Note);
+        assert!(says.contains("999 notifications") && mend.contains("--congestion"), "{says}");
     }
 
     #[test]
@@ -366,6 +412,14 @@ mod tests {
                 "NAT",
             ),
             ("counters", json!({ "drop_malformed": 1 }), "frames", Note, "drop_malformed 1", "NAT"),
+            (
+                "counters",
+                json!({ "rp_cnp_ignored": 1_001, "rp_cnp_handled": 1_000 }),
+                "congestion",
+                Note,
+                "is flooded with notifications that it sends too fast: 1001 were ignored",
+                "balboa capture balboa0",
+            ),
             (
                 "shadow",
                 shadow(Some("rxe wins: install it")),

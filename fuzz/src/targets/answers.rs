@@ -312,6 +312,7 @@ impl CardBackend for HostileCard {
             location: String::new(),
             link: String::new(),
             icrc_policy: None,
+            congestion: None,
             interface: String::new(),
         }
     }

@@ -85,6 +85,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         link: Link::Unix { local: path("a"), remote: path("a") },
         image: softcard::Image::default(),
         plays_fpga: u.arbitrary()?,
+        congestion: softcard::Congestion::default(),
         faults: Vec::new(),
         seed: 1,
         capture: None,

@@ -12,6 +12,7 @@ use roce::{
 };
 
 mod attributes;
+mod congested;
 mod link;
 mod opcodes;
 mod pair;

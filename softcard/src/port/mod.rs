@@ -169,6 +169,14 @@ pub struct Cabling {
     pub capture: Option<PathBuf>,
 }
 
+impl Cabling {
+    /// What the cable of a card carries in a second, where it has a rate.
+    pub(crate) fn rate(&self, card: usize) -> Option<BitRate> {
+        let of_card = self.faults.iter().filter(|it| it.card.is_none_or(|named| named == card));
+        of_card.filter_map(|fault| fault.rate).min()
+    }
+}
+
 /// What every kind of port counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {

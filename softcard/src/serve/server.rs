@@ -25,6 +25,7 @@ use super::wire::Header;
 use crate::FaultSpec;
 use crate::bus::AskedMemory;
 use crate::card::{Card, Programmed};
+use crate::congestion::Congestion;
 use crate::error::Error;
 use crate::image::Image;
 use crate::port::{self, Cabling, FramePool};
@@ -56,6 +57,8 @@ pub struct ServeConfig {
     pub image: Image,
     /// Plays an FPGA: it does not say that it is a software card, and takes bitstreams.
     pub plays_fpga: bool,
+    /// What the card does about congestion.
+    pub congestion: Congestion,
     /// The faults of the cable.
     pub faults: Vec<FaultSpec>,
     /// The seed of the faults, which fixes the n-th frame's each way.
@@ -95,21 +98,23 @@ impl Server {
     /// Plugs the card's cable and listens for clients.
     ///
     /// # Errors
-    /// [`Error::Socket`], [`Error::Port`], [`Error::Device`], [`Error::NoFaultCard`],
+    /// [`Error::Socket`], [`Error::Port`], [`Error::Device`], [`Error::NoFaultCard`], [`Error::BadFault`],
     /// [`Error::Capture`], [`Error::Host`].
     pub fn new(config: ServeConfig) -> Result<Self, Error> {
-        let ServeConfig { socket, link, image, plays_fpga, .. } = config;
+        let ServeConfig { socket, link, image, plays_fpga, congestion, .. } = config;
         let ServeConfig { faults, seed, capture, patience, join_split_stores, .. } = config;
         let pool = FramePool::new(POOLED_FRAMES);
         let icrc_policy = link.icrc_policy();
-        let mut ports = port::plug(Cabling { links: vec![link], faults, seed, capture }, &pool)?;
+        let cabling = Cabling { links: vec![link], faults, seed, capture };
+        let reaction = congestion.reaction(cabling.rate(0))?;
+        let mut ports = port::plug(cabling, &pool)?;
         let port = ports.pop().ok_or(Error::Gone)?;
         let waiter = Waiter::new()?;
         waiter.listen_to_port(&*port)?;
         let raised = Raised::default();
         let vectors = Rc::new(raised.clone());
         let published = Arc::new(Published::new()?);
-        let card = Card::new(
+        let mut card = Card::new(
             Programmed { map: Map::default(), image, vfpgas: None, plays_fpga },
             port,
             icrc_policy,
@@ -117,6 +122,7 @@ impl Server {
             vectors,
             published,
         );
+        card.network.react(reaction);
         card.memory.bus.set_master(false);
         let link = Rc::new(ClientLink::new(patience));
         let listener = Listener::new(socket)?;

@@ -61,6 +61,7 @@ impl Served {
             link: Link::Unix { local: port(name), remote: port(peer) },
             image: Image::default(),
             plays_fpga: false,
+            congestion: Default::default(),
             faults: Vec::new(),
             seed: 0,
             capture: None,

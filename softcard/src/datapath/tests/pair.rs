@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use super::rig::{REGION, Rig};
 use super::*;
+use crate::congestion::Reaction;
 
 /// Where messages are sent from, or taken to.
 pub(super) const MEMORY: u64 = REGION + 0x2_0000;
@@ -55,11 +56,20 @@ pub(super) struct Pair {
 impl Pair {
     /// Two cards with so many QPs each.
     pub fn with_qps(qps: usize) -> Self {
+        Self::behind(qps, &Reaction::default(), |_, port, _| port)
+    }
+
+    /// The same of cards that do so about congestion, each behind what its port is put into.
+    pub fn behind(
+        qps: usize,
+        reaction: &Reaction,
+        put: impl Fn(usize, Box<dyn Port>, &FramePool) -> Box<dyn Port>,
+    ) -> Self {
         let queues = [Queue::default(), Queue::default()];
         let pool = FramePool::new(1024);
         let card = |own, out: usize, into: usize| {
             let end = End { out: Rc::clone(&queues[out]), into: Rc::clone(&queues[into]) };
-            Rig::at(own, Box::new(end), pool.clone())
+            Rig::reacting(own, put(out, Box::new(end), &pool), pool.clone(), reaction.clone())
         };
         let (mut one, mut other) = (card(OWN, 0, 1), card(PEER, 1, 0));
         for made in 1..=qps {
@@ -83,6 +93,20 @@ impl Pair {
     pub fn drive_next(&mut self) {
         self.one.drive_next();
         self.other.drive_next();
+    }
+
+    /// Lets both cards work once, and where there is nothing to do time pass until there is.
+    pub fn step(&mut self) {
+        let mut worked = false;
+        for Rig { card, now, .. } in [&mut self.one, &mut self.other] {
+            *now += 1_000;
+            worked |= card.round(*now);
+        }
+        if !worked {
+            let due = [&mut self.one, &mut self.other].map(|rig| rig.card.next_timeout());
+            let now = due.into_iter().flatten().min().expect("nothing is due");
+            (self.one.now, self.other.now) = (self.one.now.max(now), self.other.now.max(now));
+        }
     }
 
     /// Lets both cards work until neither has anything to do for a while.

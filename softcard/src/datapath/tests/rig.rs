@@ -27,6 +27,7 @@ use roce::wire::extension::atomiceth;
 use roce::wire::{aeth, bth, frame, icrc, reth};
 
 use super::*;
+use crate::congestion::Reaction;
 use crate::vfpga::Slots;
 
 /// Where the engine is.
@@ -147,10 +148,21 @@ impl Rig {
 
     /// A card of that address with a QP in RESET.
     pub fn at(own: [u8; 6], port: Box<dyn Port>, pool: FramePool) -> Self {
+        Self::reacting(own, port, pool, Reaction::default())
+    }
+
+    /// The same of a card that does so about congestion.
+    pub fn reacting(
+        own: [u8; 6],
+        port: Box<dyn Port>,
+        pool: FramePool,
+        reaction: Reaction,
+    ) -> Self {
         let published = Arc::<Published>::default();
         let vectors = Rc::new(Arc::clone(&published));
         let mut card =
             Card::new(Default::default(), port, IcrcPolicy::CheckAll, pool, vectors, published);
+        card.network.react(reaction);
         card.network.set_identity(Identity { mac: own, ipv4: 0x0a00_0001 });
         let memory = mapping(BYTES as usize);
         let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
