@@ -87,7 +87,7 @@ pub fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("udp/incast{name}"), &[PERFTEST, UNSHARE, IP], body));
     }
     type Body = fn(&Setting) -> Result<()>;
-    let more: [(&str, &[Need], Body); 13] = [
+    let more: [(&str, &[Need], Body); 14] = [
         ("a published card", &[UNSHARE, IP], published),
         ("data/loss and reordering", &[UNSHARE, IP], data_on_bad_network),
         ("data/damage", &[UNSHARE, IP], damage),
@@ -99,6 +99,11 @@ pub fn cases() -> Vec<Case> {
         ("link-local addresses", &[IBVERBS_UTILS, UNSHARE, IP], link_local),
         ("addresses and links come and go", &[IBVERBS_UTILS, UNSHARE, IP], comings_and_goings),
         ("a route that moves", &[PERFTEST, RDMACM_UTILS, UNSHARE, IP], rerouted::rerouted),
+        (
+            "an address that is removed",
+            &[PERFTEST, RDMACM_UTILS, UNSHARE, IP],
+            rerouted::address_removed,
+        ),
         ("a balboad is killed", &[PERFTEST, UNSHARE, IP], killed),
         ("what cannot be", &[UNSHARE, IP], refused),
     ];

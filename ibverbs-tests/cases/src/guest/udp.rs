@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use harness::agent;
-use harness::machines::WIRE;
+use harness::machines::{IPV4, Machines, WIRE};
 use harness::pair::{Both, both_say, free_port, listening, run_pair_in};
 use harness::process::Task;
 use harness::setting::Daemon;
@@ -30,6 +30,8 @@ const OURS: &str = "10.78.0.1";
 const CARDS: &str = "10.78.0.2";
 /// What the kernel does to datagrams on a bad network: most overtake some that are delayed.
 const BAD: &str = "netem limit 100000 delay 1ms loss 1% reorder 98% corrupt 0.5%";
+/// The same of a network that damages none.
+const LOSSY: &str = "netem limit 100000 delay 1ms loss 1% reorder 98%";
 
 /// The family.
 pub(super) fn cases() -> Vec<Case> {
@@ -58,7 +60,34 @@ pub(super) fn cases() -> Vec<Case> {
         let body = move |card: &Card<'_>| card.connect(program, says);
         cases.push(case(&name, &[RDMACM_UTILS], body));
     }
+    let needs = [Need::Program("unshare", "util-linux"), Need::Module("veth")];
+    cases.push(Case::new("udp/two cards/bad network", &needs, two_cards).as_root());
     cases
+}
+
+/// Every operation of connections, byte by byte, between two cards whose kernels lose datagrams, and have others overtake
+/// each other.
+fn two_cards(setting: &Setting) -> Result<()> {
+    for module in ["veth", "sch_netem"] {
+        load(module)?;
+    }
+    let machines = Machines::new(setting, 1500)?;
+    for side in 0..2 {
+        machines.tool(side, &format!("tc qdisc add dev {WIRE} root {LOSSY}"))?;
+    }
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    for gid in 0..2 {
+        let program = program("verbs-data").display().to_string();
+        let command = format!("{program} apart --timeout 18 --gid {gid} --bad-cable");
+        let both = machines.run_between(&daemons, &command, IPV4[0])?;
+        both_say(&both, "210 messages arrived as they should")?;
+    }
+    let counted = [counters(&daemons[0], 0)?, counters(&daemons[1], 0)?];
+    for own in &counted {
+        let [again, aside] = ["retransmitted_pkts", "out_of_sequence"].map(|name| own[name]);
+        ensure!(again > 0 && aside > 0, "nothing was lost: {own:?}");
+    }
+    daemons.into_iter().try_for_each(Daemon::stop)
 }
 
 fn case(

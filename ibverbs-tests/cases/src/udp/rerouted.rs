@@ -1,11 +1,12 @@
-//! The machines' routes, while queue pairs use them.
+//! The machines' routes and addresses, while queue pairs use them.
 
-use std::fs;
+use std::time::Duration;
+use std::{fs, thread};
 
-use anyhow::{Context as _, Result, ensure};
-use harness::machines::{IPV4, Machines, WIRE};
+use anyhow::{Context as _, Result, bail, ensure};
+use harness::machines::{IPV4, IPV6, Machines, WIRE};
 use harness::process::Running;
-use harness::setting::Setting;
+use harness::setting::{Daemon, Setting};
 
 use super::{counter, pings, stop};
 
@@ -68,6 +69,47 @@ pub(super) fn rerouted(setting: &Setting) -> Result<()> {
     ensure!(now > refused, "no datagram was refused for want of a route: {}", daemons[1].status()?);
     drop(waiting);
     stop(daemons)
+}
+
+/// A queue pair whose address is removed fails by its retries; other addresses stay in use, and so is that one once it is
+/// back.
+pub(super) fn address_removed(setting: &Setting) -> Result<()> {
+    let machines = Machines::new(setting, 1500)?;
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    let client = &daemons[1];
+    let port = harness::pair::free_port()?;
+    let command = format!("ib_send_bw -F -x 0 -D 170 -u 14 -p {port}");
+    let waiting = machines.run(0, &daemons[0], &command);
+    let waiting = harness::pair::start_server_in(&machines.process(0), waiting, port)?;
+    let sending = machines.run(1, client, &format!("{command} {}", IPV4[0]));
+    let mut sending = sending.start()?;
+    let sent = || counter(client, "port_frames_sent").unwrap_or(0);
+    sending.wait_until("data passed", |_| sent() > MANY)?;
+    machines.ip(1, &format!("addr del {}/24 dev {WIRE}", IPV4[1]))?;
+    let failed = sending.wait()?;
+    ensure!(!failed.status.success(), "{failed}");
+    let said = format!("{}{}", failed.stdout, failed.stderr);
+    // IBV_WC_RETRY_EXC_ERR.
+    ensure!(said.contains("Failed status 12"), "{failed}");
+    drop(waiting);
+    has_gid(client, IPV4[1], false)?;
+    pings(&machines, &daemons, IPV6[0])?;
+    machines.ip(1, &format!("addr add {}/24 dev {WIRE}", IPV4[1]))?;
+    has_gid(client, IPV4[1], true)?;
+    pings(&machines, &daemons, IPV4[0])?;
+    stop(daemons)
+}
+
+/// Waits until an address is among a card's GIDs, or is not.
+fn has_gid(daemon: &Daemon<'_>, address: &str, wanted: bool) -> Result<()> {
+    for _ in 0..600 {
+        let gids = &daemon.status()?["cards"][0]["gids"];
+        if gids.to_string().contains(address) == wanted {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    bail!("{address} is a GID: not {wanted}, but {}", daemon.status()?)
 }
 
 /// Packets that the first machine has received by a device.
