@@ -115,11 +115,17 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
     rows.map(|goal| goal.judge(of(goal.metric, Column::Balboa))).to_vec()
 }
 
-/// Judges figures of a virtual machine: at least those of the kernel's soft-RoCE.
+/// Judges figures of a virtual machine: at least those of the kernel's soft-RoCE; of cards on the machine's own network
+/// more is wanted.
 pub fn judge_beside_rxe(figures: &Figures) -> Vec<Judged> {
-    let judge = |metric| {
+    let judge = |metric: &'static str| {
         let theirs = figures.median(metric, Column::Rxe);
-        let goal = Goal::at_least(metric, "1.0 x rxe").floor(theirs).wanted(theirs);
+        let (goals, factor) = match metric.starts_with("udp_") {
+            true => ("1.0 x rxe; 1.5 x", 1.5),
+            false => ("1.0 x rxe", 1.0),
+        };
+        let wanted = theirs.map(|theirs| factor * theirs);
+        let goal = Goal::at_least(metric, goals).floor(theirs).wanted(wanted);
         goal.judge(figures.median(metric, Column::Balboa))
     };
     [
@@ -130,6 +136,9 @@ pub fn judge_beside_rxe(figures: &Figures) -> Vec<Judged> {
         "send_bw_4096",
         "send_bw_65536",
         "write_rate_64",
+        "udp_write_bw_65536",
+        "udp_send_bw_65536",
+        "udp_write_rate_64",
     ]
     .map(judge)
     .to_vec()
@@ -199,11 +208,14 @@ mod tests {
         figures.add("write_bw_4096", Column::Rxe, 19.0);
         figures.add("read_bw_4096", Column::Balboa, 18.0);
         figures.add("read_bw_4096", Column::Rxe, 19.0);
+        figures.add("udp_write_bw_65536", Column::Balboa, 28.0);
+        figures.add("udp_write_bw_65536", Column::Rxe, 19.0);
         let verdicts: Vec<_> =
             judge_beside_rxe(&figures).iter().map(|it| (it.metric, it.verdict)).collect();
         assert!(verdicts.contains(&("write_bw_4096", Verdict::Good)));
         assert!(verdicts.contains(&("read_bw_4096", Verdict::BelowFloor)));
         assert!(verdicts.contains(&("write_rate_64", Verdict::Unknown)));
+        assert!(verdicts.contains(&("udp_write_bw_65536", Verdict::BelowWanted)));
     }
 
     #[test]

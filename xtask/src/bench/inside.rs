@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use harness::setting::{Daemon, Stage, Who};
+use harness::process::Task;
+use harness::setting::{Daemon, Setting, Stage, Who};
 use harness::vm::{self, Hardware};
 use serde_json::json;
 use terminal::report;
@@ -36,6 +37,8 @@ const MESSAGES_OF_MANY: u32 = 5;
 const CONNECTING: u32 = 1;
 /// How long a balboad is watched with idle clients.
 const IDLE: Duration = Duration::from_secs(5);
+/// A network namespace, in which rxe has not taken RoCE's port.
+const NEAR: &str = "near";
 
 /// How much is measured.
 #[derive(Debug, Args)]
@@ -59,9 +62,14 @@ pub fn measure(options: &Options) -> Result<()> {
     let state = setting.directory().join("vfio");
     let vfio = vm::cards::cards_in(&setting, &state, Hardware::IntelIommu)?;
     let lossy = perftest::lossy(&setting)?;
+    let datagrams = on_the_network(&setting)?;
     let all = [
         (Column::Balboa, Devices::Cards(&soft)),
         (Column::BalboaVfio, Devices::Cards(&vfio)),
+        (Column::Rxe, Devices::Kernels(vm::rxe::soft_roce()?)),
+    ];
+    let by_datagrams = [
+        (Column::Balboa, Devices::Cabled(&datagrams)),
         (Column::Rxe, Devices::Kernels(vm::rxe::soft_roce()?)),
     ];
     let mut figures = Figures::default();
@@ -85,12 +93,45 @@ pub fn measure(options: &Options) -> Result<()> {
             others(&programs, devices, column, &mut figures)
                 .with_context(|| format!("of {}", column.name()))?;
         }
+        for (column, devices) in by_datagrams {
+            datagrams_of(devices, column, &mut figures)
+                .with_context(|| format!("datagrams of {}", column.name()))?;
+        }
     }
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     report!("{FIGURES}{}", json!({ "kernel": kernel.trim(), "figures": figures.json() }));
     vfio.stop()?;
     lossy.stop()?;
+    datagrams.into_iter().try_for_each(Daemon::stop)?;
     soft.stop()
+}
+
+/// Two balboads with a card each at an address of the loopback network, of which each sends by UDP sockets.
+fn on_the_network(setting: &Setting) -> Result<[Daemon<'_>; 2]> {
+    vm::run(&format!("ip netns add {NEAR}"))?;
+    vm::run(&format!("ip netns exec {NEAR} ip link set lo up"))?;
+    let start = |number: usize| {
+        let state_dir = setting.directory().join(format!("datagrams{number}"));
+        let options = format!("--soft 1 --port udp:127.0.0.{}", number + 1);
+        let within = |task: &Task| {
+            Task::new("ip").words(&format!("netns exec {NEAR}")).args(task.command_line())
+        };
+        setting.balboad_within(&state_dir, &options, within)
+    };
+    Ok([start(0)?, start(1)?])
+}
+
+/// What cards on the machine's own network are compared by, once.
+fn datagrams_of(devices: Devices<'_>, column: Column, figures: &mut Figures) -> Result<()> {
+    for kind in ["write", "send"] {
+        let run = bandwidth(kind, BULK)?.run(devices)?;
+        figures.add(&format!("udp_{kind}_bw_65536"), column, run.megabytes);
+    }
+    let short = bandwidth("write", 64)?.run(devices)?;
+    figures.add("udp_write_rate_64", column, short.messages);
+    let polled = perftest::latency(devices, 2, EXCHANGES)?;
+    figures.add("udp_write_lat_2_p50", column, polled.median);
+    Ok(())
 }
 
 /// Everything but bandwidth by size, once.
