@@ -27,7 +27,7 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::mapping::SharedMapping;
 use crate::{Error, PAGE_BYTES, Result, barrier};
@@ -37,6 +37,10 @@ pub const BLOCK_BYTES: usize = 64;
 
 /// 64-bit words of a block.
 pub const BLOCK_WORDS: usize = 8;
+
+/// Half a block, in words and in bytes.
+const HALF_BLOCK: usize = BLOCK_WORDS / 2;
+const HALF_BYTES: usize = BLOCK_BYTES / 2;
 
 /// One 64-byte block as numbers; each word is little-endian in memory.
 pub type Block = [u64; BLOCK_WORDS];
@@ -233,6 +237,70 @@ impl BlockRing {
         publish_block(|word| self.word(index, word), block);
     }
 
+    /// Copies bytes to byte `offset` of block `index` and behind it, round the end of the ring, with no order between
+    /// them.
+    ///
+    /// To be followed as [`Self::write`]. Payload begins in the middle of a block, so it is copied by the half of that
+    /// one, by whole ones, and by half of the last.
+    ///
+    /// # Safety
+    /// So many bytes can be read at `from`.
+    #[inline(always)]
+    pub unsafe fn copy_in(&self, index: u32, offset: usize, from: *const u8, bytes: usize) {
+        let (mut index, mut offset, mut from, mut left) = (index, offset, from, bytes);
+        if offset == HALF_BYTES && left >= HALF_BYTES {
+            // SAFETY: as the caller promises.
+            unsafe { self.block(index).copy::<HALF_BLOCK>(HALF_BLOCK, from) };
+            (index, offset) = (index.wrapping_add(1), 0);
+            (from, left) = (from.wrapping_add(HALF_BYTES), left.wrapping_sub(HALF_BYTES));
+            while left >= BLOCK_BYTES {
+                // SAFETY: as the caller promises.
+                unsafe { self.block(index).copy::<BLOCK_WORDS>(0, from) };
+                index = index.wrapping_add(1);
+                (from, left) = (from.wrapping_add(BLOCK_BYTES), left.wrapping_sub(BLOCK_BYTES));
+            }
+            if left >= HALF_BYTES {
+                // SAFETY: as the caller promises.
+                unsafe { self.block(index).copy::<HALF_BLOCK>(0, from) };
+                offset = HALF_BYTES;
+                (from, left) = (from.wrapping_add(HALF_BYTES), left.wrapping_sub(HALF_BYTES));
+            }
+        }
+        if left > 0 {
+            // SAFETY: as the caller promises.
+            unsafe { self.copy_bits(index, offset, from, left) };
+        }
+    }
+
+    /// As [`Self::copy_in`], of few bytes, or from anywhere on: by words where that is one's place, else one by one.
+    ///
+    /// # Safety
+    /// As [`Self::copy_in`].
+    unsafe fn copy_bits(&self, index: u32, offset: usize, from: *const u8, bytes: usize) {
+        let first = (index as usize).wrapping_mul(BLOCK_BYTES).wrapping_add(offset);
+        let last = self.mask as usize * BLOCK_BYTES + (BLOCK_BYTES - 1);
+        let mut done = 0;
+        while done < bytes {
+            let at = first.wrapping_add(done) & last;
+            // SAFETY: the position is masked to the bytes of the ring, whose number is a power of two.
+            let place = unsafe { self.words.base.cast::<u8>().add(at) };
+            let from = from.wrapping_add(done);
+            if at % 8 == 0 && bytes - done >= 8 {
+                // SAFETY: as the caller promises.
+                let word = unsafe { from.cast::<u64>().read_unaligned() };
+                // SAFETY: the place is a word of the ring's, which stays mapped with `self`.
+                unsafe { place.cast::<AtomicU64>().as_ref() }.store(word, Ordering::Relaxed);
+                done += 8;
+            } else {
+                // SAFETY: as the caller promises.
+                let byte = unsafe { from.read() };
+                // SAFETY: the place is a byte of the ring's; see `Words::half` on mixed accesses.
+                unsafe { place.cast::<AtomicU8>().as_ref() }.store(byte, Ordering::Relaxed);
+                done += 1;
+            }
+        }
+    }
+
     #[inline(always)]
     fn word(&self, index: u32, word: usize) -> &AtomicU64 {
         let block = (index & self.mask) as usize;
@@ -264,6 +332,19 @@ impl<'a> RingBlock<'a> {
     #[inline(always)]
     pub fn store(self, word: usize, value: u64) {
         self.word(word).store(value.to_le(), Ordering::Relaxed);
+    }
+
+    /// Copies words from a first one on (its number modulo 8; all of them lie in the block).
+    ///
+    /// # Safety
+    /// They can be read at `from`.
+    #[inline(always)]
+    unsafe fn copy<const WORDS: usize>(self, first: usize, from: *const u8) {
+        for word in 0..WORDS {
+            // SAFETY: as the caller promises.
+            let value = unsafe { from.cast::<u64>().add(word).read_unaligned() };
+            self.word(first + word).store(value, Ordering::Relaxed);
+        }
     }
 
     #[inline(always)]
@@ -492,6 +573,32 @@ mod tests {
         assert_eq!(mapping.load_relaxed_u64(1024 + 64).unwrap(), 2);
         assert_eq!(mapping.load_relaxed_u64(1024 + 256).unwrap(), 0);
         assert_eq!(ring.blocks(), 4);
+    }
+
+    #[test]
+    fn bytes_are_copied_in_wherever_they_begin_and_round_the_end() {
+        let mapping = mapping(4096);
+        let ring = BlockRing::new(Arc::clone(&mapping), 1024, 4).unwrap();
+        let bytes: Vec<u8> = (1..=250).collect();
+        for offset in [0, 1, 7, 8, 31, 32, 40, 63, 64] {
+            for length in [0, 1, 7, 8, 9, 31, 32, 33, 64, 65, 100, 250] {
+                for source in [0, 3] {
+                    (0..4).for_each(|block| ring.write(block, &[0; 8]));
+                    let length = length.min(bytes.len() - source);
+                    let from = bytes[source..].as_ptr();
+                    // SAFETY: there are so many bytes.
+                    unsafe { ring.copy_in(u32::MAX, offset, from, length) };
+                    let mut all = [0; 256];
+                    mapping.read_bytes(1024, &mut all).unwrap();
+                    let at = |number: usize| all[(3 * 64 + offset + number) % 256];
+                    let seen: Vec<u8> = (0..length).map(at).collect();
+                    assert_eq!(seen, bytes[source..][..length], "{length} at {offset}");
+                    assert!((length..256).all(|number| at(number) == 0), "{length} at {offset}");
+                }
+            }
+        }
+        assert_eq!(mapping.load_relaxed_u64(1024 - 8).unwrap(), 0);
+        assert_eq!(mapping.load_relaxed_u64(1024 + 256).unwrap(), 0);
     }
 
     #[test]

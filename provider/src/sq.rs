@@ -175,11 +175,17 @@ impl SendQueue {
     /// As [`Self::begin`], where nothing is in the way and nobody else is posting.
     #[inline(always)]
     pub(crate) fn begin_at_once(&self) -> Option<SendBatch<'_>> {
+        Some(SendBatch::new(self, self.lock_at_once()?))
+    }
+
+    /// The lock alone of [`Self::begin_at_once`], to begin with.
+    #[inline(always)]
+    pub(crate) fn lock_at_once(&self) -> Option<QueueGuard<'_>> {
         // The lock is not what keeps a program from closing the queue meanwhile.
         if self.gate.load(Ordering::Relaxed) != 0 || !self.path.is_fit() {
             return None;
         }
-        Some(SendBatch::new(self, self.lock.try_lock()?))
+        self.lock.try_lock()
     }
 
     /// Shows the card all requests before the cursor: the record, then the doorbell.
@@ -225,7 +231,7 @@ impl SendQueue {
         let flags = shape.flags.get(request.flags)?;
         let fits = match request.payload {
             Payload::Sges(sges) => sges.len() <= shape.max_sge as usize,
-            Payload::Inline(data) => data.length <= shape.max_inline && operation.can_be_inline(),
+            Payload::Inline(length) => length <= shape.max_inline && operation.can_be_inline(),
         };
         if !fits {
             return Err(libc::EINVAL);
@@ -236,6 +242,12 @@ impl SendQueue {
         }
         let (wr_id, payload) = (request.wr_id, request.payload);
         self.push_admitted((cursor, end), wr_id, how, payload, remote, immediate)
+    }
+
+    /// The entry of the request at a cursor, for who copies inline bytes into it: its ring, and its first block.
+    #[inline(always)]
+    pub(crate) fn entry(&self, cursor: Cursor) -> (&BlockRing, u32) {
+        (&self.ring, cursor.block)
     }
 
     /// As [`Self::push`], no datagram, and one whose operation, flags and payload were looked at.
@@ -290,7 +302,7 @@ impl SendQueue {
         let flags = shape.flags.get(request.flags)?;
         let fits = match payload {
             Payload::Sges(sges) => sges.len() <= shape.max_sge as usize,
-            Payload::Inline(data) => data.length <= shape.max_inline && operation.can_be_inline(),
+            Payload::Inline(length) => length <= shape.max_inline && operation.can_be_inline(),
         };
         if !fits {
             return Err(libc::EINVAL);
@@ -461,6 +473,12 @@ impl<'a> SendBatch<'a> {
     #[inline(always)]
     pub(crate) fn advance(&mut self, cursor: Cursor) {
         self.cursor = cursor;
+    }
+
+    /// Shows the card the one request that was pushed, behind which the cursor stands.
+    #[inline(always)]
+    pub(crate) fn post(self, cursor: Cursor) {
+        self.queue.publish(cursor, self.guard);
     }
 
     /// The lock alone, to begin anew with; what was pushed is forgotten.

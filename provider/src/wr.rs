@@ -47,17 +47,9 @@ pub(crate) struct AtomicRequest<'a> {
 pub(crate) enum Payload<'a> {
     /// Pieces of registered memory.
     Sges(&'a [ibv_sge]),
-    /// Bytes that go into the entry.
-    Inline(InlineData<'a>),
-}
-
-/// Inline bytes, as they stand in an entry behind its header.
-#[derive(Clone, Copy)]
-pub(crate) struct InlineData<'a> {
-    /// The bytes, and zeros up to the end of the last word.
-    pub words: &'a [u64],
-    /// Bytes, at most [`MAX_INLINE`].
-    pub length: u32,
+    /// So many bytes, at most [`MAX_INLINE`], that go into the entry. Only their length is written with the
+    /// header; who has the program's memory copies them behind it before the request is shown.
+    Inline(u32),
 }
 
 /// Words of a block.
@@ -70,7 +62,7 @@ const _: () = assert!(MAX_INLINE == SEND_MAX_BLOCKS * 64 - SEND_PAYLOAD_OFFSET);
 pub(crate) struct Operation {
     /// [`SendOpcode`]; 0 for one that the card does not offer.
     code: u8,
-    /// [`INLINE`], [`REMOTE`], [`IMMEDIATE`], [`DATAGRAM`].
+    /// [`INLINE`], [`REMOTE`], [`IMMEDIATE`], [`CONNECTED`].
     carries: u8,
 }
 
@@ -80,8 +72,8 @@ const INLINE: u8 = 1 << 0;
 const REMOTE: u8 = 1 << 1;
 /// It has immediate data.
 const IMMEDIATE: u8 = 1 << 2;
-/// It names the queue pair that it goes to, and no remote memory.
-const DATAGRAM: u8 = 1 << 3;
+/// It goes along a connection; any other that is offered names the queue pair that it goes to, and no remote memory.
+const CONNECTED: u8 = 1 << 3;
 
 /// The `ibv_wr_opcode`s that can be looked up; a power of two.
 const OPCODES: usize = 16;
@@ -107,8 +99,8 @@ impl Operations {
         const NONE: [Operation; OPCODES] = [Operation { code: 0, carries: 0 }; OPCODES];
         let mut table = NONE;
         let is_datagram = kind == QpType::Ud;
-        let send = if is_datagram { INLINE | DATAGRAM } else { INLINE };
-        let (write, read) = (INLINE | REMOTE, REMOTE);
+        let send = if is_datagram { INLINE } else { INLINE | CONNECTED };
+        let (write, read) = (INLINE | REMOTE | CONNECTED, REMOTE | CONNECTED);
         for (needs, opcode, code, carries) in [
             (C::SEND, ibv::IBV_WR_SEND, SendOpcode::Send, send),
             (C::SEND, ibv::IBV_WR_SEND_WITH_IMM, SendOpcode::SendImm, send | IMMEDIATE),
@@ -193,6 +185,25 @@ impl Operations {
             _ => Err(not_offered(opcode)),
         }
     }
+
+    /// As [`Self::get`], where it goes along a connection.
+    #[inline(always)]
+    pub(crate) fn get_connected(&self, opcode: u32) -> Option<Operation> {
+        self.carrying(CONNECTED, opcode)
+    }
+
+    /// As [`Self::get_connected`], where its payload may stand in the entry.
+    #[inline(always)]
+    pub(crate) fn get_connected_inline(&self, opcode: u32) -> Option<Operation> {
+        self.carrying(CONNECTED | INLINE, opcode)
+    }
+
+    /// The operation, if it carries all of that: one that is not offered carries nothing.
+    #[inline(always)]
+    fn carrying(&self, carries: u8, opcode: u32) -> Option<Operation> {
+        let operation = self.table.get(opcode as usize)?;
+        (operation.carries & carries == carries).then_some(*operation)
+    }
 }
 
 impl Operation {
@@ -217,7 +228,7 @@ impl Operation {
     /// Whether it names the queue pair that it goes to.
     #[inline(always)]
     pub(crate) fn is_datagram(self) -> bool {
-        self.carries & DATAGRAM != 0
+        self.carries & CONNECTED == 0
     }
 
     /// Whether it has immediate data.
@@ -354,15 +365,11 @@ pub(crate) fn write_send(
 ) -> u32 {
     let (mut entry, header) = (EntryWriter::new(ring, index), SendHeader::default());
     let opcode = operation.code();
+    let blocks = blocks_of(payload);
+    let header = SendHeader { blocks: blocks as u8, ..header };
     let with_codes = match payload {
-        Payload::Sges(sges) => {
-            let (num_sge, blocks) = (sges.len() as u8, send_blocks_for_sges(sges.len()) as u8);
-            SendHeader { opcode, flags, num_sge, blocks, ..header }
-        }
-        Payload::Inline(data) => {
-            let blocks = send_blocks_for_inline(data.length as usize) as u8;
-            SendHeader { opcode, flags, inline_length: data.length, blocks, ..header }
-        }
+        Payload::Sges(sges) => SendHeader { opcode, flags, num_sge: sges.len() as u8, ..header },
+        Payload::Inline(inline_length) => SendHeader { opcode, flags, inline_length, ..header },
     };
     let [[codes, ..]] = with_codes.encode();
     entry.write([codes]);
@@ -372,11 +379,19 @@ pub(crate) fn write_send(
     let (remote_address, rkey) = if operation.has_remote() { remote() } else { (0, 0) };
     let [[_, _, address, key, ..]] = SendHeader { remote_address, rkey, ..header }.encode();
     entry.write([address, key]);
-    match payload {
-        Payload::Sges(sges) => entry.write_elements(sges),
-        Payload::Inline(data) => data.words.iter().for_each(|&word| entry.write([word])),
+    if let Payload::Sges(sges) = payload {
+        entry.write_elements(sges);
     }
-    u32::from(with_codes.blocks)
+    blocks
+}
+
+/// Blocks of a send entry with a payload that was checked against the QP's limits.
+#[inline(always)]
+fn blocks_of(payload: Payload<'_>) -> u32 {
+    match payload {
+        Payload::Sges(sges) => send_blocks_for_sges(sges.len()) as u32,
+        Payload::Inline(length) => send_blocks_for_inline(length as usize) as u32,
+    }
 }
 
 /// The words of the header of a send entry that has no payload yet: the first, which the payload adds to and
@@ -427,25 +442,21 @@ pub(crate) fn write_result(ring: &BlockRing, index: u32, codes: u64, result: &ib
 /// Writes the payload of an entry whose header is there, and its first word; returns its blocks.
 #[inline(always)]
 pub(crate) fn write_payload(ring: &BlockRing, index: u32, codes: u64, payload: Payload<'_>) -> u32 {
-    let none = SendHeader::default();
-    let block = ring.block(index);
-    let mut entry = EntryWriter { ring, index, block, word: SEND_PAYLOAD_OFFSET / 8 };
+    let blocks = blocks_of(payload);
+    let header = SendHeader { blocks: blocks as u8, ..SendHeader::default() };
     let added = match payload {
         Payload::Sges(sges) => {
-            entry.write_elements(sges);
-            let (num_sge, blocks) = (sges.len() as u8, send_blocks_for_sges(sges.len()) as u8);
-            SendHeader { num_sge, blocks, ..none }
+            let (block, word) = (ring.block(index), SEND_PAYLOAD_OFFSET / 8);
+            EntryWriter { ring, index, block, word }.write_elements(sges);
+            SendHeader { num_sge: sges.len() as u8, ..header }
         }
-        Payload::Inline(data) => {
-            data.words.iter().for_each(|&word| entry.write([word]));
-            let blocks = send_blocks_for_inline(data.length as usize) as u8;
-            let flags = SendFlags::INLINE;
-            SendHeader { flags, inline_length: data.length, blocks, ..none }
+        Payload::Inline(inline_length) => {
+            SendHeader { flags: SendFlags::INLINE, inline_length, ..header }
         }
     };
     let [[bits, ..]] = added.encode();
     ring.block(index).store(0, codes | bits);
-    u32::from(added.blocks)
+    blocks
 }
 
 /// Writes an atomic into its ring, where it is block `index`; it was checked against the QP's limits.
@@ -626,19 +637,16 @@ mod tests {
     }
 
     #[test]
-    fn inline_bytes_follow_the_header_without_a_gap() {
+    fn an_entry_has_room_for_its_inline_bytes_and_tells_their_length() {
         for length in [0usize, 1, 32, 33, 96, 97, 288] {
-            let words: Vec<u64> = (1..).take(length.div_ceil(8)).collect();
-            let data = InlineData { words: &words, length: length as u32 };
             let ring = ring();
-            let said = write(&ring, SendOpcode::Send, Payload::Inline(data));
+            let said = write(&ring, SendOpcode::Send, Payload::Inline(length as u32));
             assert_eq!(said as usize, send_blocks_for_inline(length));
             let blocks = written(&ring, said as usize);
             let read = SendHeader::decode(&[blocks[0]]);
             assert_eq!((read.inline_length, read.num_sge), (length as u32, 0));
             let payload = &blocks.as_flattened()[SEND_PAYLOAD_OFFSET / 8..];
-            assert_eq!(payload[..words.len()], words);
-            assert!(payload[words.len()..].iter().all(|&word| word == 0), "nothing behind it");
+            assert!(payload.iter().all(|&word| word == 0), "who has the bytes copies them");
         }
     }
 

@@ -1,13 +1,11 @@
 //! The local side of work requests, as programs give it.
 
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 use std::slice;
 
 use crate::abi::verbs::ibv_sge;
-use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE};
-
-use crate::wr::InlineData;
+use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE, SEND_PAYLOAD_OFFSET};
+use hostmem::BlockRing;
 
 /// The elements of a request; EINVAL for more than any queue takes, and for a list that is none.
 ///
@@ -35,41 +33,33 @@ pub(super) fn pieces(sges: &[ibv_sge]) -> impl Iterator<Item = (*const u8, usize
     sges.iter().map(|sge| (sge.addr as *const u8, sge.length as usize))
 }
 
-/// Copies the bytes of an inline request; EINVAL for more than any entry holds.
+/// Bytes of an inline request's pieces together; EINVAL for more than any entry holds.
+pub(super) fn inline_length(pieces: impl Iterator<Item = (*const u8, usize)>) -> Result<u32, i32> {
+    let length = pieces.fold(0usize, |sum, (_, bytes)| sum.saturating_add(bytes));
+    if length > MAX_INLINE { Err(libc::EINVAL) } else { Ok(length as u32) }
+}
+
+/// Copies the bytes of an inline request into its entry, which has room for them.
 ///
 /// # Safety
 /// The memory of the pieces can be read. (It need not be registered.)
 #[inline(always)]
-pub(super) unsafe fn gather<'a>(
-    pieces: impl Iterator<Item = (*const u8, usize)> + Clone,
-    room: &'a mut [MaybeUninit<u64>; MAX_INLINE / 8],
-) -> Result<InlineData<'a>, i32> {
-    let length = pieces.clone().fold(0usize, |sum, (_, bytes)| sum.saturating_add(bytes));
-    if length > MAX_INLINE {
-        return Err(libc::EINVAL);
+pub(super) unsafe fn copy_inline(
+    (ring, block): (&BlockRing, u32),
+    pieces: impl Iterator<Item = (*const u8, usize)>,
+) {
+    let mut offset = SEND_PAYLOAD_OFFSET;
+    for (piece, bytes) in pieces {
+        // SAFETY: as the caller promises.
+        unsafe { ring.copy_in(block, offset, piece, bytes) };
+        offset = offset.wrapping_add(bytes);
     }
-    let words = length.div_ceil(8);
-    // The last word may get fewer bytes than it has.
-    if let Some(last) = room.get_mut(words.wrapping_sub(1)) {
-        last.write(0);
-    }
-    let first = room.as_mut_ptr().cast::<u64>();
-    let mut place = first.cast::<u8>();
-    for (piece, bytes) in pieces.filter(|(_, bytes)| *bytes > 0) {
-        // SAFETY: the source is the program's promise; all lengths together fit, as was checked; the
-        // words are plain integers, whose bytes may be anything.
-        unsafe { std::ptr::copy_nonoverlapping(piece, place, bytes) };
-        place = place.wrapping_add(bytes);
-    }
-    // SAFETY: every byte of these words was written: by the copies without a gap, or as the last
-    // word's zero.
-    let words = unsafe { slice::from_raw_parts(first, words) };
-    Ok(InlineData { words, length: length as u32 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doorbell::tests::memory;
 
     fn sge(bytes: &[u8]) -> ibv_sge {
         ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 }
@@ -79,38 +69,29 @@ mod tests {
     fn inline_data_is_gathered_without_gaps_whatever_its_pieces() {
         let bytes: Vec<u8> = (0..=255).collect();
         let all = [sge(&bytes[..3]), sge(&[]), sge(&bytes[3..70]), sge(&bytes[70..256])];
-        let mut room = [MaybeUninit::new(u64::MAX); MAX_INLINE / 8];
+        assert_eq!(inline_length(pieces(&all)), Ok(256));
+        let ring = BlockRing::new(memory(4096), 0, 8).unwrap();
         // SAFETY: the elements name living memory.
-        let data = unsafe { gather(pieces(&all), &mut room) }.unwrap();
-        let copied: Vec<u8> = data.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        assert_eq!(data.length, 256);
-        assert_eq!(copied, bytes);
-    }
-
-    #[test]
-    fn the_last_word_of_inline_data_ends_with_zeros() {
-        for length in 0..=17 {
-            let mut room = [MaybeUninit::new(u64::MAX); MAX_INLINE / 8];
-            // SAFETY: the element names living memory.
-            let data = unsafe { gather(pieces(&[sge(&[0x55; 17][..length])]), &mut room) }.unwrap();
-            let copied: Vec<u8> = data.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            assert_eq!(data.length as usize, length);
-            assert_eq!(copied.len(), length.next_multiple_of(8));
-            assert!(copied[..length].iter().all(|&byte| byte == 0x55));
-            assert!(copied[length..].iter().all(|&byte| byte == 0));
-        }
+        unsafe { copy_inline((&ring, 6), pieces(&all)) };
+        let blocks: Vec<_> = (6..11).map(|block| ring.read(block)).collect();
+        let copied: Vec<u8> = blocks.iter().flatten().flat_map(|it| it.to_le_bytes()).collect();
+        assert_eq!(copied[SEND_PAYLOAD_OFFSET..][..256], bytes);
+        assert!(copied[..SEND_PAYLOAD_OFFSET].iter().all(|&byte| byte == 0), "the header");
+        assert!(copied[SEND_PAYLOAD_OFFSET + 256..].iter().all(|&byte| byte == 0));
     }
 
     #[test]
     fn inline_data_longer_than_an_entry_is_refused_before_it_is_read() {
         let nowhere = ibv_sge { addr: 8, length: MAX_INLINE as u32, lkey: 0 };
         let one = ibv_sge { addr: 8, length: 1, lkey: 0 };
-        let mut room = [MaybeUninit::uninit(); MAX_INLINE / 8];
-        // SAFETY: the call fails before it reads.
-        assert_eq!(unsafe { gather(pieces(&[nowhere, one]), &mut room) }.err(), Some(libc::EINVAL));
+        assert_eq!(inline_length(pieces(&[nowhere])), Ok(MAX_INLINE as u32));
+        assert_eq!(inline_length(pieces(&[nowhere, one])), Err(libc::EINVAL));
         let huge = ibv_sge { addr: 8, length: u32::MAX, lkey: 0 };
-        // SAFETY: as above.
-        assert_eq!(unsafe { gather(pieces(&[huge; 16]), &mut room) }.err(), Some(libc::EINVAL));
+        assert_eq!(inline_length(pieces(&[huge; 16])), Err(libc::EINVAL));
+        assert_eq!(
+            inline_length([(std::ptr::null(), usize::MAX); 2].into_iter()),
+            Err(libc::EINVAL)
+        );
     }
 
     #[test]

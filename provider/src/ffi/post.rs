@@ -1,17 +1,16 @@
 //! Posting work requests.
 
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 use std::slice;
 
 use crate::abi::verbs::{
     self as ibv, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq,
 };
-use fpga_regs::engine::wqe::{Atomic, Datagram, MAX_INLINE};
+use fpga_regs::engine::wqe::{Atomic, Datagram};
 
 use super::ah;
 use super::mw;
-use super::payload::{elements, gather, pieces};
+use super::payload::{copy_inline, elements, inline_length, pieces};
 use super::pd::are_one;
 use super::qp::own;
 use super::srq;
@@ -27,39 +26,83 @@ pub(super) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the program passes a QP of this provider.
     let queue = &unsafe { own(qp) }.queues.send;
-    let Some(mut batch) = queue.begin_at_once() else {
+    let Some(guard) = queue.lock_at_once() else {
         // SAFETY: as the program promises.
         return unsafe { post_waiting(queue, list, bad) };
     };
     // SAFETY: as the program promises.
-    if let Some(cursor) = unsafe { push_only(&batch, list) } {
-        batch.advance(cursor);
-        batch.finish();
+    let Some(wr) = (unsafe { only(list) }) else {
+        // SAFETY: as the program promises.
+        return unsafe { post_list(queue, guard, list, bad) };
+    };
+    if wr.send_flags >= ibv::IBV_SEND_INLINE {
+        // SAFETY: as the program promises; the list is of that one request.
+        return unsafe { post_inline(queue, guard, list, bad) };
+    }
+    // SAFETY: as above.
+    unsafe { post_usual(queue, guard, list, bad) }
+}
+
+/// As [`post_send`], one request of one element that is not inline. It is apart, as the others are: what they have in
+/// common is done before any of them needs a register more than a call leaves free.
+///
+/// # Safety
+/// As [`post_send`]; the list is one request as [`push_usual`] takes it.
+#[inline(never)]
+unsafe fn post_usual(
+    queue: &SendQueue,
+    guard: QueueGuard<'_>,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let batch = SendBatch::new(queue, guard);
+    let (queue, cursor, end) = batch.position();
+    // SAFETY: as the caller promises.
+    if let Some(cursor) = unsafe { push_usual(queue, cursor, end, &*list) } {
+        batch.post(cursor);
         return 0;
     }
-    // SAFETY: as the program promises.
+    // SAFETY: as the caller promises.
     unsafe { post_list(queue, batch.into_guard(), list, bad) }
 }
 
-/// Pushes a list that is one request of the usual case ([`push_usual`]). Where it is not, or the request cannot
-/// be posted, it answers `None` and nothing is pushed.
+/// The request that a list is of, if it is one request of one element.
 ///
 /// # Safety
 /// As [`post_send`].
 #[inline(always)]
-unsafe fn push_only(batch: &SendBatch<'_>, list: *mut ibv_send_wr) -> Option<Cursor> {
+unsafe fn only<'a>(list: *mut ibv_send_wr) -> Option<&'a ibv_send_wr> {
     // SAFETY: as the caller promises.
-    let wr = unsafe { list.as_ref() }.filter(|wr| wr.next.is_null())?;
+    unsafe { list.as_ref() }.filter(|wr| wr.next.is_null() && wr.num_sge == 1)
+}
+
+/// As [`post_send`], one request that may be inline: apart, so that it takes no registers of others.
+///
+/// # Safety
+/// As [`post_send`]; the list is one request as [`push_inline`] takes it.
+#[inline(never)]
+unsafe fn post_inline(
+    queue: &SendQueue,
+    guard: QueueGuard<'_>,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let batch = SendBatch::new(queue, guard);
     let (queue, cursor, end) = batch.position();
     // SAFETY: as the caller promises.
-    unsafe { push_usual(queue, cursor, end, wr) }
+    if let Some(cursor) = unsafe { push_inline(queue, cursor, end, &*list) } {
+        batch.post(cursor);
+        return 0;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { post_list(queue, batch.into_guard(), list, bad) }
 }
 
 /// Pushes a request of one element, not inline, along a connection: the usual case, which needs fewer registers
 /// than others. Where it is another, or cannot be posted, it answers `None` and nothing is pushed.
 ///
 /// # Safety
-/// The request's elements are there.
+/// The request is of one element, which is there.
 #[inline(always)]
 unsafe fn push_usual(
     queue: &SendQueue,
@@ -68,22 +111,53 @@ unsafe fn push_usual(
     wr: &ibv_send_wr,
 ) -> Option<Cursor> {
     // No flag behind INLINE can be posted.
-    if wr.num_sge != 1 || wr.send_flags >= ibv::IBV_SEND_INLINE {
+    if wr.send_flags >= ibv::IBV_SEND_INLINE {
         return None;
     }
     // SAFETY: as the caller promises.
     let sge = unsafe { wr.sg_list.as_ref() }?;
     let shape = queue.shape();
-    let operation = shape.operations.get(wr.opcode).ok()?;
+    let operation = shape.operations.get_connected(wr.opcode)?;
     let flags = shape.flags.get(wr.send_flags).ok()?;
     // Every entry has room for one element.
-    if operation.is_datagram() {
-        return None;
-    }
     let (how, payload) = ((operation, flags), Payload::Sges(slice::from_ref(sge)));
     // SAFETY: the operation asks for what the request has.
     let (remote, immediate) = (|| unsafe { remote(wr) }, || unsafe { immediate(wr) });
     queue.push_admitted((cursor, end), wr.wr_id, how, payload, remote, immediate).ok()
+}
+
+/// Pushes a request of one inline element along a connection: the usual case of those that are inline. Where it
+/// is another, or cannot be posted, it answers `None` and nothing is pushed.
+///
+/// # Safety
+/// The request is of one element, which is there with the memory that it names; its flags have INLINE, or one
+/// behind it, with which no request can be posted.
+#[inline(always)]
+unsafe fn push_inline(
+    queue: &SendQueue,
+    cursor: Cursor,
+    end: u32,
+    wr: &ibv_send_wr,
+) -> Option<Cursor> {
+    // SAFETY: as the caller promises.
+    let sge = unsafe { wr.sg_list.as_ref() }?;
+    let shape = queue.shape();
+    let operation = shape.operations.get_connected_inline(wr.opcode)?;
+    let flags = shape.flags.get(wr.send_flags).ok()?;
+    let &ibv::ibv_sge { addr, length, .. } = sge;
+    if length > shape.max_inline {
+        return None;
+    }
+    let (how, payload) = ((operation, flags), Payload::Inline(length));
+    // SAFETY: the operation asks for what the request has.
+    let (remote, immediate) = (|| unsafe { remote(wr) }, || unsafe { immediate(wr) });
+    let pushed = queue.push_admitted((cursor, end), wr.wr_id, how, payload, remote, immediate).ok();
+    if pushed.is_some() {
+        let piece = (addr as *const u8, length as usize);
+        // SAFETY: as the caller promises.
+        unsafe { copy_inline(queue.entry(cursor), std::iter::once(piece)) };
+    }
+    pushed
 }
 
 /// As [`post_send`], waiting for others that post.
@@ -124,8 +198,12 @@ unsafe fn post_list(
     let (mut next, mut errno) = (list, 0);
     // SAFETY: the program passes a list of requests that it leaves alone during the call.
     while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: as above, with what the request points to.
-        let pushed = match unsafe { push_usual(queue, cursor, end, wr) } {
+        let usual = match wr.num_sge {
+            // SAFETY: as above, with what the request points to.
+            1 => unsafe { push_usual(queue, cursor, end, wr) },
+            _ => None,
+        };
+        let pushed = match usual {
             Some(pushed) => Ok(pushed),
             // SAFETY: as above.
             None => unsafe { push_any(queue, cursor, end, wr) },
@@ -160,7 +238,7 @@ unsafe fn push_any(
 ) -> Result<Cursor, i32> {
     // SAFETY: as the caller promises.
     match unsafe {
-        with_payload(queue, wr, |payload| push_payload(queue, cursor, end, wr, payload))
+        with_payload(queue, cursor, wr, |payload| push_payload(queue, cursor, end, wr, payload))
     } {
         // SAFETY: as the caller promises.
         Err(libc::EOPNOTSUPP) => unsafe { push_rare(queue, cursor, end, wr) },
@@ -168,13 +246,14 @@ unsafe fn push_any(
     }
 }
 
-/// Finds the payload of a request, and posts it with that.
+/// Finds the payload of a request, which goes to the cursor, and posts it with that.
 ///
 /// # Safety
 /// As [`push_any`].
 #[inline(always)]
 unsafe fn with_payload(
     queue: &SendQueue,
+    cursor: Cursor,
     wr: &ibv_send_wr,
     push: impl FnOnce(Payload<'_>) -> Result<Cursor, i32>,
 ) -> Result<Cursor, i32> {
@@ -186,10 +265,10 @@ unsafe fn with_payload(
     if sges.len() > queue.shape().max_sge as usize {
         return Err(libc::EINVAL);
     }
-    let mut room = [const { MaybeUninit::uninit() }; MAX_INLINE / 8];
+    let pushed = push(Payload::Inline(inline_length(pieces(sges))?))?;
     // SAFETY: as the caller promises.
-    let data = unsafe { gather(pieces(sges), &mut room)? };
-    push(Payload::Inline(data))
+    unsafe { copy_inline(queue.entry(cursor), pieces(sges)) };
+    Ok(pushed)
 }
 
 /// Posts a request along XRC.
@@ -214,7 +293,7 @@ unsafe fn push_xrc(
         queue.push_xrc(cursor, end, &request, srqn, remote, immediate)
     };
     // SAFETY: as the caller promises.
-    unsafe { with_payload(queue, wr, push) }
+    unsafe { with_payload(queue, cursor, wr, push) }
 }
 
 /// Posts an operation that is not in the table of the usual ones.

@@ -238,15 +238,24 @@ impl<'a> Building<'a> {
         }
     }
 
+    /// Gives the request that was added last so many inline bytes. Answers the ring and the block of its entry,
+    /// into which who has the bytes copies them, unless the list fails.
+    pub(crate) fn inline(&mut self, length: u32) -> Option<(&'a BlockRing, u32)> {
+        let block = self.block;
+        self.payload(Payload::Inline(length));
+        let is_taken = matches!(self.awaits, Awaits::Request | Awaits::Target);
+        is_taken.then_some((&self.queue.ring, block))
+    }
+
     /// Writes the payload of the request that awaits it; answers its blocks.
     fn write_payload(&mut self, payload: Payload<'_>) -> Result<u32, i32> {
         let shape = &self.queue.shape;
         let fits = match payload {
             Payload::Sges(sges) => sges.len() <= shape.max_sge as usize,
-            Payload::Inline(data) => {
+            Payload::Inline(length) => {
                 let SendHeader { opcode, .. } =
                     SendHeader::decode(&[[self.codes, 0, 0, 0, 0, 0, 0, 0]]);
-                data.length <= shape.max_inline && opcode != SendOpcode::Read
+                length <= shape.max_inline && opcode != SendOpcode::Read
             }
         };
         if !fits {
@@ -445,7 +454,6 @@ mod tests {
     use crate::abi::verbs as ibv;
     use crate::lock::SendLock;
     use crate::qp::tests::{queues, queues_of};
-    use crate::wr::InlineData;
     use fpga_regs::engine::doorbell::record;
     use fpga_regs::engine::qp::QpType;
     use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode};
@@ -534,9 +542,8 @@ mod tests {
     #[test]
     fn an_atomic_has_one_element_that_is_not_inline() {
         let queues = queues(2, 0);
-        let data = InlineData { words: &[1], length: 8 };
         let two = [sge(8)[0]; 2];
-        let payloads = [None, Some(Payload::Sges(&two)), Some(Payload::Inline(data))];
+        let payloads = [None, Some(Payload::Sges(&two)), Some(Payload::Inline(8))];
         for payload in payloads {
             let mut list = begin(&queues.send);
             list.atomic(request(ADD, SIGNALED, 1, (0x5000, 77), 0), OPERANDS);
@@ -600,18 +607,16 @@ mod tests {
         (0..8).for_each(|wr_id| list.request(request(WRITE, 0, 100 + wr_id, (1, 2), 0)));
         list.abort();
         // These begin elsewhere: each of them takes two blocks.
-        let two_blocks = [0; 5];
-        let data = InlineData { words: &two_blocks, length: 40 };
         let mut list = begin(&queues.send);
         for wr_id in 0..3 {
             list.request(request(WRITE, 0, wr_id, (1, 2), 0));
-            list.payload(Payload::Inline(data));
+            assert_eq!(list.inline(40).map(|place| place.1), None);
         }
         assert_eq!(list.complete(), libc::EINVAL, "there are 32 bytes at most");
         // The next one takes one block.
         let mut list = begin(&queues.send);
         list.request(request(WRITE, 0, 0, (1, 2), 0));
-        list.payload(Payload::Inline(InlineData { words: &two_blocks[..4], length: 32 }));
+        assert_eq!(list.inline(32).map(|place| place.1), Some(0));
         let entry = SendHeader::decode(&[queues.send.ring.read(0)]);
         assert_eq!((entry.flags, entry.inline_length, entry.num_sge), (SendFlags::INLINE, 32, 0));
         list.abort();
@@ -914,9 +919,8 @@ mod tests {
     #[test]
     fn a_request_along_xrc_is_told_its_queue_before_its_payload_or_behind_it() {
         let sges = sge(8);
-        let inline = InlineData { words: &[7], length: 8 };
         let imm = request(ibv::IBV_WR_RDMA_WRITE_WITH_IMM, 0, 1, (0x5000, 77), 0xaabb);
-        for payload in [Payload::Sges(&sges), Payload::Inline(inline)] {
+        for payload in [Payload::Sges(&sges), Payload::Inline(8)] {
             let queues = queues_of(QpType::XrcSend);
             let mut list = begin(&queues.send);
             list.request(imm);

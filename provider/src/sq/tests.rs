@@ -6,7 +6,6 @@ use hostmem::DoorbellPage;
 
 use super::*;
 use crate::doorbell::tests::{memory, path};
-use crate::wr::InlineData;
 
 struct Bench {
     queue: SendQueue,
@@ -109,9 +108,8 @@ fn only_what_the_operation_has_is_in_the_entry() {
 
 #[test]
 fn a_datagram_names_where_it_goes_in_the_place_of_remote_memory() {
-    let inline = InlineData { words: &[1, 2], length: 16 };
     for (opcode, immediate) in [(ibv::IBV_WR_SEND, 0), (ibv::IBV_WR_SEND_WITH_IMM, 7)] {
-        for payload in [Payload::Sges(&ONE), Payload::Inline(inline)] {
+        for payload in [Payload::Sges(&ONE), Payload::Inline(16)] {
             let bench = bench_of(QpType::Ud, 8, 8, false);
             let flags =
                 if matches!(payload, Payload::Inline(_)) { ibv::IBV_SEND_INLINE } else { 0 };
@@ -292,8 +290,7 @@ fn signal_all_signals_what_the_program_left_unsignaled() {
 fn inline_data_beyond_the_limit_and_inline_reads_are_refused() {
     let bench = bench(8, 8, false);
     let inline = |opcode, length| {
-        let payload = Payload::Inline(InlineData { words: &[0; 13], length });
-        let flags = ibv::IBV_SEND_INLINE;
+        let (payload, flags) = (Payload::Inline(length), ibv::IBV_SEND_INLINE);
         post(&bench.queue, &[SendRequest { opcode, flags, payload, ..write(1, &ONE) }])
     };
     assert_eq!(inline(ibv::IBV_WR_SEND, 96), Ok(()));

@@ -1,18 +1,17 @@
 //! The extended form of a QP: work requests that a program builds call by call.
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::slice;
 
 use crate::abi::verbs::{
     self as ibv, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge,
 };
 use fpga_regs::engine::qp::QpType;
-use fpga_regs::engine::wqe::{Atomic, Datagram, MAX_INLINE};
+use fpga_regs::engine::wqe::{Atomic, Datagram};
 
 use super::{QpObject, own};
 use crate::error::{Result, unsupported};
-use crate::ffi::payload::{elements, gather};
+use crate::ffi::payload::{copy_inline, elements, inline_length};
 use crate::ffi::{ah, mw};
 use crate::sq::{Building, Request};
 use crate::wr::{KeyChange, KeyRequest, Operations, Payload};
@@ -322,10 +321,13 @@ unsafe fn set_inline_data(qp: *mut ibv_qp_ex, pieces: &[ibv_data_buf]) {
     // SAFETY: as the caller promises.
     let building = unsafe { building(qp) };
     let pieces = pieces.iter().map(|piece| (piece.addr.cast_const().cast(), piece.length));
-    let mut room = [const { MaybeUninit::uninit() }; MAX_INLINE / 8];
-    // SAFETY: as the caller promises.
-    match unsafe { gather(pieces, &mut room) } {
-        Ok(data) => building.payload(Payload::Inline(data)),
+    match inline_length(pieces.clone()) {
+        Ok(length) => {
+            if let Some(entry) = building.inline(length) {
+                // SAFETY: as the caller promises.
+                unsafe { copy_inline(entry, pieces) };
+            }
+        }
         Err(errno) => building.fail(errno),
     }
 }
