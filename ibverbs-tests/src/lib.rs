@@ -1,11 +1,12 @@
 //! Verbs programs that the tests run, and `balboa perf`.
 //!
 //! `verbs-data` checks data ([`data`]), `verbs-mortal` dies or sees others die ([`mortal`]), `verbs-attack` attacks
-//! ([`hostile`]), `verbs-bench` and `balboa-perf` ([`perf`]) measure. Their calls into libibverbs are in [`ffi`], the
+//! ([`hostile`]), `verbs-bench` (with [`copying`]) and `balboa-perf` ([`perf`]) measure. Their calls into libibverbs are in [`ffi`], the
 //! only place with `unsafe`.
 
 #![deny(unsafe_code)]
 
+pub mod copying;
 pub mod data;
 pub mod ffi;
 pub mod hostile;

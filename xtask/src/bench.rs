@@ -16,7 +16,7 @@ use terminal::report;
 use crate::{cargo, setup};
 use baseline::Baseline;
 use figures::{Column, Figures};
-use perftest::{Bandwidth, Devices, Moved, Programs};
+use perftest::{Bandwidth, Copying, Devices, Moved, Programs};
 
 mod baseline;
 mod connections;
@@ -144,7 +144,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
         report!("round {round} of {}", effort.rounds);
         let measured = match (options.mpi, options.udp) {
             (true, _) => rounds.mpi.measure(&clean, &mut figures),
-            (_, true) => udp::measure(&setting, effort, &mut figures),
+            (_, true) => udp::measure(&setting, &programs, effort, &mut figures),
             _ if options.quick => rounds.main_rows(round == 1, &mut figures),
             _ => rounds.one(&mut figures),
         };
@@ -224,7 +224,7 @@ impl Rounds<'_> {
         self.checked(figures)?;
         self.latencies(figures)?;
         self.mpi.measure(self.clean, figures)?;
-        udp::measure(self.setting, self.effort, figures)?;
+        udp::measure(self.setting, self.programs, self.effort, figures)?;
         self.costs(figures)
     }
 
@@ -234,26 +234,36 @@ impl Rounds<'_> {
         let run = |kind| Bandwidth::of(kind, size, seconds).run(Devices::Cards(self.clean));
         bandwidths_of(run, Column::Balboa, size, figures)?;
         let peers = peers::bandwidths(size, seconds)?;
-        for (column, megabytes) in peers {
+        let limit = (Column::CopyLimit, self.copy_limit(size, 1)?);
+        for (column, megabytes) in peers.into_iter().chain([limit]) {
             for kind in KINDS {
                 figures.add(&format!("{kind}_bw_{size}"), column, megabytes);
             }
-            // A stream has no messages.
-            if size == 64 && column != Column::Tcp {
+            // A stream has no messages, and a copy none of its own.
+            if size == 64 && !matches!(column, Column::Tcp | Column::CopyLimit) {
                 figures.add("write_rate_64", column, megabytes / size as f64);
             }
         }
         Ok(())
     }
 
+    /// What the kernel's copies allow cards of one balboad.
+    fn copy_limit(&self, size: u64, buffers: u32) -> Result<f64> {
+        let copying = Copying::OneThread(self.clean);
+        self.programs.copy_limit(copying, size, buffers, self.effort.seconds)
+    }
+
     fn many_and_lossy(&self, figures: &mut Figures) -> Result<()> {
         let write = || Bandwidth::of("write", BULK, self.effort.seconds);
-        let one = write().depth(MANY).run(Devices::Cards(self.clean))?;
-        figures.add("write_bw_65536_depth500", Column::Balboa, one.megabytes);
-        let many = write().queue_pairs(MANY).depth(1).run(Devices::Cards(self.clean))?;
-        figures.add("write_bw_65536_qp500", Column::Balboa, many.megabytes);
-        let run = write().run(Devices::Cards(self.lossy))?;
-        figures.add("write_bw_65536_loss1", Column::Balboa, run.megabytes);
+        let clean = Devices::Cards(self.clean);
+        for (metric, run, devices, buffers) in [
+            ("write_bw_65536_depth500", write().depth(MANY), clean, 1),
+            ("write_bw_65536_qp500", write().queue_pairs(MANY).depth(1), clean, MANY),
+            ("write_bw_65536_loss1", write(), Devices::Cards(self.lossy), 1),
+        ] {
+            figures.add(metric, Column::Balboa, run.run(devices)?.megabytes);
+            figures.add(metric, Column::CopyLimit, self.copy_limit(BULK, buffers)?);
+        }
         Ok(())
     }
 
@@ -262,7 +272,11 @@ impl Rounds<'_> {
         for kind in ["write", "send"] {
             let run = Bandwidth::of(kind, BULK, self.effort.seconds);
             let run = run.run(Devices::Cabled(self.cabled))?;
-            figures.add(&format!("{kind}_bw_65536_checked"), Column::Balboa, run.megabytes);
+            let metric = format!("{kind}_bw_65536_checked");
+            figures.add(&metric, Column::Balboa, run.megabytes);
+            let copying = Copying::ThreadEach(&self.cabled[0]);
+            let limit = self.programs.copy_limit(copying, BULK, 1, self.effort.seconds)?;
+            figures.add(&metric, Column::CopyLimit, limit);
         }
         Ok(())
     }

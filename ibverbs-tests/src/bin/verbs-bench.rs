@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use verbs_programs::copying::{self, Copies};
 use verbs_programs::data::link::{self, Link};
 use verbs_programs::ffi::{
     Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, STANDARD, Send,
@@ -55,6 +56,27 @@ enum Command {
     },
     /// Connect a pair of QPs, print "ready", and do nothing
     Idle,
+    /// Print how many 10^6 bytes per second this machine's kernel copies between two programs as cards do
+    Copy {
+        /// Bytes of a message
+        #[arg(long)]
+        size: usize,
+        /// Buffers on each side
+        #[arg(long, default_value_t = 1)]
+        buffers: usize,
+        /// Copy out of one program's and into the other's by a thread each, as cards of two balboads do
+        #[arg(long)]
+        apart: bool,
+        /// How long to do it
+        #[arg(long, default_value_t = 1)]
+        seconds: u64,
+    },
+    /// Register memory, print its address, and keep it until the standard input ends
+    Hold {
+        /// Bytes of the region
+        #[arg(long)]
+        bytes: usize,
+    },
 }
 
 /// What a call posts, 64 bytes for each work request.
@@ -94,6 +116,11 @@ fn main() -> Result<()> {
         Command::Connect { seconds } => connect(&devices, Duration::from_secs(seconds)),
         Command::Register { bytes, times } => register(&devices, bytes, times),
         Command::Idle => idle(&devices),
+        Command::Copy { size, buffers, apart, seconds } => {
+            let copies = Copies { size, buffers, apart, time: Duration::from_secs(seconds) };
+            copying::copy(copies, [&devices.from, &devices.to])
+        }
+        Command::Hold { bytes } => copying::hold(&devices.from, bytes),
     }
 }
 

@@ -16,6 +16,8 @@ pub enum Column {
     UcxTcp,
     /// UCX over shared memory and cross-memory attach.
     UcxShm,
+    /// A loop of nothing but the copies that cards make.
+    CopyLimit,
     /// Software cards of the host, behind VFIO in a virtual machine.
     BalboaVfio,
     /// The kernel's soft-RoCE.
@@ -24,7 +26,8 @@ pub enum Column {
 
 impl Column {
     /// Those of `cargo xtask bench`, in the order of the table.
-    pub const BENCH: &[Self] = &[Self::Balboa, Self::Tcp, Self::UcxTcp, Self::UcxShm];
+    pub const BENCH: &[Self] =
+        &[Self::Balboa, Self::Tcp, Self::UcxTcp, Self::UcxShm, Self::CopyLimit];
     /// Those of `cargo xtask guest bench`.
     pub const GUEST: &[Self] = &[Self::Balboa, Self::BalboaVfio, Self::Rxe];
 
@@ -35,6 +38,7 @@ impl Column {
             Self::Tcp => "tcp",
             Self::UcxTcp => "ucx_tcp",
             Self::UcxShm => "ucx_shm",
+            Self::CopyLimit => "copy_limit",
             Self::BalboaVfio => "balboa_vfio",
             Self::Rxe => "rxe",
         }

@@ -48,7 +48,6 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
     let times = |factor: f64, value: Option<f64>| value.map(|value| factor * value);
     let bulk = |column| of("write_bw_65536", column);
     let latency = |column| of("write_lat_2_p50", column);
-    let one_qp = of("write_bw_65536_depth500", Column::Balboa);
     let own = |metric| of(metric, Column::Balboa);
     // What is left to the poll beside the post, of what a receive of a QP's own costs.
     let shared_receive = |factor| {
@@ -61,6 +60,11 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
     let between = |metric| {
         let tcp = of(metric, Column::Tcp);
         Goal::at_least(metric, "0.5 x tcp; 1.0 x").floor(times(0.5, tcp)).wanted(tcp)
+    };
+    let copied = |metric| {
+        let limit = of(metric, Column::CopyLimit);
+        let goal = Goal::at_least(metric, "0.8 x copy_limit; 0.95 x");
+        goal.floor(times(0.8, limit)).wanted(times(0.95, limit))
     };
     let exchange = |metric| {
         let tcp = of(metric, Column::Tcp);
@@ -87,9 +91,8 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
         Goal::at_least("send_rate_64_ud", "1.0 x send_rate_64")
             .floor(own("send_rate_64"))
             .wanted(own("send_rate_64")),
-        Goal::at_least("write_bw_65536_qp500", "0.8 x one QP; 0.95 x")
-            .floor(times(0.8, one_qp))
-            .wanted(times(0.95, one_qp)),
+        copied("write_bw_65536_depth500"),
+        copied("write_bw_65536_qp500"),
         Goal::at_least("write_bw_65536_loss1", "0.2 x lossless; 0.6 x")
             .floor(times(0.2, bulk(Column::Balboa)))
             .wanted(times(0.6, bulk(Column::Balboa))),
@@ -249,6 +252,21 @@ mod tests {
         assert_eq!(shared(&figures), Verdict::BelowFloor, "115 for 100");
         let datagrams = |value| verdict_of("send_rate_64_ud", value, "send_rate_64", 1.0);
         assert_eq!([1.0, 0.99].map(datagrams), [Verdict::Good, Verdict::BelowFloor]);
+    }
+
+    #[test]
+    fn one_qp_and_many_are_each_judged_by_a_loop_over_buffers_like_theirs() {
+        let mut figures = Figures::default();
+        for (metric, value, limit) in
+            [("write_bw_65536_depth500", 5000.0, 6300.0), ("write_bw_65536_qp500", 2400.0, 2500.0)]
+        {
+            figures.add(metric, Column::Balboa, value);
+            figures.add(metric, Column::CopyLimit, limit);
+        }
+        let judged = judge(&figures);
+        let of = |metric| judged.iter().find(|it| it.metric == metric).unwrap().verdict;
+        assert_eq!(of("write_bw_65536_depth500"), Verdict::BelowFloor, "0.79");
+        assert_eq!(of("write_bw_65536_qp500"), Verdict::Good, "0.96");
     }
 
     #[test]

@@ -79,6 +79,17 @@ pub fn lossy(setting: &Setting) -> Result<Daemon<'_>> {
     setting.balboad_in(&setting.directory().join("lossy"), "--soft 2 --fault loss=1%")
 }
 
+/// Whose copies are repeated, and where memory is registered.
+#[derive(Clone, Copy, Debug)]
+pub enum Copying<'a> {
+    /// Those of a balboad's two cards, which have one thread.
+    OneThread(&'a Daemon<'a>),
+    /// Those of two balboads' cards, of which each has a thread; one of the two.
+    ThreadEach(&'a Daemon<'a>),
+    /// The same, on the first of two machines.
+    ThreadEachOf(&'a Machines<'a>, &'a Daemon<'a>),
+}
+
 /// A bandwidth run of perftest.
 #[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
@@ -207,6 +218,31 @@ impl Programs {
     /// When it fails.
     pub fn registration(&self, daemon: &Daemon<'_>) -> Result<f64> {
         number(&self.verbs_bench(daemon, "", "register --bytes 1073741824").run()?)
+    }
+
+    /// 10^6 bytes per second of a loop of nothing but copies, as cards make them of messages of a size between that
+    /// many buffers on each side.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn copy_limit(
+        &self,
+        cards: Copying<'_>,
+        size: u64,
+        buffers: u32,
+        seconds: u32,
+    ) -> Result<f64> {
+        let arguments = format!("copy --size {size} --buffers {buffers} --seconds {seconds}");
+        // Of one card each, so that both regions are registered there.
+        let apart = format!("{arguments} --apart --to balboa0");
+        let task = match cards {
+            Copying::OneThread(daemon) => self.verbs_bench(daemon, "", &arguments),
+            Copying::ThreadEach(daemon) => self.verbs_bench(daemon, "", &apart),
+            Copying::ThreadEachOf(machines, daemon) => {
+                machines.task(0, &self.verbs_bench(daemon, "", &apart)).limit(LIMIT)
+            }
+        };
+        number(&task.run()?)
     }
 
     /// Pairs of QPs made and connected per second.

@@ -121,7 +121,8 @@ mod tests {
 
     fn figures() -> Figures {
         let mut figures = Figures::default();
-        for (column, value) in Column::BENCH.iter().zip([4000.0, 5000.5, 3000.0, 16_000.0]) {
+        let values = [4000.0, 5000.5, 3000.0, 16_000.0, 6000.0];
+        for (column, value) in Column::BENCH.iter().zip(values) {
             figures.add("write_bw_65536", *column, value);
         }
         for _ in 0..2 {
@@ -138,6 +139,7 @@ mod tests {
         assert_eq!(rows.len(), METRICS.len());
         let row = |name: &str| rows.iter().find(|row| row["metric"] == name).unwrap();
         assert_eq!(row("write_bw_65536")["tcp"], 5000.5);
+        assert_eq!(row("write_bw_65536")["copy_limit"], 6000.0);
         assert_eq!(row("post_send_instr")["better"], "lower");
         assert!(row("post_send_instr")["tcp"].is_null());
         assert!(row("read_bw_64")["balboa"].is_null());
@@ -151,9 +153,12 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap();
             line.split_whitespace().collect::<Vec<_>>().join(" ")
         };
-        let bulk = "write_bw_65536 MB/s 4000 5000 3000 16000 - 5000 9600 BELOW FLOOR";
+        let bulk = "write_bw_65536 MB/s 4000 5000 3000 16000 6000 - 5000 9600 BELOW FLOOR";
         assert_eq!(line("write_bw_65536 "), bulk);
-        assert_eq!(line("post_send_instr"), "post_send_instr instr 118 - - - 0% 200 120 as wanted");
+        assert_eq!(
+            line("post_send_instr"),
+            "post_send_instr instr 118 - - - - 0% 200 120 as wanted"
+        );
         assert!(!text.contains("read_bw_64 "), "it was not measured");
     }
 }

@@ -8,7 +8,7 @@ use terminal::report;
 
 use super::figures::{Column, Figures};
 use super::peers::{self, Hosts};
-use super::perftest::{self, Bandwidth, Devices};
+use super::perftest::{self, Bandwidth, Copying, Devices, Programs};
 use super::{BULK, Effort};
 
 /// What bulk is moved by.
@@ -20,7 +20,12 @@ const MTUS: [(u32, &str); 2] = [(1500, ""), (9000, "_mtu9000")];
 ///
 /// # Errors
 /// When this user may have no such machines, or a program fails.
-pub fn measure(setting: &Setting, effort: Effort, figures: &mut Figures) -> Result<()> {
+pub fn measure(
+    setting: &Setting,
+    programs: &Programs,
+    effort: Effort,
+    figures: &mut Figures,
+) -> Result<()> {
     for (mtu, ending) in MTUS {
         let machines = Machines::new(setting, mtu)?;
         let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
@@ -39,10 +44,13 @@ pub fn measure(setting: &Setting, effort: Effort, figures: &mut Figures) -> Resu
         }
         let after = tcp_bandwidth()?;
         report!("MTU {mtu}: TCP moved {before:.0} MB/s before, {after:.0} MB/s after");
+        let copying = Copying::ThreadEachOf(&machines, &daemons[0]);
+        let limit = programs.copy_limit(copying, BULK, 1, effort.seconds)?;
         for kind in BULK_KINDS {
             for value in [before, after] {
                 add(&format!("{kind}_bw_65536"), Column::Tcp, value);
             }
+            add(&format!("{kind}_bw_65536"), Column::CopyLimit, limit);
         }
         let short = Bandwidth::of("write", 64, effort.seconds).run(ours)?;
         add("write_rate_64", Column::Balboa, short.messages);
