@@ -1,4 +1,4 @@
-//! Bound ports: who has which, who listens, and whom a request is for.
+//! Bound ports: the owners of ports, the listeners, and the listener of a request.
 //!
 //! A binding has a port of a port space, for one address or for all (a wildcard). Two bindings have
 //! one port only for different addresses, or where both allow it and neither listens. The rules are
@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::service::PortSpace;
 use crate::types::{Address, BindingId, Error, Owner, Transport};
 
-/// What is to be bound.
+/// The port to be bound, and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// The port space.
@@ -29,7 +29,7 @@ pub struct Bind {
     pub only_ipv6: bool,
 }
 
-/// What a listener takes.
+/// The requests that a listener takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Offer {
     /// Connections.

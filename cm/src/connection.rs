@@ -34,7 +34,7 @@ pub(crate) enum ExchangeKind {
 /// A connection or resolution.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Who is told; nobody, of one that was destroyed and is being ended.
+    /// The owner, which gets the events; `None` after a destroyed connection, while that is being ended.
     pub owner: Option<Owner>,
     pub state: State,
     pub role: Role,

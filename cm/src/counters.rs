@@ -1,4 +1,4 @@
-//! What came, what went, and what was dropped.
+//! Counters of messages that came, that went, and that were dropped.
 
 use crate::wire::Attribute;
 
@@ -18,13 +18,13 @@ pub struct Counters {
     pub refused: u64,
     /// Datagrams that were no messages, or not from queue pair 1.
     pub drop_malformed: u64,
-    /// Messages of a connection that is not there, or of somebody else's.
+    /// Messages of a connection that does not exist, or that has another peer.
     pub drop_unknown: u64,
     /// Messages that the state of the connection has no use for.
     pub drop_state: u64,
     /// Requests that found their listener's backlog full.
     pub drop_backlog: u64,
-    /// Questions who is there that were too many.
+    /// Questions for the presence of a balboad that were too many.
     pub drop_presence: u64,
     /// Connections whose last word was not kept, for there were too many.
     pub cut_short: u64,

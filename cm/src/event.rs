@@ -1,4 +1,4 @@
-//! What the owner of an identifier asks for, and what it is told.
+//! The calls of an identifier's owner, and the events that it gets.
 
 use core::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::wire::{Mad, RejectReason, Rejected, SidrStatus};
 /// [`crate::param::QKEY`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// For whom it is sent; nobody, where it answers somebody about nothing that an owner has.
+    /// The owner for which it is sent; `None` if it is an answer that concerns no object of an owner.
     pub owner: Option<Owner>,
     /// From where, where to, and how.
     pub route: Route,
@@ -22,15 +22,15 @@ pub struct Transmit {
 /// Something that the owner of an identifier is to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whose identifier it is.
+    /// The owner of the identifier.
     pub owner: Owner,
     /// The identifier.
     pub id: Id,
-    /// What happened.
+    /// The event.
     pub kind: EventKind,
 }
 
-/// What happened to a connection or resolution.
+/// An event of a connection or resolution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// A listener is asked for a connection; the identifier is a new one of the listener's owner.
@@ -50,7 +50,7 @@ pub enum EventKind {
     Disconnected {
         /// Which message tells.
         by: Farewell,
-        /// What the peer said with it.
+        /// The private data of the peer.
         private_data: Box<[u8]>,
     },
     /// No packet of the connection can be under way any more.
@@ -81,7 +81,7 @@ pub struct ConnectRequest {
     pub path: Path,
     /// The port of the side that asks.
     pub source_port: u16,
-    /// What the connection's packets are.
+    /// The transport service of the connection.
     pub transport: Transport,
     /// The peer's queue pair.
     pub remote_qpn: u32,
@@ -99,7 +99,7 @@ pub struct ConnectRequest {
     pub flow_control: bool,
     /// Whether the peer's queue pair has a shared receive queue.
     pub srq: bool,
-    /// What the peer said with it.
+    /// The private data of the peer.
     pub private_data: Box<[u8]>,
 }
 
@@ -120,7 +120,7 @@ pub struct ConnectResponse {
     pub flow_control: bool,
     /// Whether the peer's queue pair has a shared receive queue.
     pub srq: bool,
-    /// What the peer said with it.
+    /// The private data of the peer.
     pub private_data: Box<[u8]>,
 }
 
@@ -129,11 +129,11 @@ pub struct ConnectResponse {
 pub struct Rejection {
     /// Why.
     pub reason: RejectReason,
-    /// What is refused.
+    /// The message that is refused.
     pub message: Rejected,
     /// More about the reason.
     pub info: Box<[u8]>,
-    /// What the peer said with it.
+    /// The private data of the peer.
     pub private_data: Box<[u8]>,
 }
 
@@ -142,11 +142,11 @@ pub struct Rejection {
 pub struct ResolveRequest {
     /// The binding that listens.
     pub listener: BindingId,
-    /// Between whom, seen from here.
+    /// The route between the two ends, seen from here.
     pub route: Route,
     /// The port of the side that asks.
     pub source_port: u16,
-    /// What the peer said with it.
+    /// The private data of the peer.
     pub private_data: Box<[u8]>,
 }
 
@@ -159,7 +159,7 @@ pub struct Resolved {
     pub qpn: u32,
     /// Its Q_Key.
     pub qkey: u32,
-    /// What the peer said with it.
+    /// The private data of the peer.
     pub private_data: Box<[u8]>,
 }
 
@@ -174,7 +174,7 @@ pub struct Connect<'a> {
     pub source_port: u16,
     /// The port of the service.
     pub destination_port: u16,
-    /// What the connection's packets are.
+    /// The transport service of the connection.
     pub transport: Transport,
     /// The queue pair here.
     pub qpn: u32,
@@ -194,7 +194,7 @@ pub struct Connect<'a> {
     pub response_timeout: u8,
     /// How often a message that is not answered is sent again, at most 15.
     pub max_cm_retries: u8,
-    /// What is said with it: 56 bytes at most.
+    /// The private data: 56 bytes at most.
     pub private_data: &'a [u8],
 }
 
@@ -213,14 +213,14 @@ pub struct Accept<'a> {
     pub flow_control: bool,
     /// Retries of the peer's queue pair after RNR NAKs, at most 7.
     pub rnr_retry_count: u8,
-    /// What is said with it: 196 bytes at most.
+    /// The private data: 196 bytes at most.
     pub private_data: &'a [u8],
 }
 
 /// The question where the datagrams of a service go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolve<'a> {
-    /// Between whom, and how.
+    /// The path between the two ends.
     pub path: Path,
     /// The port space of the service.
     pub space: PortSpace,
@@ -232,7 +232,7 @@ pub struct Resolve<'a> {
     pub response_timeout: u8,
     /// How often the question is sent again, at most 15.
     pub max_cm_retries: u8,
-    /// What is said with it: 180 bytes at most.
+    /// The private data: 180 bytes at most.
     pub private_data: &'a [u8],
 }
 
@@ -245,7 +245,7 @@ pub struct Answer<'a> {
     pub qpn: u32,
     /// Its Q_Key.
     pub qkey: u32,
-    /// What is said with it: 136 bytes at most.
+    /// The private data: 136 bytes at most.
     pub private_data: &'a [u8],
 }
 
@@ -256,7 +256,7 @@ impl ConnectRequest {
         self.path.route.remote.ip()
     }
 
-    /// What a listener must offer to be asked.
+    /// The offer that a listener must have to get this request.
     #[must_use]
     pub fn offer(&self) -> Offer {
         Offer::Connections(self.transport)

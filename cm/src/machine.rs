@@ -1,7 +1,7 @@
-//! The states of a connection or resolution, and what happens in each: as data.
+//! The states of a connection or resolution, and the steps from each: as data.
 //!
-//! [`TABLE`] has every step there is; what is not in it does nothing (a message is dropped, a call
-//! refused). `docs/cm.md` shows the same table, and a test holds them against each other.
+//! [`TABLE`] has all steps; a message without a step is dropped, and a call without one refused. `docs/cm.md` shows
+//! the same table, and a test holds them against each other.
 
 /// The state of a connection or resolution (specification, section 12.9.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

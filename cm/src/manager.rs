@@ -94,13 +94,13 @@ impl Manager {
         }
     }
 
-    /// Adds a card's port, or changes what it is like.
+    /// Adds a card's port, or changes its attributes.
     pub fn set_port(&mut self, port: u32, attributes: PortAttributes) {
         self.ports.insert(port, attributes);
     }
 
-    /// Takes a port away. Connections on it are the caller's to destroy; what is still to be said
-    /// on it goes out as datagrams that nobody sends.
+    /// Takes a port away. Connections on it are the caller's to destroy; messages that it still owes go out as
+    /// datagrams that no port sends.
     pub fn remove_port(&mut self, port: u32) {
         self.ports.remove(&port);
     }
@@ -119,8 +119,8 @@ impl Manager {
         self.bindings.bind(owner, bind, &self.limits, &mut self.random)
     }
 
-    /// Changes what a binding shares: its port with others that allow it, and a wildcard of IPv6 IPv4's. Who has the
-    /// port already keeps it.
+    /// Changes whether a binding shares its port with others that allow it, and whether a wildcard of IPv6 shares
+    /// IPv4's. Bindings that have the port already keep it.
     ///
     /// # Errors
     /// Where there is no such binding.
@@ -203,7 +203,7 @@ impl Manager {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Does what is due, up to [`param::TIMER_TURN`] of it; the rest stays due.
+    /// Handles timers that are due, up to [`param::TIMER_TURN`] of them; the rest stays due.
     pub fn poll(&mut self, now: Instant) {
         // CM-50
         for _ in 0..param::TIMER_TURN {
@@ -216,7 +216,7 @@ impl Manager {
         }
     }
 
-    /// What came, went and was dropped.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters

@@ -16,19 +16,19 @@ pub const UDP_QKEY: u32 = 0x0123_4567;
 /// The one partition key of a RoCE port.
 pub const PKEY: u16 = 0xffff;
 
-/// The bits of a partition key that name the partition; the other says who is a full member.
+/// The bits of a partition key that name the partition; the other marks a full member.
 pub const PARTITION: u16 = 0x7fff;
 
 /// Hop limit of routes that ask for no other.
 pub const HOP_LIMIT: u8 = 64;
 
-/// How long a packet lives where nobody said: 0.27 s, as with Linux.
+/// The default lifetime of a packet: 0.27 s, as with Linux.
 pub const PACKET_LIFETIME: u8 = 16;
 
-/// How long either side takes to answer where nobody said: 4.3 s, as with Linux' RDMA CM.
+/// The default time in which either side answers: 4.3 s, as with Linux' RDMA CM.
 pub const RESPONSE_TIMEOUT: u8 = 20;
 
-/// How often a message is repeated where nobody said, as with Linux' RDMA CM.
+/// The default number of repetitions of a message, as with Linux' RDMA CM.
 pub const MAX_CM_RETRIES: u8 = 15;
 
 /// Retries after RNR NAKs that never end.
@@ -40,7 +40,7 @@ pub const RNR_TIMER: u8 = 0;
 /// The same of a peer that tries for ever: 0.64 ms.
 pub const SHORT_RNR_TIMER: u8 = 12;
 
-/// What an MRA of ours asks for: 69 s, as with Linux' RDMA CM.
+/// The time for which an MRA of ours asks: 69 s, as with Linux' RDMA CM.
 pub const SERVICE_TIMEOUT: u8 = 24;
 
 /// The longest time that is waited because the peer says that it takes so long to answer: 8.6 s.
@@ -58,7 +58,7 @@ pub const LONGEST_SERVICE_TIMEOUT: u8 = 24;
 /// The longest time-wait: 17 s.
 pub const LONGEST_TIME_WAIT: u8 = 22;
 
-/// How long the last word is kept for those who ask again: longer than two repetitions take with
+/// The time for which the last answer is kept for a peer that asks again: longer than two repetitions take with
 /// the times that Linux has.
 pub const LAST_WORD: Duration = Duration::from_secs(15);
 
@@ -78,7 +78,7 @@ pub const PRESENCES: u32 = 100;
 /// Bytes of a version in the answer.
 pub const VERSION_BYTES: usize = 32;
 
-/// How much there may be of what.
+/// The limits of each kind of object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections and resolutions of one owner.
@@ -91,7 +91,7 @@ pub struct Limits {
     pub backlog: usize,
     /// Connections without an owner that are being ended, or whose last word is kept.
     pub lingering: usize,
-    /// The ports from which one is chosen for who asks for any.
+    /// The ports from which the manager chooses one for a caller that asks for any.
     pub ephemeral_ports: RangeInclusive<u16>,
 }
 

@@ -1,4 +1,4 @@
-//! The question who is there: a service that every balboad offers, at which nobody listens.
+//! The question for the presence of a balboad: a service that every balboad offers, without a listener.
 
 use crate::param;
 use crate::service::ServiceId;
@@ -11,14 +11,14 @@ pub const SERVICE: ServiceId = ServiceId(0x0242_414c_424f_4101);
 /// The first bytes of question and answer, with the number of their layout.
 const MAGIC: [u8; 5] = *b"BALB\x01";
 
-/// Who is there.
+/// The answer of a balboad that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Presence {
     /// Its version: at most [`param::VERSION_BYTES`] printable bytes of ASCII.
     pub version: String,
     /// The code of its port's path MTU: 1 is 256 bytes, 5 is 4096.
     pub mtu: u8,
-    /// What it can do besides, a bit each. [`Presence::NUMBERS_SEGMENTS`] is the only one that has a meaning.
+    /// Its further features, a bit each. [`Presence::NUMBERS_SEGMENTS`] is the only one that has a meaning.
     pub flags: u8,
 }
 
@@ -26,7 +26,7 @@ impl Presence {
     /// Its port numbers the segments that it sends.
     pub const NUMBERS_SEGMENTS: u8 = 1;
 
-    /// What asks for it, as a SIDR_REQ's private data.
+    /// The question for it, as a SIDR_REQ's private data.
     #[must_use]
     pub fn question() -> [u8; 216] {
         crate::wire::padded(&MAGIC).unwrap_or([0; 216])

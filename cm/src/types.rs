@@ -61,7 +61,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// Between whom datagrams go, and how.
+/// The two ends of datagrams, and their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The card's port, by the number that the caller gave it ([`crate::Manager::set_port`]).
@@ -89,11 +89,11 @@ impl Route {
     }
 }
 
-/// A route, and what the connection on it may rely on: the path record of a network without a
+/// A route, and the attributes on which a connection along it may rely: the path record of a network without a
 /// subnet manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Between whom, and how.
+    /// The path between the two ends.
     pub route: Route,
     /// The path MTU's code: 1 is 256 bytes, 5 is 4096.
     pub mtu: u8,
@@ -104,13 +104,13 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path along a route with what Linux assumes of RoCE.
+    /// A path along a route, with the attributes that Linux assumes of RoCE.
     #[must_use]
     pub const fn along(route: Route, mtu: u8, rate: u8) -> Self {
         Self { route, mtu, rate, packet_lifetime: param::PACKET_LIFETIME }
     }
 
-    /// The flow label that a connection between two ports has where nobody asked for one: packets
+    /// The default flow label of a connection between two ports: packets
     /// of different connections spread over the network's links, as with Linux.
     #[must_use]
     pub const fn flow_label(source_port: u16, destination_port: u16) -> u32 {
@@ -118,7 +118,7 @@ impl Path {
     }
 }
 
-/// What a connection's packets are.
+/// The transport service of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {
     /// Reliable Connection.
@@ -127,7 +127,7 @@ pub enum Transport {
     Uc,
 }
 
-/// Who an identifier, a binding and their events belong to; the caller's number.
+/// The owner of an identifier, of a binding and of their events; the caller's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(pub u64);
 

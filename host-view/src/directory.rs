@@ -60,7 +60,7 @@ impl Directory {
         Ok(openat(&self.0, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
     }
 
-    /// Opens a file in it to be read, without waiting for anybody.
+    /// Opens a file in it to be read, without waiting for another process.
     ///
     /// # Errors
     /// ELOOP where it is a link; those of opening a file.
@@ -69,7 +69,7 @@ impl Directory {
         Ok(openat(&self.0, name, flags, Mode::empty())?.into())
     }
 
-    /// What it is itself.
+    /// The status of the directory itself.
     ///
     /// # Errors
     /// Those of the file system.
@@ -77,7 +77,7 @@ impl Directory {
         Ok(fstat(&self.0)?)
     }
 
-    /// What bears a name in it, a link itself included; `None` where nothing does.
+    /// The status of the entry with a name, of a link itself too; `None` if there is none.
     ///
     /// # Errors
     /// Those of the file system.
@@ -107,7 +107,7 @@ impl Directory {
         Ok(names)
     }
 
-    /// Removes what bears a name in it and is no directory.
+    /// Removes the entry with a name, which must be no directory.
     ///
     /// # Errors
     /// Those of the file system.
@@ -115,7 +115,7 @@ impl Directory {
         Ok(unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir)?)
     }
 
-    /// Gives what bears a name in it another, in place of what has that.
+    /// Renames an entry, in place of one that has the new name.
     ///
     /// # Errors
     /// Those of the file system.
@@ -146,7 +146,7 @@ impl AsFd for Directory {
     }
 }
 
-/// Whether what was found is of a kind.
+/// Whether an entry is of a kind.
 #[must_use]
 pub fn is(found: &FileStat, kind: SFlag) -> bool {
     SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == kind

@@ -1,4 +1,4 @@
-//! What keeps the kernel from showing a card.
+//! Reasons for which the kernel cannot show a card.
 
 use nix::errno::Errno;
 

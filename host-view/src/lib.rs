@@ -1,7 +1,7 @@
-//! What the host shows of cards: network and RDMA devices of the kernel's, and counters as files.
+//! The host's view of cards: network and RDMA devices of the kernel, and counters as files.
 //!
-//! It knows no card, only what it is told of one: names, addresses, GID tables, counters. What it finds
-//! that a card is to have, it says, and leaves the doing to others.
+//! It knows no card, only names, addresses, GID tables and counters that its caller passes. It returns the changes
+//! that a card needs, and leaves them to its caller.
 //!
 //! | module | what |
 //! |---|---|

@@ -92,9 +92,9 @@ pub struct ReceivedNews<'a> {
     pub flags: u16,
     /// The number of the request that it is, or answers.
     pub sequence: u32,
-    /// The port of whoever asks; 0 for the kernel, and where it is not told.
+    /// The port of the sender; 0 for the kernel, and if it is not known.
     pub port: u32,
-    /// What follows the header.
+    /// The bytes behind the header.
     pub body: &'a [u8],
 }
 

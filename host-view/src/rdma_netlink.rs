@@ -1,7 +1,8 @@
-//! What the kernel would answer over RDMA netlink, were the devices below a `/sys/class` its own.
+//! The answers that the kernel would give over RDMA netlink, were the devices below a `/sys/class` its own.
 //!
-//! Who asks is not trusted: no length is believed, and a request costs a bounded number of looks at files. What a
-//! device is, its files say. Nothing can be changed (EPERM), and what no file says is not answered (EOPNOTSUPP).
+//! The asking program is not trusted: no length is believed, and a request costs a bounded number of looks at
+//! files. A device has the attributes in its files. Nothing can be changed (EPERM), and attributes without a file
+//! are not answered (EOPNOTSUPP).
 //!
 //! Sources: `include/uapi/rdma/rdma_netlink.h`, `drivers/infiniband/core/netlink.c` and `nldev.c` of Linux.
 

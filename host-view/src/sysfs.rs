@@ -118,8 +118,8 @@ impl PortFiles {
         self.stale = true;
     }
 
-    /// Writes what has changed, if it is time; `programs` tells whether any are connected. Only then are
-    /// the cards asked.
+    /// Writes what has changed, if it is time; `programs` tells whether any are connected. It asks the cards only
+    /// then.
     pub fn refresh(
         &mut self,
         cards: impl IntoIterator<Item = CardPort>,

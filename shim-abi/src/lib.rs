@@ -58,11 +58,12 @@ pub const CONTROL_SECONDS: u32 = 30;
 pub const CONTROL_SECONDS_VARIABLE: &str = "BALBOA_CONTROL_SECONDS";
 /// The environment variable that names the state directory.
 pub const STATE_DIR_VARIABLE: &str = "BALBOA_STATE_DIR";
-/// The environment variable by which a balboad is told to end when nobody holds [`LEASE_NAME`] any more, and no program is
-/// connected.
+/// The environment variable that tells a balboad to end when no process holds [`LEASE_NAME`] any more, and no
+/// program is connected.
 pub const LEASE_VARIABLE: &str = "BALBOAD_LEASE";
-/// The name in the state directory of the file on which whoever needs such a balboad holds a shared lock (flock), by a
-/// descriptor that its children inherit. It is never removed: a lock on a removed file would be nobody's.
+/// The name in the state directory of the file on which each process that needs such a balboad holds a shared lock
+/// (flock), by a descriptor that its children inherit. It is never removed: no other process sees a lock on a
+/// removed file.
 pub const LEASE_NAME: &str = "balboad.lease";
 
 const MAGIC: [u8; 4] = *b"BALB";
@@ -184,7 +185,7 @@ fn is_served(path: &Path) -> bool {
     met.map_or_else(|error| ![ConnectionRefused, NotFound].contains(&error.kind()), |()| true)
 }
 
-/// The state directory that somebody names: `given`, else `BALBOA_STATE_DIR`; `None` where the user's default counts.
+/// The state directory that the user names: `given`, else `BALBOA_STATE_DIR`; `None` where the user's default counts.
 #[must_use]
 pub fn named_state_dir(given: Option<&Path>) -> Option<PathBuf> {
     given.map(PathBuf::from).or_else(|| set(STATE_DIR_VARIABLE))

@@ -8,7 +8,7 @@ use super::{Deserialize, Serialize};
 
 /// QPs by which a capture may be filtered.
 pub const MAX_CAPTURED_QPS: usize = 16;
-/// Bytes that may wait in balboad for who captures.
+/// Bytes that may wait in balboad for the reader of a capture.
 pub const CAPTURE_RING: std::ops::RangeInclusive<u32> = 64 << 10..=64 << 20;
 
 /// Bytes of balboad's command line that it tells.
@@ -24,11 +24,11 @@ pub const MAX_MANIFEST: usize = 32 << 10;
 pub struct Hello {
     /// Version and revision of the client's build, for the log.
     pub build: String,
-    /// What the client is.
+    /// The client's role.
     pub role: Role,
 }
 
-/// What a client is.
+/// The role of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// A verbs program. Its memory must be within balboad's reach, and the kernel is asked at once
@@ -50,7 +50,7 @@ pub struct Refusal {
     pub reason: String,
 }
 
-/// What a client asks for. Numbers of objects are only good on the connection that made them.
+/// A client's request. Numbers of objects are only good on the connection that made them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// The cards. → [`Response::Cards`]
@@ -362,7 +362,7 @@ pub enum Request {
         log2_entries: u8,
         /// log2 of the blocks of an entry.
         log2_stride: u8,
-        /// What its asynchronous events carry: the client's name for it, never used for another.
+        /// The client's name for it, in its asynchronous events; never used for another.
         cookie: u64,
     },
     /// Opens an XRC domain. → [`Response::Xrcd`]
@@ -400,7 +400,7 @@ pub enum Request {
     CreateTarget {
         /// XRC domain.
         xrcd: u32,
-        /// What its asynchronous events carry: the client's name for it, never used for another.
+        /// The client's name for it, in its asynchronous events; never used for another.
         cookie: u64,
     },
     /// Opens an XRC target of a domain, which any client of the domain may have made. → [`Response::Target`]
@@ -493,7 +493,7 @@ pub enum Request {
     },
 }
 
-/// What came of a request.
+/// The response to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
     /// Done, nothing to tell. Also the answer to [`Hello`].
@@ -603,7 +603,7 @@ pub enum Response {
     Srq {
         /// Number of the shared receive queue.
         srqn: u32,
-        /// Where its ring memory lies in the client's ring memory.
+        /// The offset of its rings in the client's ring memory.
         ring: u64,
     },
     /// To [`Request::OpenXrcd`].

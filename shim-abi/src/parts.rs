@@ -1,8 +1,8 @@
-//! What requests and responses are made of.
+//! The parts of requests and responses.
 
 use super::{Deserialize, Serialize};
 
-/// A file, by what `fstat` says of it.
+/// A file, by device and inode as `fstat` tells them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileId {
     /// The device that it is on.
@@ -11,7 +11,7 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// What a new QP is to be.
+/// The attributes of a new QP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateQp {
     /// Protection domain.
@@ -31,7 +31,7 @@ pub struct CreateQp {
     pub log2_rq_entries: u8,
     /// log2 of the blocks of an entry of that.
     pub log2_rq_stride: u8,
-    /// What its asynchronous events carry: the client's name for it, never used for another.
+    /// The client's name for it, in its asynchronous events; never used for another.
     pub cookie: u64,
 }
 
@@ -51,9 +51,9 @@ pub struct CmReader {
 pub struct CmEvent {
     /// Its number, larger than that of all before it on the channel.
     pub number: u64,
-    /// What the kernel would answer GET_EVENT with, where there is room for all of it.
+    /// The bytes with which the kernel would answer GET_EVENT, with room for all of them.
     pub output: Vec<u8>,
-    /// What librdmacm asks next.
+    /// The answers to librdmacm's next commands.
     pub ahead: Option<CmAhead>,
 }
 
@@ -66,7 +66,7 @@ pub struct CmEvent {
 pub struct CmAhead {
     /// The identifier.
     pub id: u32,
-    /// What the word was when they were true.
+    /// The value of the word when they were true.
     pub era: u32,
     /// Questions, and the answers' bytes as [`Response::CmAnswer`](crate::Response::CmAnswer) would have them.
     pub answers: Vec<(CmQuestion, Vec<u8>)>,
@@ -81,7 +81,7 @@ pub enum CmQuestion {
     QpAttributes(u32),
 }
 
-/// How far an image is on its way into a card.
+/// The progress of an image on its way into a card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FlashState {
     /// None was asked for since balboad started.
@@ -108,11 +108,11 @@ pub enum FlashState {
 pub struct ReceiveRing {
     /// Its number.
     pub rqn: u32,
-    /// Where its ring memory lies in the client's ring memory.
+    /// The offset of its rings in the client's ring memory.
     pub ring: u64,
 }
 
-/// Where datagrams of an address handle go.
+/// The destination of an address handle's datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressVector {
     /// Index of the local GID.
@@ -129,7 +129,7 @@ pub struct AddressVector {
     pub dgid: [u8; 16],
 }
 
-/// Names an event channel of the connection manager: 16 random bytes that only those know who have the channel.
+/// Names an event channel of the connection manager: 16 random bytes that only processes with the channel know.
 pub type CmToken = [u8; 16];
 
 /// A card as `balboa run` shows it.
@@ -175,7 +175,7 @@ pub struct ContextInfo {
     pub context: u32,
     /// The card.
     pub card: CardInfo,
-    /// What the engine offers.
+    /// The engine's limits.
     pub limits: Limits,
     /// The way to the card's doorbells.
     pub grant: Grant,
@@ -183,7 +183,7 @@ pub struct ContextInfo {
     pub rings: RingMemory,
 }
 
-/// What an engine offers, as its window and balboad's quotas say.
+/// The limits of an engine, by its window and balboad's quotas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// `fpga_regs::engine::window::Capabilities` bits.
@@ -295,20 +295,20 @@ pub struct RingMemory {
     pub first: bool,
 }
 
-/// Who is at an address.
+/// The answer of the host at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pinged {
     /// The card that asked.
     pub card: u32,
     /// Its address, network order.
     pub source: [u8; 16],
-    /// Who answered.
+    /// The program that answered.
     pub who: Who,
-    /// Nanoseconds from the question to the answer, or to when it was given up; 0 where nobody was asked.
+    /// Nanoseconds from the question to the answer, or to the end of the wait; 0 if there was no question.
     pub nanoseconds: u64,
 }
 
-/// Who answered a question who is there.
+/// The program that answered the question for a balboad's presence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Who {
     /// A balboad.

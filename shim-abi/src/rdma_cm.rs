@@ -1,5 +1,5 @@
-//! What the provider and balboad both know of the kernel's user interface of RDMA CM, version 4: how a command begins, which
-//! there are, and which events. Where the fields of each lie, balboad knows.
+//! The part of the kernel's user interface of RDMA CM, version 4, that the provider and balboad both know: how a
+//! command begins, which there are, and which events. Where the fields of each lie, balboad knows.
 
 /// Bytes before a command: its number (4), its length (2), and how long its answer may be (2).
 pub const HEADER: usize = 8;

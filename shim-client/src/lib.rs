@@ -115,7 +115,7 @@ impl Client {
         self.daemon
     }
 
-    /// Says who this is, before anything else; `build` is for balboad's log.
+    /// Sends the greeting, which comes before all else; `build` is for balboad's log.
     ///
     /// # Errors
     /// [`Error`].
@@ -137,7 +137,7 @@ impl Client {
         self.response(received)
     }
 
-    /// Waits on for the answer to what was asked last, behind [`Error::Silent`].
+    /// Waits again for the answer to the last question, behind [`Error::Silent`].
     ///
     /// # Errors
     /// [`Error`]; [`Error::Silent`] where it is not there within the limit again.
@@ -183,8 +183,8 @@ impl Client {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
     }
 
-    /// Drops what balboad has said that nobody waits for any more; true once it has closed the
-    /// connection. It does not wait.
+    /// Drops messages of balboad for which no call waits; true once balboad has closed the connection. It does not
+    /// wait.
     pub fn has_ended(&mut self) -> bool {
         loop {
             match receive(self.socket.as_fd(), &mut self.room, Wait::Never) {

@@ -1,6 +1,7 @@
-//! Of which sources a card was built: nobody publishes a bitstream, and faults of the shell were mended on the way.
+//! The sources of which a card was built: there is no published bitstream, and commits have mended faults of the
+//! shell.
 
-/// What of the shell in front of the stack was mended.
+/// The faults of the shell in front of the stack that were mended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Build {
     /// Each look-up of a window reads that of the QP, and no WRITE leaves without what selects its payload.

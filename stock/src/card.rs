@@ -101,7 +101,7 @@ impl Card {
         *self = Self { identity: self.identity, flow, ..Self::of_build(count, self.build) };
     }
 
-    /// What programming does: all but the addresses is as it was then.
+    /// Does as programming does: all but the addresses is as it was then.
     pub fn program(&mut self) {
         let count = u8::try_from(self.vfpgas.len()).unwrap_or(u8::MAX);
         *self = Self { identity: self.identity, ..Self::of_build(count, self.build) };
@@ -160,8 +160,8 @@ impl Card {
         self.output.pop_front()
     }
 
-    /// Does what there is to do; `false` if it stopped before host memory that is not there yet, or before frames that
-    /// have to be taken first.
+    /// Does the work that is due; `false` if it stopped before host memory that is not there yet, or before frames
+    /// that have to be taken first.
     pub fn work(&mut self, now: u64, host: &mut impl Host) -> bool {
         while let Some(qpn) = self.timers.expire(now) {
             let elements = self.retransmitter.all(qpn);

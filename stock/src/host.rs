@@ -1,4 +1,4 @@
-//! What the card reaches of the host.
+//! The host memory that the card reaches.
 
 /// An address space: a cThread of a vFPGA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +23,7 @@ impl Space {
     }
 }
 
-/// What became of a transfer.
+/// The outcome of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Reach {

@@ -43,7 +43,7 @@ pub const SEND_QUEUE: usize = 16;
 pub const SELECTIONS: usize = 8;
 /// Packets that still leave once the retransmission lists take no more.
 pub const UNLISTED: usize = 2;
-/// Frames that wait to be taken by whoever drives the model.
+/// Frames that wait until the driver of the model takes them.
 pub const OUTPUT: usize = 128;
 /// Address spaces, and so QPs, of a vFPGA.
 pub const CTIDS: u8 = 64;

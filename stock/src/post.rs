@@ -1,4 +1,4 @@
-//! What a driver posts: the two halves of a command.
+//! A driver's post: the two halves of a command.
 
 use fpga_regs::coyote::vfpga::{Command, Stream};
 

@@ -1,4 +1,4 @@
-//! What the stack keeps of each QP.
+//! The state that the stack keeps of each QP.
 
 use crate::param::QPS;
 

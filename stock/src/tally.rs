@@ -1,4 +1,4 @@
-//! What the model knows, and the card does not tell or only in part.
+//! Counts that the model knows, and that the card does not tell or only in part.
 
 /// Why the second stage of reception stands. Only a reset ends all but the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

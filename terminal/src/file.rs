@@ -39,11 +39,11 @@ pub fn read_text(file: File, most: u64) -> io::Result<String> {
     }
 }
 
-/// Opens a file to be written anew, for what is `user`'s alone: their own file, a new one of mode 0600, their own FIFO
-/// that somebody reads, or a device. Links are not followed, and writing to a full FIFO does not wait.
+/// Opens a file to be written anew, if it is `user`'s alone: a file of that user, a new one of mode 0600, a FIFO of
+/// that user with a reader, or a device. Links are not followed, and writing to a full FIFO does not wait.
 ///
 /// # Errors
-/// Those of the file system (ENXIO of a FIFO that nobody reads), [`io::ErrorKind::PermissionDenied`] with a sentence
+/// Those of the file system (ENXIO of a FIFO without a reader), [`io::ErrorKind::PermissionDenied`] with a sentence
 /// where something else is there.
 pub fn open_anew(path: &Path, user: u32) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
@@ -81,7 +81,8 @@ pub fn open_anew(path: &Path, user: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// The same path without links in its directories, where only `trusted` users can make, move or remove what it leads to.
+/// The same path without links in its directories, if only `trusted` users can make, move or remove the file to
+/// which it leads.
 #[must_use]
 pub fn private_path(path: &Path, trusted: [u32; 2]) -> Option<PathBuf> {
     let parent = match path.parent()? {
@@ -95,16 +96,15 @@ pub fn private_path(path: &Path, trusted: [u32; 2]) -> Option<PathBuf> {
     private.then(|| directory.join(path.file_name().unwrap_or_default()))
 }
 
-/// Whether a directory holds what `trusted` users have put there and nothing else; of one further up it is enough that
-/// nobody else can move it.
+/// Whether a directory holds only files that `trusted` users have put there; of one further up it is enough that no
+/// other user can move it.
 #[must_use]
 pub fn keeps(directory: &Metadata, above: bool, trusted: [u32; 2]) -> bool {
     let closed = directory.mode() & OTHERS_WRITE == 0;
     (closed || (above && directory.mode() & STICKY != 0)) && trusted.contains(&directory.uid())
 }
 
-/// Whether what a path leads to, links followed, is a file that only `trusted` users can change or put another in the
-/// place of.
+/// Whether a path leads, links followed, to a file that only `trusted` users can change or replace.
 #[must_use]
 pub fn is_private_file(path: &Path, trusted: [u32; 2]) -> bool {
     let Ok(file) = path.canonicalize() else { return false };

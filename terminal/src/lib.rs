@@ -1,6 +1,6 @@
-//! What the project's programs do alike: what is wrong is told in one sentence, the log goes to
-//! standard error or to the journal behind it, files that a user names are opened with care, an output that cannot be written is an error and no panic, and shells
-//! and `man` know the command lines.
+//! The common behaviour of the project's programs: an error is one sentence, the log goes to standard error or to
+//! the journal behind it, files that a user names are opened with care, an output that cannot be written is an
+//! error and no panic, and shells and `man` know the command lines.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ pub fn parse<P: Parser>(program: &str, wanted: &str, wrong: u8) -> Result<P, Exi
     })
 }
 
-/// Tells on standard error, in one line, what is wrong.
+/// Prints an error on standard error, in one line.
 pub fn complain(program: &str, what: impl fmt::Display) {
     // Nothing is left to tell it to if that fails.
     let _ = writeln!(io::stderr(), "{program}: {}", one_line(&what.to_string()));
@@ -86,7 +86,7 @@ macro_rules! report {
     ($($text:tt)*) => { $crate::report_line(::core::format_args!($($text)*)) };
 }
 
-/// What [`report!`] does.
+/// Prints a line for [`report!`].
 #[doc(hidden)]
 pub fn report_line(text: fmt::Arguments<'_>) {
     // The exit code still tells how the run ended.

@@ -57,7 +57,7 @@ pub struct LeftOut {
     pub since: Instant,
 }
 
-/// What was said, and what was left out.
+/// The lines that were logged, and those that were left out.
 #[derive(Debug)]
 pub struct Limit {
     whole: Bucket,
@@ -77,7 +77,7 @@ impl Limit {
         }
     }
 
-    /// Whether a line may be said that a client caused, or nobody in particular; counts it if not.
+    /// Whether a line may be logged that a client caused, or balboad itself; counts it if not.
     pub fn admit(&mut self, kind: CallSite, client: Option<u64>, now: Instant) -> bool {
         let fresh = Bucket(now);
         let of_kind = self.kinds.entry(kind).or_insert(fresh);
@@ -108,7 +108,7 @@ impl Limit {
         false
     }
 
-    /// What is to be told by now, and is not left out any more then.
+    /// Takes the counts of left-out lines that are due for the log.
     pub fn due(&mut self, now: Instant) -> Vec<LeftOut> {
         let is_due = |it: &LeftOut| now.saturating_duration_since(it.since) >= TELL_AFTER;
         let (due, later) = std::mem::take(&mut self.left_out).into_iter().partition(is_due);

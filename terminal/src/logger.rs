@@ -1,6 +1,6 @@
 //! The log, on standard error or in the journal behind it, within limits.
 //!
-//! Whoever logs serves others, and must not stand still with whoever reads the log: a pager, a terminal that was stopped,
+//! A thread that logs serves others, and must not wait for a reader of the log: a pager, a terminal that was stopped,
 //! a journal that hangs. Where there is no room for a line it is lost, and counted.
 
 use std::fs::File;
@@ -27,7 +27,7 @@ const ROOM: Duration = Duration::from_millis(100);
 /// Bytes of the stack of the thread that tells.
 const STACK: usize = 128 << 10;
 
-/// The log of the running program; what it has left out is told when this goes.
+/// The log of the running program; it reports the lines that it left out when it is dropped.
 #[must_use]
 #[derive(Debug)]
 pub struct Log(());
@@ -39,7 +39,7 @@ impl Drop for Log {
 }
 
 impl Log {
-    /// Logs from now on what as many `-v` ask for.
+    /// Logs from now on by that many `-v`.
     pub fn set_verbosity(&self, verbose: u8) {
         if let Some(limited) = LIMITED.get() {
             limited.set_verbosity(verbose);

@@ -1,4 +1,4 @@
-//! What a shell and `man` are told of a command line.
+//! A command line for shells and `man`.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ pub use clap_complete::Shell;
 
 use crate::say;
 
-/// Prints what completes a program's command line in a shell.
+/// Prints the completions of a program's command line for a shell.
 ///
 /// # Errors
 /// When it cannot be printed.

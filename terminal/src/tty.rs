@@ -1,4 +1,4 @@
-//! A terminal as the log has it: whoever writes to it never waits for long.
+//! A terminal for the log: a writer never waits for long.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal as _, Write};

@@ -1,4 +1,4 @@
-//! What the tests of several crates share. No program depends on it.
+//! Helpers that the tests of several crates share. No program depends on it.
 
 #![forbid(unsafe_code)]
 

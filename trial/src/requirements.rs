@@ -1,7 +1,7 @@
-//! Pages of requirements, and who meets and shows them.
+//! Pages of requirements, and the code and tests that meet and show them.
 //!
-//! A requirement is a list item `- **RC-n** (chapters) text` of a page. Comments of a crate's sources cite it where it
-//! is met, and the doc comment of a test where it is shown. "RC-1 to RC-3" cites three.
+//! A requirement is a list item `- **RC-n** (chapters) text` of a page. Comments of a crate's sources cite it where
+//! it is met, and the doc comment of a test where it is shown. "RC-1 to RC-3" cites three.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,8 +14,8 @@ pub struct Page {
     pub root: &'static str,
     /// The page, from there.
     pub document: &'static str,
-    /// What its requirements begin with, and how many of each there are at least: so that a page which is not read
-    /// is noticed.
+    /// The prefixes of its requirements, each with the least number of them, so that a page which is not read is
+    /// noticed.
     pub kinds: &'static [(&'static str, usize)],
 }
 
@@ -26,7 +26,7 @@ type Name = (&'static str, u32);
 type Places = BTreeMap<Name, Vec<String>>;
 
 impl Page {
-    /// What is wrong with the page: a number out of its place, or a chapter that is none.
+    /// Finds faults of the page: a number out of its place, or a chapter that does not exist.
     ///
     /// # Errors
     /// The faults, a line each.
@@ -44,7 +44,7 @@ impl Page {
         whole(&faults)
     }
 
-    /// What of the page no code or no test cites, and what is cited that is not there.
+    /// Finds requirements that no code or no test cites, and citations of requirements that do not exist.
     ///
     /// # Errors
     /// The faults, a line each.

@@ -19,7 +19,7 @@ const OTHERS: usize = IPV4 + 8 + 12 + 8 + 4;
 pub struct Datagram {
     /// The sender's IPv4 address, as a number.
     pub from: u32,
-    /// For whom it is.
+    /// The header, which names the receiver.
     pub header: DatagramHeader,
     /// Up to [`DATAGRAM_PAYLOAD`] bytes.
     pub payload: Vec<u8>,

@@ -19,7 +19,7 @@ use crate::responder::{Responder, Stop};
 use crate::slot;
 use crate::turnover::{Due, Turnover};
 
-/// Who is at either end, and what they share.
+/// The names of both ends, and the key that they share.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
     /// From here to the peer.
@@ -36,7 +36,7 @@ impl Names {
     }
 }
 
-/// What an end is told of time.
+/// The times by which an end goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Nanoseconds that the peer may be silent.
@@ -46,7 +46,7 @@ pub struct Pace {
     /// Nanoseconds between a turnover's last packet of the peer's and the new context: for so long the peer's card may
     /// repeat it, where acknowledgements get lost, and with the new context it would be refused.
     pub rest: u64,
-    /// Bytes from which on what is left of a message goes by a grant; `None` where all goes in slots, and nothing is granted.
+    /// Bytes from which on the rest of a message goes by a grant; `None` if all goes in slots, without grants.
     pub long: Option<u32>,
 }
 
@@ -129,7 +129,7 @@ pub struct End {
 }
 
 impl End {
-    /// The end of a QP that goes to RTR, with what its program has named.
+    /// The end of a QP that goes to RTR, with the attributes that its program has named.
     #[must_use]
     pub fn new(now: u64, qpn: u32, names: Names, attributes: &Attributes, pace: Pace) -> Self {
         let Names { direction, key } = names;
@@ -192,7 +192,7 @@ impl End {
         self.draining && !self.requester.is_settled()
     }
 
-    /// Takes note of what its program grants to the peer, and of the RNR timer.
+    /// Takes note of the rights that its program grants to the peer, and of the RNR timer.
     pub fn set(&mut self, attributes: &Attributes) {
         self.responder.set(attributes);
     }
@@ -239,7 +239,7 @@ impl End {
         true
     }
 
-    /// How many parts the peer has not found to be what was sent since this was last asked.
+    /// The number of parts that did not arrive at the peer as they were sent, since the last call.
     pub fn take_astray(&mut self) -> u64 {
         std::mem::take(&mut self.astray)
     }
@@ -300,7 +300,7 @@ impl End {
         self.requester.submit(message)
     }
 
-    /// What became of messages. Of one that came the program is to be [told](Self::told).
+    /// Takes an event of a message. The caller confirms by [`Self::told`] that the program knows of a received one.
     pub fn take_event(&mut self) -> Option<TransportEvent> {
         self.events.pop_front()
     }
@@ -424,7 +424,7 @@ impl End {
         (self.sent.wrapping_add(self.written), self.taken.wrapping_add(self.landed))
     }
 
-    /// Goes on with what waited for a grant to end; `true` if there was anything.
+    /// Goes on with messages that waited for a grant to end; `true` if there was anything.
     pub fn settle(&mut self, now: u64, host: &mut impl Host) -> bool {
         let after = self.pace.watchdog.saturating_mul(LAPSE);
         let mut did = self.requester.settle(now, after, self.qpn, host);
@@ -516,8 +516,8 @@ impl End {
         from < to
     }
 
-    /// Does what time asks for. Time in which nobody looked is nobody's silence: this process may have been stopped, and the
-    /// peer with it.
+    /// Handles the passing of time. Time in which this end did not look does not count as the peer's silence: this
+    /// process may have been stopped, and the peer with it.
     pub fn advance(&mut self, now: u64, quiet: bool) {
         let missed = now.saturating_sub(self.looked).saturating_sub(GAP);
         self.looked = now;
@@ -569,7 +569,7 @@ impl End {
         SLOTS.saturating_sub((self.sent as u32).wrapping_sub(self.peer_took))
     }
 
-    /// What comes next; the bytes of a slot are put into `slot`.
+    /// The next work; the bytes of a slot go into `slot`.
     pub fn next(
         &mut self,
         now: u64,

@@ -1,4 +1,4 @@
-//! What an end asks of the engine that it is a transport of, and of host memory.
+//! The calls of an end to the engine whose transport it is, and to host memory.
 
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Unreachable};

@@ -15,7 +15,7 @@ impl core::fmt::Debug for Key {
     }
 }
 
-/// Who sends to whom, each by IPv4 address and QPN.
+/// The sender and the receiver, each by IPv4 address and QPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Direction {
     /// The sender.

@@ -8,9 +8,9 @@ pub const READS: u8 = 16;
 pub const RNR_RETRY_INFINITE: u8 = 7;
 /// Nanoseconds between two looks at a ring that count as the peer's silence at most.
 pub const GAP: u64 = 10_000_000;
-/// Bytes of what is left of a message from which on a grant is asked for; less goes in slots.
+/// Bytes of the rest of a message from which on the sender asks for a grant; less goes in slots.
 pub const LONG: u32 = 256 << 10;
 /// The same where some of a message has gone by grants before.
 pub const MORE: u32 = 16 << 10;
-/// A peer that has not used a grant, or not given what it was asked for, after so many times the watchdog finds no window any more.
+/// Periods of the watchdog after which a peer that has not used a grant, or not given one, finds no window any more.
 pub const LAPSE: u64 = 2;

@@ -23,7 +23,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Keeps a message until it is answered; what the tunnel is to carry.
+    /// Keeps a message until it is answered, and makes the message that the tunnel carries.
     pub fn send(&mut self, datagram: &Datagram) -> Message {
         let bytes = datagram.to_message();
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);

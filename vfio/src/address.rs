@@ -1,4 +1,4 @@
-//! Where a PCI function is.
+//! The address of a PCI function.
 
 use std::fmt;
 use std::str::FromStr;

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// One capability of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability<'a> {
-    /// What it is.
+    /// Its identifier.
     pub id: u16,
     /// Version of its layout.
     pub version: u16,

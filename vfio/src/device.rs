@@ -22,9 +22,9 @@ use crate::sysfs::{Function, Sysfs, VFIO_PCI, file};
 pub struct Region {
     /// Bytes.
     pub size: u64,
-    /// Where it begins in the function's descriptor.
+    /// Its offset in the function's descriptor.
     pub offset: u64,
-    /// What of it may be mapped: offset in the region and bytes, whole pages, within the region.
+    /// The parts of it that may be mapped: offset in the region and bytes, whole pages, within the region.
     pub areas: Vec<(u64, u64)>,
 }
 
@@ -126,7 +126,7 @@ impl Device {
         Ok(Self { address, interface, file: File::from(fd), iommu, config, _group: group })
     }
 
-    /// Where it is.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> PciAddress {
         self.address
@@ -138,7 +138,7 @@ impl Device {
         &self.interface
     }
 
-    /// What it may reach.
+    /// The IOMMU, which limits the memory that it reaches.
     #[must_use]
     pub fn iommu(&self) -> &Iommu {
         &self.iommu
@@ -223,8 +223,8 @@ impl Device {
             .map_err(Error::os("setting a card's interrupts up"))
     }
 
-    /// Has this event counter signalled when the kernel wants the function back: it is to be taken out,
-    /// or its driver is being unbound, and whoever has it open is waited for. Signalled again every ten
+    /// Has this event counter signalled when the kernel wants the function back: it is to be taken out, or its
+    /// driver is being unbound, and the kernel waits for the programs that have it open. Signalled again every ten
     /// seconds until then.
     ///
     /// # Errors

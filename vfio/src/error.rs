@@ -1,4 +1,4 @@
-//! What can go wrong, in sentences that name the function, the reason and the mend.
+//! Errors, in sentences that name the function, the reason and the mend.
 
 use std::path::PathBuf;
 

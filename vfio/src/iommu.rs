@@ -1,4 +1,4 @@
-//! What a card may reach: the mappings from I/O virtual addresses to the memory of processes.
+//! The memory that a card may reach: the mappings from I/O virtual addresses to the memory of processes.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -91,7 +91,7 @@ impl Iommu {
         })
     }
 
-    /// Unmaps all that is mapped in a range, whoever mapped it; bytes that were. On return no DMA to
+    /// Unmaps all of a range, also mappings of other processes; returns the number of bytes. On return no DMA to
     /// it can follow.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What the kernel says of a PCI function before it is opened.
+//! Attributes of a PCI function that the kernel shows before it is opened.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -112,7 +112,7 @@ impl Sysfs {
 /// A PCI function.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Where it is.
+    /// Its address.
     pub address: PciAddress,
     path: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! What owners ask for.
+//! The calls of owners.
 
 use super::{Manager, Prepared};
 use crate::connection::{Connection, ExchangeKind, words};
@@ -179,8 +179,8 @@ impl Manager {
         self.call(now, id, Input::Answer, rep.into())
     }
 
-    /// Destroys an identifier: the owner is told no more of it. What is not at an end is refused or
-    /// ended, and goes on without an owner until the peer has answered or nobody can ask any more.
+    /// Destroys an identifier: the owner gets no more events of it. A connection that has not ended is refused or
+    /// ended, and goes on without an owner until the peer has answered or can ask no more.
     ///
     /// # Errors
     /// Where there is no such identifier.

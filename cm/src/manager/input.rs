@@ -1,4 +1,4 @@
-//! What peers say, and whoever else reaches queue pair 1.
+//! The messages of peers, and of all other hosts that reach queue pair 1.
 //!
 //! Every message is looked up by numbers and by addresses, in tables; nothing here grows with
 //! connections, and no datagram is answered by more than two (CM-50).

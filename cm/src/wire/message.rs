@@ -112,7 +112,7 @@ layout! {
         remote_eecn: u32 = 40:0 + 24;
         /// How long the receiver may take to answer: 4.096 µs · 2^code.
         remote_cm_response_timeout: u8 = 43:0 + 5;
-        /// What the connection's packets are.
+        /// The transport service of the connection.
         transport_service: TransportService = 43:5 + 2;
         /// Whether the sender has end-to-end flow control.
         end_to_end_flow_control: bool = 43:7 + 1;
@@ -165,7 +165,7 @@ layout! {
     }
 }
 
-/// An alternate path, which nobody has in RoCE: what lies in its fields, taken apart by nobody.
+/// An alternate path, which does not exist in RoCE: the bytes of its fields, not parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlternatePath(pub [u8; 44]);
 
@@ -217,7 +217,7 @@ layout! {
         local_comm_id: u32 = 0:0 + 32;
         /// The receiver's communication ID; 0 where the sender does not know it.
         remote_comm_id: u32 = 4:0 + 32;
-        /// What is refused.
+        /// The message that is refused.
         message: Rejected = 8:0 + 2;
         /// Bytes of the additional information.
         info_length: u8 = 9:0 + 7;
@@ -395,7 +395,7 @@ macro_rules! bodies {
         }
 
         impl Body {
-            /// Which message it is.
+            /// The attribute that names the message.
             #[must_use]
             pub const fn attribute(&self) -> Attribute {
                 match self {

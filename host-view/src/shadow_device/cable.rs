@@ -1,4 +1,4 @@
-//! What the kernel does at the far end of a card's port, where that is a network device of its own.
+//! The kernel's work at the far end of a card's port, where that is a network device of the kernel.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Which provider libibverbs gives a device to that both rxe's and ours claim.
+//! The provider to which libibverbs gives a device that both rxe's and ours claim.
 //!
 //! The first to be registered wins, and providers are registered as they are loaded: those of
 //! `RDMAV_DRIVERS` first, then those that the files of [`DRIVERS`] name, the last name first, the
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// The files that name providers.
 pub const DRIVERS: &str = "/etc/libibverbs.d";
 
-/// Who gets the device.
+/// The provider that gets the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimant {
     /// Our provider.
@@ -24,7 +24,7 @@ pub enum Claimant {
 }
 
 impl Claimant {
-    /// What is wrong, and how it is mended; `None` if nothing is.
+    /// The fault and its mend; `None` if there is none.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         match self {
@@ -40,7 +40,7 @@ impl Claimant {
     }
 }
 
-/// Who gets a device of rxe's that is named like a card.
+/// The provider that gets a device of rxe's with the name of a card.
 #[must_use]
 pub fn claimant() -> Claimant {
     claimant_in(Path::new(DRIVERS))

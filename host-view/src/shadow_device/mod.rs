@@ -1,4 +1,4 @@
-//! What the kernel shows of a card: a network device, and on it an RDMA device of rdma_rxe's.
+//! The kernel's devices for a card: a network device, and on it an RDMA device of rdma_rxe's.
 //!
 //! The network device is a TAP whose other end is the card's port; it has the
 //! card's Ethernet address and, at first, its IPv4 address. The RDMA device has the card's name, so
@@ -153,7 +153,7 @@ impl ShadowDevices {
         self.due.last().map(|due| due.saturating_duration_since(now))
     }
 
-    /// What is to change in the cards' GID tables, where the kernel's changed or may have: for each such
+    /// The changes for the cards' GID tables, if the kernel's changed or may have: for each such
     /// card its whole table. The cards come by their numbers, each with the table that it has.
     pub fn follow<'a>(
         &mut self,

@@ -1,4 +1,4 @@
-//! What is asked of the kernel by netlink: links, addresses, RDMA devices.
+//! Requests to the kernel by netlink: links, addresses, RDMA devices.
 
 use std::cell::Cell;
 use std::net::Ipv4Addr;
@@ -156,7 +156,7 @@ impl Routes {
     }
 }
 
-/// What was heard of some links.
+/// The messages that came of some links.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// Whether there was anything.

@@ -1,4 +1,4 @@
-//! Why a card cannot be shown by the kernel, and what mends it.
+//! Reasons for which the kernel cannot show a card, and the mends.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What the files of a port say, but for its counters: as the kernel would.
+//! The contents of a port's files, but for its counters: as the kernel's.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
