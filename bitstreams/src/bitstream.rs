@@ -37,12 +37,12 @@ pub(crate) mod command {
     pub const BSPI_READ: u32 = 18;
 }
 
-/// What a bitstream is.
+/// A bitstream's attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bitstream {
     /// The header; `None` for a `.bin` file.
     pub header: Option<Header>,
-    /// What it writes to IDCODE first, and a device compares with its own.
+    /// The value that it writes to IDCODE first, and that a device compares with its own.
     pub idcode: u32,
     /// Values it writes to CRC, which the device compares with its own sum. Their values are not
     /// computed here.
@@ -93,7 +93,7 @@ impl Bitstream {
     /// Parses a `.bit` file.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn parse_bit(bytes: &[u8]) -> Result<Self, String> {
         let (header, at) = Header::parse(bytes)?;
         let packets = bytes.get(at..).unwrap_or_default();
@@ -116,7 +116,7 @@ impl Bitstream {
     /// Parses a `.bin` file.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn parse_bin(bytes: &[u8]) -> Result<Self, String> {
         Self::parse_packets(bytes, None)
     }

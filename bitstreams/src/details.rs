@@ -1,4 +1,4 @@
-//! What a manifest says beside what balboad needs: the board, the files, where they come from.
+//! The fields of a manifest that balboad does not need: the board, the files, where they come from.
 
 use serde::Deserialize;
 
@@ -24,17 +24,17 @@ pub struct Details {
     pub part: Option<String>,
     /// The IDCODE of the part.
     pub idcode: Option<u32>,
-    /// What the shell's register PROBE reads.
+    /// The value of the shell's register PROBE.
     pub shell_probe: Option<u32>,
-    /// What the shell is built with.
+    /// The services with which the shell is built.
     pub services: Vec<String>,
     /// Its clocks.
     pub clocks: Clocks,
     /// Its files.
     pub files: Vec<ImageFile>,
-    /// Where it is had or built.
+    /// The source of the file.
     pub source: Option<Source>,
-    /// Whether somebody has had it on a card, and all files are given by their digests.
+    /// Whether it was tried on a card, and all files are given by their digests.
     pub verified: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct Clocks {
 pub struct ImageFile {
     /// Its name, in the manifest's folder.
     pub name: String,
-    /// What it is loaded into.
+    /// The part of a card into which it is loaded.
     pub kind: FileKind,
     /// The vFPGA that it is for, where it is for one.
     pub region: Option<u8>,
@@ -66,7 +66,7 @@ pub struct ImageFile {
     pub signature: Option<String>,
 }
 
-/// What a file is loaded into.
+/// The part of a card into which a file is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileKind {
@@ -80,16 +80,16 @@ pub enum FileKind {
     Soft,
 }
 
-/// Where a bitstream comes from.
+/// The source of a bitstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Where it, or what it is built of, is published.
+    /// The address where it, or its source, is published.
     pub url: String,
     /// How it is built.
     pub build: Option<String>,
     /// The commit that it is built from, 40 hexadecimal digits.
     pub commit: Option<String>,
-    /// What that commit has mended.
+    /// The faults that that commit has mended.
     pub mends: Mends,
 }
 
@@ -327,11 +327,10 @@ impl Details {
         Ok(())
     }
 
-    /// Checks that bytes are those of a file of this manifest with so many vFPGAs, and returns what
-    /// they are.
+    /// Checks that bytes are those of a file of this manifest with so many vFPGAs, and returns the image.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn check_file(
         &self,
         file: &ImageFile,

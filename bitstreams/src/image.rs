@@ -5,7 +5,7 @@ use crate::part::Part;
 use crate::pdi::Pdi;
 use crate::soft::SoftImage;
 
-/// What a file is.
+/// The kind of a file, with its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Image {
     /// A bitstream, `.bit` or `.bin`.
@@ -29,7 +29,7 @@ impl Image {
     /// Parses a file, whatever it is.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         if SoftImage::begins(bytes) {
             SoftImage::parse(bytes).map(Self::Soft)

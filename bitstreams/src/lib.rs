@@ -1,8 +1,7 @@
-//! Bitstreams and images of cards: what their files are, what a manifest says about them, and who
-//! signed them.
+//! Bitstreams and images of cards: their files, their manifests, and their signatures.
 //!
 //! Nothing here reads more than the bytes it is given, but for [`Manifest::read`] and the password
-//! of a secret key. Files are hostile: what is no image is refused by one sentence.
+//! of a secret key. Files are hostile: a file that is no image is refused by one sentence.
 //!
 //! | module | what |
 //! |---|---|

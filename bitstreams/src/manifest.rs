@@ -22,37 +22,37 @@ const MAX_BYTES: u64 = 64 << 10;
 /// Bytes of the longest name.
 const MAX_NAME: usize = 128;
 
-/// What balboad needs to know of a bitstream.
+/// The facts about a bitstream that balboad needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// Its name, for people.
     pub name: String,
     /// The register map of its shell.
     pub map: Map,
-    /// What drives the logic in its vFPGAs.
+    /// The engine that drives the logic in its vFPGAs.
     pub engine: EngineKind,
     /// vFPGAs it has; `None` where the manifest does not say.
     pub regions: Option<u8>,
-    /// What stands in each of them, where the manifest says it: else what `engine` drives stands in all.
+    /// The logic in each of them, where the manifest names it: else the logic that `engine` drives stands in all.
     pub logic: Vec<Logic>,
-    /// What the shell's register PROBE reads, where the manifest says it.
+    /// The value of the shell's register PROBE, where the manifest has it.
     pub probe: Option<u32>,
     /// The part of its board, where the manifest says it.
     pub part: Option<&'static Part>,
-    /// What of the published shell it says to be mended.
+    /// The faults of the published shell that it names as mended.
     pub mends: Mends,
 }
 
 /// All that a manifest says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What balboad needs.
+    /// The facts that balboad needs.
     pub manifest: Manifest,
     /// The rest.
     pub details: Details,
 }
 
-/// What drives the logic in a card's vFPGAs, and makes verbs of it.
+/// The engine that drives the logic in a card's vFPGAs, and makes verbs of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
@@ -99,7 +99,7 @@ pub enum Error {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what would be right.
+        /// The fault, and the expected value.
         why: String,
     },
 }
@@ -188,12 +188,12 @@ impl Manifest {
     /// Parses the text of a manifest.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn parse(text: &str) -> Result<Self, String> {
         Entry::parse(text).map(|entry| entry.manifest)
     }
 
-    /// What stands in each of its vFPGAs, where the manifest says how many there are.
+    /// The logic in each of its vFPGAs, where the manifest has their number.
     #[must_use]
     pub fn stands(&self) -> Vec<Logic> {
         match self.logic.as_slice() {
@@ -207,7 +207,7 @@ impl Entry {
     /// Parses the text of a manifest.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| sentence_of(text, &error))?;
         let File { format, name, shell_map, engine, .. } = file;
@@ -264,7 +264,7 @@ fn logic_of(
     }
 }
 
-/// What is wrong with a text, and in which of its lines, in one line.
+/// The fault of a text and its line, in one line.
 #[must_use]
 pub fn sentence_of(text: &str, error: &toml::de::Error) -> String {
     let start = error.span().map_or(0, |span| span.start);

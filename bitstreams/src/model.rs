@@ -183,7 +183,7 @@ impl Configuration {
         self.rest.extend_from_slice(bytes);
     }
 
-    /// What the frames stand for, where the bitstream was whole and right.
+    /// The image for which the frames stand, if the bitstream was whole and right.
     #[must_use]
     pub fn finish(self) -> Option<SoftImage> {
         let whole = self.ended && self.checked && !self.stopped;

@@ -27,8 +27,8 @@ pub const PARTS: &[Part] = &[
     MODEL,
 ];
 
-/// What a software card has that plays an FPGA. Its IDCODE names a manufacturer that there is none of, so that no device
-/// takes a bitstream of its.
+/// The part of a software card that plays an FPGA. Its IDCODE names a manufacturer that does not exist, so that no
+/// device takes its bitstreams.
 pub const MODEL: Part = Part { name: "balboa", board: "model", idcode: Some(0x0ba1_b001) };
 
 /// The devices with an IDCODE, whatever their version.

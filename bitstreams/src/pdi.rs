@@ -32,7 +32,7 @@ const FULL: u32 = 0x4650_4449;
 /// `PPDI`: a part, loaded into a device that runs.
 const PARTIAL: u32 = 0x5050_4449;
 
-/// What a device image says it is.
+/// The identity of a device image, by its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pdi {
     /// Bytes of the platform loader and manager's code, which a partial image has not.
@@ -41,7 +41,7 @@ pub struct Pdi {
     pub table: Option<Table>,
 }
 
-/// What the image header table says.
+/// The image header table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The version of the format.
@@ -62,10 +62,10 @@ impl Pdi {
             && le32(bytes, WIDTH.0) == Some(WIDTH.1)
     }
 
-    /// Reads what a device image is.
+    /// Reads the identity of a device image.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         if !Self::begins(bytes) {
             return Err("it does not begin as a device image (.pdi)".into());

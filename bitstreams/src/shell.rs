@@ -29,11 +29,11 @@ pub const fn is_seen_behind(regions: u64, before: u64) -> bool {
 }
 
 impl Entry {
-    /// Checks that bytes with that digest are a shell of this manifest, which the static layer of a card with that part takes; `None`
-    /// where nobody has said which one it has, for it does not say so itself.
+    /// Checks that bytes with that digest are a shell of this manifest, which the static layer of a card with that
+    /// part takes; `None` if no manifest names the part, because a card does not name it.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn check_shell(
         &self,
         bytes: &[u8],

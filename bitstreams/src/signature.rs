@@ -17,7 +17,7 @@ impl PublicKey {
     /// Reads the text of a public key's file.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn parse(text: &str) -> Result<Self, String> {
         let key = minisign_verify::PublicKey::decode(text);
         key.map(Self).map_err(|_| "it is no public key; minisign -G makes a pair".to_owned())
@@ -31,19 +31,19 @@ impl Signature {
     /// Reads the text of a signature's file.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = "it is no signature of minisign's; sign the image again";
         minisign_verify::Signature::decode(text).map(Self).map_err(|_| wrong.to_owned())
     }
 
-    /// What its maker says of it, which only [`Signature::check`] proves.
+    /// The comment of its maker, which only [`Signature::check`] proves.
     #[must_use]
     pub fn comment(&self) -> &str {
         self.0.trusted_comment()
     }
 
-    /// The key, of these, whose signature of these bytes it is; `None` when it is nobody's.
+    /// The key of these by which the signature of these bytes was made; `None` if there is none.
     #[must_use]
     pub fn check<'a, T>(&self, bytes: &[u8], keys: &'a [(T, PublicKey)]) -> Option<&'a T> {
         let good = |key: &PublicKey| key.0.verify(bytes, &self.0, false).is_ok();

@@ -190,7 +190,7 @@ impl SoftImage {
     /// Parses a file.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader::default();
         reader.feed(bytes);
@@ -223,7 +223,7 @@ impl Reader {
         self.length = self.length.saturating_add(bytes.len());
     }
 
-    /// Of what the file is, as far as that is known by what came of it.
+    /// The part of a card for which the file is, as far as the bytes so far tell.
     #[must_use]
     pub fn scope(&self) -> Scope {
         match self.head.get(BODY_AT) {
@@ -235,10 +235,10 @@ impl Reader {
         }
     }
 
-    /// What the whole file is.
+    /// The image in the whole file.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected value.
     pub fn finish(self) -> Result<SoftImage, String> {
         let cut = || "it is truncated: it ends within its head; copy it again".to_owned();
         let Self { head, length: there, body, spoilt } = self;
@@ -287,7 +287,7 @@ impl Reader {
     }
 }
 
-/// Of what a file is.
+/// The part of a card for which a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Not enough of it came.

@@ -1,4 +1,4 @@
-//! Which network device of the machine has an address.
+//! The network device of the machine that has an address.
 
 use std::net::Ipv6Addr;
 

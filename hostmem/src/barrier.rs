@@ -1,4 +1,4 @@
-//! The fences, by name: what each orders, between whom, and what it costs.
+//! The fences, by name, each with the accesses that it orders, its partners, and its cost.
 //!
 //! Two kinds of partner look at a ring, and the memory model of the language speaks of one only:
 //!

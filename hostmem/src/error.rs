@@ -1,8 +1,8 @@
-//! What can go wrong in this crate.
+//! The errors of this crate.
 
 pub use nix::errno::Errno;
 
-/// What can go wrong when memory, descriptors or other processes are handled.
+/// An error of memory, of a descriptor or of another process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

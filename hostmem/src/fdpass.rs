@@ -46,9 +46,10 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
 /// The writer of messages that another process only reads; closed, it is seen by the reader as the end.
 ///
 /// The reader's end is never ready to be written, as a file of the kernel's that is only read is not: programs wait
-/// for both at once. A socket tells that it has no room while what was sent by it fills a quarter of its buffer, and what
-/// a reader "sent" lies at the writer, who does not take it. (The read end of a pipe is like that by itself; but who
-/// reads a pipe holds the lock that its writer needs, for as long as the memory it reads into has it wait.)
+/// for both at once. A socket tells that it has no room while the bytes sent by it fill a quarter of its buffer,
+/// and what a reader "sent" lies at the writer, who does not take it. (The read end of a pipe is like that by
+/// itself; but who reads a pipe holds the lock that its writer needs, for as long as the memory it reads into has
+/// it wait.)
 #[derive(Debug)]
 pub struct Writer(OwnedFd);
 
@@ -131,7 +132,7 @@ pub fn send(
     Ok(())
 }
 
-/// Sends what a stream socket has room for, at least one byte, and returns how many bytes.
+/// Sends as many bytes as a stream socket has room for, at least one, and returns how many bytes.
 ///
 /// The descriptors go with the first byte. Otherwise as [`send`] without waiting.
 pub fn send_some(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize> {
@@ -207,9 +208,9 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> Result<
 
 /// Whether descriptors come with the next message, which stays where it is.
 ///
-/// Nothing of ours refers to them afterwards. Who receives a descriptor may be the last who has it,
-/// and has to close it then, which takes as long as its maker likes (a file system in user space, a
-/// TCP connection that lingers): who must not wait does not receive such a message at all.
+/// Nothing of ours refers to them afterwards. The receiver of a descriptor may be the last process that has it, and
+/// has to close it then, which takes as long as its creator likes (a file system in user space, a TCP connection
+/// that lingers): who must not wait does not receive such a message at all.
 ///
 /// # Errors
 /// [`Error::would_block`] is true where there is no message.
@@ -281,8 +282,8 @@ pub fn is_read(socket: BorrowedFd<'_>) -> Result<bool> {
     Ok(unread(socket)? == 0)
 }
 
-/// Memory that the kernel keeps for what was sent to the peer of a Unix socket and not read, in bytes: for each message
-/// more than it has.
+/// Memory that the kernel keeps for unread messages to the peer of a Unix socket, in bytes: for each message more
+/// than its length.
 pub fn unread(socket: BorrowedFd<'_>) -> Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the ioctl writes one integer, to where it is told.

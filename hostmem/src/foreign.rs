@@ -15,7 +15,7 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use crate::mapping::{self, Access, SharedMapping};
 use crate::{Error, EventFd, Result};
 
-/// What tells files apart, however many descriptors of them arrive.
+/// The identity of a file, which all descriptors of it share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     device: u64,

@@ -1,10 +1,9 @@
 //! Shared memory, doorbells, descriptors and other processes' memory, with every barrier named.
 //!
-//! This crate holds the `unsafe` that memory shared between processes needs, so that its users
-//! need none. What it maps may be changed by another process, friendly or hostile, at any time:
-//! shared memory is therefore only ever touched by atomic loads and stores of whole words, and no
-//! reference to plain data in it is ever made. Who reads a word that a peer can write must copy it
-//! once, check the copy and use the copy.
+//! This crate holds the `unsafe` that memory shared between processes needs, so that its users need none. Another
+//! process, friendly or hostile, may change mapped memory at any time: shared memory is therefore only ever touched
+//! by atomic loads and stores of whole words, and no reference to plain data in it is ever made. A reader of a word
+//! that a peer can write must copy it once, check the copy and use the copy.
 //!
 //! | module | what |
 //! |---|---|

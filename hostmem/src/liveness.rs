@@ -75,7 +75,7 @@ pub struct Lifeline(SharedWord);
 impl Lifeline {
     /// Looks at the lock at `offset`, a multiple of 4, of a mapping that need not be writable.
     ///
-    /// Somebody has taken it before: until then nobody counts as dead.
+    /// A process has taken it before: until then no process counts as dead.
     pub fn new(mapping: Arc<SharedMapping>, offset: usize) -> Result<Self> {
         SharedWord::new(mapping, offset).map(Self)
     }

@@ -15,7 +15,7 @@ mod fork;
 
 pub use fork::ForkCanary;
 
-/// What a mapping may be used for.
+/// The accesses that a mapping allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Loads only; a store is refused with [`Error::ReadOnly`].
@@ -24,7 +24,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A range of a sealed memory file in this process's memory, shared with whoever else maps it.
+/// A range of a sealed memory file in this process's memory, shared with all processes that map it.
 ///
 /// Offsets are bytes from the start of the mapping. Words are little-endian in memory. Every
 /// accessor checks its range and alignment; views that are checked once, for the data path, are in
@@ -146,7 +146,7 @@ impl SharedMapping {
         self.bytes.get()
     }
 
-    /// What the mapping may be used for.
+    /// The accesses that the mapping allows.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -171,7 +171,7 @@ impl SharedMapping {
         Ok(u64::from_le(self.word_u64(offset)?.load(Ordering::Relaxed)))
     }
 
-    /// Loads a word; what its writer stored before its release store is seen by later loads.
+    /// Loads a word; later loads see all stores of its writer before the release store.
     pub fn load_acquire_u32(&self, offset: usize) -> Result<u32> {
         let word = self.load_relaxed_u32(offset)?;
         // An acquire load of memory that is mapped read-only is not promised to be a mere load;
@@ -180,7 +180,7 @@ impl SharedMapping {
         Ok(word)
     }
 
-    /// Loads a word; what its writer stored before its release store is seen by later loads.
+    /// Loads a word; later loads see all stores of its writer before the release store.
     pub fn load_acquire_u64(&self, offset: usize) -> Result<u64> {
         let word = self.load_relaxed_u64(offset)?;
         fence(Ordering::Acquire);
@@ -201,14 +201,14 @@ impl SharedMapping {
         Ok(())
     }
 
-    /// Stores a word; who acquire-loads it sees all that was stored before.
+    /// Stores a word; a reader that acquire-loads it sees all stores before.
     pub fn store_release_u32(&self, offset: usize, value: u32) -> Result<()> {
         self.must_be_writable("shared word")?;
         self.word_u32(offset)?.store(value.to_le(), Ordering::Release);
         Ok(())
     }
 
-    /// Stores a word; who acquire-loads it sees all that was stored before.
+    /// Stores a word; a reader that acquire-loads it sees all stores before.
     pub fn store_release_u64(&self, offset: usize, value: u64) -> Result<()> {
         self.must_be_writable("shared word")?;
         self.word_u64(offset)?.store(value.to_le(), Ordering::Release);

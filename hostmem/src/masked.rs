@@ -5,11 +5,11 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Who lends memory to tables.
+/// A lender of memory to tables.
 ///
 /// # Safety
-/// What [`lend`](Self::lend) answers with is memory of that layout, which nobody else uses before it is taken
-/// back. Any thread may be the one that drops a table.
+/// [`lend`](Self::lend) returns memory of that layout, which no other code uses before it is taken back. Any thread
+/// may be the one that drops a table.
 pub unsafe trait Lender: fmt::Debug + Send + Sync {
     /// Lends memory, whatever its contents.
     fn lend(&self, layout: Layout) -> Lent;
@@ -21,7 +21,7 @@ pub unsafe trait Lender: fmt::Debug + Send + Sync {
     unsafe fn take_back(&self, memory: NonNull<u8>);
 }
 
-/// What a [`Lender`] answers.
+/// The answer of a [`Lender`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lent {
     /// The memory.

@@ -19,11 +19,11 @@ pub fn create(name: &str, bytes: usize) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Makes a memory file that its maker writes and everybody else can only read.
+/// Makes a memory file that its creator writes and all others can only read.
 ///
-/// Returned are the descriptor to hand out and the only mapping that can ever write the file: it
-/// is made first, and then the file is sealed against future writes, so that neither `mmap` nor
-/// `write` of whoever receives the descriptor can change it. Size rules are [`create`]'s.
+/// Returned are the descriptor to hand out and the only mapping that can ever write the file: it is made first, and
+/// then the file is sealed against future writes, so that neither `mmap` nor `write` of a receiver of the
+/// descriptor can change it. Size rules are [`create`]'s.
 pub fn create_read_only_for_others(name: &str, bytes: usize) -> Result<(OwnedFd, SharedMapping)> {
     let fd = sized(name, bytes)?;
     seal(fd.as_fd(), fixed_size())?;

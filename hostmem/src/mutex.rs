@@ -1,8 +1,8 @@
-//! A mutex whose way without contention is two locked instructions and nothing else.
+//! A mutex that without contention takes two locked instructions.
 //!
-//! The data path takes and gives back a lock with every call. The state is one word: free, held, or
-//! held while somebody may be waiting for it; only the last costs a system call to give back. As the
-//! state is ordinary memory of the process, a forked child has its own copy of it.
+//! The data path takes and gives back a lock with every call. The state is one word: free, held, or held while a
+//! thread may be waiting for it; only the last costs a system call to give back. As the state is ordinary memory of
+//! the process, a forked child has its own copy of it.
 //!
 //! The algorithm is the second one of Drepper's "Futexes Are Tricky".
 
@@ -123,13 +123,13 @@ impl FutexMutex<()> {
 }
 
 impl<'a, T> FutexGuard<'a, T> {
-    /// Holds the mutex on, with nothing that says so but what the caller knows.
+    /// Keeps the mutex held without a guard: the caller alone knows of it.
     #[inline(always)]
     pub fn keep(self) {
         std::mem::forget(self);
     }
 
-    /// Gives the mutex back, as dropping the guard does; whoever waits is not woken yet.
+    /// Gives the mutex back, as dropping the guard does, without waking waiting threads yet.
     ///
     /// For a caller that has a better place for the rare call than this one.
     #[inline(always)]
@@ -140,7 +140,7 @@ impl<'a, T> FutexGuard<'a, T> {
     }
 }
 
-/// Those who wait for a mutex that is about to be free.
+/// The threads that wait for a mutex that is about to be free.
 #[must_use = "nobody gets the mutex before they are woken"]
 pub struct Waiters<'a, T> {
     mutex: &'a FutexMutex<T>,

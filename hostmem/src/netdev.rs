@@ -11,7 +11,7 @@ use nix::sys::socket::{MsgFlags, recv, send};
 
 use crate::{Error, Result};
 
-/// Where network devices are made whose other end is a program.
+/// The file by which network devices are made with a program at the other end.
 pub const TUN_DEVICE: &str = "/dev/net/tun";
 /// The kernel's `_IOW('T', 226, int)` (linux/if_tun.h), which the libc crate lacks.
 const TUNSETCARRIER: libc::Ioctl = 0x4004_54e2;
@@ -162,7 +162,7 @@ impl PacketSocket {
         Ok(Self { socket })
     }
 
-    /// Takes a frame that has arrived; its length, which is the frame's, not what was copied of it.
+    /// Takes a frame that has arrived; returns the length of the frame, which may be more than the bytes copied.
     ///
     /// # Errors
     /// EAGAIN when there is none, ENETDOWN once after the device went down.
@@ -239,7 +239,7 @@ fn ethtool(socket: &OwnedFd, device: &str, command: u32, value: u32) -> Result<u
     Ok(value.value)
 }
 
-/// Whether the kernel takes together what arrives at a network device in segments (GRO).
+/// Whether the kernel merges segments that arrive at a network device (GRO).
 ///
 /// # Errors
 /// [`Error::Os`]: ENODEV where there is no such device.

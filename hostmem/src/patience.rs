@@ -59,7 +59,7 @@ impl Account {
         Self { since: now, sum: Duration::ZERO }
     }
 
-    /// Takes some; answers how much that is with what was taken before, within the minute.
+    /// Adds a time; returns the sum of the times taken within the minute.
     pub fn take(&mut self, time: Duration, now: Instant) -> Duration {
         if self.is_over(now) {
             *self = Self::new(now);

@@ -156,7 +156,7 @@ impl RemoteCursor<'_> {
     }
 }
 
-/// Who is at the other end of a connected Unix socket, as the kernel noted at connect time.
+/// The process at the other end of a connected Unix socket, as the kernel noted at connect time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Process id, in our process id namespace; 0 when it has none there.
@@ -192,9 +192,9 @@ pub fn allow_ptracer(pid: Pid) -> Result<bool> {
 /// Lets processes of the same user reach this one's memory where they may not only because its user
 /// may not read the program's file (mode 0711).
 ///
-/// The kernel then makes the process not dumpable when it begins. Who runs the program could read its
-/// text by any library that it loads, so nothing is revealed that was hidden. A program that may be
-/// read, and has made itself not dumpable, stays so; of one that may not, nobody can tell the two apart.
+/// The kernel then makes the process not dumpable when it begins. A user that runs the program could read its text
+/// by any library that it loads, so nothing is revealed that was hidden. A program that may be read, and has made
+/// itself not dumpable, stays so; of one that may not, nobody can tell the two apart.
 pub fn allow_reach_of_unreadable() {
     if access("/proc/self/exe", AccessFlags::R_OK) == Err(Errno::EACCES) {
         // Where it is refused, whoever needs the memory says so.
@@ -328,7 +328,7 @@ impl RemoteProcess {
         self.handle.has_ended().unwrap_or(true)
     }
 
-    /// Lets nobody reach its memory any more, for it did not answer.
+    /// Lets no thread reach its memory any more, because it did not answer.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
@@ -370,7 +370,7 @@ impl AsFd for PidFd {
     }
 }
 
-/// What a thread of ours does that copies from or to a program's memory.
+/// The state of a thread of ours that copies from or to a program's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It runs, or would if a processor were free.
@@ -383,7 +383,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// What a thread does now.
+    /// The present state of a thread.
     #[must_use]
     pub fn of(thread: Pid) -> Self {
         let read = |what| std::fs::read_to_string(format!("/proc/self/task/{thread}/{what}"));
@@ -406,7 +406,7 @@ impl Standing {
         }
     }
 
-    /// What of a time that a thread stood so counts as waiting for a program that does not answer.
+    /// The part of a time in that state that counts as waiting for a program that does not answer.
     #[must_use]
     pub fn counts(self, time: Duration) -> Duration {
         match self {

@@ -211,7 +211,7 @@ impl BlockRing {
         read_block(|word| self.word(index, word))
     }
 
-    /// The block at an index, for who writes some words of it, or reads it once it is written.
+    /// The block at an index, to write some words of it, or to read it once it is written.
     #[inline(always)]
     pub fn block(&self, index: u32) -> RingBlock<'_> {
         let block = (index & self.mask) as usize;
@@ -230,8 +230,8 @@ impl BlockRing {
 
     /// Writes a block whose last word says that it is there: completion and event entries.
     ///
-    /// Words 0 to 6 first, in any order, then word 7 as a release store: who sees word 7 sees the
-    /// rest, and everything stored before the call.
+    /// Words 0 to 6 first, in any order, then word 7 as a release store: a reader that sees word 7 sees the rest,
+    /// and all stores before the call.
     #[inline]
     pub fn write_published(&self, index: u32, block: &Block) {
         publish_block(|word| self.word(index, word), block);
@@ -416,7 +416,7 @@ impl Record {
         Ok(Self { words })
     }
 
-    /// Loads 32-bit word `word` (byte offset / 4); later loads see what was stored before it.
+    /// Loads 32-bit word `word` (byte offset / 4); later loads see all stores before it.
     #[inline]
     pub fn load_acquire_u32(&self, word: usize) -> u32 {
         u32::from_le(self.half(word).load(Ordering::Acquire))
@@ -428,14 +428,14 @@ impl Record {
         u32::from_le(self.half(word).load(Ordering::Relaxed))
     }
 
-    /// Stores 32-bit word `word` (byte offset / 4); who sees it sees all that was stored before.
+    /// Stores 32-bit word `word` (byte offset / 4); a reader that sees it sees all stores before.
     #[inline]
     pub fn store_release_u32(&self, word: usize, value: u32) {
         barrier::publish_to_device();
         self.half(word).store(value.to_le(), Ordering::Release);
     }
 
-    /// Loads 64-bit word `word` (byte offset / 8); later loads see what was stored before it.
+    /// Loads 64-bit word `word` (byte offset / 8); later loads see all stores before it.
     #[inline]
     pub fn load_acquire_u64(&self, word: usize) -> u64 {
         acquire(self.word(word))
@@ -447,7 +447,7 @@ impl Record {
         Word::load(self.word(word), Ordering::Relaxed)
     }
 
-    /// Stores 64-bit word `word` (byte offset / 8); who sees it sees all that was stored before.
+    /// Stores 64-bit word `word` (byte offset / 8); a reader that sees it sees all stores before.
     #[inline]
     pub fn store_release_u64(&self, word: usize, value: u64) {
         barrier::publish_to_device();
@@ -495,7 +495,7 @@ impl DoorbellPage {
         self.word(slot).store(value.to_le(), Ordering::Release);
     }
 
-    /// One slot, for who rings it often; slot numbers are taken modulo 512.
+    /// One slot, for a caller that rings it often; slot numbers are taken modulo 512.
     pub fn slot(&self, slot: usize) -> DoorbellSlot {
         let mapping = Arc::clone(&self.words.mapping);
         DoorbellSlot { at: NonNull::from(self.word(slot)), _mapping: mapping }

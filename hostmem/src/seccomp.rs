@@ -33,7 +33,7 @@ pub struct Call {
     pub arguments: [u64; 6],
 }
 
-/// Where the calls that a filter tells of arrive.
+/// The descriptor at which the calls arrive that a filter reports.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
@@ -124,7 +124,7 @@ impl Listener {
         Ok(Call { id: it.id, thread, number: it.data.nr, arguments: it.data.args })
     }
 
-    /// Whether the call still waits, so that what was read of its thread by number was the thread's.
+    /// Whether the call still waits, so that the values read of its thread by number were that thread's.
     pub fn waits(&self, call: &Call) -> bool {
         let mut id = call.id;
         self.control("ioctl(SECCOMP_IOCTL_NOTIF_ID_VALID)", IS_VALID, &mut id).is_ok()
@@ -202,7 +202,7 @@ impl Listener {
     }
 }
 
-/// What becomes of a placed descriptor when the program executes another.
+/// The fate of a placed descriptor when the program executes another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnExec {
     /// It is closed (SOCK_CLOEXEC, O_CLOEXEC).
@@ -211,7 +211,7 @@ pub enum OnExec {
     Keep,
 }
 
-/// What a call returns.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// This error.

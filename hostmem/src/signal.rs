@@ -7,7 +7,7 @@ use std::ptr::null;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-/// Has a signal do by default what it does; says whether it was ignored.
+/// Gives a signal its default effect; returns whether it was ignored.
 ///
 /// A signal that has a handler keeps it. So does one that cannot be changed, or is none.
 pub fn heed(signal: i32) -> bool {

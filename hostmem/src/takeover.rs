@@ -1,6 +1,6 @@
 //! A value that one thread works with, and that another takes over when the first does not come back.
 //!
-//! A copy from another process's memory waits for whoever serves that memory: a file system in user
+//! A copy from another process's memory waits for the server of that memory: a file system in user
 //! space, a `userfaultfd`. Nothing but the end of the whole process interrupts a thread that waits
 //! so. A thread that must go on therefore makes such a call *without* what it works with
 //! ([`Holder::without`]). Another thread watches ([`Watcher`]), and where the call takes too long it
@@ -92,7 +92,7 @@ pub struct Holder<T> {
     _thread: PhantomData<*const ()>,
 }
 
-/// What is seen of a value by whoever watches it.
+/// The state of a value as a watching thread sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
     /// A thread works with it; the number of its turn.
@@ -109,9 +109,9 @@ pub struct Watcher<T>(Arc<Shared<T>>);
 impl<T> Holder<T> {
     /// Makes a value for the calling thread to work with.
     ///
-    /// The value goes to other threads as a whole, whether or not its type may. So nothing of it may
-    /// be bound to a thread (a lock that is held, for one), and neither `make` nor who holds the
-    /// value may leave a part of it in a variable of the thread's.
+    /// The value goes to other threads as a whole, whether or not its type may. So nothing of it may be bound to a
+    /// thread (a lock that is held, for one), and neither `make` nor a holder of the value may leave a part of it
+    /// in a variable of the thread's.
     pub fn new<E>(make: impl FnOnce() -> Result<T, E> + Send) -> Result<Self, E> {
         let shared = Shared {
             word: AtomicU64::new(0),
@@ -198,8 +198,8 @@ impl<T> Watcher<T> {
         }
     }
 
-    /// Sleeps for about that long, less if the value ends, and as long as nothing happens if `seen`,
-    /// what was seen last, is that it is held, and it is so still.
+    /// Sleeps for about that long, less if the value ends, and until a change if `seen`, the state seen last, is
+    /// that it is held, and it is so still.
     ///
     /// One thread only, always the same.
     pub fn doze(&self, seen: Sight, about: Duration) {

@@ -1,4 +1,4 @@
-//! What stands where in the page of a thread that serves cards, which their clients can only read.
+//! The layout of the page of a thread that serves cards, which their clients can only read.
 
 /// Byte offset of the asleep word in the card thread's page.
 pub const ASLEEP_OFFSET: u32 = 0;

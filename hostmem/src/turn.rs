@@ -1,8 +1,9 @@
 //! A mutex whose holder may keep its turn while it rests, and whose value others may change meanwhile.
 //!
-//! Who takes completions one by one has the queue for itself from the first to the last, so others that poll wait. But
-//! between two calls it does nothing, for as long as it likes, and may never go on. Who changes the queue waits for no more
-//! than a call: where the holder [rests](TurnGuard::rest), it changes the value beside it ([`Turn::change`]).
+//! A thread that takes completions one by one has the queue for itself from the first to the last, so others that
+//! poll wait. But between two calls it does nothing, for as long as it likes, and may never go on. A thread that
+//! changes the queue waits for no more than a call: while the holder [rests](TurnGuard::rest), it changes the value
+//! beside it ([`Turn::change`]).
 //!
 //! | word | who writes it | what it says |
 //! |---|---|---|
@@ -10,12 +11,12 @@
 //! | *resting* | who has the turn | it does not touch the value now |
 //! | *changes* | who changes | somebody changes the value, or is about to |
 //!
-//! Who goes on takes back that it rests, *then* looks whether somebody changes; who changes says so, *then* looks whether
-//! the holder rests. With a full fence between on both sides one of them sees the other. The side that goes on does so with
-//! each completion, so it has none: who changes has the kernel put one into every thread of the process (membarrier(2)),
-//! which costs microseconds where somebody has the turn, and nothing where nobody does. Where the kernel offers none, the
-//! other side is told to look behind a fence of its own. The steps are generic over the words, so that the loom model at the
-//! end of this file runs the very code that production runs.
+//! A holder that goes on takes back that it rests, *then* looks for a change; a changer announces itself, *then*
+//! looks whether the holder rests. With a full fence between on both sides one of them sees the other. The side
+//! that goes on does so with each completion, so it has none: the changer has the kernel put one into every thread
+//! of the process (membarrier(2)), which costs microseconds while a thread has the turn, and nothing otherwise.
+//! Where the kernel offers none, the other side is told to look behind a fence of its own. The steps are generic
+//! over the words, so that the loom model at the end of this file runs the very code that production runs.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -139,14 +140,14 @@ pub struct Change<'a, T> {
 }
 
 impl<T> Turn<T> {
-    /// Nobody's turn.
+    /// A free turn.
     pub fn new(value: T) -> Self {
         let changes = AtomicU32::new(if fence_of_all::is_offered() { 0 } else { FENCES });
         let (turn, changing) = (FutexMutex::new(()), FutexMutex::new(()));
         Self { turn, resting: AtomicU32::new(0), changes, changing, value: UnsafeCell::new(value) }
     }
 
-    /// Takes the turn if nobody has it.
+    /// Takes the turn if it is free.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<TurnGuard<'_, T>> {
         self.turn.try_lock()?.keep();
@@ -160,7 +161,7 @@ impl<T> Turn<T> {
         TurnGuard { lock: self }
     }
 
-    /// Goes on after a [rest](TurnGuard::rest); `None` where nobody rests.
+    /// Goes on after a [rest](TurnGuard::rest); `None` where no holder rests.
     ///
     /// # Safety
     /// One thread at a time goes on with a turn, or [ends](Self::end) it.
@@ -175,7 +176,7 @@ impl<T> Turn<T> {
         Some(TurnGuard { lock: self })
     }
 
-    /// Ends a turn that rests; nothing where nobody does.
+    /// Ends a turn that rests; without effect where none does.
     ///
     /// # Safety
     /// As [`Self::resume`].
@@ -211,7 +212,7 @@ impl<T> Turn<T> {
         }
     }
 
-    /// Takes the value to change it, and waits for who uses it or changes it now, but for no turn that rests.
+    /// Takes the value to change it, and waits for a thread that uses or changes it now, but for no turn that rests.
     pub fn change(&self) -> Change<'_, T> {
         if let Some(turn) = self.try_lock() {
             return Change { lock: self, turn: Some(turn), _one: None };
@@ -255,7 +256,7 @@ impl<T> Turn<T> {
 }
 
 impl<'a, T> TurnGuard<'a, T> {
-    /// Gives the turn back, as dropping the guard does; whoever waits is not woken yet.
+    /// Gives the turn back, as dropping the guard does, without waking waiting threads yet.
     #[inline(always)]
     pub fn release(self) -> Option<Waiters<'a, ()>> {
         let lock = self.lock;

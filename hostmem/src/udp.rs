@@ -1,9 +1,9 @@
 //! UDP sockets that send and receive many datagrams by one system call.
 //!
-//! A datagram leaves whole or not at all ("don't fragment" is set, and what a router says of a route's MTU is not
-//! believed, for anybody can forge that), and with the type of service, the time to live and the source address that it
-//! is given. One message may be cut into segments, each of them a datagram (`UDP_SEGMENT`); arriving ones may come
-//! together (`UDP_GRO`).
+//! A datagram leaves whole or not at all ("don't fragment" is set, and a router's message about a route's MTU has
+//! no effect, because any host can forge it), and with the type of service, the time to live and the source address
+//! that it is given. One message may be cut into segments, each of them a datagram (`UDP_SEGMENT`); arriving ones
+//! may come together (`UDP_GRO`).
 
 use std::io::IoSlice;
 use std::mem::{MaybeUninit, size_of};
@@ -45,7 +45,7 @@ pub struct UdpSocket {
 /// A message to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// To whom.
+    /// The receiver.
     pub to: SocketAddr,
     /// From which of the machine's addresses, which is of the same kind.
     pub from: IpAddr,
@@ -57,14 +57,14 @@ pub struct Outgoing<'a> {
     pub ttl: u8,
     /// Bytes of each datagram but the last, which may be shorter; `None` for one datagram.
     pub segment: Option<u16>,
-    /// What it consists of.
+    /// The parts of the datagram.
     pub parts: &'a [IoSlice<'a>],
 }
 
 /// One or several datagrams that have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming<'a> {
-    /// From whom.
+    /// The sender.
     pub from: SocketAddr,
     /// Type of service, or traffic class.
     pub tos: u8,
@@ -78,7 +78,7 @@ pub struct Incoming<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Room for what one call receives.
+/// Room for the datagrams that one call receives.
 pub struct ReceiveRoom {
     buffers: Vec<Box<[u8]>>,
     controls: Vec<Control>,
@@ -119,13 +119,13 @@ fn no_sender() -> libc::sockaddr_storage {
 }
 
 impl UdpSocket {
-    /// Binds a socket to an address and a port, or to any port that is free (0), with so many bytes of room for what
-    /// arrives as the kernel grants of those asked for. A multicast group may be many sockets'. Datagrams of one sender
-    /// arrive `together`, in one message, where the kernel can do that.
+    /// Binds a socket to an address and a port, or to any port that is free (0), with as many bytes of room for
+    /// arrivals as the kernel grants of those asked for. A multicast group may be many sockets'. Datagrams of one
+    /// sender arrive `together`, in one message, where the kernel can do that.
     ///
     /// # Errors
-    /// [`Error::Os`]: EADDRINUSE where another has the port, EADDRNOTAVAIL where the address is none of the machine's,
-    /// EACCES for a port below 1024, EAFNOSUPPORT where the machine has no such addresses.
+    /// [`Error::Os`]: EADDRINUSE where another has the port, EADDRNOTAVAIL where the address is none of the
+    /// machine's, EACCES for a port below 1024, EAFNOSUPPORT where the machine has no such addresses.
     pub fn bind(at: SocketAddr, room: usize, together: bool) -> Result<Self> {
         let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -172,7 +172,7 @@ impl UdpSocket {
         Ok(Self { socket, local, segments })
     }
 
-    /// Where it is bound.
+    /// The address to which it is bound.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
         self.local
@@ -184,7 +184,7 @@ impl UdpSocket {
         self.segments
     }
 
-    /// Bytes of room for what arrives, as the kernel counts them: with what it keeps beside each datagram.
+    /// Bytes of room for arrivals, as the kernel counts them: with its own data beside each datagram.
     #[must_use]
     pub fn receive_room(&self) -> usize {
         nix::sys::socket::getsockopt(&self.socket, nix::sys::socket::sockopt::RcvBuf).unwrap_or(0)
@@ -260,10 +260,10 @@ impl UdpSocket {
         }
     }
 
-    /// Takes what has arrived, without waiting; how many messages there were.
+    /// Takes datagrams that have arrived, without waiting; returns the number of messages.
     ///
     /// # Errors
-    /// EAGAIN where there is nothing; others that a peer's router has left at the socket.
+    /// EAGAIN where there is nothing; others that a router has left at the socket.
     pub fn receive(&self, room: &mut ReceiveRoom) -> Result<usize, Errno> {
         room.headers.clear();
         // SAFETY: the structure consists of integers and pointers, of which all bits zero is a value.
@@ -312,7 +312,7 @@ impl AsFd for UdpSocket {
 }
 
 impl ReceiveRoom {
-    /// What was received last; messages of which something is missing are left out.
+    /// The messages received last, without those of which a part is missing.
     pub fn messages(&self) -> impl Iterator<Item = Incoming<'_>> {
         let places = self.buffers.iter().zip(&self.controls).zip(&self.senders);
         self.headers.iter().zip(places).filter_map(|(header, ((buffer, control), sender))| {

@@ -52,7 +52,7 @@ trait CardWord {
 
 const AWAKE: u32 = 0;
 
-/// What a sleeping card is to be woken for: the values of the word other than 0, awake.
+/// The events that are to wake a sleeping card: the values of the word other than 0, awake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WakeFor {

@@ -30,7 +30,7 @@ impl SharedWord {
         Ok(Self { at, _mapping: Some(mapping) })
     }
 
-    /// A word of this program, which stands for one that nobody shares.
+    /// A word of this program, in place of one that another process shares.
     pub fn constant(word: &'static AtomicU32) -> Self {
         Self { at: NonNull::from(word), _mapping: None }
     }
@@ -42,7 +42,7 @@ impl SharedWord {
         u32::from_le(unsafe { self.at.as_ref() }.load(Ordering::Relaxed))
     }
 
-    /// Loads the word; what its writer stored before its release store is seen by later loads.
+    /// Loads the word; later loads see all stores of its writer before the release store.
     #[inline(always)]
     pub fn load_acquire(&self) -> u32 {
         let word = self.load_relaxed();

@@ -1,4 +1,4 @@
-//! What carries the messages of a vFPGA's QPs: posts of their own, or the tunnel, where the peer has its other end.
+//! The carrier of the messages of a vFPGA's QPs: posts of their own, or the tunnel if the peer has its other end.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -64,7 +64,7 @@ impl Tunnelled {
 /// The transport of a vFPGA.
 #[derive(Debug)]
 pub struct Carrier<R> {
-    /// What is posted.
+    /// The posts.
     pub posts: Posts<R>,
     ends: Vec<Option<Tunnelled>>,
     events: VecDeque<TransportEvent>,
@@ -78,7 +78,7 @@ pub struct Carrier<R> {
     pub(crate) links: BTreeMap<u8, CardLink>,
 }
 
-/// What went through the tunnel, for people.
+/// Counts of the tunnel, for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunnelTally {
     /// Slots that were sent.
@@ -87,9 +87,9 @@ pub struct TunnelTally {
     pub taken: u64,
     /// Contexts that were rewritten.
     pub turnovers: u64,
-    /// Bytes that were sent without slots, into what the peer has granted.
+    /// Bytes that were sent without slots, into memory that the peer has granted.
     pub granted: u64,
-    /// Parts of them that came again in slots, as what had landed was something else.
+    /// Parts of them that came again in slots, because other bytes had landed.
     pub astray: u64,
 }
 
@@ -103,13 +103,13 @@ impl<R: Registers> Carrier<R> {
         Self { posts, ends, events, telling, slot, tally, exchange, sockets, links }
     }
 
-    /// What went through the tunnel, for people.
+    /// Counts of the tunnel, for people.
     #[must_use]
     pub fn tally(&self) -> TunnelTally {
         self.tally
     }
 
-    /// What became of datagrams, for people.
+    /// Counts of datagrams, for people.
     #[must_use]
     pub fn datagrams(&self) -> DatagramTally {
         self.sockets.tally
@@ -150,7 +150,8 @@ impl<R: Registers> Carrier<R> {
         self.posts.reset();
     }
 
-    /// The card is about to be told to ask anew for all pages that led to nobody's memory; then [`Posts::surfaced`] is due.
+    /// The caller is about to tell the card to ask anew for all pages that led to no program's memory; then
+    /// [`Posts::surfaced`] is due.
     pub fn surface(&mut self) {
         let Self { posts, ends, .. } = self;
         // A ring is empty before slots come.
@@ -158,7 +159,7 @@ impl<R: Registers> Carrier<R> {
         posts.surface(|ctid| ends.get(usize::from(ctid)).is_some_and(is_clear));
     }
 
-    /// Begins nothing more before the card's reset; what has begun is finished.
+    /// Begins no more before the card's reset, and finishes messages that have begun.
     pub fn halt(&mut self, now: u64) {
         self.posts.halt();
         self.ends.iter_mut().flatten().for_each(|it| it.end.drain(now, true));
@@ -209,7 +210,7 @@ impl<R: Registers> Carrier<R> {
         end.is_some_and(|it| it.local.is_some())
     }
 
-    /// Whether [`Carrier::advance`] has something to look for: what comes into rings tells nobody.
+    /// Whether [`Carrier::advance`] has to look: arrivals in rings raise no event.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         // A link is looked at for those who take datagrams, or while anything is out to a card that looks, too.
@@ -229,8 +230,8 @@ impl<R: Registers> Carrier<R> {
         !self.events.is_empty() || self.posts.is_waiting() || has_ends || sends
     }
 
-    /// Whether a QP still owes its peer an answer, other than what a READ asks for, or the card has not acknowledged that
-    /// it was sent.
+    /// Whether a QP still owes its peer an answer, other than the bytes of a READ, or the card has not acknowledged
+    /// that it was sent.
     #[must_use]
     pub fn owes(&self, qpn: u32) -> bool {
         let owes =
@@ -247,8 +248,8 @@ impl<R: Registers> Carrier<R> {
         self.posts.is_out(qpn)
     }
 
-    /// What became of messages. Whoever takes one has dealt with those before it, and
-    /// [refused](Transport::refuse) what its program could not be told of.
+    /// Takes an event of a message. Its caller has handled those before, and [refused](Transport::refuse) messages
+    /// of which it could not tell the program.
     pub fn take_event(&mut self) -> Option<TransportEvent> {
         if let Some(it) = self.telling.take().and_then(|qpn| self.end_mut(qpn)) {
             it.end.told();
@@ -260,7 +261,7 @@ impl<R: Registers> Carrier<R> {
         event
     }
 
-    /// Takes what has come, sends what there is, and posts; `true` if there was anything.
+    /// Takes arrivals, sends waiting messages, and posts; `true` if there was anything.
     pub fn advance(&mut self, now: u64, memory: &mut impl Memory) -> bool {
         let mut did = false;
         self.meet(now);

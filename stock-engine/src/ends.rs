@@ -1,7 +1,8 @@
-//! Which queue pairs take what which others send, where one process has both.
+//! Whether a queue pair takes the messages of another, where one process has both.
 //!
-//! A published card refuses the packets of who is not connected to it as it expects, and that stops the sender's. So where
-//! both ends are known nothing is sent before the other one is ready, nor to a later connection of its number.
+//! A published card refuses the packets of a card that is not connected to it as it expects, and that stops the
+//! sender's. So where both ends are known nothing is sent before the other one is ready, nor to a later connection
+//! of its number.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

@@ -1,6 +1,6 @@
 //! Where datagrams of a card's vFPGAs wait: for another vFPGA of the card, or for the way to another card.
 //!
-//! Each way has a queue of its own, so that who floods one keeps nobody else's; where it is full, its sender waits.
+//! Each way has a queue of its own, so that a flood of one delays no other; a sender waits while its queue is full.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ pub(crate) enum Departure {
     None,
 }
 
-/// What the vFPGAs of a card share of datagrams.
+/// The state of datagrams that the vFPGAs of a card share.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     /// The card's IPv4 address.

@@ -1,4 +1,4 @@
-//! Which links a card has to others, and what goes through them: the part of its first vFPGA.
+//! The links of a card to others, and their datagrams: the part of its first vFPGA.
 
 use fpga_regs::engine::admin::{AdminStatus, CreateQp};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
@@ -16,8 +16,8 @@ use crate::posts::Registers;
 use crate::verbs::MTU;
 
 impl<R: Registers> Carrier<R> {
-    /// A link that was connected, by its number among all: the card is to ask anew for pages that led into sinks, as those
-    /// of whoever had its address space before; then [`Carrier::open_link`] is due.
+    /// A link that was connected, by its number among all: the card is to ask anew for pages that led into sinks,
+    /// as those of the former owner of its address space; then [`Carrier::open_link`] is due.
     #[must_use]
     pub fn connected_link(&self) -> Option<u32> {
         let waits = |link: &&CardLink| link.met.is_some() && !link.opened && !link.ends;

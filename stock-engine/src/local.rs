@@ -6,7 +6,7 @@ use tunnel::Key;
 
 use crate::ends::{Acceptance, Ends};
 
-/// What the vFPGAs of a card share of QPs whose peer is on the same card: no packet of theirs leaves it.
+/// The state that the vFPGAs of a card share of QPs with a peer on the same card: their packets do not leave it.
 #[derive(Clone, Debug)]
 pub struct Local {
     /// The key of their slots.
@@ -15,7 +15,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Of a card, with a key that nobody else has.
+    /// The state of a card, with a key that no other process has.
     #[must_use]
     pub fn new(key: Key) -> Self {
         Self { key, ends: Arc::default() }

@@ -1,16 +1,16 @@
-//! What the cards of one process tell each other: which queue pairs take what is sent, and which carry datagrams between
-//! them.
+//! The messages between the cards of one process: the queue pairs that take messages, and those that carry
+//! datagrams between them.
 //!
-//! A published card refuses the first packet of a queue pair that its driver has not told it of, and that stops the sender's.
-//! So nothing is sent before the other end is ready ([`Ends`]). Ends for datagrams, which no program names, are
-//! offered first, by their number; and whoever has connected to the other's offer says so.
+//! A published card refuses the first packet of a queue pair that its driver has not told it of, and that stops the
+//! sender's. So nothing is sent before the other end is ready ([`Ends`]). Ends for datagrams, which no program
+//! names, are offered first, by their number; and whoever has connected to the other's offer says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ends::{Ends, Name};
 
-/// What the cards of one process know of each other.
+/// The knowledge of the cards of one process about each other.
 #[derive(Clone, Debug, Default)]
 pub struct Meetings(Arc<Mutex<Table>>);
 
@@ -46,7 +46,7 @@ impl Meetings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A card comes, and what one of its address has said before is gone; how often one has come before.
+    /// Adds a card, and forgets the messages of a former one with its address; returns how many there were before.
     #[must_use]
     pub fn join(&self, card: u32) -> u32 {
         self.retire(card);

@@ -1,10 +1,10 @@
-//! What the rings and slots of the tunnel lie in.
+//! The memory of the tunnel's rings and slots.
 
 use tunnel::Host;
 
 use crate::posts::Locate;
 
-/// Memory of rings, and of what becomes of their slots.
+/// Memory of rings, and of the messages in their slots.
 pub trait Memory: Locate + Host {
     /// The word that says which slot stands at a place of an address space's ring.
     fn sequence(&self, ctid: u8, place: usize) -> u64;

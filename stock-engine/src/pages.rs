@@ -1,8 +1,9 @@
-//! What the TLB of a vFPGA is to know of programs' memory.
+//! The entries of a vFPGA's TLB for programs' memory.
 //!
-//! An entry is a page of 4 KiB of one address space. It is inserted when the card asks for it, and leads where memory
-//! is that the space's QP may reach, or else into the sink of the space. The TLB chooses the set by the address alone,
-//! so the pages of all spaces compete: whoever comes takes the place of the set's oldest, which is counted.
+//! An entry is a page of 4 KiB of one address space. It is inserted when the card asks for it, and leads where
+//! memory is that the space's QP may reach, or else into the sink of the space. The TLB chooses the set by the
+//! address alone, so the pages of all spaces compete: whoever comes takes the place of the set's oldest, which is
+//! counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -20,7 +21,7 @@ const DRIVEN_OUT: usize = 512;
 /// A page of an address space.
 type Page = (u8, u64);
 
-/// An entry of which the memory goes away, and what stands in its place.
+/// An entry of which the memory goes away, and its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone {
     /// The address space.
@@ -33,7 +34,7 @@ pub struct Gone {
     pub words: [u64; 2],
 }
 
-/// What the small-page TLB of a vFPGA knows at most.
+/// The entries that the small-page TLB of a vFPGA may have.
 #[derive(Debug)]
 pub struct Pages {
     geometry: Geometry,
@@ -148,8 +149,8 @@ impl Pages {
         named.into_iter().map(|page| self.gone(page)).collect()
     }
 
-    /// Whether pages of an address space between two addresses lead to memory, or were driven out and nobody has asked for them
-    /// since.
+    /// Whether pages of an address space between two addresses lead to memory, or were driven out and the card has
+    /// not asked for them since.
     #[must_use]
     pub fn holds(&self, ctid: u8, start: u64, end: u64) -> bool {
         let range = (ctid, start)..(ctid, end);

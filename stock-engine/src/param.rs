@@ -12,16 +12,16 @@ pub const WRITE_POST: u32 = 4 * PACKET;
 pub const READ_POST: u32 = 32 << 10;
 /// READ requests of a vFPGA that may be out.
 pub const READS: u8 = 8;
-/// Of those, what one QP may have: so much a dead peer keeps for good.
+/// Those of them that one QP may have: a dead peer keeps as many for good.
 pub const READS_OF_QP: u8 = 2;
 /// Packets of a card that may be on their way, READ responses too: a card loses frames where 64 wait, as they do behind a
 /// page that is not there, and its peer may send it as many as it sends that.
 pub const ON_THE_WAY: u32 = 32;
 /// The same of a card that may lose the selection of a WRITE's payload: as many wait for theirs (STOCK-42).
 pub const SELECTED: u32 = 8;
-/// Of those, what a QP may have whatever others have.
+/// Those of them that a QP may have in any case.
 pub const SHARE: u32 = 8;
-/// Of those, what is left to others by a QP that takes more.
+/// Those of them that a QP which takes more leaves to others.
 pub const LEFT_TO_OTHERS: u32 = 8;
 /// Packets of dead peers' that a card may come to keep: its lists have 2,000 elements.
 pub const KEPT: u32 = 1_900;
@@ -31,7 +31,7 @@ pub const CTIDS: u8 = 64;
 pub(crate) const FURTHER: u32 = 11;
 /// Nanoseconds without progress after which a peer counts as dead: the card repeats for 362 ms, and then never again.
 pub const WATCHDOG: u64 = 500_000_000;
-/// Nanoseconds in which a card repeats what is not acknowledged, and not longer.
+/// Nanoseconds after which a card no longer repeats unacknowledged packets.
 pub const REPEATS: u64 = 400_000_000;
 /// Nanoseconds between two looks at the counters that count as silence at most.
 pub const GAP: u64 = 10_000_000;
@@ -39,8 +39,8 @@ pub const GAP: u64 = 10_000_000;
 pub const SETTLE: u64 = 10_000_000;
 /// Messages of a QP that are taken.
 pub const MESSAGES: usize = 64;
-/// How far behind the place that a card is told for the copies of its network's counters they go: after a READ's last
-/// response, or its only one, and after a WRITE's acknowledgement (STOCK-20).
+/// The distances from the address set for the copies of its network's counters to the addresses where a card writes
+/// them: after a READ's last response, or its only one, and after a WRITE's acknowledgement (STOCK-20).
 pub const ASTRAY: [u64; 3] = [0x1_ee00_0000, 0x2_0e00_0000, 0x2_2e00_0000];
 /// Bytes from there on that they go to, for all address spaces of all vFPGAs.
 pub const ASTRAY_BYTES: u64 = 2 << 20;
@@ -66,5 +66,5 @@ pub(crate) const WINDOWS: u64 = 0x1000_0000_0000;
 pub(crate) const WINDOWS_OF_SPACE: u64 = 1 << 38;
 /// Pages that windows of a vFPGA may have: half of a TLB of 2,048 entries.
 pub const WINDOW_PAGES: u64 = 1024;
-/// Of those, what is left to QPs that have no window.
+/// Those of them that are left to QPs without a window.
 pub const WINDOW_PAGES_LEFT: u64 = WINDOW_PAGES / 2;

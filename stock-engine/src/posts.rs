@@ -36,7 +36,7 @@ pub trait Registers {
     fn load(&mut self, register: u64) -> u64;
 }
 
-/// Where payload lies.
+/// The places of payload in memory.
 pub trait Locate {
     /// Where the bytes from `offset` on of a message of a QP lie, as the card is to address them, and how many of
     /// `length` lie there in one piece. What is inline is put where it stays until the `slot` is used again.
@@ -53,7 +53,7 @@ pub trait Locate {
     ) -> Result<(u64, u32), Unreachable>;
 }
 
-/// What the vFPGAs of a card share.
+/// The packets in flight that the vFPGAs of a card share.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
     /// Packets on their way.
@@ -131,16 +131,16 @@ fn unusable(is_scattered: bool) -> (Status, &'static str) {
     }
 }
 
-/// What of a card's shell is not known to be mended.
+/// The faults of a card's shell that are not known to be mended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Each look-up of a window reads that of QP 0, so the WRITEs of a QP share one slot for repetitions (STOCK-41).
     pub windows: bool,
-    /// A WRITE may leave without what selects its payload, where too many wait (STOCK-42).
+    /// A WRITE may leave without the selection of its payload if too many wait (STOCK-42).
     pub selection: bool,
 }
 
-/// What a vFPGA's transport is told.
+/// The settings of a vFPGA's transport.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The vFPGA.
@@ -155,19 +155,20 @@ pub struct Settings {
     pub peers: Arc<BTreeMap<u32, Key>>,
     /// Peers that are RNICs, by IPv4 address: they look at keys, and take no WRITE of several packets of a published card's.
     pub rnics: Arc<BTreeSet<u32>>,
-    /// What carries messages between QPs of the card itself, if anything does.
+    /// The carrier of messages between QPs of the card itself, if there is one.
     pub local: Option<Local>,
-    /// Where the cards of this process say which of their QPs take what is sent.
+    /// The table in which the cards of this process publish the QPs that take messages.
     pub meetings: Meetings,
     /// How often a card of that address was brought up before.
     pub past_lives: u32,
-    /// What the vFPGAs of the card share of datagrams, if they are offered.
+    /// The state of datagrams that the vFPGAs of the card share, if it offers them.
     pub datagrams: Option<Exchange>,
     /// Packets of the tunnel between two turnovers of a QP.
     pub turnover: u32,
-    /// Packets get lost, so a QP has one of them out: where none is behind it, nobody finds a gap and refuses what follows.
+    /// Packets get lost, so a QP has one of them out: without one behind it, no peer finds a gap and refuses later
+    /// ones.
     pub lossy: bool,
-    /// What of the card's shell is not known to be mended.
+    /// The faults of the card's shell that are not known to be mended.
     pub faults: Faults,
     /// Bytes of the tunnel's messages from which on they go without slots, if any do.
     pub long: Option<u32>,
@@ -194,12 +195,12 @@ impl Default for Settings {
     }
 }
 
-/// What happened, for people.
+/// Counts, for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineTally {
     /// Posts.
     pub posts: u64,
-    /// Address spaces that nobody gets before the card's reset.
+    /// Address spaces that no QP gets before the card's reset.
     pub quarantined: u64,
     /// READ requests of the vFPGA, of eight, that never end.
     pub lost_reads: u64,
@@ -213,7 +214,7 @@ pub struct EngineTally {
     pub answered: u64,
 }
 
-/// The QPs of a vFPGA, and what they have out.
+/// The QPs of a vFPGA, and their messages in flight.
 #[derive(Debug)]
 pub struct Posts<R> {
     pub(crate) registers: R,
@@ -272,7 +273,7 @@ impl<R: Registers> Posts<R> {
         }
     }
 
-    /// What happened, for people.
+    /// Counts, for people.
     #[must_use]
     pub fn tally(&self) -> EngineTally {
         self.tally
@@ -345,7 +346,8 @@ impl<R: Registers> Posts<R> {
         }
     }
 
-    /// Whether packets of another QP of this process may be on their way to this one, or to whoever had its number before.
+    /// Whether packets of another QP of this process may be on their way to this one, or to a former one with its
+    /// number.
     #[must_use]
     pub fn is_sent_to(&self, qpn: u32) -> bool {
         self.settings.meetings.ends(|ends| ends.is_sent_to(self.name(qpn)))
@@ -471,7 +473,7 @@ impl<R: Registers> Posts<R> {
         !self.events.is_empty() || self.spaces.iter().any(waits)
     }
 
-    /// What became of messages.
+    /// Takes an event of a message.
     pub fn take_event(&mut self) -> Option<TransportEvent> {
         self.events.pop_front()
     }
@@ -541,7 +543,7 @@ impl<R: Registers> Posts<R> {
         self.events.push_back(event);
     }
 
-    /// Looks at the counters and posts what may be posted; `true` if there was anything.
+    /// Looks at the counters and posts messages that may go; `true` if there was any work.
     pub fn advance(&mut self, now: u64, locate: &mut impl Locate) -> bool {
         let mut did = false;
         self.heed();

@@ -1,7 +1,7 @@
 //! Queue pairs of datagrams of a vFPGA, and their address handles.
 //!
-//! A datagram is complete when it is on its way, and nobody answers it. What comes for nobody, with another Q_Key, or for
-//! whom there is no receive is dropped, and counted.
+//! A datagram is complete when it is on its way; no acknowledgement follows. One for no queue pair, with another
+//! Q_Key, or without a receive is dropped, and counted.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,20 +24,20 @@ const OWN_QKEY: u32 = 1 << 31;
 /// Bytes of the GRH that a receive has before a datagram's payload.
 const GRH: u32 = 40;
 
-/// What became of datagrams, for people.
+/// Counts of datagrams, for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramTally {
     /// Datagrams that were sent.
     pub sent: u64,
     /// Datagrams that filled a receive.
     pub received: u64,
-    /// Datagrams that came for nobody, or with another Q_Key.
+    /// Datagrams that came for no queue pair, or with another Q_Key.
     pub refused: u64,
     /// Datagrams for which there was no receive.
     pub unreceived: u64,
     /// Datagrams whose receive was too short, or led to no memory.
     pub failed: u64,
-    /// Datagrams to a card where nobody takes any, or to which nothing moves, or that may be lost.
+    /// Datagrams to a card that takes none, or to which no datagram moves, or that may be lost.
     pub undelivered: u64,
 }
 

@@ -24,16 +24,16 @@ enum Life {
     Leaving,
 }
 
-/// A window, and what is behind it.
+/// A window, and the memory behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Whose bytes they are.
+    /// The payload to which the bytes belong.
     pub payload: Payload,
     /// The first of them.
     pub offset: u64,
     /// How many.
     pub bytes: u32,
-    /// Where they lie on the bus.
+    /// The bus address of the bytes.
     pub iova: u64,
     life: Life,
 }
@@ -216,9 +216,9 @@ impl Windows {
         (!self.fresh.is_empty(), has_ended)
     }
 
-    /// Those that have ended, and that the card is to forget, as address space, first byte and the byte behind the last page. Then
-    /// [`Self::left`] is due. Those of address spaces that end are among them: who asks may have to know that of a key's windows
-    /// none is left, and not wait for all of the others' end.
+    /// Those that have ended, and that the card is to forget, as address space, first byte and the byte behind the
+    /// last page. Then [`Self::left`] is due. Those of address spaces that end are among them: a caller may have to
+    /// know that no window of a key is left, without waiting for the end of all others.
     pub fn leave(&mut self) -> Vec<(u8, u64, u64)> {
         let mut leaving = Vec::new();
         for ((ctid, address), window) in &mut self.all {
@@ -232,8 +232,8 @@ impl Windows {
         leaving
     }
 
-    /// The card has forgotten those of them of whose pages, from a first byte on to another, `holds` says no more that something may be
-    /// on its way through them: who asks may have begun with some, and somebody else with others.
+    /// The card has forgotten those of them of whose pages, from a first byte on to another, `holds` says no more
+    /// that something may be on its way through them: one caller may have begun with some, and another with others.
     pub fn left(&mut self, holds: impl Fn(u8, u64, u64) -> bool) {
         let ending = std::mem::take(&mut self.ending);
         self.drop_those(|ctid, address, window| {

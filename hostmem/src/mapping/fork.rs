@@ -46,7 +46,7 @@ impl ForkCanary {
         unsafe { self.word.as_ref() }.load(Ordering::Relaxed) != WIPED
     }
 
-    /// Notes for good that the process is done with what the canary guards.
+    /// Notes for good that the process has finished with the memory that the canary guards.
     pub fn mark(&self) {
         if self.alive() {
             // SAFETY: as above.
