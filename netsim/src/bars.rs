@@ -4,7 +4,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use crate::config::{Bars, Bounds};
-use crate::flow::Flow;
+use crate::flow::{Flow, Message};
 use crate::frame::PRIORITIES;
 use crate::network::Network;
 use crate::results::{WHOLE, jain, rate};
@@ -32,6 +32,9 @@ pub struct Seen {
     pub percent: u64,
     /// Of all bytes those of each priority, in thousandths.
     pub shares: [u64; PRIORITIES],
+    /// Of the messages that started in this time, how long the 99th of each hundred took, in nanoseconds; `None` where that
+    /// one was not complete.
+    pub p99: Option<u64>,
     /// Frames.
     pub dropped: u64,
     /// Pauses.
@@ -54,6 +57,7 @@ impl Bars {
             fairness: any,
             shares: BTreeMap::new(),
             goodput: any,
+            p99: any,
             dropped: any,
             pauses: any,
         }
@@ -82,6 +86,7 @@ impl Bars {
             goodput,
             percent: (u128::from(goodput) * 100 / u128::from(line.max(1))) as u64,
             shares,
+            p99: p99(network.flows(), Time(self.from)),
             dropped: tally.dropped,
             pauses: tally.pauses,
             marked: tally.marked,
@@ -95,6 +100,7 @@ impl Bars {
         let figures = [
             ("fairness", self.fairness, seen.fairness),
             ("goodput in percent", self.goodput, seen.percent),
+            ("p99 in nanoseconds", self.p99, seen.p99.unwrap_or(u64::MAX)),
             ("dropped", self.dropped, seen.dropped),
             ("pauses", self.pauses, seen.pauses),
         ];
@@ -108,6 +114,21 @@ impl Bars {
         });
         broken.collect()
     }
+}
+
+/// How long the 99th of each hundred messages took, of those that started at `from` or later, in nanoseconds.
+fn p99(flows: &[Flow], from: Time) -> Option<u64> {
+    let of_flow = |flow: &Flow| -> Vec<u64> {
+        let started = flow.messages.iter().enumerate().filter(|(_, it)| it.start >= from);
+        let took = |(number, it): (usize, &Message)| {
+            flow.ends.get(number).map_or(u64::MAX, |end| end.nanos() - it.start.nanos())
+        };
+        started.map(took).collect()
+    };
+    let mut took: Vec<u64> = flows.iter().flat_map(of_flow).collect();
+    let place = (took.len() * 99).div_ceil(100).checked_sub(1)?;
+    let (_, p99, _) = took.select_nth_unstable(place);
+    Some(*p99).filter(|took| *took != u64::MAX)
 }
 
 /// Of all bytes those of the flows of each priority, in thousandths.
@@ -136,6 +157,9 @@ impl fmt::Display for Seen {
             self.marked,
             self.notifications
         )?;
+        if let Some(nanos) = self.p99 {
+            write!(f, ", p99 {}.{} us", nanos / 1_000, nanos % 1_000 / 100)?;
+        }
         // Of one priority there is nothing to say.
         let shares = self.shares.iter().enumerate().filter(|(_, share)| **share != 0);
         if shares.clone().count() > 1 {
@@ -156,6 +180,7 @@ mod tests {
         let bars = Bars {
             fairness: Bounds { least: Some(950_000), most: None },
             pauses: Bounds { least: Some(1), most: Some(2) },
+            p99: Bounds { least: None, most: Some(20_000) },
             shares: [(3, Bounds { least: None, most: Some(605) })].into(),
             ..Bars::none(1)
         };
@@ -164,22 +189,25 @@ mod tests {
             goodput: 36_200_000_000,
             percent: 90,
             shares: [0, 0, 0, 605, 395, 0, 0, 0],
+            p99: Some(12_345),
             dropped: 7,
             pauses: 2,
             marked: 5,
             notifications: 4,
         };
         assert_eq!(bars.broken_by(&seen), [""; 0]);
-        let text = "fairness 0.950, goodput 36.2 Gb/s (90 %), 7 dropped, 2 pauses, 5 marked, 4 notifications, priority 3 60.5 %, priority 4 39.5 %";
+        let text = "fairness 0.950, goodput 36.2 Gb/s (90 %), 7 dropped, 2 pauses, 5 marked, 4 notifications, p99 12.3 us, priority 3 60.5 %, priority 4 39.5 %";
         assert_eq!(seen.to_string(), text);
         let broken = bars.broken_by(&Seen {
             fairness: 949_999,
             pauses: 3,
+            p99: Some(20_001),
             shares: [0, 0, 0, 606, 394, 0, 0, 0],
             ..seen
         });
         let expected = [
             "fairness is 949999, and is to be 950000 at least",
+            "p99 in nanoseconds is 20001, and is to be 20000 at most",
             "pauses is 3, and is to be 2 at most",
             "the share of priority 3 in thousandths is 606, and is to be 605 at most",
         ];

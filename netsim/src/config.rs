@@ -278,6 +278,9 @@ pub struct Bars {
     /// Payload of these flows that arrived, in percent of the rate of one host's cable.
     #[serde(default)]
     pub goodput: Bounds,
+    /// How long the 99th of each hundred messages took that started at `from` or later, in nanoseconds.
+    #[serde(default)]
+    pub p99: Bounds,
     /// Frames that switches dropped in the whole run.
     #[serde(default)]
     pub dropped: Bounds,
