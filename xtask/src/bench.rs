@@ -219,7 +219,8 @@ impl Rounds<'_> {
         for size in SIZES {
             self.bandwidths(size, figures)?;
         }
-        self.many_and_lossy(figures)?;
+        self.one_and_many(figures)?;
+        self.lossy(figures)?;
         self.rates(figures)?;
         self.checked(figures)?;
         self.latencies(figures)?;
@@ -253,17 +254,25 @@ impl Rounds<'_> {
         self.programs.copy_limit(copying, size, buffers, self.effort.seconds)
     }
 
-    fn many_and_lossy(&self, figures: &mut Figures) -> Result<()> {
+    /// As many work requests outstanding on one QP, and on as many QPs.
+    fn one_and_many(&self, figures: &mut Figures) -> Result<()> {
         let write = || Bandwidth::of("write", BULK, self.effort.seconds);
-        let clean = Devices::Cards(self.clean);
-        for (metric, run, devices, buffers) in [
-            ("write_bw_65536_depth500", write().depth(MANY), clean, 1),
-            ("write_bw_65536_qp500", write().queue_pairs(MANY).depth(1), clean, MANY),
-            ("write_bw_65536_loss1", write(), Devices::Cards(self.lossy), 1),
+        for (metric, run, buffers) in [
+            ("write_bw_65536_depth500", write().depth(MANY), 1),
+            ("write_bw_65536_qp500", write().queue_pairs(MANY).depth(1), MANY),
         ] {
-            figures.add(metric, Column::Balboa, run.run(devices)?.megabytes);
+            figures.add(metric, Column::Balboa, run.run(Devices::Cards(self.clean))?.megabytes);
             figures.add(metric, Column::CopyLimit, self.copy_limit(BULK, buffers)?);
         }
+        Ok(())
+    }
+
+    /// Where the cable loses frames.
+    fn lossy(&self, figures: &mut Figures) -> Result<()> {
+        let run = Bandwidth::of("write", BULK, self.effort.seconds);
+        let run = run.run(Devices::Cards(self.lossy))?;
+        figures.add("write_bw_65536_loss1", Column::Balboa, run.megabytes);
+        figures.add("write_bw_65536_loss1", Column::CopyLimit, self.copy_limit(BULK, 1)?);
         Ok(())
     }
 

@@ -1,26 +1,36 @@
-//! The main rows, in some two minutes: one of each kind of thing that a change could make slower.
+//! The main rows, in some two minutes: of each kind of thing that a change could make slower.
 
 use anyhow::Result;
 
-use super::figures::Figures;
-use super::{BULK, Rounds};
+use super::figures::{Column, Figures};
+use super::perftest::{self, Bandwidth, Devices};
+use super::{BULK, Rounds, instructions, latencies_of, peers};
 
 impl Rounds<'_> {
-    /// Measures them once.
+    /// Measures them once; what hardly differs between rounds, in the first.
     ///
     /// # Errors
     /// When a measurement fails.
     pub(super) fn main_rows(&self, is_first: bool, figures: &mut Figures) -> Result<()> {
-        for size in [64, BULK] {
-            self.bandwidths(size, figures)?;
+        let cards = Devices::Cards(self.clean);
+        let short = Bandwidth::of("write", 64, self.effort.seconds).run(cards)?;
+        figures.add("write_bw_64", Column::Balboa, short.megabytes);
+        figures.add("write_rate_64", Column::Balboa, short.messages);
+        self.bandwidths(BULK, figures)?;
+        self.one_and_many(figures)?;
+        latencies_of(cards, Column::Balboa, self.effort.exchanges, figures)?;
+        for (column, microseconds) in peers::latencies(2, self.effort.seconds)? {
+            figures.add("write_lat_2_p50", column, microseconds);
         }
-        self.many_and_lossy(figures)?;
-        self.rate("send_rate_64", "", figures)?;
-        self.latencies(figures)?;
+        let events = perftest::latency_by_events(cards, self.effort.exchanges)?;
+        figures.add("send_lat_2_events_p99", Column::Balboa, events.p99);
         self.mpi.measure(self.clean, figures)?;
-        // They hardly change from round to round, and take a third of the time.
         if is_first {
-            self.costs(figures)?;
+            let programs = self.programs;
+            let mut add = |metric: &str, value| figures.add(metric, Column::Balboa, value);
+            instructions::measure(programs, self.clean, self.effort.counted, &mut add)?;
+            add("connects_per_s", programs.connects(cards, self.effort.seconds)?);
+            add("idle_cpu_percent", programs.idle_cpu(self.clean, self.effort.idle)?);
         }
         Ok(())
     }
