@@ -28,8 +28,8 @@ const PATIENCE_NS: u64 = 3_000_000_000;
 const FULL_PATIENCE_NS: u64 = 100_000_000;
 /// How long what was sent before a question that was answered may still be on its way.
 const ON_ITS_WAY_NS: u64 = 2 * ASK_FULL_NS;
-/// Answers in a row, at each of which something stood in line and nothing of ours had been counted, until none of it is
-/// ours: a receiver takes a hundred datagrams or more between two.
+/// Answers at which something stood in line, and none of ours was newly counted, until none of it is ours: a receiver
+/// takes a hundred datagrams or more between two.
 const MOST_BUSY: u32 = 64;
 /// How long a host counts as one that speaks, and how often those are counted.
 const SPEAKS_NS: u64 = 2_000_000_000;
@@ -105,7 +105,7 @@ pub(super) struct Peer {
     /// What it last said that it has received.
     heard: u64,
     window: u64,
-    /// Answers in a row with something in line, and nothing newly counted.
+    /// Answers with something in line since any of ours was newly counted.
     busy: u32,
     /// When it last spoke to us.
     spoke: Option<u64>,
@@ -494,12 +494,10 @@ impl Peer {
             (self.settled, self.heard) = (self.sent, word.received);
             self.before = (self.sent, now);
         }
-        let is_new = word.received > self.heard;
         self.settle(word);
-        self.busy = match word.kind {
-            Kind::Busy if !is_new => self.busy.saturating_add(1),
-            _ => 0,
-        };
+        if word.kind == Kind::Busy {
+            self.busy = self.busy.saturating_add(1);
+        }
         let (sent, asked) = self.before;
         let is_counted = word.kind == Kind::Answer || self.busy >= MOST_BUSY;
         if is_counted && now.saturating_sub(asked) >= ON_ITS_WAY_NS {
@@ -513,6 +511,9 @@ impl Peer {
     /// Takes note of what has arrived, and of how much may be under way.
     fn settle(&mut self, word: &Word) {
         let more = word.received.saturating_sub(self.heard);
+        if more > 0 {
+            self.busy = 0;
+        }
         self.heard = self.heard.max(word.received);
         self.settled = self.settled.saturating_add(more).min(self.sent);
         self.window = u64::from(word.window).max(LEAST_WINDOW);
