@@ -82,8 +82,10 @@ impl Congestion {
             }
             "min_time_between_cnps" => self.point.min_time_between_cnps = number()?,
             "cnp_dscp" => {
-                // What a byte does not hold is out of range, too.
-                self.point.cnp_dscp = Some(u8::try_from(number()?).unwrap_or(u8::MAX));
+                let value = number()?;
+                let beyond = OutOfRange { name: "cnp_dscp", value, least: 0, most: 63 };
+                let dscp = u8::try_from(value).map_err(|_| beyond.to_string())?;
+                self.point.cnp_dscp = Some(dscp);
             }
             _ => return self.set_parameter(name, value, number),
         }
@@ -259,7 +261,7 @@ mod tests {
             ("dcqcn-mlx5,gd=1,gd=2", "gd=2", MEND_TWICE),
             ("dcqcn-mlx5,gd=16", "gd=16", "gd is 16; it can be 0 to 15"),
             ("off,cnp_dscp=64", "cnp_dscp=64", "cnp_dscp is 64; it can be 0 to 63"),
-            ("off,cnp_dscp=300", "cnp_dscp=300", "cnp_dscp is 255; it can be 0 to 63"),
+            ("off,cnp_dscp=300", "cnp_dscp=300", "cnp_dscp is 300; it can be 0 to 63"),
         ] {
             let refusal = text.parse::<Congestion>().unwrap_err();
             assert_eq!(refusal.to_string(), format!("congestion `{item}`: {mend}"), "{text}");

@@ -16,6 +16,8 @@ const BYTE_SECOND: u64 = 8_000_000_000;
 
 /// How long a card's own frames take that wait at its end, in nanoseconds: as long as it is late at times.
 const OWN_NS: u64 = 100_000;
+/// So many bytes of them wait in any case: two frames.
+const OWN_LEAST: u64 = 2 * FRAME_CAPACITY as u64;
 
 /// A frame that waits, or that has left.
 pub(super) struct Queued<T> {
@@ -45,8 +47,7 @@ impl<T> Bottleneck<T> {
     /// The queue that a specification asks for one way, if it does.
     pub(super) fn new(spec: &FaultSpec, way: Way) -> Option<Self> {
         let rate = spec.rate?.bits().max(1);
-        let own = u128::from(rate).saturating_mul(OWN_NS.into()) / u128::from(BYTE_SECOND);
-        let own = u64::try_from(own).unwrap_or(u64::MAX).max(2 * FRAME_CAPACITY as u64);
+        let own = rate.checked_div(BYTE_SECOND / OWN_NS).unwrap_or_default().max(OWN_LEAST);
         Some(Self {
             rate,
             room: if way == Way::Tx { own } else { spec.room() },
