@@ -15,6 +15,7 @@ pub mod attack;
 pub(crate) mod capture;
 pub mod chaos;
 pub(crate) mod cm;
+mod congestion;
 mod containers;
 pub(crate) mod counters;
 mod data;
@@ -76,6 +77,7 @@ pub fn all() -> Vec<Case> {
         capture::cases(),
         cm::cases(),
         acknowledged::cases(),
+        congestion::cases(),
         counters::cases(),
         port::cases(),
         udp::cases(),
