@@ -2,7 +2,7 @@
 //! ever made it fail.
 //!
 //! `FUZZ_SEED=N` tries that seed only; `FUZZ_INPUTS=N` tries N inputs instead of the target's own
-//! number.
+//! number, `FUZZ_SHARE=N` an Nth of that.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -18,11 +18,15 @@ fn target(name: &str) -> &'static Target {
     fuzz::find(name).expect("the target exists")
 }
 
+fn share_of(inputs: u64) -> u64 {
+    inputs.div_ceil(number("FUZZ_SHARE").unwrap_or(1).max(1))
+}
+
 fn holds(name: &str) {
     let target = target(name);
     let seeds = match number("FUZZ_SEED") {
         Some(seed) => seed..=seed,
-        None => 1..=number("FUZZ_INPUTS").unwrap_or(target.inputs),
+        None => 1..=number("FUZZ_INPUTS").unwrap_or_else(|| share_of(target.inputs)),
     };
     for seed in seeds {
         let input = random::input(seed, target.longest);

@@ -50,10 +50,13 @@ impl Profile {
     }
 }
 
-/// What cases run, and nothing of the cases and tasks, in cargo's options.
-pub const PROGRAMS: &str = "--workspace --exclude cases --exclude xtask";
+/// What cases run, and nothing that no case runs, in cargo's options.
+pub const PROGRAMS: &str =
+    "--workspace --exclude cases --exclude xtask --exclude fuzz --exclude netsim";
 /// The same with the cases, for virtual machines run those themselves.
-pub const WITH_CASES: &str = "--workspace";
+pub const WITH_CASES: &str = "--workspace --exclude xtask --exclude fuzz --exclude netsim";
+/// The same with the fuzzer and the simulator of networks.
+pub const WITH_SIMULATORS: &str = "--workspace --exclude xtask";
 
 /// Builds what cases run as it is shipped, and answers where the programs are.
 ///

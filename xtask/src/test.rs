@@ -8,7 +8,7 @@ use harness::runner::Filter;
 use harness::summary::Summary;
 use terminal::report;
 
-use crate::cargo::{PROGRAMS, Profile, WITH_CASES, conclude};
+use crate::cargo::{PROGRAMS, Profile, conclude};
 use crate::cases::Set;
 use crate::{guest, roots, selection, setup};
 
@@ -16,6 +16,7 @@ mod plan;
 mod unit;
 
 use plan::{Part, Run, Wanted};
+use unit::Rounds;
 
 /// `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -52,9 +53,9 @@ What fails is run once more, alone. If it passes then, it counts as passed and s
 `flaky: NAME` above the last one; more than three of them are a failure. What they said both times is \
 in target/flaky. The last line is `N passed, N failed, N skipped`.";
 
-/// Random networks of the default run, and of the full one.
-const SEEDS: u64 = 500;
-const ALL_SEEDS: u64 = 2_000;
+/// What is tried of what is random in the default run, and in the full one.
+const FEW: Rounds = Rounds { seeds: 500, share: 4 };
+const ALL: Rounds = Rounds { seeds: 2_000, share: 1 };
 
 /// Runs the tests; the last line is `N passed, N failed, N skipped`.
 ///
@@ -77,8 +78,8 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     let mut run = Run {
         profile: profile(options),
         require_checks: options.require_checks,
-        seeds: options.seeds.unwrap_or(if options.full { ALL_SEEDS } else { SEEDS }),
-        programs: WITH_CASES,
+        rounds: rounds(options),
+        programs: plan::programs(&plan),
         built: None,
     };
     let mut summary = Summary::default();
@@ -87,6 +88,11 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     }
     report!("");
     conclude(summary)
+}
+
+fn rounds(options: &Options) -> Rounds {
+    let rounds = if options.full { ALL } else { FEW };
+    Rounds { seeds: options.seeds.unwrap_or(rounds.seeds), ..rounds }
 }
 
 fn profile(options: &Options) -> Profile {
@@ -112,7 +118,7 @@ fn only(options: &Options) -> Result<ExitCode> {
     let mut run = Run {
         profile: profile(options),
         require_checks: false,
-        seeds: SEEDS,
+        rounds: FEW,
         programs: PROGRAMS,
         built: None,
     };

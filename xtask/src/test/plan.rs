@@ -11,7 +11,7 @@ use harness::summary::{Clock, Step, Summary};
 use terminal::report;
 
 use super::unit;
-use crate::cargo::{Profile, build_of};
+use crate::cargo::{Profile, WITH_CASES, WITH_SIMULATORS, build_of};
 use crate::cases::{Listed, Set};
 use crate::guest::Version;
 use crate::{checks, conformance, crates, guest, nccl, network, roots, stack};
@@ -114,6 +114,12 @@ pub fn of(wanted: &Wanted, names: impl Fn(Part) -> Result<Names>) -> Result<Vec<
     Ok(chosen)
 }
 
+/// What is built for the parts of a run, in cargo's options.
+pub fn programs(plan: &[(Part, Filter)]) -> &'static str {
+    let simulates = |(part, _): &(Part, Filter)| matches!(part, Part::Stack | Part::Network);
+    if plan.iter().any(simulates) { WITH_SIMULATORS } else { WITH_CASES }
+}
+
 /// What the parts of a run have in common.
 #[derive(Debug)]
 pub struct Run {
@@ -121,8 +127,8 @@ pub struct Run {
     pub profile: Profile,
     /// Whether a check fails where its tool is not there.
     pub require_checks: bool,
-    /// Random networks.
-    pub seeds: u64,
+    /// How much of what is random its unit tests try.
+    pub rounds: unit::Rounds,
     /// What is built, in cargo's options.
     pub programs: &'static str,
     /// Where the programs are, once they are built.
@@ -186,7 +192,7 @@ impl Part {
             return Ok(checks::run(filter, run.require_checks));
         }
         if let Self::Units = self {
-            return unit::run(run.seeds);
+            return unit::run(run.rounds);
         }
         let (built, mut summary) = run.programs()?;
         let clock = Clock::start();
@@ -290,6 +296,14 @@ mod tests {
         for part in parts.chain([Part::Cases]) {
             names(part).unwrap().iter().for_each(|(name, _)| has(name));
         }
+    }
+
+    #[test]
+    fn the_fuzzer_and_the_simulator_are_built_where_they_are_run() {
+        let full = Wanted { full: true, ..Wanted::default() };
+        let built = |wanted: &Wanted| programs(&of(wanted, names).unwrap());
+        assert_eq!(built(&full), WITH_SIMULATORS);
+        assert_eq!(built(&Wanted::default()), WITH_CASES);
     }
 
     #[test]

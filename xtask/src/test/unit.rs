@@ -11,12 +11,29 @@ use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, has_subcommand, target_directory};
 
-/// What tells the simulations of the RoCE stack how many random networks to try.
+/// What tells the simulations of the RoCE stack how many random networks to try, and the fuzz targets' tests which part of
+/// their inputs.
 const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
+const SHARE_VARIABLE: &str = "FUZZ_SHARE";
 /// What tells tests that may find themselves without what they need in which file to say so: a line each, `NAME: REASON`.
 const SKIPS_VARIABLE: &str = "SKIPPED_TESTS";
 /// If more fail than this they are not run once more: that is no flake.
 const AGAIN: usize = 10;
+
+/// How much of what is random the tests try.
+#[derive(Clone, Copy, Debug)]
+pub struct Rounds {
+    /// Random networks.
+    pub seeds: u64,
+    /// Of so many of a fuzz target's inputs one.
+    pub share: u64,
+}
+
+impl Rounds {
+    fn variables(self) -> [(&'static str, String); 2] {
+        [(SEEDS_VARIABLE, self.seeds.to_string()), (SHARE_VARIABLE, self.share.to_string())]
+    }
+}
 
 /// What runs tests, and how what it says is read.
 #[derive(Clone, Copy, Debug)]
@@ -56,23 +73,23 @@ pub const NAMES: [&str; 2] = ["unit tests", "the documentation's examples"];
 ///
 /// # Errors
 /// When they cannot be run.
-pub fn run(seeds: u64) -> Result<Summary> {
+pub fn run(rounds: Rounds) -> Result<Summary> {
     let [tests, examples] = NAMES;
     let runner = if has_subcommand("nextest") { NEXTEST } else { LIBTEST };
-    let mut summary = runner.run(tests, Some(seeds))?;
+    let mut summary = runner.run(tests, Some(rounds))?;
     summary.add(EXAMPLES.run(examples, None)?);
     Ok(summary)
 }
 
 impl Runner {
     /// Runs all tests, and once more, each alone, those that fail.
-    fn run(&self, name: &str, seeds: Option<u64>) -> Result<Summary> {
+    fn run(&self, name: &str, rounds: Option<Rounds>) -> Result<Summary> {
         let clock = Clock::start();
         let skips = skips()?;
         if skips.exists() {
             fs::remove_file(&skips).with_context(|| format!("remove {}", skips.display()))?;
         }
-        let finished = self.task(&[], seeds)?;
+        let finished = self.task(&[], rounds)?;
         let mut summary = (self.count)(&finished);
         skip(&mut summary, &said_in(&skips)?);
         let failed = (self.failed)(&finished);
@@ -81,7 +98,7 @@ impl Runner {
             summary.failed.clear();
             for test in &failed {
                 let arguments = (self.alone)(test);
-                let second = self.task(&arguments, seeds)?;
+                let second = self.task(&arguments, rounds)?;
                 let counted = (self.count)(&second);
                 let passed = counted.failed.is_empty() && counted.passed > 0;
                 again(&mut summary, test, [said(&finished), said(&second)], passed);
@@ -92,19 +109,20 @@ impl Runner {
     }
 
     /// Runs the command with further arguments.
-    fn task(&self, arguments: &[String], seeds: Option<u64>) -> Result<Finished> {
+    fn task(&self, arguments: &[String], rounds: Option<Rounds>) -> Result<Finished> {
         let clock = Clock::start();
         let mut task = cargo(self.command).args(arguments).env(SKIPS_VARIABLE, skips()?);
-        if let Some(seeds) = seeds {
-            task = task.env(SEEDS_VARIABLE, seeds.to_string());
-            task = task.limit(LIMIT + Duration::from_secs(seeds));
+        let mut line = String::new();
+        if let Some(rounds) = rounds {
+            task = task.limit(LIMIT + Duration::from_secs(rounds.seeds));
+            for (variable, value) in rounds.variables() {
+                line.push_str(&format!("{variable}={value} "));
+                task = task.env(variable, value);
+            }
         }
         let finished = task.run()?;
         let seconds = clock.took().as_secs_f32();
-        let line = match seeds {
-            Some(seeds) => format!("{SEEDS_VARIABLE}={seeds} {}", finished.command),
-            None => finished.command.clone(),
-        };
+        line.push_str(&finished.command);
         if finished.status.success() {
             report!("ok   {line} ({seconds:.0} s)");
         } else {
