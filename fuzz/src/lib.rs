@@ -61,6 +61,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::rc::run,
     },
     Target {
+        name: "services",
+        about: "services on the path of packets, fed with packets of any shape and order",
+        inputs: 4_000,
+        longest: 4096,
+        run: targets::services::run,
+    },
+    Target {
         name: "stock",
         about: "the model of the published card, fed with stores, frames, pages that come late or never, and the passing of time",
         inputs: 1_000,

@@ -1,0 +1,251 @@
+//! A queue pair that has services.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::chain::Chain;
+use crate::lane::{Lane, Stop};
+use crate::part::{Operation, Part};
+use crate::service::{Budget, Placing, Verdict};
+
+/// What services did on a connection, or on several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets that came and were checked; one that comes again counts again.
+    pub checked_packets: u64,
+    /// Packets that were dropped as if they were lost.
+    pub dropped_packets: u64,
+    /// Packets that ended their connection.
+    pub refused_packets: u64,
+    /// Packets that were acted on.
+    pub acted_packets: u64,
+    /// Bytes of those.
+    pub acted_bytes: u64,
+    /// Messages that were acted on to their end.
+    pub acted_messages: u64,
+    /// Packets that were changed before they left; one that leaves again counts again.
+    pub transformed_packets: u64,
+    /// Packets for which a service wanted to work more than it had declared, which ended their connections.
+    pub over_budget: u64,
+}
+
+impl Counters {
+    /// The counters by name, in a fixed order.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, u64); 8] {
+        [
+            ("checked_packets", self.checked_packets),
+            ("dropped_packets", self.dropped_packets),
+            ("refused_packets", self.refused_packets),
+            ("acted_packets", self.acted_packets),
+            ("acted_bytes", self.acted_bytes),
+            ("acted_messages", self.acted_messages),
+            ("transformed_packets", self.transformed_packets),
+            ("over_budget", self.over_budget),
+        ]
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            checked_packets: self.checked_packets.saturating_add(other.checked_packets),
+            dropped_packets: self.dropped_packets.saturating_add(other.dropped_packets),
+            refused_packets: self.refused_packets.saturating_add(other.refused_packets),
+            acted_packets: self.acted_packets.saturating_add(other.acted_packets),
+            acted_bytes: self.acted_bytes.saturating_add(other.acted_bytes),
+            acted_messages: self.acted_messages.saturating_add(other.acted_messages),
+            transformed_packets: self.transformed_packets.saturating_add(other.transformed_packets),
+            over_budget: self.over_budget.saturating_add(other.over_budget),
+        }
+    }
+}
+
+fn bump(counter: &mut u64) {
+    *counter = counter.saturating_add(1);
+}
+
+/// The ways that payload comes by: each has its messages one after the other, and the two know nothing of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Messages of the peer's.
+    Requests,
+    /// Answers to this end's READs.
+    Responses,
+}
+
+impl From<Operation> for Way {
+    fn from(operation: Operation) -> Self {
+        match operation {
+            Operation::Send | Operation::Write => Self::Requests,
+            Operation::Read => Self::Responses,
+        }
+    }
+}
+
+/// A queue pair that has services, in one life of it.
+#[derive(Debug)]
+pub struct Connection {
+    chain: Arc<Chain>,
+    requests: Lane,
+    responses: Lane,
+    /// The way of the packet that was checked last and is not accepted yet.
+    checked: Option<Way>,
+    /// For each placement that was accepted and not acted on: its way; `None` where services do not see it.
+    waiting: VecDeque<Option<Way>>,
+    failed: bool,
+    leaving: bool,
+    counters: Counters,
+}
+
+impl Connection {
+    /// A connection on which nothing has come yet.
+    #[must_use]
+    pub fn new(chain: Arc<Chain>) -> Self {
+        Self {
+            requests: Lane::new(&chain),
+            responses: Lane::new(&chain),
+            chain,
+            checked: None,
+            waiting: VecDeque::new(),
+            failed: false,
+            leaving: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// What its services did.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Whether a message is under way that services see; none is on a connection that has failed.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        let is_busy = self.requests.is_busy() || self.responses.is_busy();
+        !self.failed && (is_busy || !self.waiting.is_empty())
+    }
+
+    /// Lets messages that have begun go on to their end, and no other begin.
+    pub(crate) fn leave(&mut self) {
+        self.leaving = true;
+    }
+
+    /// Whether its services were detached, and nothing that they see is under way any more.
+    pub(crate) fn has_left(&self) -> bool {
+        self.leaving && !self.is_busy()
+    }
+
+    fn lane(&mut self, way: Way) -> (&mut Lane, &Chain) {
+        match way {
+            Way::Requests => (&mut self.requests, &self.chain),
+            Way::Responses => (&mut self.responses, &self.chain),
+        }
+    }
+
+    /// Has the services check a packet whose turn it is: `part` of it and its payload, or `None` where it has none.
+    /// Each call takes the place of the one before.
+    pub fn check(&mut self, packet: Option<(&Part, &[u8])>) -> Verdict {
+        self.checked = None;
+        let Some((part, payload)) = packet else { return Verdict::Accept };
+        if self.failed {
+            return Verdict::Refuse;
+        }
+        let way = Way::from(part.operation);
+        if self.leaving && part.is_first() || !self.chain.sees(part.operation) {
+            return Verdict::Accept;
+        }
+        let (lane, chain) = self.lane(way);
+        let outcome = lane.check(chain, part, payload);
+        if outcome != Ok(false) {
+            bump(&mut self.counters.checked_packets);
+        }
+        match outcome {
+            Ok(seen) => {
+                self.checked = seen.then_some(way);
+                Verdict::Accept
+            }
+            Err(Stop::Dropped) => {
+                bump(&mut self.counters.dropped_packets);
+                Verdict::Drop
+            }
+            Err(stop) => {
+                self.fail(stop);
+                Verdict::Refuse
+            }
+        }
+    }
+
+    /// The packet that was checked last is accepted, and its payload is to be placed.
+    pub fn accept(&mut self) {
+        let way = self.checked.take();
+        let seen = way.is_some_and(|way| self.lane(way).0.accept());
+        self.waiting.push_back(way.filter(|_| seen));
+    }
+
+    /// Has the services act on the oldest placement that was accepted, before its payload is placed; `false` where the
+    /// connection is to fail, and nothing is to be placed.
+    #[must_use]
+    pub fn act(&mut self, placing: &mut Placing<'_>) -> bool {
+        let Some(Some(way)) = self.waiting.pop_front() else { return !self.failed };
+        if self.failed {
+            return false;
+        }
+        let (lane, chain) = self.lane(way);
+        match lane.act(chain, placing) {
+            Ok(part) => {
+                let length = part.map_or(0, |part| u64::from(part.length));
+                let ended = part.is_some_and(|part| part.is_last);
+                bump(&mut self.counters.acted_packets);
+                self.counters.acted_bytes = self.counters.acted_bytes.saturating_add(length);
+                self.counters.acted_messages =
+                    self.counters.acted_messages.saturating_add(u64::from(ended));
+                true
+            }
+            Err(stop) => {
+                self.fail(stop);
+                false
+            }
+        }
+    }
+
+    /// Whether any of its services changes what leaves.
+    #[must_use]
+    pub fn transforms(&self) -> bool {
+        self.chain.transforming().is_some()
+    }
+
+    /// Has the services change payload that leaves, the last of the chain first; `false` where the connection is to
+    /// fail, and the payload is not to leave.
+    #[must_use]
+    pub fn transform(&mut self, part: &Part, payload: &mut [u8]) -> bool {
+        if self.failed {
+            return false;
+        }
+        let mut transformed = false;
+        for service in self.chain.services().iter().rev() {
+            let about = service.about();
+            if !about.stages.transform || !about.operations.has(part.operation) {
+                continue;
+            }
+            transformed = true;
+            if service.transform(part, payload, &mut Budget::new(about.work)).is_err() {
+                self.fail(Stop::Exhausted);
+                return false;
+            }
+        }
+        if transformed {
+            bump(&mut self.counters.transformed_packets);
+        }
+        true
+    }
+
+    fn fail(&mut self, stop: Stop) {
+        self.failed = true;
+        match stop {
+            Stop::Exhausted => bump(&mut self.counters.over_budget),
+            Stop::Dropped | Stop::Refused => bump(&mut self.counters.refused_packets),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Errors of attaching services.
+
+use crate::limit;
+use crate::selector::Selector;
+
+/// Why services are not attached, or not detached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There is no such service.
+    #[error("there is no service {name:?}; there are {}", .known.join(", "))]
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// The names that there are.
+        known: Vec<&'static str>,
+    },
+    /// A chain is too short or too long.
+    #[error("a chain has 1 to {most} services, not {0}", most = limit::CHAIN)]
+    Length(usize),
+    /// A service stands twice in a chain.
+    #[error("{0} stands twice in the chain; name it once")]
+    Twice(&'static str),
+    /// A service checks payload that another would have changed.
+    #[error(
+        "{checks} checks packets as they come, so it cannot stand behind {rewrites}, which changes them; put {checks} first"
+    )]
+    CheckBehind {
+        /// The service that checks.
+        checks: &'static str,
+        /// The service before it.
+        rewrites: &'static str,
+    },
+    /// A service takes something else than the services before it give.
+    #[error("{name} takes {takes}, and the services before it give {gives}; change their order")]
+    Form {
+        /// The service.
+        name: &'static str,
+        /// What it takes.
+        takes: &'static str,
+        /// What comes to it.
+        gives: &'static str,
+    },
+    /// The services of a chain remember too much.
+    #[error(
+        "the chain wants {0} bytes of state for each way of a connection; {most} are the most", most = limit::STATE
+    )]
+    State(usize),
+    /// The services of a chain work too much.
+    #[error("the chain wants {0} units of work for a packet; {most} are the most", most = limit::WORK)]
+    Work(u32),
+    /// There is no such queue pair.
+    #[error("there is no queue pair {0:#x} on this card; `balboa status` lists them")]
+    NoQp(u32),
+    /// The queue pair is none that services see.
+    #[error("queue pair {0:#x} is none of a reliable connection; services see no other")]
+    NotConnection(u32),
+    /// The card has no place for services.
+    #[error(
+        "this card has a published image, whose stack has no place for services; load an image with a queue engine"
+    )]
+    NoPlace,
+    /// Services are attached there already.
+    #[error("{0} has services already; detach them first")]
+    Taken(Selector),
+    /// Nothing is attached there.
+    #[error("{0} has no services; `balboa service list` shows where there are some")]
+    NotAttached(Selector),
+    /// No more chains can be attached.
+    #[error("{most} chains are attached, which is the most; detach one first", most = limit::ATTACHED)]
+    Full,
+    /// The queue pair is connected already.
+    #[error(
+        "queue pair {qpn:#x} is connected, and {service} changes what leaves: attach it by the peer's address before the queue pair is connected"
+    )]
+    Connected {
+        /// The queue pair.
+        qpn: u32,
+        /// The service.
+        service: &'static str,
+    },
+    /// Messages are under way.
+    #[error(
+        "queue pair {qpn:#x} has messages under way; wait, or detach with --now: a message that has begun then keeps its services to its end"
+    )]
+    Busy {
+        /// The queue pair.
+        qpn: u32,
+    },
+}

@@ -1,0 +1,155 @@
+//! One way of a connection: the state that its services have there, and the message that is under way.
+
+use std::collections::VecDeque;
+
+use crate::chain::Chain;
+use crate::part::{End, Part};
+use crate::service::{About, Budget, Exhausted, PacketService, Placing, Verdict};
+
+/// Why a packet, or its connection, ends at a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The packet is dropped.
+    Dropped,
+    /// The service refuses it.
+    Refused,
+    /// The service wanted to work too much.
+    Exhausted,
+}
+
+impl From<Exhausted> for Stop {
+    fn from(_: Exhausted) -> Self {
+        Self::Exhausted
+    }
+}
+
+/// One way of a connection.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// The state of all checks, one behind the other, as of the last packet that was accepted.
+    check: Vec<u8>,
+    /// The same behind the packet that was checked last.
+    next: Vec<u8>,
+    /// The state of all acts.
+    act: Vec<u8>,
+    /// The packet that was checked last, and may be accepted.
+    checked: Option<Part>,
+    /// Where the message ends whose packets were accepted; `None` behind the end of one.
+    accepted: Option<u64>,
+    /// Packets that were accepted and are to be acted on.
+    waiting: VecDeque<Part>,
+    /// Bytes of the message under way that were acted on; `None` where none is.
+    acted: Option<u64>,
+}
+
+fn total(chain: &Chain, of: impl Fn(&About) -> usize) -> usize {
+    chain.services().iter().map(|it| of(it.about())).fold(0, usize::saturating_add)
+}
+
+/// Calls with each service that has something to do with a message, its part of the state, and its budget, until one
+/// stops.
+fn each<E>(
+    chain: &Chain,
+    mut states: &mut [u8],
+    (size, takes): (impl Fn(&About) -> usize, impl Fn(&About) -> bool),
+    mut call: impl FnMut(&dyn PacketService, &mut [u8], &mut Budget) -> Result<(), E>,
+) -> Result<(), E> {
+    for service in chain.services() {
+        let about = service.about();
+        // There is as much state as all have declared.
+        let Some((own, rest)) = states.split_at_mut_checked(size(about)) else { break };
+        states = rest;
+        if takes(about) {
+            call(&**service, own, &mut Budget::new(about.work))?;
+        }
+    }
+    Ok(())
+}
+
+impl Lane {
+    pub(crate) fn new(chain: &Chain) -> Self {
+        let check = vec![0; total(chain, |about| about.check_state)];
+        Self {
+            next: check.clone(),
+            check,
+            act: vec![0; total(chain, |about| about.act_state)],
+            checked: None,
+            accepted: None,
+            waiting: VecDeque::new(),
+            acted: None,
+        }
+    }
+
+    /// Whether a message is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.accepted.is_some() || self.acted.is_some() || !self.waiting.is_empty()
+    }
+
+    /// Whether a packet is one of a message that began before the services were there.
+    fn is_foreign(&self, part: &Part) -> bool {
+        self.accepted.is_none() && !part.is_first()
+    }
+
+    /// Has the services check a packet whose turn it is; whether they see it at all.
+    pub(crate) fn check(
+        &mut self,
+        chain: &Chain,
+        part: &Part,
+        payload: &[u8],
+    ) -> Result<bool, Stop> {
+        self.checked = None;
+        if self.is_foreign(part) {
+            return Ok(false);
+        }
+        self.next.copy_from_slice(&self.check);
+        let takes = |about: &About| about.stages.check && about.operations.has(part.operation);
+        let which = (|about: &About| about.check_state, takes);
+        each(chain, &mut self.next, which, |service, state, budget| {
+            match service.check(part, payload, state, budget)? {
+                Verdict::Accept => Ok(()),
+                Verdict::Drop => Err(Stop::Dropped),
+                Verdict::Refuse => Err(Stop::Refused),
+            }
+        })?;
+        self.checked = Some(*part);
+        Ok(true)
+    }
+
+    /// Keeps what the checks of the last packet made of their state: it was accepted. Whether they had seen it.
+    pub(crate) fn accept(&mut self) -> bool {
+        let Some(part) = self.checked.take() else { return false };
+        std::mem::swap(&mut self.check, &mut self.next);
+        let end = part.offset.saturating_add(u64::from(part.length));
+        self.accepted = (!part.is_last).then_some(end);
+        self.waiting.push_back(part);
+        true
+    }
+
+    /// Has the services act on the oldest packet that was accepted.
+    pub(crate) fn act(
+        &mut self,
+        chain: &Chain,
+        placing: &mut Placing<'_>,
+    ) -> Result<Option<Part>, Stop> {
+        let Some(part) = self.waiting.pop_front() else { return Ok(None) };
+        let before = match part.is_first() {
+            true => 0,
+            false => self.acted.unwrap_or_default(),
+        };
+        let bytes = before.saturating_add(u64::from(part.length));
+        self.acted = (!part.is_last).then_some(bytes);
+        let takes = |about: &About| about.stages.act && about.operations.has(part.operation);
+        let which = (|about: &About| about.act_state, takes);
+        each(chain, &mut self.act, which, |service, state, budget| {
+            if part.is_first() {
+                service.begin(&part, state, budget)?;
+            }
+            service.act(&part, placing, state, budget)?;
+            if part.is_last {
+                service.end(&End { operation: part.operation, bytes }, state, budget)?;
+            }
+            Ok::<_, Stop>(())
+        })?;
+        Ok(Some(part))
+    }
+}

@@ -1,0 +1,48 @@
+//! Services on the path of a connection's packets, without I/O, clock or threads.
+//!
+//! A [`PacketService`] sees the payload of a reliable connection's messages. A [`Chain`] is several of them in their
+//! order, found to fit together. A [`Connection`] runs a chain for one queue pair: it keeps their state, has each
+//! called when its turn is and no more often, and stops those that exceed their work. [`Attachments`] says which queue
+//! pairs of a card have which chain.
+//!
+//! [`native`] finds the services that are compiled in.
+
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::arithmetic_side_effects,
+        reason = "tests may fail"
+    )
+)]
+
+mod attachments;
+mod chain;
+mod connection;
+mod error;
+mod lane;
+pub mod limit;
+mod native;
+mod part;
+mod preprocess;
+mod selector;
+mod service;
+
+pub use attachments::{Attached, Attachments};
+pub use chain::Chain;
+pub use connection::{Connection, Counters};
+pub use error::Error;
+pub use native::{native, native_names};
+pub use part::{End, Operation, Operations, Part};
+pub use preprocess::{DENSE, MODULUS, Preprocess, ROW};
+pub use selector::Selector;
+pub use service::{About, Budget, Exhausted, PacketService, Placing, Stages, Verdict};

@@ -1,0 +1,516 @@
+//! What holds for every packet service, whatever the network does: seeded, by services that watch themselves.
+
+use std::sync::{Arc, Mutex};
+
+use services::{
+    About, Budget, Chain, Connection, End, Error, Exhausted, Operation, Operations, PacketService,
+    Part, Placing, Stages, Verdict, limit,
+};
+use trial::rng::{Rng, mix};
+
+const NOTHING: About = About {
+    name: "nothing",
+    summary: "does nothing",
+    stages: Stages { check: false, act: false, rewrites: false, transform: false },
+    operations: Operations::ALL,
+    takes: None,
+    gives: None,
+    check_state: 0,
+    act_state: 0,
+    work: 0,
+};
+
+fn word(state: &[u8]) -> u64 {
+    u64::from_le_bytes(state[..8].try_into().unwrap())
+}
+
+/// What a watcher has seen of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    Begin(Operation),
+    Act(Part),
+    End(End),
+}
+
+/// Writes down what it is called for, and drops packets by what it remembers of those before.
+#[derive(Debug)]
+struct Watcher {
+    about: About,
+    seen: Mutex<Vec<Seen>>,
+}
+
+impl Watcher {
+    fn new() -> Arc<Self> {
+        let stages = Stages { check: true, act: true, ..Stages::default() };
+        let about = About { name: "watcher", stages, check_state: 16, act_state: 8, ..NOTHING };
+        Arc::new(Self { about, seen: Mutex::default() })
+    }
+}
+
+/// What a check remembers: a digest of all bytes that were accepted, and how many packets those were.
+fn digest(before: u64, payload: &[u8]) -> u64 {
+    payload.iter().fold(before, |digest, byte| mix(digest ^ u64::from(*byte)))
+}
+
+impl PacketService for Watcher {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn check(
+        &self,
+        part: &Part,
+        payload: &[u8],
+        state: &mut [u8],
+        _: &mut Budget,
+    ) -> Result<Verdict, Exhausted> {
+        assert_eq!(part.length as usize, payload.len());
+        let before = word(state);
+        state[..8].copy_from_slice(&digest(before, payload).to_le_bytes());
+        Ok(Verdict::Accept)
+    }
+
+    fn begin(&self, part: &Part, _: &mut [u8], _: &mut Budget) -> Result<(), Exhausted> {
+        self.seen.lock().unwrap().push(Seen::Begin(part.operation));
+        Ok(())
+    }
+
+    fn act(
+        &self,
+        part: &Part,
+        placing: &mut Placing<'_>,
+        _: &mut [u8],
+        _: &mut Budget,
+    ) -> Result<(), Exhausted> {
+        assert_eq!(part.length as usize, placing.bytes.len());
+        self.seen.lock().unwrap().push(Seen::Act(*part));
+        Ok(())
+    }
+
+    fn end(&self, end: &End, _: &mut [u8], _: &mut Budget) -> Result<(), Exhausted> {
+        self.seen.lock().unwrap().push(Seen::End(*end));
+        Ok(())
+    }
+}
+
+/// Drops packets now and then: by the number of those that were accepted before, so that a packet that comes again is
+/// dropped again until something else has changed, which here is a bit that the test flips.
+#[derive(Debug)]
+struct Dropper {
+    about: About,
+    lets_pass: Mutex<bool>,
+}
+
+impl Dropper {
+    fn new() -> Arc<Self> {
+        let stages = Stages { check: true, ..Stages::default() };
+        let about = About { name: "dropper", stages, check_state: 8, ..NOTHING };
+        Arc::new(Self { about, lets_pass: Mutex::new(false) })
+    }
+}
+
+impl PacketService for Dropper {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn check(
+        &self,
+        _: &Part,
+        _: &[u8],
+        state: &mut [u8],
+        _: &mut Budget,
+    ) -> Result<Verdict, Exhausted> {
+        let count = word(state);
+        state[..8].copy_from_slice(&(count + 1).to_le_bytes());
+        let drops = mix(count) % 4 == 0 && !*self.lets_pass.lock().unwrap();
+        Ok(if drops { Verdict::Drop } else { Verdict::Accept })
+    }
+}
+
+/// A message that is under way, in packets.
+fn packets(rng: &mut Rng, operation: Operation, mtu: usize) -> Vec<(Part, Vec<u8>)> {
+    let length = rng.between(1, 6 * mtu as u64) as usize;
+    let bytes: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
+    let cut = bytes.chunks(mtu).enumerate().map(|(number, payload)| {
+        let offset = number * mtu;
+        let is_last = offset + payload.len() == length;
+        let length = payload.len() as u32;
+        (Part { operation, offset: offset as u64, length, is_last }, payload.to_vec())
+    });
+    cut.collect()
+}
+
+/// Packets of both ways, those of each in their order.
+fn traffic(rng: &mut Rng) -> Vec<(Part, Vec<u8>)> {
+    let mtu = rng.pick(&[256, 512, 1024]);
+    let mut ways = [Vec::new(), Vec::new()];
+    for _ in 0..rng.between(3, 12) {
+        let operation = rng.pick(&[Operation::Send, Operation::Write, Operation::Read]);
+        ways[usize::from(operation == Operation::Read)].extend(packets(rng, operation, mtu));
+    }
+    let mut rest = ways.map(|way| way.into_iter().peekable());
+    let mut all = Vec::new();
+    while rest.iter_mut().any(|way| way.peek().is_some()) {
+        all.extend(rest[rng.below(2) as usize].next());
+    }
+    all
+}
+
+/// Has packets come as a transport gives them: each in its turn is checked, perhaps several times, accepted once, and
+/// acted on in its burst, which may be behind the checks of later ones.
+fn carry(
+    rng: &mut Rng,
+    connection: &mut Connection,
+    all: &[(Part, Vec<u8>)],
+    dropper: &Dropper,
+) -> (Vec<Vec<u8>>, u64) {
+    let (mut placed, mut burst, mut dropped) = (Vec::new(), Vec::new(), 0);
+    let mut act = |connection: &mut Connection, burst: &mut Vec<Vec<u8>>| {
+        for mut bytes in burst.drain(..) {
+            assert!(connection.act(&mut Placing { bytes: &mut bytes, address: Some(0) }));
+            placed.push(bytes);
+        }
+    };
+    for (part, payload) in all {
+        // It waits for the layer above, or is lost behind the check, and comes again.
+        let again = rng.below(3);
+        let first = connection.check(Some((part, payload)));
+        for _ in 0..again {
+            // An acknowledgement comes between.
+            if rng.chance(3000) {
+                assert_eq!(connection.check(None), Verdict::Accept);
+            }
+            assert_eq!(connection.check(Some((part, payload))), first, "the same again");
+        }
+        if first == Verdict::Drop {
+            dropped += 1;
+            *dropper.lets_pass.lock().unwrap() = true;
+            assert_eq!(connection.check(Some((part, payload))), Verdict::Accept);
+            *dropper.lets_pass.lock().unwrap() = false;
+        }
+        connection.accept();
+        burst.push(payload.clone());
+        if rng.chance(4000) {
+            act(connection, &mut burst);
+        }
+    }
+    act(connection, &mut burst);
+    (placed, dropped)
+}
+
+#[test]
+fn each_accepted_packet_is_acted_on_once_between_the_beginning_and_the_end_of_its_message() {
+    for seed in 0..200 {
+        let rng = &mut Rng::new(seed);
+        let (watcher, dropper) = (Watcher::new(), Dropper::new());
+        let chain = Chain::new(vec![dropper.clone(), watcher.clone()]).unwrap();
+        let mut connection = Connection::new(Arc::new(chain));
+        let all = traffic(rng);
+        let (placed, dropped) = carry(rng, &mut connection, &all, &dropper);
+        assert!(placed.iter().zip(&all).all(|(placed, (_, payload))| placed == payload), "{seed}");
+        let seen = watcher.seen.lock().unwrap();
+        for is_read in [false, true] {
+            let own = |operation| (operation == Operation::Read) == is_read;
+            let of = |it: &&Seen| match it {
+                Seen::Begin(operation) => own(*operation),
+                Seen::Act(part) => own(part.operation),
+                Seen::End(end) => own(end.operation),
+            };
+            let mut expected = Vec::new();
+            for (part, _) in all.iter().filter(|(part, _)| own(part.operation)) {
+                let bytes = part.offset + u64::from(part.length);
+                expected.extend(part.is_first().then_some(Seen::Begin(part.operation)));
+                expected.push(Seen::Act(*part));
+                let end = End { operation: part.operation, bytes };
+                expected.extend(part.is_last.then_some(Seen::End(end)));
+            }
+            let seen: Vec<_> = seen.iter().filter(of).cloned().collect();
+            assert_eq!(seen, expected, "seed {seed}");
+        }
+        let counters = connection.counters();
+        assert_eq!(counters.acted_packets, all.len() as u64);
+        assert!(counters.dropped_packets >= dropped);
+        assert!(!connection.is_busy());
+    }
+}
+
+/// Refuses a packet whose digest over all bytes before is not what a plain pass over them gives.
+#[derive(Debug)]
+struct Auditor {
+    about: About,
+    expected: Vec<u64>,
+}
+
+impl PacketService for Auditor {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn check(
+        &self,
+        _: &Part,
+        payload: &[u8],
+        state: &mut [u8],
+        _: &mut Budget,
+    ) -> Result<Verdict, Exhausted> {
+        let count = u64::from_le_bytes(state[8..16].try_into().unwrap());
+        let now = digest(word(state), payload);
+        state[..8].copy_from_slice(&now.to_le_bytes());
+        state[8..16].copy_from_slice(&(count + 1).to_le_bytes());
+        let is_right = self.expected.get(count as usize) == Some(&now);
+        Ok(if is_right { Verdict::Accept } else { Verdict::Refuse })
+    }
+}
+
+#[test]
+fn a_check_remembers_what_was_accepted_and_nothing_else() {
+    for seed in 0..200 {
+        let rng = &mut Rng::new(seed);
+        let mut all = traffic(rng);
+        all.retain(|(part, _)| part.operation != Operation::Read);
+        let mut before = 0;
+        let expected = all.iter().map(|(_, payload)| {
+            before = digest(before, payload);
+            before
+        });
+        let stages = Stages { check: true, ..Stages::default() };
+        let about = About { name: "auditor", stages, check_state: 16, ..NOTHING };
+        let auditor = Arc::new(Auditor { about, expected: expected.collect() });
+        let dropper = Dropper::new();
+        let chain = Chain::new(vec![auditor, dropper.clone()]).unwrap();
+        let mut connection = Connection::new(Arc::new(chain));
+        carry(rng, &mut connection, &all, &dropper);
+        assert_eq!(connection.counters().refused_packets, 0, "seed {seed}");
+    }
+}
+
+/// Exchanges bytes as they leave for others, by their offset and a key, and back as they come.
+#[derive(Debug)]
+struct Mask {
+    about: About,
+    key: u64,
+}
+
+impl Mask {
+    fn new(name: &'static str, key: u64) -> Arc<Self> {
+        let stages = Stages { act: true, rewrites: true, transform: true, ..Stages::default() };
+        Arc::new(Self { about: About { name, stages, ..NOTHING }, key })
+    }
+
+    /// Multiplication and addition, so that the order of two masks matters.
+    fn pair(&self, offset: u64) -> (u8, u8) {
+        let bits = mix(self.key ^ offset);
+        (bits as u8 | 1, (bits >> 8) as u8)
+    }
+}
+
+/// The number by which an odd one has to be multiplied to make 1.
+fn inverse(odd: u8) -> u8 {
+    (1..=255).find(|it: &u8| it.wrapping_mul(odd) == 1).unwrap()
+}
+
+impl PacketService for Mask {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn act(
+        &self,
+        part: &Part,
+        placing: &mut Placing<'_>,
+        _: &mut [u8],
+        _: &mut Budget,
+    ) -> Result<(), Exhausted> {
+        for (offset, byte) in (part.offset..).zip(&mut *placing.bytes) {
+            let (factor, summand) = self.pair(offset);
+            *byte = byte.wrapping_sub(summand).wrapping_mul(inverse(factor));
+        }
+        Ok(())
+    }
+
+    fn transform(&self, part: &Part, payload: &mut [u8], _: &mut Budget) -> Result<(), Exhausted> {
+        for (offset, byte) in (part.offset..).zip(payload) {
+            let (factor, summand) = self.pair(offset);
+            *byte = byte.wrapping_mul(factor).wrapping_add(summand);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_changed_as_it_leaves_comes_back_in_the_chain_s_order_also_repeated_from_the_middle() {
+    for seed in 0..50 {
+        let rng = &mut Rng::new(seed);
+        let names: [&'static str; 3] = ["one", "two", "three"];
+        let masks = names.map(|name| Mask::new(name, rng.next()) as Arc<dyn PacketService>);
+        // The receiver's chain undoes in its order; the sender's is the same.
+        let chain = Arc::new(Chain::new(masks.to_vec()).unwrap());
+        let (mut from, mut to) =
+            (Connection::new(Arc::clone(&chain)), Connection::new(Arc::clone(&chain)));
+        let operation = rng.pick(&[Operation::Send, Operation::Write, Operation::Read]);
+        let mut repeated = 0;
+        for (part, payload) in packets(rng, operation, 256) {
+            let leave = |from: &mut Connection| {
+                let mut bytes = payload.clone();
+                assert!(from.transform(&part, &mut bytes));
+                bytes
+            };
+            let mut bytes = leave(&mut from);
+            while rng.chance(5000) {
+                assert_eq!(leave(&mut from), bytes, "a repetition has the same bytes");
+                repeated += 1;
+            }
+            assert_eq!(to.check(Some((&part, &bytes))), Verdict::Accept);
+            to.accept();
+            assert!(to.act(&mut Placing { bytes: &mut bytes, address: None }));
+            assert_eq!(bytes, payload, "seed {seed}");
+        }
+        let (sent, came) = (from.counters(), to.counters());
+        assert_eq!(sent.transformed_packets, came.acted_packets + repeated);
+    }
+}
+
+/// Spends so much on each packet, at the stage that it has.
+#[derive(Debug)]
+struct Glutton {
+    about: About,
+    spends: u32,
+}
+
+impl Glutton {
+    fn eat(&self, budget: &mut Budget) -> Result<(), Exhausted> {
+        for _ in 0..self.spends {
+            budget.spend(1)?;
+        }
+        Ok(())
+    }
+}
+
+impl PacketService for Glutton {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn check(
+        &self,
+        _: &Part,
+        _: &[u8],
+        _: &mut [u8],
+        budget: &mut Budget,
+    ) -> Result<Verdict, Exhausted> {
+        self.eat(budget).map(|()| Verdict::Accept)
+    }
+
+    fn act(
+        &self,
+        _: &Part,
+        _: &mut Placing<'_>,
+        _: &mut [u8],
+        budget: &mut Budget,
+    ) -> Result<(), Exhausted> {
+        self.eat(budget)
+    }
+
+    fn transform(&self, _: &Part, _: &mut [u8], budget: &mut Budget) -> Result<(), Exhausted> {
+        self.eat(budget)
+    }
+}
+
+#[test]
+fn a_service_that_exceeds_its_work_is_stopped_and_its_connection_alone_fails() {
+    let check = Stages { check: true, ..Stages::default() };
+    let act = Stages { act: true, ..Stages::default() };
+    let transform = Stages { transform: true, ..Stages::default() };
+    let part = Part { operation: Operation::Write, offset: 0, length: 8, is_last: true };
+    // Whether a packet passes a connection with such a service.
+    let passes = |connection: &mut Connection| {
+        let mut bytes = [1; 8];
+        connection.check(Some((&part, &bytes))) == Verdict::Accept
+            && {
+                connection.accept();
+                connection.act(&mut Placing { bytes: &mut bytes, address: None })
+            }
+            && connection.transform(&part, &mut bytes)
+    };
+    for stages in [check, act, transform] {
+        let about = About { name: "glutton", stages, work: 1000, ..NOTHING };
+        let connection = |spends| {
+            let chain = Chain::new(vec![Arc::new(Glutton { about, spends })]).unwrap();
+            Connection::new(Arc::new(chain))
+        };
+        let (mut endless, mut just) = (connection(u32::MAX), connection(1000));
+        for round in 0..3 {
+            assert!(!passes(&mut endless), "it has failed for good");
+            assert!(passes(&mut just), "{round}");
+        }
+        assert_eq!(endless.counters().over_budget, 1);
+        assert_eq!(just.counters().over_budget, 0);
+        assert!(!endless.is_busy());
+    }
+}
+
+#[test]
+fn services_that_do_not_fit_are_no_chain() {
+    let service =
+        |about: About| -> Arc<dyn PacketService> { Arc::new(Glutton { about, spends: 0 }) };
+    let named = |name| About { name, ..NOTHING };
+    let refused =
+        |abouts: &[About]| Chain::new(abouts.iter().copied().map(service).collect()).unwrap_err();
+    let rewrites = Stages { act: true, rewrites: true, ..Stages::default() };
+    let rewriting = About { stages: rewrites, gives: Some("b"), ..named("rewriting") };
+    let checks = About { stages: Stages { check: true, ..Stages::default() }, ..named("checks") };
+    let takes = |takes| About { takes: Some(takes), ..named("takes") };
+
+    assert_eq!(refused(&[]), Error::Length(0));
+    assert_eq!(refused(&[NOTHING; limit::CHAIN + 1]), Error::Length(limit::CHAIN + 1));
+    assert_eq!(refused(&[NOTHING, NOTHING]), Error::Twice("nothing"));
+    let behind = Error::CheckBehind { checks: "checks", rewrites: "rewriting" };
+    assert_eq!(refused(&[rewriting, checks]), behind);
+    let form = Error::Form { name: "takes", takes: "a", gives: "b" };
+    assert_eq!(refused(&[rewriting, NOTHING, takes("a")]), form);
+    let large = About { check_state: limit::STATE, act_state: 1, ..NOTHING };
+    assert_eq!(refused(&[large]), Error::State(limit::STATE + 1));
+    let half = |name| About { work: limit::WORK / 2 + 1, ..named(name) };
+    assert_eq!(refused(&[half("one"), half("two")]), Error::Work(limit::WORK + 2));
+    assert!(Chain::named(&["preprocess", "preprocess"]).is_err());
+    let unknown = Chain::named(&["nonsense"]).unwrap_err();
+    assert_eq!(unknown.to_string(), r#"there is no service "nonsense"; there are preprocess"#);
+
+    let fit = [checks, rewriting, takes("b")].map(service);
+    assert_eq!(Chain::new(fit.to_vec()).unwrap().names(), ["checks", "rewriting", "takes"]);
+}
+
+/// Moves WRITEs.
+#[derive(Debug)]
+struct Mover(About);
+
+impl PacketService for Mover {
+    fn about(&self) -> &About {
+        &self.0
+    }
+
+    fn act(
+        &self,
+        _: &Part,
+        placing: &mut Placing<'_>,
+        _: &mut [u8],
+        _: &mut Budget,
+    ) -> Result<(), Exhausted> {
+        placing.address = placing.address.map(|address| address.wrapping_add(100));
+        Ok(())
+    }
+}
+
+#[test]
+fn an_act_can_name_another_place() {
+    let stages = Stages { act: true, ..Stages::default() };
+    let mover = Mover(About { name: "mover", stages, ..NOTHING });
+    let mut connection = Connection::new(Arc::new(Chain::new(vec![Arc::new(mover)]).unwrap()));
+    let part = Part { operation: Operation::Write, offset: 0, length: 1, is_last: true };
+    assert_eq!(connection.check(Some((&part, &[1]))), Verdict::Accept);
+    connection.accept();
+    let mut placing = Placing { bytes: &mut [1], address: Some(u64::MAX) };
+    assert!(connection.act(&mut placing));
+    assert_eq!(placing.address, Some(99));
+}
