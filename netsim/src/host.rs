@@ -189,15 +189,22 @@ impl<M: Memory> Host<M> {
         for (index, frame) in self.inbox.iter_mut().enumerate() {
             self.memory.receive(&mut self.stack, now, frame, index, &mut placements);
         }
+        let mut refused = Vec::new();
         if let Some(services) = self.stack.services() {
-            for placement in &mut placements {
+            for (number, placement) in placements.iter_mut().enumerate() {
                 let frame = self.inbox[placement.frame_index].bytes_mut();
-                placement.sink = services.act(placement, frame);
+                match services.act(placement, frame) {
+                    Some(sink) => placement.sink = sink,
+                    None => refused.push(number),
+                }
             }
         }
         self.placed.clear();
-        for placement in &placements {
-            let placed = self.memory.place(placement, self.inbox[placement.frame_index].bytes());
+        for (number, placement) in placements.iter().enumerate() {
+            let placed = match refused.contains(&number) {
+                true => Placed::Failed,
+                false => self.memory.place(placement, self.inbox[placement.frame_index].bytes()),
+            };
             if placed == Placed::Copied {
                 arrived(self.flow(placement.qpn), placement);
             }
@@ -251,8 +258,15 @@ impl<M: Memory> Host<M> {
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.clear();
             buffer.extend_from_slice(transmit.header.as_slice());
-            let fetched =
+            let header = buffer.len();
+            let mut fetched =
                 transmit.payload.as_ref().is_none_or(|it| self.memory.fetch(it, &mut buffer));
+            if let (true, Some(payload), Some(services)) =
+                (fetched, &transmit.payload, self.stack.services())
+            {
+                let range = header..buffer.len();
+                fetched = services.transform(payload, &mut buffer, range);
+            }
             if fetched {
                 buffer.resize(buffer.len() + usize::from(transmit.pad), 0);
                 self.memory.seal(&mut buffer, transmit.needs_icrc);

@@ -85,6 +85,15 @@ impl Arriving {
         }
     }
 
+    /// The offset of the next payload in the message in progress, or in one that begins.
+    pub(crate) fn offset(&self) -> u64 {
+        match self.current {
+            Some(Current::Send { offset, .. }) => offset,
+            Some(Current::Write { offset, .. }) => offset.into(),
+            None => 0,
+        }
+    }
+
     /// Gives the message in progress up. Its receive request is for the next one.
     // UC-7
     pub(crate) fn abandon(&mut self) {

@@ -11,13 +11,16 @@ use crate::log::EffectKind;
 use crate::message::Message;
 use crate::opcode::Class;
 use crate::param;
+use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
 use crate::requester::Requester;
+use crate::services::{Part, PartKind};
 use crate::state::QpState;
 use crate::types::Instant;
 use crate::window::Acked;
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::extension::atomicacketh;
+use crate::wire::frame;
 
 /// A response of the peer that awaits one.
 struct Response<'a> {
@@ -175,6 +178,43 @@ impl Requester {
             return None;
         }
         Some(message)
+    }
+
+    /// Which part of its message a response to a READ is, where its turn has come.
+    pub(crate) fn part(&self, core: &QpCore, packet: &frame::Repr) -> Option<Part> {
+        if packet.opcode.class != Class::ReadResponse || !core.state().sends_requests() {
+            return None;
+        }
+        let sequence = packet.bth.psn.near(self.unacked);
+        // RC-68
+        let message = self.messages.iter().find(|message| message.is_answered())?;
+        let is_next = sequence == self.unacked.max(message.first) && sequence < self.sent;
+        if !is_next || message.request.operation != Operation::Read {
+            return None;
+        }
+        let (offset, length) = message.payload_at(sequence, core.mtu());
+        let is_last = sequence.wrapping_add(1) == message.end();
+        let is_whole = packet.payload.len() == length as usize;
+        is_whole.then_some(Part { kind: PartKind::Read, offset, is_last })
+    }
+
+    /// Fails the READ whose response has its turn, for a service does not let that pass.
+    pub(crate) fn refuse_by_service(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        now: Instant,
+        psn: Psn,
+    ) {
+        let sequence = psn.near(self.unacked);
+        // RC-68
+        self.acknowledge(core, shared, now, sequence);
+        self.fail_send(core, shared, SendStatus::BadResponse);
+    }
+
+    /// Whether messages of its own are not complete.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.messages.is_empty()
     }
 
     fn receive_read_response(

@@ -186,7 +186,7 @@ pub use header::HeaderBuffer;
 pub use priority::{PRIORITIES, Priorities, Trust};
 pub use psn::Psn;
 pub use service::Service;
-pub use services::{Checked, Services, Verdict};
+pub use services::{Checked, Part, PartKind, Services, Verdict};
 pub use stack::{Owner, Stack, StackConfig};
 pub use state::QpState;
 pub use types::{Address, Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};

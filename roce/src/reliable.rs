@@ -15,8 +15,10 @@ use crate::qp::{QpCore, Shared};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::service::Service;
+use crate::services::Part;
 use crate::state::QpState;
 use crate::types::Instant;
+use crate::wire::frame;
 
 /// A queue pair whose peer answers each message.
 #[derive(Debug)]
@@ -203,6 +205,29 @@ impl RcQp {
         };
         self.see_to_error(shared);
         taken
+    }
+
+    /// Which part of its message a packet of the peer's carries, where its turn has come.
+    pub(crate) fn part(&self, packet: &frame::Repr) -> Option<Part> {
+        match packet.opcode.class.is_response() {
+            true => self.requester.part(&self.core, packet),
+            false => self.responder.part(&self.core, packet),
+        }
+    }
+
+    /// Fails at a packet that is part of a message, for a service does not let it pass.
+    pub(crate) fn refuse_by_service(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        packet: &frame::Repr,
+    ) {
+        let Self { core, requester, responder, .. } = self;
+        match packet.opcode.class.is_response() {
+            true => requester.refuse_by_service(core, shared, now, packet.bth.psn),
+            false => responder.refuse_by_service(core, shared, packet.bth.psn),
+        }
+        self.see_to_error(shared);
     }
 
     /// Handles a request of the peer whose opcode is unknown.

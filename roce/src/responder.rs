@@ -19,6 +19,7 @@ use crate::param;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
 use crate::service::Service;
+use crate::services::{Part, PartKind};
 use crate::state::QpState;
 use crate::wire::aeth::NakCode;
 use crate::wire::{frame, reth};
@@ -325,6 +326,30 @@ impl Responder {
         // Every request along XRC has the header.
         let srqn = packet.srqn.unwrap_or_default();
         Target { qpn: core.qpn, srq: Some(XrcSrq { srqn, domain }) }
+    }
+
+    /// Which part of its message a packet of a SEND or a WRITE is, where its turn has come.
+    pub(crate) fn part(&self, core: &QpCore, packet: &frame::Repr) -> Option<Part> {
+        let opcode = packet.opcode;
+        let kind = match opcode.class {
+            Class::Send => PartKind::Send,
+            Class::Write => PartKind::Write,
+            _ => return None,
+        };
+        let is_next = packet.bth.psn.near(self.executed.next) == self.executed.next
+            && self.arriving.is_next(opcode);
+        (is_next && core.state().serves_requests()).then(|| Part {
+            kind,
+            offset: self.arriving.offset(),
+            is_last: opcode.position.is_end(),
+        })
+    }
+
+    /// Refuses a request whose turn has come, for a service does not let it pass.
+    pub(crate) fn refuse_by_service(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
+        let at = self.at(psn.near(self.executed.next));
+        let kind = Some(QpEvent::Fatal);
+        self.refuse(core, shared, NakCode::RemoteOperationalError, at, kind);
     }
 
     /// Handles a request of the peer whose opcode is unknown.

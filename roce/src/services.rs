@@ -1,11 +1,12 @@
 //! The places where services stand that see each packet of queue pairs: before it is accepted, before its payload is
-//! placed, and once that is done.
+//! placed, and once that is done; and the payload of each that leaves, before it is sealed.
 //!
 //! A stack has none unless it is given some ([`Stack::set_services`](crate::Stack::set_services)).
 
 use core::fmt::Debug;
+use core::ops::Range;
 
-use crate::api::{Placed, Placement, Sink};
+use crate::api::{Payload, Placed, Placement, Sink};
 use crate::types::Qpn;
 use crate::wire::frame;
 
@@ -18,6 +19,31 @@ pub struct Checked<'a> {
     pub packet: &'a frame::Repr,
     /// The payload, without padding.
     pub payload: &'a [u8],
+    /// Along a reliable connection: which part of its message the payload is, where its turn has come. What came before,
+    /// or comes too early, has none, nor has what carries no payload.
+    pub part: Option<Part>,
+}
+
+/// The part of a message that a packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What the message does.
+    pub kind: PartKind,
+    /// The offset of the first byte in its message.
+    pub offset: u64,
+    /// Whether it ends the message.
+    pub is_last: bool,
+}
+
+/// What a message with payload does, as its receiver sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartKind {
+    /// A SEND of the peer's.
+    Send,
+    /// A WRITE of the peer's.
+    Write,
+    /// A READ of this end, in its responses.
+    Read,
 }
 
 /// What is to become of a packet.
@@ -27,6 +53,10 @@ pub enum Verdict {
     Accept,
     /// It is dropped as if it were lost, and counted as `drop_by_service`.
     Drop,
+    /// It is dropped, and counted the same. Where it has a [`Checked::part`], its connection fails: a request gets the NAK
+    /// "remote operational error", and a READ of this end ends as
+    /// [`SendStatus::BadResponse`](crate::SendStatus::BadResponse). None of its bytes is placed.
+    Refuse,
 }
 
 /// Services on the way of packets. Each of these does nothing unless it is said otherwise.
@@ -37,15 +67,27 @@ pub trait Services: Debug {
         Verdict::Accept
     }
 
+    /// Hears that the packet of its queue pair that was checked last has been accepted, and is to be placed there; not of
+    /// datagrams to groups.
+    fn accepted(&mut self, _placement: &Placement) {}
+
     /// Acts on a frame whose payload is about to be placed, once for each placement and in their order: it may change the
-    /// bytes that are placed, and says where they belong. One that changes bytes does so once for each range of a frame: what
-    /// comes for several members of a multicast group has a placement of the same bytes for each. Keys, rights and bounds of that place are checked behind it. The
-    /// caller of the stack calls it, for the stack never touches payload.
-    fn act(&mut self, placement: &Placement, _frame: &mut [u8]) -> Sink {
-        placement.sink
+    /// bytes that are placed, and says where they belong; `None` fails the placement, and with it the queue pair. Keys,
+    /// rights and bounds of that place are checked behind it.
+    ///
+    /// One that changes bytes does so once for each range of a frame: what comes for several members of a multicast group
+    /// has a placement of the same bytes for each. The caller of the stack calls it, for the stack never touches payload.
+    fn act(&mut self, placement: &Placement, _frame: &mut [u8]) -> Option<Sink> {
+        Some(placement.sink)
     }
 
     /// Hears what became of a placement, once for each that was acted on, in their order, before its queue pair's peer and
     /// program do. It is not told of placements of queue pairs that were reset or destroyed meanwhile.
     fn done(&mut self, _qpn: Qpn, _placed: Placed) {}
+
+    /// Changes the payload of a frame that is to leave, before that is sealed; `false` fails it as memory that cannot be
+    /// read. A packet may leave several times, and then has the same bytes. The caller of the stack calls it.
+    fn transform(&mut self, _payload: &Payload, _frame: &mut [u8], _range: Range<usize>) -> bool {
+        true
+    }
 }

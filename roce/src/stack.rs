@@ -305,6 +305,16 @@ impl Stack {
         !self.table.is_empty() || !self.handles.is_empty()
     }
 
+    /// Whether a queue pair has messages of its own that are not complete; `None` where it is none of a reliable
+    /// connection, or there is none.
+    #[must_use]
+    pub fn has_open_messages(&self, qpn: Qpn) -> Option<bool> {
+        match self.slots.get(self.slot(qpn)?)? {
+            Slot::Rc(qp) if qp.core.service == Service::Rc => Some(qp.requester.is_open()),
+            _ => None,
+        }
+    }
+
     /// The attributes of a queue pair as they are now.
     #[must_use]
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bitstreams::soft::Logic;
 use fpga_regs::coyote::shell::Map;
 use roce::IcrcPolicy;
+use services::Selector;
 
+use crate::Error;
 use crate::WINDOWS;
 use crate::dma::AddressSpace;
 use crate::image::Image;
@@ -99,6 +101,14 @@ impl Card {
         }
         self.reset();
         self.published.cut_off(self.is_cut_off());
+    }
+
+    /// Attaches services to queue pairs of the card's stack.
+    pub(crate) fn attach(&mut self, selector: Selector, names: &[String]) -> Result<(), Error> {
+        match self.stock {
+            Some(_) => Err(services::Error::NoPlace.into()),
+            None => Ok(self.network.attach(selector, names)?),
+        }
     }
 
     /// Whether there is a vFPGA of that number which the shell's datapath register cuts off.

@@ -312,10 +312,14 @@ impl Card {
             }
         }
         if taken {
-            if let Some(services) = stack.services() {
-                act(services, received, placements);
-            }
+            let refused = match stack.services() {
+                Some(services) => act(services, received, placements),
+                None => Vec::new(),
+            };
             places.ask_for(placements, placed, vfpgas);
+            if !refused.is_empty() {
+                places.refuse(&refused);
+            }
             if !places.passing.is_empty() {
                 offer_payload(vfpgas, decisions, places, placements, received);
             }
@@ -480,6 +484,10 @@ impl Card {
         let mut failed: Option<Qpn> = None;
         let frames = making.drain(..).zip(made.drain(..));
         for ((mut frame, made), fetched) in frames.zip(statuses.iter()) {
+            let fetched = match (self.network.stack.services(), &made.payload) {
+                (Some(services), Some(_)) => transform(services, &made, &mut frame, *fetched),
+                _ => *fetched,
+            };
             let Made { payload, needs_icrc, attempt, .. } = made;
             let qpn = payload.as_ref().map(|payload| payload.qpn);
             // Behind a frame that could not be made, the later ones of its QP would only be a gap.
@@ -487,7 +495,7 @@ impl Card {
                 self.network.pool.put(frame);
                 continue;
             }
-            if let (Placed::Failed, Some(payload)) = (*fetched, &payload) {
+            if let (Placed::Failed, Some(payload)) = (fetched, &payload) {
                 self.network.stack.payload_failed(Instant(now), payload.qpn, payload);
                 failed = qpn;
                 self.network.pool.put(frame);
@@ -516,13 +524,40 @@ impl Card {
     }
 }
 
-/// Has services act on the frames of a burst before anybody is asked where their payload belongs.
+/// Has services act on the frames of a burst before anybody is asked where their payload belongs. The placements that they
+/// fail.
 #[cold]
-fn act(services: &mut dyn Services, received: &mut VecDeque<Frame>, placements: &mut [Placement]) {
-    for placement in placements {
-        if let Some(frame) = received.get_mut(placement.frame_index) {
-            placement.sink = services.act(placement, frame.as_mut_slice());
+fn act(
+    services: &mut dyn Services,
+    received: &mut VecDeque<Frame>,
+    placements: &mut [Placement],
+) -> Vec<usize> {
+    let mut refused = Vec::new();
+    for (number, placement) in placements.iter_mut().enumerate() {
+        let Some(frame) = received.get_mut(placement.frame_index) else { continue };
+        match services.act(placement, frame.as_mut_slice()) {
+            Some(sink) => placement.sink = sink,
+            None => refused.push(number),
         }
+    }
+    refused
+}
+
+/// Has services change the payload of a frame that was fetched, before it is sealed.
+#[cold]
+fn transform(
+    services: &mut dyn Services,
+    made: &Made,
+    frame: &mut Frame,
+    fetched: Placed,
+) -> Placed {
+    match (&made.payload, fetched) {
+        (Some(payload), Placed::Copied)
+            if !services.transform(payload, frame.as_mut_slice(), made.body()) =>
+        {
+            Placed::Failed
+        }
+        _ => fetched,
     }
 }
 

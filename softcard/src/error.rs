@@ -43,6 +43,9 @@ pub enum Error {
     /// The socket that a recording goes to cannot be used.
     #[error("the socket of a capture: {0}")]
     Recorder(#[source] std::io::Error),
+    /// Services are not attached, or not detached.
+    #[error(transparent)]
+    Services(#[from] services::Error),
     /// The socket that clients connect to could not be made.
     #[error("socket {}: {source}", path.display())]
     Socket {

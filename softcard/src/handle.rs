@@ -11,6 +11,8 @@ use hostmem::{
     Access, Borrowable, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
 };
 
+use services::{Attached, Selector};
+
 use crate::Error;
 use crate::command::{Action, Command};
 use crate::published::Published;
@@ -205,6 +207,29 @@ impl CardHandle {
     /// Ends the recording: what waits is still written.
     pub fn end_record(&self) {
         self.send(Action::EndRecord);
+    }
+
+    /// Attaches services to queue pairs of the card, by their names and in that order.
+    ///
+    /// # Errors
+    /// [`Error::Services`], and nothing is attached; [`Error::Gone`].
+    pub fn attach(&self, selector: Selector, names: Vec<String>) -> Result<(), Error> {
+        self.ask(|reply| Action::Attach { selector, names, reply })?
+    }
+
+    /// Detaches what is attached there. Where messages are under way that is refused, unless it is to be `now`: then those
+    /// that have begun keep their services to their end. Answers on how many queue pairs there are such.
+    ///
+    /// # Errors
+    /// [`Error::Services`], and nothing is detached; [`Error::Gone`].
+    pub fn detach(&self, selector: Selector, now: bool) -> Result<usize, Error> {
+        self.ask(|reply| Action::Detach { selector, now, reply })?
+    }
+
+    /// The services that are attached; none when the card is gone.
+    #[must_use]
+    pub fn attached(&self) -> Vec<Attached> {
+        self.ask(|reply| Action::Attached { reply }).unwrap_or_default()
     }
 
     /// The counters of the card's port and of its DMA, by name; empty when the card is gone.

@@ -21,6 +21,7 @@ extern crate self as softcard;
 
 mod address_map;
 mod asks;
+mod attached;
 mod bars;
 mod bus;
 mod card;

@@ -3,12 +3,16 @@
 mod decisions;
 mod gids;
 mod host;
+mod tended;
 mod waits;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use roce::{Address, Event, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Qpn, Stack, StackConfig};
+use services::Attachments;
 
 use crate::congestion::Reaction;
 use crate::port::{Direction, Frame, FramePool, Port, Watch, Watched};
@@ -36,6 +40,8 @@ pub(crate) struct Network {
     reaction: Reaction,
     /// What is done to frames outside of the invariant CRC.
     pub(crate) steps: Steps,
+    /// Which of the card's queue pairs have services.
+    services: Rc<RefCell<Attachments>>,
     /// The host's network stack, where it shares the port's addresses.
     pub(crate) host: Option<Host>,
     pub(crate) pool: FramePool,
@@ -91,6 +97,7 @@ impl Network {
             icrc_policy,
             reaction: Reaction::default(),
             steps: Steps::default(),
+            services: Rc::default(),
             host: None,
             pool,
             tally: PortTally::default(),
@@ -116,6 +123,7 @@ impl Network {
 
     /// Begins with a stack that has nothing but its services.
     fn renew_stack(&mut self) {
+        self.end_all_services();
         let services = self.stack.take_services();
         self.stack = new_stack(self.identity, self.icrc_policy, self.path_mtu());
         self.reaction.tell(&mut self.stack);
@@ -191,6 +199,7 @@ impl Network {
         self.stack.destroy_qp(qpn);
         self.leave(&groups);
         self.forget_qp(qpn);
+        self.end_services(qpn);
     }
 
     /// What a pulse on the shell's reset does: frames and messages under way are gone.
@@ -205,6 +214,7 @@ impl Network {
     /// What a function-level reset does beyond that.
     pub(crate) fn reset_function(&mut self) {
         self.tally = PortTally::default();
+        self.detach_all();
         self.identity = Identity::default();
         self.set_link(true);
         self.link = LinkState::default();

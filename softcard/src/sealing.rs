@@ -57,15 +57,15 @@ pub enum Opened {
     Refused,
 }
 
-/// The PSN of a RoCE frame.
-fn psn_of(frame: &[u8]) -> Option<Psn> {
+/// The base transport header of a RoCE frame.
+pub(crate) fn transport_of(frame: &[u8]) -> Option<bth::Repr> {
     let (header, packet) = ethernet::Repr::parse(frame).ok()?;
     let datagram = match header.ethertype {
         EtherType::IPV4 => ipv4::Repr::parse(packet).ok()?.1,
         _ => ipv6::Repr::parse(packet).ok()?.1,
     };
     let (_, transport) = udp::Repr::parse(datagram).ok()?;
-    Some(bth::Repr::parse(transport).ok()?.0.psn)
+    Some(bth::Repr::parse(transport).ok()?.0)
 }
 
 /// The steps of a card.
@@ -98,9 +98,11 @@ impl Steps {
 
     #[cold]
     fn enclose(&mut self, frame: &mut Frame, attempt: u64, payload: Option<&Payload>) -> bool {
-        let (Some(step), Some(psn)) = (&mut self.sealing, psn_of(frame.as_slice())) else {
+        let (Some(step), Some(transport)) = (&mut self.sealing, transport_of(frame.as_slice()))
+        else {
             return false;
         };
+        let psn = transport.psn;
         let fits = frame.set_len(frame.as_slice().len().saturating_add(step.length()));
         if fits {
             step.seal(frame.as_mut_slice(), &Sealed { psn, attempt, payload });

@@ -59,6 +59,9 @@ impl Stack {
         let (packet, whom) = match self.accept(envelope, &parsed, frame) {
             Ok(accepted) => accepted,
             Err(refused) => {
+                if refused.reason == Reason::ServiceRefusal {
+                    self.fail_by_service(now, refused.slot, &parsed);
+                }
                 self.refuse(refused);
                 if refused.is_marked(envelope) {
                     bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
@@ -84,6 +87,9 @@ impl Stack {
         let is_placed = self.shared.log.placements.len() != before;
         if is_placed && packet.opcode.class == Class::AtomicAcknowledge {
             put_in_host_order(frame.bytes_mut(), payload_start);
+        }
+        if is_placed && self.services.is_some() {
+            self.tell_accepted();
         }
         if envelope.is_marked() {
             self.take_mark(slot, packet.opcode.class, now);
@@ -198,12 +204,42 @@ impl Stack {
         frame: &[u8],
     ) -> Result<(), Reason> {
         let Stack { slots, services, .. } = self;
-        let (Some(services), Some(qp)) = (services, slots.core(slot)) else { return Ok(()) };
+        let Some(occupant) = slots.get(slot) else { return Ok(()) };
+        let (Some(services), Some(qp)) = (services, occupant.core()) else { return Ok(()) };
         let datagram = frame.get(envelope.payload.clone()).unwrap_or_default();
         let payload = datagram.get(packet.payload.clone()).unwrap_or_default();
-        match services.check(&Checked { qpn: qp.qpn, packet, payload }) {
+        let part = match occupant {
+            Slot::Rc(qp) if !payload.is_empty() => qp.part(packet),
+            _ => None,
+        };
+        match services.check(&Checked { qpn: qp.qpn, packet, payload, part }) {
             Verdict::Accept => Ok(()),
-            Verdict::Drop => Err(Reason::Service),
+            Verdict::Refuse if part.is_some() => Err(Reason::ServiceRefusal),
+            Verdict::Drop | Verdict::Refuse => Err(Reason::Service),
+        }
+    }
+
+    /// Fails a connection at a packet that a service refuses.
+    #[cold]
+    fn fail_by_service(
+        &mut self,
+        now: Instant,
+        slot: Option<u32>,
+        parsed: &Result<frame::Repr, Malformed>,
+    ) {
+        let qp = slot.and_then(|slot| self.slots.rc(slot));
+        if let (Some(qp), Ok(packet)) = (qp, parsed) {
+            qp.refuse_by_service(&mut self.shared, now, packet);
+        }
+    }
+
+    /// Tells the services that the packet which they checked last is to be placed.
+    #[cold]
+    fn tell_accepted(&mut self) {
+        if let (Some(services), Some(placement)) =
+            (&mut self.services, self.shared.log.placements.last())
+        {
+            services.accepted(placement);
         }
     }
 

@@ -20,6 +20,7 @@ pub(super) struct Failure {
 }
 
 /// Lets an event of a connection out; the receives behind a request that failed are flushed.
+#[inline(always)]
 fn release(shared: &mut Shared, event: Event, slot: u32, failures: &[Failure]) {
     let mut failed = failures.iter().filter(|f| f.slot == slot && f.request.is_some()).peekable();
     match event {

@@ -1,10 +1,15 @@
 //! Services on the way of packets, at each of their places.
 
 use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 use netsim::config::Faults;
-use roce::{Checked, PathMtu, Placed, Placement, Qpn, Services, Sink, Verdict};
+use roce::{
+    Checked, Part, PartKind, PathMtu, Payload, Placed, Placement, Qpn, Services, Sink, Verdict,
+};
+use trial::rng::mix;
 
 use crate::connection::Options;
 use crate::for_each_seed;
@@ -49,10 +54,10 @@ impl Services for Observer {
         Verdict::Accept
     }
 
-    fn act(&mut self, placement: &Placement, frame: &mut [u8]) -> Sink {
+    fn act(&mut self, placement: &Placement, frame: &mut [u8]) -> Option<Sink> {
         assert!(placement.range.end <= frame.len());
         self.seen.borrow_mut().open += 1;
-        placement.sink
+        Some(placement.sink)
     }
 
     fn done(&mut self, _: Qpn, placed: Placed) {
@@ -128,6 +133,83 @@ fn what_a_check_drops_is_counted_and_comes_again_as_what_was_lost() {
             assert_eq!(counters.drop_by_service, seen.dropped);
             assert_eq!(counters.rcvd_pkts, seen.checked - seen.dropped);
             assert_eq!(seen.open, 0);
+        }
+    });
+}
+
+/// What is known of a queue pair.
+#[derive(Debug, Default)]
+struct Known {
+    /// The packet that was checked last.
+    checked: Option<Part>,
+    /// The parts of packets that were accepted, and are to be acted on.
+    waiting: VecDeque<Option<Part>>,
+    /// Where the messages under way end: the peer's, and the READ of its own.
+    ends: [u64; 2],
+}
+
+/// Hides all payload on its way, by its offset in its message, and sees to it that each byte has its turn once.
+#[derive(Debug, Default)]
+struct Mask {
+    known: HashMap<Qpn, Known>,
+    transformed: u64,
+    acted: Rc<RefCell<u64>>,
+}
+
+fn hide(offset: u64, bytes: &mut [u8]) {
+    for (offset, byte) in (offset..).zip(bytes) {
+        *byte ^= mix(offset) as u8;
+    }
+}
+
+impl Services for Mask {
+    fn check(&mut self, packet: &Checked<'_>) -> Verdict {
+        self.known.entry(packet.qpn).or_default().checked = packet.part;
+        Verdict::Accept
+    }
+
+    fn accepted(&mut self, placement: &Placement) {
+        let known = self.known.entry(placement.qpn).or_default();
+        let part = known.checked.take();
+        if let Some(part) = part {
+            assert_eq!(part.offset, placement.offset);
+            let end = &mut known.ends[usize::from(part.kind == PartKind::Read)];
+            assert_eq!(*end, part.offset, "in the order of the message");
+            *end = if part.is_last { 0 } else { part.offset + placement.range.len() as u64 };
+        }
+        known.waiting.push_back(part);
+    }
+
+    fn act(&mut self, placement: &Placement, frame: &mut [u8]) -> Option<Sink> {
+        let known = self.known.get_mut(&placement.qpn).unwrap();
+        // An atomic operation, and its result, are no part of a message.
+        if let Some(part) = known.waiting.pop_front().unwrap() {
+            hide(part.offset, &mut frame[placement.range.clone()]);
+            *self.acted.borrow_mut() += 1;
+        }
+        Some(placement.sink)
+    }
+
+    fn transform(&mut self, payload: &Payload, frame: &mut [u8], range: Range<usize>) -> bool {
+        assert_eq!(range.len(), payload.length as usize);
+        hide(payload.offset, &mut frame[range]);
+        self.transformed += 1;
+        true
+    }
+}
+
+/// READs are repeated from their middle, too.
+#[test]
+fn what_is_hidden_as_it_leaves_is_found_as_it_comes_on_bad_cables() {
+    for_each_seed("what_is_hidden_as_it_leaves", 8, |seed| {
+        let acted = [(); 2].map(|()| Rc::default());
+        let mask = |node: usize| -> Option<Box<dyn Services>> {
+            Some(Box::new(Mask { acted: Rc::clone(&acted[node]), ..Mask::default() }))
+        };
+        let (network, _) = talk(seed, bad(100), mask);
+        for (node, acted) in network.sim.hosts.iter().zip(&acted) {
+            assert!(node.stack.counters().retransmitted_pkts > 0);
+            assert!(*acted.borrow() > 100);
         }
     });
 }

@@ -176,6 +176,17 @@ impl Places {
         }
     }
 
+    /// Payload that is to be moved nowhere: that of these frames fails.
+    #[cold]
+    pub(crate) fn refuse(&mut self, numbers: &[usize]) {
+        self.passing.retain(|number| !numbers.contains(number));
+        for number in numbers {
+            if let Some(frame) = self.frames.get_mut(*number) {
+                *frame = None;
+            }
+        }
+    }
+
     /// The payload of a frame has passed through logic, or was refused.
     pub(crate) fn passed(&mut self, number: usize, passed: Result<(), Unreachable>) {
         if let Some(frame) = self.frames.get_mut(number) {

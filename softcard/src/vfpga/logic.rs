@@ -280,8 +280,13 @@ impl<'a> Ports<'a> {
             return Err(roce::Error::UnknownQp(qpn));
         }
         self.network.stack.modify_qp(Instant(now), qpn, change)?;
-        if change.state == Some(roce::QpState::Reset) {
-            self.network.forget_qp(qpn);
+        match change.state {
+            Some(roce::QpState::Reset) => {
+                self.network.forget_qp(qpn);
+                self.network.restart_services(qpn);
+            }
+            Some(roce::QpState::Rtr) => self.network.begin_services(qpn),
+            _ => {}
         }
         Ok(())
     }

@@ -1,5 +1,9 @@
 //! Services between a frame and the memory that it is for.
 
+use ::services::{
+    About, Attachments, Budget, Chain, Exhausted, Operations, PacketService, Part, Placing,
+    Selector, Stages,
+};
 use fpga_regs::engine::wqe::SendOpcode;
 use roce::opcode::code;
 use roce::{Checked, Placement, Services, Sink, Verdict};
@@ -7,6 +11,7 @@ use roce::{Checked, Placement, Services, Sink, Verdict};
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, REGION_BYTES, Rig, Say, VA};
 use super::*;
+use crate::attached::Path;
 
 /// Does nothing anywhere, and counts.
 #[derive(Debug, Default)]
@@ -18,9 +23,9 @@ impl Services for Nothing {
         Verdict::Accept
     }
 
-    fn act(&mut self, placement: &Placement, _: &mut [u8]) -> Sink {
+    fn act(&mut self, placement: &Placement, _: &mut [u8]) -> Option<Sink> {
         self.0.borrow_mut()[1] += 1;
-        placement.sink
+        Some(placement.sink)
     }
 
     fn done(&mut self, _: Qpn, placed: Placed) {
@@ -34,14 +39,14 @@ impl Services for Nothing {
 struct Turns(u64);
 
 impl Services for Turns {
-    fn act(&mut self, placement: &Placement, frame: &mut [u8]) -> Sink {
+    fn act(&mut self, placement: &Placement, frame: &mut [u8]) -> Option<Sink> {
         for byte in &mut frame[placement.range.clone()] {
             *byte = !*byte;
         }
-        match placement.sink {
+        Some(match placement.sink {
             Sink::Remote { rkey, va } => Sink::Remote { rkey, va: va + self.0 },
             other => other,
-        }
+        })
     }
 }
 
@@ -89,4 +94,164 @@ fn an_act_changes_bytes_and_place_and_keys_are_checked_behind_it() {
     rig.card.network.stack.set_services(Some(Box::new(Turns(REGION_BYTES - 43))));
     assert_eq!(write(&mut rig), 0x63, "remote operational error");
     assert_eq!(rig.read(REGION, REGION_BYTES as usize), vec![0x77; REGION_BYTES as usize]);
+}
+
+/// Refuses all payload whose turn it is.
+#[derive(Debug)]
+struct Refuser;
+
+impl Services for Refuser {
+    fn check(&mut self, packet: &Checked<'_>) -> Verdict {
+        if packet.part.is_some() { Verdict::Refuse } else { Verdict::Accept }
+    }
+}
+
+#[test]
+fn what_a_check_refuses_ends_its_connection_before_a_byte_is_placed() {
+    let mut rig = Rig::new();
+    rig.write(REGION, &[0x77; REGION_BYTES as usize]);
+    rig.card.network.stack.set_services(Some(Box::new(Refuser)));
+    assert_eq!(write(&mut rig), 0x63, "remote operational error");
+    assert_eq!(rig.read(REGION, REGION_BYTES as usize), vec![0x77; REGION_BYTES as usize]);
+    assert_eq!(rig.card.network.stack.counters().drop_by_service, 1);
+    assert_eq!(rig.state(), QpState::Err);
+
+    let mut pair = Pair::new();
+    pair.one.card.network.stack.set_services(Some(Box::new(Refuser)));
+    pair.one.write(MEMORY, &[0x77; 3000]);
+    // The acknowledgement of what came before is no payload.
+    assert_eq!(pair.carry(SendOpcode::Write, 3000).unwrap().status, Status::Success);
+    assert_eq!(pair.carry(SendOpcode::Read, 3000).unwrap().status, Status::BadResponse);
+    assert_eq!(pair.one.read(MEMORY, 3000), [0x77; 3000]);
+}
+
+/// A row as a card has it, and the features of it.
+fn rows(count: i32) -> (Vec<u8>, Vec<u8>) {
+    let value = |number: i32| number * 97 - 3000;
+    let feature = |number: i32| match number % 48 {
+        0..16 => (f64::from(value(number).max(0)) + 1.0).ln() as f32,
+        _ => value(number).rem_euclid(8192) as f32,
+    };
+    let numbers = 0..count * 48;
+    let rows = numbers.clone().flat_map(|number| value(number).to_le_bytes());
+    (rows.collect(), numbers.flat_map(|number| feature(number).to_le_bytes()).collect())
+}
+
+/// Whether features are the same but for what rounding does.
+fn alike(one: &[u8], other: &[u8]) -> bool {
+    let words = |bytes: &[u8]| -> Vec<f32> {
+        bytes.chunks(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()
+    };
+    let near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-6 * one.abs();
+    one.len() == other.len() && words(one).iter().zip(&words(other)).all(near)
+}
+
+#[test]
+fn rows_are_features_where_they_are_written_and_where_they_are_read() {
+    let (table, made) = rows(50);
+    let length = table.len() as u32;
+    let preprocess = [String::from("preprocess")];
+    let mut pair = Pair::new();
+    let qpn = pair.other.qpn;
+    pair.other.card.network.attach(Selector::Qp(qpn), &preprocess).unwrap();
+    pair.one.write(MEMORY, &table);
+    assert_eq!(pair.carry(SendOpcode::Write, length).unwrap().status, Status::Success);
+    assert!(alike(&pair.other.read(REGION, table.len()), &made));
+    // What is READ of it is left as it is by the end that answers.
+    assert_eq!(pair.carry(SendOpcode::Read, length).unwrap().status, Status::Success);
+    assert!(alike(&pair.one.read(MEMORY, table.len()), &made));
+    assert_eq!(pair.other.card.network.detach(Selector::Qp(qpn), false), Ok(0));
+    assert!(pair.other.card.network.stack.services().is_none(), "it is as if there had been none");
+
+    let peer = Gid::from_ipv6(MacAddr(PEER).link_local()).to_bytes();
+    pair.one.card.network.attach(Selector::Peer(peer), &preprocess).unwrap();
+    pair.other.write(REGION, &table);
+    assert_eq!(pair.carry(SendOpcode::Read, length).unwrap().status, Status::Success);
+    assert!(alike(&pair.one.read(MEMORY, table.len()), &made));
+    let told = pair.one.card.network.attached();
+    assert_eq!(told[0].counters.acted_bytes, u64::from(length));
+    assert_eq!(told[0].connections.len(), 1);
+}
+
+/// Wants more work than it may have for messages that begin with that byte.
+#[derive(Debug)]
+struct Glutton(About);
+
+impl PacketService for Glutton {
+    fn about(&self) -> &About {
+        &self.0
+    }
+
+    fn act(
+        &self,
+        _: &Part,
+        placing: &mut Placing<'_>,
+        _: &mut [u8],
+        budget: &mut Budget,
+    ) -> Result<(), Exhausted> {
+        if placing.bytes[0] == 0xee {
+            loop {
+                budget.spend(1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_service_without_end_fails_its_connection_and_no_other() {
+    let mut pair = Pair::with_qps(2);
+    let about = About {
+        name: "glutton",
+        summary: "works without end",
+        stages: Stages { act: true, ..Stages::default() },
+        operations: Operations::ALL,
+        takes: None,
+        gives: None,
+        check_state: 0,
+        act_state: 0,
+        work: 1000,
+    };
+    let attachments = Rc::new(RefCell::new(Attachments::default()));
+    let chain = Chain::new(vec![Arc::new(Glutton(about))]).unwrap();
+    let there: Vec<_> =
+        pair.other.card.network.stack.queue_pairs().iter().map(|qpn| (qpn.value(), true)).collect();
+    attachments.borrow_mut().attach(Selector::Peer([0; 16]), chain, &there).unwrap();
+    let path = Path(Rc::clone(&attachments));
+    pair.other.card.network.stack.set_services(Some(Box::new(path)));
+    pair.other.write(REGION, &[0x77; 100]);
+    pair.one.write(MEMORY, &[0xee; 100]);
+    assert_eq!(pair.carry(SendOpcode::Write, 100).unwrap().status, Status::RemoteOperation);
+    assert_eq!(pair.other.read(REGION, 100), [0x77; 100]);
+    pair.drive_next();
+    pair.one.write(MEMORY, &[1; 100]);
+    assert_eq!(pair.carry(SendOpcode::Write, 100).unwrap().status, Status::Success);
+    assert_eq!(pair.other.read(REGION, 100), [1; 100]);
+    let counters = attachments.borrow().list()[0].counters;
+    assert_eq!((counters.over_budget, counters.acted_packets), (1, 1));
+}
+
+#[test]
+fn services_are_attached_whole_or_not_at_all() {
+    use ::services::Error;
+    let mut rig = Rig::new();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let network = &mut rig.card.network;
+    let own = Selector::Qp(rig.qpn);
+    assert_eq!(network.attach(Selector::Qp(5), &names(&["preprocess"])), Err(Error::NoQp(5)));
+    assert_eq!(network.attach(own, &[]), Err(Error::Length(0)));
+    let twice = names(&["preprocess", "preprocess"]);
+    assert_eq!(network.attach(own, &twice), Err(Error::Twice("preprocess")));
+    assert!(matches!(network.attach(own, &names(&["none"])), Err(Error::Unknown { .. })));
+    let ud = Qpn::new(0x10_0abc).unwrap();
+    network.stack.create_qp(ud, roce::Service::Ud, 0).unwrap();
+    let number = ud.value();
+    let refused = network.attach(Selector::Qp(number), &names(&["preprocess"]));
+    assert_eq!(refused, Err(Error::NotConnection(number)));
+    assert!(network.attached().is_empty() && network.stack.services().is_none());
+
+    network.attach(own, &names(&["preprocess"])).unwrap();
+    assert!(network.stack.services().is_some());
+    rig.destroy();
+    assert!(rig.card.network.attached().is_empty() && rig.card.network.stack.services().is_none());
 }
