@@ -11,12 +11,15 @@ use vfio::PciAddress;
 
 mod images;
 mod port;
+mod services;
 
 pub use images::{Flash, Image, Plan};
 pub use port::{Action, Addr, Address, AddressInVlan, Capture, Link};
+pub use services::{Of, Service, Users};
 
 use images::{FLASH_HELP, IMAGE_HELP};
 use port::{ADDR_HELP, CAPTURE_HELP, LINK_HELP};
+use services::SERVICE_HELP;
 
 /// Runs verbs programs on a Balboa card and shows what the card does.
 #[derive(Debug, Parser)]
@@ -66,6 +69,13 @@ pub enum Command {
     /// Capture what passes the port of a card that runs, as a pcapng file
     #[command(after_help = CAPTURE_HELP)]
     Capture(Capture),
+    /// Show, attach and detach services, which see the packets of queue pairs
+    #[command(after_help = SERVICE_HELP, disable_help_subcommand = true)]
+    Service {
+        /// What to do.
+        #[command(subcommand)]
+        action: Service,
+    },
     /// Reset a card: it begins anew, and its programs lose it
     #[command(after_help = RESET_HELP)]
     Reset(Reset),

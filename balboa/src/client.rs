@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::unistd::geteuid;
-use shim_abi::{CardInfo, FlashState, Pinged, Refusal, Request, Response, Role, SOCKET_NAME};
+use shim_abi::{
+    CardInfo, FlashState, Pinged, Refusal, Request, Response, Role, SOCKET_NAME, ServiceUsers,
+};
 use shim_client::{ConnectError, Error};
 
 /// How long one answer of balboad may take, seconds.
@@ -283,6 +285,38 @@ impl Client {
         match self.ask(&Request::ResetCard { card })? {
             (Response::Reset { programs }, _) => Ok(programs),
             (other, _) => Err(self.misunderstood(format!("{other:?} as the end of a reset"))),
+        }
+    }
+
+    /// Attaches services to queue pairs of a card.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn attach_services(
+        &mut self,
+        card: u32,
+        to: ServiceUsers,
+        services: Vec<String>,
+    ) -> Result<(), ClientError> {
+        match self.ask(&Request::AttachServices { card, to, services })? {
+            (Response::Done, _) => Ok(()),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as services attached"))),
+        }
+    }
+
+    /// Detaches them; how many queue pairs keep them to the end of a message.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn detach_services(
+        &mut self,
+        card: u32,
+        from: ServiceUsers,
+        now: bool,
+    ) -> Result<u32, ClientError> {
+        match self.ask(&Request::DetachServices { card, from, now })? {
+            (Response::ServicesDetached { keeping }, _) => Ok(keeping),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as services detached"))),
         }
     }
 

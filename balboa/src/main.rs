@@ -22,6 +22,7 @@ mod port;
 mod question;
 mod reset;
 mod run;
+mod service;
 mod state;
 mod status;
 mod top;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         args::Command::Cdi { action } => told("cdi", cdi::cdi(&action)),
         args::Command::Link(link) => told("link", port::link(&link)),
         args::Command::Addr(addr) => told("addr", port::addr(&addr)),
+        args::Command::Service { action } => told("service", service::service(&action)),
         args::Command::Capture(capture) => told("capture", capture::capture(&capture)),
         args::Command::Reset(reset) => match reset::reset(&reset) {
             Ok(true) => ExitCode::SUCCESS,

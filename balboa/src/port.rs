@@ -74,7 +74,10 @@ fn document(card: CardName, port: &PortInfo) -> Value {
 }
 
 /// A connection to a balboad that has the card, and the card.
-fn client_with(state_dir: Option<&Path>, card: CardName) -> anyhow::Result<(Client, CardInfo)> {
+pub(crate) fn client_with(
+    state_dir: Option<&Path>,
+    card: CardName,
+) -> anyhow::Result<(Client, CardInfo)> {
     let dir = shim_abi::state_dir(state_dir, geteuid().as_raw());
     let mut client = Client::connect(&dir, Duration::ZERO)?;
     let mut cards = client.cards()?;

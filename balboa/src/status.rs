@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use terminal::say;
 
-use crate::args;
 use crate::state::{self, items, text};
+use crate::{args, service};
 
 /// Prints the state.
 ///
@@ -121,6 +121,9 @@ fn describe_card(out: &mut String, card: &Value) {
     row("image", format!("{}, driven as {}", text(&card["image"]), text(&card["engine"])));
     row("interface", format!("{}, {}", text(&card["driver"]), text(&card["interface"])));
     row("trust", text(&card["trust"]));
+    for (index, attached) in items(&card["services"]["attached"]).iter().enumerate() {
+        row(if index == 0 { "services" } else { "" }, service::in_a_line(attached));
+    }
     let quarantined = counted(&card["quarantine"]);
     if !quarantined.is_empty() {
         row("leaked", quarantined.join(", "));
@@ -257,6 +260,7 @@ mod tests {
                              "relays": 240, "free_relays": 239,
                              "completion_queues": 1, "queue_pairs": 2}],
                 "counters": {"sent_pkts": 5, "rcvd_pkts": 0}, "quarantine": {"keys": 0},
+                "services": {"attached": [{"to": "peer P", "services": ["s"], "count": 2}]},
             }],
             "clients": [{
                 "pid": 42, "uid": 1000, "command": "ib_write_bw", "role": "provider",
@@ -284,6 +288,7 @@ mod tests {
             "image     I, driven as vqe\n",
             "interface vfio-pci, iommufd and N\n",
             "counters  sent_pkts 5\n",
+            "services  s on peer P: 2 QPs\n",
             "balboa0/0/1 (page)",
             "KEPT BYTES UNDER WAY\n",
             "57344      5600\n",

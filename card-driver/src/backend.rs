@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::port::{IcrcPolicy, WatchFilter};
 use hostmem::DmaMemory;
+use services::{Attached, Selector};
 
 use crate::error::Error;
 
@@ -145,6 +146,26 @@ pub trait CardBackend: Send + Sync {
     }
     /// Ends that; what waits is still written.
     fn end_record(&self) {}
+
+    /// Attaches services to queue pairs, by their names and in that order.
+    ///
+    /// # Errors
+    /// [`Error::NoServices`] where the card has none, [`Error::Services`] where it refuses; nothing is attached then.
+    fn attach_services(&self, _to: Selector, _services: Vec<String>) -> Result<(), Error> {
+        Err(Error::NoServices)
+    }
+    /// Detaches what is attached there, where messages are under way only if it is to be `now`; how many queue pairs keep
+    /// it to the end of a message.
+    ///
+    /// # Errors
+    /// As [`Self::attach_services`]; nothing is detached then.
+    fn detach_services(&self, _from: Selector, _now: bool) -> Result<usize, Error> {
+        Err(Error::NoServices)
+    }
+    /// The services that are attached; `None` where the card can have none.
+    fn services(&self) -> Option<Vec<Attached>> {
+        None
+    }
 
     /// What the card is, for people.
     fn identity(&self) -> Identity;

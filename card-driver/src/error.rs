@@ -37,6 +37,14 @@ pub enum Error {
     /// The port is recorded for somebody else.
     #[error("its port is being captured already; one capture of a card runs at a time")]
     Recorded,
+    /// The card can have no services.
+    #[error(
+        "packets of a card behind VFIO do not pass balboad, so no service sees them; attach the service at a peer that is a software card"
+    )]
+    NoServices,
+    /// Services are not attached, or not detached.
+    #[error("{0}")]
+    Services(services::Error),
     /// A system call failed.
     #[error("{call}: {errno}")]
     Os {

@@ -10,6 +10,7 @@ use fpga_regs::coyote::shell::Map;
 use fpga_regs::port::WatchFilter;
 use hostmem::fdpass::duplicate;
 use hostmem::{DmaMemory, Tap, thread_page};
+use services::{Attached, Selector};
 use softcard::{
     CardConfig, CardHandle, Congestion, FaultSpec, Image, Link, Runtime, RuntimeConfig,
 };
@@ -137,6 +138,13 @@ pub fn start(
 
 fn backend(error: softcard::Error) -> Error {
     Error::Backend(error.to_string())
+}
+
+fn of_services(error: softcard::Error) -> Error {
+    match error {
+        softcard::Error::Services(error) => Error::Services(error),
+        error => backend(error),
+    }
 }
 
 impl SoftBackend {
@@ -279,6 +287,18 @@ impl CardBackend for SoftBackend {
 
     fn end_record(&self) {
         self.handle.end_record();
+    }
+
+    fn attach_services(&self, to: Selector, services: Vec<String>) -> Result<(), Error> {
+        self.handle.attach(to, services).map_err(of_services)
+    }
+
+    fn detach_services(&self, from: Selector, now: bool) -> Result<usize, Error> {
+        self.handle.detach(from, now).map_err(of_services)
+    }
+
+    fn services(&self) -> Option<Vec<Attached>> {
+        Some(self.handle.attached())
     }
 
     fn identity(&self) -> Identity {

@@ -33,6 +33,7 @@ pub mod reach;
 pub mod refusals;
 pub mod rereg;
 pub mod resize;
+pub mod rows;
 pub mod shared;
 pub mod states;
 pub mod strays;

@@ -28,6 +28,7 @@ mod multicast;
 mod port;
 mod queues;
 mod region;
+mod services;
 mod srq;
 mod window;
 mod xrc;
@@ -136,6 +137,10 @@ impl Session<'_> {
                 self.capture(card, WatchFilter { qpns, address, snap, ring })
             }
             Request::EndCapture { card } => self.end_capture(card),
+            Request::AttachServices { card, to, services } => {
+                self.attach_services(card, to, services)
+            }
+            Request::DetachServices { card, from, now } => self.detach_services(card, from, now),
             Request::OpenContext { card } => self.open_context(card),
             Request::CloseContext { context } => self.close_context(context),
             Request::QueryPort { context } => self.query_port(context),

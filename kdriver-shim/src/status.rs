@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use bitstreams::EngineKind;
-use card_driver::address::{PortAddress, gid_text};
+use card_driver::address::{PortAddress, gid_text, text as address_text};
 use card_driver::backend::{GrantKind, Takes};
 use card_driver::device::NUMBERS;
 use fpga_regs::engine::qp::{Attributes, QpType};
@@ -17,6 +17,7 @@ use hostmem::netdev::mac_text;
 use hostmem::{Access, SharedMapping, memfd};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use services::{About, Attached, Selector};
 
 use crate::cards::{Card, Quarantine, Window, find};
 use crate::clients::{CardUse, Client, Stage};
@@ -112,7 +113,51 @@ struct CardStatus {
     client_limits: Map<String, Value>,
     windows: Vec<WindowStatus>,
     counters: Map<String, Value>,
+    /// What its transport can do to packets, and does; null where the card can have no services.
+    services: Option<ServicesStatus>,
     quarantine: QuarantineStatus,
+}
+
+/// Services on the path of a card's packets.
+#[derive(Serialize)]
+struct ServicesStatus {
+    available: Vec<ServiceStatus>,
+    attached: Vec<AttachedStatus>,
+}
+
+/// A service that can be attached.
+#[derive(Serialize)]
+struct ServiceStatus {
+    name: &'static str,
+    summary: &'static str,
+}
+
+/// Services that are attached.
+#[derive(Serialize)]
+struct AttachedStatus {
+    /// To what: a queue pair or a peer, as a person reads it.
+    to: String,
+    /// The queue pair's number, where it is one.
+    qpn: Option<u32>,
+    /// The peer's address, where it is one.
+    peer: Option<String>,
+    services: Vec<&'static str>,
+    /// They are detached, and stay for messages that had begun.
+    leaving: bool,
+    /// Queue pairs that have them.
+    count: usize,
+    /// The first of those.
+    queue_pairs: Vec<ServedStatus>,
+    /// Since they were attached.
+    counters: Map<String, Value>,
+}
+
+/// A queue pair that has services.
+#[derive(Serialize)]
+struct ServedStatus {
+    qpn: u32,
+    /// Since it was connected.
+    counters: Map<String, Value>,
 }
 
 /// What is known of a card's images.
@@ -302,6 +347,34 @@ pub fn to_memfd(text: &str) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
+fn services_status(attached: Vec<Attached>) -> ServicesStatus {
+    let available = services::native_names().filter_map(services::native).map(|service| {
+        let About { name, summary, .. } = *service.about();
+        ServiceStatus { name, summary }
+    });
+    let named = |counters: services::Counters| {
+        counters.named().map(|(name, value)| (name.into(), value.into())).into_iter().collect()
+    };
+    let attached = attached.into_iter().map(|it| {
+        let (qpn, peer) = match it.selector {
+            Selector::Qp(qpn) => (Some(qpn), None),
+            Selector::Peer(address) => (None, Some(address_text(address))),
+        };
+        let served = |(qpn, counters)| ServedStatus { qpn, counters: named(counters) };
+        AttachedStatus {
+            to: it.selector.to_string(),
+            qpn,
+            peer,
+            services: it.chain,
+            leaving: it.is_leaving,
+            count: it.connections.len(),
+            queue_pairs: it.connections.into_iter().take(LISTED_OF_CLIENT).map(served).collect(),
+            counters: named(it.counters),
+        }
+    });
+    ServicesStatus { available: available.collect(), attached: attached.collect() }
+}
+
 fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
     let shadow = shadow.and_then(|shadow| {
         let name = shadow.name_of(card.device.number)?.to_owned();
@@ -368,6 +441,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         client_limits: limits,
         windows: card.windows().map(window_status).collect(),
         counters,
+        services: card.device.backend.services().map(services_status),
         quarantine,
     }
 }

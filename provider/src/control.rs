@@ -94,6 +94,7 @@ fn name(request: &Request) -> &'static str {
         | Request::FlashState { .. }
         | Request::FlashVerify { .. } => "an image of a card",
         Request::Capture { .. } | Request::EndCapture { .. } => "a capture",
+        Request::AttachServices { .. } | Request::DetachServices { .. } => "services",
         Request::OpenContext { .. } => "opening a device",
         Request::CloseContext { .. } => "closing a device",
         Request::QueryPort { .. } => "a port query",

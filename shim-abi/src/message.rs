@@ -2,7 +2,7 @@
 
 use super::parts::{
     AddressVector, CardInfo, CmReader, CmToken, ContextInfo, CreateQp, FileId, FlashState, Pinged,
-    PortInfo, ReceiveRing,
+    PortInfo, ReceiveRing, ServiceUsers,
 };
 use super::{Deserialize, Serialize};
 
@@ -491,6 +491,25 @@ pub enum Request {
         /// The address, network order.
         address: [u8; 16],
     },
+    /// Attaches services to queue pairs of a card; a tool's. → [`Response::Done`]
+    AttachServices {
+        /// Card number.
+        card: u32,
+        /// Which queue pairs.
+        to: ServiceUsers,
+        /// Names of the services, in the order in which packets that come meet them.
+        services: Vec<String>,
+    },
+    /// Detaches them; a tool's. → [`Response::ServicesDetached`]
+    DetachServices {
+        /// Card number.
+        card: u32,
+        /// To what they were attached.
+        from: ServiceUsers,
+        /// Also while messages are under way; those that have begun keep their services to their end. Otherwise they are
+        /// why it is refused.
+        now: bool,
+    },
 }
 
 /// The response to a request.
@@ -505,6 +524,11 @@ pub enum Response {
     },
     /// To [`Request::Capture`].
     Capture,
+    /// To [`Request::DetachServices`].
+    ServicesDetached {
+        /// Queue pairs that keep them to the end of a message.
+        keeping: u32,
+    },
     /// To [`Request::FlashState`].
     Flash(FlashState),
     /// To [`Request::ListCards`].

@@ -35,6 +35,15 @@ pub struct CreateQp {
     pub cookie: u64,
 }
 
+/// The queue pairs of a card that services are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServiceUsers {
+    /// The one of that number.
+    Qp(u32),
+    /// All reliable connections with the peer of that address, network order.
+    Peer([u8; 16]),
+}
+
 /// An event channel, and how far the process has read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmReader {

@@ -67,7 +67,7 @@ pub struct Capture {
 }
 
 /// A number of a QP, as programs print it: decimal, or hexadecimal behind 0x.
-fn number(text: &str) -> Result<u32, String> {
+pub(super) fn number(text: &str) -> Result<u32, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),

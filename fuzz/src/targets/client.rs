@@ -26,7 +26,7 @@ use nix::sys::socket::{
 };
 use shim_abi::{
     AddressVector, CmReader, CreateQp, FileId, Hello, MAX_MESSAGE, Reply, Request, Response, Role,
-    SOCKET_NAME, hello_frame,
+    SOCKET_NAME, ServiceUsers, hello_frame,
 };
 
 use crate::Outcome;
@@ -311,7 +311,17 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
     Ok(match u.int_in_range(0..=40)? {
-        40 => match u.int_in_range(0..=5)? {
+        40 => match u.int_in_range(0..=7)? {
+            7 => Request::DetachServices {
+                card: 0,
+                from: ServiceUsers::Qp(number(u)?),
+                now: u.arbitrary()?,
+            },
+            6 => Request::AttachServices {
+                card: 0,
+                to: ServiceUsers::Peer(u.arbitrary()?),
+                services: u.arbitrary()?,
+            },
             5 => Request::Ping { card: u.arbitrary()?, address: u.arbitrary()? },
             4 => Request::Introduce,
             0 => {

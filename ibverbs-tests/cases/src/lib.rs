@@ -41,6 +41,7 @@ pub(crate) mod rdmacm;
 pub mod release;
 mod scale;
 mod sentences;
+mod services;
 pub(crate) mod shell;
 mod start;
 pub(crate) mod stock;
@@ -80,6 +81,7 @@ pub fn all() -> Vec<Case> {
         congestion::cases(),
         counters::cases(),
         port::cases(),
+        services::cases(),
         udp::cases(),
         containers::cases(),
         hosts::cases(),

@@ -131,6 +131,14 @@ enum Command {
         #[command(flatten)]
         link: Endpoints,
     },
+    /// Attach the service that preprocesses rows, and move rows through it
+    Rows {
+        /// The program that does it
+        #[arg(long)]
+        balboa: PathBuf,
+        #[command(flatten)]
+        link: Endpoints,
+    },
     /// Reach for a page as long as it is registered, and when it is no more
     Reach {
         /// How often, before and after
@@ -461,6 +469,10 @@ fn main() -> anyhow::Result<()> {
         Command::Addresses { balboa, link } => {
             data::port::addresses(&(&link).into(), &balboa)?;
             println!("addresses came and went");
+        }
+        Command::Rows { balboa, link } => {
+            let count = data::rows::all(&(&link).into(), &balboa)?;
+            println!("{count} tables arrived as they should");
         }
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;

@@ -31,13 +31,18 @@ struct Tool<'a> {
     options: &'a Options,
 }
 
+/// Runs the `balboa` at that path with those words; answers what it printed.
+pub(super) fn run(balboa: &Path, words: &[&str]) -> Result<String> {
+    let finished = Command::new(balboa).args(words).output()?;
+    let told = String::from_utf8_lossy(&finished.stderr);
+    ensure!(finished.status.success() && told.is_empty(), "balboa {words:?}: {told}");
+    Ok(String::from_utf8(finished.stdout)?)
+}
+
 impl Tool<'_> {
     /// Runs it with those words; answers what it printed.
     fn run(&self, words: &[&str]) -> Result<String> {
-        let finished = Command::new(self.balboa).args(words).output()?;
-        let told = String::from_utf8_lossy(&finished.stderr);
-        ensure!(finished.status.success() && told.is_empty(), "balboa {words:?}: {told}");
-        Ok(String::from_utf8(finished.stdout)?)
+        run(self.balboa, words)
     }
 
     /// Adds an address to a side's port, and looks at what that side's program sees.

@@ -19,6 +19,8 @@ pub(super) fn check_named(request: &Request) -> Result<(), Error> {
         | Request::DelGid { card, .. }
         | Request::Capture { card, .. }
         | Request::EndCapture { card }
+        | Request::AttachServices { card, .. }
+        | Request::DetachServices { card, .. }
         | Request::ResetCard { card }
         | Request::FlashOpen { card, .. }
         | Request::FlashRollback { card, .. }

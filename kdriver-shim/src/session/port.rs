@@ -23,7 +23,14 @@ const FIRST_IPV6: u8 = 2;
 /// Whether a request is a tool's, and no program's.
 #[must_use]
 pub fn is_tools(request: &Request) -> bool {
-    changes_port(request) || matches!(request, Request::Capture { .. } | Request::EndCapture { .. })
+    changes_port(request)
+        || matches!(
+            request,
+            Request::Capture { .. }
+                | Request::EndCapture { .. }
+                | Request::AttachServices { .. }
+                | Request::DetachServices { .. }
+        )
 }
 
 /// Whether a request is one for a change of a port.

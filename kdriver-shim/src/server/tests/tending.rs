@@ -13,7 +13,7 @@ use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::coyote::vfpga::{self, Bank, IsrWrite};
 use nix::errno::Errno;
-use shim_abi::{CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response, Role};
+use shim_abi::{CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response, Role, ServiceUsers};
 
 use super::*;
 
@@ -110,6 +110,26 @@ fn a_capture_is_a_tools_within_its_limits_and_where_a_card_has_one() {
     let mut bytes = Vec::new();
     UnixStream::from(fds.remove(0)).read_to_end(&mut bytes).unwrap();
     assert!(bytes.starts_with(&0x0a0d_0d0au32.to_ne_bytes()), "no capture: {bytes:?}");
+}
+
+#[test]
+fn services_are_a_tools_and_only_where_a_card_has_a_place_for_them() {
+    let mut bench = Bench::new(1, 1);
+    let (peer, tool) = (bench.provider(), bench.connect());
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let attach = |card| {
+        let services = vec!["preprocess".to_owned()];
+        Request::AttachServices { card, to: ServiceUsers::Qp(5), services }
+    };
+    let detach = |card| Request::DetachServices { card, from: ServiceUsers::Qp(5), now: true };
+    for (here, nowhere) in [(attach(0), attach(7)), (detach(0), detach(7))] {
+        assert_eq!(bench.refused(&peer, here.clone()).errno, Errno::EPERM as i32);
+        assert_eq!(bench.refused(&tool, nowhere).errno, Errno::EINVAL as i32);
+        // The fake card is one behind VFIO in this, too.
+        let refusal = bench.refused(&tool, here);
+        assert_eq!(refusal.errno, Errno::EOPNOTSUPP as i32);
+        assert!(refusal.reason.contains("behind VFIO"), "{}", refusal.reason);
+    }
 }
 
 /// One page of each queue pair, which is led away when that ends.

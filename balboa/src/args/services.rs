@@ -1,0 +1,83 @@
+//! The command lines about services: `balboa service`.
+
+use clap::{Args, Subcommand};
+
+use super::port::number;
+use super::{Address, CardName, StateDir};
+
+/// `balboa service`.
+#[derive(Debug, Subcommand)]
+pub enum Service {
+    /// List the services that there are, and those that are attached
+    List(Of),
+    /// Show what the attached services did, of all their queue pairs and of each
+    Stats(Of),
+    /// Attach services to queue pairs, all of them or none
+    Attach {
+        /// Which balboad.
+        #[command(flatten)]
+        state_dir: StateDir,
+        /// The card, balboaN
+        card: CardName,
+        /// The services, in the order in which packets that come meet them
+        #[arg(required = true, value_name = "SERVICE")]
+        services: Vec<String>,
+        /// To which queue pairs.
+        #[command(flatten)]
+        users: Users,
+    },
+    /// Detach them
+    Detach {
+        /// Which balboad.
+        #[command(flatten)]
+        state_dir: StateDir,
+        /// The card, balboaN
+        card: CardName,
+        /// From which queue pairs, as they were attached.
+        #[command(flatten)]
+        users: Users,
+        /// Also while messages are under way: those that have begun keep their services to their end
+        #[arg(long)]
+        now: bool,
+    },
+}
+
+/// A card's services, to be shown.
+#[derive(Debug, Args)]
+pub struct Of {
+    /// Which balboad.
+    #[command(flatten)]
+    pub state_dir: StateDir,
+    /// The card, balboaN
+    pub card: CardName,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The queue pairs that services are for.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Users {
+    /// The queue pair of that number, which is there
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub qp: Option<u32>,
+    /// All reliable connections of the card with the peer of that address, those to come too
+    #[arg(long, value_name = "ADDRESS")]
+    pub peer: Option<Address>,
+}
+
+pub(super) const SERVICE_HELP: &str = "\
+Services see payload that comes along reliable connections: WRITEs and SENDs of the peer's, and what this end READs.
+Those of a queue pair end with it; those of a peer stay until they are detached, the card is reset or balboad ends.
+Messages that had begun when services were attached go on without them. Only the user who runs balboad may attach
+services, and only to software cards.
+
+Exit codes: 0 done; 1 it could not be done, nothing has changed, and the reason was told; 2 wrong arguments.
+
+Examples:
+  balboa service list balboa1
+  balboa service attach balboa1 preprocess --peer 10.77.0.1
+  balboa service attach balboa1 preprocess --qp 0x000017
+  balboa service stats balboa1 --json
+  balboa service detach balboa1 --peer 10.77.0.1 --now";

@@ -1,0 +1,149 @@
+//! `balboa service`: services on the path of a card's packets.
+
+use std::fmt::Write as _;
+
+use anyhow::bail;
+use serde_json::{Value, json};
+use shim_abi::ServiceUsers;
+use terminal::say;
+
+use crate::args::{self, CardName, Users};
+use crate::port::client_with;
+use crate::state::{self, FORMAT, items, text};
+
+/// Shows, attaches or detaches services.
+///
+/// # Errors
+/// When there is no such balboad or card, or it refuses.
+pub fn service(action: &args::Service) -> anyhow::Result<()> {
+    match action {
+        args::Service::List(of) => show(of, list),
+        args::Service::Stats(of) => show(of, stats),
+        args::Service::Attach { state_dir, card, services, users } => {
+            let users = named(users)?;
+            let (mut client, _) = client_with(state_dir.path(), *card)?;
+            Ok(client.attach_services(card.0, users, services.clone())?)
+        }
+        args::Service::Detach { state_dir, card, users, now } => {
+            let users = named(users)?;
+            let (mut client, _) = client_with(state_dir.path(), *card)?;
+            match client.detach_services(card.0, users, *now)? {
+                0 => Ok(()),
+                keeping => Ok(say(format_args!(
+                    "{keeping} queue pairs keep their services to the end of a message\n"
+                ))?),
+            }
+        }
+    }
+}
+
+/// The queue pairs that a command line names.
+fn named(users: &Users) -> anyhow::Result<ServiceUsers> {
+    match (users.qp, users.peer) {
+        (Some(qpn), None) => Ok(ServiceUsers::Qp(qpn)),
+        (None, Some(address)) => Ok(ServiceUsers::Peer(address.gid())),
+        _ => bail!("say --qp or --peer"),
+    }
+}
+
+fn show(of: &args::Of, tell: fn(&Value) -> String) -> anyhow::Result<()> {
+    let state = state::fetch(of.state_dir.path())?;
+    let services = &state::card(&state, of.card)?["services"];
+    if services.is_null() {
+        bail!("packets of {} do not pass balboad, so no service sees them", of.card);
+    }
+    match of.json {
+        true => Ok(say(format_args!("{:#}\n", document(of.card, services)))?),
+        false => Ok(say(format_args!("{}", tell(services)))?),
+    }
+}
+
+/// A card's services, for programs.
+fn document(card: CardName, services: &Value) -> Value {
+    let (available, attached) = (&services["available"], &services["attached"]);
+    json!({
+        "format": FORMAT, "card": card.to_string(), "available": available, "attached": attached,
+    })
+}
+
+/// The names of the services in a chain.
+fn chain(attached: &Value) -> String {
+    items(&attached["services"]).iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Services that are attached, in a line.
+pub fn in_a_line(attached: &Value) -> String {
+    let leaving = if attached["leaving"] == true { ", being detached" } else { "" };
+    let (to, count) = (text(&attached["to"]), text(&attached["count"]));
+    format!("{} on {to}: {count} QPs{leaving}", chain(attached))
+}
+
+/// What there is, and what is attached.
+fn list(services: &Value) -> String {
+    let mut out = String::from("available\n");
+    for service in items(&services["available"]) {
+        let (name, summary) = (text(&service["name"]), text(&service["summary"]));
+        let _ = writeln!(out, "  {name:<12}{summary}");
+    }
+    out.push_str("attached\n");
+    let attached = items(&services["attached"]);
+    for it in attached {
+        let _ = writeln!(out, "  {}", in_a_line(it));
+    }
+    if attached.is_empty() {
+        out.push_str("  none\n");
+    }
+    out
+}
+
+/// The counters of an object that are not 0.
+fn counted(counters: &Value) -> String {
+    let entries = counters.as_object().into_iter().flatten();
+    let there = entries.filter(|(_, value)| value.as_u64().is_some_and(|value| value > 0));
+    let told: Vec<_> = there.map(|(name, value)| format!("{name} {value}")).collect();
+    if told.is_empty() { "nothing yet".into() } else { told.join(", ") }
+}
+
+/// What they did.
+fn stats(services: &Value) -> String {
+    let mut out = String::new();
+    for it in items(&services["attached"]) {
+        let _ = writeln!(out, "{}", in_a_line(it));
+        let _ = writeln!(out, "  in all      {}", counted(&it["counters"]));
+        for qp in items(&it["queue_pairs"]) {
+            let qpn = qp["qpn"].as_u64().unwrap_or(0);
+            let _ = writeln!(out, "  QP {qpn:#08x} {}", counted(&qp["counters"]));
+        }
+    }
+    if out.is_empty() {
+        out.push_str("nothing is attached\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_sees_what_is_attached_and_what_it_did() {
+        let services = json!({
+            "available": [{"name": "preprocess", "summary": "rows become features"}],
+            "attached": [{
+                "to": "peer 10.77.0.1", "services": ["one", "two"], "leaving": true, "count": 1,
+                "counters": {"acted_packets": 7, "over_budget": 0},
+                "queue_pairs": [{"qpn": 0x17, "counters": {"acted_packets": 0}}],
+            }],
+        });
+        let line = "one, two on peer 10.77.0.1: 1 QPs, being detached";
+        let expected =
+            format!("available\n  preprocess  rows become features\nattached\n  {line}\n");
+        assert_eq!(list(&services), expected);
+        let expected =
+            format!("{line}\n  in all      acted_packets 7\n  QP 0x000017 nothing yet\n");
+        assert_eq!(stats(&services), expected);
+        let none = json!({ "available": [], "attached": [] });
+        assert_eq!(list(&none), "available\nattached\n  none\n");
+        assert_eq!(stats(&none), "nothing is attached\n");
+    }
+}

@@ -1,0 +1,150 @@
+//! Tables of rows that a service makes features of on their way, against those that numpy made.
+
+use std::net::Ipv6Addr;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use verbs_sys::current::verbs as v;
+
+use super::MTUS;
+use super::link::{Link, Options, Side};
+use super::port::run;
+use crate::ffi::{Context, Library, Operation, Recv, Send};
+
+/// Rows as they come and as numpy makes them, by `services/tests/preprocess.py`.
+const VECTORS: &str = include_str!("../../../services/tests/preprocess.txt");
+/// Columns of a row, and how many of them are dense: of those the features are logarithms.
+const ROW: usize = 48;
+const DENSE: usize = 16;
+/// Units of the last place by which a logarithm may differ.
+const NEAR: u32 = 2;
+
+/// The same table as it comes, and as features.
+struct Tables {
+    rows: Vec<u8>,
+    features: Vec<u8>,
+}
+
+/// The bytes that a text of hexadecimal digits stands for.
+fn bytes(text: &str) -> Result<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2).map(|pair| {
+        let digits = std::str::from_utf8(pair)?;
+        Ok(u8::from_str_radix(digits, 16)?)
+    });
+    pairs.collect()
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|word| word.try_into().map_or(0, u32::from_le_bytes))
+}
+
+impl Tables {
+    fn new() -> Result<Self> {
+        let mut tables = Self { rows: Vec::new(), features: Vec::new() };
+        for line in VECTORS.lines() {
+            let (row, features) = line.split_once(' ').context("two rows")?;
+            tables.rows.extend(bytes(row)?);
+            tables.features.extend(bytes(features)?);
+        }
+        ensure!(!tables.rows.is_empty() && tables.rows.len() == tables.features.len());
+        Ok(tables)
+    }
+
+    /// Checks that a side has the rows, or the features of them.
+    fn check(&self, side: &Side, is_made: bool) -> Result<()> {
+        let mut found = vec![0; self.rows.len()];
+        side.region.read(0, &mut found);
+        if !is_made {
+            ensure!(found == self.rows, "the rows are not as they were sent");
+            return Ok(());
+        }
+        for (at, (ours, numpys)) in words(&found).zip(words(&self.features)).enumerate() {
+            // None is negative, so the distance of the bits is that in units of the last place.
+            let most = if at % ROW < DENSE { NEAR } else { 0 };
+            ensure!(ours.abs_diff(numpys) <= most, "column {at} is {ours:#x}, not {numpys:#x}");
+        }
+        Ok(())
+    }
+
+    /// Moves the rows; where they arrive they are features, or as they were.
+    fn pass(&self, link: &Link, operation: Operation, is_made: bool) -> Result<()> {
+        let [from, to] = match operation {
+            Operation::Read => [&link.right, &link.left],
+            _ => [&link.left, &link.right],
+        };
+        let length = self.rows.len();
+        to.region.write(0, &vec![0xaa; length]);
+        from.region.write(0, &self.rows);
+        if operation == Operation::Send {
+            let pieces = vec![link.right.region.piece(0, length)];
+            link.right.qp.post_recv(&Recv { wr_id: 1, pieces })?;
+        }
+        let request = Send {
+            wr_id: 2,
+            operation,
+            pieces: vec![link.left.region.piece(0, length)],
+            remote: (link.right.region.address(), link.right.region.rkey()),
+            immediate: 0,
+            flags: v::IBV_SEND_SIGNALED,
+        };
+        link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
+        link.success(&link.left.send_cq)?;
+        if operation == Operation::Send {
+            link.success(&link.right.receive_cq)?;
+        }
+        self.check(to, is_made).with_context(|| format!("{operation:?}"))?;
+        self.check(from, false).with_context(|| format!("{operation:?}, where it came from"))
+    }
+}
+
+/// Moves tables, with services attached by the `balboa` at that path to peers, to a queue pair, and to nothing; answers
+/// how many.
+///
+/// # Errors
+/// At the first table that is not as it should be.
+pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
+    let tables = Tables::new()?;
+    let library = Library::open()?;
+    let address = |device: &str| -> Result<String> {
+        let gid = Context::open(library, device)?.gid(options.gid_index)?;
+        Ok(Ipv6Addr::from(gid).to_canonical().to_string())
+    };
+    let [left, right] = &options.devices;
+    let ends = [(left, address(right)?), (right, address(left)?)];
+    let make = |mtu| Link::new(options, mtu, tables.rows.len());
+    let mut count = 0;
+    let mut pass = |link: &Link, made: [bool; 3]| -> Result<()> {
+        let operations = [Operation::Write, Operation::Read, Operation::Send];
+        for (operation, is_made) in operations.into_iter().zip(made) {
+            tables.pass(link, operation, is_made)?;
+            count += 1;
+        }
+        Ok(())
+    };
+
+    for (device, peer) in &ends {
+        run(balboa, &["service", "attach", device, "preprocess", "--peer", peer])?;
+    }
+    for mtu in MTUS {
+        pass(&make(mtu)?, [true, true, false]).with_context(|| format!("ibv_mtu {mtu}"))?;
+    }
+    let link = make(v::IBV_MTU_1024)?;
+    pass(&link, [true, true, false])?;
+    // The tables that came to that card: WRITEs to the right one, READs to the left one.
+    for (device, _) in &ends {
+        let shown = run(balboa, &["service", "stats", device])?;
+        ensure!(shown.contains(&format!("acted_messages {}", MTUS.len() + 1)), "{shown}");
+    }
+    for (device, peer) in &ends {
+        run(balboa, &["service", "detach", device, "--peer", peer])?;
+    }
+    pass(&link, [false; 3]).context("detached")?;
+
+    let number = format!("{:#x}", link.right.qp.number());
+    run(balboa, &["service", "attach", right, "preprocess", "--qp", &number])?;
+    pass(&link, [true, false, false]).context("attached to a queue pair")?;
+    drop(link);
+    let shown = run(balboa, &["service", "list", right])?;
+    ensure!(shown.ends_with("attached\n  none\n"), "with its queue pair it ends: {shown}");
+    Ok(count)
+}
