@@ -48,6 +48,11 @@ fn rc_transport_holds() {
 }
 
 #[test]
+fn services_on_the_path_hold() {
+    holds("services");
+}
+
+#[test]
 fn the_model_of_the_published_card_holds() {
     holds("stock");
 }
