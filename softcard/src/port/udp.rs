@@ -175,7 +175,7 @@ impl Port for UdpPort {
             let Some(first) = burst.front() else { break };
             if let Some(headers) = Headers::of(first.as_slice()) {
                 let Self { peers, pool, more, .. } = self;
-                peers.queue(headers, burst, QUEUE, |frame| {
+                peers.queue(now, headers, burst, QUEUE, |frame| {
                     more.held_up = more.held_up.saturating_add(1);
                     pool.put(frame);
                 });

@@ -26,6 +26,12 @@ const ASK_FULL_NS: u64 = 2_000_000;
 const PATIENCE_NS: u64 = 3_000_000_000;
 /// The same, while its window is full: meanwhile others may have to wait.
 const FULL_PATIENCE_NS: u64 = 100_000_000;
+/// How long what is for a host without room may wait while somebody sends to others, before those come first: one that has
+/// not answered yet, and a balboad.
+const SLOW_UNKNOWN_NS: u64 = 10 * ASK_FULL_NS;
+const SLOW_NS: u64 = FULL_PATIENCE_NS;
+/// How long somebody counts as sending to a host; and how long it may wait where nobody does.
+const SENDS_NS: u64 = 1_000_000_000;
 /// How long what was sent before a question that was answered may still be on its way.
 const ON_ITS_WAY_NS: u64 = 2 * ASK_FULL_NS;
 /// Answers at which something stood in line, and none of ours was newly counted, until none of it is ours: a receiver
@@ -48,11 +54,18 @@ fn share(room: u64, hosts: usize) -> u32 {
     u32::try_from(share.max(LEAST_WINDOW)).unwrap_or(u32::MAX)
 }
 
+/// Whether somebody sends to another host, as far as the last two tell.
+fn others_send(recent: &[Option<(Pair, u64)>; 2], now: u64, pair: Pair) -> bool {
+    let sends = |(it, at): &(Pair, u64)| *it != pair && now.saturating_sub(*at) < SENDS_NS;
+    recent.iter().flatten().any(sends)
+}
+
 /// A frame that waits to be sent.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) headers: Headers,
     pub(super) frame: Frame,
+    since: u64,
 }
 
 impl Queued {
@@ -171,6 +184,18 @@ impl Peer {
         }
     }
 
+    /// Whether others come first: it has no room, and what waits for it has for long; for longer where nobody seems to send
+    /// to others, who cannot while it has all places.
+    fn gives_way(&self, now: u64, others_send: bool) -> bool {
+        let long = match (others_send, self.answers()) {
+            (true, true) => SLOW_NS,
+            (true, false) => SLOW_UNKNOWN_NS,
+            (false, _) => SENDS_NS,
+        };
+        let since = self.queue.front().map(|first| first.since);
+        !self.has_room() && since.is_some_and(|since| now.saturating_sub(since) >= long)
+    }
+
     fn under_way(&self) -> u64 {
         self.sent.saturating_sub(self.settled)
     }
@@ -236,6 +261,8 @@ pub(super) struct Peers {
     /// When it was last found out.
     counted: Option<u64>,
     strangers: usize,
+    /// The last two hosts to which somebody here sent, and when.
+    recent: [Option<(Pair, u64)>; 2],
     /// Those with frames that wait, in their turn.
     pub(super) waiting: VecDeque<Pair>,
     pub(super) queued: usize,
@@ -259,6 +286,7 @@ impl Peers {
             window: share(room, 1),
             counted: None,
             strangers: 0,
+            recent: [None; 2],
             waiting: VecDeque::new(),
             queued: 0,
             marks: session,
@@ -315,9 +343,11 @@ impl Peers {
 
     /// Puts the first frames of a burst behind those that wait for their host, as long as they are between the same
     /// addresses as the first, which has these headers, and fewer than `most` wait in all. A host without room that has its
-    /// part of the places already, while others wait, too, gets no more: what is beyond is `held_up`.
+    /// part of the places already, while others wait, too, or would if it were not so slow, gets no more: what is beyond is
+    /// `held_up`.
     pub(super) fn queue(
         &mut self,
+        now: u64,
         first: Headers,
         burst: &mut VecDeque<Frame>,
         most: usize,
@@ -325,18 +355,21 @@ impl Peers {
     ) {
         let pair = first.sent_between();
         let (others, mut queued) = (self.waiting.len(), self.queued);
+        self.note_sent(now, pair);
+        let others_send = others_send(&self.recent, now, pair);
         let peer = self.known(pair);
         let was_empty = peer.queue.is_empty();
         let mut next = Some(first);
         while let Some(headers) = next.filter(|_| queued < most) {
             let Some(frame) = burst.pop_front() else { break };
             let is_new = was_empty && !peer.queue.is_empty();
-            let hosts = others.saturating_add(usize::from(is_new));
+            let gives_way = peer.gives_way(now, others_send);
+            let hosts = others.saturating_add(is_new.into()).saturating_add(gives_way.into());
             let part = most.checked_div(hosts).unwrap_or(most);
             if hosts > 1 && !peer.has_room() && peer.queue.len() >= part {
                 held_up(frame);
             } else {
-                peer.queue.push_back(Queued { headers, frame });
+                peer.queue.push_back(Queued { headers, frame, since: now });
                 queued = queued.saturating_add(1);
             }
             let following = burst.front().and_then(|frame| Headers::of(frame.as_slice()));
@@ -347,6 +380,33 @@ impl Peers {
         if is_new {
             self.waiting.push_back(pair);
         }
+    }
+
+    /// Takes note that somebody sends to a host.
+    fn note_sent(&mut self, now: u64, pair: Pair) {
+        let [last, before] = self.recent;
+        let is_last = last.is_some_and(|(it, _)| it == pair);
+        self.recent = [Some((pair, now)), if is_last { before } else { last }];
+    }
+
+    /// Where `most` frames wait, which are all that may: leaves hosts that give way no more than their part of the places,
+    /// and one part to hosts to come. What is beyond is `held_up`.
+    pub(super) fn make_places(&mut self, now: u64, most: usize, mut held_up: impl FnMut(Frame)) {
+        if self.queued < most {
+            return;
+        }
+        let part = most.checked_div(self.waiting.len().saturating_add(1)).unwrap_or(most);
+        let Self { waiting, table, queued, recent, .. } = self;
+        waiting.retain(|pair| {
+            let Some(peer) = table.get_mut(pair) else { return false };
+            let others_send = others_send(recent, now, *pair);
+            while peer.queue.len() > part && peer.gives_way(now, others_send) {
+                let Some(last) = peer.queue.pop_back() else { break };
+                *queued = queued.saturating_sub(1);
+                held_up(last.frame);
+            }
+            !peer.queue.is_empty()
+        });
     }
 
     /// How much of all that may be under way to this port one host may have.

@@ -13,7 +13,7 @@ use super::frames::Pair;
 use super::machine::{device_between, scoped};
 use super::peers::Queued;
 use super::sockets::Leaving;
-use super::{RETRY_NS, ROOM_NS, UdpPort};
+use super::{QUEUE, RETRY_NS, ROOM_NS, UdpPort};
 
 /// The flag of IPv4 that forbids to cut a packet, with no fragment's offset.
 const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
@@ -52,11 +52,21 @@ enum Ended {
 }
 
 impl UdpPort {
-    /// Sends what waits, as far as there is room: hosts take turns.
+    /// Sends what waits, as far as there is room; nobody who is slow keeps all places then.
     pub(super) fn flush_queues(&mut self, now: u64) {
         if self.resume.is_some_and(|at| at > now) {
             return;
         }
+        self.send_waiting(now);
+        let Self { peers, pool, more, .. } = self;
+        peers.make_places(now, QUEUE, |frame| {
+            more.held_up = more.held_up.saturating_add(1);
+            pool.put(frame);
+        });
+    }
+
+    /// Sends what waits, as far as there is room: hosts take turns.
+    fn send_waiting(&mut self, now: u64) {
         self.resume = None;
         let mut without_room = 0;
         while without_room < self.peers.waiting.len() {
@@ -216,7 +226,7 @@ impl UdpPort {
         let mut open = None;
         for (at, queued) in batch.iter_mut().enumerate() {
             let length = queued.length();
-            let Queued { headers, frame } = queued;
+            let Queued { headers, frame, .. } = queued;
             let Some(Leaving { index: sender, port, .. }) =
                 self.sockets.sender(headers.source_port, headers.source.is_ipv4())
             else {
@@ -272,7 +282,7 @@ impl UdpPort {
     fn send_groups(&self, batch: &[Queued], groups: &[Group]) -> Left {
         let parts: Vec<IoSlice<'_>> = batch
             .iter()
-            .map(|Queued { headers, frame }| {
+            .map(|Queued { headers, frame, .. }| {
                 let bytes = frame.as_slice();
                 IoSlice::new(bytes.get(headers.payload(bytes.len())).unwrap_or_default())
             })

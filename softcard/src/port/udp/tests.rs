@@ -9,6 +9,7 @@ use roce::wire::{arp, icrc, ipv4};
 
 use super::frames::Macs;
 use super::machine::MachineAddress;
+use super::word::{Kind, Word};
 use super::*;
 
 const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
@@ -362,7 +363,7 @@ fn a_port_hears_so_many_groups_and_none_once_its_card_was_reset() {
     one.arrived.push_back(answer);
     let mut burst = VecDeque::from([frame(ips, 0xc000, &[1; 64])]);
     let headers = Headers::of(burst[0].as_slice()).unwrap();
-    one.peers.queue(headers, &mut burst, QUEUE, |_| unreachable!("alone it has all places"));
+    one.peers.queue(0, headers, &mut burst, QUEUE, |_| unreachable!("alone it has all places"));
     one.reset();
     assert_eq!((one.sockets.groups(), one.arrived.len(), one.peers.queued), (0, 0, 0));
     let mut two = port(ips[1], MACS[1]);
@@ -604,4 +605,59 @@ fn what_is_for_a_host_that_never_answers_leaves_after_a_while() {
     let mut burst: VecDeque<Frame> = (0..500).map(|_| frame(ips, 0xc000, &[1; 1024])).collect();
     one.send(now, &mut burst);
     assert_eq!(counter(&one, "port_frames_sent"), 1500);
+}
+
+/// Has frames for a host in every place of a port, and more behind them, and one for another host at last, to which the
+/// port has sent just before if it `is_known`; how long that waits. The host takes nothing, and says so in its answers if it `answers`, in which it counts a byte more each time.
+fn waits_behind_a_slow_host(test: u8, answers: bool, is_known: bool) -> u64 {
+    let (ips, [slow, _]) = (addresses(test), addresses(test + 1));
+    let (mut one, mut two) = (port(ips[0], MACS[0]), port(ips[1], MACS[1]));
+    let words = UdpSocket::bind(SocketAddr::new(slow.into(), WORD_PORT)).unwrap();
+    words.set_nonblocking(true).unwrap();
+    let (mut now, mut received) = (0, 0);
+    let mut turn = |one: &mut UdpPort, burst: &mut VecDeque<Frame>| {
+        one.send(now, burst);
+        let mut bytes = [0; 64];
+        while let Some((length, from)) = words.recv_from(&mut bytes).ok().filter(|_| answers) {
+            let Word { session: of, mark, .. } = Word::parse(&bytes[..length]).unwrap();
+            received += 1;
+            let kind = if received == 1 { Kind::Answer } else { Kind::Busy };
+            let word = Word { kind, session: 9, of, mark, received, window: 0 };
+            words.send_to(&word.to_bytes(), from).unwrap();
+        }
+        one.receive(now, &mut VecDeque::new(), 8);
+        now += TURN_NS;
+        now
+    };
+    let first = |ips| frame(ips, 0xc000, &[1; 1024]);
+    let known = is_known.then(|| first(ips));
+    turn(&mut one, &mut known.into_iter().chain([first([ips[0], slow])]).collect());
+    two.receive(0, &mut VecDeque::new(), 8);
+    assert_eq!(counter(&one, "port_balboads_known"), u64::from(answers));
+    let mut burst: VecDeque<Frame> =
+        (0..2 * QUEUE).map(|_| frame([ips[0], slow], 0xc000, &[1; 1024])).collect();
+    burst.push_back(frame(ips, 0xc000, &[2; 64]));
+    loop {
+        let (mut arrived, now) = (VecDeque::new(), turn(&mut one, &mut burst));
+        two.receive(now, &mut arrived, 8);
+        if !arrived.is_empty() {
+            assert!(one.peers.queued >= QUEUE / 2 - 1, "what is for the slow one still waits");
+            return now;
+        }
+        assert!(now < 2_000 * TURN_NS, "{:?}", one.counters());
+    }
+}
+
+#[test]
+fn who_does_not_answer_holds_nobody_up_for_long() {
+    let waits = waits_behind_a_slow_host(19, false, true);
+    assert!(waits < 25 * TURN_NS, "{waits}");
+}
+
+#[test]
+fn a_balboad_that_takes_nothing_holds_nobody_up_for_long() {
+    for (test, is_known, most) in [(21, true, 110), (23, false, 1_010)] {
+        let waits = waits_behind_a_slow_host(test, true, is_known);
+        assert!(waits < most * TURN_NS, "{waits}");
+    }
 }
