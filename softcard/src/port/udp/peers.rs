@@ -16,6 +16,8 @@ const EACH: u64 = 1152;
 const MOST_STRANGERS: usize = 1024;
 /// Hosts that are kept at most, whoever has sent to them; beyond, they are forgotten once they are idle.
 const MOST_PEERS: usize = 8192;
+/// Hosts that are kept at most when others are forgotten, which is not done for each new one.
+const MOST_KEPT: usize = MOST_PEERS / 4 * 3;
 /// The least that may be under way, whatever a peer says.
 const LEAST_WINDOW: u64 = 16 << 10;
 /// How often a peer is asked that is sent to, in nanoseconds.
@@ -299,9 +301,13 @@ impl Peers {
     /// A host to which somebody here sends.
     pub(super) fn known(&mut self, pair: Pair) -> &mut Peer {
         if self.table.len() >= MOST_PEERS && !self.table.contains_key(&pair) {
-            self.table.retain(|_, peer| !peer.queue.is_empty() || peer.answers());
-            if self.table.len() >= MOST_PEERS {
-                self.table.retain(|_, peer| !peer.queue.is_empty());
+            // What is known of a host costs 100 ms to find out again.
+            let keeps: [fn(&Peer) -> bool; 3] =
+                [|peer| peer.standing != Standing::Unknown, Peer::answers, |_| false];
+            for keep in keeps {
+                if self.table.len() > MOST_KEPT {
+                    self.table.retain(|_, peer| !peer.queue.is_empty() || keep(peer));
+                }
             }
             self.strangers = self.table.values().filter(|peer| !peer.is_known).count();
         }
@@ -944,6 +950,16 @@ mod tests {
             peer.standing = Standing::Balboad;
         }
         assert!(peers.table.len() <= MOST_PEERS);
+    }
+
+    #[test]
+    fn who_sends_to_many_hosts_has_no_stranger_forgotten_that_is_known_to_be_one() {
+        let mut peers = Peers::new(ROOM, 1);
+        peers.known(OTHER).standing = Standing::Stranger;
+        for number in 0..2 * MOST_PEERS as u32 {
+            peers.known(Pair { peer: IpAddr::V4(number.into()), ..OTHER });
+        }
+        assert!(peers.get(OTHER).is_some_and(|peer| peer.standing == Standing::Stranger));
     }
 
     #[test]
