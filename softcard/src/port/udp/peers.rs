@@ -2,6 +2,7 @@
 //! much may be under way to it, and how it numbers its datagrams.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 
 use hostmem::udp::MOST_SEGMENTS;
 
@@ -268,7 +269,8 @@ pub(super) struct Peers {
     /// Those with frames that wait, in their turn.
     pub(super) waiting: VecDeque<Pair>,
     pub(super) queued: usize,
-    marks: u64,
+    /// What marks are made of: how many there were, by a key. Whoever sees some of them can tell no other.
+    marks: (RandomState, u64),
     /// Until when answers to strangers are used up, at one in [`ANSWER_NS`], and questions that got none.
     answered_until: u64,
     pub(super) unanswered: u64,
@@ -291,7 +293,7 @@ impl Peers {
             recent: [None; 2],
             waiting: VecDeque::new(),
             queued: 0,
-            marks: session,
+            marks: (RandomState::new(), 0),
             answered_until: 0,
             unanswered: 0,
             given_up: 0,
@@ -422,13 +424,14 @@ impl Peers {
 
     /// The question that a host is to be asked now, if it is.
     pub(super) fn question(&mut self, now: u64, pair: Pair) -> Option<Word> {
-        self.marks =
-            self.marks.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let (session, mark) = (self.session, self.marks | 1);
+        let session = self.session;
         let peer = self.table.get_mut(&pair)?;
         if now < peer.next_question {
             return None;
         }
+        let (key, count) = &mut self.marks;
+        *count = count.wrapping_add(1);
+        let mark = key.hash_one(*count) | 1;
         let is_full = !peer.has_room();
         if now.saturating_sub(peer.asked) > 2 * ASK_NS {
             // Nobody minded meanwhile whether it answers.
@@ -630,6 +633,17 @@ mod tests {
         }
         third.hear(0, OTHER, &answer);
         assert!(third.get(OTHER).unwrap().takes_segments(0));
+    }
+
+    #[test]
+    fn no_mark_follows_from_what_a_port_says_of_itself() {
+        let mark = |_| {
+            let mut peers = Peers::new(ROOM, 1);
+            peers.known(OTHER);
+            peers.question(0, OTHER).unwrap().mark
+        };
+        let [one, other] = [(); 2].map(mark);
+        assert_ne!(one, other);
     }
 
     #[test]
