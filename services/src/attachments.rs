@@ -92,7 +92,8 @@ impl Attachments {
 
     /// Detaches what is attached there. Where `has_messages` says that a queue pair has messages of its own under way,
     /// or the peer's are, that is refused, unless it is to be `now`: then messages that have begun keep their services
-    /// to their end. Answers how many queue pairs do.
+    /// to their end. Answers how many queue pairs do. On one that has failed, of which it says `None`, no message has an
+    /// end.
     ///
     /// # Errors
     /// Why not; nothing is detached then.
@@ -100,13 +101,19 @@ impl Attachments {
         &mut self,
         selector: Selector,
         now: bool,
-        has_messages: impl Fn(u32) -> bool,
+        has_messages: impl Fn(u32) -> Option<bool>,
     ) -> Result<usize, Error> {
         if !self.rules.contains_key(&selector) {
             return Err(Error::NotAttached(selector));
         }
+        for (qpn, (of, connection)) in &mut self.connections {
+            if *of == selector && has_messages(*qpn).is_none() {
+                connection.give_up();
+            }
+        }
         let its = self.connections.iter().filter(|(_, (of, _))| *of == selector);
-        let busy = its.filter(|(qpn, (_, it))| it.is_busy() || has_messages(**qpn));
+        let busy =
+            its.filter(|(qpn, (_, it))| it.is_busy() || has_messages(**qpn).unwrap_or(false));
         // The same one is named whatever the order of the map is.
         if let Some(qpn) = busy.map(|(qpn, _)| *qpn).min().filter(|_| !now) {
             return Err(Error::Busy { qpn });
@@ -290,23 +297,23 @@ mod tests {
         let mut all = Attachments::default();
         all.attach(PEER, chain(), &[(5, true), (6, true)]).unwrap();
         take(&mut all, 5, part(0, false));
-        assert_eq!(all.detach(PEER, false, |_| false), Err(Error::Busy { qpn: 5 }));
-        assert_eq!(all.detach(PEER, true, |_| false), Ok(1));
+        assert_eq!(all.detach(PEER, false, |_| Some(false)), Err(Error::Busy { qpn: 5 }));
+        assert_eq!(all.detach(PEER, true, |_| Some(false)), Ok(1));
         assert!(all.list()[0].is_leaving && all.connection(6).is_none());
         all.connected(9, [7; 16]);
         assert!(all.connection(9).is_none(), "it has been detached");
         assert!(is_changed(take(&mut all, 5, part(4, false))));
         assert!(is_changed(take(&mut all, 5, part(8, true))), "the message goes on to its end");
         assert!(all.is_empty());
-        assert_eq!(all.detach(PEER, true, |_| false), Err(Error::NotAttached(PEER)));
+        assert_eq!(all.detach(PEER, true, |_| Some(false)), Err(Error::NotAttached(PEER)));
     }
 
     #[test]
     fn messages_of_its_own_are_traffic_too() {
         let mut all = Attachments::default();
         all.attach(PEER, chain(), &[(5, true)]).unwrap();
-        assert_eq!(all.detach(PEER, false, |qpn| qpn == 5), Err(Error::Busy { qpn: 5 }));
-        assert_eq!(all.detach(PEER, false, |_| false), Ok(0));
+        assert_eq!(all.detach(PEER, false, |qpn| Some(qpn == 5)), Err(Error::Busy { qpn: 5 }));
+        assert_eq!(all.detach(PEER, false, |_| Some(false)), Ok(0));
         assert!(all.is_empty());
     }
 

@@ -132,6 +132,11 @@ impl Connection {
         self.leaving = true;
     }
 
+    /// Lets messages that have begun be without an end: the queue pair has failed.
+    pub(crate) fn give_up(&mut self) {
+        self.failed = true;
+    }
+
     /// Whether its services were detached, and nothing that they see is under way any more.
     pub(crate) fn has_left(&self) -> bool {
         self.leaving && !self.is_busy()

@@ -33,8 +33,11 @@ impl Network {
     /// Detaches them; how many queue pairs keep them to the end of a message.
     pub(crate) fn detach(&mut self, selector: Selector, now: bool) -> Result<usize, Error> {
         let stack = &self.stack;
-        let has_messages =
-            |number| Qpn::new(number).and_then(|qpn| stack.has_open_messages(qpn)).unwrap_or(false);
+        let has_messages = |number| {
+            let qpn = Qpn::new(number)?;
+            let state = stack.query_qp(qpn)?.state;
+            stack.has_open_messages(qpn).filter(|_| state != QpState::Err)
+        };
         let left = self.services.borrow_mut().detach(selector, now, has_messages)?;
         self.withdraw();
         Ok(left)

@@ -255,3 +255,18 @@ fn services_are_attached_whole_or_not_at_all() {
     rig.destroy();
     assert!(rig.card.network.attached().is_empty() && rig.card.network.stack.services().is_none());
 }
+
+#[test]
+fn services_are_detached_from_a_queue_pair_that_failed_in_the_middle_of_a_message() {
+    let mut rig = Rig::new();
+    let to = Selector::Qp(rig.qpn);
+    rig.card.network.attach(to, &["preprocess".into()]).unwrap();
+    let (opcode, reth) = (code::WRITE_FIRST, Some((VA, 2048)));
+    rig.say(&[Say { opcode, reth, payload: vec![0; 1024], ..Say::default() }]);
+    assert!(rig.card.network.detach(to, false).is_err(), "a message is under way");
+    // It does not go on as it began.
+    rig.say(&[Say { opcode: code::SEND_ONLY, psn: 1, ..Say::default() }]);
+    assert_eq!(rig.state(), QpState::Err);
+    assert_eq!(rig.card.network.detach(to, false), Ok(0));
+    assert_eq!(rig.card.network.attached(), []);
+}
