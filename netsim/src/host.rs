@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use roce::{
-    AccessFlags, AddressVector, Event, Gid, IcrcPolicy, MacAddr, PathMtu, Payload, Placed,
+    AccessFlags, AddressVector, Event, FramePayload, Gid, IcrcPolicy, MacAddr, PathMtu, Placed,
     Placement, Priorities, Psn, QpAttributes, QpState, Qpn, ReceivedFrame as _, Service, Stack,
     StackConfig, Transmit,
 };
@@ -223,7 +223,7 @@ impl<M: Memory> Host<M> {
         &mut self,
         now: Time,
         mut open: Priorities,
-        mut give: impl FnMut(Option<u32>, Option<&Payload>, Frame, u8),
+        mut give: impl FnMut(Option<u32>, Option<&FramePayload>, Frame, u8),
     ) -> bool {
         let (mut failed, mut left, mut hears_itself) = (None, [self.pace.burst; 8], false);
         while let Some(transmit) = self.stack.poll_transmit_of(now.instant(), open) {

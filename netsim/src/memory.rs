@@ -4,8 +4,8 @@ use std::task::Poll;
 
 use roce::wire::icrc;
 use roce::{
-    AccessDenied, Instant, Payload, Placed, Placement, ReceiveError, RemoteAccess, RemoteRange,
-    Stack, TakenReceive, Target, Verbs,
+    AccessDenied, FramePayload, Instant, Placed, Placement, ReceiveError, RemoteAccess,
+    RemoteRange, Stack, TakenReceive, Target, Verbs,
 };
 
 use crate::frame::{Frame, Received};
@@ -18,7 +18,7 @@ pub trait Memory: Verbs {
     const BYTES: bool;
 
     /// Appends the bytes of a payload to a frame, and says whether they could be read. Not asked without bytes.
-    fn fetch(&mut self, payload: &Payload, frame: &mut Vec<u8>) -> bool;
+    fn fetch(&mut self, payload: &FramePayload, frame: &mut Vec<u8>) -> bool;
 
     /// Puts what a frame has for it where it belongs.
     fn place(&mut self, placement: &Placement, frame: &[u8]) -> Placed;
@@ -60,7 +60,7 @@ pub struct Lengths;
 impl Memory for Lengths {
     const BYTES: bool = false;
 
-    fn fetch(&mut self, _payload: &Payload, _frame: &mut Vec<u8>) -> bool {
+    fn fetch(&mut self, _payload: &FramePayload, _frame: &mut Vec<u8>) -> bool {
         false
     }
 

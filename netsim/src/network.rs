@@ -1,7 +1,7 @@
 //! The network: hosts, switches, what is under way, and virtual time.
 
 use roce::window::AnyWindow;
-use roce::{Event, Operation, Payload, Priorities, Qpn, SendRequest, Service, Source};
+use roce::{Event, FramePayload, Operation, Priorities, Qpn, SendRequest, Service, Source};
 use trial::rng::Rng;
 
 use crate::buffer::{Buffer, BufferConfig};
@@ -454,7 +454,7 @@ impl<M: Memory> Network<M> {
         let (flows, frames) = (&mut self.flows, &mut self.frames);
         let mut given = 0;
         let hears_itself = host.transmit(self.now, open, |flow, payload, frame, priority| {
-            if let (Some(flow), Some(Payload { source: Source::Message { .. }, length, .. })) =
+            if let (Some(flow), Some(FramePayload { source: Source::Message { .. }, length, .. })) =
                 (flow, payload)
             {
                 flows[flow as usize].sent += u64::from(*length);

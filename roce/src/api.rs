@@ -175,7 +175,7 @@ pub enum Placed {
 /// Where the payload of a frame comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The buffer of one of our own messages, at `Payload::offset`.
+    /// The buffer of one of our own messages, at `FramePayload::offset`.
     Message {
         /// The message number that `post_send` returned.
         message: u64,
@@ -189,9 +189,11 @@ pub enum Source {
     },
 }
 
-/// A reference to the payload of one frame.
+/// A reference to the payload of one frame: which of a message's bytes it has, and under which PSN they go.
+///
+/// The contract's [`Payload`](fpga_regs::engine::message::Payload) names memory alone, whatever part of it is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Payload {
+pub struct FramePayload {
     /// The QP that sends the frame.
     pub qpn: Qpn,
     /// Of an answer along XRC: the number of the shared receive queue that the request named.
@@ -281,7 +283,7 @@ pub struct Transmit {
     /// checksums right. ARP and ICMP answers are whole frames.
     pub header: HeaderBuffer,
     /// The payload that follows the header.
-    pub payload: Option<Payload>,
+    pub payload: Option<FramePayload>,
     /// Zero bytes after the payload: 0 to 3.
     pub pad: u8,
     /// Whether four bytes of ICRC end the frame; false for ARP and ICMP.

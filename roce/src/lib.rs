@@ -9,7 +9,7 @@
 //!   the outcome to [`Stack::commit`]; only then do acknowledgements and completions that depend
 //!   on them become visible.
 //! * [`Stack::poll_transmit`] yields one frame at a time: complete headers and a reference to the
-//!   payload ([`Payload`]), on retransmission too. The caller fetches the bytes and appends the
+//!   payload ([`FramePayload`]), on retransmission too. The caller fetches the bytes and appends the
 //!   invariant CRC ([`wire::icrc`]).
 //! * Time is an [`Instant`] argument; [`Stack::next_timeout`] says when to call
 //!   [`Stack::handle_timeout`].
@@ -174,7 +174,7 @@ pub mod window;
 
 pub use api::{AccessDenied, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Verbs};
 pub use api::{
-    AtomicOperation, DatagramRequest, Event, GRH_LENGTH, IcrcPolicy, Kept, Operation, Payload,
+    AtomicOperation, DatagramRequest, Event, FramePayload, GRH_LENGTH, IcrcPolicy, Kept, Operation,
     Placed, Placement, QpEvent, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus,
     Sink, Source, Target, Transmit, XrcSrq,
 };

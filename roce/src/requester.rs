@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::api::{
-    AtomicOperation, Event, Operation, Payload, SendRequest, SendStatus, Source, Transmit,
+    AtomicOperation, Event, FramePayload, Operation, SendRequest, SendStatus, Source, Transmit,
 };
 use crate::counters::{add, bump};
 use crate::credit::Credit;
@@ -461,7 +461,7 @@ impl Requester {
         let mut transport = core.transport_header(opcode, Psn::of(sequence), length);
         transport.ack_request = ask;
         let (source, psn) = (Source::Message { message: number }, transport.psn);
-        let payload = Payload { qpn: core.qpn, srqn: None, source, offset, length, psn };
+        let payload = FramePayload { qpn: core.qpn, srqn: None, source, offset, length, psn };
         add(&mut shared.counters.sent_bytes, u64::from(length));
         let srqn = core.service.names_srq().then_some(message.srqn);
         data_frame(core, transport, request, srqn, position, payload)
@@ -553,7 +553,7 @@ pub(crate) fn data_frame(
     request: &SendRequest,
     srqn: Option<u32>,
     position: Position,
-    payload: Payload,
+    payload: FramePayload,
 ) -> Option<Transmit> {
     // RC-28
     transport.solicited =

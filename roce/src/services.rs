@@ -6,7 +6,7 @@
 use core::fmt::Debug;
 use core::ops::Range;
 
-use crate::api::{Payload, Placed, Placement, Sink};
+use crate::api::{FramePayload, Placed, Placement, Sink};
 use crate::types::Qpn;
 use crate::wire::frame;
 
@@ -87,7 +87,12 @@ pub trait Services: Debug {
 
     /// Changes the payload of a frame that is to leave, before that is sealed; `false` fails it as memory that cannot be
     /// read. A packet may leave several times, and then has the same bytes. The caller of the stack calls it.
-    fn transform(&mut self, _payload: &Payload, _frame: &mut [u8], _range: Range<usize>) -> bool {
+    fn transform(
+        &mut self,
+        _payload: &FramePayload,
+        _frame: &mut [u8],
+        _range: Range<usize>,
+    ) -> bool {
         true
     }
 }

@@ -4,7 +4,7 @@ use core::net::Ipv4Addr;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::api::{Event, IcrcPolicy, Payload, ReceiveStatus, SendRequest, Source, Transmit};
+use crate::api::{Event, FramePayload, IcrcPolicy, ReceiveStatus, SendRequest, Source, Transmit};
 use crate::attributes::{self, QpAttributes, QpSnapshot};
 use crate::congestion::NotificationPoint;
 use crate::counters::{Counters, QpCounters};
@@ -514,7 +514,7 @@ impl Stack {
     /// complete; a READ of the peer gets a NAK "remote operational error". Either way the QP
     /// enters the error state. A QP whose messages nobody answers enters SQE, and the caller also drops its
     /// frames behind that one.
-    pub fn payload_failed(&mut self, _now: Instant, qpn: Qpn, payload: &Payload) {
+    pub fn payload_failed(&mut self, _now: Instant, qpn: Qpn, payload: &FramePayload) {
         let Some(slot) = self.slot(qpn) else { return };
         let shared = &mut self.shared;
         match (self.slots.get_mut(slot), payload.source) {

@@ -7,7 +7,7 @@
 use core::task::Poll;
 
 use crate::api::{
-    Event, Operation, Payload, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus, SendRequest,
+    Event, FramePayload, Operation, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus, SendRequest,
     Source, Transmit, Verbs,
 };
 use crate::arriving::{Arriving, Request, Stop};
@@ -172,7 +172,7 @@ impl UcQp {
         let opcode = data_opcode(request.operation, position);
         let transport = self.core.transport_header(opcode, psn, length);
         let source = Source::Message { message };
-        let payload = Payload { qpn: self.core.qpn, srqn: None, source, offset, length, psn };
+        let payload = FramePayload { qpn: self.core.qpn, srqn: None, source, offset, length, psn };
         let transmit = data_frame(&self.core, transport, &request, None, position, payload)?;
         self.core.count_sent(shared);
         add(&mut shared.counters.sent_bytes, u64::from(length));

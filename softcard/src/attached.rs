@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use roce::opcode::{Class, Opcode};
-use roce::{Checked, Payload, Placement, Sink, Source};
+use roce::{Checked, FramePayload, Placement, Sink, Source};
 use services::{Attachments, Operation, Part, Placing, Verdict};
 
 use crate::sealing::transport_of;
@@ -30,7 +30,7 @@ fn part_of(part: &roce::Part, payload: &[u8]) -> Part {
 }
 
 /// The part of a message that a frame which is to leave carries.
-fn leaving(payload: &Payload, frame: &[u8]) -> Option<Part> {
+fn leaving(payload: &FramePayload, frame: &[u8]) -> Option<Part> {
     let opcode = Opcode::find(transport_of(frame)?.opcode)?;
     let operation = match (payload.source, opcode.class) {
         (Source::Remote { .. }, _) => Operation::Read,
@@ -81,7 +81,7 @@ impl roce::Services for Path {
         acted.then_some(sink)
     }
 
-    fn transform(&mut self, payload: &Payload, frame: &mut [u8], range: Range<usize>) -> bool {
+    fn transform(&mut self, payload: &FramePayload, frame: &mut [u8], range: Range<usize>) -> bool {
         let mut all = self.0.borrow_mut();
         let Some(connection) = all.connection(payload.qpn.value()) else { return true };
         if !connection.transforms() {

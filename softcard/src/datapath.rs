@@ -592,7 +592,7 @@ fn placed(placement: &Placement) -> Option<Wanted> {
 #[inline]
 fn fetched(made: &Made) -> Option<Wanted> {
     let wanted = made.payload.as_ref()?;
-    let roce::Payload { qpn, srqn, offset, length, .. } = *wanted;
+    let roce::FramePayload { qpn, srqn, offset, length, .. } = *wanted;
     let payload = match wanted.source {
         Source::Remote { rkey, va } => Payload::remote(srqn, rkey, va, RemoteAccess::Read),
         Source::Message { message } => Payload::Message { number: message },

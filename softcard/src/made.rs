@@ -13,7 +13,7 @@ pub(crate) struct Made {
     /// The QP that sends it, if one does.
     pub(crate) qpn: Option<Qpn>,
     /// What follows the header.
-    pub(crate) payload: Option<roce::Payload>,
+    pub(crate) payload: Option<roce::FramePayload>,
     /// It does already.
     pub(crate) is_whole: bool,
     pub(crate) needs_icrc: bool,

@@ -15,7 +15,7 @@ use std::fmt::Debug;
 
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{bth, ipv4, ipv6, udp};
-use roce::{Payload, Psn};
+use roce::{FramePayload, Psn};
 
 use crate::port::{Frame, FramePool};
 
@@ -28,7 +28,7 @@ pub struct Sealed<'a> {
     /// again is another frame, and its bytes are fetched again, so they need not be the same.
     pub attempt: u64,
     /// The payload behind the headers, if there is any: which bytes of which message.
-    pub payload: Option<&'a Payload>,
+    pub payload: Option<&'a FramePayload>,
 }
 
 /// A step behind the invariant CRC.
@@ -90,14 +90,14 @@ impl Steps {
         &mut self,
         frame: &mut Frame,
         attempt: u64,
-        payload: Option<&Payload>,
+        payload: Option<&FramePayload>,
     ) -> bool {
         frame.seal();
         self.sealing.is_none() || self.enclose(frame, attempt, payload)
     }
 
     #[cold]
-    fn enclose(&mut self, frame: &mut Frame, attempt: u64, payload: Option<&Payload>) -> bool {
+    fn enclose(&mut self, frame: &mut Frame, attempt: u64, payload: Option<&FramePayload>) -> bool {
         let (Some(step), Some(transport)) = (&mut self.sealing, transport_of(frame.as_slice()))
         else {
             return false;

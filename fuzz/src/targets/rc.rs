@@ -14,10 +14,10 @@ use arbitrary::Unstructured;
 use roce::opcode::{Class, Opcode};
 use roce::wire::{aeth, arp, bth, ethernet, extension, icrc, ipv4, reth, udp};
 use roce::{
-    AccessDenied, AccessFlags, AddressVector, AtomicOperation, Event, Gid, IcrcPolicy, Instant,
-    MacAddr, Operation, PathMtu, Payload, Placed, Placement, Psn, QpAttributes, QpState, Qpn,
-    ReceiveError, RemoteAccess, RemoteRange, SendRequest, Sink, Source, Stack, StackConfig,
-    TakenReceive, Target, Verbs,
+    AccessDenied, AccessFlags, AddressVector, AtomicOperation, Event, FramePayload, Gid,
+    IcrcPolicy, Instant, MacAddr, Operation, PathMtu, Placed, Placement, Psn, QpAttributes,
+    QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, SendRequest, Sink, Source, Stack,
+    StackConfig, TakenReceive, Target, Verbs,
 };
 
 use crate::Outcome;
@@ -516,8 +516,8 @@ impl Bench {
         Ok(())
     }
 
-    fn check_payload(&mut self, payload: &Payload) {
-        let Payload { qpn, srqn, source, offset, length, .. } = *payload;
+    fn check_payload(&mut self, payload: &FramePayload) {
+        let FramePayload { qpn, srqn, source, offset, length, .. } = *payload;
         assert!((1..=MTU.bytes()).contains(&length));
         let qp = self.user.qp(qpn);
         match source {

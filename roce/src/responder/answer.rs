@@ -1,7 +1,7 @@
 //! What the responder says: acknowledgements, NAKs and responses to READs and atomics, in PSN order.
 
 use super::{Answer, Nak, Resource, Responder};
-use crate::api::{Payload, Source, Transmit};
+use crate::api::{FramePayload, Source, Transmit};
 use crate::counters::{add, bump};
 use crate::opcode::{Position, code};
 use crate::owed::Ack;
@@ -149,7 +149,7 @@ impl Responder {
             let syndrome = Syndrome::Ack { credits: self.credit_code() };
             header.push(&aeth::Repr { syndrome, msn: read.msn }.to_bytes());
         }
-        let payload = (length != 0).then_some(Payload {
+        let payload = (length != 0).then_some(FramePayload {
             qpn: core.qpn,
             srqn: read.srqn,
             source: Source::Remote { rkey: whole.rkey, va: whole.va.wrapping_add(offset) },

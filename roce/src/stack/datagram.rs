@@ -3,7 +3,7 @@
 use super::commit::Failure;
 use super::slots::Slot;
 use super::{Stack, Turn};
-use crate::api::{DatagramRequest, Event, Payload, Placed, ReceiveStatus, Source, Transmit};
+use crate::api::{DatagramRequest, Event, FramePayload, Placed, ReceiveStatus, Source, Transmit};
 use crate::attributes::AddressVector;
 use crate::counters::{add, bump};
 use crate::datagram::{Handle, UdQp};
@@ -147,7 +147,7 @@ impl Stack {
                         bump(&mut counters.sent_mcast_pkts);
                     }
                     add(&mut counters.sent_bytes, request.length.into());
-                    let payload = (request.length != 0).then_some(Payload {
+                    let payload = (request.length != 0).then_some(FramePayload {
                         qpn: qp.core.qpn,
                         srqn: None,
                         source: Source::Message { message },

@@ -10,7 +10,7 @@ use netsim::frame::{Frame, Received};
 use roce::opcode::{Class, Opcode};
 use roce::wire::icrc;
 use roce::{
-    AccessDenied, Instant, Payload, Placed, Placement, Qpn, ReceiveError, ReceivedFrame as _,
+    AccessDenied, FramePayload, Instant, Placed, Placement, Qpn, ReceiveError, ReceivedFrame as _,
     RemoteAccess, RemoteRange, Sink, Source, Stack, TakenReceive, Target, Verbs, XrcSrq,
 };
 
@@ -169,7 +169,7 @@ impl netsim::memory::Memory for Memory {
         }
     }
 
-    fn fetch(&mut self, payload: &Payload, frame: &mut Vec<u8>) -> bool {
+    fn fetch(&mut self, payload: &FramePayload, frame: &mut Vec<u8>) -> bool {
         let start = frame.len();
         let length = payload.length as usize;
         assert!(length != 0, "an empty payload");

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use netsim::config::Faults;
 use roce::{
-    Checked, Part, PartKind, PathMtu, Payload, Placed, Placement, Qpn, Services, Sink, Verdict,
+    Checked, FramePayload, Part, PartKind, PathMtu, Placed, Placement, Qpn, Services, Sink, Verdict,
 };
 use trial::rng::mix;
 
@@ -190,7 +190,7 @@ impl Services for Mask {
         Some(placement.sink)
     }
 
-    fn transform(&mut self, payload: &Payload, frame: &mut [u8], range: Range<usize>) -> bool {
+    fn transform(&mut self, payload: &FramePayload, frame: &mut [u8], range: Range<usize>) -> bool {
         assert_eq!(range.len(), payload.length as usize);
         hide(payload.offset, &mut frame[range]);
         self.transformed += 1;
