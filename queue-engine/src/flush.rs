@@ -311,9 +311,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// [`ReceiveError::Empty`], or [`ReceiveError::Invalid`] for one that makes no sense; that one completes with an error once [`Engine::refuse_receive`] says so.
     pub fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {
         let qp = self.qps.get_mut(&qpn).ok_or(ReceiveError::Empty)?;
-        let receives =
-            matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-        if !receives {
+        if !qp.state.receives_unreliable() {
             return Err(ReceiveError::Empty);
         }
         let rq = self.rqs.get_mut(&qp.rqn).ok_or(ReceiveError::Empty)?;

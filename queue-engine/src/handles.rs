@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use fpga_regs::engine::admin::{AdminStatus, MAX_ENDED_AHS};
-use fpga_regs::engine::qp::QpState;
 
 use crate::memory::Rings;
 use crate::numbers::{ByNumber, Numbers, Random, free_all, take};
@@ -98,7 +97,9 @@ impl Handles {
         }
         let mut rest = domain.qps.range(self.next_holder..);
         for qpn in rest.by_ref().take(LOOKED_AT) {
-            let Some(qp) = qps.get_mut(qpn).filter(|qp| sends(qp.state)) else { continue };
+            let Some(qp) = qps.get_mut(qpn).filter(|qp| qp.state.sends_requests()) else {
+                continue;
+            };
             qp.sq.look();
             if qp.sq.producer != qp.sq.fetch || qp.under_way.front().is_some() {
                 qp.held.push_back((qp.sq.producer, ah));
@@ -134,7 +135,7 @@ impl Handles {
         let mut gone = Vec::new();
         let oldest = qp.under_way.front().map_or(qp.sq.fetch, |message| message.wqe_index);
         while let Some(&(until, ah)) = qp.held.front() {
-            if sends(qp.state) && is_before(oldest, until) {
+            if qp.state.sends_requests() && is_before(oldest, until) {
                 return gone;
             }
             qp.held.pop_front();
@@ -182,9 +183,4 @@ impl Handles {
 /// Whether a place in a send ring comes before another one.
 fn is_before(place: u32, other: u32) -> bool {
     place.wrapping_sub(other) > u32::MAX / 2
-}
-
-/// Whether a QP in that state sends what is posted to it, now or later.
-fn sends(state: QpState) -> bool {
-    matches!(state, QpState::Rts | QpState::Sqd)
 }

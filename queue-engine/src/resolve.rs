@@ -4,7 +4,6 @@ use fpga_regs::engine::cqe::Opcode;
 use fpga_regs::engine::key::Access;
 pub use fpga_regs::engine::message::{Payload, Unreachable};
 use fpga_regs::engine::message::{RemoteAccess, RemoteRange};
-use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SEND_PAYLOAD_OFFSET, Sge};
 
 use crate::doorbells::DoorbellPage;
@@ -51,7 +50,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     #[must_use]
     pub fn remote_page(&self, qpn: u32, va: u64) -> Option<u64> {
         let qp = self.qps.get(&qpn)?;
-        let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        let receives = qp.state.serves_requests();
         let rights = [Access::REMOTE_WRITE, Access::REMOTE_READ];
         let mut rights = rights.into_iter().filter(|right| receives && qp.access.contains(*right));
         rights.find_map(|right| self.keys.page_of(qp.pdn, va, right))
@@ -61,7 +60,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// has named by none of them is nobody's, for a peer may name it, too. In SQD what was begun goes on.
     #[must_use]
     pub fn is_local_page(&self, qpn: u32, iova: u64) -> bool {
-        let sends = |qp: &&Qp<M>| matches!(qp.state, QpState::Rts | QpState::Sqd);
+        let sends = |qp: &&Qp<M>| qp.state.sends_requests();
         let Some(qp) = self.qps.get(&qpn).filter(sends) else { return false };
         let end = iova.saturating_add(PAGE);
         qp.under_way.all_elements().filter(|sge| sge.length > 0).any(|sge| {

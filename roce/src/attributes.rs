@@ -3,13 +3,12 @@
 use bitflags::bitflags;
 use fpga_regs::engine::admin::CreateAh;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition;
 
 use crate::error::Error;
 use crate::param;
 use crate::psn::Psn;
-use crate::state::QpState;
 use crate::types::{Gid, PathMtu, Qpn};
 
 bitflags! {
@@ -128,7 +127,8 @@ impl QpAttributes {
         let has = |bit| a.mask.contains(bit);
         let mut change = Self::default();
         if has(M::STATE) {
-            change.state = Some(QpState::from_contract(a.state)?);
+            a.state.name()?;
+            change.state = Some(a.state);
         }
         if has(M::PATH_MTU) {
             change.path_mtu = Some(PathMtu::from_code(a.path_mtu)?);
@@ -194,8 +194,8 @@ impl From<QpSnapshot> for Attributes {
     fn from(snapshot: QpSnapshot) -> Self {
         let path = snapshot.path;
         Self {
-            state: snapshot.state.into(),
-            current_state: snapshot.state.into(),
+            state: snapshot.state,
+            current_state: snapshot.state,
             path_mtu: snapshot.path_mtu.map_or(0, PathMtu::code),
             pkey_index: snapshot.pkey_index,
             port: 1,
@@ -273,7 +273,7 @@ pub(crate) fn check(
     change: &QpAttributes,
     mtu_max: PathMtu,
 ) -> Result<(), Error> {
-    let (from, to) = (from.into(), change.state.unwrap_or(from).into());
+    let to = change.state.unwrap_or(from);
     // The stack is one port's: a change that needs a port has it.
     let port = transition::transition(kind, from, to)
         .map_or(AttributeMask::empty(), |row| row.required & AttributeMask::PORT);

@@ -3,6 +3,8 @@
 use core::ops::Range;
 use core::time::Duration;
 
+use fpga_regs::engine::qp::QpState;
+
 use crate::api::{AtomicOperation, Event, Operation, Placement, SendStatus, Sink};
 use crate::counters::{add, bump};
 use crate::drops::{self, Reason};
@@ -15,7 +17,6 @@ use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
 use crate::requester::Requester;
 use crate::services::{Part, PartKind};
-use crate::state::QpState;
 use crate::types::Instant;
 use crate::window::Acked;
 use crate::wire::aeth::{NakCode, Syndrome};

@@ -10,6 +10,8 @@ use core::ops::Range;
 use core::task::{Poll, ready};
 use std::collections::BTreeSet;
 
+use fpga_regs::engine::qp::QpState;
+
 use crate::api::{
     DatagramRequest, Event, GRH_LENGTH, Placement, ReceiveError, ReceiveKind, ReceiveStatus, Sink,
     Verbs,
@@ -25,7 +27,6 @@ use crate::param;
 use crate::path::Path;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared, transport_header};
-use crate::state::QpState;
 use crate::types::{Gid, Instant, PathMtu};
 use crate::unanswered::Unanswered;
 use crate::wire::{bth, frame, ipv4, ipv6, udp};

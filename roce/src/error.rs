@@ -1,9 +1,9 @@
 //! Why a control operation was refused.
 
 use fpga_regs::engine::admin::AdminStatus;
+use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::transition::Refused;
 
-use crate::state::QpState;
 use crate::types::{Gid, Qpn};
 
 /// Why creating or modifying a queue pair, or creating an address handle, was refused; nothing is changed.

@@ -1,5 +1,7 @@
 //! What all queue pairs have, whatever their transport service.
 
+use fpga_regs::engine::qp::QpState;
+
 use crate::api::{Event, QpEvent, ReceiveStatus, Transmit};
 use crate::attributes::QpSnapshot;
 use crate::congestion::{NotificationPoint, Notifications, RESERVED};
@@ -14,7 +16,6 @@ use crate::priority::Trust;
 use crate::psn::Psn;
 use crate::ready::Ready;
 use crate::service::Service;
-use crate::state::QpState;
 use crate::timer::Timers;
 use crate::types::{Instant, PathMtu, Qpn};
 use crate::window::{AnyWindow, Window as _};

@@ -2,6 +2,8 @@
 
 use core::task::Poll;
 
+use fpga_regs::engine::qp::QpState;
+
 use crate::api::{AtomicOperation, Event, Operation, ReceiveStatus, SendRequest, Transmit, Verbs};
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::credit::Credit;
@@ -16,7 +18,6 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::service::Service;
 use crate::services::Part;
-use crate::state::QpState;
 use crate::types::Instant;
 use crate::wire::frame;
 

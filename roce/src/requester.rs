@@ -3,6 +3,8 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use fpga_regs::engine::qp::QpState;
+
 use crate::api::{
     AtomicOperation, Event, FramePayload, Operation, SendRequest, SendStatus, Source, Transmit,
 };
@@ -16,7 +18,6 @@ use crate::path::Path;
 use crate::probe::Probe;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
-use crate::state::QpState;
 use crate::types::{Instant, PathMtu};
 use crate::window::{Acked, Window as _};
 use crate::wire::extension::{self, atomiceth, xrceth};

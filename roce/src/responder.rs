@@ -4,6 +4,8 @@
 use core::task::{Poll, ready};
 use std::collections::VecDeque;
 
+use fpga_regs::engine::qp::QpState;
+
 use crate::api::{
     AccessDenied, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, RemoteRange, Target, Verbs,
     XrcSrq,
@@ -20,7 +22,6 @@ use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
 use crate::service::Service;
 use crate::services::{Part, PartKind};
-use crate::state::QpState;
 use crate::wire::aeth::NakCode;
 use crate::wire::{frame, reth};
 

@@ -4,6 +4,8 @@ use core::net::Ipv4Addr;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use fpga_regs::engine::qp::QpState;
+
 use crate::api::{Event, FramePayload, IcrcPolicy, ReceiveStatus, SendRequest, Source, Transmit};
 use crate::attributes::{self, QpAttributes, QpSnapshot};
 use crate::congestion::NotificationPoint;
@@ -26,7 +28,6 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::service::Service;
 use crate::services::Services;
-use crate::state::QpState;
 use crate::table;
 use crate::timer::{Due, Timers};
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
@@ -238,6 +239,9 @@ impl Stack {
     }
 
     /// Changes state and attributes of a queue pair; on an error nothing has changed.
+    ///
+    /// Besides the transitions that the layer above asks for there is one that a queue pair takes by itself: to ERR, from
+    /// RTR, RTS and SQD, when a message or a request fails for good.
     ///
     /// Going to ERR reports [`Event::EnteredError`] (once); going to RESET drops all events of the
     /// QP that were not polled.

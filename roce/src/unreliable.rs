@@ -6,6 +6,8 @@
 
 use core::task::Poll;
 
+use fpga_regs::engine::qp::QpState;
+
 use crate::api::{
     Event, FramePayload, Operation, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus, SendRequest,
     Source, Transmit, Verbs,
@@ -23,7 +25,6 @@ use crate::param;
 use crate::psn::Psn;
 use crate::qp::{QpCore, Shared};
 use crate::requester::{data_frame, data_opcode};
-use crate::state::QpState;
 use crate::types::Instant;
 use crate::unanswered::Unanswered;
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use fpga_regs::coyote::vfpga::{self as v, Command, CommandQueue, CompletionCounters, Stream};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
-use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::tunnel::TURNOVER;
 use queue_engine::{TransportEvent, Unreachable};
 use tunnel::{Key, Names, Pace};
@@ -531,9 +530,7 @@ impl<R: Registers> Posts<R> {
             let lost = u64::from(space.requests);
             self.tally.lost_reads = self.tally.lost_reads.saturating_add(lost);
         }
-        let is_connected = |qp: &&mut Qp| {
-            matches!(qp.attributes.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
-        };
+        let is_connected = |qp: &&mut Qp| qp.attributes.state.serves_requests();
         let Some(qp) = space.qp.as_mut().filter(is_connected) else { return };
         let event = match qp.messages.is_empty() {
             true => TransportEvent::Error { qpn },

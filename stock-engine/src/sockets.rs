@@ -68,8 +68,7 @@ impl Socket {
     }
 
     fn receives(&self) -> bool {
-        let state = self.attributes.state;
-        matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+        self.attributes.state.receives_unreliable()
     }
 }
 

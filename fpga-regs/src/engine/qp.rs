@@ -62,6 +62,38 @@ open_enum! {
     }
 }
 
+/// What a QP does in each state (specification, section 10.3.1). In a state that no code above stands for it does nothing.
+impl QpState {
+    /// Whether the responder works: requests of the peer are executed and answered.
+    #[must_use]
+    #[inline]
+    pub const fn serves_requests(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd)
+    }
+
+    /// Whether messages that nobody answers are received.
+    #[must_use]
+    #[inline]
+    pub const fn receives_unreliable(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
+    }
+
+    /// Whether the requester works: messages are taken, those that have begun go on, and what the
+    /// peer answers is heard.
+    #[must_use]
+    #[inline]
+    pub const fn sends_requests(self) -> bool {
+        matches!(self, Self::Rts | Self::Sqd)
+    }
+
+    /// Whether a message that has not begun may begin.
+    #[must_use]
+    #[inline]
+    pub const fn begins_messages(self) -> bool {
+        matches!(self, Self::Rts)
+    }
+}
+
 flags! {
     /// The attributes in a modify; the bits are those of `ibv_qp_attr_mask`.
     pub struct AttributeMask(u32) {
@@ -189,5 +221,35 @@ pub const fn rnr_timeout_micros(code: u8) -> u64 {
     match RNR_TIMER_UNITS[(code & 0x1f) as usize] {
         0 => 655_360,
         units => units as u64 * 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use QpState as S;
+
+    #[test]
+    fn what_a_queue_pair_does_in_each_state_is_as_written_here() {
+        let states =
+            [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Sqe, S::Err, QpState(7), QpState(255)];
+        let abilities = states.map(|state| {
+            let receives = [state.serves_requests(), state.receives_unreliable()];
+            (state, receives, [state.sends_requests(), state.begins_messages()])
+        });
+        assert_eq!(
+            abilities,
+            [
+                (S::Reset, [false, false], [false, false]),
+                (S::Init, [false, false], [false, false]),
+                (S::Rtr, [true, true], [false, false]),
+                (S::Rts, [true, true], [true, true]),
+                (S::Sqd, [true, true], [true, false]),
+                (S::Sqe, [false, true], [false, false]),
+                (S::Err, [false, false], [false, false]),
+                (QpState(7), [false, false], [false, false]),
+                (QpState(255), [false, false], [false, false]),
+            ]
+        );
     }
 }

@@ -481,7 +481,7 @@ fn states_change_as_the_contract_says() {
                 way(from, QKEY).iter().for_each(|change| network.modify(end, change));
                 let change = QpAttributes { qkey: extra, ..to(target) };
                 let done = network.sim.hosts[0].stack.modify_qp(Instant(0), qpn, &change);
-                let row = transition::transition(QpType::Ud, from.into(), target.into());
+                let row = transition::transition(QpType::Ud, from, target);
                 use fpga_regs::engine::qp::AttributeMask as M;
                 let mask = if extra.is_some() { M::QKEY } else { M::empty() };
                 // The stack is one port's, which it does not ask for.

@@ -536,7 +536,7 @@ fn states_change_as_the_contract_says() {
             }
             let target = change.state.unwrap();
             let done = network.sim.hosts[0].stack.modify_qp(Instant(0), end.qpn, &change);
-            let row = transition::transition(QpType::Uc, from.into(), target.into());
+            let row = transition::transition(QpType::Uc, from, target);
             let given = match (number, target) {
                 (0, _) => M::PKEY_INDEX | M::ACCESS,
                 (1, _) => M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,

@@ -1,5 +1,7 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
+use fpga_regs::engine::qp::QpState;
+
 use super::super::StackConfig;
 use super::*;
 use crate::api::IcrcPolicy;
@@ -8,7 +10,6 @@ use crate::control;
 use crate::path::PortAddresses;
 use crate::psn::Psn;
 use crate::service::Service;
-use crate::state::QpState;
 use crate::types::{Instant, MacAddr, PathMtu};
 
 const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
