@@ -104,8 +104,7 @@ impl UdQp {
             }
             // UD-14
             (QpState::Rts, QpState::Sqd) => {
-                self.core.drained = false;
-                self.core.check_drained(shared, self.sends.is_settled());
+                self.core.begin_to_drain(shared, self.sends.is_settled());
             }
             _ => self.core.make_ready(shared),
         }

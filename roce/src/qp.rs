@@ -57,7 +57,7 @@ pub(crate) struct QpCore {
     /// Whether a request arrived since RTR.
     established: bool,
     /// Whether the drained event of this stay in SQD was reported.
-    pub drained: bool,
+    drained: bool,
     pub counters: QpCounters,
     /// How much it may send, and when.
     pub window: AnyWindow,
@@ -320,6 +320,12 @@ impl QpCore {
             self.established = true;
             self.emit_async(shared, QpEvent::CommunicationEstablished);
         }
+    }
+
+    /// Is in SQD from now on: as [`Self::check_drained`].
+    pub(crate) fn begin_to_drain(&mut self, shared: &mut Shared, is_drained: bool) {
+        self.drained = false;
+        self.check_drained(shared, is_drained);
     }
 
     /// In SQD, reports once that all messages that had begun are complete.

@@ -67,10 +67,9 @@ impl RcQp {
             }
             // RC-80
             (QpState::Rts, QpState::Sqd) => {
-                self.core.drained = false;
                 self.requester.drain();
                 self.core.make_ready(shared);
-                self.core.check_drained(shared, self.requester.is_drained());
+                self.core.begin_to_drain(shared, self.requester.is_drained());
             }
             (QpState::Sqd, _) => self.core.make_ready(shared),
             _ => {}

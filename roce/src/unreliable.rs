@@ -73,8 +73,7 @@ impl UcQp {
             (QpState::Rtr, QpState::Rts) => self.psn = change.sq_psn.unwrap_or_default(),
             // UC-13
             (QpState::Rts, QpState::Sqd) => {
-                self.core.drained = false;
-                self.check_drained(shared);
+                self.core.begin_to_drain(shared, self.is_drained());
             }
             _ => self.core.make_ready(shared),
         }
@@ -196,7 +195,7 @@ impl UcQp {
     pub(crate) fn settle(&mut self, shared: &mut Shared) {
         // UC-4
         self.sends.settle(&self.core, shared);
-        self.check_drained(shared);
+        self.core.check_drained(shared, self.is_drained());
     }
 
     /// The payload of a message could not be read.
@@ -206,11 +205,6 @@ impl UcQp {
             self.begun = 0;
             self.core.attributes.state = QpState::Sqe;
         }
-    }
-
-    fn check_drained(&mut self, shared: &mut Shared) {
-        let is_drained = self.is_drained();
-        self.core.check_drained(shared, is_drained);
     }
 
     /// Takes a request of the peer. One that is pending has at most established the connection, and given
