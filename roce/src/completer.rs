@@ -20,7 +20,6 @@ use crate::services::{Part, PartKind};
 use crate::types::Instant;
 use crate::window::Acked;
 use crate::wire::aeth::{NakCode, Syndrome};
-use crate::wire::extension::atomicacketh;
 use crate::wire::frame;
 
 /// A response of the peer that awaits one.
@@ -262,9 +261,7 @@ impl Requester {
         let Incoming { now, place, .. } = *incoming;
         let is_atomic = |operation: Operation| matches!(operation, Operation::Atomic(_));
         let Some(message) = self.answered(core, shared, now, sequence, is_atomic) else { return };
-        // RC-101: The value is the last of the headers.
-        let value = place.payload_start.wrapping_sub(atomicacketh::LENGTH)..place.payload_start;
-        self.place_response(core, shared, 0, place.frame_index, value);
+        self.place_response(core, shared, 0, place.frame_index, place.value_before());
         self.unacked = message.end();
         self.messages.pop_front();
         let bytes = u64::from(AtomicOperation::LENGTH);

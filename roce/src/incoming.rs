@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use crate::types::{Address, Gid, Instant};
+use crate::wire::extension::atomicacketh;
 use crate::wire::frame;
 
 /// Explicit congestion notification (RFC 3168), in the traffic class or type of service.
@@ -44,6 +45,14 @@ impl Envelope {
 pub(crate) struct FramePlace {
     pub frame_index: usize,
     pub payload_start: usize,
+}
+
+impl FramePlace {
+    /// Where the value before an atomic operation is in the frame that answers it: the last of the headers, and all that
+    /// is placed of such a frame.
+    pub(crate) const fn value_before(self) -> Range<usize> {
+        self.payload_start.wrapping_sub(atomicacketh::LENGTH)..self.payload_start
+    }
 }
 
 /// A RoCE packet that has come in.

@@ -83,10 +83,11 @@ impl Stack {
             frame.keep(self.kept(slot, None));
             return Poll::Pending;
         }
-        // RC-101
         let is_placed = self.shared.log.placements.len() != before;
         if is_placed && packet.opcode.class == Class::AtomicAcknowledge {
-            put_in_host_order(frame.bytes_mut(), payload_start);
+            // RC-101: Bytes are placed as they stand in the frame, and these are a number.
+            let header = frame.bytes_mut().get_mut(place.value_before());
+            header.and_then(<[u8]>::first_chunk_mut).map(atomicacketh::make_value);
         }
         if is_placed && self.services.is_some() {
             self.tell_accepted();
@@ -355,16 +356,5 @@ impl Stack {
             bump(&mut counters.np_ecn_marked_roce_packets);
         }
         Poll::Ready(())
-    }
-}
-
-/// Puts the value before an atomic operation, the last of the headers, in the host's order: it is placed as it stands in
-/// the frame.
-fn put_in_host_order(frame: &mut [u8], payload_start: usize) {
-    let start = payload_start.wrapping_sub(atomicacketh::LENGTH);
-    if let Some(value) =
-        frame.get_mut(start..payload_start).filter(|_| cfg!(target_endian = "little"))
-    {
-        value.reverse();
     }
 }

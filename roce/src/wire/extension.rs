@@ -153,6 +153,11 @@ pub mod atomicacketh {
     pub fn to_bytes(original: u64) -> [u8; LENGTH] {
         original.to_be_bytes()
     }
+
+    /// Makes the value of a header, in place: from then on its bytes are in the order of the host, as in memory.
+    pub fn make_value(header: &mut [u8; LENGTH]) {
+        *header = u64::from_be_bytes(*header).to_ne_bytes();
+    }
 }
 
 /// The Datagram Extended Transport Header.
@@ -201,7 +206,10 @@ mod tests {
         let bytes = immdt::to_bytes(0x0102_0304);
         assert_eq!(bytes, [1, 2, 3, 4]);
         assert_eq!(immdt::parse(&bytes), Ok((0x0102_0304, &[][..])));
-        assert_eq!(atomicacketh::parse(&atomicacketh::to_bytes(1 << 63)), Ok((1 << 63, &[][..])));
+        let mut header = atomicacketh::to_bytes(1 << 63);
+        assert_eq!(atomicacketh::parse(&header), Ok((1 << 63, &[][..])));
+        atomicacketh::make_value(&mut header);
+        assert_eq!(u64::from_ne_bytes(header), 1 << 63);
         assert!(immdt::parse(&bytes[..3]).is_err());
         assert_eq!(xrceth::to_bytes(0xff01_0203), [0, 1, 2, 3]);
         assert_eq!(xrceth::parse(&[9, 1, 2, 3]), Ok((0x1_0203, &[][..])));
