@@ -222,7 +222,8 @@ fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
     ended(
         &todo,
         &mut shown,
-        (seen, waived),
+        seen,
+        waived,
         &incoming.name,
         &match incoming.vfpga() {
             None => format!("{card} has the image {}, and was brought up with it", incoming.name),
@@ -259,7 +260,7 @@ fn rollback(todo: &Todo<'_>, yes: bool, dry_run: bool, waived: Waived) -> Result
     shown["done"] = json!(true);
     let name = text(&previous["name"]);
     let sentence = format!("{card} has the image {name} again, and was brought up with it");
-    ended(todo, &mut shown, (seen, waived), &name, &sentence)
+    ended(todo, &mut shown, seen, waived, &name, &sentence)
 }
 
 /// Whether an FPGA will say of itself behind an image what it did not say before. One that needs to be flashed again may
@@ -272,7 +273,8 @@ fn is_told_apart(card: &Value, regions: u64) -> bool {
 fn ended(
     todo: &Todo<'_>,
     shown: &mut Value,
-    (seen, waived): (bool, Waived),
+    seen: bool,
+    waived: Waived,
     name: &str,
     sentence: &str,
 ) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use fpga_regs::engine::qp::QpState;
 
 use crate::cards::{Card, Users};
 use crate::clients::Client;
-use crate::listeners::ibv_event;
+use crate::listeners::{QueueNumbers, ibv_event};
 use crate::process::ClientId;
 
 /// The clients, by number.
@@ -41,9 +41,9 @@ fn heed(card: &mut Card, at: usize, event: EngineEvent, clients: &Clients) {
             let all = if rings & 1 != 0 { u8::MAX } else { rings };
             suspects.cqs.add(listeners.cqs_told_in(all));
             if rings & 1 != 0 {
-                let (qpns, srqns) = listeners.numbers();
-                suspects.qps.add(qpns);
-                suspects.srqs.add(srqns);
+                let QueueNumbers { qps, srqs } = listeners.numbers();
+                suspects.qps.add(qps);
+                suspects.srqs.add(srqs);
             }
         }
         EngineEvent::Dead => {

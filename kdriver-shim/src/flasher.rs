@@ -20,7 +20,7 @@ use crate::cards::find;
 use crate::clients::{Client, Stage};
 use crate::error::Error;
 use crate::images::AGAIN;
-use crate::images::examiner::{Examined, Examiner, Task};
+use crate::images::examiner::{Brought, Examined, Examiner, Task};
 use crate::images::record::Deed;
 use crate::images::store::Store;
 use crate::process::ClientId;
@@ -145,7 +145,8 @@ impl Flasher {
         match request {
             Request::FlashOpen { card, length, sha256, name, manifest } => {
                 let sha256 = Sha256(sha256);
-                self.open_upload(around, client.id, card, (length, sha256), (name, manifest))?;
+                let brought = Brought { name, manifest, sha256, bytes: Vec::new() };
+                self.open_upload(around, client.id, card, length, brought)?;
             }
             Request::FlashWrite { bytes } => self.go_on_uploading(client.id, &bytes)?,
             Request::FlashApply { force } => {

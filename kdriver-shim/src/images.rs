@@ -38,44 +38,50 @@ pub struct Accepted {
     pub bytes: Arc<Vec<u8>>,
 }
 
+/// A file and its digest.
+#[derive(Debug)]
+pub struct Digested {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// Its digest.
+    pub sha256: Sha256,
+}
+
 /// Frees an image by a thread of its own: for the kernel to take 128 MiB back costs more than others are to wait.
 pub fn let_go(image: impl Send + 'static) {
     // Where there can be no thread it goes here.
     let _ = Builder::new().name("images".into()).spawn(move || drop(image));
 }
 
-/// A file that a card takes which is like that, by its digest and the text of its manifest.
+/// A file that a card takes which is like that, by the text of its manifest.
 ///
 /// # Errors
 /// What is wrong, and what would be right; so all of these.
 pub fn accept_for(
     takes: Takes,
     name: &str,
-    (bytes, sha256): (Vec<u8>, Sha256),
+    file: Digested,
     text: &str,
     like: &Manifest,
 ) -> Result<Accepted, String> {
     match takes {
-        Takes::SoftImages => accept_soft(name, (bytes, sha256), like),
-        Takes::Bitstreams => accept_shell(name, (bytes, sha256), text, like),
+        Takes::SoftImages => accept_soft(name, file, like),
+        Takes::Bitstreams => accept_shell(name, file, text, like),
     }
 }
 
-/// A file for a card that takes software cards' images, if it is one, with its digest.
-fn accept_soft(
-    name: &str,
-    (bytes, sha256): (Vec<u8>, Sha256),
-    like: &Manifest,
-) -> Result<Accepted, String> {
-    let image = accept(&bytes)?;
-    let name = name_of(name, &image, (&bytes, sha256));
-    Ok(Accepted { manifest: manifest(&image, &name.name, like)?, name, bytes: Arc::new(bytes) })
+/// A file for a card that takes software cards' images, if it is one.
+fn accept_soft(name: &str, file: Digested, like: &Manifest) -> Result<Accepted, String> {
+    let image = accept(&file.bytes)?;
+    let name = name_of(name, &image, &file);
+    let manifest = manifest(&image, &name.name, like)?;
+    Ok(Accepted { manifest, name, bytes: Arc::new(file.bytes) })
 }
 
-/// A file for a card with a shell, its digest, and the text of its manifest, if it is one for a card that is like that.
+/// A file for a card with a shell, and the text of its manifest, if it is one for a card that is like that.
 fn accept_shell(
     name: &str,
-    (bytes, sha256): (Vec<u8>, Sha256),
+    Digested { bytes, sha256 }: Digested,
     text: &str,
     like: &Manifest,
 ) -> Result<Accepted, String> {
@@ -104,11 +110,11 @@ fn line_of(name: &str) -> String {
 }
 
 /// The name by which an image is known.
-fn name_of(name: &str, image: &SoftImage, (bytes, sha256): (&[u8], Sha256)) -> ImageName {
+fn name_of(name: &str, image: &SoftImage, file: &Digested) -> ImageName {
     ImageName {
         name: line_of(name),
-        sha256: sha256.to_string(),
-        bytes: bytes.len() as u64,
+        sha256: file.sha256.to_string(),
+        bytes: file.bytes.len() as u64,
         logic: image.logic().iter().map(|logic| logic.name().to_owned()).collect(),
         vfpga: image.alone(),
         manifest: None,
@@ -120,8 +126,8 @@ fn name_of(name: &str, image: &SoftImage, (bytes, sha256): (&[u8], Sha256)) -> I
 pub fn initial(manifest: &Manifest) -> Option<(ImageName, Vec<u8>)> {
     let image = SoftImage::new(manifest.stands()).ok()?;
     let bytes = image.to_bytes();
-    let sha256 = Sha256::of(&bytes);
-    Some((name_of(&manifest.name, &image, (&bytes, sha256)), bytes))
+    let file = Digested { sha256: Sha256::of(&bytes), bytes };
+    Some((name_of(&manifest.name, &image, &file), file.bytes))
 }
 
 /// Reads an image, if a software card takes it.

@@ -75,7 +75,8 @@ impl Notifier {
         cookie: u64,
         records: Records,
         vector: u8,
-        (memory, ring): (Arc<SharedMapping>, Span),
+        memory: Arc<SharedMapping>,
+        ring: Span,
     ) -> Self {
         Self { cookie, records, vector, memory, ring, former: None, sent: 0 }
     }
@@ -100,6 +101,26 @@ impl Notifier {
             self.sent = self.sent.wrapping_add(1);
         }
     }
+}
+
+/// How many objects have listeners.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectCount {
+    /// Completion queues.
+    pub cqs: usize,
+    /// Queue pairs, and handles of XRC targets.
+    pub qps: usize,
+    /// Shared receive queues.
+    pub srqs: usize,
+}
+
+/// Numbers of queues, by their kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueNumbers {
+    /// Of queue pairs.
+    pub qps: BTreeSet<u32>,
+    /// Of shared receive queues.
+    pub srqs: BTreeSet<u32>,
 }
 
 /// Who is told of an object's asynchronous events.
@@ -256,7 +277,8 @@ impl Listeners {
         qpn: u32,
         client: ClientId,
         handle: u32,
-        (cookie, context): (u64, &Arc<ContextEvents>),
+        cookie: u64,
+        context: &Arc<ContextEvents>,
     ) {
         let listener = Listener::new(cookie, context);
         lock(&self.table).targets.insert((qpn, client, handle), listener);
@@ -320,11 +342,12 @@ impl Listeners {
         table.qps.contains_key(&qpn) || table.has_target(qpn)
     }
 
-    /// The numbers of completion queues, queue pairs (also handles of XRC targets) and shared receive queues.
+    /// How many objects of each kind there are.
     #[must_use]
-    pub fn count(&self) -> (usize, usize, usize) {
+    pub fn count(&self) -> ObjectCount {
         let table = lock(&self.table);
-        (table.cqs.len(), table.qps.len().saturating_add(table.targets.len()), table.srqs.len())
+        let qps = table.qps.len().saturating_add(table.targets.len());
+        ObjectCount { cqs: table.cqs.len(), qps, srqs: table.srqs.len() }
     }
 
     /// The numbers of the completion queues that have a channel and are told of in these event rings, bit n for
@@ -340,13 +363,18 @@ impl Listeners {
 
     /// The numbers of all queue pairs, and of all shared receive queues that have a limit.
     #[must_use]
-    pub fn numbers(&self) -> (BTreeSet<u32>, BTreeSet<u32>) {
+    pub fn numbers(&self) -> QueueNumbers {
         let table = lock(&self.table);
         let limited = table.srqs.iter().filter(|(_, (_, limit))| *limit > 0);
-        (
-            table.qps.keys().chain(table.targets.keys().map(|(qpn, ..)| qpn)).copied().collect(),
-            limited.map(|(srqn, _)| *srqn).collect(),
-        )
+        QueueNumbers {
+            qps: table
+                .qps
+                .keys()
+                .chain(table.targets.keys().map(|(qpn, ..)| qpn))
+                .copied()
+                .collect(),
+            srqs: limited.map(|(srqn, _)| *srqn).collect(),
+        }
     }
 
     /// Forgets all objects.

@@ -185,8 +185,8 @@ impl Session<'_> {
             }
             Request::CloseXrcd { xrcd } => self.close_xrcd(xrcd),
             Request::CreateXrcSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie } => {
-                let wanted = srq::WantedSrq { pdn, log2_entries, log2_stride, cookie };
-                self.create_xrc_srq((xrcd, cqn), wanted)
+                let queue = srq::WantedSrq { pdn, log2_entries, log2_stride, cookie };
+                self.create_xrc_srq(xrc::WantedXrcSrq { xrcd, cqn, queue })
             }
             Request::CreateTarget { xrcd, cookie } => self.create_target(xrcd, cookie),
             Request::OpenTarget { xrcd, qpn, cookie } => self.open_target(xrcd, qpn, cookie),

@@ -25,6 +25,7 @@ use crate::cm::{Census, ConnectionManager};
 use crate::error::Error;
 use crate::events::Clients;
 use crate::images::record::{FlashEvent, ImageName};
+use crate::listeners::ObjectCount;
 use crate::process::ClientId;
 use crate::quota::Resource;
 
@@ -484,7 +485,7 @@ fn icrc_checked(policy: IcrcPolicy) -> &'static str {
 }
 
 fn window_status(window: Window<'_>) -> WindowStatus {
-    let (completion_queues, queue_pairs, shared_receive_queues) = window.users.listeners.count();
+    let ObjectCount { cqs, qps, srqs } = window.users.listeners.count();
     let [pages, relays] = window.users.places();
     let [free_pages, free_relays] = window.users.free();
     WindowStatus {
@@ -494,9 +495,9 @@ fn window_status(window: Window<'_>) -> WindowStatus {
         free_pages,
         relays,
         free_relays,
-        completion_queues,
-        queue_pairs,
-        shared_receive_queues,
+        completion_queues: cqs,
+        queue_pairs: qps,
+        shared_receive_queues: srqs,
     }
 }
 

@@ -121,7 +121,8 @@ impl Client {
         &mut self,
         cards: &mut [Card],
         card: u32,
-        (what, made): (&str, Option<u32>),
+        what: &str,
+        made: Option<u32>,
         count: fn(&mut Quarantine) -> &mut u64,
         stopped: Result<(), Error>,
     ) -> bool {
@@ -211,8 +212,8 @@ impl ClientObject for Qp {
                 card.claims.release(peer, qp);
             }
         }
-        let qp_gone = client.is_released(cards, card, ("QP", self.qpn), queues, stopped);
-        let rq_gone = client.is_released(cards, card, ("RQ", self.rqn), queues, rq_stopped);
+        let qp_gone = client.is_released(cards, card, "QP", self.qpn, queues, stopped);
+        let rq_gone = client.is_released(cards, card, "RQ", self.rqn, queues, rq_stopped);
         client.give_ring(cards, card, self.rq, rq_gone);
         client.give_ring(cards, card, self.sq, qp_gone);
         told
@@ -249,7 +250,7 @@ impl ClientObject for Srq {
         if let (Some(srqn), Ok(window)) = (self.srqn, client.window(cards, self.card)) {
             told = window.users.listeners.remove_srq(srqn);
         }
-        let gone = client.is_released(cards, self.card, ("SRQ", self.srqn), queues, stopped);
+        let gone = client.is_released(cards, self.card, "SRQ", self.srqn, queues, stopped);
         client.give_ring(cards, self.card, self.ring, gone);
         told
     }
@@ -285,7 +286,7 @@ impl ClientObject for Cq {
         if let (Some(cqn), Ok(window)) = (self.cqn, client.window(cards, self.card)) {
             told = window.users.listeners.remove_cq(cqn);
         }
-        let gone = client.is_released(cards, self.card, ("CQ", self.cqn), queues, stopped);
+        let gone = client.is_released(cards, self.card, "CQ", self.cqn, queues, stopped);
         // The engine has left the former one, whatever came of the queue.
         client.give_ring(cards, self.card, self.former, true);
         client.give_ring(cards, self.card, self.ring, gone);
@@ -321,7 +322,7 @@ impl ClientObject for Mr {
         cards: &mut [Card],
         stopped: Result<(), Error>,
     ) -> SentRecords {
-        let gone = client.is_released(cards, self.card, ("key", self.key), keys, stopped);
+        let gone = client.is_released(cards, self.card, "key", self.key, keys, stopped);
         let place = client.owned.places.get_mut(&self.card);
         if let (Some(range), Some(place), Ok(card)) =
             (self.range.take(), place, find(cards, self.card))
@@ -360,8 +361,8 @@ impl ClientObject for Dm {
         cards: &mut [Card],
         stopped: Result<(), Error>,
     ) -> SentRecords {
-        let what = (Self::NAME, self.card_dm);
-        let gone = client.is_released(cards, self.card, what, queues, stopped);
+        let (what, made) = (Self::NAME, self.card_dm);
+        let gone = client.is_released(cards, self.card, what, made, queues, stopped);
         client.give_ring(cards, self.card, self.passage, gone);
         SentRecords::default()
     }

@@ -37,6 +37,29 @@ impl Era {
     }
 }
 
+/// An event that is about to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaving {
+    /// The key of the channel.
+    pub channel: u64,
+    /// Its place among the channel's events.
+    pub place: u64,
+    /// The identifier that it is about.
+    pub id: u32,
+    /// What it tells, see [`event`].
+    pub number: u32,
+}
+
+/// Who has sent a command, and how far he had read then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader {
+    pub client: ClientId,
+    /// The key of the channel that he has read.
+    pub channel: u64,
+    /// The place of the last event that he had read of it.
+    pub read: u64,
+}
+
 impl ConnectionManager {
     /// Gives a client answers ahead, by a word in its ring memory. One without a channel of its own is told nothing.
     pub fn tell_ahead(&mut self, client: ClientId, memory: &Arc<SharedMapping>) {
@@ -46,13 +69,9 @@ impl ConnectionManager {
         }
     }
 
-    /// What is asked next by who reads an event of that number about an identifier, at that place of a channel's.
-    pub(super) fn ahead(
-        &mut self,
-        network: &dyn Network,
-        (key, place): (u64, u64),
-        (id, number): (u32, u32),
-    ) -> Option<CmAhead> {
+    /// What is asked next by who reads an event.
+    pub(super) fn ahead(&mut self, network: &dyn Network, leaving: Leaving) -> Option<CmAhead> {
+        let Leaving { channel, place, id, number } = leaving;
         let states: &[QpState] = match number {
             event::ADDR_RESOLVED => &[],
             event::ROUTE_RESOLVED => &[QpState::Init],
@@ -61,7 +80,7 @@ impl ConnectionManager {
             }
             _ => return None,
         };
-        let reader = self.channels.get(&key)?.client;
+        let reader = self.channels.get(&channel)?.client;
         let client = self.clients.get(&reader)?;
         client.era.memory.as_ref()?;
         let era = client.era.number;
@@ -79,13 +98,13 @@ impl ConnectionManager {
         Some(CmAhead { id, era, answers })
     }
 
-    /// What somebody was told ahead of an identifier may not be true any more; `by` whose own command it is, and up to
-    /// where he had read which channel when he sent it: he sees that himself, if he had read what he was told.
-    pub(super) fn outdate(&mut self, id: u32, by: Option<(ClientId, u64, u64)>) {
+    /// What somebody was told ahead of an identifier may not be true any more; `by` whose own command it is: he sees that
+    /// himself, if he had read what he was told.
+    pub(super) fn outdate(&mut self, id: u32, by: Option<Reader>) {
         let Some(it) = self.ids.get_mut(&id) else { return };
         let (told, channel) = (it.told_ahead.take(), it.channel);
         let sees = |(client, place): &(ClientId, u64)| {
-            by.is_some_and(|(by, key, read)| (by, key) == (*client, channel) && *place <= read)
+            by.is_some_and(|by| (by.client, by.channel) == (*client, channel) && *place <= by.read)
         };
         self.end_era(told.filter(|told| !sees(told)).map(|(client, _)| client));
     }

@@ -44,6 +44,12 @@ pub(super) struct Caller<'a> {
     pub has_qp: HasQp<'a>,
 }
 
+/// From where to where a program wants to be connected.
+struct Flow {
+    source: Address,
+    destination: Address,
+}
+
 impl ConnectionManager {
     /// Does a command, and answers with its answer's bytes.
     pub(super) fn execute(
@@ -73,8 +79,8 @@ impl ConnectionManager {
                 self.bind(network, caller, id, address).map(done)
             }
             Command::ResolveAddr { id, source, destination, timeout_ms } => {
-                let addresses = (source, destination);
-                self.resolve_addr(network, caller, id, addresses, timeout_ms).map(done)
+                let flow = Flow { source, destination };
+                self.resolve_addr(network, caller, id, flow, timeout_ms).map(done)
             }
             Command::ResolveRoute { id } => self.resolve_route(network, key, id).map(done),
             Command::QueryRoute { id } => {
@@ -316,7 +322,7 @@ impl ConnectionManager {
         network: &dyn Network,
         caller: Caller<'_>,
         id: u32,
-        (source, destination): (Address, Address),
+        Flow { source, destination }: Flow,
         timeout_ms: u32,
     ) -> Result<(), Error> {
         let to = of_ip(destination)?;

@@ -39,6 +39,7 @@ mod pings;
 mod search;
 mod told;
 
+use ahead::{Leaving, Reader};
 use channel::{CmChannel, UnreadEvent};
 use identifier::{Identifier, IdentifierState};
 use network::{Network, Port};
@@ -269,7 +270,7 @@ impl ConnectionManager {
         if let Some(id) = command.changes() {
             // Its identifier is of this channel, or of none that it may use.
             let read = from.map_or(channel.read, |from| from.read);
-            self.outdate(id, Some((asker.client, lost, read)));
+            self.outdate(id, Some(Reader { client: asker.client, channel: lost, read }));
         }
         let outcome = self.execute(network, caller, &command, out);
         self.flush(network);
@@ -437,7 +438,7 @@ impl ConnectionManager {
             let unsent = self.channels.get(&key).and_then(CmChannel::unsent);
             let Some((place, event)) = unsent else { return };
             let (about, number, output) = (event.about, event.number, event.encode());
-            let ahead = self.ahead(network, (key, place), (about, number));
+            let ahead = self.ahead(network, Leaving { channel: key, place, id: about, number });
             let message = shim_abi::encode(&CmEvent { number: place, output, ahead });
             debug_assert!(message.len() <= shim_abi::CM_EVENT_BYTES, "so it is read whole");
             if let Some(channel) = self.channels.get_mut(&key) {

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use bitstreams::digest::Sha256;
 use shim_abi::{MAX_IMAGE, MAX_MANIFEST};
 
 use super::Flasher;
@@ -28,15 +27,17 @@ pub(super) struct Upload {
 }
 
 impl Flasher {
+    /// Begins an image of that length, of which no byte is there yet.
     pub(super) fn open_upload(
         &mut self,
         around: &mut Surroundings<'_>,
         client: ClientId,
         card: u32,
-        (length, sha256): (u64, Sha256),
-        (name, manifest): (String, String),
+        length: u64,
+        brought: Brought,
     ) -> Result<(), Error> {
         find(around.cards, card)?;
+        let manifest = &brought.manifest;
         if manifest.len() > MAX_MANIFEST {
             return Err(Error::Invalid(format!(
                 "a manifest has {MAX_MANIFEST} bytes at most, not {}",
@@ -60,7 +61,6 @@ impl Flasher {
             log::warn!("an image that a tool has left half brought gives its place to another");
             self.forget_upload(other);
         }
-        let brought = Brought { name, manifest, sha256, bytes: Vec::new() };
         self.upload = Some(Upload { client, card, length, brought, last: now });
         Ok(())
     }

@@ -21,7 +21,7 @@ use shim_abi::MAX_IMAGE;
 
 use super::record::ImageName;
 use super::store::Store;
-use super::{Accepted, accept_for};
+use super::{Accepted, Digested, accept_for};
 use crate::error::Error;
 use crate::process::ClientId;
 
@@ -267,7 +267,8 @@ fn check(target: &TargetCard, brought: Brought) -> Result<Accepted, Error> {
             "an image came whose SHA-256 is {found}, and {sha256} was said"
         )));
     }
-    let accepted = accept_for(target.takes, &name, (bytes, sha256), &manifest, &target.like);
+    let file = Digested { bytes, sha256 };
+    let accepted = accept_for(target.takes, &name, file, &manifest, &target.like);
     accepted.map_err(Error::Invalid)
 }
 
@@ -276,7 +277,8 @@ fn read(store: &Store, target: &TargetCard, name: &ImageName) -> Result<Accepted
     let bytes = store.image(&name.sha256, MAX_IMAGE).map_err(wrong)?;
     let sha256 = name.sha256.parse::<Sha256>().map_err(wrong)?;
     let text = name.manifest.as_deref().unwrap_or_default();
-    accept_for(target.takes, &name.name, (bytes, sha256), text, &target.like).map_err(wrong)
+    let file = Digested { bytes, sha256 };
+    accept_for(target.takes, &name.name, file, text, &target.like).map_err(wrong)
 }
 
 #[cfg(test)]

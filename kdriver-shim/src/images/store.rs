@@ -73,7 +73,8 @@ impl Store {
     /// # Errors
     /// Those of the file system; then what was there before is there.
     pub fn save(&self, location: &str, record: &Record) -> io::Result<()> {
-        write(&self.made()?, (UNFINISHED, &file_of(location)), record.text().as_bytes())
+        let name = Naming { unfinished: UNFINISHED, whole: &file_of(location) };
+        write(&self.made()?, name, record.text().as_bytes())
     }
 
     /// Keeps an image.
@@ -81,7 +82,8 @@ impl Store {
     /// # Errors
     /// Those of the file system.
     pub fn put(&self, sha256: &str, bytes: &[u8]) -> io::Result<()> {
-        write(&self.made()?, (UNFINISHED_IMAGE, &format!("{sha256}{IMAGE}")), bytes)
+        let name = Naming { unfinished: UNFINISHED_IMAGE, whole: &format!("{sha256}{IMAGE}") };
+        write(&self.made()?, name, bytes)
     }
 
     /// An image that is kept, whole.
@@ -145,12 +147,19 @@ fn read(directory: &Directory, name: &str, most: u64) -> io::Result<Option<Vec<u
     }
 }
 
-fn write(directory: &Directory, (unfinished, name): (&str, &str), bytes: &[u8]) -> io::Result<()> {
+/// The name of a file while it is being written, and when it is whole.
+struct Naming<'a> {
+    unfinished: &'a str,
+    whole: &'a str,
+}
+
+fn write(directory: &Directory, name: Naming<'_>, bytes: &[u8]) -> io::Result<()> {
+    let Naming { unfinished, whole } = name;
     let mut file = directory.file(unfinished)?;
     file.set_len(0)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    directory.rename(unfinished, name)?;
+    directory.rename(unfinished, whole)?;
     nix::unistd::fsync(directory)?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use std::fmt::{Display, Write as _};
 use crate::cards::{Card, Window};
 use crate::clients::Stage;
 use crate::events::Clients;
+use crate::listeners::ObjectCount;
 
 /// The port's rate, of which its files say the same: 100 Gbit/s.
 const BYTES_PER_SECOND: u64 = 12_500_000_000;
@@ -154,7 +155,7 @@ fn add_window(page: &mut MetricsPage, device: &str, window: &Window<'_>) {
     let labels = [("device", device), ("vfpga", vfpga.as_str())];
     let alive = u8::from(window.engine.death().is_none());
     page.gauge("balboa_engine_alive", "1 while the engine of the vFPGA answers", &labels, alive);
-    let (cqs, qps, srqs) = window.users.listeners.count();
+    let ObjectCount { cqs, qps, srqs } = window.users.listeners.count();
     for (name, help, count) in [
         ("balboa_completion_queues", "Completion queues of programs", cqs),
         ("balboa_queue_pairs", "Queue pairs of programs", qps),

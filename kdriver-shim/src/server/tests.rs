@@ -226,7 +226,7 @@ fn a_number_that_a_card_gives_out_twice_is_not_believed() {
     let refusal = bench.refused(&second, request);
     assert_eq!(refusal.errno, Errno::EIO as i32);
     assert!(refusal.reason.contains("which another client has"), "{refusal:?}");
-    assert_eq!(bench.server.cards[0].users[0].listeners.count().0, 1);
+    assert_eq!(bench.server.cards[0].users[0].listeners.count().cqs, 1);
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl Session<'_> {
             let memory = memory.map(|rings| Arc::clone(rings.mapping()));
             let notifier = records
                 .zip(memory)
-                .map(|(records, memory)| Notifier::new(cookie, records, vector, (memory, ring)));
+                .map(|(records, memory)| Notifier::new(cookie, records, vector, memory, ring));
             let events = Arc::clone(&session.context(context)?.events);
             session.window(card)?.users.listeners.add_cq(cqn, cookie, &events, notifier);
             Ok((cqn, Response::Cq { cqn, ring: ring.start }.into()))
@@ -327,7 +327,7 @@ impl Session<'_> {
         let window = self.window(card)?;
         let generation = match window.engine.modify_qp(qpn, &attributes) {
             Ok(generation) => generation,
-            Err(error) => return Err(explain(window, (qpn, kind), &attributes, error)),
+            Err(error) => return Err(explain(window, qpn, kind, &attributes, error)),
         };
         let state = attributes.mask.contains(AttributeMask::STATE).then_some(attributes.state);
         // The one way out of ERR; what it failed of before has been told.
@@ -456,7 +456,8 @@ pub(super) fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error
 /// Adds to a refused change what was missing or too much, as far as the QP's state tells.
 pub(super) fn explain(
     window: Window<'_>,
-    (qpn, kind): (u32, QpType),
+    qpn: u32,
+    kind: QpType,
     wanted: &Attributes,
     error: DriverError,
 ) -> Error {

@@ -38,17 +38,18 @@ impl Session<'_> {
             let why = format!("balboa{card} has no shared receive queues");
             return Err(Error::Unsupported(why));
         }
-        self.make_srq((card, context), &limits, wanted, None)
+        self.make_srq(context, &limits, wanted, None)
     }
 
     /// Makes a shared receive queue of a context, whose card has these limits.
     pub(super) fn make_srq(
         &mut self,
-        (card, context): (u32, u32),
+        context: u32,
         limits: &EngineLimits,
         WantedSrq { pdn, log2_entries, log2_stride, cookie }: WantedSrq,
         along: Option<Along>,
     ) -> Result<Answer, Error> {
+        let card = self.context(context)?.card;
         let entries = power_of_two("receive queue entries", log2_entries, limits.log2_rq_entries)?;
         let stride = power_of_two("receive stride blocks", log2_stride, MAX_LOG2_STRIDE)?;
         let most = u32::try_from(entries).unwrap_or(u32::MAX);

@@ -17,6 +17,22 @@ use crate::objects::{XrcTarget, Xrcd};
 use crate::undo::ClientObject;
 use crate::xrc::SharedTarget;
 
+/// A shared receive queue of an XRC domain that is wanted.
+pub(super) struct WantedXrcSrq {
+    /// The domain.
+    pub(super) xrcd: u32,
+    /// The completion queue at which the receives by it complete.
+    pub(super) cqn: u32,
+    /// The queue itself.
+    pub(super) queue: WantedSrq,
+}
+
+/// An object as a card numbers it, and the card.
+struct OnCard {
+    card: u32,
+    number: u32,
+}
+
 impl Session<'_> {
     fn xrc_limits(&mut self, card: u32) -> Result<EngineLimits, Error> {
         let limits = self.limits(card)?;
@@ -56,21 +72,20 @@ impl Session<'_> {
         Ok(Response::Done.into())
     }
 
-    /// The card and the number of a domain that the client has open.
-    fn domain(&self, xrcd: u32) -> Result<(u32, u32), Error> {
+    /// The domain on a card that the client has open by a number of its own.
+    fn domain(&self, xrcd: u32) -> Result<OnCard, Error> {
         let Xrcd { card, xrcdn, .. } = *found(self.client.owned.xrcds.get(&xrcd), xrcd)?;
         let none = Error::NoSuch { object: Xrcd::NAME, number: xrcd.into() };
-        Ok((card, xrcdn.ok_or(none)?))
+        Ok(OnCard { card, number: xrcdn.ok_or(none)? })
     }
 
     /// Makes a shared receive queue of an XRC domain, the receives by which complete at a completion queue.
     pub(super) fn create_xrc_srq(
         &mut self,
-        (xrcd, cqn): (u32, u32),
-        wanted: WantedSrq,
+        WantedXrcSrq { xrcd, cqn, queue }: WantedXrcSrq,
     ) -> Result<Answer, Error> {
-        let pdn = wanted.pdn;
-        let (card, xrcdn) = self.domain(xrcd)?;
+        let pdn = queue.pdn;
+        let OnCard { card, number: xrcdn } = self.domain(xrcd)?;
         let limits = self.xrc_limits(card)?;
         let context = found(self.client.owned.pds.get(&pdn), pdn)?.context;
         let is_here = self.context(context)?.card == card
@@ -81,11 +96,11 @@ impl Session<'_> {
                 Xrcd::NAME
             )));
         }
-        self.make_srq((card, context), &limits, wanted, Some(Along { xrcd, xrcdn, cqn }))
+        self.make_srq(context, &limits, queue, Some(Along { xrcd, xrcdn, cqn }))
     }
 
     pub(super) fn create_target(&mut self, xrcd: u32, cookie: u64) -> Result<Answer, Error> {
-        let (card, xrcdn) = self.domain(xrcd)?;
+        let OnCard { card, number: xrcdn } = self.domain(xrcd)?;
         self.make_target(xrcd, cookie, |session| {
             let page = session.client.place(card)?.page;
             let command = CreateQp { kind: QpType::XrcReceive, page, xrcdn, ..CreateQp::default() };
@@ -106,7 +121,7 @@ impl Session<'_> {
         qpn: u32,
         cookie: u64,
     ) -> Result<Answer, Error> {
-        let (card, xrcdn) = self.domain(xrcd)?;
+        let OnCard { card, number: xrcdn } = self.domain(xrcd)?;
         self.make_target(xrcd, cookie, |session| session.card(card)?.xrc.share(xrcdn, qpn))
     }
 
@@ -132,7 +147,7 @@ impl Session<'_> {
                 let (events, client) =
                     (Arc::clone(&session.context(context)?.events), session.client.id);
                 let window = session.card(card)?.window(qp.window)?;
-                window.users.listeners.add_target(qp.qpn, client, number, (cookie, &events));
+                window.users.listeners.add_target(qp.qpn, client, number, cookie, &events);
                 Ok((number, Response::Target { target: number, qpn: qp.qpn }.into()))
             },
         )
@@ -143,12 +158,12 @@ impl Session<'_> {
         self.card(card)?.xrc.target_mut(number).ok_or(gone)
     }
 
-    /// The card and the number there of a target that the client has.
-    fn target(&self, target: u32) -> Result<(u32, u32), Error> {
+    /// The target on a card that the client has by a number of its own.
+    fn target(&self, target: u32) -> Result<OnCard, Error> {
         let XrcTarget { card, target: shared, .. } =
             *found(self.client.owned.targets.get(&target), target)?;
         let none = Error::NoSuch { object: XrcTarget::NAME, number: target.into() };
-        Ok((card, shared.ok_or(none)?))
+        Ok(OnCard { card, number: shared.ok_or(none)? })
     }
 
     pub(super) fn modify_target(
@@ -157,7 +172,7 @@ impl Session<'_> {
         attributes: &[[u64; 8]; 2],
     ) -> Result<Progress, Error> {
         let attributes = Attributes::decode(attributes);
-        let (card, number) = self.target(target)?;
+        let OnCard { card, number } = self.target(target)?;
         self.limits(card)?;
         let &mut SharedTarget { qp, peer: before, .. } = self.shared(card, number)?;
         let peer = Peer::after(before, &attributes);
@@ -172,7 +187,7 @@ impl Session<'_> {
             Ok(generation) => generation,
             Err(error) => {
                 let kind = QpType::XrcReceive;
-                return Err(explain(window, (qp.qpn, kind), &attributes, error));
+                return Err(explain(window, qp.qpn, kind, &attributes, error));
             }
         };
         let state = attributes.mask.contains(AttributeMask::STATE).then_some(attributes.state);
@@ -196,7 +211,7 @@ impl Session<'_> {
     }
 
     pub(super) fn query_target(&mut self, target: u32) -> Result<Answer, Error> {
-        let (card, number) = self.target(target)?;
+        let OnCard { card, number } = self.target(target)?;
         self.limits(card)?;
         let qp = self.shared(card, number)?.qp;
         let attributes = self.card(card)?.window(qp.window)?.engine.query_qp(qp.qpn)?;

@@ -260,7 +260,7 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
             card.window(0, |w| assert!(w.live.is_empty(), "seed {seed}: {:?}", w.live));
         }
         for card in &bench.server.cards {
-            assert!(card.users[0].listeners.count() == (0, 0, 0));
+            assert_eq!(card.users[0].listeners.count(), Default::default(), "seed {seed}");
             assert_eq!(card.xrc.count(), (0, 0), "seed {seed}");
             assert_eq!(leaked(card), Default::default(), "seed {seed}");
         }

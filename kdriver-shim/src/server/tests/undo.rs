@@ -3,6 +3,7 @@
 use super::bench::{Peer, leaked, wanted_ah, wanted_qp};
 use super::*;
 use crate::cards::Quarantine;
+use crate::listeners::ObjectCount;
 use crate::objects::{Mr, Qp};
 use crate::quota::Resource;
 use crate::undo::ClientObject;
@@ -16,7 +17,7 @@ struct Usage {
     addresses: Vec<u64>,
     mapped: Vec<(u64, u64)>,
     live: BTreeSet<(Opcode, u32)>,
-    listeners: (usize, usize, usize),
+    listeners: ObjectCount,
     pages: (usize, usize),
     leaked: (Quarantine, u64),
 }

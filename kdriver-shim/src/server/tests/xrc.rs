@@ -125,7 +125,7 @@ fn a_target_outlives_its_maker_as_long_as_another_client_has_it() {
     bench.turn();
     assert_eq!(live(&bench, 0, Opcode::CreateQp), 0);
     assert_eq!(bench.server.cards[0].xrc.count(), (0, 0));
-    assert_eq!(bench.server.cards[0].users[0].listeners.count(), (0, 0, 0));
+    assert_eq!(bench.server.cards[0].users[0].listeners.count(), Default::default());
 }
 
 #[test]
