@@ -21,7 +21,7 @@ use crate::memory::{Record, Ring, Rings};
 use crate::numbers::Random;
 use crate::qp::{Qp, SendRing, Turn};
 use crate::resolve::is_within_reach;
-use crate::transport::{Message, Operation, Transport, TransportError};
+use crate::transport::{Message, Transport, TransportError, WqeOperation};
 use crate::under_way::{InFlight, LocalPayload, Share, UnderWay};
 
 /// Entries of one queue fetched, or flushed, before others have their turn.
@@ -123,14 +123,14 @@ fn check_wqe(
     blocks: &[Block; SEND_MAX_BLOCKS],
     message: &mut InFlight,
     under_way: &mut UnderWay,
-) -> Result<Operation, Status> {
+) -> Result<WqeOperation, Status> {
     let operation = match kind {
         _ if kind.is_datagram() => datagram(header, blocks),
-        QpType::Uc => operation(header, blocks).filter(Operation::is_unanswered),
+        QpType::Uc => operation(header, blocks).filter(WqeOperation::is_unanswered),
         _ => operation(header, blocks),
     };
     let operation = operation.ok_or(Status::LocalQpOperation)?;
-    let is_atomic = matches!(operation, Operation::Atomic { .. });
+    let is_atomic = matches!(operation, WqeOperation::Atomic { .. });
     let count = usize::from(header.blocks);
     if header.flags.contains(SendFlags::INLINE) {
         let length = header.inline_length;
@@ -166,16 +166,16 @@ fn check_wqe(
 }
 
 /// What an entry asks for; `None` for operations the engine does not offer.
-fn operation(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<Operation> {
+fn operation(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<WqeOperation> {
     let SendHeader { immediate, remote_address, rkey, .. } = *header;
-    let write = |immediate| Operation::Write { remote_address, rkey, immediate };
+    let write = |immediate| WqeOperation::Write { remote_address, rkey, immediate };
     Some(match header.opcode {
-        SendOpcode::Send => Operation::Send { immediate: None },
-        SendOpcode::SendImm => Operation::Send { immediate: Some(immediate) },
-        SendOpcode::SendInvalidate => Operation::SendInvalidate { rkey: immediate },
+        SendOpcode::Send => WqeOperation::Send { immediate: None },
+        SendOpcode::SendImm => WqeOperation::Send { immediate: Some(immediate) },
+        SendOpcode::SendInvalidate => WqeOperation::SendInvalidate { rkey: immediate },
         SendOpcode::Write => write(None),
         SendOpcode::WriteImm => write(Some(immediate)),
-        SendOpcode::Read => Operation::Read { remote_address, rkey },
+        SendOpcode::Read => WqeOperation::Read { remote_address, rkey },
         SendOpcode::CompareSwap | SendOpcode::FetchAdd => {
             let [first, ..] = *blocks;
             let Atomic { swap_add, compare } = Atomic::decode(&[first]);
@@ -183,21 +183,21 @@ fn operation(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<O
                 SendOpcode::CompareSwap => AtomicOperation::CompareSwap { compare, swap: swap_add },
                 _ => AtomicOperation::FetchAdd { add: swap_add },
             };
-            Operation::Atomic { remote_address, rkey, operation }
+            WqeOperation::Atomic { remote_address, rkey, operation }
         }
         _ => return None,
     })
 }
 
 /// What an entry of a QP of datagrams asks for; `None` for all but to send.
-fn datagram(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<Operation> {
+fn datagram(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<WqeOperation> {
     let [first, ..] = *blocks;
     let immediate = match header.opcode {
         SendOpcode::Send => None,
         SendOpcode::SendImm => Some(header.immediate),
         _ => return None,
     };
-    Some(Operation::Datagram { datagram: Datagram::decode(&[first]), immediate })
+    Some(WqeOperation::Datagram { datagram: Datagram::decode(&[first]), immediate })
 }
 
 /// The opcode a completion of the entry carries.
@@ -407,7 +407,7 @@ fn submit<M: Rings>(
     now: u64,
     qp: &Qp<M>,
     message: &InFlight,
-    operation: Operation,
+    operation: WqeOperation,
     header: &SendHeader,
     tables: &Tables<'_, M>,
     transport: &mut impl Transport,
@@ -419,7 +419,7 @@ fn submit<M: Rings>(
     if !is_within_reach(tables.keys, qp, message) {
         return Err(Status::LocalProtection);
     }
-    if let Operation::Datagram { datagram, .. } = operation {
+    if let WqeOperation::Datagram { datagram, .. } = operation {
         if !tables.ahs.serves(datagram.ah, qp) {
             return Err(Status::LocalQpOperation);
         }

@@ -47,7 +47,7 @@ pub use memory::{Piece, Record, Ring, Rings};
 pub use numbers::Random;
 pub use resolve::{Payload, Unreachable};
 pub use transport::{
-    LocalGid, Message, Operation, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess,
-    RemoteRange, TakenReceive, Transport, TransportError, TransportEvent, XrcRequest,
+    LocalGid, Message, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, RemoteRange,
+    TakenReceive, Transport, TransportError, TransportEvent, WqeOperation, XrcRequest,
 };
 pub use under_way::TRANSPORT_MESSAGE_BYTES;

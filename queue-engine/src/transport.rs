@@ -9,9 +9,12 @@ pub use fpga_regs::engine::message::{
 use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::wqe::{AtomicOperation, Datagram};
 
-/// The operation of a message.
+/// The operation of a message as its work-queue entry says it, with all operands.
+///
+/// It is another thing than the `Operation` of the RoCE transport, by which that finds the opcode of each packet: that
+/// has no datagrams, for they are no messages of a connection, and its immediate data is a number, not opaque.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum WqeOperation {
     /// SEND, with immediate data if any.
     Send {
         /// Immediate data, opaque.
@@ -56,7 +59,7 @@ pub enum Operation {
     },
 }
 
-impl Operation {
+impl WqeOperation {
     /// Whether a peer that answers nothing can execute it.
     pub(crate) fn is_unanswered(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Write { .. })
@@ -68,7 +71,7 @@ impl Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The operation.
-    pub operation: Operation,
+    pub operation: WqeOperation,
     /// Bytes.
     pub length: u32,
     /// The responder's completion is solicited.

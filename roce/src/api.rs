@@ -16,7 +16,8 @@ use crate::psn::Psn;
 use crate::types::Qpn;
 use crate::wire::{icrc, reth};
 
-/// The operation of a message.
+/// The operation of a message along a connection, by which the opcode of each of its packets is found. The operands stand
+/// beside it in [`SendRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// SEND: consumes a receive request of the peer.

@@ -11,7 +11,7 @@ use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use fpga_regs::engine::tunnel::{DATAGRAM_PAYLOAD, DatagramHeader, SlotFlags};
 use queue_engine::{
-    Message, Operation, Payload, ReceiveKind, ReceivedMessage, TransportError, TransportEvent,
+    Message, Payload, ReceiveKind, ReceivedMessage, TransportError, TransportEvent, WqeOperation,
 };
 use tunnel::{Datagram, Host};
 
@@ -251,7 +251,7 @@ impl Sockets {
         let Self { of, handles, tally, .. } = self;
         let socket = of.get_mut(&qpn)?;
         let message = *socket.messages.front()?;
-        let Operation::Datagram { datagram, immediate } = message.operation else {
+        let WqeOperation::Datagram { datagram, immediate } = message.operation else {
             socket.fail(QpState::Sqe);
             return Some(SendOutcome::Failed);
         };

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use fpga_regs::coyote::vfpga::{self as v, ArpLookup, RdmaConnection0, RdmaContext0, RdmaContext1};
 use fpga_regs::engine::admin::{AdminStatus, COUNTERS, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
-use queue_engine::{LocalGid, Message, Operation, Transport, TransportError};
+use queue_engine::{LocalGid, Message, Transport, TransportError, WqeOperation};
 use tunnel::{Direction, Names};
 
 use crate::ends::Ends;
@@ -38,12 +38,14 @@ impl Qp {
 }
 
 /// What a published card is told of a request that it can carry: its kind, the address and the key.
-fn request(operation: Operation) -> Option<(RequestKind, u64, u32)> {
+fn request(operation: WqeOperation) -> Option<(RequestKind, u64, u32)> {
     match operation {
-        Operation::Write { remote_address, rkey, immediate: None } => {
+        WqeOperation::Write { remote_address, rkey, immediate: None } => {
             Some((RequestKind::Write, remote_address, rkey))
         }
-        Operation::Read { remote_address, rkey } => Some((RequestKind::Read, remote_address, rkey)),
+        WqeOperation::Read { remote_address, rkey } => {
+            Some((RequestKind::Read, remote_address, rkey))
+        }
         _ => None,
     }
 }

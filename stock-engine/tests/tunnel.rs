@@ -26,19 +26,19 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::tunnel::{SLOTS, TURNOVER, place_of};
 use fpga_regs::engine::wqe::AtomicOperation;
-use queue_engine::{Operation, ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
+use queue_engine::{ReceiveKind, ReceivedMessage, TransportError, TransportEvent, WqeOperation};
 use stock_engine::param::{REPEATS, WATCHDOG};
 use trial::rng::Rng;
 
 const MS: u64 = 1_000_000;
-const SEND: Operation = Operation::Send { immediate: None };
+const SEND: WqeOperation = WqeOperation::Send { immediate: None };
 
-fn write(remote_address: u64, immediate: Option<u32>) -> Operation {
-    Operation::Write { remote_address, rkey: RKEY, immediate }
+fn write(remote_address: u64, immediate: Option<u32>) -> WqeOperation {
+    WqeOperation::Write { remote_address, rkey: RKEY, immediate }
 }
 
-fn read(remote_address: u64) -> Operation {
-    Operation::Read { remote_address, rkey: RKEY }
+fn read(remote_address: u64) -> WqeOperation {
+    WqeOperation::Read { remote_address, rkey: RKEY }
 }
 
 /// A number of the environment's.
@@ -58,11 +58,11 @@ fn all_kinds_of_messages_of_any_length_are_exact_and_provoke_nothing() {
 /// A message that was sent, and what is to become of it.
 struct Sent {
     number: u64,
-    operation: Operation,
+    operation: WqeOperation,
     bytes: Vec<u8>,
 }
 
-fn random_operation(rng: &mut Rng) -> (Operation, usize) {
+fn random_operation(rng: &mut Rng) -> (WqeOperation, usize) {
     let length = match rng.below(4) {
         0 => rng.below(9),
         1 => rng.below(5000),
@@ -72,13 +72,13 @@ fn random_operation(rng: &mut Rng) -> (Operation, usize) {
     let place = rng.below(OPEN_BYTES as u64 - 40_000);
     let immediate = rng.chance(5000).then(|| rng.next() as u32);
     match rng.below(5) {
-        0 | 1 => (Operation::Send { immediate }, length as usize),
+        0 | 1 => (WqeOperation::Send { immediate }, length as usize),
         2 => (write(place, immediate), length as usize),
         3 => (read(place), length as usize),
         _ => {
             let operation = AtomicOperation::FetchAdd { add: rng.next() };
             let remote_address = place & !7;
-            (Operation::Atomic { remote_address, rkey: RKEY, operation }, 8)
+            (WqeOperation::Atomic { remote_address, rkey: RKEY, operation }, 8)
         }
     }
 }
@@ -116,8 +116,8 @@ fn storm(seed: u64) {
             }
             for (pair, side, _, sent) in &all {
                 let wanted = |it: &&Sent| match it.operation {
-                    Operation::Send { .. } => true,
-                    Operation::Write { immediate, .. } => immediate.is_some(),
+                    WqeOperation::Send { .. } => true,
+                    WqeOperation::Write { immediate, .. } => immediate.is_some(),
                     _ => false,
                 };
                 let half = sent.iter().filter(wanted).count().div_ceil(2);
@@ -165,19 +165,19 @@ fn judge(
             expected.push((received, bytes.clone()));
         };
         match *operation {
-            Operation::Send { immediate } => receive(ReceiveKind::Send, immediate),
-            Operation::Write { remote_address, immediate, .. } => {
+            WqeOperation::Send { immediate } => receive(ReceiveKind::Send, immediate),
+            WqeOperation::Write { remote_address, immediate, .. } => {
                 let start = remote_address as usize;
                 open[start..start + length].copy_from_slice(bytes);
                 if immediate.is_some() {
                     receive(ReceiveKind::Write, immediate);
                 }
             }
-            Operation::Read { remote_address, .. } => {
+            WqeOperation::Read { remote_address, .. } => {
                 let start = remote_address as usize;
                 result = open[start..start + length].to_vec();
             }
-            Operation::Atomic { remote_address, operation, .. } => {
+            WqeOperation::Atomic { remote_address, operation, .. } => {
                 let place = &mut open[remote_address as usize..][..8];
                 result = place.to_vec();
                 let before = u64::from_le_bytes((&*place).try_into().unwrap());
@@ -233,10 +233,10 @@ fn without_a_receive_it_is_tried_again_as_often_as_was_said() {
 #[test]
 fn a_refused_request_ends_both_sides_behind_what_was_done_before() {
     let denied =
-        |address| Operation::Write { remote_address: address, rkey: RKEY + 1, immediate: None };
+        |address| WqeOperation::Write { remote_address: address, rkey: RKEY + 1, immediate: None };
     let atomic = |remote_address, rkey| {
         let operation = AtomicOperation::FetchAdd { add: 1 };
-        Operation::Atomic { remote_address, rkey, operation }
+        WqeOperation::Atomic { remote_address, rkey, operation }
     };
     let cases = [
         (atomic(0, RKEY + 1), 8, Status::RemoteAccess, Some(QpEvent::AccessError)),
@@ -299,7 +299,7 @@ fn of_a_message_that_a_program_cannot_be_told_of_its_peer_hears_no_success() {
 #[test]
 fn what_a_queue_pair_does_not_grant_is_refused_whatever_the_key_allows() {
     let add = AtomicOperation::FetchAdd { add: 1 };
-    let atomic = Operation::Atomic { remote_address: 0, rkey: RKEY, operation: add };
+    let atomic = WqeOperation::Atomic { remote_address: 0, rkey: RKEY, operation: add };
     for (operation, right) in [
         (write(0, None), Access::REMOTE_WRITE),
         (read(0), Access::REMOTE_READ),
@@ -325,7 +325,7 @@ fn a_peer_that_answers_nothing_ends_the_queue_pair_though_its_card_acknowledges(
     net.run(50 * MS);
     net.nodes[1].stands = true;
     let operation = AtomicOperation::FetchAdd { add: 1 };
-    net.submit(0, a, Operation::Atomic { remote_address: 0, rkey: RKEY, operation }, &[0; 8])
+    net.submit(0, a, WqeOperation::Atomic { remote_address: 0, rkey: RKEY, operation }, &[0; 8])
         .unwrap();
     net.submit(0, a, write(64, None), &[1; 40_000]).unwrap();
     net.run(1_000 * MS);

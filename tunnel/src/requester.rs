@@ -6,7 +6,7 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::rnr_timeout_micros;
 use fpga_regs::engine::tunnel::{GRANT_PARTS, SLOT_PAYLOAD, SlotFlags, SlotHeader, SlotOperation};
 use fpga_regs::engine::wqe::AtomicOperation;
-use queue_engine::{Message, Operation, Payload, TransportError};
+use queue_engine::{Message, Payload, TransportError, WqeOperation};
 
 use crate::grant::{Landings, Next, Sendings, Turn};
 use crate::host::Host;
@@ -29,7 +29,7 @@ struct Request {
 impl Request {
     /// Whether it is answered by more than a status.
     fn asks(&self) -> bool {
-        matches!(self.message.operation, Operation::Read { .. } | Operation::Atomic { .. })
+        matches!(self.message.operation, WqeOperation::Read { .. } | WqeOperation::Atomic { .. })
     }
 }
 
@@ -115,7 +115,7 @@ impl Requester {
     /// Atomics of which nobody knows whether they were executed.
     pub(crate) fn unknown(&self) -> usize {
         let begun = self.requests.iter().filter(|request| request.begun);
-        let atomic = |it: &&Request| matches!(it.message.operation, Operation::Atomic { .. });
+        let atomic = |it: &&Request| matches!(it.message.operation, WqeOperation::Atomic { .. });
         begun.filter(atomic).count()
     }
 
@@ -123,7 +123,7 @@ impl Requester {
         if self.room() == 0 {
             return Err(TransportError::Full);
         }
-        if message.srqn.is_some() || matches!(message.operation, Operation::Datagram { .. }) {
+        if message.srqn.is_some() || matches!(message.operation, WqeOperation::Datagram { .. }) {
             return Err(TransportError::Unsupported);
         }
         let number = self.first.wrapping_add(self.requests.len() as u64);
@@ -267,7 +267,7 @@ impl Requester {
     /// Answers the request for a grant of what the oldest message, a READ, asks for; `false` where there is to be none.
     fn grant(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> bool {
         let Some(request) = self.requests.front() else { return false };
-        let is_read = matches!(request.message.operation, Operation::Read { .. });
+        let is_read = matches!(request.message.operation, WqeOperation::Read { .. });
         let at = request.got.saturating_add(self.landings.bytes());
         let place = (at, request.message.length);
         let follows = (header.offset, header.length) == place || self.landings.is_over();
@@ -419,13 +419,13 @@ impl Requester {
             return Answered::Complete(0);
         }
         let fits = match request.message.operation {
-            Operation::Read { .. } => {
+            WqeOperation::Read { .. } => {
                 let more = if length == 0 { payload.is_empty() } else { !payload.is_empty() };
                 header.operation == SlotOperation::Data
                     && (header.offset, header.length) == (request.got, length)
                     && more
             }
-            Operation::Atomic { .. } => {
+            WqeOperation::Atomic { .. } => {
                 header.operation == SlotOperation::Value && payload.len() == 8 && length == 8
             }
             _ => false,
@@ -455,24 +455,24 @@ fn header_of(message: &Message, payload: &mut Vec<u8>) -> SlotHeader {
         header.flags |= SlotFlags::SOLICITED;
     }
     match message.operation {
-        Operation::Send { immediate } | Operation::Datagram { immediate, .. } => {
+        WqeOperation::Send { immediate } | WqeOperation::Datagram { immediate, .. } => {
             header.operation = SlotOperation::Send;
             with(&mut header, immediate, SlotFlags::IMMEDIATE);
         }
-        Operation::SendInvalidate { rkey } => {
+        WqeOperation::SendInvalidate { rkey } => {
             header.operation = SlotOperation::Send;
             with(&mut header, Some(rkey), SlotFlags::INVALIDATE);
         }
-        Operation::Write { remote_address, rkey, immediate } => {
+        WqeOperation::Write { remote_address, rkey, immediate } => {
             header.operation = SlotOperation::Write;
             (header.address, header.key) = (remote_address, rkey);
             with(&mut header, immediate, SlotFlags::IMMEDIATE);
         }
-        Operation::Read { remote_address, rkey } => {
+        WqeOperation::Read { remote_address, rkey } => {
             header.operation = SlotOperation::Read;
             (header.address, header.key) = (remote_address, rkey);
         }
-        Operation::Atomic { remote_address, rkey, operation } => {
+        WqeOperation::Atomic { remote_address, rkey, operation } => {
             (header.address, header.key) = (remote_address, rkey);
             match operation {
                 AtomicOperation::CompareSwap { compare, swap } => {

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
-    Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Unreachable,
+    Message, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Unreachable,
+    WqeOperation,
 };
 
 use crate::datagram::{Datagram, MESSAGE};
@@ -28,7 +29,7 @@ impl Traffic {
         let bytes = datagram.to_message();
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.sent.push_back(bytes);
-        let operation = Operation::Send { immediate: None };
+        let operation = WqeOperation::Send { immediate: None };
         Message { operation, length, solicited: false, fence: false, srqn: None }
     }
 

@@ -10,8 +10,8 @@ use fpga_regs::engine::tunnel::{
 };
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
-    Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
-    TransportEvent, Unreachable,
+    Message, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, TransportEvent,
+    Unreachable, WqeOperation,
 };
 use tunnel::{Direction, End, Host, Key, Names, Pace, Work, write_slot};
 
@@ -163,10 +163,10 @@ impl Bench {
     }
 
     fn write(&mut self, length: u32) {
-        self.submit(Operation::Write { remote_address: 0, rkey: 1, immediate: None }, length);
+        self.submit(WqeOperation::Write { remote_address: 0, rkey: 1, immediate: None }, length);
     }
 
-    fn submit(&mut self, operation: Operation, length: u32) {
+    fn submit(&mut self, operation: WqeOperation, length: u32) {
         let message = Message { operation, length, solicited: false, fence: false, srqn: None };
         self.end.submit(0, &message).unwrap();
     }
@@ -309,7 +309,7 @@ fn both_count_what_was_written_of_memory_that_is_gone_by_then() {
         // Behind a READ that is not answered the queue pair lives on.
         let mut bench = led();
         bench.hear(said(SlotOperation::Credit));
-        bench.submit(Operation::Read { remote_address: 0, rkey: 1 }, 8);
+        bench.submit(WqeOperation::Read { remote_address: 0, rkey: 1 }, 8);
         bench.write(LONG);
         for _ in 0..2 {
             bench.said();
@@ -743,7 +743,7 @@ fn a_turnover_waits_for_no_credits_but_one_to_say_what_was_written() {
     // All slots but the reserved ones, and one for the request.
     let message = SLOTS - RESERVED_SLOTS - 1;
     for _ in 0..message {
-        bench.submit(Operation::Send { immediate: None }, 4);
+        bench.submit(WqeOperation::Send { immediate: None }, 4);
         bench.said();
     }
     bench.write(LONG);
@@ -767,7 +767,7 @@ fn what_a_turnover_takes_at_the_worst_is_kept_for_it() {
     // All slots but the reserved ones, and one for the request.
     let message = SLOTS - RESERVED_SLOTS - 2;
     for _ in 0..message {
-        bench.submit(Operation::Send { immediate: None }, 4);
+        bench.submit(WqeOperation::Send { immediate: None }, 4);
         bench.said();
     }
     bench.write(LONG);

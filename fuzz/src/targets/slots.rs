@@ -11,8 +11,8 @@ use fpga_regs::engine::tunnel::{
 use fpga_regs::engine::wqe::AtomicOperation;
 use libdeflater::Crc;
 use queue_engine::{
-    Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
-    TransportEvent, Unreachable,
+    Message, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, TransportEvent,
+    Unreachable, WqeOperation,
 };
 use tunnel::{Datagram, Direction, End, Host, Key, Names, Pace, Traffic, Work, write_slot};
 
@@ -234,14 +234,15 @@ fn header(u: &mut Unstructured<'_>) -> arbitrary::Result<SlotHeader> {
 fn message(u: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
     let (remote_address, rkey) = (0, 0);
     let (operation, length) = match u.int_in_range(0..=3)? {
-        0 => (Operation::Send { immediate: u.arbitrary()? }, u.int_in_range(0..=9000)?),
-        1 => {
-            (Operation::Write { remote_address, rkey, immediate: None }, u.int_in_range(0..=9000)?)
-        }
-        2 => (Operation::Read { remote_address, rkey }, u.int_in_range(0..=9000)?),
+        0 => (WqeOperation::Send { immediate: u.arbitrary()? }, u.int_in_range(0..=9000)?),
+        1 => (
+            WqeOperation::Write { remote_address, rkey, immediate: None },
+            u.int_in_range(0..=9000)?,
+        ),
+        2 => (WqeOperation::Read { remote_address, rkey }, u.int_in_range(0..=9000)?),
         _ => {
             let operation = AtomicOperation::FetchAdd { add: 1 };
-            (Operation::Atomic { remote_address, rkey, operation }, 8)
+            (WqeOperation::Atomic { remote_address, rkey, operation }, 8)
         }
     };
     Ok(Message { operation, length, solicited: false, fence: u.arbitrary()?, srqn: None })

@@ -7,8 +7,8 @@ use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{Datagram, SendFlags, SendOpcode};
 use queue_engine::{
-    EngineConfig, Operation, ReceiveError, ReceiveKind, ReceivedMessage, TransportError,
-    TransportEvent,
+    EngineConfig, ReceiveError, ReceiveKind, ReceivedMessage, TransportError, TransportEvent,
+    WqeOperation,
 };
 
 use crate::engine::receiving::received;
@@ -207,7 +207,7 @@ fn a_datagram_reaches_the_transport_with_its_target() {
     let sent = std::mem::take(&mut fixture.bench.transport.sent);
     let fields: Vec<_> =
         sent.iter().map(|it| (it.number, it.operation, it.length, it.solicited)).collect();
-    let operation = |immediate| Operation::Datagram { datagram, immediate };
+    let operation = |immediate| WqeOperation::Datagram { datagram, immediate };
     assert_eq!(
         fields,
         [

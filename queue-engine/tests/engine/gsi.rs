@@ -6,7 +6,7 @@ use fpga_regs::engine::doorbell::{SlotValue, slot_value};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, GSI_QKEY, GSI_QPN, QpState, QpType};
 use fpga_regs::engine::window::{self, Capabilities};
 use fpga_regs::engine::wqe::{Datagram, SendOpcode};
-use queue_engine::{EngineConfig, Operation, ReceiveKind, ReceivedMessage, TransportEvent};
+use queue_engine::{EngineConfig, ReceiveKind, ReceivedMessage, TransportEvent, WqeOperation};
 
 use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, sound_attributes};
 use crate::engine::support::client::{ClientCq, ClientQp};
@@ -159,7 +159,7 @@ fn it_sends_and_receives_datagrams_alone() {
     bench.settle();
     let sent = std::mem::take(&mut bench.transport.sent);
     let sent: Vec<_> = sent.iter().map(|it| (it.operation, it.length)).collect();
-    assert_eq!(sent, [(Operation::Datagram { datagram, immediate: None }, 256)]);
+    assert_eq!(sent, [(WqeOperation::Datagram { datagram, immediate: None }, 256)]);
     bench.complete(GSI_QPN, 1);
     assert_eq!(cq.poll_one().status, Status::Success);
 

@@ -5,7 +5,7 @@ use fpga_regs::engine::admin::{AdminStatus, Destroy, Header, ModifyQp, Opcode};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{AtomicOperation, MAX_INLINE, SendFlags, SendOpcode, Sge};
-use queue_engine::{EngineConfig, Operation, Payload, Piece};
+use queue_engine::{EngineConfig, Payload, Piece, WqeOperation};
 
 use crate::engine::support::bench::{Bench, CONFIG, Region, step_to};
 use crate::engine::support::client::{ClientCq, ClientQp};
@@ -60,11 +60,11 @@ fn each_operation_reaches_the_transport_with_its_fields() {
     let (remote_address, rkey) = (0xabcd_0000_1234, 0x55_66);
     let immediate = Some(0x0102_0304);
     let cases = [
-        (SendOpcode::Send, Operation::Send { immediate: None }),
-        (SendOpcode::SendImm, Operation::Send { immediate }),
-        (SendOpcode::Write, Operation::Write { remote_address, rkey, immediate: None }),
-        (SendOpcode::WriteImm, Operation::Write { remote_address, rkey, immediate }),
-        (SendOpcode::Read, Operation::Read { remote_address, rkey }),
+        (SendOpcode::Send, WqeOperation::Send { immediate: None }),
+        (SendOpcode::SendImm, WqeOperation::Send { immediate }),
+        (SendOpcode::Write, WqeOperation::Write { remote_address, rkey, immediate: None }),
+        (SendOpcode::WriteImm, WqeOperation::Write { remote_address, rkey, immediate }),
+        (SendOpcode::Read, WqeOperation::Read { remote_address, rkey }),
     ];
     for (number, (opcode, operation)) in (0..).zip(cases) {
         let wqe = Wqe::gather(opcode, &[sge]).remote(remote_address, rkey).immediate(0x0102_0304);
@@ -98,7 +98,7 @@ fn an_atomic_reaches_the_transport_with_its_operands_and_eight_bytes_for_its_res
         let expected = Sent {
             qpn: fixture.qp.qpn,
             number,
-            operation: Operation::Atomic { remote_address, rkey, operation },
+            operation: WqeOperation::Atomic { remote_address, rkey, operation },
             length: 8,
             solicited: false,
             fence: false,

@@ -7,8 +7,8 @@ use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{SendFlags, SendOpcode};
 use queue_engine::{
-    EngineConfig, Operation, Payload, Piece, ReceiveKind, ReceivedMessage, RemoteAccess,
-    RemoteRange, TransportEvent,
+    EngineConfig, Payload, Piece, ReceiveKind, ReceivedMessage, RemoteAccess, RemoteRange,
+    TransportEvent, WqeOperation,
 };
 
 use crate::engine::support::bench::{Bench, CONFIG, PDN, Region, sound_attributes};
@@ -294,7 +294,7 @@ fn a_send_takes_the_peers_key_back_once_it_is_complete() {
     let wqe = Wqe::gather(SendOpcode::SendInvalidate, &[fixture.region.sge(0, 8)]);
     fixture.post(&wqe.immediate(0x1234_5678));
     let message = fixture.bench.transport.sent.last().unwrap();
-    assert_eq!(message.operation, Operation::SendInvalidate { rkey: 0x1234_5678 });
+    assert_eq!(message.operation, WqeOperation::SendInvalidate { rkey: 0x1234_5678 });
     // And the other way round.
     let rkey = fixture.window(KeyKind::Window2);
     fixture.bench.complete(qpn, 1);

@@ -8,7 +8,7 @@ use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::tunnel::{SLOT_BYTES, SLOTS, TURNOVER};
 use fpga_regs::engine::wqe::Datagram;
-use queue_engine::{Operation, ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
+use queue_engine::{ReceiveKind, ReceivedMessage, TransportError, TransportEvent, WqeOperation};
 use stock_engine::Meetings;
 use stock_engine::param::{MESSAGES, WAITING, WATCHDOG};
 use trial::rng::Rng;
@@ -20,8 +20,8 @@ const QKEY: u32 = 0x1111_1111;
 /// Bytes of the GRH.
 const GRH: usize = 40;
 
-fn to(ah: u32, qpn: u32) -> Operation {
-    Operation::Datagram { datagram: Datagram { ah, qpn, qkey: QKEY }, immediate: None }
+fn to(ah: u32, qpn: u32) -> WqeOperation {
+    WqeOperation::Datagram { datagram: Datagram { ah, qpn, qkey: QKEY }, immediate: None }
 }
 
 /// A net whose sides have handles to both: the peer's address is handle 1, their own is handle 2.
@@ -81,7 +81,7 @@ fn storm(seed: u64) {
             let immediate = rng.chance(5000).then(|| rng.next() as u32);
             let ah = if side == other { 2 } else { 1 };
             let datagram = Datagram { ah, qpn: dest, qkey: QKEY };
-            let operation = Operation::Datagram { datagram, immediate };
+            let operation = WqeOperation::Datagram { datagram, immediate };
             net.program(other, dest).posted.push_back(GRH + bytes.len() + 4096);
             net.submit(side, qpn, operation, &bytes).unwrap();
             *sent.entry(qpn).or_default() += 1;
@@ -151,7 +151,7 @@ fn what_nobody_takes_is_dropped_and_counted_and_its_sender_goes_on() {
         let (from, dest) = (net.socket(0, QKEY), net.socket(side, QKEY));
         let other_key = Datagram { ah, qpn: dest, qkey: QKEY ^ 1 };
         let own_key = Datagram { ah, qpn: dest, qkey: 1 << 31 };
-        let send = |datagram| Operation::Datagram { datagram, immediate: None };
+        let send = |datagram| WqeOperation::Datagram { datagram, immediate: None };
         // Without a receive, with another Q_Key, to numbers that nobody has; then one that arrives.
         net.submit(0, from, to(ah, dest), &[1; 8]).unwrap();
         net.run(50 * MS);

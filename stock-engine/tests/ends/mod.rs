@@ -10,8 +10,8 @@ use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::tunnel::{RING_BASE, SLOT_BYTES, SLOTS, ring_address};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
-    LocalGid, Message, Operation, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
-    Transport, TransportError, TransportEvent, Unreachable,
+    LocalGid, Message, Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Transport,
+    TransportError, TransportEvent, Unreachable, WqeOperation,
 };
 use stock::{Card, Identity, Reach, Space};
 use stock_engine::param::{LOCAL, STAGED, WATCHDOG};
@@ -678,12 +678,12 @@ impl Net {
         &mut self,
         side: usize,
         qpn: u32,
-        operation: Operation,
+        operation: WqeOperation,
         bytes: &[u8],
     ) -> Result<u64, TransportError> {
         let length = bytes.len() as u32;
         // What changes memory waits for READs of before, which may be served later otherwise.
-        let fence = matches!(operation, Operation::Write { .. } | Operation::Atomic { .. });
+        let fence = matches!(operation, WqeOperation::Write { .. } | WqeOperation::Atomic { .. });
         let message = Message { operation, length, solicited: false, fence, srqn: None };
         let Node { carrier, programs, .. } = &mut self.nodes[side];
         let number = carrier.submit(self.now, qpn, &message)?;

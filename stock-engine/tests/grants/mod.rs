@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::tunnel::TURNOVER;
-use queue_engine::{Operation, Transport as _, TransportEvent};
+use queue_engine::{Transport as _, TransportEvent, WqeOperation};
 
 use super::ends::Net;
 use super::{MS, SEND, read, write};
@@ -47,8 +47,8 @@ fn outcome(net: &mut Net, side: usize, qpn: u32) -> Option<Result<(), Status>> {
 /// Tries each kind of message, and does something at each time of its transfer, until it is over before that; then `judge`
 /// looks at it.
 fn at_each_step<T>(
-    disturb: impl Fn(&mut Net, [u32; 2], Operation) -> T,
-    judge: impl Fn(&mut Net, [u32; 2], Operation, T),
+    disturb: impl Fn(&mut Net, [u32; 2], WqeOperation) -> T,
+    judge: impl Fn(&mut Net, [u32; 2], WqeOperation, T),
 ) {
     for operation in [write(0, None), read(0), SEND] {
         let mut steps = 0;
@@ -116,21 +116,21 @@ fn memory_that_goes_behind_reads_while_a_turnover_comes_stops_nobody_else() {
 }
 
 /// Where the bytes are to get to.
-fn target(net: &mut Net, [a, b]: [u32; 2], operation: Operation) -> Option<&mut Vec<u8>> {
+fn target(net: &mut Net, [a, b]: [u32; 2], operation: WqeOperation) -> Option<&mut Vec<u8>> {
     match operation {
-        Operation::Read { .. } => net.program(0, a).messages.get_mut(&1),
-        Operation::Send { .. } => net.program(1, b).taken.get_mut(0),
+        WqeOperation::Read { .. } => net.program(0, a).messages.get_mut(&1),
+        WqeOperation::Send { .. } => net.program(1, b).taken.get_mut(0),
         _ => Some(&mut net.program(1, b).open),
     }
 }
 
 /// Whether all of them are there.
-fn is_whole(net: &mut Net, pair: [u32; 2], operation: Operation) -> bool {
+fn is_whole(net: &mut Net, pair: [u32; 2], operation: WqeOperation) -> bool {
     target(net, pair, operation).is_some_and(|bytes| bytes.get(..BYTES) == Some(&pattern()))
 }
 
 /// They are, where that was said.
-fn is_exact(net: &mut Net, pair: [u32; 2], operation: Operation) {
+fn is_exact(net: &mut Net, pair: [u32; 2], operation: WqeOperation) {
     assert!(is_whole(net, pair, operation), "{operation:?}");
 }
 
@@ -184,7 +184,7 @@ fn memory_where_bytes_are_to_get_to_that_goes_at_any_time_makes_no_success_false
 fn memory_that_bytes_come_from_that_goes_at_any_time_makes_no_success_false() {
     at_each_step(
         |net, [a, b], operation| match operation {
-            Operation::Read { .. } => net.program(1, b).open.truncate(BYTES / 2),
+            WqeOperation::Read { .. } => net.program(1, b).open.truncate(BYTES / 2),
             _ => net.program(0, a).messages.get_mut(&1).unwrap().truncate(BYTES / 2),
         },
         |net, pair, operation, ()| match outcome(net, 0, pair[0]) {
@@ -200,7 +200,7 @@ fn memory_that_bytes_come_from_that_goes_at_any_time_makes_no_success_false() {
 fn what_a_program_changes_while_it_moves_is_what_it_was_at_some_time() {
     at_each_step(
         |net, [a, b], operation| match operation {
-            Operation::Read { .. } => net.program(1, b).open[BYTES / 2] ^= 0xff,
+            WqeOperation::Read { .. } => net.program(1, b).open[BYTES / 2] ^= 0xff,
             _ => net.program(0, a).messages.get_mut(&1).unwrap()[BYTES / 2] ^= 0xff,
         },
         |net, pair, operation, ()| {

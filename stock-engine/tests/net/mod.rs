@@ -7,7 +7,7 @@ use fpga_regs::engine::admin::{AdminStatus, CreateQp};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use queue_engine::{
-    LocalGid, Message, Operation, Transport, TransportError, TransportEvent, Unreachable,
+    LocalGid, Message, Transport, TransportError, TransportEvent, Unreachable, WqeOperation,
 };
 use stock::{Build, Card, Host, Identity, Reach, Space};
 use stock_engine::param::{ASTRAY, ASTRAY_BYTES, LOCAL};
@@ -359,8 +359,8 @@ impl Net {
     ) -> Result<u64, TransportError> {
         let remote_address = at;
         let operation = match read {
-            true => Operation::Read { remote_address, rkey },
-            false => Operation::Write { remote_address, rkey, immediate: None },
+            true => WqeOperation::Read { remote_address, rkey },
+            false => WqeOperation::Write { remote_address, rkey, immediate: None },
         };
         self.message(side, qpn, operation, at, length)
     }
@@ -372,19 +372,19 @@ impl Net {
         remote_address: u64,
         length: u32,
     ) -> Result<u64, TransportError> {
-        let operation = Operation::Write { remote_address, rkey: 0, immediate: None };
+        let operation = WqeOperation::Write { remote_address, rkey: 0, immediate: None };
         self.message(side, qpn, operation, 0, length)
     }
 
     pub fn send(&mut self, side: usize, qpn: u32) -> Result<u64, TransportError> {
-        self.message(side, qpn, Operation::Send { immediate: None }, 0, 64)
+        self.message(side, qpn, WqeOperation::Send { immediate: None }, 0, 64)
     }
 
     fn message(
         &mut self,
         side: usize,
         qpn: u32,
-        operation: Operation,
+        operation: WqeOperation,
         at: u64,
         length: u32,
     ) -> Result<u64, TransportError> {

@@ -8,7 +8,7 @@ use fpga_regs::Block;
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp};
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
 use queue_engine::{
-    DoorbellPage, Message, Operation, Random, Record, Ring, Rings, Transport, TransportError,
+    DoorbellPage, Message, Random, Record, Ring, Rings, Transport, TransportError, WqeOperation,
 };
 
 use super::{CONFIG, NULL, OWN, PAYLOAD, PAYLOAD_BYTES, QPS, QUEUE_BYTES, QUEUE_COUNT, QUEUES};
@@ -268,7 +268,7 @@ impl Transport for Lower {
         let qp = self.qps.get_mut(&qpn).expect("the engine names a QP that exists");
         assert_eq!(qp.state, QpState::Rts, "a message of a QP that does not send");
         assert_ne!(qp.kind, QpType::XrcReceive, "a message of a target");
-        if let Operation::Datagram { datagram, .. } = message.operation {
+        if let WqeOperation::Datagram { datagram, .. } = message.operation {
             assert!(self.ahs.contains(&datagram.ah), "a datagram by a handle that is not there");
             qp.handles.push_back(datagram.ah);
         }

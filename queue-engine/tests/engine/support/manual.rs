@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
-use queue_engine::{LocalGid, Message, Operation, Transport, TransportError, TransportEvent};
+use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent, WqeOperation};
 
 /// A message as it was submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub qpn: u32,
     pub number: u64,
-    pub operation: Operation,
+    pub operation: WqeOperation,
     pub length: u32,
     pub solicited: bool,
     pub fence: bool,

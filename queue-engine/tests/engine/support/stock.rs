@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fpga_regs::engine::admin::{AdminStatus, CreateQp};
 use fpga_regs::engine::qp::{AttributeMask, Attributes};
-use queue_engine::{Message, Operation, Transport, TransportError, TransportEvent};
+use queue_engine::{Message, Transport, TransportError, TransportEvent, WqeOperation};
 
 /// Commands the hardware holds.
 pub const ROOM: usize = 32;
@@ -142,13 +142,13 @@ impl Transport for Stock {
 
     fn submit(&mut self, _: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
         let kind = match message.operation {
-            Operation::Write { immediate: None, .. } => RequestKind::Write,
-            Operation::Read { .. } => RequestKind::Read,
-            Operation::Write { .. }
-            | Operation::Send { .. }
-            | Operation::SendInvalidate { .. }
-            | Operation::Datagram { .. }
-            | Operation::Atomic { .. } => {
+            WqeOperation::Write { immediate: None, .. } => RequestKind::Write,
+            WqeOperation::Read { .. } => RequestKind::Read,
+            WqeOperation::Write { .. }
+            | WqeOperation::Send { .. }
+            | WqeOperation::SendInvalidate { .. }
+            | WqeOperation::Datagram { .. }
+            | WqeOperation::Atomic { .. } => {
                 return Err(TransportError::Unsupported);
             }
         };

@@ -5,10 +5,11 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::wqe::Datagram;
 use queue_engine::{
-    LocalGid, Message, Operation, ReceivedMessage, Transport, TransportError, TransportEvent,
+    LocalGid, Message, ReceivedMessage, Transport, TransportError, TransportEvent, WqeOperation,
 };
 use roce::{
-    Address, DatagramRequest, Event, Gid, PostError, QpAttributes, Qpn, SendRequest, Service, Stack,
+    Address, DatagramRequest, Event, Gid, Operation, PostError, QpAttributes, Qpn, SendRequest,
+    Service, Stack,
 };
 
 use super::CardEngine;
@@ -88,7 +89,7 @@ impl Transport for RoceTransport<'_, '_> {
     fn submit(&mut self, now: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
         let qpn = Qpn::new(qpn).ok_or(TransportError::WrongState)?;
         let posted = match message.operation {
-            Operation::Datagram { datagram, immediate } => {
+            WqeOperation::Datagram { datagram, immediate } => {
                 let request = datagram_request(message, datagram, immediate);
                 self.0.post_datagram(qpn, request.ok_or(TransportError::Unsupported)?)
             }
@@ -152,39 +153,29 @@ fn datagram_request(
 
 /// A message along a connection; `None` for a datagram.
 fn request(message: &Message) -> Option<SendRequest> {
-    let Message { length, solicited, fence, .. } = *message;
-    let send = SendRequest {
-        operation: roce::Operation::Send,
-        length,
-        remote_va: 0,
-        rkey: 0,
-        imm: 0,
-        solicited,
-        fence,
+    const NOWHERE: (u64, u32) = (0, 0);
+    let (operation, (remote_va, rkey), imm) = match message.operation {
+        WqeOperation::Send { immediate: None } => (Operation::Send, NOWHERE, None),
+        WqeOperation::Send { immediate } => (Operation::SendImm, NOWHERE, immediate),
+        WqeOperation::SendInvalidate { rkey } => {
+            (Operation::SendInvalidate { rkey }, NOWHERE, None)
+        }
+        WqeOperation::Write { remote_address, rkey, immediate } => {
+            let has_immediate = immediate.is_some();
+            let operation = if has_immediate { Operation::WriteImm } else { Operation::Write };
+            (operation, (remote_address, rkey), immediate)
+        }
+        WqeOperation::Read { remote_address, rkey } => {
+            (Operation::Read, (remote_address, rkey), None)
+        }
+        WqeOperation::Atomic { remote_address, rkey, operation } => {
+            (Operation::Atomic(operation), (remote_address, rkey), None)
+        }
+        WqeOperation::Datagram { .. } => return None,
     };
-    Some(match message.operation {
-        Operation::Send { immediate: None } => send,
-        Operation::Send { immediate: Some(value) } => {
-            SendRequest { operation: roce::Operation::SendImm, imm: immediate(value), ..send }
-        }
-        Operation::SendInvalidate { rkey } => {
-            SendRequest { operation: roce::Operation::SendInvalidate { rkey }, ..send }
-        }
-        Operation::Write { remote_address: remote_va, rkey, immediate: None } => {
-            SendRequest { operation: roce::Operation::Write, remote_va, rkey, ..send }
-        }
-        Operation::Write { remote_address: remote_va, rkey, immediate: Some(value) } => {
-            let (operation, imm) = (roce::Operation::WriteImm, immediate(value));
-            SendRequest { operation, remote_va, rkey, imm, ..send }
-        }
-        Operation::Read { remote_address: remote_va, rkey } => {
-            SendRequest { operation: roce::Operation::Read, remote_va, rkey, ..send }
-        }
-        Operation::Atomic { remote_address: remote_va, rkey, operation } => {
-            SendRequest { operation: roce::Operation::Atomic(operation), remote_va, rkey, ..send }
-        }
-        Operation::Datagram { .. } => return None,
-    })
+    let imm = imm.map_or(0, immediate);
+    let Message { length, solicited, fence, .. } = *message;
+    Some(SendRequest { operation, length, remote_va, rkey, imm, solicited, fence })
 }
 
 /// What the driver hears of a change that was refused.
