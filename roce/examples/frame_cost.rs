@@ -1,4 +1,4 @@
-//! Prints what a frame costs: `cargo run --release -p roce --example frame_cost`.
+//! Prints the cost of a frame: `cargo run --release -p roce --example frame_cost`.
 //!
 //! Two stacks talk over nothing; the time in `poll_transmit`, in `receive` with `commit`, and in
 //! the two passes of the invariant CRC is measured per frame, without any copy of payload to
@@ -50,10 +50,10 @@ struct Times {
     frames: u32,
 }
 
-/// What the command line asks for.
+/// The measurements that the command line selects.
 struct Only {
     messages: u32,
-    /// What the name of a measurement contains.
+    /// Text that the name of a measurement contains.
     name: String,
 }
 
@@ -120,7 +120,7 @@ fn take(to: &mut Stack, frames: &mut [Vec<u8>], placements: &mut Vec<Placement>)
     while to.poll_event().is_some() {}
 }
 
-/// Carries what `from` has to say to `to`.
+/// Carries the frames of `from` to `to`.
 fn carry(from: &mut Stack, to: &mut Stack, times: &mut Times) -> usize {
     let start = Clock::now();
     let burst = emit(from);

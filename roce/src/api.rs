@@ -1,4 +1,4 @@
-//! What the transport and the layer above it say to each other.
+//! The values that the transport and the layer above it exchange.
 
 use core::ops::Range;
 use core::task::Poll;
@@ -43,7 +43,7 @@ pub enum Operation {
 /// A message for [`Stack::post_send`](crate::Stack::post_send).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
     /// Bytes of payload, at most [`MAX_MESSAGE_LENGTH`](crate::param::MAX_MESSAGE_LENGTH).
     pub length: u32,
@@ -109,7 +109,7 @@ pub enum Sink {
         rkey: u32,
         /// The virtual address, a multiple of [`AtomicOperation::LENGTH`].
         va: u64,
-        /// What to do.
+        /// The operation.
         operation: AtomicOperation,
     },
 }
@@ -123,7 +123,7 @@ pub struct XrcSrq {
     pub domain: u32,
 }
 
-/// Whom a request of a peer is for.
+/// The queue pair that a request of a peer reached, and its shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The QP that received it.
@@ -145,7 +145,7 @@ impl From<Qpn> for Target {
 pub struct Placement {
     /// The QP that received the frame.
     pub qpn: Qpn,
-    /// Of a request along XRC: the number of the shared receive queue that it names.
+    /// The shared receive queue that a request along XRC names.
     pub srqn: Option<u32>,
     /// Where the bytes belong.
     pub sink: Sink,
@@ -197,7 +197,7 @@ pub enum Source {
 pub struct FramePayload {
     /// The QP that sends the frame.
     pub qpn: Qpn,
-    /// Of an answer along XRC: the number of the shared receive queue that the request named.
+    /// The shared receive queue that the request named, if this answers one along XRC.
     pub srqn: Option<u32>,
     /// Where the bytes are.
     pub source: Source,
@@ -217,30 +217,30 @@ pub trait ReceivedFrame {
     /// The same, to be changed while its invariant CRC is checked; then it is as it was, but that the
     /// value before an atomic operation of ours stands in the host's order, to be placed.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Whether whoever delivered the frame vouches for its invariant CRC: it was there when the frame
-    /// was sealed, and nobody could have changed it since. [`IcrcPolicy`] says what that is worth.
+    /// Whether the caller vouches for the invariant CRC: the frame was sealed with it, and has not been changed since.
+    /// [`IcrcPolicy`] says whether the stack trusts that.
     fn is_vouched_for(&self) -> bool;
     /// Whether this port has sent the frame, to itself or to a group that it is in, and no cable carried it.
     /// Of any other frame the source is somebody else's (RC-105).
     fn is_looped(&self) -> bool {
         false
     }
-    /// Of a packet that has to be given again: what [`ReceivedFrame::keep`] was told.
+    /// The value that [`ReceivedFrame::keep`] got, of a packet that is given again.
     fn kept(&self) -> Kept {
         Kept::default()
     }
-    /// Keeps that, as long as the frame is and nobody changes it. Where it is not kept, the packet is looked at as if it
-    /// came for the first time, and members of a multicast group who have taken it take it again.
+    /// Keeps a value for as long as the frame exists unchanged. If the value is lost, the packet is looked at as if it
+    /// came for the first time, and members of a multicast group that have taken it take it again.
     fn keep(&mut self, _kept: Kept) {}
 }
 
-/// What is known of a packet while it waits to be given to [`Stack::receive`](crate::Stack::receive) again: that it was
-/// accepted. All that it asks for is decided anew.
+/// The mark that a packet was accepted, kept while it waits to be given to [`Stack::receive`](crate::Stack::receive)
+/// again. All that it asks for is decided anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// The life of the queue pair that has accepted it.
     pub(crate) generation: Option<u32>,
-    /// Of a datagram to a multicast group: the last of its members that has taken it.
+    /// The last member that has taken a datagram to a multicast group.
     pub(crate) last: Option<Qpn>,
 }
 
@@ -252,7 +252,7 @@ impl Kept {
     }
 }
 
-/// Plain bytes, which nobody vouches for, from outside.
+/// Plain bytes from outside, with a CRC to be checked.
 impl<T: AsRef<[u8]> + AsMut<[u8]> + ?Sized> ReceivedFrame for T {
     fn bytes(&self) -> &[u8] {
         self.as_ref()
@@ -332,7 +332,7 @@ impl Transmit {
     }
 }
 
-/// What became of a failed message.
+/// The status of a failed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendStatus {
     /// The peer refused the key, the address range or the access (NAK remote access error).
@@ -354,7 +354,7 @@ pub enum SendStatus {
     BadResponse,
 }
 
-/// What became of a failed receive request.
+/// The status of a failed receive request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReceiveStatus {
     /// The message was longer than the receive buffer.
@@ -390,7 +390,7 @@ impl From<ReceiveStatus> for Status {
     }
 }
 
-/// What the transport reports, in order.
+/// An event that the transport reports; events come in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Messages completed with success.
@@ -426,8 +426,7 @@ pub enum Event {
         imm: Option<u32>,
         /// The peer asked for a solicited event.
         solicited: bool,
-        /// Of a datagram: the queue pair it comes from. `length` counts the [`GRH_LENGTH`] bytes before
-        /// its payload, too.
+        /// The queue pair that sent the datagram. `length` counts the [`GRH_LENGTH`] bytes before its payload, too.
         source_qpn: Option<u32>,
     },
     /// A receive request that was taken failed; the QP enters the error state, unless it is one of
@@ -442,14 +441,14 @@ pub enum Event {
         /// Why.
         status: ReceiveStatus,
     },
-    /// Something happened that belongs to no work request.
+    /// An event that belongs to no work request.
     Async {
         /// The QP.
         qpn: Qpn,
-        /// What happened.
+        /// The event.
         kind: QpEvent,
     },
-    /// The QP is in the error state now; the caller flushes what it holds for the QP.
+    /// The QP is in the error state now; the caller flushes the requests that it holds for the QP.
     EnteredError {
         /// The QP.
         qpn: Qpn,
@@ -480,7 +479,7 @@ impl Event {
     }
 }
 
-/// What did not allow a request.
+/// The object that did not allow a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessDenied {
     /// The key, range, access or protection domain.

@@ -1,5 +1,4 @@
-//! Messages that come in along a connection: what the packets of SENDs and WRITEs do, whether the peer is
-//! answered or not.
+//! Messages that arrive along a connection: the effects of packets of SENDs and WRITEs, answered or not.
 
 use core::task::Poll;
 
@@ -22,7 +21,7 @@ pub(crate) struct Request<'a> {
     pub incoming: &'a Incoming<'a>,
     pub target: Target,
     pub length: u32,
-    /// What an answer to it names.
+    /// The packet that an answer to it names, and the messages executed until then.
     pub at: Ack,
 }
 
@@ -301,7 +300,7 @@ pub(crate) fn check_remote(
     verbs.check_remote(target, memory, access)
 }
 
-/// What the layer above said to an access, as the reason for not executing the request.
+/// The answer of the layer above to an access, as the reason for not executing the request.
 pub(crate) fn allowed(answer: Poll<Result<(), AccessDenied>>) -> Result<(), Stop> {
     match answer {
         Poll::Ready(allowed) => allowed.map_err(Stop::Denied),

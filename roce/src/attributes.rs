@@ -12,7 +12,7 @@ use crate::psn::Psn;
 use crate::types::{Gid, PathMtu, Qpn};
 
 bitflags! {
-    /// What the peer may do to the QP's memory.
+    /// The accesses to the QP's memory that the peer may make.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u8 {
         /// RDMA WRITE.
@@ -25,7 +25,7 @@ bitflags! {
 }
 
 impl From<Access> for AccessFlags {
-    /// What peers may do of what is granted.
+    /// The part of the granted accesses that peers may make.
     fn from(access: Access) -> Self {
         let pairs = [
             (Access::REMOTE_WRITE, Self::REMOTE_WRITE),
@@ -110,7 +110,7 @@ pub struct QpAttributes {
     pub retry_cnt: Option<u8>,
     /// Retries after RNR NAKs; 7 is for ever.
     pub rnr_retry: Option<u8>,
-    /// What the peer may do.
+    /// The accesses that the peer may make.
     pub access: Option<AccessFlags>,
     /// The index of the partition key; only 0 exists.
     pub pkey_index: Option<u16>,
@@ -157,7 +157,7 @@ impl QpAttributes {
 pub struct QpSnapshot {
     /// The state.
     pub state: QpState,
-    /// In SQD: messages that have begun are not yet complete.
+    /// Whether messages that have begun are incomplete, in SQD.
     pub sq_draining: bool,
     /// The path to the peer.
     pub path: Option<AddressVector>,
@@ -181,7 +181,7 @@ pub struct QpSnapshot {
     pub retry_cnt: u8,
     /// Retries after RNR NAKs.
     pub rnr_retry: u8,
-    /// What the peer may do.
+    /// The accesses that the peer may make.
     pub access: AccessFlags,
     /// The index of the partition key.
     pub pkey_index: u16,
@@ -189,7 +189,7 @@ pub struct QpSnapshot {
     pub qkey: u32,
 }
 
-/// As the card contract has them; the port is the stack's one.
+/// The attributes as the card contract has them; the port is the stack's one.
 impl From<QpSnapshot> for Attributes {
     fn from(snapshot: QpSnapshot) -> Self {
         let path = snapshot.path;

@@ -1,4 +1,4 @@
-//! The completer: what acknowledgements, NAKs and responses do to the requester.
+//! The completer: effects of acknowledgements, NAKs and responses on the requester.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -28,7 +28,7 @@ struct Response<'a> {
     sequence: u64,
 }
 
-/// What the peer has acknowledged at once.
+/// The messages and packets that one answer of the peer acknowledges.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     /// Packets; of READs and atomics responses.

@@ -1,4 +1,4 @@
-//! The notification point of congestion control: who sends too fast is told.
+//! The notification point of congestion control: it tells senders of marked packets.
 //!
 //! A switch marks packets when its queue grows (RFC 3168), and the receiver of a marked packet sends
 //! its peer a congestion notification packet (annex A17.9.3), of a queue pair at most one in
@@ -28,7 +28,7 @@ pub struct NotificationPoint {
 }
 
 impl NotificationPoint {
-    /// What `min_time_between_cnps` is by default, in microseconds.
+    /// The default of `min_time_between_cnps`, in microseconds.
     pub const MIN_TIME_BETWEEN_CNPS: u32 = 4;
 
     /// Refuses values that are out of range.

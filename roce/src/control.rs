@@ -8,7 +8,7 @@ use crate::types::{Gid, MacAddr};
 use crate::wire::igmp::RecordType;
 use crate::wire::{arp, ethernet, icmpv4, igmp, ipv4, ipv6, mld, ndp};
 
-/// Who is told something: a station, or all of a group, in a VLAN.
+/// The receiver of a frame: a station, or all of a group, in a VLAN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addressee {
     pub vlan: u16,
@@ -36,7 +36,7 @@ fn frame(
     frame
 }
 
-/// The broadcast question who has `target` in a VLAN, asked from `own`.
+/// The ARP request, by broadcast in a VLAN, for the owner of `target`, from `own`.
 pub(crate) fn arp_request(
     addresses: &PortAddresses,
     vlan: u16,
@@ -89,7 +89,7 @@ pub(crate) fn icmp_reply(
     )
 }
 
-/// The question who has `target` in a VLAN, to those whose addresses end alike, asked from `own`.
+/// The solicitation for the owner of `target` in a VLAN, to the group of addresses that end alike, from `own`.
 pub(crate) fn neighbour_solicitation(
     addresses: &PortAddresses,
     vlan: u16,

@@ -1,4 +1,4 @@
-//! What the stack counts: of the port what the contract names, and of each queue pair.
+//! Counters: the port's, which the contract names, and each queue pair's.
 
 use fpga_regs::counters;
 pub use fpga_regs::engine::counters::Counters;

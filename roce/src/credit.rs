@@ -15,7 +15,7 @@ use crate::api::Operation;
 use crate::message::Message;
 use crate::wire::aeth::credits_of;
 
-/// What a requester knows of its peer's receive requests.
+/// A requester's knowledge of its peer's receive requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Credit {
     /// How many messages of the connection may take a receive request; at first none.
@@ -34,7 +34,7 @@ struct Alone {
 }
 
 impl Credit {
-    /// Of a connection that has none: nothing is limited.
+    /// The credit of a connection without credits: it limits nothing.
     // XRC-8
     pub(crate) const UNLIMITED: Self = Self { limit: u64::MAX, alone: None };
 

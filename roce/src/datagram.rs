@@ -1,5 +1,5 @@
-//! Unreliable Datagram: queue pairs whose messages each name whom they are for, and the address handles
-//! that say where that is.
+//! Unreliable Datagram: its queue pairs, whose messages each name a destination, and the address handles with the
+//! paths.
 //!
 //! A message is one packet, and nobody answers it. It is complete when its packet was made. One whose
 //! address handle knows no Ethernet address yet waits a while, with those behind it, for they keep their
@@ -31,13 +31,13 @@ use crate::types::{Gid, Instant, PathMtu};
 use crate::unanswered::Unanswered;
 use crate::wire::{bth, frame, ipv4, ipv6, udp};
 
-/// In a message's Q_Key: its queue pair's own is to be sent.
+/// The bit of a message's Q_Key that selects the queue pair's own.
 const OWN_QKEY: u32 = 1 << 31;
 
 /// Where datagrams go.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    /// Whose it is.
+    /// The client that owns it.
     pub client: u16,
     pub path: Path,
     /// Until then messages wait for the peer's Ethernet address.

@@ -14,7 +14,7 @@ pub(crate) enum Reason {
     NotForUs,
     /// Its invariant CRC is wrong.
     Icrc,
-    /// Nobody can have sent it from there.
+    /// Its source address cannot be one of another host.
     MartianSource,
     /// No queue pair has the number.
     UnknownQp,
@@ -36,25 +36,25 @@ pub(crate) enum Reason {
     ServiceRefusal,
     /// A response to nothing that is open.
     StaleResponse,
-    /// Something before it is missing.
+    /// A packet before it is missing.
     AfterGap,
     /// Too many acknowledgements wait to be sent.
     AckQueue,
-    /// A repeated request for what is not known, or not allowed, any more.
+    /// A repeated request for a value that is no longer known, or an access that is no longer allowed.
     DuplicateRead,
-    /// Nobody answers: no request is like that.
+    /// An unanswered request that no opcode or state allows.
     Invalid,
-    /// Nobody answers: the layer above does not allow it.
+    /// An unanswered request that the layer above does not allow.
     Denied,
-    /// Nobody answers: its message does not fit the receive request.
+    /// An unanswered message that does not fit the receive request.
     TooLong,
-    /// Nobody answers: there is no receive request.
+    /// An unanswered message without a receive request.
     NoReceive,
-    /// Nobody answers: the receive request cannot be used.
+    /// An unanswered message whose receive request cannot be used.
     UnusableReceive,
     /// An answer of ours finds no room.
     ControlQueue,
-    /// A message of ours that nobody answers finds no peer.
+    /// A message of ours along an unreliable service, whose neighbour has no known address.
     NoNeighbour,
 }
 
@@ -64,7 +64,7 @@ impl Reason {
         matches!(self, Self::WrongState | Self::BadOpcode | Self::BadQkey | Self::Oversized)
     }
 
-    /// What counts it.
+    /// Its counter.
     fn counter(self, counters: &mut Counters) -> &mut u64 {
         match self {
             Self::Malformed | Self::Oversized => &mut counters.drop_malformed,

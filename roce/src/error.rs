@@ -29,7 +29,7 @@ pub enum Error {
     BadTransition {
         /// The QP.
         qpn: Qpn,
-        /// What is wrong.
+        /// The attribute or transition that is refused.
         refused: Refused,
     },
     /// An attribute is out of range.
@@ -88,7 +88,7 @@ pub enum Error {
     },
 }
 
-/// What the driver of a card hears of it.
+/// The status that a card's driver gets.
 impl From<Error> for AdminStatus {
     fn from(error: Error) -> Self {
         match error {

@@ -1,9 +1,8 @@
-//! Multicast groups: which queue pairs are in them, and what routers and switches are told of that.
+//! Multicast groups: the queue pairs in them, and the reports of them to routers and switches.
 //!
-//! A group that gets its first member, or loses its last, is told of by two reports (IGMPv3, MLDv2), and
-//! who asks gets an answer at some time of those that the question allows. Whoever makes queue pairs join
-//! and leave, or asks, can make the port send no more than one report of each kind, of many groups, in
-//! [`param::REPORT_INTERVAL`].
+//! The port sends two reports (IGMPv3, MLDv2) of a group that gets its first member or loses its last, and answers a
+//! router's question at some time of those that the question allows. Programs that join and leave, and stations that
+//! ask, can make it send no more than one report of each kind, of many groups, in [`param::REPORT_INTERVAL`].
 
 use core::ops::Bound;
 use core::time::Duration;
@@ -15,12 +14,12 @@ use crate::types::{Gid, Instant, MacAddr, Qpn};
 use crate::wire::{igmp, mld};
 use igmp::RecordType;
 
-/// What is still to be told of a group.
+/// A group's change or question that reports still have to tell.
 #[derive(Clone, Copy, Debug)]
 struct News {
     /// Reports that tell of the change: its first member, or its last.
     changes: u8,
-    /// Somebody has asked.
+    /// Whether a router has asked.
     asked: bool,
     /// When the next report is due. Then, if there is nothing to tell, this is forgotten.
     at: Instant,
@@ -48,11 +47,11 @@ struct General {
 pub(crate) struct Groups {
     members: BTreeMap<Gid, BTreeSet<Qpn>>,
     news: BTreeMap<Gid, News>,
-    /// Of IPv6's groups, and of IPv4's.
+    /// The state of questions for all IPv6 groups, and for all IPv4 groups.
     general: [General; 2],
     /// The last group of the last report: the next one begins behind it, so that all get their turn.
     last: Gid,
-    /// When something is due, or earlier; `None` while there is no news.
+    /// A time not after the next due report; `None` while there is no news.
     next: Option<Instant>,
     /// When the next report may be sent.
     pause: Instant,
@@ -61,7 +60,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Bytes that a queue pair's place in a group takes at most, if nobody else is in it.
+    /// Bytes that a queue pair's place in a group takes at most, as its only member.
     pub(crate) const BYTES_OF_EACH: usize =
         2 * (size_of::<(Gid, BTreeSet<Qpn>)>() + size_of::<(Gid, News)>() + size_of::<[Qpn; 12]>());
 
@@ -151,8 +150,8 @@ impl Groups {
     }
 
     // UD-24
-    /// Somebody asks for the members of a group, or of all groups of a kind; the answer is due after a
-    /// part of the time that there is for it, another one on each port.
+    /// Takes a router's question for the members of a group, or of all groups of a kind; the answer is due after a part
+    /// of the time that there is for it, another one on each port.
     pub(crate) fn asked(
         &mut self,
         now: Instant,
@@ -193,13 +192,13 @@ impl Groups {
         }
     }
 
-    /// All groups are to be told of anew: whoever is at the cable may not know of them.
+    /// Reports all groups anew, for the switch at the cable may not know of them.
     pub(crate) fn tell_all(&mut self, now: Instant) {
         let groups: Vec<Gid> = self.members.keys().copied().collect();
         groups.into_iter().for_each(|group| self.change(now, group));
     }
 
-    /// A part of a time that nobody can foresee who does not see everything.
+    /// A part of a time that others cannot foresee, unless they see all of the port's traffic.
     fn part_of(&mut self, within: Duration, mac: MacAddr) -> Duration {
         self.questions = self.questions.wrapping_add(1);
         let [a, b, c, d, e, f] = mac.0;
@@ -209,7 +208,7 @@ impl Groups {
         Duration::from_nanos((u128::from(nanos).wrapping_mul(mixed.into()) >> 32) as u64)
     }
 
-    /// When [`Groups::poll`] has something to do.
+    /// The time at which [`Groups::poll`] has work.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.next.map(|next| next.max(self.pause))
     }
@@ -244,7 +243,7 @@ impl Groups {
         due.take_while(|group| group.as_ipv4().is_some() == ipv4).take(most).collect()
     }
 
-    /// What there is to say of a group, which is said now.
+    /// The record that a group is due now; it counts as sent.
     fn record(&mut self, now: Instant, group: Gid) -> Option<(RecordType, Gid)> {
         let is_member = self.members.contains_key(&group);
         let news = self.news.get_mut(&group)?;
@@ -263,7 +262,7 @@ impl Groups {
     }
 }
 
-/// Notes that somebody has asked for a group.
+/// Notes that a router has asked for a group.
 fn ask_for(news: &mut BTreeMap<Gid, News>, group: Gid, at: Instant) {
     let news = news.entry(group).or_insert(News { changes: 0, asked: true, at });
     news.asked = true;

@@ -55,7 +55,7 @@ impl HeaderBuffer {
         }
     }
 
-    /// Puts `more` in at an offset; what stood there and behind it stands behind that.
+    /// Inserts `more` at an offset; the bytes from there on move behind it.
     pub(crate) fn insert(&mut self, offset: usize, more: &[u8]) {
         if let Bytes::Inline { bytes, length } = &mut self.0 {
             let end = usize::from(*length).wrapping_add(more.len());

@@ -1,4 +1,4 @@
-//! A packet that has come in: what is known of it at each place that it passes.
+//! A packet that has come in: its fields as known at each place that it passes.
 
 use core::ops::Range;
 
@@ -16,15 +16,15 @@ pub(crate) mod ecn {
     pub const EXPERIENCED: u8 = 3;
 }
 
-/// From whom to whom a packet goes.
+/// The two ends of a packet's way: its source and its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub source: Gid,
-    /// In its VLAN.
+    /// The destination, in its VLAN.
     pub destination: Address,
 }
 
-/// A UDP datagram to the RoCE port: what its envelope says, and where it is.
+/// A UDP datagram to the RoCE port: the fields of its headers, and its place in the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub flow: Flow,

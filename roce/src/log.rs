@@ -1,4 +1,4 @@
-//! What a burst of frames has done, held back until its placements are known to have succeeded.
+//! Effects of a burst of frames, held back until its placements are known to have succeeded.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::api::{Event, Placement};
 use crate::owed::Ack;
 
-/// Something that waits for the next commit.
+/// An effect that waits for the next commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effect {
     /// The QP's slot.
     pub slot: u32,
     /// The QP's generation; an effect of an earlier generation is void.
     pub generation: u32,
-    /// What.
+    /// The kind, with its values.
     pub kind: EffectKind,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Effect {
 pub(crate) struct Taken {
     /// Along XRC: the shared receive queue that it is of.
     pub srqn: Option<u32>,
-    /// As the layer above named it.
+    /// The request's name, given by the layer above.
     pub id: u64,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Log {
     pub placements: Vec<Placement>,
     /// Placements since the last commit.
     placed: usize,
-    /// By slot: the effects on a QP some of whose placements are not known yet.
+    /// The effects on QPs with placements that are not known yet, by slot.
     aside: BTreeMap<u32, Vec<Effect>>,
     events: VecDeque<Event>,
 }
@@ -148,7 +148,7 @@ impl Log {
         !self.aside.is_empty() && self.aside.contains_key(&slot)
     }
 
-    /// Has effects on a QP be put aside.
+    /// Puts effects on a QP aside from now on.
     pub(crate) fn begin_aside(&mut self, slot: u32) {
         self.aside.entry(slot).or_default();
     }

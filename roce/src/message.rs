@@ -9,7 +9,7 @@ use crate::types::PathMtu;
 /// A message in the send ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
-    /// What was posted.
+    /// The request as posted.
     pub request: SendRequest,
     /// The sequence of its first packet (of a READ or an atomic: of its first response).
     pub first: u64,

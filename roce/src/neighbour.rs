@@ -19,7 +19,7 @@ use crate::table;
 use crate::timer::Timers;
 use crate::types::{Address, Gid, Instant, MacAddr};
 
-/// What is known about a neighbour.
+/// The entry of a neighbour.
 #[derive(Debug, Default)]
 struct Entry {
     mac: Option<MacAddr>,
@@ -60,7 +60,7 @@ struct Turn {
     address: Address,
 }
 
-/// Who asks.
+/// The questions of a client.
 #[derive(Debug, Default)]
 struct Client {
     turns: BTreeSet<Turn>,
@@ -103,7 +103,7 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Bytes that a QP takes at most, whose neighbour nobody else uses.
+    /// Bytes that a QP takes at most, as the only user of its neighbour.
     pub(crate) const BYTES_OF_EACH: usize = param::TABLE_PLACES * size_of::<(Address, Entry)>()
         + 4 * (size_of::<Question>() + size_of::<u32>())
         + 2 * (size_of::<Turn>() + size_of::<usize>());
@@ -272,7 +272,7 @@ impl Neighbours {
         Some(Neighbour { address, asked_from: question.asked_from })
     }
 
-    /// Changes something about a client.
+    /// Changes a client's questions, and keeps the client's turn.
     fn change(&mut self, number: u16, change: impl FnOnce(&mut Client)) {
         while self.clients.len() <= usize::from(number) {
             // No more than numbers of that kind.

@@ -56,7 +56,7 @@ impl Extensions {
     }
 }
 
-/// What kind of message a packet belongs to.
+/// The kind of message that a packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// SEND.

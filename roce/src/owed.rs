@@ -150,7 +150,7 @@ impl Owed {
         true
     }
 
-    /// Forgets those of `sequence` and of what follows it.
+    /// Forgets the acknowledgement of `sequence` and all later ones.
     pub(crate) fn truncate(&mut self, sequence: u64) {
         while let Some(run) = self.0.back_mut() {
             let before = run.count_before(sequence);

@@ -149,8 +149,8 @@ pub const ARP_REQUEST_INTERVAL: Duration = Duration::from_millis(1);
 /// ARP requests that a client may have unanswered before that time tells.
 pub const ARP_REQUEST_BURST: u32 = 64;
 
-/// The shortest time that a QP with something to send waits for a neighbour before it looks again,
-/// until the neighbour counts as silent.
+/// The shortest time that a QP with a packet to send waits for a neighbour before it looks again, until the neighbour
+/// counts as silent.
 pub const ARP_WAIT: Duration = Duration::from_millis(100);
 
 /// The shortest time between two ARP requests that check a known neighbour again, after a QP's

@@ -1,4 +1,4 @@
-//! A queue pair's path: who the peer is, and the header bytes that every frame to it begins with.
+//! A queue pair's path: the peer's addresses, and the header bytes that every frame to it begins with.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ use crate::wire::{
 pub(crate) struct PortAddresses {
     pub mac: MacAddr,
     gids: GidTable,
-    /// Of the table's places, those up to the last that is taken: they are looked at for each packet.
+    /// The number of places up to the last taken one, all of which each packet looks at.
     taken: usize,
 }
 
@@ -34,7 +34,7 @@ impl PortAddresses {
         addresses
     }
 
-    /// Has other addresses from now on; those before.
+    /// Sets the port's addresses, and gives the earlier ones.
     pub(crate) fn set_gids(&mut self, gids: GidTable) -> GidTable {
         let last = gids.iter().rposition(Option::is_some);
         self.taken = last.map_or(0, |last| last.saturating_add(1));
@@ -116,16 +116,16 @@ pub(crate) struct Neighbour {
     pub asked_from: Gid,
 }
 
-/// What a peer knows a queue pair's packets by: they do not name the queue pair that they come from.
+/// The fields by which a peer recognises a queue pair's packets, which do not name their queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Connection {
-    /// In whatever VLAN: a switch may take tags off.
+    /// The own address in any VLAN, for a switch may take tags off.
     pub own: Gid,
     pub peer: Gid,
     pub dest_qpn: Qpn,
 }
 
-/// What must happen before frames can be sent on a path.
+/// The step that a path needs before it can carry frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
     /// The Ethernet address is known.
@@ -246,7 +246,7 @@ impl Path {
         Ok((path, resolution))
     }
 
-    /// What the peer knows the queue pair's packets by.
+    /// The fields by which the peer recognises the queue pair's packets.
     pub(crate) fn connection(&self) -> Connection {
         Connection { own: self.own.gid, peer: self.peer, dest_qpn: self.dest_qpn }
     }
@@ -296,8 +296,8 @@ impl Path {
         self.header_from(None, transport, after)
     }
 
-    /// As [`Path::header`], of a packet between other queue pairs than the path's, of which the UDP
-    /// port tells unless the flow label does.
+    /// The header of a packet between other queue pairs than the path's, of which the UDP port tells unless the flow
+    /// label does; otherwise as [`Path::header`].
     #[inline]
     pub(crate) fn header_between(
         &self,

@@ -1,4 +1,4 @@
-//! The priority of a packet, and by what a port tells it.
+//! The priority of a packet, and the fields by which a port tells it.
 
 use crate::error::OutOfRange;
 
@@ -38,7 +38,7 @@ pub(crate) const fn bit(priority: u8) -> u8 {
     1_u8.wrapping_shl(priority as u32)
 }
 
-/// By what a port tells the priority of a packet: which of its fields it trusts.
+/// The fields of a packet that a port trusts for its priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// The priority in the 802.1Q tag (PCP), which is the service level of the queue pair or address handle; 0 without a

@@ -26,9 +26,9 @@ use crate::types::Instant;
 /// When a requester asks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Probe {
-    /// When to ask, unless something moves before.
+    /// The time of the next question, unless there is progress before.
     deadline: Option<Instant>,
-    /// Questions since something moved.
+    /// Questions since the last progress.
     asked: u32,
     /// A question is to be sent.
     due: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Probe {
     end: Option<u64>,
     /// The sequence from which data is asked for again, by way of a question.
     repeats: Option<u64>,
-    /// That packet is acknowledged, and nothing after it.
+    /// Whether that packet is acknowledged, and nothing after it.
     alone: bool,
     /// A packet whose round trip is being measured: the sequence after it, and when it was sent.
     timed: Option<(u64, Instant)>,
@@ -44,7 +44,7 @@ pub(crate) struct Probe {
     round_trip: Option<u64>,
     /// How far round-trip times are from that, smoothed, in nanoseconds.
     variation: u64,
-    /// A late timer has waited once more since something moved.
+    /// Whether a late timer has waited once more since the last progress.
     excused: bool,
 }
 
@@ -61,7 +61,7 @@ impl Probe {
         }
     }
 
-    /// Everything is sent again: measures of what was sent before would be of either.
+    /// Forgets running measures, for all packets are sent again, and an answer could be to either sending.
     pub(crate) fn forget(&mut self) {
         (self.due, self.end, self.alone, self.timed) = (false, None, false, None);
         self.repeats = None;
@@ -72,7 +72,7 @@ impl Probe {
         self.repeats.take_if(|repeats| *repeats == sequence).is_some()
     }
 
-    /// Has a question be sent, one more since something moved.
+    /// Marks a question as due, and counts it as one more since the last progress.
     pub(crate) fn ask(&mut self) {
         self.asked = self.asked.saturating_add(1);
         self.due = true;
@@ -113,8 +113,8 @@ impl Probe {
         self.deadline = patience.map(|patience| now.after(patience));
     }
 
-    /// How long nothing may move before a question, if a round trip was measured: some round trips,
-    /// and what they vary by (as RFC 6298 has it).
+    /// The time without progress before a question, if a round trip was measured: some round trips and their variation
+    /// (as in RFC 6298).
     fn patience(&self) -> Option<Duration> {
         let round_trip = self.round_trip?;
         let varied = round_trip.saturating_add(self.variation.saturating_mul(4));

@@ -1,4 +1,4 @@
-//! What all queue pairs have, whatever their transport service.
+//! The state that queue pairs of each transport service have.
 
 use fpga_regs::engine::qp::QpState;
 
@@ -21,34 +21,34 @@ use crate::types::{Instant, PathMtu, Qpn};
 use crate::window::{AnyWindow, Window as _};
 use crate::wire::{bth, frame};
 
-/// What all queue pairs of a port share.
+/// The state that all queue pairs of a port share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub counters: Counters,
     pub log: Log,
     pub timers: Timers,
-    /// Slots of QPs that may have something to send, in turn.
+    /// The slots of QPs that may have a packet to send, in turn.
     pub ready: Ready,
-    /// By what the priority of a packet is told.
+    /// The fields by which a packet's priority is told.
     pub trust: Trust,
     /// How peers are notified whose packets arrive marked.
     pub notification_point: NotificationPoint,
 }
 
-/// What a queue pair is, below what its transport service makes of it.
+/// The part of a queue pair that does not depend on its transport service.
 #[derive(Debug)]
 pub(crate) struct QpCore {
     pub qpn: Qpn,
     pub service: Service,
-    /// Whose it is.
+    /// The client that owns it.
     pub client: u16,
     /// Its place in the stack's table.
     pub slot: u32,
-    /// Changes with every reset, so that what belongs to an earlier life is recognised.
+    /// A number that changes with every reset, by which remains of an earlier life are recognised.
     pub generation: u32,
     /// State and attributes; `rq_psn`, `sq_psn` and `sq_draining` here are not kept current.
     pub attributes: QpSnapshot,
-    /// Of a connection: present from RTR on.
+    /// The path of a connection, from RTR on.
     pub path: Option<Path>,
     /// The priority of its packets, 0 to 7: of its path, or of the message of datagrams whose turn it is.
     pub priority: u8,
@@ -61,12 +61,12 @@ pub(crate) struct QpCore {
     pub counters: QpCounters,
     /// How much it may send, and when.
     pub window: AnyWindow,
-    /// Something waits until the window lets it go.
+    /// Whether a packet waits until the window lets it go.
     waits: bool,
     /// When its service wants its timer to fire.
     deadline: Option<Instant>,
     notifications: Notifications,
-    /// It has entered the error state, and what follows from that is still to be done.
+    /// Whether it has entered the error state, with consequences still to be drawn.
     pub failed: bool,
 }
 
@@ -121,7 +121,7 @@ impl QpCore {
         self.attributes.path_mtu.unwrap_or(PathMtu::Mtu256)
     }
 
-    /// Has the QP stand in line for what it may have to send.
+    /// Puts the QP into the line of its priority, and of its notification if one is due.
     #[inline]
     pub(crate) fn make_ready(&self, shared: &mut Shared) {
         shared.ready.stand(self.slot, self.priority);
@@ -151,7 +151,7 @@ impl QpCore {
         self.window.paces() && self.window.earliest_departure().is_some_and(|at| at > now)
     }
 
-    /// Something waits until the window lets it go: then it is its turn.
+    /// Waits until the window lets a packet go, when the QP's timer fires.
     pub(crate) fn hold(&mut self, shared: &mut Shared) {
         self.waits = true;
         self.arm(shared);
@@ -176,7 +176,7 @@ impl QpCore {
         self.arm(shared);
     }
 
-    /// Has its one timer fire at the deadline of its service, or when its window wants something before.
+    /// Sets its one timer to the earlier of its service's deadline and its window's.
     #[inline]
     pub(crate) fn set_timer(&mut self, shared: &mut Shared, deadline: Option<Instant>) {
         self.deadline = deadline;
@@ -266,7 +266,7 @@ impl QpCore {
         [self.deadline, self.window.next_deadline(), departure].into_iter().flatten().min()
     }
 
-    /// Its timer has fired: its window has what it wanted. Says whether the deadline of its service has come.
+    /// Handles its timer's firing: the window does its part. Says whether the deadline of its service has come.
     pub(crate) fn timer_fired(&mut self, shared: &mut Shared, now: Instant) -> bool {
         if self.window.next_deadline().is_some_and(|at| at <= now) {
             self.window.on_timeout(now);
@@ -278,13 +278,13 @@ impl QpCore {
         is_due
     }
 
-    /// Reports an event, after whatever still waits for its placements.
+    /// Reports an event, after all effects that wait for their placements.
     #[inline]
     pub(crate) fn emit(&self, shared: &mut Shared, event: Event) {
         shared.log.emit(self.slot, self.generation, event);
     }
 
-    /// Reports something that belongs to no work request.
+    /// Reports an event that belongs to no work request.
     pub(crate) fn emit_async(&self, shared: &mut Shared, kind: QpEvent) {
         self.emit(shared, Event::Async { qpn: self.qpn, kind });
     }

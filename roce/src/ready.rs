@@ -1,4 +1,4 @@
-//! Who may have something to send: a line for each priority, so that none waits behind another.
+//! The lines of queue pairs that may have a packet to send: one for each priority, and none waits for another.
 //!
 //! A slot stands in a line once, and leaves it when its turn has come, whoever has the slot by then: nobody is looked for
 //! among the others. Within a priority queue pairs take turns of [`param::TRANSMIT_QUANTUM`] frames, and so do
@@ -13,9 +13,9 @@ use crate::priority::{PRIORITIES, Priorities, bit};
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     lines: [VecDeque<u32>; PRIORITIES],
-    /// Lines in which somebody stands.
+    /// The lines that are not empty, a bit each.
     waiting: u8,
-    /// Of each slot, the lines in which it stands.
+    /// The lines that each slot stands in.
     standing: Vec<u8>,
     /// The priority whose turn it is.
     priority: u8,
@@ -34,7 +34,7 @@ impl Ready {
         self.standing.push(0);
     }
 
-    /// Has a slot stand in the line of a priority, 0 to 7.
+    /// Puts a slot into the line of a priority, 0 to 7.
     #[inline]
     pub(crate) fn stand(&mut self, slot: u32, priority: u8) {
         let bit = bit(priority);
@@ -143,7 +143,7 @@ mod tests {
         ready
     }
 
-    /// Whose turn it is for each of so many frames.
+    /// The slots whose turn each of so many frames is.
     fn turns(ready: &mut Ready, open: Priorities, frames: usize) -> Vec<u32> {
         let one = |_| {
             let (slot, _) = ready.first(open).unwrap();

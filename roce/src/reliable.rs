@@ -1,4 +1,4 @@
-//! A queue pair of Reliable Connection, or of XRC: its requester and its responder, who take turns.
+//! A queue pair of Reliable Connection, or of XRC: its requester and its responder, which take turns.
 
 use core::task::Poll;
 
@@ -266,7 +266,8 @@ impl RcQp {
         self.see_to_error(shared);
     }
 
-    /// Refuses what was executed and is not acknowledged: the layer above cannot tell its program of it.
+    /// Refuses the requests that were executed and are not acknowledged: the layer above cannot tell its program of
+    /// them.
     pub(crate) fn refuse_unacknowledged(&mut self, shared: &mut Shared) {
         self.responder.refuse_unacknowledged(&mut self.core, shared);
         self.see_to_error(shared);
@@ -278,8 +279,8 @@ impl RcQp {
         self.see_to_error(shared);
     }
 
-    /// Where either side has failed: the requester stops, the responder says what it still has to say
-    /// about a request that it refused, and a receive request that was taken is given back.
+    /// Ends the work of a side that has failed: the requester stops, the responder sends the answers up to a request
+    /// that it refused, and the receive request that it had taken is given back.
     #[inline]
     fn see_to_error(&mut self, shared: &mut Shared) {
         if core::mem::take(&mut self.core.failed) {

@@ -53,7 +53,7 @@ pub(crate) struct Requester {
     pub credit: Credit,
     /// The ends of the READ and atomic requests in flight.
     reads: VecDeque<u64>,
-    /// What RNR NAKs leave of the window.
+    /// The limit that RNR NAKs set beside the window's.
     unready: Unready,
     /// Packets since one asked for an acknowledgement.
     since_ack_request: u32,
@@ -173,7 +173,7 @@ impl Requester {
         self.probe.forget();
     }
 
-    /// Goes back because something was lost.
+    /// Goes back because a packet was lost.
     pub(crate) fn go_back_after_loss(&mut self, core: &mut QpCore, now: Instant) {
         self.go_back();
         self.unready.lost();
@@ -486,8 +486,8 @@ impl Requester {
         self.update_timer(core, shared);
     }
 
-    /// A QP with something to ask, whose peer's Ethernet address is not known, waits as if its
-    /// packets had been lost, but `at_least` so long.
+    /// Lets a QP with a packet to send wait for its peer's Ethernet address as if packets had been lost, but `at_least`
+    /// that long.
     pub(crate) fn wait_for_neighbour(
         &mut self,
         core: &mut QpCore,
@@ -585,7 +585,7 @@ pub(crate) fn data_frame(
     Some(Transmit { qpn, header, payload, pad, needs_icrc: true, priority })
 }
 
-/// What ends the headers of a message's last packet: immediate data, or the key that it takes back.
+/// The word that ends the headers of a message's last packet: immediate data, or the key that it invalidates.
 #[inline]
 const fn last_word(request: &SendRequest) -> Option<u32> {
     match request.operation {

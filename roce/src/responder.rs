@@ -47,7 +47,7 @@ struct Resource {
     answer: Answer,
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     /// Memory, as it is when a response leaves.
@@ -116,7 +116,7 @@ impl Mark {
 /// The responder of a queue pair. Packets are named by sequence (see [`crate::psn`]).
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
-    /// How far requests are executed; what comes next is expected.
+    /// The end of the executed requests; the next packet is the expected one.
     executed: Mark,
     /// How far the peer may be told that they are: no further than they are executed. A request that comes again is
     /// answered by this.
@@ -124,13 +124,13 @@ pub(crate) struct Responder {
     arriving: Arriving,
     /// Along XRC: the shared receive queue that the message in progress names.
     srqn: Option<u32>,
-    /// The gap before this sequence was reported (PSN sequence error or RNR); what comes before
-    /// it closes is dropped silently.
+    /// Whether the gap before this sequence was reported (PSN sequence error or RNR), and further packets before its
+    /// closing are dropped silently.
     reported: bool,
     /// The last packet dropped ahead of a gap.
     dropped: u64,
     nak: Option<Nak>,
-    /// Acknowledgements of what was executed. A NAK waits until they are sent.
+    /// Acknowledgements of executed requests. A NAK waits until they are sent.
     owed: Owed,
     /// The latest READ and atomic requests, oldest first.
     resources: VecDeque<Resource>,
@@ -185,7 +185,7 @@ impl Responder {
             .find(|resource| (resource.first..resource.end).contains(&sequence))
     }
 
-    /// Takes note of what an atomic operation is answered with.
+    /// Notes the value that answers an atomic operation.
     pub(crate) fn atomic_executed(&mut self, sequence: u64, value: u64) {
         if let Some(Resource { answer: Answer::Atomic { before }, .. }) = self.resource(sequence) {
             *before = value;
@@ -198,8 +198,8 @@ impl Responder {
         self.is_streaming() || !self.owed.is_empty() || self.refusal.is_some() || self.nak.is_some()
     }
 
-    /// Stops executing, except for what must still be answered if a request was refused. Gives
-    /// back the receive request of a message in progress.
+    /// Stops executing, except for answers that precede a refusal. Gives back the receive request of a message in
+    /// progress.
     pub(crate) fn stop(&mut self) -> Option<Taken> {
         self.nak = None;
         match self.refusal {
@@ -253,7 +253,7 @@ impl Responder {
         }
     }
 
-    /// What an answer to the packet of `sequence` names, as of all that was executed.
+    /// The packet of `sequence`, and the messages executed so far, for an answer.
     fn at(&self, sequence: u64) -> Ack {
         Ack { sequence, msn: self.executed.msn }
     }
@@ -319,7 +319,7 @@ impl Responder {
         Poll::Ready(())
     }
 
-    /// Whom a request packet is for.
+    /// The target of a request packet.
     // XRC-6
     #[inline]
     fn target(core: &QpCore, packet: &frame::Repr) -> Target {
@@ -485,7 +485,7 @@ impl Responder {
         Poll::Ready(true)
     }
 
-    /// Says again what an atomic operation was answered with. Says whether that is still known.
+    /// Sends the answer of an atomic operation again. Says whether that is still known.
     // RC-100
     fn repeat_atomic(&mut self, sequence: u64) -> bool {
         let responder = &mut *self;
@@ -560,7 +560,8 @@ impl Responder {
         core.enter_error();
     }
 
-    /// Refuses what was executed and is not acknowledged: the layer above cannot tell its program of it.
+    /// Refuses the requests that were executed and are not acknowledged: the layer above cannot tell its program of
+    /// them.
     // RC-106
     pub(crate) fn refuse_unacknowledged(&mut self, core: &mut QpCore, shared: &mut Shared) {
         if matches!(core.state(), QpState::Reset | QpState::Err) {
@@ -579,8 +580,8 @@ impl Responder {
         }
     }
 
-    /// The request packet `at` which so many messages were executed could not be placed: it and what
-    /// followed it did not happen. Unless a failed receive request has `reported` that, an event must.
+    /// Takes the failed placement of the request packet `at`, at which so many messages were executed: it and later
+    /// ones did not happen. Unless a failed receive request has `reported` that, an event must.
     pub(crate) fn placement_failed(
         &mut self,
         core: &mut QpCore,
@@ -637,7 +638,7 @@ mod tests {
     use crate::window::{AnyWindow, Fixed};
     use crate::wire::{bth, icrc};
 
-    /// A layer above that nobody asks.
+    /// A layer above that must not be asked.
     struct Silent;
 
     impl Verbs for Silent {
@@ -668,8 +669,8 @@ mod tests {
         }
     }
 
-    /// What a SEND of a sequence that comes again is answered by, where packets before 110 are executed and those
-    /// before 107 may be acknowledged.
+    /// The answer to a repeated SEND of a sequence, where packets before 110 are executed and those before 107 may be
+    /// acknowledged.
     fn answered(sequence: u64, resources: &[Resource]) -> Option<Ack> {
         let mut responder = Responder {
             executed: Mark { next: 110, msn: 9 },

@@ -4,7 +4,7 @@ use fpga_regs::engine::qp::QpType;
 
 use crate::opcode::{Opcode, code};
 
-/// Which transport service a queue pair has, and which side of it.
+/// The transport service of a queue pair, and its side of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable Connection, both sides.
@@ -17,7 +17,7 @@ pub enum Service {
     XrcSend,
     /// XRC, the side that receives for the shared receive queues of a domain.
     XrcReceive {
-        /// The XRC domain, which means the same to whoever is asked about it.
+        /// The XRC domain, a number that the layer above gave.
         domain: u32,
     },
 }
@@ -37,7 +37,7 @@ impl Service {
         })
     }
 
-    /// As the card's contract calls it.
+    /// The name of it in the card's contract.
     pub(crate) const fn kind(self) -> QpType {
         match self {
             Self::Rc => QpType::Rc,

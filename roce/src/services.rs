@@ -46,7 +46,7 @@ pub enum PartKind {
     Read,
 }
 
-/// What is to become of a packet.
+/// A service's verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes on.
@@ -81,8 +81,8 @@ pub trait Services: Debug {
         Some(placement.sink)
     }
 
-    /// Hears what became of a placement, once for each that was acted on, in their order, before its queue pair's peer and
-    /// program do. It is not told of placements of queue pairs that were reset or destroyed meanwhile.
+    /// Takes the result of a placement, once for each that was acted on, in their order, before its queue pair's peer
+    /// and program get it. It is not told of placements of queue pairs that were reset or destroyed meanwhile.
     fn done(&mut self, _qpn: Qpn, _placed: Placed) {}
 
     /// Changes the payload of a frame that is to leave, before that is sealed; `false` fails it as memory that cannot be

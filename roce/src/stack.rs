@@ -47,7 +47,7 @@ mod unreliable;
 pub use owner::Owner;
 use slots::{Slot, Slots};
 
-/// What a port is.
+/// The configuration of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackConfig {
     /// The Ethernet address. The link-local address, at first source GID 0, follows from it.
@@ -56,7 +56,7 @@ pub struct StackConfig {
     pub ipv4: Ipv4Addr,
     /// The largest path MTU that a QP may use.
     pub mtu_max: PathMtu,
-    /// Of which received frames the invariant CRC is checked.
+    /// The received frames whose invariant CRC is checked.
     pub icrc_policy: IcrcPolicy,
 }
 
@@ -98,7 +98,7 @@ enum Turn {
 #[derive(Debug)]
 pub struct Stack {
     addresses: PortAddresses,
-    /// What sees all packets on their way, if anything does.
+    /// The services that see all packets on their way, if there are any.
     services: Option<Box<dyn Services>>,
     mtu_max: PathMtu,
     icrc_policy: IcrcPolicy,
@@ -108,13 +108,13 @@ pub struct Stack {
     free: Vec<u32>,
     /// Slots by the numbers of address handles.
     handles: HashMap<u32, u32>,
-    /// Slots and generations of queue pairs, some messages of which nobody answers are being made.
+    /// Slots and generations of queue pairs with unanswered messages that are being made.
     making: Vec<(u32, u32)>,
     next_generation: u32,
     /// How many queue pairs have each connection: at most one, unless their owner wants it otherwise.
     connections: HashMap<Connection, u32>,
     shared: Shared,
-    /// Which window a queue pair has.
+    /// The function that gives queue pairs their windows.
     windows: Windows,
     neighbours: Neighbours,
     /// The multicast groups that queue pairs are in.
@@ -195,7 +195,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Says by what the priority of a packet is told from now on. Without this it is the upper half of the DSCP.
+    /// Sets the fields by which a packet's priority is told from now on. Without this it is the upper half of the DSCP.
     pub fn set_trust(&mut self, trust: Trust) -> Result<(), OutOfRange> {
         trust.check()?;
         self.shared.trust = trust;
@@ -293,9 +293,9 @@ impl Stack {
         qp.is_some_and(|qp| !qp.service.hears_responses())
     }
 
-    /// Fails a connection of which the layer above cannot tell its program: what was executed and is not acknowledged is
-    /// refused as a remote operational error. Reported as an error of its own, once. `false` where there is no such
-    /// connection of Reliable Connection or XRC.
+    /// Fails a connection of which the layer above cannot tell its program: executed requests without an
+    /// acknowledgement are refused as a remote operational error. Reported as an error of its own, once. `false` where
+    /// there is no such connection of Reliable Connection or XRC.
     pub fn refuse_unacknowledged(&mut self, qpn: Qpn) -> bool {
         let slot = self.slot(qpn);
         let Some(qp) = slot.and_then(|slot| self.slots.rc(slot)) else { return false };
@@ -347,7 +347,7 @@ impl Stack {
         self.free.push(slot);
     }
 
-    /// Gives room for messages back of which a queue pair has more than four times what it needs.
+    /// Gives memory for messages back, of a queue pair that has more than four times its need.
     pub fn narrow(&mut self, qpn: Qpn) {
         let slot = self.slot(qpn).and_then(|slot| self.slots.get_mut(slot));
         match slot {
@@ -380,7 +380,7 @@ impl Stack {
         self.post(now, qpn, request, None)
     }
 
-    /// As [`Stack::post_send`], along XRC, for the peer's shared receive queue `srqn`.
+    /// Posts a message along XRC, for the peer's shared receive queue `srqn`; otherwise as [`Stack::post_send`].
     pub fn post_xrc_send(
         &mut self,
         now: Instant,
@@ -419,8 +419,9 @@ impl Stack {
         self.poll_transmit_of(now, Priorities::ALL)
     }
 
-    /// As [`Stack::poll_transmit`], of some priorities alone: those of the others wait, and hold back nobody else. Within a
-    /// priority queue pairs take turns of [`param::TRANSMIT_QUANTUM`] frames, and so do priorities.
+    /// Polls frames of some priorities alone: those of the others wait, and hold back no other queue pair; otherwise as
+    /// [`Stack::poll_transmit`]. Within a priority queue pairs take turns of [`param::TRANSMIT_QUANTUM`] frames, and so
+    /// do priorities.
     // RC-108
     pub fn poll_transmit_of(&mut self, now: Instant, open: Priorities) -> Option<Transmit> {
         // RC-46
@@ -493,8 +494,8 @@ impl Stack {
         }
     }
 
-    /// Has a queue pair send nothing until [`Stack::go_on`]: payload of frames that were polled is not there yet. A RESET
-    /// ends that, too.
+    /// Stops a queue pair's sending until [`Stack::go_on`]: payload of frames that were polled is not there yet. A
+    /// RESET ends that, too.
     pub fn pause(&mut self, qpn: Qpn) {
         if let Some(qp) = self.slot(qpn).and_then(|slot| self.slots.core_mut(slot)) {
             qp.paused = true;
@@ -538,8 +539,8 @@ impl Stack {
         }
     }
 
-    /// Has [`Stack::next_timeout`] be when something is due, rather than when to look whether it
-    /// is. For callers that are about to sleep until then.
+    /// Makes [`Stack::next_timeout`] exact: the time of the next due work, not of the next look for work. For callers
+    /// that are about to sleep until then.
     pub fn settle_timeouts(&mut self) {
         self.shared.timers.settle();
     }
@@ -554,8 +555,8 @@ impl Stack {
         self.shared.timers.next().into_iter().chain(requests).min()
     }
 
-    /// Does what is due at `now`, or, if that is very much, a part of it: then
-    /// [`Stack::next_timeout`] is still in the past. May be called at any time.
+    /// Handles timers due at `now`, or some of them if they are very many: then [`Stack::next_timeout`] is still in the
+    /// past. May be called at any time.
     ///
     /// Frames that have arrived should be given to [`Stack::receive`] first: the answer that a timer
     /// waits for may be among them.
@@ -612,9 +613,8 @@ impl Stack {
         self.next_generation
     }
 
-    /// Tells that the payload of all frames that were polled has been read, but of those that
-    /// [`Stack::payload_failed`] was told of: messages that nobody answers are complete then. Those of a queue pair that
-    /// is [paused](Stack::pause) are not.
+    /// Tells that the payload of all polled frames has been read, but of those reported to [`Stack::payload_failed`]:
+    /// unanswered messages are complete then. Those of a queue pair that is [paused](Stack::pause) are not.
     pub fn frames_made(&mut self) {
         let Self { making, slots, shared, .. } = self;
         making.retain(|&(slot, generation)| {

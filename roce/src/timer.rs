@@ -85,7 +85,7 @@ impl Timers {
         self.heap.len()
     }
 
-    /// Has the first entry be one whose deadline is its time, or brings that nearer.
+    /// Puts an entry first whose deadline is its time, or one nearer to that.
     pub(crate) fn settle(&mut self) {
         for _ in 0..param::TIMER_TURN {
             let Some(&Entry { at, slot }) = self.heap.first() else { break };

@@ -40,10 +40,10 @@ impl Qpn {
     /// The largest queue pair number that names one queue pair; 0xff_ffff means "multicast".
     pub const MAX: u32 = 0x00ff_fffe;
 
-    /// In place of one queue pair's: all queue pairs in a multicast group, as a destination.
+    /// All queue pairs in a multicast group, as a destination.
     pub const GROUP: Self = Self(0x00ff_ffff);
 
-    /// What a datagram may be sent to: a queue pair, or [`Qpn::GROUP`].
+    /// A destination of datagrams: a queue pair, or [`Qpn::GROUP`].
     #[must_use]
     pub const fn destination(value: u32) -> Option<Self> {
         if value == Self::GROUP.0 { Some(Self::GROUP) } else { Self::new(value) }

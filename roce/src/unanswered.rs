@@ -1,4 +1,4 @@
-//! Messages of a send queue that nobody answers: each is complete when its packets were made.
+//! Messages of a send queue of an unreliable service: each is complete when its packets were made.
 
 use std::collections::VecDeque;
 

@@ -79,7 +79,7 @@ impl UcQp {
         }
     }
 
-    /// Has messages wait for the peer's Ethernet address, from a change of the path on.
+    /// Lets messages wait for the peer's Ethernet address, from a change of the path on.
     pub(crate) fn be_patient(&mut self, now: Instant) {
         self.patient_until = now.after(param::DATAGRAM_PATIENCE);
         self.next_check = now.after(param::DATAGRAM_CHECK_INTERVAL);
@@ -185,7 +185,7 @@ impl UcQp {
         Some(transmit)
     }
 
-    /// Drops the message whose turn it is, for nobody knows where its peer is.
+    /// Drops the message whose turn it is, for its neighbour's address is not known.
     pub(crate) fn drop_head(&mut self, shared: &mut Shared) {
         self.begun = 0;
         self.sends.drop_head(&self.core, shared);

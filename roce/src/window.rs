@@ -24,7 +24,7 @@ pub use fixed::Fixed;
 pub use slow_start::SlowStart;
 pub use swift::{Swift, SwiftParameters};
 
-/// What an answer of the peer has acknowledged.
+/// The packets and bytes that an answer of the peer has acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acked {
     /// Packets; of READs and atomics responses that came.
@@ -36,7 +36,7 @@ pub struct Acked {
     pub round_trip: Option<Duration>,
 }
 
-/// What one queue pair may send, and when.
+/// The congestion window of one queue pair: how much it may send, and when.
 ///
 /// Deterministic, without a clock of its own: the same calls give the same answers.
 pub trait Window: fmt::Debug + Send {
@@ -48,8 +48,8 @@ pub trait Window: fmt::Debug + Send {
     /// Requests were acknowledged, or READ responses came. UC, UD and the receiving side of XRC never hear this.
     fn on_ack(&mut self, now: Instant, acked: Acked);
 
-    /// Something that was sent is lost, by a NAK, a missing response or the acknowledgement timeout, and all from it
-    /// on is sent again.
+    /// Takes a loss, by a NAK, a missing response or the acknowledgement timeout: all from the lost packet on is sent
+    /// again.
     fn on_loss(&mut self, now: Instant);
 
     /// The peer of the connection has sent a congestion notification packet. Says whether it is heeded; one that is
@@ -78,8 +78,8 @@ pub trait Window: fmt::Debug + Send {
         None
     }
 
-    /// Whether what it paces is sent as capable of congestion marks, ECT(0), for it heeds the notifications that follow.
-    /// Otherwise the traffic class says that.
+    /// Whether paced packets are marked ECT(0), capable of congestion marks, for the window heeds the notifications
+    /// that follow. Otherwise the traffic class says that.
     fn asks_for_marks(&self) -> bool {
         false
     }
@@ -108,7 +108,8 @@ impl AnyWindow {
         }
     }
 
-    /// Whether it may hold packets back or have a deadline, and hears what is sent. Those that do not cost nothing there.
+    /// Whether it may hold packets back or have a deadline, and hears of sent packets. Those that do not cost nothing
+    /// there.
     #[inline]
     pub(crate) const fn paces(&self) -> bool {
         !matches!(self, Self::SlowStart(_) | Self::Fixed(_))
@@ -171,7 +172,7 @@ impl Window for AnyWindow {
     }
 }
 
-/// Which window a queue pair of a transport service has.
+/// The function that gives each queue pair its window, by its transport service.
 pub(crate) struct Windows(Box<dyn Fn(Qpn, Service) -> AnyWindow + Send>);
 
 impl Windows {

@@ -10,7 +10,7 @@ use crate::param;
 pub(super) struct Unready {
     /// Packets that may be unacknowledged now.
     limit: u64,
-    /// Up to where it grows by what is acknowledged, and then by one packet for each limit.
+    /// The limit up to which it grows with each acknowledged packet, and beyond which by one packet for each limit.
     quick_to: u64,
     /// Packets acknowledged since it has changed.
     acknowledged: u64,
@@ -30,8 +30,8 @@ impl Unready {
         self.limit
     }
 
-    /// An RNR NAK has come for the oldest of so many packets: it alone is sent, and the limit comes slowly back to half
-    /// of what was in vain this time.
+    /// Takes an RNR NAK for the oldest of so many packets: it alone is sent, and the limit comes slowly back to half of
+    /// the packets that were in vain this time.
     // RC-64
     pub(super) fn refused(&mut self, in_vain: u64) {
         // One that was sent alone says nothing new of how many there may be.
@@ -41,7 +41,7 @@ impl Unready {
         (self.limit, self.acknowledged) = (1, 0);
     }
 
-    /// Something was lost: what it had reached counts as reached.
+    /// Takes a loss: the limit that it had counts as reached.
     pub(super) fn lost(&mut self) {
         (self.quick_to, self.acknowledged) = (self.quick_to.max(self.limit), 0);
     }

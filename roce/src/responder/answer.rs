@@ -1,4 +1,4 @@
-//! What the responder says: acknowledgements, NAKs and responses to READs and atomics, in PSN order.
+//! The answers of a responder, in PSN order: acknowledgements, NAKs, and responses to READs and atomics.
 
 use super::{Answer, Nak, Resource, Responder};
 use crate::api::{FramePayload, Source, Transmit};
@@ -51,7 +51,7 @@ impl Responder {
         self.credits().map_or(CREDITS_INVALID, aeth::credit_code)
     }
 
-    /// Emits a NAK, unless what it complains of has come in the meantime.
+    /// Emits a NAK, unless the packet that it misses has come in the meantime.
     fn transmit_nak(
         &mut self,
         core: &mut QpCore,

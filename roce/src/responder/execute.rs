@@ -1,4 +1,4 @@
-//! What a request in its turn does: it takes receive requests, places payload, and owes answers.
+//! The execution of a request in its turn: it takes receive requests, places payload, and owes answers.
 
 use super::{Answer, Resource, Responder};
 use crate::api::{
@@ -174,7 +174,7 @@ impl Responder {
     }
 }
 
-/// What kind of SEND it is; one that takes a key back must be allowed to.
+/// The kind of SEND, which must be allowed to if it invalidates a key.
 fn check_invalidate(request: &Request<'_>, verbs: &mut impl Verbs) -> Result<ReceiveKind, Stop> {
     let Some(rkey) = request.incoming.packet.invalidate else { return Ok(ReceiveKind::Send) };
     // RC-103

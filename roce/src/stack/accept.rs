@@ -1,4 +1,4 @@
-//! The one door for packets: which of them are taken, by whom, and why the others are not.
+//! The one door for packets: it decides which are taken, by which queue pair, and why others are not.
 
 use core::task::Poll;
 
@@ -14,7 +14,7 @@ use crate::types::{Instant, Qpn};
 use crate::wire::extension::atomicacketh;
 use crate::wire::{Malformed, bth, frame};
 
-/// Whom an accepted packet is for.
+/// The queue pairs that an accepted packet is for.
 #[derive(Clone, Copy)]
 enum Whom {
     /// The queue pair in this slot.
@@ -98,8 +98,8 @@ impl Stack {
         Poll::Ready(())
     }
 
-    /// Whether a packet is taken, and by whom: it is as it was sent, by somebody who can have, and for a queue pair that
-    /// hears such packets, from its peer. Nothing else may have any effect on a queue pair.
+    /// The queue pairs that take a packet, if it is unchanged, from a possible source, and for a queue pair that hears
+    /// it, from its peer. Nothing else may have any effect on a queue pair.
     ///
     /// What was accepted and waits need not be again in the same life of the queue pair. What the packet may do is none
     /// of this: its PSN and its keys are looked at when it is taken.
@@ -148,7 +148,7 @@ impl Stack {
         Ok((packet, Whom::One(slot)))
     }
 
-    /// Whether a packet was accepted before, and whom it was for.
+    /// The queue pairs of a packet that was accepted before.
     #[cold]
     fn accepted_before<'p>(
         &self,
@@ -168,7 +168,7 @@ impl Stack {
         (self.kept(slot, kept.last) == kept).then_some((packet, whom))
     }
 
-    /// What is kept of a packet that waits.
+    /// The mark to be kept of a packet that waits.
     fn kept(&self, slot: u32, last: Option<Qpn>) -> Kept {
         Kept { generation: self.slots.core(slot).map(|qp| qp.generation), last }
     }
@@ -195,7 +195,7 @@ impl Stack {
         }
     }
 
-    /// Has the services check a packet.
+    /// Asks the services for their verdict on a packet.
     #[cold]
     fn check(
         &mut self,

@@ -1,5 +1,5 @@
-//! What a burst of received frames comes to, once its payload is placed: acknowledgements and events come out, or a queue
-//! pair fails.
+//! The commit of a burst of received frames, once its payload is placed: it lets acknowledgements and events out, or
+//! fails a queue pair.
 
 use super::Stack;
 use super::slots::Slot;
@@ -95,7 +95,7 @@ impl Stack {
         self.fail(failures);
     }
 
-    /// What was put aside of a queue pair that begins anew has no effect but on others.
+    /// Drops the effects that were put aside of a queue pair that begins anew, except for those on others.
     pub(super) fn forget_aside(&mut self, slot: u32) {
         for Effect { kind, .. } in self.shared.log.take_aside(slot) {
             self.flush_orphan(kind);

@@ -90,7 +90,8 @@ impl Stack {
         Ok(number)
     }
 
-    /// Has a queue pair be of the priority of the message whose turn it is, where that goes elsewhere than the one before.
+    /// Gives a queue pair the priority of the message whose turn it is, if that has another destination than the one
+    /// before.
     fn aim(&mut self, slot: u32) {
         let Some(qp) = self.slots.ud(slot) else { return };
         let Some((head, _)) = qp.head() else { return };
@@ -203,7 +204,7 @@ impl Stack {
         }
     }
 
-    /// What a burst has done to a queue pair of Unreliable Datagram. A receive fails alone.
+    /// Commits the effects of a burst on a queue pair of Unreliable Datagram. A receive fails alone.
     pub(super) fn commit_datagram(
         &mut self,
         effect: &Effect,

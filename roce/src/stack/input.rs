@@ -1,4 +1,4 @@
-//! Received frames: who they are for, and whether they are what they claim.
+//! Received frames: their protocol, their queue pair, and the checks of their claims.
 
 use core::task::Poll;
 
@@ -15,7 +15,7 @@ use crate::types::{Address, Gid, Instant, MacAddr, Qpn};
 use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{Malformed, arp, bth, icmpv4, igmp, ipv4, ipv6, ndp, udp};
 
-/// What a frame is, as far as its network header tells.
+/// The protocol of a frame, as far as its network header tells.
 pub(super) enum Kind<'a> {
     Arp(&'a [u8]),
     Icmp(ipv4::Repr, &'a [u8]),
@@ -174,7 +174,7 @@ impl Stack {
     }
 }
 
-/// Finds out what a frame is.
+/// Tells the protocol of a frame.
 #[inline]
 fn classify<'a>(
     frame: &'a [u8],

@@ -1,4 +1,4 @@
-//! Multicast's part of a port: datagrams for all queue pairs in a group, and who is told of that.
+//! Multicast's part of a port: datagrams for all queue pairs in a group, and reports of groups.
 
 use super::Stack;
 use super::slots::Slot;
@@ -116,7 +116,7 @@ impl Stack {
         }
     }
 
-    /// Tells of all groups, for whoever is at the cable may not know of them: the port has come back to it.
+    /// Reports all groups anew, after the port has come back to its cable, whose switch may not know of them.
     pub fn tell_groups_anew(&mut self) {
         // At once.
         self.groups.tell_all(Instant::default());

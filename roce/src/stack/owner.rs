@@ -1,5 +1,4 @@
-//! A host's network stack that shares the port: whose a received frame is, and what the host may
-//! send.
+//! A host's network stack that shares the port: the owner of a received frame, and the frames that the host may send.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +15,7 @@ const MAX_EXTENSIONS: usize = 8;
 /// Bytes that the offset of a fragment counts as one.
 const FRAGMENT_UNIT: usize = 8;
 
-/// Whose a received frame is.
+/// The owner of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// This stack's alone: the host must not see it.
@@ -28,8 +27,7 @@ pub enum Owner {
 }
 
 impl Stack {
-    /// Whose a frame from the cable is, if a host has the same Ethernet address and the same IP
-    /// addresses.
+    /// The owner of a frame from the cable, if a host has the same Ethernet address and the same IP addresses.
     ///
     /// So that every question is answered exactly once:
     ///
@@ -140,7 +138,7 @@ impl Stack {
     }
 }
 
-/// For what a peer may take a frame.
+/// The meaning of a frame to a peer.
 enum Claim {
     /// No packet to the RoCE port, or a later part of one.
     Nothing,
@@ -149,8 +147,8 @@ enum Claim {
     Unclear,
 }
 
-/// For what a peer may take a frame, if it does as network stacks do: they follow IP options and
-/// extension headers, and put fragments together.
+/// The meaning of a frame to a peer that does as network stacks do: they follow IP options and extension headers, and
+/// put fragments together.
 fn claim_of(frame: &[u8]) -> Claim {
     let Ok((ethernet, packet)) = ethernet::Repr::parse(frame) else { return Claim::Nothing };
     let claim = match ethernet.ethertype {
@@ -210,7 +208,7 @@ fn behind_ipv6(packet: &[u8]) -> Option<Claim> {
     Some(Claim::Unclear)
 }
 
-/// The claim of what is, or begins, a UDP datagram between two addresses.
+/// The claim of a UDP datagram between two addresses, or of its first fragment.
 fn of_datagram([own, peer]: [Gid; 2], datagram: &[u8], is_fragment: bool) -> Claim {
     let Ok((header, payload)) = udp::Header::new(datagram) else { return cut_short(is_fragment) };
     if header.destination_port() != param::ROCE_UDP_PORT {

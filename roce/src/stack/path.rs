@@ -55,8 +55,8 @@ impl Stack {
         self.take_priority(slot);
     }
 
-    /// Has a queue pair be of the priority that its path has, or the message of datagrams whose turn it is. If it stands in
-    /// line, it stands in that one's.
+    /// Gives a queue pair the priority of its path, or of the datagram message whose turn it is. If it stands in line,
+    /// it stands in that one's.
     // RC-108
     pub(super) fn take_priority(&mut self, slot: u32) {
         let trust = &self.shared.trust;

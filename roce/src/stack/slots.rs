@@ -6,7 +6,7 @@ use crate::reliable::RcQp;
 use crate::service::Service;
 use crate::unreliable::UcQp;
 
-/// What stands in a slot.
+/// The content of a slot.
 #[derive(Debug, Default)]
 pub(super) enum Slot {
     #[default]
@@ -33,7 +33,7 @@ impl Slot {
         }
     }
 
-    /// What its queue pair has like all others, if it has one.
+    /// The common part of its queue pair, if it has one.
     #[inline]
     pub(super) fn core(&self) -> Option<&QpCore> {
         match self {
@@ -90,7 +90,7 @@ impl Slots {
         }
     }
 
-    /// What the queue pair in a slot has like all others.
+    /// The common part of the queue pair in a slot.
     pub(super) fn core(&self, slot: u32) -> Option<&QpCore> {
         self.get(slot)?.core()
     }

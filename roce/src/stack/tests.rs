@@ -1,4 +1,4 @@
-//! What a port keeps and does, however its queue pairs and their peers behave.
+//! Tests of a port: its memory and its work with many queue pairs and peers.
 
 use core::net::Ipv4Addr;
 use core::task::Poll;
@@ -97,7 +97,7 @@ fn answer(stack: &mut Stack, now: Instant, qpn: Qpn, psn: u32, syndrome: Syndrom
     assert!(qp.receive(&mut stack.shared, &incoming, &mut Refusing).is_ready());
 }
 
-/// A frame, whether whoever delivered it vouches for it, and whether the port has sent it itself.
+/// A frame, whether its deliverer vouches for it, and whether the port has sent it itself.
 struct Delivered {
     bytes: Vec<u8>,
     vouched_for: bool,
@@ -212,7 +212,7 @@ fn timers_of_queue_pairs_without_receives_are_as_many_as_queue_pairs() {
     assert_eq!(stack.next_timeout(), None);
 }
 
-/// The addresses that a port asks for in what it sends now.
+/// The addresses that a port asks for in the frames that it sends now.
 fn asked(stack: &mut Stack, now: Instant) -> Vec<Ipv4Addr> {
     let frames = core::iter::from_fn(|| stack.poll_transmit(now));
     let asked = frames.map(|transmit| {
@@ -228,7 +228,7 @@ fn silent(n: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + n)
 }
 
-/// Lets `stack` do what is due up to `end`, and gives what it asks for, and how often it woke.
+/// Lets `stack` handle its timers up to `end`, and gives the addresses that it asks for, and the number of wakes.
 fn wait(stack: &mut Stack, end: Instant) -> (Vec<Ipv4Addr>, usize) {
     let (mut all, mut wakes) = (Vec::new(), 0);
     while let Some(at) = stack.next_timeout().filter(|at| *at <= end) {

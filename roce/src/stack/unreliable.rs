@@ -1,4 +1,4 @@
-//! Unreliable Connection's part of a port: what its queue pairs send.
+//! Unreliable Connection's part of a port: sending.
 
 use super::{Stack, Turn};
 use crate::api::Transmit;

@@ -20,7 +20,7 @@ mod parameters;
 
 pub use parameters::DcqcnParameters;
 
-/// Alpha is in 2^-32: what it is in all.
+/// One, in the scale of alpha: 2^32.
 const WHOLE: u64 = 1 << 32;
 /// Bits that alpha has beyond mlx5's ten.
 const ALPHA_SHIFT: u32 = 22;
@@ -43,7 +43,7 @@ pub struct Dcqcn {
     /// Bits per second.
     rate: u64,
     target: u64,
-    /// How much of what was sent lately was marked, in 2^-32.
+    /// The share of marked packets of late, in 2^-32.
     alpha: u64,
     /// A notification has come: before the first the rate is the line's.
     is_limited: bool,
@@ -66,7 +66,7 @@ struct Limits {
     line: u64,
     least: u64,
     most: u64,
-    /// What stays of alpha at each update, in 2^-32.
+    /// The part of alpha that stays at each update, in 2^-32.
     kept: u64,
     alpha_period: u64,
     time_period: u64,
@@ -141,7 +141,7 @@ impl Dcqcn {
         self.rate
     }
 
-    /// Does what had to be done up to a time.
+    /// Makes up for the updates and increases up to a time.
     fn catch_up(&mut self, now: Instant) {
         if self.waits && self.next_cut <= now {
             self.elapse(self.next_cut);
@@ -203,7 +203,7 @@ impl Dcqcn {
         self.rate == self.limits.most && self.target == self.limits.most
     }
 
-    /// By how much the target grows in a step.
+    /// The step of the target's growth.
     fn growth(&self) -> u64 {
         let Limits { threshold, ai_rate, hai_rate, .. } = self.limits;
         let [least, most] =
@@ -245,7 +245,7 @@ impl Dcqcn {
         self.waits = false;
     }
 
-    /// What a cut takes of the rate.
+    /// The part of the rate that a cut takes.
     fn decrease(&self) -> u64 {
         let p = self.limits.parameters;
         let most = percent(self.rate, 100_u32.saturating_sub(p.min_dec_fac));

@@ -6,11 +6,12 @@ use crate::types::Instant;
 /// Bits of a byte, times nanoseconds of a second.
 const BYTE_SECOND: u64 = 8_000_000_000;
 
-/// Keeps packets apart by what they take at a rate, which may be another one for each of them.
+/// The pacer: it keeps packets apart by their times at a rate, which may differ for each of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pacer {
     next: Option<Instant>,
-    /// The rate of the last packet, and what its time lacks of a whole nanosecond: a rate that stays does not drift.
+    /// The rate of the last packet, and the fraction of a nanosecond that its time lacks, without which a steady rate
+    /// would drift.
     rate: u64,
     remainder: u64,
 }

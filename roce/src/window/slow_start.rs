@@ -1,10 +1,10 @@
-//! A window that is small at first and after a loss, and grows by what is acknowledged.
+//! A window that is small at first and after a loss, and grows with each acknowledged packet.
 
 use super::{Acked, Window};
 use crate::param;
 use crate::types::Instant;
 
-/// As many packets more as are acknowledged, up to [`param::WINDOW_PACKETS`]; nothing is paced.
+/// A window that grows by the packets acknowledged, up to [`param::WINDOW_PACKETS`], and paces nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowStart {
     packets: u64,

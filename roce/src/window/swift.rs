@@ -22,12 +22,12 @@ const MOST: u64 = param::WINDOW_PACKETS * PACKET;
 const LONGEST: u64 = 207_243;
 const SHORTEST: u64 = 6_554;
 
-/// What Swift goes by.
+/// The parameters of Swift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwiftParameters {
     /// The target of large windows, in nanoseconds: 1 to a second.
     pub base_target: u32,
-    /// What it is longer for small ones at most, in nanoseconds: many flows share a queue then. Up to a second.
+    /// The most that it is longer for small windows, in nanoseconds: many flows share a queue then. Up to a second.
     pub fs_range: u32,
     /// Packets that a window grows by in a round trip: 1 to 100.
     pub ai: u32,
@@ -65,7 +65,7 @@ impl SwiftParameters {
 #[derive(Clone, Debug)]
 pub struct Swift {
     parameters: SwiftParameters,
-    /// In 2^-16 packets.
+    /// The window, in 2^-16 packets.
     window: u64,
     /// The last round trip, in nanoseconds; 0 before the first.
     round_trip: u64,

@@ -71,7 +71,7 @@ impl NakCode {
     }
 }
 
-/// The syndrome: what an acknowledgement says.
+/// The syndrome: the kind of an acknowledgement, and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
     /// Everything up to the PSN was executed; the credit code limits further SENDs.
@@ -128,14 +128,14 @@ mod field {
 pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
-    /// The header at the start of `bytes`, and what follows it.
+    /// Splits the header off the start of `bytes`.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "AETH")?;
         Ok((Self(header), rest))
     }
 
-    /// What the acknowledgement says.
+    /// The syndrome of the acknowledgement.
     #[must_use]
     pub fn syndrome(&self) -> Syndrome {
         Syndrome::from_byte(self.0[field::SYNDROME])
@@ -152,14 +152,14 @@ impl<'a> Header<'a> {
 /// A header taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// What the acknowledgement says.
+    /// The syndrome of the acknowledgement.
     pub syndrome: Syndrome,
     /// The message sequence number: 24 bits.
     pub msn: u32,
 }
 
 impl Repr {
-    /// The header at the start of `bytes`, and what follows it.
+    /// Parses the header at the start of `bytes`, and splits it off.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, rest) = Header::new(bytes)?;

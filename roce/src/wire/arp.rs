@@ -26,10 +26,10 @@ mod field {
     pub const TPA: Field<24, 4> = Field;
 }
 
-/// What an ARP packet says.
+/// The operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Who has the target address?
+    /// A question for the owner of the target address.
     Request,
     /// The sender has the sender address.
     Reply,

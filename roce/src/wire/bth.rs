@@ -24,7 +24,7 @@ pub(crate) mod field {
 pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
-    /// The header at the start of `bytes`, and what follows it.
+    /// Splits the header off the start of `bytes`.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "BTH")?;
@@ -126,7 +126,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// The header at the start of `bytes`, and what follows it.
+    /// Parses the header at the start of `bytes`, and splits it off.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, rest) = Header::new(bytes)?;

@@ -1,4 +1,4 @@
-//! What the invariant CRC becomes where 16 bits of a frame become others, and which 16 bits make a wrong one right.
+//! Changes of the invariant CRC with 16 bits of a frame, and the 16 bits that make a wrong CRC right.
 //!
 //! A CRC is linear: the CRCs of two frames of one length differ by what the frames' difference makes of zeros,
 //! whatever else is in them. So a port that has to change a UDP source port or an IPv4 identification need not read the
@@ -21,11 +21,11 @@ pub const IPV4_IDENTIFICATION: usize = ethernet::LENGTH + 4;
 /// Where its flags lie, with a fragment's offset.
 pub const IPV4_FLAGS: usize = ethernet::LENGTH + 6;
 
-/// What powers of x are worth.
+/// The values of powers of x, for changes of CRCs.
 pub struct Differences {
-    /// x^32 and what follows: what each bit of a frame is worth, from the last one that the CRC covers on.
+    /// Powers of x from x^32 on: the weight of each bit of a frame, from the last one that the CRC covers on.
     powers: Vec<u32>,
-    /// For each number of bytes from a field's first on, what makes the field of what that is worth.
+    /// The field that makes a given change of the CRC, for each number of bytes from the field's first on.
     inverse: Vec<u32>,
 }
 
@@ -67,8 +67,8 @@ impl Differences {
         true
     }
 
-    /// What the CRC that a whole frame has and the right one would differ by, if other 16 bits stood at a place; `wrong` is
-    /// what they differ by. `None` where the place is not in the frame.
+    /// The difference of a whole frame's CRC from the right one if other 16 bits stood at a place; `wrong` is the
+    /// difference as it is. `None` where the place is not in the frame.
     #[must_use]
     pub fn if_it_were(&self, frame: &[u8], at: usize, value: [u8; 2], wrong: u32) -> Option<u32> {
         let (behind, _) = behind(frame, at)?;
@@ -77,8 +77,8 @@ impl Differences {
         Some(wrong ^ self.worth([first ^ now_first, second ^ now_second], behind)?)
     }
 
-    /// What a field makes of the CRC that begins so many bytes before the end of what that covers. Without branches: what
-    /// bits are set is not to be guessed.
+    /// The change that a field makes to the CRC, if it begins that many bytes before the end of the covered bytes.
+    /// Without branches: what bits are set is not to be guessed.
     #[inline]
     fn worth(&self, field: [u8; 2], behind: usize) -> Option<u32> {
         let last = behind.checked_sub(field.len())?.checked_mul(8)?;
@@ -89,8 +89,8 @@ impl Differences {
         Some(powers.iter().zip(0..).fold(0, |sum, (power, term)| sum ^ power & bit(term)))
     }
 
-    /// The 16 bits that have to stand at a place of a whole frame for its invariant CRC to be right, if any do;
-    /// `wrong` is what the CRC that it has and the right one differ by.
+    /// The 16 bits at a place of a whole frame that make its invariant CRC right, if any do; `wrong` is the difference
+    /// of its CRC from the right one.
     #[must_use]
     pub fn find(&self, frame: &[u8], at: usize, wrong: u32) -> Option<[u8; 2]> {
         let (behind, _) = behind(frame, at)?;

@@ -10,7 +10,7 @@ pub mod immdt {
     /// The length of a header.
     pub const LENGTH: usize = 4;
 
-    /// The immediate data at the start of `bytes`, and what follows it.
+    /// Parses the immediate data at the start of `bytes`, and splits it off.
     pub fn parse(bytes: &[u8]) -> Result<(u32, &[u8]), Malformed> {
         let (header, rest) = split::<LENGTH>(bytes, "ImmDt")?;
         Ok((u32::from_be_bytes(*header), rest))
@@ -30,7 +30,7 @@ pub mod xrceth {
     /// The length of a header.
     pub const LENGTH: usize = 4;
 
-    /// The number of the shared receive queue in the header at the start of `bytes`, and what follows it.
+    /// Parses the number of the shared receive queue in the header at the start of `bytes`, and splits the header off.
     pub fn parse(bytes: &[u8]) -> Result<(u32, &[u8]), Malformed> {
         let ([_, s0, s1, s2], rest) = split::<LENGTH>(bytes, "XRCETH")?;
         Ok((u32::from_be_bytes([0, *s0, *s1, *s2]), rest))
@@ -65,7 +65,7 @@ pub mod atomiceth {
     pub struct Header<'a>(&'a [u8; LENGTH]);
 
     impl<'a> Header<'a> {
-        /// The header at the start of `bytes`, and what follows it.
+        /// Splits the header off the start of `bytes`.
         pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
             let (header, rest) = split(bytes, "AtomicETH")?;
             Ok((Self(header), rest))
@@ -110,7 +110,7 @@ pub mod atomiceth {
     }
 
     impl Repr {
-        /// The header at the start of `bytes`, and what follows it.
+        /// Parses the header at the start of `bytes`, and splits it off.
         pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
             let (header, rest) = Header::new(bytes)?;
             let repr = Self {
@@ -142,7 +142,7 @@ pub mod atomicacketh {
     /// The length of a header.
     pub const LENGTH: usize = 8;
 
-    /// The value before the operation at the start of `bytes`, and what follows it.
+    /// Parses the value before the operation at the start of `bytes`, and splits it off.
     pub fn parse(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
         let (header, rest) = split::<LENGTH>(bytes, "AtomicAckETH")?;
         Ok((u64::from_be_bytes(*header), rest))
@@ -177,7 +177,7 @@ pub mod deth {
     }
 
     impl Repr {
-        /// The header at the start of `bytes`, and what follows it.
+        /// Parses the header at the start of `bytes`, and splits it off.
         pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
             let (&[k0, k1, k2, k3, _, q0, q1, q2], rest) = split::<LENGTH>(bytes, "DETH")?;
             let repr = Self {

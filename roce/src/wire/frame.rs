@@ -68,8 +68,7 @@ impl Repr {
         Ok(repr)
     }
 
-    /// Takes the extension headers, which most packets of a long message have none of, and answers
-    /// what follows them.
+    /// Parses the extension headers, of which most packets of a long message have none, and gives the rest.
     fn parse_extensions<'a>(&mut self, mut rest: &'a [u8]) -> Result<&'a [u8], Malformed> {
         let extensions = self.opcode.extensions;
         if extensions.contains(Extensions::DETH) {

@@ -24,7 +24,7 @@ mod field {
 pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
-    /// The header at the start of `bytes`, and what follows it.
+    /// Splits the header off the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "ICMP")?;
         Ok((Self(header), rest))
@@ -64,7 +64,7 @@ pub struct Repr<'a> {
     pub identifier: u16,
     /// The sequence number that the sender chose.
     pub sequence: u16,
-    /// What shall come back.
+    /// The data that the reply returns.
     pub data: &'a [u8],
 }
 

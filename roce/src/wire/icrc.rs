@@ -18,7 +18,7 @@ const LOCAL_HEADER: usize = 8;
 const V4: usize = LOCAL_HEADER + ipv4::LENGTH + udp::LENGTH + bth::LENGTH;
 const V6: usize = LOCAL_HEADER + ipv6::LENGTH + udp::LENGTH + bth::LENGTH;
 
-/// What is set in these bytes.
+/// The bits of these bytes that the CRC takes as ones.
 // RC-1
 const V4_MASK: [u8; V4] = {
     let mut network = [0; ipv4::LENGTH];
@@ -78,8 +78,8 @@ pub fn check(frame: &mut [u8]) -> bool {
     difference(frame) == Some(0)
 }
 
-/// What the invariant CRC of `frame`, a whole frame, and the right one differ by, in the order of bits of
-/// [`super::difference`]; `None` for what is no RoCE frame. Otherwise as [`check`].
+/// The difference of the invariant CRC of `frame`, a whole frame, from the right one, in the order of bits of
+/// [`super::difference`]; `None` if it is no RoCE frame. Otherwise as [`check`].
 #[must_use]
 pub fn difference(frame: &mut [u8]) -> Option<u32> {
     let (start, kind) = network_header(frame).ok()?;
@@ -123,7 +123,7 @@ fn compute_masked<const N: usize>(
     Ok(crc.to_le_bytes())
 }
 
-/// Which network header a frame has.
+/// The kind of a frame's network header.
 #[derive(Clone, Copy)]
 enum Network {
     V4,

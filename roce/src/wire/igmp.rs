@@ -45,8 +45,7 @@ mod field {
     pub const RECORDS: Field<6, 2> = Field;
 }
 
-/// What a report says of a group: the record types of IGMPv3, which are also MLDv2's. No source is
-/// ever named.
+/// The type of a report's record of a group: those of IGMPv3, which are also MLDv2's. No source is ever named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordType {
     /// The host is a member, as it was before.
@@ -60,7 +59,7 @@ pub enum RecordType {
 /// A question for members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query<A> {
-    /// Of which group; `None` for all.
+    /// The group asked for; `None` for all.
     pub group: Option<A>,
     /// When the answer is to come at the latest.
     pub within: Duration,

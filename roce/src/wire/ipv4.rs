@@ -36,7 +36,7 @@ pub(crate) mod field {
 pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
-    /// The header at the start of `bytes`, and what follows it.
+    /// Splits the header off the start of `bytes`.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "IPv4")?;

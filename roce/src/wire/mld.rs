@@ -90,7 +90,7 @@ fn behind_alert(packet: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// What follows the IPv6 header of a report by a host of that address, or of none: its next header is that of
+/// The bytes behind the IPv6 header of a report by a host of that address, or of none: its next header is that of
 /// hop-by-hop options. Of the records, up to [`MAX_RECORDS`] are told.
 #[must_use]
 pub fn report(source: Ipv6Addr, records: &[(RecordType, Ipv6Addr)]) -> (ipv6::Repr, Vec<u8>) {

@@ -168,7 +168,7 @@ fn a_spoofed_source_reaches_nobody_even_with_everything_else_known() {
     assert_unharmed(&mut puppet);
 }
 
-/// An IPv6 packet from a station that is nobody's peer.
+/// An IPv6 packet from a station that no queue pair has as its peer.
 fn over_ipv6(
     puppet: &Puppet,
     source: Ipv6Addr,

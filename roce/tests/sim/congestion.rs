@@ -1,4 +1,4 @@
-//! Who sends too fast is told, but not too often.
+//! Congestion notifications: a sender of marked packets is told, but not too often.
 
 use roce::opcode::code;
 use roce::{AccessFlags, QpAttributes, QpState};

@@ -40,7 +40,7 @@ impl Default for Options {
     }
 }
 
-/// What a queue pair does in its connection.
+/// The side of a connection that a queue pair has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// It sends and receives.
@@ -52,7 +52,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// What of a change is a side's.
+    /// The part of a change that concerns this side.
     pub fn of(self, change: &QpAttributes) -> QpAttributes {
         match self {
             Self::Both => *change,

@@ -1,4 +1,4 @@
-//! End-to-end credits: nobody sends what the peer has no receive request for, and nobody hangs.
+//! End-to-end credits: a requester sends only messages that the peer has receive requests for, and never hangs.
 
 use netsim::config::Faults;
 use roce::opcode::code;

@@ -1,4 +1,4 @@
-//! Unreliable Datagram: what is sent, what is taken, and what becomes of the rest.
+//! Unreliable Datagram: datagrams sent, received and dropped.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub fn vector(dgid: Gid, ipv4: bool) -> AddressVector {
     AddressVector { sgid_index, dgid, hop_limit: 7, traffic_class: 0x68, flow_label: 0x1234, sl: 0 }
 }
 
-/// A datagram to somebody.
+/// A datagram to a queue pair.
 pub fn request(dest_qpn: Qpn, length: u32) -> DatagramRequest {
     DatagramRequest { ah: AH, dest_qpn, qkey: QKEY, length, imm: None, solicited: false }
 }

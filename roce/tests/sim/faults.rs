@@ -1,4 +1,4 @@
-//! Scenarios on bad cables: whatever they do, every message arrives once and unharmed.
+//! Scenarios on bad cables: every message arrives once and unharmed.
 
 use netsim::config::{Faults, Link};
 use roce::{Operation, PathMtu};

@@ -1,4 +1,4 @@
-//! Frames that nobody should send: the transport must survive them, and other QPs not notice.
+//! Hostile frames: the transport survives them, and other QPs do not notice.
 
 use netsim::config::Faults;
 use roce::wire::icrc;
@@ -39,7 +39,7 @@ fn mutate(rng: &mut Rng, frame: &mut Vec<u8>, from: usize) {
     }
 }
 
-/// Feeds one frame, carries out what it asks for, and lets the stack speak.
+/// Feeds one frame, makes the copies that it asks for, and lets the stack send.
 fn feed(node: &mut Node, now: u64, frame: &[u8]) {
     let mut placements: Vec<Placement> = Vec::new();
     let mut bytes = frame.to_vec();

@@ -8,14 +8,14 @@ use roce::wire::aeth::{self, Syndrome};
 use roce::wire::{bth, ethernet, frame, ipv4, ipv6, udp};
 use roce::{Gid, Psn, QpSnapshot, Qpn, Stack};
 
-/// Who is answered: the peer's address and queue pair.
+/// The peer that an answer goes to: its address and queue pair.
 type Peer = ([u8; 16], u32);
 
-/// What a node owes to its peers.
+/// The answers that a node owes to its peers.
 #[derive(Debug, Default)]
 pub struct Ledger(BTreeMap<Peer, Account>);
 
-/// What a queue pair owes to its peer.
+/// The answers that a queue pair owes to its peer.
 #[derive(Debug, Default)]
 struct Account {
     /// PSN and message number of each acknowledgement that is due.
@@ -82,7 +82,7 @@ impl Asked {
 }
 
 impl Ledger {
-    /// Notes what has become of a request.
+    /// Notes the fate of a request.
     pub fn hear(&mut self, stack: &Stack, asked: &Asked) {
         let Asked { qpn, opcode, transport, before, repetitions: seen } = asked;
         let (Some(path), Some(peer)) = (before.path, before.dest_qpn) else { return };
@@ -101,7 +101,7 @@ impl Ledger {
         }
     }
 
-    /// Holds a frame that leaves against what is owed.
+    /// Compares a frame that leaves with the answers owed.
     pub fn speak(&mut self, bytes: &[u8]) {
         let Some((destination, packet)) = parse(bytes) else { return };
         let key = (destination.to_bytes(), packet.bth.dest_qpn);

@@ -1,4 +1,4 @@
-//! Unreliable services, and events at exact places of them (see `lumina`): what is lost is lost alone.
+//! Unreliable services, with losses at exact places (see `lumina`): only the lost messages are lost.
 
 use netsim::config::Faults;
 use roce::{Event, GRH_LENGTH, Operation, PathMtu, ReceiveKind, SendRequest};

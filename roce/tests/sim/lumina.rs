@@ -26,7 +26,7 @@ const PSNS: u32 = MESSAGES * PACKETS;
 // Times are in picoseconds.
 /// The acknowledgement timeout, code 10.
 const TIMEOUT: u64 = (4096 << 10) * NANO;
-/// What a bit takes on a cable, and what the longest frame does at most.
+/// The time of a bit on a cable in picoseconds, and the most that the longest frame takes.
 const BIT_TIME: u64 = 1_000_000_000_000 / CABLE.rate;
 const FRAME_TIME: u64 = 100 * NANO;
 /// How long a node sleeps after the first frame of a burst.
@@ -48,15 +48,15 @@ const OPERATIONS: [Operation; 6] = [
     ATOMIC,
 ];
 
-/// What became of a case.
+/// The outcome of a case.
 struct Outcome {
     network: Network,
     flows: Vec<Flow>,
     trace: Vec<Seen>,
 }
 
-/// Runs messages of one kind over connections, while events befall their frames, to their end: every byte
-/// was compared then, and every counter.
+/// Plays messages of one kind over connections to their end, with events at exact frames; all bytes and counters were
+/// compared then.
 fn play(operation: Operation, connections: usize, events: &[(Place, Action)]) -> Outcome {
     let mut network = Network::new(1, 2, Faults::NONE);
     network.record();
@@ -97,8 +97,7 @@ fn play(operation: Operation, connections: usize, events: &[(Place, Action)]) ->
 /// Everything that one connection's frames must obey.
 #[derive(Default)]
 struct Rules {
-    /// The requester: the next new PSN, the oldest not acknowledged, and the PSN that would go on with what
-    /// is being sent again.
+    /// The requester: the next new PSN, the oldest not acknowledged, and the PSN that would continue a repetition.
     next: u32,
     unacked: u32,
     run: Option<u32>,
@@ -112,7 +111,7 @@ struct Rules {
     hole: Option<u32>,
     /// The PSN that broke a silence last.
     question: Option<u32>,
-    /// The responder: the PSN that it expects, and what it said of a gap.
+    /// The responder: the PSN that it expects, and the gap that it reported.
     expected: u32,
     gap: Option<u64>,
     complained: bool,
@@ -123,7 +122,7 @@ struct Rules {
     told: Told,
 }
 
-/// What the counters must say.
+/// The values that the counters must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
     packet_seq_err: u64,
@@ -327,7 +326,7 @@ fn judge(trace: &[Seen], connection: usize) -> Told {
     rules.told
 }
 
-/// Both ends' counters are what the trace shows.
+/// Checks that both ends' counters have the values that the trace shows.
 fn assert_counted(outcome: &Outcome, told: &[Told]) {
     let sum = |of: fn(&Told) -> u64| told.iter().map(of).sum::<u64>();
     let [requester, responder] =
@@ -374,8 +373,8 @@ fn assert_whole(outcome: &Outcome) {
     }
 }
 
-/// Plays events on one connection, and judges all of it; answers what was counted, and how many of the
-/// events found their frame.
+/// Plays events on one connection, judges all of it, and gives the counts and the number of events that found their
+/// frame.
 fn one(operation: Operation, events: &[(Place, Action)]) -> (Told, usize) {
     let run = std::panic::AssertUnwindSafe(|| {
         let outcome = play(operation, 1, events);

@@ -1,4 +1,4 @@
-//! Sources that no packet of somebody else has: what comes from outside with one is dropped.
+//! Martian sources: packets from outside with an address that no other host can have are dropped.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 

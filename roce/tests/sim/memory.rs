@@ -82,13 +82,13 @@ pub struct Memory {
     pub capture: Option<Vec<Vec<u8>>>,
     /// Copies of the frames received, if they are wanted.
     pub heard: Option<Vec<Received>>,
-    /// What is owed to peers, if it is to be watched.
+    /// The ledger of answers owed to peers, if one is kept.
     pub ledger: Option<Ledger>,
-    /// What befalls frames on the node's cable, if something is to.
+    /// The script of events on the node's cable, if there is one.
     pub script: Option<Rc<RefCell<Script>>>,
 }
 
-/// What stands for a shared receive queue of XRC in place of a QP.
+/// The number that stands for a shared receive queue of XRC in place of a QP.
 pub const fn of_srq(srqn: u32) -> u32 {
     1 << 31 | srqn
 }
@@ -104,7 +104,7 @@ impl Memory {
         self.post_to(qpn.value(), capacity)
     }
 
-    /// As [`Memory::post_receive`], to a shared receive queue of XRC.
+    /// Posts a receive request to a shared receive queue of XRC; otherwise as [`Memory::post_receive`].
     pub fn post_xrc_receive(&mut self, srqn: u32, capacity: usize) -> u64 {
         self.post_to(of_srq(srqn), capacity)
     }
@@ -239,7 +239,7 @@ impl netsim::memory::Memory for Memory {
     }
 }
 
-/// Has a request ask for an acknowledgement.
+/// Sets the bit of a request that asks for an acknowledgement.
 fn insist(frame: &mut [u8]) {
     let transport = match frame[12..14] {
         [0x08, 0x00] => 14 + 20 + 8,

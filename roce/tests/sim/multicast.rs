@@ -1,4 +1,4 @@
-//! Multicast: who gets a copy of a datagram to a group, and who is told of members.
+//! Multicast: members' copies of a datagram to a group, and reports of members.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -76,7 +76,7 @@ impl Scene {
         self.network.sim.hosts[end.node].memory.post_receive(end.qpn, capacity)
     }
 
-    /// What has completed since this was last asked, by node and queue pair.
+    /// The receives completed since the last call, by node and queue pair.
     fn received(&mut self) -> BTreeMap<(usize, u32), Vec<(u64, u32)>> {
         let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (node, its) in self.network.sim.hosts.iter_mut().enumerate() {
@@ -272,7 +272,7 @@ fn a_port_is_in_its_groups_in_each_network_that_it_has_an_address_in() {
 /// The records of a report: type and group of each.
 type Records = Vec<(u8, Gid)>;
 
-/// What an IGMPv3 report says: its VLAN, who sends it, and the records.
+/// The content of an IGMPv3 report: its VLAN, its sender, and the records.
 fn report(frame: &[u8]) -> Option<(u16, [u8; 4], Records)> {
     let (header, packet) = ethernet::Repr::parse(frame).ok()?;
     if header.ethertype != ethernet::EtherType::IPV4 || packet.get(9) != Some(&igmp::PROTOCOL) {
@@ -287,7 +287,7 @@ fn report(frame: &[u8]) -> Option<(u16, [u8; 4], Records)> {
     Some((header.vlan(), packet[12..16].try_into().unwrap(), records.collect()))
 }
 
-/// What an MLDv2 report says.
+/// The content of an MLDv2 report.
 fn report_ipv6(frame: &[u8]) -> Option<(Ipv6Addr, Records)> {
     let (_, packet) = ethernet::Repr::parse(frame).ok()?;
     let (ip, packet) = ipv6::Repr::parse(packet).ok()?;
@@ -301,7 +301,7 @@ fn report_ipv6(frame: &[u8]) -> Option<(Ipv6Addr, Records)> {
     Some((ip.source, records.collect()))
 }
 
-/// A node, and what it sends until a time.
+/// A node, and the frames that it sends until a time.
 struct Alone {
     node: Node,
     now: u64,
@@ -643,7 +643,7 @@ fn a_new_address_has_all_groups_told_of_anew() {
     assert!(sources(&mut it).is_empty());
 }
 
-/// Has no answer for one queue pair the first time.
+/// A layer above that has no answer for one queue pair the first time.
 struct Thinks<'a> {
     memory: &'a mut Memory,
     about: &'a mut Option<Qpn>,

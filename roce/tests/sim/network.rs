@@ -55,7 +55,7 @@ pub fn card(number: u32) -> Node {
     card
 }
 
-/// One round of a card that is behind no switch: what it sends once it has received what has come.
+/// One round of a card that is behind no switch: the frames that it sends once it has received all that have come.
 pub fn round(node: &mut Node, now: u64) -> Vec<Vec<u8>> {
     let now = Time::from_nanos(now);
     node.round(now, |_, _| {});
@@ -112,7 +112,7 @@ pub fn tree(
     Plan { hosts, switches, cables, watched: Vec::new() }
 }
 
-/// All cards and what is under way between them. Times are in nanoseconds.
+/// All cards and the frames between them. Times are in nanoseconds.
 pub struct Network {
     pub sim: netsim::Network<Memory>,
     pub rng: Rng,
@@ -125,7 +125,7 @@ impl Network {
         Self::on_cables(seed, hosts, Link { faults, ..CABLE })
     }
 
-    /// As [`Network::new`], with a cable of another delay.
+    /// A network with a cable of another delay; otherwise as [`Network::new`].
     pub fn on_cables(seed: u64, hosts: usize, link: Link) -> Self {
         Self::of(Rng::new(seed), &star(hosts, link))
     }
@@ -154,7 +154,7 @@ impl Network {
         }
     }
 
-    /// What befalls frames at exact places from now on, before the cables' own faults.
+    /// Plays events at exact frames from now on, before the cables' own faults.
     pub fn play(&mut self, script: Script) {
         self.script = Rc::new(RefCell::new(script));
         for node in &mut self.sim.hosts {
@@ -162,7 +162,7 @@ impl Network {
         }
     }
 
-    /// Takes the script back, with what it has seen.
+    /// Takes the script back, with the trace that it has recorded.
     pub fn played(&mut self) -> Script {
         self.sim.hosts.iter_mut().for_each(|node| node.memory.script = None);
         self.script.take()
@@ -178,12 +178,12 @@ impl Network {
         self.sim.stall(node as u32, time * NANO);
     }
 
-    /// A frame comes to node `to`, from whoever it says.
+    /// Delivers a frame to node `to`, with any source address.
     pub fn inject(&mut self, to: usize, at: u64, frame: &[u8]) {
         self.sim.inject(to as u32, Time::from_nanos(at), Frame::new(frame, frame.len()));
     }
 
-    /// Lets the next thing happen, if ever something will.
+    /// Advances to the next frame or timer, if there is one.
     pub fn step(&mut self) -> bool {
         self.sim.step(Time::NEVER)
     }
@@ -210,7 +210,7 @@ pub fn assert_conserved(network: &Network) {
     assert_eq!(dropped, 0, "a switch has room for all");
 }
 
-/// A frame that keeps what it is told.
+/// A frame that keeps the value that it gets.
 pub struct Held {
     pub bytes: Vec<u8>,
     kept: Kept,

@@ -1,4 +1,4 @@
-//! Every opcode there is: what a packet of it does when its turn has come.
+//! All opcodes: the effect of a packet of each in its turn.
 
 use roce::opcode::code;
 use roce::wire::aeth::{NakCode, Syndrome};
@@ -14,7 +14,7 @@ const MTU: usize = 256;
 /// Bytes of a receive request.
 const ROOM: usize = 1000;
 const WORD: u32 = 0x0102_0304;
-/// A word of the puppet's memory, and what atomics leave there.
+/// A word of the puppet's memory, and the value that atomics leave there.
 const FILLED: u64 = 0x7777_7777_7777_7777;
 const SWAPPED: u64 = 0x8877_8877_8877_8877;
 /// The bytes of a message's first packet, and of its last.
@@ -69,7 +69,7 @@ fn packet(opcode: u8, psn: u32) -> Say {
     }
 }
 
-/// The message that a peer begins with `before` and goes on with `opcode`, and what was answered.
+/// A message of a peer that begins with `before` and goes on with `opcode`, and the answers to it.
 fn say(puppet: &mut Puppet, opcode: u8) -> (u32, Vec<Sent>) {
     let first = before(opcode);
     let psn = RQ_PSN + u32::from(first.is_some());

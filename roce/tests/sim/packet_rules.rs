@@ -1,4 +1,4 @@
-//! Rules of single packets: what a header must say, and what becomes of one that says otherwise.
+//! Rules of single packets: the fields of a header, and the fate of a packet that breaks a rule.
 
 use fpga_regs::engine::transition::Refused;
 use roce::opcode::code;
@@ -14,7 +14,7 @@ fn options() -> Options {
     Options { mtu: PathMtu::Mtu256, ..Options::default() }
 }
 
-/// The IPv4, UDP and transport headers of a frame, and what follows them.
+/// Parses the IPv4, UDP and transport headers of a frame, and splits them off.
 fn headers(frame: &[u8]) -> (ipv4::Repr, udp::Repr, bth::Repr, &[u8]) {
     let (_, packet) = ethernet::Repr::parse(frame).unwrap();
     let (ip, datagram) = ipv4::Repr::parse(packet).unwrap();

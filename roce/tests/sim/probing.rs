@@ -1,4 +1,4 @@
-//! What a requester asks before its acknowledgement timer ends.
+//! Questions of a requester before its acknowledgement timer ends.
 
 use roce::opcode::code;
 use roce::{Event, Operation};

@@ -37,7 +37,7 @@ pub struct Sent {
     pub atomic: Option<atomiceth::Repr>,
     pub invalidate: Option<u32>,
     pub srqn: Option<u32>,
-    /// Of an atomic acknowledgement.
+    /// The value of an atomic acknowledgement.
     pub value: Option<u64>,
     pub payload: Vec<u8>,
 }
@@ -89,7 +89,7 @@ impl Puppet {
         puppet
     }
 
-    /// As [`Puppet::new`], the peer of a queue pair with a window of our own.
+    /// A puppet that is the peer of a queue pair with a window of our own; otherwise as [`Puppet::new`].
     pub fn with_windows(
         options: &Options,
         windows: impl Fn(Qpn, Service) -> AnyWindow + Send + 'static,
@@ -223,19 +223,19 @@ impl Puppet {
         frame
     }
 
-    /// Feeds a burst of frames, and gives what the stack emits.
+    /// Feeds a burst of frames, and gives the frames that the stack emits.
     pub fn feed(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
         self.node.inbox.extend(frames.iter().cloned().map(Received::from));
         self.round()
     }
 
-    /// Says something as one burst.
+    /// Sends packets as one burst.
     pub fn say(&mut self, says: &[Say]) -> Vec<Sent> {
         let frames: Vec<_> = says.iter().map(|say| self.frame(say)).collect();
         self.feed(&frames)
     }
 
-    /// What the stack emits now (at most a budget).
+    /// The frames that the stack emits now (at most a budget).
     pub fn round(&mut self) -> Vec<Sent> {
         let frames = round(&mut self.node, self.now);
         frames.iter().filter_map(|frame| take_apart(frame)).collect()
@@ -253,7 +253,7 @@ impl Puppet {
         }
     }
 
-    /// Lets time pass up to the next timeout, and gives what the stack emits then.
+    /// Lets time pass up to the next timeout, and gives the frames that the stack emits then.
     pub fn time_out(&mut self) -> (u64, Vec<Sent>) {
         let before = self.now;
         // The queue of timers may look once more before it fires.

@@ -19,7 +19,7 @@ const SECOND: u64 = 1_000_000_000;
 /// The number of seeds that the project's tests run.
 const SEEDS: u64 = 2_000;
 
-/// Tells what a seed has drawn when its run fails.
+/// The draws of a seed, printed when its run fails.
 struct Story(String);
 
 impl Drop for Story {
@@ -124,7 +124,7 @@ fn draw(seed: u64) -> (Network, Vec<Flow>, Story) {
     (network, flows, Story(story))
 }
 
-/// What happened in all runs together, so that nobody takes calm networks for a proof.
+/// The counts of all runs together: they show that the networks were not calm.
 #[derive(Default)]
 struct Total {
     runs: u64,

@@ -9,7 +9,7 @@ use crate::puppet::{Puppet, RKEY, RQ_PSN, Say, Sent, VA, rdma, request};
 use trial::rng::pattern_vec;
 
 const MTU: usize = 256;
-/// Nobody has asked for a receive request before, or there was one.
+/// The acknowledgement where no message has needed a receive request before, or there was one.
 const ACK: Syndrome = Syndrome::Ack { credits: 0 };
 
 fn puppet() -> Puppet {
@@ -24,7 +24,7 @@ fn read(n: u32, offset: u64, length: u32) -> Say {
     rdma(code::READ_REQUEST, RQ_PSN + n, offset, length, vec![])
 }
 
-/// Syndromes and PSNs of what the stack said.
+/// Syndromes and PSNs of the stack's answers.
 fn answers(sent: &[Sent]) -> Vec<(u32, Syndrome)> {
     sent.iter().map(|sent| (sent.psn - RQ_PSN, sent.syndrome.unwrap())).collect()
 }

@@ -1,4 +1,4 @@
-//! What befalls frames at exact places, and the trace of all frames.
+//! Events at exact frames, and the trace of all frames.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::connection::End;
 use crate::network::bytes;
 use crate::truth::{Look, look};
 
-/// What befalls a frame.
+/// An event that a frame meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Drop,
@@ -44,7 +44,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether the other side takes it for what it is.
+    /// Whether the other side takes the frame as it was sent.
     pub fn arrives(&self) -> bool {
         !matches!(self.befell, Some(Action::Drop | Action::Corrupt))
     }
@@ -80,8 +80,8 @@ impl Script {
         self.events.insert(place, action);
     }
 
-    /// Takes down a frame that node `from` sends, and does to it what is to befall it. Says whether it
-    /// goes on.
+    /// Records a frame that node `from` sends, and applies the event that the script has for it. Says whether it goes
+    /// on.
     pub fn carry(&mut self, from: usize, at: Time, frame: &mut Frame) -> bool {
         let bytes = bytes(frame);
         let (header, _) = ethernet::Repr::parse(&bytes).unwrap();

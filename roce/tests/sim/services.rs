@@ -25,7 +25,7 @@ struct Nothing;
 
 impl Services for Nothing {}
 
-/// What a service has seen.
+/// The packets that a service has seen.
 #[derive(Debug, Default)]
 struct Seen {
     checked: u64,
@@ -35,7 +35,7 @@ struct Seen {
     done: u64,
 }
 
-/// Writes down what it sees, and drops each packet of that number.
+/// A service that records packets, and drops each packet of a number.
 #[derive(Debug)]
 struct Observer {
     seen: Rc<RefCell<Seen>>,
@@ -68,7 +68,7 @@ impl Services for Observer {
     }
 }
 
-/// A workload both ways, with services at both ends; what was said, and what was counted.
+/// Runs a workload both ways, with services at both ends; gives the packets and the counts.
 fn talk(
     seed: u64,
     faults: Faults,

@@ -61,7 +61,7 @@ fn change(mask: M, to: QpState) -> Option<QpAttributes> {
     left.is_empty().then_some(change)
 }
 
-/// Puts the queue pair in a state, whatever it is in.
+/// Puts the queue pair into a state, from any.
 fn put(puppet: &mut Puppet, state: QpState) {
     let options = Options::default();
     let receive = to_rtr(&options, Gid::from_ipv4(PEER_IP), Qpn::new(PEER_QPN).unwrap(), RQ_PSN);
@@ -323,7 +323,7 @@ fn nothing_is_sent_between_a_burst_and_its_commit() {
     assert!(node.stack.poll_transmit(now).is_some());
 }
 
-/// What a node answers to one frame.
+/// The answer of a node to one frame.
 fn answer(node: &mut Node, frame: Vec<u8>) -> Option<Vec<u8>> {
     node.inbox.push(frame.into());
     let mut frames = round(node, 0);
@@ -351,7 +351,7 @@ fn question_ipv4(target_ip: std::net::Ipv4Addr) -> Vec<u8> {
     frame
 }
 
-/// What a node answers to an ARP request for an address.
+/// The answer of a node to an ARP request for an address.
 fn ask_ipv4(node: &mut Node, target_ip: std::net::Ipv4Addr) -> Option<Vec<u8>> {
     answer(node, question_ipv4(target_ip))
 }
@@ -435,7 +435,7 @@ fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
     assert_eq!(answer(first, told_so), None);
 }
 
-/// What a node answers to fe80::9, which solicits the neighbour of an address.
+/// The answer of a node to fe80::9, which solicits the neighbour of an address.
 fn ask_ipv6(node: &mut Node, own: std::net::Ipv6Addr) -> Option<Vec<u8>> {
     answer(node, question_ipv6(own))
 }

@@ -1,4 +1,4 @@
-//! Counters tell the truth: they equal what is seen on the cable.
+//! Tests of counters: they equal the frames seen on the cable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::network::{Network, Node, bad};
 use crate::puppet::take_apart;
 use crate::workload::{Flow, Op, Plan, Supply, run};
 
-/// What a witness reads off a frame of RoCE.
+/// The fields that a witness reads off a RoCE frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     pub opcode: &'static Opcode,
@@ -65,8 +65,8 @@ fn count(tally: &mut Tally, name: &'static str, amount: u64) {
     *tally.entry(name).or_default() += amount;
 }
 
-/// What the frames that a node sent show. Also: new requests follow each other without a hole,
-/// and no gap is reported twice.
+/// The counts that the frames sent by a node show. Also: new requests follow each other without a hole, and no gap is
+/// reported twice.
 fn watch_sent(frames: &[Vec<u8>], mtus: &BTreeMap<(MacAddr, u32), PathMtu>) -> Tally {
     let mut tally = Tally::new();
     let mut next: BTreeMap<(MacAddr, u32), u32> = BTreeMap::new();
@@ -110,7 +110,7 @@ fn watch_sent(frames: &[Vec<u8>], mtus: &BTreeMap<(MacAddr, u32), PathMtu>) -> T
     tally
 }
 
-/// What must become of a frame of which a cable flipped a bit.
+/// The required fate of a frame of which a cable flipped a bit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// No check covers the bit, and nothing depends on it.
@@ -144,7 +144,7 @@ fn fate(bytes: &[u8], bit: usize) -> Fate {
     }
 }
 
-/// What the frames that a node received show.
+/// The counts that the frames received by a node show.
 fn watch_heard(node: &Node, frames: &[Received]) -> Tally {
     let mut tally = Tally::new();
     for frame in frames {
@@ -180,7 +180,7 @@ fn watch_heard(node: &Node, frames: &[Received]) -> Tally {
     tally
 }
 
-/// What the messages of the flows that a node has to do with show: all of them are complete.
+/// The counts that the messages of a node's flows show: all of them are complete.
 fn watch_messages(network: &Network, index: usize, flows: &[Flow]) -> Tally {
     let mut tally = Tally::new();
     for flow in flows {
@@ -272,7 +272,7 @@ pub fn assert_true(network: &Network, flows: &[Flow]) {
     }
 }
 
-/// What a witness counts of packets sent again: why they were, it cannot tell.
+/// The name under which a witness counts repeated packets: it cannot tell the reason.
 const REPEATED: &str = "retransmissions and questions";
 
 /// Counters that a witness can count just as well.
@@ -297,7 +297,7 @@ const EXACT: [&str; 18] = [
     "drop_control_queue",
 ];
 
-/// Counters of what cannot happen between peers that keep the rules.
+/// Counters of events that cannot happen between peers that keep the rules.
 const NEVER: [&str; 20] = [
     "retry_exceeded_err",
     "retry_rnr_exceeded_err",

@@ -47,7 +47,7 @@ impl Verbs for Thinks<'_> {
     }
 }
 
-/// What became of frames: what the stack said and told, and what it counted.
+/// The outcome of frames: the stack's frames, events and counts.
 type Outcome = (Vec<Sent>, Vec<Event>, Vec<(&'static str, u64)>);
 
 /// Feeds frames to a puppet's node; those that it takes later come again, so many times in all.

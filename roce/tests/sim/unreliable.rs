@@ -1,4 +1,4 @@
-//! Unreliable Connection: what is sent, what is taken, and what becomes of the rest.
+//! Unreliable Connection: packets sent, taken and dropped.
 
 use std::collections::BTreeMap;
 
@@ -97,12 +97,12 @@ pub fn counter(network: &Network, node: usize, name: &str) -> u64 {
     counters.iter().find(|it| it.0 == name).unwrap().1
 }
 
-/// A queue pair in RTS, path MTU 256, and what its peer says.
+/// A queue pair in RTS, path MTU 256, and its peer.
 fn puppet() -> Puppet {
     of_connection(Puppet::new(&Options::default()))
 }
 
-/// Has a puppet be the peer of such a queue pair.
+/// Makes a puppet the peer of a queue pair of Unreliable Connection.
 pub fn of_connection(mut puppet: Puppet) -> Puppet {
     let options = Options { mtu: PathMtu::Mtu256, ..Options::default() };
     puppet.node.stack.destroy_qp(puppet.qpn);

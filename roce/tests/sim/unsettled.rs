@@ -9,7 +9,7 @@ use crate::puppet::{
     Puppet, RKEY, RQ_PSN, SQ_PSN, Say, Sent, VA, ack, fetch_add, rdma, request, response,
 };
 
-/// What the stack said and told.
+/// The frames and events of the stack.
 type Outcome = (Vec<Sent>, Vec<Event>);
 
 fn puppet() -> Puppet {

@@ -1,4 +1,4 @@
-//! Windows: what they are told, and that what they say holds, for whatever a queue pair sends.
+//! Windows: the calls that they get, and the limits that they set, for each kind of traffic of a queue pair.
 
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +27,7 @@ const SECOND: u64 = 1_000 * MILLISECOND;
 /// Nanoseconds that a byte takes where packets are paced.
 const PACE: u64 = 10;
 
-/// What a window was told.
+/// A call that a window gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Sent(usize),
@@ -37,7 +37,7 @@ enum Told {
     TimedOut,
 }
 
-/// What windows were told: of which queue pair, when, and what.
+/// The calls of windows: the queue pair, the time, and the call.
 #[derive(Clone, Debug, Default)]
 struct Log(Arc<Mutex<Vec<(Qpn, u64, Told)>>>);
 
@@ -120,7 +120,7 @@ impl Window for Paced {
     }
 }
 
-/// Paced windows, and what they are told.
+/// Paced windows, and the log of their calls.
 fn paced(nanos: u64) -> (Log, impl Fn(Qpn, Service) -> AnyWindow + Clone + Send) {
     let log = Log::default();
     let its = log.clone();

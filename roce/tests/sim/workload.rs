@@ -13,7 +13,7 @@ use trial::rng::{Rng, pattern_vec};
 /// Some atomic; which one is drawn when it is posted.
 pub const ATOMIC: Operation = Operation::Atomic(AtomicOperation::FetchAdd { add: 0 });
 
-/// The filler of memory that nobody may write.
+/// The filler of memory that must not be written.
 const FILLER: u8 = 0xee;
 
 /// Unused bytes between the targets of two WRITEs.
@@ -49,7 +49,7 @@ pub enum Supply {
     Late,
 }
 
-/// What to do.
+/// The plan of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub messages: usize,
@@ -88,7 +88,7 @@ pub struct Flow {
     receives: usize,
     receives_posted: usize,
     next_supply: u64,
-    /// What became of its atomics, in their order.
+    /// The results of its atomics, in their order.
     pub counted: Vec<Counted>,
 }
 
@@ -197,7 +197,7 @@ impl Flow {
         self.completed == self.ops.len() && self.expected.is_empty()
     }
 
-    /// Posts what there is room for, and receive requests at the other end.
+    /// Posts messages up to the limit, and receive requests at the other end.
     pub fn pump(&mut self, network: &mut Network) {
         let now = Instant(network.now());
         let before = self.posted;

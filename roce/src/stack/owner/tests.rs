@@ -201,7 +201,7 @@ fn connected(dgid: Gid, sgid_index: u8) -> Stack {
     stack
 }
 
-/// What the host sends to the peer: an IPv4 packet with options.
+/// An IPv4 packet with options, from the host to the peer.
 fn sent_ipv4(destination: Ipv4Addr, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let ip = ipv4::Repr {
         type_of_service: 0,

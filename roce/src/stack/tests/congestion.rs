@@ -108,7 +108,7 @@ fn deliver(stack: &mut Stack, now: Instant, bytes: Vec<u8>) {
     stack.commit(now, &vec![Placed::Copied; placements.len()]);
 }
 
-/// Nobody is asked for a receive request.
+/// A WRITE, which needs no receive request.
 const WRITE: SendRequest = SendRequest { operation: Operation::Write, ..SEND };
 
 fn request(from: &mut Stack, now: Instant) -> Vec<u8> {

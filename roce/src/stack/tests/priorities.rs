@@ -7,7 +7,7 @@ use crate::types::Address;
 
 const NOW: Instant = Instant(0);
 
-/// Nobody waits for the peer's receive requests.
+/// A WRITE, which waits for no receive request of the peer.
 const WRITE: SendRequest = SendRequest { operation: Operation::Write, ..SEND };
 
 /// The DSCP that stands for a priority, as a traffic class.

@@ -7,23 +7,23 @@ const WIDE: u32 = (1 << 17) - 1;
 /// Bits of its fields for `dce_tcp_g` and `initial_alpha_value`.
 const FRACTION: u32 = (1 << 10) - 1;
 
-/// What the reaction point goes by. Names and ranges are mlx5's, but for `byte_reset`, which the paper wants larger.
-/// Times are in microseconds, rates in Mb/s.
+/// The parameters of the reaction point. Names and ranges are mlx5's, but for `byte_reset`, which the paper wants
+/// larger. Times are in microseconds, rates in Mb/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DcqcnParameters {
-    /// A cut makes what the rate was the target, in any case.
+    /// Whether every cut makes the rate before it the target.
     pub clamp_tgt_rate: bool,
     /// It does if the timer has raised the rate since the cut before. If the byte counter has, it always does.
     pub clamp_tgt_rate_ati: bool,
     /// The time without a cut from one increase to the next, at least 1.
     pub time_reset: u32,
-    /// What is sent without a cut from one increase to the next, in 64 bytes; 0: bytes are not counted.
+    /// Bytes sent without a cut from one increase to the next, in units of 64; 0: bytes are not counted.
     pub byte_reset: u32,
     /// Increases towards the target, by timer or byte counter, before the target grows itself: 1 to 31.
     pub threshold: u32,
-    /// By how much it does then, at least 1.
+    /// The step of the target's growth then, in Mb/s, at least 1.
     pub ai_rate: u32,
-    /// By how much for each increase that both have had beyond the threshold.
+    /// The step for each increase that both have had beyond the threshold.
     pub hai_rate: u32,
     /// The largest rate; 0 for the line's.
     pub max_rate: u32,
@@ -33,7 +33,7 @@ pub struct DcqcnParameters {
     pub min_dec_fac: u32,
     /// The rate that the first notification sets; 0: it is a cut as all others.
     pub rate_to_set_on_first_cnp: u32,
-    /// What stays of alpha at each of its updates, in 1,024ths: below 1,024.
+    /// The part of alpha that stays at each of its updates, in 1,024ths: below 1,024.
     pub dce_tcp_g: u32,
     /// The time from one update of alpha to the next without a notification, at least 1.
     pub dce_tcp_rtt: u32,
