@@ -1,4 +1,4 @@
-//! What a network is to show, and whether it did.
+//! The bars of a network, and whether a run stayed within them.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::results::{WHOLE, jain, rate};
 use crate::time::Time;
 
 impl Bounds {
-    /// Which bound a figure is beyond, in words.
+    /// The bound that a figure is beyond, in words.
     fn broken_by(self, figure: u64) -> Option<String> {
         match self {
             Self { least: Some(least), .. } if figure < least => Some(format!("{least} at least")),
@@ -30,10 +30,10 @@ pub struct Seen {
     pub goodput: u64,
     /// The same in percent of the rate of one host's cable.
     pub percent: u64,
-    /// Of all bytes those of each priority, in thousandths.
+    /// The shares of each priority in all bytes, in thousandths.
     pub shares: [u64; PRIORITIES],
-    /// Of the messages that started in this time, how long the 99th of each hundred took, in nanoseconds; `None` where that
-    /// one was not complete.
+    /// The time that the 99th of each hundred messages took, of those that started in the span, in nanoseconds; `None`
+    /// if that one was not complete.
     pub p99: Option<u64>,
     /// Frames.
     pub dropped: u64,
@@ -94,7 +94,7 @@ impl Bars {
         }
     }
 
-    /// What of the figures is beyond a bound, in words.
+    /// The figures that are beyond a bound, in words.
     #[must_use]
     pub fn broken_by(&self, seen: &Seen) -> Vec<String> {
         let figures = [
@@ -131,7 +131,7 @@ fn p99(flows: &[Flow], from: Time) -> Option<u64> {
     Some(*p99).filter(|took| *took != u64::MAX)
 }
 
-/// Of all bytes those of the flows of each priority, in thousandths.
+/// The shares of each priority's flows in all bytes, in thousandths.
 fn shares(flows: &[Flow], bytes: &[u64]) -> [u64; PRIORITIES] {
     let mut shares = [0; PRIORITIES];
     for (flow, bytes) in flows.iter().zip(bytes) {

@@ -1,4 +1,4 @@
-//! A switch's shared buffer: what it admits, when it has a peer pause, and what it marks.
+//! A switch's shared buffer: admission, pauses of peers, and marks.
 //!
 //! Bytes are charged to the port by which they came, and to their priority: first to a reserve, then to the pool that
 //! all share, and of priorities with flow control at last to headroom, for what was under way before the pause was
@@ -16,19 +16,19 @@ const RESUME_BELOW: u64 = 3 * 1024;
 /// Bytes that come after a pause, beside those on the cable: a frame in each direction that was begun, and some.
 const HEADROOM_FRAMES: u64 = 2 * 4_300;
 
-/// A port may have one part in 2^3 of what is left of the pool before it is paused.
+/// The shift of a port's limit before it is paused: one part in 2^3 of the rest of the pool.
 const LOSSLESS_SHIFT: u32 = 3;
 
-/// What a switch's buffer is.
+/// The configuration of a switch's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferConfig {
     /// All its bytes.
     pub total: u64,
-    /// Bytes that each port has for each priority, whatever the others do.
+    /// Bytes that each port has for each priority, however full the pool is.
     pub reserve: u64,
     /// Priorities with flow control, a bit each.
     pub lossless: u8,
-    /// What is marked, if anything is.
+    /// The queue lengths at which packets are marked, if any are.
     pub red: Option<Red>,
 }
 
@@ -46,12 +46,12 @@ impl Red {
     }
 }
 
-/// What is charged to a port and a priority.
+/// The bytes charged to a port and a priority.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
-    /// Of reserve and pool.
+    /// Bytes of reserve and pool.
     bytes: u64,
-    /// Of headroom.
+    /// Bytes of headroom.
     headroom: u64,
     /// The peer was told to pause.
     paused: bool,
@@ -64,7 +64,7 @@ struct Share {
 pub struct Buffer {
     config: BufferConfig,
     shares: Vec<[Share; PRIORITIES]>,
-    /// Of each port, for each lossless priority.
+    /// Bytes of headroom that each port has for each lossless priority.
     headroom: Vec<u64>,
     /// Bytes that are neither reserve nor headroom.
     pool: u64,
@@ -87,7 +87,7 @@ impl Buffer {
         Some(Self { config, shares, headroom, pool, used: 0 })
     }
 
-    /// What it was made of.
+    /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &BufferConfig {
         &self.config

@@ -1,4 +1,4 @@
-//! What a cable does to frames beside carrying them, each direction for itself.
+//! Faults of a cable beside its delay, each direction for itself.
 
 use trial::rng::Rng;
 
@@ -6,7 +6,7 @@ use crate::config::Faults;
 use crate::frame::Frame;
 use crate::time::Time;
 
-/// What became of a frame on its way.
+/// The fate of a frame on its way.
 #[derive(Debug)]
 pub struct Carried {
     /// When it arrives, if it does.
@@ -15,7 +15,7 @@ pub struct Carried {
     pub copy: Option<(Time, Frame)>,
 }
 
-/// What faults there were.
+/// Counts of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Frames that did not arrive.
@@ -31,7 +31,7 @@ pub struct Tally {
 }
 
 impl Faults {
-    /// Decides what becomes of a frame that would arrive at `at`. `last` is when the one in order before it does.
+    /// Decides the fate of a frame that would arrive at `at`. `last` is when the one in order before it does.
     pub fn carry(
         &self,
         rng: &mut Rng,
@@ -102,7 +102,7 @@ mod tests {
         Frame::new(&bytes, length)
     }
 
-    /// What 10,000 frames, one each 100 ps, meet: when each arrives, in the order in which they were sent.
+    /// The arrivals of 10,000 frames, sent one each 100 ps, in the order of their sending.
     fn arrivals(faults: &Faults, frame: &Frame) -> (Vec<Option<Time>>, Tally) {
         let (mut rng, mut last, mut tally) = (Rng::new(1), Time(0), Tally::default());
         let arrivals = (0..10_000).map(|number| {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// The drawing's size, and that of what is inside the axes.
+/// The drawing's size, and that of the area inside the axes.
 const SIZE: (u64, u64) = (760, 360);
 const INSIDE: (u64, u64) = (560, 280);
 
@@ -19,7 +19,7 @@ const COLOURS: [&str; 8] =
 /// A line of a chart.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What it shows.
+    /// The name in the legend.
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<(u64, u64)>,
@@ -28,7 +28,7 @@ pub struct Line {
 /// A chart; both axes begin at 0.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// The title.
     pub title: &'static str,
     /// The unit to the right.
     pub x: &'static str,

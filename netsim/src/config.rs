@@ -12,11 +12,11 @@ use crate::schedule::Ets;
 /// The networks that come with the crate.
 pub const NETWORKS: &str = include_str!("../networks.toml");
 
-/// A network and what happens in it.
+/// The description of a network and of its traffic.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Which hosts and switches there are, and the cables between them.
+    /// The hosts and switches, and the cables between them.
     pub shape: Shape,
     /// The cables of hosts.
     pub host: Link,
@@ -27,15 +27,15 @@ pub struct Config {
     /// Routes in place of the shortest ones.
     #[serde(default)]
     pub routes: Vec<Route>,
-    /// What hosts do about congestion, if anything.
+    /// The hosts' reaction to congestion, if any.
     pub congestion: Option<Congestion>,
-    /// What hosts send.
+    /// The traffic that hosts send.
     pub traffic: Vec<Traffic>,
-    /// When a run ends, and what it is to show.
+    /// The end of a run, and the bounds of its figures.
     pub bars: Option<Bars>,
 }
 
-/// Which hosts and switches there are, and the cables between them.
+/// The hosts and switches, and the cables between them.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub enum Shape {
@@ -85,7 +85,7 @@ pub struct Link {
     /// Picoseconds from end to end, as `1us`.
     #[serde(deserialize_with = "time")]
     pub delay: u64,
-    /// What it does to frames beside carrying them.
+    /// The faults that it adds to its delay.
     #[serde(default)]
     pub faults: Faults,
     /// How the port before it chooses among priorities; the highest goes first where nothing says that.
@@ -105,7 +105,7 @@ pub struct Faults {
     pub reordering: u32,
     /// Frames of which a bit is another. Of one that is not there by bytes that is a loss.
     pub corruption: u32,
-    /// Of the frames that allow it, those that are marked "congestion experienced".
+    /// The share of frames that are marked "congestion experienced", of those that allow it.
     pub marking: u32,
     /// A frame takes up to so much longer, and is not overtaken for that.
     #[serde(deserialize_with = "time")]
@@ -147,20 +147,20 @@ pub struct SwitchConfig {
     /// All its bytes, as `32M`.
     #[serde(deserialize_with = "bytes")]
     pub buffer: u64,
-    /// Of these, those that each port has for each priority.
+    /// The bytes of the buffer that each port has for each priority.
     #[serde(deserialize_with = "bytes")]
     pub reserve: u64,
     /// Priorities with flow control (PFC).
     #[serde(default)]
     pub pfc: Vec<u8>,
-    /// What is marked, if anything is.
+    /// The queue lengths at which packets are marked, if any are.
     pub red: Option<Red>,
-    /// What ends pauses without end, if anything does.
+    /// The watchdog that ends pauses without end, if there is one.
     pub watchdog: Option<Watchdog>,
 }
 
-/// A watchdog against pauses without end: a queue that was paused and let nothing go for `detect` picoseconds drops what
-/// waits and what comes, until `recover` have passed without a pause.
+/// A watchdog against pauses without end: a queue that was paused and let nothing go for `detect` picoseconds drops its
+/// frames and those that come, until `recover` have passed without a pause.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Watchdog {
@@ -199,11 +199,11 @@ pub struct Route {
     pub via: u32,
 }
 
-/// What hosts send: WRITEs along reliable connections.
+/// The traffic of hosts: WRITEs along reliable connections.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Traffic {
-    /// From whom to whom.
+    /// The pairs of hosts.
     pub pattern: Pattern,
     /// Flows from each to each of these.
     #[serde(default = "one")]
@@ -242,11 +242,11 @@ impl Traffic {
     }
 }
 
-/// From whom to whom flows go.
+/// The pairs of hosts between which flows go.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// As the shape has it; in those without a way of their own, to the host half of all hosts further.
+    /// The pairs of the shape itself; in a shape without any, each host to the one half of all hosts further.
     Shape,
     /// Each to another one, drawn by the seed.
     Permutation,
@@ -256,7 +256,7 @@ pub enum Pattern {
     Pairs(Vec<[u32; 2]>),
 }
 
-/// The span of a run that is judged, and the bounds of what is seen in it.
+/// The span of a run that is judged, and the bounds of the figures seen in it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Bars {
@@ -272,7 +272,7 @@ pub struct Bars {
     /// Jain's index of their bytes that arrived, in millionths.
     #[serde(default)]
     pub fairness: Bounds,
-    /// Of all bytes that arrived, those of a priority, in thousandths.
+    /// The bounds of a priority's share in all bytes that arrived, in thousandths.
     #[serde(default)]
     pub shares: BTreeMap<u8, Bounds>,
     /// Payload of these flows that arrived, in percent of the rate of one host's cable.
@@ -406,7 +406,7 @@ fn measure<'de, D: Deserializer<'de>>(deserializer: D, units: &[Unit]) -> Result
     measured(&String::deserialize(deserializer)?, units).map_err(D::Error::custom)
 }
 
-/// The name of a unit, and what it is worth.
+/// The name of a unit, and its size in the smallest one.
 type Unit = (&'static str, u64);
 
 fn measured(text: &str, units: &[Unit]) -> Result<u64, String> {

@@ -1,4 +1,4 @@
-//! What hosts do about congestion.
+//! The reaction of hosts to congestion.
 
 use roce::window::{Dcqcn, DcqcnParameters, Swift, SwiftParameters};
 use roce::{NotificationPoint, OutOfRange, Stack};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Congestion {
-    /// What senders do.
+    /// The algorithm of senders.
     pub algorithm: Algorithm,
     /// The smallest rate in Mb/s; 0 for a hundredth of the line's.
     #[serde(default)]
@@ -20,7 +20,7 @@ pub struct Congestion {
     pub cnp_dscp: Option<u8>,
 }
 
-/// What a sender does.
+/// The algorithm by which a sender reacts.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
@@ -33,7 +33,7 @@ pub enum Algorithm {
 }
 
 impl Congestion {
-    /// Has a host on a line of so many bits per second do so, in all queue pairs that it makes from now on.
+    /// Gives all queue pairs that a host makes from now on these windows, for a line of so many bits per second.
     pub fn set_up(&self, line: u64, stack: &mut Stack) -> Result<(), OutOfRange> {
         stack.set_notification_point(NotificationPoint {
             enable: true,

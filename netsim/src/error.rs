@@ -1,6 +1,6 @@
 //! Why there is no network.
 
-/// What is wrong with the description of a network.
+/// An error in the description of a network.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The text is not TOML, or not of the form.
@@ -9,17 +9,17 @@ pub enum Error {
     /// A number is out of its range.
     #[error("{what} is {value}, and has to be {range}")]
     Range {
-        /// Which number.
+        /// The number's name.
         what: &'static str,
-        /// What it is.
+        /// The value.
         value: u64,
-        /// What it may be.
+        /// The range that it must lie in.
         range: &'static str,
     },
-    /// A parameter of what hosts do about congestion is out of its range.
+    /// A parameter of the hosts' reaction to congestion is out of its range.
     #[error("congestion: {0}")]
     Congestion(#[from] roce::OutOfRange),
-    /// A route names what is not there, or no neighbour.
+    /// A route names a host or switch that does not exist, or is no neighbour.
     #[error("the route of switch {switch} to host {to} via switch {via}: there is no such cable")]
     Route {
         /// The switch.
@@ -40,9 +40,9 @@ pub enum Error {
     /// A flow is not between two hosts.
     #[error("the pair of host {from} and host {to}: there are hosts 0 to {}, and two make a pair", hosts - 1)]
     Pair {
-        /// Whose flow it is.
+        /// The host that the flow comes from.
         from: u32,
-        /// Whom it goes to.
+        /// The host that the flow goes to.
         to: u32,
         /// How many hosts there are.
         hosts: u32,
@@ -62,7 +62,7 @@ pub enum Error {
     Stack {
         /// The host.
         host: u32,
-        /// What it said.
+        /// The error of the transport.
         error: roce::Error,
     },
 }

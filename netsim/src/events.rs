@@ -1,4 +1,4 @@
-//! What will happen, in order.
+//! The queue of events, in the order of their times.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ impl<E> Default for Events<E> {
 }
 
 impl<E> Events<E> {
-    /// Something happens at a time.
+    /// Adds an event at a time.
     pub fn push(&mut self, at: Time, event: E) {
         self.heap.push(Entry { at, number: self.next, event });
         self.next += 1;

@@ -46,7 +46,7 @@ impl Flow {
         self.class >> PRIORITY_SHIFT
     }
 
-    /// Whether it had something to do at some time between two.
+    /// Whether it had messages to send at some time between two.
     #[must_use]
     pub fn is_active(&self, from: Time, to: Time) -> bool {
         let begun = self.messages.first().is_some_and(|first| first.start < to);

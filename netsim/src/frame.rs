@@ -3,7 +3,7 @@
 use roce::{MacAddr, ReceivedFrame, Transmit};
 use trial::rng::mix;
 
-/// Header bytes that a frame holds in place; what follows, if it matters, lies elsewhere.
+/// Header bytes that a frame holds in place; bytes behind them, if they matter, lie elsewhere.
 const HEADER: usize = 112;
 
 /// Bytes of a frame check sequence.
@@ -12,7 +12,7 @@ const FCS: u32 = 4;
 /// The shortest frame, without its check sequence.
 const SHORTEST: u32 = 60;
 
-/// What else a frame takes of a wire: preamble, start, and the gap to the next one.
+/// Bytes that a frame takes of a wire besides: preamble, start, and the gap to the next one.
 const GAP: u32 = 20;
 
 /// Class selector bits of the traffic class, which say the priority.
@@ -25,7 +25,7 @@ pub use roce::PRIORITIES;
 pub struct Frame {
     /// The host that it goes to; [`Frame::NOWHERE`] for a group's address.
     pub destination: u32,
-    /// Of the addresses, the protocol and the ports.
+    /// A hash of the addresses, the protocol and the ports.
     pub hash: u32,
     /// The host that sent it; [`Frame::NOWHERE`] for a switch.
     pub from: u32,
@@ -35,16 +35,16 @@ pub struct Frame {
     pub length: u32,
     /// The bit that a cable flipped, counted from the first byte's lowest.
     pub flipped: Option<u16>,
-    /// Which queue it waits in.
+    /// The priority of the queue that it waits in.
     pub priority: u8,
     header_length: u8,
     header: [u8; HEADER],
-    /// What follows the header, where it matters; zeros otherwise.
+    /// The bytes behind the header, if they matter; zeros otherwise.
     bytes: Option<Box<[u8]>>,
 }
 
 impl Frame {
-    /// In place of a host: the destination of frames that no single one receives.
+    /// The destination of frames that no single host receives.
     pub const NOWHERE: u32 = u32::MAX;
 
     /// A frame whose first bytes these are, of so many bytes as a whole.
@@ -70,7 +70,7 @@ impl Frame {
         frame
     }
 
-    /// What a transport emitted; its payload is a length only.
+    /// The frame of a packet that a transport emitted; its payload is a length only.
     #[must_use]
     pub fn of(transmit: &Transmit) -> Self {
         Self::new(transmit.header.as_slice(), transmit.frame_length())
@@ -180,7 +180,7 @@ impl Frame {
         true
     }
 
-    /// A hash of what tells flows apart: addresses, protocol and ports.
+    /// A hash of the fields that tell flows apart: addresses, protocol and ports.
     fn flow_hash(&self) -> u32 {
         let (at, ethertype) = self.network();
         let tuple = match ethertype {
@@ -224,12 +224,12 @@ pub struct Received {
     pub flipped: Option<u16>,
     /// The host has sent it itself.
     pub is_looped: bool,
-    /// Its payload is a length only, and nobody looks at it: its invariant CRC is taken to be right.
+    /// Whether its invariant CRC is taken to be right, for its payload is a length only, and no host reads it.
     is_vouched_for: bool,
 }
 
 impl Received {
-    /// What a host gets of a frame.
+    /// Takes the bytes of a frame that a host receives.
     pub(crate) fn set(&mut self, frame: &Frame, host: u32) {
         self.length = frame.write(&mut self.buffer).len();
         self.flipped = frame.flipped;

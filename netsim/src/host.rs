@@ -43,7 +43,7 @@ impl Pace {
 pub struct Host<M = Lengths> {
     /// Its transport.
     pub stack: Stack,
-    /// What the transport works on.
+    /// The memory that the transport works on.
     pub memory: M,
     /// Its Ethernet address.
     pub mac: MacAddr,
@@ -61,11 +61,11 @@ pub struct Host<M = Lengths> {
     pub wakes_at: Time,
     /// Frames that have come and are to be received.
     pub inbox: Vec<Received>,
-    /// What happened to queue pairs that are no flow's, for whoever drives them.
+    /// Events of queue pairs that belong to no flow, for the caller that drives them.
     pub events: Vec<Event>,
     /// Frames that it received.
     pub received: u64,
-    /// How often it received frames or did what was due.
+    /// Rounds: it received frames or handled timers.
     pub rounds: u64,
     number: u32,
     /// The flow of each of its queue pairs, from [`FIRST_QPN`] on.
@@ -117,7 +117,7 @@ impl<M: Memory> Host<M> {
     }
 
     /// Makes a queue pair of a flow, connected with the one of this number at host `peer`, whose address tells its
-    /// Ethernet address: nobody is asked for it.
+    /// Ethernet address, without a question.
     pub fn connect(
         &mut self,
         flow: u32,
@@ -179,8 +179,8 @@ impl<M: Memory> Host<M> {
         self.inbox.push(received);
     }
 
-    /// Receives what has come, and does what is due. `arrived` hears of each payload that is where it belongs, and of which
-    /// flow it is.
+    /// Receives the frames that have come, and handles timers. `arrived` hears of each payload that is where it
+    /// belongs, and of which flow it is.
     pub fn round(&mut self, now: Time, mut arrived: impl FnMut(Option<u32>, &Placement)) {
         let now = now.instant();
         self.rounds += 1;
@@ -252,7 +252,8 @@ impl<M: Memory> Host<M> {
         hears_itself
     }
 
-    /// The frame of what the transport emitted, if its payload can be read. It is in the buffer, too, if it is by bytes.
+    /// The frame of a packet that the transport emitted, if its payload can be read. It is in the buffer, too, if it is
+    /// by bytes.
     fn frame(&mut self, transmit: &Transmit) -> Option<Frame> {
         let mut frame = if M::BYTES {
             let mut buffer = std::mem::take(&mut self.buffer);

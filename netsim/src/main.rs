@@ -1,4 +1,4 @@
-//! Runs networks in virtual time, and judges what they show.
+//! Runs networks in virtual time, and judges their figures.
 
 use std::error::Error;
 use std::fs;
@@ -85,7 +85,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs a network with a seed, and says whether it showed what it is to.
+/// Runs a network with a seed, and says whether its figures are within its bars.
 fn one(
     name: &str,
     config: &Config,
@@ -110,7 +110,7 @@ fn one(
     Ok(broken.is_empty())
 }
 
-/// Writes what was seen.
+/// Writes the figures.
 fn keep(network: &Network, directory: &Path) -> std::io::Result<()> {
     let (flows, results) = (network.flows(), network.results());
     fs::create_dir_all(directory)?;

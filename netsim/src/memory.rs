@@ -1,4 +1,4 @@
-//! What a host's transport works on.
+//! The memory that a host's transport works on.
 
 use std::task::Poll;
 
@@ -20,7 +20,7 @@ pub trait Memory: Verbs {
     /// Appends the bytes of a payload to a frame, and says whether they could be read. Not asked without bytes.
     fn fetch(&mut self, payload: &FramePayload, frame: &mut Vec<u8>) -> bool;
 
-    /// Puts what a frame has for it where it belongs.
+    /// Places the payload that a frame has for a placement.
     fn place(&mut self, placement: &Placement, frame: &[u8]) -> Placed;
 
     /// Gives a frame to the transport, for which this decides everything at once.
@@ -53,7 +53,7 @@ pub trait Memory: Verbs {
     }
 }
 
-/// Memory that everybody may write, and that keeps nothing.
+/// Memory that every peer may write, and that keeps nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lengths;
 

@@ -1,4 +1,4 @@
-//! The network: hosts, switches, what is under way, and virtual time.
+//! The network: hosts, switches, frames between them, and virtual time.
 
 use roce::window::AnyWindow;
 use roce::{Event, FramePayload, Operation, Priorities, Qpn, SendRequest, Service, Source};
@@ -20,7 +20,7 @@ use crate::route::Routes;
 use crate::shape::Plan;
 use crate::time::Time;
 
-/// Something that will happen.
+/// An event that is due at a time.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     /// The frame that a port sends has left.
@@ -31,9 +31,9 @@ enum Happening {
     Resumed(u32),
     /// A pause is to be said again by a port, for a priority.
     Refresh(u32, u8),
-    /// A host receives what has come, and does what is due.
+    /// A host receives the frames that have come, and handles timers.
     Wake(u32),
-    /// A flow has something to post.
+    /// A flow has a message to post.
     Post(u32),
     /// It is time to look at queues and flows.
     Look,
@@ -41,7 +41,7 @@ enum Happening {
     Watch,
 }
 
-/// What became of frames that hosts sent, and of copies of them. Those that are in no number of ends are under way.
+/// The fates of frames that hosts sent, and of copies of them. Those that are in no number of ends are under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Frames that hosts sent.
@@ -54,9 +54,9 @@ pub struct Tally {
     pub dropped: u64,
     /// Queues that stood still for too long.
     pub still: u64,
-    /// Frames to all that came to a switch with nobody else.
+    /// Frames for all that came to a switch without another port.
     pub unroutable: u64,
-    /// What cables did to frames.
+    /// Faults of cables.
     pub cables: cable::Tally,
     /// Pauses sent.
     pub pauses: u64,
@@ -76,7 +76,7 @@ struct Switch {
     ports: Vec<u32>,
 }
 
-/// Hosts, switches, and what is under way between them.
+/// Hosts, switches, and the frames between them.
 #[derive(Debug)]
 pub struct Network<M = Lengths> {
     /// The hosts, by their numbers.
@@ -261,13 +261,13 @@ impl<M: Memory> Network<M> {
         &self.switches[switch as usize].ports
     }
 
-    /// What was seen at each look.
+    /// The figures seen at each look.
     #[must_use]
     pub const fn results(&self) -> &Results {
         &self.results
     }
 
-    /// What became of frames.
+    /// The fates of frames.
     #[must_use]
     pub const fn tally(&self) -> Tally {
         self.tally
@@ -303,18 +303,18 @@ impl<M: Memory> Network<M> {
         self.look();
     }
 
-    /// Has a host receive what has come, do what is due, and send, as soon as it can.
+    /// Wakes a host as soon as it can be: it receives the frames that have come, handles timers, and sends.
     pub fn wake(&mut self, host: u32) {
         self.wake_at(host, self.now);
     }
 
-    /// Has a host do nothing for so many picoseconds, as a busy machine does. Frames go on coming.
+    /// Stops a host's work for so many picoseconds, as on a busy machine. Frames go on coming.
     pub fn stall(&mut self, host: u32, time: u64) {
         self.hosts[host as usize].stalled_until = self.now.after(time);
         self.wake(host);
     }
 
-    /// Has a frame of nobody's come to a host at a time.
+    /// Delivers a frame that no host has sent to a host at a time.
     pub fn inject(&mut self, host: u32, at: Time, frame: Frame) {
         let frame = self.frames.insert(frame);
         self.tally.sent += 1;
@@ -352,7 +352,7 @@ impl<M: Memory> Network<M> {
         true
     }
 
-    /// A port sends what it may, if its wire is free.
+    /// Sends a port's next frame, if its wire is free.
     fn send(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
         if port.is_told {
@@ -420,7 +420,7 @@ impl<M: Memory> Network<M> {
         }
     }
 
-    /// A frame goes onto a wire, where something may befall it.
+    /// Puts a frame onto a wire, with the cable's faults.
     fn carry(&mut self, number: u32, frame: u32, arrives: Time) {
         let port = &mut self.ports[number as usize];
         if let Owner::Host(host) = port.owner {
@@ -444,7 +444,7 @@ impl<M: Memory> Network<M> {
         }
     }
 
-    /// A host has its port hold one burst of each priority, not more: what waits behind a pause waits in the transport.
+    /// Fills a host's port up to one burst of each priority: frames beyond that wait out a pause in the transport.
     fn refill(&mut self, number: u32, port: u32) {
         let (host, port) = (&mut self.hosts[number as usize], &mut self.ports[port as usize]);
         let open = port.open();
@@ -528,7 +528,7 @@ impl<M: Memory> Network<M> {
         }
     }
 
-    /// A host receives what has come, does what is due, and sends what it may.
+    /// Runs a host's round: it receives the frames that have come, handles timers, and sends.
     fn round(&mut self, number: u32) {
         let host = &mut self.hosts[number as usize];
         let flows = &mut self.flows;
@@ -542,7 +542,7 @@ impl<M: Memory> Network<M> {
         self.wake_in_time(number);
     }
 
-    /// A host's events are heard: by their flows, or by whoever asks for them.
+    /// Hands a host's events to their flows, or keeps them for the caller.
     fn hear(&mut self, number: u32) {
         loop {
             let host = &mut self.hosts[number as usize];
@@ -568,7 +568,7 @@ impl<M: Memory> Network<M> {
         }
     }
 
-    /// Has a host woken when its transport needs it.
+    /// Sets the time at which a host's transport needs to be woken.
     fn wake_in_time(&mut self, number: u32) {
         let host = &mut self.hosts[number as usize];
         let Some(due) = host.stack.next_timeout() else { return };
@@ -634,7 +634,7 @@ impl<M: Memory> Network<M> {
         }
     }
 
-    /// A switch hands a frame on: to where its host is, or to all if it is for a group or for nobody who is known.
+    /// Forwards a frame in a switch: to its host, or to all if it is for a group or for an unknown host.
     fn forward(&mut self, number: u32, ingress: u32, frame: u32) {
         let Frame { destination, hash, .. } = self.frames[frame];
         if let Some(egress) = self.routes.port(number, destination, hash) {
@@ -759,7 +759,7 @@ impl<M: Memory> Network<M> {
         }
     }
 
-    /// Takes down what queues and flows are.
+    /// Records the lengths of queues and the rates of flows.
     fn look(&mut self) {
         let queues = self.results.watched.iter();
         let queues = queues.map(|port| self.ports[*port as usize].waiting_bytes()).collect();

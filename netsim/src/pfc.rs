@@ -33,7 +33,7 @@ pub fn frame(priority: u8, quanta: u16) -> Frame {
     Frame::new(&bytes, LENGTH)
 }
 
-/// What a frame says to each priority, if it is one of these: for how many quanta it pauses.
+/// The quanta for which a pause frame stops each priority; `None` if the frame is none.
 #[must_use]
 pub fn parse(frame: &Frame) -> Option<[Option<u16>; PRIORITIES]> {
     let bytes = frame.header();

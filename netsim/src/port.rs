@@ -9,7 +9,7 @@ use crate::frame::PRIORITIES;
 use crate::schedule::Schedule;
 use crate::time::{Time, Wire};
 
-/// What a port belongs to.
+/// The host or switch that a port belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The host of this number.
@@ -27,7 +27,7 @@ pub struct Queue {
     pub bytes: u64,
     /// None leaves before.
     pub eligible_at: Time,
-    /// What comes before is dropped.
+    /// Frames that come before this time are dropped.
     drops_until: Time,
     /// Whether a frame has left since it was last looked at.
     has_moved: bool,
@@ -35,7 +35,7 @@ pub struct Queue {
     still_since: Option<Time>,
 }
 
-/// What a port did.
+/// Counts of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Frames sent, without pauses.
@@ -50,7 +50,7 @@ pub struct Tally {
     pub longest: u64,
 }
 
-/// What a port does next.
+/// A port's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// This pause leaves.
@@ -66,7 +66,7 @@ pub enum Next {
 /// One direction of a cable, and the queues before it.
 #[derive(Debug)]
 pub struct Port {
-    /// Whose it is.
+    /// The host or switch that it belongs to.
     pub owner: Owner,
     /// Its number among its owner's.
     pub local: usize,
@@ -76,7 +76,7 @@ pub struct Port {
     pub wire: Wire,
     /// Picoseconds from one end to the other.
     pub delay: u64,
-    /// What the cable does to frames beside carrying them.
+    /// The faults of the cable, if any.
     pub faults: Option<Faults>,
     /// When the last frame arrives that kept its place.
     pub last: Time,
@@ -88,13 +88,13 @@ pub struct Port {
     pub is_told: bool,
     /// An event tells when a queue becomes eligible.
     pub resumes_at: Time,
-    /// What it did.
+    /// Its counts.
     pub tally: Tally,
     schedule: Schedule,
     queues: [Queue; PRIORITIES],
     /// Pauses, which nothing holds up.
     pauses: VecDeque<u32>,
-    /// Which queues have frames.
+    /// The queues that have frames, a bit each.
     waiting: u8,
 }
 
@@ -209,15 +209,16 @@ impl Port {
         stands
     }
 
-    /// A pause was heard of a priority: if its queue drops what comes, it does so for `recover` picoseconds more.
+    /// Takes note of a pause of a priority: if its queue drops frames that come, it does for `recover` picoseconds
+    /// more.
     pub fn go_on_dropping(&mut self, priority: usize, now: Time, recover: u64) {
         if self.drops(priority, now) {
             self.queues[priority].drops_until = now.after(recover);
         }
     }
 
-    /// What leaves at `now`: pauses, then of the priorities that may the one whose turn it is. A frame stays until
-    /// [`Port::take`].
+    /// The frame that leaves at `now`: pauses first, then a frame of the priority whose turn it is among those that
+    /// may. A frame stays until [`Port::take`].
     pub fn next(&mut self, now: Time) -> Next {
         if let Some(pause) = self.pauses.pop_front() {
             return Next::Pause(pause);

@@ -1,4 +1,4 @@
-//! What was seen: as numbers, as CSV, and as charts.
+//! The figures of a run: as numbers, as CSV, and as charts.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::time::Time;
 /// One: shares are in millionths.
 pub const WHOLE: u64 = 1_000_000;
 
-/// What queues and flows were at a time.
+/// The lengths of queues and the rates of flows at a time.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The time.
@@ -27,7 +27,7 @@ pub struct Results {
     pub interval: u64,
     /// The ports whose queues are looked at.
     pub watched: Vec<u32>,
-    /// What was seen at each look.
+    /// The figures of each look.
     pub samples: Vec<Sample>,
 }
 
@@ -58,7 +58,7 @@ impl Results {
         self.samples.iter().zip(self.samples.iter().skip(1))
     }
 
-    /// How fair each span between two looks was, among the flows that had something to do, in millionths.
+    /// The fairness of each span between two looks, among the flows that had messages to send, in millionths.
     #[must_use]
     pub fn fairness(&self, flows: &[Flow]) -> Vec<(Time, u64)> {
         let of_span = |(before, after): (&Sample, &Sample)| {
@@ -82,7 +82,7 @@ impl Results {
         csv
     }
 
-    /// What each flow sent, and what of it arrived for the first time, in bits per second:
+    /// The rate at which each flow sent, and at which its bytes arrived for the first time, in bits per second:
     /// `time_ns,flow,rate,goodput`.
     #[must_use]
     pub fn flows_csv(&self) -> String {
@@ -98,7 +98,7 @@ impl Results {
         csv
     }
 
-    /// Jain's index of the flows that had something to do: `time_ns,jain_millionths`.
+    /// Jain's index of the flows that had messages to send: `time_ns,jain_millionths`.
     #[must_use]
     pub fn fairness_csv(&self, flows: &[Flow]) -> String {
         let mut csv = String::from("time_ns,jain_millionths\n");
@@ -155,7 +155,7 @@ impl Results {
         Chart { title: "Fairness", x: "ns", y: "millionths", lines: vec![line] }.svg()
     }
 
-    /// Which share of messages took how long, as SVG.
+    /// The share of messages by the time that they took, as SVG.
     #[must_use]
     pub fn messages_svg(flows: &[Flow]) -> String {
         let mut times: Vec<u64> = flows

@@ -8,7 +8,7 @@ use crate::config::Route;
 use crate::error::Error;
 use crate::port::Owner;
 
-/// Of each switch and host, which ports lead there.
+/// The ports of each switch that lead to each host.
 #[derive(Debug)]
 pub struct Routes {
     hosts: usize,
@@ -16,7 +16,7 @@ pub struct Routes {
     sets: Vec<Box<[u16]>>,
     /// The number of its set, by switch and then host.
     table: Vec<u16>,
-    /// Of each switch, the ports to hosts and along a tree that spans all switches: without circles.
+    /// The ports of each switch to hosts and along a tree that spans all switches: without circles.
     flood: Vec<Vec<u16>>,
 }
 
@@ -108,7 +108,7 @@ impl Routes {
         &self.flood[switch as usize]
     }
 
-    /// Refuses routes to a host that go round: whoever hands on only to those who reach it reaches it, too.
+    /// Refuses routes to a host that form a circle: each switch must hand on only to those that reach it.
     fn check(&self, host: u32, neighbours: &Neighbours) -> Result<(), Error> {
         let mut reaches = vec![false; neighbours.len()];
         loop {
@@ -135,7 +135,7 @@ impl Routes {
     }
 }
 
-/// Of each switch, its ports to hosts and those that belong to a tree of all switches that hang together.
+/// The ports of each switch to hosts, and those that belong to a tree of all connected switches.
 fn spanning_tree(neighbours: &Neighbours) -> Vec<Vec<u16>> {
     let is_host = |owner: &Owner| matches!(owner, Owner::Host(_));
     let hosts = |ports: &Vec<Owner>| {

@@ -1,4 +1,4 @@
-//! Which priority of a port goes first: strict, or by weights (ETS, IEEE 802.1Q, clause 37).
+//! The order in which a port's priorities send: strict, or by weights (ETS, IEEE 802.1Q, clause 37).
 //!
 //! Weights are kept by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): each priority in its turn may send so
 //! many bytes more, and what it lacks of a frame it has the next time.
@@ -19,7 +19,7 @@ const BYTES_OF_A_PERCENT: u32 = 128;
 pub struct Ets {
     /// Priorities that go before all others, the highest first; a bit for each.
     pub strict: u8,
-    /// Of what these leave, the percentages of others. All together are 100.
+    /// The percentages of the other priorities in the rest that these leave. All together are 100.
     pub weights: [u8; PRIORITIES],
 }
 
@@ -81,12 +81,12 @@ pub struct Schedule {
     weighted: u8,
     /// Bytes that each may still send.
     rest: [u32; PRIORITIES],
-    /// Whose turn it is among those with weights.
+    /// The priority whose turn it is among those with weights.
     turn: usize,
 }
 
 impl Schedule {
-    /// As a description says; without one the highest priority goes first.
+    /// A schedule as described; without a description the highest priority goes first.
     #[must_use]
     pub fn new(ets: Option<Ets>) -> Self {
         let Ets { strict, weights } =
@@ -97,8 +97,8 @@ impl Schedule {
         Self { strict, quanta, weighted, rest: [0; PRIORITIES], turn: 0 }
     }
 
-    /// Which of the priorities that may goes next; the first frame of each has so many bytes. None is saved up for by one
-    /// of which nothing `waits`.
+    /// The priority that goes next, of those that may; the first frame of each has so many bytes. None is saved up for
+    /// by one of which nothing `waits`.
     pub fn next(&mut self, may: u8, waits: u8, size: impl Fn(usize) -> u32) -> Option<usize> {
         let first = highest(may & self.strict);
         let weighted = may & self.weighted;

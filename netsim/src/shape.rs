@@ -1,4 +1,4 @@
-//! From a shape to hosts, switches, the cables between them, and who sends to whom.
+//! The making of a network from its shape: hosts, switches, the cables between them, and the pairs of flows.
 
 use trial::rng::Rng;
 
@@ -23,7 +23,7 @@ pub struct Plan {
     pub switches: u32,
     /// The cables.
     pub cables: Vec<Cable>,
-    /// Cables whose queue, at their first end, is what the network is about.
+    /// Cables whose queue, at their first end, the network's figures are about.
     pub watched: Vec<usize>,
 }
 
@@ -127,7 +127,7 @@ impl Plan {
         }
     }
 
-    /// From whom to whom flows of a pattern go.
+    /// The pairs of hosts between which flows of a pattern go.
     #[must_use]
     pub fn pairs(&self, shape: Shape, pattern: &Pattern, rng: &mut Rng) -> Vec<(u32, u32)> {
         let hosts = self.hosts;

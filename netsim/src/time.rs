@@ -40,7 +40,7 @@ impl Time {
         Self(self.0.saturating_add(picoseconds))
     }
 
-    /// What the transport's clock shows, which counts whole nanoseconds.
+    /// The transport's clock at this time, in whole nanoseconds.
     #[must_use]
     pub const fn instant(self) -> Instant {
         Instant(self.nanos())
@@ -53,7 +53,8 @@ impl From<Instant> for Time {
     }
 }
 
-/// A wire's rate, and what the times of frames so far lack of whole picoseconds: no rate drifts.
+/// A wire's rate, and the fraction of a picosecond that the times of frames so far lack, without which a rate would
+/// drift.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
     rate: u64,

@@ -1,4 +1,4 @@
-//! What hosts do about congestion, and what it is good for. Each test says what comes of it where the hosts do nothing.
+//! Hosts' reactions to congestion, and their effects. Each test says what comes of it where the hosts do nothing.
 
 use netsim::config::{Config, Shape};
 use netsim::frame::{Frame, mac_of};
@@ -193,8 +193,9 @@ fn forged(from: u32, to: u32, dest_qpn: Qpn) -> Frame {
     Frame::new(&bytes, bytes.len())
 }
 
-/// What a flow attains at 40 Gb/s under 100,000 forged notifications a second, in bits per second, and how many of these
-/// were heeded and ignored. `min_rate` and `between` are the sender's, in Mb/s and µs; 0 for what is its own.
+/// The rate of a flow at 40 Gb/s under 100,000 forged notifications a second, in bits per second, and the numbers of
+/// these that were heeded and ignored. `min_rate` and `between` are the sender's, in Mb/s and µs; 0 for what is its
+/// own.
 fn under_attack(min_rate: u32, between: u32) -> (u64, u64, u64) {
     let mut config = config("parking-lot-dcqcn");
     config.shape = Shape::Dumbbell { pairs: 1 };

@@ -1,4 +1,4 @@
-//! What a lost packet costs: what was sent behind it until its sender heard of that.
+//! The cost of a lost packet: all packets behind it until its sender hears of the loss.
 
 use netsim::config::{Config, Faults, Pattern, Shape};
 use netsim::flow::Message;
@@ -9,7 +9,7 @@ use roce::window::{AnyWindow, Fixed, SlowStart};
 /// One of these is all.
 const WHOLE: u64 = 1_000_000;
 
-/// What a packet of 4,096 bytes and an acknowledgement take at 100 Gb/s, in picoseconds.
+/// The times of a packet of 4,096 bytes and of an acknowledgement at 100 Gb/s, in picoseconds.
 const PACKET: u64 = 80 * (4_190 + 24);
 const ACKNOWLEDGEMENT: u64 = 80 * (82 + 24);
 
@@ -42,7 +42,7 @@ fn network(
     network
 }
 
-/// The shares, of all that was sent and of what the cable carries in that time, that were of use.
+/// The useful bytes as shares of all bytes sent, and of the bytes that the cable carries in that time.
 fn efficiency(network: &Network) -> (u64, u64) {
     let flow = &network.flows()[0];
     let possible = TIME.0 / PACKET * 4_096;

@@ -1,4 +1,4 @@
-//! Whole networks: nothing is lost sight of, and switches do what they are there for.
+//! Whole networks: all frames are accounted for, and switches do their work.
 
 use netsim::config::{Config, Faults, Pattern, Shape, Watchdog};
 use netsim::flow::Message;
@@ -287,7 +287,7 @@ fn a_full_ring_stands_still_and_a_leaf_spine_does_not() {
     assert!(before.iter().zip(delivered(&tree)).all(|(before, after)| *before < after));
 }
 
-/// What all flows deliver from one time to another, in microseconds.
+/// The bytes that all flows deliver from one time to another, in microseconds.
 fn delivered_between(network: &mut Network, from: u64, to: u64) -> u64 {
     network.run(Time::from_micros(from));
     let before: u64 = delivered(network).iter().sum();

@@ -1,4 +1,4 @@
-//! What priorities are good for: shares of a cable, and pauses that stop one of them alone.
+//! Priorities: shares of a cable, and pauses that stop one of them alone.
 
 use netsim::bars::Seen;
 use netsim::config::{Config, Shape};
@@ -14,7 +14,7 @@ fn network(config: &Config) -> Network {
     Network::new(config, 1, |_, _| AnyWindow::Fixed(Fixed::default())).unwrap()
 }
 
-/// What a run of a network shows, and which of its bars that is beyond.
+/// The figures of a run of a network, and the bars that they are beyond.
 fn run(config: &Config) -> (Seen, Vec<String>) {
     let mut network = network(config);
     let bars = config.bars.as_ref().unwrap();
