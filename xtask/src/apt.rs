@@ -104,7 +104,7 @@ impl Apt {
         unpack_all(&archives, into)
     }
 
-    /// Unpacks what a source package, given as `NAME/RELEASE`, is made from, as its authors publish it.
+    /// Unpacks the authors' archive of a source package, given as `NAME/RELEASE`.
     ///
     /// # Errors
     /// When it cannot be fetched or unpacked.
@@ -119,7 +119,7 @@ impl Apt {
         Ok(())
     }
 
-    /// What `apt-cache show` says about all versions of a package.
+    /// The output of `apt-cache show` about all versions of a package.
     ///
     /// # Errors
     /// When there is none.

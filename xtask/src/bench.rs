@@ -55,7 +55,7 @@ pub struct Options {
     udp: bool,
 }
 
-/// What the measured and the measuring programs come with.
+/// The packages of the measured and the measuring programs.
 const PACKAGES: &[&str] = &[
     "ibverbs-providers",
     "ibverbs-utils",
@@ -76,7 +76,7 @@ const PACKAGES: &[&str] = &[
 #[derive(Clone, Copy, Debug)]
 struct Effort {
     rounds: u32,
-    /// Of each bandwidth run.
+    /// Seconds of each bandwidth run.
     seconds: u32,
     /// Iterations of each latency run.
     exchanges: u32,
@@ -96,8 +96,8 @@ const FULL: Effort = Effort {
 const QUICK: Effort =
     Effort { rounds: 3, seconds: 1, exchanges: 5_000, idle: Duration::from_secs(2), counted: 100 };
 
-/// How often in a round the two rates are measured in turns of which one is to be compared with the other: what a core
-/// does besides moves each of them further than what is looked for.
+/// Turns in a round in which two rates are measured that are to be compared: other work of a core moves each of them
+/// further than the difference sought.
 const PAIRS: u32 = 3;
 
 /// Operations of the bandwidth rows.
@@ -110,7 +110,7 @@ const BULK: u64 = 65_536;
 /// many.
 const MANY: u32 = 500;
 
-/// Measures, prints one table, and writes what is asked for.
+/// Measures, prints one table, and writes the files that the options name.
 ///
 /// # Errors
 /// When a program is missing, or a measurement fails.
@@ -201,7 +201,7 @@ fn latencies_of(
     Ok(())
 }
 
-/// What every round needs.
+/// The programs and devices that every round needs.
 struct Rounds<'a> {
     setting: &'a Setting,
     programs: &'a Programs,
@@ -248,13 +248,13 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// What the kernel's copies allow cards of one balboad.
+    /// The rate of the kernel's copies, the limit of the cards of one balboad.
     fn copy_limit(&self, size: u64, buffers: u32) -> Result<f64> {
         let copying = Copying::OneThread(self.clean);
         self.programs.copy_limit(copying, size, buffers, self.effort.seconds)
     }
 
-    /// As many work requests outstanding on one QP, and on as many QPs.
+    /// Measures many work requests outstanding on one QP, and one on each of as many QPs.
     fn one_and_many(&self, figures: &mut Figures) -> Result<()> {
         let write = || Bandwidth::of("write", BULK, self.effort.seconds);
         for (metric, run, buffers) in [

@@ -39,10 +39,10 @@ const OPTIONS: &[&str] = &[
     "use libc::{pthread_cond_t, pthread_mutex_t, timespec};",
 ];
 
-/// The names that are generated, one in a line; what they are made of is generated as well.
+/// The names that are generated, one in a line; types that they use are generated as well.
 const NAMES: &str = "verbs-sys/names.txt";
 
-/// Stands in for what rdma-core's build makes of its own.
+/// A stand-in for the header that rdma-core's build makes.
 const CONFIG: &str = "\
 #define HAVE_STATEMENT_EXPR 1
 #define HAVE_BUILTIN_TYPES_COMPATIBLE_P 1
@@ -108,7 +108,7 @@ pub fn bindings(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a line `set(NAME "value")` of the build's description says.
+/// The value in a line `set(NAME "value")` of the build's description.
 fn setting<'a>(build: &'a str, name: &str) -> Result<&'a str> {
     let line = build.lines().find_map(|line| line.strip_prefix(&format!("set({name} \"")));
     let value = line.and_then(|line| line.split('"').next());

@@ -16,7 +16,7 @@ use crate::cargo::{LIMIT, root, target_directory};
 use crate::checks::links;
 use crate::tool::Tool;
 
-/// Without its server and its watcher, and what those depend on.
+/// The tool mdBook, without its server, its watcher, and their dependencies.
 pub const MDBOOK: Tool = Tool {
     package: "mdbook",
     version: "0.5.2",
@@ -56,7 +56,7 @@ pub fn build(mdbook: &Path) -> Result<PathBuf> {
     Ok(book)
 }
 
-/// Lays the book's pages, and what they link to, below `copy`.
+/// Lays the book's pages, and the files that they link to, below `copy`.
 fn lay(copy: &Path) -> Result<()> {
     let summary = links::read(&root().join(SUMMARY))?;
     let pages: BTreeSet<PathBuf> =

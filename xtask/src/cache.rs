@@ -1,4 +1,4 @@
-//! What was fetched or built, kept between runs: whole or not at all.
+//! The cache of fetched and built files, kept between runs: whole or not at all.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use nix::fcntl::{Flock, FlockArg};
 use terminal::report;
 
-/// The name, in each kept directory, of the file that says what it was made from.
+/// The name of the file, in each kept directory, that names the sources of its content.
 const KEY: &str = "made-from";
 
 /// The directory of kept things, for this process alone as long as the value lives.
@@ -46,7 +46,7 @@ impl Cache {
         Ok(Self { root, _lock: lock })
     }
 
-    /// A place in the cache for what may be kept half done, such as lists of packages.
+    /// A directory in the cache for files that may be incomplete, such as lists of packages.
     pub fn place(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }

@@ -35,9 +35,9 @@ pub fn root() -> PathBuf {
 /// How programs are built, by its name in the workspace's manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// As they are shipped.
+    /// The profile of the packages.
     Release,
-    /// In less than half of the time, and nearly as fast.
+    /// A profile that builds in less than half of the time, nearly as fast.
     Quick,
 }
 
@@ -58,7 +58,7 @@ pub const WITH_CASES: &str = "--workspace --exclude xtask --exclude fuzz --exclu
 /// The same with the fuzzer and the simulator of networks.
 pub const WITH_SIMULATORS: &str = "--workspace --exclude xtask";
 
-/// Builds what cases run as it is shipped, and answers where the programs are.
+/// Builds the programs that cases run, as shipped, and gives their directory.
 ///
 /// # Errors
 /// When the build fails.
@@ -86,7 +86,7 @@ pub fn build_of(profile: Profile, packages: &str) -> Result<PathBuf> {
     Ok(target_directory()?.join(name))
 }
 
-/// Ends a run of cases: prints what came of it, and keeps what those said that failed and then passed.
+/// Ends a run of cases: prints the counts, and keeps the output of cases that failed and then passed.
 ///
 /// # Errors
 /// When cargo does not tell where it puts things.
@@ -94,8 +94,9 @@ pub fn conclude(summary: Summary) -> Result<ExitCode> {
     Ok(summary.conclude(&target_directory()?.join("flaky")))
 }
 
-/// Builds what others are given, and what checks it, for release in `sources`, into `target`, and answers where it is: the
-/// same bytes wherever both lie, and wherever cargo keeps the crates, as long as the compiler is the same.
+/// Builds the programs to be given away, and those that check them, for release in `sources`, into `target`, and gives
+/// their directory: the same bytes for all places of the two and of cargo's crates, as long as the compiler is the
+/// same.
 ///
 /// # Errors
 /// When the build fails.
@@ -130,7 +131,7 @@ pub fn home() -> Result<PathBuf> {
     home.or_else(usual).context("neither CARGO_HOME nor HOME is set")
 }
 
-/// Where cargo puts what it builds.
+/// The directory of cargo's builds.
 ///
 /// # Errors
 /// When cargo does not tell.

@@ -27,7 +27,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// In which runs of the test command it is.
+    /// The runs of the test command that include it.
     pub fn when(&self) -> When {
         if self.full { When::Full } else { When::Always }
     }
@@ -39,7 +39,7 @@ impl AsRef<str> for Listed {
     }
 }
 
-/// Which cases, in the words of the program.
+/// A selection of cases, in the options of the program.
 #[derive(Clone, Debug)]
 pub struct Set(Vec<String>);
 
@@ -182,7 +182,7 @@ pub fn chaos(built: &Path, rounds: u64, seed: u64, many: bool) -> Result<()> {
     shown(task).run()?.success().map(drop)
 }
 
-/// A program that says what it does where we do, takes its time, and tidies up when we end.
+/// A program with our standard output, no time limit, and an end with ours.
 fn shown(task: Task) -> Task {
     task.shown().tidy().limit(Duration::MAX)
 }

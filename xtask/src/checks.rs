@@ -33,15 +33,15 @@ pub struct Options {
     require: bool,
 }
 
-/// Something that passes or fails as one.
+/// A check, which passes or fails as one.
 struct Check {
-    /// What it is called in the count.
+    /// Its name in the count.
     name: &'static str,
     /// Does it; [`Lacking`] where its tool is not there.
     run: fn() -> Result<()>,
     /// Whether its tool may be missing even where all are required.
     optional: bool,
-    /// In which runs of the test command it is.
+    /// The runs of the test command that include it.
     when: When,
 }
 
@@ -74,7 +74,7 @@ impl Check {
         self
     }
 
-    /// Runs it and says what came of it.
+    /// Runs it and counts its outcome.
     fn count(&self, require: bool) -> Summary {
         let name = self.name;
         let mut summary = Summary::default();

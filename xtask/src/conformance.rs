@@ -41,7 +41,7 @@ pub struct Options {
     json: Option<PathBuf>,
 }
 
-/// What became of a test; of several, the last in this order counts.
+/// The outcome of a test; of several, the last in this order counts.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 enum Outcome {
@@ -53,7 +53,7 @@ enum Outcome {
     Error,
 }
 
-/// One test: what became of it, and why.
+/// One test: its outcome, and the reason.
 #[derive(Debug)]
 struct Judged {
     outcome: Outcome,

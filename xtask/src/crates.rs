@@ -22,8 +22,8 @@ use crate::{cargo, setup};
 
 /// The crates and their releases.
 const CRATES: [(&str, &str); 2] = [("sideway", "0.4.3"), ("ibverbs", "0.9.2")];
-/// What is not run: tests of the compiler; an example whose server is seen to listen by nobody but its client, and
-/// one that does not go on where a GID has no network device.
+/// The programs that are not run: tests of the compiler; an example whose server only its client can see listening, and
+/// one that stops at a GID without a network device.
 const LEFT_OUT: [&str; 3] = ["compiletest", "cmtime", "show_gids"];
 /// A test program's unit tests have this name.
 const UNIT_TESTS: &str = "unit tests";
@@ -92,7 +92,7 @@ fn built() -> Result<Programs> {
     Ok(programs)
 }
 
-/// What a line of cargo's says of a program: its name, and where it is.
+/// The program in a line of cargo's: its name and its file.
 fn program(artifact: &Value) -> Option<(String, PathBuf)> {
     let path = artifact["executable"].as_str()?;
     let target = &artifact["target"];

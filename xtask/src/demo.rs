@@ -1,4 +1,4 @@
-//! The demo: the distribution's programs between two software cards, and what they moved.
+//! The demo: the distribution's programs between two software cards, and the bytes that they moved.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn show(title: &str, finished: &Finished) {
     report!("{}", finished.stdout.trim_end());
 }
 
-/// Runs a command on balboa0 as server and on balboa1 as client, and shows what the client says.
+/// Runs a command on balboa0 as server and on balboa1 as client, and shows the client's output.
 fn between_the_cards(daemon: &Daemon<'_>, command: &str) -> Result<Finished> {
     let port = free_port()?;
     let limit = Duration::from_secs(180);
@@ -103,7 +103,7 @@ fn tcp_loopback() -> Result<f64> {
     Ok(bits.with_context(|| format!("no rate: {client}"))? / 8.0)
 }
 
-/// What the cards counted.
+/// Prints the cards' counters.
 fn print_counters(status: &Value) {
     let cards = status["cards"].as_array().map(Vec::as_slice).unwrap_or_default();
     let sum = |name: &str| -> u64 {

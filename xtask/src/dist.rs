@@ -35,11 +35,11 @@ const SERVICE: [(&str, &str); 9] = [
     ("udev/60-balboa.rules", "usr/lib/udev/rules.d/60-balboa.rules"),
     ("packaging/grafana-dashboard.json", "usr/share/balboa/grafana-dashboard.json"),
 ];
-/// An example, and a file that whoever administers the machine changes.
+/// The example of a configuration file that administrators change.
 const EXAMPLE: (&str, &str) =
     ("udev/61-balboa-bind.rules", "usr/share/doc/balboa/examples/61-balboa-bind.rules");
 const CONFIGURATION: (&str, &str) = ("packaging/balboad.toml", "etc/balboa/balboad.toml");
-/// What the package of documents has, besides all of `docs`.
+/// The files that the package of documents has, besides all of `docs`.
 const DOCUMENTS: [&str; 5] =
     ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "packaging/README.md", "udev/README.md"];
 
@@ -70,8 +70,8 @@ pub fn dist(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the packages of what was built: the programs, their documents, and the provider for each release
-/// of rdma-core.
+/// Makes the packages of the built files: the programs, their documents, and the provider for each release of
+/// rdma-core.
 ///
 /// # Errors
 /// When something is missing, or dpkg-deb fails.
@@ -186,7 +186,7 @@ Description: open RoCE v2 card as an RDMA device (rdma-core {number})
     Ok(package)
 }
 
-/// The programs' manual pages, and what completes their command lines.
+/// Places the programs' manual pages, and the files that complete their command lines.
 fn manual(built: &Path, share: &Path) -> Result<()> {
     let pages = share.join("man/man1");
     let completions = share.join("bash-completion/completions");

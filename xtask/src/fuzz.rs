@@ -30,7 +30,7 @@ pub struct Options {
     list: bool,
 }
 
-/// What makes the compiler tell libFuzzer which code an input reached; stable options all of them.
+/// The compiler's options that tell libFuzzer which code an input reached; stable options all of them.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
@@ -91,7 +91,7 @@ fn build_coverage() -> Result<PathBuf> {
     Ok(directory.join(host).join("release/fuzz-coverage"))
 }
 
-/// libFuzzer, with a corpus that stays, and what it finds in `target/fuzz/findings/TARGET/`.
+/// Runs libFuzzer, with a corpus that stays, and findings in `target/fuzz/findings/TARGET/`.
 fn run_coverage(
     program: &Path,
     name: &str,

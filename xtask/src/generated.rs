@@ -1,4 +1,4 @@
-//! Files of the repository that a task makes from the code: written, or held against what would be written.
+//! Files of the repository that a task makes from the code: written, or compared with the files that are there.
 
 use std::fs;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ pub struct Options {
     check: bool,
 }
 
-/// What a task makes.
+/// The files that a task makes.
 pub struct Generated {
     /// The task's name.
     pub task: &'static str,
@@ -48,7 +48,7 @@ impl Generated {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Fails unless each file is what would be written, and none is left over.
+    /// Fails unless each file has the content that would be written, and none is left over.
     ///
     /// # Errors
     /// With one sentence that names those that are stale.

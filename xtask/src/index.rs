@@ -130,7 +130,7 @@ impl Attacker {
     }
 }
 
-/// A test of a file: its name, and the first line of what is said of it.
+/// A test of a file: its name, and the first line of its comment.
 #[derive(Debug, PartialEq, Eq)]
 struct Test {
     name: String,
@@ -156,7 +156,7 @@ fn tests(text: &str) -> Vec<Test> {
     tests
 }
 
-/// A test as a line of the page: its name in words, and what is said of it.
+/// A test as a line of the page: its name in words, and its comment.
 fn sentence(test: &Test) -> String {
     let words = test.name.replace('_', " ");
     match &test.says {

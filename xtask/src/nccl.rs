@@ -27,7 +27,7 @@ const PACKAGE: &str = "nvidia-nccl";
 const SUITE: &str = "sid";
 const COMPONENT: &str = "contrib";
 
-/// What stands in for CUDA and the rest of NCCL, and the program.
+/// The stand-ins for CUDA and the rest of NCCL, and the program.
 const CUDA: &str = include_str!("nccl/cuda_runtime.h");
 const STUBS: &str = include_str!("nccl/stubs.cc");
 const DRIVE: &str = include_str!("nccl/drive.cc");
@@ -48,7 +48,7 @@ const FILES: [&str; 11] = [
     "param/param_registry.cc",
 ];
 const TRANSPORT: &str = "transport/net_ib";
-/// What of the transport is for GPUs that send by themselves.
+/// The file of the transport that only GPUs which send by themselves need.
 const GPU_ALONE: &str = "gin.cc";
 /// Two headers are not NCCL's to give: that of a whole communicator, and that of CUDA's driver.
 const FLAGS: &str = "-std=c++17 -O1 -w -ffunction-sections -fdata-sections -Wl,--gc-sections -pthread \
@@ -179,7 +179,7 @@ fn compile(source: &Path, into: &Path) -> Result<()> {
     task.run()?.success().context("NCCL's transport does not compile").map(drop)
 }
 
-/// What is different between one case and another.
+/// The differences of a case from others.
 #[derive(Clone, Copy, Debug)]
 struct Variant {
     name: &'static str,

@@ -71,7 +71,7 @@ pub fn check(built: &Path) -> Result<Summary> {
     Ok(summary)
 }
 
-/// What stands before a network's name.
+/// The prefix of a network's name.
 const NAMES: &str = "network/";
 
 fn program(built: &Path) -> Task {

@@ -52,7 +52,7 @@ fn from_root(file: &Path) -> Result<String> {
     Ok(file.strip_prefix(root())?.display().to_string())
 }
 
-/// Draws a text, whose first line says what kind of picture it is and has its title.
+/// Draws a text, whose first line has the kind of picture and its title.
 fn draw(text: &str) -> Result<String> {
     let (first, rest) = text.split_once('\n').context("a text of one line")?;
     match first.split_once(' ') {

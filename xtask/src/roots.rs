@@ -38,7 +38,7 @@ const SOURCE: Suite = Suite::new("rdma-core-50", "rdma-core 50, as Ubuntu 24.04 
 /// Builds it.
 const SCRIPT: &str = include_str!("roots/rdma-core.sh");
 
-/// What is run in a root.
+/// The packages of a root.
 const PACKAGES: [&str; 7] = [
     "coreutils",
     "ibverbs-providers",
@@ -48,7 +48,7 @@ const PACKAGES: [&str; 7] = [
     "rdmacm-utils",
     "ucx-utils",
 ];
-/// What each Debian has, as far as scripts and lintian call it.
+/// Packages that each Debian has, as far as scripts and lintian call them.
 const ESSENTIAL: [&str; 12] = [
     "base-files",
     "bash",
@@ -76,7 +76,7 @@ pub fn parse(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("there are {}", known.map(|it| it.to_string()).join(", ")))
 }
 
-/// What is to be done where the source of a release is not there.
+/// The advice where the source of a release is missing.
 pub fn missing(release: u32) -> Option<String> {
     RELEASES.iter().find_map(|(number, origin)| match origin {
         Origin::Source(source) if *number == release => {
@@ -112,7 +112,7 @@ pub fn fetch(release: u32) -> Result<Root> {
     Ok(Root { path })
 }
 
-/// What is built here wants this machine's C library, or a newer one.
+/// Refuses a release of Debian with an older C library than this machine's, which programs built here need.
 fn refuse_older(release: u32, suite: &str, here: u32) -> Result<()> {
     ensure!(
         release >= here,
@@ -121,7 +121,7 @@ fn refuse_older(release: u32, suite: &str, here: u32) -> Result<()> {
     Ok(())
 }
 
-/// The root of a release of Debian with some packages, and with what each Debian has.
+/// The root of a release of Debian with some packages, and with those that each Debian has.
 ///
 /// # Errors
 /// When they cannot be fetched.
@@ -196,7 +196,7 @@ pub fn merge(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Does what the packages' scripts would do, as far as programs need it.
+/// Does the work of the packages' scripts, as far as programs need it.
 fn complete(root: &Path) -> Result<()> {
     merge(root)?;
     for entry in fs::read_dir(root.join(TESTS))? {

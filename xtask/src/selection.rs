@@ -1,4 +1,4 @@
-//! Which cases of a task are run.
+//! The selection of a task's cases.
 
 use clap::Args;
 use harness::runner::{Case, Filter};
@@ -38,7 +38,7 @@ pub fn names(cases: &[Case]) -> Vec<&str> {
     cases.iter().map(|case| case.name.as_str()).collect()
 }
 
-/// What the tasks take that run cases.
+/// The options by which tasks select cases.
 #[derive(Debug, Args)]
 pub struct Selection {
     /// Run only cases with TEXT in their name; may be repeated
@@ -50,7 +50,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// What takes the cases that are wanted.
+    /// The filter that takes the wanted cases.
     #[must_use]
     pub fn filter(&self) -> Filter {
         Filter { parts: self.only.clone(), exact: self.exact }

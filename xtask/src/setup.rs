@@ -1,4 +1,4 @@
-//! Packages: what is missing is installed where that is allowed, and named where it is not.
+//! Packages: missing ones are installed where that is allowed, and named where it is not.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use harness::process::Task;
 use nix::unistd::geteuid;
 use terminal::report;
 
-/// What the distribution's programs of the demo come with.
+/// The packages of the distribution's programs in the demo.
 pub const DEMO: &[&str] =
     &["ibverbs-providers", "ibverbs-utils", "iperf3", "libibverbs1", "perftest", "util-linux"];
-/// What the attacks need.
+/// The packages that the attacks need.
 pub const ATTACK: &[&str] = &["ibverbs-providers", "libibverbs1", "util-linux"];
-/// What the programs that people run come with.
+/// The packages of applications.
 pub const APPS: &[&str] = &[
     "gcc",
     "ibverbs-providers",
@@ -28,7 +28,7 @@ pub const APPS: &[&str] = &[
     "ucx-utils",
     "util-linux",
 ];
-/// What building suites of tests of their sources needs beside [`APPS`].
+/// The packages that builds of applications' test suites need beside [`APPS`].
 pub const SUITES: &[&str] = &[
     "autoconf",
     "automake",
@@ -40,7 +40,7 @@ pub const SUITES: &[&str] = &[
     "libtool",
     "make",
 ];
-/// What building rdma-core of its source needs.
+/// The packages that a build of rdma-core's source needs.
 pub const RDMA_CORE: &[&str] = &[
     "cmake",
     "cython3",
@@ -54,7 +54,7 @@ pub const RDMA_CORE: &[&str] = &[
     "pkg-config",
     "python3-dev",
 ];
-/// What the tests need beside [`APPS`]; [`tests`] has both.
+/// The packages that the tests need beside [`APPS`]; [`tests`] has both.
 const TEST: &[&str] = &[
     "ethtool",
     "g++",
@@ -72,12 +72,12 @@ const TEST: &[&str] = &[
     "verilator",
     "xz-utils",
 ];
-/// What fetching packages of other releases needs.
+/// The packages that fetching other releases' packages needs.
 pub const CONFORMANCE: &[&str] = &["debian-archive-keyring", "util-linux"];
-/// What NCCL's own transport needs.
+/// The packages that NCCL's own transport needs.
 pub const NCCL: &[&str] =
     &["debian-archive-keyring", "g++", "ibverbs-providers", "libibverbs1", "util-linux"];
-/// What building the crates of verbs, and running their tests, needs.
+/// The packages that building the crates of verbs, and running their tests, needs.
 pub const CRATES: &[&str] = &[
     "cmake",
     "g++",
@@ -90,12 +90,12 @@ pub const CRATES: &[&str] = &[
     "rdmacm-utils",
     "util-linux",
 ];
-/// What fetching and compiling the published card's stack needs.
+/// The packages that fetching and compiling the published card's stack needs.
 pub const STACK: &[&str] = &["g++", "git"];
-/// What building the guest's own kernel needs.
+/// The packages that building the guest's own kernel needs.
 pub const KERNEL: &[&str] =
     &["bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "xz-utils"];
-/// What generating the bindings needs.
+/// The packages that generating the bindings needs.
 pub const BINDINGS: &[&str] = &["libclang-dev"];
 
 /// Every list of packages that a task installs.
@@ -114,7 +114,7 @@ pub const ALL: [&[&str]; 12] = [
     BINDINGS,
 ];
 
-/// What the end-to-end tests need, on this machine and in a virtual one.
+/// The packages that the end-to-end tests need, on this machine and in a virtual one.
 #[must_use]
 pub fn tests() -> Vec<&'static str> {
     [TEST, APPS, CONFORMANCE].concat()

@@ -1,5 +1,5 @@
-//! The published card's RoCE stack, its authors' code, compiled natively: what the fuzz target `differential` holds the
-//! model in `stock/` against.
+//! The published card's RoCE stack, its authors' code, compiled natively: the fuzz target `differential` compares the
+//! model in `stock/` with it.
 //!
 //! The program that drives it is `stack/harness.cpp`. Sources and what is built of them stay in the cache.
 
@@ -15,7 +15,7 @@ use terminal::report;
 use crate::cache::Cache;
 use crate::setup;
 
-/// The fuzz target, and what names the program for it.
+/// The fuzz target, and the variable that names the program for it.
 pub const TARGET: &str = "differential";
 pub const PROGRAM: &str = "BALBOA_STACK";
 

@@ -40,8 +40,7 @@ const RECIPES: [Recipe; 4] = [
 /// How long a build may take.
 const BUILD: Duration = Duration::from_secs(60 * 60);
 
-/// Sees to it that the suites that cases need lie in the cache, built; says what is to be done where the source of one
-/// is not there, nor what was built of it.
+/// Builds the suites that cases need into the cache; gives advice where a suite has neither a source nor a build there.
 ///
 /// # Errors
 /// When there is no cache, packages are missing, or a suite does not build.

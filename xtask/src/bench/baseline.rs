@@ -18,7 +18,7 @@ pub struct Baseline {
     rows: HashMap<String, Row>,
 }
 
-/// What a run says of a row.
+/// A row's figures in one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     balboa: Option<f64>,
@@ -26,7 +26,7 @@ struct Row {
     spread: Option<f64>,
 }
 
-/// What the difference of two runs says.
+/// The meaning of the difference of two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     /// No more than rounds of one run differ.
@@ -126,7 +126,7 @@ impl Baseline {
     }
 }
 
-/// What a row's difference says; `None` where neither run has it.
+/// The meaning of a row's difference; `None` where neither run has the row.
 fn compare(metric: &Metric, before: Row, now: Row) -> Option<Said> {
     let (old, new) = match (before.balboa, now.balboa) {
         (None, None) => return None,
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a row, its line's words behind the unit.
+    /// The verdict on a row, for its line, behind the unit.
     fn line(before: &Value, figures: &Figures, metric: &str) -> String {
         let baseline = Baseline::of(&json!({ "rows": [before] })).unwrap();
         let text = baseline.compared(figures);

@@ -9,7 +9,7 @@ const MANY: u32 = 1000;
 /// Connections, one behind the other, for how long one takes.
 const SINGLES: usize = 20;
 
-/// What librdmacm's connections cost.
+/// The cost of librdmacm's connections.
 pub struct Connections {
     /// Connections that are made and ended in a second, where many are under way at once.
     pub per_second: f64,

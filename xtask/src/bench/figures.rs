@@ -1,11 +1,11 @@
-//! The figures of a run: what was measured, of whom, and how far the rounds lie apart.
+//! The figures of a run: by metric and column, and the spread of the rounds.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-/// Whom a figure is of.
+/// The column of a figure: the stack that it was measured of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Column {
     /// Software cards.
@@ -133,7 +133,7 @@ pub const METRICS: &[Metric] = &[
     metric("idle_cpu_percent", "%", false),
 ];
 
-/// What was measured, round by round.
+/// The figures measured, round by round.
 #[derive(Debug, Default)]
 pub struct Figures {
     samples: BTreeMap<(String, Column), Vec<f64>>,
@@ -151,7 +151,7 @@ impl Figures {
         self.samples.iter().map(one).collect()
     }
 
-    /// What [`Self::json`] wrote.
+    /// Reads the figures that [`Self::json`] wrote.
     ///
     /// # Errors
     /// When it is something else.

@@ -1,22 +1,22 @@
-//! What a figure has to reach, and whether it does.
+//! The goals of figures, and whether they are reached.
 
 use super::figures::{Column, Figures};
 
 /// How a figure does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As good as wanted.
+    /// The goal is reached.
     Good,
     /// Good enough, not as good as wanted.
     BelowWanted,
     /// Not good enough: a defect.
     BelowFloor,
-    /// What it is to be compared with was not measured.
+    /// The figure to compare with was not measured.
     Unknown,
 }
 
 impl Verdict {
-    /// In a word.
+    /// The word for it in the table.
     pub fn word(self) -> &'static str {
         match self {
             Self::Good => "as wanted",
@@ -34,7 +34,7 @@ pub struct Judged {
     pub metric: &'static str,
     /// The least, or the most, that will do.
     pub floor: Option<f64>,
-    /// What is wanted.
+    /// The value wanted.
     pub wanted: Option<f64>,
     /// The goals in words.
     pub goals: &'static str,

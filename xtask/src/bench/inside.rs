@@ -1,5 +1,5 @@
-//! The part of `cargo xtask guest bench` that runs in the virtual machine: the rows of the benchmark
-//! that mean something there.
+//! The part of `cargo xtask guest bench` that runs in the virtual machine: the rows of the benchmark that have a
+//! meaning there.
 //!
 //! Not all columns have all of them. rxe sends to itself without a cable, and the host's cards were
 //! plugged into a good one at boot: neither loses frames. Of rxe latency by events is not taken, for
@@ -121,7 +121,7 @@ fn on_the_network(setting: &Setting) -> Result<[Daemon<'_>; 2]> {
     Ok([start(0)?, start(1)?])
 }
 
-/// What cards on the machine's own network are compared by, once.
+/// Measures the rows that compare cards on the machine's own network, once.
 fn datagrams_of(devices: Devices<'_>, column: Column, figures: &mut Figures) -> Result<()> {
     for kind in ["write", "send"] {
         let run = bandwidth(kind, BULK)?.run(devices)?;
@@ -156,7 +156,7 @@ fn others(
     }
 }
 
-/// What a device of the kernel's has no figure for.
+/// Measures the rows that only cards have, not a device of the kernel's.
 fn of_cards(
     programs: &Programs,
     daemon: &Daemon<'_>,

@@ -1,4 +1,4 @@
-//! What the provider's data path costs, counted in instructions by callgrind.
+//! The cost of the provider's data path, counted in instructions by callgrind.
 //!
 //! Counted are whole calls, from entry to return, with default locking, of one element for each work
 //! request; and polls that each return one completion. The system call that wakes a sleeping card is
@@ -13,12 +13,13 @@ use verbs_sys::RELEASES;
 
 use super::perftest::Programs;
 
-/// A row, and what is counted for it.
+/// A row, and the calls counted for it.
 struct Counted {
     metric: &'static str,
-    /// The call, and what of it is left out: entry and return of each start and stop the count. In the provider.
+    /// The functions of the call, and the parts left out: entry and return of each start and stop the count. In the
+    /// provider.
     functions: &'static [&'static str],
-    /// What `verbs-bench one-by-one` posts, and how.
+    /// The words for `verbs-bench one-by-one`: the requests that it posts, and how.
     posted: &'static str,
     /// Work requests, or polls, of each time that it posts.
     of_each: u32,
@@ -42,7 +43,7 @@ const WR: &[&str] = &[
     "ffi::qp::extended::wr_complete",
     "doorbell::CardPath::wake",
 ];
-/// What the program reads of the completion is not in it.
+/// The call without the program's reads of the completion.
 const START_POLL: &[&str] = &["ffi::cq::extended::start_poll", "ffi::cq::extended::end_poll"];
 
 const ROWS: [Counted; 11] = [
@@ -85,7 +86,7 @@ pub fn measure(
     Ok(())
 }
 
-/// Instructions of functions for each time that something is posted.
+/// Instructions of functions for each time that requests are posted.
 fn of(
     programs: &Programs,
     daemon: &Daemon<'_>,

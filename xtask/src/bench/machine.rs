@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cargo::root;
 
-/// What of a machine decides its figures.
+/// The properties of a machine that decide its figures.
 #[derive(Clone, Debug)]
 pub struct Machine {
     cpu: String,
@@ -68,7 +68,7 @@ impl Machine {
     }
 }
 
-/// In a sentence.
+/// The machine in a sentence.
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.virtualized { "virtual machine" } else { "machine" };
@@ -89,7 +89,7 @@ fn commit() -> String {
     if changed { format!("{head} and changes") } else { head }
 }
 
-/// What a program prints, if it is there and succeeds.
+/// The output of a program, if it is there and succeeds.
 fn said(task: Task) -> String {
     let finished = task.run().and_then(harness::process::Finished::success);
     finished.map(|it| it.stdout.trim().to_owned()).unwrap_or_default()

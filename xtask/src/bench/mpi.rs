@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const LATENCY_SIZES: [u64; 3] = [1, 4096, 65_536];
 const BANDWIDTH_SIZES: [u64; 3] = [4096, 65_536, 4_194_304];
 
-/// Whose figures are measured, and by which variables of OpenMPI's and UCX's.
+/// The columns measured, and the variables of OpenMPI's and UCX's that select each.
 const WAYS: [(Column, &[(&str, &str)]); 4] = [
     (Column::Balboa, &[("OMPI_MCA_pml", "ucx"), ("UCX_TLS", "rc,self")]),
     (Column::Tcp, &[("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "tcp,self")]),
@@ -100,7 +100,7 @@ impl Program {
     }
 }
 
-/// What is told of one message size.
+/// The figures of one message size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Row {
     size: u64,

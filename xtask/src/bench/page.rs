@@ -15,7 +15,7 @@ use crate::cargo::root;
 
 const PAGE: &str = "docs/performance.md";
 const PLOT: &str = "docs/performance.svg";
-/// What is measured lies between these lines.
+/// The lines around the measured part.
 const BEGIN: &str = "<!-- measured by cargo xtask bench: begin -->";
 const END: &str = "<!-- measured by cargo xtask bench: end -->";
 

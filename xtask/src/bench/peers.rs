@@ -1,4 +1,4 @@
-//! What the same machine does without us: TCP, and UCX.
+//! The same machine without us: TCP, and UCX.
 
 use std::time::Duration;
 
@@ -120,13 +120,13 @@ fn qperf(place: Hosts<'_>, test: &str, size: u64, seconds: u32) -> Result<f64> {
 struct Ucx {
     /// UCX_TLS.
     transports: &'static str,
-    /// What a message costs, roughly: µs, and bytes per µs. Decides how many are sent.
+    /// The rough cost of a message: µs, and bytes per µs. Decides how many are sent.
     cost: (f64, f64),
-    /// What an exchange costs one way, roughly.
+    /// The rough cost of an exchange one way.
     delay: (f64, f64),
 }
 
-/// What ucx_perftest says.
+/// The figures that ucx_perftest prints.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     /// µs.

@@ -79,7 +79,7 @@ pub fn lossy(setting: &Setting) -> Result<Daemon<'_>> {
     setting.balboad_in(&setting.directory().join("lossy"), "--soft 2 --fault loss=1%")
 }
 
-/// Whose copies are repeated, and where memory is registered.
+/// The copies of a card's thread to be repeated, and the balboad with which memory is registered.
 #[derive(Clone, Copy, Debug)]
 pub enum Copying<'a> {
     /// Those of a balboad's two cards, which have one thread.
@@ -102,7 +102,7 @@ pub struct Bandwidth {
     option: &'static str,
 }
 
-/// What a bandwidth run moved.
+/// The rates of a bandwidth run.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     /// 10^6 bytes per second.
@@ -193,7 +193,7 @@ fn latency_of(devices: Devices<'_>, command: &str) -> Result<Latency> {
 pub struct Programs {
     verbs_bench: PathBuf,
     verbs_mortal: PathBuf,
-    /// A directory for what programs leave behind.
+    /// A directory for files that programs leave behind.
     pub scratch: PathBuf,
 }
 

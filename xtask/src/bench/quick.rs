@@ -7,7 +7,7 @@ use super::perftest::{self, Bandwidth, Devices};
 use super::{BULK, Rounds, instructions, latencies_of, peers};
 
 impl Rounds<'_> {
-    /// Measures them once; what hardly differs between rounds, in the first.
+    /// Measures them once; rows that hardly differ between rounds, in the first.
     ///
     /// # Errors
     /// When a measurement fails.

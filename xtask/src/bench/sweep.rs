@@ -7,7 +7,7 @@ use super::figures::Column;
 use super::peers;
 use super::perftest::{self, Devices};
 
-/// A curve: what it is called, and (message size in bytes, value).
+/// A curve: its name, and (message size in bytes, value).
 #[derive(Clone, Debug)]
 pub struct Curve {
     /// For the legend.
@@ -25,7 +25,7 @@ pub struct Curves {
     pub latency: Vec<Curve>,
 }
 
-/// Up to what iperf3 writes at a time.
+/// Message sizes, up to the most that iperf3 writes at a time.
 const BANDWIDTH_SIZES: [u64; 8] = [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576];
 const LATENCY_SIZES: [u64; 8] = [2, 64, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576];
 /// Bytes that a latency run exchanges at most, and exchanges it makes at most.

@@ -11,9 +11,9 @@ use super::peers::{self, Hosts};
 use super::perftest::{self, Bandwidth, Copying, Devices, Programs};
 use super::{BULK, Effort};
 
-/// What bulk is moved by.
+/// The operations that move bulk.
 const BULK_KINDS: [&str; 2] = ["write", "send"];
-/// MTUs of the cable, and what the names of their rows end with.
+/// MTUs of the cable, and the endings of their rows' names.
 const MTUS: [(u32, &str); 2] = [(1500, ""), (9000, "_mtu9000")];
 
 /// Measures all rows once.

@@ -1,4 +1,4 @@
-//! Licences, bans and sources of all crates, by cargo-deny; deny.toml says what is allowed.
+//! Licences, bans and sources of all crates, by cargo-deny and the lists in deny.toml.
 
 use anyhow::Result;
 use harness::process::Task;

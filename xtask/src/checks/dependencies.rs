@@ -36,7 +36,7 @@ fn crates(metadata: &serde_json::Value) -> BTreeSet<String> {
     foreign.filter_map(|it| it["name"].as_str()).map(str::to_owned).collect()
 }
 
-/// What the first column of the table in a section names, each between backquotes.
+/// The names in the first column of the table in a section, each between backquotes.
 fn named(page: &str, section: &str) -> BTreeSet<String> {
     let lines = page.lines().skip_while(|line| *line != section).skip(1);
     let rows = lines.take_while(|line| !line.starts_with("## ")).filter(|it| it.starts_with("| `"));

@@ -86,7 +86,7 @@ fn roots() -> Result<BTreeSet<String>> {
     Ok(files)
 }
 
-/// An example of what is imported for each arrow.
+/// An example of an imported name for each arrow.
 type Names = BTreeMap<Arrow, String>;
 
 #[cfg(test)]

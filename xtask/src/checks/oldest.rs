@@ -15,7 +15,7 @@ use crate::cargo::{cargo, root};
 /// The release of Debian, and its package.
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "rustc";
-/// The compiler's name, among what was unpacked.
+/// The compiler's name among the unpacked files.
 const PROGRAM: &str = "oldest-rustc";
 
 /// Type-checks everything.

@@ -12,7 +12,7 @@ use crate::cargo::root;
 
 const PAGE: &str = "docs/conformance.md";
 
-/// Writes what was run into the page; what it has of other releases stays.
+/// Writes the tests of a run into the page; its parts about other releases stay.
 ///
 /// # Errors
 /// When it cannot be read or written.
@@ -36,7 +36,7 @@ each with its release's own libibverbs, librdmacm and Python. `cargo xtask confo
 They are told the card's IP address, which they would take from its network device. rdma-core 50 is Ubuntu's, and
 built of its source ([testing.md](testing-releases.md#other-releases-of-rdma-core)).
 ";
-/// What a release's section begins with.
+/// The start of a release's section.
 const TITLE: &str = "\n## rdma-core ";
 
 /// The page's sections by their releases, from their titles on.
@@ -71,7 +71,7 @@ fn word(outcome: Outcome) -> &'static str {
     }
 }
 
-/// The tests' names by their modules, by what became of them and why.
+/// The tests' names by their modules, by outcome and reason.
 type Rows<'a> = BTreeMap<(Outcome, String), BTreeMap<&'a str, Vec<&'a str>>>;
 
 fn rows(tests: &Tests) -> Rows<'_> {

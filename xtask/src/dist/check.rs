@@ -1,4 +1,4 @@
-//! What packages are held against before they are given away.
+//! The checks of packages before they are given away.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,13 +15,13 @@ use crate::roots;
 
 /// Releases of rdma-core, and of Debian, in which the packages are installed.
 const INSTALLED: [(u32, &str); 2] = [(44, "bookworm"), (56, "trixie")];
-/// What the main job takes.
+/// The packages that a user's first test takes.
 const USED: [&str; 3] = ["ibverbs-providers", "ibverbs-utils", "perftest"];
-/// How long what a root is made to do may take.
+/// The time limit of a program in a root.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The greatest exposure of the service, in tenths.
 const EXPOSURE: u32 = 30;
-/// What is done with the packages, in `/dist` of a root.
+/// The script that runs with the packages, in `/dist` of a root.
 const SCRIPT: &str = include_str!("installed.sh");
 
 /// Checks packages, of which the last ones are the providers'.
@@ -122,7 +122,7 @@ fn installed(built: &Path, made: &[PathBuf], release: u32, suite: &str) -> Resul
     Ok(())
 }
 
-/// A program in a root, as root there, whoever we are.
+/// A program in a root, as root there, for any user.
 fn within(built: &Path, root: &Path, shared: &Path) -> Task {
     let program = built.join("in-root");
     let task = match geteuid().is_root() {

@@ -20,7 +20,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// An empty one of our version, described by the given fields and what all have.
+    /// An empty package of our version, with the given fields and the common ones.
     ///
     /// # Errors
     /// When there is no room for it.
@@ -96,7 +96,7 @@ Priority: optional
         Ok(fs::set_permissions(to, fs::Permissions::from_mode(mode))?)
     }
 
-    /// Puts a program or library into it, without what debuggers read.
+    /// Puts a program or library into it, without debug information.
     ///
     /// # Errors
     /// When it is not there.
@@ -111,7 +111,7 @@ Priority: optional
         Ok(())
     }
 
-    /// A file in it is changed by whoever administers the machine, and kept.
+    /// Marks a file in it as configuration, which administrators change and updates keep.
     ///
     /// # Errors
     /// When it cannot be noted.

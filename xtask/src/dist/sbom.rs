@@ -1,4 +1,4 @@
-//! What the programs are made of: the crates that are linked in, as a CycloneDX document.
+//! The crates that are linked into the programs, as a CycloneDX document.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +69,7 @@ fn of(metadata: &Value) -> Result<String> {
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
-/// What a crate is linked with: what it needs to be built or tested is not in a program.
+/// The crates linked into a crate, without those needed only to build or test it.
 fn linked(node: &Value) -> Vec<&str> {
     let needed = node["deps"].as_array().into_iter().flatten().filter(|dependency| {
         let kinds = dependency["dep_kinds"].as_array();

@@ -37,7 +37,7 @@ pub struct Options {
     quick: bool,
 }
 
-/// Boots a machine, measures in it, prints one table, and writes what is asked for.
+/// Boots a machine, measures in it, prints one table, and writes the files that the options name.
 ///
 /// # Errors
 /// When the machine cannot be had, or a measurement fails.
@@ -64,7 +64,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the machine said that it measured.
+/// The figures that the machine reported.
 fn measured(parts: &Parts, rounds: u32) -> Result<Value> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = harness::interrupt::remove_on_signal(home.path());

@@ -51,7 +51,7 @@ pub fn kernel() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The smallest configuration with what [`CONFIG`] adds to it.
+/// The smallest configuration, with the settings of [`CONFIG`] added.
 fn configure(tree: &Path) -> Result<()> {
     make(tree, "tinyconfig")?;
     let path = tree.join(".config");
@@ -66,7 +66,7 @@ fn configure(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// make, behind whoever else uses the machine.
+/// Runs make, with a lower priority than other programs of the machine.
 fn make(tree: &Path, words: &str) -> Result<()> {
     let make = Task::new("nice").words("-n 5 make").words(words).directory(tree).limit(LIMIT);
     make.run()?.success().map(drop).with_context(|| format!("make {words} failed"))

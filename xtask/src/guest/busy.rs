@@ -1,4 +1,4 @@
-//! A host that has something else to do.
+//! A host that is busy with other work.
 
 use std::hint::spin_loop;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The cards of a virtual machine: their servers here, their slots there, and what the machine may
-//! ask to be done with them.
+//! The cards of a virtual machine: their servers here, their slots there, and the requests that the machine may make
+//! about them.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use harness::vm::Hardware;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// How long a card may take to be ready, and to tell what it counted.
+/// The time limit of a card to be ready, and to report its counters.
 const START: Duration = Duration::from_secs(2 * 60);
 /// Cards of a machine with an IOMMU.
 const CARDS: usize = 2;
@@ -20,13 +20,13 @@ const BESIDE: usize = 1;
 /// The slot on the root bus that the first card's own slot hangs on.
 const FIRST_SLOT: usize = 0x10;
 
-/// What a machine's cards are made of.
+/// The servers and options of a machine's cards.
 #[derive(Debug)]
 pub struct Cards {
     directory: PathBuf,
     softcard: PathBuf,
     count: usize,
-    /// What their servers are told besides.
+    /// Further options of their servers.
     options: &'static str,
 }
 
@@ -121,18 +121,18 @@ impl Cards {
 pub struct Served {
     /// `None` of a card that was killed.
     servers: Vec<Option<Running>>,
-    /// What servers said that were killed.
+    /// The output of servers that were killed.
     former: String,
 }
 
 impl Served {
-    /// What all servers said.
+    /// The output of all servers.
     pub fn log(&self) -> String {
         let now: String = self.servers.iter().flatten().map(Running::errors).collect();
         format!("{}{now}", self.former)
     }
 
-    /// Does what the machine asks, and answers in one line: `done`, numbers, or what went wrong.
+    /// Carries out a request of the machine's, and answers in one line: `done`, numbers, or an error.
     pub fn answer(&mut self, asked: &str) -> String {
         self.obey(asked).unwrap_or_else(|error| format!("{error:#}").replace('\n', " "))
     }
@@ -162,7 +162,7 @@ impl Served {
         Ok(())
     }
 
-    /// What a card says that it holds and has counted, as `NAME=NUMBER` by spaces.
+    /// A card's objects and counters, as `NAME=NUMBER` by spaces.
     fn count(&mut self, card: usize) -> Result<String> {
         let server = self.server(card)?.as_ref().context("it has gone")?;
         let told = |server: &Running| -> Vec<String> {

@@ -8,7 +8,7 @@ use harness::setting::SHARES;
 
 use super::linux::{AT_BOOT, Module};
 
-/// What the kernel runs first.
+/// The first script of the kernel.
 ///
 /// The host's root is read-only: whatever a program writes goes to memory. The real root is switched
 /// to rather than chrooted into, where the kernel would refuse user namespaces.

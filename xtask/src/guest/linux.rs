@@ -13,7 +13,7 @@ use terminal::report;
 use crate::apt::Apt;
 use crate::cache::Cache;
 
-/// What the smallest configuration of a kernel that is built here is to have besides. No modules: nothing needs be loaded.
+/// The settings of a kernel built here, beside the smallest configuration. No modules: nothing needs be loaded.
 pub const CONFIG: &str = include_str!("kernel.config");
 /// Modules loaded at boot, in this order, each after those it depends on.
 pub const AT_BOOT: &[&str] = &["virtio_pci", "9pnet_virtio", "9p"];
@@ -34,8 +34,7 @@ pub const ON_REQUEST: &[&str] = &[
     "vfio-pci",
 ];
 
-/// Modules that not every kernel has; they come first, for what is behind a paravirtual IOMMU waits
-/// for its driver.
+/// Modules that not every kernel has; they come first, for a device behind a paravirtual IOMMU waits for its driver.
 const OPTIONAL: &[&str] = &["virtio_iommu"];
 
 /// A kernel that the guest can run.
@@ -53,7 +52,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As the command line names it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::V6_1 => "6.1",
@@ -62,7 +61,7 @@ impl Version {
         }
     }
 
-    /// What its cases want to know of it.
+    /// The properties that its cases ask for.
     pub fn kernel(self) -> Kernel<'static> {
         match self {
             Self::V6_1 => Kernel { release: "6.1", iommufd: false },
@@ -87,7 +86,7 @@ impl Version {
         format!("linux-{}", self.name())
     }
 
-    /// What a kept one has to have been made from.
+    /// The sources that a kept kernel must have been made from.
     fn key(self) -> String {
         match self {
             Self::V6_1 | Self::V6_12 => [OPTIONAL, AT_BOOT, ON_REQUEST].concat().join(" "),

@@ -140,7 +140,7 @@ fn counted(
     Ok(if nothing_ran && !options.require { ExitCode::SUCCESS } else { code })
 }
 
-/// What is not there is told by the cases that need it.
+/// Reports missing packages, of which the cases that need them tell again.
 fn may_lack(packages: Result<()>) {
     if let Err(error) = packages {
         report!("{error:#}");
@@ -197,8 +197,8 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
     })
 }
 
-/// Fetches what machines are made of and runs cases in them; where it cannot be had, the cases are
-/// skipped with the reason.
+/// Fetches the parts of machines and runs cases in them; where they cannot be had, the cases are skipped with the
+/// reason.
 fn with_parts(
     version: Version,
     filter: &Filter,
@@ -262,7 +262,7 @@ pub fn within(version: Version, filter: &Filter) -> Filter {
     Filter { parts: filter.parts.iter().map(own).collect(), exact: filter.exact }
 }
 
-/// What the names of a kernel's cases begin with in the test command.
+/// The start of the names of a kernel's cases in the test command.
 fn place(version: Version) -> String {
     format!("guest {}/", version.name())
 }
@@ -339,7 +339,7 @@ fn run_inside(
     Ok(summary)
 }
 
-/// What is to blame where a machine ends before its cases.
+/// The name of the culprit when a machine ends before its cases.
 const ITSELF: &str = "the machine itself";
 
 /// How often a machine is booted at most whose QEMU ends itself.
@@ -352,7 +352,7 @@ fn is_of_qemu(error: &anyhow::Error) -> bool {
     text.contains("util/error.c") && text.contains("Assertion")
 }
 
-/// Boots a machine and prints what its job prints, which is answered beside how it ended.
+/// Boots a machine and prints the output of its job, which is returned beside how it ended.
 fn run_boot(machine: &Machine<'_>, job: &str, cards: &mut Served) -> (String, Result<()>) {
     let mut lines = String::new();
     let outcome = machine.run(job, cards, |line| {
@@ -363,7 +363,7 @@ fn run_boot(machine: &Machine<'_>, job: &str, cards: &mut Served) -> (String, Re
     (lines, outcome)
 }
 
-/// Counts the cases of a boot; `name` is what it is called where it failed itself.
+/// Counts the cases of a boot; `name` stands for the boot where it failed itself.
 fn count((lines, outcome): (String, Result<()>), name: &str) -> Summary {
     let mut summary = Summary::parse(&lines).unwrap_or_default();
     if let Err(error) = outcome {
@@ -399,7 +399,7 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
     })
 }
 
-/// What runs in the guest.
+/// The command that runs in the guest.
 fn command(version: Version, hardware: Hardware, boot: Boot, filter: &Filter) -> String {
     let quoted = |word: &str| format!(" '{}'", word.replace('\'', r"'\''"));
     let mut command = format!("{SHARES}/built/cases run --repeat");
@@ -418,7 +418,7 @@ fn command(version: Version, hardware: Hardware, boot: Boot, filter: &Filter) ->
 /// The releases of Debian that a machine's parts are taken from.
 const SUITES: [&str; 3] = ["bookworm", "trixie", "trixie-backports"];
 
-/// Fetches what a machine is made of, as far as it is not kept.
+/// Fetches the parts of a machine that are not kept.
 fn parts(version: Version, built: &Path) -> Result<Parts> {
     ensure!(cfg!(target_arch = "x86_64"), "needs an x86-64 machine");
     dist::packages(built, &built.join("dist"))?;
@@ -446,14 +446,14 @@ fn parts(version: Version, built: &Path) -> Result<Parts> {
     Ok(Parts { qemu, linux, busybox, built, until: Instant::now() + vm::LIMIT })
 }
 
-/// What machines are made of, as far as it is kept.
+/// The cache of machines' parts.
 fn cache() -> Result<Cache> {
     Cache::open("guest")
 }
 
 const BUSYBOX: &str = "busybox-static/bookworm";
 
-/// The private apt root, opened when something is to be fetched.
+/// The private apt root, opened for the first fetch.
 struct Lazy<'a> {
     cache: &'a Cache,
     apt: Option<Apt>,

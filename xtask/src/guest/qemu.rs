@@ -1,4 +1,4 @@
-//! A QEMU that knows vfio-user, beside whatever the host has.
+//! A QEMU with vfio-user, beside the host's.
 
 use std::path::PathBuf;
 

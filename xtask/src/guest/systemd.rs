@@ -14,7 +14,7 @@ use super::Version;
 use super::vm::{self, Machine};
 use crate::{cargo, roots};
 
-/// What the machine is made of, besides what each Debian has.
+/// The packages of the machine, besides those that each Debian has.
 const PACKAGES: [&str; 15] = [
     "base-passwd",
     "curl",
@@ -34,12 +34,12 @@ const PACKAGES: [&str; 15] = [
 ];
 /// How long packing the root may take.
 const LIMIT: Duration = Duration::from_secs(600);
-/// What is not looked at, and would take the machine's memory.
+/// Directories that are not read, and would take the machine's memory.
 const LEFT_OUT: [&str; 4] =
     ["./usr/share/doc", "./usr/share/locale", "./usr/share/man", "./usr/share/perl"];
-/// What the machine does first, on the host's root: it makes a root of its own and enters it.
+/// The first script of the machine, on the host's root: it makes a root of its own and enters it.
 const ENTER: &str = include_str!("systemd-enter.sh");
-/// What is done with the packages once systemd runs.
+/// The script that runs with the packages once systemd runs.
 const SCRIPT: &str = include_str!("systemd.sh");
 /// The page whose drop-in for shadow devices is tried as it stands.
 const SERVICE: &str = include_str!("../../../docs/service.md");

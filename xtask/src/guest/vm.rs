@@ -21,21 +21,21 @@ use super::initramfs;
 use super::linux::{AT_BOOT, Linux};
 use super::qemu::Qemu;
 
-/// How long the machines that a run boots of the same parts may take together: some twenty times what
-/// they do take on a host with nothing else to do, so that only what hangs meets it.
+/// The time limit of all machines that a run boots of the same parts: some twenty times their need on a host with
+/// nothing else to do, so that only a hang meets it.
 pub const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 /// How long a machine may take to end once it was told to.
 pub const END: Duration = Duration::from_secs(5 * 60);
 /// Lines of the console that a failure shows.
 const SHOWN_LINES: usize = 40;
-/// What every kernel is told. Without `no_timer_check` it counts timer interrupts while it spins, and
-/// panics where a busy host let none through.
+/// The parameters of every kernel. Without `no_timer_check` it counts timer interrupts while it spins, and panics where
+/// a busy host let none through.
 const KERNEL_PARAMETERS: &str =
     "console=ttyS0 panic=-1 quiet net.ifnames=0 intel_iommu=on no_timer_check";
 /// The guest's memory, MiB.
 const MEMORY: u32 = 1024;
 
-/// What a machine is made of.
+/// The parts of a machine.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// The machine.
@@ -60,7 +60,7 @@ pub struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// Lays out a machine; what it does once it is up, a shell script, each boot is given.
+    /// Lays out a machine; its job, a shell script, comes with each boot.
     ///
     /// # Errors
     /// When the files cannot be written.
@@ -81,9 +81,9 @@ impl<'a> Machine<'a> {
         &self.cards
     }
 
-    /// QEMU and the arguments that all machines have: two processors without help of the host's, the
-    /// host's root and two directories as shares, and no device that nobody asked for. The cards
-    /// are to be added, for a machine that serves has none.
+    /// QEMU and the arguments that all machines have: two processors without help of the host's, the host's root and
+    /// two directories as shares, and no default devices. The cards are to be added, for a machine that serves has
+    /// none.
     fn task(&self) -> Task {
         let file = |name: &str| self.directory.join(name);
         let mut task = self
@@ -228,7 +228,7 @@ impl Booting {
         &self.line
     }
 
-    /// What came of cases that end the agent, once the machine has ended as well.
+    /// The outcome of cases that end the agent, once the machine has ended as well.
     ///
     /// # Errors
     /// When the cases could not be run, or the machine does not end well; with the end of what its console showed.
@@ -242,7 +242,7 @@ impl Booting {
     }
 }
 
-/// An error, and the end of what a machine's console showed.
+/// An error, and the last lines of a machine's console.
 fn with_console(error: &anyhow::Error, console: &Path) -> anyhow::Error {
     let text = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -294,7 +294,7 @@ impl<F: FnMut(&str)> Results<'_, F> {
         running.limited(END).wait()?.success().map(drop)
     }
 
-    /// Takes what has come; true once the job has ended.
+    /// Takes the output that has come; true once the job has ended.
     fn look(&mut self) -> std::io::Result<bool> {
         if self.stream.is_none() {
             match self.listener.accept() {
@@ -332,13 +332,12 @@ impl<F: FnMut(&str)> Results<'_, F> {
     }
 }
 
-/// The script of a job that does what it is asked for, with a device and its address on the cable,
-/// for [`Machine::serve`].
+/// The script of a job that carries out requests, with a device and its address on the cable, for [`Machine::serve`].
 pub fn agent_job(end: End, address: Ipv4Addr) -> String {
     job_with(&format!("{SHARES}/built/cases agent --end {end} --address {address}"), "")
 }
 
-/// The script of a job that runs `command` and reports what it writes.
+/// The script of a job that runs `command` and reports its output.
 pub fn job(command: &str) -> String {
     job_with(&format!("{command} </dev/null"), "read -r farewell")
 }

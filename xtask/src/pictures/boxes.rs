@@ -26,7 +26,7 @@ pub fn draw(title: &str, text: &str) -> Result<String> {
     Ok(picture.finish(title, "the text beside it"))
 }
 
-/// Draws what one line says.
+/// Draws one line's element.
 fn add<'a>(
     picture: &mut Picture,
     frames: &mut BTreeMap<&'a str, Frame>,

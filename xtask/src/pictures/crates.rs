@@ -1,4 +1,4 @@
-//! Which crate of the workspace uses which, from what cargo says.
+//! The dependencies between the crates of the workspace, as cargo tells them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +55,7 @@ pub fn draw() -> Result<String> {
     Ok(picture.finish("Which crate uses which", "what `cargo metadata` says"))
 }
 
-/// What each crate of the workspace uses of it; a provider stands for those of all releases.
+/// The crates of the workspace that each one uses; a provider stands for those of all releases.
 fn uses(metadata: &Value) -> Result<Uses> {
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
     let name = |it: &Value| -> Option<String> {

@@ -9,7 +9,7 @@ use super::svg::{Frame, Picture, Point, Stroke};
 const WIDTH: usize = 90;
 const HEIGHT: usize = 40;
 
-/// Where the states stand: what a program walks through in a row, and what it falls into below.
+/// The places of the states: a program's usual way in a row, and the states of errors below.
 const PLACES: [(QpState, usize, usize); 7] = [
     (QpState::Reset, 20, 30),
     (QpState::Init, 180, 30),

@@ -1,4 +1,4 @@
-//! What pictures are made of: boxes, lines with heads, words. Units are pixels.
+//! The elements of pictures: boxes, lines with heads, words. Units are pixels.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ pub struct Picture {
 pub enum Stroke {
     /// From end to end.
     Solid,
-    /// In pieces: an answer, or something that is not always there.
+    /// A dashed line: an answer, or an element that is not always there.
     Dashed,
 }
 
@@ -135,7 +135,7 @@ impl Picture {
         through.iter().for_each(|it| self.reach(it.x, it.y));
     }
 
-    /// The file, with a title for those who cannot see it.
+    /// The file, with a title for readers who cannot see the picture.
     pub fn finish(self, title: &str, made_from: &str) -> String {
         let (width, height) = (self.width + 12, self.height + 12);
         format!(

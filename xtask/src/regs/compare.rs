@@ -16,7 +16,7 @@ use harness::process::Task;
 use super::names::{ident, layouts, upper, words};
 use crate::cargo;
 
-/// How long a compiler, or what it made, may take.
+/// The time limit of a compiler, and of the program that it made.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Bytes of a field, none of them alike in one entry.
@@ -57,7 +57,7 @@ const DOORBELLS: [(QueueKind, u32, u32, u8, u32); 3] = [
 ];
 const PHASES: [(u32, u8); 5] = [(0, 4), (15, 4), (16, 4), (u32::MAX, 4), (u32::MAX, 31)];
 
-/// What the C program must print.
+/// The output that the C program must have.
 fn expected() -> String {
     let mut out = String::new();
     for layout in layouts() {
@@ -100,7 +100,7 @@ int main(void)
 {
 "#;
 
-/// A C program that prints what the header says.
+/// A C program that prints the values of the header.
 fn c_program() -> String {
     let mut out = C_HEAD.to_owned();
     for layout in layouts() {

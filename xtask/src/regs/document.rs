@@ -22,7 +22,7 @@ use super::{GENERATED, examples};
 const FIRST: &str = "docs/card-contract.md";
 const FOLDER: &str = "docs/card-contract";
 
-/// The pages of the folder, in their order: the name, and what it is made from.
+/// The pages of the folder, in their order: the name, and the template.
 const CHAPTERS: [(&str, &str); 10] = [
     ("shell.md", include_str!("document/shell.md")),
     ("window.md", include_str!("document/window.md")),
@@ -79,7 +79,7 @@ fn chapters() -> String {
     out
 }
 
-/// Fails when something that the crate declares has no place in a template.
+/// Fails when an item that the crate declares has no place in a template.
 fn complete(shown: &BTreeSet<String>) -> Result<()> {
     let blocks = fpga_regs::engine::BLOCKS.iter().map(|it| ("registers", it.module, it.name));
     let layouts = layouts().map(|it| ("entry", it.module, it.name));

@@ -101,7 +101,7 @@ pub fn comment(path: &str, doc: &str) -> String {
     sentence(path, doc).replace('`', "")
 }
 
-/// What a linked item is called outside of the crate.
+/// The name of a linked item outside of the crate.
 fn target_name(path: &str, target: &str) -> String {
     let parts: Vec<&str> =
         target.split("::").filter(|part| !matches!(*part, "super" | "crate" | "self")).collect();

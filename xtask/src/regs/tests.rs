@@ -1,4 +1,4 @@
-//! What can be held against the crate with a C compiler alone.
+//! Comparisons with the crate that need a C compiler alone.
 
 use super::{compare, generated};
 

@@ -1,4 +1,4 @@
-//! What a run of the tests is made of. All parts and all of their names are the full run; the default one is those of the
+//! The parts of a run of the tests. All parts and all of their names are the full run; the default one is those of the
 //! names that say so.
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const KERNELS: [Version; 2] = [Version::V6_1, Version::V6_12];
 /// Releases of rdma-core of the full run, beside the one that is installed.
 const RELEASES: [u32; 2] = [56, 65];
 
-/// What is run by one call.
+/// A part of a run, made by one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The checks beside the tests.
@@ -42,11 +42,11 @@ pub enum Part {
     Stack,
     /// Networks in virtual time.
     Network,
-    /// What needs a virtual machine.
+    /// The cases in a virtual machine with this kernel.
     Guest(Version),
 }
 
-/// Every part there is, in the order in which they run: what fails for simple reasons first.
+/// All parts, in the order in which they run: those that fail for simple reasons first.
 pub fn all() -> Vec<Part> {
     let mut parts = vec![Part::Checks, Part::Units, Part::Cases];
     parts.extend(RELEASES.map(Part::Release));
@@ -57,7 +57,7 @@ pub fn all() -> Vec<Part> {
     parts
 }
 
-/// What somebody wants to be run.
+/// The parts asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Everything.
@@ -86,7 +86,7 @@ impl Wanted {
 /// A part's names, and when each is run.
 pub type Names = Vec<(String, When)>;
 
-/// The parts of a run, with what takes those of their names that are wanted; `names` tells them.
+/// The parts of a run, each with the filter of its wanted names; `names` gives all names of a part.
 ///
 /// # Errors
 /// When it does not.
@@ -136,7 +136,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Where the programs are, which are built at first, and what that took.
+    /// The directory of the programs, which are built at first, and the time that took.
     fn programs(&mut self) -> Result<(PathBuf, Summary)> {
         let mut summary = Summary::default();
         let built = match &self.built {
@@ -156,7 +156,7 @@ impl Run {
 }
 
 impl Part {
-    /// The names of what it runs, as failures name it, and when that is run.
+    /// The names of its checks or cases, as failures name them, and the runs that include each.
     ///
     /// # Errors
     /// When the cases do not build.

@@ -1,4 +1,4 @@
-//! The unit tests and the documentation's examples: one command each, and what fails is run once more by its name.
+//! The unit tests and the documentation's examples: one command each; failed ones are run once more by name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ const LIBTEST: Runner = Runner {
 const EXAMPLES: Runner =
     Runner { command: "test --workspace --locked --no-fail-fast --doc", ..LIBTEST };
 
-/// The names of what is run.
+/// The names of the two.
 pub const NAMES: [&str; 2] = ["unit tests", "the documentation's examples"];
 
 /// All unit and crate tests, by nextest where it is installed, and the documentation's examples.
@@ -137,7 +137,7 @@ fn skips() -> Result<PathBuf> {
     Ok(target_directory()?.join("skipped-tests"))
 }
 
-/// What was written to a file, if anything was.
+/// The content of a file, if it has any.
 fn said_in(path: &Path) -> Result<String> {
     match path.exists() {
         true => fs::read_to_string(path).with_context(|| format!("read {}", path.display())),
@@ -145,7 +145,7 @@ fn said_in(path: &Path) -> Result<String> {
     }
 }
 
-/// Counts as skipped what the runner, to which it ended well, has counted as passed.
+/// Moves tests that the runner counted as passed, but that skipped themselves, to the skipped ones.
 fn skip(summary: &mut Summary, lines: &str) {
     let skipped = lines.lines().filter_map(|line| line.split_once(": "));
     let before = summary.skipped.len();
@@ -168,7 +168,7 @@ fn again(summary: &mut Summary, test: &str, [first, second]: [String; 2], passed
     }
 }
 
-/// Counts what nextest ran: `Summary [ 1.2s] 34 tests run: 33 passed (1 slow), 1 failed, 2 skipped`.
+/// Counts nextest's tests: `Summary [ 1.2s] 34 tests run: 33 passed (1 slow), 1 failed, 2 skipped`.
 fn of_nextest(finished: &Finished) -> Summary {
     let mut summary = Summary::default();
     let line = finished.stderr.lines().rev().find(|line| line.trim_start().starts_with("Summary"));
@@ -206,7 +206,7 @@ fn failed_of_nextest(finished: &Finished) -> Vec<String> {
     failed
 }
 
-/// Counts what libtest ran: `test result: ok. 3 passed; 0 failed; 1 ignored; …`, once per program.
+/// Counts libtest's tests: `test result: ok. 3 passed; 0 failed; 1 ignored; …`, once per program.
 fn of_libtest(finished: &Finished) -> Summary {
     let mut summary = Summary::default();
     let results = finished.stdout.lines().filter_map(|line| line.strip_prefix("test result: "));
@@ -223,7 +223,7 @@ fn of_libtest(finished: &Finished) -> Summary {
     not_run(summary, finished)
 }
 
-/// The tests that failed, as libtest heads what each said: `---- NAME stdout ----`.
+/// The tests that failed, as libtest heads the output of each: `---- NAME stdout ----`.
 fn failed_of_libtest(finished: &Finished) -> Vec<String> {
     let heads = finished.stdout.lines().filter_map(|line| line.strip_prefix("---- "));
     heads.filter_map(|head| head.strip_suffix(" stdout ----")).map(str::to_owned).collect()

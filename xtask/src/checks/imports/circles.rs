@@ -54,7 +54,7 @@ impl Graph {
         })
     }
 
-    /// The arrows between files of a circle, with an example of what is imported.
+    /// The arrows between files of a circle, with an example of an import.
     pub fn within<'a>(
         &'a self,
         circle: &'a BTreeSet<String>,

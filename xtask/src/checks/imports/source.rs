@@ -1,4 +1,4 @@
-//! What the files of one library or program import of each other.
+//! The imports between the files of one library or program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,13 +15,13 @@ pub type Arrow = (String, String);
 pub struct Import {
     /// Both files, from the workspace's root.
     pub arrow: Arrow,
-    /// What is imported, as it is written.
+    /// The imported name, as it is written.
     pub name: String,
-    /// What the imported module is to the importing one.
+    /// The relation of the imported module to the importing one.
     pub kin: Kin,
 }
 
-/// What a module is to another.
+/// The relation of a module to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kin {
     /// It is around it.
@@ -32,15 +32,15 @@ pub enum Kin {
     None,
 }
 
-/// The names from the crate's root to a module or to what is in it.
+/// The names from the crate's root to a module or to an item.
 type Names = Vec<String>;
 
-/// What a module has.
+/// The content of a module.
 #[derive(Debug, Default)]
 struct Module {
     file: String,
     items: BTreeSet<String>,
-    /// What it imports or re-exports, by the name it has here.
+    /// Its imports and re-exports, by their names here.
     uses: BTreeMap<String, Names>,
     /// Modules of which it imports everything.
     globs: Vec<Names>,
@@ -76,7 +76,7 @@ impl Reader<'_> {
         self.module(tokens, inside, &module)
     }
 
-    /// Reads what stands in a module.
+    /// Reads the content of a module.
     fn module(&mut self, tokens: TokenStream, inside: &Path, module: &Names) -> Result<()> {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut at = 0;
@@ -191,7 +191,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The module that has what a path from the root names.
+    /// The module with the item that a path from the root names.
     fn holder(&self, path: &[String], depth: usize) -> Option<Names> {
         const DEEPEST: usize = 16;
         let mut here = Names::new();
