@@ -1,5 +1,5 @@
-//! What this machine's kernel lets a card move at most: a loop of nothing but the copies that software cards make, from
-//! one program's buffers and into another's.
+//! The most that this machine's kernel lets a card move: a loop of nothing but the copies that software cards make,
+//! from one program's buffers and into another's.
 //!
 //! The buffers lie as perftest's do, in regions that are registered as its are, so that they have the same pages. The
 //! copies are as long as a card's longest, into frames of a path MTU of 4096.
@@ -20,12 +20,12 @@ use crate::ffi::{Context, Library, Mapping, Pd, Region};
 const FRAME: usize = 4096;
 /// Frames of a burst, which are copied by one call.
 const BURST: usize = 128;
-/// Within what of a buffer perftest sends messages that are smaller.
+/// The part of a buffer within which perftest sends smaller messages.
 const CYCLE: usize = 4096;
-/// What malloc asks the kernel for beside memory that is to begin at a page.
+/// Bytes that malloc asks the kernel for beside memory that is to begin at a page.
 const SURPLUS: usize = 2 * 4096;
 
-/// What is copied, by whom.
+/// The copies to be repeated, and the threads that make them.
 #[derive(Clone, Copy, Debug)]
 pub struct Copies {
     /// Bytes of a message.
@@ -215,7 +215,7 @@ mod tests {
         Copies { size, buffers, apart: false, time: Duration::ZERO }
     }
 
-    /// Of each burst: its frames, its ranges, and its bytes.
+    /// The shape of each burst: its frames, its ranges, and its bytes.
     fn shapes(size: usize, buffers: usize) -> Vec<(usize, usize, usize)> {
         let shape = |burst: &Burst| {
             let bytes = burst.remote.iter().map(|range| range.len).sum();

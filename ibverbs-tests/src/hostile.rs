@@ -1,4 +1,4 @@
-//! What `verbs-attack` does: verbs programs that mean it, and the one that they are to leave alone.
+//! The modes of `verbs-attack`: hostile verbs programs, and the one that they must not harm.
 //!
 //! An attacker says `attacking` once it is at it, and goes on until it is killed. What it must not do
 //! to others is judged by whoever starts it.
@@ -27,7 +27,7 @@ pub mod translations;
 pub mod unanswered;
 mod waits;
 
-/// What an attacker says once it is at it.
+/// The line of an attacker once it attacks.
 pub const ATTACKING: &str = "attacking";
 /// How long anything may take that is bound to come, on a machine that does much else.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,7 +36,7 @@ const PATIENT: Patience = Patience { timeout: 31, retry_cnt: 7, rnr_retry: 7 };
 /// The GID index of the port's IPv4 address.
 const GID: u8 = 1;
 
-/// A device, with what QPs on it need.
+/// A device, with the objects that QPs on it need.
 pub(crate) struct Opened {
     pub context: Rc<Context>,
     pub pd: Rc<Pd>,
@@ -70,7 +70,7 @@ impl Opened {
         Ok(Qp::new(&self.pd, cq, cq, capabilities)?)
     }
 
-    /// One of its QPs, or of anybody's, as a peer.
+    /// A QP by its number, its own or another program's, as a peer.
     pub fn peer(&self, qpn: u32) -> Peer {
         let (gid, gid_index, mtu) = (self.gid, GID, v::IBV_MTU_1024);
         Peer { qpn, gid, gid_index, send_psn: 0, receive_psn: 0, mtu }
@@ -85,7 +85,7 @@ fn stay() -> Result<()> {
     }
 }
 
-/// Threads that are always ready to run, and harm nobody more than that.
+/// Threads that are always ready to run, and do no other harm.
 ///
 /// # Errors
 /// Never: it ends by being killed.

@@ -1,5 +1,4 @@
-//! What `verbs-mortal` does: verbs programs that are killed, or see others die, and look whether all
-//! of it goes by the book.
+//! The modes of `verbs-mortal`: verbs programs that are killed, or see others die, and check all rules.
 //!
 //! Each says on standard output how far it is, one word a line, so that whoever started it knows when
 //! to strike. What it ends with tells what it saw: [`STOPPED`], [`CARD_DIED`] or [`PEER_GONE`].
@@ -141,7 +140,7 @@ fn told_of_death(context: &Context) -> Result<()> {
     }
 }
 
-/// Whether somebody wants this program to stop, which a file says.
+/// Whether this program is to go on: the file that stops it is not there.
 fn is_wanted(stop: &Path) -> bool {
     !stop.exists()
 }

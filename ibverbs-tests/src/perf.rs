@@ -21,11 +21,11 @@ pub const LARGE: usize = 65536;
 const TO_WARM_UP: usize = 64;
 /// How long nothing may complete while messages are under way.
 const LIMIT: Duration = Duration::from_secs(10);
-/// What is measured.
+/// The operations that are measured.
 const OPERATIONS: [(Operation, &str); 3] =
     [(Operation::Write, "WRITE"), (Operation::Read, "READ"), (Operation::Send, "SEND")];
 
-/// What is measured between which devices.
+/// The devices and options of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The device that posts, and its peer, which may be the same.
@@ -41,8 +41,8 @@ pub struct Plan {
 pub struct Figures {
     /// Its name, as the specification writes it.
     pub operation: &'static str,
-    /// From the call that posts a message of [`SHORT`] bytes to its completion: the median, and what
-    /// 99 of 100 do not exceed.
+    /// The time from the call that posts a message of [`SHORT`] bytes to its completion: the median, and the bound of
+    /// 99 of 100.
     pub latency: [Duration; 2],
     /// Bytes a second in messages of [`LARGE`] bytes.
     pub bytes_per_second: f64,
@@ -100,7 +100,7 @@ pub fn measure(plan: &Plan, mut tell: impl FnMut(&Figures) -> Result<()>) -> Res
     Ok(())
 }
 
-/// What a region holds before a run: each byte tells its place, and differs from the other region's.
+/// The content of a region before a run: each byte tells its place, and differs from the other region's.
 fn fill(region: &Region, salt: u8) -> Vec<u8> {
     let bytes: Vec<u8> = (0..LARGE).map(|at| salt ^ (at ^ (at >> 8)) as u8).collect();
     region.write(0, &bytes);
@@ -165,8 +165,7 @@ impl Run<'_> {
         Ok(rate)
     }
 
-    /// Connects both sides anew, has messages of a size moved, and looks at what has arrived and at what
-    /// lies behind it.
+    /// Connects both sides anew, lets messages of a size move, and checks the bytes that arrived and those behind them.
     fn between(&self, size: usize, moves: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
         let Link { left, right, .. } = self.link;
         self.link.half_connect(link::ACCESS)?;
@@ -212,7 +211,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes completions until something is reached.
+    /// Takes completions until a condition holds.
     fn wait(&self, size: usize, count: &mut Count, reached: impl Fn(&Count) -> bool) -> Result<()> {
         let mut deadline = None;
         while !reached(count) {

@@ -19,7 +19,7 @@ const ENDS: [u8; 8] = [0x02, 0x03, 0x04, 0x05, 0x08, 0x09, 0x0a, 0x0b];
 const READ_REQUEST: u8 = 0x0c;
 const READ_RESPONSES: std::ops::RangeInclusive<u8> = 0x0d..=0x10;
 const ACKNOWLEDGE: u8 = 0x11;
-/// What tshark is asked for.
+/// The fields that tshark prints.
 const FIELDS: &str = "-T fields -e frame.interface_name -e infiniband.bth.opcode \
     -e infiniband.bth.destqp -e infiniband.bth.psn -e infiniband.bth.a \
     -e infiniband.reth.dmalen -e infiniband.aeth.syndrome -e infiniband.aeth.msn";
@@ -74,7 +74,7 @@ enum Direction {
     Delivered,
 }
 
-/// What tshark reads of a frame.
+/// The fields of a frame, as tshark reads them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
     opcode: u8,

@@ -29,7 +29,7 @@ const PAGES: [&str; 4] = [
     include_str!("../../../docs/applications-suites.md"),
     include_str!("../../../docs/applications-rfaas.md"),
 ];
-/// What recipes find in the directory in which they are run.
+/// The files in the directory in which recipes run.
 const FILES: [(&str, &str); 2] = [MPI, ("rfaas.json", include_str!("../../scripts/rfaas.json"))];
 /// How many lines of balboad's are shown where a recipe fails.
 const LOG_LINES: usize = 20;
@@ -49,14 +49,14 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("ucx_perftest", "ucx-utils"),
 ];
 
-/// What a block of the page says.
+/// The recipe in a block of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Recipe {
     name: String,
     cards: u32,
     /// Each of the two cards has a balboad of its own, and a cable joins them.
     is_cabled: bool,
-    /// That all cards must have received together; of none, none need be used.
+    /// The bytes that all cards must have received together; 0 if none need be used.
     bytes: u64,
     takes_minutes: bool,
     commands: Vec<String>,
@@ -164,7 +164,7 @@ fn run(setting: &Setting, recipe: &Recipe) -> Result<()> {
     daemons.into_iter().try_for_each(Daemon::stop)
 }
 
-/// What the recipe runs beside balboad, and what it must have come to.
+/// Runs a recipe's commands beside balboad, and checks their output.
 fn commands(setting: &Setting, recipe: &Recipe, daemons: &[Daemon<'_>]) -> Result<()> {
     let directory = |daemon: Option<&Daemon<'_>>| daemon.map(|it| it.state_dir().to_owned());
     let first = directory(daemons.first()).context("no balboad")?;
@@ -242,7 +242,7 @@ fn listeners(namespace: &Namespace, daemons: &[Daemon<'_>]) -> Result<u64> {
     Ok(count)
 }
 
-/// A command to its end; where it fails, what the others said is shown as well.
+/// Waits for the end of a command; if it fails, the error has the output of the others as well.
 fn beside(others: &[Option<Running>], command: Running) -> Result<Finished> {
     let said = || {
         let said = others.iter().flatten().map(|it| format!("{}{}", it.output(), it.errors()));

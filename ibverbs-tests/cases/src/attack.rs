@@ -1,5 +1,5 @@
-//! Attacks on a balboad by programs of its own user, each by its name: what they may cost, and that a
-//! bystander and who asks for the status hardly notice.
+//! Attacks on a balboad by programs of its own user, each by its name: their limits, and the proof that a bystander and
+//! the status command hardly notice.
 //!
 //! What each program does is in [`hostile`](verbs_programs::hostile). [`scene`] has the balboad, the bystander
 //! and the measurements, [`limits`] what is too much. The short form of an attack, in the test command,

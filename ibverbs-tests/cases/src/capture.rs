@@ -1,4 +1,4 @@
-//! What others read in our frames: tshark dissects them, scapy computes their ICRC.
+//! Frames as other programs read them: tshark dissects them, scapy computes their ICRC.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -22,7 +22,7 @@ pub(crate) const DISSECT: &str = "-o infiniband.identify_payload:FALSE --disable
 const OPCODES: std::ops::RangeInclusive<u8> = 0x00..=0x14;
 /// The opcode of congestion notification packets.
 const NOTIFICATION: u8 = 0x81;
-/// The opcode of acknowledgements, whose syndrome says what they are.
+/// The opcode of acknowledgements, whose kind is in their syndrome.
 const ACKNOWLEDGE: u8 = 0x11;
 /// Every kind of them, as [`scapy::Compared::kinds`] names it.
 const ACKNOWLEDGEMENTS: [(&str, &str); 6] = [
@@ -58,7 +58,7 @@ fn capture(setting: &Setting) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// A capture on a bad cable, for what only lost and marked frames bring about.
+/// A capture on a bad cable, for packets that only losses and marks bring about.
 fn capture_of_losses(setting: &Setting) -> Result<PathBuf> {
     let file = setting.directory().join("losses.pcapng");
     let balboad = format!("--soft 2 --fault loss=1%,ecn=1% --pcap {}", file.display());
@@ -116,11 +116,11 @@ fn icrcs(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// What a packet is known by: its source address, and the queue pair that it goes to.
+/// The identity of a packet's flow: its source address, and the queue pair that it goes to.
 type Known = (IpAddr, u32);
 
-/// What the kernel's `rdma_get_udp_sport` answers with (include/rdma/ib_verbs.h): the port of a flow label, or of the label
-/// that a flow without one gets by the numbers of both queue pairs.
+/// The port that the kernel's `rdma_get_udp_sport` gives (include/rdma/ib_verbs.h): that of a flow label, or of the
+/// label that a flow without one gets by the numbers of both queue pairs.
 fn linux_port(label: u32, own_qpn: u32, peer_qpn: u32) -> u32 {
     let label = match label {
         0 => {
@@ -133,7 +133,7 @@ fn linux_port(label: u32, own_qpn: u32, peer_qpn: u32) -> u32 {
     0xc000 | (label & 0x3fff) ^ (label & 0xf_c000) >> 14
 }
 
-/// A flow as verbs-data tells of it: what its packets are known by, their port and their label.
+/// A flow in a line of verbs-data: its identity, its port and its label.
 fn flow(line: &str) -> Option<(Known, [u32; 2])> {
     let words: Vec<&str> = line.strip_prefix("flow ")?.split(' ').collect();
     let [own, own_qpn, _, peer_qpn, label] = words[..] else { return None };

@@ -1,4 +1,4 @@
-//! What tshark reads in the connection manager's messages, field by field.
+//! The connection manager's messages, as tshark reads them field by field.
 //!
 //! The messages have random bits, so that a field that lies elsewhere, or is shorter, shows.
 
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
     vec![Case::new("capture/tshark reads the connection manager's messages", &[TSHARK], messages)]
 }
 
-/// A field: tshark's name for it, and what it is.
+/// A field: tshark's name for it, and its value.
 type Field = (&'static str, String);
 
 fn number(name: &'static str, value: impl Into<u64>) -> Field {
@@ -127,7 +127,7 @@ fn req_fields(req: &cm::wire::Req) -> Vec<Field> {
     ]
 }
 
-/// What RDMA CM puts into the service ID and the private data.
+/// The fields that RDMA CM puts into the service ID and the private data.
 fn rdma_cm_fields(req: &cm::wire::Req) -> Vec<Field> {
     let Some((space, port)) = ServiceId(req.service_id).port() else { return Vec::new() };
     let Ok(header) = IpHeader::parse(&req.private_data) else { return Vec::new() };
@@ -174,7 +174,7 @@ fn capture(file: &Path, datagrams: &[[u8; 256]]) -> Result<()> {
     std::fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// A number however tshark shows it, or what it shows.
+/// A number in one of the notations of tshark, or the text itself.
 fn plain(text: &str) -> String {
     let number = match (text.strip_prefix("0x"), text) {
         (Some(digits), _) => u64::from_str_radix(digits, 16).ok(),

@@ -13,8 +13,8 @@ use super::PERFTEST;
 const UNSHARE: Need = Need::Program("unshare", "util-linux");
 const IP: Need = Need::Program("ip", "iproute2");
 
-/// What a runtime does for a container, as far as programs notice: device nodes that are the machine's, the end of all
-/// namespaces, of all capabilities, and the profile.
+/// The steps of a container's runtime that programs notice: device nodes from the machine, namespaces of its own, no
+/// capabilities, and the profile.
 const RUNTIME: &str = r#"
 set -e
 dev=$(mktemp -d)

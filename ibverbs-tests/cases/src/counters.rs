@@ -27,7 +27,7 @@ const PORT_COUNTERS: [(&str, &str, u64); 4] = [
     ("port_rcv_packets", "rcvd_pkts", 1),
 ];
 
-/// Prometheus' own program, which shows what it finds below `/sys`.
+/// Prometheus' own program, which exports the counters below `/sys`.
 const EXPORTER: Need = Need::Program("prometheus-node-exporter", "prometheus-node-exporter");
 
 /// The family.
@@ -179,7 +179,7 @@ fn shown(daemon: &Daemon<'_>, card: usize) -> Result<BTreeMap<String, u64>> {
     lines.with_context(|| format!("no number: {finished}"))
 }
 
-/// What tshark reads of a frame.
+/// The fields of a frame, as tshark reads them.
 pub(crate) struct Frame {
     interface: String,
     /// Opcode, destination QP and PSN of a RoCE frame.
@@ -212,7 +212,7 @@ pub(crate) fn frames(setting: &Setting, file: &Path) -> Result<Vec<Frame>> {
     frames.with_context(|| format!("tshark's fields are not as expected: {finished}"))
 }
 
-/// What tshark calls the mark of IP's header.
+/// The value of the mark in IP's header, as tshark prints it.
 const CONGESTION_EXPERIENCED: &str = "3";
 /// The opcode of congestion notification packets.
 const NOTIFICATION: u8 = 0x81;
@@ -224,7 +224,7 @@ fn has_one_psn(opcode: u8) -> bool {
 /// The opcode of READ requests.
 const READ_REQUEST: u8 = 0x0c;
 
-/// A card's counters of RoCE frames are what a capture has of them.
+/// Checks a card's counters of RoCE frames by a capture.
 pub(crate) fn true_of(card: usize, own: &BTreeMap<String, u64>, frames: &[Frame]) -> Result<()> {
     let roce = |direction: &str| {
         let interface = format!("card{card}-{direction}");

@@ -196,7 +196,7 @@ fn only_writes(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// A card that was reset, and has forgotten what carried datagrams to it, gets them again, and harms nobody.
+/// A card that was reset, and has forgotten the state of datagrams to it, gets them again, and harms no other.
 fn behind_reset(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad(TUNNEL)?;
     for card in [1, 0, 1] {

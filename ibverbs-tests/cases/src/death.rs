@@ -197,7 +197,7 @@ fn executed(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// Where that variable is set libibverbs calls ibv_fork_init by itself, whatever it is set to.
+/// The variable with which libibverbs calls ibv_fork_init by itself, for any value.
 const FORK_SAFE: &str = "RDMAV_FORK_SAFE";
 
 fn forked_children(setting: &Setting, fork_safe: bool) -> Result<()> {

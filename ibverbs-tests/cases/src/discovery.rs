@@ -104,7 +104,7 @@ fn unreadable(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// Of two cards the first has an address that a network device has, too. Its GID alone names that device in sysfs.
+/// The first of two cards has an address that a network device has, too. Its GID alone names that device in sysfs.
 fn network_devices(setting: &Setting) -> Result<()> {
     let network = Namespace::new(setting, 1)?;
     let state = setting.state_dir();

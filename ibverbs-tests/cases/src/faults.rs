@@ -1,4 +1,4 @@
-//! Bad cables: what is lost, doubled, overtaken or spoilt on the way changes no result.
+//! Bad cables: losses, duplicates, disorder and damage on the way change no result.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::pingpong::on_bad_cable;
 use super::{IBVERBS_UTILS, PERFTEST};
 
-/// The cables: name, and what balboad is told. A frame between two cards passes both their cables.
+/// The cables: name, and balboad's option. A frame between two cards passes both their cables.
 const CABLES: [(&str, &str); 6] = [
     ("loss", "loss=1%"),
     ("dup", "dup=1%"),
@@ -89,7 +89,7 @@ fn bulk(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Clients of both cards that add to the same words: what is repeated must not count twice.
+/// Clients of both cards that add to the same words: repeated requests must not count twice.
 fn counter(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     let program = setting.bin.join("verbs-data");
     let task = daemon.run("").arg(program).words("counter");
@@ -109,7 +109,7 @@ fn data(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Messages and datagrams that nobody acknowledges: those that arrive are right.
+/// Messages and datagrams without acknowledgement: those that arrive are right.
 fn unreliable(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     for service in ["uc", "ud"] {
         let program = setting.bin.join("verbs-data");
@@ -130,7 +130,7 @@ fn xrc(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The cables have really done what they were told to.
+/// Checks that the cables had the faults of their options.
 pub(crate) fn was_bad(daemon: &Daemon<'_>, fault: &str) -> Result<()> {
     let status = daemon.status()?;
     let cards = status["cards"].as_array().context("no cards")?;

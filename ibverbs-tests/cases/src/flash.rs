@@ -1,4 +1,4 @@
-//! Images of cards that run: loaded, put back, refused, and what is known of a card whoever dies meanwhile.
+//! Images of running cards: loaded, put back, refused, and the state of a card after deaths meanwhile.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -270,14 +270,14 @@ fn disconnected(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// What drives a card.
+/// The driver of a card.
 pub(crate) fn driven_as(daemon: &Daemon<'_>, card: usize) -> Result<String> {
     let status = daemon.status()?;
     Ok(status["cards"][card]["engine"].as_str().context("no engine")?.to_owned())
 }
 
-/// Under a program of another balboad's card, whose cards go on, two cards become such as published and carry what those
-/// carry, and then they are what they were.
+/// Two cards become published ones and back beside a program of another balboad's card, and transfer data in each
+/// state.
 fn published(setting: &Setting) -> Result<()> {
     prepare(setting)?;
     let daemon = setting.balboad("--soft 3 --watchdog 20000")?;
@@ -332,7 +332,7 @@ fn vfpga_of(daemon: &Daemon<'_>, command: &str) -> Result<u64> {
     place["window"].as_u64().context("no window")
 }
 
-/// Whose vFPGA is flashed is told; a transfer by another vFPGA of the card goes on.
+/// The program of a flashed vFPGA is told; a transfer by another vFPGA of the card goes on.
 fn one_vfpga(setting: &Setting) -> Result<()> {
     prepare(setting)?;
     let daemon = setting.balboad("--soft 2")?;
@@ -364,7 +364,7 @@ fn make_one(setting: &Setting, vfpga: u64, more: &str) -> Result<()> {
     setting.built("balboa").words(&words).run()?.success().map(drop)
 }
 
-/// Kills balboad while the first card takes an image of vFPGA 3; what the tool was told.
+/// Kills balboad while the first card takes an image of vFPGA 3; gives the tool's output.
 pub(crate) fn dies_on_the_way(setting: &Setting, daemon: Daemon<'_>) -> Result<Finished> {
     make_one(setting, 3, &format!("--bytes {LONG} --sign key"))?;
     let mut tool = flash(&daemon, setting, "apply balboa0 one-3.soft --keys keys --yes").start()?;
@@ -431,7 +431,7 @@ pub(crate) fn has_begun(tool: &mut Running) -> bool {
     tool.wait_until("the card took something", |it| it.output().contains("balboa0: ")).is_ok()
 }
 
-/// Whatever is killed when, the card has the old image, the new one, or needs to be flashed again and says so.
+/// After any kill, the card has the old image, the new one, or needs to be flashed again and says so.
 fn killed(setting: &Setting, logic: &str) -> Result<()> {
     prepare(setting)?;
     let logic = [logic; 3].join(",");

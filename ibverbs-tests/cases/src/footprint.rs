@@ -1,4 +1,4 @@
-//! What a balboad takes of its machine: that it is as before shows that nothing was left behind.
+//! The footprint of a balboad: an unchanged one shows that nothing was left behind.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,11 +14,10 @@ use crate::attack::level::Level;
 
 /// How long balboad may take to have noticed the end of its clients.
 const LIMIT: Duration = Duration::from_secs(120);
-/// By how much its resident memory may have grown, KiB: what its allocator and its tables keep for
-/// reuse.
+/// KiB that its resident memory may have grown: memory that its allocator and its tables keep for reuse.
 const GROWTH: u64 = 16 << 10;
 
-/// How much more of that, KiB, a program may take while it is connected, beside what it has much of.
+/// KiB more that a connected program may take, beside its many objects.
 const OF_PROGRAM: u64 = 4 << 10;
 /// And for each QP with short rings, and for each region.
 const OF_QP: u64 = 6;
@@ -26,10 +25,10 @@ const OF_REGION: u64 = 4;
 /// Descriptors of a program with places on two cards and a handful of channels.
 const DESCRIPTORS_OF_PROGRAM: usize = 16;
 
-/// Threads that are started at their first use, and stay: the one that sums up what was not logged.
+/// Threads that are started at their first use, and stay: the one that sums up suppressed log lines.
 const KEPT: [&str; 1] = ["log"];
 
-/// What programs have that are connected.
+/// The objects of connected programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
     /// How many they are.
@@ -40,7 +39,7 @@ pub struct Holding {
     pub regions: u64,
 }
 
-/// What a balboad takes, while no client is connected.
+/// The resources of a balboad without clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footprint {
     /// Descriptors by kind.
@@ -49,7 +48,7 @@ pub struct Footprint {
     mappings: usize,
     /// Threads by name.
     threads: BTreeMap<String, usize>,
-    /// Clients, free pages and what is quarantined, as the status has it.
+    /// Clients, free pages and quarantined ones, from the status.
     table: String,
     /// Files in its state directory.
     files: Vec<String>,
@@ -132,7 +131,7 @@ impl Footprint {
         }
     }
 
-    /// What is otherwise now, for a reader.
+    /// The differences from the present state, for a reader.
     fn differences(&self, now: &Self) -> String {
         let mut found = Vec::new();
         let mut look = |what: &str, before: &dyn fmt::Debug, now: &dyn fmt::Debug| {
@@ -175,7 +174,7 @@ fn threads(process: &Path) -> Result<BTreeMap<String, usize>> {
     Ok(threads)
 }
 
-/// What the status says that has to be as before.
+/// The parts of the status that have to be as before.
 fn table(status: &Value) -> String {
     let clients = status["clients"].as_array().map_or(0, Vec::len);
     let mut text = format!("{clients} clients");

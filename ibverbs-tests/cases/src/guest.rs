@@ -97,7 +97,7 @@ fn boot(kernel: Kernel<'_>) -> Case {
     })
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(limit: Duration, what: &str, is: impl Fn() -> Result<bool>) -> Result<()> {
     let started = Instant::now();
     while !is()? {

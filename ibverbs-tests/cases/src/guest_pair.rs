@@ -19,22 +19,23 @@ use serde_json::Value;
 use crate::rdmacm::{IPERF3, LIBFABRIC, RDMACM_UTILS};
 use crate::{IBVERBS_UTILS, PERFTEST};
 
-/// The port at which fi_pingpong's sides agree on what they do.
+/// The port at which fi_pingpong's sides agree on the run.
 const FI_PINGPONG: u16 = 47592;
 /// The port of the pingpongs of libibverbs.
 const PINGPONG: u16 = 18515;
-/// What the test command runs of each pair that has a card: programs of rdma_cm, of each kind one.
+/// The programs that the test command runs of each pair with a card: of each kind of rdma_cm's one.
 const IN_TEST: [&str; 4] = ["rping", "ucmatose", "ib_write_bw -R", "fi_pingpong"];
 
-/// A program that both sides run, and how it is seen that it did what it should.
+/// A program that both sides run, and the signs of its success.
 struct Row {
     /// The last word of the case's name.
     name: &'static str,
     need: Need,
-    /// What the server runs; `ADDRESS` stands for its address, `DEVICE` for its device.
+    /// The server's command; `ADDRESS` stands for its address, `DEVICE` for its device.
     server: &'static str,
     listens: Listens,
-    /// What the client runs; `ADDRESS` stands for the server's address, `HERE` for its own, `DEVICE` for its own device.
+    /// The client's command; `ADDRESS` stands for the server's address, `HERE` for its own, `DEVICE` for its own
+    /// device.
     client: &'static str,
     check: fn(&Both) -> Result<()>,
     /// Bytes that each card must have received, by its own counter.
@@ -212,7 +213,7 @@ fn name([first, second]: [End; 2], row: &str) -> String {
 /// A machine of a pair.
 #[derive(Debug)]
 pub struct Side {
-    /// What it has at its end of the cable.
+    /// The device at its end of the cable.
     pub end: End,
     /// The hold on it.
     pub machine: Machine,

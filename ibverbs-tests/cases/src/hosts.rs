@@ -20,8 +20,8 @@ const IP: Need = Need::Program("ip", "iproute2");
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// A launcher: its name, what compiles for it, that one's package, and what it is told of hosts, where `SHELL` stands for
-/// what it takes in place of ssh, and `FIRST` and `SECOND` for the machines.
+/// A launcher: its name, its compiler, that one's package, and its options for hosts, where `SHELL` stands for the
+/// program in place of ssh, and `FIRST` and `SECOND` for the machines.
 const LAUNCHERS: [(&str, &str, &str, &str); 2] = [
     (
         "mpirun.openmpi",

@@ -10,7 +10,7 @@ use harness::runner::Case;
 use harness::setting::Setting;
 use serde_json::Value;
 
-/// A pair of keys of the tests, which Debian's `minisign -G -W` made, and a public key of somebody else's.
+/// A pair of keys of the tests, made by Debian's `minisign -G -W`, and a public key of another pair.
 pub(super) const SECRET: &str = "untrusted comment: minisign encrypted secret key
 RWQAAEIyAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAS7HxBi8WBSNcMVy2tj6ZSd6GI5REe3Q2Sn811AvCsP460YZedpYT8DEWuJ0YF7wxbpgC+5NeB1OPDyB9HDOM33tEQ4VqfUH/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
 ";

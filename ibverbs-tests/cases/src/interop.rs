@@ -75,7 +75,7 @@ const FEW: [&str; 4] = [
     "ib_send_bw -F -x 1 -u 18 -s 65536 -n 20 -e",
     "ib_atomic_bw -F -x 1 -o 16 -u 18 -A FETCH_AND_ADD -n 20",
 ];
-/// Messages of every kind, and what both sides say of them.
+/// Messages of every kind, and the output of both sides.
 pub(crate) const DATA: &str = "verbs-data apart --timeout 18";
 const DATA_SAYS: [&str; 3] =
     ["350 messages arrived as they should", "80 atomics counted once", "20 keys were taken back"];
@@ -101,7 +101,7 @@ struct Row {
     name: String,
     needs: Vec<Need>,
     fault: &'static str,
-    /// Which card is put on the cable, and what it is asked afterwards.
+    /// Plugs a card into the cable, and checks it afterwards.
     card: fn(&Setting, &Peer, &str, &Body, &Path) -> Result<()>,
     body: Body,
 }
@@ -111,7 +111,7 @@ pub fn names() -> Vec<String> {
     rows().into_iter().map(|row| row.name).collect()
 }
 
-/// Whom the cases are against.
+/// The peer of the cases.
 #[derive(Debug)]
 pub struct Peer {
     /// The virtual machine.
@@ -203,7 +203,7 @@ fn captured(setting: &Setting, case: impl FnOnce(&Path) -> Result<()>) -> Result
     })
 }
 
-/// Plugs in a card, runs a case, and checks what both sides counted.
+/// Plugs in a card, runs a case, and checks both sides' counters.
 fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body, file: &Path) -> Result<()> {
     let mut options = format!("--soft 1 --port {} --pcap {}", peer.cable.port(), file.display());
     if !fault.is_empty() {
@@ -261,7 +261,7 @@ fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body, file: &Pat
     Ok(())
 }
 
-/// What the kernel counts.
+/// The kernel's counters.
 fn kernels(machine: &Machine) -> Result<BTreeMap<String, u64>> {
     let directory = format!("/sys/class/infiniband/{RXE}/ports/1/hw_counters");
     let finished = machine.run(&format!("grep -r . {directory}"))?.success()?;
@@ -343,7 +343,7 @@ impl Trial<'_> {
         self.messages(DATA, &DATA_SAYS)
     }
 
-    /// Messages that nobody acknowledges: what arrives is right.
+    /// Messages without acknowledgement: those that arrive are right.
     fn unreliable_on_bad_cable(&self, service: &str) -> Result<()> {
         let command = format!("{DATA} --service {service} --bad-cable");
         self.messages(&command, &[" messages arrived as they should"])

@@ -55,7 +55,7 @@ pub(crate) const IBVERBS_UTILS: Need = Need::Program("ibv_devinfo", "ibverbs-uti
 /// ib_write_bw and its kin.
 pub(crate) const PERFTEST: Need = Need::Program("ib_write_bw", "perftest");
 
-/// All cases, in the order in which they run: what fails for simple reasons first.
+/// All cases, in the order in which they run: those that fail for simple reasons first.
 pub fn all() -> Vec<Case> {
     let families = [
         sentences::cases(),
@@ -101,8 +101,8 @@ pub fn all() -> Vec<Case> {
     cases
 }
 
-/// Of families with many cases those that the default run has, by the beginnings of their names: of each way that data
-/// takes one or two. The other families are in it whole, but for what root repeats.
+/// The cases of large families that the default run has, by the beginnings of their names: one or two of each way that
+/// data takes. The other families are in it whole, but for what root repeats.
 const FEW: [(&str, &[&str]); 13] = [
     (
         "ibv_rc_pingpong/",
@@ -205,8 +205,8 @@ fn in_default(name: &str) -> bool {
     few.is_none_or(|(name, few)| few.iter().any(|beginning| name.starts_with(beginning)))
 }
 
-/// Those that are to be tried on kernels with RDMA support as well: what `balboa run` hides and
-/// shows, and that data moves.
+/// The cases to be tried on kernels with RDMA support as well: devices that `balboa run` hides and shows, and transfers
+/// of data.
 pub(crate) fn for_kernels_with_rdma() -> Vec<Case> {
     let few = |case: &Case| ["verbs-data/sweep", "verbs-data/errors"].contains(&&*case.name);
     // The kernels have no network devices that could be made there.

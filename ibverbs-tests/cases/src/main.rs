@@ -93,7 +93,7 @@ struct How {
     summary: Option<PathBuf>,
 }
 
-/// Which cases.
+/// A set of cases.
 #[derive(Debug, Subcommand)]
 enum Set {
     /// Those of this machine
@@ -268,7 +268,7 @@ fn sides(ends: &[End], lines: &[PathBuf]) -> Result<Arc<[Side; 2]>> {
     Ok(Arc::new(sides))
 }
 
-/// Hands on what came of a run.
+/// Hands on the summary of a run.
 fn conclude(summary: &Summary, file: Option<&Path>) -> Result<ExitCode> {
     let Some(file) = file else {
         summary.print();

@@ -102,7 +102,7 @@ fn end_all(programs: Vec<Running>) -> Result<()> {
     programs.into_iter().try_for_each(|it| it.wait().map(drop))
 }
 
-/// What each client was granted on the first card, sorted.
+/// The slots that each client was granted on the first card, sorted.
 fn grants(status: &Value) -> Vec<String> {
     let clients = status["clients"].as_array().into_iter().flatten();
     let grants = clients.filter_map(|client| client["places"][0]["grant"].as_str());

@@ -32,7 +32,7 @@ fn good(setting: &Setting, cards: [u32; 2], options: &str) -> Result<()> {
     daemon.stop()
 }
 
-/// Of two addresses of IPv6 that which the network says.
+/// A connection goes by the IPv6 address, of two, that is in the selected network.
 fn of_ipv6(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     for card in 0..2 {

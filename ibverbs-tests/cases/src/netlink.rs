@@ -1,4 +1,4 @@
-//! What programs ask the kernel about devices: RDMA netlink, which `balboa run` answers.
+//! Programs' questions to the kernel about devices: RDMA netlink, which `balboa run` answers.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// What sysfs says, and nothing else; nothing is changed.
+/// The answers equal sysfs, and commands that change devices are refused.
 fn shown(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 16")?;
     let json = |words: &str| -> Result<Vec<Value>> {
@@ -112,7 +112,7 @@ fn ends(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// A program that does something, waits for a file, and does something else.
+/// A program that runs one step, waits for a file, and runs another step.
 fn in_two(setting: &Setting, state: &Path, first: &str, go: &Path, then: &str) -> Result<Running> {
     let script = format!("{first}; echo there; until [ -e \"$0\" ]; do sleep 0.05; done; {then}");
     let task = setting.balboa_run(state).words("sh -c").arg(script).arg(go);

@@ -79,8 +79,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs a pingpong on a cable that loses frames; again, twice at most, where what was lost is the
-/// acknowledgement of one side's last message.
+/// Runs a pingpong on a cable that loses frames; again, twice at most, if the loss was the acknowledgement of one
+/// side's last message.
 ///
 /// The other side is done by then: it ends and takes its queue pair along, so that nobody is left to
 /// acknowledge a repetition. The protocol has no answer to that, whatever the cards.
@@ -94,7 +94,7 @@ pub(crate) fn on_bad_cable<T>(mut run: impl FnMut() -> Result<T>) -> Result<T> {
     run()
 }
 
-/// Whether one side was done, and the other's last send is what failed.
+/// Whether one side was done, and the other's last send failed.
 fn lost_last_acknowledgement(error: &Error) -> bool {
     let text = format!("{error:#}");
     text.contains(" iters in ")

@@ -30,8 +30,8 @@ pub(crate) const RDMACM_UTILS: Need = Need::Program("rping", "rdmacm-utils");
 pub(crate) const IPERF3: Need = Need::Program("iperf3", "iperf3");
 /// libfabric over verbs.
 pub(crate) const LIBFABRIC: Need = Need::Program("fi_pingpong", "libfabric-bin");
-/// Not iperf3: what `select` answers to its server, librspreload 44 has wrong. It takes the descriptor behind a
-/// socket that was accepted for the socket's.
+/// The program iperf, not iperf3: in the `select` of its server, librspreload 44 takes the descriptor behind an
+/// accepted socket for the socket's.
 const IPERF: Need = Need::Program("iperf", "iperf");
 const QPERF: Need = Need::Program("qperf", "qperf");
 pub(crate) const PYTHON: Need = Need::Program("python3", "python3");
@@ -175,7 +175,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// What perftest does with queue pairs of rdma_cm's.
+/// The tests of perftest with queue pairs of rdma_cm's.
 const PERFTESTS: &[&str] = &[
     "ib_write_bw -R -s 65536 -n 40",
     "ib_read_bw -R -s 65536 -n 40",
@@ -189,7 +189,7 @@ const PERFTESTS: &[&str] = &[
     "ib_write_bw -z -n 40",
 ];
 
-/// What qperf measures with `-cm1`.
+/// The tests of qperf with `-cm1`.
 const QPERFS: &[&str] = &[
     "rc_bw",
     "rc_lat",
@@ -269,7 +269,7 @@ pub(crate) fn to_the_end(daemon: &Daemon<'_>, server: Running, client: Task) -> 
     Ok(Both { server, client })
 }
 
-/// What the programs had has gone with them, or goes.
+/// Checks that the programs' objects have gone with them, or go.
 pub(crate) fn nothing_left(daemon: &Daemon<'_>) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     for what in ["channels", "identifiers", "listeners", "ports", "joins"] {
@@ -354,7 +354,7 @@ fn qperf(setting: &Setting, test: &str) -> Result<()> {
     daemon.stop()
 }
 
-/// What qperf measures in a test.
+/// The figure that qperf prints for a test.
 fn figure(test: &str) -> &'static str {
     match test {
         _ if test.ends_with("_bw") => "bw",
@@ -391,9 +391,9 @@ fn fi_pingpong_once(
     namespace: &Namespace,
     line: &str,
 ) -> Result<()> {
-    /// Where both sides agree on what they do.
+    /// The port at which both sides agree on the run.
     const PORT: u16 = 47592;
-    /// Dozens of times what it takes, on a machine that does nothing else.
+    /// Dozens of times its duration on an idle machine.
     const LIMIT: Duration = Duration::from_secs(60);
     let run = |line: &str| namespace.task(setting, &daemon.run(&said(line))).limit(LIMIT);
     let server = start_server_in(&namespace.process(), run(line), PORT)?;
@@ -427,7 +427,7 @@ fn connection<'a>(daemon: &Daemon<'a>, mode: &str, go: &Path) -> Result<Running>
     Ok(running)
 }
 
-/// Who names a queue pair that the status shows and that is another's ends nothing by that.
+/// A program that names a queue pair of another program, found in the status, does not end it.
 pub(crate) fn name_anothers(setting: &Setting) -> Result<()> {
     let daemon = daemon(setting)?;
     let go = setting.directory().join("go");
@@ -446,8 +446,8 @@ pub(crate) fn name_anothers(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// A card that is reset is others' at once, whatever a program that does not look keeps of it; and that program
-/// connects by it again, when it does look, in the same process.
+/// A card that is reset is other programs' at once, though an inattentive program keeps objects of it; and that program
+/// connects by it again, once it looks, in the same process.
 fn reset(setting: &Setting) -> Result<()> {
     let daemon = daemon(setting)?;
     let go = setting.directory().join("go");
@@ -562,7 +562,7 @@ fn no_xrc(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// An address that nobody has is told of within the program's time, 2 s, and not when its request is given up.
+/// A connection to an address that no host has fails within the program's time, 2 s, not when the request is given up.
 fn nobody_there(setting: &Setting) -> Result<()> {
     let daemon = daemon(setting)?;
     let finished = daemon.run(&said("rping -c -a 10.77.0.99 -I CLIENT")).run()?;

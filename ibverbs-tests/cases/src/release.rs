@@ -8,8 +8,8 @@ use harness::setting::Setting;
 
 use super::IBVERBS_UTILS;
 
-/// What is run of the other families: each kind of object and operation once, by polling, by events and by the
-/// extended verbs, and connections by rdma_cm.
+/// Cases of the other families: each kind of object and operation once, by polling, by events and by the extended
+/// verbs, and connections by rdma_cm.
 const NAMES: [&str; 41] = [
     "ibv_devices",
     "ibv_devinfo/-v",
@@ -69,12 +69,12 @@ pub fn cases(release: u32) -> Vec<Case> {
 /// A program with an rdma-core of its own, on a machine with another.
 const OWN: &str = "an rdma-core of the program's own";
 
-/// What the programs of [`own`] load.
+/// The libraries that the programs of [`own`] load.
 const LIBRARIES: [&str; 4] =
     ["libc.so.6", "libibverbs.so.1", "libnl-3.so.200", "libnl-route-3.so.200"];
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
-/// As a build tree, conda or Spack has it: the libraries are the program's, and nothing else is.
+/// A program with its own libraries, as in a build tree, conda or Spack, and nothing else of its own.
 fn own(setting: &Setting) -> Result<()> {
     let root = &setting.root().context("a root")?.path;
     // Where roots are kept only their owner may look.

@@ -1,4 +1,4 @@
-//! What programs that have much cost while they are connected, and that they can be served.
+//! Costs of programs with many objects while they are connected, and that they can be served.
 
 use anyhow::{Context as _, Result, ensure};
 use harness::process::{Finished, LIMIT};
@@ -13,9 +13,9 @@ use crate::footprint::{Footprint, Holding};
 
 /// How often a program comes that has much.
 const TURNS: usize = 5;
-/// The first of them fills what rests behind it: numbers, addresses, tables. What the allocator holds for the next goes up
-/// and down by a quarter and more, while what a turn leaves behind is there in each after it: so the least of those
-/// behind the second may not cost more than that, but by so many KiB.
+/// KiB by which later turns may cost more than the second. The first one fills tables that stay: numbers, addresses.
+/// The allocator's reserve goes up and down by a quarter and more, while leftovers of a turn are there in each later
+/// one: so the least of the turns behind the second is compared.
 const OFF: u64 = 8 << 10;
 
 /// The family.

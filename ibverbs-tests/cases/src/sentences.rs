@@ -1,4 +1,4 @@
-//! The first ten minutes: what goes wrong then is told in one helpful sentence.
+//! The first ten minutes: each common mistake is told in one helpful sentence.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

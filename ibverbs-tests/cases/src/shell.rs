@@ -16,7 +16,7 @@ use super::flash::{driven_as, engines, flash, has_begun, json, prepare, written_
 
 /// Frames of a bitstream of several chunks.
 const LONG: u32 = 24 << 20;
-/// What such cards are started with.
+/// The options that such cards are started with.
 const CARDS: &str = "--soft 2 --soft-fpga --manifest 0=held.toml --manifest 1=held.toml";
 
 /// The family.
@@ -69,7 +69,7 @@ fn sign(setting: &Setting, name: &str) -> Result<()> {
     setting.built("balboa").words(&words).run()?.success().map(drop)
 }
 
-/// Keys, what the cards hold, and bitstreams with their manifests.
+/// Makes keys, the manifest of the cards' shells, and bitstreams with their manifests.
 pub(crate) fn prepare_shells(setting: &Setting) -> Result<()> {
     prepare(setting)?;
     put(setting, "held.toml", manifest("vqe", 4, None))?;
@@ -86,7 +86,7 @@ pub(crate) fn prepare_shells(setting: &Setting) -> Result<()> {
     make(setting, "long", "vqe,vqe,vqe", &format!("--bytes {LONG}"))
 }
 
-/// What loads a bitstream into the first card.
+/// The command that loads a bitstream into the first card.
 pub(crate) fn apply(name: &str) -> String {
     format!("apply balboa0 {name}.bin --manifest {name}.toml --keys keys --yes")
 }
@@ -136,7 +136,8 @@ fn loaded(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// Of another build of what a card has nobody sees whether it was taken: a flag is asked for, and nothing calls it success.
+/// The loading of another build of the same image cannot be verified: a flag is asked for, and no line calls it
+/// success.
 fn unseen(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     let balboa = |words: &str| flash(daemon, setting, words).run();
     for words in [apply("again"), apply("again").replace("apply", "plan").replace(" --yes", "")] {
@@ -170,7 +171,7 @@ fn refused(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// Each bitstream that is not for the first card is refused with its reason, and the card stays what it was.
+/// Each bitstream that is not for the first card is refused with its reason, and the card keeps its image.
 pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     let at = |name: &str| setting.directory().join(name);
     let good = fs::read(at("two.bin"))?;
@@ -249,7 +250,7 @@ pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Nothing of what the card says afterwards is taken for granted.
+/// A loaded shell counts only if the card's answers afterwards agree with it.
 fn another(setting: &Setting) -> Result<()> {
     prepare_shells(setting)?;
     let daemon = setting.balboad(CARDS)?;
@@ -257,7 +258,8 @@ fn another(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// A shell that is not what its manifest says, and one whose frames have another sum, are no success; the next one mends it.
+/// A shell that differs from its manifest, and one whose frames have another sum, are no success; the next one mends
+/// it.
 pub(crate) fn is_another(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     let at = |name: &str| setting.directory().join(name);
     let mut spoilt = fs::read(at("two.bin"))?;
@@ -356,7 +358,7 @@ pub(crate) fn dies(setting: &Setting, daemon: Daemon<'_>) -> Result<()> {
     tool.wait().map(drop)
 }
 
-/// The next one says what it knows, and puts back what was there.
+/// The next balboad reports the card's state as far as it is known, and puts the old image back.
 pub(crate) fn after_death(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     let card = &json(flash(daemon, setting, "list --json"))?["cards"][0];
     let seen = match card["needs"].as_str() {

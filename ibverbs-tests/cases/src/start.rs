@@ -19,11 +19,11 @@ use super::{IBVERBS_UTILS, PERFTEST};
 const BASH: Need = Need::Program("bash", "bash");
 /// Pins a program to a processor.
 const TASKSET: Need = Need::Program("taskset", "util-linux");
-/// Has signals ignored.
+/// The program that starts another with signals ignored.
 const ENV: Need = Need::Program("env", "coreutils");
 /// Compiles the book's first program.
 const GCC: Need = Need::Program("gcc", "gcc");
-/// What that program includes.
+/// The header that the program includes.
 const VERBS_H: Need = Need::File("/usr/include/infiniband/verbs.h", "libibverbs-dev");
 /// A namespace of its own with the caller's uid.
 const UNSHARE: Need = Need::Program("unshare", "util-linux");
@@ -84,7 +84,7 @@ fn staying(setting: &Setting, options: &str) -> Result<Running> {
     task.start()
 }
 
-/// What it has told.
+/// The process id that it has printed.
 fn balboad_of(program: &mut Running) -> Result<i32> {
     program.wait_until("it told its balboad", |it| it.output().ends_with('\n'))?;
     program.output().trim().parse().with_context(|| format!("no process: {}", program.output()))
@@ -107,7 +107,7 @@ fn demo(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// The program of docs/first-program.md, compiled and run by the page's own two lines, prints what the page says.
+/// The program of docs/first-program.md, compiled and run by the page's own two lines, prints the page's output.
 fn first_program(setting: &Setting) -> Result<()> {
     let page = include_str!("../../../docs/first-program.md");
     let between = |before: &str, after: &str| -> Result<&str> {
@@ -128,7 +128,7 @@ fn first_program(setting: &Setting) -> Result<()> {
     ends(&state, balboad)
 }
 
-/// What a launcher gives to a program is not handed on: a descriptor, a variable, a processor, its session.
+/// Balboad inherits nothing that a launcher gives to its program: no descriptor, variable, processor or session.
 fn nothing_of_ours(setting: &Setting) -> Result<()> {
     let state = setting.state_dir();
     let script = "mkfifo \"$HOME/ours\"; exec 7<> \"$HOME/ours\"; exec taskset -c \"$0\" \"$@\"";
@@ -167,7 +167,7 @@ fn nothing_of_ours(setting: &Setting) -> Result<()> {
     ends(&state, balboad)
 }
 
-/// With SIGCHLD ignored nobody learns how a child has ended. The program has it so, too, and balboad has not.
+/// With SIGCHLD ignored no parent learns how a child has ended. The program has it so, too, and balboad has not.
 fn childless(setting: &Setting) -> Result<()> {
     const SIGCHLD: u64 = 1 << (Signal::SIGCHLD as u32 - 1);
     let state = setting.state_dir();
@@ -192,7 +192,8 @@ fn childless(setting: &Setting) -> Result<()> {
     ends(&state, balboad)
 }
 
-/// Who has lost its parent becomes that one's child, and the program may wait for all that it has.
+/// A process without its parent becomes the first process's child, and the program may wait for all children that it
+/// has.
 fn first_process(setting: &Setting) -> Result<()> {
     let state = setting.state_dir();
     let script = "echo $$; balboad=$(cat \"$0\"); grep PPid: \"/proc/$balboad/status\"; kill -TERM 1; \
@@ -209,7 +210,7 @@ fn first_process(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// As the ranks of a launcher do.
+/// Programs started at once, as the ranks of a launcher are, share one balboad.
 fn at_once(setting: &Setting) -> Result<()> {
     let started = (0..8).map(|_| staying(setting, "--soft 1"));
     let mut started = started.collect::<Result<Vec<_>>>()?;
@@ -254,7 +255,7 @@ fn connected(setting: &Setting) -> Result<()> {
     ends(&state, balboad)
 }
 
-/// What is to be there still is looked at behind this; a busy machine makes it longer, never shorter.
+/// Sleeps beyond balboad's grace, before a check that it is still there; a busy machine makes it longer, never shorter.
 fn longer_than_the_grace() {
     std::thread::sleep(Duration::from_secs(8));
 }
@@ -281,7 +282,7 @@ fn killed(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// By the default directory, which is the first one's.
+/// Programs in other namespaces find the first one's balboad by the default directory.
 fn namespaces(setting: &Setting) -> Result<()> {
     let runtime = setting.directory();
     let users = runtime.join("balboa");

@@ -1,4 +1,4 @@
-//! Programs on cards with the published image: what it carries, and what it does not.
+//! Programs on cards with the published image: operations that it carries, and those that it does not.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -29,7 +29,7 @@ const STRAYS: &str = "--soft 2 --soft-image stock --tunnel off --watchdog 5000";
 const STRAYS_IN_TUNNEL: &str = "--soft 2 --soft-image stock --tunnel on --watchdog 5000";
 /// How long a sweep may take: 850 messages, some of 1 MiB.
 const SWEEP: Duration = Duration::from_secs(180);
-/// WRITE, READ and their answers: what the published stack knows, but for SEND.
+/// Opcodes of WRITE, READ and their answers: all that the published stack knows, but for SEND.
 const OPCODES: [u8; 10] = [0x06, 0x07, 0x08, 0x0a, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11];
 
 /// The family.
@@ -291,7 +291,7 @@ pub(crate) const HARM: [&str; 7] = [
     "dma_faults",
 ];
 
-/// No harm was done, and nothing went where nobody's memory is.
+/// Checks that no harm was done, and no engine reached for memory without an owner.
 fn unharmed(daemon: &Daemon<'_>) -> Result<()> {
     are_zero(daemon, &HARM)?;
     are_zero(daemon, &["engine_pages_of_nobody"])
@@ -347,7 +347,7 @@ pub(crate) fn dissect(setting: &Setting, file: &Path) -> Result<BTreeSet<u8>> {
     Ok(seen)
 }
 
-/// Both cards are unharmed, and what was to go through the tunnel went there.
+/// Checks that both cards are unharmed, and the tunnel's traffic went there.
 fn tunnelled(daemon: &Daemon<'_>) -> Result<()> {
     // A slot to a queue pair that has just ended lies in nobody's memory.
     are_zero(daemon, &HARM)?;
@@ -425,7 +425,7 @@ fn taken_back(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// A program whose long message lies in memory that does not answer is ended, and stops nobody else's.
+/// A program whose long message lies in memory that does not answer is ended, and no other program stops.
 fn silent(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad(TUNNEL)?;
     let node = open_node(MemoryKind::Userfault, setting)?;
@@ -455,7 +455,7 @@ pub(crate) fn peers_file(setting: &Setting, name: &str, key: &str) -> Result<Pat
     Ok(file)
 }
 
-/// Between balboads, without the tunnel; to who is called an RNIC a WRITE goes packet by packet.
+/// Between balboads, without the tunnel: a WRITE goes packet by packet to a peer that is declared an RNIC.
 fn told_of_rnics(setting: &Setting) -> Result<()> {
     let rnics = "--rnic-peers 10.77.0.1,10.77.0.2";
     for (peers, command, posts) in
@@ -525,7 +525,7 @@ fn another_key(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// Every byte of messages of several pieces, memory that ends under them, and what is refused.
+/// Every byte of messages of several pieces, memory that ends under them, and requests that are refused.
 fn published(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad(STOCK)?;
     let program = setting.bin.join("verbs-data");
@@ -617,7 +617,7 @@ fn killed(setting: &Setting, cards: &str, victim: usize) -> Result<()> {
     daemon.stop()
 }
 
-/// A balboad with its card dies: the program of its own, the other one's QP, and nobody else.
+/// A balboad with its card dies: its own program and the other one's QP fail, and no other.
 fn balboad_killed(setting: &Setting, program: &str) -> Result<()> {
     let arguments = peers(setting, "peers", "5a", 5000)?;
     let [peer, daemon] = setting.cabled_balboads_with(&arguments)?;
@@ -674,7 +674,7 @@ fn sleeps_of(daemon: &Daemon<'_>) -> Result<u64> {
     bail!("no thread of the name engine0")
 }
 
-/// Who looks by a timer sleeps a thousand times in a second, and who waits to be woken not once.
+/// A thread that looks by a timer sleeps a thousand times in a second, and one that waits to be woken not once.
 fn sleeps(setting: &Setting) -> Result<()> {
     const STILL: Duration = Duration::from_secs(1);
     let daemon = setting.balboad(TUNNEL)?;
@@ -691,7 +691,7 @@ fn sleeps(setting: &Setting) -> Result<()> {
     }
 }
 
-/// A card is reset amid what it sends, and neither stands for that.
+/// A card is reset amid its sending, and neither card stands afterwards.
 fn reset_amid(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad(TUNNEL)?;
     for _ in 0..5 {

@@ -97,7 +97,7 @@ fn perf(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// Cards of one balboad, of two on a cable, and an address that nobody has.
+/// Pings between cards of one balboad, of two on a cable, and to an address that no host has.
 fn ping(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     for words in ["10.77.0.2 -d balboa0", "10.77.0.2", "10.77.0.1 --card balboa1"] {
@@ -129,7 +129,7 @@ fn ping(setting: &Setting) -> Result<()> {
     daemons.into_iter().try_for_each(Daemon::stop)
 }
 
-/// What is wrong with cards is told, and mended by what is told to type.
+/// Faults of cards are told, and mended by the commands that are told.
 fn doctor(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     // The machine's PCI cards are none of this.

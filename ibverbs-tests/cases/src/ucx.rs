@@ -16,8 +16,8 @@ const VERBS: Need = Need::Library("ucx/libuct_ib.so.0", "libucx0");
 /// Transports.
 const TRANSPORTS: [&str; 2] = ["rc_verbs", "ud_verbs"];
 
-/// What runs on each of them, and by UCX's own choice: matched messages short, eager and by rendezvous, active messages,
-/// a stream, and what is asked of the peer's memory.
+/// The tests that run on each of them, and by UCX's own choice: matched messages short, eager and by rendezvous, active
+/// messages, a stream, and accesses to the peer's memory.
 const TESTS: [&str; 10] = [
     "tag_lat -s 8 -n 1000",
     "tag_bw -s 4096 -n 1000",
@@ -63,7 +63,7 @@ fn info(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// What UCX is told to take.
+/// The transport that UCX is told to take.
 #[derive(Clone, Copy)]
 enum Transport {
     /// One transport, between two cards.
@@ -126,7 +126,7 @@ fn run(setting: &Setting, transport: Transport, test: &str, gid: &str) -> Result
     daemon.stop()
 }
 
-/// What the messages of a test have in them.
+/// The payload in bytes of a test's messages, if it has any.
 fn bytes(test: &str) -> Option<u64> {
     let words: Vec<&str> = test.split_whitespace().collect();
     let value = |option| words.windows(2).find(|two| two[0] == option)?[1].parse::<u64>().ok();

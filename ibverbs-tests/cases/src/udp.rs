@@ -25,7 +25,7 @@ const ETHTOOL: Need = Need::Program("ethtool", "ethtool");
 /// An MTU for a path MTU of 1024, and one for 4096.
 const MTUS: [u32; 2] = [1500, 9000];
 
-/// Command lines of both sides, and what both say at their ends.
+/// Command lines of both sides, and the last line that both print.
 const PROGRAMS: [(&str, Need, &str); 15] = [
     ("ibv_rc_pingpong -c -g 0 -n 200", IBVERBS_UTILS, "200 iters in"),
     ("ibv_rc_pingpong -c -g 1 -n 200 -e", IBVERBS_UTILS, "200 iters in"),
@@ -44,7 +44,7 @@ const PROGRAMS: [(&str, Need, &str); 15] = [
     ("ib_write_lat -F -x 0 -n 200", PERFTEST, "2 "),
 ];
 
-/// What an older kernel grants of room for what arrives.
+/// The room for arriving datagrams that an older kernel grants.
 const SMALL: &str = "--port-room 208";
 
 /// Messages of every kind at each path MTU up to 1024.
@@ -148,7 +148,7 @@ fn one_machine(setting: &Setting, command: &str, says: &str) -> Result<()> {
     stop(daemons)
 }
 
-/// Who is at the other one's address, and at nobody's.
+/// Pings to the other balboad's address, and to one that no host has.
 fn ping(setting: &Setting) -> Result<()> {
     let (daemons, [_, other, nobodys]) = near(setting)?;
     let ping = |address: &str| {
@@ -225,7 +225,7 @@ fn data_on_bad_network(setting: &Setting) -> Result<()> {
     stop(daemons)
 }
 
-/// Damaged datagrams are dropped and counted, and what they carried arrives by others.
+/// Damaged datagrams are dropped and counted, and their messages arrive by others.
 fn damage(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
     let fault = "--fault corrupt=2%";
@@ -462,7 +462,7 @@ fn killed(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// What cannot be stood on is told in one sentence.
+/// An address or option that cannot be used is told in one sentence.
 fn refused(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
     machines.ip(0, "link add bare type veth peer name small")?;

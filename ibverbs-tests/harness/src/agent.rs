@@ -1,4 +1,4 @@
-//! A virtual machine that does what cases on this side ask for: its end, and ours.
+//! A virtual machine that carries out requests of cases on this side: its end, and ours.
 //!
 //! The [`agent`] runs in the machine, gives it an RDMA device at its end of the cable, which is its
 //! first network device, and runs programs; a [`Machine`] is the hold that a case has on it.
@@ -21,7 +21,7 @@ use crate::pair;
 use crate::process::{Finished, Running, Task};
 use crate::vm::{self, DONE, package};
 
-/// What the agent says once the machine's RDMA device is there.
+/// The agent's line once the machine's RDMA device is there.
 const READY: &str = "the agent is ready";
 /// Where the machine finds the TCP ports of the one that it runs on.
 pub const HOST: &str = "10.0.2.2";
@@ -40,8 +40,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How long balboad may take to come up.
 const START: Duration = Duration::from_secs(2 * 60);
 
-/// Commands that give a machine its devices: what is on the cable, and where it is there, what leads
-/// to the TCP ports of the machine that it runs on.
+/// Commands that give a machine its devices: the one on the cable, with its address there, and the one that leads to
+/// the TCP ports of the machine that it runs on.
 const RXE_ON_CABLE: &[&str] = &[
     "ip addr add ADDRESS/24 dev eth0",
     "ip link set eth0 up",
@@ -54,7 +54,7 @@ const RXE_ON_CABLE: &[&str] = &[
 const CARD_ON_CABLE: &[&str] = &["ip link set eth0 up"];
 const TO_HOST: &[&str] = &["ip addr add 10.0.2.15/24 dev eth1", "ip link set eth1 up"];
 
-/// What a machine has at its end of the cable.
+/// The device that a machine has at its end of the cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The kernel's soft-RoCE.
@@ -104,7 +104,7 @@ pub const PAIRS: [[End; 2]; 3] =
 pub struct Cable {
     /// The socket of this end.
     pub near: PathBuf,
-    /// That of the other one.
+    /// The socket of the other end.
     pub far: PathBuf,
 }
 
@@ -115,15 +115,15 @@ impl Cable {
         Self { near: self.far.clone(), far: self.near.clone() }
     }
 
-    /// As a card's `--port` has it.
+    /// The end as an option of a card's `--port`.
     pub fn port(&self) -> String {
         format!("unix:{},{}", self.near.display(), self.far.display())
     }
 }
 
-/// Does in the machine what it is asked for, line by line on standard input, until that ends or it
-/// is told to; the address of its RDMA device is `address`, and a second network device leads to the
-/// TCP ports of the machine that it runs on, if it has one.
+/// Carries out requests in the machine, line by line from standard input, until that ends or an order ends it; the
+/// address of its RDMA device is `address`, and a second network device leads to the TCP ports of the machine that it
+/// runs on, if it has one.
 ///
 /// # Errors
 /// When the machine lacks something.
@@ -209,8 +209,8 @@ pub enum Listens {
     Group(Ipv4Addr),
 }
 
-/// One order: to run a program, to start a server and wait until it listens, to wait for its end, to
-/// tell what balboad said.
+/// Obeys one order: to run a program, to start a server and wait until it listens, to wait for its end, to report
+/// balboad's output.
 fn obey(order: &Value, server: &mut Option<Running>, daemon: Option<&Running>) -> Result<Value> {
     let task = || {
         let words = order["words"].as_str().context("no words")?;
@@ -378,7 +378,7 @@ impl Machine {
         self.finished(&json!({ "do": "wait" }))
     }
 
-    /// What its server, if one runs, and its balboad, if it has one, said.
+    /// The output of its server, if one runs, and of its balboad, if it has one.
     pub fn log(&self) -> String {
         let answer = self.ask(&json!({ "do": "log" }));
         let said = |who: &str| {

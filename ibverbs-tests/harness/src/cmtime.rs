@@ -7,8 +7,8 @@ use crate::pair::{beside, listening, start_server_in};
 use crate::process::Running;
 use crate::setting::{Daemon, Setting, installed_release};
 
-/// From this release on both sides agree by TCP on what they measure, at the addresses of the cards, and the server
-/// ends by itself and tells what it measured as well.
+/// The release from which on both sides agree by TCP on the measurement, at the addresses of the cards, and the server
+/// ends by itself and prints its figures as well.
 const BY_TCP: u32 = 52;
 /// The port of either kind.
 const PORT: u16 = 7471;
@@ -23,7 +23,7 @@ pub struct Cmtime<'a> {
     server: Server,
 }
 
-/// Whom its clients connect to.
+/// The server that its clients connect to.
 enum Server {
     /// One for all of them, which serves until it is killed, when it goes out of scope.
     Lasting(Running),
@@ -31,7 +31,7 @@ enum Server {
     ByTcp(Namespace),
 }
 
-/// What both sides printed.
+/// The output of both sides.
 #[derive(Debug)]
 pub struct Printed {
     /// The side that connected.

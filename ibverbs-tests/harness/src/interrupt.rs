@@ -1,4 +1,4 @@
-//! What is left to do when the user ends a run: our programs end with us, our directories do not.
+//! The clean-up when the user ends a run: our programs end with us, our directories do not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub fn remove_on_signal(directory: &Path) -> Removal {
     Removal(directory.to_owned())
 }
 
-/// Does something, such as starting a program, with no signal blocked.
+/// Runs a step, for example the start of a program, with no signal blocked.
 pub fn unmasked<T>(act: impl FnOnce() -> T) -> T {
     let before = SigSet::empty().thread_swap_mask(SigmaskHow::SIG_SETMASK);
     let outcome = act();

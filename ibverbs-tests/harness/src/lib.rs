@@ -1,4 +1,4 @@
-//! What runs the tests: their programs, their machines, and cases that are counted.
+//! The harness of the tests: their programs, their machines, and cases that are counted.
 //!
 //! [`process`] is the one way to run a program, [`setting`] what a case is given, [`pair`] a server and its client.
 //! [`machines`] are two of this machine's network namespaces, [`vm`] and [`agent`] virtual ones. [`runner`] runs cases,

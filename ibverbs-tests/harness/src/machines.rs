@@ -18,8 +18,8 @@ pub const IPV6: [&str; 2] = ["fd99::1", "fd99::2"];
 /// The name of the device by which each has them.
 pub const WIRE: &str = "wire";
 
-/// What holds the namespaces: the user's, the first machine's network in it, and a child with the second's. It joins them
-/// by a cable, and then does what it is told line by line, for nobody else has the right to.
+/// The script that holds the namespaces: the user's, the first machine's network in it, and a child with the second's.
+/// It joins them by a cable, and then does what it is told line by line, for nobody else has the right to.
 const HOLDER: &str = r#"
 ip link set lo up
 setpriv --pdeathsig KILL unshare --net sh -c 'ip link set lo up; exec sleep 10000' & other=$!
@@ -163,7 +163,7 @@ impl<'a> Machines<'a> {
     }
 }
 
-/// What a balboad's first card has counted, as far as it can be asked.
+/// The counters of a balboad's first card, as far as it can be asked.
 fn counted(daemon: &Daemon<'_>) -> serde_json::Value {
     let mut counters = match daemon.status() {
         Ok(mut status) => status["cards"][0]["counters"].take(),

@@ -8,14 +8,14 @@ use std::path::Path;
 use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::geteuid;
 
-/// Makes a device node that everybody may open.
+/// Makes a device node that every user may open.
 pub fn open_copy(node: &Path, at: &Path) -> io::Result<()> {
     let number = fs::metadata(node)?.rdev();
     mknod(at, SFlag::S_IFCHR, Mode::empty(), number)?;
     fs::set_permissions(at, fs::Permissions::from_mode(0o666))
 }
 
-/// Why an ordinary user cannot open a device node, nor a copy that we make, if that is so.
+/// The reason why an ordinary user cannot open a device node, nor a copy that we make; `None` if one can.
 pub fn cannot_open(node: &Path) -> Option<String> {
     let open = |node: &Path| OpenOptions::new().read(true).write(true).open(node).map(drop);
     let copied = || {

@@ -14,7 +14,7 @@ use crate::setting::Daemon;
 /// The TCP port of `remote-shell`.
 pub const REMOTE_SHELL: u16 = 2222;
 
-/// A TCP port of this machine that nobody listens on now, and that was given to no other case.
+/// A TCP port of this machine that no program listens on now, and that was given to no other case.
 ///
 /// # Errors
 /// When there is none.
@@ -33,8 +33,8 @@ pub fn free_port() -> Result<u16> {
 /// How often a port is asked for that may have been given before.
 const TRIES: u32 = 1000;
 
-/// Whether somebody listens on a TCP port in the network namespace of a process, or `self`. Looked up rather
-/// than tried: a connection would be taken for the client's.
+/// Whether a program listens on a TCP port in the network namespace of a process, or `self`. Looked up rather than
+/// tried: a connection would be taken for the client's.
 fn is_listening(process: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let ending = format!(":{port:04X}");
@@ -61,7 +61,7 @@ pub struct Both {
     pub client: Finished,
 }
 
-/// Both sides say something.
+/// Checks that the output of both sides has a text.
 ///
 /// # Errors
 /// When one does not.
@@ -126,7 +126,7 @@ pub fn run_pair_in(process: &str, server: Task, client: Task, port: u16) -> Resu
     Ok(Both { server, client })
 }
 
-/// How many there are of something that programs have of the connection manager.
+/// The number of programs' objects of a kind in the connection manager.
 pub fn count(daemon: &Daemon<'_>, what: &str) -> Result<u64> {
     let status = daemon.status()?;
     status["connections"][what].as_u64().with_context(|| format!("no {what}: {status}"))
@@ -149,7 +149,7 @@ pub fn beside(server: &Running, client: Task) -> Result<Finished> {
     client.run().and_then(Finished::success).with_context(|| what_it_said(server))
 }
 
-/// What a server has said so far, for a failure that shows it.
+/// The output of a server so far, for a failure that shows it.
 pub fn what_it_said(server: &Running) -> String {
     format!("--- the server said\n{}{}", server.output(), server.errors())
 }

@@ -34,7 +34,7 @@ pub fn state(pid: i32) -> Option<char> {
     fields(pid)?.first()?.chars().next()
 }
 
-/// What the kernel tells of a process behind its number and its name: the state comes first, as proc_pid_stat(5) has it.
+/// The kernel's fields of a process behind its number and its name: the state comes first, as proc_pid_stat(5) has it.
 fn fields(pid: i32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in brackets, and may hold some itself.
@@ -50,7 +50,7 @@ pub(crate) fn worked() -> Duration {
     WORKED.get()
 }
 
-/// Counts what a process has worked, which has ended and is still there to be asked.
+/// Counts the processor time of a process that has ended and is not reaped yet.
 fn count_work(pid: i32) {
     // utime, stime, cutime and cstime.
     let ticks = fields(pid).unwrap_or_default().into_iter().skip(11).take(4);
@@ -161,7 +161,7 @@ impl Task {
         self
     }
 
-    /// Gives it a terminal as standard input, at which nobody types but [`Running::type_in`], instead of nothing.
+    /// Gives it a terminal as standard input, with no typing but [`Running::type_in`]'s, instead of nothing.
     #[must_use]
     pub fn at_terminal(mut self) -> Self {
         self.terminal = true;
@@ -222,7 +222,7 @@ impl Task {
     }
 }
 
-/// As a line for a shell.
+/// The task as a line for a shell.
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(user) = self.user {
@@ -261,7 +261,7 @@ impl Running {
         i32::try_from(self.child.id()).unwrap_or(i32::MAX)
     }
 
-    /// Whether its first thread waits for something to happen, and not within the kernel for a lock.
+    /// Whether its first thread waits for an event, and not within the kernel for a lock.
     pub fn sleeps(&self) -> bool {
         state(self.pid()) == Some('S')
     }
@@ -271,12 +271,12 @@ impl Running {
         fields(self.pid()).and_then(|it| it.get(11)?.parse().ok()).unwrap_or(0)
     }
 
-    /// What it wrote to standard output so far.
+    /// Its standard output so far.
     pub fn output(&self) -> String {
         text_of(&self.out)
     }
 
-    /// What it wrote to standard error so far.
+    /// Its standard error so far.
     pub fn errors(&self) -> String {
         text_of(&self.err)
     }
@@ -318,7 +318,7 @@ impl Running {
         self.limited(Duration::MAX)
     }
 
-    /// Waits until something is true of it.
+    /// Waits until a condition on it holds.
     ///
     /// # Errors
     /// When it ends before, or its time limit passes.
@@ -371,7 +371,7 @@ impl Running {
         self.child.wait().map(Some)
     }
 
-    /// Waits for its end, or looks whether it has ended, and counts what it worked then.
+    /// Waits for its end, or looks whether it has ended, and counts its processor time then.
     fn reap(&mut self, how: WaitPidFlag) -> io::Result<bool> {
         let process = Id::Pid(Pid::from_raw(self.pid()));
         let status = waitid(process, how | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)?;
@@ -422,9 +422,9 @@ pub struct Finished {
     pub command: String,
     /// How it ended.
     pub status: ExitStatus,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: String,
 }
 

@@ -14,7 +14,7 @@ use crate::setting::{Root, SHARES, Setting, Stage, Who};
 use crate::suites::Suite;
 use crate::summary::{Clock, Flake, Step, Summary};
 
-/// Something a case needs of the machine.
+/// A need of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A program, and the Debian package it comes with.
@@ -25,7 +25,7 @@ pub enum Need {
     File(&'static str, &'static str),
     /// A library that its package has or leaves out, below the libraries' directory, and that package.
     Library(&'static str, &'static str),
-    /// What is built of a suite's source.
+    /// Programs that are built of a suite's source.
     Suite(&'static Suite),
     /// To be root.
     Root,
@@ -37,7 +37,7 @@ pub enum Need {
     Scapy,
     /// A device node that an ordinary user can open, or that root can make such a one of.
     Node(&'static str),
-    /// In a virtual machine: a module that its kernel can load.
+    /// A module that the kernel of a virtual machine can load.
     Module(&'static str),
 }
 
@@ -90,19 +90,19 @@ impl Need {
     }
 }
 
-/// What the kernel says of its memory: pages, or KiB.
+/// The kernel's figure about its memory: pages, or KiB.
 fn meminfo(name: &str) -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// In which runs of the test command something is.
+/// The runs of the test command that include a case or check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// In every one.
+    /// Every run.
     Always,
-    /// In the full one alone.
+    /// The full run alone.
     Full,
 }
 
@@ -115,22 +115,22 @@ impl fmt::Display for When {
     }
 }
 
-/// What a case does.
+/// The body of a case.
 pub type Body = Box<dyn Fn(&Setting) -> Result<()> + Send + Sync>;
 
 /// One line of the table.
 pub struct Case {
     /// Its name, unique; the words of a family are parted by `/`.
     pub name: String,
-    /// What it needs.
+    /// Its needs.
     pub needs: Vec<Need>,
-    /// Who runs it.
+    /// The user that runs it.
     pub who: Who,
-    /// In which runs of the test command it is.
+    /// The runs of the test command that include it.
     pub when: When,
-    /// Whether no other case may run beside it: it judges time, or what the whole machine has.
+    /// Whether no other case may run beside it: it judges time, or counts of the whole machine.
     pub alone: bool,
-    /// What it does.
+    /// Its body.
     pub body: Body,
 }
 
@@ -168,7 +168,7 @@ impl fmt::Debug for Case {
     }
 }
 
-/// Which cases to run.
+/// A selection of cases.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// Texts of which a name has one; all cases when empty.
@@ -262,8 +262,8 @@ fn one(
 pub struct Machine(RwLock<()>);
 
 impl Machine {
-    /// Does what a case does, and once more, alone, where it failed; says and counts what came of it. `repeat` is the
-    /// command that does it again.
+    /// Runs a case, and once more, alone, if it failed; reports and counts the outcome. `repeat` is the command that
+    /// does it again.
     pub fn twice_at_most(
         &self,
         name: &str,

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use crate::process::Task;
 
-/// What pip is asked for.
+/// The requirement for pip.
 const REQUIREMENT: &str = "scapy>=2.6,<3";
 /// How long a download may take.
 const DOWNLOAD: Duration = Duration::from_secs(300);

@@ -1,4 +1,4 @@
-//! What a case is given: the programs under test, a directory, and the user to be.
+//! The setting of a case: the programs under test, a directory, and its user.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -14,10 +14,10 @@ use verbs_sys::{RELEASES, Release};
 
 use crate::process::{self, LIMIT, Running, Task};
 
-/// The ordinary user when the tests run as root: nobody.
+/// The ordinary user when the tests run as root: the system's user `nobody`.
 pub const NOBODY: u32 = 65534;
-/// Where the guest finds what the host shares: `built`, the programs under test, `job`, what it was
-/// booted for, and `modules`.
+/// The directory with the host's shares in the guest: `built`, the programs under test, `job`, the boot's task, and
+/// `modules`.
 pub const SHARES: &str = "/run/balboa-guest";
 /// The programs under test, beside the providers.
 const PROGRAMS: [&str; 10] = [
@@ -45,14 +45,14 @@ pub fn installed_release() -> Result<&'static Release> {
     release.with_context(|| format!("there is no provider for libibverbs1 {version}"))
 }
 
-/// Who runs a case.
+/// The user that runs a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// An ordinary user: [`NOBODY`] when we are root, otherwise ourselves.
     User,
     /// Root.
     Root,
-    /// Whoever we are.
+    /// The user of the tests.
     Ourselves,
 }
 
@@ -139,7 +139,7 @@ impl Stage {
     }
 }
 
-/// What one case is given.
+/// The setting of one case.
 #[derive(Debug)]
 pub struct Setting {
     /// Where the programs under test are.
@@ -222,7 +222,7 @@ impl Setting {
         self.started(state_dir, task)
     }
 
-    /// As [`Setting::balboad_in`], by another program that runs it.
+    /// A balboad that another program runs; otherwise as [`Setting::balboad_in`].
     pub fn balboad_within(
         &self,
         state_dir: &Path,
@@ -295,7 +295,7 @@ impl Daemon<'_> {
         self.running.pid()
     }
 
-    /// What it has logged so far.
+    /// Its log so far.
     pub fn log(&self) -> String {
         self.running.errors()
     }
@@ -310,7 +310,8 @@ impl Daemon<'_> {
         self.run("").arg(self.setting.bin.join("verbs-mortal")).words(arguments)
     }
 
-    /// Takes all doorbell pages of the first two cards, as long as the answer runs: everybody else is relayed.
+    /// Takes all doorbell pages of the first two cards, as long as the returned program runs: every other program is
+    /// relayed.
     ///
     /// # Errors
     /// When there are fewer.
@@ -330,7 +331,7 @@ impl Daemon<'_> {
         self.running.signal(signal)
     }
 
-    /// What `balboa status --json` says.
+    /// The output of `balboa status --json`.
     ///
     /// # Errors
     /// When it says nothing, or no JSON.

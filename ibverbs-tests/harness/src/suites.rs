@@ -1,25 +1,25 @@
 //! Suites of tests and benchmarks that are no packages of Debian's: they are built of their authors' sources, of which
-//! somebody must have put a copy into the cache. One that nobody builds here is put there built.
+//! a copy must lie in the cache. One that nobody builds here is put there built.
 
 use std::path::PathBuf;
 
 use crate::cache;
 
-/// One suite, or what else is built of such a source.
+/// A suite, or other programs that are built of such a source.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Suite {
-    /// Its name, and that of its directories: of its source in `sources/`, of what is built in `suites/`.
+    /// Its name, and that of its directories: of its source in `sources/`, of its build in `suites/`.
     pub name: &'static str,
-    /// What its source is, and of which release.
+    /// The name and release of its source.
     pub source: &'static str,
-    /// Whether it is built of that source; if not, who wants it builds it by its authors' own build.
+    /// Whether it is built of that source; if not, its users build it by its authors' own build.
     pub is_built_here: bool,
 }
 
-/// The MPI program of ours, which looks at what it moves: its file's name, and its text.
+/// The MPI program of ours, which checks the bytes that it moves: its file's name, and its text.
 pub const MPI: (&str, &str) = ("mpi.c", include_str!("../../scripts/mpi.c"));
-/// What compiles the MPI program for a machine, its package, and the program's name among what the machine's job has, where
-/// this machine could compile it.
+/// The compiler of the MPI program for a machine, its package, and the program's name in the machine's job, if this
+/// machine could compile it.
 pub const MPI_COMPILERS: [(&str, &str, &str); 2] =
     [("mpicc.openmpi", "libopenmpi-dev", "mpi"), ("mpicc.mpich", "libmpich-dev", "mpi-mpich")];
 
@@ -53,7 +53,7 @@ impl Suite {
         Some(cache::directory()?.join("sources").join(self.name))
     }
 
-    /// The directory of what was built, or a link to it; `None` where nothing was.
+    /// The directory of the build, or a link to it; `None` if there is none.
     #[must_use]
     pub fn built(&self) -> Option<PathBuf> {
         self.built_directory().filter(|place| place.is_dir())
@@ -63,7 +63,7 @@ impl Suite {
         Some(cache::directory()?.join("suites").join(self.name))
     }
 
-    /// What is to be done where there is no source, or nothing that was built elsewhere.
+    /// The advice for a suite without a source, or without a build from elsewhere.
     #[must_use]
     pub fn missing(&self) -> String {
         let (what, place) = match self.is_built_here {

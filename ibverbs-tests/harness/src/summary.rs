@@ -1,5 +1,5 @@
-//! What came of a run: counts, names, and what took longest. It is printed at the end of the run, and read again of the
-//! text of one in a virtual machine, or of the file of one by another program.
+//! The summary of a run: counts, names, and the longest steps. It is printed at the end of the run, and read again of
+//! the text of one in a virtual machine, or of the file of one by another program.
 
 use std::fmt;
 use std::fs;
@@ -17,10 +17,10 @@ use crate::process;
 
 /// How many cases of a run may fail and then pass.
 const FLAKY: usize = 3;
-/// Of how many steps it is told how long they took.
+/// The number of longest steps that are printed.
 const LONGEST: usize = 10;
 
-/// Measures a step: the time, and what the processors worked for it.
+/// The clock of a step: time, and the processors' time for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
@@ -49,14 +49,14 @@ fn worked() -> Duration {
     Duration::from_micros(u64::try_from(ours).unwrap_or(0)) + process::worked()
 }
 
-/// What took its time.
+/// A step with its times.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Step {
-    /// A case's name, or that of what counts as one.
+    /// The name of a case or check.
     pub name: String,
     /// From its beginning to its end.
     pub took: Duration,
-    /// What the processors worked for it.
+    /// The processors' time for it.
     pub worked: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Step {
         Self { name: name.to_owned(), took: clock.took(), worked }
     }
 
-    /// Adds what the same took further.
+    /// Adds the times of another step of the name.
     pub fn add(&mut self, further: &Self) {
         self.took += further.took;
         self.worked += further.worked;
@@ -85,7 +85,7 @@ impl Step {
 const STEP: &str = "longest: ";
 const WORK: &str = " s of processors: ";
 
-/// As it is printed.
+/// The step as it is printed.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (took, worked) = (self.took.as_secs_f64(), self.worked.as_secs_f64());
@@ -98,11 +98,11 @@ impl fmt::Display for Step {
 pub struct Flake {
     /// The case's name.
     pub name: String,
-    /// What it said both times.
+    /// Its output of both times.
     pub outputs: String,
 }
 
-/// What came of a run.
+/// The summary of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Summary {
     /// Cases that passed.
@@ -113,12 +113,12 @@ pub struct Summary {
     pub skipped: Vec<(String, String)>,
     /// Those that passed when they were run once more.
     pub flaky: Vec<Flake>,
-    /// What took how long.
+    /// The times of steps.
     pub steps: Vec<Step>,
 }
 
 impl Summary {
-    /// Of cases that cannot be run together, for a reason that is said at once.
+    /// The summary of cases that cannot run together, for a reason that is reported at once.
     #[must_use]
     pub fn skipped(name: &str, error: &anyhow::Error) -> Self {
         let reason = format!("{error:#}");
@@ -144,7 +144,7 @@ impl Summary {
         }
     }
 
-    /// Prints what took longest, failures, skips with their reason, what was flaky, and the closing line.
+    /// Prints the longest steps, failures, skips with their reason, flaky cases, and the closing line.
     pub fn print(&self) {
         report!("{}", self.text());
     }
@@ -171,8 +171,8 @@ impl Summary {
         self
     }
 
-    /// Ends a whole run: judges and prints it, and keeps what flaky cases said, each in a file of a directory that then
-    /// holds those of this run alone.
+    /// Ends a whole run: judges and prints it, and keeps the output of flaky cases, each in a file of a directory that
+    /// then holds those of this run alone.
     #[must_use]
     pub fn conclude(self, directory: &Path) -> ExitCode {
         let summary = self.judged();
@@ -201,7 +201,7 @@ impl Summary {
         Ok(())
     }
 
-    /// What the run ends with: success where something passed and nothing failed.
+    /// The exit code of the run: success if a case passed and none failed.
     pub fn exit_code(&self) -> ExitCode {
         let good = self.failed.is_empty() && self.passed > 0;
         if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -216,7 +216,7 @@ impl Summary {
         fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
     }
 
-    /// What [`Summary::write`] wrote.
+    /// Reads the summary that [`Summary::write`] wrote.
     ///
     /// # Errors
     /// When the file is not there, or has something else.
@@ -225,7 +225,7 @@ impl Summary {
         serde_json::from_slice(&text).with_context(|| format!("no summary: {}", file.display()))
     }
 
-    /// The summary that was printed at the end of a text, if one was; what flaky cases said is the text.
+    /// The summary that was printed at the end of a text, if one was; the text is the output of its flaky cases.
     pub fn parse(text: &str) -> Option<Self> {
         let lines: Vec<&str> = text.lines().collect();
         let closing = lines.iter().rposition(|line| counts(line).is_some())?;

@@ -1,4 +1,4 @@
-//! What perftest prints.
+//! The tables that perftest prints.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -8,9 +8,8 @@ use crate::process::Finished;
 /// perftest takes the root of what its rounding made negative.
 const DEVIATION: usize = 6;
 
-/// What perftest complains of when other programs kept it from finding out how fast the processor's
-/// clock ticks. Then it prints infinite times if it was called with `-F`, as all cases do, and else
-/// fails.
+/// Perftest's complaint when other programs kept it from finding out how fast the processor's clock ticks. Then it
+/// prints infinite times if it was called with `-F`, as all cases do, and else fails.
 const CLOCK_UNKNOWN: &str = "Correlation coefficient r^2";
 
 /// The rows of numbers that perftest prints, each starting with size and iterations.

@@ -1,5 +1,5 @@
-//! A virtual machine of the tests, seen from inside: its hardware and kernel, the modules that it loads, its programs, and
-//! what it asks of the host.
+//! A virtual machine of the tests, seen from inside: its hardware and kernel, the modules that it loads, its programs,
+//! and its requests to the host.
 //!
 //! `cargo xtask guest` boots it.
 
@@ -18,7 +18,7 @@ pub mod cards;
 pub mod package;
 pub mod rxe;
 
-/// What the guest asks of the host begins with this; the host answers with a line once it is done.
+/// The start of the guest's requests to the host, which answers with a line once it is done.
 pub const ASK: &str = "host: ";
 /// The machine's MTU on the cable: path MTU 4096 and its headers fit.
 pub const MTU: u32 = 4200;
@@ -30,13 +30,13 @@ pub const DONE: &str = "the job is done";
 /// A kernel, as far as the cases depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel<'a> {
-    /// What its release begins with: `6.12`.
+    /// The start of its release: `6.12`.
     pub release: &'a str,
     /// Whether it has iommufd and character devices of VFIO's.
     pub iommufd: bool,
 }
 
-/// What a machine has besides its processors, its memory and the host's files.
+/// The hardware of a machine besides its processors, its memory and the host's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hardware {
     /// A card that is behind no IOMMU.
@@ -126,7 +126,7 @@ pub fn task(line: &str) -> Task {
     Task::new(program(name)).words(words)
 }
 
-/// Runs a command line that succeeds; what it writes.
+/// Runs a command line that succeeds; gives its output.
 ///
 /// # Errors
 /// When it fails.
@@ -134,8 +134,7 @@ pub fn run(line: &str) -> Result<String> {
     Ok(task(line).run()?.success()?.stdout)
 }
 
-/// Has the host do something with a card: `kill` its server, as a card that drops dead; `count` what it
-/// holds.
+/// Asks the host for an act on a card: `kill` its server, as a card that drops dead; `count` its objects.
 ///
 /// Answers in the host's words.
 ///
@@ -149,7 +148,7 @@ pub fn ask_host(what: &str, card: usize) -> Result<String> {
     Ok(answer.trim().to_owned())
 }
 
-/// The same of what the host has only to do.
+/// Asks the host for an act that has no answer but its end.
 ///
 /// # Errors
 /// When it cannot, with the reason.

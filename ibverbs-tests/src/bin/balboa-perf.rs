@@ -1,4 +1,4 @@
-//! What `balboa perf` runs: a program of libibverbs', for it has to load the provider as others do.
+//! The program that `balboa perf` runs: one of libibverbs', for it has to load the provider as others do.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A verbs program for what perftest does not measure.
+//! A verbs program for figures that perftest does not measure.
 
 #![forbid(unsafe_code)]
 
@@ -79,7 +79,7 @@ enum Command {
     },
 }
 
-/// What a call posts, 64 bytes for each work request.
+/// The work requests of a call, 64 bytes for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Posted {
     /// A signaled WRITE
@@ -167,7 +167,7 @@ fn one_by_one(mut link: Link, count: u32, posted: Posted) -> Result<()> {
     Ok(())
 }
 
-/// Has the right side receive from a shared queue, as deep as its own was and for as many elements.
+/// Lets the right side receive from a shared queue, as deep as its own was and for as many elements.
 fn share(link: &mut Link) -> Result<Rc<Srq>> {
     let right = &mut link.right;
     let srq = Srq::new(&right.pd, link::DEPTH, link::MAX_SGE)?;

@@ -27,21 +27,22 @@ const ONE_SIDED: [usize; 6] = [4, 4092, 4096, 4100, 20_012, 80_000];
 /// First PSNs of the side that waited and of the one that connected. They wrap around after the
 /// first few packets.
 const PSNS: [u32; 2] = [0xff_fffa, 0xff_fff0];
-/// What a QP gives its peer.
+/// The rights that a QP gives its peer.
 const RIGHTS: v::ibv_access_flags = ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC;
 
-/// What is different between one run and another.
+/// The options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wishes {
     /// READs of nothing name no key.
     pub keyless: bool,
-    /// The cable loses frames: what nobody acknowledges need not arrive, and no answer that is said only
-    /// once is asked for.
+    /// The cable loses frames: messages without acknowledgement need not arrive, and no answer is asked for that is
+    /// said only once.
     pub bad_cable: bool,
     /// A receive does not say which key was taken back: rdma_rxe marks it by the kernel's flag, which means
     /// another thing to programs.
     pub mislabels: bool,
-    /// The side that connects WRITEs and READs, on a QP each, and nothing else is done: what a published card carries.
+    /// The side that connects WRITEs and READs, on a QP each, and nothing else is done: a published card carries no
+    /// more.
     pub one_sided: bool,
     /// A WRITE may be acknowledged before it has landed, as a published card does: its target is waited for.
     pub late: bool,
@@ -50,7 +51,7 @@ pub struct Wishes {
 /// How long such a WRITE may take to land.
 const LATE: Duration = Duration::from_secs(60);
 
-/// What went right.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Messages that arrived.
@@ -69,7 +70,7 @@ struct Half<'a> {
     wishes: Wishes,
 }
 
-/// What the other side tells of itself.
+/// The other side's queue pair and region.
 struct Far {
     qpn: u32,
     gid: [u8; 16],
@@ -165,7 +166,7 @@ fn transfers(mtu: usize) -> impl Iterator<Item = Transfer> {
 }
 
 impl Far {
-    /// Tells the other side what there is here, and hears what there is there.
+    /// Exchanges the queue pairs and regions of both sides.
     fn exchange(side: &Side, line: &mut Line, options: &Options) -> Result<Self> {
         let gid = u128::from_be_bytes(side.context.gid(options.gid_index)?);
         let (address, key) = (side.region.address(), side.region.rkey());
@@ -251,7 +252,7 @@ impl<'a> Half<'a> {
         Ok(())
     }
 
-    /// Makes a region for this side's part of what follows, and hears where the other one's is.
+    /// Makes a region for this side's part of the next test, and exchanges the addresses.
     fn second_region(&mut self, access: v::ibv_access_flags) -> Result<Second> {
         let region = Region::new(&self.side.pd, SECOND, access, false)?;
         let [address, key] = self.line.exchange([region.address().into(), region.rkey().into()])?;

@@ -1,5 +1,5 @@
-//! Arguments that the manual pages forbid, by table: each call fails with its errno, and what is right beside
-//! it is taken.
+//! Arguments that the manual pages forbid, by table: each call fails with its errno, and the nearest right arguments
+//! are taken.
 
 use std::rc::Rc;
 
@@ -23,13 +23,13 @@ const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 /// The call is taken.
 const TAKEN: i32 = 0;
 
-/// Of `ibv_set_ece`: options of a vendor who is nobody.
+/// Options of `ibv_set_ece` for a vendor that does not exist.
 pub(super) const NOBODYS_OPTIONS: &str = "nobody's options";
 
-/// A call, an argument of it, what it fails with, and how it is tried.
+/// A call, an argument of it, its errno, and the attempt.
 pub(super) type Row = (&'static str, &'static str, i32, fn(&Scene) -> Result<()>);
 
-/// What the calls are tried on.
+/// The objects that the calls are tried on.
 pub(super) struct Scene {
     /// A connection, whose left side is tried.
     pub(super) link: Link,
@@ -89,7 +89,7 @@ impl Scene {
         attempt::create_cq(&self.left().context, (entries, vector), None)
     }
 
-    /// A QP, with something changed.
+    /// Tries to make a QP with a changed argument.
     fn qp(&self, change: impl FnOnce(&mut NewQp<'_>)) -> Result<()> {
         let capabilities = capabilities();
         let [send_cq, receive_cq] = self.cqs().map(|cq| Some(&**cq));
@@ -104,7 +104,7 @@ impl Scene {
         self.qp(|new| set(&mut new.capabilities, &most))
     }
 
-    /// An extended QP, by what it is asked to be.
+    /// Tries to make an extended QP of these properties.
     fn qp_ex(&self, comp_mask: u32, create_flags: u32, send_ops: u64) -> Result<()> {
         let wishes = QpWishes { comp_mask, send_ops, create_flags };
         Qp::extended(&self.left().pd, self.cqs(), capabilities(), wishes).map(drop)
@@ -182,7 +182,7 @@ impl Scene {
         qp.modify_any(attributes, mask)
     }
 
-    /// An address handle, with something changed.
+    /// Tries to make an address handle with a changed attribute.
     fn ah(&self, change: impl FnOnce(&mut v::ibv_ah_attr)) -> Result<()> {
         let mut route = self.route()?;
         change(&mut route);
@@ -213,7 +213,7 @@ impl Scene {
         Pd::parent(&side.pd, &ThreadDomain::new(&side.context)?)
     }
 
-    /// A request of the left side's, with something changed, posted to a QP.
+    /// Posts a request of the left side's with a changed field to a QP.
     fn post(&self, qp: &Qp, change: impl FnOnce(&mut AnySend, &Rc<Region>)) -> Result<()> {
         let right = &self.link.right.region;
         let mut request = AnySend {
@@ -236,7 +236,7 @@ impl Scene {
     }
 }
 
-/// What a QP of the tests is asked to have.
+/// The capabilities of the tests' QPs.
 pub(super) fn capabilities() -> v::ibv_qp_cap {
     v::ibv_qp_cap {
         max_send_wr: 4,
@@ -274,7 +274,7 @@ const WAY: [(v::ibv_qp_state, v::ibv_qp_attr_mask); 3] = [
     ),
 ];
 
-/// What of it other kinds of QPs lack.
+/// The attributes that other kinds of QPs lack.
 fn lacking(kind: v::ibv_qp_type) -> v::ibv_qp_attr_mask {
     let reliable = v::IBV_QP_MAX_DEST_RD_ATOMIC
         | v::IBV_QP_MIN_RNR_TIMER
@@ -290,7 +290,7 @@ fn lacking(kind: v::ibv_qp_type) -> v::ibv_qp_attr_mask {
     }
 }
 
-/// And what they have in its place.
+/// The attributes that they have in their place.
 fn having(kind: v::ibv_qp_type, to: v::ibv_qp_state) -> v::ibv_qp_attr_mask {
     if kind == v::IBV_QPT_UD && to == v::IBV_QPS_INIT { v::IBV_QP_QKEY } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! What a program makes, changes and destroys between the start and the end of a poll.
+//! Objects that a program makes, changes and destroys between the start and the end of a poll.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Many clients that count in the same words: every addition counts once, and every swap that finds
-//! what it compares with.
+//! Many clients that count in the same words: every addition counts once, and so does every swap whose comparison
+//! holds.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ const CLIENTS: usize = 4;
 const ROUNDS: usize = 100;
 /// Additions of a round, and the swap behind them.
 const ADDITIONS: usize = 3;
-/// What an addition adds: every byte of the sum has its part, and none is carried beyond it.
+/// The addend: every byte of the sum has its part, and none is carried beyond it.
 const STEP: u64 = 0x0001_0101_0101_0101;
 /// Path MTU.
 const MTU: v::ibv_mtu = v::IBV_MTU_1024;
@@ -29,11 +29,11 @@ struct Adder {
     cq: Rc<Cq>,
     /// Where values from before go.
     results: Rc<Region>,
-    /// What it believes the swapped word to have.
+    /// The value that it believes the swapped word to have.
     seen: u64,
-    /// What its additions have found.
+    /// The values that its additions have found.
     found: Vec<u64>,
-    /// Its swaps that found what it believed.
+    /// Its swaps that found the expected value.
     swapped: u64,
 }
 

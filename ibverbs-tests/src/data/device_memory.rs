@@ -1,4 +1,4 @@
-//! Memory of the devices' own: what goes in and out of it by copies, and by messages of every kind.
+//! Memory of the devices' own: bytes that go in and out of it by copies, and by messages of every kind.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ struct Own<'a> {
     dm: Rc<Dm>,
     /// All of the part.
     region: Rc<DmRegion>,
-    /// As large, of the program's memory.
+    /// A region of the program's memory, as large.
     host: Rc<Region>,
 }
 
@@ -65,7 +65,7 @@ fn refused<T>(outcome: Result<T>, errno: i32) -> Result<()> {
     Ok(())
 }
 
-/// What cannot be had or reached.
+/// Tries device memory that cannot be had or reached.
 fn refusals(side: &Side) -> Result<()> {
     let most = usize::try_from(side.context.extended_attributes()?.max_dm_size)?;
     ensure!(most >= BYTES, "max_dm_size is {most}");
@@ -104,7 +104,7 @@ fn bytes(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|index| pattern(seed, index)).collect()
 }
 
-/// By copies alone.
+/// Writes and reads device memory by copies alone.
 fn copies(dm: &Dm) -> Result<()> {
     let mut truth = vec![0; BYTES];
     for (number, (offset, length)) in RANGES.into_iter().enumerate().rev() {

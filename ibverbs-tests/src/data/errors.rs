@@ -1,4 +1,4 @@
-//! What must go wrong does so by the book: status, order, errno and bad_wr.
+//! Errors by the book: status, order, errno and bad_wr.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ const ENOMEM: i32 = libc::ENOMEM;
 
 /// How long an asynchronous event may take.
 const EVENT: Duration = Duration::from_secs(30);
-/// Tries after "receiver not ready" where nobody will be: with more than 6 it is waited for without end.
+/// Tries after "receiver not ready" where no receive is posted: with more than 6 the retries have no end.
 const RNR_RETRY: u8 = 2;
 
-/// Something that must go wrong.
+/// An attempt that must fail.
 struct Try {
     name: &'static str,
     body: fn(&Link) -> Result<()>,
@@ -126,7 +126,7 @@ fn bad_requests(link: &Link) -> Result<()> {
     link.nothing_more(&link.left.send_cq)
 }
 
-/// More requests than the queue holds: it takes what fits and names the first that does not.
+/// More requests than the queue holds: it takes those that fit and names the first that does not.
 fn full_queue(link: &Link) -> Result<()> {
     let room = link.left.qp.capabilities.max_send_wr;
     ensure!(room >= DEPTH);
@@ -146,7 +146,7 @@ fn full_queue(link: &Link) -> Result<()> {
     link.success(&link.left.send_cq).map(drop)
 }
 
-/// A wrong rkey is a remote access error; what follows is flushed in order, signalled or not.
+/// A wrong rkey is a remote access error; later requests are flushed in order, signalled or not.
 fn wrong_key(link: &Link) -> Result<()> {
     let mut list: Vec<Send> = (0..4).map(|id| write(link, id, 64)).collect();
     list[1].remote.1 ^= 0x0100_0000;
@@ -336,7 +336,7 @@ fn remote_memory_gone(link: &Link) -> Result<()> {
     event(&link.right.context, v::IBV_EVENT_QP_FATAL, link.right.qp.element())
 }
 
-/// Nobody posts the receive.
+/// No receive is posted.
 fn no_receive(link: &Link) -> Result<()> {
     let request = Send { operation: Operation::Send, ..write(link, 0, 64) };
     fails(link, request, v::IBV_WC_RNR_RETRY_EXC_ERR)

@@ -1,4 +1,4 @@
-//! What the extended verbs tell, what they refuse, and that they and the plain ones go together.
+//! The extended verbs: their answers, their refusals, and their use together with the plain ones.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -123,7 +123,7 @@ fn solicited(link: &Link) -> Result<()> {
     Ok(())
 }
 
-/// What came before the arming causes an event, unless it was there when the last event was taken.
+/// A completion from before the arming causes an event, unless it was there when the last event was taken.
 fn untold(link: &Link) -> Result<()> {
     let cq = &link.left.send_cq;
     let channel = cq.channel().context("the queue has a channel")?;

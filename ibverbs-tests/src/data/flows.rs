@@ -1,5 +1,4 @@
-//! Connections and datagrams with and without flow labels, each told of, so that whoever has captured their frames can
-//! find them there.
+//! Connections and datagrams with and without flow labels, each printed, to be found in a capture of their frames.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -73,7 +72,7 @@ fn end(side: &Side, gid_index: u8) -> Result<(Ipv6Addr, u32)> {
     Ok((Ipv6Addr::from(side.context.gid(gid_index)?), side.qp.number()))
 }
 
-/// Whom a side sends to, from which of its addresses, with which label.
+/// A destination of a side: the peer, the index of the own address, and the label.
 type To = ((Ipv6Addr, u32), u8, u32);
 
 fn connect(side: &Side, ((gid, qpn), gid_index, label): To, options: &Options) -> Result<()> {

@@ -1,5 +1,5 @@
-//! Long messages whose memory goes, or is taken back, before they move and while they do: no success is false, and nothing is written
-//! to what was given back.
+//! Long messages whose memory goes, or is taken back, before they move and while they do: no success is false, and no
+//! byte is written to memory that was given back.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use crate::ffi::{Operation, Recv, Region, Window};
 const BYTES: usize = 3 << 18;
 /// How long it is looked whether anything is written that is not to be.
 const LATER: Duration = Duration::from_millis(50);
-/// Pages of a message with the first byte of which something is done to it.
+/// Pages of a message with whose first byte its memory is harmed.
 const PLACES: [usize; 4] = [0, 9, 33, 61];
 
-/// What is done to memory.
+/// The harm done to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
     /// Nothing lies there any more.
@@ -28,15 +28,15 @@ enum Harm {
     ReadOnly,
 }
 
-/// Whose memory it is.
+/// The owner of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// Of who posts the send request.
+    /// The side that posts the send request.
     Own,
     Peer,
 }
 
-/// How what is being written is taken back.
+/// The way in which memory under a WRITE is taken back.
 #[derive(Clone, Copy, Debug)]
 enum Back {
     Deregistered,
@@ -56,7 +56,7 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// Connects anew, and lets each side know what the other one can.
+    /// Connects anew, and lets each side learn the other one's abilities.
     fn new(link: &'a Link) -> Result<Self> {
         reconnect(link)?;
         for _ in 0..2 {
@@ -108,7 +108,7 @@ fn is_left_alone(region: &Region) -> Result<()> {
     Ok(())
 }
 
-/// With what a message fails of which a side's memory goes.
+/// The status of a message whose memory goes on one side.
 fn failure(operation: Operation, whose: Whose) -> v::ibv_wc_status {
     match (operation, whose) {
         (_, Whose::Own) => v::IBV_WC_LOC_PROT_ERR,
@@ -163,7 +163,7 @@ fn harmed(
     Ok(())
 }
 
-/// What is being written to is taken back with the first byte of a page.
+/// Memory under a WRITE is taken back with the first byte of a page.
 fn taken_back(pair: &Pair<'_>, back: Back, page: usize) -> Result<()> {
     let Pair { link, own, peer } = pair;
     own.write(0, &pattern(BYTES));

@@ -13,9 +13,9 @@ use crate::ffi::{
 
 /// Handles that are made at a time, and datagrams with each.
 const TURNS: [(u32, u32); 3] = [(400, 3), (1000, 1), (1, 1000)];
-/// Handles that are made after what went with the one before has arrived: nobody uses their peer then.
+/// Handles that are made after the datagram of the one before has arrived: no other object uses their peer then.
 const ONES: u32 = 100;
-/// Datagrams that are answered by what came with them.
+/// Datagrams that are answered by the header that came with them.
 const ANSWERS: u32 = 20;
 /// Work requests that each queue takes.
 const DEPTH: u32 = 2048;
@@ -35,7 +35,7 @@ struct End {
     pd: Rc<Pd>,
 }
 
-/// Who sends to whom.
+/// The sender and the receiver.
 struct Scene {
     library: &'static Library,
     from: End,
@@ -84,7 +84,8 @@ impl Scene {
         (0..count).try_for_each(|slot| self.arrives(slot).map(drop))
     }
 
-    /// A datagram to nobody waits for a while and is lost, as if its handle were there, and one behind it arrives.
+    /// A datagram to an address without a host waits for a while and is lost, as if its handle were there, and one
+    /// behind it arrives.
     fn behind_nobody(&mut self) -> Result<()> {
         self.to.receive(0)?;
         let mut nobody = self.gid;
@@ -98,7 +99,7 @@ impl Scene {
         self.arrives(0).map(drop)
     }
 
-    /// A datagram comes, and who has it answers by the handle that its header makes.
+    /// A datagram comes, and its receiver answers by the handle that its header makes.
     fn answered(&mut self) -> Result<()> {
         self.to.receive(0)?;
         self.from.receive(1)?;

@@ -1,4 +1,4 @@
-//! The line on which the two processes agree on what they do.
+//! The line on which the two processes agree on their steps.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 /// How long the other process may keep us waiting.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Who sends, writes and reads: the side that waited or the one that connected.
+/// The side that sends, writes and reads: the one that waited or the one that connected.
 pub(super) type Role = usize;
 
 /// A TCP connection.
@@ -52,7 +52,7 @@ impl Line {
         self.exchange([]).map(|[]: [u128; 0]| ())
     }
 
-    /// Tells the other side that what it repeats has come.
+    /// Tells the other side that the message that it repeats has come.
     pub(super) fn heard(&mut self) -> Result<()> {
         Ok(self.reader.get_mut().write_all(b"!")?)
     }

@@ -36,7 +36,7 @@ pub struct Options {
     /// Work requests are posted and completions polled by the extended functions, and this is asked of completions
     /// (`ibv_create_cq_wc_flags`).
     pub extended: Option<u64>,
-    /// What the QPs offer.
+    /// The transport service of the QPs.
     pub service: Service,
     /// Least number of CQ entries.
     pub cq_entries: u32,
@@ -72,7 +72,7 @@ pub struct Link {
     mtu: v::ibv_mtu,
 }
 
-/// What the other side may do with a region.
+/// The rights that the other side has to a region.
 pub const ACCESS: v::ibv_access_flags =
     v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_READ;
 /// First PSNs. They wrap around after the first few packets.
@@ -222,7 +222,7 @@ pub(super) fn completion(cq: &Cq) -> Result<Completion> {
     }
 }
 
-/// Waits until a region begins with these bytes: a published card acknowledges what lands a moment later.
+/// Waits until a region begins with these bytes: a published card acknowledges bytes that land a moment later.
 ///
 /// # Errors
 /// When it has others for too long.

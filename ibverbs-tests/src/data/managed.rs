@@ -17,7 +17,7 @@ pub struct Managed {
     /// Where the side that sends asks from, and where the other listens.
     addresses: [SocketAddrV4; 2],
     listener: Identifier,
-    /// Who asked, and who was asked.
+    /// Pairs of identifiers: the side that asked, and the one that was asked.
     pairs: Vec<[Identifier; 2]>,
 }
 
@@ -59,7 +59,7 @@ impl Managed {
         Ok(())
     }
 
-    /// Ends all connections: half of them by who asked, half by who was asked.
+    /// Ends all connections: half of them by the side that asked, half by the other.
     ///
     /// # Errors
     /// As [`Self::connect`].

@@ -25,12 +25,12 @@ const DEPTH: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(20);
-/// What is said when all is connected, and when all messages have arrived.
+/// The lines that are printed when all is connected, and when all messages have arrived.
 pub const CONNECTED: &str = "connected";
 /// See [`CONNECTED`].
 pub const ARRIVED: &str = "arrived";
 
-/// How many, and of what.
+/// The numbers of connections and messages, and the service.
 #[derive(Clone, Debug)]
 pub struct Wishes {
     /// Connections.
@@ -190,7 +190,7 @@ fn await_word(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is sent on a connection.
+/// The message on a connection in a round.
 fn message(pair: usize, round: u32) -> [u8; MESSAGE] {
     let mut bytes = [round as u8; MESSAGE];
     bytes[..8].copy_from_slice(&(pair as u64).to_le_bytes());

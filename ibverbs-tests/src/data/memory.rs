@@ -35,18 +35,18 @@ enum Name {
     Iova(u64),
 }
 
-/// What was tried.
+/// The counts of trials.
 #[derive(Debug)]
 pub struct Tried {
     /// Regions.
     pub regions: usize,
     /// Whether the machine had huge pages for one of them.
     pub huge: bool,
-    /// What became of a dma-buf.
+    /// The outcome of a dma-buf.
     pub dma_buf: DmaBufIs,
 }
 
-/// What became of a dma-buf.
+/// The outcome of a dma-buf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DmaBufIs {
     /// One of the regions is one.
@@ -185,8 +185,8 @@ fn moves(link: &Link, region: &Rc<Region>) -> Result<()> {
     link.finish()
 }
 
-/// Where a program maps something else at the addresses of a region, a card reaches that from then on, or, if
-/// it has `pinned` them, the pages that were there.
+/// Where a program maps other pages at the addresses of a region, a card reaches those from then on, or, if it has
+/// `pinned` them, the earlier ones.
 fn replaced(link: &Link, region: &Rc<Region>, pinned: bool) -> Result<()> {
     let mut file = tempfile::tempfile()?;
     file.write_all(&pattern(4))?;

@@ -1,4 +1,4 @@
-//! Long transfers with whose memory something happens while they move.
+//! Long transfers whose memory is changed while they move.
 
 use std::time::Instant;
 

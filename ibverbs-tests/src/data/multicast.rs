@@ -1,4 +1,4 @@
-//! Multicast groups: who gets a datagram that is sent to one, and who does not.
+//! Multicast groups: the receivers of a datagram to a group, and the QPs that must not get it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ const SIZES: [usize; 6] = [4, 5, 1000, 1024, 4095, 4096];
 const ROOM: usize = GRH + 4096;
 /// Receives that a queue pair has posted.
 const DEPTH: u32 = 16;
-/// Datagrams that everybody in a group is to get from each sender.
+/// Datagrams that each member of a group is to get from each sender.
 const ROUNDS: u32 = 24;
 
 /// A queue pair of datagrams.
@@ -186,7 +186,7 @@ pub fn all(bad: bool) -> Result<usize> {
     Ok(copies)
 }
 
-/// What can be no member, and no group.
+/// Tries QPs that cannot be members, and addresses that are no groups.
 fn refusals(context: &Rc<Context>) -> Result<()> {
     let attributes = context.attributes()?;
     let most = attributes.max_mcast_qp_attach;
@@ -219,7 +219,7 @@ fn refusals(context: &Rc<Context>) -> Result<()> {
     Ok(())
 }
 
-/// Members on every device, of which the sender is one; and some who are to hear nothing.
+/// Members on every device, of which the sender is one; and QPs that are to hear nothing.
 fn members(
     contexts: &[Rc<Context>],
     group: [u8; 16],
@@ -274,7 +274,7 @@ fn members(
     Ok(copies)
 }
 
-/// Sends until everybody has got enough; each datagram arrives whole or not at all.
+/// Sends until every member has got enough; each datagram arrives whole or not at all.
 fn on_bad_cables(first: &End, heard: &[End], ah: &Ah, group: [u8; 16]) -> Result<usize> {
     let mut counts = vec![0usize; heard.len()];
     let deadline = Instant::now() + LIMIT;
@@ -295,7 +295,7 @@ fn on_bad_cables(first: &End, heard: &[End], ah: &Ah, group: [u8; 16]) -> Result
     Ok(counts.iter().map(|count| (*count).min(ROUNDS as usize)).sum())
 }
 
-/// Who has left hears nothing more, and joins again.
+/// A member that has left hears nothing more, and joins again.
 fn leaving(first: &End, heard: &[End], ah: &Ah, group: [u8; 16]) -> Result<()> {
     let (last, others) = heard.split_last().context("nobody")?;
     last.detach(group)?;

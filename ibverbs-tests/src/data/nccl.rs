@@ -1,4 +1,4 @@
-//! NCCL's pattern: what its transport for verbs does with queue pairs, memory and threads.
+//! NCCL's pattern: queue pairs, memory and threads as its transport for verbs uses them.
 //!
 //! Each side sends to the other, over queue pairs of its own. A receiver writes into the sender's memory
 //! where it wants what; the sender writes the messages there, over all queue pairs or one, and ends each
@@ -42,7 +42,7 @@ const MODES: [Mode; 4] = [
     Mode { striped: false, routed: false },
 ];
 
-/// What is different between one run and another.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Wishes {
     /// The device.
@@ -190,7 +190,7 @@ impl Side {
             .with_context(|| format!("{message:?}"))
     }
 
-    /// The thread hears what happens to queue pairs, and nothing else has happened.
+    /// The thread gets the events of queue pairs, and no others.
     fn hears(&self, wishes: &Wishes, line: &mut Line) -> Result<()> {
         self.receiver.flush.drain(true)?;
         self.heard(v::IBV_EVENT_SQ_DRAINED, &self.receiver.flush)?;

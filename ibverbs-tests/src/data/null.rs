@@ -99,7 +99,7 @@ fn message(link: &Link, operation: Operation, at: u64, left: bool) -> Result<()>
     Ok(())
 }
 
-/// What a null region is not for.
+/// Tries operations that a null region does not allow.
 fn refusals(link: &mut Link) -> Result<()> {
     let null = NullRegion::new(&link.right.pd)?;
     let refused: Failed = null.rereg().err().context("it is changed")?;

@@ -1,4 +1,4 @@
-//! What becomes of connections, and what programs are told, while ports are changed under them.
+//! Connections and events of programs while ports are changed under them.
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::ffi::{Failed, Operation, Patience, Send};
 const EVENT: Duration = Duration::from_secs(30);
 /// Bytes of a message.
 const BYTES: usize = 3000;
-/// So many tries that somebody may type commands meanwhile, on a busy machine: 8 × 2.15 s.
+/// Retries that last while commands are typed, on a busy machine: 8 × 2.15 s.
 const PATIENT: Patience = Patience { timeout: 19, retry_cnt: 7, rnr_retry: 7 };
 /// Where it is given up; more than a busy machine keeps a card waiting that is there: 8 × 134 ms.
 const IMPATIENT: Patience = Patience { timeout: 15, retry_cnt: 7, rnr_retry: 7 };
@@ -40,12 +40,12 @@ pub(super) fn run(balboa: &Path, words: &[&str]) -> Result<String> {
 }
 
 impl Tool<'_> {
-    /// Runs it with those words; answers what it printed.
+    /// Runs it with those words; gives its output.
     fn run(&self, words: &[&str]) -> Result<String> {
         run(self.balboa, words)
     }
 
-    /// Adds an address to a side's port, and looks at what that side's program sees.
+    /// Adds an address to a side's port, and checks that side's view.
     fn add(&self, side: &Side, index: usize, address: &str, gid_index: u8) -> Result<()> {
         let printed = self.run(&["addr", &self.options.devices[index], "add", address])?;
         ensure!(printed == format!("GID {gid_index}\n"), "added as {printed:?}");
@@ -57,7 +57,7 @@ impl Tool<'_> {
         self.gid_is(side, index, gid_index, gid.octets())
     }
 
-    /// Deletes an address of a side's port, and looks at what that side's program sees.
+    /// Deletes an address of a side's port, and checks that side's view.
     fn del(&self, side: &Side, index: usize, address: &str, gid_index: u8) -> Result<()> {
         self.run(&["addr", &self.options.devices[index], "del", address])?;
         self.gid_is(side, index, gid_index, [0; 16])
@@ -80,7 +80,7 @@ impl Tool<'_> {
         Ok(())
     }
 
-    /// Takes a side's port off its cable, or puts it back, and looks at what that side's program sees.
+    /// Takes a side's port off its cable, or puts it back, and checks that side's view.
     fn link(&self, side: &Side, index: usize, up: bool) -> Result<()> {
         let device = &self.options.devices[index];
         self.run(&["link", device, if up { "up" } else { "down" }])?;
@@ -90,7 +90,7 @@ impl Tool<'_> {
         self.is(side, index, up)
     }
 
-    /// Checks what a side's program sees of its port.
+    /// Checks a side's view of its port.
     fn is(&self, side: &Side, index: usize, up: bool) -> Result<()> {
         let port = side.context.port()?;
         let (state, physical, texts) = match up {

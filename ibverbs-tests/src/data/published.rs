@@ -1,4 +1,4 @@
-//! What a card as published carries without the tunnel, and what it refuses: every byte compared.
+//! Messages that a published card carries without the tunnel, and requests that it refuses: every byte compared.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::ffi::{Completion, Mapping, Operation, Pd, Region, Rereg, Send};
 
 /// Bytes of a region.
 const ROOM: usize = 1 << 20;
-/// What is not to be touched.
+/// The filler of bytes that must not change.
 const GUARD: u8 = 0xee;
 /// Bytes between the pieces of a message.
 const GAP: usize = 61;
@@ -20,7 +20,7 @@ const PIECES: [&[usize]; 6] =
     [&[4], &[4; 16], &[4096; 16], &[0, 4, 0, 8, 0], &[4, 8, 4000, 60_000], &[300_000, 200_000]];
 /// The same of messages that fail.
 const ODD: [&[usize]; 2] = [&[2, 2], &[8, 3, 1]];
-/// A page that is nobody's, far from where the kernel maps memory.
+/// A page without an owner, far from where the kernel maps memory.
 const ELSEWHERE: u64 = 0x1234_5678_9000;
 /// Rounds in which memory ends under WRITEs, each some time later.
 const ENDS: u32 = 10;
@@ -136,7 +136,7 @@ fn fails(
     Ok(())
 }
 
-/// Peers find memory by its address, so what is open to them has no other name; what is not may have any.
+/// Peers find memory by its address: open memory has no other name, and closed memory may have any.
 fn names(link: &Link) -> Result<usize> {
     let pd = &link.right.pd;
     let named = |access, iova| Region::named(pd, Mapping::zeroed(8192)?, access, iova);
@@ -159,7 +159,7 @@ fn names(link: &Link) -> Result<usize> {
     Ok(refused + 1)
 }
 
-/// What rights are taken from.
+/// The object whose rights are taken away.
 #[derive(Clone, Copy, Debug)]
 enum Withdrawn {
     Region,
@@ -171,7 +171,7 @@ impl Withdrawn {
     const ALL: [Self; 3] = [Self::Region, Self::Domain, Self::Qp];
 }
 
-/// What its peer has written to is out of its reach once the rights to it are gone, whatever the peer is told.
+/// Memory that a peer has written to is out of its reach once the rights to it are gone, with any status at the peer.
 fn rights(link: &Link, taken: Withdrawn) -> Result<()> {
     let mut target = Region::new(&link.right.pd, ROOM, ACCESS, false)?;
     let far = (target.address(), target.rkey());
@@ -202,7 +202,7 @@ fn rights(link: &Link, taken: Withdrawn) -> Result<()> {
     Ok(())
 }
 
-/// A region ends while its peer writes to it; on return nothing more lands there, whatever the peer is told.
+/// A region ends while its peer writes to it; on return nothing more lands there, with any status at the peer.
 fn ends(link: &Link, round: u32) -> Result<()> {
     const WRITES: usize = 4;
     let target: Rc<Region> = Region::new(&link.right.pd, ROOM, ACCESS, false)?;

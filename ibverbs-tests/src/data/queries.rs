@@ -1,4 +1,4 @@
-//! What `ibv_query_qp` tells of a queue pair: each attribute as it was set, in each state.
+//! Answers of `ibv_query_qp` about a queue pair: each attribute as it was set, in each state.
 
 use anyhow::{Result, ensure};
 use verbs_sys::current::verbs as v;
@@ -13,7 +13,7 @@ const ACCESS: v::ibv_access_flags = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_RE
 /// All that there is to be told, as plain numbers, each with its name.
 type Told = Vec<(&'static str, u64)>;
 
-/// Of a QP with acknowledgements.
+/// Queries a QP with acknowledgements.
 ///
 /// # Errors
 /// At the first attribute that is told otherwise than it was set.

@@ -16,11 +16,11 @@ use crate::ffi::{Dm, Mapping, Operation, Patience, Recv, Region, Rereg, Window};
 const BYTES: usize = 1 << 19;
 /// Messages of a transfer, all of the same memory.
 const MESSAGES: u64 = 8;
-/// What lies in memory that was taken back and is read: no byte of the pattern's.
+/// The filler of memory that was taken back and is read: no byte of the pattern's.
 const SECRET: u8 = 0xe0;
 /// So many of them in a row are no accident.
 const RUN: usize = 4;
-/// How long it is looked whether something comes, where no completion tells that the transfer is over.
+/// The span in which late bytes are looked for, where no completion tells that the transfer is over.
 const LATER: Duration = Duration::from_millis(20);
 /// A peer that is gone is found out soon.
 const PATIENCE: Patience = Patience { timeout: 11, retry_cnt: 1, rnr_retry: 7 };
@@ -58,7 +58,7 @@ impl Withdrawal {
     ];
 }
 
-/// Of which end of a transfer the memory is.
+/// The end of a transfer whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Source,
@@ -72,7 +72,7 @@ pub struct Races {
     under_way: u64,
     /// Where it was over.
     over: u64,
-    /// Of device memory.
+    /// Races for device memory.
     device: u64,
 }
 
@@ -254,7 +254,8 @@ fn ends(link: &Link) -> Result<bool> {
     Ok(false)
 }
 
-/// Frees device memory under a READ of it, or a WRITE to it, and gives it to others, who see and show nothing of it.
+/// Frees device memory under a READ of it, or a WRITE to it, and gives it to another owner, which sees and shows
+/// nothing of it.
 fn device_memory(link: &Link, number: u64) -> Result<()> {
     reconnect(link)?;
     let right = &link.right;

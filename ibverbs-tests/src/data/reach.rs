@@ -17,7 +17,7 @@ use crate::mortal::say;
 const PAGE: usize = 4096;
 /// Pages of the region that is taken from the card: a length that no other region has.
 const PAGES: usize = 3;
-/// How long may pass until somebody says where the region is, or lets the program go on.
+/// The time limit of the other program's answer: the region's place, or the word to go on.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Address spaces of iommufd have small numbers.
 const IOAS: std::ops::Range<u32> = 1..64;
@@ -27,7 +27,7 @@ struct Target<'a> {
     link: &'a Link,
     page: Rc<Region>,
     remote: (u64, u32),
-    /// With what the left side's requests fail.
+    /// The status with which the left side's requests fail.
     failure: v::ibv_wc_status,
 }
 
@@ -146,7 +146,7 @@ pub fn unmapped(options: &Options, place: &Path, tries: u64) -> Result<[u64; 2]>
     Ok([before, after])
 }
 
-/// Ends the mapping of a region at the kernel, which who has the card may do, as balboad would.
+/// Ends the mapping of a region at the kernel, as balboad would, which the holder of the card may do.
 fn take_from_card(iova: u64, bytes: u64) -> Result<()> {
     let copies = |node: &str| descriptors_of(Path::new(node)).context("no descriptor of the IOMMU");
     for fd in copies("/dev/vfio/vfio")? {

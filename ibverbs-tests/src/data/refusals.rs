@@ -1,5 +1,5 @@
-//! What cards do not offer: each verb and each flag is refused with EOPNOTSUPP, or the errno of its manual page, and
-//! a line in the log says why.
+//! Features that cards do not offer: each verb and each flag is refused with EOPNOTSUPP, or the errno of its manual
+//! page, and a line in the log says why.
 
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;

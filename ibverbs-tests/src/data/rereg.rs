@@ -1,5 +1,5 @@
-//! Registrations that change while QPs use them: their keys stay, the card goes by what they are now, and where a
-//! change is refused they are as before.
+//! Registrations that change while QPs use them: their keys stay, the card goes by their present state, and after a
+//! refused change they are as before.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ const MESSAGE: usize = 2000;
 /// Changes beside messages, and messages beside each.
 const ROUNDS: u8 = 20;
 const BESIDE: usize = 16;
-/// What `ibv_rereg_mr` answers with: libibverbs has refused the arguments, or the device the change.
+/// Codes of `ibv_rereg_mr`: libibverbs has refused the arguments, or the device the change.
 const REFUSED_INPUT: i32 = v::IBV_REREG_MR_ERR_INPUT;
 const REFUSED: i32 = v::IBV_REREG_MR_ERR_CMD;
 
@@ -74,7 +74,7 @@ impl Scene {
         self.rereg(Rereg { access: Some(access), ..Rereg::default() }).map(drop)
     }
 
-    /// What becomes of a request between the left side's memory and an address, by the region's key.
+    /// The status of a request between the left side's memory and an address, by the region's key.
     fn outcome(&self, operation: Operation, address: u64) -> Result<v::ibv_wc_status> {
         let left = &self.link.left;
         let request = Send {
@@ -104,7 +104,7 @@ impl Scene {
         self.link.connect()
     }
 
-    /// What the right side's own requests to reach the region with come to: a WRITE from it, or a READ into it.
+    /// The status of the right side's own request with the region: a WRITE from it, or a READ into it.
     fn own_outcome(&self, operation: Operation) -> Result<v::ibv_wc_status> {
         let Link { left, right, .. } = &self.link;
         let request = Send {
@@ -149,7 +149,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Memory of another size: what the key opened before is closed.
+    /// Memory of another size: the key opens it, and closes the earlier memory.
     fn other_memory(&mut self) -> Result<()> {
         for length in [LENGTH / 2, 2 * LENGTH, MESSAGE] {
             let (old_address, old_length) = (self.region.address(), self.region.length());
@@ -256,7 +256,7 @@ impl Scene {
         self.is_open()
     }
 
-    /// Each wrong argument has its code and its errno, and the region is what it was.
+    /// Each wrong argument has its code and its errno, and the region is unchanged.
     fn refused(&mut self) -> Result<()> {
         use v::{
             IBV_REREG_MR_CHANGE_ACCESS as RIGHTS, IBV_REREG_MR_CHANGE_PD as DOMAIN,

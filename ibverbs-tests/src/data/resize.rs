@@ -11,7 +11,7 @@ use crate::ffi::{Cq, Failed, Operation, Recv, Send};
 const ROUNDS: u64 = 60;
 /// Bytes of a message.
 const BYTES: usize = 1500;
-/// Entries that a queue is given in turn: never fewer than what can complete on it.
+/// Entries that a queue is given in turn: never fewer than the completions that it can get.
 const ENTRIES: [u32; 6] = [64, 1024, 33, 4096, 100, 512];
 /// Where messages arrive, behind those that are sent.
 const ARRIVED: usize = DEPTH as usize * BYTES;
@@ -30,7 +30,7 @@ pub fn all(options: &Options) -> Result<u64> {
     Ok(ROUNDS * u64::from(DEPTH) * 2)
 }
 
-/// What cannot be is refused, and leaves the queue as it was.
+/// An impossible size is refused, and leaves the queue as it was.
 fn refusals(cq: &Cq) -> Result<()> {
     let before = cq.entries();
     for entries in [0, 1 << 30] {

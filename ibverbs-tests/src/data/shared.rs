@@ -1,4 +1,4 @@
-//! Several connections that receive from one queue, and what ends with each of them.
+//! Several connections that receive from one queue, and the receives that end with each of them.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const PAIRS: usize = 3;
 /// Messages of each that are checked, and of those as many as are under way at a time.
 const MESSAGES: usize = 200;
 const BURST: usize = 4;
-/// What a byte has that no message has reached.
+/// The value of a byte that no message has reached.
 const UNTOUCHED: u8 = 0xa5;
 /// How long an event may take.
 const EVENT: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ struct Scene {
     srq: Rc<Srq>,
     source: Rc<Region>,
     slots: Rc<Region>,
-    /// Who sends, and who receives.
+    /// Pairs of a sender and a receiver.
     pairs: Vec<(Qp, Qp)>,
     /// First PSN of the next connection: frames of one before must not be taken for its.
     psn: Cell<u32>,
@@ -244,7 +244,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What a QP has taken is free when it is reset or destroyed, polled or not, and no other's is.
+    /// Receives that a QP has taken are free when it is reset or destroyed, polled or not, and no other's are.
     fn ends(&mut self) -> Result<()> {
         for round in 0..8 {
             // Four are complete and polled by nobody, and of a fifth any part has come.

@@ -25,7 +25,7 @@ const QKEY: u32 = 0x0123_4567;
 /// Bytes of the network header before each datagram.
 const GRH: usize = 40;
 
-/// What is tried, and whether it takes nothing but Reliable Connections.
+/// A trial: its name, whether it takes nothing but Reliable Connections, and its body.
 type Trial = (&'static str, bool, fn(&Options) -> Result<()>);
 
 const TRIALS: [Trial; 15] = [
@@ -130,7 +130,7 @@ fn settles(qp: &Qp) -> Result<()> {
     Ok(())
 }
 
-/// In SQD what has begun is finished, nothing begins, and it is told when that is so, if it was asked for.
+/// In SQD messages that have begun are finished, none begins, and an event tells when that is so, if it was asked for.
 /// Back in RTS the rest goes on, in order.
 fn drained(options: &Options) -> Result<()> {
     let link = link(options)?;
@@ -173,7 +173,7 @@ fn drained(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What of RC's attributes can be changed in SQD is changed, and the rest refused.
+/// The attributes of RC that can be changed in SQD are changed, and the rest refused.
 fn changed_in_sqd(options: &Options) -> Result<()> {
     let options = reliable(options);
     let link = link(&options)?;
@@ -230,8 +230,8 @@ fn works(link: &Link) -> Result<()> {
     Ok(())
 }
 
-/// A message that cannot be read breaks the send queue and nothing else: what is sent is flushed, what
-/// comes is received, and RTS mends it.
+/// A message that cannot be read breaks the send queue and nothing else: sends are flushed, messages are received, and
+/// RTS mends it.
 fn broken(options: &Options) -> Result<()> {
     let link = link(&unreliable(options))?;
     let (left, right) = (&link.left, &link.right);

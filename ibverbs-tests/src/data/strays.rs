@@ -1,5 +1,5 @@
-//! Requests to queue pairs that do not wait for them: nobody's, another peer's, not connected yet, connected anew. They fail,
-//! or wait, and nobody else is harmed.
+//! Requests to queue pairs that do not wait for them: absent, another peer's, not connected yet, connected anew. They
+//! fail, or wait, and nobody else is harmed.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::ffi::{Completion, Operation, Peer, Send};
 const BYTES: usize = 8;
 /// How long a request waits for its peer to be connected.
 const EARLY: Duration = Duration::from_millis(100);
-/// By so much a QPN differs from one that there is.
+/// The difference of a QPN from all existing ones.
 const OTHER: u32 = 0x15;
 /// Requests that are posted to a queue pair of before.
 const BEHIND: u64 = 4;
@@ -101,7 +101,7 @@ fn fails(link: &Link, side: &Side, whose: &str) -> Result<Completion> {
     Ok(done)
 }
 
-/// What is sent before the peer is connected waits for it.
+/// A request sent before the peer is connected waits for it.
 fn early(link: &Link) -> Result<()> {
     for side in [&link.left, &link.right] {
         side.qp.to(v::IBV_QPS_RESET)?;
@@ -123,7 +123,7 @@ fn early(link: &Link) -> Result<()> {
     arrives(link, 5)
 }
 
-/// What is sent to a queue pair that was connected anew since fails, until its sender is, too.
+/// A request to a queue pair that was connected anew since fails, until its sender is, too.
 fn anew(link: &Link) -> Result<()> {
     let (left, _) = link.peers()?;
     link.right.qp.to(v::IBV_QPS_RESET)?;

@@ -14,7 +14,7 @@ const GAP: usize = 61;
 const MAX_PIECES: usize = 16;
 /// Furthest first byte.
 const MAX_OFFSET: usize = 16 * 4096;
-/// What a byte that nobody may touch has.
+/// The value of a byte that must not be touched.
 const GUARD: u8 = 0xa5;
 /// Bytes that are compared at a time.
 const CHUNK: usize = 1 << 20;
@@ -39,7 +39,7 @@ pub struct Transfer {
     pub offset: usize,
     /// Whether the work request carries the data itself.
     pub inline: bool,
-    /// Of the data.
+    /// The seed of the data.
     pub seed: u64,
 }
 
@@ -260,12 +260,12 @@ fn pattern(seed: u64, index: usize) -> u8 {
     (word ^ (word >> 29)).to_le_bytes()[index % 8]
 }
 
-/// Makes a region's bytes up to `end` such as nobody may touch.
+/// Fills a region's bytes up to `end` with the guard's value.
 pub(super) fn fill_guard(region: &Region, end: usize) {
     guard_part(region, 0, end);
 }
 
-/// Makes a part of a region such as nobody may touch.
+/// Fills a part of a region with the guard's value.
 pub(super) fn guard_part(region: &Region, start: usize, length: usize) {
     in_chunks(start, length, |offset, length| region.write(offset, &vec![GUARD; length]));
 }

@@ -22,7 +22,7 @@ const FLOODED_ROUNDS: u64 = 20;
 /// Armings of the flooded one before each of those rounds.
 const FLOOD: usize = 2000;
 
-/// A completion queue of a vector, on which what a connection receives completes.
+/// A completion queue of a vector, on which receives of a connection complete.
 struct Receiver {
     channel: Rc<Channel>,
     cq: Rc<Cq>,
@@ -72,7 +72,7 @@ fn refusals(link: &Link, vectors: i32) -> Result<()> {
     Ok(())
 }
 
-/// Nobody has been told of anything.
+/// Checks that no queue has an event.
 fn quiet(told: &[Receiver]) -> Result<()> {
     for (vector, one) in told.iter().enumerate() {
         ensure!(!one.channel.is_ready(Duration::ZERO)?, "vector {vector} has an event too many");

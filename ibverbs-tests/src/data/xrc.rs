@@ -20,11 +20,11 @@ use crate::ffi::{
 const MEMBERS: usize = 3;
 /// Bytes of each that messages may reach.
 const ROOM: usize = 72 << 10;
-/// What a byte has that no message has reached.
+/// The value of a byte that no message has reached.
 const UNTOUCHED: u8 = 0xa5;
 /// Sizes of messages.
 const SIZES: [usize; 12] = [0, 1, 7, 64, 255, 256, 257, 1024, 4095, 4096, 4097, 65_537];
-/// Of a message to another process.
+/// The offset of a message to another process.
 const ELSEWHERE: usize = 5000;
 /// Path MTUs.
 const MTUS: [v::ibv_mtu; 3] = [v::IBV_MTU_256, v::IBV_MTU_1024, v::IBV_MTU_4096];
@@ -42,14 +42,14 @@ struct Member {
 struct Scene {
     link: Link,
     members: Vec<Member>,
-    /// What the domain is named by.
+    /// The file that names the domain.
     file: File,
     source: Rc<Region>,
     mtu: v::ibv_mtu,
     psn: u32,
 }
 
-/// Who sends, and the target.
+/// A sender, and the target.
 type Pair = (Qp, Qp);
 
 /// Runs all of it; answers how many messages arrived. On a bad cable a refusal may be lost: a target in
@@ -292,7 +292,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What is answered with an error, and ends the pair.
+    /// Tries requests that are answered with an error, and end the pair.
     fn refusals(&mut self, bad_cable: bool) -> Result<()> {
         let (address, rkey) = {
             let memory = &self.members[0].memory;

@@ -48,7 +48,7 @@ impl Ah {
         Ok(Self { raw, pd: Rc::clone(pd) })
     }
 
-    /// Makes one to who sent a datagram, by its completion and the network header that came before it.
+    /// Makes a handle to the sender of a datagram, by its completion and the network header that came before it.
     ///
     /// # Errors
     /// When the library makes nothing of the header, or the device refuses.

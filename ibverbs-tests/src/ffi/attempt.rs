@@ -17,14 +17,14 @@ use super::recv::sges_of;
 use super::region::{Piece, Region};
 use super::srq::Srq;
 
-/// What a QP is asked to be.
+/// The arguments of a new QP.
 #[derive(Clone, Copy)]
 pub struct NewQp<'a> {
     /// Where sends complete.
     pub send_cq: Option<&'a Cq>,
     /// Where receives complete.
     pub receive_cq: Option<&'a Cq>,
-    /// What it receives from.
+    /// The shared queue that it receives from.
     pub srq: Option<&'a Srq>,
     /// Its sizes.
     pub capabilities: v::ibv_qp_cap,
@@ -45,7 +45,7 @@ pub struct AnySend {
     pub remote: (u64, u32),
 }
 
-/// Fails as a call that made nothing did; else ends what it made.
+/// The error of a call that made nothing; an object that was made is ended.
 fn ended<T>(call: &'static str, made: *mut T, end: impl FnOnce(*mut T) -> i32) -> Result<()> {
     if made.is_null() {
         return Err(Failed::last(call).into());
@@ -93,8 +93,8 @@ pub fn create_qp(pd: &Pd, new: &NewQp<'_>) -> Result<()> {
     ended("ibv_create_qp", made, |qp| unsafe { (library.ibv_destroy_qp)(qp) })
 }
 
-/// `ibv_reg_mr`, or with `iova` `ibv_reg_mr_iova2`, of any addresses: the card has no key to them
-/// afterwards, and nobody is told of one meanwhile.
+/// Calls `ibv_reg_mr`, or with `iova` `ibv_reg_mr_iova2`, for any addresses: the card has no key to them afterwards,
+/// and the key is not published meanwhile.
 ///
 /// # Errors
 /// When the device refuses.
@@ -259,7 +259,7 @@ unsafe extern "C" fn no_free(
     panic!("nothing was allocated");
 }
 
-/// Makes something under a parent domain whose allocator has no memory.
+/// Makes an object under a parent domain whose allocator has no memory.
 ///
 /// # Errors
 /// As that.
@@ -315,14 +315,14 @@ pub fn rereg_refused(
     (code, errno)
 }
 
-/// Fails as a call did that would end what is still used; where it has ended that, so does this program.
+/// The error of a call that would end an object in use; if it has ended that, so does this program.
 fn refused(call: &'static str, result: i32) -> Result<()> {
     let refused = Failed::check(call, result);
     assert!(refused.is_err(), "{call} ends what is used");
     Ok(refused?)
 }
 
-/// `ibv_dealloc_pd`, where something uses the domain.
+/// Calls `ibv_dealloc_pd` for a domain in use.
 ///
 /// # Errors
 /// As the call.

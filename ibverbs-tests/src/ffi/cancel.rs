@@ -18,7 +18,7 @@ use super::{Channel, Context};
 
 const PTHREAD_CANCEL_ENABLE: c_int = 0;
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
-/// What a thread that was cancelled returns.
+/// The result of a thread that was cancelled.
 const PTHREAD_CANCELED: usize = usize::MAX;
 
 unsafe extern "C" {
@@ -47,7 +47,7 @@ enum Call {
     Connection(GetCmEvent, *mut RawChannel),
 }
 
-/// What a thread is told, and tells.
+/// A thread's orders, and its reports.
 struct Task {
     call: Call,
     when: When,
@@ -91,7 +91,7 @@ extern "C-unwind" fn run(task: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Has a thread call, and cancels it.
+/// Starts a thread that makes a call, and cancels it.
 fn cancel(call: Call, when: When) -> Result<()> {
     type Thread = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
     let task = Task { call, when, thread: AtomicI32::new(0), is_cancelled: AtomicBool::new(false) };

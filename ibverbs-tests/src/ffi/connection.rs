@@ -79,7 +79,7 @@ functions! {
     rdma_ack_cm_event @ "RDMACM_1.0": fn(*mut RawEvent) -> c_int;
 }
 
-/// `rdma_cm_event_type`, as far as anybody waits for one.
+/// The values of `rdma_cm_event_type` that a program of ours waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum CmEventType {
@@ -109,7 +109,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const DEPTH: u8 = 4;
 const RETRIES: u8 = 7;
 
-/// An event that was acknowledged, so that what it names is looked at no more.
+/// An event that was acknowledged: its identifiers are not looked at any more.
 struct Event {
     id: *mut RawId,
     listener: *mut RawId,
@@ -151,7 +151,7 @@ impl EventChannel {
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 
-    /// Waits for an event, as the descriptor's own mode says, and acknowledges it; answers what was told, by its number.
+    /// Waits for an event, as the descriptor's own mode says, and acknowledges it; gives its number.
     ///
     /// # Errors
     /// When there is none.
@@ -334,7 +334,7 @@ impl Identifier {
         Failed::check("rdma_establish", said)
     }
 
-    /// Takes a queue pair to a state, with what the connection manager says of it.
+    /// Takes a queue pair to a state, with the connection manager's attributes.
     ///
     /// # Errors
     /// When it says nothing, or the device refuses.

@@ -69,7 +69,7 @@ impl Context {
         self.library
     }
 
-    /// What the device offers.
+    /// The attributes of the device.
     ///
     /// # Errors
     /// When it does not say.
@@ -118,7 +118,7 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().async_fd) }
     }
 
-    /// The descriptor by which libibverbs asks for what a driver does.
+    /// The descriptor by which libibverbs reaches the kernel's driver.
     pub fn command_descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: as above.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().cmd_fd) }
@@ -135,8 +135,7 @@ impl Context {
         Ok(self.take_event()?)
     }
 
-    /// Waits for an asynchronous event however long it takes, and acknowledges it; answers what
-    /// happened.
+    /// Waits for an asynchronous event without a limit, and acknowledges it; gives its type.
     ///
     /// # Errors
     /// When there will be none.
@@ -216,7 +215,7 @@ pub(super) fn is_readable(fd: c_int, limit: Duration) -> Result<bool> {
 /// An asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The type of the event.
     pub kind: v::ibv_event_type,
     /// Address of the object it happened to; the number of a port.
     pub element: usize,
@@ -226,7 +225,7 @@ pub struct AsyncEvent {
 #[derive(Debug)]
 pub struct Pd {
     raw: NonNull<v::ibv_pd>,
-    /// What a parent domain was made of.
+    /// The domains that a parent domain was made of.
     _made_of: Option<(Rc<Pd>, Option<Rc<ThreadDomain>>)>,
     // Last, because it goes last.
     context: Rc<Context>,
@@ -293,7 +292,7 @@ impl Pd {
         self.context.library
     }
 
-    /// What registrations in it name it by.
+    /// Its address, by which registrations in it name it.
     pub fn element(&self) -> usize {
         self.raw.as_ptr() as usize
     }
@@ -312,7 +311,7 @@ impl Drop for Pd {
     }
 }
 
-/// A thread domain: the promise that one thread uses what is made in it.
+/// A thread domain: the promise that one thread uses the objects made in it.
 #[derive(Debug)]
 pub struct ThreadDomain {
     raw: NonNull<v::ibv_td>,
@@ -443,7 +442,7 @@ pub struct Completion {
     pub wr_id: u64,
     /// How it ended.
     pub status: v::ibv_wc_status,
-    /// What it was; good only for success.
+    /// The operation; valid only for success.
     pub opcode: v::ibv_wc_opcode,
     /// Bytes that came; good only for received and read ones.
     pub byte_len: u32,
@@ -496,7 +495,7 @@ impl Cq {
         self.raw.as_ptr()
     }
 
-    /// What an asynchronous event names it by.
+    /// Its address, by which an asynchronous event names it.
     pub fn element(&self) -> usize {
         self.raw.as_ptr() as usize
     }

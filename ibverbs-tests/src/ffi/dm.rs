@@ -116,7 +116,7 @@ impl DmRegion {
         unsafe { self.mr.as_ref() }.rkey
     }
 
-    /// Changes what peers may do with it, by ibv_rereg_mr.
+    /// Changes the rights of peers to it, by ibv_rereg_mr.
     ///
     /// # Errors
     /// When the device refuses.

@@ -25,7 +25,7 @@ const CREATE: libc::Ioctl = 0x4018_7542;
 pub struct DmaBuf {
     /// Its pages.
     pub memory: Mapping,
-    /// By which others name it.
+    /// The descriptor by which others name it.
     pub descriptor: OwnedFd,
 }
 

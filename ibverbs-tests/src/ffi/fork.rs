@@ -4,7 +4,7 @@ use std::io;
 
 use nix::unistd::Pid;
 
-/// Runs something in a forked child, which ends with the exit code that it answers.
+/// Runs a function in a forked child, which ends with the exit code that it gives.
 ///
 /// The child is a copy of this thread alone. Nothing of the parent is dropped in it.
 ///

@@ -6,7 +6,7 @@ use std::ptr::{NonNull, null_mut};
 
 use super::Failed;
 
-/// Pages of memory that nobody else knows.
+/// Pages of memory that no other object refers to.
 ///
 /// A card may write into them behind the compiler's back, so their bytes are only copied in and out,
 /// and no reference to them is ever made.
@@ -45,7 +45,7 @@ impl Mapping {
         Self::new(length, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
     }
 
-    /// A file's first bytes, shared with all who map it; nobody makes it shorter.
+    /// Maps a file's first bytes, shared with all other mappings; the file must not be made shorter.
     ///
     /// # Errors
     /// When the file cannot be mapped.
@@ -162,7 +162,7 @@ impl Mapping {
         if moved == libc::MAP_FAILED { Err(Failed::last("mremap")) } else { Ok(elsewhere) }
     }
 
-    /// Lets nobody write to it any more. This program does not touch it.
+    /// Makes it read-only, for every writer. This program does not touch it.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -174,7 +174,7 @@ impl Mapping {
         if result == 0 { Ok(()) } else { Err(Failed::last("mprotect")) }
     }
 
-    /// Maps something else at the same addresses, which this program does not touch.
+    /// Maps other memory at the same addresses, which this program does not touch.
     fn replace(&mut self, protection: i32, flags: i32, file: i32) -> Result<(), Failed> {
         let memory = self.memory.as_ptr().cast();
         self.do_not_touch();

@@ -26,7 +26,7 @@ pub use extended::{End, QpWishes};
 pub use multicast::GROUP_QPN;
 pub use window::Window;
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// SEND.
@@ -68,7 +68,7 @@ impl Operation {
 pub struct Send {
     /// Returned by its completion.
     pub wr_id: u64,
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
     /// Local memory.
     pub pieces: Vec<Piece>,
@@ -117,7 +117,7 @@ impl Default for Patience {
 /// The code of 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
-/// What a reliable connection is given on its way to INIT.
+/// The attributes of a reliable connection on its way to INIT.
 pub const TO_INIT: v::ibv_qp_attr_mask =
     v::IBV_QP_STATE | v::IBV_QP_PKEY_INDEX | v::IBV_QP_PORT | v::IBV_QP_ACCESS_FLAGS;
 /// The same to RTR.
@@ -136,7 +136,7 @@ pub const TO_RTS: v::ibv_qp_attr_mask = v::IBV_QP_STATE
     | v::IBV_QP_SQ_PSN
     | v::IBV_QP_MAX_QP_RD_ATOMIC;
 
-/// What only a reliable connection has on its way to RTR and to RTS.
+/// The attributes that only a reliable connection has on its way to RTR and to RTS.
 const RELIABLE: v::ibv_qp_attr_mask = v::IBV_QP_MAX_DEST_RD_ATOMIC
     | v::IBV_QP_MIN_RNR_TIMER
     | v::IBV_QP_TIMEOUT
@@ -144,7 +144,7 @@ const RELIABLE: v::ibv_qp_attr_mask = v::IBV_QP_MAX_DEST_RD_ATOMIC
     | v::IBV_QP_RNR_RETRY
     | v::IBV_QP_MAX_QP_RD_ATOMIC;
 
-/// What a datagram's queue pair has on its way to RTS and to SQD.
+/// The attributes of a datagram's queue pair on its way to RTS and to SQD.
 const DATAGRAM: v::ibv_qp_attr_mask = v::IBV_QP_STATE
     | v::IBV_QP_PKEY_INDEX
     | v::IBV_QP_PORT
@@ -152,7 +152,7 @@ const DATAGRAM: v::ibv_qp_attr_mask = v::IBV_QP_STATE
     | v::IBV_QP_SQ_PSN
     | v::IBV_QP_EN_SQD_ASYNC_NOTIFY;
 
-/// What a QP offers.
+/// The transport service of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -178,7 +178,7 @@ pub struct Qp {
     raw: NonNull<v::ibv_qp>,
     /// Its extended form, where it has one: work requests are then posted call by call.
     extended: Option<NonNull<v::ibv_qp_ex>>,
-    /// What the device granted.
+    /// The capabilities that the device granted.
     pub capabilities: v::ibv_qp_cap,
     _cqs: Option<(Rc<Cq>, Rc<Cq>)>,
     _srq: Option<Rc<Srq>>,
@@ -297,7 +297,7 @@ impl Qp {
         Failed::check("ibv_destroy_qp", result)
     }
 
-    /// What it offers.
+    /// Its transport service.
     pub fn service(&self) -> Service {
         // SAFETY: the QP lives.
         match unsafe { self.raw.as_ref() }.qp_type {
@@ -307,12 +307,12 @@ impl Qp {
         }
     }
 
-    /// What an asynchronous event names it by.
+    /// Its address, by which an asynchronous event names it.
     pub fn element(&self) -> usize {
         self.raw.as_ptr() as usize
     }
 
-    /// Changes what the mask names, of what its service has.
+    /// Changes the attributes that the mask names, as far as its service has them.
     ///
     /// # Errors
     /// When the device refuses.
@@ -422,7 +422,7 @@ impl Qp {
         Failed::check("ibv_query_qp", result).map(|()| attributes)
     }
 
-    /// What it was made as, as `ibv_query_qp` tells it.
+    /// The attributes that it was made with, from `ibv_query_qp`.
     ///
     /// # Errors
     /// When the device does not say.

@@ -1,5 +1,5 @@
 //! Verbs that a device may leave out, called as programs call them: by the context's table, as verbs.h does, or by the
-//! library's functions. (Those that take what only these make cannot be called.)
+//! library's functions. (Those that take objects of these alone cannot be called.)
 
 use std::mem::zeroed;
 use std::ptr::null_mut;
@@ -11,10 +11,10 @@ use super::device::Pd;
 use super::qp::Qp;
 use super::srq::Srq;
 
-/// A verb, and a call of it with what it may be called with.
+/// A verb, and a call of it with possible arguments.
 pub type NotOffered = (&'static str, fn(&Pd, &Qp, &Srq) -> Result<(), Failed>);
 
-/// What a call made, which was to make nothing, stays as long as the program.
+/// The error of a call that must make nothing; an object that it made stays as long as the program.
 fn made<T>(call: &'static str, object: *mut T) -> Result<(), Failed> {
     if object.is_null() { Err(Failed::last(call)) } else { Ok(()) }
 }

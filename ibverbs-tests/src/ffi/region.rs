@@ -25,14 +25,14 @@ pub struct Region {
     memory: RefCell<Mapping>,
 }
 
-/// What of a registration is to be other than it is.
+/// The changes of a registration.
 #[derive(Debug, Default)]
 pub struct Rereg {
     /// Its protection domain.
     pub pd: Option<Rc<Pd>>,
     /// Its memory, which work requests name by its address then.
     pub memory: Option<Mapping>,
-    /// What peers may do with it.
+    /// The rights of peers to it.
     pub access: Option<v::ibv_access_flags>,
 }
 
@@ -169,7 +169,7 @@ impl Region {
         }))
     }
 
-    /// What the registration says of itself: its domain's address, its memory and its keys.
+    /// The fields of the registration: its domain's address, its memory and its keys.
     pub fn described(&self) -> (usize, u64, usize, [u32; 2]) {
         // SAFETY: the registration lives.
         let mr = unsafe { &*self.raw() };
@@ -212,7 +212,7 @@ impl Region {
         Ok(())
     }
 
-    /// Changes what may be done with it.
+    /// Changes the rights to it.
     ///
     /// # Errors
     /// When the provider refuses.
@@ -277,7 +277,7 @@ impl Region {
         self.memory.borrow_mut().take_away()
     }
 
-    /// Changes what lies at its addresses; the key stays.
+    /// Changes the memory at its addresses; the key stays.
     ///
     /// # Errors
     /// As the change.

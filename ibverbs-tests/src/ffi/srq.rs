@@ -13,7 +13,7 @@ use super::xrcd::Domain;
 /// A shared receive queue.
 pub struct Srq {
     raw: NonNull<v::ibv_srq>,
-    /// What the device granted.
+    /// The attributes that the device granted.
     pub granted: v::ibv_srq_attr,
     _place: Option<(Rc<Domain>, Rc<Cq>)>,
     pd: Rc<Pd>,
@@ -51,12 +51,12 @@ impl Srq {
         self.raw.as_ptr()
     }
 
-    /// What an asynchronous event names it by.
+    /// Its address, by which an asynchronous event names it.
     pub fn element(&self) -> usize {
         self.raw.as_ptr() as usize
     }
 
-    /// Changes what the mask names.
+    /// Changes the attributes that the mask names.
     ///
     /// # Errors
     /// When the device refuses.

@@ -1,4 +1,4 @@
-//! Memory whose pages somebody is to bring, and never does: userfaultfd(2).
+//! Memory whose pages a handler is to bring, and never does: userfaultfd(2).
 
 use std::fs::OpenOptions;
 use std::io;
@@ -33,8 +33,8 @@ struct Register {
 }
 
 impl Mapping {
-    /// Takes its pages away, and brings none as long as the descriptor is open: whoever touches it waits,
-    /// the kernel for another process too. Where the system call is not allowed the device node is.
+    /// Takes its pages away, and brings none as long as the descriptor is open: a process that touches it waits, the
+    /// kernel for another process too. Where the system call is not allowed the device node is.
     ///
     /// # Errors
     /// When neither is.

@@ -85,7 +85,7 @@ impl Qp {
         Ok(Self::of_domain(raw, domain, pd))
     }
 
-    /// Opens a target that somebody has made.
+    /// Opens a target that another process has made.
     ///
     /// # Errors
     /// When the device refuses.

@@ -44,7 +44,7 @@ impl Domain {
         Ok(Rc::new(Self { raw, context: Rc::clone(context) }))
     }
 
-    /// Tries to close it, which fails while something is in it.
+    /// Tries to close it, which fails while an object is in it.
     ///
     /// # Panics
     /// When it does not fail.

@@ -16,14 +16,13 @@ use crate::mortal::say;
 
 /// How often the round trips are told of.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Longer than anybody waits for a bystander.
+/// A time longer than any wait for a bystander.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Bytes of a message.
 const MESSAGE: usize = 64;
 
-/// Sends a message to and fro between two cards until it is killed, and prints how long each round
-/// trip took, without what the machine had it wait for a processor, and how long the threads of a balboad, by its process
-/// id, ran meanwhile.
+/// Sends a message to and fro between two cards until it is killed, and prints how long each round trip took, without
+/// the waits for a processor, and how long the threads of a balboad, by its process id, ran meanwhile.
 ///
 /// # Errors
 /// When anything fails.

@@ -19,7 +19,7 @@ use crate::mortal::say;
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 99);
 const OWN_QPN: u32 = 0x77;
-/// Somebody else on the cable.
+/// Another station on the cable.
 const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x66];
 /// Frames that are forged.
 pub const FORGED: u32 = 32;
@@ -33,7 +33,7 @@ const UDP: u8 = 17;
 const ROCE: u16 = 4791;
 const SEND_ONLY: u8 = 4;
 
-/// Binds a path that everybody may send to, and says how many datagrams came: `received N`.
+/// Binds a path that every user may send to, and prints the number of datagrams that came: `received N`.
 ///
 /// # Errors
 /// When it cannot be bound.
@@ -95,8 +95,8 @@ pub fn forge(device: &str, local: &Path, remote: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Connects two QPs of `device` with each other, and SENDs to one in the other's name from outside: from the card's
-/// own address, and from such as nobody has. Then the other SENDs itself.
+/// Connects two QPs of `device` with each other, and SENDs to one in the other's name from outside: from the card's own
+/// address, and from addresses that no host has. Then the other SENDs itself.
 ///
 /// # Errors
 /// When a forged message is taken, or the good one is not.
@@ -157,7 +157,7 @@ fn one(place: &Opened) -> Result<Completion> {
     }
 }
 
-/// Waits until the card asks who has our address, and answers; says who asked.
+/// Waits until the card asks for the owner of our address, and answers; gives the card's Ethernet address.
 fn answer_question(socket: &UnixDatagram, address: Ipv4Addr) -> Result<[u8; 6]> {
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut frame = [0; 16 << 10];

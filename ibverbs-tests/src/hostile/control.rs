@@ -1,4 +1,4 @@
-//! What is asked of balboad itself.
+//! Hostile requests to balboad itself.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -19,7 +19,7 @@ const REFUSED: u32 = 150;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
-/// Opens a card and asks for what is refused by so many connections, and then by more without end.
+/// Opens a card and makes refused requests by so many connections, and then by more without end.
 ///
 /// # Errors
 /// When balboad does not answer.
@@ -37,7 +37,7 @@ pub fn refusals(directory: &Path, connections: usize) -> Result<()> {
     Ok(())
 }
 
-/// Asks for the status on so many connections without end, each time on all of them, and reads what is answered.
+/// Asks for the status on so many connections without end, each time on all of them, and reads the answers.
 ///
 /// # Errors
 /// When balboad does not answer.

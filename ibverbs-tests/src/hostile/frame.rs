@@ -9,7 +9,7 @@ use roce::{MacAddr, Psn};
 /// The opcode of a datagram's packet.
 const SEND_ONLY: u8 = 0x64;
 
-/// Who sends a frame, and who receives it.
+/// The sender of a frame, and its receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// Their Ethernet addresses.

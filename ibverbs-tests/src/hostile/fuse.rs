@@ -1,5 +1,5 @@
-//! A file system that tells of one file and never answers who reads it, in a mount namespace of this
-//! program's own. By hand, as linux/fuse.h has it: all numbers are the machine's.
+//! A file system that has one file and never answers its readers, in a mount namespace of this program's own. By hand,
+//! as linux/fuse.h has it: all numbers are the machine's.
 //!
 //! A child serves it, so that it ends when the program is killed: who waits for an answer of its own
 //! could not end.
@@ -36,10 +36,10 @@ const READ: u32 = 15;
 const RELEASE: u32 = 18;
 const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
-/// The version that is spoken, and the longest write, which nobody makes.
+/// The version of the protocol, and the longest write, which never happens.
 const VERSION: [u32; 2] = [7, 31];
 const MAX_WRITE: u32 = 4096;
-/// For how many seconds the kernel may believe what it was told.
+/// Seconds for which the kernel may trust an answer.
 const VALID: u64 = 3600;
 
 /// Mounts it at a new directory and opens its file. To be called while the program has one thread.
@@ -64,7 +64,7 @@ pub fn silent_file(directory: &Path, node: &Path) -> Result<File> {
     OpenOptions::new().read(true).open(directory.join(NAME)).context("its file")
 }
 
-/// Answers everything but what is to be read, until the program ends.
+/// Answers all requests but reads, until the program ends.
 fn serve(mut device: &File) -> i32 {
     if set_pdeathsig(Signal::SIGKILL).is_err() {
         return 1;

@@ -1,5 +1,4 @@
-//! How long a bystander's round trips take, and what balboad works meanwhile: what it counts and prints, and what is
-//! read of it.
+//! The times of a bystander's round trips, and balboad's work meanwhile: counted, printed, and read.
 //!
 //! Neither depends on what else the machine does: what a trip waits for a processor is taken off, and costs no work.
 
@@ -16,13 +15,13 @@ const LOG2_STEPS: u32 = 4;
 /// Nanoseconds are told up to 2^42, more than an hour.
 const LARGEST: u32 = 42;
 
-/// What is between the two spreads of a line.
+/// The text between the two spreads of a line.
 const AND: &str = " / ";
 
 /// Round trips.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trips {
-    /// How long they took, without the time that somebody on the way waited for a processor.
+    /// The times, without waits for a processor on the way.
     pub took: Spread,
     /// How long balboad's threads ran meanwhile, all together.
     pub worked: Spread,
@@ -54,7 +53,7 @@ impl Trips {
     }
 }
 
-/// As the bystander prints them, in one line.
+/// The times as the bystander prints them, in one line.
 impl fmt::Display for Trips {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{WORD}{}{AND}{}", self.took, self.worked)
@@ -116,7 +115,7 @@ impl Spread {
         self.longest
     }
 
-    /// What they took on average.
+    /// Their mean.
     pub fn mean(&self) -> Duration {
         let count = u32::try_from(self.count()).unwrap_or(u32::MAX);
         self.total.checked_div(count).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Queues that are used as nobody means to.
+//! Queues that are misused.
 
 use std::rc::Rc;
 
@@ -10,13 +10,13 @@ use crate::data::link::ACCESS;
 use crate::ffi::{Channel, Cq, Failed, Operation, Qp, Recv, Region, Send};
 use crate::mortal::say;
 
-/// A QP number that nobody has.
+/// A QP number that no QP has.
 const NOBODY: u32 = 2;
 /// Work requests that are posted at a time.
 const LIST: usize = 64;
 
-/// Has so many messages under way on each of so many QPs, for as long as the card tries: to a QP that
-/// there is not. Says of how many QPs, of `qps` or fewer where the device gives no more.
+/// Keeps so many messages under way on each of so many QPs, for as long as the card tries: to a QP that does not exist.
+/// Says of how many QPs, of `qps` or fewer where the device gives no more.
 ///
 /// # Errors
 /// When the device gives none.
@@ -56,7 +56,7 @@ pub fn under_way(qps: usize, messages: usize) -> Result<()> {
     stay()
 }
 
-/// A completion queue, and a QP on it that is in ERR: what is posted to it completes at once.
+/// A completion queue, and a QP on it that is in ERR: requests posted to it complete at once.
 struct Flushing {
     qp: Qp,
     cq: Rc<Cq>,
@@ -76,8 +76,7 @@ impl Flushing {
     }
 }
 
-/// Arms so many completion queues and completes something on each, over and over, and never reads an
-/// event.
+/// Arms so many completion queues and completes a request on each, over and over, and never reads an event.
 ///
 /// # Errors
 /// When the device refuses a step of it.

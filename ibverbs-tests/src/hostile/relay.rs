@@ -14,7 +14,7 @@ use crate::mortal::say;
 
 /// Slots of a doorbell page.
 const SLOTS: usize = 512;
-/// Completion queues of who rings: so many that most of their slots have one.
+/// Completion queues of the program that rings: so many that most of their slots have one.
 const QUEUES: u32 = 400;
 /// How often it rings before it wakes the relay, whether that sleeps or not.
 const AT_ONCE: u64 = 64;

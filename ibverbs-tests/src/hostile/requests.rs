@@ -1,4 +1,4 @@
-//! Requests for connections without end, and who connects beside them.
+//! Requests for connections without end, and a program that connects beside them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -22,11 +22,11 @@ use crate::ffi::{Patience, Service};
 use crate::mortal::hand::Client;
 use crate::mortal::say;
 
-/// What a program that connects says before the number of connections that it has had.
+/// The word of a program that connects, before the number of its connections so far.
 pub const CONNECTED: &str = "connected ";
 /// The port of the listener that is flooded.
 pub const FLOODED_PORT: u16 = 7470;
-/// Fixes what is asked for.
+/// The seed of the requests.
 const SEED: u64 = 17;
 /// The peer that floods: its Ethernet address, and the first of those addresses that it asks from.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -94,8 +94,8 @@ impl Numbers {
     }
 }
 
-/// Is a peer on a card's cable that asks for connections without end: of a listener that nobody serves, of ports at
-/// which nobody listens, and in words that are none.
+/// Is a peer on a card's cable that asks for connections without end: of a listener that is not served, of ports
+/// without a listener, and in malformed messages.
 ///
 /// # Errors
 /// When the card does not answer for its address.
@@ -153,7 +153,7 @@ fn request(numbers: &mut Numbers, source: Ipv4Addr, card: Ipv4Addr) -> [u8; 256]
 
 const ARP: [u8; 2] = [8, 6];
 
-/// An ARP message: who asks or answers, for whom, and what.
+/// An ARP message: the sender and its question or answer, about an address.
 fn arp(operation: u8, to: [u8; 6], from: Ipv4Addr, about: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
     let mut frame = [&to[..], &OWN_MAC, &ARP, &[0, 1, 8, 0, 6, 4, 0, operation]].concat();
     frame.extend([&OWN_MAC[..], &from.octets(), &about.0, &about.1.octets()].concat());

@@ -9,7 +9,7 @@ use crate::data::link::ACCESS;
 use crate::ffi::{Peer, Qp};
 use crate::mortal::say;
 
-/// The first address that nobody has.
+/// The first address that no host has.
 const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 
 /// Makes QPs ready to receive from addresses that do not answer, each from one of its own; `first` tells

@@ -14,7 +14,7 @@ use crate::mortal::say;
 
 /// A page of the card's, which goes with the last memory in it.
 const PAGE: usize = 2 << 20;
-/// How often a program that does something without end says how often it did.
+/// The period of a program's reports of its turns.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// Makes QPs, and then registers and deregisters a page without end.
@@ -86,7 +86,7 @@ pub fn visit() -> Result<()> {
     Ok(())
 }
 
-/// Does something without end, and says how often: `turns N`.
+/// Repeats a turn without end, and reports the number: `turns N`.
 fn over_and_over(mut turn: impl FnMut() -> Result<()>) -> Result<()> {
     turn()?;
     say(ATTACKING);

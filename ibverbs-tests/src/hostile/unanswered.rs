@@ -1,4 +1,4 @@
-//! Memory that does not answer whoever copies from it or to it.
+//! Memory that does not answer its reader or writer.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -16,10 +16,10 @@ use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Operation, Patience, Recv, Region, Send};
 use crate::mortal::say;
 
-/// What a program says when its objects are in error.
+/// The line of a program when its objects are in error.
 pub const IN_ERROR: &str = "in error";
 
-/// Whose memory it is.
+/// The kind of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryKind {
     /// A file of a file system of the program's own.
@@ -39,7 +39,7 @@ impl MemoryKind {
     }
 }
 
-/// What the memory is used for.
+/// The use of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Use {
     /// It is sent.
@@ -69,13 +69,13 @@ impl Use {
         }
     }
 
-    /// Whether it is the memory of who posts the send request.
+    /// Whether the memory is of the side that posts the send request.
     fn is_local(self) -> bool {
         matches!(self, Self::Send | Self::Write | Self::Read)
     }
 }
 
-/// What makes memory not answer. Made while the program has one thread.
+/// The object that keeps memory from answering. Made while the program has one thread.
 enum Silence {
     File(File),
     Node(PathBuf),

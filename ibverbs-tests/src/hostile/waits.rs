@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result};
 /// The threads of balboad by which a message and its event go.
 const ON_THE_WAY: [&str; 3] = ["cards", "interrupts", "relay"];
 
-/// What threads have waited for a processor.
+/// The waits of threads for a processor.
 #[derive(Debug)]
 pub(super) struct Waits(Vec<File>);
 
 impl Waits {
-    /// Of the calling thread, and of those of a balboad, by its process id, by which messages go.
+    /// The waits of the calling thread, and of the threads of a balboad, by its process id, through which messages go.
     ///
     /// # Errors
     /// When balboad has ended.

@@ -20,8 +20,8 @@ const HELD: usize = 150;
 /// Datagrams and messages of garbage.
 const GARBAGE: usize = 300;
 
-/// Throws garbage, connections and descriptors at every socket in a directory; says `thrown`, and
-/// holds on to what it has until it is killed.
+/// Throws garbage, connections and descriptors at every socket in a directory; prints `thrown`, and holds its
+/// descriptors until it is killed.
 ///
 /// # Errors
 /// When there is no socket to throw at.

@@ -1,4 +1,4 @@
-//! What channels are ready for, which a program waits on for reading and writing at once.
+//! Readiness of channels that a program waits on for reading and writing at once.
 //!
 //! The kernel's files are never ready to be written. At the end of their device there are errors (EIO), behind the events
 //! that were not read.
@@ -23,7 +23,7 @@ use crate::ffi::{CmEventType, Context, EventChannel, Failed, Identifier, Recv};
 
 /// One of each kind, in this order.
 const KINDS: [&str; 3] = ["completion channel", "asynchronous events", "rdma_cm's event channel"];
-/// What every program asks for that has both in one mask.
+/// The mask of all programs that wait for both at once.
 const BOTH: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLOUT);
 const NOTHING: [EpollFlags; 3] = [EpollFlags::empty(); 3];
 const EVENTS: [EpollFlags; 3] = [EpollFlags::EPOLLIN; 3];
@@ -75,7 +75,7 @@ pub fn channels() -> Result<()> {
     Ok(())
 }
 
-/// One channel of each kind, and what events come of.
+/// One channel of each kind, and the objects that cause their events.
 struct All<'a> {
     link: &'a Link,
     managed: &'a EventChannel,
@@ -93,7 +93,7 @@ impl All<'_> {
         Ok(all)
     }
 
-    /// What each answers to who reads: what it tells, by its number; of a completion, where its queue is.
+    /// Reads an event of each: its number, or, of a completion, the address of its queue.
     fn read(&self) -> Result<[Result<usize, Failed>; 3]> {
         let right = &self.link.right;
         let completions = right.receive_cq.channel().context("no channel")?;
@@ -138,7 +138,7 @@ impl All<'_> {
         Ok(())
     }
 
-    /// Takes what tells of the end, behind which there is nothing.
+    /// Takes the event that tells of the end, behind which there is none.
     fn give_the_end(&self) -> Result<()> {
         let queue = self.link.right.receive_cq.element();
         let fatal = v::IBV_EVENT_DEVICE_FATAL as usize;
@@ -157,7 +157,7 @@ fn watched(all: [BorrowedFd<'_>; 3], flags: EpollFlags) -> Result<Epoll> {
     Ok(epoll)
 }
 
-/// What each is ready for now.
+/// The readiness of each now.
 fn ready(epoll: &Epoll) -> Result<[EpollFlags; 3]> {
     let mut found = [EpollEvent::empty(); 3];
     let count = epoll.wait(&mut found, EpollTimeout::ZERO)?;
@@ -175,7 +175,7 @@ fn are_ready_for_nothing(epoll: &Epoll, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until each is ready for what is expected, and sees none ready for anything else.
+/// Waits until each is ready as expected, and sees none ready otherwise.
 fn come(epoll: &Epoll, expected: [EpollFlags; 3]) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     let mut seen = NOTHING;

@@ -1,5 +1,5 @@
-//! Memory that is registered, and that a forked child writes as its parent does: each has pages of its own from the first
-//! byte on that either writes, and what a card does is done to the parent's.
+//! Registered memory that a forked child writes as its parent does: each has pages of its own from the first byte on
+//! that either writes, and a card accesses the parent's.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ const START: usize = 333;
 /// Rounds, of each order of writing with each operation as often.
 const ROUNDS: u64 = 54;
 
-/// Who writes to the memory after a fork, before the transfer.
+/// The processes that write to the memory after a fork, before the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writers {
     /// Neither: the card is the first.
@@ -49,7 +49,7 @@ pub fn copies() -> Result<()> {
     Ok(())
 }
 
-/// What one process has in one region in a round.
+/// The bytes of one process in one region in a round.
 fn bytes(round: u64, who: u64) -> Vec<u8> {
     (0..BYTES as u64).map(|at| (at * 31 + round * 7 + who * 101) as u8).collect()
 }
@@ -94,7 +94,7 @@ fn one_round(link: &Link, round: u64, writers: Writers, operation: Operation) ->
     good(child).context("what the child has")
 }
 
-/// Writes, where it is to, waits for the transfer, and finds what it had.
+/// Writes, if it is one of the writers, waits for the transfer, and finds its bytes unchanged.
 fn child(mut parent: UnixStream, sides: [&Side; 2], round: u64, writers: Writers) -> Result<()> {
     let first = if writers == Writers::Neither { 0 } else { 2 };
     for (side, number) in sides.iter().zip(0..) {

@@ -18,7 +18,7 @@ use crate::ffi::{CmEventType, EventChannel, Failed, Identifier, Operation, Pd, R
 /// Work requests that are outstanding of each kind.
 const OUTSTANDING: u64 = 5;
 
-/// What a program is doing when balboad dies.
+/// The call that a program is in when balboad dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Doing {
     /// It polls.
@@ -50,8 +50,8 @@ impl Doing {
     ];
 }
 
-/// Does it until balboad dies, or a card that a living balboad has, checks what comes of it, and then
-/// works with the next one.
+/// Makes the call until balboad dies, or a card that a living balboad has, checks its result, and then works with the
+/// next one.
 ///
 /// Says `waiting`, `told` and `again`.
 ///

@@ -62,17 +62,17 @@ impl Client {
         Ok(mr)
     }
 
-    /// Asks for something whose answer is read by [`Self::answer`].
+    /// Sends a request whose answer is read by [`Self::answer`].
     pub(crate) fn send(&self, request: &Request) -> Result<()> {
         Ok(send(self.0.as_fd(), &shim_abi::encode(request), &[], Wait::AsSocket)?)
     }
 
-    /// What was asked for last is answered, if not by what it was asked for.
+    /// The answer to the last request, if not the one that belongs to it.
     pub(crate) fn answer(&self) -> Result<Reply> {
         Ok(shim_abi::decode::<Reply>(&self.hear()?.0)?)
     }
 
-    /// Asks for something.
+    /// Makes a request.
     pub(crate) fn ask(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
         let (answer, fds) = self.exchange(&shim_abi::encode(request))?;
         match shim_abi::decode::<Reply>(&answer)? {

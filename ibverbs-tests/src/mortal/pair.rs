@@ -14,7 +14,7 @@ use crate::ffi::{Completion, Cq, Library, Operation, Peer, Recv, Send};
 
 /// Bytes of the largest message.
 const LARGEST: usize = 64 << 10;
-/// Where what is sent lies; what is received lies before it.
+/// The offset of bytes to be sent; received ones lie before it.
 const SENT: usize = LARGEST;
 /// Polls that find nothing between two looks at whether the peer's process lives.
 const POLLS: u32 = 2000;
@@ -32,7 +32,7 @@ struct Party {
     leads: bool,
 }
 
-/// What a wait came to.
+/// The end of a wait.
 enum Wait {
     Done(Completion),
     /// The other's process has ended.
@@ -210,7 +210,7 @@ impl Party {
         }
     }
 
-    /// The other one is gone: what is sent to it is given up, and then everything is flushed.
+    /// The other one is gone: messages to it are given up, and then all requests are flushed.
     fn alone(&self, number: u32) -> Result<u8> {
         // A send may be under way still; one more makes sure that there is one.
         let pieces = vec![self.side.region.piece(SENT, 1)];

@@ -1,4 +1,4 @@
-//! What one connection may cost in memory.
+//! The memory that one connection may take.
 
 use anyhow::{Context as _, Result};
 use harness::runner::Case;
@@ -11,7 +11,7 @@ use super::scene::{Attack, Scene, number_said};
 
 /// Messages under way on each QP.
 const MESSAGES: u64 = 1024;
-/// What balboad may take for each, bytes.
+/// Bytes that balboad may take for each message.
 const FOR_EACH: u64 = 64;
 
 /// The family.
@@ -19,7 +19,7 @@ pub fn cases(length: Length) -> Vec<Case> {
     vec![super::case(length, "messages under way", &[], under_way)]
 }
 
-/// Messages that nobody acknowledges, on as many QPs as a connection gets.
+/// Messages that no peer acknowledges, on as many QPs as a connection gets.
 fn under_way(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let qps = length.of(200, 4_000);
@@ -41,7 +41,7 @@ fn under_way(setting: &Setting, length: Length) -> Result<()> {
     })
 }
 
-/// Looks whether the status tells what the attacker costs, and has an end for it.
+/// Checks that the status shows the attacker's usage, and its limits.
 fn accounted(status: &Value, excess: &mut Excess) -> Result<()> {
     let limits = &status["cards"][0]["client_limits"];
     let clients = status["clients"].as_array().context("no clients")?;

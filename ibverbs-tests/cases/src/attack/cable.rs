@@ -1,4 +1,4 @@
-//! Who else is on a cable.
+//! Other parties on a cable.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

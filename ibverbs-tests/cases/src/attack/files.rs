@@ -1,4 +1,4 @@
-//! Files that are not what they seem.
+//! Files that deceive their reader.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown, symlink};
@@ -15,9 +15,9 @@ use verbs_programs::hostile::PATIENCE;
 use super::phase::Length;
 use crate::flash::{flash, prepare};
 
-/// Somebody else than the case's user.
+/// A user other than the case's.
 pub(super) const SOMEBODY: u32 = 65533;
-/// What is not to be lost.
+/// Content that must not be lost.
 const PRECIOUS: &str = "precious\n";
 
 /// The family.
@@ -144,7 +144,8 @@ fn foreign_counters(setting: &Setting, _: Length) -> Result<()> {
     is_kept(&notes)
 }
 
-/// The tool's captures keep what is somebody's, or has another name, and wait for nobody; and the card is not kept by them.
+/// The tool's captures keep files of other users and files of other kinds, wait for no writer, and do not hold the
+/// card.
 fn by_the_tool(setting: &Setting, _: Length) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     let at = |name: &str| setting.directory().join(name);
@@ -174,7 +175,8 @@ fn by_the_tool(setting: &Setting, _: Length) -> Result<()> {
     daemon.stop()
 }
 
-/// What is written for containers follows no link that somebody has put where it, or what it is made as, is to be.
+/// Files for containers are written through no link that another user has put in their place, or in that of their
+/// temporary ones.
 fn beside_links(setting: &Setting, _: Length) -> Result<()> {
     let daemon = setting.balboad("--soft 1")?;
     let folder = setting.directory().join("folder");
@@ -190,7 +192,7 @@ fn beside_links(setting: &Setting, _: Length) -> Result<()> {
     daemon.stop()
 }
 
-/// No signature counts by a key that somebody else can change, or can put in the place of another.
+/// No signature counts by a key that another user can change or replace.
 fn open_keys(setting: &Setting, _: Length) -> Result<()> {
     const WHY: &str = "others than root and you can change it";
     prepare(setting)?;

@@ -1,4 +1,4 @@
-//! What a balboad takes of its machine at a moment, clients or none.
+//! The use of the machine by a balboad at a moment, clients or none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use harness::setting::Daemon;
 /// The card thread's name.
 const CARDS: &str = "cards";
 
-/// What a balboad takes, and has taken.
+/// The resources that a balboad holds, and has used.
 #[derive(Clone, Debug)]
 pub struct Level {
     /// When.
     pub taken: Instant,
     /// Resident memory, KiB.
     pub resident: u64,
-    /// The same, with what is shared divided by those that share it.
+    /// The same, with shared memory divided by the number of its sharers.
     pub proportional: u64,
-    /// Of it what is in no file and shared with nobody, KiB.
+    /// Its private memory that is in no file, KiB.
     pub own: u64,
     /// Descriptors.
     pub descriptors: usize,

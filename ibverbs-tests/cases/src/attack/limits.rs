@@ -1,4 +1,4 @@
-//! What an attack must not do.
+//! The limits that an attack must not exceed.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const NOTICED: Duration = Duration::from_secs(1);
 const LINES: usize = 150;
 const LINES_A_SECOND: usize = 10;
 
-/// What balboad may take for an attacker, while that is connected.
+/// The resources that balboad may take for an attacker, while that is connected.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Resident memory beyond that of before, MiB.
@@ -61,9 +61,8 @@ impl Limits {
     }
 }
 
-/// Looks whether the bystander, and who asks for the status, were slowed down too much: by what balboad works while a round
-/// trip is under way, which no busy machine makes more of, and, where there is time for it, by how long things take
-/// beside how long they take before or after.
+/// Checks that the bystander and the status command were not slowed down too much: by balboad's work during a round
+/// trip, which does not grow on a busy machine, and, in long runs, by times compared with those before or after.
 fn judge_times([before, during, after]: [&Phase; 3], length: Length, excess: &mut Excess) {
     let usual = |of: &dyn Fn(&Phase) -> Duration| of(before).max(of(after));
     let work = |phase: &Phase| phase.trips.worked.percentile(99);
@@ -108,22 +107,21 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// Notes what was counted and is too much.
+    /// Notes a count that is too high.
     pub fn unless(&mut self, fine: bool, what: impl FnOnce() -> String) {
         if !fine {
             self.counted.push(what());
         }
     }
 
-    /// Notes what took too long.
+    /// Notes a time that is too long.
     pub fn late_unless(&mut self, fine: bool, what: impl FnOnce() -> String) {
         if !fine {
             self.timed.push(what());
         }
     }
 
-    /// Whether an error is of what took too long, and of nothing else: the machine may have had other
-    /// things to do, which it does not have each time.
+    /// Whether an error is of times alone: other work of the machine may have caused it, and does not each time.
     pub fn is_only_late(error: &Error) -> bool {
         error.downcast_ref::<Self>().is_some_and(|it| it.counted.is_empty())
     }

@@ -9,7 +9,7 @@ use super::limits::Limits;
 use super::phase::Length;
 use super::scene::{Attack, Scene};
 
-/// What each program may take otherwise.
+/// The resources that each program may take otherwise.
 const LIMITS: Limits = Limits { memory: 48, growth: 16, descriptors: 16 };
 
 /// The family.

@@ -1,4 +1,4 @@
-//! What is seen of an attack for a while, and for how long.
+//! A phase of an attack: its length, and the measurements in it.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::level::Level;
 /// How long an attack is looked at, and how strictly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// In the test command, on a machine that may do anything else: what is counted is judged, and
-    /// balboad's processor time.
+    /// The length of the test command, on a machine that may have other work: counts are judged, and balboad's
+    /// processor time.
     Short,
     /// For so long before, while and after; times are judged too, beside those of before and after.
     Long(Duration),
@@ -26,7 +26,7 @@ impl Length {
         }
     }
 
-    /// One of two: what the test command has the time for, or more.
+    /// The one of two values that belongs to the length.
     pub fn of<T>(self, short: T, long: T) -> T {
         match self {
             Self::Short => short,
@@ -35,7 +35,7 @@ impl Length {
     }
 }
 
-/// What was seen for a while.
+/// The measurements of a phase.
 #[derive(Clone, Debug)]
 pub struct Phase {
     /// When.
@@ -46,9 +46,9 @@ pub struct Phase {
     pub trips: Trips,
     /// The slowest answer of `balboa status`.
     pub status: Duration,
-    /// What balboad took at the beginning.
+    /// The resources of balboad at the beginning.
     pub begin: Level,
-    /// What it took at the end.
+    /// Its resources at the end.
     pub end: Level,
     /// The most that it took.
     pub peak: Level,

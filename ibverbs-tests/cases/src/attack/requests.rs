@@ -14,13 +14,13 @@ use super::phase::Length;
 use super::scene::{Attack, Scene, number_said};
 use crate::rdmacm::{PYTHON, RDMACM_UTILS, name_anothers, nothing_left};
 
-/// That of who connects meanwhile.
+/// The port of the program that connects meanwhile.
 const OWN_PORT: u16 = 7471;
 /// Requests that wait for a listener at most (`cm/src/param.rs`).
 const BACKLOG: u64 = 1024;
 /// Connections without an owner at most.
 const LINGERING: u64 = 16_384;
-/// Connections that somebody else makes while they come.
+/// Connections that the other program makes while they come.
 const PROGRESS: u64 = 20;
 
 /// The family.
@@ -54,7 +54,7 @@ fn by_program(setting: &Setting, length: Length) -> Result<()> {
     flooded(scene, format!("requests {state} 10.77.0.1 10.77.0.2"))
 }
 
-/// Who connects by another port goes on, tables have an end, and behind the flood all is as before.
+/// A program that connects by another port goes on, tables are bounded, and after the flood all is as before.
 fn flooded(scene: Scene<'_>, flood: String) -> Result<()> {
     let programs = vec![format!("connect --port {OWN_PORT}"), flood];
     let limits = Limits { memory: 96, growth: 64, descriptors: 48 };
@@ -87,7 +87,7 @@ fn end(programs: &mut Vec<Running>) -> Result<()> {
     Ok(())
 }
 
-/// Looks whether what is held of a flood that has filled a backlog has its ends where they are to be.
+/// Checks that the entries of a flood that has filled a backlog keep within their bounds.
 fn bounded(connections: &Value, excess: &mut Excess) -> Result<()> {
     let count = |what: &Value| what.as_u64().with_context(|| format!("no number: {connections}"));
     let held = count(&connections["held"])?;
@@ -101,7 +101,7 @@ fn bounded(connections: &Value, excess: &mut Excess) -> Result<()> {
 
 /// Programs that hold connections, and leave at once.
 fn held(setting: &Setting, length: Length) -> Result<()> {
-    /// What a connection may take of balboad's own, with two queue pairs and two identifiers, and with their rings.
+    /// Balboad's own memory that a connection may take, with two queue pairs and two identifiers, and with their rings.
     const FOR_EACH: u64 = 20 << 10;
     const WITH_RINGS: u64 = FOR_EACH + (16 << 10);
     let scene = Scene::open(setting, length, "--soft 2")?;

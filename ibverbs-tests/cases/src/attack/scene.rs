@@ -1,4 +1,4 @@
-//! Where an attack happens: a balboad, a bystander whose round trips are timed, and who looks at both.
+//! The scene of an attack: a balboad, a bystander whose round trips are timed, and the watch on both.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Lines of the log that a failure shows.
 const SHOWN: usize = 12;
 
-/// What attacks, and what it must not do.
+/// The attacking programs, and their limits.
 #[derive(Debug)]
 pub struct Attack {
     /// Arguments of `verbs-attack`, a program each, which are started one after the other.
@@ -30,7 +30,7 @@ pub struct Attack {
     /// Threads that can run at any time while they attack. As many do harmless work while the
     /// bystander is timed before and after, so that the cores' being shared is not counted.
     pub threads: usize,
-    /// What it must not do.
+    /// The limits that it must not exceed.
     pub limits: Limits,
 }
 
@@ -38,7 +38,7 @@ pub struct Attack {
 pub struct Scene<'a> {
     setting: &'a Setting,
     daemon: Daemon<'a>,
-    /// Who keeps the cards' doorbell pages, where the others are to be relayed.
+    /// The program that holds the cards' doorbell pages, if the others are to be relayed.
     holder: Option<Running>,
     bystander: Running,
     length: Length,
@@ -56,7 +56,7 @@ impl<'a> Scene<'a> {
         Self::beside(setting, length, setting.balboad(arguments)?, None)
     }
 
-    /// The same, where all doorbell pages of both cards are taken: everybody is relayed.
+    /// A scene in which all doorbell pages of both cards are taken: every program is relayed.
     ///
     /// # Errors
     /// When any of them does not come up.
@@ -98,7 +98,7 @@ impl<'a> Scene<'a> {
         &self.daemon
     }
 
-    /// What balboad takes now.
+    /// The resources of balboad now.
     ///
     /// # Errors
     /// When it has ended.
@@ -106,7 +106,7 @@ impl<'a> Scene<'a> {
         Level::of(&self.daemon)
     }
 
-    /// What was seen then.
+    /// The measurements of a phase.
     pub fn phase(&self, name: &str) -> Option<&Phase> {
         self.phases.iter().find(|phase| phase.name == name)
     }
@@ -140,7 +140,7 @@ impl<'a> Scene<'a> {
         Ok(running.unlimited())
     }
 
-    /// Watches for the length's span what happens.
+    /// Measures a phase of the length's span.
     ///
     /// # Errors
     /// When the bystander stands still, or the status is not told.
@@ -191,7 +191,7 @@ impl<'a> Scene<'a> {
         load.wait().map(drop)
     }
 
-    /// Does something while the bystander rests.
+    /// Runs a check while the bystander rests.
     ///
     /// # Errors
     /// As what is done, or when the bystander has ended.
@@ -228,7 +228,7 @@ impl<'a> Scene<'a> {
         Trips::lines(&self.bystander.output()).count()
     }
 
-    /// Suffers an attack; `look` is asked while it goes on for what more there is to see.
+    /// Suffers an attack; `look` makes further checks while it goes on.
     ///
     /// # Errors
     /// With everything that was measured, when a limit is exceeded.
@@ -292,14 +292,14 @@ impl<'a> Scene<'a> {
         Ok(true)
     }
 
-    /// What was seen, a line for each phase.
+    /// The measurements, a line for each phase.
     pub fn report(&self) -> String {
         let mut lines: Vec<String> = self.phases.iter().map(Phase::to_string).collect();
         lines.extend(self.notes.borrow().iter().cloned());
         lines.iter().map(|line| format!("     {line}")).collect::<Vec<_>>().join("\n")
     }
 
-    /// What balboad logged at last.
+    /// The last lines of balboad's log.
     fn end_of_log(&self) -> String {
         let log = self.daemon.log();
         last_lines(&log, SHOWN).iter().map(|line| format!("     balboad: {line}\n")).collect()

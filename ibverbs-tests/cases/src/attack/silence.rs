@@ -10,8 +10,7 @@ use super::limits::Limits;
 use super::phase::Length;
 use super::scene::{Attack, Scene, number_said};
 
-/// What the card thread may take of a second for each address that it asks for, while nobody does
-/// anything.
+/// Time of a second that the card thread may take for each address that it asks for, while no program does anything.
 const FOR_EACH: Duration = Duration::from_micros(8);
 
 /// The family.

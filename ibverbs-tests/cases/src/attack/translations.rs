@@ -13,18 +13,18 @@ use super::limits::{Excess, Limits};
 use super::phase::Length;
 use super::scene::{Attack, Scene, number_said};
 
-/// What balboad's threads may work on a registration and its end, however much there is beside it: thrice
-/// what they do, and a quarter of what looking at each of 14,000 rings takes.
+/// Work of balboad's threads on a registration and its end, with any number of rings beside it: thrice the usual, and a
+/// quarter of the time that a look at each of 14,000 rings takes.
 const FOR_EACH_PAGE: Duration = Duration::from_micros(1500);
 /// The same for as much of nothing as a program is given.
 const FOR_EACH_VOID: Duration = Duration::from_millis(20);
-/// What they may work on the end of a program for each of its regions.
+/// Work on the end of a program for each of its regions.
 const FOR_EACH_REGION: Duration = Duration::from_micros(300);
 /// Windows of a card, but the bystander's.
 const WINDOWS: u8 = 3;
-/// What balboad's threads may work until the next client is served.
+/// Work of balboad's threads until the next client is served.
 const BEFORE_NEXT: Duration = Duration::from_secs(1);
-/// As many bytes of nothing as an engine names.
+/// The length of the void that an engine names.
 const VOID: u64 = 1 << 42;
 
 /// The family.
@@ -80,7 +80,7 @@ fn voids(setting: &Setting, length: Length) -> Result<()> {
     })
 }
 
-/// Looks what a turn of the first program costs balboad while the bystander rests.
+/// Measures balboad's work for a turn of the first program while the bystander rests.
 fn each_turn(
     scene: &Scene<'_>,
     programs: &[Running],

@@ -1,4 +1,4 @@
-//! Memory that does not answer whoever copies from it or to it.
+//! Memory that does not answer its reader or writer.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -91,7 +91,7 @@ fn programs(setting: &Setting, kind: MemoryKind) -> Result<Vec<String>> {
     Ok(Use::ALL.into_iter().enumerate().map(program).collect())
 }
 
-/// The card that copies goes on for everybody else, and whose memory it is hears of it.
+/// The card that copies goes on for all other programs, and the memory's owner gets an error.
 fn used(setting: &Setting, length: Length, kind: MemoryKind, cards: &str) -> Result<()> {
     let scene = Scene::open(setting, length, cards)?;
     let programs = programs(setting, kind)?;

@@ -1,4 +1,4 @@
-//! What would hold somebody up for ever, and what would speak to a terminal in balboad's name.
+//! Objects that would block a reader for ever, and text that would speak to a terminal in balboad's name.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -26,7 +26,7 @@ use crate::flash::flash;
 
 /// Connections that say nothing: twice as many as are served at a time.
 const SILENT: usize = 128;
-/// What a configuration says that would have a terminal clear itself and show a line of somebody's.
+/// Values of a configuration that would have a terminal clear itself and show a forged line.
 const COMMANDS: &str = "\"\\u001b[2J\\u009b31m\\n[2026 ERROR balboad] all is lost\" = 1\n";
 
 /// The family.
@@ -63,7 +63,7 @@ impl<'a> Configuration<'a> {
     }
 }
 
-/// Has a balboad read its configuration again, until it has told what comes of it; and that it serves.
+/// Makes a balboad read its configuration again, waits until it has told the result, and checks that it serves.
 fn reload(daemon: &Daemon<'_>, told: &str) -> Result<()> {
     daemon.signal(Signal::SIGHUP)?;
     let begun = Instant::now();
@@ -108,7 +108,7 @@ fn unanswered(setting: &Setting, _: Length) -> Result<()> {
     daemon.stop()
 }
 
-/// A socket at a path whose backlog is full, and those who wait for it.
+/// A socket at a path whose backlog is full, and the sockets that wait for it.
 fn crowded(path: &Path) -> Result<Vec<OwnedFd>> {
     let made = |flags| socket(AddressFamily::Unix, SockType::Stream, flags, None);
     let listener = made(SockFlag::SOCK_CLOEXEC)?;

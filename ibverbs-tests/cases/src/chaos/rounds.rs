@@ -1,5 +1,4 @@
-//! Rounds of random deaths: programs at work on a balboad, one of them struck, and then the look at
-//! everybody else.
+//! Rounds of random deaths: programs at work on a balboad, one of them struck, and then a check of all others.
 //!
 //! A round is decided by its seed alone; round `n` of a run has the seed of the run plus `n`, so that
 //! any round can be run again by itself. (When a blow falls, the machine decides.)
@@ -37,7 +36,7 @@ impl Dice {
     }
 }
 
-/// Who is struck.
+/// The program that is struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Leader,
@@ -55,7 +54,7 @@ enum Blow {
     Stop(u64),
 }
 
-/// Who works beside the two that send each other messages.
+/// The program that works beside the two that send each other messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Third {
     Transfers,
@@ -63,7 +62,7 @@ enum Third {
     Reserve,
 }
 
-/// What a round is.
+/// The plan of a round.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     third: Third,
@@ -124,12 +123,12 @@ impl Member {
 /// A run of rounds on one state directory.
 pub struct Chaos<'a> {
     setting: &'a Setting,
-    /// Kept from round to round while it lives, with what it took before anybody came.
+    /// The balboad, kept from round to round while it lives, with its footprint before the first client.
     daemon: Option<(Daemon<'a>, Footprint)>,
     deaths: Deaths,
 }
 
-/// How often what died.
+/// Counts of deaths, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deaths {
     /// Rounds.
@@ -309,11 +308,11 @@ fn killed(member: Member) -> Result<()> {
     Ok(())
 }
 
-/// What a program has that is killed while it has much.
+/// QPs of a program that is killed while it has many.
 pub const QPS: u64 = 10_000;
 /// Its regions.
 pub const REGIONS: u64 = 2_000;
-/// The longest that it lives: some are killed while they make what they have.
+/// The longest life, in milliseconds: some are killed while they still make their objects.
 const LIFE: u64 = 8_000;
 
 /// Runs rounds in which a program with [`QPS`] and [`REGIONS`] is killed beside one that transfers: at

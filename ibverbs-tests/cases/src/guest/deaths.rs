@@ -1,5 +1,4 @@
-//! Ends that come without warning, of cards, of balboad and of programs: everybody is told, nobody hangs,
-//! and nothing is left behind.
+//! Sudden ends of cards, of balboad and of programs: all others are told, none hangs, and nothing is left behind.
 
 use std::fs;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use crate::{IBVERBS_UTILS, PERFTEST};
 const LONG: Duration = Duration::from_secs(60);
 /// Cards of the machine.
 const CARDS: [usize; 2] = [0, 1];
-/// What programs are at when their cards die, by the names of `verbs-mortal survive`.
+/// The calls that programs are in when their cards die, by the names of `verbs-mortal survive`.
 const CALLS: [&str; 4] = ["poll", "cq-event", "async-event", "epoll"];
 
 /// The family. Behind a paravirtual IOMMU no card dies or is taken out: QEMU ends where it cannot unmap
@@ -42,7 +41,7 @@ pub(super) fn cases(hardware: Hardware) -> Vec<Case> {
     cases
 }
 
-/// What brings cards back that died or were taken out.
+/// The cases of the boot that brings cards back that died or were taken out.
 pub(super) fn cases_of_second_boot(hardware: Hardware) -> Vec<Case> {
     if hardware != Hardware::IntelIommu {
         return Vec::new();
@@ -56,7 +55,7 @@ pub(super) fn cases_of_second_boot(hardware: Hardware) -> Vec<Case> {
     vec![Case::new("the cards are back", &[IBVERBS_UTILS], body).as_root()]
 }
 
-/// What is held for a balboad that has no clients: by itself, by the kernel, and by the cards' servers.
+/// Resources held for a balboad without clients: by itself, by the kernel, and by the cards' servers.
 #[derive(Debug)]
 pub(super) struct Held {
     footprint: Footprint,
@@ -70,7 +69,7 @@ impl Held {
         Ok(Self { footprint: Footprint::of(daemon)?, locked: locked(daemon.pid())?, cards })
     }
 
-    /// Waits until it is so again.
+    /// Waits until the same resources are held again.
     pub(super) fn restored(&self, daemon: &Daemon<'_>) -> Result<()> {
         self.footprint.restored(daemon)?;
         self.same(daemon)
@@ -90,7 +89,7 @@ impl Held {
     }
 }
 
-/// What the cards' servers hold for the machine: maps of its memory, files behind them, interrupts.
+/// The resources that the cards' servers hold for the machine: maps of its memory, files behind them, interrupts.
 fn held_by_cards() -> Result<Vec<String>> {
     let held = |card| -> Result<String> {
         let counts = ask_host("count", card)?;
@@ -152,8 +151,7 @@ impl Transfer {
     }
 }
 
-/// Programs that have work outstanding on both cards, each at another call; `of` is what they are to
-/// survive.
+/// Programs that have work outstanding on both cards, each in another call; `of` is the death that they are to survive.
 fn survivors(daemon: &Daemon<'_>, of: &str) -> Result<Vec<Running>> {
     let start = |call: &&str| {
         let mut program = daemon.mortal(&format!("survive {call} {of}")).limit(2 * LONG).start()?;
@@ -168,7 +166,7 @@ fn were_told(programs: &mut [Running]) -> Result<()> {
     programs.iter_mut().try_for_each(|program| said(program, "told"))
 }
 
-/// Each works with what there is now.
+/// Waits until each program has worked with the cards that are there now.
 fn work_again(programs: Vec<Running>) -> Result<()> {
     for mut program in programs {
         said(&mut program, "again")?;
@@ -182,7 +180,7 @@ pub(super) fn said(running: &mut Running, word: &str) -> Result<()> {
     running.wait_until(&format!("it said {word}"), line)
 }
 
-/// The kernel copies for a child what a card has pinned.
+/// The kernel copies pages that a card has pinned for a child.
 fn forked(setting: &Setting, hardware: Hardware) -> Result<()> {
     let daemon = cards(setting, hardware)?;
     let before = Held::of(&daemon)?;
@@ -305,7 +303,8 @@ fn card_wanted_back(setting: &Setting, hardware: Hardware) -> Result<()> {
     daemon.stop()
 }
 
-/// Has the kernel do what it does once everybody has let go of a card; it ends then.
+/// Writes to a file of sysfs, for which the kernel acts once the last holder of a card has let go; the process ends
+/// then.
 pub(super) fn asking_back(words: &str) -> Result<Running> {
     Task::new("sh").arg("-c").arg(format!("echo {words}")).limit(LONG).start()
 }

@@ -1,4 +1,4 @@
-//! By what the kernel gives a card to a program: iommufd and a character device, or a container and a
+//! The interfaces by which the kernel gives a card to a program: iommufd and a character device, or a container and a
 //! group.
 
 use std::collections::BTreeSet;

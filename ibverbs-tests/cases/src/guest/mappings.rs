@@ -1,4 +1,4 @@
-//! What a card can reach is what is mapped for it: the IOMMU sees to that, and what it refuses is told.
+//! Memory that a card can reach is mapped for it: the IOMMU enforces that, and its refusals are told.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Case, Hardware, Need, Setting};
 
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(120);
-/// What balboad says of a QP whose peer reached for memory that is not mapped.
+/// Balboad's line about a QP whose peer reached for memory that is not mapped.
 const TOLD: &str = "is in ERR: its peer has a key to memory that the card cannot reach";
 
 /// The family.

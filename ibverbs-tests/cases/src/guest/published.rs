@@ -23,7 +23,7 @@ use crate::stock::peers_file;
 use crate::{IBVERBS_UTILS, PERFTEST};
 
 const HARDWARE: Hardware = Hardware::Published;
-/// What such cards hold: the model with its shell mended.
+/// The manifest of these cards: the model with its shell mended.
 const MANIFEST: &str = r#"
 format = 1
 name = "published"
@@ -37,9 +37,9 @@ mended = ["windows", "selection"]
 "#;
 /// How long a program may take on an emulated processor whose host does other things.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Nobody fails for being slow.
+/// A watchdog that fails no QP for being slow.
 const PATIENT: &str = "--watchdog 120000";
-/// What counts of a card's server are 0 where nothing was lost, refused or stands.
+/// Counters of a card's server that are 0 unless frames were lost or refused, or the stack stands.
 const HARM: [&str; 5] = [
     "stock_reception_stands",
     "stock_sending_starves",
@@ -86,7 +86,7 @@ fn counter(status: &Value, card: usize, name: &str) -> u64 {
     status["cards"][card]["counters"][name].as_u64().unwrap_or(0)
 }
 
-/// What the bus refused both cards.
+/// The transfers that the bus refused both cards.
 fn refusals() -> Result<[u64; 2]> {
     let of = |card| counted(&ask_host("count", card)?, "bus_refusals");
     Ok([of(0)?, of(1)?])
@@ -183,7 +183,7 @@ fn with_one<'a>(
     setting.balboad_in(&state_dir, &arguments(setting, cards, &options)?)
 }
 
-/// Of two balboads with a card each one dies: the other one's QP fails by the watchdog, and its number rests until the
+/// One of two balboads with a card each dies: the other one's QP fails by the watchdog, and its number rests until the
 /// card is reset.
 fn balboad_killed(setting: &Setting) -> Result<()> {
     drivers(HARDWARE)?;
@@ -264,7 +264,7 @@ fn lossy(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// What went through the tunnel was posted, and harmed nobody.
+/// Checks that slots went through the tunnel, and no harm was done.
 fn slots_went(daemon: &Daemon<'_>, refused: [u64; 2]) -> Result<()> {
     unharmed(daemon, refused)?;
     let status = daemon.status()?;
@@ -314,7 +314,7 @@ fn data(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// The IOMMU has a program's pages; whose content is held back from who copies it is ended, and others go on.
+/// The IOMMU has a program's pages; a program that holds their content back from the copier is ended, and others go on.
 fn unanswered(setting: &Setting) -> Result<()> {
     let daemon = cards(setting, &format!("--tunnel on {PATIENT}"))?;
     let program = setting.bin.join("verbs-attack");
@@ -335,7 +335,7 @@ fn unanswered(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// The kernel is asked whether balboad may copy a program's memory, and who is out of its reach is refused.
+/// The kernel decides whether balboad may copy a program's memory, and a program out of its reach is refused.
 fn out_of_reach(setting: &Setting) -> Result<()> {
     let _scope = Scope::set(2)?;
     let daemon = cards(setting, &format!("--tunnel on {PATIENT}"))?;

@@ -7,7 +7,7 @@ use harness::vm::rxe::soft_roce;
 use super::{Case, Need, Setting, Task};
 use crate::IBVERBS_UTILS;
 
-/// The family, and what runs on every other machine, once more.
+/// The family, and the cases of every other machine, once more.
 pub(super) fn cases() -> Vec<Case> {
     let mut all: Vec<Case> = super::for_both("beside rxe", &[IBVERBS_UTILS, RDMA], beside).into();
     for case in crate::for_kernels_with_rdma() {
@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// What makes a device of the kernel's.
+/// The program that makes a device of the kernel's.
 const RDMA: Need = Need::Program("rdma", "iproute2");
 
 /// Outside of `balboa run` a program sees the kernel's device, inside only the cards.

@@ -1,4 +1,4 @@
-//! What keeps a card from being used, each with its mend.
+//! Obstacles to the use of a card, each with its mend.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -90,7 +90,7 @@ fn two_functions() -> Result<[String; 2]> {
     functions()?.try_into().map_err(|found| anyhow::anyhow!("there are {found:?}"))
 }
 
-/// A device that works keeps its driver, whatever address was typed.
+/// A working device keeps its driver, for any address typed.
 fn another_device(setting: &Setting, hardware: Hardware) -> Result<()> {
     drivers(hardware)?;
     let mut other = None;
@@ -109,7 +109,7 @@ fn another_device(setting: &Setting, hardware: Hardware) -> Result<()> {
     refused(balboad(setting, &other), &[&other, "1af4:", sentence])
 }
 
-/// Each node is named that is missing, until the user has them all; and what only root may do.
+/// Each missing node is named until the user has them all; so is the step that only root may take.
 fn no_permission(setting: &Setting, hardware: Hardware) -> Result<()> {
     drivers(hardware)?;
     let [function, _] = two_functions()?;
@@ -124,7 +124,7 @@ fn no_permission(setting: &Setting, hardware: Hardware) -> Result<()> {
     refused(balboa_bind(setting, &function), &["only root may write it: run this as root"])
 }
 
-/// The limit of locked memory is named, with what raises it.
+/// The limit of locked memory is named, with the way to raise it.
 fn no_memory(setting: &Setting, hardware: Hardware) -> Result<()> {
     drivers(hardware)?;
     let [function, _] = two_functions()?;
@@ -135,7 +135,7 @@ fn no_memory(setting: &Setting, hardware: Hardware) -> Result<()> {
     refused(limited.arg("--vfio").arg(&function), &[sentence, "ulimit -l"])
 }
 
-/// By another balboad, and by a program that has but the group open.
+/// A card in use by another balboad, or by a program that has only the group open, is refused.
 fn in_use(setting: &Setting, hardware: Hardware) -> Result<()> {
     let daemon = cards(setting, hardware)?;
     let [function, _] = two_functions()?;
@@ -151,7 +151,7 @@ fn in_use(setting: &Setting, hardware: Hardware) -> Result<()> {
     Ok(())
 }
 
-/// What is in the way is named, and how it is got out of it; then the card can be used.
+/// A driver in the way is named, with the way to remove it; then the card can be used.
 fn not_viable(setting: &Setting, hardware: Hardware) -> Result<()> {
     drivers(hardware)?;
     let [_, function] = two_functions()?;

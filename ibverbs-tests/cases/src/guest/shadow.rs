@@ -18,14 +18,14 @@ use crate::{IBVERBS_UTILS, PERFTEST};
 const STATE: &str = "/run/balboa";
 const RDMA: Need = Need::Program("rdma", "iproute2");
 const PING: Need = Need::Program("ping", "iputils-ping");
-/// The file systems of two shares on top of each other: what is installed goes to memory.
+/// The file systems of two shares on top of each other: installed files go to memory.
 const OVERLAY: Need = Need::Module("overlay");
-/// What `ibv_devinfo` says where our provider answers; rxe's says another vendor.
+/// The line of `ibv_devinfo` where our provider answers; rxe's shows another vendor.
 const OURS: &str = "vendor_id:\t\t\t0x10ee";
-/// How long the kernel may take to do what it does by and by.
+/// The time that the kernel may take for deferred work.
 const SOON: Duration = Duration::from_secs(20);
 
-/// What keeps the kernel from showing a card; these want a kernel that has loaded no RDMA yet.
+/// The cases of a kernel that must not show a card; they need one that has loaded no RDMA yet.
 pub(super) fn refusals() -> Vec<Case> {
     let rxe = Need::Module("rdma_rxe");
     let with = |name: &str, needs: &[Need], body: fn(&Setting) -> Result<()>| {
@@ -131,7 +131,7 @@ fn name_taken(setting: &Setting) -> Result<()> {
     shadowed(setting, "--soft 1")?.stop()
 }
 
-/// Starts balboad where everybody looks for it.
+/// Starts balboad at its default place.
 fn shadowed<'a>(setting: &'a Setting, arguments: &str) -> Result<Daemon<'a>> {
     setting.balboad_in(Path::new(STATE), &format!("--shadow {arguments}"))
 }
@@ -168,7 +168,7 @@ fn shown(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// What `ibv_devinfo` says of a card, and of nothing else than the kernel's devices.
+/// The output of `ibv_devinfo` about a card, read from nothing but the kernel's devices.
 fn devinfo_of(card: u32) -> Result<String> {
     run(&format!("ibv_devinfo -v -d balboa{card}"))
 }
@@ -349,8 +349,8 @@ fn forged(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// A card of another balboad at the other end of a cable: its card answers our kernel's ping, our
-/// kernel answers what it asks, and both exchange data.
+/// A card of another balboad at the other end of a cable: it answers our kernel's ping, our kernel answers its
+/// questions, and both exchange data.
 fn neighbour(setting: &Setting) -> Result<()> {
     let end = |name: &str| setting.directory().join(name).display().to_string();
     let (ours, theirs) = (end("ours"), end("theirs"));
@@ -426,8 +426,7 @@ fn trouble_of_none(daemon: &Daemon<'_>) -> Result<bool> {
     Ok(cards.iter().all(|card| card["shadow"]["trouble"].is_null()))
 }
 
-/// Its process has ended, which frees the state directory; nobody waits for what else the kernel does
-/// then.
+/// Waits for the end of its process, which frees the state directory; the kernel's remaining work is not waited for.
 fn succeeded(setting: &Setting) -> Result<()> {
     let mut daemon = shadowed(setting, "--soft 2")?;
     for _ in 0..3 {

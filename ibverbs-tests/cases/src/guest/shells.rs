@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Starts balboad with the cards, which are said to hold what their manifest says.
+/// Starts balboad with the cards, under the manifest of their shells.
 fn start<'a>(setting: &'a Setting, state: Option<&std::path::Path>) -> Result<Daemon<'a>> {
     super::cards::drivers(Hardware::Fpga)?;
     let cards = bound_for(setting, setting.uid())?;
@@ -34,7 +34,7 @@ fn start<'a>(setting: &'a Setting, state: Option<&std::path::Path>) -> Result<Da
     }
 }
 
-/// Has the first card what it is plugged in with, whatever it has.
+/// Gives the first card the image that it is plugged in with, over any other.
 fn four(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     flash(daemon, setting, &apply("four")).run()?.success()?;
     ensure!(engines(daemon, setting, 0)?.0 == 4);

@@ -43,7 +43,7 @@ pub(super) fn cases(hardware: Hardware) -> Vec<Case> {
     ]
 }
 
-/// What leaves a card without a server.
+/// The cases that leave a card without a server.
 pub(super) fn cases_of_second_boot(hardware: Hardware) -> Vec<Case> {
     if hardware != Hardware::IntelIommu {
         return Vec::new();
@@ -194,7 +194,7 @@ fn published(setting: &Setting, hardware: Hardware) -> Result<()> {
     daemon.stop()
 }
 
-/// Two balboads with records of their own: what one of them has loaded the other finds.
+/// Two balboads with records of their own: an image loaded by one is found by the other.
 fn another_image(setting: &Setting, hardware: Hardware) -> Result<()> {
     prepare(setting)?;
     let words = "image make --soft vqe,vqe,vqe,vqe -o four.soft --sign key";
@@ -242,7 +242,7 @@ fn reset(setting: &Setting, hardware: Hardware) -> Result<()> {
     daemon.stop()
 }
 
-/// What the doctor says of one of its checks: the verdict, and all of the line.
+/// The doctor's finding by one of its checks: the verdict, and all of the line.
 fn finding(finished: &Finished, check: &str, of: &str) -> Result<(String, String)> {
     let document: Value = serde_json::from_str(&finished.stdout)?;
     let checks = document["checks"].as_array().context("no checks")?;
@@ -254,7 +254,7 @@ fn finding(finished: &Finished, check: &str, of: &str) -> Result<(String, String
     Ok((verdict, format!("{}: {}", says(it), it["mend"].as_str().unwrap_or_default())))
 }
 
-/// Each check of what is peculiar to cards behind VFIO is made to fail, and what it says is done.
+/// Each check of cards behind VFIO is made to fail, and its advice is followed.
 fn doctor(setting: &Setting, hardware: Hardware) -> Result<()> {
     drivers(hardware)?;
     let arguments = bound_for(setting, setting.uid())?;
@@ -350,7 +350,8 @@ fn died(setting: &Setting, hardware: Hardware) -> Result<()> {
     daemon.stop()
 }
 
-/// Who loaded the image is told, nothing is claimed of the card, and the other one is served.
+/// The tool that loads the image is told of the card's death, nothing is claimed of the card, and the other one is
+/// served.
 fn after_death(setting: &Setting, daemon: &Daemon<'_>, tool: Running) -> Result<()> {
     let card =
         || Ok::<_, anyhow::Error>(json(flash(daemon, setting, "list --json"))?["cards"][0].clone());

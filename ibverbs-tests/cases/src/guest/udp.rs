@@ -28,7 +28,7 @@ const FAR: &str = "far";
 /// The kernel's address, and the card's.
 const OURS: &str = "10.78.0.1";
 const CARDS: &str = "10.78.0.2";
-/// What the kernel does to datagrams on a bad network: most overtake some that are delayed.
+/// The kernel's faults for datagrams on a bad network: most overtake some that are delayed.
 const BAD: &str = "netem limit 100000 delay 1ms loss 1% reorder 98% corrupt 0.5%";
 /// The same of a network that damages none.
 const LOSSY: &str = "netem limit 100000 delay 1ms loss 1% reorder 98%";

@@ -1,4 +1,4 @@
-//! Software cards where Yama restricts who may reach another process's memory.
+//! Software cards where Yama restricts the access to other processes' memory.
 //!
 //! `balboa run` gives an ordinary user's program a user namespace of its own, which that user's
 //! balboad owns with all capabilities, so that Yama has nothing to say. A program that finds the

@@ -12,7 +12,7 @@ use crate::PERFTEST;
 use crate::capture::TSHARK;
 use crate::stock::{HARM, dissect};
 
-/// What the card runs as the side that connects.
+/// The tests of perftest that the card runs as the side that connects.
 const PERFTESTS: [&str; 2] =
     ["ib_write_bw -F -x 1 -u 18 -s 65536 -n 40", "ib_read_bw -F -x 1 -o 16 -u 18 -s 65536 -n 40"];
 /// The data of both, compared.
@@ -36,7 +36,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// Plugs in such a card, runs a case, and looks at what both sides sent.
+/// Plugs in a published card, runs a case, and checks the frames of both sides.
 fn on_cable(setting: &Setting, peer: &Peer, _fault: &str, body: &Body, file: &Path) -> Result<()> {
     // A machine of which every processor is busy is slower than any peer.
     let options = "--soft 1 --soft-image stock --tunnel off --watchdog 120000";

@@ -15,7 +15,7 @@ use crate::rdmacm::{RDMACM_UTILS, nothing_left};
 
 /// The card's address.
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// What their IPv6 addresses begin with, and the IPv4 ones follow.
+/// The prefix of their IPv6 addresses, which the IPv4 ones follow.
 const PREFIX: &str = "2001:db8::";
 /// The group that datagrams are sent to.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
@@ -28,7 +28,7 @@ pub(super) struct Row {
     pub(super) body: Body,
 }
 
-/// What both sides run.
+/// The command lines of both sides.
 #[derive(Clone, Copy)]
 struct Program {
     name: &'static str,
@@ -111,9 +111,9 @@ const OTHERS: [Program; 5] = [
         both_roles: false,
     },
 ];
-/// On bad cables: what loses no datagram of its own, and stays until the other side has got all.
+/// The programs for bad cables: they lose no datagram of their own, and stay until the other side has got all.
 const ON_BAD_CABLES: [Program; 2] = [RPING, UCMATOSE];
-/// Of more frames than elsewhere, for the connection manager has few.
+/// Faults that hit more frames than elsewhere, for the connection manager has few.
 const FAULTS: [(&str, &str); 2] =
     [("loss", "loss=5%"), ("all", "loss=2%,dup=5%,reorder=5%,corrupt=5%")];
 

@@ -1,4 +1,4 @@
-//! What really leaves a machine: datagrams as a packet socket on the cable has them, cut, numbered and with every checksum.
+//! Datagrams as they leave a machine: from a packet socket on the cable, cut, numbered and with every checksum.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
     [("to a balboad", false), ("to a stranger", true)].map(case).into()
 }
 
-/// Has both machines send, and looks at all of it.
+/// Lets both machines send, and checks all of their datagrams.
 fn leaves(setting: &Setting, are_strangers: bool) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
     for side in 0..2 {
@@ -85,7 +85,7 @@ fn leaves(setting: &Setting, are_strangers: bool) -> Result<()> {
     Ok(())
 }
 
-/// What tshark says of a datagram, in this order.
+/// The fields that tshark prints of a datagram, in this order.
 const FIELDS: [&str; 12] = [
     "ip.src",
     "ip.id",
@@ -101,8 +101,8 @@ const FIELDS: [&str; 12] = [
     "udp.checksum",
 ];
 
-/// Each datagram is whole and may not be cut, has what its program asked for, the number of its segment, and checksums that
-/// are right.
+/// Each datagram is whole and may not be cut, has the fields that its program asked for, the number of its segment, and
+/// right checksums.
 fn right_headers(setting: &Setting, file: &Path, are_strangers: bool) -> Result<()> {
     let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file);
     let task = task.words("-o ip.check_checksum:TRUE -o udp.check_checksum:TRUE -T fields");

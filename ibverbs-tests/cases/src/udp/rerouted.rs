@@ -13,11 +13,11 @@ use super::{counter, pings, stop};
 /// The other cable between the two, and the addresses by which they reach each other there.
 const DETOUR: &str = "detour";
 const GATES: [&str; 2] = ["10.96.0.1", "10.96.0.2"];
-/// As many packets show that traffic goes on.
+/// The number of packets that shows that traffic goes on.
 const MANY: u64 = 2000;
 
-/// A route that moves to another cable takes what is under way there, and back; where none leads any more, the queue
-/// pair fails by its retries.
+/// A route that moves to another cable takes the traffic there, and back; without any route the queue pair fails by its
+/// retries.
 pub(super) fn rerouted(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
     let other = machines.process(1);

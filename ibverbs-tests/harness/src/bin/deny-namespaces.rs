@@ -12,7 +12,7 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-/// What fails with EPERM whatever its arguments are.
+/// System calls that fail with EPERM for all arguments.
 const REFUSED: [i64; 32] = [
     libc::SYS_unshare,
     libc::SYS_setns,

@@ -18,7 +18,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, getegid, geteuid, pivot_root, setgroups, setresgid, setresuid};
 
-/// Of this machine.
+/// Directories of this machine.
 const SHARED: [&str; 3] = ["/dev", "/proc", "/sys"];
 const NOTHING: Option<&str> = None;
 
@@ -65,7 +65,7 @@ fn main() -> Result<()> {
     Err(error).with_context(|| format!("cannot execute {}", program.to_string_lossy()))
 }
 
-/// A mount namespace, and for an ordinary user a user namespace around it, in which it is who it was.
+/// Enters a mount namespace, and for an ordinary user a user namespace around it, in which it keeps its user.
 fn enter_namespace() -> Result<()> {
     let (uid, gid) = (geteuid(), getegid());
     if uid.is_root() {

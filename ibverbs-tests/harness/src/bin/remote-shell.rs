@@ -20,7 +20,7 @@ fn main() -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Has the host run a line, and answers with the exit code.
+/// Asks the host to run a line, and gives the exit code.
 fn ask(host: &str, line: &str) -> Result<u8> {
     let stream = TcpStream::connect((host, REMOTE_SHELL));
     let mut stream = stream.with_context(|| format!("{host} does not serve"))?;
@@ -30,7 +30,7 @@ fn ask(host: &str, line: &str) -> Result<u8> {
     code.trim().parse().with_context(|| format!("{host} ended before the command"))
 }
 
-/// Runs the line that the first one who comes asks for; what it writes goes where this program's does.
+/// Runs the line of the first client; the line's output goes where this program's does.
 fn serve_one() -> Result<u8> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, REMOTE_SHELL))?;
     let (mut stream, _) = listener.accept()?;

@@ -34,7 +34,7 @@ pub fn plugged_in() -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Loads what the machine's IOMMU and cards want.
+/// Loads the modules of the machine's IOMMU and cards.
 pub fn drivers(hardware: Hardware) -> Result<()> {
     load("vfio_iommu_type1")?;
     load("vfio_pci")?;
@@ -53,8 +53,8 @@ pub fn drivers(hardware: Hardware) -> Result<()> {
     })
 }
 
-/// What shares a card's slot, and with it its IOMMU group. Told by the address: behind a paravirtual IOMMU a
-/// device gets its group only when a driver looks at it.
+/// The functions that share a card's slot, and with it its IOMMU group. Told by the address: behind a paravirtual IOMMU
+/// a device gets its group only when a driver looks at it.
 pub fn neighbours(function: &str) -> Vec<String> {
     let Some((slot, _)) = function.rsplit_once('.') else { return Vec::new() };
     let found = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
@@ -80,8 +80,8 @@ pub fn unbind(function: &str) -> Result<()> {
     fs::write(&path, function).with_context(|| path.clone())
 }
 
-/// `balboa bind ADDRESS`, by root, whoever the case's user is; returns the nodes that it says another
-/// user is to be given.
+/// Runs `balboa bind ADDRESS` as root, for any user of the case; returns the nodes that another user is to be given by
+/// its output.
 pub fn bind(setting: &Setting, function: &str) -> Result<Vec<String>> {
     let task = Task::new(setting.bin.join("balboa")).arg("bind").arg(function);
     let said = task.run()?.success()?.says(&format!("{function} is bound to vfio-pci"))?;

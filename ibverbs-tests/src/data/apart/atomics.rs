@@ -11,13 +11,13 @@ use AtomicOperation::{CompareSwap, FetchAdd};
 
 /// The value of the word before: the first addition carries through every byte of it.
 const FIRST: u64 = 0x00ff_ffff_ffff_fffe;
-/// Where the word is, and what lies beside it.
+/// The offset of the word, and its guard.
 const AT: usize = 4096 - 8;
 const BESIDE: u8 = 0x5a;
 /// Bytes from one result to the next.
 const RESULT: usize = 16;
 
-/// What is done, in this order. No value has the same bytes from behind.
+/// The atomics, in this order. No value has the same bytes from behind.
 const ATOMICS: [AtomicOperation; 8] = [
     FetchAdd { add: 5 },
     CompareSwap { compare: FIRST + 5, swap: 0x0102_0304_0506_0708 },
@@ -31,7 +31,7 @@ const ATOMICS: [AtomicOperation; 8] = [
     FetchAdd { add: 2 },
 ];
 
-/// What each answers, and what the word has in the end.
+/// The answer of each, and the word's value in the end.
 fn expected() -> ([u64; ATOMICS.len()], u64) {
     let mut word = FIRST;
     let answers = ATOMICS.map(|atomic| {

@@ -105,8 +105,8 @@ impl<'a> Datagrams<'a> {
         self.line.meet()
     }
 
-    /// Checks what a completion says of a datagram, and the header before it, which is at an offset of a
-    /// region; answers how many bytes follow it.
+    /// Checks a datagram's completion, and the header before it, which is at an offset of a region; gives the number of
+    /// bytes behind it.
     pub(super) fn check_header(
         &self,
         received: &Completion,

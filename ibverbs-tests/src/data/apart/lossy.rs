@@ -1,4 +1,4 @@
-//! Unreliable services on cables that lose frames: not everything arrives, and what does is right.
+//! Unreliable services on cables that lose frames: messages may be lost, and those that arrive are right.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -27,18 +27,18 @@ const PLACES: u64 = 32;
 const PLACE: usize = HEADER + LARGEST + 64;
 /// Bytes from the target of one WRITE to the next.
 const TARGET: usize = MTU.1 + 64;
-/// Immediate data of what ends a burst, and is repeated until it arrives: what was sent before it is
-/// there by then, or never will be. The number of the burst is added.
+/// Immediate data of the message that ends a burst, and is repeated until it arrives: earlier ones are there by then,
+/// or never will be. The number of the burst is added.
 const END: u32 = 0xffff_0000;
-/// How long the first repetition waits, and twice as long each further one: so they are so few that there are receives for all
-/// of them, however late the other side looks.
+/// The wait before the first repetition, doubled for each further one: so few repetitions that there are receives for
+/// all of them, however late the other side looks.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A service, towards the other side.
 trait Service {
     fn side(&self) -> &Side;
     fn line(&mut self) -> &mut Line;
-    /// What a message is, and its length.
+    /// The operation of a message, and its length.
     fn message(&self, number: u32) -> (Operation, usize);
     /// Posts one.
     fn post(&self, request: Send) -> Result<()>;
@@ -48,7 +48,7 @@ trait Service {
     fn start(&self) -> usize;
     /// Bytes that a message which never became whole may have written.
     fn reach(&self) -> usize;
-    /// Checks what came in a place beside the message, which it answers the length of.
+    /// Checks the bytes in a place beside the message, and gives the message's length.
     fn check(&self, received: &Completion, places: &Region, place: usize) -> Result<usize>;
 }
 
@@ -144,7 +144,7 @@ fn post(
     Ok(())
 }
 
-/// Receives what arrives of all bursts; answers how many messages that is.
+/// Receives the messages of all bursts; gives their number.
 fn receive(service: &mut impl Service, places: &Rc<Region>, targets: &Region) -> Result<usize> {
     (0..PLACES).try_for_each(|place| post_place(service, places, place))?;
     service.line().meet()?;

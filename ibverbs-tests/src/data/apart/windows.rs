@@ -12,9 +12,9 @@ use crate::ffi::{Operation, Window};
 const OPEN: (usize, usize) = (8192, 16384);
 /// Bytes of the WRITEs by a window, which go to its first byte.
 const WRITTEN: usize = 3000;
-/// The same of one that is refused: one packet, for whoever refuses it hears no other.
+/// Bytes of a WRITE that is refused: one packet, for the refusing side hears no other.
 const REFUSED: usize = 200;
-/// What windows may be used for.
+/// The rights of windows.
 const RIGHTS: v::ibv_access_flags = v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_READ;
 
 /// Each side binds windows, and the other one writes by them and takes them back, by a SEND of one

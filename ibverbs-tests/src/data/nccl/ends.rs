@@ -1,4 +1,4 @@
-//! The two ends of a connection: who sends, and who says what it is ready for.
+//! The two ends of a connection: the sender, and the receiver, which announces its receives.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,16 +15,17 @@ use crate::ffi::{
 
 /// Places for requests in either end's rings; a request has the one of its number.
 const SLOTS: usize = 256;
-/// Bytes of what one receive is told by, the last of which are its number: who sees that has the rest.
+/// Bytes of the entry that announces one receive, of which the last are its number: a reader that sees that has the
+/// rest.
 const ENTRY: usize = 64;
 const ENTRY_NUMBER: usize = ENTRY - 8;
 /// Bytes in which the sizes of a group arrive.
 const RECORD: usize = 4 * GROUP;
-/// What each QP but the last carries of a message is a multiple of so many bytes.
+/// The unit of each QP's part of a message, but the last one's.
 const CHUNK: usize = 128;
 /// From how many bytes on a message has its notice apart, where packets may overtake each other.
 const APART: usize = 8192;
-/// What completions of flushes have added to their request's number.
+/// The addend of flushes' completions to their request's number.
 const FLUSH: u64 = 1 << 32;
 /// The code of 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
@@ -161,10 +162,10 @@ fn post(qp: &Qp, requests: &[Send]) -> Result<()> {
     })
 }
 
-/// Who sends.
+/// The sender.
 pub(super) struct Sender {
     pub(super) lanes: Lanes,
-    /// Where the receiver says what it is ready for.
+    /// The region in which the receiver announces its receives.
     pub(super) told: Rc<Region>,
     /// Sizes of groups, on their way.
     sizes: Rc<Region>,
@@ -172,11 +173,11 @@ pub(super) struct Sender {
     pub(super) records: Far,
     /// The next request's number.
     number: u64,
-    /// By their numbers, how many QPs still carry the requests.
+    /// The number of QPs that still carry each request, by number.
     open: BTreeMap<u64, usize>,
 }
 
-/// What the receiver has said of one receive.
+/// A receive as the receiver announced it.
 struct Offered {
     far: Far,
     size: usize,
@@ -304,7 +305,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Takes what is complete; false where nothing was.
+    /// Takes a completion; false if there was none.
     pub(super) fn poll(&mut self, place: &Surroundings) -> Result<bool> {
         let Some(completion) = self.lanes.poll(place)? else { return Ok(false) };
         ensure!(completion.opcode == v::IBV_WC_RDMA_WRITE, "{completion:?}");
@@ -318,12 +319,12 @@ impl Sender {
     }
 }
 
-/// Who receives.
+/// The receiver.
 pub(super) struct Receiver {
     pub(super) lanes: Lanes,
-    /// A QP that is its own peer: what it READs has come all the way.
+    /// A QP that is its own peer: bytes that it READs have come all the way.
     pub(super) flush: Qp,
-    /// What it is ready for, on its way.
+    /// The announcements on their way.
     told: Rc<Region>,
     /// Where that goes.
     pub(super) far: Far,
@@ -332,7 +333,7 @@ pub(super) struct Receiver {
     /// Where the byte of a flush goes.
     landing: Rc<Region>,
     number: u64,
-    /// By their numbers.
+    /// The requests that are open, by number.
     open: BTreeMap<u64, Open>,
 }
 
@@ -423,7 +424,7 @@ impl Receiver {
         entry
     }
 
-    /// Takes what is complete; answers what of it is there, or None where nothing was.
+    /// Takes a completion; gives the messages that are whole by it, or None if there was no completion.
     pub(super) fn poll(
         &mut self,
         place: &Surroundings,

@@ -1,4 +1,4 @@
-//! Which GID a connection goes by, where nobody says: RoCE v2, and of the wanted family of addresses.
+//! The GID that a connection goes by where none is named: of RoCE v2, and of the wanted family of addresses.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,16 +7,16 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::ffi::Context;
 
-/// What a GID must be.
+/// The properties of the wanted GID.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
-    /// Of IPv6, not IPv4.
+    /// Whether it is of IPv6, not IPv4.
     pub ipv6: bool,
-    /// Of this network: its address and the bits of it that count.
+    /// The network that it must be of: its address and the bits of it that count.
     pub network: Option<(IpAddr, u8)>,
 }
 
-/// What the kernel says of an entry that carries UDP.
+/// The kernel's name for the type of an entry that carries UDP.
 const ROCE_V2: &str = "RoCE v2";
 
 /// The first of a device's GIDs that is wanted. Every entry of the table is read, the empty ones too.

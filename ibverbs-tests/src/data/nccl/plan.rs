@@ -1,4 +1,4 @@
-//! Which messages go, and where they lie: both sides know it from a seed.
+//! The messages and their places, which both sides know from a seed.
 
 use std::collections::VecDeque;
 

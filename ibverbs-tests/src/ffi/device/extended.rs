@@ -10,7 +10,7 @@ use verbs_sys::current::verbs as v;
 use super::super::Failed;
 use super::{Channel, Completion, Context, Cq, Pd};
 
-/// What `ibv_poll_cq` tells of a completion (`IBV_WC_STANDARD_FLAGS`).
+/// The fields that `ibv_poll_cq` has of a completion (`IBV_WC_STANDARD_FLAGS`).
 pub const STANDARD: u64 = (v::IBV_WC_EX_WITH_BYTE_LEN
     | v::IBV_WC_EX_WITH_IMM
     | v::IBV_WC_EX_WITH_QP_NUM
@@ -21,7 +21,7 @@ pub const STANDARD: u64 = (v::IBV_WC_EX_WITH_BYTE_LEN
 /// All that a completion can be asked to tell.
 pub const EVERYTHING: u64 = STANDARD | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP as u64;
 
-/// What an extended completion queue is asked to be, beside its size.
+/// The arguments of an extended completion queue, beside its size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CqWishes<'a> {
     /// `ibv_create_cq_wc_flags`.
@@ -37,7 +37,7 @@ pub struct CqWishes<'a> {
 }
 
 impl Context {
-    /// What the device offers, extended.
+    /// The extended attributes of the device.
     ///
     /// # Errors
     /// When it does not say.
@@ -105,8 +105,8 @@ impl Cq {
         Ok(Rc::new(Self { raw, is_extended, channel, _parent: parent, context }))
     }
 
-    /// Has its events be of `count` completions, or come `period` microseconds behind the first of them,
-    /// with `mask` as `ibv_cq_attr_mask`.
+    /// Moderates its events: one of `count` completions, or `period` microseconds behind the first of them, with `mask`
+    /// as `ibv_cq_attr_mask`.
     ///
     /// # Errors
     /// When the device refuses.

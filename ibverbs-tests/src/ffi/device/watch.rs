@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use super::{AsyncEvent, Context};
 
-/// What the thread has of a context: no more than it takes to wait for its events.
+/// The thread's part of a context: the calls that wait for its events, and no more.
 struct Watched(&'static Context);
 
 // SAFETY: the thread only calls `take_event`, which touches no count of references, and
@@ -20,8 +20,8 @@ impl Watched {
 }
 
 impl Context {
-    /// Starts a thread that is in `ibv_get_async_event` for as long as the process lives, and tells
-    /// what happened. The device stays open until then.
+    /// Starts a thread that is in `ibv_get_async_event` for as long as the process lives, and sends the events. The
+    /// device stays open until then.
     pub fn watch(self: &Rc<Self>) -> Receiver<AsyncEvent> {
         // SAFETY: one reference is leaked, so the context is there for as long as the process.
         let watched = Watched(unsafe { &*Rc::into_raw(Rc::clone(self)) });

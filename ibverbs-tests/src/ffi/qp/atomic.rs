@@ -6,19 +6,19 @@ use verbs_sys::current::verbs as v;
 
 use super::{Failed, Piece, Qp, sges_of};
 
-/// What an atomic does.
+/// The operation of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOperation {
     /// Compare and swap.
     CompareSwap {
-        /// What is compared with.
+        /// The value to compare with.
         compare: u64,
-        /// What is swapped in.
+        /// The value to swap in.
         swap: u64,
     },
     /// Fetch and add.
     FetchAdd {
-        /// What is added.
+        /// The value to add.
         add: u64,
     },
 }
@@ -27,7 +27,7 @@ pub enum AtomicOperation {
 pub struct Atomic {
     /// Returned by its completion.
     pub wr_id: u64,
-    /// What it does.
+    /// The operation.
     pub operation: AtomicOperation,
     /// Where the value before goes.
     pub result: Vec<Piece>,

@@ -6,7 +6,7 @@ use super::super::Failed;
 use super::super::ah::Ah;
 use super::{Qp, Send, sges_of, work_request};
 
-/// To whom a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy)]
 pub struct Destination<'a> {
     /// Where it is.

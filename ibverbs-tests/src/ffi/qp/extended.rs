@@ -13,13 +13,13 @@ use super::{Atomic, AtomicOperation, Operation, Qp, Send};
 /// How a list of work requests ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By `ibv_wr_complete`.
+    /// The end by `ibv_wr_complete`.
     Complete,
-    /// By `ibv_wr_abort`.
+    /// The end by `ibv_wr_abort`.
     Abort,
 }
 
-/// What an extended QP is asked to be, beside its sizes.
+/// The arguments of an extended QP, beside its sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct QpWishes {
     /// `ibv_qp_init_attr_mask`, without that of the protection domain.
