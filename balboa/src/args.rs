@@ -25,7 +25,7 @@ use services::SERVICE_HELP;
 #[derive(Debug, Parser)]
 #[command(name = "balboa", version, after_help = EXAMPLES)]
 pub struct Arguments {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -82,21 +82,21 @@ pub enum Command {
     /// Load images into cards that run, and put back what they had
     #[command(after_help = FLASH_HELP, disable_help_subcommand = true)]
     Flash {
-        /// What to do.
+        /// The subcommand.
         #[command(subcommand)]
         action: Flash,
     },
     /// Make, look at, check and sign images of cards
     #[command(after_help = IMAGE_HELP, disable_help_subcommand = true)]
     Image {
-        /// What to do.
+        /// The subcommand.
         #[command(subcommand)]
         action: Image,
     },
     /// Let containers have the cards, by the Container Device Interface
     #[command(after_help = CDI_HELP, disable_help_subcommand = true)]
     Cdi {
-        /// What to do.
+        /// The subcommand.
         #[command(subcommand)]
         action: Cdi,
     },
@@ -157,7 +157,7 @@ pub enum Cdi {
     /// Write the file by which container runtimes give the cards of a balboad to containers
     #[command(after_help = CDI_HELP)]
     Generate {
-        /// Which balboad.
+        /// The state directory of balboad.
         #[command(flatten)]
         state_dir: StateDir,
         /// Write to this file [default: standard output]
@@ -169,7 +169,7 @@ pub enum Cdi {
 /// `balboa run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// Show the cards in /dev/infiniband to this whole container, instead of to the program alone in a namespace; for
@@ -224,7 +224,7 @@ pub struct StartBalboad {
 /// `balboa list`.
 #[derive(Debug, Args)]
 pub struct List {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// Print JSON
@@ -235,7 +235,7 @@ pub struct List {
 /// `balboa show`.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The card, balboaN
@@ -248,7 +248,7 @@ pub struct Show {
 /// `balboa counters`.
 #[derive(Debug, Args)]
 pub struct Counters {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The card, balboaN
@@ -274,7 +274,7 @@ pub struct Counters {
 /// `balboa top`.
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// Look again every so many seconds
@@ -291,7 +291,7 @@ pub struct Top {
 /// `balboa perf`.
 #[derive(Debug, Args)]
 pub struct Perf {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The card that posts
@@ -314,7 +314,7 @@ pub struct Perf {
 /// `balboa ping`.
 #[derive(Debug, Args)]
 pub struct Ping {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The address of a card: of IPv4, or of IPv6
@@ -346,7 +346,7 @@ impl FromStr for Peer {
 /// `balboa doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// Print JSON
@@ -357,7 +357,7 @@ pub struct Doctor {
 /// `balboa status`.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// Print JSON
@@ -368,7 +368,7 @@ pub struct Status {
 /// `balboa reset`.
 #[derive(Debug, Args)]
 pub struct Reset {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The card, balboaN

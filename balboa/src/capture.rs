@@ -1,4 +1,4 @@
-//! `balboa capture`: what passes the port of a card that runs, as a pcapng file.
+//! The command `balboa capture`: frames at the port of a running card, as a pcapng file.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -18,7 +18,7 @@ use terminal::file::open_anew;
 use crate::args;
 use crate::client::Client;
 
-/// What opening a FIFO that nobody reads fails with.
+/// The error of opening a FIFO without a reader.
 const ENXIO: i32 = Errno::ENXIO as i32;
 /// How long the rest of a capture may take once it is ended.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -106,10 +106,10 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why there is something to do.
+/// The reason why the thread woke.
 #[derive(PartialEq, Eq)]
 enum Woken {
-    /// Something came, or there is room.
+    /// Bytes came, or there is room.
     Ready,
     /// The user wants it to end.
     Signal,
@@ -148,11 +148,11 @@ enum Sink {
     Output,
 }
 
-/// What became of bytes that were to be written.
+/// The fate of bytes that were to be written.
 #[derive(Debug, PartialEq, Eq)]
 enum Written {
     All,
-    /// Nobody reads them any more.
+    /// The reader is gone.
     Unwanted,
     /// The user wanted an end, or time was over, while there was no room for them.
     GivenUp,
@@ -209,7 +209,7 @@ impl Sink {
     }
 }
 
-/// What came, counted by the blocks of the file.
+/// The bytes that came, counted by the blocks of the file.
 #[derive(Default)]
 struct BlockCounts {
     /// The beginning of a block whose rest is to come.

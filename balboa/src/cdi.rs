@@ -1,5 +1,5 @@
-//! `balboa cdi generate`: what a container is given so that programs in it find the cards, as a file of the
-//! Container Device Interface, which podman, containerd and CRI-O read.
+//! The command `balboa cdi generate`: the mounts and variables by which programs in a container find the cards, as a
+//! file of the Container Device Interface, which podman, containerd and CRI-O read.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,11 +19,11 @@ use crate::run;
 
 /// Version of the interface: the first that all of the runtimes named in the documentation read.
 const VERSION: &str = "0.5.0";
-/// Whose devices, and of which kind.
+/// The vendor and class of the devices.
 const KIND: &str = "balboa/card";
 /// The name of all cards together.
 const ALL: &str = "all";
-/// Where a container finds what it is given.
+/// The state directory in a container.
 const STATE_DIR: &str = "/run/balboa";
 const TOOL: &str = "/usr/bin/balboa";
 const PROVIDERS: &str = "/usr/lib/balboa";
@@ -48,7 +48,7 @@ pub fn cdi(action: &args::Cdi) -> anyhow::Result<()> {
     }
 }
 
-/// In place of an older one at once, for runtimes watch the directory.
+/// Replaces an older file at once, for runtimes watch the directory.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let named = || format!("cannot write {}", path.display());
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -77,12 +77,12 @@ pub enum ClientError {
     ForeignBalboad {
         /// The socket.
         path: PathBuf,
-        /// Who serves it.
+        /// The user that serves it.
         uid: u32,
         /// The caller.
         own: u32,
     },
-    /// A socket that nobody listens on.
+    /// A socket without a listener.
     #[error(
         "{} is left over from a balboad that has ended (its socket is there but nobody listens): start balboad again with --state-dir {}",
         dir.display(), dir.display()
@@ -94,9 +94,9 @@ pub enum ClientError {
     /// The connection cannot be made for another reason.
     #[error("cannot {what} {}: {errno}", path.display())]
     Connect {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// On what.
+        /// The path that it was tried on.
         path: PathBuf,
         /// Why not.
         errno: io::Error,
@@ -109,7 +109,7 @@ pub enum ClientError {
     Silent {
         /// State directory.
         dir: PathBuf,
-        /// What the socket said.
+        /// The error of the socket.
         why: String,
     },
     /// balboad refused.
@@ -120,12 +120,12 @@ pub enum ClientError {
         /// Why.
         reason: String,
     },
-    /// What came is no answer to the request.
+    /// The answer does not fit the request.
     #[error("balboad in {} and this balboa do not understand each other: {why}", dir.display())]
     Misunderstood {
         /// State directory.
         dir: PathBuf,
-        /// What came.
+        /// The answer's fault.
         why: String,
     },
 }
@@ -383,7 +383,7 @@ impl Client {
         self.done_by_and_by(&Request::FlashRollback { card, force })
     }
 
-    /// Has balboad check a card against its record.
+    /// Asks balboad to check a card against its record.
     ///
     /// # Errors
     /// When it is not, or balboad is silent, or answers something else.
@@ -407,8 +407,8 @@ impl Client {
         self.is_done(&answer)
     }
 
-    /// The same of what takes as long as an image and the disk do on which it is kept. balboad serves others meanwhile, and so
-    /// whoever greets it: as long as it does, it has not forgotten this.
+    /// Makes a request that takes as long as an image and its disk do. balboad serves and greets others meanwhile: as
+    /// long as it does, it has not forgotten this one.
     fn done_by_and_by(&mut self, request: &Request) -> Result<(), ClientError> {
         let mut answer = self.balboad.ask(request);
         while matches!(answer, Err(Error::Silent)) {
@@ -449,7 +449,7 @@ impl Client {
     }
 }
 
-/// Tells a state directory from what only stands in its place.
+/// Refuses a path that is no state directory.
 fn check_dir(dir: &Path) -> Result<(), ClientError> {
     let metadata = match dir.metadata() {
         Ok(metadata) => metadata,
@@ -472,8 +472,7 @@ fn check_dir(dir: &Path) -> Result<(), ClientError> {
     }
 }
 
-/// Whether what is told of a card can be shown as the kernel would: its name and texts become those
-/// of files.
+/// Whether the data of a card can be shown as the kernel would: its name and texts become those of files.
 fn is_sound(card: &CardInfo) -> bool {
     let lines = [&card.firmware, &card.board];
     card.name == format!("balboa{}", card.card)
@@ -494,7 +493,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A card, of which tests change what they are about.
+    /// A card, for tests that change one part of it.
     pub(crate) fn card(number: u32) -> CardInfo {
         CardInfo {
             card: number,
@@ -526,7 +525,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A directory in which somebody listens, who has not accepted anybody yet.
+    /// A directory with a listener that has accepted no connection yet.
     pub(crate) fn listening() -> (tempfile::TempDir, UnixListener) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -539,7 +538,7 @@ pub(crate) mod tests {
         (dir, UnixListener::from(listener))
     }
 
-    /// The next who connects, greeted.
+    /// The next client that connects, greeted.
     pub(crate) fn greeted(listener: &UnixListener) -> UnixStream {
         let (mut it, _) = listener.accept().unwrap();
         greet(&mut it);

@@ -1,4 +1,4 @@
-//! `balboa doctor`: what is wrong on this machine, a line for each check, with the mend.
+//! The command `balboa doctor`: faults of this machine, a line for each check, with the mend.
 //!
 //! What is looked at is a [`Patient`]: the files of a machine below a root, and what balboad said. So each
 //! check is tried on machines that have what it looks for.
@@ -26,7 +26,7 @@ enum Verdict {
     Fine,
     /// Nothing is there to be looked at.
     Nothing,
-    /// It works, but something is lost by it, or was.
+    /// It works, but a feature or data is lost by it, or was.
     Note,
     /// Programs fail by it.
     Wrong,
@@ -54,15 +54,15 @@ impl Verdict {
     }
 }
 
-/// What a check found.
+/// The finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     /// The name of the check.
     check: &'static str,
     verdict: Verdict,
-    /// What was found, about which thing.
+    /// The finding in a sentence that names its object.
     says: String,
-    /// What to do about it.
+    /// The mend.
     mend: Option<String>,
 }
 
@@ -92,11 +92,11 @@ impl Finding {
 struct Patient {
     /// Where its files are.
     root: PathBuf,
-    /// Whose programs are to work.
+    /// The user whose programs are to work.
     user: u32,
     /// That user's groups.
     groups: Vec<u32>,
-    /// What balboad says; why it says nothing.
+    /// The state that balboad reports, or the reason why it reports none.
     state: Result<Value, String>,
     /// The provider for the machine's libibverbs, or why there is none.
     provider: Result<String, String>,
@@ -154,7 +154,7 @@ pub fn doctor(arguments: &args::Doctor) -> anyhow::Result<bool> {
     Ok(well)
 }
 
-/// All checks, what everything else rests on first.
+/// Runs all checks, those first that others rest on.
 fn examine(patient: &Patient) -> Vec<Finding> {
     let checks: [fn(&Patient) -> Vec<Finding>; 26] = [
         machine::balboad,
@@ -287,7 +287,7 @@ mod tests {
             &mut self.patient.state.as_mut().unwrap()["cards"][0][field]
         }
 
-        /// What a check says that must not find all well, and the mend.
+        /// The finding of the one check that does not find all well, and the mend.
         pub(super) fn ill(&self, check: &str, verdict: Verdict) -> (String, String) {
             let found = examine(&self.patient);
             let ill: Vec<_> = found

@@ -42,9 +42,9 @@ pub mod code {
     pub const IN_USE: u8 = 7;
     /// The card needs to be flashed again.
     pub const AGAIN: u8 = 8;
-    /// Nobody has seen it work on a card.
+    /// No run on a card has verified it.
     pub const UNVERIFIED: u8 = 9;
-    /// Whether the card takes it, or has taken it, nobody sees.
+    /// The card's taking of it cannot be observed.
     pub const UNSEEN: u8 = 10;
 }
 
@@ -113,19 +113,19 @@ pub fn flash(action: &args::Flash) -> Result<(), Failure> {
     }
 }
 
-/// Which card, and how things are told.
+/// The card, and the form of the output.
 struct Todo<'a> {
     state_dir: Option<&'a Path>,
     card: CardName,
     json: bool,
 }
 
-/// What the user does without.
+/// The safeguards that the user waives.
 #[derive(Clone, Copy)]
 struct Waived {
-    /// That it is seen whether the card takes an image.
+    /// The observation that the card takes an image.
     unseen: bool,
-    /// That nobody has the card open.
+    /// The requirement that no program has the card open.
     force: bool,
 }
 
@@ -176,7 +176,7 @@ fn state_of(card: &Value) -> String {
     }
 }
 
-/// Which vFPGA of a card needs to be flashed again, by the card's part of `flash list` or of the state.
+/// The vFPGA of a card that needs to be flashed again, by the card's part of `flash list` or of the state.
 fn needy_vfpga(flash: &Value) -> Option<String> {
     let (vfpga, why) = flash["vfpgas"].as_object()?.iter().next()?;
     Some(format!("vFPGA {} needs to be flashed again: {}", vfpga, text(why)))
@@ -198,7 +198,7 @@ fn inspect(file: &Path, keys: Option<&Path>, as_json: bool) -> Result<(), Failur
     Ok(image::show(&facts, as_json)?)
 }
 
-/// Shows what would be done with a file, asks, and has it done.
+/// Shows the effect of loading a file, asks, and loads it.
 fn apply(plan: &args::Plan, yes: bool, dry_run: bool) -> Result<(), Failure> {
     let args::Plan { state_dir, card, force_disconnect, allow_unseen, json, .. } = plan;
     let waived = Waived { unseen: *allow_unseen, force: *force_disconnect };
@@ -263,13 +263,13 @@ fn rollback(todo: &Todo<'_>, yes: bool, dry_run: bool, waived: Waived) -> Result
     ended(todo, &mut shown, seen, waived, &name, &sentence)
 }
 
-/// Whether an FPGA will say of itself behind an image what it did not say before. One that needs to be flashed again may
+/// Whether an FPGA's registers will differ behind an image from those before. One that needs to be flashed again may
 /// have its shell of before still.
 fn is_told_apart(card: &Value, regions: u64) -> bool {
     card["flash"]["regions"].as_u64().is_some_and(|said| is_seen_behind(regions, said))
 }
 
-/// Tells how it ended: another word than success where nobody has seen that the card took what it was given.
+/// Reports the end: as a success only if the card was observed to have taken the image.
 fn ended(
     todo: &Todo<'_>,
     shown: &mut Value,
@@ -291,10 +291,10 @@ fn ended(
     }
 }
 
-/// What is said of an image of which nobody has seen that the card has it.
+/// The words about an image that the card was not observed to have taken.
 const UNSEEN: &str = "whether it has taken it was NOT SEEN: it says nothing of itself that it was not known to say before";
 
-/// Shows what would be done with a card; an error where programs have it open that are not to be disconnected.
+/// Shows the effect on a card; an error where programs have it open that must not be disconnected.
 fn show_plan(
     todo: &Todo<'_>,
     found: &Value,
@@ -422,7 +422,7 @@ fn history(state_dir: Option<&Path>, card: CardName, as_json: bool) -> Result<()
     }
 }
 
-/// What is now, what would be, and whom it costs something.
+/// The state before, the state after, and the programs that lose by it.
 fn planned(card: &Value, shown: &Value) -> String {
     let current = match shown["needs"].as_str() {
         Some(_) => format!("none, it needs to be flashed again: {}", text(&shown["needs"])),

@@ -110,7 +110,7 @@ fn sign(file: &Path, key: &Path) -> Result<()> {
     write(&signature_of(file), signed(&bytes, key)?.as_bytes())
 }
 
-/// An image, or a manifest, and what it is: anything else is not signed here.
+/// Reads an image or a manifest, and its facts: other files are not signed here.
 fn read_signable(file: &Path) -> Result<(Vec<u8>, Value)> {
     if !is_manifest(file) {
         let (bytes, image) = read_image(file)?;
@@ -238,7 +238,7 @@ pub fn show(facts: &Value, as_json: bool) -> Result<()> {
     Ok(say(format_args!("{lines}"))?)
 }
 
-/// A fact as a person reads it, without what a terminal would obey.
+/// A fact as a person reads it, without control characters.
 fn plain(value: &Value) -> String {
     let list = |items: Vec<String>| {
         if items.is_empty() { "none that is known".to_owned() } else { items.join(", ") }

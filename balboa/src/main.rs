@@ -1,4 +1,4 @@
-//! `balboa`: runs verbs programs on the card and shows what the card does.
+//! The tool `balboa`: runs verbs programs on cards and shows the cards' state.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `balboa ping`: who is at an address of RoCE.
+//! The command `balboa ping`: the owner of an address of RoCE.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::state::{FORMAT, text};
 
 /// Exit code where another connection manager answered.
 const OTHER: u8 = 3;
-/// Exit code where nobody did.
+/// Exit code if none answered.
 const NOBODY: u8 = 4;
 /// Time from one question to the next.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -95,12 +95,12 @@ fn line(address: IpAddr, pinged: &Pinged, own: u8) -> String {
 /// The bit of the flags.
 const NUMBERS_SEGMENTS: u8 = 1;
 
-/// Bytes of a path MTU; 0 for what is none.
+/// Bytes of a path MTU; 0 for an unknown code.
 fn bytes(mtu: u8) -> u32 {
     if (1..=5).contains(&mtu) { 128 << mtu } else { 0 }
 }
 
-/// What a status of a SIDR_REP says.
+/// The meaning of a status of a SIDR_REP.
 fn reason(status: u8) -> String {
     match status {
         1 => "it does not know the service".to_owned(),

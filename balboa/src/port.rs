@@ -1,4 +1,4 @@
-//! `balboa link` and `balboa addr`: what is changed of a card's port.
+//! The commands `balboa link` and `balboa addr`: changes of a card's port.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;

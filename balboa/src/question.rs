@@ -21,7 +21,7 @@ pub fn ask(question: &str) -> anyhow::Result<bool> {
     Ok(answer(&mut input)?)
 }
 
-/// The answer in a line; no is what an empty one means, and what is meant by none.
+/// The answer in a line; an empty one means no, and `None` is an unclear one.
 fn answer(input: &mut impl BufRead) -> io::Result<bool> {
     let mut line = String::new();
     input.read_line(&mut line)?;

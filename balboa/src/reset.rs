@@ -37,7 +37,7 @@ pub fn reset(arguments: &args::Reset) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// What a person is asked.
+/// The question to the user.
 fn question(card: &str, users: &[String]) -> String {
     let consequence = match users {
         [] => format!("no program has {card} open"),

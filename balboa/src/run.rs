@@ -60,10 +60,10 @@ pub enum RunError {
         "the program that measures, balboa-perf, is neither beside this program ({}) nor in ../lib/balboa from there: build the whole workspace (cargo build --release --workspace) or install the package balboa", .0.display()
     )]
     NoPerf(PathBuf),
-    /// The kernel refuses the namespace or what is to be mounted in it.
+    /// The kernel refuses the namespace or the mounts in it.
     #[error(transparent)]
     Mounts(#[from] mounts::MountError),
-    /// There is no place for what is to be mounted otherwise.
+    /// There is no place for the files that are mounted otherwise.
     #[error(transparent)]
     InPlace(#[from] in_place::InPlaceError),
     /// The kernel refuses the filter.
@@ -189,13 +189,14 @@ pub fn run(arguments: &args::Run) -> Result<u8, RunError> {
     Err(failed(command.exec()))
 }
 
-/// By which libibverbs is led to another tree than /sys.
+/// The variable by which libibverbs is led to another tree than /sys.
 const SYSFS: &str = "SYSFS_PATH";
 /// Whether UCX looks into the network header before a datagram for the address that it was sent to. UCX 1.13
 /// takes that header for one of IPv6, unless a provider of another vendor is there, and drops what came by IPv4.
 const UCX_DGID_CHECK: &str = "UCX_UD_ETH_DGID_CHECK";
 
-/// What is executed, and in which environment: `sysfs` is where libibverbs finds what stands for /sys, if it is not there.
+/// The command and its environment: `sysfs` is where libibverbs finds the tree that stands for /sys, if it is not
+/// there.
 fn prepared(program: &command::Program, state_dir: &Path, sysfs: Option<&Path>) -> Command {
     let mut command = Command::new(&program.path);
     command

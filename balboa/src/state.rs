@@ -83,8 +83,7 @@ pub fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// A value as text: strings without quotes and without what a terminal would obey, nothing for what is
-/// not there.
+/// A value as text: strings without quotes and control characters, and nothing for an absent one.
 pub fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -47,7 +47,7 @@ fn describe(state: &Value) -> String {
     out
 }
 
-/// What the connection manager has, and what it has heard and said; nothing where nobody has used it.
+/// The objects of the connection manager, and its counters; nothing if it was never used.
 fn describe_connections(out: &mut String, connections: &Value) {
     let rows =
         [("there are", counted(connections)), ("counters", counted(&connections["counters"]))];
@@ -137,7 +137,7 @@ fn describe_card(out: &mut String, card: &Value) {
     }
 }
 
-/// What a card has not, and why.
+/// Features that a card lacks, and the reasons.
 fn describe_failures(row: &mut impl FnMut(&str, String), card: &Value) {
     for window in items(&card["windows"]).iter().filter(|window| !window["dead"].is_null()) {
         row("", format!("window {} is dead: {}", text(&window["window"]), text(&window["dead"])));

@@ -1,4 +1,4 @@
-//! `balboa top`: what cards, programs and QPs do, as it changes.
+//! The command `balboa top`: the activity of cards, programs and QPs, as it changes.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _};
@@ -96,15 +96,15 @@ struct Sample {
     state: Value,
 }
 
-/// In which order programs and QPs stand.
+/// The order of programs and QPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sort {
-    /// Who moves most first.
+    /// The ones with the highest rate first.
     #[default]
     Rate,
-    /// By the number of the process.
+    /// By the number of their process.
     Process,
-    /// By the name of the program.
+    /// By the name of their program.
     Command,
 }
 
@@ -126,7 +126,7 @@ impl Sort {
     }
 }
 
-/// What a card does in a second.
+/// The rates of a card.
 struct CardLine {
     name: String,
     up: bool,
@@ -135,18 +135,18 @@ struct CardLine {
     /// Packets sent and received.
     packets: [f64; 2],
     retransmitted: f64,
-    /// Of all counters of drops and failures.
+    /// The rate of all drops and failures.
     bad: f64,
     qps: u64,
 }
 
-/// What a program, or a QP of it, does in a second.
+/// The rates of a program, or of one of its QPs.
 struct Line {
     pid: u64,
     command: String,
     /// Packets sent and received, by the PSNs of its QPs.
     packets: [f64; 2],
-    /// What else there is to tell.
+    /// The further columns.
     cells: Vec<String>,
     /// The same for programs, each under its name.
     facts: Value,
@@ -257,7 +257,7 @@ fn cards(before: &Value, now: &Value, seconds: f64) -> Vec<CardLine> {
     items(&now["cards"]).iter().map(line).collect()
 }
 
-/// Which connection of which QP PSNs are of.
+/// The identity of the connection of a QP that PSNs belong to.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key([u64; 3]);
 
@@ -326,7 +326,7 @@ fn document(view: &View) -> Value {
     })
 }
 
-/// A line for each card, where nobody looks at a screen.
+/// A line for each card, for an output that is no screen.
 fn plain(view: &View) -> String {
     let line = |card: &CardLine| {
         let [sent, received] = card.bits.map(short);

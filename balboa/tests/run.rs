@@ -1,4 +1,4 @@
-//! What `balboa run` tells and shows, with a stand-in for balboad.
+//! Tests of the output of `balboa run`, with a stand-in for balboad.
 
 use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -16,8 +16,8 @@ use verbs_sys::{RELEASES, Release};
 const OLDEST: Release = RELEASES[0];
 const BALBOA: &str = env!("CARGO_BIN_EXE_balboa");
 
-/// A copy of balboa with the oldest release's provider beside it, and a libibverbs of the given file name; both
-/// files are empty, but for the name of the private interface, so that only what balboa itself does is tried.
+/// A copy of balboa with the oldest release's provider beside it, and a libibverbs of the given file name; both files
+/// are empty, but for the name of the private interface, for only balboa's own work is tried.
 fn installed(libibverbs: &str) -> (TempDir, Command) {
     let home = tempfile::tempdir().unwrap();
     let place = |name: &str| home.path().join(name);
@@ -55,7 +55,7 @@ fn listener(dir: &Path) -> OwnedFd {
     fd
 }
 
-/// A state directory in which somebody answers the hello and one request, which is `asked`, of one client.
+/// A state directory with a server that answers the hello and one request, which is `asked`, of one client.
 fn balboad_that_answers(asked: Request, answer: Response) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let listener = listener(dir.path());
@@ -79,12 +79,12 @@ fn balboad_that_answers(asked: Request, answer: Response) -> TempDir {
     dir
 }
 
-/// A state directory in which somebody lists cards.
+/// A state directory with a server that lists cards.
 fn balboad_with(cards: Vec<CardInfo>) -> TempDir {
     balboad_that_answers(Request::ListCards, Response::Cards(cards))
 }
 
-/// A state directory in which somebody says who they are.
+/// A state directory with a server that introduces itself.
 fn balboad_that_is(network_namespace: u64, options: &str) -> TempDir {
     let options = options.split(' ').map(str::to_owned).collect();
     let who = Response::Balboad { pid: 7, network_namespace, options };

@@ -13,7 +13,7 @@ pub enum Flash {
     /// List the cards with the images that they have and had
     #[command(after_help = FLASH_EXIT)]
     List {
-        /// Which balboad.
+        /// The state directory of balboad.
         #[command(flatten)]
         state_dir: StateDir,
         /// Print JSON
@@ -38,7 +38,7 @@ pub enum Flash {
     /// Load an image into a card, once that was answered with yes
     #[command(after_help = FLASH_EXIT)]
     Apply {
-        /// What, and into which card.
+        /// The file, and the card.
         #[command(flatten)]
         plan: Plan,
         /// Do not ask
@@ -51,7 +51,7 @@ pub enum Flash {
     /// Ask a card anew whether it is what its record says, and whether that is an image
     #[command(after_help = FLASH_EXIT)]
     Verify {
-        /// Which balboad.
+        /// The state directory of balboad.
         #[command(flatten)]
         state_dir: StateDir,
         /// The card, balboaN
@@ -65,7 +65,7 @@ pub enum Flash {
     /// Load the image again that a card had before
     #[command(after_help = FLASH_EXIT)]
     Rollback {
-        /// Which balboad.
+        /// The state directory of balboad.
         #[command(flatten)]
         state_dir: StateDir,
         /// The card, balboaN
@@ -89,7 +89,7 @@ pub enum Flash {
     /// Show what was flashed into a card, and how that ended
     #[command(after_help = FLASH_EXIT)]
     History {
-        /// Which balboad.
+        /// The state directory of balboad.
         #[command(flatten)]
         state_dir: StateDir,
         /// The card, balboaN
@@ -103,7 +103,7 @@ pub enum Flash {
 /// An image, and the card that is to have it.
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The card, balboaN

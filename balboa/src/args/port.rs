@@ -11,7 +11,7 @@ use super::{CardName, StateDir};
 /// `balboa link`.
 #[derive(Debug, Args)]
 pub struct Link {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The card, balboaN
@@ -25,12 +25,12 @@ pub struct Link {
 #[derive(Debug, Args)]
 #[command(disable_help_subcommand = true)]
 pub struct Addr {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
-    /// What to do.
+    /// The change.
     #[command(subcommand)]
     pub action: Action,
 }
@@ -38,7 +38,7 @@ pub struct Addr {
 /// `balboa capture`.
 #[derive(Debug, Args)]
 pub struct Capture {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The card, balboaN

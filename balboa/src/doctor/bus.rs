@@ -47,7 +47,7 @@ pub(super) fn iommu(patient: &Patient) -> Vec<Finding> {
     })
 }
 
-/// Whether they are bound to `vfio-pci`, in groups that nobody else uses.
+/// Whether they are bound to `vfio-pci`, in groups without other users.
 pub(super) fn binding(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "vfio-pci";
     each(patient, CHECK, |sysfs, card| {
@@ -91,7 +91,7 @@ fn nodes(patient: &Patient, card: &Function) -> Vec<std::path::PathBuf> {
     interface.map(|it| it.nodes().into_iter().map(Path::to_owned).collect()).unwrap_or_default()
 }
 
-/// Whether this user may open what cards are reached by.
+/// Whether this user may open the nodes of the cards.
 pub(super) fn permissions(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "permissions";
     each(patient, CHECK, |_, card| {
@@ -129,7 +129,7 @@ fn may_open(patient: &Patient, node: &Path) -> bool {
     bits & 0o6 == 0o6
 }
 
-/// Whether what an ordinary user may open stays so over a boot.
+/// Whether the permissions of an ordinary user last over a boot.
 pub(super) fn udev(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "udev";
     let bound = sysfs(patient).cards().iter().any(|card| !nodes(patient, card).is_empty());

@@ -139,7 +139,7 @@ pub(super) fn link(patient: &Patient) -> Vec<Finding> {
     })
 }
 
-/// That no card tells which forward error correction its port does: the published shell has no register for it.
+/// Notes that no card tells the forward error correction of its port: the published shell has no register for it.
 pub(super) fn fec(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "FEC";
     each(patient, |name, card| {
@@ -315,7 +315,7 @@ mod tests {
     use super::super::Verdict;
     use super::super::tests::Machine;
 
-    /// Changes a field of a card, and takes what is then wrong.
+    /// Changes a field of a card, and gives the finding.
     fn ill(
         field: &str,
         value: serde_json::Value,

@@ -7,8 +7,8 @@ use super::{Finding, Patient, items, refusal, text};
 
 /// Bytes that balboad and each program lock at least for a card behind an IOMMU: rings and registered memory.
 const LOCKED: u64 = 64 << 20;
-/// What balboad locks besides for a card as published, and for each of its vFPGAs: what keeps stray copies, and sinks,
-/// rings and slots.
+/// Bytes that balboad locks besides for a card as published, and for each of its vFPGAs: the guard pages of stray
+/// copies, and sinks, rings and slots.
 const LOCKED_AS_PUBLISHED: (u64, u64) = (6 << 20, 13 << 20);
 /// Clocks of the kernel that programs read without asking it.
 const FAST_CLOCKS: [&str; 4] =
@@ -69,7 +69,7 @@ pub(super) fn namespaces(patient: &Patient) -> Vec<Finding> {
     }]
 }
 
-/// Whether the kernel lets balboad reach the memory of programs: who is out of its reach it does not serve.
+/// Whether the kernel lets balboad reach the memory of programs: a program out of its reach is not served.
 pub(super) fn reach(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "ptrace";
     let scope = patient.read("proc/sys/kernel/yama/ptrace_scope");
@@ -146,7 +146,7 @@ pub(super) fn memlock(patient: &Patient) -> Vec<Finding> {
     }]
 }
 
-/// Whether the provider may put huge pages behind what programs register.
+/// Whether the provider may put huge pages behind memory that programs register.
 pub(super) fn huge_pages(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "huge pages";
     let setting = patient.read("sys/kernel/mm/transparent_hugepage/enabled");

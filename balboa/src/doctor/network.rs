@@ -6,14 +6,14 @@ use super::{Finding, Patient, text};
 
 /// RoCE's port, as the kernel writes it in its lists of sockets.
 const ROCE_PORT: &str = "12B7";
-/// Bytes of room below which peers are sent less than a fast network takes: what newer kernels allow.
+/// Bytes of room below which peers are sent less than a fast network takes: the room that newer kernels allow.
 const ROOM: u64 = 4 << 20;
-/// What is advised: as much as balboad asks for.
+/// The room advised: as much as balboad asks for.
 const ADVISED: u64 = 8 << 20;
-/// Bytes that each peer may have under way at least, whatever room there is.
+/// Bytes that each peer may have under way at least, with any room.
 const LEAST_WINDOW: u64 = 16 << 10;
 
-/// Of each card on the machine's network a finding, by its name, its device and what it has counted.
+/// The finding for each card on the machine's network, by its name, its device and its counters.
 fn each(
     patient: &Patient,
     look: impl Fn(&str, &str, &dyn Fn(&str) -> u64) -> Finding,
@@ -30,7 +30,7 @@ fn each(
     found.collect()
 }
 
-/// Whether RoCE's port is to be had, and lets something through.
+/// Whether RoCE's port is free, and lets datagrams through.
 pub(super) fn port(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "UDP 4791";
     let taken = patient.state.is_err().then(|| taken(patient)).flatten();
@@ -51,7 +51,7 @@ pub(super) fn port(patient: &Patient) -> Vec<Finding> {
     })
 }
 
-/// Who has RoCE's port, and what to do about that.
+/// The program that has RoCE's port, and the mend.
 fn taken(patient: &Patient) -> Option<(String, &'static str)> {
     let sockets = ["proc/net/udp", "proc/net/udp6"].map(|list| patient.read(list));
     let lines: Vec<&str> = sockets.iter().flatten().flat_map(|list| list.lines()).collect();
@@ -70,7 +70,7 @@ fn taken(patient: &Patient) -> Option<(String, &'static str)> {
     })
 }
 
-/// Whether the kernel drops what comes by another device than it would answer by.
+/// Whether the kernel drops datagrams that come by another device than the route back.
 pub(super) fn reverse_path(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "rp_filter";
     each(patient, |name, device, _| {
@@ -130,7 +130,7 @@ fn dropped(patient: &Patient) -> u64 {
     found.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
 }
 
-/// Whether there is room for what peers send at once.
+/// Whether there is room for bursts of all peers.
 pub(super) fn room(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "receive room";
     let most = patient.read("proc/sys/net/core/rmem_max").and_then(|it| it.parse::<u64>().ok());

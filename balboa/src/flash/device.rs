@@ -1,4 +1,5 @@
-//! Images of whole devices, which go through a JTAG cable by other programs: which of them are here, and what to type.
+//! Images of whole devices, which other programs load through a JTAG cable: the programs that are here, and the
+//! commands.
 
 use std::env;
 use std::ffi::OsStr;
@@ -14,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 struct Loader {
     program: &'static str,
     version: &'static str,
-    /// What to type, with the file behind it.
+    /// The command, with the file behind it.
     command: fn(&str) -> String,
 }
 
@@ -35,7 +36,7 @@ const LOADERS: [Loader; 2] = [
     },
 ];
 
-/// What to do with an image of a whole device, in one sentence.
+/// The advice for an image of a whole device, in one sentence.
 pub(super) fn advice(file: &Path) -> String {
     advice_in(&env::var_os("PATH").unwrap_or_default(), file)
 }

@@ -1,4 +1,4 @@
-//! The file for a card: what it is, who signed it, and whether it is for the card.
+//! The file for a card: its content, its signer, and whether it is for the card.
 
 use std::path::Path;
 
@@ -154,7 +154,7 @@ impl Incoming {
         self.manifest.as_ref().map_or("", |it| &it.text)
     }
 
-    /// What is shown of it beside a card.
+    /// The facts shown of it beside a card.
     pub(super) fn facts(&self, card: &Value) -> Value {
         let mut facts = json!({
             "name": self.name, "sha256": self.sha256.to_string(), "bytes": self.bytes.len(),
@@ -179,7 +179,7 @@ impl Incoming {
     }
 }
 
-/// An image, whose bytes are there but may not be what they were made as.
+/// Reads an image, whose bytes may not be those that it was made with.
 pub(super) fn read(file: &Path) -> Result<(Vec<u8>, Image), Failure> {
     let bytes = image::read(file, image::MAX_IMAGE)?;
     let parsed = Image::parse(&bytes);

@@ -1,4 +1,4 @@
-//! The program to run: where it is, and what its command line says about its chances.
+//! The program to run: its file, and signs in it that it may fail.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -18,9 +18,9 @@ pub enum CommandError {
     /// It is not there.
     #[error("{}: command not found{mend}", name.display())]
     Missing {
-        /// As given.
+        /// The name as given.
         name: PathBuf,
-        /// What to do, where known.
+        /// The mend, where known.
         mend: Cow<'static, str>,
     },
     /// It is there but may not be executed.
@@ -63,7 +63,7 @@ impl<'a> Program<'a> {
         Ok(Self { name, arguments, path })
     }
 
-    /// Warnings for the user, before the program says something less clear.
+    /// Warnings for the user, before the program prints less clear ones.
     pub fn warnings(&self) -> Vec<String> {
         let called = self.called();
         let mut warnings = Vec::new();

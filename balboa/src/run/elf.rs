@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Type of the program header that names the dynamic loader.
 const PT_INTERP: u32 = 3;
-/// Where an ELF file of 64 bits, and each of its program headers, has what is read here.
+/// Offsets of the fields that are read of an ELF file of 64 bits, and of each of its program headers.
 const CLASS_64: (usize, u8) = (4, 2);
 const HEADERS: usize = 32;
 const HEADER_BYTES: usize = 54;

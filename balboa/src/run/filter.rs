@@ -101,7 +101,7 @@ mod tests {
     const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
     const TELL: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
-    /// What the kernel would do with a system call.
+    /// The kernel's verdict on a system call.
     fn judge(program: &[Instruction], architecture: u32, number: u32, arguments: [u32; 3]) -> u32 {
         let (mut at, mut accumulator) = (0, 0);
         loop {

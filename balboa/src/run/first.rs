@@ -1,7 +1,7 @@
-//! The first process of a pid namespace, as of a container: whoever has lost its parent becomes its child. What this
-//! program leaves beside the program, a balboad and a supervisor of RDMA netlink, would be the program's children so, and
-//! one that waits for all its children would wait for ever, for they wait for the program. So this process stays, and the
-//! program is another.
+//! The first process of a pid namespace, as of a container: a process that has lost its parent becomes its child. A
+//! balboad and a supervisor of RDMA netlink, left beside the program, would become the program's children, and a
+//! program that waits for all its children would wait for ever, for they wait for the program. So this process stays,
+//! and the program is another.
 
 use std::io;
 use std::process::Command;
@@ -12,7 +12,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 
-/// What is added to the number of a signal that ends a program, in its exit code, as shells do.
+/// The addend to the number of a signal that ends a program, in its exit code, as in shells.
 const BY_SIGNAL: i32 = 128;
 
 /// Whether this is such a process.

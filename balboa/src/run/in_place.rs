@@ -17,11 +17,11 @@ use super::view::{self, StepError, step};
 
 /// Where it is: libibverbs looks for device nodes here, wherever it finds the devices.
 const PLACE: &str = "/dev/infiniband";
-/// What stands for /sys there.
+/// The directory that stands for /sys there.
 const SYSFS: &str = "sys";
-/// Whoever changes something there has this file's lock.
+/// The lock file of changes there.
 const LOCK: &str = ".balboa";
-/// How long another one that changes something is waited for.
+/// The time for which another process's change is waited for.
 const TURN: Duration = Duration::from_secs(30);
 
 /// Why it cannot be shown.
@@ -32,7 +32,7 @@ pub enum InPlaceError {
         "{0}: --in-place needs a directory {PLACE} that this user may write to, such as a tmpfs of the container's or an emptyDir volume of the pod's"
     )]
     NoPlace(StepError),
-    /// Others could change what this user's programs load, or have made it.
+    /// Other users could change the libraries that this user's programs load, or have made the file.
     #[error(
         "{}: --in-place needs what is this user's or root's, and no other's to write to: one user alone can use one {PLACE}", .0.display()
     )]

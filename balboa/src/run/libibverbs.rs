@@ -156,7 +156,7 @@ fn library() -> Option<PathBuf> {
     given.chain(cached()).chain(usual).find_map(|file| file.canonicalize().ok())
 }
 
-/// What the loader's cache has, by asking the program that keeps it.
+/// The files in the loader's cache, by asking the program that keeps it.
 fn cached() -> Vec<PathBuf> {
     ["/sbin/ldconfig", "/usr/sbin/ldconfig"]
         .iter()
@@ -165,11 +165,11 @@ fn cached() -> Vec<PathBuf> {
         .unwrap_or_default()
 }
 
-/// What a program that lists libraries may take, and write.
+/// The time, and the bytes, that a program which lists libraries may take.
 const LISTING_PATIENCE: Duration = Duration::from_secs(5);
 const MAX_LISTING_BYTES: usize = 16 << 20;
 
-/// What a program writes that lists libraries; none if it does not end, or writes without end.
+/// The output of a program that lists libraries; none if it does not end, or writes without end.
 fn listing(command: &mut Command) -> Option<Vec<u8>> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.process_group(0).spawn().ok()?;
@@ -207,7 +207,7 @@ fn read_all(mut pipe: impl Read + AsFd, patience: Duration) -> Option<Vec<u8>> {
     None
 }
 
-/// What stands between a library's name and its file, which is a path in any bytes.
+/// The separator of a library's name and its file, which is a path in any bytes.
 const ARROW: &[u8] = b" => ";
 
 /// The library's files in the output of `ldconfig -p`, those of this architecture:

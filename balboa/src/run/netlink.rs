@@ -31,18 +31,18 @@ mod supervisor;
 const NUMBERS: u32 = 32;
 /// They lie below this, so that the program's table of descriptors stays small (a page is 512).
 const END: u32 = 4096;
-/// The kernel that has all that the supervisor asks of it (`SECCOMP_ADDFD_FLAG_SEND`), and copies on fork what devices
-/// reach (since 5.12).
+/// The first kernel with all features that the supervisor needs (`SECCOMP_ADDFD_FLAG_SEND`), and that copies pages on
+/// fork which devices reach (since 5.12).
 const KERNEL: (u32, u32) = (5, 14);
 /// Seconds that a supervisor may take until it is ready.
 const READY: i64 = 10;
-/// What it says then.
+/// Its message once it is ready.
 const IS_READY: &[u8] = b"ready";
-/// What it gets with the listener.
+/// The message that the listener comes with.
 const LISTENER: &[u8] = b"listener";
 
-/// Has this process's RDMA netlink sockets, and those of all that descends from it, answered from what it has for
-/// `/sys/class`, or refused where the kernel or what this runs in does not let them be answered.
+/// Installs the filter by which RDMA netlink sockets of this process and its descendants are answered from the tree for
+/// `/sys/class`, or refused where the kernel or the surrounding sandbox does not let them be answered.
 ///
 /// # Errors
 /// When the kernel refuses any filter. It needs no_new_privs.

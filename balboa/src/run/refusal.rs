@@ -103,7 +103,7 @@ fn sentence(cause: Cause, what: &str, errno: Errno) -> String {
     format!("{refused}; {}", why(cause))
 }
 
-/// What stands in the way, and the mend behind a colon.
+/// The obstacle, and the mend behind a colon.
 const fn why(cause: Cause) -> &'static str {
     match cause {
         Cause::Limit => {

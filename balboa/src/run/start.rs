@@ -19,11 +19,11 @@ use super::lease::{Ending, Lease};
 use super::view::DRIVER;
 use crate::client::{Client, ClientError, Introduction};
 
-/// What balboad is told where nothing is asked for.
+/// The options of balboad if the user gives none.
 const DEFAULT: [&str; 2] = ["--soft", "2"];
 /// How long balboad may end and be started again, by this and by others, before it is given up.
 const LIMIT: Duration = Duration::from_secs(180);
-/// How long a balboad that somebody else is just starting is waited for.
+/// The time for which a balboad that another program is just starting is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The interval of looks for a balboad that ends or starts.
 pub const RETRY: Duration = Duration::from_millis(20);
@@ -31,7 +31,7 @@ pub const RETRY: Duration = Duration::from_millis(20);
 /// Why there is no balboad as it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// `--start` and what is behind it, but nothing behind `--`.
+    /// The words from `--start` on, without any behind `--`.
     #[error("no program is given: with --start it stands behind --, as in `balboa run --start {} -- ibv_devinfo`", .0)]
     NoProgram(String),
     /// The one that serves has other options.
@@ -60,7 +60,7 @@ pub enum StartError {
         /// The process.
         pid: u32,
     },
-    /// In the world of a program that `balboa run` has started.
+    /// The program runs within `balboa run`, which starts no further balboad.
     #[error(
         "no balboad serves {} any more, and within balboa run none is started: run this outside",
         .0.display()
@@ -78,7 +78,7 @@ pub enum StartError {
     /// This program cannot be executed again.
     #[error("cannot execute balboa again, which is to start balboad: {0}")]
     Again(io::Error),
-    /// There is one, and something is wrong with it.
+    /// There is one, and it fails.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
@@ -88,13 +88,13 @@ pub enum StartError {
 pub struct Served {
     /// Its state directory.
     pub dir: PathBuf,
-    /// The lease, if it ends with its programs: of this balboad once it has answered something.
+    /// The lease, if it ends with its programs: taken once this balboad has answered a request.
     pub lease: Option<Lease>,
     /// The connection to it, which is older than the lease.
     pub client: Client,
 }
 
-/// What was met in a state directory.
+/// The state of a directory's balboad.
 enum Met {
     Balboad(Served),
     Nobody(ClientError),
@@ -180,8 +180,8 @@ pub fn served(given: Option<&Path>, options: &[OsString]) -> Result<Served, Star
     Err(StartError::Late(dir))
 }
 
-/// Meets whoever serves a directory, and has the lease of whoever answers along the connection from then on: what
-/// listens has made the lease's file before, and what answers behind the lease sees it.
+/// Meets the balboad that serves a directory, and takes its lease: a listener has made the lease's file before, and one
+/// that answers afterwards sees the lease.
 fn meet(dir: &Path, patience: Duration) -> Result<Met, ClientError> {
     let connected = Client::connect(dir, patience);
     let client = match connected {
@@ -199,7 +199,7 @@ fn meet(dir: &Path, patience: Duration) -> Result<Met, ClientError> {
     })
 }
 
-/// Has one started, and waits until it is ready.
+/// Starts one, and waits until it is ready.
 fn start(dir: &Path, options: &[OsString]) -> Result<(), StartError> {
     // Its own file, wherever that is by now.
     let mut starter = Command::new("/proc/self/exe");
@@ -221,8 +221,8 @@ fn start(dir: &Path, options: &[OsString]) -> Result<(), StartError> {
     }))
 }
 
-/// Runs a function while this process learns how its children end, and gets nobody else's: with SIGCHLD ignored, as who
-/// started this may have it, the kernel does not tell, and a subreaper would become the parent of what they leave.
+/// Runs a function while this process learns how its children end, and gets no orphans: with SIGCHLD ignored, which it
+/// may have inherited, the kernel does not tell, and a subreaper would become the parent of their children.
 pub fn meanwhile<T>(then: impl FnOnce() -> T) -> T {
     let ignored = hostmem::signal::heed(libc::SIGCHLD);
     let reaps = get_child_subreaper().unwrap_or(false) && set_child_subreaper(false).is_ok();

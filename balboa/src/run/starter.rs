@@ -40,7 +40,8 @@ const RUNNING: i32 = 3;
 const STARTING: &str = "balboad.starting";
 /// The log's name in the state directory.
 const LOG: &str = "balboad.log";
-/// What balboad has of the environment: where programs and the user's files are, and how much it logs.
+/// The variables that balboad keeps of the environment: the places of programs and of the user's files, and the level
+/// of its log.
 const KEPT: [&str; 6] = ["PATH", "HOME", "TZ", "RUST_LOG", "RUST_BACKTRACE", "TMPDIR"];
 
 /// Starts a balboad, unless one serves the directory by the time that it is this process's turn.
@@ -82,8 +83,8 @@ pub fn start(arguments: &args::StartBalboad) -> anyhow::Result<()> {
     }
 }
 
-/// Lets go of what this process has of whoever asked, for what it starts inherits it: descriptors, the session with its terminal,
-/// blocked and ignored signals, and the processors that a launcher has pinned a program to.
+/// Lets go of all that this process has inherited from its starter, for its children inherit it: descriptors, the
+/// session with its terminal, blocked and ignored signals, and the processors that a launcher has pinned a program to.
 pub(super) fn detach() {
     let names = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<i32> =
@@ -174,7 +175,7 @@ fn command(balboad: &Path, dir: &Path, options: &[OsString]) -> Command {
     command
 }
 
-/// What became of a balboad that was started.
+/// The outcome of a balboad's start.
 #[derive(Debug)]
 enum Outcome {
     Ready,
@@ -208,7 +209,7 @@ fn wait(child: &mut Child) -> anyhow::Result<Outcome> {
     Ok(Outcome::Late)
 }
 
-/// What comes next, nothing at the end; `None` where that takes longer.
+/// The next bytes, none at the end; `None` where that takes longer.
 fn read(pipe: &mut ChildStdout, patience: Duration) -> anyhow::Result<Option<Vec<u8>>> {
     let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
     let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
@@ -221,7 +222,7 @@ fn read(pipe: &mut ChildStdout, patience: Duration) -> anyhow::Result<Option<Vec
     Ok(Some(bytes))
 }
 
-/// The last line that was logged, without the name of who logged it.
+/// The last line of the log, without the name of its module.
 fn last_line(mut log: File) -> String {
     let end = log.seek(SeekFrom::End(0)).unwrap_or(0);
     let mut tail = Vec::new();

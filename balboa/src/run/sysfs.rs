@@ -32,7 +32,7 @@ pub struct World {
 pub const CLASSES: [&str; 2] = ["infiniband", "infiniband_verbs"];
 /// The class that has the host's devices, but for one.
 pub const MISC: &str = "misc";
-/// That device: librdmacm asks for its version, and opens it through the provider.
+/// The name of that device: librdmacm asks for its version, and opens it through the provider.
 pub const CM: &str = "rdma_cm";
 
 impl World {

@@ -1,4 +1,4 @@
-//! The files of a program's world: device nodes, providers, and what the kernel would show in /sys/class.
+//! The files of a program's world: device nodes, providers, and the entries that the kernel would show in /sys/class.
 //!
 //! They may be there already, for another program: then only what differs is put in place, each at once.
 
@@ -16,16 +16,16 @@ use super::sysfs::World;
 pub const DRIVER: &str = "/dev/infiniband/libbalboa";
 /// The target of the device nodes' links.
 pub const NODE_TARGET: &str = "/dev/full";
-/// How the name begins of what is not in its place yet.
+/// The start of the names of files that are not in their places yet.
 const NEW: &str = ".new";
 
 /// A step that failed that should not.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {}: {error}", path.display())]
 pub struct StepError {
-    /// What was tried.
+    /// The step.
     what: &'static str,
-    /// On what.
+    /// The path that it was tried on.
     path: PathBuf,
     /// Why not.
     pub error: io::Error,
@@ -77,7 +77,7 @@ pub fn build_class(dir: &Path, world: &World) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Makes a missing directory, writable for this user alone, whatever the umask.
+/// Makes a missing directory, writable for this user alone, under any umask.
 pub fn make_dir(dir: &Path) -> Result<(), StepError> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(step("make", dir))
 }

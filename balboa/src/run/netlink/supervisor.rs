@@ -38,7 +38,7 @@ pub struct Supervisor {
     /// Numbers that are watched, and at which sockets are placed.
     numbers: Range<u32>,
     devices: Devices,
-    /// What the descriptors of sockets lead to that have sent nothing yet, or in one process of several alone.
+    /// The targets of descriptors of sockets that have sent nothing yet, or in one process of several alone.
     quiet: VecDeque<String>,
     conversations: Vec<OwnedFd>,
 }
@@ -96,7 +96,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Gives a call a netlink socket on which nobody talks, at a number that is watched.
+    /// Gives a call a netlink socket without a partner, at a number that is watched.
     fn open(&mut self, call: &Call) -> Result<(), Errno> {
         // An int: the kernel, too, ignores the upper half.
         let kind = call.arguments[1] as u32 as i32;
@@ -185,7 +185,7 @@ fn name_as_the_kernel(ours: &OwnedFd) -> anyhow::Result<()> {
     Ok(chosen?)
 }
 
-/// Answers what was asked; whether the conversation goes on.
+/// Answers the questions that have come; whether the conversation goes on.
 fn converse(ours: &OwnedFd, devices: &Devices) -> bool {
     let mut request = [0; REQUEST_BYTES];
     let bytes = match recv(ours.as_raw_fd(), &mut request, MsgFlags::MSG_DONTWAIT) {
@@ -230,7 +230,7 @@ mod tests {
         sendto(socket.as_raw_fd(), &ASK, &kernel, MsgFlags::empty())
     }
 
-    /// Does something behind a filter whose listener this process has; not where a filter around it has one.
+    /// Runs a function behind a filter whose listener this process has; not where a filter around it has one.
     fn behind(serve: fn(Listener, Range<u32>), act: impl FnOnce() + Send + 'static) {
         // The numbers are the process's, which may run several tests at a time.
         static NUMBERS: Mutex<()> = Mutex::new(());
