@@ -1,4 +1,4 @@
-//! A card's addresses: what MAC, node GUID and GIDs follow from its IPv4 address.
+//! A card's addresses: the MAC, the node GUID and the GIDs that follow from its IPv4 address.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -83,7 +83,7 @@ pub fn refusal(gid: [u8; 16], mac: [u8; 6]) -> Option<String> {
     Some(format!("{} cannot be the address of a port: {why}", text(gid)))
 }
 
-/// What an IPv4 address is instead of a host's.
+/// The kind of an IPv4 address that is not a host's.
 fn no_host_ipv4(ip: Ipv4Addr) -> Option<&'static str> {
     match ip {
         ip if ip.is_unspecified() => Some("it is the unspecified address"),

@@ -63,7 +63,7 @@ pub struct AdminEngine {
     death: Option<String>,
     /// Rings for clients that have no doorbell page of their own, while there are any.
     relay: Option<Relay>,
-    /// The driver's own doorbell page, while it rings for anybody.
+    /// The driver's own doorbell page, while queue pair 1 or relayed clients need it.
     own_page: Option<DoorbellGrant>,
     /// Memory for queue pair 1, and where the card sees it; `None` where it is not offered.
     gsi_memory: Option<(Arc<SharedMapping>, u64)>,
@@ -296,14 +296,13 @@ impl AdminEngine {
         self.shell.translator()
     }
 
-    /// What is to be added to the refusal of the last command; empty, or begins with `; `.
+    /// The words that are added to the refusal of the last command; empty, or begins with `; `.
     fn detail(&self) -> String {
         let reason = self.translator().reason(self.window);
         reason.map(|why| format!("; {why}")).unwrap_or_default()
     }
 
-    /// Has a queue pair's address space lead to no memory; an engine whose card does not confirm that in the end is given
-    /// up.
+    /// Ends a queue pair's address space; an engine whose card does not confirm that is given up.
     fn end_space(&mut self, qpn: u32, anew: bool) -> Result<(), Error> {
         let ended = self.translator().end_space(&self.shell, self.window, qpn, anew);
         if ended.is_err() {
@@ -361,7 +360,7 @@ impl AdminEngine {
         Ok(self.own_page.insert(page))
     }
 
-    /// Gives it back, unless somebody is rung for.
+    /// Gives it back, unless queue pair 1 or relayed clients need it.
     fn release_own_page(&mut self) {
         let unused = self.relay.is_none() && self.gsi.is_none();
         if unused && self.own_page.take().is_some() {
@@ -383,8 +382,8 @@ impl AdminEngine {
         Ok(())
     }
 
-    /// Has told what the engine had to say before it answered, which stands in the ring by now: while
-    /// the object is there, and what it was.
+    /// Passes on the events that the engine raised before its answer, and that are in the ring by now: while their
+    /// objects exist.
     fn hear(&mut self) {
         self.events.drain();
         self.check_fatal();
@@ -721,7 +720,7 @@ impl Engine for AdminEngine {
 }
 
 impl Drop for AdminEngine {
-    /// Whoever has its queue pair 1 still keeps nothing of the card.
+    /// Ends queue pair 1, so that its other holders keep nothing of the card.
     fn drop(&mut self) {
         if let Some(open) = &self.gsi {
             open.gsi.end("the card was given up");

@@ -38,13 +38,13 @@ pub trait CardBackend: Send + Sync {
     /// The eventfd of an MSI-X vector; `None` beyond those the card has. Always the same one.
     fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>>;
 
-    /// Has a vector not be signalled until [`Self::release_vector`]: the one thread that holds it looks for itself.
-    /// `false` where that cannot be.
+    /// Mutes a vector until [`Self::release_vector`]: the one thread that holds it looks for itself. `false` where that
+    /// cannot be.
     fn hold_vector(&self, _vector: u16) -> bool {
         false
     }
 
-    /// Has it be signalled again; whether the card would have signalled it meanwhile.
+    /// Unmutes it; whether the card would have signalled it meanwhile.
     fn release_vector(&self, _vector: u16) -> bool {
         false
     }
@@ -67,22 +67,22 @@ pub trait CardBackend: Send + Sync {
     /// # Errors
     /// [`Error::Backend`] when the range overlaps another or the memory cannot be mapped.
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error>;
-    /// Ends all mappings in a range, whoever made them; on return no DMA to it can follow.
+    /// Ends all mappings in a range; on return no DMA to it can follow.
     ///
     /// # Errors
     /// [`Error::Backend`] when that cannot be done, or one lies across the range's edge.
     fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error>;
 
-    /// As [`Self::dma_map`], ahead of whatever the card is told from then on, and need not be waited for: where it
-    /// cannot be done, what needs the memory fails.
+    /// Maps memory ahead of all later orders to the card, without waiting: if it fails, the work that needs the memory
+    /// fails; otherwise as [`Self::dma_map`].
     ///
     /// # Errors
     /// [`Error::Backend`] where it was seen at once that it cannot.
     fn dma_map_ahead(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
         self.dma_map(iova, length, memory)
     }
-    /// Ends mappings as [`Self::dma_unmap`], of what the card has confirmed to use no more: that need not be waited
-    /// for, and comes ahead of whatever the card is told from then on.
+    /// Ends mappings that the card has confirmed to use no more, ahead of all later orders to the card and without
+    /// waiting; otherwise as [`Self::dma_unmap`].
     ///
     /// # Errors
     /// As [`Self::dma_unmap`], where it is seen at once.
@@ -102,18 +102,18 @@ pub trait CardBackend: Send + Sync {
     /// [`Error::Backend`] when the kernel does not tell.
     fn iova_ranges(&self) -> Result<Vec<(u64, u64)>, Error>;
 
-    /// What kind of grants there are.
+    /// The kind of its grants.
     fn grant_kind(&self) -> GrantKind;
     /// Grants a doorbell page (1 to 15) of a window to one process.
     ///
     /// # Errors
     /// [`Error::Backend`] when it is granted already, or there is none.
     fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error>;
-    /// Takes a doorbell page back: what its holder still stores there is not looked at.
+    /// Takes a doorbell page back: later stores of its holder are ignored.
     fn revoke_page(&self, window: u8, page: u8);
 
-    /// Bytes of balboad's that the card keeps of what the client behind a doorbell page has under way;
-    /// `None` where a card keeps it in memory of its own.
+    /// Bytes that the card keeps in balboad for work under way of the client behind a doorbell page; `None` where a
+    /// card keeps it in memory of its own.
     fn under_way(&self, _window: u8, _page: u8) -> Option<u64> {
         None
     }
@@ -122,7 +122,7 @@ pub trait CardBackend: Send + Sync {
         None
     }
 
-    /// What its own reconfiguration engine takes.
+    /// The kind of image that its reconfiguration engine takes.
     fn takes(&self) -> Takes {
         Takes::Bitstreams
     }
@@ -133,8 +133,8 @@ pub trait CardBackend: Send + Sync {
     /// [`Error::Backend`] when it cannot be reset by itself.
     fn reset(&self) -> Result<(), Error>;
 
-    /// Has what passes its port written to a socket, as a pcapng file, until [`Self::end_record`] or until nobody
-    /// reads it any more. Nobody is waited for.
+    /// Writes the frames at its port to a socket, as a pcapng file, until [`Self::end_record`] or the reader's end. The
+    /// card never waits for the reader.
     ///
     /// # Errors
     /// [`Error::NoRecord`] where it cannot be, [`Error::Recorded`] where it is for somebody else.
@@ -144,7 +144,7 @@ pub trait CardBackend: Send + Sync {
                 .into(),
         ))
     }
-    /// Ends that; what waits is still written.
+    /// Ends the recording; frames that wait are still written.
     fn end_record(&self) {}
 
     /// Attaches services to queue pairs, by their names and in that order.
@@ -178,24 +178,24 @@ pub trait CardBackend: Send + Sync {
 pub enum Takes {
     /// Images of software cards. Only one that says that it is a software card.
     SoftImages,
-    /// Bitstreams of shells: an FPGA, or what plays one.
+    /// Bitstreams of shells: an FPGA, or a software card that plays one.
     Bitstreams,
 }
 
 /// The way in which clients reach a card, and the trust in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantKind {
-    /// By pages of memory of their own: they are isolated from each other.
+    /// By pages of memory of their own: clients are isolated from each other.
     Page,
-    /// By the function itself: all of them and balboad are one trust domain. They map the memory
-    /// that they register by themselves.
+    /// By the function itself: all clients and balboad are one trust domain. They map the memory that they register by
+    /// themselves.
     Device,
 }
 
 /// A doorbell page, ready to be handed to a client.
 #[derive(Debug)]
 pub enum DoorbellGrant {
-    /// Of kind [`GrantKind::Page`].
+    /// A page of kind [`GrantKind::Page`].
     Page {
         /// A memfd of exactly the page.
         page: OwnedFd,
@@ -206,13 +206,13 @@ pub enum DoorbellGrant {
     Relay {
         /// A memfd of exactly the page that the client stores to.
         page: OwnedFd,
-        /// A memfd that its holder can only read, with the asleep word of who rings for it.
+        /// A memfd that its holder can only read, with the asleep word of the thread that it rings for.
         words: OwnedFd,
         /// How that one is woken, by the word in `words`; and how the card's death is seen, in its thread's
         /// page.
         relay: WakeGrant,
     },
-    /// Of kind [`GrantKind::Device`].
+    /// A grant of kind [`GrantKind::Device`].
     Device {
         /// The function's descriptor.
         function: OwnedFd,
@@ -253,7 +253,7 @@ pub struct Identity {
     pub link: String,
     /// The frames whose ICRC it checks; `None` if nothing tells.
     pub icrc_policy: Option<IcrcPolicy>,
-    /// What it does about congestion, as an option says it; `None` if nothing tells.
+    /// Its reaction to congestion, as the option's value; `None` if it is not known.
     pub congestion: Option<String>,
     /// The interface through which balboad reaches it.
     pub interface: String,

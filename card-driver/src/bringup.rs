@@ -59,7 +59,7 @@ pub fn bring_up_with(
     up.map_err(|error| gone_or(error, number, &*backend))
 }
 
-/// Does what is left when the shell is reset.
+/// Brings the shell up after its reset.
 fn bring_shell_up(
     number: u32,
     card: Arc<dyn CardBackend>,
@@ -86,7 +86,7 @@ fn bring_shell_up(
     start_engines(number, ways, &found, address, manifest, options)
 }
 
-/// How a card is reached, and by what its address spaces are filled.
+/// The back-ends and the translator of a card.
 struct Ways {
     card: Arc<dyn CardBackend>,
     /// Where its engines are: another way if balboad hosts them.
@@ -170,7 +170,7 @@ fn start_engines(
     })
 }
 
-/// Does what comes before the shell: checks the function and its static layer, and sets its DMA engines running.
+/// Prepares a card for its shell: checks the function and its static layer, and sets its DMA engines running.
 ///
 /// # Errors
 /// [`Error::BringUp`] with what was found and what to do.
@@ -190,7 +190,7 @@ pub(crate) fn prepare(
     Ok(())
 }
 
-/// Whether the shell of a card that was prepared, or what stands in its vFPGAs, is none of a manifest's.
+/// Whether a prepared card's shell, or the logic in its vFPGAs, differs from the manifest's.
 pub(crate) fn holds_another(card: u32, backend: &dyn CardBackend, manifest: &Manifest) -> bool {
     let probe = Bringup { card, backend, manifest };
     let Ok(found) = probe.shell() else { return true };
@@ -458,7 +458,7 @@ impl Bringup<'_> {
         Ok(())
     }
 
-    /// Checks that the shell is the manifest's and can do what is needed.
+    /// Checks that the shell is the manifest's and has all features needed.
     fn shell(&self) -> Result<ShellLayout, Error> {
         let read = |offset| self.backend.read64(Bar::Shell, offset);
         let probe = read(shell::PROBE);

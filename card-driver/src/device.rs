@@ -80,7 +80,7 @@ impl Window {
 /// The party that can still reach a released range of IOVAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Nobody.
+    /// No card or engine.
     Nobody,
     /// The engine of that window, until it is started anew.
     Engine(u8),
@@ -156,7 +156,7 @@ impl Device {
         Ok(())
     }
 
-    /// Unmaps a whole range at once, whatever the pieces of its mappings.
+    /// Unmaps a whole range at once, with all pieces of its mappings.
     ///
     /// # Errors
     /// The back-end's; the range is not to be used again.

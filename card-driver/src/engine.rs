@@ -33,9 +33,9 @@ pub type Hear = Arc<dyn Fn(Event) + Send + Sync>;
 /// Commands are answered before they return, within a limit of seconds; an engine that does not
 /// answer is dead from then on ([`Error::Dead`]), and every later command fails at once.
 pub trait Engine {
-    /// Which engine, for messages: `balboa0 window 2`.
+    /// The engine's name, for messages: `balboa0 window 2`.
     fn name(&self) -> &str;
-    /// What it offers.
+    /// Its limits.
     fn limits(&self) -> &EngineLimits;
     /// Why it is dead; `None` while it lives.
     fn death(&self) -> Option<&str>;
@@ -71,8 +71,8 @@ pub trait Engine {
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error>;
     /// Makes a key for mapped memory.
     fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error>;
-    /// Gives a key other memory, another domain and other rights, once no DMA under what it was can
-    /// follow. One that is refused stays as it is.
+    /// Gives a key other memory, another domain and other rights, once no DMA under the former ones can follow. One
+    /// that is refused stays as it is.
     fn modify_key(&mut self, command: &ModifyKey) -> Result<(), Error>;
     /// Ends a key once no DMA under it can follow.
     fn destroy_key(&mut self, key: u32) -> Result<(), Error>;
@@ -115,17 +115,16 @@ pub trait Engine {
     /// # Errors
     /// [`Error::Refused`] as unsupported where the engine does not offer [`Capabilities::GSI`]; the engine's.
     fn open_gsi(&mut self) -> Result<Arc<Gsi>, Error>;
-    /// Closes queue pair 1; what it still has arrived is lost.
+    /// Closes queue pair 1; datagrams that still arrive are lost.
     fn close_gsi(&mut self);
 
     /// Tells `hear` of the events of objects, where they are found.
     fn listen(&mut self, hear: Hear);
-    /// Readable when the engine has something to say of itself; [`Self::service`] makes it quiet.
+    /// A descriptor that is readable when the engine has news; [`Self::service`] makes it quiet.
     fn news(&self) -> BorrowedFd<'_>;
-    /// Takes what the engine has to say of itself, for [`Self::next_event`], and does what queue pair 1 waits
-    /// for.
+    /// Takes the engine's news, for [`Self::next_event`], and runs the commands that queue pair 1 waits for.
     fn service(&mut self);
-    /// What the engine has said of itself.
+    /// The next event of the engine itself.
     fn next_event(&mut self) -> Option<EngineEvent>;
 
     /// Looks whether it still runs; [`Self::death`] tells.

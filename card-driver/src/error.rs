@@ -14,7 +14,7 @@ pub enum Error {
     BringUp {
         /// Card number.
         card: u32,
-        /// What was found, and what to do.
+        /// The finding, and the mend.
         why: String,
     },
     /// An image does not get into a card, or is not there.
@@ -22,7 +22,7 @@ pub enum Error {
     Load {
         /// Card number.
         card: u32,
-        /// How far it came, and what was found.
+        /// The step that was reached, and the finding.
         why: String,
     },
     /// The card back-end failed.
@@ -34,7 +34,7 @@ pub enum Error {
     /// The port cannot be recorded.
     #[error("{0}")]
     NoRecord(String),
-    /// The port is recorded for somebody else.
+    /// Another capture of the port runs.
     #[error("its port is being captured already; one capture of a card runs at a time")]
     Recorded,
     /// The card can have no services.
@@ -48,7 +48,7 @@ pub enum Error {
     /// A system call failed.
     #[error("{call}: {errno}")]
     Os {
-        /// What was tried.
+        /// The system call.
         call: &'static str,
         /// Its error number.
         errno: Errno,
@@ -67,7 +67,7 @@ pub enum Error {
     /// The engine stopped, or does not answer.
     #[error("{engine}: {why}")]
     Dead {
-        /// Which engine.
+        /// The engine.
         engine: String,
         /// Why.
         why: String,
@@ -76,7 +76,7 @@ pub enum Error {
     /// later.
     #[error("{engine}: {why}; try again later")]
     Unconfirmed {
-        /// Which engine.
+        /// The engine.
         engine: String,
         /// Why.
         why: String,
@@ -84,13 +84,13 @@ pub enum Error {
     /// The engine refused a command.
     #[error("{engine}: {opcode:?} was refused: {}{detail}", status_text(*.status))]
     Refused {
-        /// Which engine.
+        /// The engine.
         engine: String,
         /// The command.
         opcode: Opcode,
         /// Its status.
         status: AdminStatus,
-        /// What its user can add; empty, or begins with `; `.
+        /// The words that its caller can add; empty, or begins with `; `.
         detail: String,
     },
 }

@@ -26,8 +26,8 @@ pub const LOG2_EVENTS: u8 = 12;
 const ENTRIES: u32 = 1 << LOG2_EVENTS;
 /// Entries taken before the engine is told of their space, while there are others.
 const UNTOLD: u32 = ENTRIES / 4;
-/// Events that stand unread in a ring at most for a completion to be told in it, if the engine knows of that: what
-/// others' completions may have to wait for, and so a few turns.
+/// Unread events in a ring up to which the engine, if it knows the limit, tells a completion in it: others' completions
+/// may have to wait for so many, hence a few turns.
 pub const COMPLETIONS: u32 = 4 * TURN;
 /// Entries taken of a ring before the others have a turn.
 const TURN: u32 = 16;
@@ -38,16 +38,16 @@ pub struct EventRings {
     backend: Arc<dyn CardBackend>,
     /// Where the engine's registers are in the shell's BAR.
     csr: u64,
-    /// Signalled when something is kept.
+    /// Signalled when an event is kept.
     news: EventFd,
     reader: Mutex<Reader>,
 }
 
 struct Reader {
-    /// By number.
+    /// The rings, by number.
     rings: Vec<Ring>,
     hear: Option<Hear>,
-    /// The driver's own queue pair, whose events are nobody else's.
+    /// The driver's own queue pair, whose events concern no client.
     arrivals: Option<Arc<Gsi>>,
     kept: Kept,
 }
@@ -55,7 +55,8 @@ struct Reader {
 struct Ring {
     number: u8,
     entries: BlockRing,
-    /// The next entry, what the engine was told of that, and where it was asked last whether events were lost.
+    /// The next entry, the one that the engine was told last, and the one at which it was asked last whether events
+    /// were lost.
     index: u32,
     told: u32,
     asked: u32,
@@ -63,12 +64,12 @@ struct Ring {
     left: u32,
 }
 
-/// What the engine's owner has to hear.
+/// Events that the engine's owner must hear.
 #[derive(Default)]
 struct Kept {
     /// The engine had more to say than these rings have entries: bit n for ring n.
     lost: u8,
-    /// It is dead, and nobody was told yet.
+    /// Whether it is dead, and its death not told yet.
     dead: bool,
     /// Why, as the ring says.
     fatal: Option<String>,
@@ -162,8 +163,8 @@ impl EventRings {
         true
     }
 
-    /// Tells the engine which entries of a ring were taken, if they are so many, and hears now and then whether it ran
-    /// out of them before.
+    /// Tells the engine the entries taken of a ring, if they are so many, and asks now and then whether it ran out of
+    /// them before.
     fn tell(&self, reader: &mut Reader, at: usize, many: u32) {
         let untold = |ring: &&mut Ring| ring.index.wrapping_sub(ring.told) >= many;
         let Some(ring) = reader.rings.get_mut(at).filter(untold) else { return };
@@ -193,7 +194,7 @@ impl EventRings {
         self.backend.write64(Bar::Shell, self.csr.wrapping_add(register), value);
     }
 
-    /// Makes [`Self::news`] readable: something is kept, or something else has changed that its owner looks at.
+    /// Makes [`Self::news`] readable: an event is kept, or another state has changed that its owner looks at.
     pub fn call(&self) {
         // A counter that is full has been signalled.
         let _ = self.news.signal();
@@ -228,7 +229,7 @@ impl EventRings {
 }
 
 impl Reader {
-    /// Queue pair 1, if the event is of what arrived for it.
+    /// Queue pair 1, if the event is of an arrival for it.
     fn own(&self, event: Event) -> Option<&Gsi> {
         let gsi = self.arrivals.as_deref().filter(|_| event.kind == EventType::Completion)?;
         gsi.is_told_by(event.number).then_some(gsi)

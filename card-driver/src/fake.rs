@@ -31,7 +31,7 @@ use commands::{FakeWindow, Mappings};
 
 const WINDOWS: usize = softcard::WINDOWS as usize;
 
-/// What is done in the place of a write to the shell's registers.
+/// A test's function in the place of a write to the shell's registers.
 type Script = dyn Fn(&FakeCard, u64, u64) + Send + Sync;
 
 /// A software card that can be told to misbehave.
@@ -43,7 +43,7 @@ pub struct FakeCard {
     wanted_back: EventFd,
 }
 
-/// What runs the card; to be dropped behind it.
+/// The runtime of the card; to be dropped behind it.
 struct Running(Option<Runtime>);
 
 impl Drop for Running {
@@ -54,7 +54,7 @@ impl Drop for Running {
 
 #[derive(Default)]
 struct State {
-    /// What registers read, whatever they hold.
+    /// Values that registers read in place of their own.
     lies: HashMap<(Bar, u64), u64>,
     config_lies: HashMap<u16, u16>,
     /// It reads all ones, and hears nothing.
@@ -346,7 +346,7 @@ impl FakeCard {
         window.pass_answers();
     }
 
-    /// What a register reads that the test has a word in.
+    /// The value of a register that the test replaces.
     fn lie(&self, bar: Bar, offset: u64) -> Option<u64> {
         let state = &mut *self.state();
         if state.is_gone() {

@@ -82,15 +82,15 @@ pub struct GsiArrival {
 /// The card's queue pair 1, driven by the driver itself. Any thread may use it.
 #[derive(Debug)]
 pub struct Gsi {
-    /// Whose it is, for messages.
+    /// The engine's name, for messages.
     name: String,
     /// Where all of it is, and where the card sees that.
     memory: Arc<SharedMapping>,
     iova: u64,
     news: EventFd,
-    /// Has who serves the engine come.
+    /// Calls the thread that serves the engine.
     attend: EventFd,
-    /// The completion queue of what arrives; `u64::MAX` while there is none.
+    /// The completion queue of arrivals; `u64::MAX` while there is none.
     arrivals: AtomicU64,
     /// An arrival raises an event.
     armed: AtomicBool,
@@ -133,7 +133,7 @@ impl DriverBell {
 }
 
 impl Gsi {
-    /// One that is not there yet; `attend` has who serves the engine come.
+    /// A queue pair that is not there yet; `attend` calls the thread that serves the engine.
     pub(crate) fn new(
         name: &str,
         (memory, iova): (Arc<SharedMapping>, u64),
@@ -252,7 +252,7 @@ impl Gsi {
         self.iova.wrapping_add(part)
     }
 
-    /// Whether what arrives completes there.
+    /// Whether arrivals complete there.
     pub(crate) fn is_told_by(&self, cqn: u32) -> bool {
         self.arrivals.load(Ordering::Acquire) == u64::from(cqn)
     }
@@ -262,13 +262,13 @@ impl Gsi {
         lock(&self.state).queues.as_ref().is_some_and(Queues::has_failed)
     }
 
-    /// What the engine is to be told next.
+    /// The next command for the engine.
     pub(crate) fn next_task(&self) -> Task {
         let State { queues, handles, .. } = &mut *lock(&self.state);
         queues.as_mut().map_or(Task::Nothing, |queues| handles.next(queues.complete()))
     }
 
-    /// Sends what waits for the handle of an address, or drops it where there is none.
+    /// Sends the datagrams that wait for the handle of an address, or drops them where there is none.
     pub(crate) fn settle(&self, address: GsiAddress, ah: Option<u32>) {
         let State { queues, handles, lost, .. } = &mut *lock(&self.state);
         let party = handles.wanted_by(&address);
@@ -301,7 +301,7 @@ impl Gsi {
         std::mem::take(&mut state.handles).into_all()
     }
 
-    /// Has who serves the engine come.
+    /// Calls the thread that serves the engine.
     pub(crate) fn call(&self) {
         // A counter that is full has been signalled.
         let _ = self.attend.signal();

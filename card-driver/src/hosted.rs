@@ -73,7 +73,7 @@ impl Default for HostedOptions {
 /// How long a queue pair that ends is waited for, until its peer has its answers, and how long between two looks. With less
 /// a busy machine would tell the peer of no answer at all.
 const ANSWERED: Duration = Duration::from_millis(100);
-/// How long one that is to begin anew takes what comes meanwhile, where that is needed for its answers.
+/// The time for which an engine that is to begin anew takes arrivals, where its answers need that.
 const OWED: Duration = Duration::from_millis(50);
 const STEP: Duration = Duration::from_micros(50);
 /// Byte offset of the asleep word in the thread's page.
@@ -83,7 +83,7 @@ const LIVENESS: u32 = hostmem::thread_page::LIVENESS_OFFSET;
 /// Byte offset of the u32 that counts the microseconds in which the thread worked.
 const WORKED: u32 = hostmem::thread_page::WORKED_OFFSET;
 
-/// What the thread shares with others.
+/// The state that the thread shares with others.
 struct Shared {
     card: u32,
     below: Arc<dyn CardBackend>,
@@ -116,7 +116,7 @@ pub(crate) struct Hosted {
 pub(crate) struct PublishedShell {
     pub(crate) regions: u8,
     pub(crate) small: Geometry,
-    /// What of it its manifest does not say to be mended.
+    /// The faults of the card that its manifest does not declare mended.
     pub(crate) faults: Faults,
 }
 
@@ -233,7 +233,7 @@ impl Hosted {
     }
 }
 
-/// Bytes that nobody can guess.
+/// Bytes that cannot be guessed.
 fn random<const BYTES: usize>(card: u32) -> Result<[u8; BYTES], Error> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes)
@@ -284,7 +284,7 @@ impl Shared {
         StreamDown::decode(self.below.read64(Bar::Shell, shell::STAT_STREAM_DOWN)).down
     }
 
-    /// Tells the driver, on the vFPGA's vector, that its engine has something to say.
+    /// Tells the driver, on the vFPGA's vector, that its engine has news.
     fn interrupt(&self, vfpga: u8) {
         if let Some(vector) = self.below.vector(vfpga.into()) {
             // A counter that is full has been signalled.
@@ -292,7 +292,7 @@ impl Shared {
         }
     }
 
-    /// Executes what a write to a window's register asks for, at once.
+    /// Executes the order of a write to a window's register, at once.
     fn write_window(&self, vfpga: u8, core: &Mutex<Core>, register: u64, value: u64) {
         let now = self.now();
         let interrupt = {
@@ -536,9 +536,10 @@ impl CardBackend for Hosted {
 }
 
 impl Hosted {
-    /// Begins nothing more, and waits for the answers to what is under way, at which the card would stop behind its reset,
-    /// and then for what other cards of this process have on its way to it, at whose refusal they would: for as long as a
-    /// peer may be silent, and no longer than others are to wait. Nothing begins behind that while the cores are held.
+    /// Begins nothing more, and waits for the answers to requests under way, at which the card would stop behind its
+    /// reset, and then for transfers to it from other cards of this process, whose refusal would stop them: for as long
+    /// as a peer may be silent, and no longer than others are to wait. Nothing begins behind that while the cores are
+    /// held.
     fn drain(&self) -> Vec<MutexGuard<'_, Core>> {
         let (mut limit, now) = (CONFIRM_LIMIT, self.shared.now());
         for core in &self.shared.cores {
@@ -568,7 +569,7 @@ impl Hosted {
         }
     }
 
-    /// What a client gets of a page that the engine looks at.
+    /// The grant of a page that the engine looks at.
     fn grant_opened(&self, window: u8, page: u8, file: OwnedFd) -> Result<DoorbellGrant, Error> {
         if self.grant_kind() == GrantKind::Device {
             // It maps its memory by itself; the page is not the function's, and nobody is woken: the thread looks.

@@ -20,8 +20,7 @@ pub const ARENA_START: u64 = 1 << 32;
 pub const ARENA_END: u64 = 1 << 44;
 /// The time that a released range rests.
 pub const REST: Duration = Duration::from_secs(1);
-/// Ranges that have rested and become free with one allocation at most: their givers are many, and
-/// who allocates is one.
+/// Ranges that have rested and become free with one allocation at most: they have many givers, and one allocator.
 const RESTED: usize = 64;
 /// Ranges that are woken with one allocation at most, where addresses run out.
 const WOKEN: usize = 1024;
@@ -66,12 +65,12 @@ impl IovaRange {
 pub struct Arena {
     free: FreeSpans,
     resting: VecDeque<(Instant, Span)>,
-    /// Bytes of everybody's share.
+    /// Bytes of each party's share.
     share: u64,
     /// Bytes beyond all shares, and how many of them are in use or lost.
     spare: u64,
     spare_used: u64,
-    /// Bytes that are in nobody's use and are not given back.
+    /// Bytes that are lost: without a user, and not given back.
     lost: u64,
 }
 
@@ -163,8 +162,8 @@ impl Arena {
         self.free.take(length, modulus, remainder).map(|span| IovaRange { span })
     }
 
-    /// Takes just those addresses, if all of them are free: those of a range of an earlier arena of the card, where
-    /// somebody may still map memory.
+    /// Takes just those addresses, if all of them are free: those of a range of an earlier arena of the card, where a
+    /// program may still map memory.
     pub fn hold(&mut self, span: Span) -> Option<IovaRange> {
         self.free.take_at(span).map(|span| IovaRange { span })
     }

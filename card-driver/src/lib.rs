@@ -1,4 +1,4 @@
-//! The driver of one card: what a kernel driver would be, in user space.
+//! The driver of one card: a kernel driver's work, in user space.
 //!
 //! [`bringup::bring_up`] makes a [`device::Device`] of a PCIe function as a [`backend::CardBackend`]
 //! shows it, with the engine of each of its windows behind [`engine::Engine`]. It has I/O virtual

@@ -14,7 +14,7 @@ pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_secs(1);
 /// How often a card is looked at while it does not signal anything.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What is left of the time that a card has.
+/// The rest of the time that a card has.
 ///
 /// Time between two looks counts for [`LOOK_AGAIN`] at most. Where it was longer, balboad was stopped, or had no
 /// processor: what a card has done long since is still to be seen.
@@ -30,7 +30,7 @@ impl TimeLeft {
         Self { left: limit, looked: now }
     }
 
-    /// Looks at the clock: what is left now.
+    /// Looks at the clock: the time that is left now.
     pub(crate) fn left(&mut self, now: Instant) -> Duration {
         let since = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
         self.left = self.left.saturating_sub(since.min(LOOK_AGAIN));

@@ -84,7 +84,7 @@ pub struct Loading {
     taken: usize,
     /// Bytes of the last descriptor.
     length: u32,
-    /// What the DMA channel had counted before.
+    /// The count of the DMA channel before.
     fetched: u32,
     since: Instant,
 }
@@ -122,8 +122,7 @@ impl Loading {
         (self.taken as u64, self.image.len() as u64)
     }
 
-    /// The buffers of the image, up to 128 MiB: the caller drops them where that delays nobody. who has it lets it go
-    /// where that keeps nobody waiting.
+    /// The buffers of the image, up to 128 MiB, for the caller to drop where that delays no client.
     ///
     /// It is the last that holds it once the card cannot reach it any more.
     #[must_use]
@@ -168,7 +167,7 @@ impl Loading {
         }
     }
 
-    /// Does that, and takes what it reads for a card's.
+    /// Looks at the card's progress.
     fn look(&mut self, now: Instant) -> Result<Step, Error> {
         if self.buffers.len() < self.chunks() {
             self.make_buffer()?;
@@ -302,7 +301,7 @@ fn is_busy(backend: &dyn CardBackend) -> bool {
     queued(backend) > 0 || counted(ASKED) != counted(FETCHED)
 }
 
-/// Has the end of the next image signalled; how many reads the engine's DMA channel has counted so far.
+/// Arms the signal of the next image's end; gives the number of reads that the engine's DMA channel has counted so far.
 fn expect_end(backend: &dyn CardBackend) -> u32 {
     let enable = xdma::INTERRUPT_BLOCK.wrapping_add(xdma::USER_INTERRUPT_ENABLE_SET);
     backend.write32(Bar::Xdma, enable, xdma::USER_INTERRUPT_RECONFIGURATION);
@@ -412,7 +411,7 @@ impl Device {
         self.come_up(self.manifest.clone(), up)
     }
 
-    /// What came of what was done with the card; where that failed and the card is gone, that it is.
+    /// The outcome of a step with the card; the card's death, if it failed by that.
     fn unless_gone<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
         outcome.map_err(|error| gone_or(error, self.number, &*self.card))
     }

@@ -32,7 +32,7 @@ use crate::error::Error;
 const TURN: usize = 256;
 /// Commands that are executed between two rounds of all clients.
 const COMMANDS: usize = 256;
-/// How long the thread looks again for more, while nobody else keeps its core.
+/// The time for which the thread looks again for more, while its core is not wanted otherwise.
 const SPIN: Duration = Duration::from_micros(50);
 /// How long it waits where the kernel does not let it sleep.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -58,28 +58,28 @@ pub(crate) struct Relay {
     commands: Option<Sender<Command>>,
     /// Wakes the thread.
     waker: Waker,
-    /// What the thread sleeps on.
+    /// The set that the thread sleeps on.
     epoll: Arc<Epoll>,
     /// Page with the asleep word, which clients can only read.
     words: OwnedFd,
-    /// What a client is told of the card itself.
+    /// A client's grant of the card itself.
     card: WakeGrant,
     clients: HashMap<u8, ClientRings>,
     queues: HashMap<Name, Known>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is known of a queue that is relayed.
+/// A queue that is relayed.
 #[derive(Debug)]
 struct Known {
     client: u8,
-    /// Of a receive queue: one QP's, which has that one's generation.
+    /// Whether a receive queue is one QP's, with that one's generation.
     is_private: bool,
-    /// Of a send queue: the QP's private receive queue.
+    /// The private receive queue of a send queue's QP.
     receives: Option<u32>,
 }
 
-/// What the thread is told.
+/// A command to the thread.
 #[derive(Debug)]
 enum Command {
     Join(u8, RelayedClient),
@@ -92,7 +92,7 @@ enum Command {
     Move(u8, Name, Record),
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Forwarder {
     clients: BTreeMap<u8, RelayedClient>,
     commands: Receiver<Command>,
@@ -117,7 +117,7 @@ struct RelayBell {
 /// A client that is relayed.
 #[derive(Debug)]
 struct RelayedClient {
-    /// What it stores to.
+    /// The page that it stores to.
     page: DoorbellPage,
     wake: EventFd,
     /// The slots with queues behind them, by their numbers.
@@ -142,7 +142,7 @@ struct Queue {
     told: Option<u32>,
 }
 
-/// For what the card is to be woken.
+/// The work for which the card is to be woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Rung {
     #[default]
@@ -151,10 +151,10 @@ enum Rung {
     Anything,
 }
 
-/// What came of a turn.
+/// The outcome of a turn.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turn {
-    /// There was something to look at.
+    /// Whether there was a doorbell to look at.
     worked: bool,
     rung: Rung,
 }

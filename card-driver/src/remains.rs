@@ -92,7 +92,7 @@ impl CardBackend for Nothing {
         Err(Error::Backend(GONE.into()))
     }
 
-    /// What was mapped there was unmapped when the card was brought up anew.
+    /// Nothing: mappings there ended when the card was brought up anew.
     fn dma_unmap(&self, _: u64, _: u64) -> Result<(), Error> {
         Ok(())
     }

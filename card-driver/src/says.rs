@@ -14,13 +14,13 @@ pub struct Says {
     pub regions: u64,
     /// Registers that are in the same place in both maps.
     built: [u64; 5],
-    /// What queue engines offer; none where balboad hosts them. What drives a card is not what it says, so that it counts only
-    /// where both have some.
+    /// The limits of its queue engines; none where balboad hosts them. A card does not tell its driver, so that they
+    /// count only where both descriptions have some.
     engines: Vec<(u8, EngineLimits)>,
 }
 
 impl Says {
-    /// What one says whose engines, each in its vFPGA, offer this.
+    /// The description of a card whose engines, each in its vFPGA, have these limits.
     pub(crate) fn of(
         backend: &dyn CardBackend,
         engine: EngineKind,

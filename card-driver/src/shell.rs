@@ -63,11 +63,11 @@ struct Vfpga {
     index: u8,
     /// Held, too, from the first to the last access to registers that belong together.
     state: Mutex<State>,
-    /// What its engine says something in.
+    /// The rings in which its engine tells events.
     events: OnceLock<Arc<EventRings>>,
-    /// Held by who serves its vector.
+    /// Held by the thread that serves its vector.
     serving: Mutex<()>,
-    /// How often it has signalled something, modulo 2^64; each is counted once it was served.
+    /// The count of its signals, modulo 2^64; each is counted once it was served.
     signals: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ struct State {
     confirmed: u64,
     /// Since when invalidations are not confirmed.
     silent: Option<Instant>,
-    /// Somebody stopped waiting for what is not confirmed.
+    /// Whether a wait for a confirmation was given up.
     late: bool,
     /// How often one was waited for in vain since all were confirmed.
     vain: u8,
@@ -115,7 +115,7 @@ impl State {
         self.ordered.wrapping_sub(self.confirmed) <= self.ordered.wrapping_sub(wanted)
     }
 
-    /// Whether something may be on its way to pages that are gone.
+    /// Whether transfers may be on their way to pages that are gone.
     fn is_in_doubt(&self) -> bool {
         self.ordered != self.confirmed || !self.untold.is_empty()
     }
@@ -132,13 +132,13 @@ pub struct Shell {
     backend: Arc<dyn CardBackend>,
     bank: Bank,
     vfpgas: Vec<Vfpga>,
-    /// What says where memory is.
+    /// The translator, which knows where memory is.
     translator: Arc<dyn Translator>,
-    /// What a test has put in its place.
+    /// The translator that a test has put in its place.
     #[cfg(any(test, feature = "fake"))]
     replaced: OnceLock<Arc<dyn Translator>>,
     counts: Mutex<FaultCounts>,
-    /// What the thread waits for that serves the vectors, while there is one.
+    /// The set that the thread waits for which serves the vectors, while there is one.
     apart: Mutex<Option<Arc<Vectors>>>,
 }
 
@@ -283,9 +283,9 @@ impl Shell {
         self.translator().unmap(self, index, ranges)
     }
 
-    /// Puts other pages in the place of some, and waits for what is on its way to those, and to any that were led away
-    /// before; whether there may be more. Where it waits in vain the card is told of them as soon as it has confirmed the
-    /// ones before.
+    /// Puts other pages in the place of some, and waits for transfers on their way to those, and to any that were led
+    /// away before; whether there may be more. Where it waits in vain the card is told of them as soon as it has
+    /// confirmed the ones before.
     fn redirect(
         &self,
         index: u8,
@@ -435,8 +435,8 @@ impl Shell {
         }
     }
 
-    /// Takes what a vFPGA reports whose engine was reset to start anew, and expects no confirmation any more that was owed: what
-    /// is not reported by now was lost, by a vFPGA that was off the datapath.
+    /// Takes the reports of a vFPGA whose engine was reset to start anew, and expects no confirmation any more that was
+    /// owed: reports that have not come by now were lost, by a vFPGA that was off the datapath.
     pub(crate) fn begin_anew(&self, index: u8) {
         let Some(vfpga) = self.vfpga(index) else { return };
         let serving = lock(&vfpga.serving);
@@ -465,7 +465,7 @@ impl Shell {
         })
     }
 
-    /// Why the engine in a vFPGA is to be given up: what its MMU owes is not waited for any more.
+    /// The reason why the engine in a vFPGA is to be given up: its MMU's confirmations are not waited for any more.
     pub(crate) fn failure(&self, index: u8) -> Option<&'static str> {
         let is_given_up = lock(&self.vfpga(index)?.state).is_given_up();
         is_given_up.then_some("its MMU does not confirm that pages are gone")

@@ -32,11 +32,11 @@ pub struct SoftCard {
     pub map: Map,
     /// Its image.
     pub image: Image,
-    /// In how many vFPGAs; in all that there are where that is `None`. One with 0 holds no image.
+    /// The number of its vFPGAs with an engine; all where that is `None`. One with 0 holds no image.
     pub vfpgas: Option<u8>,
     /// Whether it plays an FPGA, which takes bitstreams.
     pub plays_fpga: bool,
-    /// What it does about congestion.
+    /// Its reaction to congestion.
     pub congestion: Congestion,
 }
 

@@ -29,12 +29,12 @@ pub trait Spaces: Send + Sync {
     /// byte and its bytes, and goes away.
     fn replace(&self, vfpga: u8, ranges: &[(u64, u64)], most: usize) -> Vec<Gone>;
 
-    /// Waits until a queue pair has told its peer what became of the peer's requests, so that this is not lost when it is
-    /// closed, and where it is to begin anew, until nothing of it is out; for a moment at most.
+    /// Waits until a queue pair has told its peer the outcome of the peer's requests, which closing would lose, and
+    /// where it is to begin anew, until none of its packets is out; for a moment at most.
     fn settle(&self, vfpga: u8, qpn: u32, anew: bool);
 
-    /// Has nothing be sent any more for a queue pair. Entries, so many at most, for the place of those of its address space:
-    /// it reaches no memory any more.
+    /// Stops the sending of a queue pair. Gives entries that replace those of its address space, so many at most: it
+    /// reaches no memory any more.
     fn close(&self, vfpga: u8, qpn: u32, most: usize) -> Vec<Gone>;
 
     /// It does reach none: nothing is on its way to any, either.
@@ -43,7 +43,8 @@ pub trait Spaces: Send + Sync {
     /// Entries of pages that were opened for a queue pair and will be asked for; none where there are no more.
     fn fill(&self, vfpga: u8) -> Option<Vec<[u64; 2]>>;
 
-    /// Closes pages that were opened for queue pairs, `most` entries at most: gives what the card is to remove.
+    /// Closes pages that were opened for queue pairs, `most` entries at most: gives the entries that the card is to
+    /// remove.
     fn shut(&self, vfpga: u8, most: usize) -> Vec<Gone>;
 
     /// All of them are removed, and the card has confirmed it of those that the caller was given.
@@ -56,7 +57,7 @@ pub trait Spaces: Send + Sync {
     /// an address space and an address there on, which become those to go on from. They are asked for again.
     fn recall(&self, vfpga: u8, of: Recall, from: &mut (u8, u64), most: usize) -> Vec<Gone>;
 
-    /// The words that remove the entries which lead to nobody's memory, so that they are asked for again.
+    /// The words that remove the entries which lead to memory without an owner, so that they are asked for again.
     fn surface(&self, vfpga: u8) -> Vec<[u64; 2]>;
 
     /// The card was given these words.

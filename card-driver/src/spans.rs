@@ -1,4 +1,4 @@
-//! Free spans of an address space: best fit, with a congruence, coalescing what is given back.
+//! Free spans of an address space: best fit, with a congruence, coalescing returned spans.
 //!
 //! Shared by the arena of IOVAs and by the allocator inside a client's ring memory. What it costs to
 //! take a span does not grow with how many others have made of the free ones.

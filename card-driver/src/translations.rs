@@ -45,7 +45,7 @@ pub struct Translations {
     geometry: Geometry,
     ctid: u8,
     hpid: u32,
-    /// What has memory: last byte of each range, by its first. No two overlap.
+    /// The ranges with memory: last byte of each, by its first. No two overlap.
     ranges: BTreeMap<u64, u64>,
     /// Those of them that are for rings.
     rings: BTreeMap<u64, u64>,
@@ -136,8 +136,8 @@ impl Translations {
         entries
     }
 
-    /// Records that the range that begins there has no memory: it is mended no more, and [`Self::take_gone`] says what
-    /// the TLB still knows of it.
+    /// Removes the range that begins there: it is mended no more, and [`Self::take_gone`] gives its entries that the
+    /// TLB still knows.
     pub fn forget(&mut self, start: u64) {
         self.ranges.remove(&start);
         self.rings.remove(&start);

@@ -8,7 +8,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use crate::backend::CardBackend;
 use crate::error::Error;
 
-/// What stands in the set for the order to stop.
+/// The value in the set for the order to stop.
 const STOP: u64 = u64::MAX;
 
 /// An epoll set of the vectors, out of which each may be taken for a while.
@@ -46,7 +46,7 @@ impl Vectors {
         Ok(Self { epoll })
     }
 
-    /// Takes a vector out: whoever waits for the set is not woken by it.
+    /// Takes a vector out of the set, whose signals then wake no waiter of it.
     #[must_use]
     pub fn take<'a>(&'a self, fd: BorrowedFd<'a>, index: u8) -> TakenVector<'a> {
         self.change(fd, index, EpollFlags::empty());

@@ -24,7 +24,7 @@ pub struct VfioBackend {
     vectors: Vec<EventFd>,
     /// Signalled when the kernel wants the function back.
     wanted_back: EventFd,
-    /// Signalled when memory of a program's did not answer who copies it for this card.
+    /// Signalled when a program's memory did not answer a copy for this card.
     given_up: EventFd,
     /// See [`Life`].
     life: OwnedFd,
@@ -53,7 +53,7 @@ impl Life {
     }
 }
 
-/// A BAR: what of it can be mapped is, the rest goes through the function's descriptor.
+/// A BAR: its mappable parts are mapped, the rest goes through the function's descriptor.
 #[derive(Debug)]
 struct BarMap {
     region: Region,
@@ -295,7 +295,7 @@ impl CardBackend for VfioBackend {
         })
     }
 
-    /// Nothing: who has the function reaches all of its pages, and is trusted not to.
+    /// Nothing: the holder of the function reaches all of its pages, and is trusted not to use this one.
     fn revoke_page(&self, _window: u8, _page: u8) {}
 
     /// An FPGA, which does not say that it is a software card, would take such a card's image for a bitstream.

@@ -1,4 +1,4 @@
-//! Queue pair 1 of an engine: what takes commands.
+//! The part of an engine's queue pair 1 that takes commands.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) struct OpenGsi {
     objects: Objects,
 }
 
-/// What the engine has for it.
+/// The engine's objects for it.
 #[derive(Default)]
 struct Objects {
     send_cqn: Option<u32>,
@@ -159,8 +159,8 @@ impl AdminEngine {
         handles.into_iter().for_each(|ah| told(self.destroy_ah(ah)));
     }
 
-    /// Does what takes commands: makes the handles that datagrams wait for, some at a time, asks whether
-    /// peers are found, ends handles that are used no more, and begins anew where the card failed a send.
+    /// Runs the commands that are due: makes the handles that datagrams wait for, some at a time, asks whether peers
+    /// are found, ends unused handles, and begins anew where the card failed a send.
     pub(super) fn attend_gsi(&mut self) {
         let Some(OpenGsi { gsi, .. }) = &self.gsi else { return };
         let gsi = Arc::clone(gsi);

@@ -14,10 +14,10 @@ use hostmem::{Access, BlockRing, DmaMemory, SharedMapping, memfd};
 use crate::backend::CardBackend;
 use crate::soft::SoftBackend;
 
-/// What is mapped where, and how many bytes of it.
+/// The mapped memory, by address, with its number of bytes.
 pub(super) type Mappings = BTreeMap<u64, (u64, DmaMemory)>;
 
-/// What is done to an answer to a command.
+/// A test's change of an answer to a command.
 type Alter = dyn FnMut(&mut Completion) + Send;
 
 /// A test's view of the commands to an engine.
@@ -120,7 +120,7 @@ impl FakeWindow {
         (self.rings, self.live) = Default::default();
     }
 
-    /// Answers a command that nobody gave.
+    /// Answers a command that was never given.
     pub fn babble(&mut self) {
         let rings = self.rings.as_mut().expect("an engine that runs");
         rings.complete(Completion { opcode: Opcode::CreateCq, ..Completion::default() });
@@ -140,7 +140,7 @@ impl FakeWindow {
         }
     }
 
-    /// Tells the driver what the engine has answered.
+    /// Passes the engine's answers on to the driver.
     pub(super) fn pass_answers(&mut self) {
         use Opcode as O;
         let Some(rings) = &mut self.rings else { return };

@@ -17,7 +17,7 @@ const ASKED: usize = 512;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handle {
     pub(super) ah: u32,
-    /// For whom it counts: who has fewest of those who use it.
+    /// The party that it counts for: of its users, the one with the fewest.
     party: Party,
     /// Sends that had been posted when it was used last, that one among them.
     last: u64,
@@ -34,7 +34,7 @@ impl Handle {
     }
 }
 
-/// What the driver has to do for the handles.
+/// A task of the driver for the handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// The engine is to end a handle.
@@ -57,7 +57,7 @@ pub(super) struct Waiting {
     pub(super) datagram: Datagram,
 }
 
-/// Whether somebody who has so many may have one more: nobody has more than is left for all others together.
+/// Whether a party with so many may have one more: none has more than is left for all others together.
 fn is_in_share(has: usize, all: usize, most: usize) -> bool {
     has < most.saturating_sub(all)
 }
@@ -66,7 +66,7 @@ fn is_in_share(has: usize, all: usize, most: usize) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     known: HashMap<GsiAddress, Handle>,
-    /// How many of them count for whom.
+    /// The number of them that count for each party.
     parties: HashMap<Party, usize>,
     /// Those that nothing is sent by any more.
     retired: Vec<Handle>,
@@ -125,8 +125,8 @@ impl Handles {
         }
     }
 
-    /// What is to be done next, where so many sends are complete: a handle by which nothing is under way may
-    /// end, and where another has no room one goes that [`Self::make_room`] names.
+    /// The next task, where so many sends are complete: a handle without a send under way may end, and where another
+    /// has no room one goes that [`Self::make_room`] names.
     pub(super) fn next(&mut self, complete: u64) -> Task {
         let is_idle = |handle: &Handle| handle.last <= complete;
         if let Some(place) = self.retired.iter().position(is_idle) {
@@ -148,7 +148,7 @@ impl Handles {
     }
 
     /// Takes a handle away for one of a party's: of those that have most, the one that was not used for longest, and
-    /// nobody's who has fewer than that party.
+    /// none of a party that has fewer than this one.
     fn make_room(&mut self, party: Party, complete: u64) -> Option<Handle> {
         let count = |party: &Party| self.parties.get(party).copied().unwrap_or(0);
         let least = count(&party);
@@ -162,7 +162,7 @@ impl Handles {
         Some(handle)
     }
 
-    /// Takes what waits for the handle of an address, oldest first.
+    /// Takes the datagrams that wait for the handle of an address, oldest first.
     pub(super) fn take_waiting(&mut self, address: &GsiAddress) -> VecDeque<Waiting> {
         let waiting = std::mem::take(&mut self.waiting);
         let (its, others) = waiting.into_iter().partition(|waiting| waiting.to == *address);
@@ -170,12 +170,12 @@ impl Handles {
         its
     }
 
-    /// Asks no more about a peer for whom there is no handle.
+    /// Asks no more about a peer without a handle.
     pub(super) fn give_up(&mut self, address: &GsiAddress) {
         self.asked.retain(|(asked, _)| asked != address);
     }
 
-    /// For whom a handle would be made.
+    /// The party for which a handle would be made.
     pub(super) fn wanted_by(&self, address: &GsiAddress) -> Party {
         let waiting = self.waiting.iter().map(|waiting| (waiting.to, waiting.party));
         let mut wants = waiting.chain(self.asked.iter().copied());

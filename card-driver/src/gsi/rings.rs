@@ -56,7 +56,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// What is wanted, as far as an engine with such limits allows it.
+    /// The wanted sizes, as far as an engine with such limits allows them.
     pub(crate) fn within(log2_sq_blocks: u8, log2_rq_entries: u8, log2_cq_entries: u8) -> Self {
         let log2_receives = LOG2_RECEIVES.min(log2_rq_entries).min(log2_cq_entries);
         let log2_send_cq = LOG2_SEND_CQ.min(log2_cq_entries);
@@ -66,7 +66,7 @@ impl Sizes {
     }
 }
 
-/// What became of a datagram that is to be sent.
+/// The fate of a datagram that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// It stands in the ring.
@@ -193,7 +193,7 @@ impl Queues {
         Ok(queues)
     }
 
-    /// Lets the card have the first receives, and asks to be told of what arrives.
+    /// Gives the card the first receives, and arms the queue of arrivals.
     pub(super) fn begin(&mut self) {
         self.tell_receives();
         self.arm();
@@ -316,7 +316,7 @@ fn send_entry(ah: u32, datagram: &Datagram) -> [Block; SEND_BLOCKS as usize] {
     entry
 }
 
-/// What a receive was filled with; `None` for what is no datagram for one of the card's addresses.
+/// The arrival in a receive; `None` if it is no datagram for one of the card's addresses.
 ///
 /// Its buffer says no more what it was, lest the next one be taken for it.
 fn arrival(entry: &Cqe, memory: &SharedMapping, gids: &[[u8; 16]]) -> Option<GsiArrival> {
@@ -344,7 +344,7 @@ fn arrival(entry: &Cqe, memory: &SharedMapping, gids: &[[u8; 16]]) -> Option<Gsi
     })
 }
 
-/// What the network header says of a datagram.
+/// The network header of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
     source: [u8; 16],

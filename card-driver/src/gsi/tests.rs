@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::fake::FakeCard;
 use crate::soft::{self, SoftCard};
 
-/// For whom all of it is, where nobody else is there.
+/// The party that all of it counts for, if there is no other.
 const ME: Party = Party(Some(1));
 /// How long anything may take on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ impl Bench {
         windows.for_each(|window| window.engine.service());
     }
 
-    /// Serves the engines until something arrives.
+    /// Serves the engines until a datagram arrives.
     fn receive(&mut self, at: usize) -> GsiArrival {
         let begun = Instant::now();
         loop {
@@ -690,7 +690,7 @@ fn of_handles_the_one_not_used_for_longest_goes_once_nothing_is_under_way_by_it(
     assert_eq!(all.into_all().len(), HANDLES - 2);
 }
 
-/// Somebody, and a peer of theirs.
+/// A party, and a peer of its.
 fn party(number: u8) -> Party {
     Party(Some(number.into()))
 }

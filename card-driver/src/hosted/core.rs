@@ -23,7 +23,7 @@ use crate::spaces::Recall;
 
 type HostedEngine = Engine<HostMemory, Slots, KernelRandom>;
 
-/// Bytes that are kept of what one client has under way, at most, beyond what each of its queue pairs has of its own.
+/// Bytes that are kept of one client's work under way, at most, beyond those of each of its queue pairs.
 pub(super) const UNDER_WAY_BYTES: usize = 8 << 20;
 
 /// The bank of control registers of a vFPGA.
@@ -51,7 +51,8 @@ const PAGE: u64 = 4096;
 /// Event rings of an engine. They are balboad's own memory on both sides, and worth what those of a card are.
 const EVENT_RINGS: u8 = 4;
 
-/// What an engine over a published card offers: what that carries, and what the tunnel does, if there is one.
+/// The configuration of an engine over a published card: operations that the card carries, and those of the tunnel, if
+/// there is one.
 fn config(vfpga: u8, tunnel: bool) -> EngineConfig {
     let carried = Capabilities::RC
         | Capabilities::WRITE
@@ -89,7 +90,7 @@ fn config(vfpga: u8, tunnel: bool) -> EngineConfig {
     }
 }
 
-/// An engine and what is below it.
+/// An engine and the layers below it.
 pub(super) struct Core {
     pub(super) engine: HostedEngine,
     pub(super) carrier: Carrier<Bank>,
@@ -101,7 +102,7 @@ pub(super) struct Core {
     vfpga: u8,
     memory: HostMemory,
     layout: Arc<Layout>,
-    /// The address spaces, a bit each, where inline payloads lie of whoever has them or had them before.
+    /// The address spaces, a bit each, with inline payloads of their present or earlier owners.
     inline: u64,
     /// Held while an atomic is executed: they are one with those of all vFPGAs of the card.
     atomics: Arc<Mutex<()>>,
@@ -137,7 +138,7 @@ impl Core {
         }
     }
 
-    /// Does a bounded piece of what there is to do; `true` if there was anything.
+    /// Does a bounded piece of the work that is due; `true` if there was any.
     pub(super) fn turn(&mut self, now: u64) -> bool {
         let Self { engine, carrier, memory, .. } = self;
         let mut did = engine.execute(now, memory, carrier) | engine.poll(now, carrier);
@@ -156,7 +157,7 @@ impl Core {
         did
     }
 
-    /// Has the carrier take what has come, and send what there is.
+    /// Lets the carrier take arrivals, and send.
     fn advance(&mut self, now: u64) -> bool {
         let Self { engine, carrier, memory, layout, inline, vfpga, atomics, windows, .. } = self;
         let (vfpga, pieces) = (*vfpga, Vec::new());
@@ -198,15 +199,15 @@ impl Core {
         entries
     }
 
-    /// Clears the sinks that pages are about to lead into: bytes of whoever had their address spaces before may lie there,
-    /// and go to whom the QPs send to.
+    /// Clears the sinks that pages are about to lead into: bytes of the address spaces' earlier owners may lie there,
+    /// and would go to the QPs' peers.
     fn clear_sinks(&mut self) {
         for ctid in self.pages.take_sinking() {
             self.layout.clear_sink(self.vfpga, ctid);
         }
     }
 
-    /// Has nothing be sent any more for a QP. Entries, so many at most, for the place of those of its address space.
+    /// Stops the sending of a QP. Gives entries that replace those of its address space, so many at most.
     pub(super) fn close(&mut self, qpn: u32, most: usize) -> Vec<Gone> {
         let Some(ctid) = self.carrier.posts.ctid(qpn) else { return Vec::new() };
         self.carrier.posts.close(ctid);
@@ -225,9 +226,9 @@ impl Core {
         }
     }
 
-    /// The words that remove the entries which lead to nobody's memory. Those of a QP that has ended stay until it is connected
-    /// anew: what its peer has sent, and the card has acknowledged, would wait for an answer to a page fault without them, and
-    /// where that is late it would come to the next connection.
+    /// The words that remove the entries which lead to memory without an owner. Those of a QP that has ended stay until
+    /// it is connected anew: without them, packets of its peer that the card has acknowledged would wait for an answer
+    /// to a page fault, and a late answer would come to the next connection.
     pub(super) fn surface(&mut self) -> Vec<[u64; 2]> {
         let Self { carrier, pages, .. } = self;
         carrier.surface();
@@ -264,7 +265,7 @@ impl Core {
         }))
     }
 
-    /// Has windows end that lead to what their QPs may not reach any more.
+    /// Ends windows that lead to memory which their QPs may not reach any more.
     pub(super) fn lapse(&mut self) {
         let Self { engine, carrier, windows, .. } = self;
         windows.end_those(|ctid, window| leads(engine, carrier.posts.qpn(ctid), window));

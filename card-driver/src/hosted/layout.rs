@@ -1,4 +1,4 @@
-//! The layout of balboad's own memory for a published card on the bus: above the arena, so that it is in nobody's way.
+//! The layout of balboad's own memory for a published card on the bus: above the arena, out of its way.
 //!
 //! A card copies its counters to memory. Those of the network go astray, by an offset that is known (STOCK-20): guard pages
 //! lie where they hit. Nothing here reads any of them; the registers are asked.
@@ -95,7 +95,7 @@ impl Layout {
         Ok(Self { start, own, slots })
     }
 
-    /// What stands in the registers of a vFPGA that say where copies of its counters go.
+    /// The values of a vFPGA's registers that name the places of its counters' copies.
     pub(super) fn copies(&self, vfpga: u8) -> [u64; 4] {
         let local = self.start.saturating_add(COPIES.saturating_mul(vfpga.into()));
         [local, local.saturating_add(0x100), self.start, self.start]
@@ -167,8 +167,8 @@ impl Layout {
         let _ = self.slots.write_bytes(at.saturating_add(place), slot);
     }
 
-    /// Has no slot stand in an address space's ring, nor where slots are sent from: what has come for whoever had it before, or was
-    /// sent, is no business of the next one's peer.
+    /// Clears the slots in an address space's ring, and in the memory that slots are sent from: slots of an earlier
+    /// owner must not reach the next one's peer.
     pub(super) fn clear_slots(&self, vfpga: u8, ctid: u8) {
         let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
         for place in (0..SLOTS_OF_SPACE as usize).step_by(tunnel::SLOT_BYTES) {
@@ -193,8 +193,8 @@ impl Layout {
         let _ = self.own.write_bytes(offset, &[0; SINK_BYTES as usize]);
     }
 
-    /// Clears the same and the inline payloads of an address space: a peer that names their place can read them, and those of
-    /// whoever had it before are no business of his.
+    /// Clears the same and the inline payloads of an address space: a peer that names their place can read them, and
+    /// those of an earlier owner must not reach it.
     pub(super) fn clear_own(&self, vfpga: u8, ctid: u8) {
         let offset = usize::try_from(Self::offset(vfpga, ctid)).unwrap_or(usize::MAX);
         // It lies in the mapping, which can be written.

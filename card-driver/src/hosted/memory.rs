@@ -1,4 +1,4 @@
-//! Host memory as an engine in this process sees it: what is mapped for the card, by the card's addresses.
+//! Host memory as an engine in this process sees it: mappings for the card, by the card's addresses.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ pub(super) struct HostMemory {
 }
 
 impl HostMemory {
-    /// None yet; what is of programs is copied by a porter.
+    /// A memory without mappings; a porter copies from and to programs' memory.
     pub(super) fn new(porter: Porter) -> Self {
         Self { ranges: Arc::default(), porter: Arc::new(porter) }
     }
@@ -80,7 +80,7 @@ impl HostMemory {
         true
     }
 
-    /// Copies bytes from where they lie on the bus; `None` where some lie nowhere, or with nobody.
+    /// Copies bytes from their addresses on the bus; `None` where some have no memory, or no owner.
     pub(super) fn copy_from(&self, iova: u64, into: &mut [u8]) -> Option<()> {
         let mut done = 0usize;
         while done < into.len() {
@@ -105,7 +105,7 @@ impl HostMemory {
         Some(())
     }
 
-    /// Copies bytes to where they belong on the bus; `None` where some belong nowhere, or to nobody. Some may be there.
+    /// Copies bytes to their addresses on the bus; `None` where some have no memory, or no owner. Some may be there.
     pub(super) fn copy_to(&self, iova: u64, from: &[u8]) -> Option<()> {
         let mut done = 0usize;
         while done < from.len() {
@@ -203,7 +203,7 @@ impl queue_engine::DoorbellPage for Slots {
     }
 }
 
-/// The kernel's random numbers: nobody can guess a key.
+/// The kernel's random numbers: a key cannot be guessed.
 #[derive(Debug)]
 pub(super) struct KernelRandom;
 

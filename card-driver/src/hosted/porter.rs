@@ -22,7 +22,7 @@ use crate::lock::lock;
 
 /// How long a copy is waited for between two looks at its thread, at most.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a copy is waited for, whatever its thread does.
+/// The time limit of a copy, in any state of its thread.
 const LONGEST: Duration = Duration::from_secs(10);
 /// How long copies may sleep for one process within a minute: memory that answers, but each time late.
 const SLEEP: Duration = Duration::from_secs(2);
@@ -93,7 +93,7 @@ impl Lane {
     }
 }
 
-/// Has copies made for a card's engines.
+/// The porter of copies for a card's engines.
 pub(super) struct Porter {
     card: u32,
     below: Arc<dyn CardBackend>,
@@ -107,7 +107,7 @@ pub(super) struct Porter {
 #[derive(Default)]
 struct Sleep {
     patience: Patience,
-    /// By process, how long.
+    /// The accounts of processes: how long their copies slept.
     accounts: BTreeMap<i32, Account>,
 }
 

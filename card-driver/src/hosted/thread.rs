@@ -64,7 +64,7 @@ struct Runner<'a> {
     worked: u64,
     /// How long it sleeps next with posts out.
     look: u64,
-    /// Something could not be done that nobody wakes it for.
+    /// Whether a step was put off that no signal wakes it for.
     put_off: bool,
 }
 
@@ -89,7 +89,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Tells clients, who read it modulo 2^32, how long the thread has worked.
+    /// Counts the time that the thread has worked, for clients, which read it modulo 2^32.
     fn count(&mut self, begun: u64) {
         self.worked = self.worked.wrapping_add(self.shared.now().saturating_sub(begun));
         let microseconds = self.worked.wrapping_div(1000) & u64::from(u32::MAX);
@@ -145,8 +145,8 @@ impl Runner<'_> {
         did
     }
 
-    /// Fails a QP whose peer is silent, once the card reaches no memory for it any more: what is under way may land long
-    /// after its program has been told. Whether that is done.
+    /// Fails a QP whose peer is silent, once the card reaches no memory for it any more: transfers under way may land
+    /// long after its program has been told. `true` once it is done.
     fn bury(&self, vfpga: u8, ctid: u8, resets: u64) -> bool {
         let Some(core) = self.shared.core(vfpga) else { return false };
         let qpn = lock(core).carrier.posts.qpn(ctid);
@@ -154,7 +154,7 @@ impl Runner<'_> {
         ended.map(|mut core| core.carrier.posts.bury(ctid)).is_some()
     }
 
-    /// Tells the card of what was opened for parts of messages; `false` where that is to be tried again.
+    /// Gives the card the pages that were opened for parts of messages; `false` where that is to be tried again.
     fn fill(&self, vfpga: u8, resets: u64) -> bool {
         let Some(_forgetting) = self.forgetting() else { return false };
         let is_it = self.shared.core(vfpga).is_some_and(|core| lock(core).resets == resets);
@@ -164,7 +164,8 @@ impl Runner<'_> {
         true
     }
 
-    /// Has the card forget what was opened for parts of messages that have moved; those wait for that. Whether it has.
+    /// Makes the card forget the pages that were opened for parts of messages that have moved; those wait for that.
+    /// `true` once it has.
     fn shut(&self, vfpga: u8, resets: u64) -> bool {
         let has_shell = self.shell().is_some();
         has_shell
@@ -177,13 +178,14 @@ impl Runner<'_> {
         self.shared.shell.get().and_then(Weak::upgrade)
     }
 
-    /// Has the address space of a QP, of which nothing is posted any more, lead to no memory, as [`Self::forget`].
+    /// Ends the address space of a QP without posts, as [`Self::forget`].
     fn end_space(&self, vfpga: u8, qpn: u32, resets: u64) -> Option<MutexGuard<'_, Core>> {
         let whose = format!("of QP {qpn}");
         self.forget(vfpga, resets, &whose, |it| it.translator().end_space(it, vfpga, qpn, false))
     }
 
-    /// While it is held no card is being reset: who resets one waits for what this thread does. `None` where one is.
+    /// A guard that keeps the card from being reset while it is held: a reset waits for this thread's step. `None`
+    /// while a reset is under way.
     fn forgetting(&self) -> Option<MutexGuard<'_, ()>> {
         match self.shared.forgetting.try_lock() {
             Ok(guard) => Some(guard),
@@ -192,9 +194,9 @@ impl Runner<'_> {
         }
     }
 
-    /// Has the card forget memory; an engine whose card does not confirm that in the end stops. `None` where that is to be
-    /// tried again, for the card may confirm late or is being reset; or where it was more often meanwhile: whoever has a number
-    /// now is another one.
+    /// Makes the card forget memory; an engine whose card does not confirm that in the end stops. `None` where that is
+    /// to be tried again, for the card may confirm late or is being reset; or where it was reset meanwhile: numbers
+    /// have other owners then.
     fn forget(
         &self,
         vfpga: u8,
@@ -227,7 +229,7 @@ impl Runner<'_> {
         Some(core)
     }
 
-    /// Sleeps until somebody rings, or until it is time to look at the card.
+    /// Sleeps until a client rings, or until it is time to look at the card.
     fn sleep(&mut self) {
         let now = self.shared.now();
         let mut due = None;

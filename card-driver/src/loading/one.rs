@@ -136,7 +136,7 @@ impl Device {
         }
     }
 
-    /// Takes back what the card was given for an image of one vFPGA alone, which this returns, and couples that.
+    /// Takes back the address range of an image of one vFPGA alone, and couples that vFPGA, which this returns.
     fn end_loading_one(&mut self, loading: &mut Loading, couples: bool) -> Option<u8> {
         let (index, range) = loading.alone.take()?;
         let Loading { backend, given, taken, .. } = loading;

@@ -17,7 +17,7 @@ use crate::soft::{self, SoftBackend, SoftCard};
 /// Chunks of an image in these tests.
 const CHUNKS: u32 = 10;
 
-/// A software card, and the way to spoil what it does.
+/// A software card, and the hold by which tests spoil its work.
 struct Rig {
     device: Device,
     card: Arc<SoftBackend>,
@@ -34,7 +34,7 @@ fn image(vfpgas: u8) -> Arc<Vec<u8>> {
     image.filled_to(1000).unwrap().to_bytes().into()
 }
 
-/// Whether nobody else has its buffers any more, so that their memory goes where this one does.
+/// Whether its buffers have no other holder, so that their memory goes with it.
 fn is_the_last(loading: &Loading) -> bool {
     !loading.buffers.is_empty() && loading.buffers.iter().all(|it| Arc::strong_count(it) == 1)
 }
@@ -107,7 +107,7 @@ impl Rig {
         window.engine.abandon("an image is loaded into it");
     }
 
-    /// Which of its engines answer a command.
+    /// The engines that answer a command.
     fn living(&mut self) -> Vec<u8> {
         let answers = |window: &mut crate::device::Window| {
             window.engine.query_port().is_ok().then_some(window.index)
@@ -410,7 +410,7 @@ fn leaves_behind(accesses: u32, alone: Option<u8>) -> bool {
     !card.has_left()
 }
 
-/// Few chunks: what is between them is between any two.
+/// A pace of few chunks: the steps between them are alike.
 fn halves() -> Pace {
     Pace { chunk: 500, ..pace() }
 }

@@ -14,11 +14,11 @@ struct Card {
     page: DoorbellPage,
     asleep: AsleepWord,
     wake: EventFd,
-    /// What was stored when it was last awaited.
+    /// The stored values when it was last awaited.
     seen: RefCell<HashMap<usize, u64>>,
 }
 
-/// A program's end of what it was granted.
+/// A program's end of its grant.
 struct Program {
     page: DoorbellPage,
     waker: Waker,

@@ -31,7 +31,7 @@ impl Translator for SpacesOfQps {
         true
     }
 
-    /// Nothing: their pages are asked for, and rings are reached by whoever has those.
+    /// Nothing: their pages are asked for, and the owners of rings reach those.
     fn map(&self, _: &Shell, _: u8, _: u64, _: u64, _: Purpose) {}
 
     fn unmap(&self, shell: &Shell, index: u8, ranges: &[(u64, u64)]) -> Result<bool, Error> {

@@ -23,7 +23,7 @@ fn shell() -> (Arc<FakeCard>, Shell) {
     (card, Shell::new(0, backend, Bank::Plain, 2, Arc::new(SpacesOfWindows::new(LARGE, 2))))
 }
 
-/// Of which queue pairs have address spaces of their own.
+/// A shell whose queue pairs have address spaces of their own.
 fn shell_of(spaces: impl Spaces + 'static) -> (Arc<FakeCard>, Shell) {
     let card = Arc::new(FakeCard::with_interrupts(2));
     let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
@@ -65,7 +65,7 @@ fn told(card: &FakeCard) -> Orders {
 struct Invalidated(Arc<Mutex<Vec<(u64, u32)>>>);
 
 impl Invalidated {
-    /// Notes what an order names when it arrives.
+    /// Notes the pages that an order names when it arrives.
     fn note(&self, card: &FakeCard, offset: u64, value: u64) {
         let order = IsrWrite::decode(value);
         if offset == isr(0) && order.invalidate && !order.lock {
@@ -118,7 +118,7 @@ fn an_invalidation_that_is_not_confirmed_is_an_error() {
     assert!(shell.unmap(1, &[(PAGE, 4096)]).unwrap());
 }
 
-/// A card of which invalidations end, and nobody hears of it.
+/// A card whose invalidations end without a report.
 fn silent(card: &FakeCard, offset: u64, value: u64) {
     let silent = IsrWrite { invalidate_last: false, ..IsrWrite::decode(value) };
     card.pass(offset, if offset == isr(0) { silent.encode() } else { value });
@@ -187,7 +187,7 @@ fn an_engine_that_starts_anew_owes_no_confirmation() {
     shell.unmap(0, &[(3 * PAGE, 4096)]).unwrap_err();
 }
 
-/// A card that was brought up, with interrupts that whoever waits serves.
+/// A card that was brought up, with interrupts that the waiting thread serves.
 fn device() -> (Arc<FakeCard>, Device) {
     let card = Arc::new(FakeCard::new(2));
     let (name, map, regions) = ("test".into(), Map::Since2026, Some(2));
@@ -265,7 +265,8 @@ fn an_engine_whose_mmu_does_not_confirm_is_given_up_and_started_anew() {
     assert!(device.take_back(0, &[&ranges[2]]).unwrap());
 }
 
-/// Pages that are led away at each call; why a command was refused; and how often it was said that what has ended is gone.
+/// Pages that are led away at each call; the reason of a refused command; and the number of reports that pages are
+/// gone.
 #[derive(Default)]
 struct Rows(Mutex<VecDeque<Vec<Gone>>>, Mutex<Option<String>>, Arc<AtomicUsize>);
 

@@ -13,10 +13,11 @@ pub trait Translator: Send + Sync {
     /// The window of a vFPGA's TLB that it fills, by its offset in the shell's BAR.
     fn tlb(&self, vfpga: u8) -> u64;
 
-    /// Whether what is out of an address space outlives the engine in the window: its end is not the card's.
+    /// Whether memory withdrawn from an address space stays reachable beyond the engine in the window: its end is not
+    /// the card's.
     fn outlives_engines(&self) -> bool;
 
-    /// Notes that a range has memory for a vFPGA, and inserts what its purpose wants inserted ahead.
+    /// Notes that a range has memory for a vFPGA, and inserts ahead the entries that its purpose needs.
     fn map(&self, shell: &Shell, vfpga: u8, start: u64, length: u64, purpose: Purpose);
 
     /// Takes ranges, each by its first byte and its bytes, back from a vFPGA: the pages that are left
@@ -32,8 +33,8 @@ pub trait Translator: Send + Sync {
     /// vFPGA's state is held.
     fn mend(&self, vfpga: u8, ctid: u8, vaddr: u64, length: u32) -> Vec<[u64; 2]>;
 
-    /// Has a queue pair's address space lead to no memory any more: on return no DMA to any can follow, whatever of it is
-    /// still out; where it is to begin `anew`, little is.
+    /// Ends a queue pair's address space: on return no DMA to any memory can follow, with any requests still out; where
+    /// it is to begin `anew`, few are.
     ///
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm.
@@ -52,7 +53,8 @@ pub trait Translator: Send + Sync {
     /// Tells the card of pages that were opened for queue pairs, ahead of their first use.
     fn fill(&self, _shell: &Shell, _vfpga: u8) {}
 
-    /// Has the card forget the pages of queue pairs that are to be closed, and waits for what is on its way to them.
+    /// Makes the card forget the pages of queue pairs that are to be closed, and waits for transfers on their way to
+    /// them.
     ///
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm.
@@ -60,7 +62,8 @@ pub trait Translator: Send + Sync {
         Ok(())
     }
 
-    /// Takes from queue pairs what keys and rights do not give them any more: on return nothing of it is on its way.
+    /// Closes the pages of queue pairs whose keys and rights no longer allow access: on return no transfer to them is
+    /// on its way.
     ///
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm.
@@ -68,8 +71,8 @@ pub trait Translator: Send + Sync {
         Ok(())
     }
 
-    /// Has the pages be asked for again that queue pairs have of what rights were taken away from: on return the card
-    /// reaches what is left of those, and nothing else is on its way.
+    /// Removes the entries of pages from which rights were taken away: on return the card asks for the remaining ones
+    /// anew, and no other transfer is on its way.
     ///
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm.
@@ -77,7 +80,8 @@ pub trait Translator: Send + Sync {
         Ok(())
     }
 
-    /// Has the pages be asked for again that led to nobody's memory, for there may be some now.
+    /// Removes the entries that led to memory without an owner, for there may be some now: the card asks for them
+    /// again.
     fn surface(&self, _shell: &Shell, _vfpga: u8) {}
 
     /// Tells the other cards of this process that the card forgets its queue pairs, and has no more to do with the card
