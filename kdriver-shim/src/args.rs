@@ -191,7 +191,7 @@ impl FromStr for PeerSilence {
     }
 }
 
-/// Whether what a published bitstream cannot carry goes through the tunnel.
+/// The fate of traffic that a published bitstream cannot carry: the tunnel, or a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tunnel {
     /// It is refused.
@@ -212,7 +212,7 @@ impl FromStr for Tunnel {
     }
 }
 
-/// Which IPv4 identifications that a receiver is not told are believed.
+/// The IPv4 identifications that a receiver believes, which the socket does not tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icrc {
     /// Those of hosts that count their datagrams up, too.
@@ -479,7 +479,7 @@ fn one<'a, T>(values: &'a [ForCard<T>], card: u32, option: &str) -> Result<Optio
     Ok(first.map(|value| &value.value))
 }
 
-/// The value for a card: what is given for it, else for all.
+/// The value for a card: the one given for it, else the one for all.
 fn one_of_all<'a, T>(
     values: &'a [ForCards<T>],
     number: u32,

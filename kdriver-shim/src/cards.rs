@@ -60,7 +60,7 @@ pub struct Card {
     pub taken_off: bool,
     /// Its images.
     pub record: Record,
-    /// Why no client can use it, whatever its engines are.
+    /// The reason why no client can use it, with any engine.
     pub unusable: Option<String>,
     /// Why it did not come up, so that no engine of it lives: by a reset that is asked for it may, and it can be flashed.
     pub failure: Option<String>,
@@ -68,7 +68,7 @@ pub struct Card {
     pub reloading: Option<u8>,
     /// Its queue pair 1, where connections are managed by it.
     pub gsi: Option<Arc<Gsi>>,
-    /// For the remains of a card that was reset: what that is.
+    /// The remains of a card that was reset, if it is none any more.
     pub remains: Option<Remains>,
 }
 
@@ -97,19 +97,19 @@ pub struct Quarantine {
 /// The owner of a place in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
-    /// Nobody's.
+    /// It has no owner.
     Free,
     /// A client's.
     Client(ClientId),
     /// A client's that is gone, but the engine may still have queues on it.
     Quarantined,
-    /// A client's that has it of what the card was before it was reset, and still reaches it.
+    /// It is a client's that has it of the card before a reset, and still reaches it.
     Former,
     /// The driver's own, by which it rings for queue pair 1, and for the clients behind the doorbell pages.
     Driver,
 }
 
-/// A window of a card: its engine, and who uses it.
+/// A window of a card: its engine, and its users.
 pub struct Window<'a> {
     /// Number of the vFPGA.
     pub index: u8,
@@ -495,7 +495,7 @@ impl Card {
         self.forget_window(index);
     }
 
-    /// Records that the engine of an unused window was reset: of what it had nothing is left.
+    /// Records that the engine of an unused window was reset: nothing is left of its objects.
     pub fn forget_window(&mut self, index: u8) {
         let Ok(window) = self.window(index) else { return };
         window.users.forget();
@@ -623,7 +623,7 @@ impl Card {
     }
 }
 
-/// Who uses a card that has just come up: nobody. Its addresses are divided among those to come.
+/// The users of a card that has just come up: none. Its addresses are divided among those to come.
 fn nobody(device: &mut Device) -> Vec<Users> {
     let Device { number, windows, arena, backend, .. } = device;
     // Who is given the card itself rings by a page of it.

@@ -36,7 +36,7 @@ pub enum Stage {
     Provider,
     /// A program that asks and makes nothing.
     Tool,
-    /// It is not heard any more, and what it owns ends, by and by.
+    /// Its requests are not read any more, and its objects end in turns.
     Ending,
 }
 
@@ -110,7 +110,7 @@ impl CardUse {
     }
 
     /// The party that can still reach addresses here: memory that the card was told to let go `is_unmapped`, or may
-    /// still be mapped, and what an engine knew of it `is_released`, or may still be there.
+    /// still be mapped, and the engine's knowledge of it `is_released`, or may still be there.
     #[must_use]
     pub fn reach(&self, is_unmapped: bool, is_released: bool) -> Reach {
         match (is_unmapped, is_released) {
@@ -134,8 +134,8 @@ impl CardUse {
 pub struct PutOff {
     /// The request.
     pub request: Request,
-    /// Clients that were ending when it met a shortage, and have not ended since: what they have may
-    /// be what it wants.
+    /// Clients that were ending when it met a shortage, and have not ended since: their objects may be the missing
+    /// ones.
     pub awaits: Vec<ClientId>,
     /// The examiner's finding about the request's image.
     pub found: Option<Examined>,
@@ -149,7 +149,7 @@ impl PutOff {
     }
 }
 
-/// A client's objects, kind by kind in the order in which they end: each before what it uses.
+/// A client's objects, kind by kind in the order in which they end: each before the ones that it uses.
 ///
 /// How each is undone stands in [`crate::undo`], and for those that end by and by in [`crate::leaving`] and
 /// [`crate::ending`].

@@ -1,4 +1,4 @@
-//! The configuration file: what the command line says, under the same names, for a balboad that is a service.
+//! The configuration file: the options of the command line, under the same names, for a balboad that is a service.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use crate::metrics::Endpoint;
 /// The place of the package's configuration file.
 pub const USUAL: &str = "/etc/balboa/balboad.toml";
 
-/// What is read of a file at most.
+/// Bytes that are read of a file at most.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Why a file is not taken.
@@ -74,7 +74,7 @@ fn plain<T>(values: Vec<Text<T>>) -> Vec<T> {
 }
 
 impl Args {
-    /// The command line, completed by the file that it names: what an option gives counts for all that the file says
+    /// The command line, completed by the file that it names: an option that is given replaces all of the file's values
     /// under its name.
     ///
     /// # Errors

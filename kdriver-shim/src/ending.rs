@@ -1,4 +1,4 @@
-//! The end of a client: a bounded part of what it owns at a time, so that others are served meanwhile.
+//! The end of a client: a bounded part of its objects at a time, between which others are served.
 //!
 //! The order is that of [`Owned`]: every object goes before what it uses. Not the order in which they were
 //! made, turned round: what an object uses may be changed when it is there, and regions are quicker
@@ -21,14 +21,14 @@ use crate::undo::ClientObject;
 const TURN: usize = 8;
 /// Regions whose pages are taken back together.
 const REGIONS: usize = 8;
-/// What a piece of ring memory costs of a turn.
+/// The cost of a piece of ring memory, in a turn.
 const PIECE: usize = TURN / 2;
 
-/// Ends some of a kind, and answers what that cost.
+/// A function that ends some objects of a kind, and gives the cost.
 type End = fn(&mut Client, &mut [Card]) -> usize;
 
 impl Client {
-    /// Stops listening to it: what it owns is to end.
+    /// Reads no more of its requests: its objects are to end.
     pub fn begin_end(&mut self, poller: &Poller) {
         self.stage = Stage::Ending;
         self.put_off = None;
@@ -128,9 +128,8 @@ impl Client {
         ROW
     }
 
-    /// Undoes the client's place on a card, as far as it has one: takes back what the card knows of its
-    /// rings, a row of pages, and behind the last one the rest; whether that is done. Its queues and
-    /// regions there are gone.
+    /// Undoes the client's place on a card, as far as it has one: takes back the card's mappings of its rings, a row of
+    /// pages, and behind the last one the rest; whether that is done. Its queues and regions there are gone.
     pub fn leave(&mut self, card: &mut Card) -> bool {
         let number = card.device.number;
         let Some(place) = self.owned.places.get(&number) else { return true };
@@ -193,7 +192,7 @@ impl Card {
     }
 }
 
-/// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
+/// Takes a doorbell page back, and starts a dead engine anew once it has no user.
 fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
     let Ok(window) = card.window(index) else { return };
     if granted {

@@ -21,7 +21,7 @@ pub enum Error {
     StateDir {
         /// The directory.
         dir: PathBuf,
-        /// Why, and what to do.
+        /// The reason, and the mend.
         why: String,
     },
     /// Another balboad serves the state directory.
@@ -32,10 +32,10 @@ pub enum Error {
     Running {
         /// The directory.
         dir: PathBuf,
-        /// Whom the lock file names.
+        /// The process that the lock file names.
         holder: String,
     },
-    /// A card does not come up, or does not do what it is told.
+    /// A card does not come up, or does not follow an order.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// The kernel does not show the cards.
@@ -44,7 +44,7 @@ pub enum Error {
     /// A system call of balboad's own failed.
     #[error("{call}: {errno}")]
     Os {
-        /// What was tried.
+        /// The system call.
         call: &'static str,
         /// Its error number.
         errno: Errno,
@@ -61,13 +61,13 @@ pub enum Error {
     Quota {
         /// The card of which it is, if it is of one.
         card: Option<u32>,
-        /// Plural name of what is limited.
+        /// Plural name of the limited resource.
         resource: &'static str,
-        /// What the client has.
+        /// The number that the client has.
         used: u64,
-        /// What it asks for on top.
+        /// The number that it asks for on top.
         asked: u64,
-        /// What it may have.
+        /// The number that it may have.
         limit: u64,
     },
     /// Every place of a card belongs to a process: its doorbell pages, and where balboad relays those for
@@ -91,7 +91,7 @@ pub enum Error {
         card: u32,
         /// Entries in all.
         entries: usize,
-        /// What is asked for.
+        /// The kind that is asked for.
         kind: &'static str,
         /// The first entry that may have it.
         first: u8,
@@ -99,7 +99,7 @@ pub enum Error {
     /// There are too many connections.
     #[error("{who} may have {connections} connections to balboad, and no more; close some")]
     Crowded {
-        /// Whose they are.
+        /// The owner of the connections.
         who: &'static str,
         /// How many are allowed.
         connections: usize,
@@ -112,7 +112,7 @@ pub enum Error {
         /// How many are allowed.
         connections: usize,
     },
-    /// The kernel does not come back with what it was asked about other programs.
+    /// The kernel does not answer a question about other programs.
     #[error(
         "{programs} programs that came before hang in exec, and the kernel waits for them; end those first"
     )]
@@ -120,10 +120,10 @@ pub enum Error {
         /// How many they are.
         programs: usize,
     },
-    /// What the service manager handed over is not what it should be.
+    /// A descriptor that the service manager handed over is not of the right kind.
     #[error("the service manager handed over {why}")]
     Handed {
-        /// What it is, and what it should be.
+        /// The descriptor, and the kind that it should be.
         why: String,
     },
     /// The endpoint for metrics cannot be made.
@@ -149,10 +149,10 @@ pub enum Error {
         object: &'static str,
         /// Its number.
         number: u32,
-        /// By what.
+        /// The users.
         users: String,
     },
-    /// Others have what is wanted.
+    /// Other clients have the wanted object.
     #[error("{0}")]
     Occupied(String),
     /// No XRC domain stands for a file, and none is to be made.
@@ -167,7 +167,7 @@ pub enum Error {
     /// The client may not do this.
     #[error("{0}")]
     Forbidden(String),
-    /// The connection manager does not do what it is told.
+    /// The connection manager does not follow an order.
     #[error("{why}")]
     Connection {
         /// The error number that the kernel has for it.

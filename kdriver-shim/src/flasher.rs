@@ -44,7 +44,7 @@ pub struct Flasher {
     /// Records of images, and images.
     store: Store,
     state_dir: PathBuf,
-    /// What is done with all the bytes of an image, aside.
+    /// The thread that works on all the bytes of an image.
     examiner: Examiner,
     /// The image that a tool is bringing.
     upload: Option<Upload>,
@@ -189,7 +189,7 @@ impl Flasher {
         Ok(Response::Flash(state))
     }
 
-    /// Asks a card whether it is what its record says.
+    /// Checks a card against its record.
     fn verify_image(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -231,14 +231,14 @@ impl Flasher {
     }
 }
 
-/// Readable when something is known of an image.
+/// The descriptor that is readable when a finding about an image is there.
 impl AsFd for Flasher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.examiner.as_fd()
     }
 }
 
-/// What tests of the server look at and set.
+/// The parts that tests of the server look at and set.
 #[cfg(test)]
 impl Flasher {
     /// The pace of sending images.

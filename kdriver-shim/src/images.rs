@@ -1,4 +1,4 @@
-//! The images of cards: which one a card has, what it was given, and what it takes.
+//! The images of cards: the present one, the ones that it was given, and the kind that it takes.
 
 use std::sync::Arc;
 use std::thread::Builder;
@@ -256,7 +256,7 @@ pub fn restored(store: &Store, location: &str, like: &Manifest, takes: Takes) ->
     }
 }
 
-/// What an image of a record makes of a software card, if it is one, and its manifest.
+/// The image of a record, if it is a software card's, and its manifest.
 fn known(
     current: &ImageName,
     bytes: Result<Vec<u8>, String>,

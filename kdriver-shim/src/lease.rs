@@ -16,9 +16,9 @@ use crate::error::Error;
 
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long nobody has to have held it, so that the next of a script's programs finds the same balboad.
+/// The time without a holder after which it ends: the next of a script's programs finds the same balboad until then.
 const GRACE: Duration = Duration::from_secs(5);
-/// The same before the first has held it: who has started this may have to wait for a processor.
+/// The same before the first has held it: the program that started this may have to wait for a processor.
 const FIRST_GRACE: Duration = Duration::from_secs(30);
 
 /// The file, and the time since which no program holds it.
@@ -63,8 +63,8 @@ impl Lease {
         self.due.saturating_duration_since(now)
     }
 
-    /// Looks at it, if it is time to: whether nobody has held it for long enough, nor used balboad. From then on nobody
-    /// can hold it.
+    /// Looks at it, if it is time to: whether it had neither a holder nor a use of balboad for long enough. From then
+    /// on nobody can hold it.
     pub fn is_over(&mut self, is_used: bool, now: Instant) -> bool {
         if self.over.is_some() {
             return true;
@@ -107,7 +107,7 @@ mod tests {
         (root, lease, now)
     }
 
-    /// What a program does.
+    /// Holds the lease as a program does.
     fn hold(root: &tempfile::TempDir) -> Result<Flock<File>, Errno> {
         let file = File::open(root.path().join(LEASE_NAME)).unwrap();
         Flock::lock(file, FlockArg::LockSharedNonblock).map_err(|(_, errno)| errno)

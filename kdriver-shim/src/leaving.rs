@@ -65,7 +65,7 @@ impl Client {
 }
 
 impl Leaving {
-    /// Does a bounded part of what is left; whether that was the rest.
+    /// Does a bounded part of the rest; whether it is done.
     fn go_on(&mut self, card: &mut Card, window: u8) -> bool {
         if !self.forgotten {
             let mapped = self.regions.iter().filter(|region| region.mr.mapped);

@@ -1,4 +1,4 @@
-//! balboad: serves client processes on cards, owns what they make there, routes events.
+//! The daemon balboad: serves client processes on cards, owns their objects there, routes events.
 //!
 //! A work request never passes through here; everything rare does. [`server::Server`] is one thread
 //! around an epoll set. It answers the messages of `shim_abi` by acting on the objects of a

@@ -189,7 +189,7 @@ struct Table {
 }
 
 impl Table {
-    /// Who is told of a QP, or of an XRC target, and as what.
+    /// The receivers of a QP's events, or of an XRC target's, and the names by which they know it.
     fn of_qp(&mut self, qpn: u32) -> impl Iterator<Item = (Key, &mut Listener)> {
         let own = self.qps.get_mut(&qpn).map(|listener| (Key::Qp(qpn), listener));
         let (first, last) = ((qpn, ClientId(0), 0), (qpn, ClientId(u64::MAX), u32::MAX));
@@ -271,7 +271,7 @@ impl Listeners {
         }
     }
 
-    /// Adds a handle of an XRC target: what its records carry, and of which context it is.
+    /// Adds a handle of an XRC target: the cookie of its records, and its context.
     pub fn add_target(
         &self,
         qpn: u32,
@@ -291,7 +291,7 @@ impl Listeners {
         SentRecords { completion_events: 0, async_events }
     }
 
-    /// All XRC targets are lost: those who have them may be clients of other windows.
+    /// Tells that all XRC targets are lost: their holders may be clients of other windows.
     pub fn fail_targets(&self) {
         for ((.., handle), listener) in &mut lock(&self.table).targets {
             listener.fail(Key::Target(*handle));

@@ -24,12 +24,12 @@ pub struct OnMachine {
     due: Option<Instant>,
 }
 
-/// A card, and on what it stands.
+/// A card, and the device that it stands on.
 #[derive(Clone, Debug)]
 struct Standing {
     card: u32,
     link: UdpLink,
-    /// What was found last; `None` while there is none.
+    /// The device as it was found last; `None` while there is none.
     device: Option<MachineDevice>,
 }
 
@@ -150,7 +150,8 @@ impl OnMachine {
         }
     }
 
-    /// The share of the machine for a card that has these GIDs: what stays has its place, what is new takes a free one.
+    /// The share of the machine for a card that has these GIDs: remaining addresses keep their places, new ones take
+    /// free ones.
     #[must_use]
     pub fn now(&self, card: u32, current: &[Gid]) -> Option<Now> {
         let standing = self.cards.iter().find(|it| it.card == card)?;
@@ -213,8 +214,8 @@ fn taken(standing: &[Standing], device: &MachineDevice) -> Option<(u32, IpAddr)>
     device.addresses.iter().find_map(|it| has(it.ip))
 }
 
-/// What stands for an IPv6 address where a card wants an IPv4 one, of which its Ethernet address and GUID are made: all
-/// bits of it count (FNV-1a), and it is in 240.0.0.0/4, where no host's is.
+/// The number in place of an IPv6 address where a card needs an IPv4 one, of which its Ethernet address and GUID are
+/// made: all bits of it count (FNV-1a), and it is in 240.0.0.0/4, which has no hosts.
 fn made_of(ip: Ipv6Addr) -> Ipv4Addr {
     let step = |hash: u32, octet: u8| (hash ^ u32::from(octet)).wrapping_mul(0x0100_0193);
     let hash = ip.octets().into_iter().fold(0x811c_9dc5, step);

@@ -109,14 +109,14 @@ fn say_well(args: &Args, cards: &WantedCards) -> std::io::Result<()> {
     ))
 }
 
-/// What balboad was told by its command line, and what goes for it now.
+/// The options of the command line, and those in force.
 struct Configuration {
     given: Args,
     now: Args,
 }
 
 impl Configuration {
-    /// Reads the file again, and does what can be done about it while programs are served.
+    /// Reads the file again, and applies the changes that are possible while programs are served.
     fn reload(&mut self, server: &mut Server, log: &Log) -> anyhow::Result<()> {
         let new = self.given.clone().with_file()?;
         new.cards().map_err(anyhow::Error::msg)?;
@@ -139,7 +139,7 @@ impl Configuration {
     }
 }
 
-/// Has this thread, and those that it starts, leave the signals that are for balboad to a descriptor.
+/// Blocks the signals that balboad handles, in this thread and those that it starts, and gives their descriptor.
 fn take_signals() -> anyhow::Result<SignalFd> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -215,7 +215,7 @@ fn run(mut configuration: Configuration, wanted: &WantedCards, log: &Log) -> any
     outcome.context("the control thread failed")
 }
 
-/// Does what a signal asks for, if there is one: SIGHUP has the configuration read again, and any other ends the work.
+/// Obeys a signal, if there is one: SIGHUP has the configuration read again, and any other ends the work.
 fn heed(
     signals: &SignalFd,
     server: &mut Server,
@@ -257,7 +257,7 @@ fn open_functions(
     Ok(())
 }
 
-/// What is known of cards that were flashed.
+/// The state of flashed cards, by number.
 type Restored = BTreeMap<u32, Known>;
 
 /// The software cards as they were flashed, where they were.
@@ -274,7 +274,8 @@ fn restore(wanted: &WantedCards, store: &Store) -> anyhow::Result<(Vec<SoftCard>
     Ok((cards, restored))
 }
 
-/// What is known of a card behind VFIO. A record of a card of the other kind, in its slot before, says nothing of it.
+/// The recorded state of a card behind VFIO. A record of a card of the other kind, in its slot before, says nothing of
+/// it.
 fn recall(backend: &VfioBackend, like: &Manifest, store: &Store) -> Option<Known> {
     images::restored(store, &backend.identity().location, like, backend.takes())
 }

@@ -1,4 +1,4 @@
-//! The endpoint for Prometheus: who asks it and how, and a thread that answers.
+//! The endpoint for Prometheus: its connections and their limits, and the thread that answers.
 //!
 //! A connection has a second, and one more than there is room for takes the place of the oldest; the control thread is
 //! asked once a second at most. So who connects and says nothing keeps nobody from the numbers, and balboad from nothing.
@@ -195,7 +195,7 @@ struct MetricsConnection {
     stream: File,
     until: Instant,
     received: Vec<u8>,
-    /// What it is answered, and how much of that was written.
+    /// Its answer, and the number of its bytes that were written.
     response: Option<(String, usize)>,
 }
 
@@ -204,7 +204,7 @@ impl MetricsConnection {
         Self { stream: stream.into(), until: deadline(), received: Vec::new(), response: None }
     }
 
-    /// What it waits for.
+    /// The events that it waits for.
     fn interest(&self) -> PollFlags {
         if self.response.is_some() { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
@@ -287,7 +287,7 @@ fn serve(listener: &MetricsListener, stop: &EventFd, mut source: Source) {
     }
 }
 
-/// Waits until there is something to do: whether to stop, whether a connection comes, and of each whether it can go on.
+/// Waits until there is work: the order to stop, a connection that comes, or one that can go on.
 fn wait(
     listener: &MetricsListener,
     stop: &EventFd,

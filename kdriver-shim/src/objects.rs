@@ -134,7 +134,7 @@ pub struct Srq {
     pub card: u32,
     /// Its protection domain.
     pub pdn: u32,
-    /// In an XRC domain: the client's handle of that, and its completion queue.
+    /// The client's handle of the XRC domain, if it is in one, and its completion queue.
     pub xrc: Option<(u32, u32)>,
     /// Its entries.
     pub entries: u32,

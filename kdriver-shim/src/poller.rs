@@ -34,7 +34,7 @@ pub enum Token {
     Machine,
     /// Answers about programs.
     Answers,
-    /// The outcome of what was done with the bytes of an image.
+    /// The outcome of work on the bytes of an image.
     Images,
     /// The kernel wants this card back.
     WantedBack(u32),
@@ -44,7 +44,7 @@ pub enum Token {
     CmChannel(u64),
     /// Memory of a client's did not answer this card.
     GivenUp(u32),
-    /// An engine has something to say.
+    /// An engine has news.
     Engine {
         /// Card number.
         card: u32,
@@ -69,7 +69,7 @@ pub struct Poller {
     registered: Mutex<Registered>,
 }
 
-/// What is in the set.
+/// The content of the set.
 #[derive(Debug, Default)]
 struct Registered {
     tokens: BTreeMap<u64, Token>,
@@ -87,7 +87,7 @@ impl Poller {
         Ok(Self { epoll, registered: Mutex::default() })
     }
 
-    /// Adds a descriptor; it reports errors and hang-ups whatever `interest` says.
+    /// Adds a descriptor; it reports errors and hang-ups with any `interest`.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel has no room for it.

@@ -105,8 +105,8 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::KeptBytes, "bytes kept at most", 512 << 20, 0),
 ];
 
-/// Bytes that balboad keeps for a queue pair at most, beside its receive queue: most of it is acknowledgements that it owes to a
-/// peer, and what it may have under way without its client's share.
+/// Bytes that balboad keeps for a queue pair at most, beside its receive queue: mostly acknowledgements that it owes to
+/// a peer, and work under way beyond its client's share.
 const QP_BYTES: u64 = 32 << 10;
 const RQ_BYTES: u64 = 3 << 10;
 const CQ_BYTES: u64 = 3 << 10;
@@ -125,7 +125,7 @@ pub const CM_EVENT_BYTES: u64 = 1 << 10;
 pub const CM_JOIN_BYTES: u64 = 1 << 10;
 
 /// Whether an object's bytes cover those of a software card, and so many of balboad's own: its places in tables, trees
-/// and claims, and what is to be told of it and nobody reads.
+/// and claims, and its unread events.
 #[must_use]
 pub const fn covers(bytes: u64, card: usize, own: usize) -> bool {
     (card as u64).saturating_add(own as u64) <= bytes
@@ -176,12 +176,12 @@ impl Resource {
     }
 }
 
-/// What one client may take of what an engine has: seven eighths, but at least one.
+/// One client's share of an engine's resource: seven eighths, but at least one.
 fn share(offered: u32) -> u32 {
     offered.saturating_sub(offered / 8).max(offered.min(1))
 }
 
-/// What one client may take of the descriptors that balboad may have, of either kind.
+/// One client's share of the descriptors that balboad may have, of either kind.
 fn share_of_descriptors() -> u64 {
     static SHARE: OnceLock<u64> = OnceLock::new();
     *SHARE.get_or_init(|| {
@@ -190,10 +190,10 @@ fn share_of_descriptors() -> u64 {
     })
 }
 
-/// What is counted, each in its place of the table.
+/// Counts, each in the place of its resource in the table.
 type Counts = [u64; TABLE.len()];
 
-/// A client's share: of each card by itself, and what is no card's.
+/// A client's use of resources: of each card by itself, and of those that belong to no card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     counts: BTreeMap<Option<u32>, Counts>,
@@ -214,7 +214,7 @@ impl Usage {
         self.counts.get(&card).map_or(0, |counts| count(counts, resource))
     }
 
-    /// Takes some of a resource: of a card's, or of what is no card's.
+    /// Takes some of a resource: of a card's, or of one that belongs to no card.
     ///
     /// # Errors
     /// [`Error::Quota`], with nothing taken, where the client would have more than its limit.
@@ -295,7 +295,7 @@ impl Usage {
     }
 }
 
-/// How much of a resource is counted; of kept bytes, what all the others come to.
+/// The count of a resource; of kept bytes, the sum over all others.
 fn count(counts: &Counts, resource: Resource) -> u64 {
     if resource == Resource::KeptBytes {
         let bytes = |(row, count): (&Row, &u64)| row.bytes.saturating_mul(*count);

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The listening socket.
 pub struct Reception {
     poller: Arc<Poller>,
-    /// Of SOCK_SEQPACKET; std's type accepts what it is.
+    /// A socket of SOCK_SEQPACKET, which std's type accepts.
     listener: UnixListener,
     watch: Watch,
     /// Since when no connection is accepted, because the kernel could give none.

@@ -35,7 +35,7 @@ pub struct RingMemory {
     fd: OwnedFd,
     mapping: Arc<SharedMapping>,
     free: FreeSpans,
-    /// What was given back and may still have pages.
+    /// Spans that were given back and may still have pages.
     used: VecDeque<Span>,
     /// Bytes that [`Self::empty_some`] has been at.
     emptied: u64,

@@ -49,7 +49,7 @@ use surveys::Surveys;
 const MAX_CONNECTIONS: usize = 1024;
 /// Connections of one process at a time; a verbs program has one, a tool one for each question.
 const MAX_OF_PROCESS: usize = 256;
-/// Connections that have not said yet who they are; one more ends the oldest of them.
+/// Connections before their greeting; one more ends the oldest of them.
 const MAX_GREETING: usize = 64;
 
 /// Everything balboad knows, and the thread that acts on it.
@@ -246,7 +246,7 @@ impl Server {
         }
     }
 
-    /// Whether a program is connected, or a tool waits for what goes on.
+    /// Whether a program is connected, or a tool waits for running work.
     fn is_used(&self) -> bool {
         let is_program = |it: &Client| matches!(it.stage, Stage::Examined | Stage::Provider);
         let tended = self.flasher.is_used() || !self.put_off.is_empty();
@@ -482,7 +482,7 @@ impl Server {
         self.take_request(client, request)
     }
 
-    /// Answers a request, or begins with it; `found` is what was found of the image that it is about.
+    /// Answers a request, or begins with it; `found` is the examiner's finding about its image.
     fn answer(
         &mut self,
         client: &mut Client,
@@ -523,7 +523,7 @@ impl Server {
         answer
     }
 
-    /// The parts that act on the cards, and what they act on.
+    /// The parts that act on the cards, and the state that they act on.
     fn parts(&mut self) -> Parts<'_> {
         let around = Surroundings {
             cards: &mut self.cards,
@@ -537,7 +537,7 @@ impl Server {
         Parts { around, flasher, ports, poller: &self.poller }
     }
 
-    /// Tells a tool who this is; it holds the lease before it asks.
+    /// Tells a tool this balboad's identity; it holds the lease before it asks.
     fn introduce(&mut self, client: &Client) -> Result<Progress, Error> {
         if client.stage != Stage::Tool {
             return Err(Error::Forbidden(
@@ -672,7 +672,7 @@ struct Parts<'a> {
 enum Heard {
     /// A signal has come.
     Signal,
-    /// Nobody holds the lease.
+    /// The lease has no holder.
     Lease,
 }
 

@@ -60,7 +60,7 @@ pub enum Progress {
     Done(Answer),
     /// A part of it is: it is to be served again, when others have had their turn.
     More,
-    /// It waits for something that is done aside, and is served again behind that.
+    /// It waits for work of another thread, and is served again behind that.
     Waits,
 }
 
@@ -218,8 +218,8 @@ impl Session<'_> {
         }
     }
 
-    /// Makes a thing of the client's: `make` takes what it needs, notes each part in it, and answers its
-    /// number. When that fails, what it has taken so far is undone.
+    /// Makes an object of the client's: `make` takes its resources, notes each part in it, and gives its number. When
+    /// that fails, what it has taken so far is undone.
     fn make<K: ClientObject>(
         &mut self,
         limits: &EngineLimits,
@@ -239,8 +239,8 @@ impl Session<'_> {
         }
     }
 
-    /// Has an engine make a queue whose number none has that the client has on another card, notes the
-    /// number, and returns it with what else the engine said.
+    /// Makes an engine make a queue whose number no queue of the client's on another card has, notes the number, and
+    /// returns it with the engine's further answer.
     fn draw<K: ClientObject, T>(
         &mut self,
         card: u32,
@@ -297,7 +297,7 @@ fn found<K: ClientObject>(thing: Option<&K>, number: u32) -> Result<&K, Error> {
     thing.ok_or(Error::NoSuch { object: K::NAME, number: u64::from(number) })
 }
 
-/// Refuses to end a thing that others of the client's use: what they are, and how many.
+/// Refuses to end an object that others of the client's use: their kind, and their number.
 fn check_unused<K: ClientObject>(number: u32, users: &[(&str, usize)]) -> Result<(), Error> {
     match users.iter().find(|(_, count)| *count > 0) {
         Some((what, count)) => {

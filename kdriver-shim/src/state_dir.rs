@@ -1,4 +1,4 @@
-//! The state directory: whose it is, who serves it, and the socket in it.
+//! The state directory: its owner, the balboad that serves it, and the socket in it.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -23,7 +23,7 @@ use crate::service;
 /// The lock file's name in the state directory; it holds the process id of the balboad that serves the directory.
 pub const LOCK_NAME: &str = "balboad.lock";
 
-/// What is read of a lock file, which holds a process id, at most.
+/// Bytes that are read of a lock file, which holds a process id, at most.
 const MAX_LOCK_BYTES: u64 = 16;
 
 /// Connections the kernel keeps until they are accepted.

@@ -58,7 +58,7 @@ struct Status {
     connections: ConnectionsStatus,
 }
 
-/// What the connection manager has, of all clients, and what it has heard and said.
+/// The objects of the connection manager, of all clients, and its counters.
 #[derive(Serialize)]
 struct ConnectionsStatus {
     channels: usize,
@@ -82,11 +82,11 @@ struct CardStatus {
     location: String,
     /// Name of the bitstream or image, by its manifest.
     image: String,
-    /// Its images, and what was done with them.
+    /// Its images, and their history.
     flash: FlashStatus,
-    /// What drives the logic in its vFPGAs.
+    /// The driver of the logic in its vFPGAs.
     engine: &'static str,
-    /// What stands between balboad and the card.
+    /// The way between balboad and the card.
     driver: &'static str,
     /// Why it did not come up, so that it has no engine; null otherwise.
     failure: Option<String>,
@@ -95,15 +95,15 @@ struct CardStatus {
     /// The machine's network device that it stands on, if it does.
     netdev: Option<String>,
     link_up: bool,
-    /// Of which received frames the ICRC is checked; null where nothing tells.
+    /// The received frames whose ICRC is checked; null if it is not known.
     icrc_checked: Option<&'static str>,
-    /// What it does about congestion, as balboad's option says it; null where nothing tells.
+    /// Its reaction to congestion, as balboad's option has it; null if it is not known.
     congestion: Option<String>,
-    /// What nothing protects, where the bitstream is one as published.
+    /// The objects without protection, where the bitstream is one as published.
     unprotected: &'static [&'static str],
     ip: String,
     mac: String,
-    /// By their index; null where there is none.
+    /// The GIDs by their index; null where there is none.
     gids: Vec<Option<String>>,
     /// The VLAN that each is in; 0 for none.
     gid_vlans: Vec<u16>,
@@ -164,17 +164,17 @@ struct ServedStatus {
 /// What is known of a card's images.
 #[derive(Serialize)]
 struct FlashStatus {
-    /// What it takes.
+    /// The kind of image that it takes.
     takes: &'static str,
-    /// Its part, as somebody has said it by a manifest; null otherwise, for it does not say so itself.
+    /// Its part, as a manifest says; null otherwise, for the card does not tell.
     part: Option<&'static str>,
     /// vFPGAs that it had when it was up last; null where it was not.
     regions: Option<u64>,
     current: Option<ImageName>,
-    /// It said the same of itself before it was given that, so that nobody has seen that it has it.
+    /// Whether it described itself as before the image, and was not observed to have it.
     unseen: bool,
     previous: Option<ImageName>,
-    /// What is being loaded.
+    /// The image that is being loaded.
     writing: Option<ImageName>,
     /// Why it needs to be flashed again.
     needs: Option<String>,
@@ -184,11 +184,11 @@ struct FlashStatus {
     history: Vec<FlashEvent>,
     /// vFPGAs that its shell has room for.
     room: u8,
-    /// What may be in them: logic that has a driver here.
+    /// The logic that may be in them, and has a driver here.
     logic: Vec<String>,
 }
 
-/// What is never used again because the card did not confirm that it is done with it.
+/// Resources that are never used again because the card did not confirm that it is done with them.
 #[derive(Serialize)]
 struct QuarantineStatus {
     queues: u64,
@@ -197,7 +197,7 @@ struct QuarantineStatus {
     pages: u64,
 }
 
-/// What the kernel shows of a card.
+/// The device that the kernel shows of a card.
 #[derive(Serialize)]
 struct ShadowStatus {
     /// Name of its network device.
@@ -242,10 +242,9 @@ struct PlaceStatus {
     grant: &'static str,
     /// It has the card open; otherwise it keeps its place for the next time.
     open: bool,
-    /// Bytes kept of what the client has under way there; null where the card keeps them itself.
+    /// Bytes kept for work of the client's under way there; null where the card keeps them itself.
     under_way_bytes: Option<u64>,
-    /// What the client has of the card's; its own `usage` is what it has of all of them, and what is no
-    /// card's.
+    /// The client's use of the card; its own `usage` is that of all cards, and of resources that belong to none.
     usage: Map<String, Value>,
 }
 
@@ -467,7 +466,7 @@ fn flash_status(card: &Card) -> FlashStatus {
     }
 }
 
-/// What a published bitstream leaves open.
+/// The protections that a published bitstream lacks.
 const UNPROTECTED: [&str; 4] = [
     "keys on the link: without the tunnel, who sends to a QP's number reaches each page of memory that the QP has for its peer or has used",
     "rights: such a page can be read and written, whatever its region allows",
@@ -475,7 +474,7 @@ const UNPROTECTED: [&str; 4] = [
     "the card: one frame of an unknown kind, lost, or to a wrong number, may stop it for all until `balboa reset`",
 ];
 
-/// Of which frames the ICRC is checked, in words.
+/// The frames whose ICRC is checked, in words.
 fn icrc_checked(policy: IcrcPolicy) -> &'static str {
     match policy {
         IcrcPolicy::CheckAll => "every frame",

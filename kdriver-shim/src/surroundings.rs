@@ -1,4 +1,4 @@
-//! The state that parts of balboad need to act on cards: the cards, who uses them, and what hears them.
+//! The state that parts of balboad need to act on cards: the cards, their users, and the receiver of their news.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -89,7 +89,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// Has programs that have closed a card give back the places that they keep for the next time.
+/// Gives back the places that programs which have closed a card keep for the next time.
 fn give_places_back(clients: &mut Clients, card: &mut Card, has_place: impl Fn(&Client) -> bool) {
     let number = card.device.number;
     for client in clients.values_mut().filter(|it| it.stage != Stage::Ending) {
@@ -99,10 +99,10 @@ fn give_places_back(clients: &mut Clients, card: &mut Card, has_place: impl Fn(&
     }
 }
 
-/// The receiver of the cards' news: the places of what they signal in the epoll set.
+/// The receiver of the cards' news: the places of their signals in the epoll set.
 pub struct CardNews {
     poller: Arc<Poller>,
-    /// By card, in the order of [`signals`].
+    /// The places by card, in the order of [`signals`].
     watches: BTreeMap<u32, Vec<Watch>>,
 }
 
@@ -133,7 +133,7 @@ impl CardNews {
     }
 }
 
-/// What a card signals, and what that means.
+/// The signals of a card, with their meaning.
 fn signals(card: &Card) -> Vec<(BorrowedFd<'_>, Token)> {
     let windows = card.device.windows.iter().map(|window| {
         let token = Token::Engine { card: card.device.number, window: window.index };

@@ -11,12 +11,12 @@ use terminal::file::{open_plain, read_text};
 
 use crate::args::{Args, Tunnel, WantedCards};
 
-/// What is read of a file at most.
+/// Bytes that are read of a file at most.
 const MAX_BYTES: u64 = 1 << 16;
 /// Bytes that are shared with a peer.
 const KEY_BYTES: usize = 16;
 
-/// What is wrong with an address.
+/// The fault of an address.
 const NO_CARD: &str =
     "an address of one card is wanted, and no group's, broadcast, loopback or unspecified one";
 
@@ -31,7 +31,7 @@ pub enum TunnelError {
     Peers {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in it.
         why: String,
     },
     /// An address of `--rnic-peers` is no card's.
@@ -48,8 +48,9 @@ pub enum TunnelError {
     },
 }
 
-/// The other ends of tunnels: this balboad's own cards as published, by a key that nobody else has, and those that a file
-/// names. `flashed` says what drives a card that was flashed; such cards may be flashed back, and so they may have none.
+/// The other ends of tunnels: this balboad's own cards as published, by a key that no other has, and those that a file
+/// names. `flashed` gives the driver of a card that was flashed; such cards may be flashed back, and so they may have
+/// none.
 ///
 /// # Errors
 /// A manifest's, or [`TunnelError`].
@@ -125,7 +126,7 @@ pub fn rnics(
     Ok(rnics)
 }
 
-/// Reads a file of peers, which nobody else can.
+/// Reads a file of peers, which no other user can read.
 fn read(path: &Path) -> Result<Peers, TunnelError> {
     let failed = |why: String| TunnelError::Peers { path: path.into(), why };
     let unreadable = |error: std::io::Error| failed(format!("it cannot be read: {error}"));

@@ -27,28 +27,28 @@ mod xrc;
 
 /// A kind of clients' objects.
 pub trait ClientObject: Sized {
-    /// What one is called where there is none.
+    /// The name of the kind in the refusal of a number that does not exist.
     const NAME: &'static str;
-    /// What the end of one costs of a turn: commands to an engine, or as much.
+    /// The cost of one end, in a turn: commands to an engine, or as much.
     const COST: usize;
 
     /// Those of a client, by number.
     fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self>;
 
-    /// The card it belongs to, of whose quotas it takes; `None` for what is counted once for the process.
+    /// The card whose quotas it takes of; `None` for objects that are counted once for the process.
     fn card(&self) -> Option<u32>;
 
-    /// What it takes of quotas.
+    /// Its use of quotas.
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)>;
 
-    /// Has the engine let it go, as far as that has made it.
+    /// Makes the engine let it go, as far as that has made it.
     ///
     /// # Errors
     /// The engine's: it does not confirm that it has.
     fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error>;
 
-    /// Gives back what it noted, the last first; `stopped` is what [`Self::stop`] said. Answers what its
-    /// client was told of it.
+    /// Gives back the resources that it noted, the last first; `stopped` is the result of [`Self::stop`]. Gives the
+    /// number of records that its client was sent about it.
     fn give_back(
         &mut self,
         client: &mut Client,
@@ -71,7 +71,7 @@ impl Client {
         Ok(self.give_back(cards, thing, stopped))
     }
 
-    /// Undoes an object without asking anybody: its client ends, or its creation has failed.
+    /// Undoes an object without a request: its client ends, or its creation has failed.
     pub fn undo<K: ClientObject>(&mut self, cards: &mut [Card], thing: K) -> SentRecords {
         let stopped = thing.stop(self, cards);
         self.give_back(cards, thing, stopped)
@@ -115,8 +115,8 @@ impl Client {
         told
     }
 
-    /// Whether an engine has let go what it made, so that the memory of it may be used again. What it may
-    /// still have is counted, and keeps the client's doorbell page and addresses of rings in the end.
+    /// Whether an engine has let its object go, and the memory of it may be used again. What it may still have is
+    /// counted, and keeps the client's doorbell page and addresses of rings in the end.
     fn is_released(
         &mut self,
         cards: &mut [Card],
@@ -422,7 +422,7 @@ impl ClientObject for Ah {
         end(client.window(cards, self.card)?, self.card_ah, |engine, ah| engine.destroy_ah(ah))
     }
 
-    /// It has neither memory nor addresses: one that the card keeps costs nobody but that card's table.
+    /// It has neither memory nor addresses: one that the card keeps costs only that card's table.
     fn give_back(
         &mut self,
         _: &mut Client,
@@ -530,7 +530,8 @@ fn keys(quarantine: &mut Quarantine) -> &mut u64 {
     &mut quarantine.keys
 }
 
-/// Has an engine end what it made. It has nothing of what it gave no number to, but if it died nobody knows.
+/// Makes an engine end an object that it made. An object without a number does not exist, unless the engine died, which
+/// leaves that unknown.
 fn end(
     window: Window<'_>,
     made: Option<u32>,
@@ -546,7 +547,7 @@ fn end(
     }
 }
 
-/// Takes what the engine says about an object that is gone for a confirmation.
+/// Takes the engine's answer about an object that is gone for a confirmation.
 fn confirmed(result: Result<(), DriverError>) -> Result<(), Error> {
     match result {
         Err(error @ DriverError::Refused { status: AdminStatus::NotFound, .. }) => {

@@ -1,4 +1,4 @@
-//! The XRC domains of a card, and the targets in them: what several clients have together.
+//! The XRC domains of a card, and the targets in them, which several clients share.
 //!
 //! A domain lives as long as somebody has it open, a target as long as somebody has it: whoever made it, or
 //! opened it after. Each of them has a handle, which is what a client owns; the last one ends the thing.
@@ -19,7 +19,7 @@ const NUMBER_END: u32 = 1 << 24;
 /// A domain.
 #[derive(Debug)]
 struct Domain {
-    /// The file that stands for it; without one nobody else can open it.
+    /// The file that stands for it; without one no other client can open it.
     file: Option<FileId>,
     handles: u32,
 }

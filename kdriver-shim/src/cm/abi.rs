@@ -76,7 +76,7 @@ pub enum Address {
     Ip(SocketAddr),
     /// One of InfiniBand's own, which is not offered.
     Infiniband,
-    /// Of a family that is no network's of RDMA CM.
+    /// A family of none of RDMA CM's networks.
     Other,
 }
 
@@ -337,7 +337,7 @@ fn least_answer(number: u32) -> usize {
     }
 }
 
-/// What a command of that number says; `None` where it is too short, or contradicts itself.
+/// The command of a number and a body; `None` where the body is too short, or contradicts itself.
 fn body_of<'a>(number: u32, body: Fields<'a>, behind: &'a [u8]) -> Option<Command<'a>> {
     Some(match number {
         number::CREATE_ID => {
@@ -410,7 +410,7 @@ fn body_of<'a>(number: u32, body: Fields<'a>, behind: &'a [u8]) -> Option<Comman
     })
 }
 
-/// What a command says that has an address resolved.
+/// The command that has an address resolved.
 fn resolve_addr<'a>(body: Fields<'a>) -> Option<Command<'a>> {
     let (source, destination) = (16, 144);
     let (source_size, destination_size) = (body.u16(8)?, body.u16(10)?);
@@ -450,12 +450,12 @@ impl<'a> Fields<'a> {
         self.array(at).map(u64::from_ne_bytes)
     }
 
-    /// Whether there are so many bytes.
+    /// Fails unless there are so many bytes.
     fn has(self, length: usize) -> Option<()> {
         (self.0.len() >= length).then_some(())
     }
 
-    /// Itself, if there are so many bytes.
+    /// The fields themselves, if there are so many bytes.
     fn within(self, length: usize) -> Option<Self> {
         self.has(length).map(|()| self)
     }
@@ -484,7 +484,8 @@ impl<'a> Fields<'a> {
         self.0.get(at..at.checked_add(PRIVATE_DATA)?)?.get(..usize::from(length))
     }
 
-    /// The outer `None` is for bytes that are not there, the inner one for what is marked as not valid.
+    /// The parameters at an offset; the outer `None` is for missing bytes, the inner one for parameters marked as not
+    /// valid.
     fn conn_param(self, at: usize) -> Option<Option<ConnParam<'a>>> {
         let param = Self(self.0.get(at..at.checked_add(272)?)?);
         if param.u8(271)? == 0 {

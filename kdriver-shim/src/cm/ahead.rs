@@ -1,5 +1,4 @@
-//! Answers that programs get ahead of their questions: with an event, the answers to what librdmacm asks next about its
-//! identifier.
+//! Answers ahead of questions: with an event come the answers to librdmacm's next questions about its identifier.
 //!
 //! An answer may be given ahead while the program would be told the same if it asked. A command of its own that may
 //! change it, the program sees itself. For all else there is a word in the memory that it shares with balboad
@@ -20,14 +19,14 @@ use crate::process::ClientId;
 /// Until when a client's answers hold.
 #[derive(Debug, Default)]
 pub(super) struct Era {
-    /// What the word says.
+    /// The value of the word.
     number: u32,
     /// The memory that it is in.
     memory: Option<Arc<SharedMapping>>,
 }
 
 impl Era {
-    /// What was answered ahead holds no longer.
+    /// Ends the validity of answers given ahead.
     fn end(&mut self) {
         self.number = self.number.wrapping_add(1);
         if let (Some(memory), Ok(offset)) = (&self.memory, usize::try_from(shim_abi::CM_ERA)) {
@@ -109,7 +108,7 @@ impl ConnectionManager {
         self.end_era(told.filter(|told| !sees(told)).map(|(client, _)| client));
     }
 
-    /// As [`Self::outdate`], of who was told of an identifier.
+    /// Ends the validity of the answers that a client was given ahead about an identifier, as [`Self::outdate`].
     pub(super) fn end_era(&mut self, told: Option<ClientId>) {
         if let Some(client) = told.and_then(|told| self.clients.get_mut(&told)) {
             client.era.end();

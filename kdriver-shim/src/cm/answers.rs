@@ -1,4 +1,4 @@
-//! Answers about identifiers: addresses, paths, and what a queue pair is to be changed to.
+//! Answers about identifiers: addresses, paths, and the attributes that a queue pair is to be changed to.
 
 use std::net::SocketAddr;
 

@@ -31,7 +31,7 @@ const COMMUNICATION_ESTABLISHED: u32 = 4;
 /// Groups are at no queue pair.
 const GROUP_QPN: u32 = 0xff_ffff;
 
-/// By which channel who asks.
+/// The client that makes a call, and the channel of it.
 #[derive(Clone, Copy)]
 pub(super) struct Caller<'a> {
     /// The channel.
@@ -129,7 +129,7 @@ impl ConnectionManager {
         }
     }
 
-    /// An identifier of a channel's, whatever has become of it. One of a request that was not read is not there yet.
+    /// An identifier of a channel's, in any state. One of a request that was not read is not there yet.
     fn find(&mut self, key: u64, id: u32) -> Result<&mut Identifier, Error> {
         let it = self.ids.get_mut(&id).filter(|it| it.is_known).ok_or_else(no_identifier)?;
         if it.channel != key {
@@ -197,7 +197,7 @@ impl ConnectionManager {
         id
     }
 
-    /// Destroys an identifier, with what it has and was not told; answers how many of its events were read.
+    /// Destroys an identifier, with its objects and unread events; gives the number of its events that were read.
     pub(super) fn destroy(&mut self, id: u32) -> u32 {
         let mut left = vec![id];
         let mut reported = None;
@@ -243,7 +243,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Gives back what an identifier has of the manager.
+    /// Gives back an identifier's objects of the manager.
     fn let_go(&mut self, id: u32, it: &mut Identifier) {
         self.end_search(id, it);
         let now = self.now();
@@ -359,7 +359,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Counts one of what a channel's client may have so many of; an event, where a command brings one about.
+    /// Counts a resource of a channel's client, of which it may have a limited number; an event, where a command brings
+    /// one about.
     pub(super) fn charge(&mut self, key: u64, resource: Resource) -> Result<(), Error> {
         let (client, _) = self.channel(key).ok_or_else(no_channel)?;
         take(&mut client.usage, resource)
@@ -375,7 +376,7 @@ impl ConnectionManager {
         self.charge(key, Resource::CmEvents)
     }
 
-    /// As whom the manager knows a channel's client.
+    /// The manager's owner for a channel's client.
     fn owner_of(&self, key: u64) -> Result<Owner, Error> {
         Ok(owner(self.channels.get(&key).ok_or_else(no_channel)?.client))
     }
@@ -396,9 +397,9 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Sees to it that a queue pair that is named to a peer is one of who asks, or of the client that the channel
-    /// is of, on the identifier's card. Whoever could name another's would have the peer end that one's connection,
-    /// for it takes a queue pair that connects again to have lost the connection before.
+    /// Checks that a queue pair that is named to a peer is one of the caller's, or of the channel's client, on the
+    /// identifier's card. By naming another client's, a program would have the peer end that one's connection, for the
+    /// peer takes a queue pair that connects again to have lost the connection before.
     fn check_qp(&self, caller: Caller<'_>, id: u32, qpn: u32) -> Result<(), Error> {
         let card = self.ids.get(&id).and_then(|it| it.device).map(|device| device.card);
         let owner = self.channels.get(&caller.key).map(|channel| channel.client);
@@ -512,7 +513,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Accepts what a peer asks; without parameters says that this side, which asked, is ready.
+    /// Accepts a peer's request; without parameters tells the peer that this side, which asked, is ready.
     fn answer(
         &mut self,
         kind: QpType,
@@ -592,7 +593,8 @@ impl ConnectionManager {
         self.qp_change(network, id, state)
     }
 
-    /// What a queue pair is to be changed to, whether its program knows of the identifier already or not.
+    /// The attributes that a queue pair is to be changed to, whether its program knows of the identifier already or
+    /// not.
     pub(super) fn qp_change(
         &self,
         network: &dyn Network,
@@ -676,7 +678,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Has what an identifier has bound go by its options, too.
+    /// Applies an identifier's options to its binding.
     fn share(&mut self, key: u64, id: u32) -> Result<(), Error> {
         let it = self.find(key, id)?;
         let (binding, reuse, only_ipv6) = (it.binding, it.reuse, it.only_family);
@@ -722,7 +724,7 @@ impl ConnectionManager {
         self.manager.communication_established(now, connection).map_err(refused_by)
     }
 
-    /// Tells a program what it wants to be told: its own, or what its librdmacm has found out.
+    /// Queues an event that a program reports to itself: its own, or one that its librdmacm has found.
     fn write_event(
         &mut self,
         key: u64,
@@ -807,7 +809,7 @@ impl ConnectionManager {
         Ok(left.reported)
     }
 
-    /// Moves an identifier to another channel of the same client's, with what was not read of it.
+    /// Moves an identifier to another channel of the same client's, with its unread events.
     fn migrate(&mut self, key: u64, from: Option<u64>, id: u32) -> Result<u32, Error> {
         let from = from.ok_or_else(|| refused(Errno::ENOENT, "no channel to move it from"))?;
         let it = self.check(from, id)?;

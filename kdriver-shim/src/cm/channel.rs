@@ -1,4 +1,4 @@
-//! Event channels: what programs have in the place of the kernel's open file.
+//! Event channels, a program's substitute for the kernel's open file.
 //!
 //! Events go to the program by the channel's socket, whole and in their order. One is kept here, too, until a command says
 //! how far the program has read: until then it may be another channel's, or nobody's, by what its identifier does.
@@ -25,8 +25,7 @@ const SOCKET_BYTES: usize = 128 << 10;
 /// that some were.
 const MOST_ON_THE_WAY: usize = 1024;
 
-/// Processes of which it is known that each holds an event of a channel; of what more of them hold is thought that it was
-/// read.
+/// Processes known to hold an event of a channel, at most; events of further holders count as read.
 const MOST_HOLDERS: usize = 16;
 
 /// The peer's parameters of a connection.
@@ -68,11 +67,11 @@ pub struct Served {
 pub enum Param {
     /// Nothing.
     None,
-    /// Of a connection.
+    /// Parameters of a connection.
     Connection(Offered),
-    /// Of datagrams.
+    /// Parameters of datagrams.
     Datagrams(Served),
-    /// What the program told itself.
+    /// The argument of an event that the program reports to itself.
     Argument(u64),
 }
 
@@ -288,8 +287,8 @@ impl CmChannel {
         self.on_the_way >= MOST_ON_THE_WAY
     }
 
-    /// The place up to which all events were certainly taken from the socket, whatever the program says; all of them,
-    /// if the socket is empty.
+    /// The place up to which all events were certainly taken from the socket, with any claim of the program; all of
+    /// them, if the socket is empty.
     pub fn certainly_taken(&self) -> u64 {
         if self.on_the_way == 0 {
             return 0;

@@ -1,4 +1,4 @@
-//! Two cards on a cable, for tests: what they say to each other stays there until somebody carries it on.
+//! Two cards on a cable, for tests: their datagrams stay there until the test carries them on.
 
 use std::collections::VecDeque;
 

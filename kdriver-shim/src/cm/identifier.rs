@@ -1,4 +1,4 @@
-//! Identifiers: what programs bind, listen with and connect by.
+//! Identifiers: the objects that programs bind, listen with and connect by.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

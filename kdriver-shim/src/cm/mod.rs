@@ -1,4 +1,4 @@
-//! The server of connection management: what the kernel's device `rdma_cm` is elsewhere.
+//! The server of connection management: the counterpart of the kernel's device `rdma_cm`.
 //!
 //! Programs have *channels*, on channels *identifiers*, and ask by commands of the kernel's interface ([`abi`]).
 //! What they are told waits in the channel (`channel.rs`). The states of identifiers are those of Linux' RDMA CM
@@ -55,7 +55,7 @@ const LOOKED_AT_PER_TURN: usize = 256;
 /// Bytes of random numbers that are asked for at a time.
 const RANDOM_BYTES: usize = 512;
 
-/// Bytes that an identifier costs at most, with what it is told and its places in tables.
+/// Bytes that an identifier costs at most, with its events and its places in tables.
 const BYTES_OF_ID: usize = Manager::BYTES_OF_ID
     + 2 * (size_of::<(u32, Identifier)>() + size_of::<[(u64, u32); 5]>())
     // A connection tells of a request or an answer, of its beginning, end and exit, and of its card's end.
@@ -278,7 +278,7 @@ impl ConnectionManager {
         Ok(Said { output: outcome?, void })
     }
 
-    /// Takes note of how far a process says that it has read a channel, and what it holds of it.
+    /// Notes the place up to which a process has read a channel, and the events that it holds.
     fn hear(&mut self, client: ClientId, key: u64, reader: CmReader) {
         if let Some(channel) = self.channels.get_mut(&key) {
             if channel.hear_held(client, reader.held) {
@@ -314,7 +314,7 @@ impl ConnectionManager {
         is_news
     }
 
-    /// Takes an event out of its channel, which nobody then holds.
+    /// Takes an event out of its channel, with all holds on it.
     fn take_out(&mut self, key: u64, place: u64) -> Option<UnreadEvent> {
         let channel = self.channels.get_mut(&key)?;
         let event = channel.remove(place)?;
@@ -333,15 +333,15 @@ impl ConnectionManager {
         }
     }
 
-    /// Takes note of what was read of a channel's and no command has said yet, as far as its socket tells; whether it
-    /// was anything.
+    /// Notes the events of a channel that were read and not reported by a command yet, as far as its socket tells;
+    /// whether there were any.
     fn look_what_is_read(&mut self, key: u64) -> bool {
         let taken = self.channels.get(&key).map_or(0, CmChannel::certainly_taken);
         self.note_read(key, taken)
     }
 
-    /// Has requests that processes hold count to their listener's backlog no more: it may be long until somebody says
-    /// that they were read. Whether there were any. They are held still.
+    /// Takes requests that processes hold off their listener's backlog: it may be long until a command reports that
+    /// they were read. Whether there were any. They are held still.
     fn make_room_of_held(&mut self, key: u64) -> bool {
         let Some(channel) = self.channels.get(&key) else { return false };
         let requests = channel.held().filter(|event| event.number == abi::event::CONNECT_REQUEST);
@@ -410,7 +410,7 @@ impl ConnectionManager {
         self.send_events(network);
     }
 
-    /// Sends what is to be sent, and tells what is to be told.
+    /// Sends the datagrams that are due, and tells the events.
     fn flush(&mut self, network: &mut dyn Network) {
         loop {
             while let Some(transmit) = self.manager.poll_transmit() {
@@ -636,7 +636,7 @@ fn send(network: &mut dyn Network, transmit: &Transmit) {
     network.send(port, party(transmit.owner), &to, &transmit.datagram);
 }
 
-/// Takes one of what is no card's.
+/// Counts one of a resource that belongs to no card.
 fn take(usage: &mut Usage, resource: Resource) -> Result<(), Error> {
     usage.take(None, resource, 1, &EngineLimits::default())
 }
@@ -665,12 +665,12 @@ fn refused_by(error: cm::Error) -> Error {
     refused(errno, error.to_string())
 }
 
-/// As whom the cards know an owner.
+/// The cards' party for an owner.
 fn party(owner: Option<Owner>) -> Party {
     Party(owner.map(|owner| owner.0))
 }
 
-/// The owner of what the manager keeps for a client.
+/// The manager's owner for a client.
 fn owner(client: ClientId) -> Owner {
     Owner(client.0)
 }
@@ -687,7 +687,7 @@ impl Random {
         Self { buffer: [0; RANDOM_BYTES], used: RANDOM_BYTES }
     }
 
-    /// Numbers that nobody can guess.
+    /// Numbers that cannot be guessed.
     fn draw<const N: usize>(&mut self) -> [u8; N] {
         loop {
             let end = self.used.saturating_add(N);

@@ -23,7 +23,7 @@ pub struct Local {
     pub address: Address,
     /// Bits of the prefix of the network that it is in.
     pub prefix: u8,
-    /// Whether it is the machine's own: the kernel knows what is reached from there.
+    /// Whether it is the machine's own: the kernel knows the addresses reached from there.
     pub on_machine: bool,
 }
 
@@ -50,9 +50,9 @@ pub trait Network {
     fn guid(&self, card: u32) -> Option<u64>;
     /// A card's port; `None` where it is gone.
     fn port(&mut self, card: u32) -> Option<Port>;
-    /// Whether a card has found a peer; if not, it looks for it for somebody, and whoever wants to know asks again.
+    /// Whether a card has found a peer; if not, it looks for it for a party, which asks again later.
     fn find(&self, card: u32, party: Party, to: &GsiAddress) -> bool;
-    /// Sends a datagram of somebody's by a card's queue pair 1. It may be lost.
+    /// Sends a party's datagram by a card's queue pair 1. It may be lost.
     fn send(&mut self, card: u32, party: Party, to: &GsiAddress, datagram: &[u8; DATAGRAM_BYTES]);
 }
 
@@ -129,7 +129,7 @@ pub fn owner(addresses: &[Local], ip: IpAddr) -> Option<Local> {
     first.or_else(|| own.next()).copied()
 }
 
-/// The first address of any card that is of the same kind as another: what the loopback address stands for.
+/// The first address of any card that is of the same kind as another, in place of the loopback address.
 #[must_use]
 pub fn first(addresses: &[Local], like: IpAddr) -> Option<Local> {
     addresses.iter().find(|local| local.address.ip().is_ipv4() == like.is_ipv4()).copied()

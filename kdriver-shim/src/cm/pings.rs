@@ -149,7 +149,7 @@ impl ConnectionManager {
         self.pings.asked.insert(client, ping);
     }
 
-    /// Takes what the manager tells of a question; whether it is of one.
+    /// Takes the manager's event of a question; whether it is one's.
     pub(super) fn hear_ping(&mut self, by: Owner, id: Id, kind: &EventKind) -> bool {
         let client = ClientId(by.0);
         let of = |ping: &mut Ping| match ping.stage {
@@ -179,7 +179,7 @@ impl ConnectionManager {
         self.pings.answered.push_back((client, pinged));
     }
 
-    /// Forgets what a client has asked.
+    /// Forgets the question of a client.
     pub(super) fn end_ping(&mut self, client: ClientId) {
         if let Some(Ping { stage: PingStage::Asked { id, .. }, .. }) =
             self.pings.asked.remove(&client)

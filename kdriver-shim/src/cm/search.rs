@@ -1,5 +1,5 @@
-//! Peers that are looked for: an identifier waits until its card has found who has its destination's address, and is
-//! told so, or until its program's time has passed, and is told that.
+//! Searches for peers: an identifier waits until its card has found the owner of its destination's address, or until
+//! its program's time has passed, and gets an event of either.
 
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -19,7 +19,7 @@ use crate::process::ClientId;
 /// When the card is asked for the second time; from then on each time takes twice as long, up to the longest.
 const FIRST_INTERVAL: Duration = Duration::from_millis(1);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(256);
-/// What a program waits that gives no time, or less: a peer that is there has answered by then.
+/// The time that a program waits which gives none, or less: a peer that is there has answered by then.
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 /// Searches that are looked at before others have their turn.
 const LOOKED_AT: usize = 256;

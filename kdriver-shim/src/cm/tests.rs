@@ -32,7 +32,7 @@ const ADDRESSES: [(u32, u8, &str); 6] = [
     (1, 3, "2001:db8::2"),
 ];
 
-/// A program: a channel, and what it has read.
+/// A program: a channel, and the events that it has read.
 struct Program {
     asker: Asker,
     token: CmToken,
@@ -41,9 +41,9 @@ struct Program {
     read: u64,
     /// The number of one that it has taken and not read; 0 for none.
     held: u64,
-    /// Numbers of events that are for nobody.
+    /// Numbers of events that concern no identifier any more.
     void: BTreeSet<u64>,
-    /// What it was told ahead last.
+    /// The answers that it was last given ahead.
     ahead: Option<CmAhead>,
 }
 
@@ -52,7 +52,8 @@ struct Bench {
     server: ConnectionManager,
     wire: Wire,
     poller: Arc<Poller>,
-    /// Whose queue pairs are: the client, the card, the number. Where it does not matter, everybody has all.
+    /// The owners of queue pairs: whether a client has a number on a card. Where it does not matter, every client has
+    /// all.
     has_qp: fn(ClientId, u32, u32) -> bool,
 }
 
@@ -279,7 +280,7 @@ impl Bench {
         self.try_event(program).unwrap()
     }
 
-    /// Has a program say how far it has read, by a command that is refused.
+    /// Makes a program report the place up to which it has read, by a command that is refused.
     fn tell_read(&mut self, program: &mut Program) {
         self.say(program, &raw(number::GET_EVENT, &[0; 8], 336)).unwrap_err();
     }
@@ -337,7 +338,7 @@ impl Bench {
         id
     }
 
-    /// Alice, and Bob, who listens, and a connection between them with the identifiers of both.
+    /// Alice, and Bob, a listener, and a connection between them with the identifiers of both.
     fn pair() -> (Self, Program, Program, [u32; 2]) {
         let mut bench = Self::new();
         let (mut alice, mut bob) = (bench.program(ALICE), bench.program(BOB));
@@ -397,7 +398,7 @@ impl Program {
         Ok(shim_abi::decode(&room[..bytes]).unwrap())
     }
 
-    /// Takes those off the socket that are next and for nobody.
+    /// Takes events without an identifier off the socket.
     fn drop_void(&mut self) {
         while self.look(MsgFlags::MSG_PEEK).is_ok_and(|next| self.void.remove(&next.number)) {
             self.read = self.look(MsgFlags::empty()).unwrap().number;

@@ -15,7 +15,7 @@ use super::identifier::{Device, Identifier, IdentifierState};
 use super::network::Network;
 use crate::quota::Resource;
 
-/// The status of what ended because nobody answered.
+/// The status of an end for lack of an answer.
 pub(super) const TIMED_OUT: u32 = (Errno::ETIMEDOUT as i32).wrapping_neg() as u32;
 
 impl ConnectionManager {
@@ -152,7 +152,7 @@ impl ConnectionManager {
     }
 }
 
-/// What a program is told of where datagrams go.
+/// The event with the result of a resolution.
 fn resolution(network: &dyn Network, it: &Identifier, resolved: Resolved) -> (u32, u32, Param) {
     let Resolved { status, qpn, qkey, private_data } = resolved;
     if status != SidrStatus::VALID {

@@ -1,4 +1,5 @@
-//! The card that is flashed: its programs leave it, it takes the image, and it comes up with that, or with what it had.
+//! The flashing of a card: its programs leave it, it takes the image, and it comes up with that, or with the one
+//! before.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::surroundings::Surroundings;
 
 /// How long programs that were told that the card is gone may keep it open; then they are ended.
 const GRACE: Duration = Duration::from_secs(5);
-/// What is told of a card that has an image on its way.
+/// The state of a card with an image on its way.
 const FLASHING: &str = "an image is being loaded into it";
 /// Why programs lose a card.
 const WHY: &str = "an image is loaded into it";
@@ -30,7 +31,7 @@ pub(super) struct Job {
     bytes: Arc<Vec<u8>>,
     manifest: Manifest,
     pub(super) phase: Phase,
-    /// The card is at something, and is looked at again a moment later.
+    /// Whether the card works at a step, and is looked at again a moment later.
     pub(super) waits: bool,
 }
 
@@ -42,7 +43,7 @@ pub(super) enum Phase {
 }
 
 impl Job {
-    /// Lets go what it was sent from, which the card cannot reach any more or holds itself.
+    /// Lets the image's memory go, which the card cannot reach any more or holds itself.
     fn let_go(self) {
         let Self { bytes, phase, .. } = self;
         match phase {
@@ -216,12 +217,12 @@ impl Flasher {
         Error::StateDir { dir: self.state_dir.clone(), why }
     }
 
-    /// Whether a card was reset, or is to be let go: what is begun with one of its vFPGAs ends before.
+    /// Whether a card was reset, or is to be let go: an image of one of its vFPGAs ends before.
     fn has_gone(&mut self, around: &mut Surroundings<'_>, number: u32) -> bool {
         find(around.cards, number).is_ok_and(|card| card.wanted_back || card.device.was_reset())
     }
 
-    /// Begins to send, once nobody uses the card any more. An error says whether the old image may be lost.
+    /// Begins to send, once the card has no user any more. An error says whether the old image may be lost.
     fn begin_loading(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -342,7 +343,7 @@ impl Flasher {
         }
     }
 
-    /// Ends what was begun with one vFPGA and has failed: where the card was given nothing, its engine is started anew.
+    /// Ends the failed image of one vFPGA: where the card was given nothing, its engine is started anew.
     fn settle_one(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -392,7 +393,7 @@ impl Flasher {
         around.tell_ports();
     }
 
-    /// Notes that one vFPGA was not flashed, and whether what it had went with it.
+    /// Notes that one vFPGA was not flashed, and whether its former image is lost.
     fn note_failure_of_one(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -423,7 +424,7 @@ impl Flasher {
         self.examiner.tidy();
     }
 
-    /// Has no engine in a vFPGA any more of which it is not known what it has, nor queue pair 1 if it was there.
+    /// Gives up the engine in a vFPGA of unknown content, and queue pair 1 if it was there.
     fn let_window_go(&mut self, around: &mut Surroundings<'_>, number: u32, vfpga: u8, why: &str) {
         let Ok(card) = find(around.cards, number) else { return };
         let mut window = card.device.windows.iter_mut().find(|window| window.index == vfpga);

@@ -92,7 +92,7 @@ impl Flasher {
         Ok(())
     }
 
-    /// Has examined what a client has brought, if it is all that was announced.
+    /// Gives a client's image to the examiner, if all announced bytes are there.
     pub(super) fn examine_upload(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -118,7 +118,7 @@ impl Flasher {
         self.examine(client, Task::Check(target, upload.brought))
     }
 
-    /// Has the image examined that a card had before.
+    /// Gives the image that a card had before to the examiner.
     pub(super) fn examine_previous(
         &mut self,
         around: &mut Surroundings<'_>,

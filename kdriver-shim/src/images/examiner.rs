@@ -1,5 +1,5 @@
-//! Work on all the bytes of an image, by a thread of its own: how long that takes is up to who brought them, and the
-//! control thread serves everybody.
+//! Work on all the bytes of an image, by a thread of its own: its sender decides how long that takes, and the control
+//! thread serves all clients.
 //!
 //! There is one such thread at a time, whoever asks for how much; others wait for their turn, or go away. It touches no card,
 //! and of the state directory only images: what a card is to have is written down by the control thread, once that has its
@@ -69,7 +69,7 @@ pub enum Examined {
     Image(u32, Result<Accepted, Error>),
     /// Whether the image with that digest is whole.
     Kept(String, Result<(), String>),
-    /// What nobody wants is gone.
+    /// Unwanted images are gone.
     Tidied,
 }
 
@@ -81,15 +81,15 @@ pub struct Examiner {
     /// Readable when it has ended.
     news: Arc<EventFd>,
     at_work: Option<(Option<ClientId>, JoinHandle<Examined>)>,
-    /// In the order of their turns.
+    /// The clients that wait, in the order of their turns.
     waiting: VecDeque<ClientId>,
     wants_to_tidy: bool,
-    /// What the next thread waits for before it does anything.
+    /// The signal that the next thread waits for, in tests, before it begins.
     #[cfg(test)]
     held: Option<std::sync::mpsc::Receiver<()>>,
 }
 
-/// Has it told that a thread has ended, however it does.
+/// The signal of a thread's end, however it ends.
 struct News(Arc<EventFd>);
 
 impl Drop for News {
@@ -215,8 +215,8 @@ impl AsFd for Examiner {
     }
 }
 
-/// A file that is half written is of no use to the next balboad, and is in nobody's way: but its thread is at its end before
-/// another one may write there.
+/// Waits for the thread's end: a half-written file is of no use to the next balboad, but only one thread may write
+/// there.
 impl Drop for Examiner {
     fn drop(&mut self) {
         if let Some((_, thread)) = self.at_work.take() {

@@ -1,4 +1,4 @@
-//! The record of a card's images: the one it has, the one before, and what was done to it.
+//! The record of a card's images: the present one, the one before, and the history.
 //!
 //! A record is written before the card is given anything and behind each end, so that whoever finds it knows what the
 //! card has: what it says, or, where an image was on its way when its writer died, nothing that is known.
@@ -13,7 +13,7 @@ use shim_abi::MAX_MANIFEST;
 
 /// Version of the document: another number is not read.
 const FORMAT: u32 = 1;
-/// What was done of which a card's history tells.
+/// Entries in a card's history.
 const MOST_EVENTS: usize = 64;
 /// Bytes of the longest name.
 pub const MAX_NAME: usize = 64;
@@ -60,7 +60,7 @@ pub struct FlashEvent {
     pub image: ImageName,
     /// Why it failed; `None` if the card came up with the image.
     pub failed: Option<String>,
-    /// Whether the card described itself as before, so that nobody has seen that it took the image.
+    /// Whether the card described itself as before, and was not observed to have taken the image.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unseen: bool,
 }
@@ -82,7 +82,7 @@ pub struct Record {
     format: u32,
     /// The card's image; `None` if it is unknown.
     pub current: Option<ImageName>,
-    /// Whether the card came up with that image, and nobody has seen that it took it.
+    /// Whether the card came up with that image without having been observed to have taken it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unseen: bool,
     /// The image before, which a rollback can load.
@@ -227,7 +227,7 @@ impl ImageName {
         Self { manifest: None, ..self.clone() }
     }
 
-    /// Checks what becomes a file's name, and is shown.
+    /// Checks the digest, which becomes a file's name, and the texts, which are shown.
     fn check(&self) -> Result<(), String> {
         self.sha256.parse::<Sha256>()?;
         if self.manifest.as_ref().is_some_and(|text| text.len() > MAX_MANIFEST) {

@@ -17,7 +17,7 @@ const NAME: &str = "images";
 /// How records end, and images.
 const RECORD: &str = ".json";
 const IMAGE: &str = ".image";
-/// What a record's file is called until it is whole, and an image's, which another thread may be writing meanwhile.
+/// The name of a record's file until it is whole, and of an image's, which another thread may be writing meanwhile.
 const UNFINISHED: &str = "unfinished";
 const UNFINISHED_IMAGE: &str = "unfinished.image";
 /// Bytes of the largest record that is read.

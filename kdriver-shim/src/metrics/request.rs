@@ -15,7 +15,7 @@ pub enum HttpAnswer {
     Bad,
     /// There is nothing of that name.
     NotFound,
-    /// Something is to be done with it that cannot.
+    /// The method is not offered for it.
     NotAllowed,
     /// It is too long.
     TooLong,

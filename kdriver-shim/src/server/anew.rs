@@ -1,4 +1,5 @@
-//! Cards that come back, and cards that go: what was reset is brought up anew, and what the kernel wants is let go.
+//! Cards that come back, and cards that go: a card that was reset is brought up anew, and one that the kernel wants is
+//! let go.
 
 use card_driver::device::NUMBERS;
 use shim_abi::Request;
@@ -10,7 +11,7 @@ use crate::error::Error;
 use crate::events;
 use crate::remains;
 
-/// Refuses a request that names what is left of a card, or no card that could be.
+/// Refuses a request that names the remains of a card, or an impossible card.
 pub(super) fn check_named(request: &Request) -> Result<(), Error> {
     let named = match request {
         Request::OpenContext { card }
@@ -70,14 +71,14 @@ impl Server {
         }
     }
 
-    /// How many programs still have open what a card was before it was reset.
+    /// The number of programs that still have open a card as it was before its reset.
     pub(super) fn programs_with_remains(&self, number: u32) -> usize {
         let is_left = |of: &u32| *of >= NUMBERS && of.checked_rem(NUMBERS) == Some(number);
         let has = |client: &&Client| client.owned.places.keys().any(is_left);
         self.clients.values().filter(has).count()
     }
 
-    /// Parts a card that was reset from what programs have of it, if they have anything.
+    /// Parts a card that was reset from programs' objects on it, if there are any.
     fn part(&mut self, number: u32) -> Result<(), Error> {
         // Who has it is told that it has died, before it is another.
         events::dispatch(&mut self.cards, &self.clients);
@@ -100,7 +101,7 @@ impl Server {
         Ok(())
     }
 
-    /// Brings a card up anew of which nobody has anything; whether that changed what it is.
+    /// Brings a card without users up anew; whether that changed its properties.
     fn bring_back(&mut self, number: u32) -> bool {
         let (remains, mut there): (Vec<_>, Vec<_>) =
             self.cards.iter_mut().partition(|card| !card.is_there());
@@ -127,8 +128,7 @@ impl Server {
         up.is_ok() || unusable.is_some()
     }
 
-    /// Forgets what is left of cards where nobody has anything of that any more, and gives back what was kept for those
-    /// who had.
+    /// Forgets the remains of cards without users, and gives back the resources kept for those.
     fn forget_remains(&mut self) {
         let ended = |card: &Card| !card.is_there() && card.is_unused();
         while let Some(at) = self.cards.iter().position(ended) {

@@ -1,4 +1,4 @@
-//! The connection manager's part of the control thread: what arrives, what is due, what ends.
+//! The connection manager's part of the control thread: arrivals, timers, ends.
 
 use shim_abi::{Reply, Request, Response};
 
@@ -17,7 +17,7 @@ impl Server {
         self.parts().around.tell_ports();
     }
 
-    /// Takes some of what has arrived at a card; the rest is told of again.
+    /// Takes some arrivals of a card; the rest is told of again.
     pub(super) fn take_datagrams(&mut self, number: u32) {
         let card = self.cards.iter().find(|card| card.device.number == number);
         let Some(gsi) = card.and_then(|card| card.gsi.clone()) else { return };
@@ -27,15 +27,15 @@ impl Server {
         }
     }
 
-    /// Takes what has arrived at any card meanwhile: what one software card sends another is there at once, and is
-    /// not to be waited for.
+    /// Takes arrivals of all cards: a datagram between two software cards is there at once, and is not to be waited
+    /// for.
     pub(super) fn look_for_datagrams(&mut self) {
         let with_gsi = self.cards.iter().filter(|card| card.gsi.is_some());
         let numbers: Vec<_> = with_gsi.map(|card| card.device.number).collect();
         numbers.into_iter().for_each(|number| self.take_datagrams(number));
     }
 
-    /// Asks for a tool who is at an address.
+    /// Asks, for a tool, for the owner of an address.
     pub(super) fn ping(
         &mut self,
         client: &Client,
@@ -49,7 +49,7 @@ impl Server {
         Ok(Progress::Waits)
     }
 
-    /// Gives the answers to those who have asked who is there.
+    /// Answers the tools whose questions are settled.
     fn answer_pings(&mut self) {
         while let Some((id, pinged)) = self.connections.pinged() {
             self.with_client(id, |server, client| {
@@ -65,7 +65,7 @@ impl Server {
         }
     }
 
-    /// Does what is due of connections, and ends a part of those whose channel or card has gone.
+    /// Handles timers of connections, and ends a part of those whose channel or card has gone.
     pub(super) fn tend_connections(&mut self) {
         let mut network = CardsOfServer(&mut self.cards);
         self.connections.tick(&mut network);

@@ -39,7 +39,7 @@ impl Server {
         ports.follow_machine(&mut around);
     }
 
-    /// Writes the files of the ports if it is time, and tells of what was heard meanwhile.
+    /// Writes the files of the ports if it is time, and logs news of the kernel.
     pub(super) fn write_ports(&mut self, now: Instant) {
         let programs = self.has_programs();
         let Parts { mut around, ports, .. } = self.parts();

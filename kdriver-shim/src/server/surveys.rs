@@ -1,4 +1,4 @@
-//! The status that is asked for: one survey at a time answers all who asked before it began.
+//! Surveys for the status: one at a time answers all clients that asked before it began.
 //!
 //! It goes on in turns, whoever asked: nobody waits for more than two of them, however many ask.
 
@@ -18,24 +18,24 @@ pub(super) const MAX_ASKING: usize = 16;
 /// Connections that are answered in a turn.
 const ANSWERED: usize = 64;
 
-/// Who asks, and what the engines said so far.
+/// The survey that runs, and the clients that wait for the next.
 #[derive(Default)]
 pub(super) struct Surveys {
-    /// Who has asked since the survey began.
+    /// Clients that have asked since the survey began.
     asking: Vec<ClientId>,
     current: Option<Current>,
 }
 
-/// A survey, and who asked before it began.
+/// A survey, and the clients that asked before it began.
 struct Current {
     survey: Survey,
     askers: Vec<ClientId>,
-    /// What came of it: the length of the text, which is in a memory file.
+    /// Its result: the length of the text, which is in a memory file.
     told: Option<Result<(u64, OwnedFd), Refusal>>,
 }
 
 impl Surveys {
-    /// Whether somebody waits for an answer.
+    /// Whether a client waits for an answer.
     pub(super) fn is_asked(&self) -> bool {
         self.current.is_some() || !self.asking.is_empty()
     }
@@ -60,7 +60,7 @@ impl Server {
         Ok(Progress::Waits)
     }
 
-    /// Goes on with the survey that is under way, or begins the next; or answers some of those who asked.
+    /// Goes on with the survey that is under way, or begins the next; or answers some of its clients.
     pub(super) fn go_on_surveying(&mut self) {
         let clients = &self.clients;
         let surveys = &mut self.surveys;

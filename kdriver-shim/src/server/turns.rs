@@ -47,7 +47,7 @@ impl Server {
         events::examine_suspects(&mut self.cards);
     }
 
-    /// Goes on with the card that is flashed, and does what follows.
+    /// Goes on with the card that is flashed, and does the work that follows.
     pub(super) fn go_on_flashing(&mut self) {
         let Parts { mut around, flasher, .. } = self.parts();
         flasher.go_on(&mut around);
@@ -60,7 +60,7 @@ impl Server {
         }
     }
 
-    /// Answers whoever asked for what was found of an image, and lets others have theirs examined that have waited.
+    /// Answers the client whose image's finding is there, and starts the examination of the next one.
     pub(super) fn hear_examiner(&mut self) {
         let Some((client, found)) = self.flasher.examined() else { return };
         let is_image = matches!(found, Examined::Image(..));
@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// Ends a client: it is heard no more, and what it owns goes by and by.
+    /// Ends a client: its requests are not read any more, and its objects go in turns.
     pub(super) fn end(&mut self, id: ClientId, why: &str) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let level = match client.stage {
@@ -97,7 +97,7 @@ impl Server {
         self.go_on_ending(id);
     }
 
-    /// Does a part of a client's end, and what follows from it when that was the last.
+    /// Does a part of a client's end, and the work that follows from it when that was the last.
     pub(super) fn go_on_ending(&mut self, id: ClientId) {
         let Some(mut client) = self.clients.remove(&id) else { return };
         if !client.end_some(&mut self.cards) {

@@ -101,7 +101,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Takes what a place needs besides its doorbell page.
+    /// Takes the resources of a place besides its doorbell page.
     fn furnish(&mut self, number: u32) -> Result<(), Error> {
         let card = find(self.cards, number)?;
         let none = Error::NoSuch { object: "ring memory", number: 0 };
@@ -200,7 +200,7 @@ impl Session<'_> {
     }
 }
 
-/// The client has lost as many cards, and keeps what it had of them, as it can be told of.
+/// The client has lost as many cards, and keeps objects of them, as it can be told of.
 fn no_words(card: u32) -> Error {
     let words = u64::from(u32::MAX).min(shim_abi::CM_ERA / 4);
     let (used, asked, limit) = (words, 1, words);

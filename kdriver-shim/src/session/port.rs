@@ -115,7 +115,7 @@ impl Session<'_> {
         Ok(Response::Done.into())
     }
 
-    /// Captures what passes a port, for the tool that reads the other end of a socket.
+    /// Captures the frames at a port, for the tool that reads the other end of a socket.
     pub(super) fn capture(&mut self, number: u32, filter: WatchFilter) -> Result<Answer, Error> {
         if filter.qpns.len() > MAX_CAPTURED_QPS {
             let most = MAX_CAPTURED_QPS;

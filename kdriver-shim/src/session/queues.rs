@@ -43,7 +43,7 @@ pub(super) struct WantedCq {
     pub(super) channel: Option<u32>,
     /// Completion vector.
     pub(super) vector: u8,
-    /// What its records carry.
+    /// The cookie of its records.
     pub(super) cookie: u64,
 }
 
@@ -453,7 +453,7 @@ pub(super) fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error
     Ok(1u64.checked_shl(u32::from(log2)).unwrap_or(u64::MAX))
 }
 
-/// Adds to a refused change what was missing or too much, as far as the QP's state tells.
+/// Adds the missing and superfluous attributes to a refused change, as far as the QP's state tells.
 pub(super) fn explain(
     window: Window<'_>,
     qpn: u32,

@@ -22,7 +22,7 @@ const ON_DEMAND: u32 = 1 << 6;
 /// `IBV_ACCESS_HUGETLB` and the range that `ibv_reg_mr` calls optional: may be ignored.
 const IGNORABLE: u32 = 1 << 7 | 0x3ff0_0000;
 
-/// What a client wants to register.
+/// The region that a client asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedRegion {
     pub pdn: u32,
@@ -97,7 +97,7 @@ impl Session<'_> {
         Ok(Response::Mr { lkey: key, rkey: key }.into())
     }
 
-    /// Makes a region that has no memory: what is read of it is 0, what is written to it is lost.
+    /// Makes a region that has no memory: reads of it give 0, and writes to it are lost.
     pub(super) fn alloc_null_mr(&mut self, pdn: u32) -> Result<Answer, Error> {
         let pd = found(self.client.owned.pds.get(&pdn), pdn)?;
         let card = self.context(pd.context)?.card;
@@ -147,8 +147,8 @@ impl Session<'_> {
         Ok(Response::Done.into())
     }
 
-    /// Gives a region what another one has reserved, and that one what it had: its memory is let go as
-    /// that of any region is.
+    /// Gives a region the memory that another one has reserved, and that one the former memory, which is let go as that
+    /// of any region is.
     pub(super) fn move_mr(&mut self, mr: u32, to: u32) -> Result<Answer, Error> {
         let region = found(self.client.owned.mrs.get(&mr), mr)?;
         let other = found(self.client.owned.mrs.get(&to), to)?;

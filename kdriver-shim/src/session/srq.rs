@@ -14,7 +14,7 @@ use crate::listeners::Listeners;
 use crate::objects::{Qp, Srq};
 use crate::undo::ClientObject;
 
-/// What a shared receive queue is to be.
+/// The shared receive queue that a client asks for.
 pub(super) struct WantedSrq {
     pub(super) pdn: u32,
     pub(super) log2_entries: u8,

@@ -1,4 +1,4 @@
-//! Undoing of handles of XRC domains and targets: the last one ends what others have had together.
+//! Undoing of handles of XRC domains and targets: the last one ends the object that others have shared.
 
 use std::collections::BTreeMap;
 

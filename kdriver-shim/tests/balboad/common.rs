@@ -148,13 +148,13 @@ impl Client {
         (buffer, received.fds)
     }
 
-    /// Asks for something.
+    /// Makes a request.
     pub fn try_ask(&self, request: &Request) -> (Reply, Vec<OwnedFd>) {
         let (answer, fds) = self.exchange(&shim_abi::encode(request));
         (shim_abi::decode(&answer).unwrap(), fds)
     }
 
-    /// Asks for something that is not to be refused.
+    /// Makes a request that must not be refused.
     pub fn ask(&self, request: Request) -> (Response, Vec<OwnedFd>) {
         let (reply, fds) = self.try_ask(&request);
         (reply.unwrap_or_else(|refusal| panic!("{request:?}: {refusal:?}")), fds)

@@ -1,4 +1,4 @@
-//! balboad as a service: its configuration file, and what it and the service manager tell each other.
+//! The service balboad: its configuration file, and the messages between it and the service manager.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -20,7 +20,7 @@ use shim_abi::{Role, SOCKET_NAME};
 
 use crate::common::{Balboad, Client, LIMIT, command};
 
-/// A service manager, which reads whatever it is told, lest there be no room for more.
+/// A service manager, which reads all messages, lest there be no room for more.
 struct Manager {
     told: mpsc::Receiver<Vec<String>>,
 }

@@ -45,7 +45,7 @@ fn state(node: &Node) -> S {
     Attributes::decode(&attributes).state
 }
 
-/// Puts the QP in a state, whatever it is in.
+/// Puts the QP into a state, from any.
 fn put(node: &Node, state: S) {
     let ladder = [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd];
     let steps = match ladder.iter().position(|step| *step == state) {

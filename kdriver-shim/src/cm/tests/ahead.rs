@@ -51,7 +51,8 @@ fn asked() -> Asked {
 }
 
 impl Bench {
-    /// What a program was told ahead with its last event is what it is told when it asks; the states of which it was.
+    /// Checks that a program's questions are answered as the answers ahead with its last event said; gives the states
+    /// in them.
     fn holds(&mut self, program: &mut Program, id: u32) -> Vec<u32> {
         let ahead = program.ahead.clone().unwrap();
         assert_eq!(ahead.id, id);

@@ -438,14 +438,14 @@ fn an_identifier_that_its_program_was_not_told_of_is_not_there() {
 }
 
 impl Bench {
-    /// Has a program resolve an address of its own card, of which it is told at once.
+    /// Makes a program resolve an address of its own card, of which it is told at once.
     fn tell(&mut self, program: &mut Program) -> u32 {
         let id = self.id(program, 0xa);
         self.resolve(program, id, None, "10.77.0.1:0").unwrap();
         id
     }
 
-    /// Does what the epoll set says of channels.
+    /// Handles the channels that the epoll set reports.
     fn turn(&mut self) {
         for (number, flags) in self.poller.wait(Some(0)).unwrap() {
             let Some(Token::CmChannel(key)) = self.poller.token(number) else { continue };

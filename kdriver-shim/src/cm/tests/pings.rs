@@ -13,7 +13,7 @@ fn gid(text: &str) -> [u8; 16] {
     }
 }
 
-/// Asks, carries on what is said, and has all times pass until there is an answer.
+/// Asks, carries the datagrams on, and lets all times pass until there is an answer.
 fn ping(bench: &mut Bench, card: Option<u32>, to: &str) -> Result<Pinged, Error> {
     bench.server.ping(&mut bench.wire, TOOL, card, gid(to))?;
     loop {

@@ -263,7 +263,7 @@ fn one_client_has_its_share_and_no_more() {
     drop(open);
 }
 
-/// Has a program write an event of its own.
+/// Makes a program write an event of its own.
 fn write_event(
     bench: &mut Bench,
     program: &mut Program,

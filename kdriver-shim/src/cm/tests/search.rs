@@ -4,8 +4,8 @@ use super::*;
 
 const PEER: &str = "10.77.0.2:7174";
 
-/// Alice, who looks for a peer that is silent, from one of her addresses or from any; and when the card is asked
-/// for the second time, 1 ms after she began.
+/// Alice, searching for a peer that is silent, from one of her addresses or from any; and the time of the card's second
+/// question, 1 ms after the first.
 fn searching(bench: &mut Bench, from: Option<&str>) -> (Program, u32, Instant) {
     let mut alice = bench.program(ALICE);
     bench.wire.silent = vec![abi::gid("10.77.0.2".parse().unwrap())];

@@ -1,4 +1,5 @@
-//! A card that was reset is another device at once, and programs' objects of it reach nothing and delay nobody.
+//! A card that was reset is another device at once, and programs' objects of the earlier one reach nothing and delay no
+//! one.
 
 use card_driver::device::NUMBERS;
 
@@ -6,7 +7,7 @@ use super::bench::{Peer, leaked, wanted_ah, wanted_qp};
 use super::*;
 use crate::cards::Page;
 
-/// A program that has something of each kind on card 0.
+/// A program that has an object of each kind on card 0.
 struct Keeper {
     peer: Peer,
     context: u32,
@@ -36,7 +37,7 @@ impl Keeper {
         Self { peer, context, pdn, cqn, srqn, qpn, mr, ah, channel, fds }
     }
 
-    /// What it may ask of what it has, but for ends.
+    /// The requests that it may make about its objects, but for ends.
     fn asks(&self) -> Vec<Request> {
         let Self { context, pdn, cqn, srqn, qpn, mr, .. } = *self;
         let address = 0x1000;

@@ -79,7 +79,7 @@ impl Bench {
         (bench, runtime)
     }
 
-    /// As [`Self::soft`], with the images that a state directory tells of, and with the ways to the cards.
+    /// A bench as [`Self::soft`], with the images that a state directory records, and with the back-ends.
     pub(super) fn soft_in(
         root: tempfile::TempDir,
         cards: u32,
@@ -88,7 +88,7 @@ impl Bench {
         Self::cards_in(root, soft, |_, manifest| manifest)
     }
 
-    /// The same, of cards of a kind, each by its number with a manifest made of what would be its own.
+    /// The same, with cards of a kind, each by its number with a manifest made from its own.
     pub(super) fn cards_in(
         root: tempfile::TempDir,
         soft: Vec<SoftCard>,
@@ -129,14 +129,14 @@ impl Bench {
         (Self { server, cards: Vec::new(), state, root }, runtime, backends)
     }
 
-    /// Ends it, as a balboad that dies; what its state directory has stays.
+    /// Ends it, as a balboad that dies; the files of its state directory stay.
     pub(super) fn die(self) -> tempfile::TempDir {
         let Self { server, state, root, .. } = self;
         drop((server, state));
         root
     }
 
-    /// Serves what is there, and does all work that waits for its turn.
+    /// Serves all requests that are there, and does all work that waits for its turn.
     pub(super) fn turn(&mut self) {
         for turn in 0.. {
             self.server.cards.iter().for_each(|card| card.device.shell.attend().unwrap());
@@ -165,7 +165,7 @@ impl Bench {
         self.answer(peer)
     }
 
-    /// The answer to what was asked.
+    /// The answer to the last request.
     pub(super) fn answer(&mut self, peer: &Peer) -> (Vec<u8>, Vec<OwnedFd>) {
         let mut buffer = vec![0; MAX_MESSAGE];
         loop {
@@ -327,7 +327,7 @@ impl Bench {
     }
 }
 
-/// What was leaked of a card, at the end bytes of I/O virtual addresses.
+/// Leaked resources of a card, at the end bytes of I/O virtual addresses.
 pub(super) fn leaked(card: &Card) -> (Quarantine, u64) {
     (card.quarantine, card.device.arena.lost_bytes())
 }
@@ -345,7 +345,7 @@ pub(super) fn wanted_ah(pdn: u32) -> Request {
     Request::CreateAh { pdn, address }
 }
 
-/// Asks for a completion queue that nobody listens to.
+/// The request for a completion queue without a listener.
 pub(super) fn create_cq(context: u32, log2_entries: u8) -> Request {
     Request::CreateCq { context, log2_entries, channel: None, vector: 0, cookie: 0 }
 }

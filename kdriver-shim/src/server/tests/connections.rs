@@ -71,7 +71,7 @@ impl Program {
         (context, pdn, cqn)
     }
 
-    /// A queue pair on a card, which nobody has changed yet.
+    /// A queue pair on a card, in RESET.
     fn qp(&self, bench: &mut Bench, card: u32, kind: QpType) -> u32 {
         let (_, pdn, cqn) = self.domain(bench, card);
         let wanted = shim_abi::CreateQp { kind: kind.0, ..wanted_qp(pdn, cqn) };

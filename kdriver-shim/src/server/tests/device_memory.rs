@@ -1,4 +1,4 @@
-//! Parts of the cards' own memory: whose they are, and what they cost.
+//! Parts of the cards' own memory: their owners, and their costs.
 
 use fpga_regs::engine::window::Capabilities;
 

@@ -85,13 +85,13 @@ impl World {
         }
     }
 
-    /// Has the card spoil the next reconfiguration at a chunk, which it may never take: nobody waits long for that.
+    /// Spoils the card's next reconfiguration at a chunk, which it may never take: the wait for it is short.
     fn spoil(&mut self, chunk: u32, how: Spoil) {
         self.bench.server.flasher.pace().limit = IMPATIENT;
         self.card.spoil_reconfiguration(chunk, how);
     }
 
-    /// Waits until what was begun has ended; what is begun then waits as long as it has to.
+    /// Waits for the end of the flashing; later ones wait as long as they have to.
     fn outcome(&mut self, tool: &Peer) -> FlashState {
         loop {
             match self.bench.ask(tool, Request::FlashState { card: 0 }).0 {
@@ -116,8 +116,8 @@ impl World {
         self.outcome(tool)
     }
 
-    /// Asks for something, and goes on for so many steps, in the middle of which it may be left. The first of them has the
-    /// image looked at aside, and the second is the end of that.
+    /// Makes a request, and goes on for so many steps, in the middle of which it may be left. The first of them has the
+    /// examiner look at the image, and the second is the end of that.
     fn begin(&mut self, tool: &Peer, request: &Request, steps: u64) {
         let message = shim_abi::encode(request);
         fdpass::send(tool.socket.as_fd(), &message, &[], Wait::Never).unwrap();
@@ -387,7 +387,7 @@ fn one(vfpga: u8) -> Vec<u8> {
 }
 
 impl World {
-    /// Which engines of the card live.
+    /// The engines of the card that live.
     fn living(&mut self) -> Vec<u8> {
         let windows = self.bench.server.cards[0].windows();
         let living = windows.filter(|window| window.engine.death().is_none());
@@ -419,7 +419,7 @@ fn a_card_that_a_reset_did_not_bring_up_has_its_image_still_and_comes_back_by_th
     world.end();
 }
 
-/// What a card's manifest says that has other vFPGAs.
+/// The manifest of a card with other vFPGAs.
 fn wrong(manifest: Manifest) -> Manifest {
     Manifest { regions: Some(3), ..manifest }
 }

@@ -1,4 +1,4 @@
-//! Resources that run out: whoever has taken all that it may is told the limit, and others have theirs.
+//! Resources that run out: a client that has taken its share is told the limit, and others have theirs.
 
 use super::*;
 

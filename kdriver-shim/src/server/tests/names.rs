@@ -9,7 +9,7 @@ const REMOTE_WRITE: u32 = 2;
 const REMOTE_READ: u32 = 4;
 const ZERO_BASED: u32 = 1 << 5;
 
-/// What a registration by a name other than the memory's address is answered, and a change of rights behind it.
+/// The answers to registrations by names other than the memory's address, and to changes of rights behind them.
 fn outcomes(bench: &mut Bench) -> [Vec<Result<Response, Refusal>>; 2] {
     let peer = bench.provider();
     let (context, _fds) = bench.open(&peer, 0);

@@ -1,4 +1,4 @@
-//! Regions without memory: whose they are, and what they cost.
+//! Regions without memory: their owners, and their costs.
 
 use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use fpga_regs::engine::window::Capabilities;

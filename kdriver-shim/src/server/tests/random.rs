@@ -30,7 +30,7 @@ impl Dice {
 
 const KINDS: [QpType; 5] = [QpType::Ud, QpType::Uc, QpType::XrcSend, QpType::Rc, QpType::Rc];
 
-/// What a client was told that it has.
+/// The objects that a client was told that it has.
 #[derive(Default)]
 struct Known {
     contexts: Vec<u32>,
@@ -209,8 +209,8 @@ fn any_change(dice: &mut Dice) -> [[u64; 8]; 2] {
 /// Pairs of clients that ask, and so many at most where those were granted too little.
 const SEEDS: u64 = 75;
 const MOST_SEEDS: u64 = 4 * SEEDS;
-/// What has to be made of each kind before the test proves something: QPs, SRQs, address handles, keys, keys of device
-/// memory, XRC targets, further handles of these.
+/// The number of each kind that has to be made before the test proves a rule: QPs, SRQs, address handles, keys, keys of
+/// device memory, XRC targets, further handles of these.
 const LEAST: [usize; 7] = [50, 50, 50, 50, 50, 50, 10];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Shared receive queues: whose they are, who uses them, and what is told of their limits.
+//! Shared receive queues: their owners, their users, and the events of their limits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -9,7 +9,7 @@ use super::*;
 /// Commands to an engine, and pages taken back, in one turn at most.
 const TURN: usize = 32;
 
-/// What a card was told so far.
+/// The number of commands that a card has got so far.
 fn commands(bench: &Bench) -> usize {
     bench.cards[0].window(0, |window| window.log.len())
 }

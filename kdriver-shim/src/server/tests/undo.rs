@@ -26,7 +26,7 @@ fn usage(client: &Client) -> Vec<u64> {
     Resource::all().map(|resource| client.usage.of(resource)).collect()
 }
 
-/// What the first client has taken, of card 0.
+/// The first client's use of card 0.
 fn taken(bench: &Bench) -> Usage {
     let client = bench.server.clients.values().next().unwrap();
     let owned = &client.owned;

@@ -62,7 +62,7 @@ impl Member {
         bench.refused(&self.peer, request)
     }
 
-    /// What it was told of targets: cookies and events.
+    /// The records of targets that it got: cookies and events.
     fn told(&self) -> Vec<(u64, u32)> {
         let number =
             |bytes: &[u8]| bytes.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use super::*;
 
 impl World {
-    /// Asks for something that is not answered yet.
+    /// Sends a request that is not answered yet.
     fn post(&mut self, peer: &Peer, request: &Request) {
         let message = shim_abi::encode(request);
         fdpass::send(peer.socket.as_fd(), &message, &[], Wait::Never).unwrap();
@@ -22,7 +22,7 @@ impl World {
         shim_abi::decode(&self.bench.answer(peer).0).unwrap()
     }
 
-    /// Has a tool flash an image that is looked at until the sender goes.
+    /// Makes a tool flash an image whose examination lasts until the sender goes.
     fn held(&mut self, tool: &Peer) -> Sender<()> {
         // What is looked at when balboad starts is in nobody's way then.
         self.rest();

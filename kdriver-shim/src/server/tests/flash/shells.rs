@@ -6,7 +6,7 @@ use fpga_regs::coyote::shell as registers;
 
 use super::*;
 
-/// A bitstream with so many vFPGAs, and its manifest, which may say something else.
+/// A bitstream with so many vFPGAs, and its manifest, which may name another number.
 fn shell(logic: Logic, vfpgas: usize) -> (Vec<u8>, String) {
     let image = SoftImage::new(vec![logic; vfpgas]).unwrap().filled_to(BYTES).unwrap();
     let bytes = model::make(&image).unwrap();
@@ -325,7 +325,7 @@ fn a_shell_is_loaded_under_programs_only_where_that_is_asked_for_and_they_are_to
     world.end();
 }
 
-/// A card of which a shell's registers say what they are told to.
+/// A card whose shell's registers show values that a test sets.
 fn lying() -> (Bench, Peer) {
     let mut bench = Bench::new(1, 2);
     bench.server.cards[0].device.manifest.part = Some(&part::MODEL);
