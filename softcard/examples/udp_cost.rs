@@ -1,4 +1,5 @@
-//! Prints what a frame costs at ports on the machine's own network: `cargo run --release -p softcard --example udp_cost`.
+//! Prints the cost of a frame at ports on the machine's own network: `cargo run --release -p softcard --example
+//! udp_cost`.
 //!
 //! Two ports stand on two addresses of the loopback network and know each other as balboads' ports. One sends bursts as
 //! cards do, and the other receives them; no card is behind either. Told is what the quickest burst took, with what the

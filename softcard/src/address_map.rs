@@ -21,7 +21,7 @@ pub(crate) enum Target {
     Nowhere,
 }
 
-/// What an offset in BAR4 means.
+/// The register or memory at an offset in BAR4.
 pub(crate) fn target(offset: u64) -> Target {
     if let Some(inside) = offset.checked_sub(vfpga::AVX_BASE) {
         let index = u8::try_from(inside / vfpga::CONTROL_WINDOW_STRIDE);

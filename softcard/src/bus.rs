@@ -1,4 +1,4 @@
-//! The bus between card and host: what memory lies at which bus address, and who may reach it.
+//! The bus between card and host: the memory at each bus address, and the rights to it.
 //!
 //! Ranges are what an IOMMU makes of them: they may be as small as a page, neighbours on the bus
 //! need not be neighbours in memory, and any of them may go away between two accesses. Whoever
@@ -19,7 +19,7 @@ use crate::latch::Latch;
 use crate::own_memory::{NULL_MEMORY, OWN_MEMORY, OwnMemory, Part};
 use crate::processes::{Processes, Slot};
 
-/// Memory that only its owner can reach, who is asked for every access.
+/// Memory that only its owner can reach, which is asked for every access.
 pub(crate) trait AskedMemory: Debug {
     /// Fetches bytes; `false` when not all of them arrived.
     fn read(&self, address: u64, into: &mut [u8]) -> bool;
@@ -27,7 +27,7 @@ pub(crate) trait AskedMemory: Debug {
     fn write(&self, address: u64, from: &[u8]) -> bool;
 }
 
-/// What is from [`NULL_MEMORY`] on.
+/// The memory from [`NULL_MEMORY`] on.
 #[derive(Debug)]
 struct NullMemory;
 
@@ -42,7 +42,7 @@ impl AskedMemory for NullMemory {
     }
 }
 
-/// What stands behind a range.
+/// The memory behind a range.
 #[derive(Clone, Debug)]
 pub(crate) enum Backing {
     /// Memory that is mapped here or another process's.
@@ -51,7 +51,7 @@ pub(crate) enum Backing {
     Asked(Rc<dyn AskedMemory>),
 }
 
-/// What the card may do in a range.
+/// The accesses that the card may make in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rights {
     pub(crate) read: bool,
@@ -71,20 +71,20 @@ impl Rights {
 
 #[derive(Debug)]
 struct Range {
-    /// Which it is: as many as were mapped before it, and itself.
+    /// The number of ranges mapped up to it, itself included.
     number: u64,
     /// The last byte, which may be the last one there is.
     last: u64,
     rights: Rights,
     backing: Backing,
-    /// Whose memory it is, where it is another process's.
+    /// The process that owns the memory, where it is another one.
     process: Option<Slot>,
-    /// Who remembers that memory lies in it.
+    /// The latches that remember the range.
     watchers: Vec<Weak<Latch>>,
 }
 
 impl Range {
-    /// Lets somebody know when it goes. Those that are gone, or came twice, make room first.
+    /// Adds a latch to those told of the range's end. Latches that are gone, or came twice, make room first.
     fn watch(&mut self, latch: &Rc<Latch>) {
         if !latch.watches(self.number) {
             return;
@@ -97,7 +97,7 @@ impl Range {
         self.watchers.push(Rc::downgrade(latch));
     }
 
-    /// What was found in it may not hold any more.
+    /// Tells the latches that the range found may not hold any more.
     fn tell(&self) {
         for latch in self.watchers.iter().filter_map(Weak::upgrade) {
             latch.look_again();
@@ -133,12 +133,12 @@ pub(crate) struct Bus {
     master: Cell<bool>,
     /// The range found last: the elements of a burst mostly lie in one.
     last: Cell<Option<FoundRange>>,
-    /// Accesses of the card that nothing answered, and the last one of which nobody was told.
+    /// Accesses of the card that found no memory, and the last one that was not told yet.
     refusals: Cell<u64>,
     refused: Cell<Option<(u64, Rights)>>,
-    /// What the card has of its own.
+    /// The card's own memory.
     pub(crate) own: OwnMemory,
-    /// What is where it has none.
+    /// The memory at addresses where it has none.
     null: Rc<dyn AskedMemory>,
 }
 
@@ -163,11 +163,11 @@ impl Default for Bus {
 const ADDRESS_LIMIT: u64 = 1 << 44;
 
 impl Bus {
-    /// Bytes that a range takes with two who watch it, in a tree whose nodes are half full at least.
+    /// Bytes that a range takes with two latches that watch it, in a tree whose nodes are half full at least.
     pub(crate) const RANGE_BYTES: usize =
         2 * size_of::<(u64, Range)>() + 4 * size_of::<Weak<Latch>>();
 
-    /// Moves on whenever something that was reachable may no longer be, or the other way round.
+    /// A number that changes whenever reachable memory may no longer be, or the other way round.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.get()
     }
@@ -266,7 +266,7 @@ impl Bus {
         self.ranges.borrow().len()
     }
 
-    /// What lies at `length` bytes from `address`, if that is one range and may be so used.
+    /// The memory of `length` bytes from `address`, if that is one range with these rights.
     #[inline]
     pub(crate) fn find(&self, address: u64, length: u64, wanted: Rights) -> Option<BusMemory> {
         if let Some(last) = self.last.get() {
@@ -280,8 +280,8 @@ impl Bus {
         (length <= bytes).then_some(place)
     }
 
-    /// What lies where a latch says that all of its memory is, if that is one range and may be read
-    /// and written; the latch moves on when that range goes.
+    /// The memory at the one place that a latch has, if that is one range that may be read and written; the latch's
+    /// generation changes when that range goes.
     pub(crate) fn watch(&self, latch: &Rc<Latch>) -> Option<BusMemory> {
         let address = latch.base()?;
         let found = self.find(address, latch.bytes(), Rights::BOTH)?;
@@ -295,7 +295,7 @@ impl Bus {
         Some(found)
     }
 
-    /// What lies at `address`, and how many bytes from there on do in the same range.
+    /// The memory at `address`, and the number of bytes from there on in the same range.
     pub(crate) fn look_up(&self, address: u64, wanted: Rights) -> Option<(BusMemory, u64)> {
         let found = self.look(address, wanted);
         if found.is_none() {
@@ -304,7 +304,7 @@ impl Bus {
         found
     }
 
-    /// As [`Bus::find`], for an access that is made now or not at all.
+    /// The memory as by [`Bus::find`], for an access that is made now or not at all.
     pub(crate) fn access(&self, address: u64, length: u64, wanted: Rights) -> Option<BusMemory> {
         let found = self.find(address, length, wanted);
         if found.is_none() {
@@ -375,7 +375,7 @@ impl Bus {
         self.processes.borrow().give_up(process)
     }
 
-    /// The last access of the card that nothing answered and nobody was told of.
+    /// The last access of the card that found no memory, and was not told yet.
     pub(crate) fn take_refused(&self) -> Option<(u64, Rights)> {
         self.refused.take()
     }
@@ -385,13 +385,13 @@ impl Bus {
         self.refusals.get()
     }
 
-    /// Notes of who remembers memory, of all ranges.
+    /// The number of latches remembered, of all ranges.
     #[cfg(test)]
     pub(crate) fn watchers(&self) -> usize {
         self.ranges.borrow().values().map(|range| range.watchers.len()).sum()
     }
 
-    /// Whether all of `bytes` bytes from `address` are mapped, whichever way and to whatever.
+    /// Whether all of `bytes` bytes from `address` are mapped, to any memory with any rights.
     #[cfg(test)]
     pub(crate) fn reachable(&self, address: u64, bytes: u64) -> bool {
         self.all(address, bytes, |_| true)
@@ -422,7 +422,7 @@ pub(crate) mod tests {
     use super::*;
 
     thread_local! {
-        /// How often this thread has looked for what lies at an address.
+        /// The number of this thread's searches for memory at an address.
         pub(crate) static LOOKS: Cell<usize> = const { Cell::new(0) };
     }
 

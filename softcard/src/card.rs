@@ -1,4 +1,4 @@
-//! A card: its shell, its vFPGAs, its network, and what passes between them.
+//! A card: its shell, its vFPGAs, its network, and the traffic between them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::vfpga::{Control, Logic as _, Pages, Slots, Vfpga, occupant};
 /// The doorbell pages of all windows.
 pub(crate) type AllPages = [Pages; WINDOWS as usize];
 
-/// What a card comes up as.
+/// The shell and logic that a card comes up with.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Programmed {
     /// The register map of its shell.
     pub(crate) map: Map,
     pub(crate) image: Image,
-    /// In how many vFPGAs the image is, if not in all.
+    /// The number of vFPGAs with the image, if not all have it.
     pub(crate) vfpgas: Option<u8>,
     /// Whether its reconfiguration engine takes bitstreams, as an FPGA's.
     pub(crate) plays_fpga: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Card {
     pub(crate) network: Network,
     pub(crate) memory: AddressSpace,
     pub(crate) scratch: Scratch,
-    /// The pages that are there without a grant, whatever is reset.
+    /// The pages that are there without a grant, over each reset.
     wired: AllPages,
     pub(crate) published: Arc<Published>,
 }
@@ -79,8 +79,8 @@ impl Card {
         card
     }
 
-    /// Makes of it what an image says, by its logic and the number of its vFPGAs, or a card without an image, of which
-    /// the static layer alone answers.
+    /// Gives it an image's logic in that number of vFPGAs, or makes it a card without an image, of which the static
+    /// layer alone answers.
     pub(crate) fn program(&mut self, image: Option<(Image, u8)>) {
         // Objects of the old logic, and what is under way for it.
         self.reset();
@@ -116,8 +116,8 @@ impl Card {
         self.vfpgas.get(index).is_some_and(|vfpga| vfpga.decoupled)
     }
 
-    /// Puts logic into a vFPGA, or takes away what is there; the others go on. Logic that wants another network than the
-    /// card has does nothing there.
+    /// Puts logic into a vFPGA, or takes the present one out; the others go on. Logic that needs another network than
+    /// the card has does nothing there.
     pub(crate) fn load_into(&mut self, index: usize, logic: Option<Logic>) {
         self.stop_transfers(index);
         let Some(vfpga) = self.vfpgas.get_mut(index) else { return };
@@ -146,7 +146,7 @@ impl Card {
         }
     }
 
-    /// What a pulse on the shell's reset does: objects of logic, QPs and frames under way are gone.
+    /// Resets the shell as a pulse on its reset does: objects of logic, QPs and frames under way are gone.
     pub(crate) fn reset(&mut self) {
         for ((number, vfpga), isr) in (0..).zip(&mut self.vfpgas).zip(&self.published.isrs) {
             vfpga.reset_logic(&mut self.network);
@@ -180,7 +180,7 @@ impl Card {
         self.vfpgas.iter().any(|vfpga| vfpga.control.unit.waits())
     }
 
-    /// Tells the driver of new faults, and lets what was refused be asked for again.
+    /// Tells the driver of new faults, and lets refused pages be asked for again.
     pub(crate) fn settle_faults(&mut self) {
         for (index, vfpga) in self.vfpgas.iter_mut().enumerate() {
             let mut mmu = vfpga.control.unit.mmu.borrow_mut();
@@ -212,7 +212,7 @@ impl Card {
         true
     }
 
-    /// What a function-level reset does: all state of the card is as when it came up.
+    /// Resets the function: all state of the card is as when it came up.
     pub(crate) fn reset_function(&mut self) {
         self.shell.reset_function();
         self.network.reset_function();
@@ -222,7 +222,7 @@ impl Card {
         self.reset();
     }
 
-    /// Resets the function, and puts doorbell pages in place that stay whatever is reset.
+    /// Resets the function, and puts doorbell pages in place that stay over each reset.
     pub(crate) fn wire(&mut self, pages: AllPages) {
         self.wired = pages;
         self.reset_function();
@@ -249,13 +249,13 @@ impl Card {
         }
     }
 
-    /// Bytes kept of what the QPs behind a doorbell page have under way, beyond what is each one's own.
+    /// Bytes kept for work under way of the QPs behind a doorbell page, beyond each QP's own.
     pub(crate) fn under_way_bytes(&self, window: u8, page: u8) -> usize {
         let vfpga = self.vfpgas.get(usize::from(window));
         vfpga.map_or(0, |vfpga| occupant!(&vfpga.logic, logic => logic.under_way_bytes(page)))
     }
 
-    /// Signals the vectors of logic that has something to say, once until it was heard.
+    /// Signals the vectors of logic that has news, once until it was heard.
     pub(crate) fn raise_interrupts(&mut self) {
         for (index, vfpga) in self.vfpgas.iter_mut().enumerate() {
             if vfpga.notify() {
@@ -264,7 +264,7 @@ impl Card {
         }
     }
 
-    /// When the card next has something to do by itself.
+    /// The time of the card's next work by itself.
     pub(crate) fn next_timeout(&mut self) -> Option<u64> {
         if self.waits_for_driver() || self.is_cut_off() {
             return None;

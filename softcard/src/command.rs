@@ -19,7 +19,7 @@ pub(crate) struct Command {
     pub(crate) action: Action,
 }
 
-/// What to do.
+/// An order to the card.
 pub(crate) enum Action {
     /// A posted write.
     Write { bar: Bar, offset: u64, bytes: u8, value: u64 },
@@ -27,9 +27,9 @@ pub(crate) enum Action {
     WriteWide { offset: u64, bytes: [u8; 32] },
     /// A read, answered with the value.
     Read { bar: Bar, offset: u64, bytes: u8, reply: SyncSender<u64> },
-    /// Maps memory; answered where somebody waits.
+    /// Maps memory; answered if the sender waits.
     Map { iova: u64, length: u64, memory: DmaMemory, reply: Option<SyncSender<Result<(), Error>>> },
-    /// Unmaps memory; answered, where somebody waits, when no DMA to it can follow.
+    /// Unmaps memory; answered, if the sender waits, when no DMA to it can follow.
     Unmap { iova: u64, length: u64, reply: Option<SyncSender<()>> },
     /// Puts a doorbell page in place and listens to its eventfd.
     Grant {
@@ -41,9 +41,9 @@ pub(crate) enum Action {
     },
     /// Takes a doorbell page away.
     Revoke { window: u8, page: u8, reply: SyncSender<()> },
-    /// The bytes kept of what the QPs behind a doorbell page have under way.
+    /// Tells the bytes kept for work under way of the QPs behind a doorbell page.
     UnderWay { window: u8, page: u8, reply: SyncSender<usize> },
-    /// Reports what nothing gave rise to; answered when it is reported.
+    /// Reports an event without a cause; answered when it is reported.
     Report { vfpga: u8, unfounded: Unfounded, reply: SyncSender<()> },
     /// Resets the function; answered when that is done.
     Reset { reply: SyncSender<()> },

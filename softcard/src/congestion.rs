@@ -1,4 +1,4 @@
-//! What a card does about congestion, as a value and as the text that users write.
+//! A card's reaction to congestion, as a value and as the text that users write.
 //!
 //! The text is an algorithm, and what is to be other than its defaults, as in `dcqcn-mlx5,min_rate=10,np=off`.
 
@@ -11,10 +11,10 @@ use roce::{NotificationPoint, OutOfRange, Stack};
 use crate::Error;
 use crate::port::BitRate;
 
-/// What a port says that its line carries, where the cable has no rate of its own.
+/// The rate that a port's line has where the cable has none of its own.
 const LINE: BitRate = BitRate::from_bits(100_000_000_000);
 
-/// What a card does about congestion: how it notifies its peers, and whether its queue pairs react to notifications.
+/// A card's reaction to congestion: how it notifies its peers, and whether its queue pairs react to notifications.
 ///
 /// By default it notifies them and does not react.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Congestion {
     changes: Vec<(String, u32)>,
 }
 
-/// What senders do.
+/// The algorithm of senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Algorithm {
     #[default]
@@ -65,7 +65,7 @@ const MEND_OFF: &str = "queue pairs react with dcqcn-paper or dcqcn-mlx5 only; w
 const MEND_TWICE: &str = "write each item once";
 
 impl Congestion {
-    /// Takes an item; what is wrong with it otherwise.
+    /// Takes an item; an error is the advice.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let number = || {
             let digits = value.bytes().all(|byte| byte.is_ascii_digit());
@@ -116,7 +116,7 @@ impl Congestion {
         Ok(())
     }
 
-    /// What the stack of a card is told whose cable has a rate, or none of its own.
+    /// The settings of a card's stack, with a cable that has a rate, or none of its own.
     ///
     /// # Errors
     /// What is out of range, which nothing is that was read.
@@ -189,7 +189,7 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// What every stack of a card is told.
+/// The settings of each stack of a card.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reaction {
     point: NotificationPoint,

@@ -1,4 +1,4 @@
-//! Frames in, frames out: what the card does in each round of its loop.
+//! Frames in, frames out: the card's work in each round of its loop.
 //!
 //! A round takes a burst of frames, places all their payload by one vectored copy, and only then
 //! lets acknowledgements and completions out; and it makes a burst of frames, fetching all their
@@ -41,7 +41,7 @@ use passing::{offer_payload, wait_for_places};
 
 /// Frames one card takes, and makes, in one round.
 const BURST: usize = 128;
-/// Rounds full of frames that timers wait for at most: what a port and its cable hold.
+/// Rounds full of frames that timers wait for at most: as many as a port and its cable hold.
 const TIMER_ROUNDS: u32 = 128;
 /// Frames that a card keeps at most because logic has not decided about one of their QPs, beside one of each QP.
 const HELD: usize = 4 * BURST;
@@ -133,7 +133,7 @@ impl Card {
         call
     }
 
-    /// Tells the driver what there is to tell.
+    /// Tells the driver all news at the end of a round.
     fn end_round(&mut self) -> Option<Box<Call>> {
         self.tell_link();
         self.raise_interrupts();
@@ -205,7 +205,7 @@ impl Card {
         true
     }
 
-    /// Lets logic do what its registers ask for, unless something waits that comes first.
+    /// Lets logic do the work that its registers ask for, unless other work waits that comes first.
     pub(crate) fn work_at_once(&mut self, now: u64, index: usize) {
         let busy = self.scratch.underway != Underway::Nothing || self.waits_for_driver();
         if busy || !self.find_rings(now) {
@@ -232,7 +232,7 @@ impl Card {
         true
     }
 
-    /// Lets all logic work, and hears what it has decided; `true` if there was anything.
+    /// Lets all logic work, and takes its decisions; `true` if there was any work.
     fn work_logic(&mut self, now: u64) -> bool {
         let mut worked = false;
         let coupled = |(_, vfpga): &(usize, &mut Vfpga)| !vfpga.decoupled;
@@ -365,7 +365,7 @@ impl Card {
         outcome
     }
 
-    /// Tells logic what became of messages; `true` if there was anything.
+    /// Tells logic the events of messages; `true` if there were any.
     fn drain_events(&mut self, now: u64) -> bool {
         let mut worked = false;
         while let Some(event) = self.network.stack.poll_event() {
@@ -395,7 +395,7 @@ impl Card {
         None
     }
 
-    /// Tells logic what it was not ready to hear; `true` if there was anything that it was ready for.
+    /// Tells logic the events that it was not ready for; `true` if it took any.
     fn tell_unheard(&mut self, now: u64) -> bool {
         if self.network.unheard.is_empty() {
             return false;
@@ -571,7 +571,7 @@ fn unready(vfpgas: &[Vfpga]) -> u32 {
     (0..).zip(vfpgas).map(bit).fold(0, |all, bit| all | bit)
 }
 
-/// What is to be placed.
+/// The place that a placement needs.
 #[inline]
 fn placed(placement: &Placement) -> Option<Wanted> {
     let Placement { qpn, srqn, offset, .. } = *placement;
@@ -588,7 +588,7 @@ fn placed(placement: &Placement) -> Option<Wanted> {
     Some(Wanted { qpn, payload, offset, length })
 }
 
-/// What is to be fetched for a frame.
+/// The payload that a frame needs.
 #[inline]
 fn fetched(made: &Made) -> Option<Wanted> {
     let wanted = made.payload.as_ref()?;

@@ -37,7 +37,7 @@ pub(crate) struct AddressSpace {
     pub(crate) faults: u64,
 }
 
-/// What was copied one way.
+/// The counts of copies one way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Copied {
     pub(crate) bytes: u64,
@@ -67,15 +67,15 @@ pub(crate) struct FramePart {
     pub(crate) frame: usize,
     pub(crate) range: Range<usize>,
     pub(crate) bus: u64,
-    /// Whose part it is, for whoever is told that it failed.
+    /// The number by which the caller knows it when it fails.
     pub(crate) owner: usize,
 }
 
-/// What is left of a part.
+/// The rest of a part.
 struct Rest {
     /// On the bus.
     address: u64,
-    /// Of its frame.
+    /// The number of its frame.
     number: usize,
     /// Its bytes in the frame.
     range: Range<usize>,
@@ -96,7 +96,7 @@ pub(crate) struct Parts {
     spare: Option<Box<Call>>,
 }
 
-/// What became of a part, where there is more to say than that it was copied.
+/// The end of a part that was not simply copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// An atomic operation was executed on it.
@@ -241,7 +241,7 @@ fn moved(outcome: Result<usize, HostError>) -> usize {
 }
 
 impl Parts {
-    /// Forgets what there was.
+    /// Empties it.
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.atomics.clear();
@@ -260,7 +260,7 @@ impl Parts {
         self.list.push(part);
     }
 
-    /// Has an operation be executed on the part added last, in place of a copy.
+    /// Turns the part added last into the execution of an operation, in place of a copy.
     pub(crate) fn execute_last(&mut self, operation: AtomicOperation) {
         self.atomics.push((self.list.len().saturating_sub(1), operation));
     }
@@ -275,7 +275,7 @@ impl Parts {
         self.atomics.get(found).map(|(_, operation)| *operation)
     }
 
-    /// What is left of a part, behind so many bytes of it.
+    /// The rest of a part, behind so many bytes of it.
     #[inline]
     fn at(&self, index: usize, into: usize) -> Option<Rest> {
         let part = self.list.get(index)?;
@@ -305,7 +305,7 @@ impl Parts {
     }
 }
 
-/// Memory and frames of a burst that is being copied, and who is told of what failed.
+/// Memory and frames of a burst that is being copied, and the receiver of failures.
 pub(crate) struct Copying<'a, F> {
     pub(crate) direction: MemoryDirection,
     pub(crate) parts: &'a mut Parts,
@@ -344,9 +344,8 @@ impl AddressSpace {
         self.bus.unmap(iova, length);
     }
 
-    /// Copies in order as far as the card itself can; gives the call that copies what comes next,
-    /// which is to be given back ([`Self::returned`]) or given up ([`Self::abandon`]) before this
-    /// goes on.
+    /// Copies in order as far as the card itself can; gives the call that makes the next copy, which is to be given
+    /// back ([`Self::returned`]) or given up ([`Self::abandon`]) before this goes on.
     pub(crate) fn copy<F: FnMut(usize, End)>(
         &mut self,
         mut burst: Copying<'_, F>,
@@ -563,7 +562,7 @@ impl AddressSpace {
         true
     }
 
-    /// Writes bytes of the driver's own, a counter's copy; what cannot be reached is a fault of the bus.
+    /// Writes bytes of the driver's own, a counter's copy; an address without memory is a fault of the bus.
     pub(crate) fn put(&mut self, address: u64, from: &[u8]) {
         let place = self.bus.access(address, from.len() as u64, Rights::WRITE);
         let put = match place {
@@ -603,7 +602,7 @@ fn begin<F>(burst: &mut Copying<'_, F>, process: Slot, pid: Pid, last: usize) ->
     call
 }
 
-/// What a transfer in a direction does to host memory.
+/// The access to host memory that a transfer in a direction makes.
 fn rights(direction: MemoryDirection) -> Rights {
     match direction {
         MemoryDirection::Read => Rights::READ,

@@ -37,7 +37,7 @@ pub enum Error {
     /// Shared memory or descriptors failed.
     #[error(transparent)]
     Host(#[from] hostmem::Error),
-    /// The port is recorded for somebody already.
+    /// Another recording of the port runs.
     #[error("its port is being captured already; one capture of a card runs at a time")]
     Recorded,
     /// The socket that a recording goes to cannot be used.
@@ -73,7 +73,7 @@ pub enum Error {
     /// A card cannot stand on the machine's own network.
     #[error("port {link}: {why}")]
     Machine {
-        /// What was asked for.
+        /// The link that was asked for.
         link: String,
         /// Why not, as a sentence.
         why: String,
@@ -83,7 +83,7 @@ pub enum Error {
     BadFault {
         /// The item as it was written, with its value.
         item: String,
-        /// What to write instead.
+        /// The text to write instead.
         mend: &'static str,
     },
     /// A fault specification for a card that is not there.
@@ -98,12 +98,12 @@ pub enum Error {
         /// How many there are.
         cards: usize,
     },
-    /// An item of what a card is to do about congestion that cannot be read.
+    /// An unreadable item of a card's reaction to congestion.
     #[error("congestion `{item}`: {mend}")]
     BadCongestion {
         /// The item as it was written, with its value.
         item: String,
-        /// What to write instead.
+        /// The text to write instead.
         mend: String,
     },
     /// A parameter of congestion control is out of its range.

@@ -50,14 +50,14 @@ impl CardHandle {
         }
     }
 
-    /// Has done what was left for a card that sleeps.
+    /// Runs a sleeping card for the orders left for it.
     fn rouse(&self) {
         if !run::visit(&self.idle_cards) {
             let _ = self.waker.signal();
         }
     }
 
-    /// Sends what the card does not wake up for.
+    /// Leaves an order, for which the card does not wake up.
     fn leave(&self, action: Action) {
         // A card thread that has ended hears nothing; who waits for an answer sees it.
         let _ = self.commands.send(Command { card: self.card, action });
@@ -136,12 +136,13 @@ impl CardHandle {
         self.ask(|reply| Action::Unmap { iova, length, reply: Some(reply) })
     }
 
-    /// As [`Self::dma_map`], before all later requests, and without waiting. What cannot be done is logged, and left.
+    /// Maps memory before all later requests, and without waiting, as [`Self::dma_map`]. A failure is logged, and
+    /// ignored.
     pub fn dma_map_ahead(&self, iova: u64, length: u64, memory: DmaMemory) {
         self.leave(Action::Map { iova, length, memory, reply: None });
     }
 
-    /// As [`Self::dma_unmap`], of ranges that the card no longer uses: not waited for.
+    /// Unmaps ranges that the card no longer uses, without waiting, as [`Self::dma_unmap`].
     pub fn dma_unmap_unused(&self, iova: u64, length: u64) {
         self.leave(Action::Unmap { iova, length, reply: None });
     }
@@ -172,7 +173,7 @@ impl CardHandle {
         self.ask(|reply| Action::UnderWay { window, page, reply }).unwrap_or_default()
     }
 
-    /// Has the card report an event without a cause in a vFPGA, as a broken one would: for the tests of drivers.
+    /// Reports an event without a cause in a vFPGA, as a broken card would: for the tests of drivers.
     pub fn report(&self, vfpga: u8, unfounded: Unfounded) {
         let _ = self.ask(|reply| Action::Report { vfpga, unfounded, reply });
     }
@@ -191,8 +192,8 @@ impl CardHandle {
         self.ask(|reply| Action::Reset { reply })
     }
 
-    /// Records the card's port for the reader of a socket's other end, as a pcapng file: what passes the filter from
-    /// now on, until [`Self::end_record`] or until nobody reads any more.
+    /// Records the card's port for the reader of a socket's other end, as a pcapng file: frames that pass the filter
+    /// from now on, until [`Self::end_record`] or the reader's end.
     ///
     /// # Errors
     /// [`Error::Recorded`] where another recording is read, [`Error::Recorder`], [`Error::Gone`].
@@ -204,7 +205,7 @@ impl CardHandle {
         }
     }
 
-    /// Ends the recording: what waits is still written.
+    /// Ends the recording: frames that wait are still written.
     pub fn end_record(&self) {
         self.send(Action::EndRecord);
     }

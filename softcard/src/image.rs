@@ -17,11 +17,12 @@ pub enum Image {
     /// A verbs queue engine in each vFPGA, over a RoCE v2 stack.
     #[default]
     Vqe,
-    /// As published: the example's pass-through logic in each vFPGA, over the published stack, its shell mended.
+    /// The image as published: the example's pass-through logic in each vFPGA, over the published stack, its shell
+    /// mended.
     Stock,
     /// The same with an old build's shell.
     StockOld,
-    /// Over a RoCE v2 stack, what stands in each vFPGA, some of it logic of other crates ([`crate::logic::offer`]).
+    /// Logic in each vFPGA over a RoCE v2 stack, some of it of other crates ([`crate::logic::offer`]).
     Named(Stands),
 }
 
@@ -47,7 +48,7 @@ impl Stands {
 }
 
 impl Image {
-    /// Of which sources the shell in front of the published stack is, where that is the card's network.
+    /// The build of the shell in front of the published stack, where that is the card's network.
     pub(crate) fn build(self) -> Option<Build> {
         match self {
             Self::Vqe | Self::Named(_) => None,
@@ -82,7 +83,7 @@ impl Image {
         }
     }
 
-    /// What the shell says of its control registers.
+    /// The shell's description of its control registers.
     pub(crate) fn ctrl_cnfg(self) -> CtrlCnfg {
         match self {
             Self::Vqe | Self::Named(_) => CTRL_CNFG_DEFAULT,

@@ -50,7 +50,7 @@ const DEPTH: usize = 16;
 /// The events of a vFPGA, and the registers around them.
 #[derive(Debug)]
 pub(crate) struct Isr {
-    /// What others see of it, the value that it reads among that.
+    /// The copy that other threads see, with the value that it reads.
     copy: Arc<IsrCopy>,
     waiting: [VecDeque<Event>; SOURCES],
     reported: Option<Event>,
@@ -126,12 +126,12 @@ impl Isr {
         true
     }
 
-    /// What the register reads.
+    /// The value of the register.
     pub(crate) fn read(&self) -> u64 {
         self.copy.register.load(Ordering::Relaxed)
     }
 
-    /// Sets what others see: ahead of the interrupt, behind which the driver looks.
+    /// Sets the copy: ahead of the interrupt, after which the driver looks.
     fn publish(&self) {
         let fault = match self.reported {
             Some(Event::PageFault(fault)) => Some(fault),

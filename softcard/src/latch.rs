@@ -37,7 +37,7 @@ struct RingPart {
 pub(crate) struct Latch {
     vaddr: u64,
     bytes: u64,
-    /// In the order of their offsets.
+    /// The parts, in the order of their offsets.
     parts: RefCell<Vec<RingPart>>,
     /// Where all of it is, in one piece.
     base: Cell<Option<u64>>,
@@ -78,13 +78,13 @@ impl Latch {
         Rc::new(latch)
     }
 
-    /// Moves on whenever what was found by the latch may not hold any more; never 0.
+    /// A number that changes whenever the memory found by the latch may not hold any more; never 0.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation.get()
     }
 
-    /// Makes everybody look again who remembers where the memory is.
+    /// Makes all that remember the memory's place look again.
     pub(crate) fn look_again(&self) {
         self.generation.set(self.generation.get().wrapping_add(1).max(1));
     }
@@ -114,7 +114,7 @@ impl Latch {
         part.bus.checked_add(within)
     }
 
-    /// Whether something holds of all its parts on the bus.
+    /// Whether a condition holds for all its parts on the bus.
     pub(crate) fn all(&self, mut holds: impl FnMut(u64, u64) -> bool) -> bool {
         self.parts.borrow().iter().all(|part| holds(part.bus, part.bytes))
     }
@@ -184,7 +184,7 @@ impl Drop for Latch {
 pub(crate) struct Index {
     page_bits: u32,
     numbers: Cell<u64>,
-    /// By page, and by the latch's number.
+    /// The latches, by page and by number.
     pub(crate) entries: RefCell<BTreeMap<(u64, u64), Weak<Latch>>>,
 }
 

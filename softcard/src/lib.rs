@@ -1,4 +1,4 @@
-//! The software card: what stands behind the card's registers where there is no card.
+//! The software card: the hardware behind a card's registers, where there is none.
 //!
 //! A [`Runtime`] runs any number of cards on one thread and joins them by cables. A [`CardHandle`]
 //! is what a driver sees of a PCIe function: its BARs, its interrupt vectors, its DMA mappings, and

@@ -17,7 +17,7 @@ pub(crate) struct Made {
     /// It does already.
     pub(crate) is_whole: bool,
     pub(crate) needs_icrc: bool,
-    /// Which of the frames of the card's stack it is.
+    /// The number of the frame among those of the card's stack.
     pub(crate) attempt: u64,
 }
 

@@ -119,7 +119,7 @@ fn main() -> ExitCode {
 }
 
 impl Serve {
-    /// Whether what is said of its parts fits together.
+    /// Checks that the options fit together.
     fn check(&self) -> Result<(), softcard::Error> {
         self.faults.iter().try_for_each(|fault| fault.check_links([&self.port]))?;
         match self.image.is_published() && self.congestion != Congestion::default() {

@@ -1,4 +1,4 @@
-//! The card's network: its addresses, the transport, the port, and what passes between them.
+//! The card's network: its addresses, the transport, the port, and the traffic between them.
 
 mod decisions;
 mod gids;
@@ -32,13 +32,13 @@ pub(crate) struct Network {
     /// The GID tables of the vFPGAs.
     gids: Gids,
     pub(crate) port: Box<dyn Port>,
-    /// What is recorded of the port.
+    /// The recording of the port.
     pub(crate) watch: Watch,
-    /// What the port's link says, for every stack that the card has.
+    /// The policy of the port's link, for every stack of the card.
     icrc_policy: IcrcPolicy,
-    /// What every stack is told of congestion.
+    /// The settings of congestion for every stack.
     reaction: Reaction,
-    /// What is done to frames outside of the invariant CRC.
+    /// The steps outside of the invariant CRC.
     pub(crate) steps: Steps,
     /// Which of the card's queue pairs have services.
     services: Rc<RefCell<Attachments>>,
@@ -46,7 +46,7 @@ pub(crate) struct Network {
     pub(crate) host: Option<Host>,
     pub(crate) pool: FramePool,
     pub(crate) tally: PortTally,
-    /// What logic was asked about requests of peers.
+    /// The questions to logic about requests of peers.
     pub(crate) decisions: Decisions,
     /// Payload that logic is to take, or to give.
     pub(crate) waits: Waits,
@@ -59,7 +59,7 @@ pub(crate) struct Network {
 #[derive(Clone, Copy, Debug)]
 struct LinkState {
     up: bool,
-    /// What the engines were told last.
+    /// The state that the engines were told last.
     told: bool,
     /// Frames that were lost because it was down.
     lost: u64,
@@ -130,7 +130,7 @@ impl Network {
         self.stack.set_services(services);
     }
 
-    /// Says what the card does about congestion, before it has queue pairs.
+    /// Sets the card's reaction to congestion, before it has queue pairs.
     pub(crate) fn react(&mut self, reaction: Reaction) {
         self.reaction = reaction;
         self.reaction.tell(&mut self.stack);
@@ -154,7 +154,7 @@ impl Network {
         self.port.path_mtu(self.steps.length())
     }
 
-    /// In how many multicast groups the card's queue pairs can be.
+    /// The number of multicast groups that the card's queue pairs can be in.
     pub(crate) fn most_groups(&self) -> usize {
         self.port.most_groups()
     }
@@ -186,14 +186,14 @@ impl Network {
         Err(roce::Error::TooManyGroups(groups))
     }
 
-    /// Has the port hear those of some groups no more that have no members.
+    /// Makes the port leave those of some groups that have no members.
     fn leave(&mut self, groups: &[Gid]) {
         for group in groups.iter().filter(|group| !self.stack.has_members(**group)) {
             self.port.hear_group(ip_of(*group), false);
         }
     }
 
-    /// Destroys a queue pair, and forgets what was to be decided about it.
+    /// Destroys a queue pair, and forgets the decisions about it.
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
         let groups: Vec<Gid> = self.stack.groups_of(qpn).collect();
         self.stack.destroy_qp(qpn);
@@ -202,7 +202,7 @@ impl Network {
         self.end_services(qpn);
     }
 
-    /// What a pulse on the shell's reset does: frames and messages under way are gone.
+    /// Resets as a pulse on the shell's reset does: frames and messages under way are gone.
     pub(crate) fn reset(&mut self) {
         self.renew_stack();
         self.decisions.open.clear();
@@ -211,7 +211,7 @@ impl Network {
         self.port.reset();
     }
 
-    /// What a function-level reset does beyond that.
+    /// Resets the rest for a function-level reset.
     pub(crate) fn reset_function(&mut self) {
         self.tally = PortTally::default();
         self.detach_all();
@@ -247,7 +247,7 @@ impl Network {
         self.pool.put_all(frames);
     }
 
-    /// Forgets what logic was to decide about a QP, and to hear of it.
+    /// Forgets the decisions about a QP, and its events for logic.
     pub(crate) fn forget_qp(&mut self, qpn: Qpn) {
         self.decisions.close(qpn);
         self.waits.forget_qp(qpn, &self.pool);
@@ -255,7 +255,7 @@ impl Network {
         self.unheard.retain(|event| event.qpn() != qpn || event.srqn().is_some());
     }
 
-    /// Forgets what the logic of a vFPGA was to decide, and to hear, and the queue pairs that it has left.
+    /// Forgets the decisions and events of a vFPGA's logic, and destroys its remaining queue pairs.
     pub(crate) fn forget_vfpga(&mut self, vfpga: usize) {
         for qpn in self.stack.queue_pairs().into_iter().filter(|qpn| vfpga_of(*qpn) == vfpga) {
             self.destroy_qp(qpn);
@@ -319,7 +319,7 @@ impl Network {
         self.tally.count(Direction::Outbound, frame.as_slice());
     }
 
-    /// When it next has something to do by itself.
+    /// The time of its next work by itself.
     pub(crate) fn next_timeout(&mut self) -> Option<u64> {
         self.stack.settle_timeouts();
         let stack = self.stack.next_timeout().map(|instant| instant.0);

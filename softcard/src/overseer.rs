@@ -31,7 +31,7 @@ pub const LOCKED: Duration = Duration::from_secs(2);
 struct Locked(Account);
 
 impl Locked {
-    /// What of a time that the thread stood so counts as waiting for a program that does not answer.
+    /// The part of the time in that state that counts as waiting for a program that does not answer.
     fn counts(&mut self, standing: Standing, time: Duration, now: Instant) -> Duration {
         if standing != Standing::Locked {
             return standing.counts(time);

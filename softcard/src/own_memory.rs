@@ -11,7 +11,7 @@ use crate::WINDOWS;
 /// From here on addresses, those that an MMU is given and those that it gives, are of this memory.
 pub(crate) const OWN_MEMORY: u64 = 1 << 63;
 
-/// From here on there is none, at addresses of either kind: reads give zeros, and what is written is lost.
+/// The start of addresses without memory, of either kind: reads give zeros, and writes are lost.
 pub(crate) const NULL_MEMORY: u64 = 3 << 62;
 
 /// Bytes of it that each vFPGA has.
@@ -44,7 +44,7 @@ impl OwnMemory {
         self.0.get().is_some()
     }
 
-    /// What lies at an address.
+    /// The part at an address.
     pub(crate) fn at(&self, address: u64) -> Option<Part<'_>> {
         let offset = address.checked_sub(OWN_MEMORY)?;
         let mapping = self.0.get()?;

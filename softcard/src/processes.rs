@@ -40,7 +40,7 @@ impl Processes {
         entry.take_if(|(_, ranges)| *ranges == 0);
     }
 
-    /// Lets nobody reach the process's memory any more; its id.
+    /// Ends all access to the process's memory; gives its id.
     pub(crate) fn give_up(&self, Slot(at): Slot) -> Option<Pid> {
         let (process, _) = self.0.get(at)?.as_ref()?;
         process.give_up();

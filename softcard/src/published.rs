@@ -26,24 +26,24 @@ use crate::{Error, WINDOWS};
 /// The interrupt register of a vFPGA, as others see it.
 #[derive(Debug, Default)]
 pub(crate) struct IsrCopy {
-    /// What it reads.
+    /// The value that it reads.
     pub(crate) register: AtomicU64,
     /// Whether an event waits behind the reported one.
     pub(crate) more: AtomicBool,
 }
 
-/// Bits of a vector's hold: somebody looks for himself, and it was signalled.
+/// Bits of a vector's hold: a thread looks for itself, and it was signalled.
 const HELD: u32 = 1;
 const SIGNALLED: u32 = 1 << 1;
 
-/// What is published of one card.
+/// The state of one card that its thread publishes.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     /// The interrupt registers are in the AVX bank.
     avx: AtomicBool,
     /// The MSI-X vectors.
     pub(crate) vectors: Vec<EventFd>,
-    /// For each of them whether somebody holds it, and whether it was signalled meanwhile.
+    /// The hold on each of them: whether a thread holds it, and whether it was signalled meanwhile.
     holds: Vec<AtomicU32>,
     /// Posted writes that are not executed yet.
     writes_under_way: AtomicUsize,
@@ -54,7 +54,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// Of a card that is to be programmed.
+    /// The state of a card that is to be programmed.
     ///
     /// # Errors
     /// [`Error::Host`] when descriptors run out.
@@ -64,7 +64,7 @@ impl Published {
         Ok(Self { vectors: vectors?, holds, ..Self::default() })
     }
 
-    /// Notes what the vector signals, in the place of signalling it; `false` where there is none.
+    /// Notes the vector's signals, in the place of signalling; `false` where there is none.
     pub(crate) fn hold(&self, vector: u16) -> bool {
         let hold = self.holds.get(usize::from(vector));
         hold.map(|hold| hold.swap(HELD, Ordering::AcqRel)).is_some()
@@ -105,7 +105,7 @@ impl Published {
         self.writes_under_way.fetch_sub(1, Ordering::Release);
     }
 
-    /// What a read of 8 bytes would find now; `None` where the card thread has to say.
+    /// The value of a read of 8 bytes now; `None` where the card thread has to tell.
     pub(crate) fn read(&self, bar: Bar, offset: u64) -> Option<u64> {
         let isr = self.isrs.get(address_map::isr_at(self.bank(), bar, offset)?)?;
         let settled = self.writes_under_way.load(Ordering::Acquire) == 0;

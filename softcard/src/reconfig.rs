@@ -43,14 +43,14 @@ pub enum Spoil {
     NoEnd,
 }
 
-/// What a round of the engine came to.
+/// The result of a round of the engine.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// There was nothing to do.
     Nothing,
     /// A part of an image came, which is of that.
     Fetched(Scope),
-    /// The last part of an image came: of what it is, and what it is, if it is one.
+    /// The last part of an image came: its scope, and the image, if it is one.
     Ended(Scope, Option<SoftImage>),
     /// The power went, as a test wants it.
     PowerLost,
@@ -72,9 +72,9 @@ pub(crate) struct Reconfiguration {
     beats: u32,
     /// The whole shell is decoupled.
     pub(crate) decoupled: bool,
-    /// What came so far of the image.
+    /// The reader of the image's parts so far.
     reader: Reader,
-    /// What takes bitstreams in place of such images, where the card plays an FPGA.
+    /// The configuration engine that takes bitstreams in place of images, where the card plays an FPGA.
     configuration: Option<Configuration>,
     buffer: Vec<u8>,
     /// How a test wants it spoilt, counted down to the descriptor that is meant.
@@ -180,7 +180,7 @@ impl Reconfiguration {
         }
     }
 
-    /// Fetches some of what is queued.
+    /// Fetches some of the queued bytes.
     pub(crate) fn work(&mut self, memory: &mut AddressSpace) -> Progress {
         let Some(descriptor) = self.queue.front_mut() else { return Progress::Nothing };
         let spoil = self.spoil.filter(|(left, _)| *left == 0).map(|(_, how)| how);

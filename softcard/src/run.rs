@@ -32,7 +32,7 @@ use crate::wait::Waiter;
 use crate::worked::Worked;
 use hostmem::thread_page;
 
-/// What the card thread owns.
+/// The state that the card thread owns.
 pub(crate) struct CardThread {
     cards: Vec<Card>,
     commands: Receiver<Command>,
@@ -48,7 +48,7 @@ pub(crate) struct CardThread {
     spin: Spin,
     ended: bool,
     idle_cards: Arc<Borrowable<CardThread>>,
-    /// What clients are to wake the thread for while the cards are set aside, and until when it sleeps.
+    /// The doorbells for which clients are to wake the thread while the cards are set aside, and the end of its sleep.
     wakes_for: WakeFor,
     sleeps_until: Option<u64>,
     /// The copy at which a borrower has left a card's round.
@@ -58,17 +58,17 @@ pub(crate) struct CardThread {
 /// Frames kept for reuse, for each card.
 pub(crate) const POOLED_FRAMES: usize = 1024;
 
-/// Commands that are executed between two rounds of the data path at most, so that a driver with
-/// many of them holds up nobody's frames.
+/// Commands that are executed between two rounds of the data path at most: a driver with many of them must not delay
+/// clients' frames.
 const COMMANDS: usize = 8;
 
-/// Rounds that a borrower makes at most: what is more is no small piece of work.
+/// Rounds that a borrower makes at most: more is no small piece of work.
 const ROUNDS_OF_BORROWER: usize = 64;
 
 /// The cards, for the thread that runs them; `None` once another has taken them over.
 type Cards = Holder<CardThread>;
 
-/// Runs the cards until nobody has them any more, or another thread takes them over.
+/// Runs the cards until they have no owner any more, or another thread takes them over.
 pub(crate) fn run(mut cards: Cards) {
     Waiter::sharpen_timers();
     while let Some(next) = turn(cards) {
@@ -140,9 +140,9 @@ fn sleep(cards: Cards) -> Option<Cards> {
     finish_round(cards, number, now)
 }
 
-/// Does what there is to do, where the cards are set aside. `false` where the thread that owns them is to be woken for
-/// it, or for the rest: they are not set aside, a copy is to be made, there is more than a few rounds' work, or something
-/// is due before the thread would wake up.
+/// Runs the cards where they are set aside. `false` where the thread that owns them is to be woken for the work, or for
+/// the rest: they are not set aside, a copy is to be made, there is more than a few rounds' work, or a timer is due
+/// before the thread would wake up.
 pub(crate) fn visit(idle_cards: &Borrowable<CardThread>) -> bool {
     let Some(mut cards) = idle_cards.borrow() else { return false };
     let begun = cards.waiter.now();
@@ -182,7 +182,7 @@ fn round(mut cards: Cards, now: u64) -> Option<(Cards, bool)> {
     Some((cards, worked))
 }
 
-/// The round of a card, or what is left of it.
+/// Finishes the round of a card.
 fn finish_round(mut cards: Cards, number: usize, now: u64) -> Option<Cards> {
     while let Some(call) = cards.cards.get_mut(number).and_then(|card| card.advance(now)) {
         cards = make(cards, number, call)?;
@@ -203,7 +203,7 @@ fn make(cards: Cards, number: usize, mut call: Box<Call>) -> Option<Cards> {
     Some(cards)
 }
 
-/// What the thread that runs cards shares with others.
+/// The state that the thread of cards shares with others.
 pub(crate) struct ThreadShares {
     /// Its page, with the word that says whether it is asleep.
     pub(crate) page: Arc<SharedMapping>,
@@ -275,7 +275,7 @@ impl CardThread {
         let _ = self.asleep.prepare_sleep(self.wakes_for);
     }
 
-    /// When the cards next have something to do by themselves.
+    /// The time of the cards' next work by themselves.
     fn next_timeout(&mut self) -> Option<u64> {
         self.cards.iter_mut().filter_map(Card::next_timeout).min()
     }
@@ -293,7 +293,7 @@ impl CardThread {
         worked
     }
 
-    /// What clients are to wake the thread for. Only a round's work can change that, after which the
+    /// The doorbells for which clients are to wake the thread. Only a round's work can change that, after which the
     /// thread does not sleep, and a borrower announces it anew.
     fn due_wakes(&self) -> WakeFor {
         let mut vfpgas = self.cards.iter().flat_map(|card| &card.vfpgas);

@@ -44,11 +44,12 @@ pub struct CardConfig {
     pub map: Map,
     /// Its image.
     pub image: Image,
-    /// In how many vFPGAs; all that there is room for where that is `None`. A card with 0 holds no image.
+    /// The number of its vFPGAs with an image; all that there is room for where that is `None`. A card with 0 holds no
+    /// image.
     pub vfpgas: Option<u8>,
     /// Plays an FPGA: it takes bitstreams ([`bitstreams::model`]), and no software card's image.
     pub plays_fpga: bool,
-    /// What it does about congestion; the published image has no part in that.
+    /// Its reaction to congestion; the published image has no part in that.
     pub congestion: Congestion,
     /// A network device of the kernel's that shares the port's addresses: it gets the frames that
     /// are not the card's, and sends by the port.

@@ -27,7 +27,7 @@ pub(crate) enum Underway {
     Fetching,
 }
 
-/// What became of a burst's copies.
+/// The outcome of a burst's copies.
 pub(crate) enum CopyOutcome {
     /// All are done, or have failed.
     Done,
@@ -40,7 +40,7 @@ pub(crate) enum CopyOutcome {
 /// Scratch of the data path, kept so that rounds need not allocate it.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// Something was done in this round.
+    /// Whether work was done in this round.
     pub(crate) worked: bool,
     pub(crate) underway: Underway,
     /// Frames received in this round.
@@ -55,7 +55,7 @@ pub(crate) struct Scratch {
     pub(crate) parts: Parts,
     pub(crate) copies: bool,
     pub(crate) waits: bool,
-    /// Frames being made, and what is known of each.
+    /// Frames being made, with the data of each.
     pub(crate) making: VecDeque<Frame>,
     pub(crate) made: Vec<Made>,
     /// Frames ready to be sent.
@@ -105,7 +105,7 @@ impl Scratch {
         Copying { direction, parts: &mut self.parts, frames, ended }
     }
 
-    /// Copies what was found; once that is done, says whether more waits.
+    /// Copies the pieces that were found; gives, once that is done, whether more wait.
     pub(crate) fn copy(&mut self, memory: &mut AddressSpace) -> CopyOutcome {
         self.worked = true;
         if let Some(call) = memory.copy(self.copying()) {

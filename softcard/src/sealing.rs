@@ -51,7 +51,7 @@ pub trait Opening: Debug {
 pub enum Opened {
     /// It needs no opening, and is as it came.
     Untouched,
-    /// It is what was sealed, in so many bytes.
+    /// It is the frame that was sealed, in so many bytes.
     Open(usize),
     /// It is dropped.
     Refused,
@@ -83,8 +83,8 @@ impl Steps {
         self.sealing.as_ref().map_or(0, |step| step.length())
     }
 
-    /// Seals a frame of the stack's, at the end of which is room for the invariant CRC; `false` where the frame cannot be
-    /// so long.
+    /// Seals a frame of the stack's, with room for the invariant CRC at its end; `false` where the frame cannot be so
+    /// long.
     #[inline]
     pub(crate) fn seal(
         &mut self,

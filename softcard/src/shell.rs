@@ -8,15 +8,15 @@ use crate::interrupts::Interrupts;
 use crate::reconfig::Reconfiguration;
 use crate::xdma::Xdma;
 
-/// What the shell keeps of its own.
+/// The state of the shell itself.
 pub(crate) struct Shell {
-    /// Which of the published register maps it has.
+    /// The one of the published register maps that it has.
     pub(crate) map: Map,
     pub(crate) xdma: Xdma,
     pub(crate) reconfiguration: Reconfiguration,
     /// The datapath register: which vFPGAs are decoupled, or in reset.
     pub(crate) datapath: u64,
-    /// TCP and RDMA offsets, which only keep what is written.
+    /// TCP and RDMA offsets, which only keep written values.
     pub(crate) offsets: [u64; 2],
     vectors: Rc<dyn Interrupts>,
 }
@@ -27,7 +27,7 @@ impl Shell {
         Self { map, xdma, reconfiguration, datapath: 0, offsets: [0; 2], vectors }
     }
 
-    /// Forgets what a pulse on its reset leaves alone: what a function-level reset does beyond that.
+    /// Resets the state that a pulse on the shell's reset leaves alone, for a function-level reset.
     pub(crate) fn reset_function(&mut self) {
         self.xdma = Xdma::default();
         self.reconfiguration.reset();

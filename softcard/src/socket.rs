@@ -16,14 +16,14 @@ use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::geteuid;
 use terminal::file::private_path;
 
-/// Root, to whom everybody's files are open.
+/// The user id of root, which may open the files of all users.
 const ROOT: u32 = 0;
 /// A socket of our own at a path, which goes with it.
 #[derive(Debug)]
 pub struct Bound {
     socket: OwnedFd,
     path: PathBuf,
-    /// Of the path, so that only our own is removed.
+    /// The identity of the path's file: only our own is removed.
     identity: Identity,
 }
 
@@ -81,7 +81,7 @@ fn bound(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether there is a socket of our own at a path that nobody has open.
+/// Whether there is a socket of our own at a path that no process has open.
 fn is_stale(path: &Path, kind: SockType) -> bool {
     // The kernel refuses a connection to anything that is not a socket just as it does to a socket
     // that is closed.
@@ -90,14 +90,14 @@ fn is_stale(path: &Path, kind: SockType) -> bool {
         && tried(path, kind) == Err(Errno::ECONNREFUSED)
 }
 
-/// Tries to connect, without waiting for who accepts no more.
+/// Tries to connect, without waiting for a listener that accepts no more.
 fn tried(path: &Path, kind: SockType) -> nix::Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, kind, flags, None)?;
     connect(socket.as_raw_fd(), &UnixAddr::new(path)?)
 }
 
-/// Which file it is.
+/// The identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -117,18 +117,18 @@ fn address(path: &Path) -> io::Result<UnixAddr> {
     })
 }
 
-/// Where to send: whatever socket of our own user's, or root's, is bound to a path at the time.
+/// The destination of datagrams: the socket of our own user's, or root's, that is bound to a path at the time.
 #[derive(Debug)]
 pub(crate) struct Remote {
     path: PathBuf,
-    /// Whose sockets are sent to.
+    /// The users whose sockets are sent to.
     trusted: [u32; 2],
-    /// The path itself, where nobody else could have put the socket there.
+    /// The path itself, where no other user could have put the socket there.
     private: Option<UnixAddr>,
     held: Option<Held>,
 }
 
-/// A socket that was looked at, whatever becomes of its path.
+/// A socket that was looked at, independent of its path from then on.
 #[derive(Debug)]
 struct Held {
     identity: Identity,
@@ -149,14 +149,14 @@ pub(crate) enum Absent {
         path.display()
     )]
     Foreign {
-        /// What.
+        /// The path.
         path: PathBuf,
-        /// Whose it is.
+        /// The user that owns it.
         owner: u32,
-        /// Who we are.
+        /// Our user.
         user: u32,
     },
-    /// It is something else.
+    /// The file at the path is no socket.
     #[error("{} is no socket, and is sent no frame; move it away", .0.display())]
     NoSocket(PathBuf),
 }
@@ -177,7 +177,7 @@ impl Remote {
         Self { path: path.to_owned(), trusted, private, held: None }
     }
 
-    /// Its address, at which no other user's socket can be, whatever happens until it is used.
+    /// Its address, at which no other user's socket can be until it is used.
     ///
     /// # Errors
     /// [`Absent`], where the socket is in a directory that others can write to.

@@ -29,7 +29,8 @@ impl Spin {
         self.busy = true;
     }
 
-    /// There was none: whether to look again instead of sleeping, behind whoever waits for the core.
+    /// Notes a round without work: whether to look again instead of sleeping, behind other threads that wait for the
+    /// core.
     pub(crate) fn goes_on(&mut self, now: u64) -> bool {
         if std::mem::take(&mut self.busy) {
             self.worked = now;

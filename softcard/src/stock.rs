@@ -14,7 +14,7 @@ use crate::network::{Identity, Network};
 use crate::port::{Frame, FramePool};
 use crate::vfpga::Vfpga;
 
-/// What is asked for.
+/// The transfer that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WantedTransfer {
     direction: MemoryDirection,
@@ -33,7 +33,7 @@ struct Transfer {
     /// The one frame that has, or gets, the bytes.
     frame: VecDeque<Frame>,
     failed: bool,
-    /// What is to be called before it goes on.
+    /// The call to be made before it goes on.
     call: Option<Box<Call>>,
 }
 
@@ -50,7 +50,7 @@ impl Transfer {
 /// a repetition for no reason stops reception.
 const SLOWER: u64 = 1000;
 
-/// Rounds that a timer which is due waits for frames: what is under way between cards of one thread arrives meanwhile,
+/// Rounds that a timer which is due waits for frames: those under way between cards of one thread arrive meanwhile,
 /// however long the thread did not run.
 const ROUNDS: u32 = 8;
 
@@ -62,7 +62,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// What the model's time is, and whether a timer waits.
+    /// The model's time, and whether a timer waits.
     fn now(&mut self, now: u64, due: Option<u64>) -> (u64, bool) {
         let now = now / SLOWER;
         match due.filter(|due| *due <= now) {
@@ -84,18 +84,18 @@ pub(crate) struct Stock {
     pub(crate) model: ::stock::Card,
     transfer: Transfer,
     clock: Clock,
-    /// That reception stands was told.
+    /// Whether it was told that reception stands.
     told: bool,
 }
 
 impl Stock {
-    /// Of so many vFPGAs, with the shell of a build.
+    /// A card of so many vFPGAs, with the shell of a build.
     pub(crate) fn new(vfpgas: u8, build: Build) -> Self {
         let (transfer, clock) = Default::default();
         Self { model: ::stock::Card::of_build(vfpgas, build), transfer, clock, told: false }
     }
 
-    /// What a pulse on the shell's reset does.
+    /// Resets as a pulse on the shell's reset does.
     pub(crate) fn reset(&mut self, identity: Identity) {
         self.model.reset();
         self.set_identity(identity);
@@ -103,13 +103,13 @@ impl Stock {
         self.told = false;
     }
 
-    /// What a function-level reset does beyond the shell's: the windows are as when the card was programmed, too. Whether
-    /// those of a real card are is not known.
+    /// Resets the rest for a function-level reset: the windows are as when the card was programmed, too. It is not
+    /// known whether those of a real card are.
     pub(crate) fn reset_function(&mut self) {
         self.model.program();
     }
 
-    /// When it has something to do though nothing comes.
+    /// The time of its next work without arrivals.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         self.model.next_timeout().map(|due| due.saturating_mul(SLOWER))
     }

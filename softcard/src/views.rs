@@ -18,12 +18,12 @@ use crate::latch::Latch;
 /// An address that no memory has.
 const NOWHERE: u64 = u64::MAX;
 
-/// What was found when it was last looked for.
+/// The memory found at the last look.
 #[derive(Debug)]
 struct Remembered<T> {
     /// The latch's generation then; 0 before the first look.
     latched: u64,
-    /// The bus's generation then: what was not found may be there when that has moved on.
+    /// The bus's generation then: memory that was not found may be there when that has changed.
     looked: u64,
     direct: Option<T>,
 }

@@ -19,7 +19,7 @@ const FINE_NS: u64 = 4_000_000;
 /// How late, in nanoseconds, the kernel may wake the thread so as to wake others with it.
 const TIMER_SLACK_NS: u64 = 1;
 
-/// A thread's clock, and what it sleeps on.
+/// A thread's clock, and the set that it sleeps on.
 pub(crate) struct Waiter {
     epoll: Epoll,
     clock: Instant,
@@ -43,23 +43,23 @@ impl Waiter {
         }
     }
 
-    /// Wakes on what the flags say of a descriptor; a counter is not drained.
+    /// Wakes on these flags of a descriptor; a counter is not drained.
     pub(crate) fn listen(&self, fd: impl AsFd, flags: EpollFlags) -> Result<(), Error> {
         self.epoll.add(fd, EpollEvent::new(flags, 0)).map_err(os("epoll_ctl"))
     }
 
-    /// Wakes once for each time that something new is to be read from a descriptor.
+    /// Wakes once for each time that new bytes are to be read from a descriptor.
     pub(crate) fn listen_for_edges(&self, fd: impl AsFd) -> Result<(), Error> {
         self.listen(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)
     }
 
-    /// Wakes for what a port says of its descriptor.
+    /// Wakes on the events that a port wants of its descriptor.
     pub(crate) fn listen_to_port(&self, port: &dyn Port) -> Result<(), Error> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
         port.fd().map_or(Ok(()), |fd| self.listen(fd, flags))
     }
 
-    /// Changes what wakes on a descriptor that is listened to.
+    /// Changes the events that wake on a descriptor that is listened to.
     pub(crate) fn change(&self, fd: impl AsFd, flags: EpollFlags) -> Result<(), Error> {
         self.epoll.modify(fd, &mut EpollEvent::new(flags, 0)).map_err(os("epoll_ctl"))
     }

@@ -19,7 +19,7 @@ pub(crate) struct Worked {
 }
 
 impl Worked {
-    /// In the card thread's page, which can be written.
+    /// A counter in the card thread's page, which can be written.
     pub(crate) fn new(page: Arc<SharedMapping>) -> Self {
         Self { page, nanoseconds: 0, since: None }
     }

@@ -41,7 +41,7 @@ impl Default for Xdma {
 
 /// A register of a DMA engine.
 struct EngineRegister {
-    /// That of its direction.
+    /// The index in its direction.
     index: usize,
     direction: Direction,
     channel: usize,
@@ -149,7 +149,7 @@ fn vector_word(map: &[VectorMap], array: fpga_regs::Array, register: u64) -> Opt
     map.get(index).copied()
 }
 
-/// What a register becomes that has one to set its bits behind it, and one to clear them behind that.
+/// The new value of a register that has one to set its bits behind it, and one to clear them behind that.
 fn written(old: u32, value: u32, register: u64, plain: u64) -> u32 {
     match register.checked_sub(plain) {
         Some(0) => value,

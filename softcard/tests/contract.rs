@@ -15,7 +15,7 @@ use hostmem::{Access, DmaMemory, SharedMapping, memfd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use softcard::{CardConfig, CardHandle, Image, Link, PageGrant, Runtime, RuntimeConfig};
 
-/// What the driver has of a machine.
+/// The driver's view of a machine.
 struct Machine {
     cards: Vec<CardHandle>,
     memories: Vec<(OwnedFd, Arc<SharedMapping>)>,
@@ -35,7 +35,7 @@ fn bar(number: u64) -> Bar {
 }
 
 impl Machine {
-    /// Does what one line asks for; every number is hexadecimal.
+    /// Carries out the request of one line; every number is hexadecimal.
     fn answer(&mut self, line: &str) -> String {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (what, numbers) = words.split_first().expect("an empty line");

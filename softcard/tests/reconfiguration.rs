@@ -1,5 +1,5 @@
-//! Images that are loaded by the card's own engine, through its registers: what they make of it, and what is left of it
-//! where something goes wrong on the way.
+//! Images that are loaded by the card's own engine, through its registers: the card with the image, and the rest of it
+//! after a failure on the way.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Rig {
         self.card.write(Bar::Static, register, 4, value);
     }
 
-    /// Gives the engine all of a file, and waits until it has done what it does with it.
+    /// Gives the engine all of a file, and waits until it is done.
     fn load(&self, file: &[u8]) {
         let bytes = file.len().next_multiple_of(4096);
         let fd = memfd::create("image", bytes).unwrap();
@@ -104,7 +104,7 @@ impl Rig {
         (0..u64::from(WINDOWS)).filter(|index| magic(*index) == window::MAGIC_VALUE).count()
     }
 
-    /// What the windows of its vFPGAs begin with.
+    /// The first registers of its vFPGAs' windows.
     fn magics(&self) -> Vec<u64> {
         let magic = |index| self.card.read(Bar::Shell, user_csr(index) + window::MAGIC, 8);
         (0..u64::from(WINDOWS)).map(magic).collect()
@@ -117,7 +117,7 @@ impl Rig {
         self.card.write(Bar::Shell, register.at(Default::default()), 8, value);
     }
 
-    /// Puts something into a register of an engine, which keeps it until it is reset.
+    /// Writes a value to a register of an engine, which keeps it until it is reset.
     fn mark(&self, vfpga: u64) {
         self.card.write(Bar::Shell, user_csr(vfpga) + window::ADMIN_SQ_BASE, 8, MARK);
     }

@@ -132,7 +132,7 @@ impl Node {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {

@@ -79,7 +79,8 @@ impl Card {
     }
 }
 
-/// Has payload pass through the logic of a QP, once that is ready if it may wait. Such logic executes no atomic operations, and has no memory for requests along XRC.
+/// Passes payload through the logic of a QP, once that is ready if it may wait. Such logic executes no atomic
+/// operations, and has no memory for requests along XRC.
 fn pass(
     vfpgas: &mut [Vfpga],
     decisions: &mut Decisions,
@@ -149,7 +150,7 @@ fn ask_for_payload(
     passed
 }
 
-/// Has the queue pairs wait whose payload of a burst logic has not taken yet.
+/// Makes queue pairs wait whose payload of a burst logic has not taken yet.
 #[cold]
 pub(super) fn wait_for_places(
     network: &mut Network,
@@ -172,7 +173,7 @@ pub(super) fn wait_for_places(
     }
 }
 
-/// Has queue pairs wait whose payload for frames logic has not given yet: all their frames, in their order.
+/// Makes queue pairs wait whose payload for frames logic has not given yet: all their frames, in their order.
 fn wait_for_frames(
     network: &mut Network,
     now: u64,

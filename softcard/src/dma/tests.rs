@@ -21,9 +21,9 @@ struct Burst {
     direction: MemoryDirection,
     parts: Parts,
     frames: VecDeque<Frame>,
-    /// Of each part: whether it could be copied.
+    /// Whether each part could be copied.
     done: Vec<bool>,
-    /// What operations have found, by their parts.
+    /// The values that operations have found, by their parts.
     found: Vec<(usize, u64)>,
 }
 
@@ -186,8 +186,8 @@ fn a_call_that_does_not_return_fails_its_frames_only_and_ends_its_processs_memor
     drop(kept);
 }
 
-/// A frame that places bytes, an addition on the same word, a swap, another frame, and so on: what
-/// each finds, and what is left, as of one after the other.
+/// A frame that places bytes, an addition on the same word, a swap, another frame, and so on: the value that each
+/// finds, and the last one, are as of one after the other.
 fn in_a_row(space: &mut AddressSpace, at: u64) -> (Vec<bool>, Vec<(usize, u64)>) {
     let mut burst = Burst::placing(&[(at, &[1; 8])]);
     let add = AtomicOperation::FetchAdd { add: 1 };
@@ -272,7 +272,7 @@ fn a_range_that_was_found_before_is_found_no_more_once_it_is_unmapped() {
     assert!(!reads(&mut space, 0x1000));
 }
 
-/// Memory that somebody must be asked for.
+/// Memory whose owner must be asked.
 #[derive(Debug)]
 struct Asked(std::cell::RefCell<Vec<u8>>);
 

@@ -32,7 +32,7 @@ pub(crate) struct Fault {
     pub(crate) length: u32,
 }
 
-/// What became of an address.
+/// The result for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Translation {
     /// It is `bus` on the bus, and `bytes` from there on follow one another.
@@ -52,7 +52,7 @@ struct Last {
     bus: u64,
 }
 
-/// What one direction of transfers waits for.
+/// The wait of one direction of transfers.
 #[derive(Debug, Default)]
 struct Pipeline {
     waiting: Option<Fault>,
@@ -61,7 +61,7 @@ struct Pipeline {
     last: Last,
 }
 
-/// What the MMU counted.
+/// The counters of the MMU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MmuCounters {
     /// Look-ups that found no entry, those of waiting transfers included.
@@ -89,7 +89,7 @@ impl MmuCounters {
     }
 }
 
-/// Which of the two TLBs.
+/// One of the two TLBs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
     /// Small pages.
@@ -98,7 +98,7 @@ pub(crate) enum Pages {
     Large,
 }
 
-/// The two TLBs of a vFPGA and what waits for them.
+/// The two TLBs of a vFPGA and the transfers that wait for them.
 #[derive(Debug)]
 pub(crate) struct Mmu {
     /// The address space of the vFPGA's one engine.
@@ -138,7 +138,7 @@ impl Mmu {
         })
     }
 
-    /// As the MMU of the vFPGA of that number.
+    /// The same, as the MMU of the vFPGA of that number.
     pub(crate) fn of_vfpga(self, number: u8) -> Self {
         let before = u64::from(OWN_BYTES).saturating_mul(number.into());
         Self { own: OWN_MEMORY.saturating_add(before), ..self }
@@ -246,13 +246,13 @@ impl Mmu {
         }
     }
 
-    /// Whoever asked for a refused page has been told.
+    /// Forgets refusals, which all transfers for the page have been told.
     pub(crate) fn settle(&mut self) {
         self.read.refused = None;
         self.write.refused = None;
     }
 
-    /// Gives up what waits, for an engine that stops.
+    /// Gives up waiting transfers, for an engine that stops.
     pub(crate) fn stop(&mut self) {
         self.read = Pipeline::default();
         self.write = Pipeline::default();

@@ -39,7 +39,7 @@ impl Unit {
         }
     }
 
-    /// Lets nobody keep a translation of these addresses.
+    /// Invalidates all remembered translations of these addresses.
     pub(crate) fn forget(&self, start: u64, bytes: u64) {
         for latch in self.latches.touching(start, bytes) {
             if latch.forget(start, bytes) {
@@ -67,7 +67,7 @@ impl Unit {
         Translation::Found { bus: 0, bytes: 0 }
     }
 
-    /// Gives up what waits and what was kept, for an engine that stops.
+    /// Gives up waiting transfers and remembered translations, for an engine that stops.
     pub(crate) fn stop(&self) {
         self.mmu.borrow_mut().stop();
         for latch in self.latches.touching(0, u64::MAX) {

@@ -26,7 +26,7 @@ impl<T> Question<T> {
     }
 }
 
-/// What the packet of a QP waits for.
+/// The decisions that a QP's packet waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenDecisions {
     /// The vFPGA that is asked.
@@ -48,7 +48,7 @@ impl OpenDecisions {
 #[derive(Debug, Default)]
 pub(crate) struct Decisions {
     next: Tag,
-    /// When what is asked now is decided without an answer.
+    /// The time at which present questions are decided without an answer.
     pub(crate) until: u64,
     pub(crate) open: BTreeMap<Qpn, OpenDecisions>,
 }
@@ -83,7 +83,7 @@ impl Decisions {
         }
     }
 
-    /// Refuses what was asked too long ago; how many questions that were.
+    /// Refuses requests whose question is too old; gives the number of questions.
     pub(crate) fn expire(&mut self, now: u64) -> u64 {
         let mut expired = 0u64;
         for open in self.open.values_mut().filter(|open| open.until <= now) {
@@ -112,7 +112,7 @@ impl Decisions {
         self.open.remove(&qpn);
     }
 
-    /// Forgets what a vFPGA was asked, and what about its QPs.
+    /// Forgets the questions to a vFPGA, and those about its QPs.
     pub(crate) fn forget(&mut self, vfpga: usize) {
         self.open.retain(|qpn, open| open.vfpga != vfpga && vfpga_of(*qpn) != vfpga);
     }

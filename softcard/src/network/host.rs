@@ -1,5 +1,4 @@
-//! A port that the host's network stack shares: which of the two gets a frame, and what the host may
-//! send.
+//! A port that the host's network stack shares: the receiver of each frame, and the frames that the host may send.
 //!
 //! The rules are [`roce::Stack::owner`]'s and [`roce::Stack::is_forged`]'s. What the host sends goes
 //! out as it is; the host never hears the card, nor the card the host.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::*;
 
-/// In how many groups the kernel has a port be, fewer than the port believes.
+/// The number of groups that the kernel lets a port be in, fewer than the port believes.
 const ROOM: usize = 2;
 
 /// A port that keeps which groups it hears.

@@ -1,4 +1,4 @@
-//! Payload that logic is still to take, or to give: what each queue pair waits for.
+//! Payload that logic is still to take, or to give: the waits of each queue pair.
 //!
 //! Of a queue pair, the transport neither takes nor makes packets meanwhile, so that it waits for one burst each way at
 //! most. All other queue pairs go on.
@@ -24,7 +24,7 @@ pub(crate) struct Asked {
     pub(crate) tag: Option<Tag>,
 }
 
-/// Questions that are open, and what became of all placements or frames.
+/// Open questions, and the outcomes of all placements or frames.
 #[derive(Debug)]
 struct OpenQuestions {
     until: u64,
@@ -33,7 +33,7 @@ struct OpenQuestions {
 }
 
 impl OpenQuestions {
-    /// Notes what became of a placement, or of the payload of a frame.
+    /// Sets the outcome of a placement, or of the payload of a frame.
     fn set(&mut self, number: usize, passed: Result<(), Unreachable>) {
         if let Some(placed) = self.placed.get_mut(number) {
             *placed = passed.map_or(Placed::Failed, |()| Placed::Copied);
@@ -61,7 +61,7 @@ impl OpenQuestions {
 pub(crate) struct Making {
     pub(crate) frames: VecDeque<Frame>,
     pub(crate) made: Vec<Made>,
-    /// What became of the payload of each.
+    /// The outcome for each one's payload.
     pub(crate) placed: Vec<Placed>,
 }
 
@@ -81,21 +81,21 @@ impl Waiting {
     }
 }
 
-/// What a queue pair has waited for.
+/// A wait of a queue pair that has ended.
 pub(crate) struct EndedWait {
     pub(crate) qpn: Qpn,
-    /// What became of the placements of its burst.
+    /// The outcomes of its burst's placements.
     pub(crate) placed: Option<Vec<Placed>>,
     pub(crate) making: Option<Making>,
     /// It waits for nothing more.
     pub(crate) goes_on: bool,
 }
 
-/// What the queue pairs of a card wait for.
+/// The waits of a card's queue pairs.
 #[derive(Default)]
 pub(crate) struct Waits {
     by_qp: BTreeMap<Qpn, Waiting>,
-    /// Questions that were given up because nobody answered.
+    /// Questions that were given up without an answer.
     pub(crate) unanswered: u64,
 }
 
@@ -150,7 +150,7 @@ impl Waits {
         }
     }
 
-    /// Asks again for the payload of frames, for which `ask` is called with each; what that says is set, if it says it now.
+    /// Asks again for the payload of frames, by calling `ask` with each; an answer at once is set.
     pub(crate) fn ask_again(&mut self, mut ask: impl FnMut(&mut Made, &mut Frame) -> Passed) {
         for (open, frames, made) in self.by_qp.values_mut().filter_map(|it| it.fetches.as_mut()) {
             for mut asked in std::mem::take(&mut open.asked) {
@@ -170,7 +170,7 @@ impl Waits {
         }
     }
 
-    /// Gives up what was asked too long ago, and takes what a queue pair has waited for, where that is all there.
+    /// Gives up questions that are too old, and takes a queue pair's wait that has ended.
     pub(crate) fn take_ended(&mut self, now: u64) -> Option<EndedWait> {
         let is_over = |open: &OpenQuestions| open.asked.is_empty();
         let (qpn, waiting) = self.by_qp.iter_mut().find_map(|(qpn, waiting)| {
@@ -202,14 +202,14 @@ impl Waits {
         self.by_qp.values().flat_map(Waiting::opens).map(|open| open.until).min()
     }
 
-    /// Forgets what a queue pair waits for, and its frames.
+    /// Forgets the waits of a queue pair, and its frames.
     pub(crate) fn forget_qp(&mut self, qpn: Qpn, pool: &FramePool) {
         if let Some(Waiting { fetches: Some((_, mut frames, _)), .. }) = self.by_qp.remove(&qpn) {
             pool.put_all(&mut frames);
         }
     }
 
-    /// Gives up what a vFPGA was asked.
+    /// Gives up the questions to a vFPGA.
     pub(crate) fn fail(&mut self, vfpga: usize) {
         for open in self.by_qp.values_mut().flat_map(Waiting::opens_mut) {
             open.fail(|asked| asked.vfpga == vfpga);

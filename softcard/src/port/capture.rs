@@ -22,9 +22,9 @@ pub type SharedWriter = Rc<RefCell<Writer>>;
 pub struct Capture {
     port: Box<dyn Port>,
     writer: SharedWriter,
-    /// The interface of what the card sends.
+    /// The interface of frames that the card sends.
     sent: u32,
-    /// The interface of what is delivered to the card.
+    /// The interface of frames that are delivered to the card.
     delivered: u32,
     /// Where each frame of a burst begins in the capture's buffer; kept for its memory.
     marks: Vec<usize>,

@@ -59,7 +59,7 @@ impl Faults {
         Self { port, tx: line(Way::Tx), rx: line(Way::Rx), arrivals: VecDeque::new(), again: None }
     }
 
-    /// Hands what is ready to the port behind; `true` if it took any.
+    /// Hands ready frames to the port behind; `true` if it took any.
     fn push(&mut self, now: u64) -> bool {
         self.tx.advance(now);
         let before = self.tx.ready.len();
@@ -69,7 +69,7 @@ impl Faults {
         self.tx.ready.len() < before
     }
 
-    /// Fetches from the port behind what there is space for; `true` if there was anything.
+    /// Fetches frames from the port behind, as far as there is space; `true` if there were any.
     fn pull(&mut self, now: u64, budget: usize) -> bool {
         self.port.receive(now, &mut self.arrivals, budget.min(self.rx.space()));
         let pulled = !self.arrivals.is_empty();

@@ -18,12 +18,12 @@ pub const MIN_FRAME: usize = ethernet::LENGTH;
 /// The default is none: what stands in the place of a frame that somebody else has.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
-    /// Of [`FRAME_CAPACITY`], or none.
+    /// The bytes: [`FRAME_CAPACITY`], or none.
     bytes: Box<[u8]>,
     length: usize,
-    /// Its invariant CRC was written or checked here, and nobody could have changed anything since.
+    /// Whether its invariant CRC was written or checked here, and no other program could change it since.
     sealed: bool,
-    /// What is known of it while it waits to be taken.
+    /// The mark that the stack keeps while it waits to be taken.
     kept: Kept,
     /// Its card has sent it to itself, and no port carried it.
     looped: bool,
@@ -110,7 +110,7 @@ impl Frame {
         self.enclosed
     }
 
-    /// Takes what a sealing step has put there off its end; `false`, and nothing is changed, where it is not as long.
+    /// Takes a sealing step's trailer off its end; `false`, and nothing is changed, where it is not as long.
     pub(crate) fn shorten(&mut self, length: usize) -> bool {
         let fits = length <= self.length;
         if fits {
@@ -126,7 +126,7 @@ impl Frame {
         self.sealed = true;
     }
 
-    /// A frame of these bytes that is vouched for, whatever its invariant CRC is.
+    /// A frame of these bytes that is vouched for, with any invariant CRC.
     #[cfg(test)]
     pub(crate) fn vouched_for(bytes: &[u8]) -> Option<Self> {
         Some(Self { sealed: true, ..Self::from_bytes(bytes)? })
@@ -214,7 +214,7 @@ impl FramePool {
         copy
     }
 
-    /// A frame with the same bytes, for those of a multicast group who have not taken the first.
+    /// A frame with the same bytes, for those of a multicast group that have not taken the first.
     #[must_use]
     pub(crate) fn copy_for_others(&self, frame: &Frame) -> Frame {
         Frame { kept: frame.kept, looped: frame.looped, ..self.copy_of(frame) }

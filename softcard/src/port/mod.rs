@@ -42,7 +42,7 @@ use crate::Link;
 /// Frames of a bad length passed over in one call, so that they cannot hold up the thread.
 const BAD_LIMIT: u64 = 1024;
 
-/// What a port's descriptor had.
+/// The result of a read from a port's descriptor.
 enum Arrival {
     /// A frame, of that length.
     Frame(usize),
@@ -52,7 +52,7 @@ enum Arrival {
     Nothing,
 }
 
-/// What [`receive_burst`] did.
+/// The result of [`receive_burst`].
 struct TakenFrames {
     frames: u64,
     bad_length: u64,
@@ -110,14 +110,14 @@ pub trait Port {
     /// by trying.
     fn room(&self) -> usize;
 
-    /// The descriptor that becomes readable when the port has something to do: frames to receive,
-    /// or room again after [`Port::send`] left frames behind.
+    /// The descriptor that becomes readable when the port has work: frames to receive, or room again after
+    /// [`Port::send`] left frames behind.
     ///
     /// It may be watched edge-triggered by a thread that receives until nothing comes. `None` for
     /// a port whose other end is run by the same thread.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// When the port next has something to do by itself: send or receive again then.
+    /// The time of the port's next work by itself: send or receive again then.
     fn next_timeout(&self) -> Option<u64> {
         None
     }
@@ -136,7 +136,7 @@ pub trait Port {
         PathMtu::Mtu4096
     }
 
-    /// In how many multicast groups the port can be.
+    /// The number of multicast groups that the port can be in.
     fn most_groups(&self) -> usize {
         MAX_GROUPS
     }
@@ -146,13 +146,13 @@ pub trait Port {
         true
     }
 
-    /// The card was reset: what waits in the port is lost, and it is in no group any more.
+    /// Resets the port with its card: frames that wait in it are lost, and it is in no group any more.
     fn reset(&mut self) {}
 
     /// Counters by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 
-    /// Finishes what is buffered, such as a capture.
+    /// Finishes buffered output, of a capture for example.
     fn flush(&mut self) {}
 }
 
@@ -170,14 +170,14 @@ pub struct Cabling {
 }
 
 impl Cabling {
-    /// What the cable of a card carries in a second, where it has a rate.
+    /// The rate of a card's cable, if it has one.
     pub(crate) fn rate(&self, card: usize) -> Option<BitRate> {
         let of_card = self.faults.iter().filter(|it| it.card.is_none_or(|named| named == card));
         of_card.filter_map(|fault| fault.rate).min()
     }
 }
 
-/// What every kind of port counts.
+/// The counters of every kind of port.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     /// Frames handed to the cable.
@@ -188,7 +188,7 @@ struct Counters {
     held: u64,
     /// Frames dropped because they are too short or too long.
     bad_length: u64,
-    /// Frames dropped because nobody is at the other end.
+    /// Frames dropped because the other end has no receiver.
     no_peer: u64,
 }
 

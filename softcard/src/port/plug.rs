@@ -1,4 +1,4 @@
-//! Putting the cables in: from what is asked for to the ports of all cards.
+//! Plugging the cables: from the links of the command line to the ports of all cards.
 
 use std::cell::RefCell;
 use std::io;

@@ -126,10 +126,10 @@ impl Switch {
     }
 }
 
-/// What became of a frame.
+/// The fate of a frame.
 enum Forwarded {
     Moved,
-    /// There is nobody it is for.
+    /// No port has the address.
     Nobody,
     BadLength,
 }

@@ -40,7 +40,7 @@ use crate::link::UdpOptions;
 
 /// The UDP port of words between balboads.
 const WORD_PORT: u16 = 14791;
-/// Bytes asked for as room for what arrives at an address; the kernel grants up to `net.core.rmem_max`.
+/// Bytes of receive buffer asked for at each address; the kernel grants up to `net.core.rmem_max`.
 const RECEIVE_ROOM: usize = 8 << 20;
 /// Frames that wait in the port at most before it takes no more: as many as a burst of several queue pairs.
 const QUEUE: usize = 512;
@@ -64,9 +64,9 @@ pub struct UdpPort {
     /// No host's count of its datagrams is believed.
     is_strict: bool,
     room: ReceiveRoom,
-    /// Frames that came in one call with others, and answers to what the card has asked.
+    /// Frames that came in one call with others, and answers to the card's questions.
     arrived: VecDeque<Frame>,
-    /// Of the sockets that have something, where the last round began; and that it left some.
+    /// The socket with arrivals where the last round began; and whether it left some.
     turn: usize,
     again: bool,
     /// When to try again, after a datagram found no room.
@@ -78,7 +78,7 @@ pub struct UdpPort {
     more: MoreCounters,
 }
 
-/// What this kind of port counts beside what all do.
+/// The counters of this kind of port beside the common ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct MoreCounters {
     /// Messages to the kernel, of one datagram or of several segments.
@@ -145,7 +145,7 @@ impl UdpPort {
         self.pool.put(frame);
     }
 
-    /// Answers who has an address, where the kernel knows a way there; and asks whether it is a balboad.
+    /// Answers for the owner of an address, where the kernel has a route there; and asks whether it is a balboad.
     fn answer(&mut self, now: u64, from: IpAddr, to: IpAddr, answer: &[u8]) {
         if !has_route(from, self.device, to) {
             return;

@@ -36,7 +36,7 @@ const RETRY_NS: u64 = 1_000_000;
 pub struct UnixPort {
     socket: Bound,
     remote: Remote,
-    /// What is at the remote path is not sent to, and the log says why.
+    /// Whether the socket at the remote path is not sent to, for the reason in the log.
     refused: bool,
     /// Becomes readable when there are frames, or room after there was none.
     events: Epoll,
@@ -47,7 +47,7 @@ pub struct UnixPort {
     counters: Counters,
 }
 
-/// What the port waits for before it sends again.
+/// The event that the port waits for before it sends again.
 enum WaitsFor {
     /// Nothing: the last frame was taken.
     No,
@@ -138,7 +138,7 @@ impl UnixPort {
         sendto(self.socket.as_fd().as_raw_fd(), frame.as_slice(), remote, flags)
     }
 
-    /// Where frames go, if anybody is there.
+    /// The address of the peer's socket, if one is there.
     fn peer(&mut self) -> Option<UnixAddr> {
         let refusal = match self.remote.address() {
             Ok(address) => {

@@ -84,7 +84,7 @@ pub struct Recorder {
     epoch: u64,
     /// Frames seen and missing, of the card's and for the card.
     counts: [(u64, u64); 2],
-    /// Nothing more is recorded: what waits is written, and then it is over.
+    /// Whether it ends: waiting frames are written, and then it is over.
     ends: bool,
 }
 
@@ -116,7 +116,7 @@ impl Recorder {
         Ok(Self { filter, reader, bytes, written: 0, due: Some(now), epoch, counts, ends: false })
     }
 
-    /// Whether somebody may still read it.
+    /// Whether a reader may still be there.
     fn is_read(&self) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         use std::os::fd::AsFd as _;
@@ -169,7 +169,7 @@ impl Recorder {
         self.due.get_or_insert(now.saturating_add(WRITE_AFTER_NS));
     }
 
-    /// Writes what is due; false once the recording is over.
+    /// Writes the frames that are due; false once the recording is over.
     fn write_due(&mut self, now: u64) -> bool {
         let waiting = self.bytes.len().saturating_sub(self.written);
         let Some(due) = self.due else { return !self.ends };

@@ -8,7 +8,7 @@ use crate::dma::{FramePart, Parts};
 use crate::mmu::{MemoryDirection, Mmu, Translation};
 use crate::vfpga::Piece;
 
-/// What became of a piece of payload.
+/// The state of a piece of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// It is still to be copied, or executed.
@@ -26,16 +26,16 @@ pub(crate) enum State {
 pub(crate) struct Search<'a> {
     pub(crate) direction: MemoryDirection,
     pub(crate) pieces: &'a [Piece],
-    /// For each piece: what became of it.
+    /// The state of each piece.
     pub(crate) states: &'a mut [State],
-    /// What is to be copied; a piece that is scattered over the bus is several parts.
+    /// The parts to be copied; a piece that is scattered over the bus is several parts.
     pub(crate) parts: &'a mut Parts,
 }
 
 impl Search<'_> {
-    /// Finds the pieces of these numbers, which are the first of the range `bytes` of frame number `frame`, and
-    /// answers where what is behind them begins; `None` where one has to wait for the driver. Without
-    /// an MMU none is within reach. An atomic operation is executed on its piece, in place of a copy.
+    /// Finds the pieces of these numbers, which are the first of the range `bytes` of frame number `frame`, and gives
+    /// the start of the bytes behind them; `None` where one has to wait for the driver. Without an MMU none is within
+    /// reach. An atomic operation is executed on its piece, in place of a copy.
     #[inline]
     pub(crate) fn find(
         &mut self,

@@ -14,7 +14,7 @@ use crate::asks::{Located, locate};
 use crate::network::Asked;
 use crate::vfpga::{Payload, Piece, Unreachable, Vfpga, Wanted};
 
-/// Makes payload longer by what is wanted next, if that goes on where it ends.
+/// Extends payload by the next wanted piece, if that goes on where it ends.
 #[inline]
 fn take_in(run: &mut Wanted, next: &Wanted) -> bool {
     let own = u64::from(run.length);
@@ -56,13 +56,13 @@ struct PayloadRun {
 #[derive(Default)]
 pub(crate) struct Places {
     pub(crate) pieces: Vec<Piece>,
-    /// For each piece: what became of it.
+    /// The state of each piece.
     pub(crate) states: Vec<State>,
     /// For each frame: its pieces, or that it has none within reach.
     pub(crate) frames: Vec<Option<Range<usize>>>,
     /// The frames whose payload passes through logic.
     pub(crate) passing: Vec<usize>,
-    /// Of those, the ones about which logic is still to answer.
+    /// The ones of those about which logic is still to answer.
     pub(crate) late: Vec<Asked>,
 }
 
@@ -104,7 +104,7 @@ impl Places {
         self.states.resize(self.pieces.len(), State::Waits);
     }
 
-    /// Takes what was found of a run, which is its pieces from number `before` on.
+    /// Takes the places found for a run, which is its pieces from number `before` on.
     fn take<F>(
         &mut self,
         run: PayloadRun,
@@ -194,7 +194,7 @@ impl Places {
         }
     }
 
-    /// Says of each frame whether all of it was copied, or what an atomic operation has found.
+    /// The status of each frame: whether all of it was copied, or the value that an atomic operation has found.
     pub(crate) fn statuses(&self) -> impl Iterator<Item = Placed> {
         self.frames.iter().map(|frame| {
             let Some(pieces) = frame else { return Placed::Failed };

@@ -8,7 +8,7 @@ use fpga_regs::coyote::{vfpga, xdma};
 use crate::WINDOWS;
 use crate::card::Card;
 
-/// Registers and what they held, by BAR number and offset.
+/// Registers and their values, by BAR number and offset.
 pub(crate) type Snapshot = BTreeMap<(u8, u64), u64>;
 
 /// Bytes of the widest store.
@@ -31,7 +31,7 @@ pub(crate) fn read(card: &Card, now: u64, bar: Bar, offset: u64, data: &mut [u8]
     fill(bar, offset, data, |at| Some(register(card, now, bar, at)));
 }
 
-/// Fills bytes of a BAR from what registers held; `false` where that is not known.
+/// Fills bytes of a BAR from a snapshot's values; `false` where one is not known.
 pub(crate) fn read_snapshot(snapshot: &Snapshot, bar: Bar, offset: u64, data: &mut [u8]) -> bool {
     fill(bar, offset, data, |at| snapshot.get(&(bar.number(), at)).copied())
 }
@@ -76,7 +76,7 @@ pub(crate) fn write(card: &mut Card, now: u64, bar: Bar, offset: u64, data: &[u8
     }
 }
 
-/// What every register holds that a driver reads while the card works.
+/// The values of all registers that a driver reads while the card works.
 pub(crate) fn snapshot(card: &Card, now: u64) -> Snapshot {
     const STATIC_BYTES: u64 = 32 * 4;
     const SHELL_BYTES: u64 = 128 * 8;

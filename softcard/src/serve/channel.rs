@@ -84,7 +84,7 @@ impl Channel {
         }
     }
 
-    /// Something waits for the client to take it.
+    /// Whether messages wait for the client to take them.
     pub(crate) fn is_clogged(&self) -> bool {
         !self.outgoing.is_empty()
     }
@@ -138,7 +138,7 @@ impl Channel {
         self.flush()
     }
 
-    /// Sends what waits, as far as the client takes it.
+    /// Sends waiting messages, as far as the client takes them.
     pub(crate) fn flush(&mut self) -> Result<(), Over> {
         while let Some(message) = self.outgoing.front_mut() {
             let rest = message.bytes.get(message.sent..).unwrap_or_default();
@@ -167,7 +167,7 @@ impl AsFd for Channel {
     }
 }
 
-/// Takes what has arrived into a buffer that is not empty; `None` when nothing has.
+/// Takes arrivals into a buffer that is not empty; `None` when there are none.
 fn receive_some(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],

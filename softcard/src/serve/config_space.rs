@@ -35,7 +35,7 @@ const PCIE: usize = 0x70;
 const SOFTWARE: usize = 0xb0;
 const SOFTWARE_MARK: usize = SOFTWARE + SOFTWARE_CARD_OFFSET as usize;
 const DEVICE_CONTROL: usize = PCIE + 0x08;
-/// In the upper byte of Device Control.
+/// The bit in the upper byte of Device Control.
 const INITIATE_FLR: u8 = 1 << 7;
 
 /// The configuration space.
@@ -160,8 +160,8 @@ impl ConfigSpace {
         self.bytes.get(offset..offset.checked_add(count)?)
     }
 
-    /// Writes what can be written of bytes that lie wholly in the space; whether that asks for a
-    /// function-level reset, which is the caller's to do.
+    /// Writes the writable bits of bytes that lie wholly in the space; whether that asks for a function-level reset,
+    /// which is the caller's to do.
     pub(crate) fn write(&mut self, offset: usize, data: &[u8]) -> bool {
         let places = self.bytes.iter_mut().zip(self.writable.iter()).enumerate().skip(offset);
         let mut reset = false;

@@ -1,5 +1,4 @@
-//! Interrupts as VFIO has them: indices of vectors, each with the event counter of who waits for
-//! it.
+//! Interrupts as VFIO has them: indices of vectors, each with the event counter of its waiter.
 //!
 //! The client says with `DEVICE_SET_IRQS` which counter stands for which vector. Nothing here looks
 //! at the MSI-X table in BAR2: clients that emulate it (QEMU does) never show it to us, and the
@@ -32,7 +31,7 @@ const DATA_NONE: u32 = 1 << 0;
 const DATA_BOOL: u32 = 1 << 1;
 const DATA_EVENTFD: u32 = 1 << 2;
 const DATA: u32 = DATA_NONE | DATA_BOOL | DATA_EVENTFD;
-/// `DEVICE_SET_IRQS`: what to do, of which exactly one is said.
+/// Flags of `DEVICE_SET_IRQS` that name the action, of which exactly one is set.
 const ACTION_MASK: u32 = 1 << 3;
 const ACTION_UNMASK: u32 = 1 << 4;
 const ACTION_TRIGGER: u32 = 1 << 5;
@@ -56,13 +55,13 @@ struct Vector {
     pending: bool,
 }
 
-/// What an index has.
+/// The properties of an index.
 pub(crate) struct Info {
     pub(crate) flags: u32,
     pub(crate) vectors: u32,
 }
 
-/// What a client asks of the vectors of an index.
+/// A client's request about the vectors of an index.
 pub(crate) struct Wanted {
     pub(crate) flags: u32,
     pub(crate) index: u32,
@@ -82,7 +81,7 @@ pub(crate) struct Irqs {
     enabled: bool,
 }
 
-/// What the data of a `DEVICE_SET_IRQS` request is.
+/// The data of a `DEVICE_SET_IRQS` request.
 enum Data<'a> {
     None,
     Bools(&'a [u8]),
@@ -101,7 +100,7 @@ impl Irqs {
         }
     }
 
-    /// What an index has.
+    /// The properties of an index.
     pub(crate) fn info(index: u32) -> Option<Info> {
         let flags = INFO_EVENTFD;
         match index {
@@ -123,7 +122,7 @@ impl Irqs {
         }
     }
 
-    /// Does what a client asks of vectors.
+    /// Carries out a client's request about vectors.
     ///
     /// # Errors
     /// EINVAL for a request that contradicts itself or leaves the index, ENOTSUP for an action that
@@ -174,7 +173,7 @@ impl Irqs {
         Ok(())
     }
 
-    /// Takes over what the card raised, and signals whatever can be.
+    /// Takes over the interrupts that the card raised, and signals all that can be.
     pub(crate) fn collect(&mut self) {
         let raised = self.raised.0.take();
         if raised == 0 {
@@ -192,8 +191,7 @@ impl Irqs {
         self.deliver();
     }
 
-    /// Forgets what is pending, as a reset of the function does; counters and masks are the
-    /// client's.
+    /// Forgets pending interrupts, as a reset of the function does; counters and masks are the client's.
     pub(crate) fn reset(&mut self) {
         self.raised.0.set(0);
         self.enabled = false;

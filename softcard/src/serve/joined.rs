@@ -34,7 +34,7 @@ impl Begun {
     }
 }
 
-/// Stores of which the first parts have come, by vFPGA: whoever stores to a bank does so alone.
+/// Stores of which the first parts have come, by vFPGA: a driver that stores to a bank does it alone.
 #[derive(Debug, Default)]
 pub(super) struct Joined {
     begun: BTreeMap<usize, Begun>,
@@ -73,7 +73,7 @@ impl Joined {
         }
     }
 
-    /// Forgets what has come.
+    /// Forgets the parts that have come.
     pub(super) fn clear(&mut self) {
         self.begun.clear();
     }

@@ -1,4 +1,4 @@
-//! The client at the other end: its messages, its memory, and what happens when both meet.
+//! The client at the other end: its messages, its memory, and the order of the two when both come at once.
 //!
 //! The card asks for memory that it cannot reach itself with `DMA_READ` and `DMA_WRITE`, and waits
 //! for the answer in the middle of what it does. The client may be waiting for us meanwhile, and
@@ -32,9 +32,9 @@ use crate::wait::Waiter;
 
 /// Most bytes of register writes that wait for the card.
 const MAX_POSTED: usize = 1 << 20;
-/// What a waiting write costs beside its data.
+/// Bytes that a waiting write costs beside its data.
 const POSTED_OVERHEAD: usize = 64;
-/// As many times its patience the card waits for the answers of one round: nothing else is looked at
+/// The factor of its patience for which the card waits for the answers of one round: nothing else is looked at
 /// meanwhile, nor a signal that ends it.
 const ROUND: u32 = 4;
 
@@ -55,7 +55,7 @@ pub(crate) struct ClientLink {
     over: RefCell<Option<Over>>,
     /// The card needed memory that must be asked for.
     asked: Cell<bool>,
-    /// What registers held before the card began what it does now.
+    /// The values of registers before the card began its present step.
     snapshot: RefCell<Snapshot>,
     /// Register writes that were answered and wait for the card.
     posted: RefCell<VecDeque<Effect>>,
@@ -69,7 +69,7 @@ pub(crate) struct ClientLink {
     waited: Cell<Duration>,
 }
 
-/// What may be done at once with what was said.
+/// The part of a message's handling that is possible at once.
 enum Now {
     Done,
     /// The card is needed.
@@ -90,7 +90,7 @@ impl ClientLink {
         *self.over.borrow_mut() = None;
     }
 
-    /// Ends the connection, and forgets whatever was under way.
+    /// Ends the connection, with all requests under way.
     pub(crate) fn close(&self) {
         if let Some(mut connection) = self.connection.borrow_mut().take() {
             connection.session.close();
@@ -115,12 +115,12 @@ impl ClientLink {
         self.over.borrow_mut().get_or_insert(reason);
     }
 
-    /// Whether the client must take what it was told before it is listened to again.
+    /// Whether the client must take its messages before it is listened to again.
     pub(crate) fn is_clogged(&self) -> bool {
         self.connection.borrow().as_ref().is_some_and(|c| c.channel.is_clogged())
     }
 
-    /// Wakes on something else of the client's socket; without that the connection is over.
+    /// Wakes on other events of the client's socket; without that the connection is over.
     pub(crate) fn change_interest(&self, waiter: &Waiter, flags: EpollFlags) {
         if let Some(connection) = &*self.connection.borrow() {
             if let Err(error) = waiter.change(&connection.channel, flags) {
@@ -129,17 +129,17 @@ impl ClientLink {
         }
     }
 
-    /// Does something with the client's session.
+    /// Calls a function with the client's session.
     pub(crate) fn with_session<T>(&self, act: impl FnOnce(&mut Session) -> T) -> Option<T> {
         self.connection.borrow_mut().as_mut().map(|connection| act(&mut connection.session))
     }
 
-    /// Sends what waits.
+    /// Sends waiting messages.
     pub(crate) fn flush(&self) {
         self.on_channel(Channel::flush);
     }
 
-    /// The next message that needs the card: what it needs, or `None` when all messages are done.
+    /// The next message that needs the card, with the effect on it, or `None` when all messages are done.
     ///
     /// Messages that do not need the card are answered on the way. Each message takes one off the
     /// budget.
@@ -182,12 +182,12 @@ impl ClientLink {
         Some(effect)
     }
 
-    /// Whether the card may ask for memory in what it does next.
+    /// Whether the card may ask for memory in its next step.
     pub(crate) fn may_ask(&self) -> bool {
         self.asked.get()
     }
 
-    /// Keeps what registers hold, for as long as the card cannot be asked.
+    /// Keeps the values of registers, for as long as the card cannot be asked.
     pub(crate) fn remember(&self, snapshot: Snapshot) {
         *self.snapshot.borrow_mut() = snapshot;
     }
@@ -314,7 +314,7 @@ impl ClientLink {
         None
     }
 
-    /// Waits until the client says something or takes what it is told; false when it does neither.
+    /// Waits until the client sends a message or takes one; false when it does neither.
     fn wait(&self, deadline: Instant) -> bool {
         let connection = self.connection.borrow();
         let Some(channel) = connection.as_ref().map(|it| &it.channel) else { return false };
@@ -352,7 +352,7 @@ fn weight(effect: &Effect) -> usize {
     }
 }
 
-/// Whether what registers of a BAR hold may depend on a write that waits.
+/// Whether values of registers of a BAR may depend on a write that waits.
 fn may_change(effect: &Effect, bar: Bar, range: &Range<u64>) -> bool {
     let Effect::Write { bar: written, offset, data } = effect else { return true };
     // What is written to the XDMA core, or to a window of a vFPGA, shows in its own page only.

@@ -19,7 +19,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens at a path; a socket of our own there that nobody listens to any more is replaced.
+    /// Listens at a path; a socket of our own there without a listener is replaced.
     pub(crate) fn new(path: PathBuf) -> Result<Self, Error> {
         let listening = || -> io::Result<Self> {
             let bound = Bound::new(&path, SockType::Stream)?;

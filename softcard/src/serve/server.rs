@@ -57,7 +57,7 @@ pub struct ServeConfig {
     pub image: Image,
     /// Plays an FPGA: it does not say that it is a software card, and takes bitstreams.
     pub plays_fpga: bool,
-    /// What the card does about congestion.
+    /// The card's reaction to congestion.
     pub congestion: Congestion,
     /// The faults of the cable.
     pub faults: Vec<FaultSpec>,
@@ -85,7 +85,7 @@ pub struct Server {
     waiter: Waiter,
     /// When there was work last.
     worked: u64,
-    /// What is listened to of the client's socket.
+    /// The events of the client's socket that are listened to.
     interest: EpollFlags,
     rounds: u64,
     /// When a refused access was logged last.
@@ -198,7 +198,7 @@ impl Server {
         worked
     }
 
-    /// Logs what an IOMMU would report, one line in a while.
+    /// Logs the refusals that an IOMMU would report, one line in a while.
     fn tell_refusals(&mut self) {
         let now = self.waiter.now();
         if self.told.is_some_and(|told| now.saturating_sub(told) < TELL_NS) {
@@ -214,7 +214,7 @@ impl Server {
         );
     }
 
-    /// When to look at the card again, whatever happens.
+    /// The time of the next look at the card, without any event.
     fn next_look(&mut self) -> Option<u64> {
         let queues = self.card.network.stack.is_used();
         let now = self.waiter.now();
@@ -224,7 +224,7 @@ impl Server {
         [look, self.card.next_timeout()].into_iter().flatten().min()
     }
 
-    /// Handles what the client says; `true` if there was anything.
+    /// Handles messages of the client; `true` if there were any.
     fn serve_client(&mut self) -> bool {
         if !self.link.is_open() {
             return false;
@@ -244,7 +244,7 @@ impl Server {
         budget.saturating_add(1) < MESSAGES
     }
 
-    /// Listens for room while something waits for the client, else for what it says.
+    /// Listens for room while messages wait for the client, else for its messages.
     fn follow_interest(&mut self) {
         let interest = match self.link.is_clogged() {
             true => EpollFlags::EPOLLOUT,
@@ -323,7 +323,7 @@ impl Server {
         self.catch_up(now);
     }
 
-    /// Lets the card do something, and then what the client wrote meanwhile.
+    /// Runs a step of the card, and then the client's writes of meanwhile.
     fn card_step<T>(&mut self, act: impl FnOnce(&mut Card, u64) -> T) -> T {
         let now = self.waiter.now();
         self.remember(now);
@@ -332,7 +332,7 @@ impl Server {
         outcome
     }
 
-    /// Does what the client wrote while the card waited.
+    /// Executes the client's writes of while the card waited.
     fn catch_up(&mut self, now: u64) {
         while let Some(effect) = self.link.next_posted() {
             self.affect_at(now, effect);
@@ -356,7 +356,7 @@ impl Server {
         }
     }
 
-    /// Keeps what registers hold, if the card may be waiting when they are read next.
+    /// Keeps the values of registers, if the card may be waiting when they are read next.
     fn remember(&self, now: u64) {
         if self.link.may_ask() {
             self.link.remember(access::snapshot(&self.card, now));

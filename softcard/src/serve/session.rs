@@ -46,7 +46,7 @@ const SPARSE_MMAP: u32 = 1 | 1 << 16;
 /// Where in BAR2 the pending bits are, one for each vector; the card keeps the table before them.
 const PENDING_BITS: std::ops::Range<u64> = MSIX_PBA_OFFSET..MSIX_PBA_OFFSET + 8;
 
-/// What is said to the client.
+/// A reply to the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) payload: Vec<u8>,
@@ -60,7 +60,7 @@ impl Reply {
     }
 }
 
-/// Something to be done with the card.
+/// An effect on the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Write { bar: Bar, offset: u64, data: Vec<u8> },
@@ -76,8 +76,8 @@ pub(crate) enum Reaction {
     Post(Reply, Vec<Effect>),
     /// Do these in order, then answer.
     Finish(Vec<Effect>, Reply),
-    /// Fill in what the registers at `offset` of the BAR read, behind the first
-    /// [`REGION_ACCESS_BYTES`] of the answer, and answer.
+    /// A read: the values of the registers at `offset` of the BAR go behind the first [`REGION_ACCESS_BYTES`] of the
+    /// answer.
     Read { bar: Bar, offset: u64, answer: Reply },
     /// Answer with an error.
     Refuse(Errno),
@@ -88,7 +88,7 @@ pub(crate) enum Reaction {
 /// Bytes before the data in the answer to `REGION_READ`.
 pub(crate) const REGION_ACCESS_BYTES: usize = 16;
 
-/// What a client and we agreed on.
+/// The terms that a client and we agreed on.
 #[derive(Clone, Copy, Debug)]
 struct Negotiated {
     /// Most bytes of memory to ask the client for at a time.
@@ -132,7 +132,7 @@ impl Session {
         self.negotiated.map_or(0, |negotiated| negotiated.max_data)
     }
 
-    /// What is held for the client: maps, mapped files, event counters.
+    /// The objects held for the client: maps, mapped files, event counters.
     pub(crate) fn holdings(&self) -> [u64; 3] {
         let [maps, files] = self.maps.held();
         [maps, files, self.irqs.held()].map(|count| count as u64)
@@ -144,7 +144,7 @@ impl Session {
         self.bus.set_master(false);
     }
 
-    /// Says what a command asks for.
+    /// The reaction to a command.
     pub(crate) fn command(
         &mut self,
         header: &Header,
@@ -258,7 +258,7 @@ impl Session {
         self.follow_command();
     }
 
-    /// Lets the card do on the bus what the configuration space says.
+    /// Lets the card do on the bus as the configuration space says.
     fn follow_command(&mut self) {
         let masters = self.config.masters();
         self.bus.set_master(masters);

@@ -37,7 +37,7 @@ const TYPE_REPLY: u32 = 1;
 const NO_REPLY: u32 = 1 << 4;
 const ERROR: u32 = 1 << 5;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     /// A command; whether its sender wants no reply.
@@ -120,7 +120,7 @@ pub(crate) fn dma_request(id: u16, command: u16, address: u64, count: u64, data:
     message(id, command, TYPE_COMMAND, 0, &[&address, &count, data])
 }
 
-/// The data of a reply to our request to read memory: exactly what was asked for.
+/// The data of a reply to our request to read memory: exactly the bytes asked for.
 pub(crate) fn dma_data(payload: &[u8], address: u64, count: u64) -> Option<&[u8]> {
     let mut fields = Fields(payload);
     let echoed = (fields.u64()?, fields.u64()?);
@@ -159,7 +159,7 @@ pub(crate) struct RegionWrite {
     pub(crate) data: Vec<u8>,
 }
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Version { major: u16, minor: u16, data: Vec<u8> },
@@ -219,7 +219,7 @@ impl Request {
         }
     }
 
-    /// What is asked while a device is set up.
+    /// A request of a device's set-up.
     fn parse_set_up(command: u16, fields: &mut Fields<'_>) -> Result<Self, Errno> {
         let parsed = match command {
             command::VERSION => version(fields),

@@ -7,7 +7,7 @@ use super::*;
 
 const KINDS: [SockType; 2] = [SockType::Datagram, SockType::Stream];
 
-/// A directory that anybody may put something into, as the temporary folder.
+/// A directory that every user may put files into, as the temporary folder.
 fn sticky() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
@@ -82,7 +82,7 @@ fn only_the_own_path_is_removed() {
     assert!(path.exists());
 }
 
-/// Whether a socket that was bound to a path gets what is sent to the remote.
+/// Whether a socket that was bound to a path gets datagrams to the remote.
 fn reaches(remote: &mut Remote, socket: &UnixDatagram) -> bool {
     let from = UnixDatagram::unbound().unwrap();
     let Ok(address) = remote.address() else { return false };

@@ -20,7 +20,7 @@ pub(crate) struct Beat {
 }
 
 impl Beat {
-    /// What a register becomes that holds `old`.
+    /// The new value of a register that holds `old`.
     pub(crate) fn over(self, old: u64) -> u64 {
         let mut mask = 0u64;
         for byte in (0..8u32).filter(|byte| self.strobe & 1 << byte != 0) {

@@ -68,8 +68,7 @@ pub trait Logic {
     /// Takes the memory of a page away.
     fn close_page(&mut self, _page: u8) {}
 
-    /// Bytes that are kept of what a client has under way, beyond what each of its QPs
-    /// has of its own.
+    /// Bytes that are kept of a client's work under way, beyond those of each of its QPs.
     fn under_way_bytes(&self, _page: u8) -> usize {
         0
     }
@@ -79,14 +78,14 @@ pub trait Logic {
         WakeFor::All
     }
 
-    /// Forgets everything, and every page: what a reset of the shell or of the vFPGA does.
+    /// Forgets everything, and every page: the effect of a reset of the shell or of the vFPGA.
     fn reset(&mut self, ports: &mut Ports<'_>);
 
     /// The driver took memory away that the logic keeps views of, and refuses to give it back.
     fn lost_memory(&mut self, now: u64, ports: &mut Ports<'_>);
 
-    /// Does a bounded piece of what there is to do; `true` if there was anything: then another call is
-    /// due, as it is after anything that the shell tells.
+    /// Does a bounded piece of the work that is due; `true` if there was any: then another call is due, as it is after
+    /// any call of the shell's.
     fn work(&mut self, now: u64, ports: &mut Ports<'_>) -> bool;
 
     /// When [`Logic::work`] is due at the latest, though nothing happens.
@@ -97,8 +96,8 @@ pub trait Logic {
     /// The value of a notification that is due; asking clears it.
     fn take_notify(&mut self) -> Option<u32>;
 
-    /// Whether the logic takes what the shell asks and tells it now. Payload comes by bursts of up to 128 packets of a card:
-    /// logic that is ready takes all of one.
+    /// Whether the logic takes questions and events of the shell now. Payload comes by bursts of up to 128 packets of a
+    /// card: logic that is ready takes all of one.
     fn is_ready(&self) -> bool {
         true
     }
@@ -153,17 +152,17 @@ pub trait Logic {
         Poll::Ready(Err(Unreachable))
     }
 
-    /// Takes note of what became of messages and QPs of its own.
+    /// Takes an event of messages and QPs of its own.
     fn take_event(&mut self, now: u64, event: Event, ports: &mut Ports<'_>);
 
     /// Takes note that the port was taken off its cable, or put back.
     fn hear_link(&mut self, _now: u64, _up: bool) {}
 
-    /// Has no queue pair 1: somebody else answers for that number.
+    /// Gives up queue pair 1, whose number other logic answers for.
     fn withhold_gsi(&mut self) {}
 
-    /// The next answer to what was [`Poll::Pending`]. What concerns QPs that were reset or destroyed
-    /// since may be left out.
+    /// The next answer to a question that was [`Poll::Pending`]. Answers about QPs that were reset or destroyed since
+    /// may be left out.
     fn poll_answer(&mut self) -> Option<(Tag, Answer)> {
         None
     }
@@ -183,7 +182,7 @@ impl<'a> Ports<'a> {
         Self { vfpga, unit, network, stops: false }
     }
 
-    /// Whether the logic has given up what it was at.
+    /// Whether the logic has given up its work.
     pub(crate) fn has_stopped(&self) -> bool {
         self.stops
     }
@@ -355,7 +354,7 @@ impl<'a> Ports<'a> {
         self.network.path_mtu()
     }
 
-    /// In how many multicast groups the port can be.
+    /// The number of multicast groups that the port can be in.
     pub fn most_groups(&self) -> u16 {
         u16::try_from(self.network.most_groups()).unwrap_or(u16::MAX)
     }

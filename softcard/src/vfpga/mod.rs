@@ -54,7 +54,7 @@ pub(crate) enum Occupant {
     Other(Box<dyn Logic>),
 }
 
-/// Calls a method of whatever stands there.
+/// Calls a method of the logic that stands there.
 macro_rules! occupant {
     ($occupant:expr, $logic:ident => $call:expr) => {
         match $occupant {
@@ -108,7 +108,7 @@ impl Vfpga {
         })
     }
 
-    /// Puts logic in the place of what is there.
+    /// Puts logic in the place of the present one.
     pub(crate) fn load(&mut self, logic: Option<Named>, network: &mut Network) {
         self.reset_logic(network);
         let number = u8::try_from(self.number).unwrap_or(u8::MAX);

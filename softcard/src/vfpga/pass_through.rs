@@ -1,4 +1,4 @@
-//! The published example's logic: what the network wants of host memory it forwards, and its `notify` is tied off.
+//! The published example's logic: it forwards the network's accesses to host memory, and its `notify` is tied off.
 //!
 //! The way of the data is the published stack's own (`stock.rs`); for the shell there is nothing here.
 

@@ -74,7 +74,7 @@ pub enum Answer {
     Fetched(Result<Vec<u8>, Unreachable>),
 }
 
-/// What became of payload that was offered to logic, or asked of it.
+/// The outcome of payload that was offered to logic, or asked of it.
 pub(crate) enum Passed {
     Now(Result<(), Unreachable>),
     /// It answers later, by the tag; without one it was not ready, and is to be asked again.

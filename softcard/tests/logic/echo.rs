@@ -1,4 +1,4 @@
-//! Logic that answers SENDs by itself: what has come goes back, in a message of its own.
+//! Logic that answers SENDs by itself: the bytes that have come go back, in a message of its own.
 //!
 //! It has one queue pair, which stands in registers of 64 bits:
 //!
@@ -33,10 +33,10 @@ pub struct Echo {
     peer: u64,
     gid: [u64; 2],
     connected: bool,
-    /// Receives by their names, with what has come of their messages.
+    /// Receives by their names, with the bytes of their messages so far.
     receives: VecDeque<(u64, Vec<u8>)>,
     next_receive: u64,
-    /// What is to be sent, and what was, with the number of its message.
+    /// Messages to be sent, and sent ones with their numbers.
     waiting: VecDeque<Vec<u8>>,
     sent: VecDeque<(u64, Vec<u8>)>,
     heard: u64,
@@ -165,7 +165,7 @@ impl Logic for Echo {
         None
     }
 
-    /// Nobody reaches memory here.
+    /// Refuses all accesses to memory.
     fn check_remote(&mut self, _: Tag, access: &Access) -> Poll<Result<(), AccessDenied>> {
         let denied = access.target.srq.map_or(AccessDenied::Memory, |_| AccessDenied::Srq);
         Poll::Ready(Err(denied))

@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants it to say.
+//! A client that sends exactly the messages that a test wants.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,7 +39,7 @@ pub const EEXIST: u32 = 17;
 pub const E2BIG: u32 = 7;
 pub const ENOTSUP: u32 = 95;
 
-/// What QEMU proposes.
+/// The capabilities that QEMU proposes.
 pub const CAPABILITIES: &str = r#"{"capabilities":{"migration":{"max_bitmap_size":268435456,
     "pgsize":4096},"max_msg_fds":16,"max_data_xfer_size":1048576,"pgsizes":4096,
     "max_dma_maps":65535,"write_multiple":true}}"#;
@@ -261,7 +261,7 @@ impl Client {
         self.write(region, offset, &value.to_le_bytes()).unwrap();
     }
 
-    /// Whether the server ends the connection, after whatever it still says.
+    /// Whether the server ends the connection, after any further messages.
     pub fn is_ended(&mut self) -> bool {
         while let Some(message) = self.hear() {
             assert_ne!(message.flags & REPLY, 0);

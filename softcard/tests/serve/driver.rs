@@ -320,7 +320,7 @@ impl Driver {
         self.client.write64(BAR4, register(offset), value);
     }
 
-    /// Answers whatever the card asks for.
+    /// Answers the requests of the card.
     pub fn attend(&mut self) {
         self.client.overhear();
         while let Some(request) = self.client.requests.pop_front() {
@@ -340,12 +340,12 @@ impl Driver {
         self.client.say_as(request.id, request.command, REPLY, &payload, &[]);
     }
 
-    /// Attends to the card until something is there.
+    /// Attends to the card until `look` finds a value.
     pub fn wait<T>(&mut self, look: impl FnMut(&mut Self) -> Option<T>) -> T {
         self.wait_but(|_| None, look)
     }
 
-    /// As [`Driver::wait`], but answers some requests with something else.
+    /// Waits as [`Driver::wait`], but answers some requests otherwise.
     pub fn wait_but<T>(
         &mut self,
         answer: impl Fn(&Message) -> Option<&'static [u8]>,
@@ -413,7 +413,7 @@ impl Driver {
         self.register_as(address, address, length)
     }
 
-    /// As [`Driver::register`], of memory that the card is to name by another address.
+    /// Registers memory that the card is to name by another address, as [`Driver::register`].
     pub fn register_as(&mut self, address: u64, iova: u64, length: u64) -> Region {
         let va = 0x7f00_0000_0000 + iova;
         let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ;

@@ -28,7 +28,7 @@ fn identity(vaddr: u64) -> Option<u64> {
     Some(vaddr)
 }
 
-/// As [`identity`], in every GiB the first one again: such pages share sets of the TLB.
+/// Memory that repeats the first GiB of [`identity`] in every GiB: such pages share sets of the TLB.
 fn aliased(vaddr: u64) -> Option<u64> {
     Some(vaddr & 0x3fff_ffff | BASE)
 }

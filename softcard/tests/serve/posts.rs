@@ -18,7 +18,7 @@ const MEMORY: u64 = 1 << 32;
 const BYTES: u64 = 2 << 20;
 const CTID: u8 = 3;
 const LENGTH: usize = 64;
-/// Which of the counters of what was sent is that of READs, and of WRITEs.
+/// The numbers of the counters of sent READs and WRITEs.
 const READS: u64 = 2;
 const WRITES: u64 = 3;
 

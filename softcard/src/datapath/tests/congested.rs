@@ -8,7 +8,7 @@ use super::*;
 use crate::congestion::Congestion;
 use crate::port::{FaultSource, FaultSpec, Faults};
 
-/// Of the card that sends, and of the one that it sends to.
+/// The cable of the card that sends, and of its peer.
 const LINE: &str = "rate=4G";
 const CABLE: &str = "rate=1G,buffer=128k,ecn=8k:32k:10%";
 const LENGTH: u32 = 0x1_0000;
@@ -16,7 +16,7 @@ const MESSAGES: usize = 64;
 /// Messages that are posted at a time.
 const AHEAD: usize = 8;
 
-/// What became of the messages of a card.
+/// The outcome of a card's messages.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     nanoseconds: u64,
@@ -28,7 +28,7 @@ struct Outcome {
     ignored: u64,
 }
 
-/// Has the first card send messages through a cable, where both cards do so about congestion.
+/// Sends messages of the first card through a cable, where both cards have this reaction to congestion.
 fn outcome(opcode: SendOpcode, reaction: &str) -> Outcome {
     let mut cables: [FaultSpec; 2] = [LINE, CABLE].map(|cable| cable.parse().unwrap());
     let reaction = reaction.parse::<Congestion>().unwrap().reaction(cables[0].rate).unwrap();
@@ -68,7 +68,7 @@ fn outcome(opcode: SendOpcode, reaction: &str) -> Outcome {
     }
 }
 
-/// What the cable needs for all messages.
+/// The bits of all messages, for the least time of the cable.
 const LEAST: u64 = MESSAGES as u64 * LENGTH as u64 * 8;
 
 #[test]

@@ -11,11 +11,11 @@ use super::*;
 
 /// Immediate data as it stands on the wire.
 const WORD: u32 = 0x0102_0304;
-/// The bytes of a message's first packet and of its last, and what was there before.
+/// The bytes of a message's first packet and of its last, and those there before.
 const FIRST: u8 = 0x11;
 const LAST: u8 = 0x22;
 const BEFORE: u8 = 0x77;
-/// A word of what was there, and what atomics make of it.
+/// A word of the memory before, and the one that atomics leave.
 const WAS: u64 = u64::from_ne_bytes([BEFORE; 8]);
 const AFTER: u64 = 0x8899_aabb_ccdd_eeff;
 /// NAKs "invalid request" and "remote access error".
@@ -71,7 +71,7 @@ fn packet(opcode: u8, psn: u32) -> Say {
     Say { opcode, psn, reth, atomic, word, payload: vec![LAST; length], ..Say::default() }
 }
 
-/// A message that goes as far as a packet of `opcode`; that packet's PSN, and what was answered to it.
+/// A message up to a packet of `opcode`; that packet's PSN, and the answers to it.
 fn say(rig: &mut Rig, opcode: u8) -> (u32, Vec<Heard>) {
     let first = before(opcode);
     let psn = u32::from(first.is_some());
@@ -88,7 +88,7 @@ fn assert_untouched(rig: &Rig, address: u64, length: usize) {
     assert!(rig.read(address, length).iter().all(|byte| *byte == BEFORE));
 }
 
-/// The completion of a receive, with what is not compared taken over from `seen`.
+/// The completion of a receive, with fields that are not compared taken over from `seen`.
 fn received(rig: &Rig, seen: &Cqe, opcode: Completed, bytes: usize, immediate: bool) -> Cqe {
     let flags = if immediate { Flags::RECEIVE | Flags::IMMEDIATE } else { Flags::RECEIVE };
     Cqe {

@@ -59,7 +59,7 @@ impl Pair {
         Self::behind(qps, &Reaction::default(), |_, port, _| port)
     }
 
-    /// The same of cards that do so about congestion, each behind what its port is put into.
+    /// The same with cards of this reaction to congestion, and a wrapper around each port.
     pub fn behind(
         qps: usize,
         reaction: &Reaction,
@@ -124,7 +124,7 @@ impl Pair {
         panic!("the cards find no end");
     }
 
-    /// Lets time pass until a card has something to do; `false` if that is not soon.
+    /// Lets time pass until a card has work; `false` if that is not soon.
     fn sleep(&mut self) -> bool {
         let now = self.one.now.max(self.other.now);
         let due = [&mut self.one, &mut self.other].map(|rig| rig.card.next_timeout());
@@ -135,7 +135,7 @@ impl Pair {
         true
     }
 
-    /// Has the first card carry a message, and answers with its completion there.
+    /// Lets the first card carry a message, and gives its completion there.
     pub fn carry(&mut self, opcode: SendOpcode, length: u32) -> Option<Cqe> {
         self.one.post_from(MEMORY, opcode, length, self.other.rkey);
         self.work();

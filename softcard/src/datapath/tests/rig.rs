@@ -39,7 +39,7 @@ const LOG2: u8 = 4;
 /// Where the host's memory is on the bus: one large page.
 const BASE: u64 = 0x4000_0000;
 const BYTES: u64 = 2 << 20;
-/// What lies where in it; the rings of further QPs each so many bytes behind those of the first.
+/// The places of rings in it; the rings of further QPs lie so many bytes behind those of the first.
 const ADMIN: u64 = BASE;
 const ANSWERS: u64 = BASE + 0x1000;
 const EVENTS: u64 = BASE + 0x2000;
@@ -51,7 +51,7 @@ const RINGS_BYTES: u64 = 0x3000;
 /// The receives' memory, one after the other.
 pub(super) const BUFFERS: u64 = BASE + 0x1_0000;
 pub(super) const BUFFER_BYTES: u64 = 0x1000;
-/// What own messages are sent from, or READ to.
+/// The source of own messages, and the target of READs.
 pub(super) const LOCAL: u64 = BASE + 0x1_8000;
 /// Memory that the peer may reach, and by which address.
 pub(super) const REGION: u64 = BASE + 0x2_0000;
@@ -63,7 +63,7 @@ pub(super) const RECEIVES: u32 = 2;
 pub(super) const PEER_QPN: u32 = 0x22;
 pub(super) const MTU: usize = 1024;
 
-/// What the peer says.
+/// A packet of the peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Say {
     pub opcode: u8,
@@ -76,7 +76,7 @@ pub(super) struct Say {
     pub payload: Vec<u8>,
 }
 
-/// What the peer hears.
+/// A packet that the peer hears.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heard {
     pub opcode: u8,
@@ -87,7 +87,7 @@ pub(super) struct Heard {
     pub payload: Vec<u8>,
 }
 
-/// What belongs to one QP.
+/// The rings of one QP.
 #[derive(Clone, Copy, Default)]
 struct Queues {
     /// Bytes from the rings of the first QP to its own.
@@ -263,7 +263,7 @@ impl Rig {
         }
     }
 
-    /// Has the card execute a command, which it does at once.
+    /// Lets the card execute a command, which it does at once.
     fn try_run(&mut self, opcode: Command, blocks: &[Block]) -> Completion {
         self.ask(opcode, blocks);
         self.answer().unwrap()

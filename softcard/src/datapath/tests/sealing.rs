@@ -12,7 +12,7 @@ use crate::sealing::{Opened, Opening, Sealed, Sealing, Steps};
 const TRAILER: usize = 16;
 const MARK: [u8; 4] = *b"seal";
 
-/// What the step was told of a frame.
+/// The arguments of the step for a frame.
 #[derive(Debug)]
 struct SeenFrame {
     psn: u32,
@@ -21,7 +21,7 @@ struct SeenFrame {
     bytes: bool,
 }
 
-/// Puts a trailer behind each frame, and writes down what it was told.
+/// A step that puts a trailer behind each frame, and records its arguments.
 #[derive(Debug, Default)]
 struct Trailer(Rc<RefCell<Vec<SeenFrame>>>);
 
@@ -40,7 +40,7 @@ impl Sealing for Trailer {
     }
 }
 
-/// Takes the trailer off, and lets nothing pass that has none, but for what is no RoCE frame.
+/// A step that takes the trailer off, and drops RoCE frames that have none.
 #[derive(Debug)]
 struct NoTrailer;
 

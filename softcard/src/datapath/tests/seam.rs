@@ -19,7 +19,7 @@ use super::*;
 use crate::bus::{Bus, BusMemory, Rights};
 use crate::vfpga::{Access, Occupant, Piece, Ports, QueueEngine, Tag, Unreachable};
 
-/// What a logic has been asked and has said, in order.
+/// An event of a logic, in order: a question, an answer, and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Asked(Tag, Qpn),
@@ -27,7 +27,7 @@ enum Said {
     Heard,
 }
 
-/// What logic says that makes no sense.
+/// A senseless answer of logic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lie {
     /// Each answer twice, and one to a tag that there never was.
@@ -49,7 +49,7 @@ struct Pace {
     ready_at: u64,
     /// Payload passes through it.
     carries: bool,
-    /// What it never answers.
+    /// The question that it never answers.
     silent: Option<Silence>,
     lie: Option<Lie>,
     said: Vec<Said>,
@@ -62,7 +62,7 @@ struct Slow {
     /// Where the memory is that the engine names.
     bus: Rc<Bus>,
     now: u64,
-    /// When it says what.
+    /// Its answers, each with its time.
     answers: Vec<(u64, Tag, Answer)>,
 }
 
@@ -247,7 +247,7 @@ impl Logic for Slow {
     }
 }
 
-/// Logic that is no engine: a register, and what has happened to it.
+/// Logic that is no engine: a register, and the record of its calls.
 #[derive(Clone, Default)]
 struct Dummy(Rc<RefCell<DummyState>>);
 
@@ -362,7 +362,7 @@ fn exchange(pair: &mut Pair) {
     }
 }
 
-/// All QPs add to one word, and each swaps what it finds in a word of its own, with WRITEs around.
+/// All QPs add to one word, and each swaps the word it finds for one of its own, with WRITEs around.
 fn count_up(pair: &mut Pair) {
     const TURNS: usize = 3;
     pair.other.write(REGION, &[0; 64]);
@@ -555,10 +555,10 @@ fn frames_that_wait_leave_a_place_to_what_other_queue_pairs_are_asked() {
     assert_eq!(pair.carry(SendOpcode::Write, 1_000).unwrap().status, Status::Success);
 }
 
-/// Which answers.
+/// A selection of answers.
 type Of = fn(&Answer) -> bool;
 
-/// Which card's logic never answers which question of a message, and what the message's end is then.
+/// The card whose logic is silent, the message, the question that is not answered, and the status of the message then.
 const SILENCES: [(usize, SendOpcode, Of, Status); 6] = [
     (1, SendOpcode::Write, |it| matches!(it, Answer::Placed(_)), Status::RemoteOperation),
     (0, SendOpcode::Write, |it| matches!(it, Answer::Fetched(_)), Status::LocalProtection),
@@ -732,7 +732,7 @@ fn a_card_has_an_engine_in_one_vfpga_and_other_logic_in_another() {
     assert_eq!(state.borrow().resets, 2);
 }
 
-/// As the driver of that card would: the queue engine's QP and the other logic's in another vFPGA are peers.
+/// Connects the queue engine's QP with one of the other logic in another vFPGA, as that card's driver would.
 fn meet(pair: &mut Pair, vfpga: u8) -> Qpn {
     pair.one.make_another();
     let Rig { card, now, .. } = &mut pair.other;

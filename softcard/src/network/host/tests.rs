@@ -20,7 +20,7 @@ const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const OWN_IP: [u8; 4] = [10, 0, 0, 1];
 const PEER_IP: [u8; 4] = [10, 0, 0, 2];
 
-/// What is to arrive at a port, and what left by it.
+/// The frames that are to arrive at a port, and those that left by it.
 #[derive(Default)]
 struct Ends {
     arriving: VecDeque<Frame>,

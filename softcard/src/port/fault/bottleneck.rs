@@ -1,4 +1,4 @@
-//! What waits for a cable of a given rate, first in, first out.
+//! The queue of a cable of a given rate, first in, first out.
 //!
 //! The card's end has a short queue: what the card has beyond that stays with it. The far end has a switch's output queue,
 //! of bounded length: a frame that finds no room is dropped. Whether one is marked is decided when it leaves, by how much
@@ -38,7 +38,8 @@ pub(super) struct Bottleneck<T> {
     queue: VecDeque<Queued<T>>,
     /// Bytes of all that wait.
     waiting: u64,
-    /// When the cable has carried all of them, and what that lacks of a whole nanosecond, in the rate's parts of one.
+    /// The time when the cable has carried all of them, and the fraction of a nanosecond that it lacks, in the rate's
+    /// parts of one.
     free_at: u64,
     remainder: u64,
 }
@@ -109,7 +110,7 @@ impl<T> Bottleneck<T> {
         Some((first, waited))
     }
 
-    /// Which packets are marked by how much waits.
+    /// The lengths of the queue at which packets are marked.
     pub(super) const fn red(&self) -> Option<Red> {
         self.red
     }

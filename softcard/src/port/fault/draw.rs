@@ -12,7 +12,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Most later frames that a frame held back lets pass.
 const MAX_DISPLACEMENT: u64 = 8;
 
-/// Which way a frame goes, as its card sees it.
+/// The direction of a frame, as its card sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// From the card to the cable.
@@ -48,19 +48,19 @@ impl Draw {
     }
 }
 
-/// What is decided about one frame.
+/// The faults of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
     pub(super) lost: bool,
     pub(super) duplicated: bool,
     /// How many later frames pass it, if it is held back.
     pub(super) displacement: Option<u64>,
-    /// Which bit is flipped, once it is known how many there are.
+    /// The bit that is flipped, once the number of bits is known.
     pub(super) flip: Option<Draw>,
     /// Nanoseconds.
     pub(super) delay: Option<u64>,
     pub(super) marked: bool,
-    /// Whether it is marked for what waits, once it is known how much that is.
+    /// The draw that decides about a mark, once the length of the queue is known.
     pub(super) mark: Draw,
 }
 
@@ -76,7 +76,7 @@ impl Decisions {
         Self { key: words.into_iter().fold(0, |key, word| mix((key ^ word).wrapping_add(STEP))) }
     }
 
-    /// What happens to a frame, numbered from 0.
+    /// The faults of a frame, numbered from 0.
     pub(super) fn about(&self, frame: u64, spec: &FaultSpec) -> Decision {
         let mut state = mix((self.key ^ frame).wrapping_add(STEP));
         let mut draw = || {

@@ -21,7 +21,7 @@ pub(super) fn flip_bit(frame: &mut [u8], draw: Draw) -> bool {
     true
 }
 
-/// Which packets are marked, of those that are not yet.
+/// The marks that packets get which have none yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marked {
     /// All, whether or not their senders said that they understand marks.

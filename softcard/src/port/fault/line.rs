@@ -12,13 +12,13 @@ use super::edit::{self, Marked};
 use super::spec::FaultSpec;
 use crate::port::{Frame, FramePool};
 
-/// Frames on their way before there is no more space, which bounds what a delay can carry.
+/// Frames on their way at most, which bounds the frames that a delay can carry.
 pub(super) const LIMIT: usize = 4096;
 
 /// How long, in nanoseconds, a frame is held back at most when no others come.
 pub(super) const HOLD_NS: u64 = 1_000_000;
 
-/// What happened to frames.
+/// Counts of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) lost: u64,
@@ -37,7 +37,7 @@ struct Passing {
     duplicated: bool,
     /// Nanoseconds that it takes once it is no longer held back.
     delay: Option<u64>,
-    /// Whether it is marked for what waits.
+    /// The draw that decides about a mark by the queue's length.
     mark: Draw,
 }
 
@@ -61,9 +61,9 @@ pub(super) struct Line {
     surviving: u64,
     /// No more than the longest displacement: each newer one has let the older ones go a step.
     held: VecDeque<Held>,
-    /// What waits for a cable of a given rate.
+    /// The queue of a cable of a given rate.
     bottleneck: Option<Bottleneck<Passing>>,
-    /// By the time when each is ready, which never is before that of the one before it.
+    /// Frames by the time when each is ready, which never is before that of the one before it.
     delayed: VecDeque<(u64, Passing)>,
     /// Frames at the far end.
     pub(super) ready: VecDeque<Frame>,
@@ -104,7 +104,7 @@ impl Line {
         self.bottleneck.is_some() || self.spec.delay.is_some_and(|delay| delay.min > 0)
     }
 
-    /// When [`Self::advance`] has something to do.
+    /// The time of the next work for [`Self::advance`].
     pub(super) fn next_timeout(&self) -> Option<u64> {
         let held = self.held.iter().map(|held| held.deadline).min();
         let delayed = self.delayed.front().map(|(due, _)| *due);
@@ -112,7 +112,7 @@ impl Line {
         [held, waiting, delayed].into_iter().flatten().min()
     }
 
-    /// Makes ready what its time has come for.
+    /// Makes ready all frames whose time has come.
     pub(super) fn advance(&mut self, now: u64) {
         self.release_held(now);
         self.release_waiting(now);
@@ -154,7 +154,7 @@ impl Line {
         self.release_held(now);
     }
 
-    /// Sends on, oldest first, what need not be held back any longer.
+    /// Sends on, oldest first, frames that need not be held back any longer.
     fn release_held(&mut self, now: u64) {
         let surviving = self.surviving;
         let over = |held: &Held| held.until <= surviving || held.deadline <= now;
@@ -175,7 +175,7 @@ impl Line {
         }
     }
 
-    /// Sends on what the cable has carried by now.
+    /// Sends on frames that the cable has carried by now.
     fn release_waiting(&mut self, now: u64) {
         while let Some((left, waited)) =
             self.bottleneck.as_mut().and_then(|bottleneck| bottleneck.leave(now))
@@ -189,7 +189,7 @@ impl Line {
         }
     }
 
-    /// Has a frame be under way for its delay, from a time on.
+    /// Puts a frame under way for its delay, from a time on.
     fn carry(&mut self, now: u64, passing: Passing) {
         match passing.delay {
             Some(delay) => {

@@ -15,7 +15,7 @@ const MAX_DELAY: u64 = 10_000_000_000;
 /// Decimals of a percentage that a [`Rate`] holds.
 const DECIMALS: usize = 7;
 
-/// What waits for a cable of a given rate, in bytes, unless the user says otherwise.
+/// The default length of the queue of a cable with a rate, in bytes.
 const BUFFER: Size = Size::from_bytes(1 << 20);
 
 /// A cable's faults, each way independently.
@@ -31,14 +31,14 @@ pub struct FaultSpec {
     pub reorder: Rate,
     /// Frames of which one bit behind the Ethernet header is flipped.
     pub corrupt: Rate,
-    /// IP packets that are marked "Congestion Experienced", whatever waits.
+    /// The share of IP packets that are marked "Congestion Experienced", at any length of the queue.
     pub ecn: Rate,
-    /// What the cable carries in a second each way; what comes faster waits.
+    /// The rate of the cable each way; frames that come faster wait.
     pub rate: Option<BitRate>,
-    /// How much waits at the far end of a cable of a given rate at most, 1 MiB where that is `None`: what comes beyond it is
+    /// The longest queue at the far end of a cable with a rate, 1 MiB where that is `None`: frames beyond it are
     /// dropped.
     pub buffer: Option<Size>,
-    /// Which packets are marked by how much waits there.
+    /// The lengths of the queue at which packets are marked.
     pub red: Option<Red>,
     /// The delay of every frame; frames do not overtake each other by it.
     pub delay: Option<Delay>,
@@ -104,7 +104,7 @@ impl Rate {
     }
 }
 
-/// What to write instead of a value that cannot be read.
+/// The advice for a value that cannot be read.
 type Mend = &'static str;
 
 const MEND_ITEM: Mend = "write loss=, dup=, reorder=, corrupt= or ecn= with a percentage, delay=, rate=, buffer= or card=";
@@ -143,12 +143,12 @@ impl FaultSpec {
         Ok(())
     }
 
-    /// What waits at the far end of the cable at most, in bytes.
+    /// The longest queue at the far end of the cable, in bytes.
     pub(super) fn room(&self) -> u64 {
         self.buffer.unwrap_or(BUFFER).bytes()
     }
 
-    /// Whether all that it says fits together: the item that does not, and what would.
+    /// Checks that the items fit together: an error is the item that does not, and the advice.
     fn fits(&self) -> Result<(), (&'static str, Mend)> {
         match (self.rate, self.buffer, self.red) {
             (None, Some(_), _) => Err(("buffer=", MEND_NO_RATE)),

@@ -1,4 +1,4 @@
-//! Tests of the bad cable: what it does, how often, and that it loses nothing else.
+//! Tests of the bad cable: its faults, their rates, and that it loses no other frames.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -16,7 +16,7 @@ const MANY: u64 = 100_000;
 /// Bytes in front of a test frame's number: Ethernet and IPv4 headers.
 const NUMBER: usize = MIN_FRAME + 20;
 
-/// What lies behind the faults: a cable that a test holds the other end of.
+/// The port behind the faults: a cable that a test holds the other end of.
 #[derive(Default)]
 struct Cable {
     sent: VecDeque<Frame>,
@@ -95,7 +95,7 @@ fn number_of(bytes: &[u8]) -> u64 {
 }
 
 impl Bench {
-    /// Sends frames with the numbers and returns what comes out at once.
+    /// Sends frames with the numbers and returns those that come out at once.
     fn transmit(&mut self, now: u64, numbers: Range<u64>) -> Vec<Vec<u8>> {
         let pool = &self.pool;
         let mut burst: VecDeque<Frame> = numbers.map(|n| numbered(pool, n)).collect();
@@ -110,7 +110,7 @@ impl Bench {
         frames.map(|frame| bytes_of(&self.pool, frame)).collect()
     }
 
-    /// Lets frames with the numbers come and returns what is delivered at once.
+    /// Lets frames with the numbers come and returns those that are delivered at once.
     fn deliver(&mut self, now: u64, numbers: Range<u64>) -> Vec<Vec<u8>> {
         self.cable.borrow_mut().arriving.extend(numbers.map(|n| numbered(&self.pool, n)));
         self.delivered(now)
@@ -177,8 +177,8 @@ fn numbers(frames: &[Vec<u8>]) -> Vec<u64> {
 
 const WAYS: [(Way, &str); 2] = [(Way::Tx, "tx"), (Way::Rx, "rx")];
 
-/// What comes out each way with one fault at 1 %, and how often it is said to have happened: as
-/// often as it should, and nothing else ever.
+/// The frames that come out each way with one fault at 1 %, and its counter: it happens as often as it should, and no
+/// other fault does.
 fn alone(item: &str, counter: &str) -> Vec<(Vec<Vec<u8>>, u64)> {
     let each = |(way, suffix): (Way, &str)| {
         let mut bench = bench(&format!("{item}=1%"), SOURCE);
@@ -194,7 +194,7 @@ fn alone(item: &str, counter: &str) -> Vec<(Vec<Vec<u8>>, u64)> {
     WAYS.into_iter().map(each).collect()
 }
 
-/// Whether a count is within four standard deviations of what it should be.
+/// Checks that a count is within four standard deviations of its expectation.
 fn assert_rate(what: &str, counted: u64, of: u64, rate: f64) {
     let expected = of as f64 * rate;
     let deviation = (expected * (1.0 - rate)).sqrt();
@@ -202,7 +202,7 @@ fn assert_rate(what: &str, counted: u64, of: u64, rate: f64) {
     assert!(off.abs() < 4.0, "{what}: {counted} of {of} are {off:.1} sigma from {expected}");
 }
 
-/// The frames that are not what was sent in their place.
+/// The frames that differ from those sent in their place.
 fn changed(frames: &[Vec<u8>]) -> Vec<(Vec<u8>, &Vec<u8>)> {
     assert_eq!(frames.len() as u64, MANY);
     let pool = FramePool::new(1);
@@ -576,7 +576,7 @@ fn a_receiver_gets_no_more_than_it_asks_for_and_is_told_of_the_rest() {
     assert_eq!((found, bench.faults.next_timeout()), (vec![0, 0, 1, 1, 2, 2], None));
 }
 
-/// Calls ports as the card thread does, until none asks for more, and returns what they receive.
+/// Calls ports as the card thread does, until none asks for more, and returns the frames that they receive.
 fn rounds(ports: &mut [&mut dyn Port], now: u64, waiting: &mut VecDeque<Frame>) -> Vec<u64> {
     let mut found = Vec::new();
     loop {

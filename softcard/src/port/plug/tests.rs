@@ -26,7 +26,7 @@ fn received(port: &mut Box<dyn Port>) -> usize {
     into.len()
 }
 
-/// What tshark prints of a capture, or `None` where it is not installed.
+/// The output of tshark about a capture, or `None` where it is not installed.
 fn tshark(capture: &Path, fields: &[&str]) -> Option<String> {
     let mut command = Command::new("tshark");
     command.arg("-r").arg(capture).args(["-n", "-T", "fields"]);
@@ -143,7 +143,7 @@ fn one_way_traffic_needs_no_new_frames() {
     }
 }
 
-/// A frame as a card sends it, to an address that nobody has learned.
+/// A frame as a card sends it, to an address that no switch has learned.
 fn sealed() -> Frame {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     // An IPv4 header with the length of what follows: UDP, transport header, CRC.

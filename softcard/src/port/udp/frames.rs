@@ -40,7 +40,7 @@ pub(super) struct Macs {
     pub(super) destination: MacAddr,
 }
 
-/// A frame that is a RoCE datagram: what its headers say.
+/// The header fields of a frame that is a RoCE datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
     pub(super) source: IpAddr,
@@ -51,8 +51,8 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// Those of a frame that the card's stack has made: without options, extensions or tag; `None` for what is no RoCE
-    /// datagram.
+    /// The fields of a frame that the card's stack has made: without options, extensions or tag; `None` if it is no
+    /// RoCE datagram.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let (header, packet) = ethernet::Repr::parse(frame).ok()?;
         let (source, destination, tos, ttl, datagram) = match header.ethertype {

@@ -11,7 +11,7 @@ use roce::PathMtu;
 use super::frames::Pair;
 use crate::link::UdpLink;
 
-/// The smallest MTU of a device: what every IPv4 host takes whole, and a path MTU of 256 with every header.
+/// The smallest MTU of a device: every IPv4 host takes it whole, and it holds a path MTU of 256 with every header.
 pub const LEAST_MTU: u32 = 576;
 
 /// An address of the machine's.
@@ -138,8 +138,8 @@ pub(super) fn scoped(ip: IpAddr, device: u32, port: u16) -> SocketAddr {
     }
 }
 
-/// The device by which a datagram between two addresses leaves, where one of them means something on one link only; 0
-/// where the route decides.
+/// The device by which a datagram between two addresses leaves, where one of them is valid on one link only; 0 where
+/// the route decides.
 pub(super) fn device_between(device: u32, pair: Pair) -> u32 {
     let needs_it = |ip| match ip {
         IpAddr::V6(ip) => is_of_link(ip) || ip.is_multicast(),
@@ -148,7 +148,7 @@ pub(super) fn device_between(device: u32, pair: Pair) -> u32 {
     if needs_it(pair.own) || needs_it(pair.peer) { device } else { 0 }
 }
 
-/// Whether an address means something on one link only.
+/// Whether an address is valid on one link only.
 pub(super) fn is_of_link(ip: Ipv6Addr) -> bool {
     let [first, ..] = ip.segments();
     ip.is_unicast_link_local() || first & 0xff0f == 0xff02

@@ -6,19 +6,19 @@ use roce::MacAddr;
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{arp, ipv6, ndp};
 
-/// The Ethernet address behind which all peers are: what is sent there goes by the kernel's routes.
+/// The Ethernet address behind which all peers are: frames to it go by the kernel's routes.
 pub(super) const BEYOND: MacAddr = MacAddr([0x02, 0x62, 0x65, 0x79, 0x6f, 0x6e]);
 
 /// A frame that is not RoCE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// Who has an address, asked from one of the card's; the answer, if anybody has.
+    /// The question for the owner of an address, from one of the card's; and the answer, if there is an owner.
     Whose { from: IpAddr, to: IpAddr, answer: Vec<u8> },
     /// Nothing: it reports in which groups the card is.
     Groups,
 }
 
-/// What a frame of the card's asks; `None` for anything else.
+/// The question in a frame of the card's; `None` for any other frame.
 pub(super) fn asked(frame: &[u8]) -> Option<Asked> {
     let (header, packet) = ethernet::Repr::parse(frame).ok()?;
     match header.ethertype {
@@ -73,7 +73,7 @@ fn is_igmp(packet: &[u8]) -> bool {
     packet.get(9) == Some(&IGMP)
 }
 
-/// Whether what lies behind the hop-by-hop options of an IPv6 packet reports groups.
+/// Whether the bytes behind the hop-by-hop options of an IPv6 packet report groups.
 fn is_mld(payload: &[u8]) -> bool {
     const REPORT: u8 = 143;
     payload.get(8) == Some(&REPORT)

@@ -115,7 +115,7 @@ mod tests {
         assert!(!numbers.admit(704), "it does not count any more");
     }
 
-    /// What somebody sends in a host's name, so many between two of its own.
+    /// Forges numbers in a host's name, so many between two of its own; gives how many of its own 200 still count.
     fn forged(numbers: &mut Numbers, between: u16, forge: impl Fn(u16) -> u16) -> usize {
         let mut forgeries = 0;
         let mut heard = 0;

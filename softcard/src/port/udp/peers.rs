@@ -11,11 +11,11 @@ use super::numbers::Numbers;
 use super::word::{Kind, Word};
 use crate::port::Frame;
 
-/// What a datagram costs of a receiver's room beside its bytes: what the kernel keeps about it.
+/// Bytes of a receiver's room that a datagram takes beside its own: the kernel's data about it.
 const EACH: u64 = 1152;
-/// Hosts that nobody here has sent to, of which something is known at most.
+/// Hosts that no card here has sent to, remembered at most.
 const MOST_STRANGERS: usize = 1024;
-/// Hosts that are kept at most, whoever has sent to them; beyond, they are forgotten once they are idle.
+/// Hosts remembered at most, of all kinds; beyond, they are forgotten once they are idle.
 const MOST_PEERS: usize = 8192;
 /// Hosts that are kept at most when others are forgotten, which is not done for each new one.
 const MOST_KEPT: usize = MOST_PEERS / 4 * 3;
@@ -46,12 +46,12 @@ const COUNTED_NS: u64 = 100_000_000;
 /// Answers to strangers: how many at once, and how long it takes until there is one more.
 const MOST_ANSWERS: u64 = 1024;
 const ANSWER_NS: u64 = 1_000_000;
-/// What a datagram of so many bytes costs of a receiver's room.
+/// Bytes of a receiver's room that a datagram of so many bytes takes.
 pub(super) fn cost(bytes: usize) -> u64 {
     EACH.saturating_add(bytes as u64)
 }
 
-/// What one of so many hosts may have of a room.
+/// The share of a room that one of so many hosts may have.
 fn share(room: u64, hosts: usize) -> u32 {
     let share = room.checked_div(hosts.max(1) as u64).unwrap_or(0);
     u32::try_from(share.max(LEAST_WINDOW)).unwrap_or(u32::MAX)
@@ -77,13 +77,13 @@ impl Queued {
         self.headers.payload(self.frame.as_slice().len()).len()
     }
 
-    /// What its datagram costs of its receiver's room.
+    /// Bytes of its receiver's room that its datagram takes.
     pub(super) fn cost(&self) -> u64 {
         cost(self.length())
     }
 }
 
-/// What a host is, as far as questions have told.
+/// The kind of a host, as far as questions have told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Standing {
     /// It may be a balboad whose answer is still to come: little may be under way to it.
@@ -99,7 +99,7 @@ enum Standing {
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     pub(super) queue: VecDeque<Queued>,
-    /// Somebody here has sent to it.
+    /// Whether a card here has sent to it.
     is_known: bool,
     /// Its session, as it said itself.
     session: u64,
@@ -113,25 +113,25 @@ pub(super) struct Peer {
     /// Since when questions are not answered, and since when it has had no room at each of them.
     silent_since: Option<u64>,
     full_since: Option<u64>,
-    /// Costs of what was sent, and what of that is known to have arrived or to be lost.
+    /// Costs of sent datagrams, and of those known to have arrived or to be lost.
     sent: u64,
     settled: u64,
-    /// What was sent before the last question that was answered, and when that was asked.
+    /// Costs sent before the last question that was answered, and the time of that question.
     before: (u64, u64),
-    /// What it last said that it has received.
+    /// The costs that it last said to have received.
     heard: u64,
     window: u64,
     /// Answers with something in line since any of ours was newly counted.
     busy: u32,
     /// When it last spoke to us.
     spoke: Option<u64>,
-    /// What was received of its session, and what it was last told of that.
+    /// The costs received of its session, and those that it was last told.
     received: u64,
     told: u64,
     numbers: Numbers,
     /// Its route cannot segment.
     whole_only: bool,
-    /// That segments to it were refused has been logged.
+    /// Whether refused segments to it have been logged.
     is_told: bool,
 }
 
@@ -155,7 +155,7 @@ impl Manner {
 #[derive(Clone, Copy, Debug)]
 struct Question {
     mark: u64,
-    /// When it was first asked, what had been sent then, and what the host had said that it has received.
+    /// The time of its first question, the costs sent then, and the costs that the host had said to have received.
     at: u64,
     sent: u64,
     heard: u64,
@@ -207,12 +207,12 @@ impl Peer {
         self.sent = self.sent.saturating_add(cost);
     }
 
-    /// What was counted is not sent yet.
+    /// Takes back the count of a datagram that is not sent yet.
     pub(super) fn take_back(&mut self, cost: u64) {
         self.sent = self.sent.saturating_sub(cost);
     }
 
-    /// What of it matters for each of its datagrams.
+    /// The properties of it that matter for each of its datagrams.
     pub(super) fn manner(&self) -> Manner {
         Manner { segments: self.session != 0, answers: self.answers() }
     }
@@ -223,7 +223,7 @@ impl Peer {
         self.manner().numbers(id) || !strict && !self.answers() && self.numbers.admit(id)
     }
 
-    /// Counts what came; true if it is to be told.
+    /// Counts arrivals; true if it is to be told.
     pub(super) fn count_received(&mut self, now: u64, cost: u64, window: u32) -> bool {
         if self.session == 0 {
             return false;
@@ -256,7 +256,7 @@ impl Peer {
 pub(super) struct Peers {
     /// The port's own session.
     session: u64,
-    /// Room of the port's sockets, each, for all who send to it.
+    /// Room of each of the port's sockets, for all senders.
     room: u64,
     table: HashMap<Pair, Peer>,
     /// How much of all that may be under way to this port one host may have.
@@ -300,7 +300,7 @@ impl Peers {
         }
     }
 
-    /// A host to which somebody here sends.
+    /// A host to which a card here sends.
     pub(super) fn known(&mut self, pair: Pair) -> &mut Peer {
         if self.table.len() >= MOST_PEERS && !self.table.contains_key(&pair) {
             // What is known of a host costs 100 ms to find out again.
@@ -460,7 +460,7 @@ impl Peers {
         Some(Word { kind: Kind::Ask, session, of, mark, received, window: self.window() })
     }
 
-    /// Has a host asked soon again, for it has no room.
+    /// Lets a host be asked soon again, for it has no room.
     pub(super) fn hurry(&mut self, now: u64, pair: Pair) {
         if let Some(peer) = self.table.get_mut(&pair) {
             let soon = now.saturating_add(ASK_FULL_NS);
@@ -468,7 +468,7 @@ impl Peers {
         }
     }
 
-    /// What a host is told of what came from it.
+    /// The word that tells a host the costs that came from it.
     pub(super) fn tell(&mut self, pair: Pair, kind: Kind, mark: u64) -> Option<Word> {
         let (session, window) = (self.session, self.window());
         let peer = self.table.get_mut(&pair)?;
@@ -476,7 +476,7 @@ impl Peers {
         Some(Word { kind, session, of: peer.session, mark, received: peer.received, window })
     }
 
-    /// Hears a word; what is to be said to it, if anything is.
+    /// Takes a word; gives the reply, if one is due.
     pub(super) fn hear(&mut self, now: u64, pair: Pair, word: &Word) -> Option<Word> {
         if word.kind == Kind::Ask {
             return self.hear_question(now, pair, word);
@@ -496,7 +496,7 @@ impl Peers {
         None
     }
 
-    /// Hears a question, which anybody may have asked.
+    /// Takes a question, which any host may have asked.
     fn hear_question(&mut self, now: u64, pair: Pair, word: &Word) -> Option<Word> {
         if self.table.get(&pair).is_none_or(|peer| !peer.is_known) && !self.may_answer(now) {
             self.unanswered = self.unanswered.saturating_add(1);
@@ -577,7 +577,7 @@ impl Peer {
         }
     }
 
-    /// Takes note of what has arrived, and of how much may be under way.
+    /// Notes the arrivals that a word tells, and the bytes that may be under way.
     fn settle(&mut self, word: &Word) {
         let more = word.received.saturating_sub(self.heard);
         if more > 0 {

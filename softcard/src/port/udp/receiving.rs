@@ -20,7 +20,7 @@ use crate::port::{Counters, Frame, FramePool};
 const CALLS: usize = 16;
 
 impl UdpPort {
-    /// Takes what has arrived at all sockets, until there are as many frames as are asked for.
+    /// Takes arrivals of all sockets, until there are as many frames as are asked for.
     pub(super) fn take_datagrams(&mut self, now: u64, budget: usize) {
         let Self { sockets, room, arrived, peers, pool, counters, more, .. } = self;
         let Self { differences, is_strict, mac, turn, again, resume, .. } = self;
@@ -76,7 +76,7 @@ impl UdpPort {
     }
 }
 
-/// What datagrams become frames with.
+/// The parts of the port that turn datagrams into frames.
 struct Taker<'a> {
     sockets: &'a Sockets,
     peers: &'a mut Peers,
@@ -88,14 +88,14 @@ struct Taker<'a> {
     /// The card's.
     mac: MacAddr,
     arrived: &'a mut VecDeque<Frame>,
-    /// What is to be said, once all is taken.
+    /// Words to be sent, once all is taken.
     said: Vec<(Pair, Word)>,
     /// A socket has had its turn before it was empty.
     is_cut_short: bool,
 }
 
 impl Taker<'_> {
-    /// Takes what has arrived at a socket, while there are fewer frames than are asked for; true if that was all.
+    /// Takes arrivals of a socket, while there are fewer frames than are asked for; true if that was all.
     fn take_from(
         &mut self,
         now: u64,
@@ -137,7 +137,7 @@ impl Taker<'_> {
         false
     }
 
-    /// Makes frames of a message's datagrams; what their sender is to be told, if it is.
+    /// Makes frames of a message's datagrams; gives the word for their sender, if one is due.
     fn take(&mut self, now: u64, message: &Incoming<'_>, pair: Pair) -> Option<Word> {
         let Pair { own: destination, peer: source } = pair;
         let (tos, ttl, source_port) = (message.tos, message.ttl, message.from.port());
@@ -173,7 +173,7 @@ impl Taker<'_> {
         is_due.then(|| self.peers.tell(pair, Kind::Tell, 0)).flatten()
     }
 
-    /// Finds the identifications of what arrived in one message, from a place on.
+    /// Finds the identifications of the datagrams of one message, from a place on.
     fn number_all(&mut self, first: usize, pair: Pair, manner: Manner) {
         let mut arrived = std::mem::take(self.arrived);
         let mut expected = 0;
@@ -231,8 +231,8 @@ impl Taker<'_> {
         frame.vouch();
     }
 
-    /// Whether an identification that its host can have given it explains what a frame's CRC is wrong by, beside 0; it has
-    /// it then.
+    /// Whether an identification that its host can have given it explains the difference of a frame's CRC from the
+    /// right one, beside 0; the frame gets it then.
     fn has_number(&mut self, frame: &mut Frame, pair: Pair, manner: Manner, wrong: u32) -> bool {
         let found = self.differences.find(frame.as_slice(), IPV4_IDENTIFICATION, wrong);
         let Some(id) = found.map(u16::from_be_bytes) else { return false };

@@ -21,7 +21,7 @@ const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 /// Frames of one host that leave before others have their turn.
 const TURN: usize = 128;
 
-/// What has left of groups of frames.
+/// The counts of groups and frames that have left.
 #[derive(Default)]
 struct Left {
     groups: usize,
@@ -89,7 +89,7 @@ impl UdpPort {
         }
     }
 
-    /// Sends some of what waits for a host.
+    /// Sends some of the datagrams that wait for a host.
     fn flush_queue(&mut self, now: u64, pair: Pair) -> Ended {
         self.ask(now, pair);
         let Some(peer) = self.peers.get(pair) else { return Ended::Done };

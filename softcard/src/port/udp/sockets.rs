@@ -27,12 +27,12 @@ const GROUP_ROOM: usize = 1 << 20;
 const SENDERS: usize = 4;
 /// Sockets that are looked at in one go.
 pub(super) const READY: usize = 32;
-/// What the socket to send by is told by that has room again.
+/// The token of the sending socket that has room again.
 const ROOM: u64 = u64::MAX;
 /// Attempts to find a port that is free for both kinds of addresses.
 const ATTEMPTS: usize = 16;
 
-/// What arrives at a socket.
+/// The kind of datagrams at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arriving {
     /// RoCE, for an address of the card's or a group.
@@ -41,14 +41,14 @@ pub(super) enum Arriving {
     Words,
 }
 
-/// A socket at which something arrives.
+/// A socket that receives.
 #[derive(Debug)]
 pub(super) struct Listening {
     /// Where it is bound: an address of the card's, or a group.
     pub(super) ip: IpAddr,
     pub(super) arriving: Arriving,
     pub(super) socket: UdpSocket,
-    /// What it said last of how many datagrams it has lost in all, modulo 2^32.
+    /// The last value of its counter of lost datagrams, modulo 2^32.
     pub(super) lost: Cell<u32>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Listening {
 struct Own {
     ip: IpAddr,
     roce: u64,
-    /// `None` where another program has the port of words: then nobody is sent segments from here.
+    /// The socket for words; `None` where another program has their port: then no host is sent segments from here.
     words: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ struct Own {
 #[derive(Debug)]
 pub(super) struct Sockets {
     device: u32,
-    /// Bytes asked for as room for what arrives.
+    /// Bytes of receive buffer asked for.
     room: usize,
     listening: BTreeMap<u64, Listening>,
     next: u64,
@@ -75,7 +75,7 @@ pub(super) struct Sockets {
     /// The groups that the card is in, each with its socket; without one while the device cannot hear it.
     groups: HashMap<IpAddr, Option<u64>>,
     senders: Vec<Sender>,
-    /// Readable when something has arrived, or there is room that was waited for.
+    /// The set that is readable when datagrams have arrived, or there is room that was waited for.
     pub(super) events: Epoll,
 }
 
@@ -151,7 +151,7 @@ impl Sockets {
         Ok(token)
     }
 
-    /// Has an address from now on.
+    /// Binds an address.
     pub(super) fn bind(&mut self, ip: IpAddr) -> Result<(), Errno> {
         let roce = self.listen(ip, Arriving::Roce)?;
         let words = self.listen(ip, Arriving::Words);
@@ -162,7 +162,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Has these addresses from now on, as far as the machine has them; true where it lacks one.
+    /// Binds these addresses, as far as the machine has them; true where it lacks one.
     pub(super) fn set_addresses(&mut self, addresses: &[IpAddr]) -> bool {
         self.wanted = addresses.to_vec();
         let (kept, gone): (Vec<_>, _) =
@@ -174,8 +174,8 @@ impl Sockets {
         self.bind_missing()
     }
 
-    /// Binds the addresses that the machine lacked, and hears the groups that its device could not; true where something
-    /// is still missing.
+    /// Binds the addresses that the machine lacked, and joins the groups that its device could not; true where one is
+    /// still missing.
     pub(super) fn bind_missing(&mut self) -> bool {
         let mut is_missing = false;
         for ip in self.wanted.clone() {
@@ -203,7 +203,7 @@ impl Sockets {
         is_missing
     }
 
-    /// The device has another number: what is bound by it is to be bound anew, by [`Sockets::bind_missing`].
+    /// Takes the device's new number: sockets bound by the old one are to be bound anew, by [`Sockets::bind_missing`].
     pub(super) fn stand_on(&mut self, device: u32) {
         self.device = device;
         let is_of_link = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if is_of_link(ip));
@@ -261,7 +261,7 @@ impl Sockets {
         }
     }
 
-    /// The sockets at which something has arrived, [`READY`] at most; and whether one has room that was waited for.
+    /// The sockets with arrivals, [`READY`] at most; and whether one has room that was waited for.
     pub(super) fn ready(&self) -> (Vec<&Listening>, bool) {
         let mut events = [EpollEvent::empty(); READY];
         let count = self.events.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
@@ -299,7 +299,7 @@ impl Sockets {
             .all(UdpSocket::can_segment)
     }
 
-    /// Bytes of room that each address has for what arrives, as the kernel counts them.
+    /// Bytes of receive buffer that each address has, as the kernel counts them.
     pub(super) fn receive_room(&self) -> usize {
         let roce = self.own.iter().filter_map(|own| self.listening.get(&own.roce));
         roce.map(|it| it.socket.receive_room()).min().unwrap_or(0)

@@ -81,7 +81,7 @@ fn counter(port: &UdpPort, name: &str) -> u64 {
     port.counters().iter().find(|(it, _)| *it == name).unwrap().1
 }
 
-/// Has the card of the first port ask for the second's address; true if it was answered.
+/// Lets the card of the first port ask for the second's address; true if it was answered.
 fn asks(one: &mut UdpPort, [own, peer]: [Ipv4Addr; 2]) -> bool {
     let request = arp::Repr {
         operation: arp::Operation::Request,
@@ -497,12 +497,12 @@ fn a_group_is_heard_again_once_the_device_that_it_is_heard_by_is_there() {
     assert_eq!(two.sockets.groups(), 1);
 }
 
-/// What older kernels grant of room for what arrives.
+/// The receive buffer that older kernels grant.
 const LITTLE: UdpOptions = UdpOptions { is_strict: false, room: Some(208 << 10) };
 /// A turn of every port, in nanoseconds of a clock of the test's own.
 const TURN_NS: u64 = 1_000_000;
 
-/// Has every sender send as many frames of 1 KiB, while who receives takes a few in each turn.
+/// Lets every sender send as many frames of 1 KiB, while the receiver takes a few in each turn.
 fn incast(two: &mut UdpPort, ip: Ipv4Addr, senders: &mut [(UdpPort, Ipv4Addr)], each: usize) {
     // Everybody is asked, and then how much of the room it has, now that all are known.
     let (mut now, mut arrived) = (0, VecDeque::new());

@@ -12,16 +12,16 @@ pub(super) const LENGTH: usize = 44;
 const NAME: &[u8; 6] = b"balboa";
 const VERSION: u8 = 1;
 
-/// What kind of word it is.
+/// The kind of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Who are you?
+    /// The question for a balboad.
     Ask,
     /// A balboad, of this session. All that had come before it was asked is counted.
     Answer,
-    /// As an answer, unasked.
+    /// A statement like an answer, unasked.
     Tell,
-    /// As an answer, while something still stands in line and is not counted.
+    /// An answer while datagrams still stand in line and are not counted.
     Busy,
 }
 
@@ -29,13 +29,13 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) kind: Kind,
-    /// A number that a port draws when it is opened: who knows it has heard from the port.
+    /// A number that a port draws when it is opened: a host that knows it has heard from the port.
     pub(super) session: u64,
     /// The session that the count is of, and the window for; 0 where it is not known.
     pub(super) of: u64,
-    /// Drawn by who asks, repeated by who answers.
+    /// A number that the asking host draws, and the answer repeats.
     pub(super) mark: u64,
-    /// Bytes that were received of that session, with what each datagram costs.
+    /// Costs received of that session: bytes, and the addition for each datagram.
     pub(super) received: u64,
     /// Bytes of it that may be under way.
     pub(super) window: u32,

@@ -63,7 +63,7 @@ const RING_BYTES: usize = 2 * Latch::BYTES + Bus::RANGE_BYTES;
 /// cores: a few are enough for that, and each is memory of the driver's, and a turn that the others wait for.
 const EVENT_RINGS: u8 = 4;
 
-/// What every engine of a software card offers.
+/// The configuration of every engine of a software card.
 fn engine_config(window: u8) -> EngineConfig {
     EngineConfig {
         window,
@@ -238,7 +238,7 @@ impl Logic for QueueEngine {
 
 const _: () = assert!(CardEngine::window_of(15 << QPN_BITS) == 15);
 
-/// What a request along XRC is for; `None` of any other.
+/// The request along XRC of a target; `None` of any other.
 #[inline]
 fn xrc_request(Target { qpn, srq }: Target) -> Option<XrcRequest> {
     let XrcSrq { srqn, domain } = srq?;

@@ -4,7 +4,7 @@ use queue_engine::Random;
 
 const WORDS: usize = 256;
 
-/// Random numbers for keys and object numbers; never seeded, so nobody can guess a key.
+/// Random numbers for keys and object numbers; never seeded, for a key must not be guessed.
 #[derive(Debug)]
 pub(crate) struct KernelRandom {
     buffer: [u8; WORDS * 4],

@@ -178,15 +178,15 @@ fn request(message: &Message) -> Option<SendRequest> {
     Some(SendRequest { operation, length, remote_va, rkey, imm, solicited, fence })
 }
 
-/// What the driver hears of a change that was refused.
+/// The status that the driver gets of a refused change.
 fn refused(error: roce::Error) -> AdminStatus {
     log::debug!("{error}");
     error.into()
 }
 
-/// What an event of the stack means to the engine of its QP. All that an event says has its name here,
-/// so that nothing new is left out unnoticed: messages and receive requests end in their order, which
-/// tells the engine which one is meant.
+/// The event that an event of the stack is to the engine of its QP. All fields of an event are named here, for the
+/// compiler to report a new one: messages and receive requests end in their order, which tells the engine which one is
+/// meant.
 pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<TransportEvent> {
     Some(match event {
         Event::SendsCompleted { qpn, through } => {
