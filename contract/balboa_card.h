@@ -483,7 +483,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_AVX_REMOTE_STRIDE 0x20u
 #define BALBOA_VFPGA_AVX_REMOTE_COUNT 0x40u
 
-/* TLB windows: Inserts entries into a TLB, and removes them: the second word executes what both say. */
+/* TLB windows: Inserts entries into a TLB, and removes them: the second word executes the two. */
 
 #define BALBOA_VFPGA_TLB_WINDOW_LARGE_PAGES_BAR 0x4u
 #define BALBOA_VFPGA_TLB_WINDOW_LARGE_PAGES_BASE 0x100000u

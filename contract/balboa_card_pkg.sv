@@ -477,7 +477,7 @@ package balboa_card_pkg;
   localparam logic [31:0] VFPGA_AVX_REMOTE_STRIDE = 32'h20;
   localparam logic [31:0] VFPGA_AVX_REMOTE_COUNT = 32'h40;
 
-  // ---- TLB windows: Inserts entries into a TLB, and removes them: the second word executes what both say.
+  // ---- TLB windows: Inserts entries into a TLB, and removes them: the second word executes the two.
 
   localparam logic [31:0] VFPGA_TLB_WINDOW_LARGE_PAGES_BASE = 32'h100000;
   localparam logic [31:0] VFPGA_TLB_WINDOW_LARGE_PAGES_STRIDE = 32'h40000;

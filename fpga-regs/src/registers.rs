@@ -184,9 +184,9 @@ pub struct RegisterBlock {
 /// Byte offsets of a register that moved with the shell's map of 2026.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// In [`Map::Since2026`].
+    /// Its value in [`Map::Since2026`].
     pub since_2026: u64,
-    /// In [`Map::Before2026`].
+    /// Its value in [`Map::Before2026`].
     pub before_2026: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The Coyote shell as published: what bring-up of a card reads and writes.
+//! The Coyote shell as published: the registers of a card's bring-up.
 //!
 //! Source: the public Coyote driver and shell RTL of 2026-08. Register numbers are kept beside the
 //! byte offsets because the RTL and the kernel driver speak of numbers.

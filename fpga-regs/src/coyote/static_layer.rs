@@ -1,4 +1,4 @@
-//! BAR0, the static layer: what stays on the card while shells come and go.
+//! BAR0, the static layer: the part of the card that stays while shells come and go.
 
 use super::pci::Bar;
 use crate::registers::Place;

@@ -334,7 +334,7 @@ registers! {
 }
 
 registers! {
-    /// Inserts entries into a TLB, and removes them: the second word executes what both say.
+    /// Inserts entries into a TLB, and removes them: the second word executes the two.
     pub const TLB_WINDOW {
         title: "TLB windows",
         word: u64,

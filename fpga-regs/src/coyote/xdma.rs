@@ -1,4 +1,4 @@
-//! BAR2, the XDMA core: what sets the DMA engines running and routes interrupts.
+//! BAR2, the XDMA core: the registers that set the DMA engines running and route interrupts.
 //!
 //! The engines take their descriptors from the card, so the host writes none: it only has to set
 //! them running. Their scatter-gather blocks, 0x4000 above, are not used.

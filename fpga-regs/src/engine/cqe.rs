@@ -1,4 +1,4 @@
-//! Completion entries: what the engine writes into a completion ring.
+//! Completion entries, which the engine writes into a completion ring.
 //!
 //! An entry is 64 bytes and counts when its phase, bit 0 of the last byte, is that of the current
 //! lap: 1 on the first lap over the zeroed ring, then alternating. The engine writes words 0 to 6,

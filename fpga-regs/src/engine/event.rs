@@ -1,4 +1,4 @@
-//! Events: what the engine tells the driver without being asked.
+//! Events, which the engine tells the driver unasked.
 //!
 //! Entries of 64 bytes with a phase as in completions. Completion queues name the ring that their completions
 //! are told in; everything else is told in the first. An event follows the completion entry it

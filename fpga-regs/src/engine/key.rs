@@ -1,4 +1,4 @@
-//! Keys: what names a piece of memory to the engine and to remote peers.
+//! Keys, which name a piece of memory to the engine and to remote peers.
 //!
 //! Bits 31 to 8: number, drawn at random from the free ones of a sparse 24-bit space; bits 7 to 0:
 //! variant, random for memory regions, the consumer's own for type-2 windows. A number rests before

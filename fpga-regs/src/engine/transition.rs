@@ -296,8 +296,8 @@ pub fn check(kind: QpType, from: QpState, change: &Attributes) -> Result<QpState
     Ok(to)
 }
 
-/// Every change of a QP in `from` that the tests of a user of [`check`] try: to each state, and
-/// to none, with what that requires, with each attribute of it missing, and with each one besides.
+/// Every change of a QP in `from` that the tests of a user of [`check`] try: to each state, and to none, with its
+/// required attributes, with each of these missing, and with each further one.
 pub fn changes(kind: QpType, from: QpState) -> impl Iterator<Item = Attributes> {
     let states = QpState::CODES.into_iter().flat_map(|codes| codes.values);
     let states = states.map(|code| (M::STATE, QpState::from_raw(code.value)));

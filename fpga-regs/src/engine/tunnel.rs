@@ -1,4 +1,4 @@
-//! The tunnel: what two ends over published cards say to each other, by WRITEs of one packet into rings of slots.
+//! The tunnel: the words between two ends over published cards, by WRITEs of one packet into rings of slots.
 //!
 //! A published card carries WRITE and READ of multiples of 4 bytes, and tells nobody what has come. Where both ends of a
 //! QP know the tunnel, each has a ring of [`SLOTS`] slots in the QP's address space, at [`RING_BASE`] + ctid ·

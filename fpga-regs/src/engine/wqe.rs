@@ -1,4 +1,4 @@
-//! Work-queue entries: what programs write into send and receive rings.
+//! Work-queue entries, which programs write into send and receive rings.
 //!
 //! A send WQE takes 1 to [`SEND_MAX_BLOCKS`] consecutive blocks of the send ring (wrapping at its
 //! end): a header of 32 bytes, then scatter/gather elements of 16 bytes or inline data. The
