@@ -19,7 +19,7 @@ use arbitrary::Unstructured;
 pub mod random;
 mod targets;
 
-/// What a target's function returns: an error only says that its input has come to its end.
+/// The result of a target's function: an error only says that its input has come to its end.
 pub type Outcome = arbitrary::Result<()>;
 
 /// One boundary.
@@ -27,7 +27,7 @@ pub type Outcome = arbitrary::Result<()>;
 pub struct Target {
     /// Its name on the command line and in `regressions/`.
     pub name: &'static str,
-    /// What it feeds with what, in one line.
+    /// The code under test and its inputs, in one line.
     pub about: &'static str,
     /// Inputs that the test command tries.
     pub inputs: u64,

@@ -1,5 +1,5 @@
-//! The connection manager between a hostile peer and a hostile owner: messages that know what was
-//! said, and messages that do not, calls in any order, and time.
+//! The connection manager between a hostile peer and a hostile owner: messages that fit earlier ones, and messages that
+//! do not, calls in any order, and time.
 //!
 //! What is checked: a datagram is answered by two at most, and each answer is a message; events are of
 //! identifiers that their owner has, and none comes of one that was destroyed; a connection is there

@@ -1,5 +1,5 @@
-//! balboad's connection manager between hostile programs and a hostile peer: commands of any bytes and of any
-//! order, with numbers that are somebody's, and datagrams that know what was said.
+//! Balboad's connection manager between hostile programs and a hostile peer: commands of any bytes and of any order,
+//! with numbers of other programs, and datagrams that fit earlier ones.
 //!
 //! What is checked: an answer is no longer than its room; events come in their order, and are void only while they are on
 //! their way to who says truly what it has read; nobody reaches another's identifiers; and when all programs have gone

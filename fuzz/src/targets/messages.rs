@@ -1,4 +1,4 @@
-//! Messages between clients and balboad: what decodes encodes to what decodes to the same.
+//! Messages between clients and balboad: a decoded message encodes to one that decodes to the same.
 
 use std::fmt::Debug;
 

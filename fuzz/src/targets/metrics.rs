@@ -1,4 +1,4 @@
-//! Requests to the endpoint for Prometheus: answered once, whatever comes and in whatever pieces.
+//! Requests to the endpoint for Prometheus: answered once, with any content and in any pieces.
 
 use arbitrary::Unstructured;
 use kdriver_shim::metrics::Endpoint;

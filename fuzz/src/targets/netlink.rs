@@ -1,4 +1,4 @@
-//! Requests by RDMA netlink: answered by whole messages of bounded size, and nothing is granted that changes something.
+//! Requests by RDMA netlink: answered by whole messages of bounded size, and no request for a change is granted.
 
 use std::fs;
 use std::sync::OnceLock;

@@ -1,5 +1,5 @@
-//! The RC transport, and XRC, between a hostile peer and a hostile user: frames near what it expects and far
-//! from it, calls in any order, copies that fail, and time.
+//! The RC transport, and XRC, between a hostile peer and a hostile user: frames near the expected one and far from it,
+//! calls in any order, copies that fail, and time.
 //!
 //! What is checked: every address it asks for was granted; every message and every receive request
 //! completes once and in order (one of a shared receive queue along XRC once, whatever becomes of the QP);

@@ -15,7 +15,7 @@ pub const RESPONSE_LAST: u8 = 0x0f;
 pub const RESPONSE_ONLY: u8 = 0x10;
 pub const ACK: u8 = 0x11;
 
-/// What a peer sends.
+/// A packet of a peer.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub opcode: u8,

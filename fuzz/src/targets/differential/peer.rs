@@ -1,4 +1,4 @@
-//! Whom a queue pair speaks to: what is posted to it, and what comes from the peer, as it should be or not.
+//! The peer of a queue pair: requests posted to it, and packets from it, regular or not.
 
 use std::collections::VecDeque;
 
@@ -153,7 +153,8 @@ impl Peer {
         Ok(packet)
     }
 
-    /// A request that nobody waits for, one that says that it has no bytes, or of an opcode that the stack has not.
+    /// A request that no queue pair expects, one that says that it has no bytes, or of an opcode that the stack has
+    /// not.
     pub fn odd_request(&mut self, u: &mut Unstructured<'_>) -> Chosen<Packet> {
         let known = [WRITE_ONLY, WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, SEND_ONLY, READ_REQUEST];
         let opcode = match u.ratio(1, 8)? {

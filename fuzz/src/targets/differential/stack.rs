@@ -1,10 +1,10 @@
-//! The stack's own code in a process of its own, `xtask/src/stack/harness.cpp`: what it is told, and what it answers.
+//! The stack's own code in a process of its own, `xtask/src/stack/harness.cpp`: its commands, and its answers.
 
 use std::cell::RefCell;
 use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// What names the harness's program.
+/// The variable that names the harness's program.
 pub const PROGRAM: &str = "BALBOA_STACK";
 
 /// The process, which each life of the stack is forked from.
@@ -76,11 +76,11 @@ pub struct Ack {
     pub last: bool,
 }
 
-/// What has come of a command.
+/// The effects of a command.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// Packets from their IPv4 header on, without their invariant CRC; what is behind the length that the header says
-    /// is nothing.
+    /// Packets from their IPv4 header on, without their invariant CRC; bytes behind the length in the header do not
+    /// belong to them.
     pub packets: Vec<Vec<u8>>,
     pub landings: Vec<Landing>,
     pub acks: Vec<Ack>,
@@ -126,7 +126,7 @@ impl Stack {
         self.command(b'f', &[packet.len() as u32], packet)
     }
 
-    /// Has every timer that runs expire.
+    /// Expires every timer that runs.
     pub fn tick(&mut self) -> Answer {
         self.command(b't', &[], &[])
     }

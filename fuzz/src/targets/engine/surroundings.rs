@@ -1,4 +1,4 @@
-//! What a hostile driver, client and transport make of the engine's surroundings.
+//! The engine's surroundings with a hostile driver, client and transport.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
