@@ -214,7 +214,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Withdraws features from the window, whatever the engine was built with.
+    /// Withdraws features from the window that the engine was built with.
     pub fn withhold(&mut self, capabilities: Capabilities) {
         self.config.capabilities.remove(capabilities);
     }
@@ -283,7 +283,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.config.groups = groups;
     }
 
-    /// Forgets every object and every doorbell page, and stops: what a reset of the shell does.
+    /// Forgets every object and every doorbell page, and stops: the effect of a reset of the shell.
     pub fn reset(&mut self, transport: &mut impl Transport) {
         self.stop(transport);
         self.doorbells = Doorbells::new();

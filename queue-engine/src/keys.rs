@@ -1,4 +1,4 @@
-//! The key table: which memory a key names, for whom, and for what.
+//! The key table: the memory that a key names, its owner, and the rights to it.
 //!
 //! A memory window is a key of its own, for remote access only. While it is bound it opens a part of a
 //! region, which it is looked up through each time, and which stays as it is as long as windows are bound to

@@ -1,4 +1,4 @@
-//! A queue pair as the engine keeps it: its send ring, what is under way, what was taken.
+//! A queue pair as the engine keeps it: its send ring, requests under way, requests taken.
 
 use std::collections::VecDeque;
 

@@ -56,8 +56,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         rights.find_map(|right| self.keys.page_of(qp.pdn, va, right))
     }
 
-    /// Whether memory of messages that the QP has under way lies in the page at `iova` on the bus: a page that a program
-    /// has named by none of them is nobody's, for a peer may name it, too. In SQD what was begun goes on.
+    /// Whether memory of messages that the QP has under way lies in the page at `iova` on the bus: a page that a
+    /// program has named by none of them has no owner, for a peer may name it, too. In SQD what was begun goes on.
     #[must_use]
     pub fn is_local_page(&self, qpn: u32, iova: u64) -> bool {
         let sends = |qp: &&Qp<M>| qp.state.sends_requests();

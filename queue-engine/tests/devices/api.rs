@@ -1,4 +1,4 @@
-//! What the engine of this crate tells the software around it, which no register and no port tells.
+//! The answers of this crate's engine to the software around it, which no register and no port tells.
 
 use fpga_regs::engine::admin::{AdminStatus, CreateQp, Opcode};
 use fpga_regs::engine::cqe::Status;

@@ -1,5 +1,5 @@
-//! The same engine at the far end of buses: what it is told reaches it later, what it writes is seen later, and the
-//! reports of different QPs overtake each other.
+//! The same engine at the far end of buses: orders reach it later, its writes are seen later, and the reports of
+//! different QPs overtake each other.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::engine::support::device::{Device, FULL};
 use crate::engine::support::memory::{TestMemory, TestPage};
 use crate::engine::support::random::Seeded;
 
-/// The engine with what is on its way to it and from it.
+/// The engine with the writes on their way to it and from it.
 #[derive(Debug)]
 pub struct Distant {
     near: RustEngine,

@@ -1,4 +1,4 @@
-//! The engine of this crate as a device: what it is asked it does at once.
+//! The engine of this crate as a device: it obeys at once.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::engine::support::random::Seeded;
 /// Where there is no memory.
 const NULL: u64 = 3 << 62;
 
-/// Blocks that were written and that nobody sees yet, oldest first: address, block, whether it is a ring's entry.
+/// Blocks that were written and cannot be seen yet, oldest first: address, block, whether it is a ring's entry.
 pub type Posted = Rc<RefCell<VecDeque<(u64, Block, bool)>>>;
 
 /// Host memory by the engine's transfers.
@@ -45,7 +45,7 @@ impl Bus {
     }
 }
 
-/// Has a write be seen.
+/// Makes a write visible.
 pub fn land(memory: &TestMemory, address: u64, block: &Block, is_entry: bool) {
     match is_entry {
         true => memory.publish_block(address, block),

@@ -1,4 +1,4 @@
-//! The card's own memory: who gets which part of it, and what goes in and out.
+//! The card's own memory: its parts and their owners, and bytes that go in and out.
 
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, CopyDm, CreateKey, DmDirection, KeyKind, ModifyKey, Opcode,

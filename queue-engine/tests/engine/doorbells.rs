@@ -1,4 +1,4 @@
-//! A doorbell is a level: whatever is overwritten in a slot, no work is lost.
+//! A doorbell is a level: a slot may be overwritten, and no work is lost.
 
 use fpga_regs::engine::doorbell::{ArmKind, QueueKind, slot};
 use fpga_regs::engine::qp::QpState;

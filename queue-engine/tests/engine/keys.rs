@@ -1,4 +1,4 @@
-//! What remote peers may do: keys, rights of the QP, domains.
+//! The rights of remote peers: keys, rights of the QP, domains.
 
 use fpga_regs::engine::admin::{CreateKey, KeyKind, ModifyKey, Opcode};
 use fpga_regs::engine::key::Access;

@@ -1,4 +1,4 @@
-//! What is true of any queue engine: the crate that declares this module says as `Dut` which one is tested.
+//! Properties of any queue engine: the crate that declares this module names the tested one as `Dut`.
 
 mod admin;
 mod attacks;

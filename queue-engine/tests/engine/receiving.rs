@@ -1,4 +1,4 @@
-//! Receive queues: what an incoming message finds there, and what completes.
+//! Receive queues: the entry that an incoming message finds there, and its completion.
 
 use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
 use fpga_regs::engine::key::Access;

@@ -1,4 +1,4 @@
-//! Shared receive queues: whose entries go to whom, and what ends with whom.
+//! Shared receive queues: the receivers of entries, and the entries that end with each.
 
 use fpga_regs::engine::admin::{AdminStatus, CreateRq, ModifyRq, Opcode, RqKind};
 use fpga_regs::engine::cqe::{Flags, Status};

@@ -1,4 +1,4 @@
-//! The counter-only transport: what a published bitstream can do fits the seam.
+//! The counter-only transport: the abilities of a published bitstream fit the seam.
 
 use fpga_regs::engine::admin::{AdminStatus, CreateQp, Opcode};
 use fpga_regs::engine::cqe::{Cqe, Status};

@@ -1,4 +1,4 @@
-//! Clients that play by the rules, at random, against a model of what must complete.
+//! Clients that play by the rules, at random, against a model of the completions that are due.
 
 use std::collections::{BTreeMap, VecDeque};
 

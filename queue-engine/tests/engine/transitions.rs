@@ -1,4 +1,4 @@
-//! The states of an RC QP: every pair, with what it requires and allows.
+//! The states of an RC QP: every pair, with its required and allowed attributes.
 
 use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};

@@ -1,4 +1,4 @@
-//! Memory windows: what they open, for whom, and how they are taken back.
+//! Memory windows: the memory that they open, the peers that may use it, and the ways to take them back.
 
 use fpga_regs::engine::admin::{AdminStatus, CreateKey, KeyKind, ModifyKey, Opcode};
 use fpga_regs::engine::cqe::{self, Flags, Status};

@@ -19,7 +19,7 @@ use super::manual::Manual;
 use super::memory::{TestMemory, TestPage};
 use crate::Dut;
 
-/// What the devices of the tests are built with unless a test says otherwise.
+/// The configuration of the tests' devices unless a test has another one.
 pub const CONFIG: EngineConfig = Dut::CONFIG;
 
 /// Steps within which a device comes to rest, or does what it is waited for.
@@ -144,7 +144,7 @@ impl<T: Transport> Bench<T> {
         }
     }
 
-    /// Rings for what is in the admin ring.
+    /// Rings for the commands in the admin ring.
     pub fn ring_admin(&mut self) {
         self.write(window::ADMIN_DOORBELL, self.admin_producer.into());
     }
@@ -449,7 +449,7 @@ impl<T: Transport> Bench<T> {
         self.settle();
     }
 
-    /// Tells the engine what the transport reports.
+    /// Passes the transport's report on to the engine.
     pub fn report(&mut self, event: TransportEvent) {
         self.device.report(event, &mut self.transport);
     }

@@ -53,7 +53,7 @@ impl ClientCq {
         entries[0]
     }
 
-    /// Arms the queue behind what was polled, and rings; answers with the arm sequence.
+    /// Arms the queue behind the completions that were polled, and rings; gives the arm sequence.
     pub fn arm(&mut self, kind: ArmKind) -> u32 {
         self.arm_silently(kind);
         self.ring();

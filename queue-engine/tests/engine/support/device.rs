@@ -1,4 +1,4 @@
-//! What the tests need of a queue engine, whatever it is made of.
+//! The interface of queue engines that the tests need, for any implementation.
 //!
 //! A device has three sides: the registers and doorbell pages of its window, host memory that it reads and writes by
 //! its own transfers ([`TestMemory`]), and the port at which a [`Transport`] takes its messages. Nobody sees its inside.
@@ -14,7 +14,7 @@ use queue_engine::{
 
 use super::memory::{TestMemory, TestPage};
 
-/// What the engine of this crate is built with where a test asks for nothing else.
+/// The full configuration of this crate's engine, for tests that ask for no other.
 pub const FULL: EngineConfig = EngineConfig {
     window: 2,
     profile: Profile::Vqe,
@@ -49,7 +49,7 @@ pub const FULL: EngineConfig = EngineConfig {
     under_way_bytes: 1 << 20,
 };
 
-/// What a test needs beside what every device does.
+/// A need of a test that not every device meets.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
     /// These capabilities in [`Device::CONFIG`].

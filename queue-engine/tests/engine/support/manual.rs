@@ -1,4 +1,4 @@
-//! A transport that keeps what it is given until the test says what became of it.
+//! A transport that keeps messages until the test decides their fate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ pub struct Manual {
     pub port: Option<PortAttributes>,
     /// The shared receive queue that the last message named.
     pub last_srqn: Option<u32>,
-    /// Whether QPs with something under way stand in line to send it.
+    /// Whether QPs with packets to send stand in line for them.
     pub keeps_in_line: bool,
     /// Whether memory of QPs in ERR may still be reached.
     pub lingers: bool,

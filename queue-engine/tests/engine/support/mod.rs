@@ -1,4 +1,4 @@
-//! What the tests stand on: a device, its memory, transports, a driver and its clients.
+//! The support of the tests: a device, its memory, transports, a driver and its clients.
 
 pub mod bench;
 pub mod client;

@@ -84,7 +84,7 @@ impl Stock {
         }
     }
 
-    /// Reads the counters and retires what they cover, in the order of submission.
+    /// Reads the counters and retires the covered messages, in the order of submission.
     pub fn harvest(&mut self) -> Vec<TransportEvent> {
         let mut events = Vec::new();
         for (&qpn, qp) in &mut self.qps {
