@@ -65,7 +65,7 @@ struct Departures {
 }
 
 impl Exchange {
-    /// Of a card of so many vFPGAs; QPNs begin at a random number.
+    /// An exchange of a card of so many vFPGAs; QPNs begin at a random number.
     #[must_use]
     pub fn new(own: u32, vfpgas: u8, random: u32, meetings: Meetings) -> Self {
         let (qps, arrivals, departures) = Default::default();

@@ -24,7 +24,7 @@ impl<R: Registers> Carrier<R> {
         self.links.values().find(waits).map(|link| link.number)
     }
 
-    /// Has a link that was connected be served.
+    /// Opens a connected link for service.
     pub fn open_link(&mut self, number: u32) {
         if let Some(link) = self.links.values_mut().find(|link| link.number == number) {
             link.opened = true;

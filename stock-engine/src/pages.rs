@@ -262,8 +262,8 @@ impl Pages {
         self.lead_away(there, most, |(page, _)| range.contains(page))
     }
 
-    /// Forgets the pages that are picked by their address space and where they lead to, so many at most, from one on, which becomes
-    /// the one to go on from: what comes again meanwhile is not forgotten again.
+    /// Forgets the pages that are picked by their address space and their target, so many at most, from one on, which
+    /// becomes the next start: pages that come again meanwhile are not forgotten again.
     pub fn recall(
         &mut self,
         from: &mut (u8, u64),
@@ -297,8 +297,8 @@ impl Pages {
         self.sinking.insert(page.0);
     }
 
-    /// The address spaces into whose sinks pages lead since this was last asked: what lies there is others' by now, and is to
-    /// be cleared before the card is told.
+    /// The address spaces into whose sinks pages lead since the last call: bytes there belong to others by now, and are
+    /// to be cleared before the card is told.
     pub fn take_sinking(&mut self) -> BTreeSet<u8> {
         std::mem::take(&mut self.sinking)
     }

@@ -1,4 +1,4 @@
-//! Posts and their ends: what goes into the command queue of a vFPGA, whose turn it is, and what the counters say.
+//! Posts and their ends: entries for the command queue of a vFPGA, their turns, and the counters' meaning.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -150,7 +150,7 @@ pub struct Settings {
     pub mac: [u8; 6],
     /// Nanoseconds without progress after which a peer counts as dead.
     pub watchdog: u64,
-    /// By IPv4 address, the key that is shared with the other end of the tunnel: peers that are not here have none.
+    /// The key that is shared with the other end of the tunnel, by IPv4 address: peers that are not here have none.
     pub peers: Arc<BTreeMap<u32, Key>>,
     /// Peers that are RNICs, by IPv4 address: they look at keys, and take no WRITE of several packets of a published card's.
     pub rnics: Arc<BTreeSet<u32>>,
@@ -300,8 +300,8 @@ impl<R: Registers> Posts<R> {
         (self.settings.ipv4, qpn)
     }
 
-    /// The card is about to be told to ask anew for all pages that led to nobody's memory, as those of QPs that were
-    /// connected; then [`Posts::surfaced`] is due.
+    /// Notes that the card is about to be told to ask anew for all pages that led to memory without an owner, as those
+    /// of QPs that were connected; then [`Posts::surfaced`] is due.
     pub fn surface(&mut self, is_clear: impl Fn(u8) -> bool) {
         for ctid in (0..CTIDS).filter(|ctid| is_clear(*ctid)) {
             match self.meeting(ctid) {
@@ -311,7 +311,7 @@ impl<R: Registers> Posts<R> {
         }
     }
 
-    /// It was told: these QPs take what their peers send.
+    /// Opens these QPs to their peers' packets, for the card was told.
     pub fn surfaced(&mut self) {
         for ctid in 0..CTIDS {
             if self.meeting(ctid).is_some_and(|it| *it == Meeting::Surfacing) {
@@ -459,7 +459,7 @@ impl<R: Registers> Posts<R> {
         };
     }
 
-    /// Whether [`Posts::advance`] has something to look for: the ends of posts, or posts to make.
+    /// Whether [`Posts::advance`] has work: the ends of posts, or posts to make.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         let waits = |space: &Space| {
@@ -494,7 +494,7 @@ impl<R: Registers> Posts<R> {
         self.part(self.qpn(ctid));
     }
 
-    /// Has a QP take nothing of its peer's any more, where that is of this process.
+    /// Closes a QP to its peer, where that is of this process.
     pub fn part(&self, qpn: u32) {
         self.settings.meetings.ends(|ends| ends.close(self.name(qpn)));
     }

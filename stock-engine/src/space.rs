@@ -1,4 +1,4 @@
-//! An address space of a vFPGA: the QP that has it, and what is out of it.
+//! An address space of a vFPGA: its QP, and the requests that are out of it.
 
 use std::collections::VecDeque;
 

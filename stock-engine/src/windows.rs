@@ -134,7 +134,7 @@ impl Windows {
         self.all.range((ctid, 0)..=(ctid, u64::MAX)).next().is_some()
     }
 
-    /// Has one end, if it has not.
+    /// Ends a window, if it is open.
     pub fn close(&mut self, ctid: u8, address: u64) {
         let window = self.all.get_mut(&(ctid, address));
         if let Some(window) = window.filter(|it| it.life == Life::Open) {
@@ -148,7 +148,7 @@ impl Windows {
         !self.all.contains_key(&(ctid, address))
     }
 
-    /// Has all of an address space end; whether nothing is on its way through any.
+    /// Ends all windows of an address space; whether no transfer is on its way through any.
     pub fn end(&mut self, ctid: u8) -> bool {
         let mut none = true;
         for (_, window) in self.all.range_mut((ctid, 0)..=(ctid, u64::MAX)) {
@@ -232,8 +232,9 @@ impl Windows {
         leaving
     }
 
-    /// The card has forgotten those of them of whose pages, from a first byte on to another, `holds` says no more
-    /// that something may be on its way through them: one caller may have begun with some, and another with others.
+    /// Drops the windows whose pages the card has forgotten, unless `holds` says of bytes from a first one on to
+    /// another that transfers may be on their way through them: one caller may have begun with some, and another with
+    /// others.
     pub fn left(&mut self, holds: impl Fn(u8, u64, u64) -> bool) {
         let ending = std::mem::take(&mut self.ending);
         self.drop_those(|ctid, address, window| {
@@ -244,7 +245,7 @@ impl Windows {
         self.ending = ending;
     }
 
-    /// Has those end whose memory is not where it was, as `leads` says, or not the peer's any more.
+    /// Ends the windows whose memory is not where it was, as `leads` says, or not the peer's any more.
     pub fn end_those(&mut self, leads: impl Fn(u8, &Window) -> bool) {
         for ((ctid, _), window) in &mut self.all {
             if window.life == Life::Open && !leads(*ctid, window) {

@@ -1,4 +1,4 @@
-//! Reception, in two stages: the first looks at sequence numbers, the second at what a packet asks for.
+//! Reception, in two stages: the first looks at sequence numbers, the second carries a packet's request out.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The retransmission lists: what of each QP's requests is not answered.
+//! The retransmission lists: the unanswered requests of each QP.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Frames: what the stack takes for its own, and how what it sends looks.
+//! Frames: the ones that the stack takes for its own, and the form of its own.
 
 use libdeflater::Crc;
 

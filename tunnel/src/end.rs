@@ -217,8 +217,8 @@ impl End {
         self.responder.told();
     }
 
-    /// Ends the QP, of which a completion was lost: what was executed and not answered is refused, from the message on of
-    /// which the program was not [told](Self::told), if there is one; `false` where it has ended already.
+    /// Ends the QP, of which a completion was lost: executed requests without an answer are refused, from the message
+    /// on of which the program was not [told](Self::told), if there is one; `false` where it has ended already.
     pub fn refuse(&mut self, now: u64) -> bool {
         let fatal = TransportEvent::Async { qpn: self.qpn, event: QpEvent::Fatal };
         match &mut self.state {
@@ -244,7 +244,7 @@ impl End {
         std::mem::take(&mut self.astray)
     }
 
-    /// Whether something is to be told that it has not told.
+    /// Whether it has events that were not taken yet.
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()

@@ -1,4 +1,4 @@
-//! Messages between two cards, in the place of a program's memory: what the ends of a link read and write.
+//! Messages between two cards, in the place of a program's memory: bytes that the ends of a link read and write.
 
 use std::collections::VecDeque;
 

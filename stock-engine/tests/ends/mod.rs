@@ -1,4 +1,4 @@
-//! Two cards, what drives them, and programs of a kind at either end of a tunnel, in virtual time.
+//! Two cards, their drivers, and programs of a kind at either end of a tunnel, in virtual time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl Registers for Bus {
     }
 }
 
-/// A program's queue pair, and what an engine knows of it.
+/// A program's queue pair, as an engine knows it.
 #[derive(Debug, Default)]
 pub struct Program {
     /// Memory of messages, by their number.
@@ -218,7 +218,7 @@ impl Program {
     }
 }
 
-/// What an engine does for its transport.
+/// The part of an engine that serves its transport.
 pub struct Programs {
     bus: Bus,
     pub of: BTreeMap<u32, Program>,
@@ -466,14 +466,14 @@ pub struct Net {
     pub third: Option<Node>,
     rng: Rng,
     now: u64,
-    /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
+    /// RoCE packets that get lost, in ten thousand; it is not checked where cards may then stand.
     pub loss: u64,
     pub may_stand: bool,
-    /// Nanoseconds that a frame is on its way, and those that are: until when, to whom.
+    /// Nanoseconds that a frame is on its way, and the frames that are: their end, and their side.
     pub delay: u64,
-    /// What queue pairs that are connected grant to their peers.
+    /// The rights that connected queue pairs grant to their peers.
     pub grants: Access,
-    /// What somebody overhears on the link, by the side to which it goes.
+    /// The frames that a listener overhears on the link, by the side to which they go.
     pub overheard: Option<Vec<(usize, Vec<u8>)>>,
     on_the_way: VecDeque<(u64, usize, Vec<u8>)>,
 }
@@ -511,7 +511,7 @@ impl Net {
         net
     }
 
-    /// Of a process that has brought its cards up before.
+    /// A net of a process that has brought its cards up before.
     pub fn again(meetings: &Meetings) -> Self {
         Self::among([meetings; 2], 1, [[7; 16]; 2], &Settings::default())
     }
@@ -520,7 +520,7 @@ impl Net {
         Self::among([&Meetings::default(); 2], seed, keys, settings)
     }
 
-    /// Of two processes, which know nothing of each other.
+    /// A net of two processes, which know nothing of each other.
     pub fn apart(seed: u64) -> Self {
         let meetings = [Meetings::default(), Meetings::default()];
         Self::among(meetings.each_ref(), seed, [[7; 16]; 2], &Settings::default())
@@ -615,14 +615,14 @@ impl Net {
         self.nodes[side].programs.windows.forget(ctid);
     }
 
-    /// The engine fails a QP for what it has found itself.
+    /// Fails a QP for a reason that the engine has found itself.
     pub fn fail(&mut self, side: usize, qpn: u32) {
         let change = Attributes { mask: M::STATE, state: QpState::Err, ..Attributes::default() };
         self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
     }
 
-    /// Waits for what a QP owes, has it take nothing any more, and waits for what is out of it and on its way to it; whether
-    /// nothing is.
+    /// Waits for the answers that a QP owes, closes it to its peer, and waits for packets out of it and on their way to
+    /// it; whether there are none.
     pub fn settle(&mut self, side: usize, qpn: u32) -> bool {
         let owes = |net: &Self| net.nodes[side].carrier.owes(qpn);
         for _ in 0..10 {
@@ -728,8 +728,8 @@ impl Net {
         !is_so(self)
     }
 
-    /// Begins nothing more on a side, and lets time pass until all is answered that has begun, and nothing is on its way to
-    /// it; whether that is so.
+    /// Begins nothing more on a side, and lets time pass until all requests are answered, and none is on its way to it;
+    /// whether that is reached.
     pub fn halt(&mut self, side: usize) -> bool {
         self.nodes[side].carrier.halt(self.now);
         let is_quiet = self.wait_while(|net| !net.nodes[side].carrier.is_quiet());
@@ -799,7 +799,7 @@ impl Net {
         machine.slots.of((qpn & 0x3f) as u8).0[place..place + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// A frame of somebody's comes to a side.
+    /// Puts a forged frame on the link to a side.
     pub fn put_on_link(&mut self, side: usize, frame: &[u8]) {
         self.nodes[side].bus.0.borrow_mut().card.receive(frame);
     }

@@ -1,4 +1,4 @@
-//! Two cards and what drives them, in virtual time.
+//! Two cards and their drivers, in virtual time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,9 +127,9 @@ pub struct Net {
     silent: Vec<u32>,
     /// READs that QPs of new connections may have out.
     pub reads: u8,
-    /// By side and QP, the opcodes of requests to it, and the keys that they name.
+    /// The opcodes of requests to each QP, by side and QP, and the keys that they name.
     pub named: BTreeMap<(usize, u32), BTreeSet<Named>>,
-    /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
+    /// RoCE packets that get lost, in ten thousand; it is not checked where cards may then stand.
     pub loss: u64,
     pub may_stand: bool,
     /// Questions of the first node for Ethernet addresses get lost.
@@ -158,7 +158,7 @@ impl Net {
         Self::with_budgets(seed, lossy, [Budget::default(), Budget::default()])
     }
 
-    /// What they may have on their way is one, as that of two vFPGAs of a card.
+    /// A net of cards that share one budget for requests on their way, as two vFPGAs of a card do.
     pub fn sharing(seed: u64) -> Self {
         let budget = Budget::default();
         Self::with_budgets(seed, false, [budget.clone(), budget])
@@ -168,7 +168,7 @@ impl Net {
         Self::with_settings(seed, &Settings { lossy, ..Settings::default() }, budgets)
     }
 
-    /// Of an old build, of which they are told so much.
+    /// A net of cards of an old build, with the faults that its drivers are told.
     pub fn old(seed: u64, faults: Faults) -> Self {
         let settings = Settings { faults, ..Settings::default() };
         let mut net = Self::with_settings(seed, &settings, Default::default());
@@ -184,7 +184,7 @@ impl Net {
         self.begin(side);
     }
 
-    /// Resets a card and what drives it.
+    /// Resets a card and its driver.
     pub fn reset_card(&mut self, side: usize) {
         self.nodes[side].bus.0.borrow_mut().card.reset();
         self.nodes[side].posts.reset();
@@ -197,7 +197,7 @@ impl Net {
         bus.store(v::WBACK.offset, [COPIES, COPIES + 0x100, COPIES, COPIES]);
     }
 
-    /// Of one process.
+    /// A net of one process.
     pub fn together(seed: u64) -> Self {
         let meetings = Meetings::default();
         let _first = IPV4.map(|card| meetings.join(card));

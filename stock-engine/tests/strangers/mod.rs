@@ -1,4 +1,4 @@
-//! Who is on the link without the key, and programs that name what is not theirs.
+//! Strangers on the link without the key, and programs that name others' objects.
 
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::tunnel::{TURNOVER, place_of, ring_address};

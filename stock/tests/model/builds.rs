@@ -1,4 +1,4 @@
-//! What depends on the sources of which a card was built, and what only programming it ends.
+//! Differences by the sources of which a card was built, and states that only programming it ends.
 
 use stock::Build;
 

@@ -1,4 +1,4 @@
-//! What becomes of a lost packet, and of answers that are not the one ACK for each packet.
+//! The effects of a lost packet, and of answers that are not the one ACK for each packet.
 
 use stock::Parked;
 

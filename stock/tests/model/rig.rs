@@ -20,7 +20,7 @@ pub struct Memory {
     /// Addresses whose pages are not there yet, and those that there is nothing at.
     pub absent: Range<u64>,
     pub refused: Range<u64>,
-    /// Counters that were written back: where, and what.
+    /// Counters that were written back: address and value.
     pub written_back: Vec<(u64, u32)>,
 }
 
@@ -185,7 +185,7 @@ impl Node {
 pub struct Pair {
     pub nodes: [Node; 2],
     pub now: u64,
-    /// Every frame that went over the cable: who sent it, and what.
+    /// Every frame that went over the cable, with its sender.
     pub seen: Vec<(usize, Vec<u8>)>,
 }
 
@@ -240,7 +240,7 @@ impl Pair {
         self.run(|_, _, _| false);
     }
 
-    /// Goes on to when something is due, and lets frames pass; `false` where nothing is.
+    /// Goes on to the next due time, and lets frames pass; `false` where there is none.
     pub fn wait(&mut self) -> bool {
         let due = self.nodes.iter().filter_map(|node| node.card.next_timeout()).min();
         let Some(due) = due else { return false };
@@ -311,7 +311,7 @@ pub fn ack_frame(to: usize, qpn: u32, psn: u32, syndrome: u8) -> Vec<u8> {
     frame(to, 0x11, qpn, psn, &[syndrome, 0, 0, 0])
 }
 
-/// What a RETH and payload are behind a Base Transport Header.
+/// The bytes of a RETH and payload, behind a Base Transport Header.
 pub fn with_reth(vaddr: u64, length: u32, payload: &[u8]) -> Vec<u8> {
     let key = 0xbad_cafeu32;
     [&vaddr.to_be_bytes()[..], &key.to_be_bytes(), &length.to_be_bytes(), payload].concat()

@@ -1,4 +1,4 @@
-//! What goes over the cable.
+//! Frames on the cable.
 
 use crate::rig::*;
 
