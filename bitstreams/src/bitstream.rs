@@ -58,7 +58,7 @@ pub struct Bitstream {
 /// The header of a `.bit` file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Field a: the design's name, and what the tool says of itself, by semicolons.
+    /// Field a: the design's name, and the properties that the tool adds, by semicolons.
     pub design: String,
     /// Field b: the part number.
     pub part: String,

@@ -93,13 +93,13 @@ pub struct Source {
     pub mends: Mends,
 }
 
-/// Faults of the published shell that builds have or have not, by their numbers in `docs/stock-card.md`: what a manifest
-/// does not say to be mended is not.
+/// Faults of the published shell that builds have or have not, by their numbers in `docs/stock-card.md`: a fault that a
+/// manifest does not name as mended counts as there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mends {
     /// `windows`: each look-up of a window reads that of its QP (STOCK-41).
     pub windows: bool,
-    /// `selection`: no WRITE leaves without what selects its payload (STOCK-42).
+    /// `selection`: no WRITE leaves without the selection of its payload (STOCK-42).
     pub selection: bool,
 }
 

@@ -10,7 +10,7 @@ use sha2::Digest as _;
 pub struct Sha256(pub [u8; 32]);
 
 impl Sha256 {
-    /// That of some bytes.
+    /// The digest of some bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(sha2::Sha256::digest(bytes).into())

@@ -26,7 +26,7 @@ impl Image {
         }
     }
 
-    /// Parses a file, whatever it is.
+    /// Parses a file, which may have any content.
     ///
     /// # Errors
     /// The fault, and the expected value.

@@ -1,4 +1,4 @@
-//! Manifests: what a bitstream's card cannot say itself.
+//! Manifests: the properties of a bitstream that its card cannot tell.
 //!
 //! A manifest is a small TOML file beside the bitstream. It says which of the published register
 //! maps its shell has and what its vFPGAs are driven by, which balboad reads, and the

@@ -127,7 +127,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// That of a device.
+    /// The model of a device.
     #[must_use]
     pub fn new(part: &'static Part) -> Self {
         Self {
@@ -153,7 +153,7 @@ impl Configuration {
         *self = Self::new(self.part);
     }
 
-    /// Whether frames were written: what was there before is no more.
+    /// Whether frames were written: the former configuration is gone.
     #[must_use]
     pub fn has_written(&self) -> bool {
         self.written

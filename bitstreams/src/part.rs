@@ -31,7 +31,7 @@ pub const PARTS: &[Part] = &[
 /// device takes its bitstreams.
 pub const MODEL: Part = Part { name: "balboa", board: "model", idcode: Some(0x0ba1_b001) };
 
-/// The devices with an IDCODE, whatever their version.
+/// The devices with an IDCODE, of any version.
 pub fn of_idcode(idcode: u32) -> impl Iterator<Item = &'static Part> {
     PARTS.iter().filter(move |part| part.idcode == Some(idcode & DEVICE))
 }

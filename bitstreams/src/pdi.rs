@@ -1,4 +1,4 @@
-//! Programmable device images of Versal devices: what a `.pdi` file says it is.
+//! Programmable device images of Versal devices: the device and design named in a `.pdi` file.
 //!
 //! Only its boot header and image header table are read. (Sources: the boot header's and the image
 //! header table's layouts as bootgen, which is public, writes and prints them; AM011 for IDCODE.)
@@ -23,7 +23,7 @@ mod table {
     pub const IDCODE: usize = 0x18;
     pub const IDENTIFICATION: usize = 0x28;
     pub const EXTENDED_IDCODE: usize = 0x44;
-    /// Of all words before it.
+    /// The sum of all words before it.
     pub const CHECKSUM: usize = 0x7c;
 }
 

@@ -1,4 +1,4 @@
-//! Shells of FPGAs that are loaded into cards: what has to be so of the file, its manifest and the card.
+//! Shells of FPGAs that are loaded into cards: conditions for the file, its manifest and the card.
 
 use crate::Entry;
 use crate::bitstream::Coverage;

@@ -1,4 +1,4 @@
-//! A connection or resolution: what is known of it, and its messages.
+//! A connection or resolution: its state, and its messages.
 
 use core::time::Duration;
 
@@ -60,7 +60,7 @@ pub(crate) struct Connection {
     pub initiator_depth: u8,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
-    /// How often the peer tries again after RNR NAKs: what this side tells it, and before that what it tells us.
+    /// Tries of the peer after RNR NAKs: the number that this side tells it, and before that the one that it tells us.
     pub peer_rnr_retry_count: u8,
     /// The acknowledgement timeout of the queue pair.
     pub ack_timeout: u8,

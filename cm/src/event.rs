@@ -19,7 +19,7 @@ pub struct Transmit {
     pub datagram: Box<Mad>,
 }
 
-/// Something that the owner of an identifier is to know.
+/// An event for the owner of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The owner of the identifier.

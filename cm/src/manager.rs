@@ -128,7 +128,7 @@ impl Manager {
         self.bindings.share(binding, reuse, only_ipv6)
     }
 
-    /// Has a binding take requests, of which `backlog` may be undecided at a time.
+    /// Opens a binding for requests, of which `backlog` may be undecided at a time.
     ///
     /// # Errors
     /// Where there is no such binding, or another one with its address.
@@ -197,7 +197,7 @@ impl Manager {
         self.events.pop_front()
     }
 
-    /// When [`Manager::poll`] has something to do.
+    /// The time of the next work for [`Manager::poll`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)

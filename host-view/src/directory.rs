@@ -1,5 +1,4 @@
-//! Directories by descriptor: what is done in one is done there, whatever becomes of its path, and no
-//! link in it is followed.
+//! Directories by descriptor: work in one stays in it, though its path changes, and follows no link in it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -112,14 +112,13 @@ impl PortFiles {
         (programs || self.stale).then(|| self.due.saturating_duration_since(now))
     }
 
-    /// Something has changed that is to be seen at once: the next [`Self::refresh`] is due now.
+    /// Makes the next [`Self::refresh`] due now, for a change that is to be seen at once.
     pub fn hurry(&mut self, now: Instant) {
         self.due = now;
         self.stale = true;
     }
 
-    /// Writes what has changed, if it is time; `programs` tells whether any are connected. It asks the cards only
-    /// then.
+    /// Writes the changes, if it is time; `programs` tells whether any are connected. It asks the cards only then.
     pub fn refresh(
         &mut self,
         cards: impl IntoIterator<Item = CardPort>,

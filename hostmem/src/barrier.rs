@@ -53,7 +53,7 @@ pub fn publish_to_device() {
     }
 }
 
-/// Orders every earlier load before every later load and store, as to what a device wrote.
+/// Orders every earlier load before every later load and store, for memory that a device writes.
 ///
 /// Belongs between the load that found a completion entry's phase turned and the loads of the rest
 /// of the entry and of the payload: what the device wrote before it wrote the phase is then seen.
@@ -80,9 +80,9 @@ pub fn store_then_load() {
     fence(Ordering::SeqCst);
 }
 
-/// [`store_then_load`] for two sides of which one has to be quick: this one orders its own, and has every other thread of
-/// the process do the same at whatever it is. Between its store and its load that one then needs
-/// [`compiler_fence`](std::sync::atomic::compiler_fence) alone.
+/// The barrier [`store_then_load`] for two sides of which one has to be quick: this one orders its own accesses, and
+/// those of every other thread of the process, at any point of its work. Between its store and its load that one then
+/// needs [`compiler_fence`](std::sync::atomic::compiler_fence) alone.
 ///
 /// It costs microseconds, or 10 ms where the kernel offers no membarrier(2).
 pub fn store_then_load_everywhere() {

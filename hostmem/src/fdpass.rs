@@ -237,7 +237,7 @@ pub fn may_hold_descriptors(socket: BorrowedFd<'_>) -> bool {
 /// `include/uapi/asm-generic/socket.h`, the same on x86-64 and aarch64.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// Has the kernel refuse descriptors that others send to a Unix socket of ours, with EPERM; a listening one's
+/// Makes the kernel refuse descriptors that others send to a Unix socket of ours, with EPERM; a listening one's
 /// connections have that from the first moment, those that are made from now on.
 ///
 /// False where the kernel cannot (before 6.16).

@@ -27,7 +27,7 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Of a loop that begins.
+    /// The state of a loop that begins.
     #[must_use]
     pub fn new() -> Self {
         Self { clock: Instant::now(), rests_until: AtomicU64::new(0) }

@@ -1,4 +1,4 @@
-//! A table beside a ring: indices that a peer named find a place in it, whatever they are.
+//! A table beside a ring: any index that a peer names finds a place in it.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -57,7 +57,7 @@ impl<T: Default> MaskedTable<T> {
         Self { entries: entries_at, mask: entries - 1, lender: None }
     }
 
-    /// As [`Self::new`], in memory of a lender; `None` where that has none.
+    /// A table in memory of a lender, as [`Self::new`]; `None` where that has none.
     pub fn lent(entries: u32, lender: Option<&Arc<dyn Lender>>) -> Option<Self> {
         let Some(lender) = lender else { return Some(Self::new(entries)) };
         let entries = size(entries);

@@ -9,9 +9,9 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(5);
 /// How long without a copy that did not return makes it twice as long again.
 const FORGIVEN: Duration = Duration::from_secs(60);
 
-/// How long others wait for a copy: 0.2 s once, and half of what it was before for each further process that does not
-/// answer, down to 5 ms, so that many of them take no more than twice as much and some milliseconds each. A minute without
-/// any makes it twice as long again.
+/// The time for which others wait for a copy: 0.2 s once, and half of the former time for each further process that
+/// does not answer, down to 5 ms, so many of them take no more than twice as much and some milliseconds each. A minute
+/// without any makes it twice as long again.
 #[derive(Debug)]
 pub struct Patience {
     limit: Duration,
@@ -26,7 +26,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// As it is now.
+    /// The patience as it is now.
     pub fn now(&mut self, now: Instant) -> Duration {
         while let Some(tried) = self.tried {
             let Some(rested) = tried.checked_add(FORGIVEN).filter(|rested| *rested <= now) else {

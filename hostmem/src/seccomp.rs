@@ -51,7 +51,7 @@ pub fn install(filter: &[Instruction]) -> Result<()> {
     set_mode_filter(filter, 0).map(drop)
 }
 
-/// As [`install`], with a listener for the calls that the filter tells of. It is closed on exec.
+/// Installs the filter as [`install`], with a listener for the calls that it reports. It is closed on exec.
 ///
 /// # Errors
 /// EBUSY where a filter of this thread has a listener already, EINVAL before Linux 5.0.
@@ -85,7 +85,7 @@ fn set_mode_filter(filter: &[Instruction], flags: libc::c_ulong) -> Result<RawFd
     RawFd::try_from(returned).map_err(|_| Error::BadKind { wanted: "a descriptor" })
 }
 
-/// Has a socket hear nothing, from whomever.
+/// Makes a socket receive no packets at all.
 ///
 /// # Errors
 /// The kernel's, for what is no socket.
@@ -130,7 +130,7 @@ impl Listener {
         self.control("ioctl(SECCOMP_IOCTL_NOTIF_ID_VALID)", IS_VALID, &mut id).is_ok()
     }
 
-    /// Makes a number of the program's a descriptor of this file, whatever it was; the call goes on waiting.
+    /// Makes a number of the program's a descriptor of this file, in place of any other; the call goes on waiting.
     ///
     /// # Errors
     /// EBADF beyond the program's RLIMIT_NOFILE, ENOENT where the call waits no more, EINVAL before Linux 5.9.
@@ -144,7 +144,8 @@ impl Listener {
         self.add(call, file, number, on_exec, 0).map(drop)
     }
 
-    /// As [`Self::place`], and the call returns that number. A call that waits no more gets nothing.
+    /// Places a descriptor as [`Self::place`], and the call returns that number. A call that waits no more gets
+    /// nothing.
     ///
     /// # Errors
     /// Those of [`Self::place`], after which the call still waits; EINVAL before Linux 5.14.

@@ -1,5 +1,5 @@
-//! Signals: what was ignored when this process began, for exec hands that on, while it ends all handlers; and those that
-//! have a number alone.
+//! Signals: those that were ignored when this process began, for exec hands that on, while it ends all handlers; and
+//! those that have a number alone.
 
 use std::mem::MaybeUninit;
 use std::ptr::null;
@@ -27,7 +27,7 @@ pub fn heed(signal: i32) -> bool {
     is_ignored
 }
 
-/// Has a signal ignored, as before a [`heed`] that said that it was.
+/// Ignores a signal again, after a [`heed`] that said that it was ignored before.
 pub fn ignore(signal: i32) {
     // SAFETY: no code of this process is called by that.
     unsafe { libc::signal(signal, libc::SIG_IGN) };

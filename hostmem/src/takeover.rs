@@ -198,8 +198,8 @@ impl<T> Watcher<T> {
         }
     }
 
-    /// Sleeps for about that long, less if the value ends, and until a change if `seen`, the state seen last, is
-    /// that it is held, and it is so still.
+    /// Sleeps for about that long, less if the value ends, and until a change if `seen`, the state seen last, is that
+    /// it is held, and that still holds.
     ///
     /// One thread only, always the same.
     pub fn doze(&self, seen: Sight, about: Duration) {

@@ -124,13 +124,13 @@ unsafe impl<T: Send> Send for Turn<T> {}
 // SAFETY: as above: by who has the turn and does not rest, or by the one who changes while it rests.
 unsafe impl<T: Send> Sync for Turn<T> {}
 
-/// Has the turn, and the value, until dropped.
+/// The hold on the turn, and the value, until dropped.
 #[derive(Debug)]
 pub struct TurnGuard<'a, T> {
     lock: &'a Turn<T>,
 }
 
-/// Has the value until dropped, by a turn of its own or beside one that rests.
+/// The hold on the value until dropped, by a turn of its own or beside one that rests.
 #[derive(Debug)]
 pub struct Change<'a, T> {
     lock: &'a Turn<T>,

@@ -20,7 +20,7 @@ use crate::{Error, Result};
 pub const MOST_SENT: usize = 32;
 /// The most segments that every kernel makes of one message (`UDP_MAX_SEGMENTS` before Linux 6.9).
 pub const MOST_SEGMENTS: usize = 64;
-/// The most bytes of one message: what an IPv4 datagram holds.
+/// The most bytes of one message: the payload of an IPv4 datagram.
 pub const MOST_BYTES: usize = 65_507;
 /// The most messages that one call receives.
 pub const MOST_RECEIVED: usize = 16;
@@ -190,7 +190,7 @@ impl UdpSocket {
         nix::sys::socket::getsockopt(&self.socket, nix::sys::socket::sockopt::RcvBuf).unwrap_or(0)
     }
 
-    /// Has the socket hear a multicast group by a device, as long as it is open.
+    /// Joins a multicast group by a device, as long as the socket is open.
     ///
     /// # Errors
     /// ENODEV where there is no such device, ENOBUFS beyond `net.ipv4.igmp_max_memberships`, EADDRINUSE for a group

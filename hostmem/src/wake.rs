@@ -108,8 +108,8 @@ impl AsleepWord {
         Ok(Self { word, mapping, offset })
     }
 
-    /// Card: says that it will sleep unless the scan that must follow finds work, and what it is to
-    /// be woken for. Where that changes before it says that it is awake, it says so anew, and scans again.
+    /// Card: announces that it will sleep unless the scan that must follow finds work, and the doorbells for which it
+    /// is to be woken. Where that changes before it says that it is awake, it says so anew, and scans again.
     ///
     /// Fails on a mapping that cannot be written.
     pub fn prepare_sleep(&self, wake: WakeFor) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The control connection to balboad: one for the process, whatever devices it opens.
+//! The control connection to balboad: one for the process and all its devices.
 //!
 //! A call that balboad does not answer within [`shim_abi::CONTROL_SECONDS`] fails with ETIMEDOUT, and
 //! balboad is given up: nothing more is asked of it, because an answer that came late could be taken

@@ -1,4 +1,4 @@
-//! Queue pairs: what posting and polling share.
+//! Queue pairs: the state that posting and polling share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

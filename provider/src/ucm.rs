@@ -1,4 +1,4 @@
-//! The connection manager: what librdmacm writes to the kernel's device, carried to balboad.
+//! The connection manager: librdmacm's commands to the kernel's device, carried to balboad.
 //!
 //! A program's event channel is a socket whose other end balboad has. Events come by it, one message each, so that a
 //! program may poll it, make it non-blocking, duplicate it and pass it on in a fork as it would the kernel's file.

@@ -31,8 +31,7 @@ pub use parts::*;
 pub const ABI: u32 = 26;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
-/// The ports' directory in the state directory: `CARD` in it is what stands at `ports/1` of the card in
-/// sysfs.
+/// The ports' directory in the state directory: `CARD` in it is the directory at `ports/1` of the card in sysfs.
 pub const PORTS_DIR: &str = "ports";
 /// Largest message in bytes, both ways.
 pub const MAX_MESSAGE: usize = 64 << 10;

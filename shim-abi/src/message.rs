@@ -38,7 +38,7 @@ pub enum Role {
     Tool,
 }
 
-/// Answer to every request: what was asked for, or why not.
+/// The answer to every request: the response, or the refusal.
 pub type Reply = Result<Response, Refusal>;
 
 /// Why a request was refused.

@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// Asks for something, and returns the answer and the descriptors with it.
+    /// Makes a request, and returns the answer and the descriptors with it.
     ///
     /// # Errors
     /// [`Error`].

@@ -72,7 +72,7 @@ pub fn say(text: fmt::Arguments<'_>) -> io::Result<()> {
     }
 }
 
-/// Writes a sentence to standard output, in one line, whatever is named in it.
+/// Writes a sentence to standard output, in one line, with any names in it.
 ///
 /// # Errors
 /// As [`say`].

@@ -121,7 +121,7 @@ impl Limit {
         std::mem::take(&mut self.left_out)
     }
 
-    /// How long it is until something is [`Self::due`]; `None` if nothing is left out.
+    /// The time until a report is [`Self::due`]; `None` if nothing is left out.
     pub fn patience(&self, now: Instant) -> Option<Duration> {
         let since = self.left_out.iter().map(|it| it.since).min()?;
         Some(TELL_AFTER.saturating_sub(now.saturating_duration_since(since)))

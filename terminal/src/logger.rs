@@ -48,7 +48,7 @@ impl Log {
     }
 }
 
-/// Starts the log: what matters, more with one `-v`, everything with two. `RUST_LOG` comes first.
+/// Starts the log: important lines, more with one `-v`, all with two. `RUST_LOG` comes first.
 ///
 /// Without `-v`, lines of a kind that come again and again are left out beyond `Limit`, counted and
 /// told later.

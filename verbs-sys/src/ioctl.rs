@@ -176,7 +176,7 @@ pub const IB_UVERBS_GID_TYPE_ROCE_V1: u32 = 1;
 /// GID type: RoCE v2.
 pub const IB_UVERBS_GID_TYPE_ROCE_V2: u32 = 2;
 
-/// Bit of what libibverbs finds the kernel to support: optional access flags need not be taken off.
+/// Bit of the kernel features that libibverbs finds: optional access flags need not be taken off.
 pub const IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS: u64 = 1 << 0;
 
 /// Driver number: none of the kernel's.

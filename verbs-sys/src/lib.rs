@@ -23,8 +23,8 @@ pub mod v50;
 pub mod v56;
 pub mod v65;
 
-/// The oldest release: what uses its public types runs with every later one, for those only grow.
-/// (The provider, which uses the private interface, takes the release's own.)
+/// The oldest release: a user of its public types runs with every later one, for those only grow. (The provider, which
+/// uses the private interface, takes the release's own.)
 pub use v44 as current;
 
 /// A release of rdma-core that there is a provider for.
@@ -34,7 +34,7 @@ pub struct Release {
     pub number: u32,
     /// The number of its private interface, in the plug-in's name.
     pub private_abi: u32,
-    /// What it comes with.
+    /// The distribution that has it.
     pub distribution: &'static str,
 }
 
@@ -78,7 +78,7 @@ impl Release {
         format!("libbalboa_provider_{}.so", self.number)
     }
 
-    /// What its libibverbs adds to a driver's name to find the plug-in.
+    /// The suffix that its libibverbs adds to a driver's name to find the plug-in.
     pub fn suffix(&self) -> String {
         format!("-rdmav{}.so", self.private_abi)
     }

@@ -214,7 +214,7 @@ impl Device {
             .map_err(Error::os("asking for a card's interrupts"))
     }
 
-    /// Has the MSI-X vectors, from 0 on, signal these event counters.
+    /// Makes the MSI-X vectors, from 0 on, signal these event counters.
     ///
     /// # Errors
     /// [`Error::Os`] when the function has fewer, or the kernel no room.
@@ -223,9 +223,9 @@ impl Device {
             .map_err(Error::os("setting a card's interrupts up"))
     }
 
-    /// Has this event counter signalled when the kernel wants the function back: it is to be taken out, or its
-    /// driver is being unbound, and the kernel waits for the programs that have it open. Signalled again every ten
-    /// seconds until then.
+    /// Makes the kernel signal this event counter when it wants the function back: it is to be taken out, or its driver
+    /// is being unbound, and the kernel waits for the programs that have it open. Signalled again every ten seconds
+    /// until then.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel does not do that.

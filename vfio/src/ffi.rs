@@ -1,4 +1,4 @@
-//! The ioctls: each as a function that can be called without `unsafe`, or says what it needs.
+//! The ioctls: each as a function that can be called without `unsafe`, or names its needs.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};

@@ -379,7 +379,7 @@ layout! {
 /// A message and its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The transaction ID: an answer has that of what it answers.
+    /// The transaction ID: an answer has its request's.
     pub transaction_id: u64,
     /// The message.
     pub body: Body,

@@ -1,4 +1,4 @@
-//! Strangers, spoofed messages, guessed numbers, repetitions of what was said long ago.
+//! Strangers, spoofed messages, guessed numbers, repetitions of old messages.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What one may have, and what a flood does.
+//! Quotas: the share of one owner, and the effects of a flood.
 
 use std::time::Duration;
 

@@ -20,12 +20,12 @@ const PORT: u32 = 3;
 /// How long a datagram is under way at least.
 const DELAY: Duration = Duration::from_micros(50);
 
-/// What the network does, in chances out of 10,000.
+/// The faults of the network, in chances out of 10,000.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub loss: u32,
     pub duplicate: u32,
-    /// Of being late by up to a second, so that others overtake it.
+    /// The chance of being late by up to a second, overtaken by others.
     pub late: u32,
 }
 
@@ -58,7 +58,7 @@ pub struct World {
     pub faults: Faults,
     pub sent: Vec<Sent>,
     pub rng: Rng,
-    /// Messages that are lost, whatever the faults: asked with the sender and the message.
+    /// Messages that are lost beside the faults: asked with the sender and the message.
     pub loses: Loses,
     wire: BTreeMap<(Instant, u64), (Route, Box<Mad>)>,
     number: u64,
@@ -98,7 +98,7 @@ impl World {
         Path::along(self.route(from, to), 3, 7)
     }
 
-    /// What `from` asks `to` with, by the queue pair `qpn`.
+    /// A request of `from` to `to`, by the queue pair `qpn`.
     pub fn asks(&self, from: usize, to: usize, qpn: u32) -> Connect<'static> {
         Connect {
             path: self.path(from, to),
@@ -145,7 +145,7 @@ impl World {
         id
     }
 
-    /// Does something with a node's manager, and takes what comes of it.
+    /// Calls a node's manager, and takes its events and datagrams.
     pub fn call<T>(&mut self, node: usize, call: impl FnOnce(&mut Manager, Instant) -> T) -> T {
         let answer = call(&mut self.nodes[node].manager, self.now);
         self.drain(node);
@@ -199,7 +199,7 @@ impl World {
         timers.chain(wire).min()
     }
 
-    /// Lets happen what happens next, if it does before `end`.
+    /// Advances to the next event, if it is before `end`.
     pub fn step(&mut self, end: Instant) -> bool {
         let Some(at) = self.next().filter(|at| *at <= end) else { return false };
         self.now = self.now.max(at);
@@ -214,7 +214,7 @@ impl World {
         true
     }
 
-    /// Hands a datagram to whom the route leads to, at once.
+    /// Hands a datagram to the node that the route leads to, at once.
     pub fn deliver(&mut self, route: Route, datagram: &[u8]) {
         let to = self.nodes.iter().position(|node| node.address == route.remote);
         let Some(to) = to else { return };
@@ -272,7 +272,7 @@ impl World {
         (world, active, passive)
     }
 
-    /// Brings what node 0 asks node 1 for to its end; the queue pair there is `qpn` + 100.
+    /// Completes node 0's request to node 1; the queue pair there is `qpn` + 100.
     pub fn establish(&mut self, active: Id, qpn: u32) -> Id {
         self.pass(Duration::from_millis(1));
         let passive = self.request(1);

@@ -7,7 +7,7 @@ use std::path::Path;
 /// The kernel's settings of network devices.
 const SETTINGS: &str = "/proc/sys/net/ipv4/conf";
 
-/// Has the network devices that cards are plugged into answer ARP for their own addresses only.
+/// Makes the network devices that cards are plugged into answer ARP for their own addresses only.
 ///
 /// Unless told so, the kernel answers on each device for all addresses that it has, those of the
 /// cards' network devices among them: by the Ethernet address of the wrong device, where no card

@@ -176,7 +176,7 @@ impl ShadowDevices {
         self.refresh(cards, now)
     }
 
-    /// As [`Self::follow`], whether the kernel's tables may have changed or not.
+    /// Refreshes even if the kernel's tables have not changed, otherwise as [`Self::follow`].
     pub fn refresh<'a>(
         &mut self,
         cards: impl IntoIterator<Item = (u32, &'a [Gid])>,

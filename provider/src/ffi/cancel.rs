@@ -1,4 +1,4 @@
-//! Threads that a program may cancel: not in the middle of something, and where they wait.
+//! Threads that a program may cancel: where they wait, and not amid a change.
 //!
 //! `pthread_cancel` unwinds the thread's stack in the kind of C, from the call in which it waits, over our
 //! functions into the program's. Those have then nothing to drop, and do not forbid it: what stands in the place

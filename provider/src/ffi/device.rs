@@ -1,4 +1,4 @@
-//! Devices: which we claim, and what they are to libibverbs.
+//! Devices: the ones that we claim, and their form for libibverbs.
 
 use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! Opened devices: what is behind a pointer to a context.
+//! Opened devices: the state behind a pointer to a context.
 
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::Arc;

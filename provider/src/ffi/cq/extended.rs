@@ -1,5 +1,5 @@
-//! The extended form of a completion queue: completions one by one, of which the program reads what it
-//! asked for.
+//! The extended form of a completion queue: completions one by one, of which the program reads the fields that it asked
+//! for.
 
 use std::ffi::c_int;
 
