@@ -1,4 +1,4 @@
-//! Balboad's driver of an engine, on a card that gives the input's answers.
+//! balboad's driver of an engine, on a card that gives the input's answers.
 //!
 //! What is checked: a command ends, with an answer to itself or with the engine's death; what the
 //! engine reports is bounded, and so is what arrives at queue pair 1; a dead engine fails at once, and starts

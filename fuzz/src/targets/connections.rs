@@ -1,4 +1,4 @@
-//! Balboad's connection manager between hostile programs and a hostile peer: commands of any bytes and of any order,
+//! balboad's connection manager between hostile programs and a hostile peer: commands of any bytes and of any order,
 //! with numbers of other programs, and datagrams that fit earlier ones.
 //!
 //! What is checked: an answer is no longer than its room; events come in their order, and are void only while they are on

@@ -128,7 +128,7 @@ fn first_program(setting: &Setting) -> Result<()> {
     ends(&state, balboad)
 }
 
-/// Balboad inherits nothing that a launcher gives to its program: no descriptor, variable, processor or session.
+/// balboad inherits nothing that a launcher gives to its program: no descriptor, variable, processor or session.
 fn nothing_of_ours(setting: &Setting) -> Result<()> {
     let state = setting.state_dir();
     let script = "mkfifo \"$HOME/ours\"; exec 7<> \"$HOME/ours\"; exec taskset -c \"$0\" \"$@\"";

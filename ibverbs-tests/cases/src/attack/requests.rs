@@ -101,7 +101,7 @@ fn bounded(connections: &Value, excess: &mut Excess) -> Result<()> {
 
 /// Programs that hold connections, and leave at once.
 fn held(setting: &Setting, length: Length) -> Result<()> {
-    /// Balboad's own memory that a connection may take, with two queue pairs and two identifiers, and with their rings.
+    /// balboad's own memory that a connection may take, with two queue pairs and two identifiers, and with their rings.
     const FOR_EACH: u64 = 20 << 10;
     const WITH_RINGS: u64 = FOR_EACH + (16 << 10);
     let scene = Scene::open(setting, length, "--soft 2")?;

@@ -12,7 +12,7 @@ use super::{Case, Hardware, Need, Setting};
 
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Balboad's line about a QP whose peer reached for memory that is not mapped.
+/// balboad's line about a QP whose peer reached for memory that is not mapped.
 const TOLD: &str = "is in ERR: its peer has a key to memory that the card cannot reach";
 
 /// The family.
