@@ -20,8 +20,8 @@ use std::time::{Duration, Instant as Clock};
 use roce::wire::icrc;
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, Instant, MacAddr, Operation,
-    PathMtu, Placed, Placement, Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess,
-    RemoteRange, SendRequest, Stack, StackConfig, TakenReceive, Target, Transmit, Verbs,
+    PathMtu, Placed, Placement, Psn, QpAttributes, Qpn, ReceiveError, RemoteAccess, RemoteRange,
+    SendRequest, Stack, StackConfig, TakenReceive, Target, Transmit, Verbs,
 };
 
 /// Allows everything, and always has a receive request.
@@ -70,36 +70,14 @@ fn stack(number: u8) -> Stack {
 }
 
 fn connect(stack: &mut Stack, qpn: Qpn, dgid: Gid, dest_qpn: Qpn) {
-    let psn = Some(Psn::new(0));
-    let init = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        access: Some(AccessFlags::all()),
-        ..QpAttributes::default()
-    };
-    let path =
-        AddressVector { sgid_index: 1, dgid, hop_limit: 1, traffic_class: 0, flow_label: 0, sl: 0 };
+    let path = AddressVector { hop_limit: 1, ..AddressVector::new(1, dgid) };
     let rtr = QpAttributes {
-        state: Some(QpState::Rtr),
-        path: Some(path),
-        path_mtu: Some(PathMtu::Mtu4096),
-        dest_qpn: Some(dest_qpn),
-        rq_psn: psn,
         max_dest_rd_atomic: Some(16),
-        min_rnr_timer: Some(12),
-        ..QpAttributes::default()
+        ..QpAttributes::to_rtr(path, PathMtu::Mtu4096, dest_qpn, Psn::new(0))
     };
-    let rts = QpAttributes {
-        state: Some(QpState::Rts),
-        sq_psn: psn,
-        timeout: Some(14),
-        retry_cnt: Some(7),
-        rnr_retry: Some(7),
-        max_rd_atomic: Some(16),
-        ..QpAttributes::default()
-    };
+    let rts = QpAttributes { max_rd_atomic: Some(16), ..QpAttributes::to_rts(Psn::new(0)) };
     stack.create_qp(qpn, roce::Service::Rc, 0).expect("a free number");
-    for change in [init, rtr, rts] {
+    for change in [QpAttributes::to_init(AccessFlags::all()), rtr, rts] {
         stack.modify_qp(NOW, qpn, &change).expect("a transition");
     }
 }

@@ -14,7 +14,7 @@ pub use fpga_regs::port::IcrcPolicy;
 use crate::header::HeaderBuffer;
 use crate::psn::Psn;
 use crate::types::Qpn;
-use crate::wire::{icrc, reth};
+use crate::wire::{Malformed, icrc, reth};
 
 /// The operation of a message along a connection, by which the opcode of each of its packets is found. The operands stand
 /// beside it in [`SendRequest`].
@@ -310,7 +310,33 @@ impl Operation {
     }
 }
 
+impl SendRequest {
+    /// A WRITE of `length` bytes to the peer's memory at `remote_va`, by its key.
+    #[must_use]
+    pub const fn write(length: u32, remote_va: u64, rkey: u32) -> Self {
+        let operation = Operation::Write;
+        Self { operation, length, remote_va, rkey, imm: 0, solicited: false, fence: false }
+    }
+}
+
 impl Transmit {
+    /// The whole frame in memory of its own, with the ICRC, if it has one; `payload` is the bytes that
+    /// [`Transmit::payload`] refers to.
+    ///
+    /// # Errors
+    /// [`Malformed::Length`] when that is another number of bytes.
+    pub fn to_frame(&self, payload: &[u8]) -> Result<Vec<u8>, Malformed> {
+        if payload.len() != self.payload.map_or(0, |payload| payload.length as usize) {
+            return Err(Malformed::Length("payload"));
+        }
+        let mut frame = [self.header.as_slice(), payload].concat();
+        frame.resize(self.frame_length(), 0);
+        if self.needs_icrc {
+            icrc::append(&mut frame)?;
+        }
+        Ok(frame)
+    }
+
     /// A frame of a QP's that ends with its headers, but for the ICRC.
     #[inline]
     pub(crate) fn without_payload(qpn: Qpn, priority: u8, header: HeaderBuffer) -> Self {
@@ -322,7 +348,7 @@ impl Transmit {
     #[must_use]
     pub fn frame_length(&self) -> usize {
         let payload = self.payload.map_or(0, |payload| payload.length as usize);
-        let icrc = if self.needs_icrc { crate::wire::icrc::LENGTH } else { 0 };
+        let icrc = if self.needs_icrc { icrc::LENGTH } else { 0 };
         self.header
             .as_slice()
             .len()

@@ -57,6 +57,14 @@ pub struct AddressVector {
     pub sl: u8,
 }
 
+impl AddressVector {
+    /// A path from one of the own GIDs to the peer's, with the usual hop limit and all other fields 0.
+    #[must_use]
+    pub const fn new(sgid_index: u8, dgid: Gid) -> Self {
+        Self { sgid_index, dgid, hop_limit: 0, traffic_class: 0, flow_label: 0, sl: 0 }
+    }
+}
+
 impl From<&Attributes> for AddressVector {
     fn from(a: &Attributes) -> Self {
         Self {
@@ -116,6 +124,47 @@ pub struct QpAttributes {
     pub pkey_index: Option<u16>,
     /// The Q_Key, of datagrams.
     pub qkey: Option<u32>,
+}
+
+/// The changes that bring a queue pair of Reliable Connection up, with usual values; struct update syntax sets others.
+impl QpAttributes {
+    /// The change from RESET to INIT, with the accesses that the peer may make.
+    #[must_use]
+    pub fn to_init(access: AccessFlags) -> Self {
+        let state = Some(QpState::Init);
+        Self { state, pkey_index: Some(0), access: Some(access), ..Self::default() }
+    }
+
+    /// The change from INIT to RTR, with the first PSN of the peer: one READ or atomic of the peer may be outstanding,
+    /// and RNR NAKs ask for 0.64 ms.
+    #[must_use]
+    pub fn to_rtr(path: AddressVector, path_mtu: PathMtu, dest_qpn: Qpn, rq_psn: Psn) -> Self {
+        Self {
+            state: Some(QpState::Rtr),
+            path: Some(path),
+            path_mtu: Some(path_mtu),
+            dest_qpn: Some(dest_qpn),
+            rq_psn: Some(rq_psn),
+            max_dest_rd_atomic: Some(1),
+            min_rnr_timer: Some(12),
+            ..Self::default()
+        }
+    }
+
+    /// The change from RTR to RTS, with the first PSN sent: one READ or atomic may be outstanding, an acknowledgement
+    /// takes 67 ms at most, and is asked for again seven times, a receive request without end.
+    #[must_use]
+    pub fn to_rts(sq_psn: Psn) -> Self {
+        Self {
+            state: Some(QpState::Rts),
+            sq_psn: Some(sq_psn),
+            timeout: Some(14),
+            retry_cnt: Some(param::MAX_RETRY),
+            rnr_retry: Some(param::RNR_RETRY_INFINITE),
+            max_rd_atomic: Some(1),
+            ..Self::default()
+        }
+    }
 }
 
 impl QpAttributes {

@@ -34,80 +34,45 @@
 //!
 //! ```
 //! use std::task::Poll;
-//!
 //! use roce::*;
 //!
-//! /// A port's memory, whose 64 bytes a peer may access by the key 7.
-//! struct Memory([u8; 64]);
-//!
+//! struct Memory([u8; 64]); // A peer may access it by the key 7.
 //! impl Verbs for Memory {
-//!     fn check_remote(
-//!         &mut self, _: Target, memory: RemoteRange, _: RemoteAccess,
-//!     ) -> Poll<Result<(), AccessDenied>> {
-//!         let fits = memory.va.checked_add(memory.length).is_some_and(|end| end <= 64);
-//!         Poll::Ready(if memory.rkey == 7 && fits { Ok(()) } else { Err(AccessDenied::Memory) })
+//!     fn check_remote(&mut self, _: Target, at: RemoteRange, _: RemoteAccess) -> Poll<Result<(), AccessDenied>> {
+//!         let fits = at.rkey == 7 && at.va.checked_add(at.length).is_some_and(|end| end <= 64);
+//!         Poll::Ready(fits.then_some(()).ok_or(AccessDenied::Memory))
 //!     }
 //!     fn take_receive(&mut self, _: Target) -> Poll<Result<TakenReceive, ReceiveError>> {
 //!         Poll::Ready(Err(ReceiveError::Empty))
 //!     }
 //! }
-//!
-//! let (now, qpn) = (Instant(0), Qpn::new(0x11).unwrap());
-//! let (init, rtr, rts) = (Some(QpState::Init), Some(QpState::Rtr), Some(QpState::Rts));
+//! let (now, qpn, psn, mtu_max) = (Instant(0), Qpn::new(0x11).unwrap(), Psn::new(0), PathMtu::Mtu1024);
 //! let mut ports = [1, 2].map(|number| {
 //!     let (mac, ipv4) = (MacAddr([2, 0, 0, 0, 0, number]), [10, 0, 0, number].into());
-//!     let (mtu_max, icrc_policy) = (PathMtu::Mtu1024, IcrcPolicy::CheckAll);
-//!     let mut stack = Stack::new(StackConfig { mac, ipv4, mtu_max, icrc_policy });
+//!     let mut stack = Stack::new(StackConfig { mac, ipv4, mtu_max, icrc_policy: IcrcPolicy::CheckAll });
 //!     stack.create_qp(qpn, Service::Rc, 0).unwrap();
-//!     let dgid = Gid::from_ipv4([10, 0, 0, 3 - number].into());
-//!     let path = AddressVector { sgid_index: 1, dgid, hop_limit: 64, traffic_class: 0, flow_label: 0, sl: 0 };
-//!     let (access, psn) = (Some(AccessFlags::REMOTE_WRITE), Some(Psn::new(0)));
-//!     for change in [
-//!         QpAttributes { state: init, pkey_index: Some(0), access, ..Default::default() },
-//!         QpAttributes {
-//!             state: rtr, path: Some(path), path_mtu: Some(mtu_max), dest_qpn: Some(qpn), rq_psn: psn,
-//!             max_dest_rd_atomic: Some(1), min_rnr_timer: Some(1), ..Default::default()
-//!         },
-//!         QpAttributes {
-//!             state: rts, sq_psn: psn, timeout: Some(14), retry_cnt: Some(7), rnr_retry: Some(7),
-//!             max_rd_atomic: Some(1), ..Default::default()
-//!         },
-//!     ] {
-//!         stack.modify_qp(now, qpn, &change).unwrap();
-//!     }
+//!     let path = AddressVector::new(1, Gid::from_ipv4([10, 0, 0, 3 - number].into()));
+//!     let (init, rtr) = (QpAttributes::to_init(AccessFlags::REMOTE_WRITE), QpAttributes::to_rtr(path, mtu_max, qpn, psn));
+//!     [init, rtr, QpAttributes::to_rts(psn)].iter().for_each(|change| stack.modify_qp(now, qpn, change).unwrap());
 //!     (stack, Memory([0; 64]))
 //! });
-//!
-//! let request = SendRequest {
-//!     operation: Operation::Write, length: 5, remote_va: 8, rkey: 7, imm: 0, solicited: false, fence: false,
-//! };
-//! ports[0].0.post_send(now, qpn, request).unwrap();
-//! let event = loop {
+//! ports[0].0.post_send(now, qpn, SendRequest::write(5, 8, 7)).unwrap();
+//! while ports[0].0.poll_event() != Some(Event::SendsCompleted { qpn, through: 0 }) {
 //!     let [(from, _), (to, memory)] = &mut ports;
 //!     while let Some(transmit) = from.poll_transmit(now) {
-//!         let mut frame = transmit.header.as_slice().to_vec();
-//!         frame.extend(transmit.payload.map_or(&b""[..], |_| b"hello"));
-//!         frame.resize(transmit.frame_length(), 0);
-//!         if transmit.needs_icrc {
-//!             wire::icrc::append(&mut frame).unwrap();
-//!         }
+//!         let mut frame = transmit.to_frame(transmit.payload.map_or(b"", |_| b"hello")).unwrap();
 //!         let mut placements = Vec::new();
 //!         assert!(to.receive(now, &mut frame, 0, memory, &mut placements).is_ready());
-//!         let place = |it: &Placement| {
-//!             let Sink::Remote { va, .. } = it.sink else { return Placed::Failed };
-//!             memory.0[va as usize..][..it.range.len()].copy_from_slice(&frame[it.range.clone()]);
-//!             Placed::Copied
-//!         };
-//!         to.commit(now, &placements.iter().map(place).collect::<Vec<_>>());
+//!         for placement in &placements {
+//!             let Sink::Remote { va, .. } = placement.sink else { unreachable!("only WRITEs are posted") };
+//!             memory.0[va as usize..][..placement.range.len()].copy_from_slice(&frame[placement.range.clone()]);
+//!         }
+//!         to.commit(now, &vec![Placed::Copied; placements.len()]);
 //!     }
 //!     from.frames_made();
-//!     if let Some(event) = to.poll_event() {
-//!         break event;
-//!     }
 //!     ports.reverse();
-//! };
-//! assert_eq!(event, Event::SendsCompleted { qpn, through: 0 });
-//! assert!(ports.iter().any(|(_, memory)| memory.0[8..13] == *b"hello"));
+//! }
+//! assert_eq!(ports[1].1.0[8..13], *b"hello");
 //! ```
 
 #![forbid(unsafe_code)]

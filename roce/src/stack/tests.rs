@@ -14,7 +14,7 @@ use crate::incoming::{Envelope, Flow, FramePlace, Incoming};
 use crate::opcode::code;
 use crate::psn::Psn;
 use crate::wire::aeth::{self, Syndrome};
-use crate::wire::{arp, bth, ethernet, frame, icrc};
+use crate::wire::{Malformed, arp, bth, ethernet, frame, icrc};
 
 mod congestion;
 mod priorities;
@@ -32,23 +32,11 @@ fn stack_with(icrc_policy: IcrcPolicy) -> Stack {
 
 /// Makes a queue pair of a client's in RTR, whose peer is `dgid`.
 fn listen(stack: &mut Stack, now: Instant, qpn: Qpn, client: u16, sgid_index: u8, dgid: Gid) {
-    let path =
-        AddressVector { sgid_index, dgid, hop_limit: 0, traffic_class: 0, flow_label: 0, sl: 0 };
-    let init = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        access: Some(AccessFlags::default()),
-        ..QpAttributes::default()
-    };
+    let path = AddressVector::new(sgid_index, dgid);
+    let init = QpAttributes::to_init(AccessFlags::default());
     let rtr = QpAttributes {
-        state: Some(QpState::Rtr),
-        path: Some(path),
-        path_mtu: Some(PathMtu::Mtu1024),
-        dest_qpn: Some(qpn),
-        rq_psn: Some(Psn::default()),
-        max_dest_rd_atomic: Some(1),
         min_rnr_timer: Some(1),
-        ..QpAttributes::default()
+        ..QpAttributes::to_rtr(path, PathMtu::Mtu1024, qpn, Psn::default())
     };
     stack.create_qp(qpn, Service::Rc, client).unwrap();
     for change in [init, rtr] {
@@ -59,15 +47,8 @@ fn listen(stack: &mut Stack, now: Instant, qpn: Qpn, client: u16, sgid_index: u8
 /// Makes a queue pair in RTS with the longest timeout, whose peer is `dgid`.
 fn connect(stack: &mut Stack, qpn: Qpn, sgid_index: u8, dgid: Gid) {
     listen(stack, Instant(0), qpn, 0, sgid_index, dgid);
-    let rts = QpAttributes {
-        state: Some(QpState::Rts),
-        sq_psn: Some(Psn::new(PSN)),
-        max_rd_atomic: Some(1),
-        timeout: Some(param::MAX_TIMEOUT),
-        retry_cnt: Some(param::MAX_RETRY),
-        rnr_retry: Some(param::RNR_RETRY_INFINITE),
-        ..QpAttributes::default()
-    };
+    let rts =
+        QpAttributes { timeout: Some(param::MAX_TIMEOUT), ..QpAttributes::to_rts(Psn::new(PSN)) };
     stack.modify_qp(Instant(0), qpn, &rts).unwrap();
 }
 
@@ -140,6 +121,22 @@ impl Verbs for Refusing {
     }
 }
 
+#[test]
+fn a_frame_is_made_of_the_payload_that_it_refers_to_and_of_no_other_length() {
+    let mut stack = stack_with(IcrcPolicy::CheckAll);
+    let (own, qpn, now) = (stack.gid(0).unwrap(), Qpn::new(0x100).unwrap(), Instant(0));
+    connect(&mut stack, qpn, 0, own);
+    stack.post_send(now, qpn, SendRequest::write(5, 0, 0)).unwrap();
+    let sent = stack.poll_transmit(now).unwrap();
+    let mut frame = sent.to_frame(b"hello").unwrap();
+    assert_eq!(frame.len(), sent.frame_length());
+    assert_eq!(frame[sent.header.as_slice().len()..][..8], *b"hello\0\0\0");
+    assert!(icrc::check(&mut frame));
+    for other in [&b""[..], b"hell", b"hello!"] {
+        assert_eq!(sent.to_frame(other), Err(Malformed::Length("payload")));
+    }
+}
+
 /// RC-2.
 #[test]
 fn a_wrong_icrc_passes_only_where_it_is_vouched_for_and_vouching_is_trusted() {
@@ -156,9 +153,7 @@ fn a_wrong_icrc_passes_only_where_it_is_vouched_for_and_vouching_is_trusted() {
         connect(&mut stack, qpn, 0, own);
         stack.post_send(now, qpn, SEND).unwrap();
         let sent = stack.poll_transmit(now).unwrap();
-        let mut bytes = sent.header.as_slice().to_vec();
-        bytes.resize(sent.frame_length(), 0);
-        icrc::append(&mut bytes).unwrap();
+        let bytes = sent.to_frame(b"").unwrap();
         let mut wrong = bytes.clone();
         *wrong.last_mut().unwrap() ^= 1;
         for (bytes, is_right) in [(wrong, false), (bytes, true)] {

@@ -64,10 +64,8 @@ fn pair_with(service: Service, set_up: impl Fn(&mut Stack)) -> [Stack; 2] {
 fn next(stack: &mut Stack, now: Instant) -> Option<Vec<u8>> {
     let transmit = stack.poll_transmit(now)?;
     stack.frames_made();
-    let mut bytes = transmit.header.as_slice().to_vec();
-    bytes.resize(transmit.frame_length(), 0);
-    icrc::append(&mut bytes).unwrap();
-    Some(bytes)
+    let payload = transmit.payload.map_or(0, |payload| payload.length as usize);
+    Some(transmit.to_frame(&vec![0; payload]).unwrap())
 }
 
 /// Where the traffic class of a frame of IPv6 lies, and the Base Transport Header.
