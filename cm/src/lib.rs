@@ -43,54 +43,42 @@
 //!
 //! ```
 //! use cm::*;
-//!
-//! const PORT: u32 = 1;
-//! let now = Instant(1_000_000_000);
+//! let (now, port, transport) = (Instant(1_000_000_000), 1, Transport::Rc);
 //! let address = [1, 2].map(|number| Address::untagged([10, 0, 0, number].into()));
 //! let mut managers = [1, 2].map(|number: u64| {
 //!     let mut random = number;
 //!     let numbers = move || { random = random.wrapping_mul(6_364_136_223_846_793_005) + 1; random };
 //!     let mut manager = Manager::new(Limits::default(), Box::new(numbers));
-//!     manager.set_port(PORT, PortAttributes { ca_guid: number, ack_delay: 15, mtu: 5 });
+//!     manager.set_port(port, PortAttributes { ca_guid: number, ack_delay: 15, mtu: 5 });
 //!     manager
 //! });
-//! let (space, transport) = (PortSpace::Tcp, Transport::Rc);
-//! let ip = address[1].ip();
+//! let (space, ip) = (PortSpace::Tcp, address[1].ip());
 //! let bind = Bind { space, address: ip, vlan: 0, port: 7174, reuse: false, only_ipv6: false };
 //! let (listener, _) = managers[1].bind(Owner(2), bind).unwrap();
 //! managers[1].listen(listener, Offer::Connections(transport), 1).unwrap();
-//! let path = Path::along(Route::between(PORT, address[0], address[1]), 3, 7);
 //! let asks = Connect {
-//!     path, space, source_port: 40_000, destination_port: 7174, transport, qpn: 0x11, srq: false,
-//!     responder_resources: 1, initiator_depth: 1, flow_control: true, retry_count: 7,
-//!     rnr_retry_count: 7, response_timeout: 20, max_cm_retries: 15, private_data: b"hello",
+//!     path: Path::along(Route::between(port, address[0], address[1]), 3, 7), space, source_port: 40_000,
+//!     destination_port: 7174, transport, qpn: 0x11, srq: false, responder_resources: 1, initiator_depth: 1,
+//!     flow_control: true, retry_count: 7, rnr_retry_count: 7, response_timeout: 20, max_cm_retries: 15,
+//!     private_data: b"hello",
 //! };
 //! managers[0].connect(now, Owner(1), &asks).unwrap();
-//! let mut established = 0;
-//! while established < 1 {
-//!     for here in [0, 1] {
-//!         while let Some(sent) = managers[here].poll_transmit() {
-//!             let route = Route::between(PORT, address[1 - here], address[here]);
-//!             managers[1 - here].input(now, &route, param::QPN, &sent.datagram[..]);
-//!         }
-//!         while let Some(Event { id, kind, .. }) = managers[here].poll_event() {
-//!             match kind {
-//!                 EventKind::ConnectRequest(request) => {
-//!                     assert_eq!((request.remote_qpn, &request.private_data[..5]), (0x11, &b"hello"[..]));
-//!                     // Here the queue pair goes to RTS, with what `qp_attributes` says.
-//!                     let accept = Accept {
-//!                         qpn: 0x22, srq: false, responder_resources: 1, initiator_depth: 1,
-//!                         flow_control: true, rnr_retry_count: 7, private_data: b"",
-//!                     };
-//!                     managers[here].accept(now, id, &accept).unwrap();
-//!                 }
-//!                 EventKind::ConnectResponse(response) => {
-//!                     assert_eq!(response.remote_qpn, 0x22);
-//!                     managers[here].ready(now, id, b"").unwrap();
-//!                 }
-//!                 EventKind::Established { .. } => established += 1,
-//!                 other => panic!("{other:?}"),
+//! 'connected: for here in [0, 1].into_iter().cycle() {
+//!     while let Some(sent) = managers[here].poll_transmit() {
+//!         let route = Route::between(port, address[1 - here], address[here]);
+//!         managers[1 - here].input(now, &route, param::QPN, &sent.datagram[..]);
+//!     }
+//!     while let Some(Event { id, kind, .. }) = managers[here].poll_event() {
+//!         match kind {
+//!             EventKind::ConnectRequest(request) if request.private_data.starts_with(b"hello") => {
+//!                 // Both queue pairs go to RTS, with the attributes that `qp_attributes` gives.
+//!                 let accept = Accept { qpn: 0x22, srq: false, responder_resources: 1, initiator_depth: 1,
+//!                     flow_control: true, rnr_retry_count: 7, private_data: b"" };
+//!                 managers[here].accept(now, id, &accept).unwrap();
 //!             }
+//!             EventKind::ConnectResponse(_) => managers[here].ready(now, id, b"").unwrap(),
+//!             EventKind::Established { .. } => break 'connected,
+//!             other => panic!("{other:?}"),
 //!         }
 //!     }
 //! }
