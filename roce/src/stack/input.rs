@@ -16,7 +16,7 @@ use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{Malformed, arp, bth, icmpv4, igmp, ipv4, ipv6, ndp, udp};
 
 /// The protocol of a frame, as far as its network header tells.
-pub(super) enum Kind<'a> {
+pub(super) enum Protocol<'a> {
     Arp(&'a [u8]),
     Icmp(ipv4::Repr, &'a [u8]),
     Ndp(ipv6::Repr, &'a [u8]),
@@ -60,17 +60,19 @@ impl Stack {
         verbs: &mut impl Verbs,
     ) -> Poll<()> {
         let taken = match self.classify(frame.bytes()) {
-            Ok((_, Kind::Roce(envelope))) => {
+            Ok((_, Protocol::Roce(envelope))) => {
                 return self.receive_roce(now, &envelope, frame, frame_index, verbs);
             }
-            Ok((ethernet, Kind::Arp(packet))) => self.receive_arp(&ethernet, packet),
-            Ok((ethernet, Kind::Icmp(ip, packet))) => self.receive_icmp(&ethernet, &ip, packet),
-            Ok((ethernet, Kind::Ndp(ip, packet))) => self.receive_ndp(&ethernet, &ip, packet),
-            Ok((ethernet, Kind::Igmp(packet))) => self.receive_igmp(now, ethernet.vlan(), packet),
-            Ok((ethernet, Kind::Mld(ip, packet))) => {
+            Ok((ethernet, Protocol::Arp(packet))) => self.receive_arp(&ethernet, packet),
+            Ok((ethernet, Protocol::Icmp(ip, packet))) => self.receive_icmp(&ethernet, &ip, packet),
+            Ok((ethernet, Protocol::Ndp(ip, packet))) => self.receive_ndp(&ethernet, &ip, packet),
+            Ok((ethernet, Protocol::Igmp(packet))) => {
+                self.receive_igmp(now, ethernet.vlan(), packet)
+            }
+            Ok((ethernet, Protocol::Mld(ip, packet))) => {
                 self.receive_mld(now, ethernet.vlan(), &ip, packet)
             }
-            Ok((_, Kind::Foreign)) => Err(Reason::NotForUs),
+            Ok((_, Protocol::Foreign)) => Err(Reason::NotForUs),
             Err(malformed) => Err(malformed.into()),
         };
         if let Err(reason) = taken {
@@ -84,7 +86,7 @@ impl Stack {
     /// is not looked at.
     #[must_use]
     pub fn destinations(&self, frame: &[u8]) -> Vec<Qpn> {
-        let Ok((_, Kind::Roce(envelope))) = self.classify(frame) else { return Vec::new() };
+        let Ok((_, Protocol::Roce(envelope))) = self.classify(frame) else { return Vec::new() };
         let group = envelope.flow.destination.gid;
         if group.is_group() {
             return self.groups.members(group).collect();
@@ -98,7 +100,7 @@ impl Stack {
     pub(super) fn classify<'a>(
         &self,
         frame: &'a [u8],
-    ) -> Result<(ethernet::Repr, Kind<'a>), Malformed> {
+    ) -> Result<(ethernet::Repr, Protocol<'a>), Malformed> {
         classify(frame, &self.addresses, &self.groups)
     }
 
@@ -180,13 +182,13 @@ fn classify<'a>(
     frame: &'a [u8],
     addresses: &PortAddresses,
     groups: &Groups,
-) -> Result<(ethernet::Repr, Kind<'a>), Malformed> {
+) -> Result<(ethernet::Repr, Protocol<'a>), Malformed> {
     let (ethernet, packet) = ethernet::Repr::parse(frame)?;
     // RC-104
     let vlan = ethernet.vlan();
     let group = ethernet.destination.is_group();
     if !(group || ethernet.destination == addresses.mac) {
-        return Ok((ethernet, Kind::Foreign));
+        return Ok((ethernet, Protocol::Foreign));
     }
     let network_offset = frame.len().wrapping_sub(packet.len());
     // UD-19
@@ -197,8 +199,8 @@ fn classify<'a>(
             && groups.has(gid)
     };
     let kind = match ethernet.ethertype {
-        EtherType::ARP => Kind::Arp(packet),
-        EtherType::IPV4 if group && is_igmp(packet) => Kind::Igmp(packet),
+        EtherType::ARP => Protocol::Arp(packet),
+        EtherType::IPV4 if group && is_igmp(packet) => Protocol::Igmp(packet),
         EtherType::IPV4 => {
             let (ip, payload) = ipv4::Repr::parse(packet)?;
             let destination = Address { gid: Gid::from_ipv4(ip.destination), vlan };
@@ -208,12 +210,12 @@ fn classify<'a>(
                 ipv4::PROTOCOL_UDP if is_joined(destination.gid) => {
                     datagram(flow, ip.type_of_service, payload, behind)?
                 }
-                _ if !addresses.has_ipv4(vlan, ip.destination) => Kind::Foreign,
-                ipv4::PROTOCOL_ICMP => Kind::Icmp(ip, payload),
+                _ if !addresses.has_ipv4(vlan, ip.destination) => Protocol::Foreign,
+                ipv4::PROTOCOL_ICMP => Protocol::Icmp(ip, payload),
                 ipv4::PROTOCOL_UDP if !group => {
                     datagram(flow, ip.type_of_service, payload, behind)?
                 }
-                _ => Kind::Foreign,
+                _ => Protocol::Foreign,
             }
         }
         EtherType::IPV6 => {
@@ -224,11 +226,11 @@ fn classify<'a>(
             // RC-14
             let is_mapped = destination.gid.as_ipv4().is_some();
             match ip.next_header {
-                ipv6::HOP_BY_HOP if group => Kind::Mld(ip, payload),
+                ipv6::HOP_BY_HOP if group => Protocol::Mld(ip, payload),
                 ipv6::NEXT_HEADER_ICMPV6
                     if own || addresses.is_solicited_at(vlan, ip.destination) =>
                 {
-                    Kind::Ndp(ip, payload)
+                    Protocol::Ndp(ip, payload)
                 }
                 ipv6::NEXT_HEADER_UDP
                     if !group && own || !is_mapped && is_joined(destination.gid) =>
@@ -236,10 +238,10 @@ fn classify<'a>(
                     let behind = network_offset.wrapping_add(ipv6::LENGTH);
                     datagram(flow, ip.traffic_class, payload, behind)?
                 }
-                _ => Kind::Foreign,
+                _ => Protocol::Foreign,
             }
         }
-        _ => Kind::Foreign,
+        _ => Protocol::Foreign,
     };
     Ok((ethernet, kind))
 }
@@ -256,13 +258,13 @@ fn datagram(
     traffic_class: u8,
     payload: &[u8],
     offset: usize,
-) -> Result<Kind<'_>, Malformed> {
+) -> Result<Protocol<'_>, Malformed> {
     let (header, payload) = udp::Repr::parse(payload)?;
     // RC-3
     if header.destination_port != param::ROCE_UDP_PORT {
-        return Ok(Kind::Foreign);
+        return Ok(Protocol::Foreign);
     }
     let offset = offset.wrapping_add(udp::LENGTH);
     let payload = offset..offset.wrapping_add(payload.len());
-    Ok(Kind::Roce(Envelope { flow, traffic_class, payload }))
+    Ok(Protocol::Roce(Envelope { flow, traffic_class, payload }))
 }

@@ -3,7 +3,7 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::Stack;
-use super::input::Kind;
+use super::input::Protocol;
 use crate::param;
 use crate::path::Connection;
 use crate::types::{Gid, Qpn};
@@ -90,8 +90,8 @@ impl Stack {
     /// members while there are any.
     fn is_for_groups(&self, frame: &[u8]) -> bool {
         match self.classify(frame) {
-            Ok((_, Kind::Roce(envelope))) => envelope.flow.destination.gid.is_group(),
-            Ok((_, Kind::Igmp(_) | Kind::Mld(..))) => !self.groups.is_empty(),
+            Ok((_, Protocol::Roce(envelope))) => envelope.flow.destination.gid.is_group(),
+            Ok((_, Protocol::Igmp(_) | Protocol::Mld(..))) => !self.groups.is_empty(),
             _ => false,
         }
     }
