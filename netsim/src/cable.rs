@@ -17,7 +17,7 @@ pub struct Carried {
 
 /// Counts of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct FaultTally {
     /// Frames that did not arrive.
     pub lost: u64,
     /// Frames that arrived twice.
@@ -38,7 +38,7 @@ impl Faults {
         at: Time,
         last: &mut Time,
         frame: &mut Frame,
-        tally: &mut Tally,
+        tally: &mut FaultTally,
     ) -> Carried {
         if rng.chance(self.loss) {
             tally.lost += 1;
@@ -77,7 +77,7 @@ impl Faults {
     /// Ethernet's own check would have caught damage on the cable; what slips through happens inside a switch, to
     /// frames that the invariant CRC protects. ARP has no such protection. No frame is damaged twice, so that it can be
     /// told what must become of it.
-    fn leave_whole(&self, rng: &mut Rng, frame: &mut Frame, tally: &mut Tally) -> bool {
+    fn leave_whole(&self, rng: &mut Rng, frame: &mut Frame, tally: &mut FaultTally) -> bool {
         if frame.is_arp() || frame.flipped.is_some() || !rng.chance(self.corruption) {
             return true;
         }
@@ -103,8 +103,8 @@ mod tests {
     }
 
     /// The arrivals of 10,000 frames, sent one each 100 ps, in the order of their sending.
-    fn arrivals(faults: &Faults, frame: &Frame) -> (Vec<Option<Time>>, Tally) {
-        let (mut rng, mut last, mut tally) = (Rng::new(1), Time(0), Tally::default());
+    fn arrivals(faults: &Faults, frame: &Frame) -> (Vec<Option<Time>>, FaultTally) {
+        let (mut rng, mut last, mut tally) = (Rng::new(1), Time(0), FaultTally::default());
         let arrivals = (0..10_000).map(|number| {
             let at = Time(number * 100);
             faults.carry(&mut rng, at, &mut last, &mut frame.clone(), &mut tally).arrives
@@ -123,11 +123,11 @@ mod tests {
         let (times, tally) = arrivals(&loss, &frame(100));
         assert!(about_300(tally.lost) && in_order(&times));
         assert_eq!(times.iter().filter(|time| time.is_none()).count() as u64, tally.lost);
-        assert_eq!(Tally { lost: 0, ..tally }, Tally::default());
+        assert_eq!(FaultTally { lost: 0, ..tally }, FaultTally::default());
         let reordering = Faults { reordering: 300, ..Faults::NONE };
         let (times, tally) = arrivals(&reordering, &frame(100));
         assert!(about_300(tally.reordered) && !in_order(&times));
-        assert_eq!(Tally { reordered: 0, ..tally }, Tally::default());
+        assert_eq!(FaultTally { reordered: 0, ..tally }, FaultTally::default());
         let duplication = Faults { duplication: 300, ..Faults::NONE };
         let (times, tally) = arrivals(&duplication, &frame(100));
         assert!(about_300(tally.duplicated) && in_order(&times));
@@ -135,7 +135,7 @@ mod tests {
         assert!(about_300(arrivals(&marking, &frame(100)).1.marked));
         let jitter = Faults { jitter: 5_000, ..Faults::NONE };
         let (times, tally) = arrivals(&jitter, &frame(100));
-        assert!(in_order(&times) && tally == Tally::default());
+        assert!(in_order(&times) && tally == FaultTally::default());
         assert!(times[9_000].unwrap() > Time(9_000 * 100));
         assert!(!Faults::NONE.are_some() && jitter.are_some());
     }
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_bit_of_a_frame_flips_once_and_one_without_bytes_is_lost() {
         let faults = Faults { corruption: 10_000, ..Faults::NONE };
-        let (mut rng, mut last, mut tally) = (Rng::new(1), Time(0), Tally::default());
+        let (mut rng, mut last, mut tally) = (Rng::new(1), Time(0), FaultTally::default());
         let (whole, mut buffer) = (frame(200), Vec::new());
         let before = whole.write(&mut buffer).to_vec();
         for _ in 0..100 {
@@ -157,7 +157,7 @@ mod tests {
             after[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(before, after);
         }
-        assert_eq!(tally, Tally { corrupted: 100, ..Tally::default() });
+        assert_eq!(tally, FaultTally { corrupted: 100, ..FaultTally::default() });
         let headers = Frame::new(&before[..60], 1_000);
         assert!(arrivals(&faults, &headers).0.iter().all(Option::is_none));
     }

@@ -53,5 +53,5 @@ mod time;
 
 pub use config::{Config, NETWORKS, parse};
 pub use error::Error;
-pub use network::{Network, Tally};
+pub use network::{Network, NetworkTally};
 pub use time::{Time, Wire};

@@ -43,7 +43,7 @@ enum Happening {
 
 /// The fates of frames that hosts sent, and of copies of them. Those that are in no number of ends are under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct NetworkTally {
     /// Frames that hosts sent.
     pub sent: u64,
     /// Copies that switches made of frames to all.
@@ -57,7 +57,7 @@ pub struct Tally {
     /// Frames for all that came to a switch without another port.
     pub unroutable: u64,
     /// Faults of cables.
-    pub cables: cable::Tally,
+    pub cables: cable::FaultTally,
     /// Pauses sent.
     pub pauses: u64,
     /// Pauses heard.
@@ -89,7 +89,7 @@ pub struct Network<M = Lengths> {
     watchdog: Option<Watchdog>,
     routes: Routes,
     flows: Vec<Flow>,
-    tally: Tally,
+    tally: NetworkTally,
     results: Results,
     rng: Rng,
     digest: u64,
@@ -195,7 +195,7 @@ impl<M: Memory + Default> Network<M> {
             watchdog: switch.watchdog,
             routes,
             flows: Vec::new(),
-            tally: Tally::default(),
+            tally: NetworkTally::default(),
             results: Results { watched, ..Results::default() },
             rng: Rng::new(seed),
             digest: 0xcbf2_9ce4_8422_2325,
@@ -269,7 +269,7 @@ impl<M: Memory> Network<M> {
 
     /// The fates of frames.
     #[must_use]
-    pub const fn tally(&self) -> Tally {
+    pub const fn tally(&self) -> NetworkTally {
         self.tally
     }
 

@@ -37,7 +37,7 @@ pub struct Queue {
 
 /// Counts of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct OutputTally {
     /// Frames sent, without pauses.
     pub frames: u64,
     /// Their bytes.
@@ -89,7 +89,7 @@ pub struct Port {
     /// An event tells when a queue becomes eligible.
     pub resumes_at: Time,
     /// Its counts.
-    pub tally: Tally,
+    pub tally: OutputTally,
     schedule: Schedule,
     queues: [Queue; PRIORITIES],
     /// Pauses, which nothing holds up.
@@ -114,7 +114,7 @@ impl Port {
             free_at: Time(0),
             is_told: false,
             resumes_at: Time::NEVER,
-            tally: Tally::default(),
+            tally: OutputTally::default(),
             schedule: Schedule::new(link.ets),
             queues: Default::default(),
             pauses: VecDeque::new(),

@@ -8,7 +8,7 @@ use netsim::frame::Frame;
 use netsim::host::{Host, Pace};
 use netsim::port::Owner;
 use netsim::shape::{Cable, Plan};
-use netsim::{Tally, Time};
+use netsim::{NetworkTally, Time};
 use roce::{Event, Kept, Priorities, ReceivedFrame};
 
 use crate::ledger::Ledger;
@@ -203,7 +203,7 @@ impl Network {
 
 /// Every frame has come somewhere, or is under way.
 pub fn assert_conserved(network: &Network) {
-    let tally @ Tally { sent, flooded, delivered, dropped, unroutable, cables, .. } =
+    let tally @ NetworkTally { sent, flooded, delivered, dropped, unroutable, cables, .. } =
         network.sim.tally();
     let ended = delivered + dropped + unroutable + cables.lost + network.sim.under_way();
     assert_eq!(sent + flooded + cables.duplicated, ended, "{tally:?}");

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use netsim::cable::Tally;
+use netsim::cable::FaultTally;
 use netsim::config::{Faults, Link};
 use roce::{Operation, PathMtu, QpState};
 
@@ -131,7 +131,7 @@ struct Total {
     /// Packets acknowledged when they were accepted.
     acknowledged: u64,
     frames: u64,
-    faults: Tally,
+    faults: FaultTally,
     counters: BTreeMap<&'static str, u64>,
 }
 
