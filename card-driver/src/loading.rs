@@ -58,7 +58,7 @@ impl Default for Pace {
 
 /// The result of a look at a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LoadingStep {
     /// The card is at a chunk still.
     Waits,
     /// The card has taken a chunk, or is given one.
@@ -153,12 +153,12 @@ impl Loading {
     /// # Errors
     /// [`Error::Load`] where it does not go on, or does not say what it should, [`Error::BringUp`] where it is gone, and
     /// the back-end's: what [`Self::has_begun`] then says is whether its old image is lost.
-    pub fn step(&mut self, now: Instant) -> Result<Step, Error> {
+    pub fn step(&mut self, now: Instant) -> Result<LoadingStep, Error> {
         match self.look(now) {
-            Ok(Step::Moved) => Ok(Step::Moved),
+            Ok(LoadingStep::Moved) => Ok(LoadingStep::Moved),
             Ok(step) => {
                 gone(self.card, &*self.backend)?;
-                if step == Step::Ended {
+                if step == LoadingStep::Ended {
                     self.taken = self.given;
                 }
                 Ok(step)
@@ -168,11 +168,11 @@ impl Loading {
     }
 
     /// Looks at the card's progress.
-    fn look(&mut self, now: Instant) -> Result<Step, Error> {
+    fn look(&mut self, now: Instant) -> Result<LoadingStep, Error> {
         if self.buffers.len() < self.chunks() {
             self.make_buffer()?;
             self.since = now;
-            return Ok(Step::Moved);
+            return Ok(LoadingStep::Moved);
         }
         let whole = self.given == self.image.len();
         if self.given > 0 {
@@ -185,20 +185,20 @@ impl Loading {
             }
         }
         if whole && PrStat::decode(self.read(s::PR_STAT)).done {
-            return Ok(Step::Ended);
+            return Ok(LoadingStep::Ended);
         }
         let moved = self.has_moved();
         if !whole && usize::from(queued(&*self.backend)) < s::PR_QUEUE {
             self.give();
             self.since = now;
-            return Ok(Step::Moved);
+            return Ok(LoadingStep::Moved);
         }
         if moved {
             self.since = now;
-            return Ok(Step::Moved);
+            return Ok(LoadingStep::Moved);
         }
         match now.saturating_duration_since(self.since) > self.pace.limit {
-            false => Ok(Step::Waits),
+            false => Ok(LoadingStep::Waits),
             true => Err(self.failed(format!(
                 "it did not {} within {:?}, at byte {} of {}",
                 if self.taken == self.image.len() { "come to the end" } else { "take a chunk" },

@@ -66,9 +66,9 @@ impl Rig {
         let mut waited = 0;
         loop {
             match loading.step(begun + Duration::from_millis(waited)) {
-                Ok(Step::Ended) => break,
-                Ok(Step::Moved) => waited = 0,
-                Ok(Step::Waits) => waited += 10,
+                Ok(LoadingStep::Ended) => break,
+                Ok(LoadingStep::Moved) => waited = 0,
+                Ok(LoadingStep::Waits) => waited += 10,
                 Err(error) => return Err((loading.progress().0 / 100, error)),
             }
         }
@@ -86,13 +86,13 @@ impl Rig {
         let (begun, mut waited) = (Instant::now(), 0);
         loop {
             match loading.step(begun + Duration::from_millis(waited)) {
-                Ok(Step::Ended) => {
+                Ok(LoadingStep::Ended) => {
                     let outcome = self.device.finish_loading_one(&mut loading);
                     assert!(is_the_last(&loading));
                     return outcome;
                 }
-                Ok(Step::Moved) => waited = 0,
-                Ok(Step::Waits) => waited += 10,
+                Ok(LoadingStep::Moved) => waited = 0,
+                Ok(LoadingStep::Waits) => waited += 10,
                 Err(error) => {
                     self.device.let_image_go(&mut loading).unwrap();
                     assert!(is_the_last(&loading));
@@ -374,7 +374,7 @@ fn a_host_that_is_short_of_memory_costs_no_image() {
         let mut device = bring_up(0, backend, PortAddress::default_of(0), &manifest(2)).unwrap();
         let mut loading = device.begin_loading(image(2), pace()).unwrap();
         card.fail_after(Some(room));
-        let steps = (0..room).all(|_| loading.step(Instant::now()).unwrap() == Step::Moved);
+        let steps = (0..room).all(|_| loading.step(Instant::now()).unwrap() == LoadingStep::Moved);
         assert!(steps && loading.step(Instant::now()).is_err() && !loading.has_begun());
         assert_eq!(card.written(Bar::Static, s::PR_DCPL_SET), 0, "it is decoupled");
         assert_eq!(card.written(Bar::Static, s::PR_LEN), 0, "it was given something");
@@ -417,7 +417,7 @@ fn halves() -> Pace {
 
 fn take(device: &mut Device, card: &FakeCard) -> Result<(), Error> {
     let mut loading = device.begin_loading(image(2), halves())?;
-    while loading.step(Instant::now())? != Step::Ended {}
+    while loading.step(Instant::now())? != LoadingStep::Ended {}
     // It stays once it is up, lest the thread of its interrupts sees it leave.
     device.finish_loading(&loading, manifest(2), |_| card.leave_after(None)).map(drop)
 }
@@ -426,7 +426,7 @@ fn take_one(device: &mut Device, vfpga: u8) -> Result<(), Error> {
     let mut loading = device.begin_loading_one(vfpga, one(vfpga), halves())?;
     loop {
         match loading.step(Instant::now()) {
-            Ok(Step::Ended) => return device.finish_loading_one(&mut loading),
+            Ok(LoadingStep::Ended) => return device.finish_loading_one(&mut loading),
             Ok(_) => {}
             Err(error) => {
                 let let_go = device.let_image_go(&mut loading);

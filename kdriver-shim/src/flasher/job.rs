@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bitstreams::{EngineKind, Manifest};
 use card_driver::backend::Takes;
-use card_driver::loading::{Loading, Step};
+use card_driver::loading::{Loading, LoadingStep};
 use shim_abi::FlashState;
 
 use super::Flasher;
@@ -88,12 +88,12 @@ impl Flasher {
                 self.begin_loading(around, &mut job, since)
             }
             Phase::Loading(loading) => match loading.step(Instant::now()) {
-                Ok(Step::Ended) => {
+                Ok(LoadingStep::Ended) => {
                     self.end_flash(around, &mut job);
                     return job.let_go();
                 }
                 Ok(step) => {
-                    job.waits = step == Step::Waits;
+                    job.waits = step == LoadingStep::Waits;
                     Ok(())
                 }
                 Err(error) => Err((error.into(), loading.has_begun())),
