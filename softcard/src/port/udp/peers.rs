@@ -8,7 +8,7 @@ use hostmem::udp::MOST_SEGMENTS;
 
 use super::frames::{Headers, Pair};
 use super::numbers::Numbers;
-use super::word::{Kind, Word};
+use super::word::{Word, WordKind};
 use crate::port::Frame;
 
 /// Bytes of a receiver's room that a datagram takes beside its own: the kernel's data about it.
@@ -457,7 +457,7 @@ impl Peers {
         let pause = if is_full { ASK_FULL_NS } else { ASK_NS };
         peer.next_question = now.saturating_add(pause);
         let (of, received) = (peer.session, peer.received);
-        Some(Word { kind: Kind::Ask, session, of, mark, received, window: self.window() })
+        Some(Word { kind: WordKind::Ask, session, of, mark, received, window: self.window() })
     }
 
     /// Lets a host be asked soon again, for it has no room.
@@ -469,7 +469,7 @@ impl Peers {
     }
 
     /// The word that tells a host the costs that came from it.
-    pub(super) fn tell(&mut self, pair: Pair, kind: Kind, mark: u64) -> Option<Word> {
+    pub(super) fn tell(&mut self, pair: Pair, kind: WordKind, mark: u64) -> Option<Word> {
         let (session, window) = (self.session, self.window());
         let peer = self.table.get_mut(&pair)?;
         peer.told = peer.received;
@@ -478,12 +478,12 @@ impl Peers {
 
     /// Takes a word; gives the reply, if one is due.
     pub(super) fn hear(&mut self, now: u64, pair: Pair, word: &Word) -> Option<Word> {
-        if word.kind == Kind::Ask {
+        if word.kind == WordKind::Ask {
             return self.hear_question(now, pair, word);
         }
         let peer = self.table.get_mut(&pair)?;
         // Whoever does not know the port's session has not been asked.
-        let is_answer = matches!(word.kind, Kind::Answer | Kind::Busy);
+        let is_answer = matches!(word.kind, WordKind::Answer | WordKind::Busy);
         let question = peer.question.filter(|it| it.mark == word.mark && is_answer);
         let is_known = question.is_some() || word.session == peer.session;
         if word.of != self.session || !is_known {
@@ -518,7 +518,7 @@ impl Peers {
             };
             self.window = share(self.room, self.table.values().filter(speaks).count());
         }
-        self.tell(pair, Kind::Answer, word.mark)
+        self.tell(pair, WordKind::Answer, word.mark)
     }
 
     /// Whether another stranger is answered now, and counts that.
@@ -564,11 +564,11 @@ impl Peer {
             self.before = (self.sent, now);
         }
         self.settle(word);
-        if word.kind == Kind::Busy {
+        if word.kind == WordKind::Busy {
             self.busy = self.busy.saturating_add(1);
         }
         let (sent, asked) = self.before;
-        let is_counted = word.kind == Kind::Answer || self.busy >= MOST_BUSY;
+        let is_counted = word.kind == WordKind::Answer || self.busy >= MOST_BUSY;
         if is_counted && now.saturating_sub(asked) >= ON_ITS_WAY_NS {
             // By now it has arrived and is counted, or is lost.
             self.settled = self.settled.max(sent).min(self.sent);
@@ -626,7 +626,7 @@ mod tests {
         let question = third.question(0, OTHER).unwrap();
         let answer = two.hear(0, OTHER, &question).unwrap();
         for forged in
-            [Word { mark: answer.mark ^ 2, ..answer }, Word { kind: Kind::Tell, ..answer }]
+            [Word { mark: answer.mark ^ 2, ..answer }, Word { kind: WordKind::Tell, ..answer }]
         {
             third.hear(0, OTHER, &forged);
             assert!(!third.get(OTHER).unwrap().takes_segments(0));
@@ -671,7 +671,7 @@ mod tests {
                     is_due = two.get(OTHER).unwrap().count_received(0, cost(4096), window);
                     under_way -= cost(4096);
                 }
-                let word = two.tell(OTHER, Kind::Tell, 0).unwrap();
+                let word = two.tell(OTHER, WordKind::Tell, 0).unwrap();
                 one.hear(0, OTHER, &word);
                 assert!(one.get(OTHER).unwrap().has_room());
             }
@@ -708,7 +708,7 @@ mod tests {
             one.hurry(now, OTHER);
             let Some(question) = one.question(now, OTHER) else { continue };
             let answer = two.hear(now, OTHER, &question).unwrap();
-            one.hear(now, OTHER, &Word { kind: Kind::Busy, ..answer });
+            one.hear(now, OTHER, &Word { kind: WordKind::Busy, ..answer });
             answers += 1;
         }
         // So many until a question is answered, and so many until all that was sent before it is counted.
@@ -729,7 +729,7 @@ mod tests {
             one.hurry(0, OTHER);
             let question = one.question(now, OTHER).unwrap();
             let answer = two.hear(now, OTHER, &question).unwrap();
-            one.hear(now, OTHER, &Word { kind: Kind::Busy, ..answer });
+            one.hear(now, OTHER, &Word { kind: WordKind::Busy, ..answer });
         }
         let peer = one.get(OTHER).unwrap();
         assert!(peer.under_way() + u64::from(11 * MOST_BUSY) > peer.window, "{peer:?}");
@@ -759,7 +759,8 @@ mod tests {
         one.question(now, OTHER);
         // Whoever asks in its name holds nothing back.
         for session in 5..9 {
-            let forged = Word { kind: Kind::Ask, session, of: 0, mark: 3, received: 0, window: 0 };
+            let forged =
+                Word { kind: WordKind::Ask, session, of: 0, mark: 3, received: 0, window: 0 };
             one.hear(now, OTHER, &forged);
             under_way = 0;
             send(&mut one, &mut under_way);
@@ -783,7 +784,7 @@ mod tests {
                 let window = two.window();
                 let is_lost = number % 1000 == 0;
                 if !is_lost && two.get(OTHER).unwrap().count_received(now, cost(4096), window) {
-                    let word = two.tell(OTHER, Kind::Tell, 0).unwrap();
+                    let word = two.tell(OTHER, WordKind::Tell, 0).unwrap();
                     one.hear(now, OTHER, &word);
                 }
             } else {
@@ -804,7 +805,7 @@ mod tests {
         one.known(OTHER);
         let question = one.question(0, OTHER).unwrap();
         let answer = Word {
-            kind: Kind::Answer,
+            kind: WordKind::Answer,
             session: 9,
             of: 77,
             mark: question.mark,
@@ -823,12 +824,13 @@ mod tests {
             one.get(OTHER).unwrap().count_sent(9000);
             two.get(OTHER).unwrap().count_received(0, 9000, window);
         }
-        let word = two.tell(OTHER, Kind::Tell, 0).unwrap();
+        let word = two.tell(OTHER, WordKind::Tell, 0).unwrap();
         one.hear(0, OTHER, &word);
         // Somebody asks in the other's name, with another session: the other is asked, and goes on.
-        let forged = Word { kind: Kind::Ask, session: 5, of: 0, mark: 3, received: 0, window: 0 };
+        let forged =
+            Word { kind: WordKind::Ask, session: 5, of: 0, mark: 3, received: 0, window: 0 };
         let asked = one.hear(ASK_NS, OTHER, &forged).unwrap();
-        assert_eq!(asked.kind, Kind::Ask);
+        assert_eq!(asked.kind, WordKind::Ask);
         assert!(one.get(OTHER).unwrap().answers());
         // The receiver has forgotten what it counted.
         two.get(OTHER).unwrap().received = 0;
@@ -885,7 +887,7 @@ mod tests {
         let mut peers = Peers::new(ROOM, 1);
         assert!(peers.stranger(OTHER).admits_number(700, false));
         assert!(!peers.stranger(OTHER).admits_number(9, false));
-        let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
+        let ask = Word { kind: WordKind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
         peers.hear(0, OTHER, &ask);
         assert!(peers.stranger(OTHER).admits_number(63, false));
         assert!(!peers.stranger(OTHER).admits_number(90, false));
@@ -897,7 +899,7 @@ mod tests {
         for id in 1..5 {
             assert!(!peers.stranger(OTHER).admits_number(id, true));
         }
-        let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
+        let ask = Word { kind: WordKind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
         peers.hear(0, OTHER, &ask);
         assert!(peers.stranger(OTHER).admits_number(63, true));
         assert!(!peers.stranger(OTHER).admits_number(64, true));
@@ -908,7 +910,7 @@ mod tests {
     fn strangers_are_answered_at_a_rate_and_whoever_is_known_at_once() {
         let mut peers = Peers::new(ROOM, 1);
         peers.known(OTHER);
-        let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
+        let ask = Word { kind: WordKind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
         let stranger = pair(3);
         let mut answers = |now: u64, count: u64| {
             (0..count).filter(|_| peers.hear(now, stranger, &ask).is_some()).count() as u64
@@ -948,7 +950,7 @@ mod tests {
     fn questions_in_the_names_of_others_leave_the_window_as_large() {
         let (mut one, _) = acquainted();
         let window = one.window();
-        let ask = Word { kind: Kind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
+        let ask = Word { kind: WordKind::Ask, session: 9, of: 0, mark: 1, received: 0, window: 0 };
         for number in 0..200_u32 {
             let stranger = Pair { peer: IpAddr::V4((0x0a01_0000 + number).into()), ..OTHER };
             assert!(one.hear(u64::from(number) * COUNTED_NS / 20, stranger, &ask).is_some());

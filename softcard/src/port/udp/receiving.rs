@@ -12,7 +12,7 @@ use super::frames::{Headers, Macs, Pair, identification, put_back};
 use super::neighbours::BEYOND;
 use super::peers::{Manner, Peers, cost};
 use super::sockets::{Arriving, Listening, READY, Sockets};
-use super::word::{Kind, Word};
+use super::word::{Word, WordKind};
 use super::{MoreCounters, UdpPort, WORD_PORT};
 use crate::port::{Counters, Frame, FramePool};
 
@@ -66,9 +66,9 @@ impl UdpPort {
         }
         *again = is_full || taker.is_cut_short;
         for (pair, mut word) in taker.said {
-            if word.kind == Kind::Answer {
+            if word.kind == WordKind::Answer {
                 let is_busy = is_full || in_line.contains(&pair.own);
-                let kind = if is_busy { Kind::Busy } else { Kind::Answer };
+                let kind = if is_busy { WordKind::Busy } else { WordKind::Answer };
                 word = taker.peers.tell(pair, kind, word.mark).unwrap_or(word);
             }
             sockets.say(pair, &word);
@@ -170,7 +170,7 @@ impl Taker<'_> {
         }
         let window = self.peers.window();
         let is_due = self.peers.get(pair)?.count_received(now, costs, window);
-        is_due.then(|| self.peers.tell(pair, Kind::Tell, 0)).flatten()
+        is_due.then(|| self.peers.tell(pair, WordKind::Tell, 0)).flatten()
     }
 
     /// Finds the identifications of the datagrams of one message, from a place on.

@@ -9,7 +9,7 @@ use roce::wire::{arp, icrc, ipv4};
 
 use super::frames::Macs;
 use super::machine::MachineAddress;
-use super::word::{Kind, Word};
+use super::word::{Word, WordKind};
 use super::*;
 
 const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
@@ -621,7 +621,7 @@ fn waits_behind_a_slow_host(test: u8, answers: bool, is_known: bool) -> u64 {
         while let Some((length, from)) = words.recv_from(&mut bytes).ok().filter(|_| answers) {
             let Word { session: of, mark, .. } = Word::parse(&bytes[..length]).unwrap();
             received += 1;
-            let kind = if received == 1 { Kind::Answer } else { Kind::Busy };
+            let kind = if received == 1 { WordKind::Answer } else { WordKind::Busy };
             let word = Word { kind, session: 9, of, mark, received, window: 0 };
             words.send_to(&word.to_bytes(), from).unwrap();
         }

@@ -14,7 +14,7 @@ const VERSION: u8 = 1;
 
 /// The kind of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum WordKind {
     /// The question for a balboad.
     Ask,
     /// A balboad, of this session. All that had come before it was asked is counted.
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 /// A word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    pub(super) kind: Kind,
+    pub(super) kind: WordKind,
     /// A number that a port draws when it is opened: a host that knows it has heard from the port.
     pub(super) session: u64,
     /// The session that the count is of, and the window for; 0 where it is not known.
@@ -47,10 +47,10 @@ impl Word {
         let (name, rest) = bytes.split_first_chunk::<6>()?;
         let (&[version, kind], rest) = rest.split_first_chunk::<2>()?;
         let kind = match kind {
-            1 => Kind::Ask,
-            2 => Kind::Answer,
-            3 => Kind::Tell,
-            4 => Kind::Busy,
+            1 => WordKind::Ask,
+            2 => WordKind::Answer,
+            3 => WordKind::Tell,
+            4 => WordKind::Busy,
             _ => return None,
         };
         if name != NAME || version != VERSION || bytes.len() != LENGTH {
@@ -69,10 +69,10 @@ impl Word {
     /// The bytes of a datagram.
     pub(super) fn to_bytes(self) -> [u8; LENGTH] {
         let kind = match self.kind {
-            Kind::Ask => 1,
-            Kind::Answer => 2,
-            Kind::Tell => 3,
-            Kind::Busy => 4,
+            WordKind::Ask => 1,
+            WordKind::Answer => 2,
+            WordKind::Tell => 3,
+            WordKind::Busy => 4,
         };
         let numbers = [self.session, self.of, self.mark, self.received].map(u64::to_be_bytes);
         let all = NAME.iter().copied().chain([VERSION, kind]).chain(numbers.into_iter().flatten());
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_word_round_trips_and_nothing_else_is_one() {
         let word = Word {
-            kind: Kind::Answer,
+            kind: WordKind::Answer,
             session: 1,
             of: u64::MAX,
             mark: 3,
