@@ -23,10 +23,10 @@ pub use draw::FaultSource;
 pub use quantity::{BitRate, Size};
 pub use spec::{Delay, FaultSpec, Rate, Red};
 
-use draw::{Decisions, Way};
+use draw::Decisions;
 use line::Line;
 
-use super::{Frame, FramePool, Port};
+use super::{Direction, Frame, FramePool, Port};
 
 /// Frames decided about before they are offered to the port behind.
 const CHUNK: usize = 64;
@@ -55,8 +55,16 @@ impl Faults {
         source: FaultSource,
         pool: &FramePool,
     ) -> Self {
-        let line = |way| Line::new(*spec, way, Decisions::new(source, way), pool.clone());
-        Self { port, tx: line(Way::Tx), rx: line(Way::Rx), arrivals: VecDeque::new(), again: None }
+        let line = |direction| {
+            Line::new(*spec, direction, Decisions::new(source, direction), pool.clone())
+        };
+        Self {
+            port,
+            tx: line(Direction::Outbound),
+            rx: line(Direction::Inbound),
+            arrivals: VecDeque::new(),
+            again: None,
+        }
     }
 
     /// Hands ready frames to the port behind; `true` if it took any.

@@ -7,9 +7,8 @@
 
 use std::collections::VecDeque;
 
-use super::draw::Way;
 use super::spec::{FaultSpec, Red};
-use crate::port::FRAME_CAPACITY;
+use crate::port::{Direction, FRAME_CAPACITY};
 
 /// Bits of a byte, times nanoseconds of a second.
 const BYTE_SECOND: u64 = 8_000_000_000;
@@ -46,14 +45,14 @@ pub(super) struct Bottleneck<T> {
 
 impl<T> Bottleneck<T> {
     /// The queue that a specification asks for one way, if it does.
-    pub(super) fn new(spec: &FaultSpec, way: Way) -> Option<Self> {
+    pub(super) fn new(spec: &FaultSpec, direction: Direction) -> Option<Self> {
         let rate = spec.rate?.bits().max(1);
         let own = rate.checked_div(BYTE_SECOND / OWN_NS).unwrap_or_default().max(OWN_LEAST);
         Some(Self {
             rate,
-            room: if way == Way::Tx { own } else { spec.room() },
-            drops: way == Way::Rx,
-            red: spec.red.filter(|_| way == Way::Rx),
+            room: if direction == Direction::Outbound { own } else { spec.room() },
+            drops: direction == Direction::Inbound,
+            red: spec.red.filter(|_| direction == Direction::Inbound),
             queue: VecDeque::new(),
             waiting: 0,
             free_at: 0,
@@ -121,14 +120,14 @@ mod tests {
     use super::*;
 
     fn queue(text: &str) -> Bottleneck<u64> {
-        Bottleneck::new(&text.parse().unwrap(), Way::Rx).unwrap()
+        Bottleneck::new(&text.parse().unwrap(), Direction::Inbound).unwrap()
     }
 
     #[test]
     fn a_cards_own_frames_wait_for_a_tenth_of_a_millisecond_and_the_others_stay_with_it() {
         for (rate, bytes) in [("10G", 125_000), ("1M", 2 * FRAME_CAPACITY)] {
             let spec = format!("rate={rate},buffer=2,ecn=1:2:100%").parse().unwrap();
-            let mut queue = Bottleneck::new(&spec, Way::Tx).unwrap();
+            let mut queue = Bottleneck::new(&spec, Direction::Outbound).unwrap();
             assert!(queue.red().is_none());
             let mut entered = 0;
             while queue.space() > 0 {

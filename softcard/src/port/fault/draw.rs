@@ -5,21 +5,13 @@
 //! SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 
 use super::spec::{FaultSpec, Rate};
+use crate::port::Direction;
 
 /// The odd constant that SplitMix64 steps by: 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Most later frames that a frame held back lets pass.
 const MAX_DISPLACEMENT: u64 = 8;
-
-/// The direction of a frame, as its card sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// From the card to the cable.
-    Tx,
-    /// From the cable to the card.
-    Rx,
-}
 
 /// The source of random faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +63,12 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    pub(super) fn new(source: FaultSource, way: Way) -> Self {
-        let words = [source.seed, source.card as u64, source.layer as u64, way as u64];
+    pub(super) fn new(source: FaultSource, direction: Direction) -> Self {
+        let direction = match direction {
+            Direction::Outbound => 0,
+            Direction::Inbound => 1,
+        };
+        let words = [source.seed, source.card as u64, source.layer as u64, direction];
         Self { key: words.into_iter().fold(0, |key, word| mix((key ^ word).wrapping_add(STEP))) }
     }
 
@@ -119,8 +115,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn decided(source: FaultSource, way: Way, text: &str) -> Vec<Decision> {
-        let (decisions, spec) = (Decisions::new(source, way), spec(text));
+    fn decided(source: FaultSource, direction: Direction, text: &str) -> Vec<Decision> {
+        let (decisions, spec) = (Decisions::new(source, direction), spec(text));
         (0..1000).map(|frame| decisions.about(frame, &spec)).collect()
     }
 
@@ -134,15 +130,15 @@ mod tests {
     #[test]
     fn every_part_of_the_source_changes_what_is_drawn_and_nothing_else_does() {
         let text = "loss=50%,delay=0ns..1ms";
-        let base = decided(SOURCE, Way::Tx, text);
-        assert_eq!(base, decided(SOURCE, Way::Tx, text));
-        for (other, way) in [
-            (SOURCE, Way::Rx),
-            (FaultSource { seed: 2, ..SOURCE }, Way::Tx),
-            (FaultSource { card: 1, ..SOURCE }, Way::Tx),
-            (FaultSource { layer: 1, ..SOURCE }, Way::Tx),
+        let base = decided(SOURCE, Direction::Outbound, text);
+        assert_eq!(base, decided(SOURCE, Direction::Outbound, text));
+        for (other, direction) in [
+            (SOURCE, Direction::Inbound),
+            (FaultSource { seed: 2, ..SOURCE }, Direction::Outbound),
+            (FaultSource { card: 1, ..SOURCE }, Direction::Outbound),
+            (FaultSource { layer: 1, ..SOURCE }, Direction::Outbound),
         ] {
-            let other = decided(other, way, text);
+            let other = decided(other, direction, text);
             let agreeing = base.iter().zip(&other).filter(|(a, b)| a.lost == b.lost).count();
             assert!((400..600).contains(&agreeing), "{agreeing} of 1000 agree");
         }
@@ -150,10 +146,10 @@ mod tests {
 
     #[test]
     fn one_fault_is_decided_alike_whichever_others_are_asked_for() {
-        let alone = decided(SOURCE, Way::Tx, "corrupt=20%");
+        let alone = decided(SOURCE, Direction::Outbound, "corrupt=20%");
         let among = decided(
             SOURCE,
-            Way::Tx,
+            Direction::Outbound,
             "loss=30%,dup=30%,reorder=30%,corrupt=20%,ecn=30%,delay=1us..9us",
         );
         assert!(alone.iter().zip(&among).all(|(a, b)| a.flip == b.flip));
@@ -161,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_ends_of_every_range_are_drawn() {
-        let decisions = decided(SOURCE, Way::Tx, "reorder=100%,delay=5ns..7ns");
+        let decisions = decided(SOURCE, Direction::Outbound, "reorder=100%,delay=5ns..7ns");
         for displacement in 1..=MAX_DISPLACEMENT {
             assert!(decisions.iter().any(|d| d.displacement == Some(displacement)));
         }

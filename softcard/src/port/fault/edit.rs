@@ -89,11 +89,13 @@ mod tests {
     use roce::wire::ipv4::Repr;
 
     use super::*;
-    use crate::port::fault::draw::{Decisions, FaultSource, Way};
+    use crate::port::Direction;
+    use crate::port::fault::draw::{Decisions, FaultSource};
 
     /// Random words for one test.
     fn draws() -> impl Iterator<Item = Draw> {
-        let decisions = Decisions::new(FaultSource { seed: 9, card: 0, layer: 0 }, Way::Tx);
+        let decisions =
+            Decisions::new(FaultSource { seed: 9, card: 0, layer: 0 }, Direction::Outbound);
         let spec = "corrupt=100%".parse().unwrap();
         (0..).map(move |frame| decisions.about(frame, &spec).flip.unwrap())
     }

@@ -7,10 +7,10 @@
 use std::collections::VecDeque;
 
 use super::bottleneck::Bottleneck;
-use super::draw::{Decision, Decisions, Draw, Way};
+use super::draw::{Decision, Decisions, Draw};
 use super::edit::{self, Marked};
 use super::spec::FaultSpec;
-use crate::port::{Frame, FramePool};
+use crate::port::{Direction, Frame, FramePool};
 
 /// Frames on their way at most, which bounds the frames that a delay can carry.
 pub(super) const LIMIT: usize = 4096;
@@ -71,7 +71,12 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn new(spec: FaultSpec, way: Way, decisions: Decisions, pool: FramePool) -> Self {
+    pub(super) fn new(
+        spec: FaultSpec,
+        direction: Direction,
+        decisions: Decisions,
+        pool: FramePool,
+    ) -> Self {
         Self {
             spec,
             decisions,
@@ -79,7 +84,7 @@ impl Line {
             frames: 0,
             surviving: 0,
             held: VecDeque::new(),
-            bottleneck: Bottleneck::new(&spec, way),
+            bottleneck: Bottleneck::new(&spec, direction),
             delayed: VecDeque::new(),
             ready: VecDeque::new(),
             counts: Counts::default(),

@@ -132,20 +132,20 @@ impl Bench {
     }
 
     /// Sends many frames one way and returns all that comes out in the end.
-    fn run(&mut self, way: Way, frames: u64) -> Vec<Vec<u8>> {
+    fn run(&mut self, direction: Direction, frames: u64) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for first in (0..frames).step_by(64) {
             let numbers = first..frames.min(first + 64);
-            all.extend(match way {
-                Way::Tx => self.transmit(0, numbers),
-                Way::Rx => self.deliver(0, numbers),
+            all.extend(match direction {
+                Direction::Outbound => self.transmit(0, numbers),
+                Direction::Inbound => self.deliver(0, numbers),
             });
         }
         let end = u64::MAX;
         let late = self.delivered(end);
-        all.extend(match way {
-            Way::Tx => self.transmitted(),
-            Way::Rx => late,
+        all.extend(match direction {
+            Direction::Outbound => self.transmitted(),
+            Direction::Inbound => late,
         });
         self.assert_empty();
         all
@@ -175,14 +175,15 @@ fn numbers(frames: &[Vec<u8>]) -> Vec<u64> {
     frames.iter().map(|bytes| number_of(bytes)).collect()
 }
 
-const WAYS: [(Way, &str); 2] = [(Way::Tx, "tx"), (Way::Rx, "rx")];
+const DIRECTIONS: [(Direction, &str); 2] =
+    [(Direction::Outbound, "tx"), (Direction::Inbound, "rx")];
 
 /// The frames that come out each way with one fault at 1 %, and its counter: it happens as often as it should, and no
 /// other fault does.
 fn alone(item: &str, counter: &str) -> Vec<(Vec<Vec<u8>>, u64)> {
-    let each = |(way, suffix): (Way, &str)| {
+    let each = |(direction, suffix): (Direction, &str)| {
         let mut bench = bench(&format!("{item}=1%"), SOURCE);
-        let frames = bench.run(way, MANY);
+        let frames = bench.run(direction, MANY);
         let counter = format!("fault_{counter}_{suffix}");
         let counted = bench.counter(&counter);
         let mut others = bench.faults.counters();
@@ -191,7 +192,7 @@ fn alone(item: &str, counter: &str) -> Vec<(Vec<Vec<u8>>, u64)> {
         assert_rate(&counter, counted, MANY, 0.01);
         (frames, counted)
     };
-    WAYS.into_iter().map(each).collect()
+    DIRECTIONS.into_iter().map(each).collect()
 }
 
 /// Checks that a count is within four standard deviations of its expectation.
@@ -406,7 +407,7 @@ fn what_a_cable_of_a_rate_does_depends_on_times_and_not_on_when_it_is_looked_at(
 fn all_faults_together_keep_their_rates_and_lose_no_frame_unseen() {
     let rates = [("lost", 0.05), ("duplicated", 0.1), ("reordered", 0.2), ("corrupted", 0.15)];
     let spec = "loss=5%,dup=10%,reorder=20%,corrupt=15%,ecn=30%,delay=0ns..1ms";
-    for (way, suffix) in WAYS {
+    for (direction, suffix) in DIRECTIONS {
         let mut bench = bench(spec, SOURCE);
         let mut all = Vec::new();
         let mut now = 0;
@@ -414,9 +415,9 @@ fn all_faults_together_keep_their_rates_and_lose_no_frame_unseen() {
             // Time goes on for as long as the longest delay needs for what fits on the way.
             now += 20_000;
             let numbers = first..first + 50;
-            match way {
-                Way::Tx => all.extend(bench.transmit(now, numbers)),
-                Way::Rx => all.extend(bench.deliver(now, numbers)),
+            match direction {
+                Direction::Outbound => all.extend(bench.transmit(now, numbers)),
+                Direction::Inbound => all.extend(bench.deliver(now, numbers)),
             }
         }
         all.extend(bench.delivered(u64::MAX));
@@ -436,40 +437,40 @@ fn all_faults_together_keep_their_rates_and_lose_no_frame_unseen() {
 #[test]
 fn the_nth_frame_meets_the_same_fate_however_the_frames_come() {
     let spec = "loss=10%,dup=10%,reorder=10%,corrupt=10%,ecn=10%";
-    let run = |way, source, burst: usize| {
+    let run = |direction, source, burst: usize| {
         let mut bench = bench(spec, source);
         let mut all = Vec::new();
         for first in (0..2_000).step_by(burst) {
             let numbers = first..2_000.min(first + burst as u64);
-            all.extend(match way {
-                Way::Tx => bench.transmit(0, numbers),
-                Way::Rx => bench.deliver(0, numbers),
+            all.extend(match direction {
+                Direction::Outbound => bench.transmit(0, numbers),
+                Direction::Inbound => bench.deliver(0, numbers),
             });
         }
         all
     };
-    for (way, _) in WAYS {
-        let once = run(way, SOURCE, 1);
-        assert_eq!(once, run(way, SOURCE, 64));
-        assert_eq!(once, run(way, SOURCE, 499));
+    for (direction, _) in DIRECTIONS {
+        let once = run(direction, SOURCE, 1);
+        assert_eq!(once, run(direction, SOURCE, 64));
+        assert_eq!(once, run(direction, SOURCE, 499));
         for other in [
             FaultSource { seed: 43, ..SOURCE },
             FaultSource { card: 1, ..SOURCE },
             FaultSource { layer: 1, ..SOURCE },
         ] {
-            assert_ne!(once, run(way, other, 64), "{other:?}");
+            assert_ne!(once, run(direction, other, 64), "{other:?}");
         }
     }
-    assert_ne!(run(Way::Tx, SOURCE, 64), run(Way::Rx, SOURCE, 64));
+    assert_ne!(run(Direction::Outbound, SOURCE, 64), run(Direction::Inbound, SOURCE, 64));
 }
 
 #[test]
 fn a_frame_that_nothing_follows_is_held_back_for_a_bounded_time() {
-    for (way, _) in WAYS {
+    for (direction, _) in DIRECTIONS {
         let mut bench = bench("reorder=100%", SOURCE);
-        let at_once = match way {
-            Way::Tx => bench.transmit(7, 0..1),
-            Way::Rx => bench.deliver(7, 0..1),
+        let at_once = match direction {
+            Direction::Outbound => bench.transmit(7, 0..1),
+            Direction::Inbound => bench.deliver(7, 0..1),
         };
         assert_eq!(at_once.len(), 0);
         assert_eq!(bench.faults.next_timeout(), Some(7 + HOLD_NS));
@@ -670,7 +671,7 @@ fn faults_around_faults_both_apply_and_count_together() {
     }
     let mut faults = Bench { faults: bench("ecn=0%", SOURCE).faults, cable, pool };
     faults.faults.port = port;
-    let survived = faults.run(Way::Tx, MANY).len() as u64;
+    let survived = faults.run(Direction::Outbound, MANY).len() as u64;
     assert_eq!(faults.counter("fault_lost_tx"), MANY - survived);
     assert_rate("lost by two", MANY - survived, MANY, 0.19);
 }
