@@ -78,7 +78,7 @@ pub fn in_a_line(attached: &Value) -> String {
     format!("{} on {to}: {count} QPs{leaving}", chain(attached))
 }
 
-/// What there is, and what is attached.
+/// The available services, and the attached ones.
 fn list(services: &Value) -> String {
     let mut out = String::from("available\n");
     for service in items(&services["available"]) {
@@ -104,7 +104,7 @@ fn counted(counters: &Value) -> String {
     if told.is_empty() { "nothing yet".into() } else { told.join(", ") }
 }
 
-/// What they did.
+/// The counters of the attached services.
 fn stats(services: &Value) -> String {
     let mut out = String::new();
     for it in items(&services["attached"]) {

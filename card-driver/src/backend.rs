@@ -154,8 +154,8 @@ pub trait CardBackend: Send + Sync {
     fn attach_services(&self, _to: Selector, _services: Vec<String>) -> Result<(), Error> {
         Err(Error::NoServices)
     }
-    /// Detaches what is attached there, where messages are under way only if it is to be `now`; how many queue pairs keep
-    /// it to the end of a message.
+    /// Detaches the services that are attached there, where messages are under way only if it is to be `now`; gives the
+    /// number of queue pairs that keep them to the end of a message.
     ///
     /// # Errors
     /// As [`Self::attach_services`]; nothing is detached then.

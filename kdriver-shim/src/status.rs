@@ -114,7 +114,7 @@ struct CardStatus {
     client_limits: Map<String, Value>,
     windows: Vec<WindowStatus>,
     counters: Map<String, Value>,
-    /// What its transport can do to packets, and does; null where the card can have no services.
+    /// The abilities of its transport's services, and the attached ones; null where the card can have no services.
     services: Option<ServicesStatus>,
     quarantine: QuarantineStatus,
 }
@@ -136,7 +136,7 @@ struct ServiceStatus {
 /// Services that are attached.
 #[derive(Serialize)]
 struct AttachedStatus {
-    /// To what: a queue pair or a peer, as a person reads it.
+    /// The selector: a queue pair or a peer, as a person reads it.
     to: String,
     /// The queue pair's number, where it is one.
     qpn: Option<u32>,
@@ -161,7 +161,7 @@ struct ServedStatus {
     counters: Map<String, Value>,
 }
 
-/// What is known of a card's images.
+/// The state of a card's images.
 #[derive(Serialize)]
 struct FlashStatus {
     /// The kind of image that it takes.

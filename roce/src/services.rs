@@ -27,7 +27,7 @@ pub struct Checked<'a> {
 /// The part of a message that a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What the message does.
+    /// The kind of the message.
     pub kind: PartKind,
     /// The offset of the first byte in its message.
     pub offset: u64,
@@ -35,7 +35,7 @@ pub struct Part {
     pub is_last: bool,
 }
 
-/// What a message with payload does, as its receiver sees it.
+/// The kind of a message with payload, as its receiver sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartKind {
     /// A SEND of the peer's.

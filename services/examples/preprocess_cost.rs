@@ -1,4 +1,4 @@
-//! Prints what preprocessing costs: `cargo run --release -p services --example preprocess_cost`.
+//! Prints the cost of preprocessing: `cargo run --release -p services --example preprocess_cost`.
 //!
 //! A connection with the service takes the packets of a table, from their check to the change of their bytes, as a card has
 //! it. Told is the quickest of many tables, which other work of the machine makes longer least; and beside it what the

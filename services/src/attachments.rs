@@ -1,4 +1,4 @@
-//! Which queue pairs of a card have which services.
+//! The services of a card's queue pairs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use crate::selector::Selector;
 /// A chain that is attached, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// To what.
+    /// The queue pairs that it is attached to.
     pub selector: Selector,
     /// Its services.
     pub chain: Vec<&'static str>,
     /// It is detached, and stays only for messages that had begun.
     pub is_leaving: bool,
-    /// Its queue pairs, by number, and what it did there since they were connected.
+    /// Its queue pairs, by number, and the counts of its services there since they were connected.
     pub connections: Vec<(u32, Counters)>,
-    /// What it did since it was attached.
+    /// The counts of its services since it was attached.
     pub counters: Counters,
 }
 
 #[derive(Debug)]
 struct Rule {
     chain: Arc<Chain>,
-    /// Of connections that have ended.
+    /// The counts of connections that have ended.
     past: Counters,
     is_leaving: bool,
 }
@@ -162,7 +162,7 @@ impl Attachments {
         }
     }
 
-    /// Takes note that a queue pair is no more, and what was attached to it alone.
+    /// Notes that a queue pair is no more, and drops the services attached to it alone.
     pub fn destroyed(&mut self, qpn: u32) {
         let ended = self.end(qpn);
         self.rules.remove(&Selector::Qp(qpn));
@@ -205,7 +205,7 @@ impl Attachments {
         }
     }
 
-    /// What is attached, in a fixed order.
+    /// The attached services, in a fixed order.
     #[must_use]
     pub fn list(&self) -> Vec<Attached> {
         let tell = |(selector, rule): (&Selector, &Rule)| {
@@ -236,7 +236,7 @@ mod tests {
         Part { operation: Operation::Write, offset, length: 4, is_last }
     }
 
-    /// A packet of a WRITE, from its check to its placement; what was placed.
+    /// Takes a packet of a WRITE from its check to its placement; gives the placed bytes.
     fn take(attachments: &mut Attachments, qpn: u32, part: Part) -> [u8; 4] {
         let mut bytes = 0i32.to_le_bytes();
         bytes[0] = 1;

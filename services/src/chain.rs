@@ -77,7 +77,7 @@ impl Chain {
         self.0.iter().any(|service| sees(service.about()))
     }
 
-    /// A service that changes what leaves.
+    /// The first service that changes payload which leaves.
     pub(crate) fn transforming(&self) -> Option<&About> {
         self.0.iter().map(|service| service.about()).find(|about| about.stages.transform)
     }

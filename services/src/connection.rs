@@ -8,7 +8,7 @@ use crate::lane::{Lane, Stop};
 use crate::part::{Operation, Part};
 use crate::service::{Budget, Placing, Verdict};
 
-/// What services did on a connection, or on several.
+/// The counts of services on a connection, or on several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets that came and were checked; one that comes again counts again.
@@ -114,7 +114,7 @@ impl Connection {
         }
     }
 
-    /// What its services did.
+    /// The counts of its services.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters
@@ -149,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// Has the services check a packet whose turn it is: `part` of it and its payload, or `None` where it has none.
+    /// Lets the services check a packet whose turn it is: `part` of it and its payload, or `None` where it has none.
     /// Each call takes the place of the one before.
     pub fn check(&mut self, packet: Option<(&Part, &[u8])>) -> Verdict {
         self.checked = None;
@@ -189,7 +189,7 @@ impl Connection {
         self.waiting.push_back(way.filter(|_| seen));
     }
 
-    /// Has the services act on the oldest placement that was accepted, before its payload is placed; `false` where the
+    /// Lets the services act on the oldest placement that was accepted, before its payload is placed; `false` where the
     /// connection is to fail, and nothing is to be placed.
     #[must_use]
     pub fn act(&mut self, placing: &mut Placing<'_>) -> bool {
@@ -215,13 +215,13 @@ impl Connection {
         }
     }
 
-    /// Whether any of its services changes what leaves.
+    /// Whether any of its services changes payload that leaves.
     #[must_use]
     pub fn transforms(&self) -> bool {
         self.chain.transforming().is_some()
     }
 
-    /// Has the services change payload that leaves, the last of the chain first; `false` where the connection is to
+    /// Lets the services change payload that leaves, the last of the chain first; `false` where the connection is to
     /// fail, and the payload is not to leave.
     #[must_use]
     pub fn transform(&mut self, part: &Part, payload: &mut [u8]) -> bool {

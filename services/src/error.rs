@@ -30,14 +30,14 @@ pub enum Error {
         /// The service before it.
         rewrites: &'static str,
     },
-    /// A service takes something else than the services before it give.
+    /// A service takes another form of payload than the services before it give.
     #[error("{name} takes {takes}, and the services before it give {gives}; change their order")]
     Form {
         /// The service.
         name: &'static str,
-        /// What it takes.
+        /// The form that it takes.
         takes: &'static str,
-        /// What comes to it.
+        /// The form that comes to it.
         gives: &'static str,
     },
     /// The services of a chain remember too much.

@@ -46,8 +46,7 @@ fn total(chain: &Chain, of: impl Fn(&About) -> usize) -> usize {
     chain.services().iter().map(|it| of(it.about())).fold(0, usize::saturating_add)
 }
 
-/// Calls with each service that has something to do with a message, its part of the state, and its budget, until one
-/// stops.
+/// Calls with each service that takes part in a message, its part of the state, and its budget, until one stops.
 fn each<E>(
     chain: &Chain,
     mut states: &mut [u8],
@@ -90,7 +89,7 @@ impl Lane {
         self.accepted.is_none() && !part.is_first()
     }
 
-    /// Has the services check a packet whose turn it is; whether they see it at all.
+    /// Lets the services check a packet whose turn it is; whether they see it at all.
     pub(crate) fn check(
         &mut self,
         chain: &Chain,
@@ -115,7 +114,7 @@ impl Lane {
         Ok(true)
     }
 
-    /// Keeps what the checks of the last packet made of their state: it was accepted. Whether they had seen it.
+    /// Keeps the state that the checks of the last packet left, which was accepted. Whether they had seen it.
     pub(crate) fn accept(&mut self) -> bool {
         let Some(part) = self.checked.take() else { return false };
         std::mem::swap(&mut self.check, &mut self.next);
@@ -125,7 +124,7 @@ impl Lane {
         true
     }
 
-    /// Has the services act on the oldest packet that was accepted.
+    /// Lets the services act on the oldest packet that was accepted.
     pub(crate) fn act(
         &mut self,
         chain: &Chain,

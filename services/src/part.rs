@@ -42,7 +42,7 @@ impl Operations {
 /// The part of a message that a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What the message does.
+    /// The operation of the message.
     pub operation: Operation,
     /// The offset of the first byte in the message.
     ///
@@ -67,7 +67,7 @@ impl Part {
 /// The end of a message, all of whose packets were acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// What the message does.
+    /// The operation of the message.
     pub operation: Operation,
     /// Its bytes.
     pub bytes: u64,

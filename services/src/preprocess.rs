@@ -39,7 +39,7 @@ impl Preprocess {
         work: MOST,
     };
 
-    /// What a column becomes.
+    /// The feature of a column's value.
     #[inline]
     fn feature(column: u64, value: i32) -> f32 {
         if column < DENSE {

@@ -13,7 +13,7 @@ use crate::part::{End, Operations, Part};
 /// *Check* and *act* have a state of their own each, for a burst of packets is checked before the first of them is
 /// acted on.
 pub trait PacketService: Debug + Send + Sync {
-    /// What it is. Always the same.
+    /// The description of the service. Always the same.
     fn about(&self) -> &About;
 
     /// Looks at a packet whose turn in its message it is. It may be asked again about the same packet, which may have
@@ -83,20 +83,20 @@ pub trait PacketService: Debug + Send + Sync {
     }
 }
 
-/// What a service is, and what it needs.
+/// The description of a service, and its needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
     /// Its name: small letters, digits and hyphens.
     pub name: &'static str,
     /// A sentence for people.
     pub summary: &'static str,
-    /// Where it has something to do.
+    /// The stages at which it has work.
     pub stages: Stages,
     /// The messages that it is for; it does not see others.
     pub operations: Operations,
-    /// What its *act* takes payload for, if it does not take any bytes.
+    /// The form of payload that its *act* takes, if it does not take any bytes.
     pub takes: Option<&'static str>,
-    /// What payload is behind its *act*, if that is another thing than before.
+    /// The form of payload behind its *act*, if that differs from the one before.
     pub gives: Option<&'static str>,
     /// Bytes that *check* remembers of each way of a connection.
     pub check_state: usize,
@@ -107,7 +107,7 @@ pub struct About {
     pub work: u32,
 }
 
-/// The stages at which a service has something to do.
+/// The stages at which a service has work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages {
     /// [`PacketService::check`].
@@ -120,7 +120,7 @@ pub struct Stages {
     pub transform: bool,
 }
 
-/// What is to become of a packet.
+/// A service's verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes on.
@@ -137,7 +137,7 @@ pub enum Verdict {
 pub struct Placing<'a> {
     /// The bytes, which may be changed.
     pub bytes: &'a mut [u8],
-    /// Of a WRITE: the address in the memory that its key names. It may be changed; key, rights and bounds are checked
+    /// The address of a WRITE in the memory that its key names. It may be changed; key, rights and bounds are checked
     /// behind.
     pub address: Option<u64>,
 }

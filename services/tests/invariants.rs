@@ -1,4 +1,4 @@
-//! What holds for every packet service, whatever the network does: seeded, by services that watch themselves.
+//! Invariants of every packet service, on any network: seeded, by services that watch themselves.
 
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +24,7 @@ fn word(state: &[u8]) -> u64 {
     u64::from_le_bytes(state[..8].try_into().unwrap())
 }
 
-/// What a watcher has seen of a message.
+/// A call that a watcher has seen of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Begin(Operation),
@@ -32,7 +32,7 @@ enum Seen {
     End(End),
 }
 
-/// Writes down what it is called for, and drops packets by what it remembers of those before.
+/// A service that records its calls, and drops packets by its memory of those before.
 #[derive(Debug)]
 struct Watcher {
     about: About,
@@ -47,7 +47,7 @@ impl Watcher {
     }
 }
 
-/// What a check remembers: a digest of all bytes that were accepted, and how many packets those were.
+/// The digest that a check keeps, after one more payload.
 fn digest(before: u64, payload: &[u8]) -> u64 {
     payload.iter().fold(before, |digest, byte| mix(digest ^ u64::from(*byte)))
 }
@@ -93,8 +93,8 @@ impl PacketService for Watcher {
     }
 }
 
-/// Drops packets now and then: by the number of those that were accepted before, so that a packet that comes again is
-/// dropped again until something else has changed, which here is a bit that the test flips.
+/// A service that drops packets now and then: by the number of those that were accepted before, so a packet that comes
+/// again is dropped again until a bit has changed that the test flips.
 #[derive(Debug)]
 struct Dropper {
     about: About,
@@ -157,7 +157,7 @@ fn traffic(rng: &mut Rng) -> Vec<(Part, Vec<u8>)> {
     all
 }
 
-/// Has packets come as a transport gives them: each in its turn is checked, perhaps several times, accepted once, and
+/// Carries packets as a transport gives them: each in its turn is checked, perhaps several times, accepted once, and
 /// acted on in its burst, which may be behind the checks of later ones.
 fn carry(
     rng: &mut Rng,
@@ -235,7 +235,7 @@ fn each_accepted_packet_is_acted_on_once_between_the_beginning_and_the_end_of_it
     }
 }
 
-/// Refuses a packet whose digest over all bytes before is not what a plain pass over them gives.
+/// A service that refuses a packet whose digest over all bytes before differs from that of a plain pass over them.
 #[derive(Debug)]
 struct Auditor {
     about: About,

@@ -61,7 +61,7 @@ pub(crate) enum Action {
     Attach { selector: Selector, names: Vec<String>, reply: SyncSender<Result<(), Error>> },
     /// Detaches them; answered with how many queue pairs keep them to the end of a message.
     Detach { selector: Selector, now: bool, reply: SyncSender<Result<usize, Error>> },
-    /// What is attached.
+    /// Lists the attached services.
     Attached { reply: SyncSender<Vec<Attached>> },
     /// The port's counters.
     Counters { reply: SyncSender<Vec<(&'static str, u64)>> },

@@ -524,8 +524,8 @@ impl Card {
     }
 }
 
-/// Has services act on the frames of a burst before anybody is asked where their payload belongs. The placements that they
-/// fail.
+/// Lets services act on the frames of a burst before logic is asked for the places of their payload. Gives the
+/// placements that they fail.
 #[cold]
 fn act(
     services: &mut dyn Services,
@@ -543,7 +543,7 @@ fn act(
     refused
 }
 
-/// Has services change the payload of a frame that was fetched, before it is sealed.
+/// Lets services change the payload of a frame that was fetched, before it is sealed.
 #[cold]
 fn transform(
     services: &mut dyn Services,

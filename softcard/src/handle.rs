@@ -218,8 +218,9 @@ impl CardHandle {
         self.ask(|reply| Action::Attach { selector, names, reply })?
     }
 
-    /// Detaches what is attached there. Where messages are under way that is refused, unless it is to be `now`: then those
-    /// that have begun keep their services to their end. Answers on how many queue pairs there are such.
+    /// Detaches the services that are attached there. Where messages are under way that is refused, unless it is to be
+    /// `now`: then those that have begun keep their services to their end. Answers on how many queue pairs there are
+    /// such.
     ///
     /// # Errors
     /// [`Error::Services`], and nothing is detached; [`Error::Gone`].

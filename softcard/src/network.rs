@@ -40,7 +40,7 @@ pub(crate) struct Network {
     reaction: Reaction,
     /// The steps outside of the invariant CRC.
     pub(crate) steps: Steps,
-    /// Which of the card's queue pairs have services.
+    /// The services of the card's queue pairs.
     services: Rc<RefCell<Attachments>>,
     /// The host's network stack, where it shares the port's addresses.
     pub(crate) host: Option<Host>,

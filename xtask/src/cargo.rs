@@ -50,7 +50,7 @@ impl Profile {
     }
 }
 
-/// What cases run, and nothing that no case runs, in cargo's options.
+/// The programs that cases run, in cargo's options.
 pub const PROGRAMS: &str =
     "--workspace --exclude cases --exclude xtask --exclude fuzz --exclude netsim";
 /// The same with the cases, for virtual machines run those themselves.

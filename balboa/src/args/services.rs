@@ -14,7 +14,7 @@ pub enum Service {
     Stats(Of),
     /// Attach services to queue pairs, all of them or none
     Attach {
-        /// Which balboad.
+        /// The state directory of balboad.
         #[command(flatten)]
         state_dir: StateDir,
         /// The card, balboaN
@@ -28,7 +28,7 @@ pub enum Service {
     },
     /// Detach them
     Detach {
-        /// Which balboad.
+        /// The state directory of balboad.
         #[command(flatten)]
         state_dir: StateDir,
         /// The card, balboaN
@@ -45,7 +45,7 @@ pub enum Service {
 /// A card's services, to be shown.
 #[derive(Debug, Args)]
 pub struct Of {
-    /// Which balboad.
+    /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
     /// The card, balboaN

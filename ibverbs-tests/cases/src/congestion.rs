@@ -32,7 +32,7 @@ pub fn cases() -> Vec<Case> {
     vec![Case::new("congestion/ib_write_bw pairs share a marking cable", &[PERFTEST], fair).alone()]
 }
 
-/// What became of the senders' messages while they were counted.
+/// The outcome of the senders' messages while they were counted.
 #[derive(Debug)]
 struct Outcome {
     /// Messages of each.
@@ -71,7 +71,7 @@ fn when_sent(daemon: &Daemon<'_>, total: u64) -> Result<Vec<u64>> {
     }
 }
 
-/// Has all senders send at once, where cards do so about congestion.
+/// Lets all senders send at once, with cards of this reaction to congestion.
 fn outcome(setting: &Setting, reaction: &str) -> Result<Outcome> {
     let cards = SENDERS + 1;
     let daemon =

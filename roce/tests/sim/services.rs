@@ -137,7 +137,7 @@ fn what_a_check_drops_is_counted_and_comes_again_as_what_was_lost() {
     });
 }
 
-/// What is known of a queue pair.
+/// The test's knowledge of a queue pair.
 #[derive(Debug, Default)]
 struct Known {
     /// The packet that was checked last.

@@ -43,7 +43,7 @@ impl Network {
         Ok(left)
     }
 
-    /// What is attached.
+    /// The attached services.
     pub(crate) fn attached(&self) -> Vec<Attached> {
         self.services.borrow().list()
     }
@@ -86,7 +86,7 @@ impl Network {
         self.change_services(|services| *services = services::Attachments::default());
     }
 
-    /// Changes what is attached, if anything is.
+    /// Changes the attached services, if there are any.
     fn change_services(&mut self, change: impl FnOnce(&mut services::Attachments)) {
         if self.services.borrow().is_empty() {
             return;

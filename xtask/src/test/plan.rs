@@ -114,22 +114,22 @@ pub fn of(wanted: &Wanted, names: impl Fn(Part) -> Result<Names>) -> Result<Vec<
     Ok(chosen)
 }
 
-/// What is built for the parts of a run, in cargo's options.
+/// The programs to build for the parts of a run, in cargo's options.
 pub fn programs(plan: &[(Part, Filter)]) -> &'static str {
     let simulates = |(part, _): &(Part, Filter)| matches!(part, Part::Stack | Part::Network);
     if plan.iter().any(simulates) { WITH_SIMULATORS } else { WITH_CASES }
 }
 
-/// What the parts of a run have in common.
+/// The state that the parts of a run share.
 #[derive(Debug)]
 pub struct Run {
     /// How the programs are built.
     pub profile: Profile,
     /// Whether a check fails where its tool is not there.
     pub require_checks: bool,
-    /// How much of what is random its unit tests try.
+    /// The share of random inputs that its unit tests try.
     pub rounds: unit::Rounds,
-    /// What is built, in cargo's options.
+    /// The programs to build, in cargo's options.
     pub programs: &'static str,
     /// Where the programs are, once they are built.
     pub built: Option<PathBuf>,

@@ -11,21 +11,21 @@ use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, has_subcommand, target_directory};
 
-/// What tells the simulations of the RoCE stack how many random networks to try, and the fuzz targets' tests which part of
-/// their inputs.
+/// The variables with the number of random networks that simulations of the RoCE stack try, and with the part of their
+/// inputs that fuzz targets' tests try.
 const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
 const SHARE_VARIABLE: &str = "FUZZ_SHARE";
-/// What tells tests that may find themselves without what they need in which file to say so: a line each, `NAME: REASON`.
+/// The variable with the file to which tests that lack a tool append a line each, `NAME: REASON`.
 const SKIPS_VARIABLE: &str = "SKIPPED_TESTS";
 /// If more fail than this they are not run once more: that is no flake.
 const AGAIN: usize = 10;
 
-/// How much of what is random the tests try.
+/// The amounts of random inputs that the tests try.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounds {
     /// Random networks.
     pub seeds: u64,
-    /// Of so many of a fuzz target's inputs one.
+    /// The divisor of a fuzz target's inputs: one of so many is tried.
     pub share: u64,
 }
 
@@ -35,7 +35,7 @@ impl Rounds {
     }
 }
 
-/// What runs tests, and how what it says is read.
+/// A runner of tests, and the reading of its output.
 #[derive(Clone, Copy, Debug)]
 struct Runner {
     command: &'static str,

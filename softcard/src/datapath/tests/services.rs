@@ -137,7 +137,7 @@ fn rows(count: i32) -> (Vec<u8>, Vec<u8>) {
     (rows.collect(), numbers.flat_map(|number| feature(number).to_le_bytes()).collect())
 }
 
-/// Whether features are the same but for what rounding does.
+/// Whether features are the same but for rounding.
 fn alike(one: &[u8], other: &[u8]) -> bool {
     let words = |bytes: &[u8]| -> Vec<f32> {
         bytes.chunks(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()

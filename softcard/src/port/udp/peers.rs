@@ -37,7 +37,7 @@ const SLOW_NS: u64 = FULL_PATIENCE_NS;
 const SENDS_NS: u64 = 1_000_000_000;
 /// How long what was sent before a question that was answered may still be on its way.
 const ON_ITS_WAY_NS: u64 = 2 * ASK_FULL_NS;
-/// Answers at which something stood in line, and none of ours was newly counted, until none of it is ours: a receiver
+/// Answers with datagrams in line, and none of ours newly counted, until none of those in line is ours: a receiver
 /// takes a hundred datagrams or more between two.
 const MOST_BUSY: u32 = 64;
 /// How long a host counts as one that speaks, and how often those are counted.
@@ -121,7 +121,7 @@ pub(super) struct Peer {
     /// The costs that it last said to have received.
     heard: u64,
     window: u64,
-    /// Answers with something in line since any of ours was newly counted.
+    /// Answers with datagrams in line since any of ours was newly counted.
     busy: u32,
     /// When it last spoke to us.
     spoke: Option<u64>,
