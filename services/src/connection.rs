@@ -93,6 +93,9 @@ pub struct Connection {
     checked: Option<Way>,
     /// For each placement that was accepted and not acted on: its way; `None` where services do not see it.
     waiting: VecDeque<Option<Way>>,
+    /// A check ended the connection: nothing is accepted any more, and what was is still acted on.
+    refused: bool,
+    /// Another stage did: nothing is acted on any more either.
     failed: bool,
     leaving: bool,
     counters: Counters,
@@ -108,6 +111,7 @@ impl Connection {
             chain,
             checked: None,
             waiting: VecDeque::new(),
+            refused: false,
             failed: false,
             leaving: false,
             counters: Counters::default(),
@@ -120,11 +124,11 @@ impl Connection {
         self.counters
     }
 
-    /// Whether a message is under way that services see; none is on a connection that has failed.
+    /// Whether a message is under way that services see; none goes on, on a connection that has failed.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let is_busy = self.requests.is_busy() || self.responses.is_busy();
-        !self.failed && (is_busy || !self.waiting.is_empty())
+        !self.failed && (is_busy && !self.refused || !self.waiting.is_empty())
     }
 
     /// Lets messages that have begun go on to their end, and no other begin.
@@ -154,7 +158,7 @@ impl Connection {
     pub fn check(&mut self, packet: Option<(&Part, &[u8])>) -> Verdict {
         self.checked = None;
         let Some((part, payload)) = packet else { return Verdict::Accept };
-        if self.failed {
+        if self.refused || self.failed {
             return Verdict::Refuse;
         }
         let way = Way::from(part.operation);
@@ -176,7 +180,8 @@ impl Connection {
                 Verdict::Drop
             }
             Err(stop) => {
-                self.fail(stop);
+                self.refused = true;
+                self.count(stop);
                 Verdict::Refuse
             }
         }
@@ -248,6 +253,10 @@ impl Connection {
 
     fn fail(&mut self, stop: Stop) {
         self.failed = true;
+        self.count(stop);
+    }
+
+    fn count(&mut self, stop: Stop) {
         match stop {
             Stop::Exhausted => bump(&mut self.counters.over_budget),
             Stop::Dropped | Stop::Refused => bump(&mut self.counters.refused_packets),

@@ -285,6 +285,27 @@ fn a_check_remembers_what_was_accepted_and_nothing_else() {
     }
 }
 
+#[test]
+fn what_was_accepted_before_a_refusal_is_acted_on_and_nothing_is_under_way_behind_it() {
+    let stages = Stages { check: true, ..Stages::default() };
+    let about = About { name: "auditor", stages, check_state: 16, ..NOTHING };
+    let auditor = Auditor { about, expected: vec![digest(0, b"right")] };
+    let mut connection = Connection::new(Arc::new(Chain::new(vec![Arc::new(auditor)]).unwrap()));
+    let check = |connection: &mut Connection, offset, text: &[u8], is_last| {
+        let part = Part { operation: Operation::Write, offset, length: text.len() as u32, is_last };
+        connection.check(Some((&part, text)))
+    };
+    assert_eq!(check(&mut connection, 0, b"right", false), Verdict::Accept);
+    connection.accept();
+    assert_eq!(check(&mut connection, 5, b"wrong", false), Verdict::Refuse);
+    assert_eq!(check(&mut connection, 0, b"another", true), Verdict::Refuse, "behind the end");
+    assert!(connection.is_busy(), "the first packet is to be placed");
+    assert!(connection.act(&mut Placing { bytes: &mut b"right".to_vec(), address: None }));
+    assert!(!connection.is_busy());
+    let counters = connection.counters();
+    assert_eq!((counters.refused_packets, counters.acted_bytes), (1, 5));
+}
+
 /// Exchanges bytes as they leave for others, by their offset and a key, and back as they come.
 #[derive(Debug)]
 struct Mask {
