@@ -15,7 +15,7 @@ mod services;
 
 pub use images::{Flash, Image, Plan};
 pub use port::{Action, Addr, Address, AddressInVlan, Capture, Link};
-pub use services::{Of, Service, Users};
+pub use services::{Mode, Of, Service, Settings, Users};
 
 use images::{FLASH_HELP, IMAGE_HELP};
 use port::{ADDR_HELP, CAPTURE_HELP, LINK_HELP};

@@ -297,8 +297,9 @@ impl Client {
         card: u32,
         to: ServiceUsers,
         services: Vec<String>,
+        settings: Vec<(String, Vec<u8>)>,
     ) -> Result<(), ClientError> {
-        match self.ask(&Request::AttachServices { card, to, services })? {
+        match self.ask(&Request::AttachServices { card, to, services, settings })? {
             (Response::Done, _) => Ok(()),
             (other, _) => Err(self.misunderstood(format!("{other:?} as services attached"))),
         }

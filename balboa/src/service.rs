@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use anyhow::bail;
 use serde_json::{Value, json};
-use shim_abi::ServiceUsers;
+use shim_abi::{MAX_SETTING, ServiceUsers};
 use terminal::say;
 
 use crate::args::{self, CardName, Users};
+use crate::image::read;
 use crate::port::client_with;
 use crate::state::{self, FORMAT, items, text};
 
@@ -19,10 +20,10 @@ pub fn service(action: &args::Service) -> anyhow::Result<()> {
     match action {
         args::Service::List(of) => show(of, list),
         args::Service::Stats(of) => show(of, stats),
-        args::Service::Attach { state_dir, card, services, users } => {
-            let users = named(users)?;
+        args::Service::Attach { state_dir, card, services, settings, users } => {
+            let (users, settings) = (named(users)?, told(settings)?);
             let (mut client, _) = client_with(state_dir.path(), *card)?;
-            Ok(client.attach_services(card.0, users, services.clone())?)
+            Ok(client.attach_services(card.0, users, services.clone(), settings)?)
         }
         args::Service::Detach { state_dir, card, users, now } => {
             let users = named(users)?;
@@ -44,6 +45,22 @@ fn named(users: &Users) -> anyhow::Result<ServiceUsers> {
         (None, Some(address)) => Ok(ServiceUsers::Peer(address.gid())),
         _ => bail!("say --qp or --peer"),
     }
+}
+
+/// What a command line tells services.
+fn told(settings: &args::Settings) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let mut told = Vec::new();
+    if let Some(path) = &settings.patterns {
+        told.push(("patterns".to_owned(), read(path, MAX_SETTING as u64)?));
+    }
+    if let Some(mode) = settings.mode {
+        let mode = match mode {
+            args::Mode::Refuse => "refuse",
+            args::Mode::Count => "count",
+        };
+        told.push(("mode".to_owned(), mode.into()));
+    }
+    Ok(told)
 }
 
 fn show(of: &args::Of, tell: fn(&Value) -> String) -> anyhow::Result<()> {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::port::{IcrcPolicy, WatchFilter};
 use hostmem::DmaMemory;
-use services::{Attached, Selector};
+use services::{Attached, Chain, Selector};
 
 use crate::error::Error;
 
@@ -147,11 +147,11 @@ pub trait CardBackend: Send + Sync {
     /// Ends the recording; frames that wait are still written.
     fn end_record(&self) {}
 
-    /// Attaches services to queue pairs, by their names and in that order.
+    /// Attaches services to queue pairs.
     ///
     /// # Errors
     /// [`Error::NoServices`] where the card has none, [`Error::Services`] where it refuses; nothing is attached then.
-    fn attach_services(&self, _to: Selector, _services: Vec<String>) -> Result<(), Error> {
+    fn attach_services(&self, _to: Selector, _services: Chain) -> Result<(), Error> {
         Err(Error::NoServices)
     }
     /// Detaches the services that are attached there, where messages are under way only if it is to be `now`; gives the

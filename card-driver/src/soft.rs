@@ -10,7 +10,7 @@ use fpga_regs::coyote::shell::Map;
 use fpga_regs::port::WatchFilter;
 use hostmem::fdpass::duplicate;
 use hostmem::{DmaMemory, Tap, thread_page};
-use services::{Attached, Selector};
+use services::{Attached, Chain, Selector};
 use softcard::{
     CardConfig, CardHandle, Congestion, FaultSpec, Image, Link, Runtime, RuntimeConfig,
 };
@@ -289,7 +289,7 @@ impl CardBackend for SoftBackend {
         self.handle.end_record();
     }
 
-    fn attach_services(&self, to: Selector, services: Vec<String>) -> Result<(), Error> {
+    fn attach_services(&self, to: Selector, services: Chain) -> Result<(), Error> {
         self.handle.attach(to, services).map_err(of_services)
     }
 

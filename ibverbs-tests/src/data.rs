@@ -16,6 +16,7 @@ pub mod extended;
 pub mod flows;
 pub mod grants;
 pub mod handles;
+pub mod inspected;
 mod line;
 pub mod link;
 pub mod managed;

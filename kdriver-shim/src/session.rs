@@ -137,8 +137,8 @@ impl Session<'_> {
                 self.capture(card, WatchFilter { qpns, address, snap, ring })
             }
             Request::EndCapture { card } => self.end_capture(card),
-            Request::AttachServices { card, to, services } => {
-                self.attach_services(card, to, services)
+            Request::AttachServices { card, to, services, settings } => {
+                self.attach_services(card, to, &services, settings)
             }
             Request::DetachServices { card, from, now } => self.detach_services(card, from, now),
             Request::OpenContext { card } => self.open_context(card),

@@ -348,8 +348,8 @@ pub fn to_memfd(text: &str) -> Result<OwnedFd, Error> {
 }
 
 fn services_status(attached: Vec<Attached>) -> ServicesStatus {
-    let available = services::native_names().filter_map(services::native).map(|service| {
-        let About { name, summary, .. } = *service.about();
+    let available = services::natives().map(|about| {
+        let About { name, summary, .. } = about;
         ServiceStatus { name, summary }
     });
     let named = |counters: services::Counters| {

@@ -229,7 +229,7 @@ mod tests {
     const PEER: Selector = Selector::Peer([7; 16]);
 
     fn chain() -> Chain {
-        Chain::named(&["preprocess"]).unwrap()
+        Chain::named(&["preprocess"], crate::Settings::default()).unwrap()
     }
 
     fn part(offset: u64, is_last: bool) -> Part {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::limit;
-use crate::native::{native, native_names};
+use crate::native::native;
 use crate::part::Operation;
 use crate::service::{About, PacketService};
+use crate::settings::Settings;
 
 /// Services that fit together, in their order.
 #[derive(Clone, Debug)]
@@ -39,22 +40,25 @@ impl Chain {
         Ok(Self(services))
     }
 
-    /// A chain of services that are compiled in, by their names.
+    /// A chain of services that are compiled in, by their names, with the settings for them.
     ///
     /// # Errors
-    /// Where there is no such service, or they do not fit together.
-    pub fn named<T: AsRef<str>>(names: &[T]) -> Result<Self, Error> {
+    /// Where there is no such service, they do not fit together, or a setting is for none of them or not as it should be.
+    pub fn named<T: AsRef<str>>(names: &[T], mut settings: Settings) -> Result<Self, Error> {
         if !(1..=limit::CHAIN).contains(&names.len()) {
             return Err(Error::Length(names.len()));
         }
-        let find = |name: &T| {
+        let mut services: Vec<Arc<dyn PacketService>> = Vec::new();
+        for name in names {
             let name = name.as_ref();
-            native(name).ok_or_else(|| Error::Unknown {
-                name: name.into(),
-                known: native_names().collect(),
-            })
-        };
-        Self::new(names.iter().map(find).collect::<Result<_, _>>()?)
+            // One that stands there already has taken its settings.
+            if let Some(other) = services.iter().find(|other| other.about().name == name) {
+                return Err(Error::Twice(other.about().name));
+            }
+            services.push(native(name, &mut settings)?);
+        }
+        settings.finish()?;
+        Self::new(services)
     }
 
     /// The services.

@@ -17,6 +17,8 @@ pub struct Counters {
     pub dropped_packets: u64,
     /// Packets that ended their connection.
     pub refused_packets: u64,
+    /// What services looked for and found: in packets that were accepted, and in the one that was refused for it.
+    pub matches: u64,
     /// Packets that were acted on.
     pub acted_packets: u64,
     /// Bytes of those.
@@ -32,11 +34,12 @@ pub struct Counters {
 impl Counters {
     /// The counters by name, in a fixed order.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, u64); 8] {
+    pub const fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("checked_packets", self.checked_packets),
             ("dropped_packets", self.dropped_packets),
             ("refused_packets", self.refused_packets),
+            ("matches", self.matches),
             ("acted_packets", self.acted_packets),
             ("acted_bytes", self.acted_bytes),
             ("acted_messages", self.acted_messages),
@@ -52,6 +55,7 @@ impl Counters {
             checked_packets: self.checked_packets.saturating_add(other.checked_packets),
             dropped_packets: self.dropped_packets.saturating_add(other.dropped_packets),
             refused_packets: self.refused_packets.saturating_add(other.refused_packets),
+            matches: self.matches.saturating_add(other.matches),
             acted_packets: self.acted_packets.saturating_add(other.acted_packets),
             acted_bytes: self.acted_bytes.saturating_add(other.acted_bytes),
             acted_messages: self.acted_messages.saturating_add(other.acted_messages),
@@ -120,8 +124,10 @@ impl Connection {
 
     /// The counts of its services.
     #[must_use]
-    pub const fn counters(&self) -> Counters {
-        self.counters
+    pub fn counters(&self) -> Counters {
+        let found = [&self.requests, &self.responses].map(|lane| lane.found(&self.chain));
+        let matches = found.into_iter().fold(0, u64::saturating_add);
+        Counters { matches, ..self.counters }
     }
 
     /// Whether a message is under way that services see; none goes on, on a connection that has failed.

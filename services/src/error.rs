@@ -1,6 +1,7 @@
 //! Errors of attaching services.
 
 use crate::limit;
+use crate::patterns::PatternsError;
 use crate::selector::Selector;
 
 /// Why services are not attached, or not detached.
@@ -14,6 +15,28 @@ pub enum Error {
         /// The names that there are.
         known: Vec<&'static str>,
     },
+    /// A setting is given that none of the services has.
+    #[error(
+        "none of the services has a setting {0:?}; name the service that has it, or leave it out"
+    )]
+    Setting(String),
+    /// A setting has two values.
+    #[error("the setting {0:?} is given twice; give it once")]
+    SettingTwice(String),
+    /// An inspection has nothing to look for.
+    #[error("inspect has no patterns to look for; name a file of them by --patterns")]
+    NoPatterns,
+    /// An inspection is to do something unknown.
+    #[error("inspect has no mode {0:?}; it has refuse and count")]
+    Mode(String),
+    /// Patterns are none.
+    #[error(transparent)]
+    Patterns(#[from] PatternsError),
+    /// Patterns are more than an automaton can have.
+    #[error(
+        "there is no automaton for the patterns; take fewer and shorter ones, none of them empty"
+    )]
+    Automaton,
     /// A chain is too short or too long.
     #[error("a chain has 1 to {most} services, not {0}", most = limit::CHAIN)]
     Length(usize),

@@ -103,15 +103,32 @@ impl Lane {
         self.next.copy_from_slice(&self.check);
         let takes = |about: &About| about.stages.check && about.operations.has(part.operation);
         let which = (|about: &About| about.check_state, takes);
-        each(chain, &mut self.next, which, |service, state, budget| {
+        let outcome = each(chain, &mut self.next, which, |service, state, budget| {
             match service.check(part, payload, state, budget)? {
                 Verdict::Accept => Ok(()),
                 Verdict::Drop => Err(Stop::Dropped),
                 Verdict::Refuse => Err(Stop::Refused),
             }
-        })?;
+        });
+        if outcome == Err(Stop::Refused) {
+            // Nothing is checked behind it, and what it was refused for counts as found.
+            std::mem::swap(&mut self.check, &mut self.next);
+        }
+        outcome?;
         self.checked = Some(*part);
         Ok(true)
+    }
+
+    /// How often services have found what they look for, in packets that were accepted and in the one that was refused.
+    pub(crate) fn found(&self, chain: &Chain) -> u64 {
+        let mut states = &*self.check;
+        let each = chain.services().iter().map(|service| {
+            let (own, rest) =
+                states.split_at_checked(service.about().check_state).unwrap_or_default();
+            states = rest;
+            service.found(own)
+        });
+        each.fold(0, u64::saturating_add)
     }
 
     /// Keeps the state that the checks of the last packet left, which was accepted. Whether they had seen it.

@@ -5,7 +5,7 @@
 //! called when its turn is and no more often, and stops those that exceed their work. [`Attachments`] says which queue
 //! pairs of a card have which chain.
 //!
-//! [`native`] finds the services that are compiled in.
+//! [`natives`] are the services that are compiled in.
 
 #![forbid(unsafe_code)]
 #![deny(
@@ -29,20 +29,26 @@ mod attachments;
 mod chain;
 mod connection;
 mod error;
+mod inspect;
 mod lane;
 pub mod limit;
 mod native;
 mod part;
+mod patterns;
 mod preprocess;
 mod selector;
 mod service;
+mod settings;
 
 pub use attachments::{Attached, Attachments};
 pub use chain::Chain;
 pub use connection::{Connection, Counters};
 pub use error::Error;
-pub use native::{native, native_names};
+pub use inspect::Inspect;
+pub use native::natives;
 pub use part::{End, Operation, Operations, Part};
+pub use patterns::{PatternsError, patterns};
 pub use preprocess::{DENSE, MODULUS, Preprocess, ROW};
 pub use selector::Selector;
 pub use service::{About, Budget, Exhausted, PacketService, Placing, Stages, Verdict};
+pub use settings::Settings;

@@ -7,5 +7,11 @@ pub const CHAIN: usize = 8;
 pub const WORK: u32 = 1 << 16;
 /// Bytes of state that a chain may declare for each way of a connection.
 pub const STATE: usize = 4096;
+/// Patterns that an inspection looks for.
+pub const PATTERNS: usize = 256;
+/// Bytes of a pattern.
+pub const PATTERN: usize = 128;
+/// Bytes of all patterns of an inspection. Its automaton has a state for each and one more, of 1 KiB each at most.
+pub const PATTERN_BYTES: usize = 4096;
 /// Chains that are attached to a card.
 pub const ATTACHED: usize = 64;

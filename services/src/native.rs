@@ -2,24 +2,35 @@
 
 use std::sync::Arc;
 
+use crate::error::Error;
+use crate::inspect::Inspect;
 use crate::preprocess::Preprocess;
-use crate::service::PacketService;
+use crate::service::{About, PacketService};
+use crate::settings::Settings;
 
-/// Makes a service.
-type Make = fn() -> Arc<dyn PacketService>;
+/// Makes a service, and takes the settings that it knows.
+type Make = fn(&mut Settings) -> Result<Arc<dyn PacketService>, Error>;
 
 /// How each is made.
-const NATIVE: [(&str, Make); 1] = [(Preprocess::NAME, || Arc::new(Preprocess))];
+const NATIVE: [(About, Make); 2] = [
+    (Inspect::ABOUT, |settings| Ok(Arc::new(Inspect::make(settings)?))),
+    (Preprocess::ABOUT, |_| Ok(Arc::new(Preprocess))),
+];
 
-/// The service of that name that is compiled in.
-#[must_use]
-pub fn native(name: &str) -> Option<Arc<dyn PacketService>> {
-    NATIVE.iter().find(|(its, _)| *its == name).map(|(_, make)| make())
+/// Makes the service of that name that is compiled in, with the settings that it knows.
+///
+/// # Errors
+/// Where there is none, or the settings are none for it.
+pub(crate) fn native(name: &str, settings: &mut Settings) -> Result<Arc<dyn PacketService>, Error> {
+    let found = NATIVE.iter().find(|(about, _)| about.name == name);
+    let unknown =
+        || Error::Unknown { name: name.into(), known: natives().map(|about| about.name).collect() };
+    found.ok_or_else(unknown).and_then(|(_, make)| make(settings))
 }
 
-/// The names of those services.
-pub fn native_names() -> impl Iterator<Item = &'static str> {
-    NATIVE.iter().map(|(name, _)| *name)
+/// The services that are compiled in.
+pub fn natives() -> impl Iterator<Item = About> {
+    NATIVE.iter().map(|(about, _)| *about)
 }
 
 #[cfg(test)]
@@ -28,9 +39,10 @@ mod tests {
 
     #[test]
     fn each_has_the_name_by_which_it_is_found_and_fits_a_chain_alone() {
-        for name in native_names() {
-            let service = native(name).unwrap();
-            assert_eq!(service.about().name, name);
+        for about in natives() {
+            let patterns = ("patterns".to_owned(), b"any".to_vec());
+            let service = native(about.name, &mut Settings::new(vec![patterns]).unwrap()).unwrap();
+            assert_eq!(*service.about(), about);
             crate::Chain::new(vec![service]).unwrap();
         }
     }

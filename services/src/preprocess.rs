@@ -25,10 +25,8 @@ const MOST: u32 = 4096 / COLUMN as u32;
 pub struct Preprocess;
 
 impl Preprocess {
-    pub(crate) const NAME: &str = "preprocess";
-
-    const ABOUT: About = About {
-        name: Self::NAME,
+    pub(crate) const ABOUT: About = About {
+        name: "preprocess",
         summary: "rows of 48 integers become features: 16 times log1p(max(x, 0)), 32 times x mod 8192, as 32-bit floats",
         stages: Stages { check: false, act: true, rewrites: true, transform: false },
         operations: Operations::REMOTE,

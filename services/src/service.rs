@@ -18,7 +18,7 @@ pub trait PacketService: Debug + Send + Sync {
 
     /// Looks at a packet whose turn in its message it is. It may be asked again about the same packet, which may have
     /// been dropped or have had to wait, and then answers the same: `state` is a copy, and is kept only when the packet
-    /// is accepted by all.
+    /// is accepted by all, or is refused and ends the connection.
     ///
     /// # Errors
     /// [`Exhausted`] by the budget; then the connection fails.
@@ -30,6 +30,12 @@ pub trait PacketService: Debug + Send + Sync {
         _budget: &mut Budget,
     ) -> Result<Verdict, Exhausted> {
         Ok(Verdict::Accept)
+    }
+
+    /// Of a service that looks for something: how often it has found it on one way of a connection, by its state of
+    /// *check*.
+    fn found(&self, _state: &[u8]) -> u64 {
+        0
     }
 
     /// Begins a message, before its first packet is acted on; never for one that was begun before the service was

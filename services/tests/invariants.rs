@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use services::{
     About, Budget, Chain, Connection, End, Error, Exhausted, Operation, Operations, PacketService,
-    Part, Placing, Stages, Verdict, limit,
+    Part, Placing, Settings, Stages, Verdict, limit,
 };
 use trial::rng::{Rng, mix};
 
@@ -494,9 +494,11 @@ fn services_that_do_not_fit_are_no_chain() {
     assert_eq!(refused(&[large]), Error::State(limit::STATE + 1));
     let half = |name| About { work: limit::WORK / 2 + 1, ..named(name) };
     assert_eq!(refused(&[half("one"), half("two")]), Error::Work(limit::WORK + 2));
-    assert!(Chain::named(&["preprocess", "preprocess"]).is_err());
-    let unknown = Chain::named(&["nonsense"]).unwrap_err();
-    assert_eq!(unknown.to_string(), r#"there is no service "nonsense"; there are preprocess"#);
+    let named = |names: &[&str]| Chain::named(names, Settings::default()).unwrap_err();
+    assert_eq!(named(&[]), Error::Length(0));
+    assert_eq!(named(&["preprocess", "preprocess"]), Error::Twice("preprocess"));
+    let unknown = named(&["nonsense"]).to_string();
+    assert_eq!(unknown, r#"there is no service "nonsense"; there are inspect, preprocess"#);
 
     let fit = [checks, rewriting, takes("b")].map(service);
     assert_eq!(Chain::new(fit.to_vec()).unwrap().names(), ["checks", "rewriting", "takes"]);

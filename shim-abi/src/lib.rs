@@ -28,13 +28,15 @@ pub use message::*;
 pub use parts::*;
 
 /// Version of these messages; provider and balboad must agree.
-pub const ABI: u32 = 26;
+pub const ABI: u32 = 27;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
 /// The ports' directory in the state directory: `CARD` in it is the directory at `ports/1` of the card in sysfs.
 pub const PORTS_DIR: &str = "ports";
 /// Largest message in bytes, both ways.
 pub const MAX_MESSAGE: usize = 64 << 10;
+/// The largest value of a setting of services.
+pub const MAX_SETTING: usize = 32 << 10;
 /// Largest event of the connection manager's ([`CmEvent`]) in bytes.
 pub const CM_EVENT_BYTES: usize = 2048;
 /// File descriptors one message may carry.

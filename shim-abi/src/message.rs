@@ -499,6 +499,8 @@ pub enum Request {
         to: ServiceUsers,
         /// Names of the services, in the order in which packets that come meet them.
         services: Vec<String>,
+        /// What they are told: names and values, each of [`crate::MAX_SETTING`] bytes at most.
+        settings: Vec<(String, Vec<u8>)>,
     },
     /// Detaches them; a tool's. → [`Response::ServicesDetached`]
     DetachServices {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bitstreams::soft::Logic;
 use fpga_regs::coyote::shell::Map;
 use roce::IcrcPolicy;
-use services::Selector;
+use services::{Chain, Selector};
 
 use crate::Error;
 use crate::WINDOWS;
@@ -104,10 +104,10 @@ impl Card {
     }
 
     /// Attaches services to queue pairs of the card's stack.
-    pub(crate) fn attach(&mut self, selector: Selector, names: &[String]) -> Result<(), Error> {
+    pub(crate) fn attach(&mut self, selector: Selector, chain: Chain) -> Result<(), Error> {
         match self.stock {
             Some(_) => Err(services::Error::NoPlace.into()),
-            None => Ok(self.network.attach(selector, names)?),
+            None => Ok(self.network.attach(selector, chain)?),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::port::WatchFilter;
 use hostmem::{DmaMemory, DoorbellPage, EventFd};
-use services::{Attached, Selector};
+use services::{Attached, Chain, Selector};
 
 use crate::Error;
 use crate::reconfig::Spoil;
@@ -58,7 +58,7 @@ pub(crate) enum Action {
     /// Ends the recording.
     EndRecord,
     /// Attaches services to queue pairs.
-    Attach { selector: Selector, names: Vec<String>, reply: SyncSender<Result<(), Error>> },
+    Attach { selector: Selector, chain: Chain, reply: SyncSender<Result<(), Error>> },
     /// Detaches them; answered with how many queue pairs keep them to the end of a message.
     Detach { selector: Selector, now: bool, reply: SyncSender<Result<usize, Error>> },
     /// Lists the attached services.

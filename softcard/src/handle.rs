@@ -11,7 +11,7 @@ use hostmem::{
     Access, Borrowable, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
 };
 
-use services::{Attached, Selector};
+use services::{Attached, Chain, Selector};
 
 use crate::Error;
 use crate::command::{Action, Command};
@@ -210,12 +210,12 @@ impl CardHandle {
         self.send(Action::EndRecord);
     }
 
-    /// Attaches services to queue pairs of the card, by their names and in that order.
+    /// Attaches services to queue pairs of the card.
     ///
     /// # Errors
     /// [`Error::Services`], and nothing is attached; [`Error::Gone`].
-    pub fn attach(&self, selector: Selector, names: Vec<String>) -> Result<(), Error> {
-        self.ask(|reply| Action::Attach { selector, names, reply })?
+    pub fn attach(&self, selector: Selector, chain: Chain) -> Result<(), Error> {
+        self.ask(|reply| Action::Attach { selector, chain, reply })?
     }
 
     /// Detaches the services that are attached there. Where messages are under way that is refused, unless it is to be

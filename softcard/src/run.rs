@@ -382,8 +382,8 @@ impl CardThread {
                 let _ = reply.send(recorder.map(|recorder| card.network.watch.begin(recorder)));
             }
             Action::EndRecord => card.network.watch.end(now),
-            Action::Attach { selector, names, reply } => {
-                let _ = reply.send(card.attach(selector, &names));
+            Action::Attach { selector, chain, reply } => {
+                let _ = reply.send(card.attach(selector, chain));
             }
             Action::Detach { selector, now, reply } => {
                 let _ = reply.send(card.network.detach(selector, now).map_err(Error::from));

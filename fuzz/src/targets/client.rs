@@ -321,6 +321,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
                 card: 0,
                 to: ServiceUsers::Peer(u.arbitrary()?),
                 services: u.arbitrary()?,
+                settings: u.arbitrary()?,
             },
             5 => Request::Ping { card: u.arbitrary()?, address: u.arbitrary()? },
             4 => Request::Introduce,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::services::{Chain, Connection, Operation, Part, Placing, Verdict};
+use ::services::{Chain, Connection, Operation, Part, Placing, Settings, Verdict};
 use arbitrary::Unstructured;
 
 use crate::Outcome;
@@ -21,8 +21,31 @@ fn part(u: &mut Unstructured<'_>, length: usize, goes_on: u64) -> arbitrary::Res
     Ok(Part { operation, offset, length: length as u32, is_last: u.ratio(1, 4)? })
 }
 
+/// A chain, where the bytes are such as make one: those of a file of patterns, which a person gives.
+fn chain(u: &mut Unstructured<'_>) -> arbitrary::Result<Option<Chain>> {
+    if u.ratio(1, 4)? {
+        return Ok(Chain::named(&["preprocess"], Settings::default()).ok());
+    }
+    let length = u.int_in_range(0..=LONGEST)?;
+    let bytes = u.bytes(length.min(u.len()))?;
+    let text = match u.ratio(1, 4)? {
+        true => bytes.to_vec(),
+        // Short ones, which are found.
+        false => {
+            let line = |pattern: &[u8]| match *pattern {
+                [one, other] => format!("0x{one:02x}{other:02x}\n"),
+                _ => "#\n".into(),
+            };
+            bytes.chunks(2).map(line).collect::<String>().into_bytes()
+        }
+    };
+    let settings = vec![("patterns".into(), text), ("mode".into(), b"count".to_vec())];
+    let settings = Settings::new(settings);
+    Ok(settings.and_then(|settings| Chain::named(&["inspect", "preprocess"], settings)).ok())
+}
+
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
-    let Ok(chain) = Chain::named(&["preprocess"]) else { return Ok(()) };
+    let Some(chain) = chain(u)? else { return Ok(()) };
     let mut connection = Connection::new(Arc::new(chain));
     let mut waiting = Vec::new();
     let mut end = 0u64;

@@ -139,6 +139,14 @@ enum Command {
         #[command(flatten)]
         link: Endpoints,
     },
+    /// Attach the service that looks for patterns, and move messages with and without them
+    Inspected {
+        /// The program that does it
+        #[arg(long)]
+        balboa: PathBuf,
+        #[command(flatten)]
+        link: Endpoints,
+    },
     /// Reach for a page as long as it is registered, and when it is no more
     Reach {
         /// How often, before and after
@@ -473,6 +481,10 @@ fn main() -> anyhow::Result<()> {
         Command::Rows { balboa, link } => {
             let count = data::rows::all(&(&link).into(), &balboa)?;
             println!("{count} tables arrived as they should");
+        }
+        Command::Inspected { balboa, link } => {
+            let count = data::inspected::all(&(&link).into(), &balboa)?;
+            println!("{count} messages were let pass, counted or refused as they should");
         }
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;

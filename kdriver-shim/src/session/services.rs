@@ -1,6 +1,7 @@
 //! A tool's services on a card, for all users of the card.
 
-use ::services::Selector;
+use ::services::{Chain, Selector, Settings};
+use card_driver::Error as DriverError;
 use shim_abi::{Response, ServiceUsers};
 
 use super::{Answer, Session};
@@ -19,10 +20,14 @@ impl Session<'_> {
         &mut self,
         number: u32,
         to: ServiceUsers,
-        services: Vec<String>,
+        services: &[String],
+        settings: Vec<(String, Vec<u8>)>,
     ) -> Result<Answer, Error> {
         let (to, names) = (selector(to), services.join(", "));
-        self.card(number)?.device.backend.attach_services(to, services)?;
+        let backend = &self.card(number)?.device.backend;
+        // Made here, for the card's thread has packets to move.
+        let chain = Settings::new(settings).and_then(|settings| Chain::named(services, settings));
+        backend.attach_services(to, chain.map_err(DriverError::Services)?)?;
         log::info!(client = self.client.process.pid; "balboa{number}: {names} attached to {to}");
         Ok(Response::Done.into())
     }

@@ -9,9 +9,8 @@ use super::Network;
 use crate::attached::Path;
 
 impl Network {
-    /// Attaches services, by their names and in that order, to queue pairs.
-    pub(crate) fn attach(&mut self, selector: Selector, names: &[String]) -> Result<(), Error> {
-        let chain = Chain::named(names)?;
+    /// Attaches services to queue pairs.
+    pub(crate) fn attach(&mut self, selector: Selector, chain: Chain) -> Result<(), Error> {
         let there: Vec<(u32, bool)> = match selector {
             Selector::Qp(number) => {
                 let qpn = Qpn::new(number).ok_or(Error::NoQp(number))?;

@@ -119,7 +119,7 @@ fn services_are_a_tools_and_only_where_a_card_has_a_place_for_them() {
     assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
     let attach = |card| {
         let services = vec!["preprocess".to_owned()];
-        Request::AttachServices { card, to: ServiceUsers::Qp(5), services }
+        Request::AttachServices { card, to: ServiceUsers::Qp(5), services, settings: vec![] }
     };
     let detach = |card| Request::DetachServices { card, from: ServiceUsers::Qp(5), now: true };
     for (here, nowhere) in [(attach(0), attach(7)), (detach(0), detach(7))] {

@@ -1,8 +1,8 @@
 //! Services between a frame and the memory that it is for.
 
 use ::services::{
-    About, Attachments, Budget, Chain, Exhausted, Operations, PacketService, Part, Placing,
-    Selector, Stages,
+    About, Attachments, Budget, Chain, Error, Exhausted, Inspect, Operations, PacketService, Part,
+    Placing, Selector, Settings, Stages,
 };
 use fpga_regs::engine::wqe::SendOpcode;
 use roce::opcode::code;
@@ -137,6 +137,11 @@ fn rows(count: i32) -> (Vec<u8>, Vec<u8>) {
     (rows.collect(), numbers.flat_map(|number| feature(number).to_le_bytes()).collect())
 }
 
+/// The chain that makes them.
+fn preprocess() -> Chain {
+    Chain::named(&["preprocess"], Settings::default()).unwrap()
+}
+
 /// Whether features are the same but for rounding.
 fn alike(one: &[u8], other: &[u8]) -> bool {
     let words = |bytes: &[u8]| -> Vec<f32> {
@@ -150,10 +155,9 @@ fn alike(one: &[u8], other: &[u8]) -> bool {
 fn rows_are_features_where_they_are_written_and_where_they_are_read() {
     let (table, made) = rows(50);
     let length = table.len() as u32;
-    let preprocess = [String::from("preprocess")];
     let mut pair = Pair::new();
     let qpn = pair.other.qpn;
-    pair.other.card.network.attach(Selector::Qp(qpn), &preprocess).unwrap();
+    pair.other.card.network.attach(Selector::Qp(qpn), preprocess()).unwrap();
     pair.one.write(MEMORY, &table);
     assert_eq!(pair.carry(SendOpcode::Write, length).unwrap().status, Status::Success);
     assert!(alike(&pair.other.read(REGION, table.len()), &made));
@@ -164,7 +168,7 @@ fn rows_are_features_where_they_are_written_and_where_they_are_read() {
     assert!(pair.other.card.network.stack.services().is_none(), "it is as if there had been none");
 
     let peer = Gid::from_ipv6(MacAddr(PEER).link_local()).to_bytes();
-    pair.one.card.network.attach(Selector::Peer(peer), &preprocess).unwrap();
+    pair.one.card.network.attach(Selector::Peer(peer), preprocess()).unwrap();
     pair.other.write(REGION, &table);
     assert_eq!(pair.carry(SendOpcode::Read, length).unwrap().status, Status::Success);
     assert!(alike(&pair.one.read(MEMORY, table.len()), &made));
@@ -233,24 +237,18 @@ fn a_service_without_end_fails_its_connection_and_no_other() {
 
 #[test]
 fn services_are_attached_whole_or_not_at_all() {
-    use ::services::Error;
     let mut rig = Rig::new();
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let network = &mut rig.card.network;
     let own = Selector::Qp(rig.qpn);
-    assert_eq!(network.attach(Selector::Qp(5), &names(&["preprocess"])), Err(Error::NoQp(5)));
-    assert_eq!(network.attach(own, &[]), Err(Error::Length(0)));
-    let twice = names(&["preprocess", "preprocess"]);
-    assert_eq!(network.attach(own, &twice), Err(Error::Twice("preprocess")));
-    assert!(matches!(network.attach(own, &names(&["none"])), Err(Error::Unknown { .. })));
+    assert_eq!(network.attach(Selector::Qp(5), preprocess()), Err(Error::NoQp(5)));
     let ud = Qpn::new(0x10_0abc).unwrap();
     network.stack.create_qp(ud, roce::Service::Ud, 0).unwrap();
     let number = ud.value();
-    let refused = network.attach(Selector::Qp(number), &names(&["preprocess"]));
+    let refused = network.attach(Selector::Qp(number), preprocess());
     assert_eq!(refused, Err(Error::NotConnection(number)));
     assert!(network.attached().is_empty() && network.stack.services().is_none());
 
-    network.attach(own, &names(&["preprocess"])).unwrap();
+    network.attach(own, preprocess()).unwrap();
     assert!(network.stack.services().is_some());
     rig.destroy();
     assert!(rig.card.network.attached().is_empty() && rig.card.network.stack.services().is_none());
@@ -260,7 +258,7 @@ fn services_are_attached_whole_or_not_at_all() {
 fn services_are_detached_from_a_queue_pair_that_failed_in_the_middle_of_a_message() {
     let mut rig = Rig::new();
     let to = Selector::Qp(rig.qpn);
-    rig.card.network.attach(to, &["preprocess".into()]).unwrap();
+    rig.card.network.attach(to, preprocess()).unwrap();
     let (opcode, reth) = (code::WRITE_FIRST, Some((VA, 2048)));
     rig.say(&[Say { opcode, reth, payload: vec![0; 1024], ..Say::default() }]);
     assert!(rig.card.network.detach(to, false).is_err(), "a message is under way");
@@ -269,4 +267,74 @@ fn services_are_detached_from_a_queue_pair_that_failed_in_the_middle_of_a_messag
     assert_eq!(rig.state(), QpState::Err);
     assert_eq!(rig.card.network.detach(to, false), Ok(0));
     assert_eq!(rig.card.network.attached(), []);
+}
+
+/// A message of three packets, with a text across the border of the first two.
+fn message_with(text: &[u8]) -> Vec<u8> {
+    let mut message: Vec<u8> = (0..2100u32).map(|at| at as u8 & 0x7f).collect();
+    message[1020..1020 + text.len()].copy_from_slice(text);
+    message
+}
+
+#[test]
+fn a_pattern_across_packets_ends_its_connection_before_the_second_is_placed_and_no_other() {
+    let pattern = vec![0xc0, 0xff, 0xee, 0xc0, 0xff, 0xee];
+    let inspect = || {
+        let inspect = Inspect::new(std::slice::from_ref(&pattern), true).unwrap();
+        Chain::new(vec![Arc::new(inspect)]).unwrap()
+    };
+    let (message, before) = (message_with(&pattern), vec![0x77; 2100]);
+    let good = message_with(&pattern[1..]);
+    // What is refused is not placed, and what came before it in the message is.
+    let is_cut = |found: &[u8]| found[..1024] == message[..1024] && found[1024..] == before[1024..];
+
+    let mut pair = Pair::with_qps(2);
+    let qpn = pair.other.qpn;
+    pair.other.card.network.attach(Selector::Qp(qpn), inspect()).unwrap();
+    pair.one.write(MEMORY, &good);
+    assert_eq!(pair.carry(SendOpcode::Write, 2100).unwrap().status, Status::Success);
+    assert!(pair.other.read(REGION, 2100) == good);
+    pair.other.write(REGION, &before);
+    pair.one.write(MEMORY, &message);
+    assert_eq!(pair.carry(SendOpcode::Write, 2100).unwrap().status, Status::RemoteOperation);
+    assert!(is_cut(&pair.other.read(REGION, 2100)));
+    let told = pair.other.card.network.attached();
+    let counters = told[0].counters;
+    assert_eq!((counters.refused_packets, counters.matches, counters.acted_bytes), (1, 1, 3124));
+    // It is no traffic any more.
+    assert_eq!(pair.other.card.network.detach(Selector::Qp(qpn), false), Ok(0));
+
+    // The neighbour has no services, and goes on, with the pattern too.
+    pair.drive_next();
+    assert_eq!(pair.carry(SendOpcode::Write, 2100).unwrap().status, Status::Success);
+    assert!(pair.other.read(REGION, 2100) == message);
+
+    let mut pair = Pair::new();
+    let qpn = pair.one.qpn;
+    pair.one.card.network.attach(Selector::Qp(qpn), inspect()).unwrap();
+    pair.one.write(MEMORY, &before);
+    pair.other.write(REGION, &message);
+    assert_eq!(pair.carry(SendOpcode::Read, 2100).unwrap().status, Status::BadResponse);
+    assert!(is_cut(&pair.one.read(MEMORY, 2100)));
+}
+
+#[test]
+fn messages_before_the_refused_one_arrive_though_all_come_at_once() {
+    let inspect = Inspect::new(&[vec![0xee]], true).unwrap();
+    let mut pair = Pair::new();
+    let qpn = pair.other.qpn;
+    let chain = Chain::new(vec![Arc::new(inspect)]).unwrap();
+    pair.other.card.network.attach(Selector::Qp(qpn), chain).unwrap();
+    for (number, byte) in [1u8, 2, 0xee, 3].into_iter().enumerate() {
+        let from = MEMORY + 100 * number as u64;
+        pair.one.write(from, &[byte; 100]);
+        pair.one.post_from(from, SendOpcode::Write, 100, pair.other.rkey);
+    }
+    pair.work();
+    let done: Vec<_> = pair.one.poll_all().iter().map(|done| done.status).collect();
+    let expected = [Status::Success, Status::Success, Status::RemoteOperation, Status::Flushed];
+    assert_eq!(done, expected);
+    // All were for the same place.
+    assert_eq!(pair.other.read(REGION, 100), [2; 100]);
+    assert_eq!(pair.other.card.network.attached()[0].counters.acted_messages, 2);
 }

@@ -1,0 +1,176 @@
+//! Messages with patterns in them that a service looks for, and messages without.
+
+use std::io::Write as _;
+use std::net::Ipv6Addr;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use tempfile::NamedTempFile;
+use verbs_sys::current::verbs as v;
+
+use super::MTUS;
+use super::link::{LIMIT, Link, Options};
+use super::port::run;
+use crate::ffi::{Context, Library, Operation, Recv, Send};
+
+/// Patterns, as a person writes them down: the one in the messages, and one that is in none.
+const FILE: &str = "# bytes, and a text\n0xfffe00fdfcfbfaf9\nDROP TABLE\n";
+/// The one in the messages; none of its bytes is anywhere else in them but the third.
+const PATTERN: [u8; 8] = [0xff, 0xfe, 0, 0xfd, 0xfc, 0xfb, 0xfa, 0xf9];
+/// Operations, and how the one of a message with a pattern ends.
+const ENDS: [(Operation, v::ibv_wc_status); 3] = [
+    (Operation::Write, v::IBV_WC_REM_OP_ERR),
+    (Operation::Read, v::IBV_WC_BAD_RESP_ERR),
+    (Operation::Send, v::IBV_WC_REM_OP_ERR),
+];
+/// What lies where a message is to arrive.
+const BEFORE: u8 = 0xaa;
+
+/// Bytes of a packet.
+const fn packet(mtu: v::ibv_mtu) -> usize {
+    128 << mtu
+}
+
+/// A message of three packets and a bit, with these bytes across the border of the first two.
+fn message(mtu: v::ibv_mtu, bytes: &[u8]) -> Vec<u8> {
+    let mut message: Vec<u8> = (0..3 * packet(mtu) + 7).map(|at| (at % 127) as u8).collect();
+    message[packet(mtu) - 5..][..bytes.len()].copy_from_slice(bytes);
+    message
+}
+
+/// Moves a message; answers how that ended, and what is there then.
+fn pass(link: &Link, operation: Operation, message: &[u8]) -> Result<(v::ibv_wc_status, Vec<u8>)> {
+    let [from, to] = match operation {
+        Operation::Read => [&link.right, &link.left],
+        _ => [&link.left, &link.right],
+    };
+    let length = message.len();
+    to.region.write(0, &vec![BEFORE; length]);
+    from.region.write(0, message);
+    if operation == Operation::Send {
+        let pieces = vec![link.right.region.piece(0, length)];
+        link.right.qp.post_recv(&Recv { wr_id: 1, pieces })?;
+    }
+    let request = Send {
+        wr_id: 2,
+        operation,
+        pieces: vec![link.left.region.piece(0, length)],
+        remote: (link.right.region.address(), link.right.region.rkey()),
+        immediate: 0,
+        flags: v::IBV_SEND_SIGNALED,
+    };
+    link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
+    let status = link.completion(&link.left.send_cq)?.status;
+    if operation == Operation::Send {
+        let received = link.completion(&link.right.receive_cq)?.status;
+        let is_sent = status == v::IBV_WC_SUCCESS;
+        let expected = if is_sent { v::IBV_WC_SUCCESS } else { v::IBV_WC_WR_FLUSH_ERR };
+        ensure!(received == expected, "received as {}", link.library.status_name(received));
+    }
+    let mut found = vec![0; length];
+    to.region.read(0, &mut found);
+    Ok((status, found))
+}
+
+/// Moves a message that arrives whole.
+fn whole(link: &Link, operation: Operation, message: &[u8]) -> Result<()> {
+    let (status, found) = pass(link, operation, message)?;
+    ensure!(status == v::IBV_WC_SUCCESS, "{operation:?}: {}", link.library.status_name(status));
+    ensure!(found == message, "{operation:?}: not byte for byte");
+    Ok(())
+}
+
+/// Moves a message whose second packet, with the end of the pattern, is refused.
+fn refused(
+    link: &Link,
+    (operation, end): (Operation, v::ibv_wc_status),
+    mtu: v::ibv_mtu,
+) -> Result<()> {
+    let message = message(mtu, &PATTERN);
+    let (status, found) = pass(link, operation, &message)?;
+    ensure!(status == end, "{operation:?}: {}", link.library.status_name(status));
+    let (first, rest) = found.split_at(packet(mtu));
+    ensure!(first == &message[..packet(mtu)], "{operation:?}: the first packet is not there");
+    ensure!(rest.iter().all(|byte| *byte == BEFORE), "{operation:?}: a refused packet is there");
+    let states = [&link.left, &link.right].map(|side| side.qp.query().map(|is| is.qp_state));
+    let [left, right] = states;
+    ensure!(left? == v::IBV_QPS_ERR, "{operation:?}: the QP that asked goes on");
+    if operation == Operation::Read {
+        ensure!(right? == v::IBV_QPS_RTS, "the QP that answers has nothing to do with it");
+        return Ok(());
+    }
+    ensure!(right? == v::IBV_QPS_ERR, "{operation:?}: the QP that refused goes on");
+    let event = link.right.context.async_event(LIMIT)?;
+    let told = (event.kind, event.element) == (v::IBV_EVENT_QP_FATAL, link.right.qp.element());
+    ensure!(told, "{operation:?}: {event:?}");
+    Ok(())
+}
+
+/// Moves messages with and without a pattern, with the service attached by the `balboa` at that path to peers, to refuse
+/// and to count, and to one queue pair of two; answers how many.
+///
+/// # Errors
+/// At the first message that does not end as it should.
+pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
+    let mut file = NamedTempFile::new()?;
+    file.write_all(FILE.as_bytes())?;
+    let file = file.path().to_str().context("a path that is text")?;
+    let library = Library::open()?;
+    let address = |device: &str| -> Result<String> {
+        let gid = Context::open(library, device)?.gid(options.gid_index)?;
+        Ok(Ipv6Addr::from(gid).to_canonical().to_string())
+    };
+    let [left, right] = &options.devices;
+    let ends = [(left, address(right)?), (right, address(left)?)];
+    let link = |mtu| Link::new(options, mtu, message(mtu, &[]).len());
+    let service = |words: &[&str]| run(balboa, &[&["service"], words].concat());
+    let mut count = 0;
+
+    for (device, peer) in &ends {
+        service(&["attach", device, "inspect", "--patterns", file, "--peer", peer])?;
+    }
+    for mtu in MTUS {
+        for end in ENDS {
+            let link = link(mtu)?;
+            whole(&link, end.0, &message(mtu, &PATTERN[..7]))?;
+            refused(&link, end, mtu).with_context(|| format!("ibv_mtu {mtu}"))?;
+            count += 2;
+        }
+    }
+    for ((device, peer), refused) in ends.iter().zip([MTUS.len(), 2 * MTUS.len()]) {
+        let shown = service(&["stats", device])?;
+        let expected = format!("matches {refused}, refused_packets {refused}\n");
+        ensure!(shown.contains(&expected), "{shown}");
+        service(&["detach", device, "--peer", peer])?;
+        let words = ["attach", device, "inspect", "--patterns", file, "--mode", "count", "--peer"];
+        service(&[&words[..], &[peer]].concat())?;
+    }
+
+    let mtu = v::IBV_MTU_1024;
+    let counted = link(mtu)?;
+    for (operation, _) in ENDS {
+        whole(&counted, operation, &message(mtu, &[PATTERN, PATTERN].concat()))?;
+        count += 1;
+    }
+    for ((device, peer), matches) in ends.iter().zip([2, 4]) {
+        let shown = service(&["stats", device])?;
+        ensure!(shown.contains(&format!("matches {matches}\n")), "{shown}");
+        service(&["detach", device, "--peer", peer])?;
+    }
+
+    // One queue pair has the service, and its neighbour moves the same bytes before and behind the refusal.
+    let (neighbour, number) = (link(mtu)?, format!("{:#x}", counted.right.qp.number()));
+    service(&["attach", right, "inspect", "--patterns", file, "--qp", &number])?;
+    let mut beside = || -> Result<()> {
+        for (operation, _) in ENDS {
+            whole(&neighbour, operation, &message(mtu, &PATTERN)).context("the neighbour")?;
+            count += 1;
+        }
+        Ok(())
+    };
+    beside()?;
+    whole(&counted, Operation::Read, &message(mtu, &PATTERN)).context("what others READ")?;
+    refused(&counted, ENDS[0], mtu)?;
+    beside()?;
+    Ok(count + 2)
+}
