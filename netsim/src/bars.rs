@@ -68,7 +68,6 @@ impl Bars {
         let delivered = |network: &Network| -> Vec<u64> {
             network.flows().iter().map(|flow| flow.delivered).collect()
         };
-        network.look_each((self.until / 100).max(1));
         network.run(Time(self.from));
         let before = delivered(network);
         network.run(Time(self.until));

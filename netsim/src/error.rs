@@ -57,12 +57,4 @@ pub enum Error {
         /// Its bytes.
         total: u64,
     },
-    /// The transport refused a queue pair.
-    #[error("host {host}: {error}")]
-    Stack {
-        /// The host.
-        host: u32,
-        /// The error of the transport.
-        error: roce::Error,
-    },
 }

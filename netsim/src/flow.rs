@@ -21,8 +21,8 @@ pub struct Flow {
     pub from: u32,
     /// The host whose memory is written.
     pub to: u32,
-    /// The writing queue pair.
-    pub qpn: Qpn,
+    /// Its queue pairs, of which the first one writes. They are there from its first message until all are complete.
+    pub qpns: [Qpn; 2],
     /// The traffic class of its packets.
     pub class: u8,
     /// The messages, by when they start.

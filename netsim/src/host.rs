@@ -110,22 +110,23 @@ impl<M: Memory + Default> Host<M> {
 }
 
 impl<M: Memory> Host<M> {
-    /// The queue pair that its next flow has.
+    /// The number of the queue pair that a flow has here while it is under way.
     #[must_use]
-    pub fn next_qpn(&self) -> Qpn {
-        Qpn::new(FIRST_QPN + self.flows.len() as u32).unwrap_or(Qpn::GROUP)
+    pub fn reserve(&mut self, flow: u32) -> Qpn {
+        let qpn = Qpn::new(FIRST_QPN + self.flows.len() as u32).unwrap_or(Qpn::GROUP);
+        self.flows.push(flow);
+        qpn
     }
 
-    /// Makes a queue pair of a flow, connected with the one of this number at host `peer`, whose address tells its
-    /// Ethernet address, without a question.
+    /// Makes the queue pair of a flow, connected with `peer_qpn` at host `peer`, whose address tells its Ethernet address,
+    /// without a question.
     pub fn connect(
         &mut self,
-        flow: u32,
-        peer: u32,
-        peer_qpn: Qpn,
+        now: Time,
+        qpn: Qpn,
+        (peer, peer_qpn): (u32, Qpn),
         traffic_class: u8,
-    ) -> Result<Qpn, roce::Error> {
-        let qpn = self.next_qpn();
+    ) -> Result<(), roce::Error> {
         self.stack.create_qp(qpn, Service::Rc, 0)?;
         let dgid = Gid::from_ipv6(mac_of(peer).link_local());
         let path = AddressVector {
@@ -160,10 +161,9 @@ impl<M: Memory> Host<M> {
             ..default()
         };
         for change in [init, rtr, rts] {
-            self.stack.modify_qp(Time(0).instant(), qpn, &change)?;
+            self.stack.modify_qp(now.instant(), qpn, &change)?;
         }
-        self.flows.push(flow);
-        Ok(qpn)
+        Ok(())
     }
 
     /// The flow of one of its queue pairs.

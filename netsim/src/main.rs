@@ -33,6 +33,9 @@ struct Arguments {
     write: Option<PathBuf>,
 }
 
+/// Flows of a network that is written down, at most.
+const MOST_WRITTEN: usize = 1 << 16;
+
 const HELP: &str = "\
 The last line is `N passed, N failed, N skipped`.
 
@@ -95,6 +98,16 @@ fn one(
 ) -> Result<bool, Box<dyn Error>> {
     let window = |_, _| AnyWindow::SlowStart(SlowStart::default());
     let mut network = Network::new(config, seed, window)?;
+    if write.is_some() {
+        let flows = network.flows().len();
+        if flows > MOST_WRITTEN {
+            return Err(format!(
+                "'{name}' has {flows} flows, and --write keeps each a hundred times: it takes {MOST_WRITTEN} flows at most"
+            )
+            .into());
+        }
+        network.look_each((bars.until / 100).max(1));
+    }
     let began = Instant::now();
     let seen = bars.run(&mut network, config.host.rate);
     let took = began.elapsed().as_secs_f64();

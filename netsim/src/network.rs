@@ -123,7 +123,7 @@ impl Network {
             for (from, to) in plan.pairs(config.shape, &traffic.pattern, &mut rng) {
                 for _ in 0..traffic.flows {
                     let messages = (0..traffic.messages.into()).map(|it| message(it, start));
-                    network.add_flow(from, to, traffic.class, messages.collect())?;
+                    network.add_flow(from, to, traffic.class, messages.collect());
                     start = start.after(traffic.stagger);
                 }
             }
@@ -204,28 +204,23 @@ impl<M: Memory + Default> Network<M> {
 }
 
 impl<M: Memory> Network<M> {
-    /// A flow between two hosts, and its number. Messages are in the order of their starts.
+    /// Adds a flow between two hosts, and says its number. Messages are in the order of their starts.
     pub fn add_flow(
         &mut self,
         from: u32,
         to: u32,
         traffic_class: u8,
         messages: Vec<Message>,
-    ) -> Result<u32, Error> {
+    ) -> u32 {
         let number = self.flows.len() as u32;
-        let qpns = [from, to].map(|host| self.hosts[host as usize].next_qpn());
-        for (own, peer, peer_qpn) in [(from, to, qpns[1]), (to, from, qpns[0])] {
-            let host = &mut self.hosts[own as usize];
-            host.connect(number, peer, peer_qpn, traffic_class)
-                .map_err(|error| Error::Stack { host: own, error })?;
-        }
+        let qpns = [from, to].map(|host| self.hosts[host as usize].reserve(number));
         if let Some(first) = messages.first() {
             self.events.push(first.start.max(self.now), Happening::Post(number));
         }
         self.flows.push(Flow {
             from,
             to,
-            qpn: qpns[0],
+            qpns,
             class: traffic_class,
             messages,
             posted: 0,
@@ -234,7 +229,24 @@ impl<M: Memory> Network<M> {
             delivered: 0,
             failed: false,
         });
-        Ok(number)
+        number
+    }
+
+    /// Makes a flow's queue pairs, and says whether both hosts have room for them.
+    fn connect(&mut self, number: u32) -> bool {
+        let Flow { from, to, qpns: [writer, target], class, .. } = self.flows[number as usize];
+        [(from, writer, (to, target)), (to, target, (from, writer))].into_iter().all(
+            |(host, qpn, peer)| {
+                self.hosts[host as usize].connect(self.now, qpn, peer, class).is_ok()
+            },
+        )
+    }
+
+    /// Destroys a flow's queue pairs.
+    fn disconnect(&mut self, number: u32) {
+        let Flow { from, to, qpns: [writer, target], .. } = self.flows[number as usize];
+        self.hosts[from as usize].stack.destroy_qp(writer);
+        self.hosts[to as usize].stack.destroy_qp(target);
     }
 
     /// The time.
@@ -556,7 +568,11 @@ impl<M: Memory> Network<M> {
                     let complete = through as usize + 1;
                     let flow_state = &mut self.flows[flow as usize];
                     flow_state.ends.resize(complete.min(flow_state.posted), self.now);
-                    self.post(flow);
+                    if flow_state.ends.len() == flow_state.messages.len() {
+                        self.disconnect(flow);
+                    } else {
+                        self.post(flow);
+                    }
                 }
                 Event::SendFailed { .. } | Event::EnteredError { .. } => {
                     self.flows[flow as usize].failed = true;
@@ -601,6 +617,9 @@ impl<M: Memory> Network<M> {
 
     /// A flow posts the messages whose time has come, as far as there is room.
     fn post(&mut self, number: u32) {
+        if self.flows[number as usize].posted == 0 && !self.connect(number) {
+            self.flows[number as usize].failed = true;
+        }
         let flow = &mut self.flows[number as usize];
         let host = &mut self.hosts[flow.from as usize];
         let mut posted = false;
@@ -621,7 +640,9 @@ impl<M: Memory> Network<M> {
                 solicited: false,
                 fence: false,
             };
-            if flow.failed || host.stack.post_send(self.now.instant(), flow.qpn, request).is_err() {
+            if flow.failed
+                || host.stack.post_send(self.now.instant(), flow.qpns[0], request).is_err()
+            {
                 break;
             }
             flow.posted += 1;

@@ -157,9 +157,9 @@ impl Plan {
                 pairs.sort_unstable();
                 pairs
             }
-            // Each begins with the next one, so that not all send to the same at first.
-            (Pattern::AllToAll, _) => (0..hosts)
-                .flat_map(|from| (1..hosts).map(move |further| (from, (from + further) % hosts)))
+            // Step by step: in each, every host sends to another one, and none receives from two.
+            (Pattern::AllToAll, _) => (1..hosts)
+                .flat_map(|further| (0..hosts).map(move |from| (from, (from + further) % hosts)))
                 .collect(),
             (Pattern::Pairs(pairs), _) => pairs.iter().map(|[from, to]| (*from, *to)).collect(),
         }

@@ -208,7 +208,7 @@ fn under_attack(min_rate: u32, between: u32) -> (u64, u64, u64) {
         let point = NotificationPoint { min_time_between_cnps: between, ..Default::default() };
         network.hosts[0].stack.set_notification_point(point).unwrap();
     }
-    let qpn = network.flows()[0].qpn;
+    let qpn = network.flows()[0].qpns[0];
     for n in 0..2_000 {
         network.inject(0, Time::from_micros(1_000 + 10 * n), forged(1, 0, qpn));
     }
@@ -240,7 +240,7 @@ fn of_strangers_and_of_numbers_that_nobody_has_no_notification_counts() {
     config.shape = Shape::Dumbbell { pairs: 2 };
     config.traffic[0].stagger = 0;
     let mut network = network(&config, 1);
-    let qpn = network.flows()[0].qpn;
+    let qpn = network.flows()[0].qpns[0];
     for n in 0..100 {
         let at = Time::from_micros(1_000 + 10 * n);
         network.inject(0, at, forged(3, 0, qpn));

@@ -37,7 +37,7 @@ fn network(
         host.stack.set_windows(move |_, _| window());
     }
     let messages = vec![Message { bytes: BYTES, start: Time(0) }; MESSAGES];
-    network.add_flow(0, 1, 26 << 2, messages).unwrap();
+    network.add_flow(0, 1, 26 << 2, messages);
     network.run(TIME);
     network
 }

@@ -1,13 +1,17 @@
 //! Whole networks: all frames are accounted for, and switches do their work.
 
+use std::collections::BTreeSet;
+
 use netsim::config::{Config, Faults, Pattern, Shape, Watchdog};
 use netsim::flow::Message;
 use netsim::frame::Frame;
 use netsim::host::Pace;
 use netsim::port::Owner;
 use netsim::results::{Results, WHOLE, jain};
+use netsim::shape::Plan;
 use netsim::{Error, NETWORKS, Network, Time, parse};
 use roce::window::{AnyWindow, Fixed};
+use trial::rng::Rng;
 
 /// The class that asks for no marks, of priority 3.
 const UNMARKABLE: u8 = 26 << 2;
@@ -149,13 +153,49 @@ fn a_message_alone_takes_what_its_frames_and_the_cables_take() {
 }
 
 #[test]
+fn a_flow_has_queue_pairs_from_its_first_message_until_all_are_complete() {
+    let mut config = config("dumbbell");
+    (config.traffic[0].messages, config.traffic[0].bytes) = (1, 1);
+    let mut network = network(&config, 1, 64);
+    let messages = [50, 90].map(|start| Message { bytes: 4096, start: Time::from_micros(start) });
+    let flow = network.add_flow(0, 4, UNMARKABLE, messages.into()) as usize;
+    let qpns = network.flows()[flow].qpns;
+    let stand = |network: &Network| {
+        let ends = [(0, qpns[0]), (4, qpns[1])];
+        ends.map(|(host, qpn): (usize, _)| network.hosts[host].stack.query_qp(qpn).is_some())
+    };
+    for (micros, expected) in [(49, false), (51, true), (89, true), (200, false)] {
+        network.run(Time::from_micros(micros));
+        assert_eq!(stand(&network), [expected; 2], "after {micros} µs");
+    }
+    assert_eq!(network.flows()[flow].ends.len(), 2);
+    assert_eq!(network.flows()[flow].delivered, 2 * 4096);
+}
+
+#[test]
+fn from_all_to_all_no_host_receives_from_two_in_a_step() {
+    let mut config = config("leaf-spine");
+    config.traffic[0].pattern = Pattern::AllToAll;
+    let plan = Plan::new(&config);
+    let pairs = plan.pairs(config.shape, &Pattern::AllToAll, &mut Rng::new(1));
+    let hosts = plan.hosts as usize;
+    assert_eq!(pairs.len(), hosts * (hosts - 1));
+    let all: BTreeSet<_> = pairs.iter().copied().collect();
+    assert_eq!(all.len(), pairs.len());
+    for step in pairs.chunks(hosts) {
+        let (from, to): (BTreeSet<_>, BTreeSet<_>) = step.iter().copied().unzip();
+        assert_eq!((from.len(), to.len()), (hosts, hosts));
+    }
+}
+
+#[test]
 fn a_message_starts_when_its_time_has_come() {
     let mut config = config("dumbbell");
     (config.traffic[0].messages, config.traffic[0].bytes) = (1, 1);
     let mut network = network(&config, 1, 64);
     let starts = [5, 50, 90].map(Time::from_micros);
     let messages = starts.map(|start| Message { bytes: 4096, start });
-    let flow = network.add_flow(0, 4, UNMARKABLE, messages.into()).unwrap() as usize;
+    let flow = network.add_flow(0, 4, UNMARKABLE, messages.into()) as usize;
     network.run(Time::from_micros(200));
     let ends = &network.flows()[flow].ends;
     let took: Vec<u64> = ends.iter().zip(starts).map(|(end, start)| end.0 - start.0).collect();
@@ -207,9 +247,9 @@ fn a_pause_holds_one_priority_of_a_cable_up_and_another_goes_on() {
     let messages = || vec![Message { bytes: 1 << 20, start: Time(0) }; 64];
     // Seven hosts on the far switch and one on the near write to one, which has the cable between switches paused.
     for from in [0, 1, 2, 3, 4, 5, 6, 9] {
-        network.add_flow(from, 8, UNMARKABLE, messages()).unwrap();
+        network.add_flow(from, 8, UNMARKABLE, messages());
     }
-    let other = network.add_flow(7, 15, 0, messages()).unwrap();
+    let other = network.add_flow(7, 15, 0, messages());
     network.run(Time::from_micros(2_000));
     assert_conserved(&network);
     assert_eq!(network.tally().dropped, 0);

@@ -38,7 +38,7 @@ fn no_way_has_more_than_twice_its_share_of_64_flows_but_by_a_rare_chance() {
         let before = upward(&network);
         for _ in 0..64 {
             let message = Message { bytes: 4_096, start: network.now() };
-            network.add_flow(0, 1, UNMARKABLE, vec![message]).unwrap();
+            network.add_flow(0, 1, UNMARKABLE, vec![message]);
         }
         network.run(Time::from_micros(100 * draw));
         let flows: Vec<u64> = upward(&network).iter().zip(before).map(|(a, b)| a - b).collect();
@@ -54,7 +54,7 @@ fn flows_that_meet_on_a_way_share_it_while_others_are_idle() {
     let mut network = network(8);
     for host in 0..8 {
         let messages = vec![Message { bytes: 1 << 20, start: Time(0) }; 64];
-        network.add_flow(host, host + 8, UNMARKABLE, messages).unwrap();
+        network.add_flow(host, host + 8, UNMARKABLE, messages);
     }
     network.run(Time::from_micros(1_000));
     let idle = upward(&network).iter().filter(|frames| **frames == 0).count();
