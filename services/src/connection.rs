@@ -69,34 +69,18 @@ fn bump(counter: &mut u64) {
     *counter = counter.saturating_add(1);
 }
 
-/// The ways that payload comes by: each has its messages one after the other, and the two know nothing of each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Messages of the peer's.
-    Requests,
-    /// Answers to this end's READs.
-    Responses,
-}
-
-impl From<Operation> for Way {
-    fn from(operation: Operation) -> Self {
-        match operation {
-            Operation::Send | Operation::Write => Self::Requests,
-            Operation::Read => Self::Responses,
-        }
-    }
-}
-
 /// A queue pair that has services, in one life of it.
 #[derive(Debug)]
 pub struct Connection {
     chain: Arc<Chain>,
+    /// Messages of the peer's. They and the answers know nothing of each other.
     requests: Lane,
+    /// Answers to this end's READs.
     responses: Lane,
-    /// The way of the packet that was checked last and is not accepted yet.
-    checked: Option<Way>,
-    /// For each placement that was accepted and not acted on: its way; `None` where services do not see it.
-    waiting: VecDeque<Option<Way>>,
+    /// The part of the packet that was checked last and is not accepted yet; `None` where services do not see it.
+    checked: Option<Part>,
+    /// The same of each placement that was accepted and not acted on.
+    waiting: VecDeque<Option<Part>>,
     /// A check ended the connection: nothing is accepted any more, and what was is still acted on.
     refused: bool,
     /// Another stage did: nothing is acted on any more either.
@@ -133,8 +117,8 @@ impl Connection {
     /// Whether a message is under way that services see; none goes on, on a connection that has failed.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        let is_busy = self.requests.is_busy() || self.responses.is_busy();
-        !self.failed && (is_busy && !self.refused || !self.waiting.is_empty())
+        let is_open = self.requests.is_open() || self.responses.is_open();
+        !self.failed && (is_open && !self.refused || !self.waiting.is_empty())
     }
 
     /// Lets messages that have begun go on to their end, and no other begin.
@@ -152,10 +136,11 @@ impl Connection {
         self.leaving && !self.is_busy()
     }
 
-    fn lane(&mut self, way: Way) -> (&mut Lane, &Chain) {
-        match way {
-            Way::Requests => (&mut self.requests, &self.chain),
-            Way::Responses => (&mut self.responses, &self.chain),
+    /// The way by which messages of an operation come, each of them behind the one before.
+    fn lane(&mut self, operation: Operation) -> (&mut Lane, &Chain) {
+        match operation {
+            Operation::Send | Operation::Write => (&mut self.requests, &self.chain),
+            Operation::Read => (&mut self.responses, &self.chain),
         }
     }
 
@@ -167,18 +152,17 @@ impl Connection {
         if self.refused || self.failed {
             return Verdict::Refuse;
         }
-        let way = Way::from(part.operation);
         if self.leaving && part.is_first() || !self.chain.sees(part.operation) {
             return Verdict::Accept;
         }
-        let (lane, chain) = self.lane(way);
+        let (lane, chain) = self.lane(part.operation);
         let outcome = lane.check(chain, part, payload);
         if outcome != Ok(false) {
             bump(&mut self.counters.checked_packets);
         }
         match outcome {
             Ok(seen) => {
-                self.checked = seen.then_some(way);
+                self.checked = seen.then_some(*part);
                 Verdict::Accept
             }
             Err(Stop::Dropped) => {
@@ -195,28 +179,28 @@ impl Connection {
 
     /// The packet that was checked last is accepted, and its payload is to be placed.
     pub fn accept(&mut self) {
-        let way = self.checked.take();
-        let seen = way.is_some_and(|way| self.lane(way).0.accept());
-        self.waiting.push_back(way.filter(|_| seen));
+        let part = self.checked.take();
+        if let Some(part) = &part {
+            self.lane(part.operation).0.accept(part);
+        }
+        self.waiting.push_back(part);
     }
 
     /// Lets the services act on the oldest placement that was accepted, before its payload is placed; `false` where the
     /// connection is to fail, and nothing is to be placed.
     #[must_use]
     pub fn act(&mut self, placing: &mut Placing<'_>) -> bool {
-        let Some(Some(way)) = self.waiting.pop_front() else { return !self.failed };
+        let Some(Some(part)) = self.waiting.pop_front() else { return !self.failed };
         if self.failed {
             return false;
         }
-        let (lane, chain) = self.lane(way);
-        match lane.act(chain, placing) {
-            Ok(part) => {
-                let length = part.map_or(0, |part| u64::from(part.length));
-                let ended = part.is_some_and(|part| part.is_last);
+        let (lane, chain) = self.lane(part.operation);
+        match lane.act(chain, &part, placing) {
+            Ok(()) => {
+                let (length, ended) = (u64::from(part.length), u64::from(part.is_last));
                 bump(&mut self.counters.acted_packets);
                 self.counters.acted_bytes = self.counters.acted_bytes.saturating_add(length);
-                self.counters.acted_messages =
-                    self.counters.acted_messages.saturating_add(u64::from(ended));
+                self.counters.acted_messages = self.counters.acted_messages.saturating_add(ended);
                 true
             }
             Err(stop) => {

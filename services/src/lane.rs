@@ -1,7 +1,5 @@
 //! One way of a connection: the state that its services have there, and the message that is under way.
 
-use std::collections::VecDeque;
-
 use crate::chain::Chain;
 use crate::part::{End, Part};
 use crate::service::{About, Budget, Exhausted, PacketService, Placing, Verdict};
@@ -32,14 +30,8 @@ pub(crate) struct Lane {
     next: Vec<u8>,
     /// The state of all acts.
     act: Vec<u8>,
-    /// The packet that was checked last, and may be accepted.
-    checked: Option<Part>,
-    /// Where the message ends whose packets were accepted; `None` behind the end of one.
-    accepted: Option<u64>,
-    /// Packets that were accepted and are to be acted on.
-    waiting: VecDeque<Part>,
-    /// Bytes of the message under way that were acted on; `None` where none is.
-    acted: Option<u64>,
+    /// Packets of a message were accepted, and its last one was not.
+    is_open: bool,
 }
 
 fn total(chain: &Chain, of: impl Fn(&About) -> usize) -> usize {
@@ -72,21 +64,18 @@ impl Lane {
             next: check.clone(),
             check,
             act: vec![0; total(chain, |about| about.act_state)],
-            checked: None,
-            accepted: None,
-            waiting: VecDeque::new(),
-            acted: None,
+            is_open: false,
         }
     }
 
-    /// Whether a message is under way.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.accepted.is_some() || self.acted.is_some() || !self.waiting.is_empty()
+    /// Whether a message has begun whose last packet has not been accepted.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.is_open
     }
 
     /// Whether a packet is one of a message that began before the services were there.
     fn is_foreign(&self, part: &Part) -> bool {
-        self.accepted.is_none() && !part.is_first()
+        !self.is_open && !part.is_first()
     }
 
     /// Lets the services check a packet whose turn it is; whether they see it at all.
@@ -96,7 +85,6 @@ impl Lane {
         part: &Part,
         payload: &[u8],
     ) -> Result<bool, Stop> {
-        self.checked = None;
         if self.is_foreign(part) {
             return Ok(false);
         }
@@ -115,7 +103,6 @@ impl Lane {
             std::mem::swap(&mut self.check, &mut self.next);
         }
         outcome?;
-        self.checked = Some(*part);
         Ok(true)
     }
 
@@ -131,41 +118,31 @@ impl Lane {
         each.fold(0, u64::saturating_add)
     }
 
-    /// Keeps the state that the checks of the last packet left, which was accepted. Whether they had seen it.
-    pub(crate) fn accept(&mut self) -> bool {
-        let Some(part) = self.checked.take() else { return false };
+    /// Keeps the state that the checks of the last packet left, of which this is the part: it was accepted.
+    pub(crate) fn accept(&mut self, part: &Part) {
         std::mem::swap(&mut self.check, &mut self.next);
-        let end = part.offset.saturating_add(u64::from(part.length));
-        self.accepted = (!part.is_last).then_some(end);
-        self.waiting.push_back(part);
-        true
+        self.is_open = !part.is_last;
     }
 
-    /// Lets the services act on the oldest packet that was accepted.
+    /// Lets the services act on a packet that was accepted.
     pub(crate) fn act(
         &mut self,
         chain: &Chain,
+        part: &Part,
         placing: &mut Placing<'_>,
-    ) -> Result<Option<Part>, Stop> {
-        let Some(part) = self.waiting.pop_front() else { return Ok(None) };
-        let before = match part.is_first() {
-            true => 0,
-            false => self.acted.unwrap_or_default(),
-        };
-        let bytes = before.saturating_add(u64::from(part.length));
-        self.acted = (!part.is_last).then_some(bytes);
+    ) -> Result<(), Stop> {
         let takes = |about: &About| about.stages.act && about.operations.has(part.operation);
         let which = (|about: &About| about.act_state, takes);
         each(chain, &mut self.act, which, |service, state, budget| {
             if part.is_first() {
-                service.begin(&part, state, budget)?;
+                service.begin(part, state, budget)?;
             }
-            service.act(&part, placing, state, budget)?;
+            service.act(part, placing, state, budget)?;
             if part.is_last {
+                let bytes = part.offset.saturating_add(u64::from(part.length));
                 service.end(&End { operation: part.operation, bytes }, state, budget)?;
             }
-            Ok::<_, Stop>(())
-        })?;
-        Ok(Some(part))
+            Ok(())
+        })
     }
 }
