@@ -15,7 +15,7 @@ mod services;
 
 pub use images::{Flash, Image, Plan};
 pub use port::{Action, Addr, Address, AddressInVlan, Capture, Link};
-pub use services::{Mode, Of, Service, Settings, Users};
+pub use services::{Mode, Service, Settings, Users};
 
 use images::{FLASH_HELP, IMAGE_HELP};
 use port::{ADDR_HELP, CAPTURE_HELP, LINK_HELP};
@@ -232,7 +232,7 @@ pub struct List {
     pub json: bool,
 }
 
-/// `balboa show`.
+/// `balboa show`, and all else that shows one card.
 #[derive(Debug, Args)]
 pub struct Show {
     /// The state directory of balboad.

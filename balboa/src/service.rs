@@ -63,7 +63,7 @@ fn told(settings: &args::Settings) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     Ok(told)
 }
 
-fn show(of: &args::Of, tell: fn(&Value) -> String) -> anyhow::Result<()> {
+fn show(of: &args::Show, tell: fn(&Value) -> String) -> anyhow::Result<()> {
     let state = state::fetch(of.state_dir.path())?;
     let services = &state::card(&state, of.card)?["services"];
     if services.is_null() {

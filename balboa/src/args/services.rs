@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::port::number;
-use super::{Address, CardName, StateDir};
+use super::{Address, CardName, Show, StateDir};
 
 /// `balboa service`.
 #[derive(Debug, Subcommand)]
 pub enum Service {
     /// List the services that there are, and those that are attached
-    List(Of),
+    List(Show),
     /// Show what the attached services did, of all their queue pairs and of each
-    Stats(Of),
+    Stats(Show),
     /// Attach services to queue pairs, all of them or none
     Attach {
         /// The state directory of balboad.
@@ -65,19 +65,6 @@ pub enum Mode {
     Refuse,
     /// It goes on, and its patterns are counted
     Count,
-}
-
-/// A card's services, to be shown.
-#[derive(Debug, Args)]
-pub struct Of {
-    /// The state directory of balboad.
-    #[command(flatten)]
-    pub state_dir: StateDir,
-    /// The card, balboaN
-    pub card: CardName,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// The queue pairs that services are for.

@@ -146,14 +146,7 @@ fn untold(link: &Link) -> Result<()> {
 
 /// A WRITE of bytes of the left region to the right one.
 fn write(link: &Link, wr_id: u64) -> Send {
-    Send {
-        wr_id,
-        operation: Operation::Write,
-        pieces: vec![link.left.region.piece(0, BYTES)],
-        remote: (link.right.region.address(), link.right.region.rkey()),
-        immediate: 0,
-        flags: v::IBV_SEND_SIGNALED,
-    }
+    link.request(wr_id, Operation::Write, BYTES)
 }
 
 fn refused<T>(outcome: Result<T>, errno: i32) -> Result<()> {

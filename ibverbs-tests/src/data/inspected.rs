@@ -1,7 +1,6 @@
 //! Messages with patterns in them that a service looks for, and messages without.
 
 use std::io::Write as _;
-use std::net::Ipv6Addr;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
@@ -9,9 +8,9 @@ use tempfile::NamedTempFile;
 use verbs_sys::current::verbs as v;
 
 use super::MTUS;
-use super::link::{LIMIT, Link, Options};
+use super::link::{BEFORE, LIMIT, Link, Options};
 use super::port::run;
-use crate::ffi::{Context, Library, Operation, Recv, Send};
+use crate::ffi::Operation;
 
 /// Patterns, as a person writes them down: the one in the messages, and one that is in none.
 const FILE: &str = "# bytes, and a text\n0xfffe00fdfcfbfaf9\nDROP TABLE\n";
@@ -23,8 +22,6 @@ const ENDS: [(Operation, v::ibv_wc_status); 3] = [
     (Operation::Read, v::IBV_WC_BAD_RESP_ERR),
     (Operation::Send, v::IBV_WC_REM_OP_ERR),
 ];
-/// What lies where a message is to arrive.
-const BEFORE: u8 = 0xaa;
 
 /// Bytes of a packet.
 const fn packet(mtu: v::ibv_mtu) -> usize {
@@ -38,43 +35,9 @@ fn message(mtu: v::ibv_mtu, bytes: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Moves a message; answers how that ended, and what is there then.
-fn pass(link: &Link, operation: Operation, message: &[u8]) -> Result<(v::ibv_wc_status, Vec<u8>)> {
-    let [from, to] = match operation {
-        Operation::Read => [&link.right, &link.left],
-        _ => [&link.left, &link.right],
-    };
-    let length = message.len();
-    to.region.write(0, &vec![BEFORE; length]);
-    from.region.write(0, message);
-    if operation == Operation::Send {
-        let pieces = vec![link.right.region.piece(0, length)];
-        link.right.qp.post_recv(&Recv { wr_id: 1, pieces })?;
-    }
-    let request = Send {
-        wr_id: 2,
-        operation,
-        pieces: vec![link.left.region.piece(0, length)],
-        remote: (link.right.region.address(), link.right.region.rkey()),
-        immediate: 0,
-        flags: v::IBV_SEND_SIGNALED,
-    };
-    link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
-    let status = link.completion(&link.left.send_cq)?.status;
-    if operation == Operation::Send {
-        let received = link.completion(&link.right.receive_cq)?.status;
-        let is_sent = status == v::IBV_WC_SUCCESS;
-        let expected = if is_sent { v::IBV_WC_SUCCESS } else { v::IBV_WC_WR_FLUSH_ERR };
-        ensure!(received == expected, "received as {}", link.library.status_name(received));
-    }
-    let mut found = vec![0; length];
-    to.region.read(0, &mut found);
-    Ok((status, found))
-}
-
 /// Moves a message that arrives whole.
 fn whole(link: &Link, operation: Operation, message: &[u8]) -> Result<()> {
-    let (status, found) = pass(link, operation, message)?;
+    let (status, found) = link.pass(operation, message)?;
     ensure!(status == v::IBV_WC_SUCCESS, "{operation:?}: {}", link.library.status_name(status));
     ensure!(found == message, "{operation:?}: not byte for byte");
     Ok(())
@@ -87,7 +50,7 @@ fn refused(
     mtu: v::ibv_mtu,
 ) -> Result<()> {
     let message = message(mtu, &PATTERN);
-    let (status, found) = pass(link, operation, &message)?;
+    let (status, found) = link.pass(operation, &message)?;
     ensure!(status == end, "{operation:?}: {}", link.library.status_name(status));
     let (first, rest) = found.split_at(packet(mtu));
     ensure!(first == &message[..packet(mtu)], "{operation:?}: the first packet is not there");
@@ -115,13 +78,8 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     let mut file = NamedTempFile::new()?;
     file.write_all(FILE.as_bytes())?;
     let file = file.path().to_str().context("a path that is text")?;
-    let library = Library::open()?;
-    let address = |device: &str| -> Result<String> {
-        let gid = Context::open(library, device)?.gid(options.gid_index)?;
-        Ok(Ipv6Addr::from(gid).to_canonical().to_string())
-    };
-    let [left, right] = &options.devices;
-    let ends = [(left, address(right)?), (right, address(left)?)];
+    let ends = options.peer_addresses()?;
+    let right = ends[1].0;
     let link = |mtu| Link::new(options, mtu, message(mtu, &[]).len());
     let service = |words: &[&str]| run(balboa, &[&["service"], words].concat());
     let mut count = 0;

@@ -1,5 +1,6 @@
 //! Two connected QPs in one process, on two cards or on one.
 
+use std::net::Ipv6Addr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
 use crate::ffi::{
-    Channel, Completion, Context, Cq, CqWishes, Library, Patience, Pd, Peer, Qp, QpWishes, Region,
-    Service, ThreadDomain,
+    Channel, Completion, Context, Cq, CqWishes, Library, Operation, Patience, Pd, Peer, Qp,
+    QpWishes, Recv, Region, Send, Service, ThreadDomain,
 };
 
 /// How long a completion may take.
@@ -19,6 +20,8 @@ const LATE: Duration = Duration::from_secs(60);
 pub const DEPTH: u32 = 32;
 /// SGEs of a work request.
 pub const MAX_SGE: u32 = 16;
+/// The bytes of memory in which a message is to arrive.
+pub const BEFORE: u8 = 0xaa;
 /// Inline sizes that are asked for, until one is granted.
 const INLINE: [u32; 5] = [512, 256, 128, 64, 0];
 
@@ -42,6 +45,22 @@ pub struct Options {
     pub cq_entries: u32,
     /// How long a lost frame is waited for, and how often it is sent again.
     pub patience: Patience,
+}
+
+impl Options {
+    /// Each device, with the address of the other one's port as a person writes it.
+    ///
+    /// # Errors
+    /// When a device has no such GID.
+    pub(super) fn peer_addresses(&self) -> Result<[(&str, String); 2]> {
+        let library = Library::open()?;
+        let address = |device: &str| -> Result<String> {
+            let gid = Context::open(library, device)?.gid(self.gid_index)?;
+            Ok(Ipv6Addr::from(gid).to_canonical().to_string())
+        };
+        let [left, right] = &self.devices;
+        Ok([(left, address(right)?), (right, address(left)?)])
+    }
 }
 
 /// One side.
@@ -167,6 +186,58 @@ impl Link {
     /// Bytes that a work request may carry inline.
     pub fn max_inline(&self) -> usize {
         self.left.qp.capabilities.max_inline_data as usize
+    }
+
+    /// A signaled request of the left side for the first bytes of both regions.
+    pub(super) fn request(&self, wr_id: u64, operation: Operation, length: usize) -> Send {
+        Send {
+            wr_id,
+            operation,
+            pieces: vec![self.left.region.piece(0, length)],
+            remote: (self.right.region.address(), self.right.region.rkey()),
+            immediate: 0,
+            flags: v::IBV_SEND_SIGNALED,
+        }
+    }
+
+    /// The sides that a message of the left side's request comes from and goes to.
+    pub(super) fn ends_of(&self, operation: Operation) -> [&Side; 2] {
+        match operation {
+            Operation::Read => [&self.right, &self.left],
+            _ => [&self.left, &self.right],
+        }
+    }
+
+    /// Moves a message; gives the status of its request, and the bytes that are there then. A receive ends as its SEND
+    /// does, or is flushed.
+    ///
+    /// # Errors
+    /// When a call fails, a completion does not come, or a receive ends otherwise.
+    pub(super) fn pass(
+        &self,
+        operation: Operation,
+        message: &[u8],
+    ) -> Result<(v::ibv_wc_status, Vec<u8>)> {
+        let [from, to] = self.ends_of(operation);
+        let length = message.len();
+        to.region.write(0, &vec![BEFORE; length]);
+        from.region.write(0, message);
+        if operation == Operation::Send {
+            let pieces = vec![self.right.region.piece(0, length)];
+            self.right.qp.post_recv(&Recv { wr_id: 1, pieces })?;
+        }
+        let request = self.request(2, operation, length);
+        self.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
+        let status = self.completion(&self.left.send_cq)?.status;
+        if operation == Operation::Send {
+            let received = self.completion(&self.right.receive_cq)?.status;
+            let is_sent = status == v::IBV_WC_SUCCESS;
+            let expected = if is_sent { v::IBV_WC_SUCCESS } else { v::IBV_WC_WR_FLUSH_ERR };
+            ensure!(received == expected, "received as {}", self.library.status_name(received));
+        }
+        let mut found = vec![0; length];
+        to.region.read(0, &mut found);
+        Ok((status, found))
     }
 
     /// Waits for the next completion of a queue.

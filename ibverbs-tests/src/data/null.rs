@@ -63,14 +63,7 @@ fn message(link: &Link, operation: Operation, at: u64, left: bool) -> Result<()>
     if operation == Operation::Send {
         link.right.qp.post_recv(&Recv { wr_id: 1, pieces: receive })?;
     }
-    let request = Send {
-        wr_id: 2,
-        operation,
-        pieces: local,
-        remote: (link.right.region.address(), link.right.region.rkey()),
-        immediate: 0,
-        flags: v::IBV_SEND_SIGNALED,
-    };
+    let request = Send { pieces: local, ..link.request(2, operation, BYTES) };
     link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
     link.success(&link.left.send_cq)?;
     if operation == Operation::Send {
@@ -124,14 +117,8 @@ fn refusals(link: &mut Link) -> Result<()> {
     let lkey = gone.lkey();
     drop(gone);
     let region = &link.left.region;
-    let request = Send {
-        wr_id: 4,
-        operation: Operation::Write,
-        pieces: vec![region.piece(0, 8).with_key(lkey)],
-        remote: (link.right.region.address(), link.right.region.rkey()),
-        immediate: 0,
-        flags: v::IBV_SEND_SIGNALED,
-    };
+    let pieces = vec![region.piece(0, 8).with_key(lkey)];
+    let request = Send { pieces, ..link.request(4, Operation::Write, 8) };
     link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
     let ended = link.completion(&link.left.send_cq)?;
     ensure!(ended.status == v::IBV_WC_LOC_PROT_ERR, "after its end: {ended:?}");

@@ -11,7 +11,7 @@ use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Link, Options, Side};
 use super::transfer;
-use crate::ffi::{Failed, Operation, Patience, Send};
+use crate::ffi::{Failed, Operation, Patience};
 
 /// How long an asynchronous event may take.
 const EVENT: Duration = Duration::from_secs(30);
@@ -134,14 +134,7 @@ fn sides(link: &Link, index: usize) -> (&Side, &Side) {
 
 /// Posts a WRITE to the right side.
 fn post(link: &Link, wr_id: u64) -> Result<()> {
-    let write = Send {
-        wr_id,
-        operation: Operation::Write,
-        pieces: vec![link.left.region.piece(0, BYTES)],
-        remote: (link.right.region.address(), link.right.region.rkey()),
-        immediate: 0,
-        flags: v::IBV_SEND_SIGNALED,
-    };
+    let write = link.request(wr_id, Operation::Write, BYTES);
     link.left.qp.post_send(&[write]).map_err(|(failed, _)| failed.into())
 }
 

@@ -1,15 +1,14 @@
 //! Tables of rows that a service makes features of on their way, against those that numpy made.
 
-use std::net::Ipv6Addr;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::MTUS;
-use super::link::{Link, Options, Side};
+use super::link::{Link, Options};
 use super::port::run;
-use crate::ffi::{Context, Library, Operation, Recv, Send};
+use crate::ffi::Operation;
 
 /// Rows as they come and as numpy makes them, by `services/tests/preprocess.py`.
 const VECTORS: &str = include_str!("../../../services/tests/preprocess.txt");
@@ -50,15 +49,13 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Checks that a side has the rows, or the features of them.
-    fn check(&self, side: &Side, is_made: bool) -> Result<()> {
-        let mut found = vec![0; self.rows.len()];
-        side.region.read(0, &mut found);
+    /// Checks that a place has the rows, or the features of them.
+    fn check(&self, found: &[u8], is_made: bool) -> Result<()> {
         if !is_made {
             ensure!(found == self.rows, "the rows are not as they were sent");
             return Ok(());
         }
-        for (at, (ours, numpys)) in words(&found).zip(words(&self.features)).enumerate() {
+        for (at, (ours, numpys)) in words(found).zip(words(&self.features)).enumerate() {
             // None is negative, so the distance of the bits is that in units of the last place.
             let most = if at % ROW < DENSE { NEAR } else { 0 };
             ensure!(ours.abs_diff(numpys) <= most, "column {at} is {ours:#x}, not {numpys:#x}");
@@ -68,32 +65,12 @@ impl Tables {
 
     /// Moves the rows; where they arrive they are features, or as they were.
     fn pass(&self, link: &Link, operation: Operation, is_made: bool) -> Result<()> {
-        let [from, to] = match operation {
-            Operation::Read => [&link.right, &link.left],
-            _ => [&link.left, &link.right],
-        };
-        let length = self.rows.len();
-        to.region.write(0, &vec![0xaa; length]);
-        from.region.write(0, &self.rows);
-        if operation == Operation::Send {
-            let pieces = vec![link.right.region.piece(0, length)];
-            link.right.qp.post_recv(&Recv { wr_id: 1, pieces })?;
-        }
-        let request = Send {
-            wr_id: 2,
-            operation,
-            pieces: vec![link.left.region.piece(0, length)],
-            remote: (link.right.region.address(), link.right.region.rkey()),
-            immediate: 0,
-            flags: v::IBV_SEND_SIGNALED,
-        };
-        link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
-        link.success(&link.left.send_cq)?;
-        if operation == Operation::Send {
-            link.success(&link.right.receive_cq)?;
-        }
-        self.check(to, is_made).with_context(|| format!("{operation:?}"))?;
-        self.check(from, false).with_context(|| format!("{operation:?}, where it came from"))
+        let (status, mut found) = link.pass(operation, &self.rows)?;
+        ensure!(status == v::IBV_WC_SUCCESS, "{operation:?}: {}", link.library.status_name(status));
+        self.check(&found, is_made).with_context(|| format!("{operation:?}"))?;
+        let [from, _] = link.ends_of(operation);
+        from.region.read(0, &mut found);
+        self.check(&found, false).with_context(|| format!("{operation:?}, where it came from"))
     }
 }
 
@@ -104,13 +81,8 @@ impl Tables {
 /// At the first table that is not as it should be.
 pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     let tables = Tables::new()?;
-    let library = Library::open()?;
-    let address = |device: &str| -> Result<String> {
-        let gid = Context::open(library, device)?.gid(options.gid_index)?;
-        Ok(Ipv6Addr::from(gid).to_canonical().to_string())
-    };
-    let [left, right] = &options.devices;
-    let ends = [(left, address(right)?), (right, address(left)?)];
+    let ends = options.peer_addresses()?;
+    let right = ends[1].0;
     let make = |mtu| Link::new(options, mtu, tables.rows.len());
     let mut count = 0;
     let mut pass = |link: &Link, made: [bool; 3]| -> Result<()> {
