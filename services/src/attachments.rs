@@ -121,23 +121,22 @@ impl Attachments {
         if let Some(rule) = self.rules.get_mut(&selector) {
             rule.is_leaving = true;
         }
-        let mut its = self.numbers_of(selector);
-        for qpn in &its {
-            if let Some(connection) = self.connection(*qpn) {
-                connection.leave();
+        let (mut ended, mut keeping) = (Vec::new(), 0usize);
+        for (qpn, (of, connection)) in &mut self.connections {
+            if *of != selector {
+                continue;
             }
-            self.tidy(*qpn);
+            connection.leave();
+            match connection.has_left() {
+                true => ended.push(*qpn),
+                false => keeping = keeping.saturating_add(1),
+            }
         }
-        its.retain(|qpn| self.connections.contains_key(qpn));
+        for qpn in ended {
+            self.end(qpn);
+        }
         self.drop_rule_without_connections(selector);
-        Ok(its.len())
-    }
-
-    fn numbers_of(&self, selector: Selector) -> Vec<u32> {
-        let its = self.connections.iter().filter(|(_, (of, _))| *of == selector);
-        let mut numbers: Vec<u32> = its.map(|(qpn, _)| *qpn).collect();
-        numbers.sort_unstable();
-        numbers
+        Ok(keeping)
     }
 
     /// Takes note that a queue pair of a reliable connection has this peer from now on.
@@ -173,8 +172,7 @@ impl Attachments {
 
     /// Takes note that all queue pairs are no more.
     pub fn all_destroyed(&mut self) {
-        let mut numbers: Vec<u32> = self.connections.keys().copied().collect();
-        numbers.sort_unstable();
+        let numbers: Vec<u32> = self.connections.keys().copied().collect();
         numbers.into_iter().for_each(|qpn| self.destroyed(qpn));
         self.rules.retain(|selector, _| matches!(selector, Selector::Peer(_)));
     }
