@@ -10,7 +10,7 @@ use terminal::say;
 use crate::args::{self, CardName, Users};
 use crate::image::read;
 use crate::port::client_with;
-use crate::state::{self, FORMAT, items, text};
+use crate::state::{self, FORMAT, counted, items, text};
 
 /// Shows, attaches or detaches services.
 ///
@@ -113,12 +113,10 @@ fn list(services: &Value) -> String {
     out
 }
 
-/// The counters of an object that are not 0.
-fn counted(counters: &Value) -> String {
-    let entries = counters.as_object().into_iter().flatten();
-    let there = entries.filter(|(_, value)| value.as_u64().is_some_and(|value| value > 0));
-    let told: Vec<_> = there.map(|(name, value)| format!("{name} {value}")).collect();
-    if told.is_empty() { "nothing yet".into() } else { told.join(", ") }
+/// The counters of an object that are not 0, in a line.
+fn line_of(counters: &Value) -> String {
+    let counted = counted(counters);
+    if counted.is_empty() { "nothing yet".into() } else { counted.join(", ") }
 }
 
 /// The counters of the attached services.
@@ -126,10 +124,10 @@ fn stats(services: &Value) -> String {
     let mut out = String::new();
     for it in items(&services["attached"]) {
         let _ = writeln!(out, "{}", in_a_line(it));
-        let _ = writeln!(out, "  in all      {}", counted(&it["counters"]));
+        let _ = writeln!(out, "  in all      {}", line_of(&it["counters"]));
         for qp in items(&it["queue_pairs"]) {
             let qpn = qp["qpn"].as_u64().unwrap_or(0);
-            let _ = writeln!(out, "  QP {qpn:#08x} {}", counted(&qp["counters"]));
+            let _ = writeln!(out, "  QP {qpn:#08x} {}", line_of(&qp["counters"]));
         }
     }
     if out.is_empty() {

@@ -92,6 +92,13 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// The numbers of an object that are not 0, by name.
+pub fn counted(object: &Value) -> Vec<String> {
+    let entries = object.as_object().into_iter().flatten();
+    let counted = entries.filter(|(_, value)| value.as_u64().is_some_and(|value| value > 0));
+    counted.map(|(name, value)| format!("{name} {value}")).collect()
+}
+
 /// Rows as columns, each as wide as its longest cell, two spaces apart.
 pub fn table(rows: &[Vec<String>]) -> String {
     let mut out = String::new();

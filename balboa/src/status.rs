@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use terminal::say;
 
-use crate::state::{self, items, text};
+use crate::state::{self, counted, items, text};
 use crate::{args, service};
 
 /// Prints the state.
@@ -226,13 +226,6 @@ fn describe_clients(out: &mut String, clients: &[Value]) {
             );
         }
     }
-}
-
-/// The numbers of an object that are not 0, by name.
-fn counted(object: &Value) -> Vec<String> {
-    let entries = object.as_object().into_iter().flatten();
-    let counted = entries.filter(|(_, value)| value.as_u64().is_some_and(|value| value > 0));
-    counted.map(|(name, value)| format!("{name} {value}")).collect()
 }
 
 #[cfg(test)]
