@@ -504,12 +504,8 @@ impl<T: FromStr<Err: std::fmt::Display>> FromStr for ForCard<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let value = |text: &str| text.parse().map_err(|error: T::Err| error.to_string());
-        let numbered = text.split_once('=').map(|(card, rest)| (card.parse(), rest));
-        match numbered {
-            Some((Ok(card), rest)) => Ok(Self { card, value: value(rest)? }),
-            _ => Ok(Self { card: 0, value: value(text)? }),
-        }
+        let ForCards { card, value } = text.parse()?;
+        Ok(Self { card: card.unwrap_or(0), value })
     }
 }
 
