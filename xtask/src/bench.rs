@@ -278,13 +278,13 @@ impl Rounds<'_> {
 
     /// Where the ICRC of every frame is checked.
     fn checked(&self, figures: &mut Figures) -> Result<()> {
+        let copying = Copying::ThreadEach(&self.cabled[0]);
+        let limit = self.programs.copy_limit(copying, BULK, 1, self.effort.seconds)?;
         for kind in ["write", "send"] {
             let run = Bandwidth::of(kind, BULK, self.effort.seconds);
             let run = run.run(Devices::Cabled(self.cabled))?;
             let metric = format!("{kind}_bw_65536_checked");
             figures.add(&metric, Column::Balboa, run.megabytes);
-            let copying = Copying::ThreadEach(&self.cabled[0]);
-            let limit = self.programs.copy_limit(copying, BULK, 1, self.effort.seconds)?;
             figures.add(&metric, Column::CopyLimit, limit);
         }
         Ok(())
@@ -313,17 +313,23 @@ impl Rounds<'_> {
     }
 
     fn latencies(&self, figures: &mut Figures) -> Result<()> {
-        let ours = Devices::Cards(self.clean);
-        latencies_of(ours, Column::Balboa, self.effort.exchanges, figures)?;
-        let alone = perftest::latency_by_events(ours, self.effort.exchanges)?;
-        figures.add("send_lat_2_events_p99", Column::Balboa, alone.p99);
+        self.main_latencies(figures)?;
         let beside = self.programs.latency_beside_churn(self.clean, self.effort.exchanges)?;
         figures.add("send_lat_2_events_p99_churn", Column::Balboa, beside.p99);
         let relayed = self.programs.latency_relayed(self.clean, self.effort.exchanges)?;
         figures.add("write_lat_2_p50_relayed", Column::Balboa, relayed.median);
+        Ok(())
+    }
+
+    /// Latencies by polling, beside the peers', and by events.
+    fn main_latencies(&self, figures: &mut Figures) -> Result<()> {
+        let ours = Devices::Cards(self.clean);
+        latencies_of(ours, Column::Balboa, self.effort.exchanges, figures)?;
         for (column, microseconds) in peers::latencies(2, self.effort.seconds)? {
             figures.add("write_lat_2_p50", column, microseconds);
         }
+        let alone = perftest::latency_by_events(ours, self.effort.exchanges)?;
+        figures.add("send_lat_2_events_p99", Column::Balboa, alone.p99);
         Ok(())
     }
 

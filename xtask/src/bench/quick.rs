@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::figures::{Column, Figures};
-use super::perftest::{self, Bandwidth, Devices};
-use super::{BULK, Rounds, instructions, latencies_of, peers};
+use super::perftest::{Bandwidth, Devices};
+use super::{BULK, Rounds, instructions};
 
 impl Rounds<'_> {
     /// Measures them once; rows that hardly differ between rounds, in the first.
@@ -18,12 +18,7 @@ impl Rounds<'_> {
         figures.add("write_rate_64", Column::Balboa, short.messages);
         self.bandwidths(BULK, figures)?;
         self.one_and_many(figures)?;
-        latencies_of(cards, Column::Balboa, self.effort.exchanges, figures)?;
-        for (column, microseconds) in peers::latencies(2, self.effort.seconds)? {
-            figures.add("write_lat_2_p50", column, microseconds);
-        }
-        let events = perftest::latency_by_events(cards, self.effort.exchanges)?;
-        figures.add("send_lat_2_events_p99", Column::Balboa, events.p99);
+        self.main_latencies(figures)?;
         self.mpi.measure(self.clean, figures)?;
         if is_first {
             let programs = self.programs;
