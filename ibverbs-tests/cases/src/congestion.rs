@@ -8,9 +8,10 @@ use harness::process::Running;
 use harness::runner::Case;
 use harness::setting::{Daemon, Setting};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use super::PERFTEST;
-use super::counters::counters;
+use super::counters::counters_of;
 
 /// The senders, of which each has a card of its own. The receivers share the card behind them, and its cable.
 const SENDERS: usize = 3;
@@ -53,20 +54,28 @@ impl Outcome {
     }
 }
 
-/// A counter of each card.
-fn of_all(daemon: &Daemon<'_>, name: &str) -> Result<Vec<u64>> {
-    (0..=SENDERS).map(|card| Ok(counters(daemon, card)?.get(name).copied().unwrap_or(0))).collect()
+/// A counter of each card, by a balboad's status.
+fn of_all(status: &Value, name: &str) -> Result<Vec<u64>> {
+    (0..=SENDERS)
+        .map(|card| Ok(counters_of(status, card)?.get(name).copied().unwrap_or(0)))
+        .collect()
 }
 
-/// Waits until the senders have sent so many messages together; how many each has.
-fn when_sent(daemon: &Daemon<'_>, total: u64) -> Result<Vec<u64>> {
+/// Messages that each sender has sent.
+fn sent(status: &Value) -> Result<Vec<u64>> {
+    Ok(of_all(status, "rdma_sends")?[..SENDERS].to_vec())
+}
+
+/// Waits until the senders have sent as many messages as is asked for; the status of that time.
+fn when_sent(daemon: &Daemon<'_>, what: &str, is: impl Fn(&[u64]) -> bool) -> Result<Value> {
     let deadline = Instant::now() + LIMIT;
     loop {
-        let sent = of_all(daemon, "rdma_sends")?;
-        if sent.iter().sum::<u64>() >= total {
-            return Ok(sent[..SENDERS].to_vec());
+        let status = daemon.status()?;
+        let sent = sent(&status)?;
+        if is(&sent) {
+            return Ok(status);
         }
-        ensure!(Instant::now() < deadline, "messages that were sent: {sent:?}, not {total}");
+        ensure!(Instant::now() < deadline, "messages that were sent: {sent:?}, not {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -85,21 +94,17 @@ fn outcome(setting: &Setting, reaction: &str) -> Result<Outcome> {
         programs.push(start_server(side(SENDERS), port)?);
         programs.push(side(card).arg("127.0.0.1").start()?);
     }
-    // All have begun.
-    let deadline = Instant::now() + LIMIT;
-    while of_all(&daemon, "rdma_sends")?[..SENDERS].iter().any(|sent| *sent < 100) {
-        ensure!(Instant::now() < deadline, "not all senders send");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let begun: u64 = of_all(&daemon, "rdma_sends")?.iter().sum();
+    let begun = when_sent(&daemon, "by all", |sent| sent.iter().all(|sent| *sent >= 100))?;
     let names = ["fault_dropped_rx", "fault_ecn_marked_rx", "rp_cnp_handled", "retransmitted_pkts"];
-    let look = |total: u64| {
-        let sent = when_sent(&daemon, total)?;
-        let sum = |name: &str| anyhow::Ok(of_all(&daemon, name)?.iter().sum::<u64>());
-        anyhow::Ok((sent, names.map(sum).into_iter().collect::<Result<Vec<_>>>()?))
+    let look = |behind: u64, more: u64| {
+        let total = behind + more;
+        let is = |sent: &[u64]| sent.iter().sum::<u64>() >= total;
+        let status = when_sent(&daemon, &total.to_string(), is)?;
+        let sum = |name: &str| anyhow::Ok(of_all(&status, name)?.iter().sum::<u64>());
+        anyhow::Ok((sent(&status)?, names.map(sum).into_iter().collect::<Result<Vec<_>>>()?))
     };
-    let (before, was) = look(begun + BEFORE)?;
-    let (after, is) = look(before.iter().sum::<u64>() + COUNTED)?;
+    let (before, was) = look(sent(&begun)?.iter().sum(), BEFORE)?;
+    let (after, is) = look(before.iter().sum(), COUNTED)?;
     let grown: Vec<u64> = is.iter().zip(was).map(|(is, was)| is - was).collect();
     let outcome = Outcome {
         shares: after.iter().zip(before).map(|(after, before)| after - before).collect(),

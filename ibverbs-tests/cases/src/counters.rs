@@ -48,7 +48,11 @@ pub fn cases() -> Vec<Case> {
 
 /// A card's counters in `balboa status`.
 pub(crate) fn counters(daemon: &Daemon<'_>, card: usize) -> Result<BTreeMap<String, u64>> {
-    let status = daemon.status()?;
+    counters_of(&daemon.status()?, card)
+}
+
+/// The counters of a card by its balboad's status.
+pub(crate) fn counters_of(status: &Value, card: usize) -> Result<BTreeMap<String, u64>> {
     let counters = status["cards"][card]["counters"].as_object().context("no counters")?;
     let number = |(name, value): (&String, &Value)| Some((name.clone(), value.as_u64()?));
     counters.iter().map(number).collect::<Option<_>>().context("a counter is no number")

@@ -376,20 +376,27 @@ fn pings(machines: &Machines<'_>, daemons: &[Daemon<'_>; 2], address: &str) -> R
     server.wait()?.success().map(drop)
 }
 
+/// Waits until the first card is so.
+fn until(daemon: &Daemon<'_>, what: &str, is: &dyn Fn(&Value) -> bool) -> Result<()> {
+    for _ in 0..600 {
+        if is(&daemon.status()?["cards"][0]) {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    anyhow::bail!("not {what}: {}", daemon.status()?)
+}
+
+/// Whether an address is among a card's GIDs.
+fn has(card: &Value, address: &str) -> bool {
+    card["gids"].to_string().contains(address)
+}
+
 /// GIDs and the port's state are the machine's as they are now.
 fn comings_and_goings(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
     let daemon = machines.balboad(0, &format!("--soft 1 --port udp:{WIRE}"))?;
-    let until = |what: &str, is: &dyn Fn(&Value) -> bool| -> Result<()> {
-        for _ in 0..600 {
-            if is(&daemon.status()?["cards"][0]) {
-                return Ok(());
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        anyhow::bail!("not {what}: {}", daemon.status()?)
-    };
-    let has = |card: &Value, text: &str| card["gids"].to_string().contains(text);
+    let until = |what: &str, is: &dyn Fn(&Value) -> bool| until(&daemon, what, is);
     until("both addresses", &|card| has(card, IPV4[0]) && has(card, IPV6[0]))?;
     machines.ip(0, &format!("addr add 10.98.0.7/24 dev {WIRE}"))?;
     until("the new address", &|card| has(card, "10.98.0.7") && has(card, IPV4[0]))?;

@@ -1,14 +1,13 @@
 //! The machines' routes and addresses, while queue pairs use them.
 
-use std::time::Duration;
-use std::{fs, thread};
+use std::fs;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use harness::machines::{IPV4, IPV6, Machines, WIRE};
 use harness::process::Running;
-use harness::setting::{Daemon, Setting};
+use harness::setting::Setting;
 
-use super::{counter, pings, stop};
+use super::{counter, has, pings, stop, until};
 
 /// The other cable between the two, and the addresses by which they reach each other there.
 const DETOUR: &str = "detour";
@@ -92,24 +91,12 @@ pub(super) fn address_removed(setting: &Setting) -> Result<()> {
     // IBV_WC_RETRY_EXC_ERR.
     ensure!(said.contains("Failed status 12"), "{failed}");
     drop(waiting);
-    has_gid(client, IPV4[1], false)?;
+    until(client, "without the address", &|card| !has(card, IPV4[1]))?;
     pings(&machines, &daemons, IPV6[0])?;
     machines.ip(1, &format!("addr add {}/24 dev {WIRE}", IPV4[1]))?;
-    has_gid(client, IPV4[1], true)?;
+    until(client, "with the address again", &|card| has(card, IPV4[1]))?;
     pings(&machines, &daemons, IPV4[0])?;
     stop(daemons)
-}
-
-/// Waits until an address is among a card's GIDs, or is not.
-fn has_gid(daemon: &Daemon<'_>, address: &str, wanted: bool) -> Result<()> {
-    for _ in 0..600 {
-        let gids = &daemon.status()?["cards"][0]["gids"];
-        if gids.to_string().contains(address) == wanted {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
-    bail!("{address} is a GID: not {wanted}, but {}", daemon.status()?)
 }
 
 /// Packets that the first machine has received by a device.
