@@ -9,7 +9,7 @@ use roce::window::{Dcqcn, DcqcnParameters};
 use roce::{NotificationPoint, OutOfRange, Stack};
 
 use crate::Error;
-use crate::port::BitRate;
+use crate::port::{BitRate, whole};
 
 /// The rate that a port's line has where the cable has none of its own.
 const LINE: BitRate = BitRate::from_bits(100_000_000_000);
@@ -67,10 +67,6 @@ const MEND_TWICE: &str = "write each item once";
 impl Congestion {
     /// Takes an item; an error is the advice.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let number = || {
-            let digits = value.bytes().all(|byte| byte.is_ascii_digit());
-            value.parse().ok().filter(|_: &u32| digits).ok_or(MEND_ITEM)
-        };
         match name {
             "np" => {
                 self.point.enable = match value {
@@ -80,35 +76,38 @@ impl Congestion {
                 };
                 return Ok(());
             }
-            "min_time_between_cnps" => self.point.min_time_between_cnps = number()?,
+            "min_time_between_cnps" => {
+                self.point.min_time_between_cnps = whole(value).ok_or(MEND_ITEM)?
+            }
             "cnp_dscp" => {
-                let value = number()?;
+                let value = whole(value).ok_or(MEND_ITEM)?;
                 let beyond = OutOfRange { name: "cnp_dscp", value, least: 0, most: 63 };
                 let dscp = u8::try_from(value).map_err(|_| beyond.to_string())?;
                 self.point.cnp_dscp = Some(dscp);
             }
-            _ => return self.set_parameter(name, value, number),
+            "line" => {
+                self.line = Some(value.parse()?);
+                return self.must_react();
+            }
+            _ => return self.set_parameter(name, value),
         }
         self.point.check().map_err(|error| error.to_string())
     }
 
-    fn set_parameter(
-        &mut self,
-        name: &str,
-        value: &str,
-        number: impl FnOnce() -> Result<u32, &'static str>,
-    ) -> Result<(), String> {
-        if name == "line" {
-            self.line = Some(value.parse()?);
-        }
-        let known = DcqcnParameters::mlx5().set(name, 1).is_some() || name == "line";
+    /// Refuses what only senders that react have.
+    fn must_react(&self) -> Result<(), String> {
         match self.algorithm {
-            _ if !known => return Err(MEND_ITEM.into()),
-            Algorithm::Off => return Err(MEND_OFF.into()),
-            _ if name == "line" => return Ok(()),
-            Algorithm::Paper | Algorithm::Mlx5 => {}
+            Algorithm::Off => Err(MEND_OFF.into()),
+            Algorithm::Paper | Algorithm::Mlx5 => Ok(()),
         }
-        let number = number()?;
+    }
+
+    fn set_parameter(&mut self, name: &str, value: &str) -> Result<(), String> {
+        if DcqcnParameters::mlx5().set(name, 1).is_none() {
+            return Err(MEND_ITEM.into());
+        }
+        self.must_react()?;
+        let number = whole(value).ok_or(MEND_ITEM)?;
         if let Some(Err(error)) = DcqcnParameters::mlx5().set(name, number) {
             return Err(error.to_string());
         }

@@ -20,6 +20,7 @@ use std::os::fd::BorrowedFd;
 use roce::PathMtu;
 
 pub use draw::FaultSource;
+pub(crate) use quantity::whole;
 pub use quantity::{BitRate, Size};
 pub use spec::{Delay, FaultSpec, Rate, Red};
 

@@ -23,6 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 pub use capture::{Capture, SharedWriter};
+pub(crate) use fault::whole;
 pub use fault::{BitRate, Delay, FaultSource, FaultSpec, Faults, Rate, Red, Size};
 pub use frame::{FRAME_CAPACITY, Frame, FramePool, MIN_FRAME};
 pub use packet::PacketPort;
@@ -172,7 +173,7 @@ pub struct Cabling {
 impl Cabling {
     /// The rate of a card's cable, if it has one.
     pub(crate) fn rate(&self, card: usize) -> Option<BitRate> {
-        let of_card = self.faults.iter().filter(|it| it.card.is_none_or(|named| named == card));
+        let of_card = self.faults.iter().filter(|it| it.is_for(card));
         of_card.filter_map(|fault| fault.rate).min()
     }
 }

@@ -79,8 +79,7 @@ fn with_faults(
     seed: u64,
     pool: &FramePool,
 ) -> Box<dyn Port> {
-    let for_card = |fault: &&FaultSpec| fault.card.is_none_or(|named| named == card);
-    let faults: Vec<&FaultSpec> = faults.iter().filter(for_card).collect();
+    let faults: Vec<&FaultSpec> = faults.iter().filter(|fault| fault.is_for(card)).collect();
     for spec in &faults {
         log::info!("card {card}: its cable has faults {spec}, seed {seed}");
     }

@@ -95,14 +95,19 @@ impl Pair {
         self.other.drive_next();
     }
 
-    /// Lets both cards work once, and where there is nothing to do time pass until there is.
-    pub fn step(&mut self) {
+    /// Lets both cards work once; whether one had something to do.
+    fn round(&mut self) -> bool {
         let mut worked = false;
         for Rig { card, now, .. } in [&mut self.one, &mut self.other] {
             *now += 1_000;
             worked |= card.round(*now);
         }
-        if !worked {
+        worked
+    }
+
+    /// Lets both cards work once, and where there is nothing to do time pass until there is.
+    pub fn step(&mut self) {
+        if !self.round() {
             let due = [&mut self.one, &mut self.other].map(|rig| rig.card.next_timeout());
             let now = due.into_iter().flatten().min().expect("nothing is due");
             (self.one.now, self.other.now) = (self.one.now.max(now), self.other.now.max(now));
@@ -112,12 +117,7 @@ impl Pair {
     /// Lets both cards work until neither has anything to do for a while.
     pub fn work(&mut self) {
         for _ in 0..ROUNDS {
-            let mut worked = false;
-            for Rig { card, now, .. } in [&mut self.one, &mut self.other] {
-                *now += 1_000;
-                worked |= card.round(*now);
-            }
-            if !worked && !self.sleep() {
+            if !self.round() && !self.sleep() {
                 return;
             }
         }

@@ -50,20 +50,27 @@ impl Size {
 }
 
 /// A number of nothing but digits.
-pub(super) fn whole<T: FromStr>(text: &str) -> Option<T> {
+pub(crate) fn whole<T: FromStr>(text: &str) -> Option<T> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// The digits that a text begins with, and the factor of the unit behind them.
+pub(super) fn split<'a>(text: &'a str, units: &[(&str, u64)]) -> Option<(&'a str, u64)> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(digits)?;
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    Some((number, *factor))
 }
 
 /// A whole number with a unit, from 1 to the most there may be.
 fn read(text: &str, units: &[(&str, u64)], most: u64) -> Option<u64> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at_checked(digits)?;
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-    let value = whole::<u64>(number)?.checked_mul(*factor)?;
+    let (number, factor) = split(text, units)?;
+    let value = whole::<u64>(number)?.checked_mul(factor)?;
     (1..=most).contains(&value).then_some(value)
 }
 
-fn write(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+/// Writes a number with the first of these units that it is a multiple of.
+pub(super) fn write(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
     let fits = |(_, factor): &&(&str, u64)| value.checked_rem(*factor) == Some(0);
     let (unit, factor) = units.iter().find(fits).copied().unwrap_or(("", 1));
     write!(f, "{}{unit}", value.checked_div(factor).unwrap_or_default())

@@ -6,11 +6,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::quantity::{BitRate, Size, whole};
+use super::quantity::{BitRate, Size, split, whole, write};
 use crate::{Error, Link};
 
 /// Longest delay in nanoseconds: 10 seconds.
 const MAX_DELAY: u64 = 10_000_000_000;
+const TIMES: [(&str, u64); 3] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
 /// Decimals of a percentage that a [`Rate`] holds.
 const DECIMALS: usize = 7;
@@ -158,6 +159,11 @@ impl FaultSpec {
         }
     }
 
+    /// Whether it is for the cable of a card.
+    pub(crate) fn is_for(&self, card: usize) -> bool {
+        self.card.is_none_or(|named| named == card)
+    }
+
     /// Refuses a rate for cards that cannot have one, of which each has its link; `links` are those of all cards.
     ///
     /// # Errors
@@ -165,8 +171,7 @@ impl FaultSpec {
     pub fn check_links<'a>(&self, links: impl IntoIterator<Item = &'a Link>) -> Result<(), Error> {
         let Some(rate) = self.rate else { return Ok(()) };
         let mut links = links.into_iter().enumerate();
-        let is_meant = |card| self.card.is_none_or(|named| named == card);
-        match links.any(|(card, link)| is_meant(card) && matches!(link, Link::Udp(..))) {
+        match links.any(|(card, link)| self.is_for(card) && matches!(link, Link::Udp(..))) {
             true => Err(Error::BadFault { item: format!("rate={rate}"), mend: MEND_MACHINE }),
             false => Ok(()),
         }
@@ -238,17 +243,8 @@ fn delay(text: &str) -> Result<Delay, Mend> {
 }
 
 fn duration(text: &str) -> Result<u64, Mend> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit()).ok_or(MEND_DELAY)?;
-    let (number, unit) = text.split_at_checked(digits).ok_or(MEND_DELAY)?;
-    let factor = match unit {
-        "ns" => 1,
-        "us" => 1_000,
-        "ms" => 1_000_000,
-        _ => return Err(MEND_DELAY),
-    };
-    if number.is_empty() {
-        return Err(MEND_DELAY);
-    }
+    let read = split(text, &TIMES).filter(|(number, _)| !number.is_empty());
+    let (number, factor) = read.ok_or(MEND_DELAY)?;
     // What a u64 does not hold is longer still.
     let number: u64 = whole(number).ok_or(MEND_LONG)?;
     number.checked_mul(factor).filter(|delay| *delay <= MAX_DELAY).ok_or(MEND_LONG)
@@ -257,7 +253,6 @@ fn duration(text: &str) -> Result<u64, Mend> {
 /// The text that reads back as this value.
 impl fmt::Display for FaultSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = "";
         let rates = [
             ("loss", self.loss),
             ("dup", self.dup),
@@ -265,30 +260,20 @@ impl fmt::Display for FaultSpec {
             ("corrupt", self.corrupt),
             ("ecn", self.ecn),
         ];
-        for (name, rate) in rates.into_iter().filter(|(_, rate)| *rate != Rate::NONE) {
-            write!(f, "{separator}{name}={rate}")?;
-            separator = ",";
+        let rates = rates.into_iter().filter(|(_, rate)| *rate != Rate::NONE);
+        let red = self.red.map(|red| format!("ecn={}:{}:{}", red.kmin, red.kmax, red.pmax));
+        let mut items: Vec<String> = rates
+            .map(|(name, rate)| format!("{name}={rate}"))
+            .chain(red)
+            .chain(self.delay.map(|delay| format!("delay={delay}")))
+            .chain(self.rate.map(|rate| format!("rate={rate}")))
+            .chain(self.buffer.map(|buffer| format!("buffer={buffer}")))
+            .collect();
+        if items.is_empty() {
+            items.push("loss=0%".into());
         }
-        if let Some(red) = self.red {
-            write!(f, "{separator}ecn={}:{}:{}", red.kmin, red.kmax, red.pmax)?;
-            separator = ",";
-        }
-        if let Some(delay) = self.delay {
-            write!(f, "{separator}delay={delay}")?;
-            separator = ",";
-        }
-        if let Some(rate) = self.rate {
-            write!(f, "{separator}rate={rate}")?;
-            separator = ",";
-        }
-        if let Some(buffer) = self.buffer {
-            write!(f, "{separator}buffer={buffer}")?;
-            separator = ",";
-        }
-        if separator.is_empty() {
-            write!(f, "loss=0%")?;
-        }
-        self.card.map_or(Ok(()), |card| write!(f, ",card={card}"))
+        items.extend(self.card.map(|card| format!("card={card}")));
+        f.write_str(&items.join(","))
     }
 }
 
@@ -306,13 +291,12 @@ impl fmt::Display for Rate {
 
 impl fmt::Display for Delay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |duration: u64| match duration {
-            _ if duration % 1_000_000 == 0 => format!("{}ms", duration / 1_000_000),
-            _ if duration % 1_000 == 0 => format!("{}us", duration / 1_000),
-            _ => format!("{duration}ns"),
-        };
-        f.write_str(&text(self.min))?;
-        if self.max != self.min { write!(f, "..{}", text(self.max)) } else { Ok(()) }
+        write(f, self.min, &TIMES)?;
+        if self.max != self.min {
+            f.write_str("..")?;
+            write(f, self.max, &TIMES)?;
+        }
+        Ok(())
     }
 }
 
