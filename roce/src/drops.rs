@@ -32,8 +32,6 @@ pub(crate) enum Reason {
     Oversized,
     /// A service does not let it pass.
     Service,
-    /// A service does not let it pass, and its connection fails.
-    ServiceRefusal,
     /// A response to nothing that is open.
     StaleResponse,
     /// A packet before it is missing.
@@ -77,7 +75,7 @@ impl Reason {
             Self::WrongState => &mut counters.drop_wrong_state,
             Self::BadOpcode => &mut counters.drop_bad_opcode,
             Self::BadQkey => &mut counters.drop_bad_qkey,
-            Self::Service | Self::ServiceRefusal => &mut counters.drop_by_service,
+            Self::Service => &mut counters.drop_by_service,
             Self::StaleResponse => &mut counters.drop_stale_response,
             Self::AfterGap => &mut counters.drop_after_gap,
             Self::AckQueue => &mut counters.drop_ack_queue,

@@ -56,12 +56,9 @@ impl Stack {
     ) -> Poll<()> {
         let bytes = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
         let parsed = frame::Repr::parse(bytes);
-        let (packet, whom) = match self.accept(envelope, &parsed, frame) {
+        let (packet, whom) = match self.accept(now, envelope, &parsed, frame) {
             Ok(accepted) => accepted,
             Err(refused) => {
-                if refused.reason == Reason::ServiceRefusal {
-                    self.fail_by_service(now, refused.slot, &parsed);
-                }
                 self.refuse(refused);
                 if refused.is_marked(envelope) {
                     bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
@@ -106,6 +103,7 @@ impl Stack {
     #[inline]
     fn accept<'p>(
         &mut self,
+        now: Instant,
         envelope: &Envelope,
         parsed: &'p Result<frame::Repr, Malformed>,
         frame: &mut (impl ReceivedFrame + ?Sized),
@@ -142,7 +140,7 @@ impl Stack {
         let slot = Qpn::new(packet.bth.dest_qpn).and_then(|qpn| self.slot(qpn));
         // RC-9
         let Some(slot) = slot else { return Err(Reason::UnknownQp.into()) };
-        if let Err(reason) = self.suits(slot, envelope, packet, frame.bytes()) {
+        if let Err(reason) = self.suits(now, slot, envelope, packet, frame.bytes()) {
             return Err(Refused { reason, slot: Some(slot) });
         }
         Ok((packet, Whom::One(slot)))
@@ -178,6 +176,7 @@ impl Stack {
     #[inline]
     fn suits(
         &mut self,
+        now: Instant,
         slot: u32,
         envelope: &Envelope,
         packet: &frame::Repr,
@@ -191,20 +190,21 @@ impl Stack {
         }?;
         match &self.services {
             None => Ok(()),
-            Some(_) => self.check(slot, envelope, packet, frame),
+            Some(_) => self.check(now, slot, envelope, packet, frame),
         }
     }
 
-    /// Asks the services for their verdict on a packet.
+    /// Asks the services for their verdict on a packet, and fails a connection at a packet that they refuse.
     #[cold]
     fn check(
         &mut self,
+        now: Instant,
         slot: u32,
         envelope: &Envelope,
         packet: &frame::Repr,
         frame: &[u8],
     ) -> Result<(), Reason> {
-        let Stack { slots, services, .. } = self;
+        let Stack { slots, services, shared, .. } = self;
         let Some(occupant) = slots.get(slot) else { return Ok(()) };
         let (Some(services), Some(qp)) = (services, occupant.core()) else { return Ok(()) };
         let datagram = frame.get(envelope.payload.clone()).unwrap_or_default();
@@ -214,24 +214,15 @@ impl Stack {
             _ => None,
         };
         match services.check(&Checked { qpn: qp.qpn, packet, payload, part }) {
-            Verdict::Accept => Ok(()),
-            Verdict::Refuse if part.is_some() => Err(Reason::ServiceRefusal),
-            Verdict::Drop | Verdict::Refuse => Err(Reason::Service),
+            Verdict::Accept => return Ok(()),
+            Verdict::Refuse if part.is_some() => {
+                if let Some(qp) = slots.rc(slot) {
+                    qp.refuse_by_service(shared, now, packet);
+                }
+            }
+            Verdict::Drop | Verdict::Refuse => {}
         }
-    }
-
-    /// Fails a connection at a packet that a service refuses.
-    #[cold]
-    fn fail_by_service(
-        &mut self,
-        now: Instant,
-        slot: Option<u32>,
-        parsed: &Result<frame::Repr, Malformed>,
-    ) {
-        let qp = slot.and_then(|slot| self.slots.rc(slot));
-        if let (Some(qp), Ok(packet)) = (qp, parsed) {
-            qp.refuse_by_service(&mut self.shared, now, packet);
-        }
+        Err(Reason::Service)
     }
 
     /// Tells the services that the packet which they checked last is to be placed.
@@ -333,13 +324,13 @@ impl Stack {
         mut first_has: bool,
         verbs: &mut impl Verbs,
     ) -> Poll<()> {
-        let Incoming { envelope, packet, .. } = *incoming;
+        let Incoming { now, envelope, packet, .. } = *incoming;
         let mut last = frame.kept().last;
         while let Some(member) = self.groups.next_member(envelope.flow.destination.gid, last) {
             if let Some(slot) = self.slot(member) {
                 let accepted = match core::mem::take(&mut first_has) {
                     true => Ok(()),
-                    false => self.suits(slot, envelope, packet, frame.bytes()),
+                    false => self.suits(now, slot, envelope, packet, frame.bytes()),
                 };
                 if let Err(reason) = accepted {
                     self.refuse(Refused { reason, slot: Some(slot) });
