@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 
 use roce::{
     AccessFlags, AddressVector, Event, FramePayload, Gid, IcrcPolicy, MacAddr, PathMtu, Placed,
-    Placement, Priorities, Psn, QpAttributes, QpState, Qpn, ReceivedFrame as _, Service, Stack,
-    StackConfig, Transmit,
+    Placement, Priorities, Psn, QpAttributes, Qpn, ReceivedFrame as _, Service, Stack, StackConfig,
+    Transmit,
 };
 
 use crate::frame::{Frame, Received, mac_of};
@@ -129,37 +129,12 @@ impl<M: Memory> Host<M> {
     ) -> Result<(), roce::Error> {
         self.stack.create_qp(qpn, Service::Rc, 0)?;
         let dgid = Gid::from_ipv6(mac_of(peer).link_local());
-        let path = AddressVector {
-            sgid_index: 0,
-            dgid,
-            hop_limit: 64,
-            traffic_class,
-            flow_label: 0,
-            sl: 0,
-        };
-        let (access, psn) = (Some(AccessFlags::REMOTE_WRITE), Some(Psn::new(0)));
-        let default = QpAttributes::default;
-        let init =
-            QpAttributes { state: Some(QpState::Init), pkey_index: Some(0), access, ..default() };
-        let rtr = QpAttributes {
-            state: Some(QpState::Rtr),
-            path: Some(path),
-            path_mtu: Some(MTU),
-            dest_qpn: Some(peer_qpn),
-            rq_psn: psn,
-            max_dest_rd_atomic: Some(1),
-            min_rnr_timer: Some(1),
-            ..default()
-        };
-        let rts = QpAttributes {
-            state: Some(QpState::Rts),
-            sq_psn: psn,
-            timeout: Some(TIMEOUT),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(1),
-            ..default()
-        };
+        let path = AddressVector { traffic_class, ..AddressVector::new(0, dgid) };
+        let psn = Psn::new(0);
+        let init = QpAttributes::to_init(AccessFlags::REMOTE_WRITE);
+        let rtr = QpAttributes::to_rtr(path, MTU, peer_qpn, psn);
+        let rtr = QpAttributes { min_rnr_timer: Some(1), ..rtr };
+        let rts = QpAttributes { timeout: Some(TIMEOUT), ..QpAttributes::to_rts(psn) };
         for change in [init, rtr, rts] {
             self.stack.modify_qp(now.instant(), qpn, &change)?;
         }
@@ -189,21 +164,19 @@ impl<M: Memory> Host<M> {
         for (index, frame) in self.inbox.iter_mut().enumerate() {
             self.memory.receive(&mut self.stack, now, frame, index, &mut placements);
         }
-        let mut refused = Vec::new();
-        if let Some(services) = self.stack.services() {
-            for (number, placement) in placements.iter_mut().enumerate() {
-                let frame = self.inbox[placement.frame_index].bytes_mut();
-                match services.act(placement, frame) {
-                    Some(sink) => placement.sink = sink,
-                    None => refused.push(number),
-                }
-            }
-        }
         self.placed.clear();
-        for (number, placement) in placements.iter().enumerate() {
-            let placed = match refused.contains(&number) {
-                true => Placed::Failed,
-                false => self.memory.place(placement, self.inbox[placement.frame_index].bytes()),
+        for placement in &mut placements {
+            let frame = &mut self.inbox[placement.frame_index];
+            let sink = match self.stack.services() {
+                Some(services) => services.act(placement, frame.bytes_mut()),
+                None => Some(placement.sink),
+            };
+            let placed = match sink {
+                Some(sink) => {
+                    placement.sink = sink;
+                    self.memory.place(placement, frame.bytes())
+                }
+                None => Placed::Failed,
             };
             if placed == Placed::Copied {
                 arrived(self.flow(placement.qpn), placement);

@@ -1,7 +1,7 @@
 //! The network: hosts, switches, frames between them, and virtual time.
 
 use roce::window::AnyWindow;
-use roce::{Event, FramePayload, Operation, Priorities, Qpn, SendRequest, Service, Source};
+use roce::{Event, FramePayload, Priorities, Qpn, SendRequest, Service, Source};
 use trial::rng::Rng;
 
 use crate::buffer::{Buffer, BufferConfig};
@@ -631,15 +631,7 @@ impl<M: Memory> Network<M> {
                 }
                 break;
             }
-            let request = SendRequest {
-                operation: Operation::Write,
-                length: message.bytes,
-                remote_va: 0,
-                rkey: 1,
-                imm: 0,
-                solicited: false,
-                fence: false,
-            };
+            let request = SendRequest::write(message.bytes, 0, 1);
             if flow.failed
                 || host.stack.post_send(self.now.instant(), flow.qpns[0], request).is_err()
             {
