@@ -283,6 +283,7 @@ impl Stack {
             Some(Slot::Ud(qp)) => qp.change(&mut self.shared, to, change),
             Some(Slot::Free | Slot::Handle(_)) | None => {}
         }
+        self.aim(slot);
         Ok(())
     }
 

@@ -90,9 +90,9 @@ impl Stack {
         Ok(number)
     }
 
-    /// Gives a queue pair the priority of the message whose turn it is, if that has another destination than the one
-    /// before.
-    fn aim(&mut self, slot: u32) {
+    /// Gives a queue pair of Unreliable Datagram the priority of the message whose turn it is from now on, if that has
+    /// another destination than the one before.
+    pub(super) fn aim(&mut self, slot: u32) {
         let Some(qp) = self.slots.ud(slot) else { return };
         let Some((head, _)) = qp.head() else { return };
         if qp.aimed.replace(head.ah) != Some(head.ah) {
@@ -103,7 +103,6 @@ impl Stack {
     /// Makes the packet of a queue pair's next message that can be sent, if that is of a priority.
     pub(super) fn transmit_datagram(&mut self, slot: u32, now: Instant, priority: u8) -> Turn {
         for _ in 0..param::TRANSMIT_QUANTUM {
-            self.aim(slot);
             let Some(qp) = self.slots.ud(slot) else { return Turn::Over };
             let Some((request, message)) = qp.head() else { return Turn::Over };
             // It stands in another line.
@@ -178,6 +177,7 @@ impl Stack {
                     if let Some(qp) = self.slots.ud(slot) {
                         qp.drop_head(&mut self.shared);
                     }
+                    self.aim(slot);
                 }
             }
         }

@@ -52,6 +52,23 @@ fn connect(stack: &mut Stack, qpn: Qpn, sgid_index: u8, dgid: Gid) {
     stack.modify_qp(Instant(0), qpn, &rts).unwrap();
 }
 
+/// The changes of a queue pair from RESET to RTS, along a path to `peer`.
+fn connection(service: Service, path: AddressVector, peer: Qpn) -> [QpAttributes; 3] {
+    let psn = Psn::default();
+    let rtr = QpAttributes::to_rtr(path, PathMtu::Mtu1024, peer, psn);
+    let rtr = QpAttributes { min_rnr_timer: Some(1), ..rtr };
+    let init = QpAttributes::to_init(AccessFlags::all());
+    if service == Service::Rc {
+        return [init, rtr, QpAttributes::to_rts(psn)];
+    }
+    let (state, sq_psn) = (Some(QpState::Rts), Some(psn));
+    let rts = QpAttributes { state, sq_psn, ..QpAttributes::default() };
+    [init, QpAttributes { max_dest_rd_atomic: None, min_rnr_timer: None, ..rtr }, rts]
+}
+
+/// A WRITE, which needs no receive request of the peer.
+const WRITE: SendRequest = SendRequest { operation: Operation::Write, ..SEND };
+
 const SEND: SendRequest = SendRequest {
     operation: Operation::Send,
     length: 0,
@@ -324,7 +341,7 @@ fn a_send_ring_gives_back_the_room_that_it_had() {
         let now = Instant(0);
         let first = connected(&stack, qpn).requester.next_psn().value();
         while stack.send_room(qpn) > param::SEND_RING - count as usize {
-            stack.post_send(now, qpn, SendRequest { operation: Operation::Write, ..SEND }).unwrap();
+            stack.post_send(now, qpn, WRITE).unwrap();
         }
         assert!(room(&stack) >= count as usize && room(&stack) <= 2 * count.max(32) as usize);
         let mut acknowledged = 0;

@@ -23,37 +23,8 @@ fn pair_with(service: Service, set_up: impl Fn(&mut Stack)) -> [Stack; 2] {
         let qpn = Qpn::new(QPN).unwrap();
         stack.create_qp(qpn, service, 0).unwrap();
         let dgid = Gid::from_ipv6(mac(peer).link_local());
-        let path = AddressVector {
-            sgid_index: 0,
-            dgid,
-            hop_limit: 0,
-            traffic_class: 26 << 2,
-            flow_label: 0,
-            sl: 0,
-        };
-        let (all, psn) = (Some(AccessFlags::all()), Some(Psn::default()));
-        let init = QpAttributes {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            access: all,
-            ..QpAttributes::default()
-        };
-        let mut rtr = QpAttributes {
-            state: Some(QpState::Rtr),
-            path: Some(path),
-            path_mtu: Some(PathMtu::Mtu1024),
-            dest_qpn: Some(qpn),
-            rq_psn: psn,
-            ..QpAttributes::default()
-        };
-        let mut rts =
-            QpAttributes { state: Some(QpState::Rts), sq_psn: psn, ..QpAttributes::default() };
-        if service == Service::Rc {
-            (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (Some(1), Some(1));
-            (rts.max_rd_atomic, rts.timeout) = (Some(1), Some(14));
-            (rts.retry_cnt, rts.rnr_retry) = (Some(7), Some(7));
-        }
-        for change in [init, rtr, rts] {
+        let path = AddressVector { traffic_class: 26 << 2, ..AddressVector::new(0, dgid) };
+        for change in connection(service, path, qpn) {
             stack.modify_qp(Instant(0), qpn, &change).unwrap();
         }
         stack
@@ -105,9 +76,6 @@ fn deliver(stack: &mut Stack, now: Instant, bytes: Vec<u8>) {
     assert!(stack.receive(now, &mut frame, 0, &mut Allowing, &mut placements).is_ready());
     stack.commit(now, &vec![Placed::Copied; placements.len()]);
 }
-
-/// A WRITE, which needs no receive request.
-const WRITE: SendRequest = SendRequest { operation: Operation::Write, ..SEND };
 
 fn request(from: &mut Stack, now: Instant) -> Vec<u8> {
     from.post_send(now, Qpn::new(QPN).unwrap(), WRITE).unwrap();

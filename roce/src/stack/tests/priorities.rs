@@ -7,9 +7,6 @@ use crate::types::Address;
 
 const NOW: Instant = Instant(0);
 
-/// A WRITE, which waits for no receive request of the peer.
-const WRITE: SendRequest = SendRequest { operation: Operation::Write, ..SEND };
-
 /// The DSCP that stands for a priority, as a traffic class.
 fn class(priority: u8) -> u8 {
     priority << 5
@@ -27,33 +24,22 @@ fn qpn(number: u32) -> Qpn {
 /// To a port whose address tells its Ethernet address.
 fn vector(traffic_class: u8) -> AddressVector {
     let dgid = Gid::from_ipv6(MacAddr([2, 0, 0, 0, 0, 2]).link_local());
-    AddressVector { sgid_index: 0, dgid, hop_limit: 0, traffic_class, flow_label: 0, sl: 0 }
+    AddressVector { traffic_class, ..AddressVector::new(0, dgid) }
 }
 
 /// Makes a queue pair in RTS, along a path.
 fn make(stack: &mut Stack, number: u32, service: Service, path: AddressVector) {
-    let init = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        access: (service != Service::Ud).then(AccessFlags::default),
-        qkey: (service == Service::Ud).then_some(1),
-        ..QpAttributes::default()
+    let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
+    let [init, rtr, rts] = match service {
+        Service::Ud => {
+            let (pkey_index, qkey) = (Some(0), Some(1));
+            let init = QpAttributes { pkey_index, qkey, ..to(QpState::Init) };
+            [init, to(QpState::Rtr), to(QpState::Rts)]
+        }
+        _ => connection(service, path, qpn(number)),
     };
-    let mut rtr = QpAttributes { state: Some(QpState::Rtr), ..QpAttributes::default() };
-    let mut rts = QpAttributes {
-        state: Some(QpState::Rts),
-        sq_psn: Some(Psn::new(PSN)),
-        ..QpAttributes::default()
-    };
-    if service != Service::Ud {
-        (rtr.path, rtr.path_mtu) = (Some(path), Some(PathMtu::Mtu1024));
-        (rtr.dest_qpn, rtr.rq_psn) = (Some(qpn(number)), Some(Psn::default()));
-    }
-    if service == Service::Rc {
-        (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (Some(1), Some(1));
-        (rts.max_rd_atomic, rts.timeout) = (Some(1), Some(param::MAX_TIMEOUT));
-        (rts.retry_cnt, rts.rnr_retry) = (Some(7), Some(7));
-    }
+    let timeout = rts.timeout.map(|_| param::MAX_TIMEOUT);
+    let rts = QpAttributes { sq_psn: Some(Psn::new(PSN)), timeout, ..rts };
     stack.create_qp(qpn(number), service, 0).unwrap();
     for change in [init, rtr, rts] {
         stack.modify_qp(NOW, qpn(number), &change).unwrap();
@@ -200,6 +186,24 @@ fn a_handle_of_another_priority_by_the_number_of_one_that_is_gone_counts_as_what
     stack.destroy_ah(1);
     stack.create_ah(NOW, 1, 0, &vector(class(5))).unwrap();
     assert_eq!(given(&mut stack, Priorities::ALL.with(5, false)), []);
+    assert_eq!(given(&mut stack, only(5)), [(1, 5)]);
+}
+
+/// RC-108: a message that was posted in SQD has its turn in RTS, by its own priority.
+#[test]
+fn a_message_of_another_priority_that_waited_for_rts_is_sent_by_its_own() {
+    let mut stack = stack();
+    make(&mut stack, 1, Service::Ud, vector(0));
+    for ah in [3, 5] {
+        stack.create_ah(NOW, ah, 0, &vector(class(ah as u8))).unwrap();
+    }
+    stack.post_datagram(qpn(1), datagram(3)).unwrap();
+    assert_eq!(given(&mut stack, Priorities::ALL), [(1, 3)]);
+    let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
+    stack.modify_qp(NOW, qpn(1), &to(QpState::Sqd)).unwrap();
+    stack.post_datagram(qpn(1), datagram(5)).unwrap();
+    assert_eq!(given(&mut stack, Priorities::ALL), []);
+    stack.modify_qp(NOW, qpn(1), &to(QpState::Rts)).unwrap();
     assert_eq!(given(&mut stack, only(5)), [(1, 5)]);
 }
 
