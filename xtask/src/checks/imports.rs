@@ -16,48 +16,20 @@ mod source;
 use circles::Graph;
 use source::Arrow;
 
-/// Arrows to one file that close circles and stay for now.
-struct Exception {
-    /// The importing files, from the workspace's root.
-    from: &'static [&'static str],
-    /// The imported file.
-    to: &'static str,
-    /// How they would be cut.
-    cut: &'static str,
-}
-
-const EXCEPTIONS: &[Exception] = &[];
-
-/// Fails when there is a circle that no exception cuts, or an exception that cuts none.
+/// Fails when there is a circle.
 ///
 /// # Errors
-/// With the arrows of each circle, and the exceptions that are to go.
+/// With the arrows of each circle.
 pub fn check() -> Result<()> {
     let mut graph = Graph::default();
     for file in roots()? {
         let root = root();
         source::read(&root, Path::new(&file))?.into_iter().for_each(|arrow| graph.add(arrow));
     }
-    let arrows = EXCEPTIONS.iter().flat_map(|it| {
-        it.from
-            .iter()
-            .map(|from| ((*from).to_owned(), it.to.to_owned()))
-            .zip(std::iter::repeat(it.cut))
-    });
-    let excepted: BTreeMap<Arrow, &str> = arrows.collect();
     let mut found = String::new();
-    let all: BTreeSet<Arrow> = excepted.keys().cloned().collect();
-    for (arrow, cut) in &excepted {
-        let mut others = all.clone();
-        others.remove(arrow);
-        if !graph.is_in_a_circle(arrow, &others) {
-            let (from, to) = arrow;
-            found.push_str(&format!("\nno circle needs the exception {from} -> {to} ({cut})"));
-        }
-    }
-    for circle in graph.circles(&all) {
+    for circle in graph.circles() {
         found.push_str(&format!("\na circle of {} files:", circle.len()));
-        for ((from, to), name) in graph.within(&circle, &all) {
+        for ((from, to), name) in graph.within(&circle) {
             found.push_str(&format!("\n  {from} -> {to}: {name}"));
         }
     }

@@ -25,14 +25,14 @@ impl Graph {
         self.names.entry(import.arrow).or_insert(import.name);
     }
 
-    /// The files of each circle that is left without some arrows.
+    /// The files of each circle.
     ///
     /// A module and its children may import each other. So circles are looked for twice, as if no
     /// module imported a parent, and as if none imported a child.
-    pub fn circles(&self, without: &BTreeSet<Arrow>) -> BTreeSet<BTreeSet<String>> {
+    pub fn circles(&self) -> BTreeSet<BTreeSet<String>> {
         let mut circles: BTreeSet<BTreeSet<String>> = BTreeSet::new();
         for kin in [&self.up, &self.down] {
-            let left = self.left(&[without, kin]);
+            let left = self.without(kin);
             for (file, _) in &left {
                 let ahead = reached(&left, file);
                 let circle: BTreeSet<String> =
@@ -46,27 +46,17 @@ impl Graph {
         circles.iter().filter(|it| !part(it)).cloned().collect()
     }
 
-    /// Whether an arrow is part of a circle, without some others.
-    pub fn is_in_a_circle(&self, arrow: &Arrow, without: &BTreeSet<Arrow>) -> bool {
-        [&self.up, &self.down].iter().any(|kin| {
-            let left = self.left(&[without, kin]);
-            left.contains(arrow) && reached(&left, &arrow.1).contains(&arrow.0)
-        })
-    }
-
     /// The arrows between files of a circle, with an example of an import.
     pub fn within<'a>(
         &'a self,
         circle: &'a BTreeSet<String>,
-        without: &'a BTreeSet<Arrow>,
     ) -> impl Iterator<Item = (&'a Arrow, &'a String)> {
         let inside = |arrow: &Arrow| circle.contains(&arrow.0) && circle.contains(&arrow.1);
-        self.names.iter().filter(move |(arrow, _)| inside(arrow) && !without.contains(*arrow))
+        self.names.iter().filter(move |(arrow, _)| inside(arrow))
     }
 
-    fn left(&self, without: &[&BTreeSet<Arrow>]) -> BTreeSet<Arrow> {
-        let stays = |arrow: &&Arrow| !without.iter().any(|set| set.contains(*arrow));
-        self.names.keys().filter(stays).cloned().collect()
+    fn without(&self, kin: &BTreeSet<Arrow>) -> BTreeSet<Arrow> {
+        self.names.keys().filter(|arrow| !kin.contains(*arrow)).cloned().collect()
     }
 }
 

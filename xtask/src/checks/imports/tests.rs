@@ -6,12 +6,6 @@ use super::*;
 
 /// The circles of a library of these files, each as its files' names.
 fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
-    let graph = graph(files);
-    let circles = graph.circles(&BTreeSet::new()).into_iter();
-    circles.map(|circle| circle.into_iter().collect()).collect()
-}
-
-fn graph(files: &[(&str, &str)]) -> Graph {
     let home = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = home.path().join(name);
@@ -21,7 +15,7 @@ fn graph(files: &[(&str, &str)]) -> Graph {
     let mut graph = Graph::default();
     let read = source::read(home.path(), Path::new("src/lib.rs")).unwrap();
     read.into_iter().for_each(|it| graph.add(it));
-    graph
+    graph.circles().into_iter().map(|circle| circle.into_iter().collect()).collect()
 }
 
 const TWO: (&str, &str) = ("src/lib.rs", "mod a; mod b; pub use a::A;");
@@ -73,22 +67,4 @@ fn tests_do_not_count() {
     let a = ("src/a.rs", "pub struct A; #[cfg(test)] mod tests { use crate::b::B; }");
     let b = ("src/b.rs", "use crate::a::A; pub struct B; #[cfg(all(test, unix))] mod t;");
     assert_eq!(circles(&[TWO, a, b]).len(), 0);
-}
-
-#[test]
-fn an_exception_counts_only_where_it_cuts() {
-    let graph = graph(&[
-        ("src/lib.rs", "mod a; mod b; mod c;"),
-        ("src/a.rs", "use crate::b::B; pub struct A;"),
-        ("src/b.rs", "use crate::a::A; use crate::c::C; pub struct B;"),
-        ("src/c.rs", "pub struct C;"),
-    ]);
-    let arrow = |from: &str, to: &str| (format!("src/{from}.rs"), format!("src/{to}.rs"));
-    let none = BTreeSet::new();
-    assert!(graph.is_in_a_circle(&arrow("a", "b"), &none));
-    assert!(!graph.is_in_a_circle(&arrow("b", "c"), &none));
-    assert!(!graph.is_in_a_circle(&arrow("c", "a"), &none));
-    let cut = BTreeSet::from([arrow("b", "a")]);
-    assert!(graph.circles(&cut).is_empty());
-    assert!(!graph.is_in_a_circle(&arrow("a", "b"), &cut));
 }
