@@ -52,10 +52,11 @@ impl Profile {
 
 /// The programs that cases run, in cargo's options.
 pub const PROGRAMS: &str =
-    "--workspace --exclude cases --exclude xtask --exclude fuzz --exclude netsim";
+    "--workspace --exclude cases --exclude xtask --exclude fuzz --exclude netsim --exclude cosim";
 /// The same with the cases, for virtual machines run those themselves.
-pub const WITH_CASES: &str = "--workspace --exclude xtask --exclude fuzz --exclude netsim";
-/// The same with the fuzzer and the simulator of networks.
+pub const WITH_CASES: &str =
+    "--workspace --exclude xtask --exclude fuzz --exclude netsim --exclude cosim";
+/// The same with the fuzzer, the simulator of networks, and that of the RTL.
 pub const WITH_SIMULATORS: &str = "--workspace --exclude xtask";
 
 /// Builds the programs that cases run, as shipped, and gives their directory.

@@ -1,0 +1,113 @@
+//! Host memory behind the bus.
+
+use std::collections::BTreeMap;
+
+/// Bytes of a page.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// The direction of a transfer, as the logic sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From host memory into the logic.
+    Read,
+    /// From the logic into host memory.
+    Write,
+}
+
+/// Host memory as the driver maps it for a vFPGA, by virtual addresses.
+pub trait Memory {
+    /// Whether the driver maps all of these bytes. Where it does not, it refuses the fault.
+    fn reaches(&self, direction: Direction, address: u64, length: u32) -> bool;
+
+    /// Reads bytes. Those that are not mapped any more are all ones, as behind a PCIe bus.
+    fn read(&mut self, address: u64, into: &mut [u8]);
+
+    /// Writes bytes. Those that are not mapped any more are lost.
+    fn write(&mut self, address: u64, bytes: &[u8]);
+}
+
+/// Pages of host memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pages(BTreeMap<u64, Vec<u8>>);
+
+impl Pages {
+    /// Maps the pages that have these bytes; new ones are zeroed.
+    pub fn map(&mut self, address: u64, length: u64) {
+        for number in numbers(address, length) {
+            self.0.entry(number).or_insert_with(|| vec![0; PAGE_BYTES as usize]);
+        }
+    }
+
+    /// Takes the pages away that have these bytes.
+    pub fn unmap(&mut self, address: u64, length: u64) {
+        for number in numbers(address, length) {
+            self.0.remove(&number);
+        }
+    }
+
+    /// Does something to the part of each page that these bytes have: `None` where there is no page.
+    fn each(
+        &mut self,
+        address: u64,
+        length: usize,
+        mut act: impl FnMut(std::ops::Range<usize>, Option<&mut [u8]>),
+    ) {
+        let mut done = 0;
+        while done < length {
+            let at = address.wrapping_add(done as u64);
+            let offset = (at % PAGE_BYTES) as usize;
+            let count = (PAGE_BYTES as usize - offset).min(length - done);
+            let page = self.0.get_mut(&(at / PAGE_BYTES));
+            act(done..done + count, page.map(|page| &mut page[offset..offset + count]));
+            done += count;
+        }
+    }
+}
+
+impl Memory for Pages {
+    fn reaches(&self, _: Direction, address: u64, length: u32) -> bool {
+        numbers(address, length.into()).all(|number| self.0.contains_key(&number))
+    }
+
+    fn read(&mut self, address: u64, into: &mut [u8]) {
+        self.each(address, into.len(), |part, page| match page {
+            Some(page) => into[part].copy_from_slice(page),
+            None => into[part].fill(0xff),
+        });
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) {
+        self.each(address, bytes.len(), |part, page| {
+            if let Some(page) = page {
+                page.copy_from_slice(&bytes[part]);
+            }
+        });
+    }
+}
+
+/// The numbers of the pages that have these bytes.
+fn numbers(address: u64, length: u64) -> impl Iterator<Item = u64> {
+    let last = address.saturating_add(length.max(1) - 1);
+    address / PAGE_BYTES..=last / PAGE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_across_pages_are_those_that_were_written_and_others_read_as_ones() {
+        let mut memory = Pages::default();
+        memory.map(PAGE_BYTES, 2 * PAGE_BYTES);
+        let written: Vec<u8> = (0..200).collect();
+        memory.write(2 * PAGE_BYTES - 100, &written);
+        let mut read = [0; 200];
+        memory.read(2 * PAGE_BYTES - 100, &mut read);
+        assert_eq!(read[..], written[..]);
+        assert!(memory.reaches(Direction::Read, PAGE_BYTES, 8192));
+        assert!(!memory.reaches(Direction::Read, PAGE_BYTES, 8193));
+        memory.unmap(2 * PAGE_BYTES, 1);
+        memory.read(2 * PAGE_BYTES - 100, &mut read);
+        assert_eq!((&read[..100], &read[100..]), (&written[..100], &[0xff; 100][..]));
+    }
+}
