@@ -1,5 +1,5 @@
 //! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `nccl`, `crates`, `bench`, `apps`, `attack`,
-//! `chaos`, `fuzz`, `guest`, `dist`, `book`, `pictures`, `index`, `regs` and `bindings`.
+//! `chaos`, `fuzz`, `gateware`, `guest`, `dist`, `book`, `pictures`, `index`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod crates;
 mod demo;
 mod dist;
 mod fuzz;
+mod gateware;
 mod generated;
 mod guest;
 mod index;
@@ -72,6 +73,9 @@ enum Task {
     Chaos(chaos::Options),
     /// Feed a fuzz target for some minutes, guided by coverage
     Fuzz(fuzz::Options),
+    /// Lint, simulate and synthesize the queue engine's RTL
+    #[command(subcommand)]
+    Gateware(gateware::Gateware),
     /// Run simulated networks, and judge what they show of congestion, pauses and losses
     Network(network::Options),
     /// Test in a virtual machine, with kernels and devices that this machine has not
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::bench(&options),
         Task::Apps(options) => apps::apps(&options),
         Task::Attack(options) => attack::attack(&options),
+        Task::Gateware(task) => gateware::gateware(&task),
         Task::Network(options) => network::network(&options),
         Task::Chaos(options) => chaos::chaos(&options),
         Task::Fuzz(options) => fuzz::fuzz(&options),

@@ -92,6 +92,8 @@ pub const CRATES: &[&str] = &[
 ];
 /// The packages that fetching and compiling the published card's stack needs.
 pub const STACK: &[&str] = &["g++", "git"];
+/// The packages that the gateware's tools need, and what they make.
+pub const GATEWARE: &[&str] = &["g++", "python3-venv"];
 /// The packages that building the guest's own kernel needs.
 pub const KERNEL: &[&str] =
     &["bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "xz-utils"];
@@ -99,7 +101,7 @@ pub const KERNEL: &[&str] =
 pub const BINDINGS: &[&str] = &["libclang-dev"];
 
 /// Every list of packages that a task installs.
-pub const ALL: [&[&str]; 12] = [
+pub const ALL: [&[&str]; 13] = [
     DEMO,
     ATTACK,
     APPS,
@@ -110,6 +112,7 @@ pub const ALL: [&[&str]; 12] = [
     NCCL,
     CRATES,
     STACK,
+    GATEWARE,
     KERNEL,
     BINDINGS,
 ];

@@ -1,11 +1,16 @@
 //! Gateware in simulation: what stands around the logic in RTL, cycle by cycle.
 //!
 //! [`Bus`] is host memory behind the shell's ports and a PCIe bus, without I/O, clock or threads; a seed decides all that
-//! is random. [`limit`] measures what it allows.
+//! is random. [`limit`] measures what it allows. [`card::Vfpga`] is logic in RTL behind those ports, out of a library that
+//! `cargo xtask gateware build` makes; no crate needs that library to build.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod bus;
+pub mod card;
+pub mod copy;
+#[expect(unsafe_code, reason = "the C side of what Verilator makes")]
+pub mod ffi;
 pub mod limit;
 pub mod memory;
 pub mod random;

@@ -14,7 +14,7 @@ use super::unit;
 use crate::cargo::{Profile, WITH_CASES, WITH_SIMULATORS, build_of};
 use crate::cases::{Listed, Set};
 use crate::guest::Version;
-use crate::{checks, conformance, crates, guest, nccl, network, roots, stack};
+use crate::{checks, conformance, crates, gateware, guest, nccl, network, roots, stack};
 
 /// Kernels of the full run.
 const KERNELS: [Version; 2] = [Version::V6_1, Version::V6_12];
@@ -42,6 +42,8 @@ pub enum Part {
     Stack,
     /// Networks in virtual time.
     Network,
+    /// The queue engine's RTL.
+    Gateware,
     /// The cases in a virtual machine with this kernel.
     Guest(Version),
 }
@@ -52,7 +54,7 @@ pub fn all() -> Vec<Part> {
     parts.extend(RELEASES.map(Part::Release));
     parts.push(Part::Pyverbs(None));
     parts.extend(RELEASES.map(Some).map(Part::Pyverbs));
-    parts.extend([Part::Nccl, Part::Crates, Part::Stack, Part::Network]);
+    parts.extend([Part::Nccl, Part::Crates, Part::Stack, Part::Network, Part::Gateware]);
     parts.extend(KERNELS.map(Part::Guest));
     parts
 }
@@ -116,7 +118,8 @@ pub fn of(wanted: &Wanted, names: impl Fn(Part) -> Result<Names>) -> Result<Vec<
 
 /// The programs to build for the parts of a run, in cargo's options.
 pub fn programs(plan: &[(Part, Filter)]) -> &'static str {
-    let simulates = |(part, _): &(Part, Filter)| matches!(part, Part::Stack | Part::Network);
+    let simulates =
+        |(part, _): &(Part, Filter)| matches!(part, Part::Stack | Part::Network | Part::Gateware);
     if plan.iter().any(simulates) { WITH_SIMULATORS } else { WITH_CASES }
 }
 
@@ -179,6 +182,7 @@ impl Part {
             Self::Crates => in_full("crates of verbs"),
             Self::Stack => in_full("the published card's model against its stack"),
             Self::Network => in_full("simulated networks"),
+            Self::Gateware => gateware::NAMES.map(|name| (name.to_owned(), When::Full)).to_vec(),
             Self::Guest(version) => guest::names_and_when(version)?,
         })
     }
@@ -220,6 +224,7 @@ impl Part {
                 summary.steps.push(Step::of("the published card's stack", &clock));
             }
             Self::Network => summary.add(network::check(&built)?),
+            Self::Gateware => summary.add(gateware::check(&built)?),
             Self::Guest(version) => {
                 let filter = guest::within(version, filter);
                 summary.add(guest::run_cases(version, &filter, &built)?);

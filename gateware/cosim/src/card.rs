@@ -1,0 +1,192 @@
+//! Logic in RTL behind the shell's ports: it, the bus, and the driver's registers, in one clock.
+
+use std::collections::VecDeque;
+
+use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Master, Request, Violation};
+use crate::ffi::{In, Library, LoadError, Logic, Out};
+use crate::memory::Memory;
+
+/// Cycles in which the reset is held.
+const RESET: u32 = 4;
+
+/// A write of a register, or the question for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Write { address: u16, value: u64 },
+    Read { address: u16 },
+}
+
+/// Logic in RTL, in a vFPGA whose clock stands until [`Vfpga::cycle`].
+#[derive(Debug)]
+pub struct Vfpga {
+    logic: Logic,
+    bus: Bus,
+    /// Cycles that the reset is still held.
+    reset: u32,
+    orders: VecDeque<Order>,
+    /// Whether the address and the data of the first order were taken, and its answer is awaited.
+    asked: bool,
+    answer: Option<u64>,
+}
+
+impl Vfpga {
+    /// Logic of a library, behind a bus, in reset. The bus's seed decides what its registers hold before that, too.
+    ///
+    /// # Errors
+    /// [`LoadError::Memory`].
+    pub fn new(library: &Library, config: Config) -> Result<Self, LoadError> {
+        let logic = library.make(config.seed)?;
+        let orders = VecDeque::new();
+        let bus = Bus::new(config);
+        Ok(Self { logic, bus, reset: RESET, orders, asked: false, answer: None })
+    }
+
+    /// The bus.
+    pub fn bus(&mut self) -> &mut Bus {
+        &mut self.bus
+    }
+
+    /// The number of this cycle.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.bus.now()
+    }
+
+    /// Resets the logic, which the shell takes off the bus meanwhile.
+    pub fn reset(&mut self) {
+        self.reset = RESET;
+        self.bus.decouple(true);
+        self.orders.clear();
+        self.asked = false;
+        self.answer = None;
+    }
+
+    /// Writes a register, behind all orders of before.
+    pub fn write(&mut self, address: u16, value: u64) {
+        self.orders.push_back(Order::Write { address, value });
+    }
+
+    /// Asks for a register, behind all orders of before; [`Vfpga::take_answer`] has it some cycles later.
+    pub fn ask(&mut self, address: u16) {
+        self.orders.push_back(Order::Read { address });
+    }
+
+    /// The value of a register that was asked for.
+    pub fn take_answer(&mut self) -> Option<u64> {
+        self.answer.take()
+    }
+
+    /// Lets one cycle pass.
+    ///
+    /// # Errors
+    /// Where the logic breaks a rule of the ports.
+    pub fn cycle(&mut self, memory: &mut impl Memory) -> Result<(), Violation> {
+        let driven = *self.bus.driven();
+        let mut shell = wires_of(&driven);
+        shell.rst_n = u8::from(self.reset == 0);
+        if self.reset == 0 {
+            self.order(&mut shell);
+        }
+        let out = self.logic.settle(&shell);
+        let master = match self.reset {
+            0 => master_of(&out),
+            _ => Master::default(),
+        };
+        self.bus.clock(&master, memory)?;
+        self.logic.clock();
+        if self.reset == 0 {
+            self.went_on(&shell, &out);
+        } else {
+            self.reset -= 1;
+            if self.reset == 0 {
+                self.bus.decouple(false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows the oldest order.
+    fn order(&self, shell: &mut In) {
+        shell.bready = 1;
+        shell.rready = 1;
+        match self.orders.front().filter(|_| !self.asked) {
+            Some(Order::Write { address, value }) => {
+                (shell.awaddr, shell.wdata, shell.wstrb) = (*address, *value, 0xff);
+                (shell.awvalid, shell.wvalid) = (1, 1);
+            }
+            Some(Order::Read { address }) => {
+                (shell.araddr, shell.arvalid) = (*address, 1);
+            }
+            None => {}
+        }
+    }
+
+    fn went_on(&mut self, shell: &In, out: &Out) {
+        // Both are shown from the same cycle on, and logic takes them together.
+        let written = shell.awvalid != 0 && out.awready != 0 && out.wready != 0;
+        if written || (shell.arvalid != 0 && out.arready != 0) {
+            self.asked = true;
+        }
+        if self.asked && (out.bvalid != 0 || out.rvalid != 0) {
+            if out.rvalid != 0 {
+                self.answer = Some(out.rdata);
+            }
+            self.asked = false;
+            self.orders.pop_front();
+        }
+    }
+}
+
+/// What the bus drives, on wires.
+fn wires_of(driven: &Driven) -> In {
+    let mut wires = In {
+        sq_rd_ready: driven.read_ready.into(),
+        sq_wr_ready: driven.write_ready.into(),
+        send_ready: driven.data_ready[0].into(),
+        notify_ready: driven.notify_ready.into(),
+        ..In::default()
+    };
+    if let Some(done) = driven.read_done {
+        (wires.cq_rd_valid, wires.cq_rd_stream) = (1, done.stream);
+    }
+    if let Some(done) = driven.write_done {
+        (wires.cq_wr_valid, wires.cq_wr_stream) = (1, done.stream);
+    }
+    if let Some(beat) = driven.data[0] {
+        wires.recv_valid = 1;
+        wires.recv_last = beat.last.into();
+        wires.recv_keep = keep_of(beat.bytes);
+        wires.recv_data = beat.data;
+    }
+    wires
+}
+
+/// What the logic drives, off the wires.
+fn master_of(out: &Out) -> Master {
+    let request = |valid: u8, address, length, stream| {
+        (valid != 0).then_some(Request { address, length, stream })
+    };
+    let mut master = Master {
+        read: request(out.sq_rd_valid, out.sq_rd_address, out.sq_rd_length, out.sq_rd_stream),
+        write: request(out.sq_wr_valid, out.sq_wr_address, out.sq_wr_length, out.sq_wr_stream),
+        notify: (out.notify_valid != 0).then_some(out.notify),
+        ..Master::default()
+    };
+    master.takes[0] = out.recv_ready != 0;
+    if out.send_valid != 0 {
+        // A gap in what is kept shows as a beat of another length than it must have.
+        let bytes = (!out.send_keep).trailing_zeros();
+        let whole = out.send_keep == keep_of(bytes as u8);
+        let bytes = if whole { bytes as u8 } else { 0 };
+        master.data[0] = Some(Beat { data: out.send_data, bytes, last: out.send_last != 0 });
+    }
+    master
+}
+
+/// The bytes that count in a beat.
+fn keep_of(bytes: u8) -> u64 {
+    match usize::from(bytes) {
+        BEAT_BYTES.. => u64::MAX,
+        bytes => (1 << bytes) - 1,
+    }
+}

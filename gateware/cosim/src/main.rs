@@ -1,0 +1,206 @@
+//! Tries logic in RTL, cycle by cycle, and prints what the bus allows.
+
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use cosim::copy::{self, Copied, Copy};
+use cosim::ffi::Library;
+use cosim::limit::{Limit, measure};
+use cosim::random::Random;
+use cosim::{Config, Direction, Memory as _, Pages};
+use serde_json::json;
+use terminal::{USAGE, report};
+
+/// Try logic in RTL, cycle by cycle, and print what the bus before it allows
+#[derive(Debug, Parser)]
+#[command(name = "cosim", after_help = HELP)]
+struct Arguments {
+    /// The directory of the logic's libraries
+    #[arg(long, value_name = "DIRECTORY")]
+    logic: PathBuf,
+    /// Try the seeds 1 to N
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seeds: u64,
+    /// Write the figures as JSON into this file
+    #[arg(long, value_name = "FILE")]
+    cycles: Option<PathBuf>,
+}
+
+const HELP: &str = "\
+The last line is `N passed, N failed, N skipped`.
+
+Exit codes: 0 all passed; 1 something failed; 2 wrong arguments, or no logic in the directory.";
+
+/// Cycles in which the bus is measured.
+const MEASURED: u64 = 100_000;
+const OUTSTANDING: [usize; 3] = [8, 32, 64];
+const LENGTHS: [u32; 2] = [64, 4096];
+
+fn main() -> ExitCode {
+    let arguments: Arguments = match terminal::parse("cosim", "option", USAGE) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let library = match Library::load(&arguments.logic.join("libcopy.so")) {
+        Ok(library) => library,
+        Err(error) => {
+            terminal::complain("cosim", error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    let mut tried = Tried::default();
+    let mut rows = Vec::new();
+    tried.count("what the bus allows", bus(&mut rows));
+    tried.count("the trivial master in RTL, every byte", every_byte(&library, arguments.seeds));
+    tried.count("the trivial master in RTL, its speed", speed(&library, &mut rows));
+    if let Some(file) = &arguments.cycles {
+        tried.count("the figures' file", write(file, &rows));
+    }
+    report!("");
+    tried.failed.iter().for_each(|name| report!("failed: {name}"));
+    report!("{} passed, {} failed, 0 skipped", tried.passed, tried.failed.len());
+    match tried.failed.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+type Outcome = Result<String, String>;
+
+/// What was tried.
+#[derive(Default)]
+struct Tried {
+    passed: usize,
+    failed: Vec<&'static str>,
+}
+
+impl Tried {
+    fn count(&mut self, name: &'static str, outcome: Outcome) {
+        match outcome {
+            Ok(said) => {
+                self.passed += 1;
+                report!("ok   {name}: {said}");
+            }
+            Err(why) => {
+                self.failed.push(name);
+                report!("FAIL {name}: {why}");
+            }
+        }
+    }
+}
+
+/// A figure that nothing is wanted of.
+fn row(metric: String, value: f64, unit: &str) -> serde_json::Value {
+    json!({ "metric": metric, "value": value, "unit": unit, "wanted": null, "met": null })
+}
+
+/// Adds the figures of a limit, and gives them as words.
+fn rows(rows: &mut Vec<serde_json::Value>, name: &str, limit: &Limit) -> String {
+    let (million, giga) = (limit.per_second() / 1e6, limit.bandwidth() / 1e9);
+    rows.push(row(format!("{name}, requests"), million, "M/s"));
+    rows.push(row(format!("{name}, bytes"), giga, "GB/s"));
+    format!("\n       {name:<44}{million:>8.2} M/s {giga:>8.2} GB/s")
+}
+
+/// What the bus allows a trivial master that is not RTL.
+fn bus(all: &mut Vec<serde_json::Value>) -> Outcome {
+    let mut said = String::from("at 250 MHz, answers after 1 us");
+    for (direction, word) in [(Direction::Read, "READ"), (Direction::Write, "WRITE")] {
+        for length in LENGTHS {
+            for outstanding in OUTSTANDING {
+                let config = Config { outstanding, ..Config::default() };
+                let limit = measure(&config, direction, length, MEASURED);
+                let limit = limit.map_err(|violation| violation.to_string())?;
+                let name = format!("bus, {word} {length} B, {outstanding} outstanding");
+                said.push_str(&rows(all, &name, &limit));
+            }
+        }
+    }
+    Ok(said)
+}
+
+/// A bus, a copy and memory that a seed decides.
+fn scenario(seed: u64) -> (Config, Copy, Pages) {
+    let mut random = Random::new(seed);
+    let config = Config {
+        outstanding: random.one_of(&OUTSTANDING),
+        streams: 1,
+        latency: random.below(300),
+        jitter: random.below(400),
+        bytes_per_cycle: 8 + random.below(72),
+        payload: random.one_of(&[128, 256, 512]),
+        read_request: random.one_of(&[128, 512, 4096]),
+        stalls: random.below(200) as u8,
+        seed,
+    };
+    let most = random.one_of(&[64, 300, 4096]);
+    let length = 1 + random.below(most) as u32;
+    let count = 1 + random.below(20) as u32;
+    let bytes = u64::from(length) * u64::from(count);
+    let source = 0x10_0000 + random.below(8192);
+    let destination = 0x80_0000 + random.below(8192);
+    let mut memory = Pages::default();
+    memory.map(source, bytes);
+    memory.map(destination, bytes);
+    let content: Vec<u8> = (0..bytes).map(|_| random.next_u64() as u8).collect();
+    memory.write(source, &content);
+    (config, Copy { source, destination, length, count }, memory)
+}
+
+/// Copies with each seed, and compares all of memory.
+fn every_byte(library: &Library, seeds: u64) -> Outcome {
+    let began = Instant::now();
+    let (mut cycles, mut bytes) = (0, 0);
+    for seed in 1..=seeds {
+        let (config, copy, mut memory) = scenario(seed);
+        let mut wanted = memory.clone();
+        let length = u64::from(copy.length) * u64::from(copy.count);
+        let mut content = vec![0; length as usize];
+        wanted.read(copy.source, &mut content);
+        wanted.write(copy.destination, &content);
+        let Copied { counts, cycles: took, .. } = copy::run(library, config, &copy, &mut memory)
+            .map_err(|error| format!("seed {seed}: {error}"))?;
+        if memory != wanted {
+            return Err(format!("seed {seed}: memory is not what it has to be: {copy:?}"));
+        }
+        if (counts.bytes_read, counts.bytes_written) != (length, length) {
+            return Err(format!("seed {seed}: {counts:?} passed the ports, of {length} bytes"));
+        }
+        cycles += took;
+        bytes += length;
+    }
+    let rate = cycles as f64 / began.elapsed().as_secs_f64();
+    Ok(format!(
+        "{seeds} seeds, {bytes} bytes, image=copy (rtl) cycles={cycles}, {rate:.0} cycles a second"
+    ))
+}
+
+/// What the trivial master in RTL reaches: each byte in and out.
+fn speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome {
+    let mut said = String::from("each byte is read and written");
+    for length in LENGTHS {
+        for outstanding in OUTSTANDING {
+            let config = Config { outstanding, ..Config::default() };
+            let copy = Copy { source: 1 << 20, destination: 1 << 24, length, count: 2000 };
+            let bytes = u64::from(copy.length) * u64::from(copy.count);
+            let mut memory = Pages::default();
+            memory.map(copy.source, bytes);
+            memory.map(copy.destination, bytes);
+            let copied = copy::run(library, config, &copy, &mut memory);
+            let copied = copied.map_err(|error| error.to_string())?;
+            let name = format!("copy (rtl), {length} B, {outstanding} outstanding");
+            said.push_str(&rows(all, &name, &copied.limit));
+        }
+    }
+    Ok(said)
+}
+
+fn write(file: &Path, rows: &[serde_json::Value]) -> Outcome {
+    let text = format!("{:#}\n", json!({ "rows": rows }));
+    std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(file.display().to_string())
+}

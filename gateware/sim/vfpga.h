@@ -1,0 +1,70 @@
+// The logic of a vFPGA, compiled by Verilator, behind calls of C. gateware/cosim/src/ffi has the same records in Rust.
+#pragma once
+#include <stdint.h>
+
+// Changes with any of the records and calls below.
+#define VFPGA_ABI 1
+
+// What the shell drives in a cycle.
+struct vfpga_in {
+  uint64_t wdata;
+  uint64_t recv_keep;
+  uint8_t recv_data[64];
+  uint16_t awaddr;
+  uint16_t araddr;
+  uint8_t rst_n;
+  uint8_t awvalid;
+  uint8_t wvalid;
+  uint8_t wstrb;
+  uint8_t bready;
+  uint8_t arvalid;
+  uint8_t rready;
+  uint8_t sq_rd_ready;
+  uint8_t sq_wr_ready;
+  uint8_t cq_rd_valid;
+  uint8_t cq_rd_stream;
+  uint8_t cq_wr_valid;
+  uint8_t cq_wr_stream;
+  uint8_t recv_valid;
+  uint8_t recv_last;
+  uint8_t send_ready;
+  uint8_t notify_ready;
+  uint8_t pad[3];
+};
+
+// What the logic drives in the same cycle.
+struct vfpga_out {
+  uint64_t rdata;
+  uint64_t sq_rd_address;
+  uint64_t sq_wr_address;
+  uint64_t send_keep;
+  uint8_t send_data[64];
+  uint32_t sq_rd_length;
+  uint32_t sq_wr_length;
+  uint32_t notify;
+  uint8_t awready;
+  uint8_t wready;
+  uint8_t bvalid;
+  uint8_t arready;
+  uint8_t rvalid;
+  uint8_t sq_rd_valid;
+  uint8_t sq_rd_stream;
+  uint8_t sq_wr_valid;
+  uint8_t sq_wr_stream;
+  uint8_t recv_ready;
+  uint8_t send_valid;
+  uint8_t send_last;
+  uint8_t notify_valid;
+  uint8_t pad[7];
+};
+
+extern "C" {
+uint32_t vfpga_abi(void);
+// Logic with random contents of all registers and memories, as the seed decides. Null where there is no memory.
+void *vfpga_new(uint64_t seed);
+void vfpga_delete(void *logic);
+// Settles all wires of a cycle: what the logic drives, as long as the shell drives that.
+void vfpga_settle(void *logic, const vfpga_in *in, vfpga_out *out);
+// Ends the cycle: the rising edge of the clock.
+void vfpga_clock(void *logic);
+}

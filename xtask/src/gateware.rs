@@ -1,0 +1,194 @@
+//! The gateware: lint, simulation and synthesis of the RTL in `gateware/`, by tools that pip brings into the cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use harness::process::Task;
+use harness::summary::{Clock, Step, Summary};
+use terminal::report;
+
+use crate::cargo::{self, Profile, conclude, root};
+use crate::setup;
+
+mod build;
+mod lint;
+mod synth;
+mod tools;
+
+use tools::Tools;
+
+/// How long a run of the simulation or of a compiler may take.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// `cargo xtask gateware`.
+#[derive(Debug, Subcommand)]
+pub enum Gateware {
+    /// Lint the RTL by Verilator, slang and verible
+    Lint {
+        /// Write the format before that
+        #[arg(long)]
+        write: bool,
+    },
+    /// Build the RTL as libraries for the simulation, in target/gateware
+    Build,
+    /// Lint, build, and try the RTL cycle by cycle
+    Test(Test),
+    /// Synthesize each module by yosys, for the parts of an Alveo U55C
+    Synth(synth::Options),
+}
+
+/// `cargo xtask gateware test`.
+#[derive(Debug, Args)]
+pub struct Test {
+    /// Try the seeds 1 to N
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seeds: u64,
+    /// Write the figures in cycles as JSON into this file
+    #[arg(long, value_name = "FILE")]
+    cycles: Option<PathBuf>,
+}
+
+/// Seeds of the full run of the tests.
+const FEW: u64 = 200;
+
+/// Runs a task of the gateware's.
+///
+/// # Errors
+/// When a step fails; a tool that cannot be had is a skip of a test, and fails the others.
+pub fn gateware(task: &Gateware) -> Result<ExitCode> {
+    match task {
+        Gateware::Lint { write } => {
+            let tools = Tools::get()?;
+            if *write {
+                lint::format(&tools)?;
+            }
+            report!("gateware: {}: nothing to say", lint::lint(&tools)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Gateware::Build => {
+            let directory = build::libraries(&Tools::get()?)?;
+            report!("{}", directory.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Gateware::Test(options) => conclude(test(options, None)?),
+        Gateware::Synth(options) => synth::synth(options),
+    }
+}
+
+/// The names of what [`check`] counts.
+pub const NAMES: [&str; 2] = ["gateware: lint", "gateware: simulation"];
+
+/// Tries the RTL with a few seeds; what has no tools is skipped.
+///
+/// # Errors
+/// When the simulation cannot be run.
+pub fn check(programs: &Path) -> Result<Summary> {
+    test(&Test { seeds: FEW, cycles: None }, Some(programs))
+}
+
+fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
+    let mut summary = Summary::default();
+    let tools = match Tools::get() {
+        Ok(tools) => tools,
+        Err(error) => {
+            NAMES.iter().for_each(|name| summary.add(Summary::skipped(name, &error)));
+            return Ok(summary);
+        }
+    };
+    let clock = Clock::start();
+    match lint::lint(&tools) {
+        Ok(said) => {
+            report!("ok   {}: {said}", NAMES[0]);
+            summary.passed += 1;
+        }
+        Err(error) => {
+            report!("FAIL {}: {error:#}", NAMES[0]);
+            summary.failed.push(NAMES[0].to_owned());
+        }
+    }
+    summary.steps.push(Step::of(NAMES[0], &clock));
+    let clock = Clock::start();
+    let logic = match build::libraries(&tools) {
+        Ok(logic) => logic,
+        Err(error) if error.is::<setup::Missing>() => {
+            summary.add(Summary::skipped(NAMES[1], &error));
+            return Ok(summary);
+        }
+        Err(error) => {
+            report!("FAIL {}: {error:#}", NAMES[1]);
+            summary.failed.push(NAMES[1].to_owned());
+            return Ok(summary);
+        }
+    };
+    summary.add(simulate(options, programs, &logic)?);
+    summary.steps.push(Step::of(NAMES[1], &clock));
+    Ok(summary)
+}
+
+/// Runs the simulation's own program.
+fn simulate(options: &Test, programs: Option<&Path>, logic: &Path) -> Result<Summary> {
+    let built = match programs {
+        Some(programs) => programs.to_owned(),
+        None => cargo::build_of(Profile::Quick, "--package cosim")?,
+    };
+    let mut task = Task::new(built.join("cosim")).arg("--logic").arg(logic);
+    task = task.arg("--seeds").arg(options.seeds.to_string());
+    if let Some(file) = &options.cycles {
+        task = task.arg("--cycles").arg(std::path::absolute(file)?);
+    }
+    let finished = task.limit(LIMIT).run()?;
+    terminal::say(format_args!("{}", finished.stdout))?;
+    let mut summary = Summary::parse(&finished.stdout).with_context(|| {
+        format!("the simulation's run has no closing line: {}", finished.stderr)
+    })?;
+    summary.name_after("gateware/");
+    Ok(summary)
+}
+
+/// All RTL that a card can have, in the order in which it is read: packages first, the contract's before all.
+fn sources() -> Result<Vec<PathBuf>> {
+    let root = root();
+    let mut all = vec![root.join("contract/balboa_card_pkg.sv")];
+    let own = files(&root.join("gateware/rtl"))?;
+    let is_package = |path: &PathBuf| path.to_string_lossy().ends_with("_pkg.sv");
+    all.extend(own.iter().filter(|path| is_package(path)).cloned());
+    all.extend(files(&root.join("gateware/rtl/prim"))?);
+    all.extend(own.iter().filter(|path| !is_package(path)).cloned());
+    Ok(all)
+}
+
+/// The top modules for the simulation.
+fn tops() -> Result<Vec<PathBuf>> {
+    files(&root().join("gateware/sim"))
+}
+
+/// The SystemVerilog of a directory, by name.
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    let entries = fs::read_dir(directory);
+    for entry in entries.with_context(|| format!("cannot read {}", directory.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == "sv") {
+            all.push(path);
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// The modules of files: each has the name of its file, and packages are none.
+fn modules(files: &[PathBuf]) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    for path in files {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = fs::read_to_string(path)?;
+        if text.lines().any(|line| line.starts_with(&format!("module {name}"))) {
+            all.push(name);
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,80 @@
+//! Logic in RTL as libraries that the simulation loads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use harness::process::Task;
+use terminal::report;
+
+use super::tools::Tools;
+use super::{LIMIT, sources};
+use crate::cargo::{root, target_directory};
+use crate::setup;
+
+/// A top module for the simulation, `gateware/sim/NAME_top.sv`.
+const TOPS: [&str; 1] = ["copy"];
+/// Runtime of Verilator's models.
+const RUNTIME: [&str; 2] = ["verilated.cpp", "verilated_threads.cpp"];
+const FLAGS: &str = "-std=gnu++20 -O2 -fPIC -w -DVM_COVERAGE=0 -DVM_SC=0 -DVM_TIMING=0 -DVM_TRACE=0 -DVM_TRACE_FST=0 \
+                     -DVM_TRACE_VCD=0 -DVM_TRACE_SAIF=0 -DVERILATOR=1 -DVL_TIME_CONTEXT";
+
+/// Builds the libraries, as far as they are older than their sources, and gives their directory.
+///
+/// # Errors
+/// When a tool cannot be had, or the RTL does not build.
+pub fn libraries(tools: &Tools) -> Result<PathBuf> {
+    setup::packages(setup::GATEWARE)?;
+    let directory = target_directory()?.join("gateware");
+    for top in TOPS {
+        library(tools, top, &directory)?;
+    }
+    Ok(directory)
+}
+
+/// Builds one library. The text of all that it is made from is kept beside it, and it is made again once that differs.
+fn library(tools: &Tools, top: &str, directory: &Path) -> Result<()> {
+    let simulation = root().join("gateware/sim");
+    let glue = simulation.join("vfpga.cpp");
+    let mut made_from = format!("{FLAGS}\n{}\n", include_str!("../../../gateware/tools.txt"));
+    let mut rtl = sources()?;
+    rtl.push(simulation.join(format!("{top}_top.sv")));
+    for path in rtl.iter().chain([&glue, &simulation.join("vfpga.h")]) {
+        made_from.push_str(&fs::read_to_string(path)?);
+    }
+    let (library, key) = (format!("lib{top}.so"), directory.join(format!("{top}.made-from")));
+    if directory.join(&library).exists()
+        && fs::read_to_string(&key).is_ok_and(|kept| kept == made_from)
+    {
+        return Ok(());
+    }
+    report!("building the logic {top} (Verilator, then g++)");
+    let made = directory.join(top);
+    let _ = fs::remove_dir_all(&made);
+    fs::create_dir_all(&made)?;
+    let prefix = format!("V{top}_top");
+    let task = tools.verilator().words("--cc --assert -O3 --x-assign unique --x-initial unique");
+    let task = task.words("--no-timing -Wall -Wno-fatal --Mdir").arg(&made);
+    let task = task.arg("--top-module").arg(format!("{top}_top")).args(&rtl);
+    task.run()?.success().context("Verilator does not build the logic")?;
+    let mut parts = vec![glue];
+    parts.extend(RUNTIME.map(|part| tools.verilator_include().join(part)));
+    for entry in fs::read_dir(&made)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == "cpp") {
+            parts.push(path);
+        }
+    }
+    parts.sort();
+    let task = Task::new("g++").with_our_environment().directory(&made).words(FLAGS);
+    let task =
+        task.arg(format!("-DVFPGA_TOP={prefix}")).arg(format!("-DVFPGA_HEADER=\"{prefix}.h\""));
+    let task = task.arg("-I").arg(&made).arg("-I").arg(tools.verilator_include());
+    let task = task.arg("-I").arg(tools.verilator_include().join("vltstd"));
+    let task = task.arg("-I").arg(&simulation).words("-shared -o").arg(&library).args(&parts);
+    task.limit(LIMIT).run()?.success().context("the simulation does not compile")?;
+    fs::rename(made.join(&library), directory.join(&library))?;
+    fs::remove_dir_all(&made)?;
+    fs::write(&key, made_from)?;
+    Ok(())
+}
