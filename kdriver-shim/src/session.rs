@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use card_driver::Error as DriverError;
 use card_driver::engine::{Engine, EngineLimits};
-use fpga_regs::port::WatchFilter;
 use shim_abi::{Request, Response};
 
 use crate::cards::{Card, Window, find};
@@ -125,22 +124,14 @@ impl Session<'_> {
 
     fn serve_at_once(&mut self, request: Request) -> Result<Answer, Error> {
         match request {
-            Request::ListCards => {
-                let there = self.cards.iter_mut().filter(|card| card.is_there());
-                Ok(Response::Cards(there.map(Card::info).collect()).into())
-            }
-            Request::SetLink { card, up } => self.set_link(card, up),
-            Request::AddGid { card, gid, vlan } => self.add_gid(card, gid, vlan),
-            Request::DelGid { card, gid, vlan } => self.del_gid(card, gid, vlan),
-            Request::Capture { card, qpns, address, snap, ring } => {
-                let ring = usize::try_from(ring).unwrap_or(usize::MAX);
-                self.capture(card, WatchFilter { qpns, address, snap, ring })
-            }
-            Request::EndCapture { card } => self.end_capture(card),
-            Request::AttachServices { card, to, services, settings } => {
-                self.attach_services(card, to, &services, settings)
-            }
-            Request::DetachServices { card, from, now } => self.detach_services(card, from, now),
+            Request::ListCards => Ok(self.list_cards()),
+            Request::SetLink { .. }
+            | Request::AddGid { .. }
+            | Request::DelGid { .. }
+            | Request::Capture { .. }
+            | Request::EndCapture { .. }
+            | Request::AttachServices { .. }
+            | Request::DetachServices { .. } => self.serve_tool(request),
             Request::OpenContext { card } => self.open_context(card),
             Request::CloseContext { context } => self.close_context(context),
             Request::QueryPort { context } => self.query_port(context),
@@ -152,16 +143,11 @@ impl Session<'_> {
                 self.reserve_mr(region::WantedRegion { pdn, address, length, hca_va, access })
             }
             Request::CommitMr { mr } => self.commit_mr(mr),
-            Request::AllocDm { context, length, log2_alignment } => {
-                self.alloc_dm(context, length, log2_alignment)
-            }
-            Request::CopyDm { dm, offset, length, to_card } => {
-                self.copy_dm(dm, offset, length, to_card)
-            }
-            Request::RegDmMr { pdn, dm, offset, length, access } => self
-                .reg_dm_mr(device_memory::WantedDeviceMemory { pdn, dm, offset, length, access }),
+            Request::AllocDm { .. }
+            | Request::CopyDm { .. }
+            | Request::RegDmMr { .. }
+            | Request::FreeDm { .. } => self.serve_device_memory(request),
             Request::AllocNullMr { pdn } => self.alloc_null_mr(pdn),
-            Request::FreeDm { dm } => self.free_dm(dm),
             Request::AllocMw { pdn, type_2 } => self.alloc_mw(pdn, type_2),
             Request::DeallocMw { mw } => self.dealloc_mw(mw),
             Request::CreateAh { pdn, address } => self.create_ah(pdn, &address),
@@ -180,18 +166,13 @@ impl Session<'_> {
             Request::CreateSrq { pdn, log2_entries, log2_stride, cookie } => {
                 self.create_srq(srq::WantedSrq { pdn, log2_entries, log2_stride, cookie })
             }
-            Request::OpenXrcd { context, file, creates, exclusive } => {
-                self.open_xrcd(context, file, creates, exclusive)
-            }
-            Request::CloseXrcd { xrcd } => self.close_xrcd(xrcd),
-            Request::CreateXrcSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie } => {
-                let queue = srq::WantedSrq { pdn, log2_entries, log2_stride, cookie };
-                self.create_xrc_srq(xrc::WantedXrcSrq { xrcd, cqn, queue })
-            }
-            Request::CreateTarget { xrcd, cookie } => self.create_target(xrcd, cookie),
-            Request::OpenTarget { xrcd, qpn, cookie } => self.open_target(xrcd, qpn, cookie),
-            Request::QueryTarget { target } => self.query_target(target),
-            Request::DestroyTarget { target } => self.destroy_target(target),
+            Request::OpenXrcd { .. }
+            | Request::CloseXrcd { .. }
+            | Request::CreateXrcSrq { .. }
+            | Request::CreateTarget { .. }
+            | Request::OpenTarget { .. }
+            | Request::QueryTarget { .. }
+            | Request::DestroyTarget { .. } => self.serve_xrc(request),
             Request::ModifySrq { srqn, limit } => self.modify_srq(srqn, limit),
             Request::QuerySrq { srqn } => self.query_srq(srqn),
             Request::DestroySrq { srqn } => self.destroy_srq(srqn),
@@ -214,12 +195,17 @@ impl Session<'_> {
             | Request::FlashVerify { .. }
             | Request::Introduce
             | Request::Ping { .. }
-            | Request::Status => Err(Error::Unsupported("this is not served at once".into())),
+            | Request::Status => Err(not_at_once()),
         }
     }
 
+    fn list_cards(&mut self) -> Answer {
+        let there = self.cards.iter_mut().filter(|card| card.is_there());
+        Response::Cards(there.map(Card::info).collect()).into()
+    }
+
     /// Makes an object of the client's: `make` takes its resources, notes each part in it, and gives its number. When
-    /// that fails, what it has taken so far is undone.
+    /// that fails, the parts taken so far are given back.
     fn make<K: ClientObject>(
         &mut self,
         limits: &EngineLimits,
@@ -279,7 +265,7 @@ impl Session<'_> {
         self.client.window(self.cards, card)
     }
 
-    /// The limits of the client's engine on a card; [`DriverError::Dead`] where it lives no more.
+    /// The limits of the client's engine on a card; [`DriverError::Dead`] if the engine is dead.
     fn limits(&mut self, card: u32) -> Result<EngineLimits, Error> {
         let engine = &self.window(card)?.engine;
         match engine.death() {
@@ -312,6 +298,11 @@ fn given_twice(window: &Window<'_>, what: &str, number: u32) -> Error {
     let engine = window.engine.name();
     let why = format!("{engine} gave {what} {number:#x} out, which another client has");
     DriverError::Backend(why).into()
+}
+
+/// A request that is served elsewhere, or in parts.
+fn not_at_once() -> Error {
+    Error::Unsupported("this is not served at once".into())
 }
 
 fn no_number<K: ClientObject>() -> Error {

@@ -5,31 +5,43 @@ use fpga_regs::engine::admin::{
 };
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::window::Capabilities;
-use shim_abi::Response;
+use shim_abi::{Request, Response};
 
 use super::region::check_access;
-use super::{Answer, Session, check_unused, found};
+use super::{Answer, Session, check_unused, found, not_at_once};
 use crate::error::Error;
 use crate::objects::{Dm, Mr};
 
 const BLOCK: u64 = 64;
 
 /// A region of a card's own memory that a client wants to register.
-pub(super) struct WantedDeviceMemory {
-    pub(super) pdn: u32,
-    pub(super) dm: u32,
-    pub(super) offset: u64,
-    pub(super) length: u64,
-    pub(super) access: u32,
+struct WantedDeviceMemory {
+    pdn: u32,
+    dm: u32,
+    offset: u64,
+    length: u64,
+    access: u32,
 }
 
 impl Session<'_> {
-    pub(super) fn alloc_dm(
-        &mut self,
-        context: u32,
-        length: u32,
-        log2_alignment: u8,
-    ) -> Result<Answer, Error> {
+    /// Executes a request about a card's own memory.
+    pub(super) fn serve_device_memory(&mut self, request: Request) -> Result<Answer, Error> {
+        match request {
+            Request::AllocDm { context, length, log2_alignment } => {
+                self.alloc_dm(context, length, log2_alignment)
+            }
+            Request::CopyDm { dm, offset, length, to_card } => {
+                self.copy_dm(dm, offset, length, to_card)
+            }
+            Request::RegDmMr { pdn, dm, offset, length, access } => {
+                self.reg_dm_mr(WantedDeviceMemory { pdn, dm, offset, length, access })
+            }
+            Request::FreeDm { dm } => self.free_dm(dm),
+            _ => Err(not_at_once()),
+        }
+    }
+
+    fn alloc_dm(&mut self, context: u32, length: u32, log2_alignment: u8) -> Result<Answer, Error> {
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;
         if !limits.capabilities.contains(Capabilities::DEVICE_MEMORY) {
@@ -52,7 +64,7 @@ impl Session<'_> {
         })
     }
 
-    pub(super) fn copy_dm(
+    fn copy_dm(
         &mut self,
         dm: u32,
         offset: u32,
@@ -72,7 +84,7 @@ impl Session<'_> {
         Ok(Response::Done.into())
     }
 
-    pub(super) fn reg_dm_mr(&mut self, wanted: WantedDeviceMemory) -> Result<Answer, Error> {
+    fn reg_dm_mr(&mut self, wanted: WantedDeviceMemory) -> Result<Answer, Error> {
         let WantedDeviceMemory { pdn, dm, offset, length, access } = wanted;
         let pd = found(self.client.owned.pds.get(&pdn), pdn)?;
         let card = self.context(pd.context)?.card;
@@ -126,7 +138,7 @@ impl Session<'_> {
         })
     }
 
-    pub(super) fn free_dm(&mut self, dm: u32) -> Result<Answer, Error> {
+    fn free_dm(&mut self, dm: u32) -> Result<Answer, Error> {
         found(self.client.owned.dms.get(&dm), dm)?;
         let users = self.client.owned.mrs.values().filter(|mr| mr.dm == Some(dm)).count();
         check_unused::<Dm>(dm, &[("memory regions", users)])?;

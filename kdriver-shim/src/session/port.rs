@@ -8,7 +8,7 @@ use fpga_regs::port::WatchFilter;
 use nix::errno::Errno;
 use shim_abi::{CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response};
 
-use super::{Answer, Session};
+use super::{Answer, Session, not_at_once};
 use crate::cards::Card;
 use crate::error::Error;
 use crate::events;
@@ -40,7 +40,26 @@ pub fn changes_port(request: &Request) -> bool {
 }
 
 impl Session<'_> {
-    pub(super) fn set_link(&mut self, number: u32, up: bool) -> Result<Answer, Error> {
+    /// Executes a tool's request, as [`is_tools`] names them.
+    pub(super) fn serve_tool(&mut self, request: Request) -> Result<Answer, Error> {
+        match request {
+            Request::SetLink { card, up } => self.set_link(card, up),
+            Request::AddGid { card, gid, vlan } => self.add_gid(card, gid, vlan),
+            Request::DelGid { card, gid, vlan } => self.del_gid(card, gid, vlan),
+            Request::Capture { card, qpns, address, snap, ring } => {
+                let ring = usize::try_from(ring).unwrap_or(usize::MAX);
+                self.capture(card, WatchFilter { qpns, address, snap, ring })
+            }
+            Request::EndCapture { card } => self.end_capture(card),
+            Request::AttachServices { card, to, services, settings } => {
+                self.attach_services(card, to, &services, settings)
+            }
+            Request::DetachServices { card, from, now } => self.detach_services(card, from, now),
+            _ => Err(not_at_once()),
+        }
+    }
+
+    fn set_link(&mut self, number: u32, up: bool) -> Result<Answer, Error> {
         let card = self.card(number)?;
         card.device.set_link(up && card.machine_is_up)?;
         card.taken_off = !up;
@@ -49,12 +68,7 @@ impl Session<'_> {
         Ok(Response::Done.into())
     }
 
-    pub(super) fn add_gid(
-        &mut self,
-        number: u32,
-        gid: [u8; 16],
-        vlan: u16,
-    ) -> Result<Answer, Error> {
+    fn add_gid(&mut self, number: u32, gid: [u8; 16], vlan: u16) -> Result<Answer, Error> {
         let text = text(gid, vlan);
         if vlan > MAX_VLAN {
             return Err(Error::Invalid(format!(
@@ -86,12 +100,7 @@ impl Session<'_> {
         Ok(Response::Gid { index }.into())
     }
 
-    pub(super) fn del_gid(
-        &mut self,
-        number: u32,
-        gid: [u8; 16],
-        vlan: u16,
-    ) -> Result<Answer, Error> {
+    fn del_gid(&mut self, number: u32, gid: [u8; 16], vlan: u16) -> Result<Answer, Error> {
         let text = text(gid, vlan);
         let card = self.changeable(number)?;
         let index = index_of(card, gid, vlan).ok_or_else(|| {
@@ -116,7 +125,7 @@ impl Session<'_> {
     }
 
     /// Captures the frames at a port, for the tool that reads the other end of a socket.
-    pub(super) fn capture(&mut self, number: u32, filter: WatchFilter) -> Result<Answer, Error> {
+    fn capture(&mut self, number: u32, filter: WatchFilter) -> Result<Answer, Error> {
         if filter.qpns.len() > MAX_CAPTURED_QPS {
             let most = MAX_CAPTURED_QPS;
             return Err(Error::Invalid(format!("a capture is filtered by {most} QPs at most")));
@@ -138,7 +147,7 @@ impl Session<'_> {
         Ok(Answer { response: Response::Capture, fds: vec![theirs.into()] })
     }
 
-    pub(super) fn end_capture(&mut self, number: u32) -> Result<Answer, Error> {
+    fn end_capture(&mut self, number: u32) -> Result<Answer, Error> {
         self.card(number)?.device.backend.end_record();
         Ok(Response::Done.into())
     }

@@ -6,11 +6,11 @@ use card_driver::engine::EngineLimits;
 use fpga_regs::engine::admin::CreateQp;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
-use shim_abi::{FileId, Response};
+use shim_abi::{FileId, Request, Response};
 
 use super::queues::{destroyed, explain};
 use super::srq::{Along, WantedSrq};
-use super::{Answer, Progress, Session, check_unused, found, given_twice};
+use super::{Answer, Progress, Session, check_unused, found, given_twice, not_at_once};
 use crate::claims::{CardQp, Claimant, Peer};
 use crate::error::Error;
 use crate::objects::{XrcTarget, Xrcd};
@@ -18,13 +18,13 @@ use crate::undo::ClientObject;
 use crate::xrc::SharedTarget;
 
 /// A shared receive queue of an XRC domain that is wanted.
-pub(super) struct WantedXrcSrq {
+struct WantedXrcSrq {
     /// The domain.
-    pub(super) xrcd: u32,
+    xrcd: u32,
     /// The completion queue at which the receives by it complete.
-    pub(super) cqn: u32,
+    cqn: u32,
     /// The queue itself.
-    pub(super) queue: WantedSrq,
+    queue: WantedSrq,
 }
 
 /// An object as a card numbers it, and the card.
@@ -34,6 +34,25 @@ struct OnCard {
 }
 
 impl Session<'_> {
+    /// Executes a request about XRC, but for [`Request::ModifyTarget`], which takes several turns.
+    pub(super) fn serve_xrc(&mut self, request: Request) -> Result<Answer, Error> {
+        match request {
+            Request::OpenXrcd { context, file, creates, exclusive } => {
+                self.open_xrcd(context, file, creates, exclusive)
+            }
+            Request::CloseXrcd { xrcd } => self.close_xrcd(xrcd),
+            Request::CreateXrcSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie } => {
+                let queue = WantedSrq { pdn, log2_entries, log2_stride, cookie };
+                self.create_xrc_srq(WantedXrcSrq { xrcd, cqn, queue })
+            }
+            Request::CreateTarget { xrcd, cookie } => self.create_target(xrcd, cookie),
+            Request::OpenTarget { xrcd, qpn, cookie } => self.open_target(xrcd, qpn, cookie),
+            Request::QueryTarget { target } => self.query_target(target),
+            Request::DestroyTarget { target } => self.destroy_target(target),
+            _ => Err(not_at_once()),
+        }
+    }
+
     fn xrc_limits(&mut self, card: u32) -> Result<EngineLimits, Error> {
         let limits = self.limits(card)?;
         if !limits.capabilities.contains(Capabilities::XRC) {
@@ -42,7 +61,7 @@ impl Session<'_> {
         Ok(limits)
     }
 
-    pub(super) fn open_xrcd(
+    fn open_xrcd(
         &mut self,
         context: u32,
         file: Option<FileId>,
@@ -59,7 +78,7 @@ impl Session<'_> {
         })
     }
 
-    pub(super) fn close_xrcd(&mut self, xrcd: u32) -> Result<Answer, Error> {
+    fn close_xrcd(&mut self, xrcd: u32) -> Result<Answer, Error> {
         let owned = &self.client.owned;
         found(owned.xrcds.get(&xrcd), xrcd)?;
         let queues = owned.srqs.values().filter(|srq| srq.xrc.is_some_and(|(it, _)| it == xrcd));
@@ -80,7 +99,7 @@ impl Session<'_> {
     }
 
     /// Makes a shared receive queue of an XRC domain, the receives by which complete at a completion queue.
-    pub(super) fn create_xrc_srq(
+    fn create_xrc_srq(
         &mut self,
         WantedXrcSrq { xrcd, cqn, queue }: WantedXrcSrq,
     ) -> Result<Answer, Error> {
@@ -99,7 +118,7 @@ impl Session<'_> {
         self.make_srq(context, &limits, queue, Some(Along { xrcd, xrcdn, cqn }))
     }
 
-    pub(super) fn create_target(&mut self, xrcd: u32, cookie: u64) -> Result<Answer, Error> {
+    fn create_target(&mut self, xrcd: u32, cookie: u64) -> Result<Answer, Error> {
         let OnCard { card, number: xrcdn } = self.domain(xrcd)?;
         self.make_target(xrcd, cookie, |session| {
             let page = session.client.place(card)?.page;
@@ -115,12 +134,7 @@ impl Session<'_> {
         })
     }
 
-    pub(super) fn open_target(
-        &mut self,
-        xrcd: u32,
-        qpn: u32,
-        cookie: u64,
-    ) -> Result<Answer, Error> {
+    fn open_target(&mut self, xrcd: u32, qpn: u32, cookie: u64) -> Result<Answer, Error> {
         let OnCard { card, number: xrcdn } = self.domain(xrcd)?;
         self.make_target(xrcd, cookie, |session| session.card(card)?.xrc.share(xrcdn, qpn))
     }
@@ -176,7 +190,7 @@ impl Session<'_> {
         self.limits(card)?;
         let &mut SharedTarget { qp, peer: before, .. } = self.shared(card, number)?;
         let peer = Peer::after(before, &attributes);
-        // What it speaks for already nobody else can have.
+        // Nobody else can have the connection that it speaks for already.
         if let Some(peer) = peer.filter(|peer| Some(*peer) != before) {
             if !self.check_unclaimed(card, peer)? {
                 return Ok(Progress::More);
@@ -210,7 +224,7 @@ impl Session<'_> {
         Ok(Response::QpModified { generation }.into())
     }
 
-    pub(super) fn query_target(&mut self, target: u32) -> Result<Answer, Error> {
+    fn query_target(&mut self, target: u32) -> Result<Answer, Error> {
         let OnCard { card, number } = self.target(target)?;
         self.limits(card)?;
         let qp = self.shared(card, number)?.qp;
@@ -219,7 +233,7 @@ impl Session<'_> {
         Ok(Response::QpAttributes { attributes: attributes.encode() }.into())
     }
 
-    pub(super) fn destroy_target(&mut self, target: u32) -> Result<Answer, Error> {
+    fn destroy_target(&mut self, target: u32) -> Result<Answer, Error> {
         self.client.destroy::<XrcTarget>(self.cards, target).map(destroyed)
     }
 }
