@@ -31,35 +31,35 @@ pub mod exit {
 }
 
 const AFTER_HELP: &str = "\
-One line, `ready`, is printed to standard output once verbs programs are served; the log goes to
-standard error. SIGTERM and SIGINT end balboad; so does SIGHUP, but for a balboad with --config: that
-reads its file again. verbose and metrics are taken from it, and the log says what else has changed
-there, which takes effect when balboad is started again.
+balboad prints one line, `ready`, to standard output once it serves verbs programs; its log goes to
+standard error. SIGTERM and SIGINT end balboad. SIGHUP makes a balboad with --config read its file
+again, and ends others: verbose and metrics change at once; the log names other changed options,
+which take effect when balboad is started again.
 
-The file of --config is TOML: options' names without dashes before them (soft = 2), lists for those
-that may be given several times (ip = [\"1=10.0.0.2\"]). What an option gives counts for all that the
-file says under its name.
+The file of --config is TOML: names of options without dashes before them (soft = 2), lists for those
+that may be given several times (ip = [\"1=10.0.0.2\"]). An option on the command line replaces
+everything that the file says under its name.
 
 A FAULT is one of loss=P%, dup=P%, reorder=P%, corrupt=P%, ecn=P% and delay=TIME or
-delay=TIME..TIME, with P from 0 to 100 and times in ns, us or ms. It is applied to every frame of
-either direction by itself: loss drops it, dup sends it twice, reorder holds it back until 1 to 8
+delay=TIME..TIME, with P from 0 to 100 and times in ns, us or ms. The cable decides for each frame of
+either direction anew: loss drops the frame, dup sends it twice, reorder holds it back until 1 to 8
 later ones have come (1 ms at most), corrupt flips one bit behind the Ethernet header, ecn marks it
-as having met congestion, delay lets it take that long. A frame from one card to another passes
+as having met congestion, delay holds it for that time. A frame from one card to another passes
 the cables of both.
 
-rate=10G has a cable carry so many bits per second each way (M or G). The card sends no faster. What
-comes to it faster waits at the far end, up to buffer=SIZE (bytes, k or M; 1M without it), and is
-dropped beyond. ecn=KMIN:KMAX:P%, such as ecn=100k:400k:10%, then marks by how much waits there
-packets whose sender understands marks: none up to KMIN, P% at KMAX, all above. Cards on the
-machine's own network (--port udp) have no rate.
+rate=10G makes a cable carry so many bits per second each way (M or G). The card sends no faster.
+Frames that arrive faster wait at the far end, up to buffer=SIZE (bytes, k or M; 1M without it);
+those beyond are dropped. ecn=KMIN:KMAX:P%, such as ecn=100k:400k:10%, then marks packets whose
+sender understands marks by the bytes that wait there: none up to KMIN, P% at KMAX, all above. Cards
+on the machine's own network (--port udp) have no rate.
 
---congestion says what queue pairs of software cards do about marks: off notifies peers and does
-nothing else; dcqcn-paper and dcqcn-mlx5 have senders slow down. NAME=VALUE is np=off, which
-notifies nobody, line=RATE (that of the cable, else 100G), or a parameter of docs/congestion.md, such
-as min_rate=10.
+--congestion sets the reaction of software cards' queue pairs to marks: off notifies peers and does
+nothing else; dcqcn-paper and dcqcn-mlx5 make senders slow down, too. NAME=VALUE is np=off, which
+stops notifications, line=RATE (that of the cable, else 100G), or a parameter of docs/congestion.md,
+such as min_rate=10.
 
-Exit codes: 0 ended by a signal, or --check-config finds the file well; 1 a card, the state directory or the kernel failed; 2 wrong
-arguments; 3 another balboad serves the state directory.";
+Exit codes: 0 ended by a signal, or --check-config found no fault; 1 a card, the state directory or
+the kernel failed; 2 wrong arguments; 3 another balboad serves the state directory.";
 
 /// Runs cards for verbs programs of this user: bring-up, resources, events.
 #[derive(Clone, Debug, Parser)]
@@ -68,100 +68,101 @@ pub struct Args {
     /// Run N software cards, balboa0 to balboa(N-1), connected by a switch
     #[arg(long, value_name = "N")]
     pub soft: Option<u32>,
-    /// Drive the card at this PCI address, bound to vfio-pci (balboa bind); may be given several times,
-    /// and the numbers of these cards follow those of software cards
+    /// Drive the card at this PCI address, which is bound to vfio-pci (balboa bind); may be given several times; these
+    /// cards' numbers follow those of software cards
     #[arg(long = "vfio", value_name = "PCI-ADDRESS")]
     pub vfio: Vec<PciAddress>,
-    /// Connect a software card's port to a pair of Unix datagram sockets, of which REMOTE has to be
-    /// this user's, too, to a network device, or to the machine's own network, whose addresses it has then
-    /// (alone: those by which the machine reaches the world), instead of the switch (default card: 0)
+    /// Connect a software card's port, in place of the switch, to a pair of Unix datagram sockets, which must both be
+    /// this user's, to a network device, or to the machine's own network, whose addresses the card then has (udp alone:
+    /// those of the default route) (default card: 0)
     #[arg(
         long = "port",
         value_name = "[CARD=]unix:LOCAL,REMOTE|packet:DEVICE|udp[:DEVICE|ADDRESS]"
     )]
     pub ports: Vec<ForCard<Link>>,
-    /// Of cards on the machine's own network: believe that a host counts its datagrams up, as rdma_rxe does, or (strict)
-    /// take what leaves with the IPv4 identification 0, and from balboads, alone [default: counted]
+    /// Accept, at cards on the machine's own network, datagrams of hosts that count IPv4 identifications up, as
+    /// rdma_rxe does, or (strict) only those with the identification 0 and those of balboads [default: counted]
     #[arg(long, value_name = "counted|strict")]
     pub icrc: Option<Icrc>,
-    /// Of cards on the machine's own network: ask for so many KiB of receive buffer at most, for each address
-    /// [default: 8192]
+    /// Request at most KIB KiB of receive buffer for each address of cards on the machine's own network [default: 8192]
     #[arg(long, value_name = "KIB")]
     pub port_room: Option<u16>,
-    /// Give a card's port another address than 10.77.0.(CARD+1)/24 (default card: 0)
+    /// Give a card's port this address in place of 10.77.0.(CARD+1)/24 (default card: 0)
     #[arg(long = "ip", value_name = "[CARD=]A.B.C.D[/P]")]
     pub ips: Vec<ForCard<PortAddress>>,
-    /// Let the kernel show each software card as a network device and an RDMA device of its name,
-    /// with rdma_rxe: for the rdma tool, sysfs, ip addr and rdma_cm, and no balboa run
+    /// Show each software card in the kernel as a network device and an RDMA device of its name, by rdma_rxe: for the
+    /// rdma tool, sysfs, ip addr and rdma_cm without balboa run
     #[arg(long)]
     pub shadow: bool,
-    /// Say what bitstream a card holds, by its manifest (default card: 0)
+    /// Describe the bitstream that a card holds by this manifest (default card: 0)
     #[arg(long = "manifest", value_name = "[CARD=]FILE")]
     pub manifests: Vec<ForCard<PathBuf>>,
-    /// Give a software card's shell the registers of another time (default: since-2026)
+    /// Give a software card's shell the register map of this time (default: since-2026)
     #[arg(long = "soft-map", value_name = "[CARD=]before-2026|since-2026")]
     pub maps: Vec<ForCard<MapName>>,
     /// Program a software card with a verbs queue engine (default), or as published: pass-through logic over a model of
-    /// the published stack, over which balboad hosts the engine, with its shell's known faults mended (stock) or not
-    /// (stock-old); for all of them unless CARD is given
+    /// the published stack, for which balboad hosts the engine, with the shell's known faults mended (stock) or not
+    /// (stock-old); without CARD, all of them
     #[arg(long = "soft-image", value_name = "[CARD=]vqe|stock|stock-old")]
     pub images: Vec<ForCards<Image>>,
-    /// What software cards do about congestion: notify peers alone (off), or react as well; for all of them unless CARD is
-    /// given [default: off]
+    /// Have software cards notify peers of congestion (off), or also slow down when notified; without CARD, all of them
+    /// [default: off]
     #[arg(long = "congestion", value_name = "[CARD=]off|dcqcn-paper|dcqcn-mlx5[,NAME=VALUE...]")]
     pub congestion: Vec<ForCards<Congestion>>,
-    /// Have the software cards play FPGAs: they take bitstreams (balboa image make --bitstream), as FPGAs take shells, in
-    /// place of software cards' images
+    /// Make the software cards play FPGAs, which take bitstreams of shells (balboa image make --bitstream) in place of
+    /// software cards' images
     #[arg(long)]
     pub soft_fpga: bool,
-    /// What a published bitstream cannot carry goes through a tunnel between such cards of this balboad, or is refused
-    /// (off) [default: off]
+    /// Carry operations that published bitstreams lack through a tunnel between such cards of this balboad (on), or
+    /// refuse them (off) [default: off]
     #[arg(long, value_name = "on|off")]
     pub tunnel: Option<Tunnel>,
-    /// And through one to cards of other balboads: a file of yours alone, each line a card's IPv4 address and the 32
-    /// hexadecimal digits that you share with its balboad, whose file has the same ones with your card's address
+    /// Extend the tunnel to the cards of other balboads in this file, which nobody else may read: each line has a
+    /// card's IPv4 address and 32 hexadecimal digits, which the file of that card's balboad has beside your card's
+    /// address
     #[arg(long, value_name = "FILE")]
     pub tunnel_peers: Option<PathBuf>,
-    /// Say which peers of cards with a published bitstream are RNICs, and no such cards: to them a queue pair names one key,
-    /// and WRITEs packet by packet
+    /// Treat these peers of cards with a published bitstream as RNICs, not as such cards: a queue pair to them names
+    /// one key, and sends WRITEs packet by packet
     #[arg(long, value_name = "A.B.C.D", value_delimiter = ',')]
     pub rnic_peers: Vec<Ipv4Addr>,
-    /// Fail a queue pair of a card with a published bitstream when its peer is silent for so many milliseconds [default: 500]
+    /// Fail a queue pair of a card with a published bitstream when its peer is silent for MS milliseconds [default:
+    /// 500]
     #[arg(long, value_name = "MS")]
     pub watchdog: Option<PeerSilence>,
-    /// Send one packet at a time of each queue pair of cards with a published bitstream, for cables that lose some: where
-    /// none is behind a lost one, nobody finds a gap, which stops cards
+    /// Send one packet at a time on each queue pair of cards with a published bitstream, for cables that lose packets:
+    /// a packet that follows a lost one shows a gap, which stops such cards
     #[arg(long)]
     pub lossy: bool,
-    /// Make every cable, or card N's, a bad one; may be given several times
+    /// Add faults to every cable, or to card N's; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...][,card=N]")]
     pub faults: Vec<FaultSpec>,
     /// Write every frame of every card to a pcapng file: a new one, one of your own, which is
     /// replaced, or a FIFO of your own that is read; no link is followed
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Seed of what faults do to the n-th frame each way [default: 0]
+    /// Derive the faults of the n-th frame each way from this seed [default: 0]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Serve in this directory [default: $BALBOA_STATE_DIR, else the user's run-time directory]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Show counters to Prometheus at /metrics of a Unix socket (mode 0600), or of a port of this machine's own
+    /// Serve counters to Prometheus at /metrics of a Unix socket (mode 0600), or of a loopback port
     #[arg(long, value_name = "unix:PATH|127.0.0.1:PORT")]
     pub metrics: Option<Endpoint>,
-    /// Take what is not given here from a file
+    /// Take options that are not given here from this file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Check the command line and the file [default: /etc/balboa/balboad.toml], and end
     #[arg(long)]
     pub check_config: bool,
-    /// Print what completes this command line in a shell, and end
+    /// Print the script that completes this command line in a shell, and end
     #[arg(long, value_name = "SHELL", exclusive = true)]
     pub completions: Option<Shell>,
     /// Write the manual page to this directory, and end
     #[arg(long, value_name = "DIR", exclusive = true, hide = true)]
     pub manual: Option<PathBuf>,
-    /// Log more, and what comes again and again each time; twice: everything
+    /// Log more, and repeated messages each time; twice: everything
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
 }
@@ -194,9 +195,9 @@ impl FromStr for PeerSilence {
 /// The fate of traffic that a published bitstream cannot carry: the tunnel, or a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tunnel {
-    /// It is refused.
+    /// balboad refuses it.
     Off,
-    /// It does.
+    /// The tunnel carries it.
     On,
 }
 
@@ -329,7 +330,7 @@ impl Args {
     /// The cards, in the order of their numbers.
     ///
     /// # Errors
-    /// One sentence that says what does not fit, and what would.
+    /// One sentence that names the options that do not fit together, and the mend.
     pub fn cards(&self) -> Result<WantedCards, String> {
         let soft = match self.soft {
             None if self.vfio.is_empty() => {
@@ -366,33 +367,7 @@ impl Args {
         let mut cards = WantedCards { vfio: self.vfio.clone(), ..WantedCards::default() };
         for number in 0..count {
             if number < soft {
-                let mut link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
-                if let Link::Udp(_, options) = &mut link {
-                    *options = self.udp_options();
-                }
-                let map = one(&self.maps, number, "--soft-map")?.copied().unwrap_or_default().0;
-                let image = one_of_all(&self.images, number, "--soft-image")?;
-                let image = image.copied().unwrap_or_default();
-                let congestion = one_of_all(&self.congestion, number, "--congestion")?;
-                let congestion = congestion.cloned().unwrap_or_default();
-                if image.is_published() && congestion != Congestion::default() {
-                    return Err(format!(
-                        "--congestion {congestion}: the published image, which card {number} has, does nothing about congestion; write --congestion CARD=… for the others, or leave --soft-image out"
-                    ));
-                }
-                if self.shadow && image.is_published() {
-                    return Err(format!(
-                        "--shadow: the published image, which card {number} has, shares its port with nobody; leave --shadow or --soft-image out"
-                    ));
-                }
-                cards.soft.push(SoftCard {
-                    link,
-                    map,
-                    image,
-                    vfpgas: None,
-                    plays_fpga: self.soft_fpga,
-                    congestion,
-                });
+                cards.soft.push(self.soft_card(number)?);
             }
             let address = one(&self.ips, number, "--ip")?.copied();
             let address = address.unwrap_or_else(|| PortAddress::default_of(number));
@@ -421,7 +396,31 @@ impl Args {
         Ok(cards)
     }
 
-    /// How ports on the machine's own network are to be.
+    /// The software card of that number.
+    fn soft_card(&self, number: u32) -> Result<SoftCard, String> {
+        let mut link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
+        if let Link::Udp(_, options) = &mut link {
+            *options = self.udp_options();
+        }
+        let map = one(&self.maps, number, "--soft-map")?.copied().unwrap_or_default().0;
+        let image = one_of_all(&self.images, number, "--soft-image")?;
+        let image = image.copied().unwrap_or_default();
+        let congestion = one_of_all(&self.congestion, number, "--congestion")?;
+        let congestion = congestion.cloned().unwrap_or_default();
+        if image.is_published() && congestion != Congestion::default() {
+            return Err(format!(
+                "--congestion {congestion}: the published image, which card {number} has, does nothing about congestion; write --congestion CARD=… for the others, or leave --soft-image out"
+            ));
+        }
+        if self.shadow && image.is_published() {
+            return Err(format!(
+                "--shadow: the published image, which card {number} has, shares its port with nobody; leave --shadow or --soft-image out"
+            ));
+        }
+        Ok(SoftCard { link, map, image, vfpgas: None, plays_fpga: self.soft_fpga, congestion })
+    }
+
+    /// The options of ports on the machine's own network.
     fn udp_options(&self) -> UdpOptions {
         UdpOptions {
             is_strict: self.icrc == Some(Icrc::Strict),
