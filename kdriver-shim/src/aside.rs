@@ -1,10 +1,10 @@
 //! Calls that may never return, made aside: by threads that balboad can do without.
 //!
-//! One thread serves all clients, and a process can make the kernel wait for it where one would not
-//! think so: to ask about a process waits for an exec of it that is under way, and that for whatever
-//! the exec closes; to close the last descriptor of a file waits for what its maker had in mind, a file
-//! system in user space or a connection that lingers. So what a client chose is asked about, and
-//! closed, here. A thread that hangs ends with balboad, or with what it hangs on.
+//! One thread serves all clients, and a process can make the kernel wait in unexpected
+//! places: a question about a process waits for its exec under way, and that for the descriptors that
+//! the exec closes; closing the last descriptor of a file waits for the file's maker, such as a file
+//! system in user space or a connection that lingers. So this thread asks about clients' processes, and
+//! closes their descriptors. If it hangs, it ends with balboad, or when the kernel lets it go on.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -78,7 +78,7 @@ impl Aside {
         let (answered, news) = (self.answered.0.clone(), Arc::clone(&self.news));
         let thread = spawn("ask", move || {
             let answer = question(&process);
-            // Who would hear it may be gone.
+            // The receiver may be gone.
             let _ = answered.send(id);
             let _ = news.signal();
             answer
@@ -119,7 +119,7 @@ impl Aside {
         }
     }
 
-    /// Whether so many closings hang that balboad should begin no more.
+    /// Whether so many closings hang that balboad should begin no others.
     pub fn is_full(&mut self) -> bool {
         self.closing.retain(|thread| !thread.is_finished());
         self.closing.len() >= MAX_CLOSING

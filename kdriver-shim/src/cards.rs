@@ -263,7 +263,7 @@ impl Card {
         let (gsi, reloading, remains) = Default::default();
         let takes_images = device.backend.takes() == Takes::SoftImages;
         if takes_images && !device.windows.is_empty() {
-            // One behind VFIO has what it was found to have.
+            // A card behind VFIO has the windows that were found.
             let found = u8::try_from(device.windows.len()).ok();
             device.manifest.regions = device.manifest.regions.or(found);
         }
@@ -295,8 +295,8 @@ impl Card {
     /// that does not come up keeps no other from being served: it has no engine, and says why.
     ///
     /// # Errors
-    /// The driver's, where nobody could serve its interrupts, and [`DriverError::Limit`] where it does not come up for that:
-    /// what the machine does not let balboad have, its programs lack as well.
+    /// The driver's, if its interrupts could not be served, and [`DriverError::Limit`] if it does not come up for want
+    /// of a resource: balboad's programs lack it as well.
     pub fn start(
         number: u32,
         backend: Arc<dyn CardBackend>,
@@ -351,7 +351,7 @@ impl Card {
         Ok(begun?)
     }
 
-    /// Marks the card unusable if it needs to be flashed again. What it said before tells nothing of what it holds
+    /// Marks the card unusable if it needs to be flashed again. Its earlier description of itself no longer holds
     /// then.
     pub fn tell_need(&mut self) {
         self.unusable = self.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
@@ -448,8 +448,8 @@ impl Card {
         Ok(())
     }
 
-    /// Whether a card that was reset and does not come up for that reason holds its image no more: that is seen, or each
-    /// vFPGA is known to need another. What else keeps one from coming up may be over at the next reset.
+    /// Whether a card that was reset and does not come up for that reason has lost its image: the card shows it, or
+    /// each vFPGA is known to need another. Other causes may be gone at the next reset.
     fn has_lost_image(&self, why: &DriverError) -> bool {
         matches!(why, DriverError::BringUp { .. } | DriverError::Dead { .. })
             && self.is_without_image()
@@ -626,7 +626,7 @@ impl Card {
 /// The users of a card that has just come up: none. Its addresses are divided among those to come.
 fn nobody(device: &mut Device) -> Vec<Users> {
     let Device { number, windows, arena, backend, .. } = device;
-    // Who is given the card itself rings by a page of it.
+    // A client that is given the card itself rings by a page of it.
     let relays = backend.grant_kind() == GrantKind::Page;
     let users = windows.iter_mut().map(|window| Users::none(*number, window, relays));
     let users: Vec<_> = users.collect();
@@ -656,7 +656,7 @@ pub fn find(cards: &mut [Card], number: u32) -> Result<&mut Card, Error> {
 pub fn client_limits(engine: &EngineLimits) -> Limits {
     let limit = |resource: Resource| u32::try_from(resource.limit(engine)).unwrap_or(u32::MAX);
     Limits {
-        // What is the driver's own is none of a client's.
+        // The driver keeps these capabilities to itself.
         capabilities: engine.capabilities.difference(Capabilities::GSI).bits(),
         qps: limit(Resource::Qps),
         rqs: limit(Resource::Rqs),

@@ -1,8 +1,8 @@
 //! Sockets that carry records to a client: completion channels and asynchronous events.
 //!
 //! balboad never waits for a client: a record that the socket does not take is kept and sent when
-//! there is room. Of equal records one is kept: whoever has not read that something happened to an
-//! object need not read that it happened again. So there are never more than the client's objects
+//! there is room. Of equal records one is kept: a program that has not read an event of an object
+//! need not read the same event again. So there are never more than the client's objects
 //! have kinds of events. A record is kept with the key of its object, so that it can be forgotten when
 //! the object ends: libibverbs dereferences the cookie it reads.
 
@@ -275,7 +275,7 @@ mod tests {
         socket.flush();
         let rest = [read(&theirs), read(&theirs), read(&theirs), read(&theirs)];
         assert_eq!(rest, [Some(1 << 40), Some(1 << 41), Some(last), None]);
-        // What was read may happen again.
+        // An event that was read may happen again.
         assert_eq!(socket.send(Key::Device, up), Sent::Yes);
         assert_eq!(read(&theirs), Some(1 << 40));
     }

@@ -84,8 +84,8 @@ impl CardUse {
     /// Takes addresses for a region of `length` bytes at virtual address `va`.
     ///
     /// # Errors
-    /// [`Error::Quota`] beyond what the client may have of them now, [`DriverError::NoAddressSpace`]
-    /// where so many are not left in one piece.
+    /// [`Error::Quota`] beyond the client's present part of them, [`DriverError::NoAddressSpace`] if so
+    /// many are not left in one piece.
     pub fn take_addresses(
         &mut self,
         card: &mut Card,

@@ -78,7 +78,7 @@ impl Args {
     /// under its name.
     ///
     /// # Errors
-    /// [`ConfigError`] with the line of the file, what is wrong with it, and what would do.
+    /// [`ConfigError`] with the line of the file, its fault, and the mend.
     pub fn with_file(mut self) -> Result<Self, ConfigError> {
         let usual = self.check_config.then(|| PathBuf::from(USUAL));
         let Some(path) = self.config.clone().or(usual) else { return Ok(self) };

@@ -1,7 +1,7 @@
 //! The end of a client: a bounded part of its objects at a time, between which others are served.
 //!
-//! The order is that of [`Owned`]: every object goes before what it uses. Not the order in which they were
-//! made, turned round: what an object uses may be changed when it is there, and regions are quicker
+//! The order is that of [`Owned`]: every object goes before what it uses. It is not the reverse of the order in
+//! which they were made: a change may make an object use a later one, and regions are quicker
 //! together. Until its turn has come each is as before: its number, its addresses and its part of every
 //! quota stay taken.
 
@@ -28,7 +28,7 @@ const PIECE: usize = TURN / 2;
 type End = fn(&mut Client, &mut [Card]) -> usize;
 
 impl Client {
-    /// Reads no more of its requests: its objects are to end.
+    /// Stops reading its requests: its objects are to end.
     pub fn begin_end(&mut self, poller: &Poller) {
         self.stage = Stage::Ending;
         self.put_off = None;

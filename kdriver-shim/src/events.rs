@@ -47,14 +47,14 @@ fn heed(card: &mut Card, at: usize, event: EngineEvent, clients: &Clients) {
             }
         }
         EngineEvent::Dead => {
-            // First, so that whoever is told finds it so: polls flush, posting fails.
+            // First, so that a program that is told finds the card dead: polls flush, posting fails.
             for client in clients.values().filter(|it| it.uses(number, window.index)) {
                 client.lose_card(number);
             }
             window.users.listeners.tell_all(ibv_event::DEVICE_FATAL);
             window.users.listeners.fire_all();
             window.users.listeners.fail_targets();
-            // What ended this one may have ended the others, whose programs would hear of it late.
+            // The cause of this engine's end may have ended the others, whose programs would hear of it late.
             card.device.windows.iter_mut().for_each(|window| window.engine.check());
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! The tool brings the whole image first, and nothing happens to the card. Then it asks for it to be loaded, or for the
 //! one before: the image is examined aside ([`crate::images::examiner`]), and where the tool goes away meanwhile that was all.
-//! Once it is loaded, which is the answer, it is balboad's work, whether the tool lives or not, and asked about.
+//! Once loading has begun, balboad carries it through, even if the tool ends, and answers questions about it.
 //!
-//! A [`Flasher`] knows no server: it acts on its [`Surroundings`], and says there what has to follow.
+//! A [`Flasher`] knows no server: it acts on its [`Surroundings`], and notes the work that has to follow there.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -206,7 +206,7 @@ impl Flasher {
         }
         card.device.check_image()?;
         if card.record.current.is_none() {
-            // Of a card that came with its bitstream no more is known than what its manifest says.
+            // Of a card that came with its bitstream only the manifest is known.
             return Ok(Response::Done.into());
         }
         let logic = card.record.current.as_ref().map_or(0, |image| image.logic.len());

@@ -28,8 +28,8 @@ impl Freed {
         }
     }
 
-    /// Notes how many connections there are without a program. What went with programs by the thousand ends behind them,
-    /// all at about the same time.
+    /// Notes the number of connections without a program. Thousands of connections that lose their programs end behind
+    /// them, all at about the same time.
     pub fn linger(&mut self, connections: usize) {
         self.lingered = self.lingered.max(connections);
         if connections == 0 && self.lingered > 0 {

@@ -101,7 +101,7 @@ impl HostPorts {
                 changes.push((now.card, now.gids));
             }
             if card.machine_is_up != now.is_up {
-                // Where that fails all engines are dead, and what comes up begins on its cable.
+                // If that fails, all engines are dead, and new ones begin on their cables.
                 if card.device.set_link(now.is_up && !card.taken_off).is_ok() {
                     card.machine_is_up = now.is_up;
                     let state = if now.is_up { "up" } else { "down" };

@@ -56,7 +56,7 @@ pub fn let_go(image: impl Send + 'static) {
 /// A file that a card takes which is like that, by the text of its manifest.
 ///
 /// # Errors
-/// What is wrong, and what would be right; so all of these.
+/// The fault, and the mend; so all of these.
 pub fn accept_for(
     takes: Takes,
     name: &str,
@@ -133,7 +133,7 @@ pub fn initial(manifest: &Manifest) -> Option<(ImageName, Vec<u8>)> {
 /// Reads an image, if a software card takes it.
 ///
 /// # Errors
-/// What is wrong, and what would be right.
+/// The fault, and the mend.
 pub fn accept(bytes: &[u8]) -> Result<SoftImage, String> {
     let image = match Image::parse(bytes)? {
         Image::Soft(image) => image,
@@ -191,7 +191,7 @@ pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manife
         true => Vec::new(),
         false => image.logic().to_vec(),
     };
-    // What a software card loads as published is the model with its shell mended.
+    // A software card loads the published image as the model with its shell mended.
     let mends = Mends::ALL;
     Ok(Manifest { name, map: like.map, engine, regions, logic, mends, ..Manifest::default() })
 }
@@ -210,16 +210,16 @@ impl Known {
     /// The software card with this image, otherwise like another one.
     #[must_use]
     pub fn card(&self, like: &SoftCard) -> SoftCard {
-        // One that was given nothing has what it came with; of which nothing is known, nothing.
+        // A card that was given no image has the one that it came with, if that is known.
         let came = (like.image, if self.record.needs.is_some() { Some(0) } else { like.vfpgas });
         let (image, vfpgas) = self.holds.map_or(came, |(image, count)| (image, Some(count)));
         SoftCard { image, vfpgas, ..like.clone() }
     }
 }
 
-/// Reads the record of the card at a place, which takes that kind of image. `None` where there is none, or one of a
-/// card of the other kind that was there before; and for an FPGA where it cannot be read, for that says itself what it
-/// holds.
+/// Reads the record of the card at a place, which takes that kind of image. `None` if there is none, or one of a
+/// card of the other kind that was there before; and for an FPGA if the record cannot be read, for an FPGA describes
+/// its own image.
 #[must_use]
 pub fn restored(store: &Store, location: &str, like: &Manifest, takes: Takes) -> Option<Known> {
     let without = |record: Record| Known { holds: None, manifest: like.clone(), record };
@@ -268,7 +268,7 @@ fn known(
         return Ok((Some(softcard::fits(&image).ok_or("it does not fit")?), manifest));
     };
     let own = Entry::parse(text)?.manifest;
-    // Whoever has said nothing of the card now has said it before.
+    // A card that names no part was checked when its record was written.
     if let (Some(there), Some(part)) = (like.part, own.part.filter(|part| Some(*part) != like.part))
     {
         return Err(format!("it is for {}, and the card has {}", part.name, there.name));

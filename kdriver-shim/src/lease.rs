@@ -1,8 +1,8 @@
 //! The end of a balboad of `balboa run --start` with its last program.
 //!
-//! Whoever is run holds a shared lock on a file of the state directory, by a descriptor that it hands on to its children:
-//! the kernel gives the lock back when the last of them has closed it or ended. balboad tries for the exclusive one, which
-//! it gets only then, and keeps once it is to end: who comes after that sees that it ends, and starts another.
+//! Each program holds a shared lock on a file of the state directory, by a descriptor that it hands on to its children:
+//! the kernel releases the lock when the last of them has closed it or ended. balboad tries to take the exclusive lock,
+//! which it gets only then, and keeps it while it ends: a later `balboa run` sees that, and starts another balboad.
 
 use std::fs::File;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //! row at a time, then the memory itself, a piece at a time.
 //!
 //! Each call does a bounded part, so that others are served between two. Until a region is gone its
-//! addresses and what it takes of quotas stay taken.
+//! addresses and its part of quotas stay taken.
 
 use card_driver::Error as DriverError;
 
@@ -32,8 +32,8 @@ impl Client {
     /// due.
     ///
     /// # Errors
-    /// What the card or the kernel did not confirm. The regions are gone all the same, and what may
-    /// still be used by the card is quarantined. Where the engine did not even end a key it is none.
+    /// A step that the card or the kernel did not confirm. The regions are gone all the same, and memory that
+    /// the card may still use is quarantined. An engine that is dead need not confirm the end of a key.
     pub fn leave_regions(&mut self, cards: &mut [Card]) -> Result<bool, Error> {
         let leaving = &mut self.owned.leaving;
         if leaving.is_empty() {
@@ -53,7 +53,7 @@ impl Client {
             self.give_back(cards, mr, stopped);
         }
         match failure {
-            // What it cannot confirm it cannot do either: the memory itself was taken from it.
+            // A dead engine cannot confirm the end of a key, and cannot use it either: its memory was taken away.
             Some(error @ Error::Driver(DriverError::Dead { .. })) if died => {
                 log::warn!("addresses are quarantined: {error}");
                 Ok(true)

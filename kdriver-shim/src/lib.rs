@@ -3,11 +3,10 @@
 //! A work request never passes through here; everything rare does. [`server::Server`] is one thread
 //! around an epoll set. It answers the messages of `shim_abi` by acting on the objects of a
 //! [`clients::Client`] through the [`card_driver::engine::Engine`] of the card window the client is
-//! pinned to. What the engines report is carried to the clients' channels by a thread for each card, of
-//! [`card_driver::interrupts`], in [`listeners`].
+//! pinned to. A thread for each card, of [`card_driver::interrupts`], carries the engines' reports to the
+//! clients' channels, in [`listeners`].
 //!
-//! What a card is stands in `card-driver`, what the host shows of it in `host-view`; neither knows of
-//! clients.
+//! `card-driver` drives cards, `host-view` shows them in the host; neither knows of clients.
 //!
 //! Nothing that comes from a card, a client or the command line is trusted: it is copied once,
 //! validated and then used, and no input makes this crate panic.

@@ -123,7 +123,7 @@ pub struct QueueNumbers {
     pub srqs: BTreeSet<u32>,
 }
 
-/// Who is told of an object's asynchronous events.
+/// The receiver of an object's asynchronous events.
 #[derive(Debug)]
 struct Listener {
     cookie: u64,

@@ -38,7 +38,7 @@ use softcard::Link;
 use softcard::port::FRAME_CAPACITY;
 use terminal::Log;
 
-// What the kernel sends, with an Ethernet header and a tag, is a frame of the card's.
+// The kernel's largest packet, with an Ethernet header and a tag, fits into a frame of the card's.
 const _: () = assert!((shadow_device::MTU as usize) + 18 < FRAME_CAPACITY);
 
 fn main() -> ExitCode {
@@ -125,7 +125,7 @@ impl Configuration {
         }
         log.set_verbosity(new.verbose);
         let fixed = self.now.fixed_that_differ(&new);
-        // What stays is still what goes: it is told again each time.
+        // Options that need a new start are reported again each time.
         self.now.metrics = new.metrics;
         self.now.verbose = new.verbose;
         log::info!("the configuration was read again");
@@ -162,7 +162,7 @@ fn run(mut configuration: Configuration, wanted: &WantedCards, log: &Log) -> any
     let uid = nix::unistd::geteuid().as_raw();
     let dir = shim_abi::state_dir(args.state_dir.as_deref(), uid);
     let mut state = StateDir::claim(&dir, uid)?;
-    // Before anybody can connect, who would look for it.
+    // Before a program can connect, which looks for it.
     let lease = Lease::wanted(state.directory())?;
     let shadow = args.shadow.then(|| show(wanted)).transpose()?;
     let machine = OnMachine::find(&wanted.soft).map_err(anyhow::Error::msg)?;
@@ -204,7 +204,7 @@ fn run(mut configuration: Configuration, wanted: &WantedCards, log: &Log) -> any
     let status = format!("{count} cards in {}", dir.display());
     service::ready(&status);
     let mut out = std::io::stdout();
-    // Who started us may not care, and may have closed the other end.
+    // The starter may have closed the other end.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
 
     let outcome = server

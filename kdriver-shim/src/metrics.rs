@@ -1,7 +1,7 @@
 //! The endpoint for Prometheus: its connections and their limits, and the thread that answers.
 //!
-//! A connection has a second, and one more than there is room for takes the place of the oldest; the control thread is
-//! asked once a second at most. So who connects and says nothing keeps nobody from the numbers, and balboad from nothing.
+//! A connection has a second, and one beyond the limit replaces the oldest; the control thread is asked at most once a
+//! second. So a silent connection keeps neither other readers nor balboad waiting.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -149,7 +149,7 @@ impl Metrics {
 
     /// Gives the page that is waited for.
     pub fn give(&self, page: String) {
-        // It has one place; whoever does not wait any more needs none.
+        // It has one place; a reader that waits no longer needs none.
         let _ = self.pages.try_send(page);
     }
 }
@@ -213,7 +213,7 @@ impl MetricsConnection {
     fn go_on(&mut self, source: &mut Source) -> bool {
         match self.read(source).and_then(|()| self.write()) {
             Ok(()) => true,
-            // Whoever hangs up too early has what they wanted.
+            // A reader that hangs up early needs no answer.
             Err(error) => error.kind() != ErrorKind::WouldBlock,
         }
     }
@@ -226,7 +226,7 @@ impl MetricsConnection {
                     _ => None,
                 };
                 self.response = Some((answer.response(page), 0));
-                // Who waited for the control thread has the time to read what it said.
+                // A reader that waited for the control thread gets time to read its answer.
                 self.until = deadline();
                 break;
             }

@@ -55,7 +55,7 @@ pub fn admit(process: &Process, own_uid: u32) -> Result<(), Error> {
 /// May never return: see [`crate::aside`].
 ///
 /// # Errors
-/// [`Error::Forbidden`] with the reason, and what to do about it.
+/// [`Error::Forbidden`] with the reason, and the mend.
 pub fn examine(process: &Process) -> Result<(), Error> {
     let pid = Pid::from_raw(process.pid);
     // root's capability would override the kernel's own guard of such programs.

@@ -62,7 +62,7 @@ pub struct Watch(u64);
 /// Every registration has a number of its own, so that an event of a descriptor that was closed,
 /// perhaps with its number given to another, is not taken for news of that other.
 ///
-/// The control thread waits; others may change what it waits for.
+/// The control thread waits; other threads may change the set.
 #[derive(Debug)]
 pub struct Poller {
     epoll: Epoll,

@@ -1,15 +1,15 @@
 //! Limits of one client: every limit in one table.
 //!
 //! The figures leave room for the other clients of a card: a client gets at most seven eighths of
-//! what its engine offers, and never more than the table says; contexts and channels cost balboad a
+//! its engine's objects, and never more than the table says; contexts and channels cost balboad a
 //! descriptor each, of which a client gets a thirty-second part for either.
 //!
-//! What belongs to a card is counted for each card by itself, so that a program finds on each what that one
-//! says it has; contexts, channels, protection domains and rings are counted once for the process.
+//! Objects of a card are counted for each card by itself, so that a program can have as many on each as that
+//! card advertises; contexts, channels, protection domains and rings are counted once for the process.
 //!
 //! Objects cost memory besides: each counts with the most that balboad ever keeps for it, a software
-//! card's part included, and all of them together have a limit in bytes. Only what a client has under
-//! way is counted as it comes and goes, by the card ([`card_driver::backend::CardBackend::under_way`]).
+//! card's part included, and all of them together have a limit in bytes. Only the messages under way are
+//! counted as they come and go, by the card ([`card_driver::backend::CardBackend::under_way`]).
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(usage.of(Resource::KeptBytes), 28 * QP_BYTES);
         usage.give(Some(15), Resource::Qps, 1);
         assert_eq!([0, 15, 7].map(|card| usage.on(Some(card), Resource::Qps)), [14, 13, 0]);
-        // What is the process's own.
+        // Objects of the process's own.
         usage.take(None, Resource::Pds, 4096, &engine()).unwrap();
         let refused = usage.take(None, Resource::Pds, 1, &engine()).unwrap_err().to_string();
         assert!(refused.contains("has 4096 protection domains and"), "{refused}");

@@ -31,7 +31,7 @@ impl Reception {
     /// Hears a listening socket.
     ///
     /// # Errors
-    /// [`Error::Os`] when the epoll set does not take it, or what comes by it cannot be looked at.
+    /// [`Error::Os`] when the epoll set does not take it, or its connections cannot be examined.
     pub fn new(poller: Arc<Poller>, listener: OwnedFd) -> Result<Self, Error> {
         // Where the kernel can: else each message is looked at before it is received.
         fdpass::refuse_descriptors(listener.as_fd())?;

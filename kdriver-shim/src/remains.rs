@@ -1,13 +1,13 @@
 //! Programs' objects of a card that was reset, until they have closed it.
 //!
-//! A card that was reset comes back at once, as a device that nobody has opened yet. What programs had of it before
-//! is theirs until they destroy it or end: it stays in its tables, as things of a card that is not there
-//! ([`Card::part`], [`Client::part`]), of a number of its own, which no request can name. Whatever is asked of it
-//! fails as it does of a dead card, and what is destroyed is gone, for the reset has ended it.
+//! A card that was reset comes back at once, as a device that no program has opened yet. Programs keep their former
+//! objects until they destroy them or end: the objects stay in their tables, as objects of an absent card
+//! ([`Card::part`], [`Client::part`]), of a number of its own, which no request can name. Requests about them fail
+//! as those to a dead card do, and their destruction succeeds at once, for the reset has ended them.
 //!
-//! Nothing of it reaches the card. Who was given a page of memory has rung for the engine that is no more: the new
-//! one is told of other pages. Who was given the function itself still reaches its own doorbell page and may map
-//! memory at the addresses that it had, so those are nobody else's as long.
+//! They do not reach the card. A client with a page of memory rings for the former engine: the new one is told of
+//! other pages. A client with the function itself still reaches its own doorbell page and may map memory at its
+//! former addresses, so no other client gets those meanwhile.
 
 use card_driver::Error as DriverError;
 use card_driver::backend::GrantKind;
@@ -70,7 +70,7 @@ impl Card {
     /// Gives back the resources that were withheld for programs with objects in `left`, which now have none.
     pub fn let_go(&mut self, left: Self) {
         for range in left.remains.into_iter().flat_map(|remains| remains.held) {
-            // Whoever maps by itself may have done so behind the reset.
+            // A client that maps by itself may have done so behind the reset.
             match self.device.unmap_all(&range) {
                 Ok(()) => self.device.arena.release(range, std::time::Instant::now()),
                 Err(error) => {

@@ -1,8 +1,8 @@
 //! A client's ring memory: one sealed memfd, and an allocator inside it.
 //!
 //! The memfd is sparse: pages cost memory from their first use until their ring is freed, when a
-//! hole is punched, a piece at a time where the ring is large. Allocation is in whole pages, and what
-//! it returns is zero as far as the client has not written there while it was nobody's. The client
+//! hole is punched, a piece at a time where the ring is large. Allocation is in whole pages, which
+//! are zero unless the client has written to them while they were free. The client
 //! maps all of the memfd and may scribble where it likes: that harms its own queues and nobody else's.
 
 use std::collections::VecDeque;
@@ -129,17 +129,17 @@ impl RingMemory {
     }
 
     /// Goes on with the end of all this memory, which takes long where it ends all at once; whether
-    /// that was the last piece. To be called when balboad and the card do not use it any more. What the
-    /// client still has mapped stays, the rest is given back to the kernel.
+    /// that was the last piece. Must be called when neither balboad nor the card uses it any more. The kernel
+    /// gets back all of it but the part that the client still has mapped.
     pub fn empty_some(&mut self, is_mapped: bool) -> bool {
         let start = self.emptied.min(RING_MEMORY_BYTES);
         let length = RING_MEMORY_BYTES.saturating_sub(start).min(PIECE);
         if length > 0 && is_mapped {
-            // Both are below RING_MEMORY_BYTES and fit; what stays goes with the mapping.
+            // Both are below RING_MEMORY_BYTES and fit; the rest goes with the mapping.
             let [start, length] = [start, length].map(|n| usize::try_from(n).unwrap_or(0));
             let _ = self.mapping.forget_pages(start, length);
         } else if length > 0 {
-            // What stays goes with the memfd.
+            // The rest goes with the memfd.
             let _ = self.punch(Span { start, length });
         }
         self.emptied = start.saturating_add(length);

@@ -58,14 +58,14 @@ pub struct Server {
     clients: Clients,
     poller: Arc<Poller>,
     reception: Reception,
-    // What hears the cards.
+    // The listeners to the cards.
     news: CardNews,
-    // What is asked about programs, and the closing of sockets: both may hang.
+    // The thread that asks about programs and closes sockets, both of which may hang.
     aside: Aside,
     pd_blocks: Numbers,
     uid: u32,
     state_dir: PathBuf,
-    // What the host shows of the ports, and what they follow.
+    // The ports in the host's view, and the host's ports that they follow.
     ports: HostPorts,
     // With its place in the epoll set.
     metrics: Option<(Metrics, Watch)>,
@@ -79,13 +79,13 @@ pub struct Server {
     ending: VecDeque<ClientId>,
     // Clients whose request goes on, in the order of their turns.
     put_off: VecDeque<ClientId>,
-    // Who asks for the status, and how far that has come.
+    // The clients that ask for the status, and the survey under way.
     surveys: Surveys,
     // Clients with ring memory to be freed, in the order of their turns.
     untidy: VecDeque<ClientId>,
     // Memory behind clients and connections that have ended.
     freed: Freed,
-    // What loads images into cards.
+    // The loader of images into cards.
     flasher: Flasher,
     // Room for one message, kept between two.
     buffer: Vec<u8>,
@@ -435,7 +435,7 @@ impl Server {
         if left {
             self.tend_cards();
         }
-        // What happened before the answer is told before the next request.
+        // Events before the answer are delivered before the next request.
         events::dispatch(&mut self.cards, &self.clients);
         if let Err(why) = outcome {
             self.end(id, &why);
@@ -517,7 +517,7 @@ impl Server {
         let changes_port = changes_port(&request);
         let answer = session.serve(request);
         if changes_port && answer.is_ok() {
-            // Whoever asked finds it so behind the answer.
+            // The client finds the files changed behind the answer.
             self.write_changed_ports();
         }
         answer
@@ -552,8 +552,8 @@ impl Server {
         Ok(Response::Balboad { pid, network_namespace, options }.into())
     }
 
-    /// Resets a card for a tool, and brings it up anew. Its programs are told before; what they have of it is theirs
-    /// until they end it, and good for nothing else.
+    /// Resets a card for a tool, and brings it up anew. Its programs are told before; they keep their
+    /// objects of it only to destroy them.
     fn reset(&mut self, client: &mut Client, number: u32) -> Result<Progress, Error> {
         if client.stage != Stage::Tool {
             return Err(Error::Forbidden("a verbs program resets no card; `balboa` does".into()));
@@ -668,7 +668,7 @@ struct Parts<'a> {
     poller: &'a Poller,
 }
 
-/// Why no more is served for now.
+/// Why the server stops serving a client for now.
 enum Heard {
     /// A signal has come.
     Signal,

@@ -93,10 +93,10 @@ impl Watchdog {
 
 /// The socket that the service manager listens at for this process, if it does.
 ///
-/// To be called before any thread starts, for it takes what it reads out of the environment.
+/// Must be called before any thread starts, for it removes the variables that it reads from the environment.
 ///
 /// # Errors
-/// [`Error::Handed`] when what was handed over is not one listening socket of Unix' `SOCK_SEQPACKET`.
+/// [`Error::Handed`] when the descriptors are not one listening socket of Unix' `SOCK_SEQPACKET`.
 pub fn handed_socket() -> Result<Option<UnixListener>, Error> {
     let refused = |why: String| Error::Handed { why };
     // listenfd would take a set of descriptors that names no process.

@@ -46,7 +46,7 @@ impl StateDir {
     /// made here has mode 0700.
     ///
     /// # Errors
-    /// [`Error::StateDir`] with what is wrong, [`Error::Running`] when another balboad serves it.
+    /// [`Error::StateDir`] with the fault, [`Error::Running`] when another balboad serves it.
     pub fn claim(dir: &Path, uid: u32) -> Result<Self, Error> {
         // A slash at the end would follow a link.
         let dir = &dir.components().collect::<PathBuf>();
@@ -86,7 +86,7 @@ impl StateDir {
     /// [`Error::Handed`] when it listens elsewhere, [`Error::Os`] when the kernel refuses.
     pub fn adopt(&self, socket: UnixListener) -> Result<OwnedFd, Error> {
         service::check_path(&socket, &self.dir.join(SOCKET_NAME))?;
-        // From here on who connects is told that this process listens, and no more the manager.
+        // From here on a connecting program sees this process, not the manager, as the listener.
         let backlog = Backlog::new(BACKLOG).map_err(Error::os("backlog of the socket"))?;
         listen(&socket, backlog).map_err(Error::os("listen"))?;
         Ok(socket.into())
@@ -102,7 +102,7 @@ impl StateDir {
         match self.directory.look_at(SOCKET_NAME) {
             Ok(None) => {}
             Ok(Some(found)) if directory::is(&found, SFlag::S_IFSOCK) => {
-                // We hold the lock, so whoever made it is gone.
+                // This process holds the lock, so the maker of the file is gone.
                 self.directory
                     .remove(OsStr::new(SOCKET_NAME))
                     .map_err(|error| fail(format!("a stale socket cannot be removed: {error}")))?;
@@ -117,7 +117,7 @@ impl StateDir {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(Error::os("socket"))?;
-        // What is made at the path has the socket's own mode, less the umask.
+        // The file at the path gets the socket's own mode, less the umask.
         fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR).map_err(Error::os("fchmod of the socket"))?;
         let address = UnixAddr::new(&path).map_err(Error::os("path of the socket"))?;
         bind(fd.as_raw_fd(), &address).map_err(Error::os("bind of the socket"))?;

@@ -506,7 +506,7 @@ fn place_status(
     client: &Client,
     cards: &[Card],
 ) -> Option<PlaceStatus> {
-    // What is left of a card that was reset is no card.
+    // The remains of a card that was reset are no card.
     let mut there = cards.iter().filter(|card| card.is_there());
     let card = there.find(|card| card.device.number == number)?;
     let grant = match card.device.backend.grant_kind() {

@@ -50,7 +50,7 @@ impl Surroundings<'_> {
         // They would keep it from coming up.
         give_places_back(self.clients, card, |client| client.owned.places.contains_key(&number));
         if reset.is_err() {
-            // What nobody uses nobody's end would start.
+            // The end of a client starts only engines that the client used, so all are started here.
             let windows: Vec<_> = card.windows().map(|window| window.index).collect();
             windows.into_iter().for_each(|index| card.start_anew(index));
         }
@@ -116,7 +116,7 @@ impl CardNews {
     /// Hears a card.
     ///
     /// # Errors
-    /// [`Error::Os`] when the epoll set takes no more.
+    /// [`Error::Os`] when the epoll set is full.
     pub fn hear(&mut self, card: &Card) -> Result<(), Error> {
         let watched = |(fd, token)| self.poller.watch(fd, token, EpollFlags::EPOLLIN);
         let watches = signals(card).into_iter().map(watched).collect::<Result<_, _>>()?;

@@ -2,8 +2,9 @@
 //! fails half way.
 //!
 //! A thing takes its quotas first, and then its parts, each of which it notes when it has taken it. It is
-//! undone the other way round: the engine lets it go, what it noted is given back, and at last the quotas.
-//! What a card does not confirm is quarantined: counted, and not used again before the engine is started anew.
+//! undone the other way round: the engine lets it go, then it gives back its noted parts, and at last its quotas.
+//! Parts whose release a card does not confirm are quarantined: counted, and not used again before the engine is
+//! started anew.
 //!
 //! A place on a card and ring memory end in turns and have no quotas: [`crate::ending`].
 
@@ -115,8 +116,8 @@ impl Client {
         told
     }
 
-    /// Whether an engine has let its object go, and the memory of it may be used again. What it may still have is
-    /// counted, and keeps the client's doorbell page and addresses of rings in the end.
+    /// Whether an engine has let its object go, and its memory may be used again. An object that the engine may still
+    /// have is counted, and in the end keeps the client's doorbell page and addresses of rings.
     fn is_released(
         &mut self,
         cards: &mut [Card],
@@ -200,7 +201,7 @@ impl ClientObject for Qp {
         stopped: Result<(), Error>,
     ) -> SentRecords {
         let card = self.card;
-        // Whatever comes of its own receive queue, there is no way back.
+        // There is no way back, even if its own receive queue fails to stop.
         let rq_stopped = client
             .window(cards, card)
             .and_then(|window| end(window, self.rqn, |engine, rqn| engine.destroy_rq(rqn)));
@@ -287,7 +288,7 @@ impl ClientObject for Cq {
             told = window.users.listeners.remove_cq(cqn);
         }
         let gone = client.is_released(cards, self.card, "CQ", self.cqn, queues, stopped);
-        // The engine has left the former one, whatever came of the queue.
+        // The engine has left the former ring, even if the queue was not destroyed.
         client.give_ring(cards, self.card, self.former, true);
         client.give_ring(cards, self.card, self.ring, gone);
         told

@@ -1,7 +1,7 @@
 //! The XRC domains of a card, and the targets in them, which several clients share.
 //!
-//! A domain lives as long as somebody has it open, a target as long as somebody has it: whoever made it, or
-//! opened it after. Each of them has a handle, which is what a client owns; the last one ends the thing.
+//! A domain lives as long as a client has it open, a target as long as a client that made or opened it has it.
+//! Each such client owns a handle; the last one ends the domain or target.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! The kernel's user interface of RDMA CM, version 4: where the fields of its commands and answers lie.
 //!
-//! A command is hostile bytes, copied once by who received them. It is read here and nowhere else, into values
-//! that are what they seem; what its pointers point at is the provider's business.
+//! A command is hostile bytes, which the receiver has copied once. Only this module parses them, into checked
+//! values; the provider follows a command's pointers.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -393,7 +393,7 @@ fn body_of<'a>(number: u32, body: Fields<'a>, behind: &'a [u8]) -> Option<Comman
             Command::Join { uid: body.u64(8)?, id: body.u32(44)?, group }
         }
         number::JOIN_MCAST => {
-            // Who only sends joins as everybody does: a card sends to groups that it is not in.
+            // An identifier that only sends joins as others do: a card sends to groups that it is not in.
             let (size, flags) = (body.u16(20)?, body.u16(22)?);
             let group = body.sized_address(24, size).filter(|_| flags <= 1)?;
             Command::Join { uid: body.u64(8)?, id: body.u32(16)?, group }

@@ -45,11 +45,11 @@ pub(super) struct Leaving {
     pub place: u64,
     /// The identifier that it is about.
     pub id: u32,
-    /// What it tells, see [`event`].
+    /// The event's number, see [`event`].
     pub number: u32,
 }
 
-/// Who has sent a command, and how far he had read then.
+/// The sender of a command, and how far it had read then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader {
     pub client: ClientId,
@@ -68,7 +68,7 @@ impl ConnectionManager {
         }
     }
 
-    /// What is asked next by who reads an event.
+    /// The answers to the next questions of the program that reads an event.
     pub(super) fn ahead(&mut self, network: &dyn Network, leaving: Leaving) -> Option<CmAhead> {
         let Leaving { channel, place, id, number } = leaving;
         let states: &[QpState] = match number {
@@ -97,8 +97,8 @@ impl ConnectionManager {
         Some(CmAhead { id, era, answers })
     }
 
-    /// What somebody was told ahead of an identifier may not be true any more; `by` whose own command it is: he sees that
-    /// himself, if he had read what he was told.
+    /// Outdates the answers that programs were given ahead about an identifier. The program `by`, whose own command
+    /// outdates them, sees that itself, if it had read them.
     pub(super) fn outdate(&mut self, id: u32, by: Option<Reader>) {
         let Some(it) = self.ids.get_mut(&id) else { return };
         let (told, channel) = (it.told_ahead.take(), it.channel);

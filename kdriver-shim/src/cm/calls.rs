@@ -68,7 +68,7 @@ impl ConnectionManager {
             }
             Command::DestroyId { id } => {
                 let it = self.find(key, id)?;
-                // They end with it. Who was woken for them gets a moment to read them: see the provider.
+                // They end with it. A thread that was woken for them gets a moment to read them: see the provider.
                 if !it.unread.is_empty() && !std::mem::replace(&mut it.is_ending, true) {
                     return Err(refused(Errno::EAGAIN, "it has events that were not read"));
                 }
@@ -217,7 +217,7 @@ impl ConnectionManager {
                 channel.ids.remove(&id);
             }
             self.give(it.channel, Resource::CmIds);
-            // What goes with it was not told of anything.
+            // Identifiers that end with it were not told of anything.
             reported.get_or_insert(it.reported);
         }
         reported.unwrap_or(0)
@@ -249,7 +249,7 @@ impl ConnectionManager {
         let now = self.now();
         if let Some(connection) = it.connection.take() {
             self.connections.remove(&connection);
-            // What is gone by itself is gone.
+            // A connection may be gone by itself.
             let _ = self.manager.destroy(now, connection);
         }
         if let Some(binding) = it.binding.take() {
@@ -351,7 +351,7 @@ impl ConnectionManager {
                 network::route(&network.addresses(), ip).map(found).ok_or_else(none)?
             }
         };
-        // Who asks for the loopback address is connected to the card itself, which is known by an address of its own.
+        // A request to the loopback address is for the card itself, which is known by an address of its own.
         let to = if is_own { in_kind(device.address.gid, to) } else { to };
         self.charge_event(caller.key, id)?;
         self.find(caller.key, id)?.destination = Some(to);
@@ -503,7 +503,7 @@ impl ConnectionManager {
         let named = param.map_or(Ok(()), |it| self.check_qp(caller, id, it.qpn));
         let outcome = named.and_then(|()| self.answer(kind, connection, param).map_err(refused_by));
         if outcome.is_err() {
-            // Nobody is left waiting for what will not come. What is over cannot be refused, and need not be.
+            // The refusal ends the peer's wait. A connection that is over cannot be refused, and need not be.
             let _ = self.refuse(kind, connection, RejectReason::CONSUMER, &[]);
             return outcome;
         }
@@ -620,7 +620,7 @@ impl ConnectionManager {
             _ => return Err(refused(Errno::EINVAL, "a connection says nothing of that state")),
         };
         let mut attributes = self.manager.qp_attributes(connection, target).map_err(refused_by)?;
-        // As with Linux, what the program chose is this side's, whatever the messages say.
+        // As with Linux, the timeout that the program chose holds for this side, against the messages' one.
         if let (QpAttributes::Rts { timeout, .. }, Some(chosen)) = (&mut attributes, chosen) {
             *timeout = chosen;
         }

@@ -1,7 +1,7 @@
 //! Event channels, a program's substitute for the kernel's open file.
 //!
-//! Events go to the program by the channel's socket, whole and in their order. One is kept here, too, until a command says
-//! how far the program has read: until then it may be another channel's, or nobody's, by what its identifier does.
+//! Events go to the program by the channel's socket, whole and in their order. balboad keeps each, too, until a command
+//! says how far the program has read: until then a change of its identifier may void it, or move it to another channel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,12 +1,12 @@
 //! The server of connection management: the counterpart of the kernel's device `rdma_cm`.
 //!
 //! Programs have *channels*, on channels *identifiers*, and ask by commands of the kernel's interface ([`abi`]).
-//! What they are told waits in the channel (`channel.rs`). The states of identifiers are those of Linux' RDMA CM
+//! Their events wait in the channel (`channel.rs`). The states of identifiers are those of Linux' RDMA CM
 //! (`calls.rs`, `told.rs`); messages, connections and ports are [`cm::Manager`]'s, one for all cards.
 //!
-//! All of it runs on the control thread, which every part of it holds up by a bounded amount: a command costs what
-//! its own identifier has, a round takes so many datagrams and looks at so many timers, and a channel ends by and
-//! by. It never waits: what cannot be sent is lost, and said again by the manager.
+//! All of it runs on the control thread, which every part of it delays by a bounded amount: the cost of a command
+//! follows from its own identifier, a round takes a limited number of datagrams and timers, and a channel ends in
+//! parts. It never waits: a message that cannot be sent is lost, and the manager repeats it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -148,7 +148,7 @@ pub struct ConnectionManager {
     searches: BTreeMap<ClientId, BTreeSet<(Instant, u32)>>,
     // Whose search was looked at last.
     last_looker: ClientId,
-    // Who is asked who is there.
+    // The addresses that `balboa ping` asks.
     pings: pings::Pings,
     // Channels that end, in the order of their turns.
     ending: VecDeque<u64>,
@@ -169,7 +169,7 @@ impl ConnectionManager {
     #[must_use]
     pub fn new() -> Self {
         let mut drawn = Random::new();
-        // Whoever may have so many identifiers finds that the manager has them.
+        // The manager has room for every client's quota of identifiers.
         let most = Resource::CmIds.limit(&EngineLimits::default());
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let limits =
@@ -237,8 +237,8 @@ impl ConnectionManager {
         Ok((token, theirs))
     }
 
-    /// Does a command of a channel. The queue pair that it names, by which the peer knows the connection, has to be
-    /// one of who asks, or of the channel's client.
+    /// Executes a command of a channel. The queue pair that it names, by which the peer knows the connection, has to be
+    /// one of the asking client, or of the channel's client.
     ///
     /// # Errors
     /// With the error number that the kernel would have `write` return.
@@ -627,7 +627,7 @@ impl ConnectionManager {
 /// Sends a datagram of the manager's.
 fn send(network: &mut dyn Network, transmit: &Transmit) {
     let Route { port, local, remote, traffic_class, hop_limit, sl, .. } = transmit.route;
-    // One from an address that the card has no more goes nowhere.
+    // A message from an address that the card has lost is dropped.
     let Some(sgid_index) = network.index(port, local) else { return };
     let dgid = remote.gid.octets();
     // A connection's flow label is for its packets. By its own each would take an address handle of the card's.

@@ -158,7 +158,7 @@ impl Flasher {
         }
         let card = find(around.cards, number)?;
         let takes = card.device.backend.takes();
-        // A shell that is decoupled or half written may not answer, nor is what it says anything.
+        // A shell that is decoupled or half written may not answer, and its answers mean nothing.
         if takes == Takes::Bitstreams && card.check_up().is_ok() {
             card.device.takes_shells()?;
         }
@@ -335,7 +335,7 @@ impl Flasher {
         let Ok(card) = find(around.cards, number) else { return };
         let mut windows = card.device.windows.iter();
         if card.gsi.is_none() && windows.any(|it| it.index == vfpga && it.offers_gsi()) {
-            // It went with what was there before.
+            // It went with the image before.
             around.news.unhear(card);
             card.manage_connections();
             around.hear_again(number);
@@ -409,7 +409,7 @@ impl Flasher {
         }
         card.record.fail(images::now(), why, lost);
         if lost {
-            // Without that engine it says something else, whatever whole image it is given next.
+            // Without that engine it describes itself otherwise, with any whole image that it is given next.
             card.device.said = None;
             self.let_window_go(around, number, vfpga, why);
         }
@@ -472,7 +472,7 @@ impl Flasher {
         if !lost {
             if let Err(error) = card.keep_image() {
                 log::error!("{name}: does not come up with the image that it had: {error}");
-                // What keeps it from that alone is no reason to take it for one without an image.
+                // A failure of another kind does not mean that the card has no image.
                 lost = card.failure.is_none();
             }
         }

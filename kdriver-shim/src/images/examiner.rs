@@ -1,9 +1,9 @@
 //! Work on all the bytes of an image, by a thread of its own: its sender decides how long that takes, and the control
 //! thread serves all clients.
 //!
-//! There is one such thread at a time, whoever asks for how much; others wait for their turn, or go away. It touches no card,
-//! and of the state directory only images: what a card is to have is written down by the control thread, once that has its
-//! outcome and finds that all else speaks for it.
+//! There is one such thread at a time; further requests wait for their turn, or are withdrawn. It touches no card, and
+//! of the state directory only images: the control thread writes the card's record, once it has the outcome and has
+//! checked the rest.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -94,7 +94,7 @@ struct News(Arc<EventFd>);
 
 impl Drop for News {
     fn drop(&mut self) {
-        // Who would hear it may be gone.
+        // The receiver may be gone.
         let _ = self.0.signal();
     }
 }

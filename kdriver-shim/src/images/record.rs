@@ -1,7 +1,7 @@
 //! The record of a card's images: the present one, the one before, and the history.
 //!
-//! A record is written before the card is given anything and behind each end, so that whoever finds it knows what the
-//! card has: what it says, or, where an image was on its way when its writer died, nothing that is known.
+//! A record is written before the card is given anything and behind each end, so that its reader knows the card's
+//! image: the one that it names, or, if an image was on its way when the writer died, an unknown one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -119,7 +119,7 @@ impl Record {
     /// Parses the text of a record.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn parse(text: &str) -> Result<Self, String> {
         let record: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if record.format != FORMAT {

@@ -1,7 +1,7 @@
 //! Records of images, and the images, as files of the state directory.
 //!
-//! Each file is written beside its place, given to the disk and renamed, so that under its name stands all of it or what
-//! was there before.
+//! Each file is written beside its place, given to the disk and renamed, so that its name stands for the whole new
+//! file or the whole one before.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -71,7 +71,7 @@ impl Store {
     /// Writes the record of the card at a place.
     ///
     /// # Errors
-    /// Those of the file system; then what was there before is there.
+    /// Those of the file system; then the former record is in place.
     pub fn save(&self, location: &str, record: &Record) -> io::Result<()> {
         let name = Naming { unfinished: UNFINISHED, whole: &file_of(location) };
         write(&self.made()?, name, record.text().as_bytes())

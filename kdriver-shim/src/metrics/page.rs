@@ -1,7 +1,7 @@
 //! The page for Prometheus, in its text format.
 //!
 //! A port's state and traffic have the names that node_exporter's collector for InfiniBand gives them; every
-//! counter of `balboa counters` is `balboa_hw_NAME_total`; what is balboad's own begins with `balboa_`.
+//! counter of `balboa counters` is `balboa_hw_NAME_total`; balboad's own metrics begin with `balboa_`.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};

@@ -51,10 +51,10 @@ impl Server {
                 && card.device.is_dead()
                 && !card.wanted_back
                 && card.unusable.is_none()
-                // Nor would it come up for whoever ends next: it would be tried on this thread again and again.
+                // It would not come up at the next client's end either: this thread would try again and again.
                 && card.failure.is_none()
                 && card.reloading.is_none()
-                // Who was connected by it is told first: what is connected anew is not meant.
+                // Programs with connections by it are told first, before new connections can be taken for old ones.
                 && !self.connections.is_losing(card.device.number)
                 && card.device.was_reset()
         };
@@ -80,7 +80,7 @@ impl Server {
 
     /// Parts a card that was reset from programs' objects on it, if there are any.
     fn part(&mut self, number: u32) -> Result<(), Error> {
-        // Who has it is told that it has died, before it is another.
+        // Programs that have it open are told that it has died, before it is another card.
         events::dispatch(&mut self.cards, &self.clients);
         let cards = &mut self.cards;
         let taken = |number| cards.iter().any(|card| card.device.number == number);

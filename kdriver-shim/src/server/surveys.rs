@@ -1,6 +1,6 @@
 //! Surveys for the status: one at a time answers all clients that asked before it began.
 //!
-//! It goes on in turns, whoever asked: nobody waits for more than two of them, however many ask.
+//! It goes on in turns: a client waits for at most two surveys, however many clients ask.
 
 use std::os::fd::OwnedFd;
 

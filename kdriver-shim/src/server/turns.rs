@@ -1,7 +1,7 @@
-//! Work that takes longer than others are to wait: it is done in turns, between which they are served.
+//! Work that would keep other clients waiting: balboad does it in turns, between which it serves them.
 //!
-//! A client ends by and by ([`crate::ending`]). A request that asks for much, or for what a client that
-//! ends may still have, is put off: nothing more of its client is heard before it is answered.
+//! A client ends in parts ([`crate::ending`]). A request that asks for much, or for objects that an ending
+//! client may still have, is put off: balboad reads nothing more from its client before it is answered.
 
 use shim_abi::{Refusal, Reply, Request};
 
@@ -159,7 +159,7 @@ impl Server {
 
     /// Serves a request and answers it, unless it is put off; an error ends the client. `awaits` are
     /// the clients whose end it waits for, if it was put off before, and
-    /// `found` what it has waited for of an image.
+    /// `found` is the examined image that it has waited for.
     fn serve_request(
         &mut self,
         client: &mut Client,
@@ -184,7 +184,7 @@ impl Server {
                 let untidy = client.owned.rings.as_ref().is_some_and(RingMemory::is_untidy);
                 let tidied = untidy && error.is_shortage_of_rings();
                 if tidied || (error.is_shortage() && !awaits.is_empty()) {
-                    // Whoever ends, or tidies, sees to it that it is served again.
+                    // The end of those clients, or of the tidying, has it served again.
                     client.put_off = Some(PutOff::new(request, awaits));
                     return Ok(());
                 }

@@ -59,7 +59,7 @@ impl Session<'_> {
             let none = Error::NoSuch { object: "granted page", number: page.into() };
             let access = place.access.ok_or(none)?;
             let state = shim_abi::card_state(place.state).ok_or_else(|| no_words(card))?;
-            // Nothing fails from here on: what is handed out once is handed out now.
+            // Nothing fails from here on: the first context gets the client's page and addresses now.
             let first = place.grant.is_some();
             if let Some(grant) = place.grant.take() {
                 fds.extend(grants::into_descriptors(grant));
@@ -108,7 +108,7 @@ impl Session<'_> {
         let memory = self.client.owned.rings.as_ref().ok_or(none)?.mapping();
         let memory = Arc::clone(memory);
         let place = self.client.place_mut(number)?;
-        // Rings are mapped one by one, as they are made, for a card behind an IOMMU pins what is mapped;
+        // Rings are mapped one by one, as they are made, for a card behind an IOMMU pins mapped memory;
         // most of their addresses are never used, so translations come with the rings.
         let length = RING_MEMORY_BYTES;
         let none = DriverError::NoAddressSpace { card: number, length };

@@ -113,7 +113,7 @@ impl Session<'_> {
         let entries =
             power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
         self.client.usage.take(Some(card), Resource::CqEntries, entries, &limits)?;
-        // What the queue is to have; undone as a queue that was never made.
+        // The parts of the queue; undone as a queue that was never made.
         let mut new = Cq { context, card, log2_entries, ring: None, former: None, cqn: None };
         match self.engine_resize(&mut new, cqn, &limits) {
             Ok((ring, end)) => {
@@ -194,7 +194,7 @@ impl Session<'_> {
         if kind == QpType::Gsi {
             return Err(Error::Invalid("queue pair 1 is the driver's, and no program's".into()));
         }
-        // Who only sends has no use for the rest.
+        // A queue pair that only sends does not use the rest.
         let (receive_cqn, srqn) = match kind {
             QpType::XrcSend => (wanted.send_cqn, None),
             _ => (wanted.receive_cqn, wanted.srqn),
@@ -312,7 +312,7 @@ impl Session<'_> {
         let qp = found(self.client.owned.qps.get(&qpn), qpn)?;
         let (card, kind, before) = (qp.card, QpType(qp.kind), qp.peer);
         self.limits(card)?;
-        // The kernel gives those to programs with privileges only; whoever has them is not known here.
+        // The kernel gives those to privileged programs only, and balboad does not know privileges.
         let qkey = attributes.mask.contains(AttributeMask::QKEY).then_some(attributes.qkey);
         if let Some(qkey) = qkey.filter(|qkey| qkey & PRIVILEGED_QKEY != 0) {
             let why = format!("Q_Key {qkey:#x} is a privileged one: its highest bit is set");
@@ -330,7 +330,7 @@ impl Session<'_> {
             Err(error) => return Err(explain(window, qpn, kind, &attributes, error)),
         };
         let state = attributes.mask.contains(AttributeMask::STATE).then_some(attributes.state);
-        // The one way out of ERR; what it failed of before has been told.
+        // The one way out of ERR; its failure before has been reported.
         if state == Some(QpState::Reset) {
             window.users.listeners.revive_qp(qpn);
         }
@@ -370,8 +370,8 @@ impl Session<'_> {
     /// Refuses a connection that another process's QP has already; `false` where there are more such
     /// QPs to be asked.
     ///
-    /// One that failed or was reset speaks no more, and is asked, because balboad is not told of every
-    /// failure. It will not speak again before it is connected anew.
+    /// A QP that failed or was reset is silent, and is asked, because balboad is not told of every failure.
+    /// It stays silent until it is connected anew.
     pub(super) fn check_unclaimed(&mut self, card: u32, peer: Peer) -> Result<bool, Error> {
         let pid = self.client.process.pid;
         for _ in 0..ASKED {

@@ -47,7 +47,7 @@ impl Session<'_> {
             let iova = session.map_region(mr, pages)?;
             let client = &mut *session.client;
             let number = client.numbers.next(u32::MAX, |n| client.owned.mrs.contains_key(&n));
-            // By these addresses the kernel tells of what an IOMMU refuses.
+            // The kernel names these addresses when an IOMMU refuses an access.
             log::debug!(
                 "{}: memory region {number}: {length} bytes at {iova:#x} of balboa{card}",
                 client.label()

@@ -1,4 +1,4 @@
-//! Memory windows. What they are bound to is between programs and cards.
+//! Memory windows. Programs bind them by work requests to their cards, without balboad.
 
 use fpga_regs::engine::admin::{CreateKey, KeyKind};
 use fpga_regs::engine::window::Capabilities;

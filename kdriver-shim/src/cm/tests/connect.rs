@@ -575,7 +575,7 @@ fn all_connections_to_a_peer_need_one_address_handle() {
     assert_eq!(ways.collect::<Vec<_>>(), [(0, 0); 2]);
 }
 
-/// Who took the event was to take another one, which a process that has the channel, too, took before.
+/// A thread takes an event in place of another one, which a process that shares the channel took before.
 #[test]
 fn an_event_that_a_process_holds_is_not_read_and_ends_with_its_identifier() {
     for holds in [false, true] {

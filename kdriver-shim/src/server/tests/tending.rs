@@ -60,7 +60,7 @@ fn a_tool_is_told_who_serves_and_by_which_options() {
     assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
     let long = "x".repeat(shim_abi::MAX_OPTIONS);
     let words = ["--soft", "2"].map(str::to_owned);
-    // What there is no room for is not told, and nothing behind it.
+    // A word without room is left out, and so are those behind it.
     bench.server.was_told(words.iter().cloned().chain([long, "-v".to_owned()]));
     let (Response::Balboad { pid, network_namespace, options }, _) =
         bench.ask(&tool, Request::Introduce)

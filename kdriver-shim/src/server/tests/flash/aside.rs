@@ -150,7 +150,8 @@ fn the_same_card_is_flashed_by_one_and_looked_at_by_others_when_that_has_begun()
     world.end();
 }
 
-/// Each look costs the control thread a little of its own, so that many who wait are not all heard whenever one is served.
+/// Each request that is examined costs the control thread a little, so that not all of those that wait are looked at
+/// whenever one is served.
 #[test]
 fn those_who_wait_are_heard_one_behind_the_other() {
     const MANY: usize = 30;

@@ -253,7 +253,7 @@ fn a_balboad_that_dies_on_the_way_leaves_a_card_that_says_so_or_is_done() {
     }
 }
 
-/// What a card says of itself is more than a record that is not of it, or of which a part is gone.
+/// A card's own description counts more than a record of another card, or one of which a part is gone.
 #[test]
 fn an_fpga_that_works_is_brought_up_whatever_became_of_its_record() {
     let works = |world: &World, vfpgas: usize| {
