@@ -11,6 +11,7 @@ use crate::error::{Error, PostError};
 use crate::log::{Effect, EffectKind};
 use crate::param;
 use crate::path::{Path, Resolution};
+use crate::psn::Psn;
 use crate::qp::pad;
 use crate::table;
 use crate::types::{Instant, Qpn};
@@ -147,14 +148,7 @@ impl Stack {
                         bump(&mut counters.sent_mcast_pkts);
                     }
                     add(&mut counters.sent_bytes, request.length.into());
-                    let payload = (request.length != 0).then_some(FramePayload {
-                        qpn: qp.core.qpn,
-                        srqn: None,
-                        source: Source::Message { message },
-                        offset: 0,
-                        length: request.length,
-                        psn: transport.psn,
-                    });
+                    let payload = payload(qp.core.qpn, message, request.length, transport.psn);
                     let pad = pad(request.length);
                     let qpn = Some(qp.core.qpn);
                     let mut transmit =
@@ -184,7 +178,7 @@ impl Stack {
         Turn::Later
     }
 
-    /// A queue pair waits for its address handle no more.
+    /// Ends a queue pair's wait for its address handle.
     pub(super) fn stop_waiting(&mut self, slot: u32) {
         let waits_for = self.slots.ud(slot).and_then(|qp| qp.waits_for.take());
         let handle = waits_for.and_then(|its| self.slots.handle(its));
@@ -232,6 +226,12 @@ impl Stack {
             _ => {}
         }
     }
+}
+
+/// The payload of a message, which is in one packet; none where the message has no bytes.
+fn payload(qpn: Qpn, message: u64, length: u32, psn: Psn) -> Option<FramePayload> {
+    let source = Source::Message { message };
+    (length != 0).then_some(FramePayload { qpn, srqn: None, source, offset: 0, length, psn })
 }
 
 /// The header of a datagram's frame.

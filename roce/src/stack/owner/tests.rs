@@ -177,24 +177,10 @@ fn solicitations_are_the_stacks_and_advertisements_both_may_hear() {
 /// A stack whose queue pair is connected to one of the peer's, over IPv4 or IPv6.
 fn connected(dgid: Gid, sgid_index: u8) -> Stack {
     let mut stack = stack();
-    let path =
-        AddressVector { sgid_index, dgid, hop_limit: 0, traffic_class: 0, flow_label: 0, sl: 0 };
-    let init = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        access: Some(AccessFlags::default()),
-        ..QpAttributes::default()
-    };
-    let rtr = QpAttributes {
-        state: Some(QpState::Rtr),
-        path: Some(path),
-        path_mtu: Some(PathMtu::Mtu1024),
-        dest_qpn: Qpn::new(PEERS_QPN),
-        rq_psn: Some(Psn::default()),
-        max_dest_rd_atomic: Some(1),
-        min_rnr_timer: Some(0),
-        ..QpAttributes::default()
-    };
+    let path = AddressVector::new(sgid_index, dgid);
+    let peer = Qpn::new(PEERS_QPN).unwrap();
+    let init = QpAttributes::to_init(AccessFlags::default());
+    let rtr = QpAttributes::to_rtr(path, PathMtu::Mtu1024, peer, Psn::default());
     for change in [init, rtr] {
         stack.modify_qp(Instant(0), Qpn::new(QPN).unwrap(), &change).unwrap();
     }
@@ -247,7 +233,7 @@ fn the_host_speaks_for_no_connected_queue_pair() {
     first_fragment[20] = 0x20;
     let mut tagged = plain.clone();
     tagged.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
-    // Fragments that do not say which QP they are for, or that overwrite what says it.
+    // Fragments without the header that names the QP, or that overwrite it.
     let mut tiny = sent_ipv4(PEER_IP, &[], &ours[..8]);
     tiny[20] = 0x20;
     reseal(&mut tiny);
@@ -340,7 +326,7 @@ fn over_ipv6_neither_with_extension_headers() {
     assert!(stack.connections.is_empty());
 }
 
-/// Whatever the owner is, it is found without a panic.
+/// The owner of any frame is found without a panic.
 #[test]
 fn every_cut_of_every_frame_has_an_owner() {
     let stack = stack();
