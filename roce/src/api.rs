@@ -192,7 +192,8 @@ pub enum Source {
 
 /// A reference to the payload of one frame: which of a message's bytes it has, and under which PSN they go.
 ///
-/// The contract's [`Payload`](fpga_regs::engine::message::Payload) names memory alone, whatever part of it is moved.
+/// The contract's [`Payload`](fpga_regs::engine::message::Payload) names memory alone, not the part of it that is
+/// moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePayload {
     /// The QP that sends the frame.
@@ -520,10 +521,10 @@ impl From<reth::Repr> for RemoteRange {
     }
 }
 
-/// The layer above, as asked about incoming requests.
+/// The layer above, which decides about incoming requests.
 ///
-/// What is [`Poll::Pending`] is not decided yet: the frame that needs it has done nothing, and is to
-/// be given to [`Stack::receive`](crate::Stack::receive) again, which asks the same again.
+/// [`Poll::Pending`] means that a decision is still to come: the frame that needs it has had no effect. The caller
+/// passes it to [`Stack::receive`](crate::Stack::receive) again, which asks the same question again.
 pub trait Verbs {
     /// Whether the peer of a QP may access memory. Asked once for a whole message. Of no bytes it is asked
     /// for [`RemoteAccess::Invalidate`] only, and along XRC: then whether there is the shared receive queue.

@@ -135,7 +135,7 @@ impl Arriving {
         // From here on a message that is given up gives its receive request back.
         self.current = Some(Current::Send { receive, offset: end });
         // RC-40, UC-9
-        // A 32-bit length is reported, so that much fits whatever the receive request offers.
+        // The completion reports a length of 32 bits, so a receive request takes no more, even if it offers more.
         if end > receive.capacity || end > u64::from(param::MAX_MESSAGE_LENGTH) {
             return Err(Stop::TooLong(request.taken(receive)));
         }

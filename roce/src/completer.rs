@@ -337,7 +337,7 @@ impl Requester {
             SendStatus::RemoteOperation => &mut shared.counters.req_remote_operational_errors,
             _ => &mut shared.counters.req_remote_invalid_request,
         });
-        // A NAK acknowledges what came before it. If READ responses before it are missing, they
+        // A NAK acknowledges the packets before it. If READ responses before it are missing, they
         // are asked for again, though a peer in its error state will hardly answer.
         if self.acknowledge(core, shared, now, sequence) {
             self.fail_send(core, shared, status);
@@ -416,7 +416,7 @@ impl Requester {
             return false;
         }
         if core.paused {
-            // Its packets may not have left, and what the peer has said may wait.
+            // Its packets may not have left, and the peer's answers may wait unread.
             self.restart_ack_timer(core, shared, now);
             return false;
         }

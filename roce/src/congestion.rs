@@ -2,8 +2,8 @@
 //!
 //! A switch marks packets when its queue grows (RFC 3168), and the receiver of a marked packet sends
 //! its peer a congestion notification packet (annex A17.9.3), of a queue pair at most one in
-//! [`min_time_between_cnps`](NotificationPoint::min_time_between_cnps), as DCQCN has it (Zhu et al., SIGCOMM 2015). What
-//! the peer does about it is its own affair; what a queue pair does here is its [window's](crate::window).
+//! [`min_time_between_cnps`](NotificationPoint::min_time_between_cnps), as DCQCN has it (Zhu et al., SIGCOMM 2015). The
+//! peer's [window](crate::window) reacts, as the own queue pair's window does to the peer's notifications.
 
 use core::time::Duration;
 
@@ -86,8 +86,8 @@ impl Notifications {
         core::mem::take(&mut self.due)
     }
 
-    /// Whether one of the peer comes no more often than they are sent here, in the long run: those before it may have been
-    /// held up, and a card hears in one burst what came one after another.
+    /// Whether the peer's notifications come, in the long run, no more often than this port would send them. Delayed
+    /// ones may arrive in one burst.
     // RC-96
     pub(crate) fn is_timely(&mut self, point: &NotificationPoint, now: Instant) -> bool {
         let is_timely = now.after(param::CNP_LATENESS) >= self.expected;

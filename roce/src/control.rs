@@ -147,7 +147,7 @@ pub(crate) fn group_report(
     let mut own = own.filter(|own| own.as_ipv4().is_none()).map(Gid::as_ipv6);
     let source = own.find(Ipv6Addr::is_unicast_link_local);
     let told = report.records.iter().map(|(kind, gid)| (*kind, gid.as_ipv6()));
-    // Neighbours ask for the port by that group, whoever has left it.
+    // Neighbours solicit the port by this group, even when all queue pairs have left it.
     let is_needed = |group| addresses.is_solicited_at(vlan, group);
     let told: Vec<_> =
         told.filter(|(kind, group)| *kind != RecordType::Left || !is_needed(*group)).collect();

@@ -8,8 +8,8 @@
 //!
 //! The specification limits the number of a message: that of the messages executed, plus the
 //! credits. Here only the messages that take a receive request are counted on either side of that
-//! sum: a WRITE or READ uses up nothing. What is allowed so includes what the specification allows,
-//! and is never more than the peer has promised.
+//! sum: a WRITE or READ uses up nothing. So the requester may send at least as much as the specification
+//! allows, and never more than the peer has promised.
 
 use crate::api::Operation;
 use crate::message::Message;

@@ -2,7 +2,7 @@
 //!
 //! The port sends two reports (IGMPv3, MLDv2) of a group that gets its first member or loses its last, and answers a
 //! router's question at some time of those that the question allows. Programs that join and leave, and stations that
-//! ask, can make it send no more than one report of each kind, of many groups, in [`param::REPORT_INTERVAL`].
+//! ask, can make it send at most one report of each kind, of many groups, in [`param::REPORT_INTERVAL`].
 
 use core::ops::Bound;
 use core::time::Duration;
@@ -130,7 +130,7 @@ impl Groups {
         if !is_told_of(group) {
             return;
         }
-        // Who asks for it next finds out that nobody is in it.
+        // A router's next question finds the group without members.
         let is_gone = !self.members.contains_key(&group);
         if is_gone && self.news.len() >= 2 * param::MAX_GROUPS {
             self.news.remove(&group);
@@ -139,7 +139,7 @@ impl Groups {
         // UD-23
         let news = self.news.entry(group).or_insert(News { changes: 0, asked: false, at: now });
         news.changes = param::REPORTS_OF_CHANGE;
-        // Who has asked may have left much more time.
+        // The router's question may have allowed much more time.
         news.at = news.at.min(now.after(param::REPEAT_INTERVAL));
         let at = news.at;
         self.wake_at(at);

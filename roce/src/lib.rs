@@ -13,8 +13,8 @@
 //!   invariant CRC ([`wire::icrc`]).
 //! * Time is an [`Instant`] argument; [`Stack::next_timeout`] says when to call
 //!   [`Stack::handle_timeout`].
-//! * What the layer above must decide about incoming requests, keys and receive requests, is asked
-//!   through the [`Verbs`] trait.
+//! * The stack asks the layer above through the [`Verbs`] trait for decisions about incoming requests,
+//!   keys and receive requests.
 //!
 //! The rules are those of the InfiniBand Architecture Specification, volume 1, chapter 9 (transport
 //! layer) and annex A17 (RoCE v2). `docs/transport.md` says which pages number them; comments cite the number where a

@@ -3,11 +3,11 @@
 //! An entry lives as long as a queue pair uses it. Answers are believed only while a question is
 //! open, so that nobody can redirect a working connection by an answer that was not asked for.
 //!
-//! Who shares a port shares no question: each client has its own, also for an address that another
-//! asks for, and its own part of the requests that the port sends. What an answered request took of
-//! that part is given back, so only neighbours that do not answer use it up, and then the questions
-//! take turns: those never asked come first, the others by their times. Whatever is done here costs
-//! the logarithm of the number of questions at most.
+//! Clients of a port share no question: each has its own, also for an address for which another client
+//! asks, and its own part of the requests that the port sends. An answer returns its request to that
+//! part, so only neighbours that do not answer use it up, and then the questions take turns: those
+//! never asked come first, the others by their times. Each operation costs at most the logarithm of
+//! the number of questions.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -145,7 +145,7 @@ impl Neighbours {
         None
     }
 
-    /// A QP of a client's uses a neighbour no more.
+    /// Drops a QP's use of a neighbour, for its client.
     pub(crate) fn release(&mut self, address: Address, slot: u32, client: u16) {
         let Some(entry) = self.entries.get_mut(&address) else { return };
         let Some(&place) = self.places.get(slot as usize) else { return };
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(neighbours.poll(now), None);
         let later = neighbours.next_timeout().unwrap();
         assert_eq!(later, now.after(param::ARP_REQUEST_INTERVAL));
-        // Whoever asked, all are told.
+        // All clients that asked learn the answer.
         assert_eq!(neighbours.learn(neighbour(950).address, MAC), [950, 1000]);
         assert_eq!(neighbours.poll(later), Some(neighbour(964)));
     }

@@ -1,7 +1,7 @@
 //! Acknowledgements that are owed: one for each packet that asked and was executed.
 //!
 //! The specification lets one acknowledgement stand for all before it. But there are requesters that
-//! count acknowledgements, whatever PSN these name, so none is left out here. How many are owed at a
+//! count acknowledgements without regard to their PSNs, so none is left out here. How many are owed at a
 //! time is up to the peer, for they wait behind READ responses and for the port. So they are kept as
 //! runs, in which PSN and message number rise evenly, and there is room for so many runs.
 
@@ -112,7 +112,7 @@ impl Owed {
 
     /// Whether there is room for one more.
     pub(crate) fn has_room(&self) -> bool {
-        // A run of one takes whatever follows.
+        // A run of one takes any acknowledgement that follows.
         self.0.len() < param::OWED_RUNS || self.0.back().is_some_and(|run| run.count == 1)
     }
 

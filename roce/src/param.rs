@@ -43,14 +43,14 @@ pub const FIRST_WINDOW_PACKETS: u64 = 128;
 
 /// Packets that may be unacknowledged after a loss, at most; then as [`FIRST_WINDOW_PACKETS`].
 ///
-/// What follows a lost packet is in vain (go-back-N), and where one was lost more will be. While a
-/// lost NAK, or a packet lost again, goes unnoticed, all of the window is sent in vain.
+/// Packets behind a lost one are sent in vain (go-back-N), and a path that lost one will lose more. While a
+/// lost NAK, or a packet lost again, goes unnoticed, the whole window is sent in vain.
 pub const LOSS_WINDOW_PACKETS: u64 = 32;
 
 /// Packets that may be unacknowledged behind an RNR NAK until they grow by one for each window that was
 /// acknowledged, at least; before they double.
 ///
-/// What follows a packet that found no receive request is in vain, and where no credits tell, more will find none. As
+/// Packets behind one that found no receive request are sent in vain, and without credits more will find none. As
 /// many in one go as keep the cost of a turn small.
 pub const RNR_WINDOW_PACKETS: u64 = 16;
 
@@ -71,7 +71,7 @@ pub const PACED_ACK_INTERVAL: Duration = Duration::from_micros(100);
 /// Runs of acknowledgements that one QP may owe at a time (`owed.rs`).
 ///
 /// A run is two acknowledgements at least, or the last one. So all packets of a window of
-/// [`WINDOW_PACKETS`] find room, in whatever pattern they ask.
+/// [`WINDOW_PACKETS`] find room, in any pattern of requests for acknowledgements.
 pub const OWED_RUNS: usize = WINDOW_PACKETS as usize / 2;
 
 /// Runs whose memory a QP keeps when it owes nothing.

@@ -81,7 +81,7 @@ impl PortAddresses {
     }
 
     /// Whether an address can be the source of a packet that others send to `destination`. None can that is the port's
-    /// own, in whatever VLAN, for a switch may change tags; that is of no one host: unspecified, multicast or
+    /// own, in any VLAN, for a switch may change tags; that is of no one host: unspecified, multicast or
     /// broadcast; that is a loopback address where the port has none; or that is of the other IP.
     #[inline]
     pub(crate) fn may_come_from(&self, source: Gid, destination: Gid) -> bool {

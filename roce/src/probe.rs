@@ -5,8 +5,8 @@
 //! longest path of a fabric, tens of milliseconds, while a round trip takes tens of microseconds.
 //! So, when nothing has moved for some round trips, the requester sends its oldest packet again, by
 //! itself, and asks for an acknowledgement. The answer tells everything: a responder that had the
-//! packet acknowledges all it has; one that lacked it acknowledges this packet alone, and then what
-//! was sent after it is known to be lost too and sent again. But that packet may have asked when it
+//! packet acknowledges all it has; one that lacked it acknowledges this packet alone, and then the
+//! later packets are known to be lost too and sent again. But that packet may have asked when it
 //! was first sent, and this be the answer to that, with those to later packets close behind. So the
 //! requester waits for them, for a round trip.
 //!

@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub ready: Ready,
     /// The fields by which a packet's priority is told.
     pub trust: Trust,
-    /// How peers are notified whose packets arrive marked.
+    /// The port's notification of peers whose packets arrive marked.
     pub notification_point: NotificationPoint,
 }
 
@@ -101,8 +101,8 @@ impl QpCore {
         }
     }
 
-    /// The same queue pair in its next life. Its slot stays in line, where as many others may be before it as there are:
-    /// when its turn comes it has nothing to send, or what it was given by then.
+    /// The same queue pair in its next life. Its slot stays in line, possibly behind all others: when its turn comes,
+    /// it has nothing to send, or the messages posted by then.
     // RC-82
     pub(crate) fn renewed(&self, generation: u32, window: AnyWindow) -> Self {
         let Self { qpn, service, client, slot, counters, .. } = *self;
@@ -242,7 +242,7 @@ impl QpCore {
         self.arm(shared);
     }
 
-    /// Takes its turn again where its window holds it back no more.
+    /// Puts the queue pair in line again if its window lets it send.
     fn go_on(&mut self, shared: &mut Shared, now: Instant) {
         if self.waits && !self.is_held(now) {
             self.waits = false;

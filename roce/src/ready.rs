@@ -1,8 +1,8 @@
 //! The lines of queue pairs that may have a packet to send: one for each priority, and none waits for another.
 //!
-//! A slot stands in a line once, and leaves it when its turn has come, whoever has the slot by then: nobody is looked for
-//! among the others. Within a priority queue pairs take turns of [`param::TRANSMIT_QUANTUM`] frames, and so do
-//! priorities.
+//! A slot stands in a line once, and leaves it when its turn has come, even if another queue pair has the slot by then:
+//! no slot is searched for among the others. Within a priority queue pairs take turns of [`param::TRANSMIT_QUANTUM`]
+//! frames, and so do priorities.
 
 use std::collections::VecDeque;
 

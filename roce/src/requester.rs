@@ -423,11 +423,11 @@ impl Requester {
         self.credit.spend(message, sequence);
 
         let since = self.since_ack_request.wrapping_add(1);
-        // RC-30: Ask when no further packet can follow now: what comes next depends on the answer.
+        // RC-30: Ask when no further packet can follow now: the next one depends on the answer.
         let ask = since >= param::ACK_INTERVAL_PACKETS
             || self.asked_long_ago(core, now)
             || if self.next != message.end() {
-                // What let this packet of the message go lets the next one go, but for these.
+                // The conditions that let this packet of the message go hold for the next one, but for these.
                 self.credit.is_waiting() || !self.has_room_for(core, message)
             } else {
                 !self.may_send(core)

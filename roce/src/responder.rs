@@ -428,8 +428,8 @@ impl Responder {
             None => {}
         }
         // RC-34
-        // Who does not ask has not repeated all yet, and needs no answer before. The kernel's rxe is
-        // harmed by it: it completes a message that it is still sending, and may stand still then.
+        // A requester that does not ask has not repeated all packets yet, and needs no answer before. An
+        // answer harms the kernel's rxe: it completes a message that it is still sending, and may stall.
         if !packet.bth.ack_request {
             return Poll::Ready(());
         }
@@ -474,8 +474,8 @@ impl Responder {
         if RemoteRange::from(rdma) != rest || packet.srqn != resource.srqn {
             return Poll::Ready(false);
         }
-        // The key may have been revoked since. Then this is a ghost, for the peer needs the data
-        // no more; it is no reason for an error.
+        // The key may have been revoked since. Then the request is a ghost: the peer no longer needs the
+        // data. That is no reason for an error.
         if rest.length != 0 && ready!(verbs.check_remote(target, rest, RemoteAccess::Read)).is_err()
         {
             return Poll::Ready(false);
@@ -611,7 +611,7 @@ impl Responder {
         let sequence = psn.near(self.executed.next);
         let Some(read) = self.resource(sequence) else { return };
         if read.repeated {
-            // A ghost's request: the peer deregisters only what it has no more use for.
+            // A ghost's request: the peer deregisters only memory that it no longer uses.
             read.next = read.end;
             self.count_streams();
             drops::count(&mut shared.counters, Reason::DuplicateRead);
@@ -708,7 +708,7 @@ mod tests {
         // It is executed, but the peer must not be told.
         assert_eq!(answered(108, &[]), Some(acknowledged));
         assert_eq!(answered(104, &[read(108, 9)]), Some(acknowledged));
-        // Not even what may be acknowledged overtakes responses that the peer may miss.
+        // Not even an acknowledgement that is due overtakes responses that the peer may miss.
         assert_eq!(answered(103, &[read(105, 6)]), Some(Ack { sequence: 104, msn: 5 }));
         assert_eq!(answered(103, &[read(107, 8)]), Some(acknowledged));
     }

@@ -19,8 +19,8 @@ pub struct Checked<'a> {
     pub packet: &'a frame::Repr,
     /// The payload, without padding.
     pub payload: &'a [u8],
-    /// Along a reliable connection: which part of its message the payload is, where its turn has come. What came before,
-    /// or comes too early, has none, nor has what carries no payload.
+    /// The part of its message that the payload is, along a reliable connection. Duplicates, packets that come too
+    /// early and packets without payload have none.
     pub part: Option<Part>,
 }
 
@@ -61,8 +61,8 @@ pub enum Verdict {
 
 /// Services on the way of packets. Each of these does nothing unless it is said otherwise.
 pub trait Services: Debug {
-    /// Looks at a packet that passed all checks of its origin. It may be one that came before, or comes too early, and what
-    /// it asks for may be refused. A packet that waits for the layer above is not checked again.
+    /// Checks a packet whose origin has been checked. The packet may be a duplicate, or come too early, and its request
+    /// may be refused later. A packet that waits for the layer above is not checked again.
     fn check(&mut self, _packet: &Checked<'_>) -> Verdict {
         Verdict::Accept
     }
@@ -75,8 +75,9 @@ pub trait Services: Debug {
     /// bytes that are placed, and says where they belong; `None` fails the placement, and with it the queue pair. Keys,
     /// rights and bounds of that place are checked behind it.
     ///
-    /// One that changes bytes does so once for each range of a frame: what comes for several members of a multicast group
-    /// has a placement of the same bytes for each. The caller of the stack calls it, for the stack never touches payload.
+    /// An implementation that changes bytes does so once for each range of a frame: a datagram for several members of a
+    /// multicast group has a placement of the same bytes for each. The caller of the stack calls this, for the stack
+    /// never touches payload.
     fn act(&mut self, placement: &Placement, _frame: &mut [u8]) -> Option<Sink> {
         Some(placement.sink)
     }

@@ -188,7 +188,7 @@ impl Stack {
         self.tell_of_groups(&before);
     }
 
-    /// Says how peers are notified from now on whose packets arrive marked.
+    /// Sets how the port notifies peers whose packets arrive marked, from now on.
     pub fn set_notification_point(&mut self, point: NotificationPoint) -> Result<(), OutOfRange> {
         point.check()?;
         self.shared.notification_point = point;
@@ -211,8 +211,8 @@ impl Stack {
         self.windows = Windows::new(of);
     }
 
-    /// Creates the queue pair `qpn` of a transport service in RESET. Its `client` is one of those who share the port: each
-    /// has its own part of what there is little of. See [`param::ARP_REQUEST_INTERVAL`].
+    /// Creates the queue pair `qpn` of a transport service in RESET. Its `client` is one of those that share the port:
+    /// each has its own part of scarce resources, such as [`param::ARP_REQUEST_INTERVAL`].
     pub fn create_qp(&mut self, qpn: Qpn, service: Service, client: u16) -> Result<(), Error> {
         if self.table.contains_key(&qpn) {
             return Err(Error::QpExists(qpn));
@@ -261,7 +261,7 @@ impl Stack {
             self.reset(slot);
             return Ok(());
         }
-        // RC-78: What can fail comes first.
+        // RC-78: Steps that can fail come first.
         let path = match change.path {
             Some(vector) => {
                 let dest = change.dest_qpn.or(qp.attributes.dest_qpn).unwrap_or(qpn);
@@ -574,7 +574,7 @@ impl Stack {
                 }
                 continue;
             };
-            // RC-97: Whatever this entry is good for, nobody came to look when its time was.
+            // RC-97: Nothing handled this entry when it was due, whichever timer it stands for.
             let is_late = now.since(at) >= param::LATE_TIMER;
             if is_late && qp.requester.excuse_late_timer(&mut qp.core, &mut self.shared, now)
                 || !is_due

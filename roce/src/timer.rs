@@ -3,7 +3,7 @@
 //! A deadline that moves later costs nothing: the queue keeps the earlier time, and when that comes
 //! up the entry is put back at the deadline of that moment. So the queue sees about one operation per
 //! QP and timeout, not per packet, and there is never a scan over all QPs. A deadline earlier than
-//! its entry moves the entry: each slot has one, whatever its timer does.
+//! its entry moves the entry: each slot always has one.
 //!
 //! Before a sleep entries that lie before their deadlines are put right ([`Timers::settle`]):
 //! waking for one is work for nothing, and having the kernel set a clock for one may cost more than
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(timers.next(), Some(Instant(50)));
     }
 
-    /// Every timer fires at its deadline, whatever the others do, and knows its one entry.
+    /// Every timer fires at its deadline, independently of the others, and knows its one entry.
     #[test]
     fn timers_that_move_at_random_fire_when_they_should() {
         const SLOTS: u32 = 100;

@@ -249,7 +249,7 @@ impl UcQp {
                 bump(&mut counters.resp_cqe_error);
                 self.enter_error(shared);
             }
-            // The packet is dropped, and so is what is left of its message.
+            // The packet is dropped, and so is the rest of its message.
             _ => {
                 self.arriving.abandon();
                 drops::count(

@@ -1,11 +1,11 @@
 //! How much a queue pair may send, and when: congestion control.
 //!
-//! Each queue pair has a [`Window`], whatever its transport service is. It is told what was sent, acknowledged and lost
-//! and what the peer notifies of, and asked how many packets may be unacknowledged and when the next may leave. What
-//! a peer without receive requests is sent, and which PSNs may be in flight, is none of its affairs.
+//! Each queue pair has a [`Window`], of whichever transport service. The queue pair tells it of packets sent,
+//! acknowledged and lost and of the peer's notifications, and asks how many packets may be unacknowledged and when the
+//! next may leave. RNR NAKs and the PSNs that may be in flight are not the window's affair.
 //!
 //! [`Stack::set_windows`](crate::Stack::set_windows) says which window a queue pair has. Another one is a file beside
-//! [`slow_start`](SlowStart), and a variant of [`AnyWindow`] if what it costs shall not be an indirect call.
+//! [`slow_start`](SlowStart), and a variant of [`AnyWindow`] to avoid an indirect call.
 
 use core::fmt;
 use core::time::Duration;
@@ -62,14 +62,14 @@ pub trait Window: fmt::Debug + Send {
     /// once otherwise.
     fn on_timeout(&mut self, _now: Instant) {}
 
-    /// When [`Window::on_timeout`] is to be called, at the earliest. The card wakes up for it: what can be caught up
-    /// with at the next packet needs none.
+    /// When to call [`Window::on_timeout`], at the earliest. The card wakes up for it, so work that can be caught up
+    /// with at the next packet needs no deadline.
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// Packets that may be unacknowledged, at least 1; a READ or an atomic counts as one until it is answered. What is
-    /// above [`WINDOW_PACKETS`](crate::param::WINDOW_PACKETS) has no effect.
+    /// Packets that may be unacknowledged, at least 1; a READ or an atomic counts as one until it is answered. A
+    /// number above [`WINDOW_PACKETS`](crate::param::WINDOW_PACKETS) has no effect.
     fn window(&self) -> u64;
 
     /// The next packet that is paced leaves then, or later; `None` where none is ever held back. The card sleeps until

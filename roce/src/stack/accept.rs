@@ -98,8 +98,8 @@ impl Stack {
     /// The queue pairs that take a packet, if it is unchanged, from a possible source, and for a queue pair that hears
     /// it, from its peer. Nothing else may have any effect on a queue pair.
     ///
-    /// What was accepted and waits need not be again in the same life of the queue pair. What the packet may do is none
-    /// of this: its PSN and its keys are looked at when it is taken.
+    /// A packet that was accepted and waits is not accepted again in the same life of the queue pair. This does not
+    /// judge the packet's request: its PSN and its keys are checked when it is taken.
     #[inline]
     fn accept<'p>(
         &mut self,

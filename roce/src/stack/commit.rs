@@ -84,8 +84,9 @@ impl Stack {
         self.shared.log.put_aside(effects);
     }
 
-    /// Tells how the placements of a queue pair went of which that was not known at the commit. `placed` is what that was
-    /// given, but for this queue pair's. Not to be called between [`Stack::receive`] and the commit behind it.
+    /// Reports the outcomes of a queue pair's placements that were not known at the commit. `placed` is the commit's
+    /// list, with this queue pair's outcomes filled in. Must not be called between [`Stack::receive`] and the commit
+    /// behind it.
     ///
     /// The queue pair sends nothing before [`Stack::go_on`].
     pub fn settle(&mut self, qpn: Qpn, placed: &[Placed]) {

@@ -44,7 +44,7 @@ impl Stack {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
-        // Whoever places something finds them there.
+        // The steps that place payload find them there.
         self.shared.log.placements = core::mem::take(placements);
         let taken = self.receive_frame(now, frame, frame_index, verbs);
         *placements = core::mem::take(&mut self.shared.log.placements);
@@ -158,8 +158,8 @@ impl Stack {
             return Ok(());
         }
         let target = ndp::parse_solicitation(ip, packet)?;
-        // An unspecified source asks whether an address is free to take. Whoever gave the port its
-        // addresses asked that before.
+        // An unspecified source asks whether an address is free to take. The port's addresses are in
+        // use already.
         if self.addresses.has_ipv6(ethernet.vlan(), target)
             && !ip.source.is_unspecified()
             && !ip.source.is_multicast()

@@ -39,7 +39,7 @@ impl Stack {
     /// * datagrams to a multicast group that the stack is in are both's, for each has members of its own,
     ///   and so are questions for members;
     /// * everything else is the host's: ICMP, other UDP, TCP, fragments, VLANs in which the port has no
-    ///   address, what cannot be parsed.
+    ///   address, and frames that cannot be parsed.
     #[must_use]
     pub fn owner(&self, frame: &[u8]) -> Owner {
         let Ok((ethernet, packet)) = ethernet::Repr::parse(frame) else { return Owner::Stack };
@@ -115,7 +115,7 @@ impl Stack {
             return Owner::Both;
         }
         match ndp::parse_solicitation(ip, packet) {
-            // Who has no address yet asks whether one is taken: the host defends its own.
+            // A station without an address asks whether this one is taken: the host defends its own.
             Ok(target) if !ip.source.is_unspecified() && self.addresses.has_ipv6(vlan, target) => {
                 Owner::Stack
             }
@@ -165,7 +165,7 @@ fn behind_ipv4(packet: &[u8]) -> Option<Claim> {
     if header.protocol() != ipv4::PROTOCOL_UDP {
         return None;
     }
-    // Without what Ethernet pads it with.
+    // Without Ethernet's padding.
     let end = packet.len().min(header.total_length().into());
     let datagram = packet.get(header.header_length()..end)?;
     let offset = usize::from(header.fragment_offset()).wrapping_mul(FRAGMENT_UNIT);

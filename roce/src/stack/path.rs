@@ -131,7 +131,7 @@ impl Stack {
     }
 }
 
-/// One queue pair has a connection no more.
+/// Counts one queue pair less on a connection.
 fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
     let Some(claims) = connections.get_mut(&connection) else { return };
     *claims = claims.saturating_sub(1);

@@ -323,7 +323,7 @@ fn the_end_of_a_queue_pair_costs_nothing_for_others_that_are_ready() {
     let sent = core::iter::from_fn(|| stack.poll_transmit(Instant(0))).count();
     assert_eq!(sent, QPS as usize - 2);
     assert_eq!(stack.shared.ready.len(), 0);
-    // Whoever has had the turn of another comes into the queue by itself again.
+    // A queue pair that had another's turn comes into the queue by itself again.
     stack.destroy_qp(qpn(QPS));
     connect(&mut stack, qpn(QPS), 0, own);
     stack.post_send(Instant(0), qpn(QPS), SEND).unwrap();

@@ -2,11 +2,11 @@
 //! time and bytes without one bring back.
 //!
 //! * A notification cuts the rate by `alpha`/2, which it moves towards 1. Without one, alpha decays.
-//! * What the rate was before a cut is its *target*. Each `time_reset`, and each `byte_reset` that is sent, the rate goes
+//! * The rate before a cut is its *target*. Each `time_reset`, and each `byte_reset` that is sent, the rate goes
 //!   half of the way there. After `threshold` such steps the target itself grows, and faster once both timer and byte
 //!   counter have had more.
 //!
-//! A timer of a microsecond is none here: what has passed is caught up with when the next packet leaves or the next
+//! No timer fires each microsecond: the window catches up with elapsed time when the next packet leaves or the next
 //! notification comes, in a bounded number of steps.
 
 use super::pacer::Pacer;

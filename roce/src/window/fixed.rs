@@ -4,8 +4,8 @@ use super::{Acked, Window};
 use crate::param;
 use crate::types::Instant;
 
-/// Always the same number of packets; nothing is paced. Queue pairs whose messages nobody acknowledges have the largest,
-/// and what go-back-N costs by itself is seen with it.
+/// Always the same number of packets; nothing is paced. Queue pairs of unacknowledged services have the largest, and it
+/// shows the cost of go-back-N by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
     packets: u64,

@@ -23,8 +23,8 @@ impl Pacer {
         self.next
     }
 
-    /// A packet of so many bytes leaves, and takes its time of a rate in bits per second, which is not 0. What a card
-    /// was late by it makes up for, up to [`param::PACED_LATENESS`].
+    /// A packet of so many bytes leaves, and takes its time of a rate in bits per second, which is not 0. A card that
+    /// is late catches up by at most [`param::PACED_LATENESS`].
     pub(crate) fn leaves(&mut self, now: Instant, bytes: usize, rate: u64) {
         if rate != self.rate {
             (self.rate, self.remainder) = (rate, 0);

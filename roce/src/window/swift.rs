@@ -1,9 +1,9 @@
 //! A window by delay, after Swift (Kumar et al., SIGCOMM 2020): it grows while round trips are shorter than a target, and
 //! shrinks by how much they are longer.
 //!
-//! No switch has to mark anything, and no peer to notify. What the path's hops have of a target is not told apart, for
-//! nobody says how many they are. READ responses and what nobody acknowledges have no round trip: Swift slows requests
-//! of reliable services down.
+//! No switch has to mark packets, and no peer to notify. The target has no part for each hop of the path, for their
+//! number is unknown. READ responses and unacknowledged packets have no round trip: Swift slows requests of reliable
+//! services down.
 
 use super::{Acked, AnyWindow, Window};
 use crate::error::OutOfRange;

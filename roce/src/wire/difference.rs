@@ -1,8 +1,8 @@
 //! Changes of the invariant CRC with 16 bits of a frame, and the 16 bits that make a wrong CRC right.
 //!
-//! A CRC is linear: the CRCs of two frames of one length differ by what the frames' difference makes of zeros,
-//! whatever else is in them. So a port that has to change a UDP source port or an IPv4 identification need not read the
-//! payload again, and one that is not told of an identification can find it.
+//! A CRC is linear: the difference of the CRCs of two frames of one length depends on the difference of the frames
+//! alone, not on their other bytes. So a port that has to change a UDP source port or an IPv4 identification need not
+//! read the payload again, and one that is not told of an identification can find it.
 //!
 //! Polynomials are written as CRC-32 has them, x^0 in the highest bit.
 
@@ -78,7 +78,7 @@ impl Differences {
     }
 
     /// The change that a field makes to the CRC, if it begins that many bytes before the end of the covered bytes.
-    /// Without branches: what bits are set is not to be guessed.
+    /// It has no branches, for the set bits cannot be predicted.
     #[inline]
     fn worth(&self, field: [u8; 2], behind: usize) -> Option<u32> {
         let last = behind.checked_sub(field.len())?.checked_mul(8)?;

@@ -93,7 +93,7 @@ pub fn difference(frame: &mut [u8]) -> Option<u32> {
 /// The invariant CRC of a frame without it, whose network header is at `start`.
 #[inline]
 fn compute(frame: &mut [u8], start: usize, kind: Network) -> Result<[u8; LENGTH], Malformed> {
-    // The ones take the place of what is before the network header: Ethernet's is longer.
+    // The ones take the place of the bytes before the network header: Ethernet's header is longer.
     let covered = start.checked_sub(LOCAL_HEADER).and_then(|start| frame.get_mut(start..));
     let covered = covered.unwrap_or_default();
     match kind {

@@ -193,7 +193,7 @@ fn react(stack: &mut Stack) {
     stack.set_windows(dcqcn.windows());
 }
 
-/// RC-17: of a queue pair whose window reacts, what is paced may be marked, and nothing else.
+/// RC-17: switches may mark the paced packets of a queue pair whose window reacts, and no others.
 #[test]
 fn what_a_reacting_window_paces_may_be_marked_and_what_answers_may_not() {
     const ECT: u8 = 26 << 2 | 2;

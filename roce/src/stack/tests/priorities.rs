@@ -61,7 +61,7 @@ fn only(priority: u8) -> Priorities {
     Priorities::default().with(priority, true)
 }
 
-/// RC-108: whatever is open when, and whoever posts what.
+/// RC-108: with random priorities open at random times, and random posts.
 #[test]
 fn each_queue_pair_keeps_its_order_and_waits_for_its_own_priority_alone() {
     let mut rng = trial::rng::Rng::new(1);
@@ -73,7 +73,7 @@ fn each_queue_pair_keeps_its_order_and_waits_for_its_own_priority_alone() {
             make(&mut stack, 20 + number, Service::Ud, vector(0));
             stack.create_ah(NOW, number, 0, &vector(class(number as u8))).unwrap();
         }
-        // Of each queue pair, the priorities of what it has posted and not sent, in order.
+        // The priorities of each queue pair's messages that are posted and not sent, in order.
         let mut owed = vec![VecDeque::new(); 24];
         let mut numbers = [PSN; 24];
         for _ in 0..200 {
@@ -160,7 +160,7 @@ fn a_port_tells_priorities_by_what_it_trusts_from_then_on() {
         assert_eq!(given(stack, Priorities::ALL), []);
     };
     open(&mut stack, [(3, 1), (4, 2), (2, 3)]);
-    // What stands in line goes over to the other one.
+    // A queue pair that stands in line goes over to the other line.
     post(&mut stack);
     stack.set_trust(Trust::Pcp).unwrap();
     assert_eq!(given(&mut stack, only(5)), [(2, 5)]);
@@ -176,7 +176,7 @@ fn a_port_tells_priorities_by_what_it_trusts_from_then_on() {
     open(&mut stack, [(1, 1), (7, 2), (0, 3)]);
 }
 
-/// RC-108: of datagrams each message has its handle's, whatever number that had before.
+/// RC-108: each datagram has the priority of its handle, even if that number belonged to another handle before.
 #[test]
 fn a_handle_of_another_priority_by_the_number_of_one_that_is_gone_counts_as_what_it_is() {
     let mut stack = stack();
