@@ -77,35 +77,13 @@ pub(crate) fn connect_to(
     (sgid_index, dgid): (u8, Gid),
     peer_qpn: u32,
 ) -> Qpn {
-    let (qpn, dest_qpn) = (Qpn::new(qpn).unwrap(), Qpn::new(peer_qpn));
+    let (qpn, peer_qpn) = (Qpn::new(qpn).unwrap(), Qpn::new(peer_qpn).unwrap());
     stack.create_qp(qpn, roce::Service::Rc, 0).unwrap();
-    let path =
-        AddressVector { sgid_index, dgid, hop_limit: 1, traffic_class: 0, flow_label: 0, sl: 0 };
-    let init = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        access: Some(AccessFlags::all()),
-        ..QpAttributes::default()
-    };
-    let rtr = QpAttributes {
-        state: Some(QpState::Rtr),
-        path: Some(path),
-        path_mtu: Some(PathMtu::Mtu1024),
-        dest_qpn,
-        rq_psn: Some(Psn::new(0)),
-        max_dest_rd_atomic: Some(1),
-        min_rnr_timer: Some(1),
-        ..QpAttributes::default()
-    };
-    let rts = QpAttributes {
-        state: Some(QpState::Rts),
-        sq_psn: Some(Psn::new(0)),
-        timeout: Some(8),
-        retry_cnt: Some(7),
-        rnr_retry: Some(7),
-        max_rd_atomic: Some(1),
-        ..QpAttributes::default()
-    };
+    let path = AddressVector::new(sgid_index, dgid);
+    let init = QpAttributes::to_init(AccessFlags::all());
+    let rtr = QpAttributes::to_rtr(path, PathMtu::Mtu1024, peer_qpn, Psn::new(0));
+    let rtr = QpAttributes { min_rnr_timer: Some(1), ..rtr };
+    let rts = QpAttributes { timeout: Some(8), ..QpAttributes::to_rts(Psn::new(0)) };
     for change in [init, rtr, rts] {
         stack.modify_qp(Instant(0), qpn, &change).unwrap();
     }

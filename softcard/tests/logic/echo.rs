@@ -17,7 +17,7 @@ use std::task::Poll;
 
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Event, Gid, Operation, PathMtu, Psn, QpAttributes,
-    QpState, Qpn, ReceiveError, SendRequest, Service, TakenReceive, Target,
+    Qpn, ReceiveError, SendRequest, Service, TakenReceive, Target,
 };
 use softcard::logic::{Access, Logic, Payload, Ports, Tag, Unreachable, Wanted};
 
@@ -63,39 +63,16 @@ impl Echo {
         gid[..8].copy_from_slice(&low);
         gid[8..].copy_from_slice(&high);
         let dgid = Gid::from_bytes(gid);
-        let path = AddressVector {
-            sgid_index: 0,
-            dgid,
-            hop_limit: 64,
-            traffic_class: 0,
-            flow_label: 0,
-            sl: 0,
-        };
-        let init = QpAttributes {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            access: Some(AccessFlags::empty()),
-            ..QpAttributes::default()
-        };
+        let path = AddressVector::new(0, dgid);
+        let peer = u32::try_from(self.peer).ok().and_then(Qpn::new);
+        let init = QpAttributes::to_init(AccessFlags::empty());
         let rtr = QpAttributes {
-            state: Some(QpState::Rtr),
-            path: Some(path),
-            path_mtu: Some(PathMtu::Mtu1024),
-            dest_qpn: u32::try_from(self.peer).ok().and_then(Qpn::new),
-            rq_psn: Some(Psn::new(0)),
+            dest_qpn: peer,
             max_dest_rd_atomic: Some(0),
             min_rnr_timer: Some(1),
-            ..QpAttributes::default()
+            ..QpAttributes::to_rtr(path, PathMtu::Mtu1024, self.qpn(), Psn::new(0))
         };
-        let rts = QpAttributes {
-            state: Some(QpState::Rts),
-            sq_psn: Some(Psn::new(0)),
-            timeout: Some(14),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(0),
-            ..QpAttributes::default()
-        };
+        let rts = QpAttributes { max_rd_atomic: Some(0), ..QpAttributes::to_rts(Psn::new(0)) };
         for change in [init, rtr, rts] {
             ports.modify_qp(now, self.qpn(), &change)?;
         }
