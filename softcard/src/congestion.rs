@@ -1,6 +1,6 @@
 //! A card's reaction to congestion, as a value and as the text that users write.
 //!
-//! The text is an algorithm, and what is to be other than its defaults, as in `dcqcn-mlx5,min_rate=10,np=off`.
+//! The text is an algorithm, and the changes of its defaults, as in `dcqcn-mlx5,min_rate=10,np=off`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -94,7 +94,7 @@ impl Congestion {
         self.point.check().map_err(|error| error.to_string())
     }
 
-    /// Refuses what only senders that react have.
+    /// Refuses parameters that only reacting senders have.
     fn must_react(&self) -> Result<(), String> {
         match self.algorithm {
             Algorithm::Off => Err(MEND_OFF.into()),
@@ -118,7 +118,7 @@ impl Congestion {
     /// The settings of a card's stack, with a cable that has a rate, or none of its own.
     ///
     /// # Errors
-    /// What is out of range, which nothing is that was read.
+    /// The parameter that is out of range; none of a value that was read is.
     pub(crate) fn reaction(&self, cable: Option<BitRate>) -> Result<Reaction, OutOfRange> {
         let line = self.line.or(cable).unwrap_or(LINE).bits();
         let Some(mut parameters) = self.algorithm.parameters(line) else {
@@ -128,12 +128,6 @@ impl Congestion {
             parameters.set(name, *value).transpose()?;
         }
         Ok(Reaction { point: self.point, dcqcn: Some(Dcqcn::new(line, parameters)?) })
-    }
-
-    /// Whether queue pairs react to notifications.
-    #[must_use]
-    pub fn is_on(&self) -> bool {
-        self.algorithm != Algorithm::Off
     }
 }
 
@@ -198,7 +192,7 @@ pub(crate) struct Reaction {
 impl Reaction {
     /// Tells a stack that has no queue pairs yet.
     pub(crate) fn tell(&self, stack: &mut Stack) {
-        // What is out of range was refused when it was read.
+        // Values out of range were refused when they were read.
         let _ = stack.set_notification_point(self.point);
         if let Some(dcqcn) = &self.dcqcn {
             stack.set_windows(dcqcn.clone().windows());
@@ -232,7 +226,6 @@ mod tests {
         }
         assert_eq!(read("dcqcn-paper,min_time_between_cnps=50,np=on"), read("dcqcn-paper"));
         assert_eq!(read("off"), Congestion::default());
-        assert!(read("dcqcn-mlx5").is_on() && !read("off,np=off").is_on());
     }
 
     #[test]
@@ -241,7 +234,9 @@ mod tests {
         assert_eq!(rate("dcqcn-paper", Some(10_000_000_000)), 10_000_000_000);
         assert_eq!(rate("dcqcn-mlx5,line=40G", Some(10_000_000_000)), 40_000_000_000);
         assert_eq!(rate("dcqcn-mlx5,max_rate=7", None), 7_000_000);
-        assert!(read("off").reaction(None).unwrap().dcqcn.is_none());
+        for text in ["off", "off,np=off"] {
+            assert!(read(text).reaction(None).unwrap().dcqcn.is_none());
+        }
     }
 
     #[test]
