@@ -1,9 +1,9 @@
 //! The bus between card and host: the memory at each bus address, and the rights to it.
 //!
-//! Ranges are what an IOMMU makes of them: they may be as small as a page, neighbours on the bus
-//! need not be neighbours in memory, and any of them may go away between two accesses. Whoever
-//! keeps a view of memory is therefore [told](Bus::watch) when the range goes that it lies in, and
-//! who found none looks again when the bus's [generation](Bus::generation) has moved on.
+//! Ranges are as an IOMMU makes them: they may be as small as a page, neighbours on the bus need not
+//! be neighbours in memory, and any of them may go away between two accesses. The bus therefore
+//! [tells](Bus::watch) the holder of a view of memory when the view's range goes, and a user that found
+//! no range looks again when the bus's [generation](Bus::generation) has moved on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -285,7 +285,7 @@ impl Bus {
     pub(crate) fn watch(&self, latch: &Rc<Latch>) -> Option<BusMemory> {
         let address = latch.base()?;
         let found = self.find(address, latch.bytes(), Rights::BOTH)?;
-        // What is the card's own stays where it is.
+        // The card's own memory stays where it is.
         if address >= OWN_MEMORY {
             return Some(found);
         }
@@ -370,7 +370,7 @@ impl Bus {
         self.processes.borrow().pid(process, now)
     }
 
-    /// Reaches a process's memory no more, for it did not answer; its id.
+    /// Stops all accesses to the memory of a process that did not answer; its id.
     pub(crate) fn give_up(&self, process: Slot) -> Option<Pid> {
         self.processes.borrow().give_up(process)
     }

@@ -82,7 +82,7 @@ impl Card {
     /// Gives it an image's logic in that number of vFPGAs, or makes it a card without an image, of which the static
     /// layer alone answers.
     pub(crate) fn program(&mut self, image: Option<(Image, u8)>) {
-        // Objects of the old logic, and what is under way for it.
+        // Objects of the old logic, and its messages under way.
         self.reset();
         let (image, count) = image.unwrap_or((self.image, 0));
         self.image = image;

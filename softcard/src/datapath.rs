@@ -6,7 +6,7 @@
 //! program: into the frame, and out of it.
 //!
 //! Where a payload's page has no TLB entry, the burst stops there and the card with it, until the
-//! driver has answered the page fault; then the burst goes on. So nothing overtakes what waits.
+//! driver has answered the page fault; then the burst goes on. So nothing overtakes a waiting frame.
 //!
 //! A copy from or to another process's memory is handed out ([`Card::advance`]), for it may not
 //! return; a round goes on where it stopped once the copy is given back, or given up.
@@ -101,7 +101,7 @@ impl Card {
         if self.scratch.underway == Underway::Nothing {
             let mut worked = self.run_timers(now);
             worked |= self.drain_events(now);
-            // Whoever sleeps until an event comes does not wait for this round's frames to leave.
+            // A thread that sleeps until an event does not wait for this round's frames to leave.
             self.raise_interrupts();
             let room = self.send_room().min(HOST_TURN);
             worked |= self.network.take_from_host(now, room, &mut self.scratch.sending);
@@ -171,8 +171,8 @@ impl Card {
         }
     }
 
-    /// Takes a part of a bitstream; `true` if there was any. From its first byte on the old image is no more, of the
-    /// card or of the vFPGA that it is of.
+    /// Takes a part of a bitstream; `true` if there was any. Its first byte ends the old image of the card, or of
+    /// the bitstream's vFPGA.
     fn reconfigure(&mut self) -> bool {
         let reconfiguration = &mut self.shell.reconfiguration;
         let before = reconfiguration.is_done();
@@ -291,7 +291,7 @@ impl Card {
                     qpns.into_iter().for_each(|qpn| decisions.close(qpn));
                     continue;
                 }
-                // It has a place whoever else waits: there is one such frame of each QP at most.
+                // There is a place for it at any time: there is one such frame of each QP at most.
                 is_asked = true;
                 // Of a datagram to a group, some have a copy already.
                 partly = placements.last().is_some_and(|placement| placement.frame_index == index);
@@ -402,7 +402,7 @@ impl Card {
         }
         let mut worked = false;
         for _ in 0..self.network.unheard.len() {
-            // What an event makes logic do may take later ones away.
+            // Logic's reaction to an event may remove later ones.
             let Some(event) = self.network.unheard.pop_front() else { break };
             match self.tell(now, event) {
                 Some(event) => self.network.unheard.push_back(event),

@@ -2,7 +2,7 @@
 //!
 //! Memory of another process is copied by a call that the kernel may keep: that memory may be a file of
 //! a file system that does not answer, or wait for a `userfaultfd`. So the card hands such a
-//! [`Call`] out, with the frames that it is about, and whoever runs the card makes it without the card
+//! [`Call`] out, with the frames that it is about, and the card's runner makes it without the card
 //! (`hostmem::takeover`). If it does not return in time, the card goes on without those frames, and
 //! reaches no memory of that process again.
 

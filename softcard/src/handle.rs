@@ -32,7 +32,7 @@ pub struct PageGrant {
 /// A software card as a driver sees a PCIe function.
 ///
 /// Writes are posted, reads wait for all writes before them; both are executed by the card thread, or by the calling one
-/// while that sleeps, but for reads of what it has published.
+/// while that sleeps, but for reads of published values.
 #[derive(Clone, Debug)]
 pub struct CardHandle {
     pub(crate) card: usize,
@@ -59,7 +59,7 @@ impl CardHandle {
 
     /// Leaves an order, for which the card does not wake up.
     fn leave(&self, action: Action) {
-        // A card thread that has ended hears nothing; who waits for an answer sees it.
+        // A card thread that has ended hears nothing; a caller that waits for an answer sees it.
         let _ = self.commands.send(Command { card: self.card, action });
     }
 

@@ -1,7 +1,7 @@
 //! Kept translations: where the pages of a ring or a record are, until they are taken back.
 //!
-//! Latches are found by their pages: what a page's end costs depends on the rings in it, not on how
-//! many there are.
+//! Latches are found by their pages: the cost of a page's end depends on the rings in it, not on the
+//! number of all rings.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! The software card: the hardware behind a card's registers, where there is none.
 //!
 //! A [`Runtime`] runs any number of cards on one thread and joins them by cables. A [`CardHandle`]
-//! is what a driver sees of a PCIe function: its BARs, its interrupt vectors, its DMA mappings, and
-//! grants of doorbell pages. Behind the registers sit queue engines over a RoCE v2 stack; what
-//! leaves a port are real frames.
+//! is a driver's view of a PCIe function: its BARs, its interrupt vectors, its DMA mappings, and
+//! grants of doorbell pages. Behind the registers sit queue engines over a RoCE v2 stack, whose ports
+//! send real frames.
 
 #![forbid(unsafe_code)]
 #![deny(

@@ -83,7 +83,7 @@ impl Link {
     #[must_use]
     pub fn icrc_policy(&self) -> IcrcPolicy {
         match self {
-            // This port checks them itself, for it has to find out what the ICRC covers.
+            // This port checks them itself, for it has to find the identification that the ICRC covers.
             Self::Switch | Self::Udp(..) => IcrcPolicy::TrustVouchedFor,
             Self::Unix { .. } | Self::Packet { .. } => IcrcPolicy::CheckAll,
         }

@@ -12,7 +12,7 @@ pub(crate) struct Made {
     pub(crate) header: usize,
     /// The QP that sends it, if one does.
     pub(crate) qpn: Option<Qpn>,
-    /// What follows the header.
+    /// The payload behind the header.
     pub(crate) payload: Option<roce::FramePayload>,
     /// It does already.
     pub(crate) is_whole: bool,

@@ -15,12 +15,12 @@ use softcard::serve::{ServeConfig, Server};
 use softcard::{Congestion, FaultSpec, Image, Link};
 
 const AFTER_HELP: &str = "\
-One line, `ready`, is printed to standard output once clients can connect; the log goes to standard
-error. SIGUSR1 logs what the client holds and what was counted. SIGTERM, SIGINT and SIGHUP end
+softcard prints one line, `ready`, to standard output once clients can connect; its log goes to
+standard error. SIGUSR1 logs the client's resources and the counters. SIGTERM, SIGINT and SIGHUP end
 softcard.
 
-One client is served at a time. When it goes, its memory is let go and the card is reset, and the
-next client may connect. For QEMU, 10.1 or newer:
+softcard serves one client at a time. When the client leaves, softcard unmaps its memory, resets the
+card, and lets the next client connect. For QEMU, 10.1 or newer:
 
   -object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem
   -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"PATH\"}}'
@@ -37,10 +37,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serves one card as a PCIe device, over vfio-user
+    /// Serve one card as a PCIe device, over vfio-user
     #[command(after_help = AFTER_HELP)]
     Serve(Box<Serve>),
-    /// Print what completes this command line in a shell
+    /// Print the script that completes this command line in a shell
     Completions {
         /// The shell
         shell: terminal::Shell,
@@ -48,7 +48,7 @@ enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Manual {
-        /// The directory to write them to, which is there
+        /// The directory for the pages, which must exist
         directory: PathBuf,
     },
 }
@@ -58,36 +58,36 @@ struct Serve {
     /// Listen for clients at this path; only this user can connect
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Plug the card's port into Unix datagram sockets that carry one Ethernet frame each: its own,
-    /// which only this user can send to, and the one it sends to, which has to be this user's, too
+    /// Connect the card's port to a pair of Unix datagram sockets that carry one Ethernet frame in a datagram (LOCAL,
+    /// to which only this user can send, and REMOTE, which must be this user's, too), or to a network device
     #[arg(long, value_name = "unix:LOCAL,REMOTE|packet:DEVICE")]
     port: Link,
     /// Program the card with a verbs queue engine, or with the pass-through logic as published, over a model of
     /// the published stack
     #[arg(long, value_name = "vqe|stock|stock-old", default_value_t)]
     image: Image,
-    /// Play an FPGA: do not say that it is a software card, and take bitstreams (balboa image make --bitstream), as one
-    /// takes shells, in place of software cards' images
+    /// Play an FPGA, which does not call itself a software card, and takes bitstreams of shells (balboa image make
+    /// --bitstream) in place of software cards' images
     #[arg(long)]
     play_fpga: bool,
-    /// Take the parts of a store of 32 bytes for that one store, as no card does. For drivers of a published image behind an
-    /// emulator, which splits such stores; a card counts the parts as sent, and sends nothing
+    /// Join the parts of a split store of 32 bytes, as no real card does: for drivers of a published image behind an
+    /// emulator that splits such stores, which a real card counts as sent and does not send
     #[arg(long)]
     join_split_stores: bool,
-    /// What the card does about congestion, as balboad --congestion: notify peers alone (off), or react as well
+    /// Notify peers of congestion (off), or also slow down when notified, as balboad --congestion
     #[arg(long, value_name = "off|dcqcn-paper|dcqcn-mlx5[,NAME=VALUE...]", default_value_t)]
     congestion: Congestion,
-    /// Make the cable a bad one, as balboad --fault; may be given several times
+    /// Add faults to the cable, as balboad --fault; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...]")]
     faults: Vec<FaultSpec>,
-    /// Seed of what faults do to the n-th frame each way
+    /// Derive the faults of the n-th frame each way from this seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Write every frame to a pcapng file: a new one, one of your own, which is replaced, or a FIFO
     /// of your own that is read; no link is followed
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Log more, and what comes again and again each time; twice: everything
+    /// Log more, and repeated messages each time; twice: everything
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
 }
@@ -159,7 +159,7 @@ fn run(serve: Serve) -> anyhow::Result<()> {
     }
     let mut server = Server::new(config)?;
     let mut out = std::io::stdout();
-    // Who started us may not care, and may have closed the other end.
+    // The starter may have closed the other end.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
     loop {
         server.run(signalled.as_fd())?;

@@ -251,7 +251,7 @@ impl Network {
     pub(crate) fn forget_qp(&mut self, qpn: Qpn) {
         self.decisions.close(qpn);
         self.waits.forget_qp(qpn, &self.pool);
-        // What a shared receive queue along XRC gave ends there all the same.
+        // A receive of a shared queue along XRC ends there all the same.
         self.unheard.retain(|event| event.qpn() != qpn || event.srqn().is_some());
     }
 

@@ -1,8 +1,8 @@
 //! The watch over the thread that runs the cards, which must not wait for a program for ever.
 //!
 //! The thread makes each copy from or to a program's memory without the cards (`hostmem::takeover`).
-//! Where one takes too long, another thread takes the cards and goes on: the frames of that copy are
-//! lost, the queue pairs they belong to fail, and that process's memory is reached no more. The
+//! If one takes too long, another thread takes the cards over and goes on: the frames of that copy are
+//! lost, their queue pairs fail, and the cards stop accessing that process's memory. The
 //! thread that was left behind ends when its copy does.
 //!
 //! A thread that could go on, had it a processor, waits for no program: it is left its copy, however long
@@ -42,7 +42,7 @@ impl Locked {
 
 /// Starts the thread that runs the cards, looks after it, and returns when it has ended.
 ///
-/// What clients watch to see that the cards live is held here, for this thread waits for nobody.
+/// This thread holds the object that clients watch to see that the cards live, for it waits for nobody.
 pub(crate) fn run_cards(
     make: impl FnOnce() -> Result<CardThread, Error> + Send + 'static,
     page: Arc<SharedMapping>,

@@ -2,15 +2,15 @@
 //!
 //! A read is answered by the card thread, which has to wake up for it, as the reader has to for the
 //! answer. The interrupt register is read for every interrupt, so the card thread keeps a copy of it
-//! where others see it. The copy is what a read would find as long as no write is under way, for
-//! which the read would wait.
+//! where others see it. The copy equals the register as long as no write is under way, for which
+//! a read would wait.
 //!
 //! The write that takes an event back changes nothing that the card does while it sleeps, unless
 //! another event waits behind that one. So it wakes no card: it is executed ahead of all else when the
-//! card is awake, or somebody reads.
+//! card is awake, or at the next read.
 //!
-//! A driver's thread that is about to have the card do something, and will look for itself, holds the vector meanwhile:
-//! what the card signals is noted, and wakes no thread.
+//! A driver's thread that is about to give the card work, and will look for the outcome itself, holds the vector
+//! meanwhile: the card's signals are noted, and wake no thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -1,12 +1,12 @@
 //! The static layer's reconfiguration engine: it takes an image by DMA, and makes another card of it.
 //!
 //! The image is a file of a software card's ([`bitstreams::soft`]). As a bitstream's sync word does, its first bytes at
-//! the start of a descriptor begin it, whatever came before. The old image is gone from the first byte on; a file that
+//! the start of a descriptor begin it, at any time. The old image is gone from the first byte on; a file that
 //! is not whole when its last descriptor ends leaves a card without one, whose static layer alone answers. So it is with
 //! one vFPGA, where the file is of that alone and the vFPGA is decoupled; where it is not, the card loses its image.
 //!
 //! A card that plays an FPGA takes bitstreams instead, as a device's configuration logic does ([`bitstreams::model`]): one for
-//! another device changes nothing, and the end is told of whatever came.
+//! another device changes nothing, and the end is reported after any bitstream.
 
 use std::collections::VecDeque;
 
@@ -191,7 +191,7 @@ impl Reconfiguration {
         }
         let bytes = CHUNK.min(descriptor.left as usize);
         self.buffer.resize(bytes, 0);
-        // Bytes that do not come are the host's loss: the engine takes whatever the bus answers.
+        // Bytes that do not come are the host's loss: the engine takes any answer of the bus.
         memory.fetch(descriptor.address, &mut self.buffer);
         if let (Some(Spoil::WrongBit), false, Some(byte)) =
             (spoil, descriptor.begun, self.buffer.last_mut())

@@ -3,7 +3,7 @@
 //! Copies from and to programs' memory are made without the cards, which another thread may take over
 //! meanwhile (`overseer.rs`).
 //!
-//! It drains whatever there is, looks again for a moment while nobody else keeps its core (`spin.rs`),
+//! It does all the work that there is, looks again for a moment while nobody else keeps its core (`spin.rs`),
 //! and sleeps. Before it sleeps it says so in the asleep word, issues a full fence, and
 //! looks once more.
 //!
@@ -88,7 +88,7 @@ pub(crate) fn take_over(mut cards: Cards) {
         // A counter that is full has been signalled.
         let _ = cards.given_up.signal();
         let now = cards.waiter.now();
-        // What its round was at comes before any command.
+        // The interrupted round comes before any command.
         match finish_round(cards, number, now) {
             Some(next) => cards = next,
             None => return,
@@ -268,7 +268,7 @@ impl CardThread {
         })
     }
 
-    /// Tells clients that they are to wake the thread. A look at what there is must follow.
+    /// Tells clients to wake the thread. A last look for work must follow.
     fn announce_sleep(&mut self) {
         self.wakes_for = self.due_wakes();
         // The page is ours and can be written.

@@ -133,8 +133,8 @@ impl Runtime {
         self.page.as_fd()
     }
 
-    /// Readable once memory of a process did not answer, which its `RemoteProcess` then tells, until
-    /// it is read. What the process has of the cards fails.
+    /// Readable, until it is read, once memory of a process did not answer, which its `RemoteProcess` then
+    /// tells. The process's queue pairs fail.
     #[must_use]
     pub fn given_up(&self) -> BorrowedFd<'_> {
         self.given_up.as_fd()

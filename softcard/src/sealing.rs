@@ -2,12 +2,12 @@
 //!
 //! Each RoCE frame of the card's is sealed once it has its payload: it gets its invariant CRC, and then the sealing step
 //! has it, if there is one. Each frame that comes, from the port or from the card itself, goes through the opening step,
-//! if there is one, before anybody asks what it is. Whether its invariant CRC is checked then is another matter: who
-//! vouches for that ([`Frame`]) vouches for nothing else, and a frame that a step has had is vouched for by nobody.
+//! if there is one, before it is classified. Whether its invariant CRC is checked then is another matter: a port that
+//! vouches for the CRC ([`Frame`]) vouches for nothing else, and nothing vouches for a frame that a step has changed.
 //!
 //! A sealing step encloses a whole frame, invariant CRC included. The opening step gives that frame back as it was,
 //! byte for byte, also where the port has given the one on the cable another UDP source port and IPv4 identification, as
-//! the port on the machine's own network does: what the step needs of them it keeps in its own bytes. So that port, which
+//! the port on the machine's own network does: the step keeps those that it needs in its own bytes. So that port, which
 //! exchanges both with the invariant CRC ([`roce::wire::difference`]), leaves the CRC of an enclosed frame alone.
 
 use std::collections::VecDeque;

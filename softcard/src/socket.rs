@@ -1,7 +1,7 @@
 //! Unix sockets that have a path: our own, and those that we send to.
 //!
-//! A path may lead through directories where others can put something. So our own is for our own user
-//! from its first moment on, and what we send to is that user's or root's.
+//! A path may lead through directories where others can put files. So the own socket belongs to its user
+//! alone from its first moment on, and the destination must be that user's or root's.
 
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
 //! Payload that passes through logic, in place of a copy between a frame and memory.
 //!
-//! Logic that answers later has the queue pair wait, and no other: the transport puts aside what a burst has done to it, and
+//! Logic that answers later makes only that queue pair wait: the transport puts aside the burst's effects on it, and
 //! makes no frames of it meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -50,7 +50,7 @@ impl Card {
         worked
     }
 
-    /// Asks logic for the payload of frames that passes through it. What it gives later is waited for by their queue pairs.
+    /// Asks logic for the payload of frames that passes through it. Queue pairs wait for payload that it gives later.
     #[cold]
     pub(super) fn ask_for_frames(&mut self, now: u64) {
         let Self { scratch, vfpgas, network, .. } = self;

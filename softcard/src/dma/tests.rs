@@ -134,7 +134,7 @@ fn where_there_is_no_memory_reads_give_zeros_and_writes_are_lost() {
         [(NULL_MEMORY, &[1; 100]), (0x1000, &[2; 8]), (NULL_MEMORY, &[3; 8])];
     assert_eq!(Burst::placing(&frames).copy(&mut space), [true; 3]);
     assert_eq!(memory[..9], [2, 2, 2, 2, 2, 2, 2, 2, 7]);
-    // What the frame had before, too.
+    // The bytes that the frame had before, too.
     let mut burst =
         Burst::new(MemoryDirection::Read, &[(NULL_MEMORY, &[9; 1500]), (0x1000, &[9; 8])]);
     assert_eq!(burst.copy(&mut space), [true; 2]);

@@ -115,7 +115,7 @@ pub(crate) struct Mmu {
     pub(crate) counters: MmuCounters,
 }
 
-/// Pages whose translation holds no more.
+/// Pages whose translation has become invalid.
 #[derive(Debug, PartialEq, Eq)]
 struct Gone {
     start: u64,

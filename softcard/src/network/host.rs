@@ -1,7 +1,7 @@
 //! A port that the host's network stack shares: the receiver of each frame, and the frames that the host may send.
 //!
-//! The rules are [`roce::Stack::owner`]'s and [`roce::Stack::is_forged`]'s. What the host sends goes
-//! out as it is; the host never hears the card, nor the card the host.
+//! The rules are [`roce::Stack::owner`]'s and [`roce::Stack::is_forged`]'s. The host's frames go
+//! out as they are; the host never hears the card, nor the card the host.
 
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ impl Network {
             let Some(frame) = received.pop_front() else { break };
             match self.stack.owner(frame.as_slice()) {
                 Owner::Stack => received.push_back(frame),
-                // What the card has sent to a group that it is in.
+                // A frame of the card's to a group that it is in.
                 Owner::Both if frame.is_looped() => received.push_back(frame),
                 Owner::Host => passing.push_back(frame),
                 Owner::Both => {
@@ -61,7 +61,7 @@ impl Network {
             }
         }
         port.send(now, passing);
-        // What it did not take is lost, as on any cable.
+        // Frames that the host did not take are lost, as on any cable.
         self.pool.put_all(passing);
     }
 

@@ -75,7 +75,7 @@ impl Network {
         self.change_services(|services| services.destroyed(qpn.value()));
     }
 
-    /// All queue pairs are no more.
+    /// Ends the services of all queue pairs.
     pub(super) fn end_all_services(&mut self) {
         self.change_services(services::Attachments::all_destroyed);
     }

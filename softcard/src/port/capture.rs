@@ -16,8 +16,8 @@ pub type SharedWriter = Rc<RefCell<Writer>>;
 
 /// A port whose frames are recorded, each way as an interface of a capture.
 ///
-/// Put around everything that changes frames on their way, so that one interface has what its card
-/// sent and the other what was delivered to it. A frame that its port left with the sender is not
+/// It wraps everything that changes frames on their way, so that one interface has the frames that its card
+/// sent and the other those that were delivered to it. A frame that its port left with the sender is not
 /// recorded until it goes.
 pub struct Capture {
     port: Box<dyn Port>,

@@ -2,9 +2,9 @@
 //!
 //! Each way, each frame (ARP as well as RoCE) may be lost, doubled, held back until later ones have
 //! come, damaged by a bit, marked as having met congestion, or delayed; each of these is decided
-//! independently. What is decided about the n-th frame of a seed, a card and a direction depends on
-//! these alone. A cable of a given rate has a queue at its far end, which drops what it has no room
-//! for, and marks packets by its length. Everything is counted by cause and direction.
+//! independently. The decisions about the n-th frame of a seed, a card and a direction depend on
+//! these alone. A cable of a given rate has a queue at its far end, which drops frames beyond its room,
+//! and marks packets by its length. Everything is counted by cause and direction.
 
 mod bottleneck;
 mod draw;
@@ -34,8 +34,8 @@ const CHUNK: usize = 64;
 
 /// A port behind a cable that loses, doubles, reorders, damages, marks and delays frames, and carries so many at most.
 ///
-/// It takes frames only while the port behind takes what it passes on, so a port that pushes back
-/// is felt by the sender. Frames on their way are at most 4,096 each way; beyond that, they stay
+/// It takes frames only while the port behind takes them, so the sender feels a port that pushes
+/// back. Frames on their way are at most 4,096 each way; beyond that, they stay
 /// with their sender, or in the port behind. Frames that a card sends to itself pass no cable.
 pub struct Faults {
     port: Box<dyn Port>,
@@ -112,7 +112,7 @@ impl Port for Faults {
 
     fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
         let before = into.len();
-        // Nobody else calls when what was sent is due, or the port behind has room again.
+        // Nothing else calls when a sent frame is due, or the port behind has room again.
         let pushed = self.push(now);
         self.rx.advance(now);
         let pulled = self.pull(now, budget.saturating_sub(self.rx.ready.len()));

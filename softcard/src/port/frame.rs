@@ -15,7 +15,7 @@ pub const MIN_FRAME: usize = ethernet::LENGTH;
 
 /// An Ethernet frame without its check sequence, handed over by ownership.
 ///
-/// The default is none: what stands in the place of a frame that somebody else has.
+/// The default is none: it stands in the place of a frame that another owner has.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
     /// The bytes: [`FRAME_CAPACITY`], or none.
@@ -82,7 +82,7 @@ impl Frame {
 
     /// Sets the length; `false`, and nothing is changed, when it is beyond the capacity.
     ///
-    /// Bytes that become part of the frame are what the buffer held before.
+    /// Bytes that become part of the frame keep the buffer's former content.
     pub fn set_len(&mut self, length: usize) -> bool {
         let fits = length <= self.bytes.len();
         if fits {
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_sealed_frame_is_vouched_for_until_somebody_could_have_changed_it() {
         use roce::ReceivedFrame as _;
-        // An IPv4 header with the length of what follows: UDP, transport header, CRC.
+        // An IPv4 header with the length of UDP header, transport header and CRC.
         let mut bytes = [0; 14 + 20 + 8 + 12 + 4];
         bytes[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0, 44]);
         let frame = Frame::from_bytes(&bytes).unwrap();
@@ -292,7 +292,7 @@ mod tests {
             assert!(!touched.is_vouched_for() && !icrc::check(touched.bytes_mut()));
         }
         assert!(!FramePool::new(1).copy_of(&sealed).is_vouched_for());
-        // What is no RoCE frame cannot be sealed.
+        // Frames of other protocols cannot be sealed.
         let mut other = Frame::from_bytes(&[0; 60]).unwrap();
         other.seal();
         assert!(!other.is_vouched_for());

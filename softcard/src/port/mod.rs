@@ -142,7 +142,7 @@ pub trait Port {
         MAX_GROUPS
     }
 
-    /// Hears a multicast group from now on, or no more; false where it has no room for another one.
+    /// Joins or leaves a multicast group; false if it has no room for another one.
     fn hear_group(&mut self, _group: IpAddr, _is_member: bool) -> bool {
         true
     }

@@ -1,7 +1,7 @@
 //! A cable made of a network device of the kernel's: the card's frames leave by it as they are.
 //!
-//! Every frame that arrives at the device comes here, and all that the card sends leaves there, next
-//! to what the kernel itself receives and sends by the device. The device should have no addresses
+//! Every frame that arrives at the device comes here, and all of the card's frames leave there, beside
+//! those that the kernel itself receives and sends by the device. The device should have no addresses
 //! of its own, and room for the card's frames: MTU 4200 for a path MTU of 4096. It is told to hand on
 //! every frame as it arrived, for the kernel merges those of a TCP connection.
 

@@ -56,7 +56,7 @@ impl Switch {
     }
 
     /// Moves a frame from one port to those it is for; `Err` gives it back if a queue is full.
-    /// `last` tells from one frame of a burst to the next what was found out about its addresses.
+    /// `last` carries the lookup of addresses from one frame of a burst to the next.
     fn forward(
         &mut self,
         from: usize,

@@ -66,9 +66,9 @@ impl UnixPort {
     /// A socket file at `local` that nobody listens to any more is replaced.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] when somebody listens at `local`, or something there is not a
+    /// [`io::ErrorKind::AddrInUse`] when a process listens at `local`, or the file there is not a
     /// socket; [`io::ErrorKind::InvalidInput`] when a path is longer than a socket address holds;
-    /// [`io::ErrorKind::PermissionDenied`] when what is at `remote` is another user's.
+    /// [`io::ErrorKind::PermissionDenied`] when the file at `remote` is another user's.
     pub fn open(local: &Path, remote: &Path, pool: FramePool) -> io::Result<Self> {
         Self::open_to(local, Remote::new(remote)?, pool)
     }
@@ -179,7 +179,7 @@ impl Port for UnixPort {
             let counter = match sent {
                 Ok(_) => &mut self.counters.sent,
                 Err(Errno::EMSGSIZE) => &mut self.counters.bad_length,
-                // No such path, nobody there, another user, or somebody who listens to others only.
+                // No such path, no listener, another user, or a socket that is connected to another.
                 Err(_) => &mut self.counters.no_peer,
             };
             *counter = counter.saturating_add(1);
@@ -193,7 +193,7 @@ impl Port for UnixPort {
     fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
         let lengths = MIN_FRAME..=FRAME_CAPACITY;
         let received = receive_burst(&self.pool, into, budget, lengths, |buffer| {
-            // With MSG_TRUNC the length returned is the datagram's, not what was copied of it.
+            // With MSG_TRUNC the returned length is that of the datagram, not of the copied part.
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
             match recv(self.socket.as_fd().as_raw_fd(), buffer, flags) {
                 Ok(length) => Arrival::Frame(length),

@@ -185,7 +185,7 @@ impl Recorder {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.due = Some(now.saturating_add(AGAIN_AFTER_NS));
-                    // What was taken makes room once it is much, lest all the rest be moved each time.
+                    // Taken bytes are removed only once they are many, so that the rest is not moved each time.
                     if self.written >= self.bytes.len() / 2 {
                         self.bytes.drain(..self.written);
                         self.written = 0;

@@ -67,8 +67,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Asks for the places of `frames`. What a frame wants is told by `wanted`; one that wants nothing
-    /// has it.
+    /// Asks for the places of `frames`. `wanted` gives each frame's wish; a frame without one is done.
     pub(crate) fn ask_for<F>(
         &mut self,
         frames: &[F],

@@ -2,8 +2,8 @@
 //!
 //! A message is taken header first, then payload: so the descriptors that the kernel delivers are
 //! those of this message. Each message goes out by calls of its own: some clients take a header in
-//! one piece or not at all. While the client does not take what was said, nothing more is read
-//! from it, unless it is to answer us.
+//! one piece or not at all. While the client does not take a message, softcard reads nothing more
+//! from it, except the answer to its own request.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -2,8 +2,8 @@
 //!
 //! Identity, BARs and the MSI-X table are the published card's (`fpga_regs::coyote::pci`); where
 //! its sources leave a value open, it is the default of the vendor's DMA core. There is no legacy
-//! interrupt and no expansion ROM. What a real card has not is a vendor-specific capability, by which
-//! a driver knows a software card, before it loads anything into it.
+//! interrupt and no expansion ROM. Unlike a real card it has a vendor-specific capability, by which
+//! a driver knows a software card before it loads anything into it.
 
 use fpga_regs::coyote::pci::{
     Bar, CAPABILITY_VENDOR_SPECIFIC, DEVICE_ID, MSIX_PBA_OFFSET, MSIX_TABLE_ENTRIES,

@@ -1,9 +1,9 @@
 //! The client at the other end: its messages, its memory, and the order of the two when both come at once.
 //!
 //! The card asks for memory that it cannot reach itself with `DMA_READ` and `DMA_WRITE`, and waits
-//! for the answer in the middle of what it does. The client may be waiting for us meanwhile, and
-//! QEMU answers nothing before it has its own answer. So what arrives then is handled at once where
-//! it does not need the card; register writes are answered and executed later, in order, as posted
+//! for the answer in the middle of its work. The client may be waiting for softcard meanwhile, and
+//! QEMU answers nothing before it has its own answer. So messages that arrive then are handled at once
+//! if they do not need the card; register writes are answered and executed later, in order, as posted
 //! writes are; register reads are answered with what the registers held before the card began,
 //! which is what a read that came a moment earlier would have seen. Where even that is impossible
 //! (a read behind a write to the same registers that waits; a reset), the card's request for memory
@@ -305,7 +305,7 @@ impl ClientLink {
                 _ if self.take_in_meanwhile(message) => {}
                 _ => return None,
             }
-            // Who says much else does not answer either.
+            // A client that sends other messages only does not answer either.
             if Instant::now() >= deadline {
                 break;
             }
@@ -355,7 +355,7 @@ fn weight(effect: &Effect) -> usize {
 /// Whether values of registers of a BAR may depend on a write that waits.
 fn may_change(effect: &Effect, bar: Bar, range: &Range<u64>) -> bool {
     let Effect::Write { bar: written, offset, data } = effect else { return true };
-    // What is written to the XDMA core, or to a window of a vFPGA, shows in its own page only.
+    // A write to the XDMA core, or to a window of a vFPGA, shows in its own page only.
     let confined = match written {
         Bar::Static => false,
         Bar::Xdma => true,

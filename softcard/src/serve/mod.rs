@@ -2,25 +2,25 @@
 //!
 //! A client, QEMU's `vfio-user-pci` or any other, connects to a Unix socket and finds a PCI
 //! function: configuration space, BARs, MSI-X, DMA to memory it maps, reset. One client is served
-//! at a time; when it goes, its memory is let go and the card is reset, and the next one may come.
+//! at a time; when it leaves, softcard unmaps its memory, resets the card, and lets the next one connect.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | `wire` | messages as bytes |
 //! | `config_space` | the configuration space |
 //! | `irqs` | interrupts |
 //! | `maps` | the client's memory on the bus |
 //! | `doorbells` | the doorbell pages that clients map |
-//! | `session` | what messages mean |
+//! | `session` | the meaning of messages |
 //! | `channel` | messages over the socket |
 //! | `link` | the client: its messages, its memory, and where both meet |
 //! | `access` | accesses to registers |
-//! | `joined` | stores that come in parts, where that is asked for |
+//! | `joined` | stores that come in parts, if the user asks for it |
 //! | `listener` | the socket that clients connect to |
 //! | `server` | the loop |
 //!
-//! The client is trusted with nothing but its own card. It may say anything at any time: what makes
-//! no sense is refused with an error reply, and a stream that makes none ends the connection.
+//! The client is trusted with nothing but its own card. It may send anything at any time: softcard
+//! refuses senseless messages with an error reply, and ends the connection at a senseless stream.
 
 mod access;
 mod channel;

@@ -2,10 +2,10 @@
 //!
 //! A message goes in, a [`Reaction`] comes out. Everything but the card's registers lives here. So a
 //! message that arrives while the card itself waits for the client (it asked for memory) can still
-//! be answered, up to what needs the card; see `channel.rs` for what happens then.
+//! be answered unless it needs the card; `channel.rs` handles the others.
 //!
 //! Writes to registers are posted, as on PCIe: the reply comes before they are executed, because
-//! what they set going may need the client, who may be deaf until it has its reply.
+//! their effects may need the client, which may be deaf until it has its reply.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -233,7 +233,7 @@ impl Session {
             max_data: u32::try_from(max_data).unwrap_or(MAX_DATA).min(MAX_DATA),
             takes_fds: max_fds > 0,
         });
-        // The answer names nothing that was not proposed, and needs no more room.
+        // The answer names proposed properties only, and needs no more room than the proposal.
         let mut agreed = json!({
             "max_msg_fds": MAX_MSG_FDS,
             "max_data_xfer_size": MAX_DATA,
@@ -375,7 +375,7 @@ fn region_info(argsz: u32, index: u32, takes_fds: bool) -> Reaction {
     }
     let needed = REGION_INFO_BYTES.saturating_add(capability.len() as u32);
     if argsz < needed {
-        // Neither the file nor the capability is in this answer, and QEMU believes what it says.
+        // This answer has neither the file nor the capability, and QEMU relies on it.
         return Reaction::Reply(Reply::of(info(needed, flags, 0)));
     }
     let mut payload = info(needed, flags | REGION_MMAP | REGION_CAPS, REGION_INFO_BYTES);

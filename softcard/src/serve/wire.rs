@@ -2,7 +2,7 @@
 //!
 //! Source: the vfio-user protocol specification, version 0.1; numbers and layouts that it takes
 //! over from `linux/vfio.h` are named as there. All fields are little-endian. Parsing never panics
-//! and copies what it keeps; what a request means is the session's business.
+//! and copies the bytes that it keeps; the session interprets requests.
 
 use nix::errno::Errno;
 

@@ -42,7 +42,7 @@ fn frames_stop_both_ways_and_go_on_when_the_cable_is_back() {
     wait(&mut pair, 1);
     assert_eq!(pair.one.poll().map(|cqe| cqe.status), Some(Status::Success));
     assert_eq!((pair.other.read(REGION, 1000), lost(&pair.one)), (vec![7; 1000], after));
-    // What comes by the cable is lost as well, and does not wait there.
+    // Frames that come by the cable are lost as well, and do not wait there.
     pair.other.set_link(false);
     pair.one.write(MEMORY, &[8; 1000]);
     assert!(pair.carry(SendOpcode::Write, 1000).is_none());

@@ -118,7 +118,7 @@ fn every_request_that_is_offered_has_its_whole_effect() {
         let is_atomic = atomics.contains(&opcode);
         let ends = !matches!(opcode, 0x00 | 0x01 | 0x06 | 0x07);
         let has_imm = matches!(opcode, 0x03 | 0x05 | 0x09 | 0x0b);
-        // What the peer hears.
+        // The packets that the peer gets.
         let said: Vec<_> = heard.iter().map(|it| (it.opcode, it.psn, it.aeth.unwrap().1)).collect();
         let payload: Vec<u8> = heard.iter().flat_map(|it| it.payload.clone()).collect();
         if is_read {
@@ -131,7 +131,7 @@ fn every_request_that_is_offered_has_its_whole_effect() {
         } else {
             assert_eq!(said, [(code::ACKNOWLEDGE, psn, u32::from(ends))], "opcode {opcode:#04x}");
         }
-        // What is in memory.
+        // The bytes in memory.
         let begun = if psn == 0 { 0 } else { MTU };
         let last = match is_atomic {
             true => AFTER.to_ne_bytes().to_vec(),
@@ -147,7 +147,7 @@ fn every_request_that_is_offered_has_its_whole_effect() {
         assert_untouched(&rig, BUFFERS + sent as u64, BUFFER_BYTES as usize - sent);
         assert_eq!(rig.read(REGION, written), message[..written], "opcode {opcode:#04x}");
         assert_untouched(&rig, REGION + written as u64, REGION_BYTES as usize - written);
-        // What the program is told.
+        // The program's completions.
         let seen = rig.poll_all();
         let kind = if is_send { Completed::Receive } else { Completed::ReceiveWriteImm };
         assert_eq!(seen.len(), usize::from(ends && (is_send || has_imm)), "opcode {opcode:#04x}");
@@ -174,7 +174,7 @@ fn every_request_that_is_not_offered_is_refused_and_does_nothing() {
             Heard { opcode: code::ACKNOWLEDGE, psn, aeth: Some((refusal, 0)), payload: vec![] };
         assert_eq!(heard, [nak], "opcode {opcode:#04x}");
         assert_eq!(rig.state(), QpState::Err, "opcode {opcode:#04x}");
-        // Nothing has arrived but what came before.
+        // Only the packets before have arrived.
         let begun = if psn == 0 { 0 } else { MTU };
         assert_untouched(&rig, BUFFERS + begun as u64, BUFFER_BYTES as usize - begun);
         assert_untouched(&rig, REGION, REGION_BYTES as usize);
@@ -205,7 +205,7 @@ fn every_response_that_nobody_asked_for_and_every_other_service_is_dropped_in_si
         assert_eq!((rig.poll(), rig.event()), (None, None), "opcode {opcode:#04x}");
         assert_untouched(&rig, BUFFERS, (BUFFER_BYTES * u64::from(RECEIVES)) as usize);
         assert_untouched(&rig, REGION, REGION_BYTES as usize);
-        // What comes next is as welcome as ever.
+        // The next request is accepted as usual.
         assert_eq!(rig.say(&[packet(code::WRITE_ONLY, 0)]).len(), 1, "opcode {opcode:#04x}");
         assert_eq!(rig.read(REGION, 44), [LAST; 44]);
     }

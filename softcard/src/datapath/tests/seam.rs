@@ -228,7 +228,7 @@ impl Logic for Slow {
         if self.pace.borrow().thinks == 0 {
             return Poll::Ready(fetched.map(|bytes| into.copy_from_slice(&bytes)));
         }
-        // What is left there is nobody's business.
+        // The rest there has no meaning.
         into.fill(0xee);
         self.think(tag, wanted.qpn, Answer::Fetched(fetched))
     }
@@ -758,7 +758,7 @@ fn logic_of_another_crate_has_queue_pairs_of_its_own_beside_an_engines() {
     let qpn = meet(&mut pair, ECHO);
     let back = MEMORY + 0x1_0000;
     for length in [1, 1024, 5_000, 0x1_0000] {
-        // What is sent to the logic comes back, and the engine's own QPs carry on.
+        // The logic echoes the messages to it, and the engine's own QPs carry on.
         pair.one.write(MEMORY, &bytes(9, length));
         pair.one.post_receive(back, length as u32);
         pair.one.post_from(MEMORY, SendOpcode::Send, length as u32, 0);

@@ -119,7 +119,7 @@ fn what_a_check_refuses_ends_its_connection_before_a_byte_is_placed() {
     let mut pair = Pair::new();
     pair.one.card.network.stack.set_services(Some(Box::new(Refuser)));
     pair.one.write(MEMORY, &[0x77; 3000]);
-    // The acknowledgement of what came before is no payload.
+    // The acknowledgement of earlier packets has no payload.
     assert_eq!(pair.carry(SendOpcode::Write, 3000).unwrap().status, Status::Success);
     assert_eq!(pair.carry(SendOpcode::Read, 3000).unwrap().status, Status::BadResponse);
     assert_eq!(pair.one.read(MEMORY, 3000), [0x77; 3000]);
@@ -161,7 +161,7 @@ fn rows_are_features_where_they_are_written_and_where_they_are_read() {
     pair.one.write(MEMORY, &table);
     assert_eq!(pair.carry(SendOpcode::Write, length).unwrap().status, Status::Success);
     assert!(alike(&pair.other.read(REGION, table.len()), &made));
-    // What is READ of it is left as it is by the end that answers.
+    // The end that answers a READ leaves its bytes as they are.
     assert_eq!(pair.carry(SendOpcode::Read, length).unwrap().status, Status::Success);
     assert!(alike(&pair.one.read(MEMORY, table.len()), &made));
     assert_eq!(pair.other.card.network.detach(Selector::Qp(qpn), false), Ok(0));
@@ -285,7 +285,7 @@ fn a_pattern_across_packets_ends_its_connection_before_the_second_is_placed_and_
     };
     let (message, before) = (message_with(&pattern), vec![0x77; 2100]);
     let good = message_with(&pattern[1..]);
-    // What is refused is not placed, and what came before it in the message is.
+    // The refused packet is not placed, and earlier ones of the message are.
     let is_cut = |found: &[u8]| found[..1024] == message[..1024] && found[1024..] == before[1024..];
 
     let mut pair = Pair::with_qps(2);

@@ -1,6 +1,6 @@
 //! The queue of a cable of a given rate, first in, first out.
 //!
-//! The card's end has a short queue: what the card has beyond that stays with it. The far end has a switch's output queue,
+//! The card's end has a short queue: further frames stay with the card. The far end has a switch's output queue,
 //! of bounded length: a frame that finds no room is dropped. Whether one is marked is decided when it leaves, by how much
 //! waits then, itself included. All of it is in the caller's time: frames left when they were due, whenever the caller
 //! looks.

@@ -1,7 +1,7 @@
 //! Draws that depend on a seed, a card, a direction and the frame's number, and on nothing else.
 //!
-//! Each frame has a short sequence of random words of its own, so neither what was decided about
-//! earlier frames nor which faults are asked for shifts what is drawn for it. The generator is
+//! Each frame has a short sequence of random words of its own, so neither decisions about
+//! earlier frames nor the set of faults shifts its draws. The generator is
 //! SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 
 use super::spec::{FaultSpec, Rate};

@@ -1,8 +1,8 @@
 //! One direction of a cable with faults.
 //!
 //! A frame that is not lost is edited, then held back until enough later ones have come, then waits for a
-//! cable of a given rate, then is delayed, then ready. All of this is bounded: who hands frames in asks
-//! for the space first.
+//! cable of a given rate, then is delayed, then ready. All of this is bounded: a caller asks for space
+//! before it hands frames in.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! A cable's faults, as a value and as the text that users write.
 //!
 //! The text is a list of items, as in `loss=1%,dup=0.1%,delay=10us..50us,card=1`, each given at
-//! most once and at least one of them a fault. What is a number with a unit is read in `quantity.rs`.
+//! most once and at least one of them a fault. `quantity.rs` reads numbers with units.
 
 use std::fmt;
 use std::str::FromStr;
@@ -245,7 +245,7 @@ fn delay(text: &str) -> Result<Delay, Mend> {
 fn duration(text: &str) -> Result<u64, Mend> {
     let read = split(text, &TIMES).filter(|(number, _)| !number.is_empty());
     let (number, factor) = read.ok_or(MEND_DELAY)?;
-    // What a u64 does not hold is longer still.
+    // A number beyond u64 is longer still.
     let number: u64 = whole(number).ok_or(MEND_LONG)?;
     number.checked_mul(factor).filter(|delay| *delay <= MAX_DELAY).ok_or(MEND_LONG)
 }

@@ -365,7 +365,7 @@ fn what_waits_long_marks_packets_that_may_be_marked() {
     };
     assert_eq!(marked(90), 0);
     assert_rate("marked at the middle", marked(150), MANY / 10, 0.25);
-    // What waits in the end is less and less.
+    // Fewer and fewer frames wait in the end.
     assert!(marked(210) > MANY / 10 - 420);
 }
 
@@ -412,7 +412,7 @@ fn all_faults_together_keep_their_rates_and_lose_no_frame_unseen() {
         let mut all = Vec::new();
         let mut now = 0;
         for first in (0..MANY).step_by(50) {
-            // Time goes on for as long as the longest delay needs for what fits on the way.
+            // Time goes on as long as the longest delay of the frames that fit on the way.
             now += 20_000;
             let numbers = first..first + 50;
             match direction {

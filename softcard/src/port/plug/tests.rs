@@ -146,7 +146,7 @@ fn one_way_traffic_needs_no_new_frames() {
 /// A frame as a card sends it, to an address that no switch has learned.
 fn sealed() -> Frame {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-    // An IPv4 header with the length of what follows: UDP, transport header, CRC.
+    // An IPv4 header with the length of UDP header, transport header and CRC.
     bytes.extend([0x45, 0, 0, 44, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     bytes.resize(bytes.len() + 8 + 12 + 4, 0);
     let mut frame = Frame::from_bytes(&bytes).unwrap();
@@ -174,7 +174,7 @@ fn only_frames_that_nothing_but_the_switch_has_touched_are_vouched_for() {
         let mut arrived = Vec::new();
         for port in ports.iter_mut().skip(1) {
             let mut into = VecDeque::new();
-            // What is delayed comes a moment later.
+            // Delayed frames come a moment later.
             for now in [0, 1_000_000] {
                 port.receive(now, &mut into, 64);
             }
@@ -211,7 +211,7 @@ fn faults_lie_between_what_a_capture_shows_as_sent_and_as_delivered() {
         frame.as_slice().iter().zip(&sent).map(|(a, b)| (a ^ b).count_ones()).sum()
     };
     assert_eq!(into.iter().map(flipped).collect::<Vec<_>>(), [1, 1]);
-    // What a card sends to itself meets no fault.
+    // A card's frames to itself meet no fault.
     ports[1].loop_back(0, &VecDeque::from([ping(1, 2)]));
     ports[0].flush();
 

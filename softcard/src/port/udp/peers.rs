@@ -19,7 +19,7 @@ const MOST_STRANGERS: usize = 1024;
 const MOST_PEERS: usize = 8192;
 /// Hosts that are kept at most when others are forgotten, which is not done for each new one.
 const MOST_KEPT: usize = MOST_PEERS / 4 * 3;
-/// The least that may be under way, whatever a peer says.
+/// The least that may be under way, even if a peer grants less.
 const LEAST_WINDOW: u64 = 16 << 10;
 /// How often a peer is asked that is sent to, in nanoseconds.
 const ASK_NS: u64 = 1_000_000_000;
@@ -482,7 +482,7 @@ impl Peers {
             return self.hear_question(now, pair, word);
         }
         let peer = self.table.get_mut(&pair)?;
-        // Whoever does not know the port's session has not been asked.
+        // A host that does not know the port's session has not been asked.
         let is_answer = matches!(word.kind, WordKind::Answer | WordKind::Busy);
         let question = peer.question.filter(|it| it.mark == word.mark && is_answer);
         let is_known = question.is_some() || word.session == peer.session;
@@ -504,7 +504,7 @@ impl Peers {
         }
         let peer = self.stranger(pair);
         if peer.answers() && peer.session != word.session {
-            // Who has proved to be another is asked first whether it is that no more.
+            // A host that was known by another session is asked first whether that has ended.
             return self.question(now, pair);
         }
         peer.begin_session(word.session);

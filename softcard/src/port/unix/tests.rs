@@ -89,7 +89,7 @@ fn frames_to_an_absent_peer_are_dropped_and_counted_until_it_comes() {
     }
 }
 
-/// Sends until the peer takes no more; returns the number of frames that it took and the rest.
+/// Sends until the peer's queue is full; returns the number of frames that it took and the rest.
 fn fill(port: &mut UnixPort, length: usize) -> (usize, VecDeque<Frame>) {
     let offered = 2000;
     let mut burst: VecDeque<Frame> = (0..offered).map(|_| frame(&vec![7; length])).collect();
