@@ -1,15 +1,16 @@
 //! Prints what inspection costs: `cargo run --release -p services --example inspect_cost`.
 //!
-//! A connection with the service has the packets of a message checked and accepted, as a card has it, for three lists of
-//! patterns and three messages. Told is the quickest of many passes, which other work of the machine makes longer least.
+//! The packets of a message pass a connection with the service, for three lists of patterns and three messages. The
+//! figure is the quickest of many passes, which other work of the machine disturbs least.
+
+mod shared;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use services::{Chain, Connection, Inspect, Operation, Part, Placing, Verdict};
+use services::{Chain, Connection, Inspect, Operation};
+use shared::{MTU, pass};
 
-/// Bytes of a packet's payload.
-const MTU: usize = 4096;
 /// Packets of a message.
 const PACKETS: usize = 256;
 /// Passes.
@@ -23,20 +24,7 @@ fn quickest(patterns: &[Vec<u8>], message: &[u8]) -> Option<Duration> {
     let mut frames = message.to_vec();
     let mut best = Duration::MAX;
     for _ in 0..PASSES {
-        let begun = Instant::now();
-        for (number, bytes) in frames.chunks_mut(MTU).enumerate() {
-            let (offset, length) = ((number * MTU) as u64, bytes.len() as u32);
-            let is_last = number + 1 == PACKETS;
-            let part = Part { operation: Operation::Write, offset, length, is_last };
-            if connection.check(Some((&part, bytes))) != Verdict::Accept {
-                return None;
-            }
-            connection.accept();
-            if !connection.act(&mut Placing { bytes, address: None }) {
-                return None;
-            }
-        }
-        best = best.min(begun.elapsed());
+        best = best.min(pass(&mut connection, Operation::Write, &mut frames)?);
     }
     Some(best)
 }

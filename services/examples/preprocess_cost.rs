@@ -1,16 +1,16 @@
 //! Prints the cost of preprocessing: `cargo run --release -p services --example preprocess_cost`.
 //!
-//! A connection with the service takes the packets of a table, from their check to the change of their bytes, as a card has
-//! it. Told is the quickest of many tables, which other work of the machine makes longer least; and beside it what the
-//! same chain costs where it has nothing to do, with SENDs.
+//! The packets of a table pass a connection with the service. The figure is the quickest of many tables, which other
+//! work of the machine disturbs least; SENDs show the cost of the same chain where it has nothing to do.
+
+mod shared;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use services::{Chain, Connection, MODULUS, Operation, Part, Placing, Preprocess, ROW, Verdict};
+use services::{Chain, Connection, MODULUS, Operation, Preprocess, ROW};
+use shared::{MTU, pass};
 
-/// Bytes of a packet's payload.
-const MTU: usize = 4096;
 /// Rows of a table.
 const ROWS: usize = 4096;
 /// Tables.
@@ -25,20 +25,7 @@ fn quickest(operation: Operation) -> Option<(Duration, usize)> {
     for _ in 0..TABLES {
         let mut connection = Connection::new(Arc::clone(&chain));
         let mut frames = table.clone();
-        let begun = Instant::now();
-        for (number, bytes) in frames.chunks_mut(MTU).enumerate() {
-            let offset = (number * MTU) as u64;
-            let is_last = (number + 1) * MTU >= table.len();
-            let part = Part { operation, offset, length: bytes.len() as u32, is_last };
-            if connection.check(Some((&part, bytes))) != Verdict::Accept {
-                return None;
-            }
-            connection.accept();
-            if !connection.act(&mut Placing { bytes, address: None }) {
-                return None;
-            }
-        }
-        best = best.min(begun.elapsed());
+        best = best.min(pass(&mut connection, operation, &mut frames)?);
     }
     Some((best, table.len()))
 }
