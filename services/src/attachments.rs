@@ -90,10 +90,10 @@ impl Attachments {
         Ok(())
     }
 
-    /// Detaches what is attached there. Where `has_messages` says that a queue pair has messages of its own under way,
-    /// or the peer's are, that is refused, unless it is to be `now`: then messages that have begun keep their services
-    /// to their end. Answers how many queue pairs do. On one that has failed, of which it says `None`, no message has an
-    /// end.
+    /// Detaches the services that are attached there. If `has_messages` says that a queue pair has messages of its own
+    /// under way, or the peer's are, that is refused, unless it is to be `now`: then messages that have begun keep
+    /// their services to their end. Answers how many queue pairs do. On one that has failed, of which it says `None`,
+    /// no message has an end.
     ///
     /// # Errors
     /// Why not; nothing is detached then.
@@ -114,7 +114,7 @@ impl Attachments {
         let its = self.connections.iter().filter(|(_, (of, _))| *of == selector);
         let busy =
             its.filter(|(qpn, (_, it))| it.is_busy() || has_messages(**qpn).unwrap_or(false));
-        // The same one is named whatever the order of the map is.
+        // The same one is named in any order of the map.
         if let Some(qpn) = busy.map(|(qpn, _)| *qpn).min().filter(|_| !now) {
             return Err(Error::Busy { qpn });
         }
@@ -161,7 +161,7 @@ impl Attachments {
         }
     }
 
-    /// Notes that a queue pair is no more, and drops the services attached to it alone.
+    /// Drops the services that are attached to a destroyed queue pair alone.
     pub fn destroyed(&mut self, qpn: u32) {
         let ended = self.end(qpn);
         self.rules.remove(&Selector::Qp(qpn));
@@ -170,7 +170,7 @@ impl Attachments {
         }
     }
 
-    /// Takes note that all queue pairs are no more.
+    /// Drops the services that are attached to queue pairs, all of which were destroyed.
     pub fn all_destroyed(&mut self) {
         let numbers: Vec<u32> = self.connections.keys().copied().collect();
         numbers.into_iter().for_each(|qpn| self.destroyed(qpn));

@@ -17,7 +17,7 @@ pub struct Counters {
     pub dropped_packets: u64,
     /// Packets that ended their connection.
     pub refused_packets: u64,
-    /// What services looked for and found: in packets that were accepted, and in the one that was refused for it.
+    /// The matches that services found: in accepted packets, and in the one that was refused for it.
     pub matches: u64,
     /// Packets that were acted on.
     pub acted_packets: u64,
@@ -81,7 +81,7 @@ pub struct Connection {
     checked: Option<Part>,
     /// The same of each placement that was accepted and not acted on.
     waiting: VecDeque<Option<Part>>,
-    /// A check ended the connection: nothing is accepted any more, and what was is still acted on.
+    /// A check ended the connection: nothing is accepted any more, and accepted packets are still acted on.
     refused: bool,
     /// Another stage did: nothing is acted on any more either.
     failed: bool,

@@ -71,8 +71,8 @@ impl Inspect {
     /// [`Error::Automaton`] for more than an automaton can have.
     pub fn new(patterns: &[Vec<u8>], refuses: bool) -> Result<Self, Error> {
         let mut builder = DFA::builder();
-        // All patterns that end at a byte, whether or not others have begun before them. What could be skipped by looking
-        // for whole patterns at once would be missed where a packet cuts one.
+        // All patterns that end at a byte, whether or not others have begun before them. A search
+        // that skips bytes would miss a pattern that a packet cuts.
         builder.match_kind(MatchKind::Standard).start_kind(StartKind::Unanchored).prefilter(false);
         let too_much = |_| Error::Automaton;
         let automaton = builder.build(patterns).map_err(too_much)?;

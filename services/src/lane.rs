@@ -99,14 +99,14 @@ impl Lane {
             }
         });
         if outcome == Err(Stop::Refused) {
-            // Nothing is checked behind it, and what it was refused for counts as found.
+            // Nothing is checked behind it, and the pattern for which it was refused counts as found.
             std::mem::swap(&mut self.check, &mut self.next);
         }
         outcome?;
         Ok(true)
     }
 
-    /// How often services have found what they look for, in packets that were accepted and in the one that was refused.
+    /// The number of matches that services have found, in accepted packets and in the one that was refused.
     pub(crate) fn found(&self, chain: &Chain) -> u64 {
         let mut states = &*self.check;
         let each = chain.services().iter().map(|service| {

@@ -1,8 +1,8 @@
 //! Services on the path of a connection's packets, without I/O, clock or threads.
 //!
 //! A [`PacketService`] sees the payload of a reliable connection's messages. A [`Chain`] is several of them in their
-//! order, found to fit together. A [`Connection`] runs a chain for one queue pair: it keeps their state, has each
-//! called when its turn is and no more often, and stops those that exceed their work. [`Attachments`] says which queue
+//! order, found to fit together. A [`Connection`] runs a chain for one queue pair: it keeps their state, calls
+//! each once for each packet in its turn, and stops those that exceed their work. [`Attachments`] says which queue
 //! pairs of a card have which chain.
 //!
 //! [`natives`] are the services that are compiled in.

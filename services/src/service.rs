@@ -6,9 +6,9 @@ use crate::part::{End, Operations, Part};
 
 /// A service that sees the packets of connections.
 ///
-/// It is shared by all connections that have it, so it keeps nothing of its own: what it remembers of a connection is
-/// in the state that it is given, all zeros when the connection begins. The two ways of a connection, messages that the
-/// peer sends and answers to this end's READs, have a state each. A message keeps its length whatever services do.
+/// It is shared by all connections that have it, so it keeps nothing of its own: its memory of a connection is
+/// the state that it is given, all zeros when the connection begins. The two ways of a connection, messages that the
+/// peer sends and answers to this end's READs, have a state each. No service changes the length of a message.
 ///
 /// *Check* and *act* have a state of their own each, for a burst of packets is checked before the first of them is
 /// acted on.

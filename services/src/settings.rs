@@ -1,4 +1,4 @@
-//! What services are told when they are attached.
+//! The settings of services, which they get when they are attached.
 
 use std::collections::BTreeMap;
 
