@@ -23,7 +23,7 @@ use crate::rq::Rq;
 use crate::transport::{LocalGid, Transport};
 use crate::under_way::UnderWay;
 
-/// What a command came to.
+/// The outcome of a command.
 struct Answer {
     result: u32,
     generation: u8,
@@ -50,7 +50,7 @@ impl Answer {
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Executes the commands up to `producer` and raises an interrupt for their completions;
-    /// `false` when one of them has to wait: for memory, or for a QP to begin with what was posted to it.
+    /// `false` when one of them has to wait: for memory, or for a QP to begin with its posted requests.
     pub(crate) fn execute_admin(
         &mut self,
         now: u64,
@@ -378,7 +378,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let is_sender = command.kind == QpType::XrcSend;
         let command = &match is_sender {
-            // It receives nothing, whatever the fields say.
+            // It receives nothing, so the fields are ignored.
             true => CreateQp { receive_cqn: command.send_cqn, rqn: 0, ..*command },
             false => *command,
         };
@@ -491,7 +491,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let Some(qp) = self.qps.get_mut(&qpn) else { return Err(AdminStatus::NotFound) };
         qp.state = to;
-        // What goes to ERR is noted by its first flush.
+        // The first flush notes a QP that goes to ERR.
         if to != QpState::Err {
             self.flushing.remove(&qpn);
         }

@@ -57,7 +57,7 @@ enum Firing {
     By(u64),
 }
 
-/// What writing an entry came to.
+/// The outcome of writing an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pushed {
     told: Firing,
@@ -141,7 +141,7 @@ impl<M: Rings> Cq<M> {
         }
     }
 
-    /// Forgets what the arming waited for; answers when it was due.
+    /// Ends the arming's wait for more completions; answers when it was due.
     fn take_due(&mut self) -> Option<u64> {
         self.held = 0;
         self.due.take()
@@ -188,7 +188,7 @@ impl<M: Rings> Cq<M> {
         let end = self.producer;
         (self.memory, self.log2_entries) = (memory, log2_entries);
         (self.producer, self.consumer) = (0, 0);
-        // What a later arming compares it with is counted from there, too.
+        // A later arming compares it with an index that is counted from there, too.
         self.solicited_end = self.solicited_end.map(|solicited| solicited.wrapping_sub(end));
         end
     }
@@ -219,7 +219,7 @@ impl<M: Rings> Completions<'_, M> {
         self.follow(cqn, pushed.told);
     }
 
-    /// Does what follows for the events.
+    /// Updates the events after a completion.
     fn follow(&mut self, cqn: u32, told: Firing) {
         match told {
             Firing::Nothing => {}
@@ -231,13 +231,13 @@ impl<M: Rings> Completions<'_, M> {
         }
     }
 
-    /// Forgets what a completion queue's arming waited for.
+    /// Ends a completion queue's wait for more completions.
     fn forget_held(&mut self, cqn: u32) {
         let due = self.cqs.get_mut(&cqn).and_then(Cq::take_due);
         self.events.release(due, cqn);
     }
 
-    /// Tells of what waits for more, if anything does.
+    /// Raises the event of a queue that waits for more completions, if it does.
     pub(crate) fn tell_held(&mut self, cqn: u32) {
         let Some(cq) = self.cqs.get_mut(&cqn).filter(|cq| cq.held > 0) else { return };
         cq.armed = None;
@@ -245,8 +245,8 @@ impl<M: Rings> Completions<'_, M> {
         self.follow(cqn, Firing::Now(sequence));
     }
 
-    /// Has the events of a completion queue be of `count` completions, or come `period` microseconds behind
-    /// the first of them; with either 0 each is of one.
+    /// Makes a completion queue raise an event after `count` completions, or `period` microseconds after the
+    /// first of them; if either is 0, after each completion.
     pub(crate) fn moderate(
         &mut self,
         cqn: u32,
@@ -288,7 +288,7 @@ impl<M: Rings> Completions<'_, M> {
         if cq.outstanding() > 1u32.wrapping_shl(u32::from(log2_entries)) {
             return Err(AdminStatus::Invalid);
         }
-        // What was armed before is, whether its doorbell was seen or not.
+        // A queue that was armed before stays armed, whether its doorbell was seen or not.
         self.arm(cqn);
         let cq = self.cqs.get_mut(&cqn).ok_or(AdminStatus::NotFound)?;
         Ok(cq.go_on_in(memory, log2_entries))

@@ -132,7 +132,7 @@ impl<M: Rings> DeviceMemory<M> {
         base.checked_add(before).and_then(|at| at.checked_add(offset)).ok_or(AdminStatus::Invalid)
     }
 
-    /// Notes that a key names a part, or does no more.
+    /// Notes that a key names a part, or no longer does.
     pub(crate) fn count_key(&mut self, number: u32, named: bool) {
         if let Some(part) = self.parts.get_mut(&number) {
             let keys = part.keys;

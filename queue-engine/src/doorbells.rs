@@ -18,7 +18,7 @@ pub(crate) struct Queue {
 }
 
 /// Queues of one page that a scan adds at most before it leaves the rest of the page to the next one, in the middle
-/// of a slot too: who rings for all that it has does not hold up the others.
+/// of a slot too: a client that rings for all its queues does not delay the others.
 const MOST_OF_PAGE: usize = 32;
 
 /// A slot with queues behind it.
@@ -34,7 +34,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Adds the queues that are to be heard, but no more than `most`; answers with how many.
+    /// Adds at most `most` of the rung queues; answers with their number.
     fn hear(&mut self, most: usize, rung: &mut Vec<Queue>) -> usize {
         let end = self.unheard as usize;
         let begin = end.saturating_sub(most);
@@ -74,7 +74,7 @@ impl<D: DoorbellPage> Page<D> {
         let (before, behind) = self.slots.split_at_mut(begin);
         for (first, part) in [(begin, behind), (0, before)] {
             for (place, slot) in (first..).zip(part) {
-                // What changes before all are heard is found behind them: whoever changes it does not begin anew.
+                // A change before all are heard is found behind them, so it does not begin the scan anew.
                 if slot.unheard == 0 {
                     let value = self.memory.load(slot.index.into());
                     if value == slot.seen {
@@ -128,7 +128,7 @@ impl<D: DoorbellPage> Doorbells<D> {
         }
     }
 
-    /// Takes a page away, with whatever still looked at it.
+    /// Removes a page, and the scans of it.
     pub(crate) fn close(&mut self, page: u8) {
         if let Some(place) = self.page(page) {
             *place = None;
@@ -150,8 +150,8 @@ impl<D: DoorbellPage> Doorbells<D> {
             .is_some_and(Option::is_some)
     }
 
-    /// The generation, or the next one where it stands in the slot of the QP's number already. What stands there may be
-    /// of a QP that had the number before, and a doorbell of its successor must change it.
+    /// The generation, or the next one where it stands in the slot of the QP's number already. The slot may still have
+    /// a doorbell of a QP that had the number before, and a doorbell of its successor must change it.
     pub(crate) fn fresh_generation(&self, client: u8, qpn: u32, generation: u8) -> u8 {
         let page = usize::from(doorbell::page_of(client)).checked_sub(1);
         let page = page.and_then(|index| self.pages.get(index)?.as_ref());

@@ -43,7 +43,7 @@ const NUMBER_BITS: u32 = 24;
 
 /// The sizes and features of an engine.
 ///
-/// Limits beyond what half of a number space holds (2^19 QPs or receive queues, 2^23 of the others, less the resting
+/// Limits beyond half of a number space (2^19 QPs or receive queues, 2^23 of the others, less the resting
 /// numbers) are brought down to that, and the window's limit registers say so.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
@@ -98,7 +98,7 @@ pub struct Engine<M: Rings, D, N> {
     enabling: bool,
     /// The producer index last written to the admin doorbell, until it was worked on.
     pub(crate) admin_rung: Option<u32>,
-    /// Calls that the command that is next has waited for a QP to begin with what was posted to it.
+    /// Calls for which the next command has waited for a QP to begin with its posted requests.
     pub(crate) command_waited: u32,
     /// Why the engine stopped for good; 0 while it did not.
     pub(crate) fatal: u32,
@@ -117,7 +117,7 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) targets: ByNumber<XrcTarget>,
     pub(crate) ahs: Handles,
     pub(crate) shares: Shares,
-    /// QPs that flush what is posted to them: those in ERR.
+    /// QPs that flush requests posted to them: those in ERR.
     pub(crate) flushing: BTreeSet<u32>,
     pub(crate) doorbells: Doorbells<D>,
     /// QPs to look at, each at most once.
@@ -128,8 +128,8 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) lost: Vec<u32>,
     /// Shared receive queues that have fewer entries than their limit, to be told of.
     pub(crate) below_limit: Vec<u32>,
-    /// What the next receive along XRC is named with: counted on whatever becomes of queues, whose numbers are
-    /// given out again, so that no late byte of a message finds the receive of another queue.
+    /// The name of the next receive along XRC. It is never reset, though numbers of queues are given out again, so
+    /// that no late byte of a message finds the receive of another queue.
     pub(crate) next_xrc_receive: u32,
     /// Completions of receives along XRC that could not be used, each with its completion queue.
     pub(crate) failed_receives: Vec<(u32, Cqe)>,
@@ -289,7 +289,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.doorbells = Doorbells::new();
     }
 
-    /// Forgets every object and stops: what the window's reset bit does.
+    /// Forgets every object and stops, as the window's reset bit demands.
     ///
     /// Numbers in use rest; doorbell pages stay in place, with nothing behind them.
     pub(crate) fn stop(&mut self, transport: &mut impl Transport) {
@@ -364,7 +364,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Reads the doorbells and executes the work behind them; `true` if there was any.
     ///
-    /// The work of one call is bounded, whatever stands in the rings and however many QPs there are: some
+    /// The work of one call is bounded, for any content of the rings and any number of QPs: some
     /// of those that have work get a turn, of each client one after the other. After `true` another call is
     /// due, as it is after [`Engine::handle`] and after a register write.
     pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {

@@ -28,7 +28,7 @@ pub(crate) struct EventRings<M: Rings> {
     limit: Option<u32>,
     /// Completion queues that have fired and wait for room.
     waiting: BTreeMap<PlaceInLine, Fired>,
-    /// What the next one of them is counted.
+    /// The count of the next one.
     next: u64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct PlaceInLine {
 struct EventRing<M: Rings> {
     ring: M::Ring,
     producer: u32,
-    /// What the driver wrote to the consumer register.
+    /// The driver's value of the consumer register.
     consumer: u32,
     /// An event was lost; sticky.
     overflow: bool,
@@ -85,7 +85,7 @@ impl<M: Rings> EventRings<M> {
         }
     }
 
-    /// Has a completion queue be told of at a time, unless that is taken back.
+    /// Schedules the event of a completion queue for a time, unless that is taken back.
     pub(crate) fn hold(&mut self, due: u64, cqn: u32) {
         self.held.insert((due, cqn));
     }

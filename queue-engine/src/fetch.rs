@@ -40,15 +40,15 @@ enum FetchOutcome {
     Done,
     /// Nothing to fetch.
     Idle,
-    /// The transport has no room for what is there.
+    /// The transport has no room for the next request.
     NoRoom,
-    /// No more room for what is under way: the QP goes on when one of its messages is complete.
+    /// There is no room for more messages under way: the QP goes on when one of its messages is complete.
     Full,
     /// The entry cannot be executed; the QP fails when its turn to complete comes.
     Stopped,
 }
 
-/// What fetching needs of the engine beside the QP.
+/// The engine's tables that fetching needs beside the QP.
 struct Tables<'a, M: Rings> {
     keys: &'a mut Keys,
     completions: Completions<'a, M>,
@@ -165,7 +165,7 @@ fn check_wqe(
     Ok(operation)
 }
 
-/// What an entry asks for; `None` for operations the engine does not offer.
+/// The operation of an entry; `None` if the engine does not offer it.
 fn operation(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<WqeOperation> {
     let SendHeader { immediate, remote_address, rkey, .. } = *header;
     let write = |immediate| WqeOperation::Write { remote_address, rkey, immediate };
@@ -189,7 +189,7 @@ fn operation(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<W
     })
 }
 
-/// What an entry of a QP of datagrams asks for; `None` for all but to send.
+/// The operation of an entry of a QP of datagrams; `None` for all but SEND.
 fn datagram(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<WqeOperation> {
     let [first, ..] = *blocks;
     let immediate = match header.opcode {
@@ -214,9 +214,10 @@ pub(crate) fn completed_as(opcode: SendOpcode) -> Opcode {
 }
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
-    /// Lets a QP begin with what was posted to it before a command that ends its sending, as a NIC has by then: its program
-    /// may have heard that a message is on its way, and leave. Lets QPs hold an address handle that is to end, for what was
-    /// posted before. `true` while the command is to come again for that, which it does some times at most.
+    /// Lets a QP begin with requests that were posted before a command that ends its sending, as a NIC would have by
+    /// then: the program may know that a message is on its way, and leave. Lets QPs keep an ending address handle for
+    /// requests that were posted before. `true` while the command must be tried again for that, a bounded number of
+    /// times.
     pub(crate) fn begins_first(
         &mut self,
         now: u64,
@@ -254,7 +255,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         false
     }
 
-    /// Fetches what a QP has posted, as far as the transport takes it.
+    /// Fetches a QP's posted requests, as far as the transport takes them.
     pub(crate) fn pump(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) -> Turn {
         let Some(qp) = self.qps.get(&qpn) else { return Turn::Over };
         if qp.kind.is_datagram() {

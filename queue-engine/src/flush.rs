@@ -29,14 +29,14 @@ const WITHIN_WORD: u64 = ATOMIC_BYTES as u64 - 1;
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Records an event of the transport for a QP of this engine.
     ///
-    /// [`Engine::poll`] then does what follows from it.
+    /// [`Engine::poll`] then does the work that follows from it.
     pub fn handle(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
         self.hear(now, event, transport);
         self.fail_lost(now, transport);
     }
 
-    /// Has each QP fail of which a completion was lost: before the transport acknowledges what it was of, where that comes
-    /// behind the events. One that has failed already, or is gone, stays as it is.
+    /// Fails each QP of which a completion was lost: before the transport acknowledges that message, if it does so
+    /// behind the events. A QP that has failed already, or is gone, stays as it is.
     #[inline]
     pub(crate) fn fail_lost(&mut self, now: u64, transport: &mut impl Transport) {
         if !self.lost.is_empty() {
@@ -75,7 +75,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let Some(qp) = self.qps.get(&event.qpn()) else { return };
         let (tells_drained, kind) = (qp.tells_drained, qp.kind);
-        // Before anything else of this QP: what waited longer for room comes first.
+        // Before anything else of this QP: entries that waited longer for room come first.
         self.feed_starved();
         let of_receive =
             matches!(event, TransportEvent::Received(_) | TransportEvent::ReceiveFailed { .. });
@@ -112,7 +112,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Ends the address handles that a QP was the last to hold, and holds no more.
+    /// Ends the address handles of which a QP was the last holder, and is no longer.
     pub(crate) fn let_handles_go(&mut self, qpn: u32, transport: &mut impl Transport) {
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| !qp.held.is_empty()) else { return };
         for ah in self.ahs.let_go(qp) {
@@ -155,7 +155,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Fails a QP for what was found here: as soon as no memory of its is reached any more, all that it has is flushed.
+    /// Fails a QP for an error that the engine found: its requests are flushed as soon as nothing reaches its memory
+    /// any more.
     fn fail_here(
         &mut self,
         now: u64,
@@ -174,7 +175,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let ReceivedMessage { qpn, kind, .. } = received;
         if let ReceiveKind::SendInvalidate { rkey } = kind {
             let pdn = self.qps.get(&qpn).map_or(0, |qp| qp.pdn);
-            // One that others have taken back since has what it wants.
+            // A key that another request has invalidated since needs nothing more.
             let _ = self.keys.invalidate(Peer { qpn, pdn }, rkey);
         }
         let complete = |qp: &Qp<M>, taken: &TakenWqe| {
@@ -222,8 +223,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Puts a QP that is not answered in SQE and completes all it has to send: the oldest with `cause`, the
-    /// rest flushed. As with [`Engine::flush`], what is posted is flushed by turns.
+    /// Puts a QP that is not answered in SQE and completes all its sends: the oldest with `cause`, the
+    /// rest flushed. As with [`Engine::flush`], posted requests are flushed by turns.
     pub(crate) fn flush_send_queue(&mut self, now: u64, qpn: u32, cause: Option<Status>) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         if !matches!(qp.state, QpState::Rts | QpState::Sqd | QpState::Sqe) {
@@ -240,10 +241,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Puts a QP in ERR and completes all it has: the oldest message with `cause`, the rest flushed.
+    /// Puts a QP in ERR and completes all its requests: the oldest message with `cause`, the rest flushed.
     ///
-    /// What is posted is flushed by turns, so that no ring can keep the engine busy; called again for
-    /// the rest, and for what is posted later. A QP in RESET has nothing and stays there.
+    /// Posted requests are flushed by turns, so that no ring can keep the engine busy; called again for
+    /// the rest, and for later posts. A QP in RESET has none and stays there.
     pub(crate) fn flush(&mut self, now: u64, qpn: u32, cause: Option<Status>) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         if qp.state == QpState::Reset {
@@ -263,7 +264,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 self.flushing.insert(qpn);
                 flush_receives(qp, rq, &mut completions)
             }
-            // What is posted is for others, and this QP takes no more of it. One that only sends has none.
+            // The posted receives are for other QPs, and this one takes none any more. A QP that only sends has none.
             None if qp.kind == QpType::XrcSend => false,
             None => {
                 if !std::mem::replace(&mut qp.reached_last, true) {
@@ -348,8 +349,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         !rqns.is_empty()
     }
 
-    /// Completes what a QP has taken of a shared receive queue, ahead of its RESET or its end: whose entry
-    /// it was must hear that it is free.
+    /// Completes the receive that a QP has taken from a shared queue, ahead of its RESET or its end: the
+    /// queue's owner must learn that the entry is free.
     pub(crate) fn give_up_taken(&mut self, now: u64, qpn: u32) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         if self.rqs.get(&qp.rqn).is_some_and(|rq| rq.private_qpn().is_none()) {
@@ -369,7 +370,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 }
 
-/// Writes into a completion what a message says.
+/// Writes a message's fields into a completion.
 pub(crate) fn describe(received: &ReceivedMessage, entry: &mut Cqe) {
     let ReceivedMessage { length, kind, immediate, solicited, source_qpn, qpn: _ } = *received;
     entry.byte_count = length;
@@ -420,7 +421,7 @@ fn flush_messages<M: Rings>(
     }
 }
 
-/// Completes what stands in the send ring; `true` when there may be more.
+/// Completes requests of the send ring; `true` when there may be more.
 fn flush_sends<M: Rings>(qp: &mut Qp<M>, completions: &mut Completions<'_, M>) -> bool {
     for _ in 0..QUANTUM {
         let posted = qp.sq.posted();
@@ -445,7 +446,7 @@ pub(crate) fn flush_taken<M: Rings>(qp: &mut Qp<M>, completions: &mut Completion
     qp.receives = VecDeque::new();
 }
 
-/// Completes what stands in a QP's own receive ring; `true` when there may be more.
+/// Completes requests of a QP's own receive ring; `true` when there may be more.
 fn flush_receives<M: Rings>(
     qp: &mut Qp<M>,
     rq: &mut Rq<M>,

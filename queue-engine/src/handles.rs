@@ -129,8 +129,8 @@ impl Handles {
         Ok(false)
     }
 
-    /// Takes note that a QP has sent something, or will send nothing of what it had, and gives the handles that
-    /// nobody holds any more.
+    /// Notes that a QP has sent messages, or will not send them, and gives the handles that have lost their last
+    /// holder.
     pub(crate) fn let_go<M: Rings>(&mut self, qp: &mut Qp<M>) -> Vec<u32> {
         let mut gone = Vec::new();
         let oldest = qp.under_way.front().map_or(qp.sq.fetch, |message| message.wqe_index);
@@ -145,7 +145,7 @@ impl Handles {
         gone
     }
 
-    /// A QP holds a handle no more; `true` where it is to be forgotten.
+    /// Drops one QP's hold of a handle; `true` if the handle must be forgotten.
     fn is_free_of_one(&mut self, ah: u32) -> bool {
         let Some(handle) = self.handles.get_mut(&ah) else { return false };
         handle.holders = handle.holders.saturating_sub(1);
@@ -170,7 +170,7 @@ impl Handles {
         }
     }
 
-    /// Forgets all, and gives what there was.
+    /// Forgets all handles, and gives them.
     pub(crate) fn clear(&mut self) -> Vec<u32> {
         let all = self.handles.keys().copied().collect();
         free_all(&mut self.handles, &mut self.numbers);

@@ -37,7 +37,7 @@ struct Window {
     bound: Option<Bound>,
 }
 
-/// What a memory window is bound to.
+/// The binding of a memory window.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     /// The QP that bound it.
@@ -46,13 +46,13 @@ struct Bound {
     region: u32,
     /// Where in the region it begins.
     offset: u64,
-    /// What its first byte is called.
+    /// The address of its first byte.
     va: u64,
     length: u64,
     access: Access,
 }
 
-/// What a window is to be bound to.
+/// A binding that a request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
     /// The window's key from now on.
@@ -72,7 +72,7 @@ pub(crate) struct Peer {
     pub(crate) pdn: u32,
 }
 
-/// What a window may open, and how its addresses count.
+/// The accesses that a window may grant, and the counting of its addresses.
 const WINDOW_ACCESS: Access = Access::REMOTE_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
@@ -101,7 +101,7 @@ impl Region {
 /// Bytes of a page of the hosts'.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Why a key does not open what was asked for.
+/// Why a key does not grant an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
     /// No such key, or another variant of it, or another protection domain.
@@ -166,7 +166,7 @@ impl Keys {
         random: &mut impl Random,
     ) -> Result<u32, AdminStatus> {
         let iova = memory.null().ok_or(AdminStatus::Unsupported)?;
-        // What is more would be a peer's, or a window's.
+        // Other rights would be for a peer, or a window.
         if !Access::LOCAL_WRITE.contains(access) {
             return Err(AdminStatus::Invalid);
         }
@@ -188,7 +188,7 @@ impl Keys {
         Ok(key::key(number, variant))
     }
 
-    /// Gives a key another region; one that is refused keeps what it has.
+    /// Gives a key another region; a refused key keeps its own.
     pub(crate) fn modify(
         &mut self,
         command: &ModifyKey,
@@ -324,7 +324,7 @@ impl Keys {
     }
 
     /// The page on the bus of a page of memory, by its first byte, of which some region of `pdn` that grants `right` has
-    /// a part, whatever its key.
+    /// a part, under any key.
     pub(crate) fn page_of(&self, pdn: u32, va: u64, right: Access) -> Option<u64> {
         let page_of = |(number, region): (&u32, &Region)| {
             let (last, end) = (va | PAGE.wrapping_sub(1), region.va.saturating_add(region.length));

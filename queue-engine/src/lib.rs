@@ -3,7 +3,7 @@
 //!
 //! An [`Engine`] is one verbs queue engine of the contract in [`fpga_regs::engine`]. It owns no
 //! thread, no socket and no clock: time is an argument in nanoseconds, host memory is a trait
-//! ([`Rings`]), and what carries messages is a trait ([`Transport`]). Packets, PSNs and ACKs lie
+//! ([`Rings`]), and so is the carrier of messages ([`Transport`]). Packets, PSNs and ACKs lie
 //! below the transport; payload never passes through the engine, which only says where it lies
 //! ([`Piece`]).
 //!

@@ -5,7 +5,7 @@ use fpga_regs::{BLOCK_BYTES, Block};
 
 /// Memory that rings live in, which its owner may change at any moment.
 ///
-/// A view outlives an unmap: what it then reads is nothing in particular, what it writes is lost.
+/// A view outlives an unmap: reads then give arbitrary bytes, and writes are lost.
 pub trait Rings {
     /// A view of a doorbell record.
     type Record: Record + core::fmt::Debug;
@@ -27,14 +27,14 @@ pub trait Rings {
         None
     }
 
-    /// An address, as [`Piece::iova`] has it, where reads give zeros and what is written is lost, for as many bytes as a
-    /// piece can have. `None` where there is none.
+    /// An address, as [`Piece::iova`] has it, where reads give zeros and writes are lost, for as many bytes as a piece
+    /// can have. `None` where there is none.
     fn null(&self) -> Option<u64> {
         None
     }
 
-    /// Whether the card waits for the driver to say where memory is. What was not found meanwhile
-    /// may be found later.
+    /// Whether the card waits for the driver to locate memory. Memory that was not found meanwhile may be
+    /// found later.
     fn waits(&self) -> bool {
         false
     }

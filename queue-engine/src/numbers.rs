@@ -64,7 +64,7 @@ impl Numbers {
     }
 
     /// The most numbers of `bits` random bits that may be in use at a time, so that together with
-    /// the resting ones they fill no more than half of the space.
+    /// the resting ones they fill at most half of the space.
     pub(crate) const fn most(bits: u32) -> u32 {
         (1u32.wrapping_shl(bits) >> 1).saturating_sub(RESTING as u32)
     }

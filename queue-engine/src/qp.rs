@@ -29,11 +29,11 @@ pub(crate) struct Qp<M: Rings> {
     pub(crate) receive_cqn: u32,
     pub(crate) rqn: u32,
     pub(crate) state: QpState,
-    /// What remote peers may do through this QP.
+    /// The accesses of remote peers through this QP.
     pub(crate) access: Access,
-    /// Whoever had it drained asked to be told when it is.
+    /// Whether the command that drains it asked for an event when it is drained.
     pub(crate) tells_drained: bool,
-    /// It has told that it takes no more of its shared receive queue.
+    /// Whether it has reported that it takes no further receives of its shared queue.
     pub(crate) reached_last: bool,
     /// It failed here, the oldest message with this status if any, and nothing is flushed before no memory of its is reached.
     pub(crate) failing: Option<Option<Status>>,
@@ -73,9 +73,9 @@ pub(crate) struct XrcTarget {
     pub(crate) generation: u8,
     pub(crate) state: QpState,
     pub(crate) access: Access,
-    /// Whoever had it drained asked to be told when it is.
+    /// Whether the command that drains it asked for an event when it is drained.
     pub(crate) tells_drained: bool,
-    /// It has told that it takes no more receives.
+    /// Whether it has reported that it takes no further receives.
     pub(crate) reached_last: bool,
 }
 

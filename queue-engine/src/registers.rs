@@ -76,7 +76,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Writes the 64-bit register at `offset` of the window; unknown ones are ignored.
     ///
-    /// What it asks for beyond a reset is done by [`Engine::execute`], to be called next.
+    /// [`Engine::execute`], which must be called next, does the requested work beyond a reset.
     pub fn write_register(&mut self, offset: u64, value: u64, transport: &mut impl Transport) {
         match offset {
             w::ADMIN_SQ_BASE => self.registers.admin_sq_base = value,

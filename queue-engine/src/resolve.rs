@@ -57,7 +57,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     /// Whether memory of messages that the QP has under way lies in the page at `iova` on the bus: a page that a
-    /// program has named by none of them has no owner, for a peer may name it, too. In SQD what was begun goes on.
+    /// program has named by none of them has no owner, for a peer may name it, too. In SQD, messages that have begun go
+    /// on.
     #[must_use]
     pub fn is_local_page(&self, qpn: u32, iova: u64) -> bool {
         let sends = |qp: &&Qp<M>| qp.state.sends_requests();

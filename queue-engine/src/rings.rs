@@ -7,7 +7,7 @@ use fpga_regs::engine::window::MAX_LOG2_ADMIN;
 
 use crate::memory::{Ring, Rings, aligned_ring};
 
-/// What the driver wrote where the admin and event rings are.
+/// The driver's registers of the admin and event rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueRegisters {
     pub(crate) admin_sq_base: u64,

@@ -36,7 +36,7 @@ pub(crate) struct Rq<M: Rings> {
 pub(crate) enum Users {
     /// One, once it is there: in ERR it drains the queue, in RESET it empties it.
     One(Option<u32>),
-    /// So many, none of which ends what is posted for the others.
+    /// Several, none of which ends the receives of the others.
     Many {
         /// How many.
         count: u32,
@@ -75,7 +75,7 @@ pub(crate) struct Given {
     pub(crate) qpn: u32,
 }
 
-/// What a shared receive queue of an XRC domain has beside its entries.
+/// The properties of a shared receive queue of an XRC domain beside its entries.
 #[derive(Debug)]
 pub(crate) struct XrcQueue {
     pub(crate) cqn: u32,
@@ -121,7 +121,7 @@ impl<M: Rings> Rq<M> {
         }
     }
 
-    /// Serves a QP no more, which was destroyed.
+    /// Stops serving a QP that was destroyed.
     pub(crate) fn detach(&mut self) {
         self.reset();
         match &mut self.users {

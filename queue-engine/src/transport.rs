@@ -22,7 +22,7 @@ pub enum WqeOperation {
     },
     /// A datagram, with immediate data if any.
     Datagram {
-        /// To whom.
+        /// The destination.
         datagram: Datagram,
         /// Immediate data, opaque.
         immediate: Option<u32>,
@@ -54,7 +54,7 @@ pub enum WqeOperation {
         remote_address: u64,
         /// Its key.
         rkey: u32,
-        /// What it does.
+        /// The operation.
         operation: AtomicOperation,
     },
 }
@@ -123,22 +123,23 @@ pub trait Transport {
 
     /// Applies attributes that the engine has checked; `state` is the state to go to.
     ///
-    /// RESET forgets what is under way: no event of before follows, and numbers begin anew.
+    /// RESET forgets messages under way: no event about them follows, and numbers begin anew.
     ///
     /// # Errors
     /// The status for the driver.
     fn modify_qp(&mut self, now: u64, qpn: u32, attributes: &Attributes)
     -> Result<(), AdminStatus>;
 
-    /// Fails a connection of which a completion was lost: it acknowledges no more of what it has executed, but refuses it as
-    /// a remote operational error, and tells by [`TransportEvent::Async`] and [`TransportEvent::Error`] like any error of
-    /// its own; nothing follows where the QP has failed before. `false` where it leaves all of that to the engine.
+    /// Fails a connection of which a completion was lost: it stops acknowledging executed requests, refuses them as
+    /// a remote operational error, and reports by [`TransportEvent::Async`] and [`TransportEvent::Error`] like any
+    /// error of its own; nothing follows where the QP has failed before. `false` where it leaves all of that to the
+    /// engine.
     fn refuse(&mut self, _now: u64, _qpn: u32) -> bool {
         false
     }
 
-    /// Whether what is below may still reach memory for a QP that was brought to ERR. Then [`TransportEvent::Error`] says when it
-    /// does not any more, unless the QP goes to RESET or ends before.
+    /// Whether the transport may still reach memory for a QP that was brought to ERR. Then [`TransportEvent::Error`]
+    /// says when it has stopped, unless the QP goes to RESET or ends before.
     fn lingers(&self, _qpn: u32) -> bool {
         false
     }
@@ -300,7 +301,7 @@ pub enum TransportEvent {
     Async {
         /// QP.
         qpn: u32,
-        /// What.
+        /// The event.
         event: QpEvent,
     },
 }

@@ -1,8 +1,8 @@
 //! The messages under way of a QP: the send WQEs that were fetched and are not complete.
 //!
-//! Room for them doubles as they become more. Some of it each QP has of its own. What it needs beyond
-//! comes out of its client's share, which all QPs of one client have together; so what
-//! programs make a card keep has an end, however many QPs they have. Where half of a share is used,
+//! Room for them doubles as they become more. Each QP has some of its own. Further room
+//! comes out of its client's share, which all QPs of one client have together; so programs can make a
+//! card keep a bounded amount, with any number of QPs. Where half of a share is used,
 //! room is halved as messages become fewer. A QP that gets no more goes on with the room it has: it
 //! fetches when one of its own messages is complete, and waits for nobody else's.
 
@@ -51,7 +51,7 @@ pub(crate) enum LocalPayload {
     Gather { first: u32, count: u8 },
 }
 
-/// What the QPs of one client have under way beyond what is their own, in bytes.
+/// The room that the QPs of one client use beyond their own, in bytes.
 #[derive(Debug)]
 pub(crate) struct Share {
     limit: usize,
@@ -69,13 +69,13 @@ impl Share {
         self.used
     }
 
-    /// Whether others may come to need what is not used.
+    /// Whether other QPs may come to need the unused room.
     #[inline]
     fn is_scarce(&self) -> bool {
         self.used > self.limit / 2
     }
 
-    /// Whether somebody who uses so much of it may use so much.
+    /// Whether a QP that uses `from` bytes of it may use `to` bytes.
     fn allows(&self, from: usize, to: usize) -> bool {
         to <= from || self.used.saturating_sub(from).saturating_add(to) <= self.limit
     }
@@ -178,7 +178,7 @@ impl UnderWay {
         true
     }
 
-    /// What it has of its client's share.
+    /// Its part of the client's share.
     fn charge(&self) -> usize {
         charge(self.messages.capacity(), self.elements.capacity())
     }
@@ -208,7 +208,7 @@ impl UnderWay {
     /// Takes the oldest message. Its room is given back by [`UnderWay::settle`].
     pub(crate) fn pop(&mut self) -> Option<InFlight> {
         let message = self.messages.pop_front()?;
-        // The transport does not count what it was never given.
+        // The transport does not count messages that it was never given.
         self.past = self.past.wrapping_add(u64::from(message.failed.is_none()));
         if let LocalPayload::Gather { count, .. } = message.payload {
             for _ in 0..count {
@@ -248,7 +248,7 @@ impl UnderWay {
     }
 }
 
-/// What room for so many messages and elements takes of a share.
+/// The part of a share that room for so many messages and elements takes.
 fn charge(messages: usize, elements: usize) -> usize {
     let messages = messages.saturating_sub(OWN_MESSAGES).saturating_mul(MESSAGE_BYTES);
     let elements = elements.saturating_sub(OWN_ELEMENTS).saturating_mul(size_of::<Sge>());

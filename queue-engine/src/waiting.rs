@@ -7,8 +7,8 @@ const KEPT: usize = 64;
 
 /// QPs that wait, each at most once.
 ///
-/// Clients take turns, and those of one come in the order in which they were added. So how long a QP waits depends on
-/// how many clients have some that wait, and on what its own client has, and not on how many the others have.
+/// Clients take turns, and those of one come in the order in which they were added. So a QP's wait depends on
+/// the number of clients with waiting QPs, and on its own client's QPs, not on the number of the others'.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// Clients of which some wait, in the order of their turns.

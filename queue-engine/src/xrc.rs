@@ -1,8 +1,8 @@
 //! XRC: targets, and the shared receive queues of XRC domains.
 //!
 //! A target has no queue, no completion queue and no protection domain: it answers, and each request says
-//! for which shared receive queue it is. That may be one of any engine of the card, so what a target's
-//! engine is asked is about the target alone, and what a queue's engine is asked names the queue. A receive
+//! for which shared receive queue it is. That may be one of any engine of the card, so questions to
+//! a target's engine are about the target alone, and those to a queue's engine name the queue. A receive
 //! that was taken is the queue's, and not the target's.
 
 use fpga_regs::engine::admin::{AdminStatus, CreateQp};
@@ -102,7 +102,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         Ok(())
     }
 
-    /// Puts a target in ERR, and tells that it takes no more receives. One in RESET stays there.
+    /// Puts a target in ERR, and reports that it takes no further receives. One in RESET stays there.
     pub(crate) fn fail_target(&mut self, now: u64, qpn: u32) {
         let Some(target) = self.targets.get_mut(&qpn) else { return };
         if target.state == QpState::Reset {
@@ -145,7 +145,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let (rq, _) = self.named(request)?;
         let peer = Peer { qpn: request.qpn, pdn: rq.pdn };
         Some(match access {
-            // What may be taken back its own QP has bound, and a target binds nothing.
+            // A peer may invalidate only bindings of the own QP, and a target binds nothing.
             RemoteAccess::Invalidate => false,
             _ => memory.length == 0 || self.opens(peer, memory, access),
         })
@@ -216,7 +216,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         Some((rq.xrc.as_ref()?.taken.get(&id)?, rq.pdn))
     }
 
-    /// Whom memory is open to that a target's peer names along XRC: what the queue's domain opens.
+    /// The holder of the rights to memory that a target's peer names along XRC: the queue's domain decides.
     pub(crate) fn xrc_peer(&self, srqn: u32, qpn: u32) -> Option<Peer> {
         let rq = self.rqs.get(&srqn).filter(|rq| rq.xrc.is_some())?;
         Some(Peer { qpn, pdn: rq.pdn })
