@@ -13,7 +13,7 @@ use std::{env, fs};
 
 use verbs_sys::RELEASES;
 
-/// What the plug-in takes from the library, beside the function that carries the private ABI number
+/// The symbols that the plug-in takes from the library, beside the function that carries the private ABI number
 /// in its name.
 const SYMBOLS: &[&str] =
     &["_verbs_init_and_alloc_context", "verbs_set_ops", "verbs_uninit_context", "__verbs_log"];

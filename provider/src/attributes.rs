@@ -26,7 +26,7 @@ const FLUSH: u32 = 1 << 8 | 1 << 9;
 const KNOWN_ACCESS: u32 = 0xff | FLUSH | 0x3ff0_0000;
 const MAX_24_BITS: u32 = 0xff_ffff;
 
-/// What programs name for either side of XRC and only the other one has: uverbs takes it away unseen.
+/// The attributes that programs name for one side of XRC and only the other side has: uverbs drops them silently.
 /// Source: Linux, drivers/infiniband/core/uverbs_cmd.c, `modify_qp_mask`.
 fn unheard(kind: QpType) -> AttributeMask {
     match kind {
@@ -38,7 +38,7 @@ fn unheard(kind: QpType) -> AttributeMask {
     }
 }
 
-/// What a modify carries, checked as far as this side can: the card checks the rest.
+/// The attributes that a modify carries, checked as far as this side can: the card checks the rest.
 ///
 /// `from` is the state the QP is in as far as this side knows; a program may know better, and says so
 /// by `cur_qp_state`.
@@ -69,7 +69,7 @@ pub(crate) fn to_card(
     let change = Attributes { mask, state: to, current_state: from, ..Attributes::default() };
     transition::check(kind, from, &change).map_err(|refused| invalid!("{refused}"))?;
     check_values(attr, mask, limits)?;
-    // What the mask does not name need not be initialised.
+    // Fields that the mask does not name need not be initialised.
     let mut card = Attributes {
         sqd_notify: named(has(M::EN_SQD_ASYNC_NOTIFY), u8::from(attr.en_sqd_async_notify != 0)),
         path_mtu: named(has(M::PATH_MTU), attr.path_mtu as u8),

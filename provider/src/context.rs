@@ -54,7 +54,7 @@ pub(crate) struct Channel {
     pub source: Arc<EventSource>,
 }
 
-/// A completion queue with what destroying it takes.
+/// A completion queue, with the data for its destruction.
 #[derive(Debug)]
 pub(crate) struct Cq {
     /// The queue.
@@ -72,7 +72,7 @@ impl Cq {
     }
 }
 
-/// A shared receive queue with what changing and destroying it takes.
+/// A shared receive queue, with the data for its changes and its destruction.
 #[derive(Debug)]
 pub(crate) struct Srq {
     /// The queue.
@@ -86,7 +86,7 @@ pub(crate) struct Srq {
     cookie: u64,
 }
 
-/// A QP with what changing and destroying it takes.
+/// A QP, with the data for its changes and its destruction.
 pub(crate) struct Qp {
     /// Its queues.
     pub queues: Arc<Queues>,
@@ -155,7 +155,7 @@ impl Context {
         closed
     }
 
-    /// Ends an object; what died with balboad is ended, or will be before it does anything else.
+    /// Ends an object. An object that died with balboad has ended, or ends before balboad does anything else.
     fn end(&self, request: Request) -> Result<()> {
         match ask!(self.connection, request, Response::Done => ()) {
             Err(Error::Gone | Error::GivenUp) => Ok(()),
@@ -167,7 +167,7 @@ impl Context {
         self.opened.info.context
     }
 
-    /// What balboad said about the context.
+    /// balboad's description of the context.
     pub(crate) fn info(&self) -> &ContextInfo {
         &self.opened.info
     }
@@ -177,7 +177,7 @@ impl Context {
         Capabilities::from_bits_retain(self.limits().capabilities)
     }
 
-    /// What the device offers.
+    /// The limits of the device.
     pub(crate) fn limits(&self) -> &Limits {
         &self.opened.info.limits
     }
@@ -203,7 +203,7 @@ impl Context {
         ask!(self.connection, Request::QueryClock { context }, Response::Clock { now } => now)
     }
 
-    /// Makes a completion channel: the descriptor, and what is read from it.
+    /// Makes a completion channel: its descriptor, its number, and the source of its events.
     pub(crate) fn create_channel(&self) -> Result<(OwnedFd, u32, Arc<EventSource>)> {
         let request = Request::CreateChannel { context: self.number() };
         let (Response::Channel { channel }, fds) = self.connection.call(&request)? else {
@@ -289,7 +289,7 @@ impl Context {
 
     /// Changes a registration, which was `before`: its domain, its rights, its memory. Its keys stay.
     ///
-    /// When that fails it is as before. The card reaches nothing any more by what it was.
+    /// When that fails, the registration is as before. After a success, the card no longer reaches the earlier memory.
     pub(crate) fn rereg_mr(
         &self,
         (mr, before): (u32, &Registration),
@@ -298,7 +298,7 @@ impl Context {
         populate: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let writes_anew = registration.is_written() && !before.is_written();
-        // An IOMMU lets the card do with memory what was asked for when it was mapped.
+        // An IOMMU grants the card the accesses that were requested when the memory was mapped.
         let remaps = writes_anew && self.opened.path.iommu().is_some();
         if registration.is_same_memory(before) && !remaps {
             if writes_anew {
@@ -309,8 +309,8 @@ impl Context {
         }
         let to = self.reserve_mr(pdn, registration, populate)?;
         let moved = ask!(self.connection, Request::MoveMr { mr, to }, Response::Done => ());
-        // Whichever of the two has no key now. Behind a success, what it had is the card's no more
-        // whatever comes of this.
+        // Deregisters the one of the two that has no key now. After a success, the card no longer has its
+        // memory, even if this fails.
         let _ = self.dereg_mr(to);
         moved
     }
@@ -337,7 +337,7 @@ impl Context {
             Response::Reserved { mr, iova } => (mr, iova)
         );
         let (mr, iova) = reserved?;
-        // Where a card is behind an IOMMU the kernel pins the pages for whoever maps them;
+        // If a card is behind an IOMMU, the kernel pins the pages for the process that maps them;
         // otherwise balboad reaches the memory through the process.
         let ready = match self.opened.path.iommu() {
             Some(iommu) => map_pages(iommu, registration, iova),
@@ -413,10 +413,10 @@ impl Context {
         Ok(Cq { queue, channel, cookie })
     }
 
-    /// Gives a completion queue room for `cqe` completions, or more; what it has is kept, in order.
+    /// Gives a completion queue room for `cqe` completions, or more, and keeps its completions in order.
     ///
-    /// EINVAL where that is more than `cqe`, or, where it is made smaller, will be with what posted sends complete; then,
-    /// and whenever it fails, it is as before.
+    /// It fails with EINVAL if the queue has more than `cqe` completions, or, when it is made smaller, may get more
+    /// from posted sends. After any failure the queue is as before.
     pub(crate) fn resize_cq(&self, cq: &Cq, cqe: u32) -> Result<()> {
         if !self.capabilities().contains(Capabilities::RESIZE_CQ) {
             return Err(unsupported!("CQs are not resized"));
@@ -445,8 +445,8 @@ impl Context {
         self.capabilities().contains(Capabilities::MODERATION)
     }
 
-    /// Has the events of a completion queue be of `count` completions, or come `period` microseconds behind
-    /// the first of them.
+    /// Makes a completion queue raise an event after `count` completions, or `period` microseconds after the first of
+    /// them.
     pub(crate) fn moderate_cq(&self, cq: &Cq, count: u16, period: u16) -> Result<()> {
         if !self.moderates() {
             return Err(unsupported!("the events of CQs are not moderated"));
@@ -611,7 +611,7 @@ impl Context {
 
     /// Makes a QP in RESET, known to its completion queues.
     pub(crate) fn create_qp(&self, new: &NewQp<'_>) -> Result<Qp> {
-        // Who has a shared receive queue, or only sends, has no size of its own to ask for, and gets none.
+        // A QP that has a shared receive queue, or only sends, asks for no receive queue, and gets none.
         let only_sends = new.kind == QpType::XrcSend;
         let own = |cap| match new.srq.is_some() || only_sends {
             true => ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..cap },

@@ -30,13 +30,13 @@ use crate::error::{Error, Result};
 use crate::ffi::cancel::Uncancelled;
 use crate::process::ProcessLock;
 
-/// A connection to balboad, and what came to the process through it.
+/// A connection to balboad, and the resources that the process got through it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Held from the request to its answer.
     balboad: Mutex<Client>,
     canary: ForkCanary,
-    /// What comes with the first context serves later ones, which must find it: one at a time.
+    /// Held while a context is opened: later contexts use the resources that come with the first.
     opening: Mutex<()>,
     /// Held while an event of the connection manager's is read, and while it is asked to end or to move some.
     reading: Mutex<()>,
@@ -57,14 +57,14 @@ const GONE: u8 = 2;
 /// The process's connection; made by the first device that is opened, gone with the last.
 pub(crate) static SHARED: ProcessLock<Weak<Connection>> = ProcessLock::new(Weak::new());
 
-/// What balboad sends once for a process.
+/// The resources that balboad sends once for a process.
 #[derive(Debug, Default)]
 struct Granted {
     rings: Option<Arc<SharedMapping>>,
     cards: Vec<(u32, Arc<CardPath>)>,
 }
 
-/// What opening a context brought.
+/// The resources of an opened context.
 #[derive(Debug)]
 pub(crate) struct OpenedContext {
     /// balboad's description of the context.
@@ -77,7 +77,7 @@ pub(crate) struct OpenedContext {
     pub rings: Arc<SharedMapping>,
 }
 
-/// What to call a request in a message.
+/// The name of a request in a message.
 fn name(request: &Request) -> &'static str {
     match request {
         Request::ListCards => "the list of cards",
@@ -240,8 +240,8 @@ impl Connection {
         self.granted.lock().rings = Some(rings);
     }
 
-    /// Until when answers hold that were given ahead ([`shim_abi::CmAhead`]); `None` where none do: in a forked child,
-    /// and once one of the process's cards lives no more.
+    /// The era of answers that were given ahead ([`shim_abi::CmAhead`]); `None` where none hold: in a forked child,
+    /// and once one of the process's cards is dead.
     pub(crate) fn cm_era(&self) -> Option<u32> {
         // In a child the lock may have been copied while somebody held it.
         if self.is_forked() {
@@ -285,10 +285,10 @@ impl Connection {
 
     /// Whether balboad, which was given up, has ended this client.
     fn await_end(&self) -> Error {
-        // Whoever sits in a call, or looks here just now, has to leave first.
+        // A thread in a call, or in this look, has to leave first.
         match self.balboad.try_lock().map(|mut balboad| balboad.has_ended()) {
             Some(true) => self.note_end(),
-            // It takes the cards away before it closes the connection, and who was told goes on.
+            // balboad takes the cards away before it closes the connection, and the thread that was told goes on.
             _ if self.has_lost_all_cards() => Error::Gone,
             _ => Error::GivenUp,
         }
@@ -331,7 +331,7 @@ impl Connection {
         self.granted.lock().cards.retain(|(number, path)| *number != card || !path.is_dead());
     }
 
-    /// Maps what came with a new context, and finds what came with earlier ones.
+    /// Maps the resources that came with a new context, and finds those that came with earlier ones.
     fn take_context(
         &self,
         request: &Request,
@@ -390,7 +390,8 @@ impl Connection {
             let path = match granted {
                 Brought::Page(page, event, words, [asleep, liveness, worked], relay) => {
                     let words = map_words(&words)?;
-                    // Who is rung for a card without a page for us sleeps by a word of its own.
+                    // A thread that balboad wakes for a card without a page for this process sleeps by a word of its
+                    // own.
                     let sleeps = relay.map_or(Ok(Arc::clone(&words)), |relay| map_words(&relay))?;
                     let life = Life { thread: lifeline_in(&words, liveness)?, state };
                     map_page(&page, event, (sleeps, asleep), (words, worked), life)?
@@ -454,12 +455,12 @@ fn map_words(page: &OwnedFd) -> Result<Arc<SharedMapping>> {
         .map_err(Error::host("map the page with balboad's lock"))
 }
 
-/// The lock in that page, which dies with who writes it.
+/// The lock in that page, which dies with its writer.
 fn lifeline_in(words: &Arc<SharedMapping>, offset: usize) -> Result<Lifeline> {
     Lifeline::new(Arc::clone(words), offset).map_err(Error::host("find balboad's lock"))
 }
 
-/// What came with the first context of a card.
+/// The resources that came with the first context of a card.
 enum Brought {
     /// A doorbell page, the eventfd that wakes the card, the card thread's page, and where in it the
     /// asleep word, the thread's lock and the count of its work are; where balboad forwards the page, the

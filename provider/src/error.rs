@@ -25,17 +25,17 @@ pub(crate) enum Error {
         /// Whose it is.
         uid: u32,
     },
-    /// What came is no message of ours.
+    /// The received bytes are no message of balboad's.
     #[error(transparent)]
     Decode(#[from] shim_abi::DecodeError),
-    /// The answer is one to another question, or lacks what its documentation promises.
+    /// The answer is one to another question, or lacks a part that its documentation promises.
     #[error(
         "balboad's answer to {to} cannot be: {what}; install provider and balboad of one release"
     )]
     Answer {
         /// The request.
         to: &'static str,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// balboad closed the connection.
@@ -61,7 +61,7 @@ pub(crate) enum Error {
     /// The host refused something this call needs.
     #[error("{what}: {source}")]
     Host {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
         /// Why it was not.
         source: hostmem::Error,
@@ -85,7 +85,7 @@ pub(crate) enum Error {
     NotBound {
         /// Why, as far as it is known.
         why: &'static str,
-        /// What the call fails with.
+        /// The errno that the call fails with.
         errno: Errno,
     },
     /// The object is still used by others.
@@ -101,9 +101,9 @@ pub(crate) enum Error {
         address: u64,
         /// Bytes.
         length: u64,
-        /// What was asked of it.
+        /// The access that was requested.
         access: &'static str,
-        /// What the kernel said.
+        /// The kernel's errno.
         errno: Errno,
     },
     /// libibverbs is not as the hook expects it.
@@ -146,7 +146,7 @@ macro_rules! invalid {
     ($($reason:tt)*) => { $crate::error::Error::Invalid(format!($($reason)*)) };
 }
 
-/// Refuses what is not offered, with a formatted reason.
+/// Refuses an operation that is not offered, with a formatted reason.
 macro_rules! unsupported {
     ($($reason:tt)*) => { $crate::error::Error::Unsupported(format!($($reason)*)) };
 }

@@ -12,7 +12,7 @@
 //! polls readable has something to read.
 //!
 //! When balboad dies, a channel hands out one record for each of its queues, whose polls then
-//! deliver what was flushed, and the asynchronous descriptor one fatal event. After that reading
+//! deliver the flushed requests, and the asynchronous descriptor one fatal event. After that reading
 //! fails with EIO.
 
 use std::ops::{Deref, DerefMut};
@@ -30,7 +30,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::doorbell::CardPath;
 use crate::ffi::cancel::Uncancelled;
 
-/// What the records of a source look like.
+/// The format of a source's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecordKind {
     /// 8 bytes: the object.
@@ -84,7 +84,7 @@ impl DerefMut for Locked<'_> {
 #[derive(Debug)]
 struct Object {
     cookie: u64,
-    /// What libibverbs calls it: its address.
+    /// libibverbs' name for it: its address.
     address: u64,
     /// Records handed to the program.
     handed: u32,
@@ -98,7 +98,7 @@ pub(crate) fn new_cookie() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// One record: an object's cookie or address, or a port, and what happened.
+/// One record: an object's cookie or address, or a port, and the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Message {
     element: u64,
@@ -121,7 +121,7 @@ impl Message {
     }
 }
 
-/// What a record's element is.
+/// The kind of a record's element.
 enum Subject {
     /// The cookie of an object.
     Object,
@@ -158,7 +158,7 @@ impl EventSource {
         self.lock().objects.push(Object { cookie, address, handed: 0, record });
     }
 
-    /// Goes on to tell the driver in another record what an object's program was handed.
+    /// Counts the events that an object's program was handed in another record from now on, for the driver.
     pub(crate) fn count_in(&self, cookie: u64, record: Record) {
         if let Some(object) = self.lock().object(cookie) {
             record.store_release_u32(EVENTS_READ, object.handed);
@@ -203,7 +203,7 @@ impl EventSource {
             let mut raw = [0; LONGEST];
             let bytes = match recv(fd, &mut raw, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return self.end(state).map(Some),
-                // Told once, before what was not read: balboad was killed.
+                // The kernel reports once, before the unread data, that balboad was killed.
                 Err(Errno::ECONNRESET) => continue,
                 Ok(bytes) => bytes,
                 Err(Errno::EAGAIN) => return Ok(None),
@@ -222,7 +222,7 @@ impl EventSource {
         }
     }
 
-    /// What a record is about; `None` for one that libibverbs must not see.
+    /// The subject of a record; `None` for one that libibverbs must not see.
     fn subject(&self, bytes: usize, message: Message) -> Option<Subject> {
         if bytes != self.record_bytes() {
             return None;
@@ -248,7 +248,7 @@ impl EventSource {
         }
     }
 
-    /// What is left to say once balboad has gone.
+    /// The last messages once balboad has gone.
     fn end(&self, state: &mut State) -> Result<Message, Errno> {
         self.path.declare_dead();
         if state.ended.is_none() {
@@ -333,7 +333,7 @@ pub(crate) mod tests {
     impl Goes {
         pub(crate) const EITHER: [Self; 2] = [Self::Ends, Self::IsKilled];
 
-        /// What becomes of its end of a socket.
+        /// Writes the end of a source in each way that its writer can end.
         pub(crate) fn with(self, writer: Writer) {
             match self {
                 Self::Ends => drop(writer),

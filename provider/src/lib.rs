@@ -4,10 +4,10 @@
 //! operations. Control goes to balboad over one socket (`control`); work goes straight to the card
 //! through rings and doorbells in shared memory (`sq`, `rq`, `cq`).
 //!
-//! The C side of everything, and all `unsafe`, is in `ffi`: what it cannot express in safe types
-//! (C structures that libibverbs shares with us, the program's buffers, the hook into libibverbs) it
-//! turns into values and calls the safe modules. A panic would end the program inside a C call, so
-//! nothing here indexes, unwraps or divides by what it does not know.
+//! The C side, and all `unsafe`, is in `ffi`: it turns objects that safe types cannot express (C
+//! structures that libibverbs shares with the provider, the program's buffers, the hook into libibverbs)
+//! into values, and calls the safe modules. A panic would end the program inside a C call, so
+//! nothing here indexes, unwraps or divides by an unknown number.
 
 #![deny(unsafe_code)]
 #![deny(

@@ -69,7 +69,7 @@ fn elements(bytes: usize, most: u8) -> u32 {
     bytes.checked_div(SGE_BYTES).map_or(0, |n| n.min(usize::from(most))) as u32
 }
 
-/// The queues for what a program asked, and what it gets: never less.
+/// The sizes of the queues for a program's request, and the granted capabilities, which are never less.
 pub(crate) fn queue_sizes(limits: &Limits, asked: &ibv_qp_cap) -> Result<(QueueSizes, ibv_qp_cap)> {
     check("a QP with max_send_sge", asked.max_send_sge, limits.max_sge.into())?;
     check("a QP with max_inline_data", asked.max_inline_data, limits.max_inline.into())?;
@@ -79,7 +79,7 @@ pub(crate) fn queue_sizes(limits: &Limits, asked: &ibv_qp_cap) -> Result<(QueueS
     let log2_sq_blocks = log2_up(u64::from(asked.max_send_wr).saturating_mul(blocks as u64));
     let most = power(limits.log2_sq_blocks).checked_div(blocks as u64).unwrap_or(0);
     check("a QP with max_send_wr", asked.max_send_wr, most.min(max_qp_wr(limits)))?;
-    // At least one request of that size fits, whatever was asked for.
+    // At least one request of that size fits into a queue of any size.
     let log2_sq_blocks = log2_sq_blocks.max(log2_up(blocks as u64));
 
     let receive = receive_sizes(limits, asked.max_recv_wr, asked.max_recv_sge)?;
@@ -95,7 +95,7 @@ pub(crate) fn queue_sizes(limits: &Limits, asked: &ibv_qp_cap) -> Result<(QueueS
     Ok((sizes, granted))
 }
 
-/// The receive queue for what a program asked, a QP's own or a shared one: never less.
+/// The size of the receive queue for a program's request, a QP's own or a shared one: never less.
 pub(crate) fn receive_sizes(limits: &Limits, max_wr: u32, max_sge: u32) -> Result<ReceiveSizes> {
     check("a receive queue with max_sge", max_sge, limits.max_sge.into())?;
     check("a receive queue with max_wr", max_wr, power(limits.log2_rq_entries))?;
@@ -127,7 +127,7 @@ fn int(value: impl TryInto<i32>) -> i32 {
     value.try_into().unwrap_or(i32::MAX)
 }
 
-/// The device's attributes. What the card does not offer is 0.
+/// The device's attributes. Features that the card does not offer are 0.
 ///
 /// `max_qp_wr` counts the smallest work requests (two elements or 32 inline bytes): larger ones
 /// take more blocks of the same ring.
@@ -227,7 +227,7 @@ pub(crate) fn port_attributes(port: &PortInfo, limits: &Limits) -> ibv_port_attr
         active_speed: SPEED_25G,
         phys_state,
         link_layer: ibv::IBV_LINK_LAYER_ETHERNET as u8,
-        // What is InfiniBand's, and what only some releases have.
+        // Fields of InfiniBand, and those that only some releases have.
         ..zeroed()
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A card that was reset, or whose balboad ended, comes back under its name. Programs tell devices apart by what
 //! libibverbs lists, and librdmacm by their GUIDs: it keeps what it has opened for good, and asks for a new device only
-//! where the connection manager names a GUID that it does not know. So for a process that has lost a card, what comes
-//! after is a device of another GUID, and libibverbs lists that in the place of the one before. Who never had it open
-//! knows it by the GUID that it had.
+//! where the connection manager names a GUID that it does not know. So for a process that has lost a card, its
+//! successor is a device of another GUID, which libibverbs lists in the place of the one before. A process that never
+//! had the card open knows it by its former GUID.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -55,8 +55,8 @@ pub(crate) fn lost(card: u32) -> u16 {
         let card = all.get(&card)?;
         Some((card.last.0.upgrade()?, card.last.1.upgrade()?))
     });
-    // Its end may be the last of them, and is no matter for the lock. What a forked child has of its parent's is none
-    // of its own.
+    // This may be the last use of the connection, which then ends outside of the lock. A forked child does not own its
+    // parent's connection.
     let is_lost = last.is_some_and(|(path, connection)| !connection.is_forked() && path.is_dead());
     CARDS.with(|Cards(all)| {
         let Some(card) = all.get_mut(&card) else { return 0 };

@@ -17,7 +17,7 @@ pub(crate) enum Level {
     Warning = 2,
 }
 
-/// What `VERBS_LOG_LEVEL` asks for; 0 without it.
+/// The level that `VERBS_LOG_LEVEL` sets; 0 without it.
 fn wanted() -> u32 {
     static WANTED: OnceLock<u32> = OnceLock::new();
     *WANTED.get_or_init(|| {
@@ -26,9 +26,9 @@ fn wanted() -> u32 {
     })
 }
 
-/// Says something at a level: to libibverbs where it has a log file, else on standard error.
+/// Logs a message at a level: to libibverbs where it has a log file, else on standard error.
 ///
-/// A release build of libibverbs is silent without `VERBS_LOG_FILE`, whatever the level asked for.
+/// A release build of libibverbs is silent without `VERBS_LOG_FILE`, at any level.
 fn say(level: Level, message: &str) -> bool {
     if std::env::var_os("VERBS_LOG_FILE").is_some() {
         verbs_log(level as u32, &format!("balboa: {message}\n"));
@@ -70,7 +70,7 @@ pub(crate) fn not_posted(call: &str, (opcode, flags): (u32, u32), errno: i32) {
     refused(call, &error);
 }
 
-/// Tells why a device cannot be opened, whatever the log level; returns the errno.
+/// Logs, at any log level, why a device cannot be opened; returns the errno.
 ///
 /// A program that finds a device and cannot open it seldom says more than that.
 pub(crate) fn unusable(device: &str, error: &Error) -> i32 {
@@ -81,7 +81,7 @@ pub(crate) fn unusable(device: &str, error: &Error) -> i32 {
     error.errno()
 }
 
-/// Tells, whatever the log level, that libibverbs is of another release than we are for.
+/// Logs, at any log level, that this provider is for another release of libibverbs.
 pub(crate) fn wrong_release(library: &Path, release: u32) {
     let library = library.display();
     let message = format!(

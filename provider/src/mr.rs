@@ -52,14 +52,14 @@ impl Registration {
         Ok(Self { address, length, hca_va, access })
     }
 
-    /// What is asked for by a change of this registration.
+    /// The registration that a change of this one requests.
     ///
-    /// `memory` is what the program names in place of its first byte and its length; `access` its
-    /// rights in place of those it has.
+    /// `memory` replaces the first byte and the length, if the program names them; `access` replaces the
+    /// rights.
     pub(crate) fn changed(&self, memory: Option<(u64, u64)>, access: Option<u32>) -> Result<Self> {
         let (address, length) = memory.unwrap_or((self.address, self.length));
-        // The first byte of other memory is named by its address, and so is that of a region that
-        // counts from 0 no more.
+        // The address names the first byte of other memory, and that of a region that no longer counts
+        // from 0.
         let counts = self.access.contains(Access::ZERO_BASED);
         let hca_va = if memory.is_some() || counts { address } else { self.hca_va };
         Self::new(address, length, hca_va, access.unwrap_or(self.access.bits()))

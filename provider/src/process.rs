@@ -27,9 +27,9 @@ impl<T> ProcessLock<T> {
     }
 }
 
-/// A lock that is held over a fork, whatever it protects.
+/// A lock that is held over a fork.
 pub(crate) trait Hold: Sync {
-    /// Takes it, until what is returned is dropped.
+    /// Takes the lock, until the returned guard is dropped.
     fn hold(&'static self) -> Box<dyn Held>;
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn hold(locks: &[&'static dyn Hold]) {
     let _ = HELD.try_with(|held| held.borrow_mut().extend(locks.iter().map(|lock| lock.hold())));
 }
 
-/// Gives back what [`hold`] took.
+/// Releases the locks that [`hold`] took.
 pub(crate) fn release() {
     let _ = HELD.try_with(|held| held.borrow_mut().clear());
 }

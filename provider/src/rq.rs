@@ -30,7 +30,7 @@ pub(crate) struct ReceiveQueue {
     ring: BlockRing,
     record: Record,
     path: Arc<CardPath>,
-    /// The program's names for what was posted.
+    /// The program's names for the posted requests.
     wr_ids: WrIdPool,
     produced: Produced,
 }
@@ -82,8 +82,8 @@ impl ReceiveQueue {
         })
     }
 
-    /// Makes the own queue of a QP that has a shared one, this one: it is never opened, and nothing is
-    /// ever in it. So nobody who posts or polls has to ask first which queue it is.
+    /// Makes the own queue of a QP that has a shared one, this one: it is never opened, and stays
+    /// empty. So posts and polls need not ask first which queue it is.
     pub(crate) fn beside(&self) -> Self {
         let (ring, record) = (self.ring.clone(), self.record.clone());
         Self::absent(self.rqn, ring, record, Arc::clone(&self.path))
@@ -183,7 +183,7 @@ impl ReceiveBatch<'_> {
         Ok(())
     }
 
-    /// Shows the card what was pushed: the record, then the doorbell, once for the list.
+    /// Shows the card the pushed requests: the record, then the doorbell, once for the list.
     #[inline(always)]
     pub(crate) fn finish(self) {
         let Self { queue, guard, start, index, .. } = self;

@@ -21,7 +21,7 @@ mod building;
 
 const PRODUCER: usize = record::PRODUCER / 4;
 
-/// What a send queue accepts.
+/// The requests that a send queue accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendShape {
     /// Work requests outstanding at a time; the ring holds that many of the largest.
@@ -38,8 +38,8 @@ pub(crate) struct SendShape {
 
 /// A QP's send queue as the program's side sees it.
 ///
-/// The poster owns what was produced (under [`Self::lock`]), the poller of the send CQ what was
-/// consumed (under that CQ's lock); each reads the other's with acquire.
+/// The poster owns the producer's indices (under [`Self::lock`]), the poller of the send CQ the
+/// consumer's (under that CQ's lock); each reads the other's with acquire.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     lock: SendLock,
@@ -53,7 +53,7 @@ pub(crate) struct SendQueue {
     ring: BlockRing,
     record: Record,
     path: Arc<CardPath>,
-    /// What was posted, by the index of its first block.
+    /// The posted requests, by the index of their first blocks.
     posted: MaskedTable<Posted>,
     produced: Position,
     consumed: Position,
@@ -74,9 +74,9 @@ struct Position {
 #[derive(Debug, Default)]
 struct Posted {
     wr_id: AtomicU64,
-    /// The number of requests with this one. It lies behind what is consumed only while the request
-    /// is outstanding: not of one of an earlier lap, which is what stands at blocks within requests
-    /// and at blocks not posted yet.
+    /// The number of requests up to this one. It lies ahead of the consumed ones only while the request
+    /// is outstanding: blocks within requests, and blocks not posted yet, have numbers of an earlier
+    /// lap.
     number: AtomicU32,
 }
 
@@ -119,7 +119,7 @@ impl SendQueue {
         })
     }
 
-    /// What the queue accepts.
+    /// The requests that the queue accepts.
     #[inline(always)]
     pub(crate) fn shape(&self) -> &SendShape {
         &self.shape
@@ -144,7 +144,7 @@ impl SendQueue {
         });
     }
 
-    /// Forgets what is noted of before a RESET: it must not be found by an index of after.
+    /// Forgets the notes of requests before a RESET: a later index must not find them.
     fn forget_notes(&self) {
         for posted in self.posted.iter() {
             posted.number.store(0, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl SendQueue {
         }
     }
 
-    /// As [`Self::begin`], with the errno of posting now: nobody else posts, whatever it is.
+    /// As [`Self::begin`], with the errno of posting now; the lock is held even if that is not 0.
     fn hold(&self) -> Result<(SendBatch<'_>, i32), i32> {
         if !self.path.is_ours() {
             return Err(libc::EPERM);
@@ -181,7 +181,7 @@ impl SendQueue {
     /// The lock alone of [`Self::begin_at_once`], to begin with.
     #[inline(always)]
     pub(crate) fn lock_at_once(&self) -> Option<QueueGuard<'_>> {
-        // The lock is not what keeps a program from closing the queue meanwhile.
+        // The lock does not keep a program from closing the queue meanwhile.
         if self.gate.load(Ordering::Relaxed) != 0 || !self.path.is_fit() {
             return None;
         }
@@ -199,11 +199,11 @@ impl SendQueue {
         }
     }
 
-    /// As [`Self::publish`], for who still has the queue and wakes the card.
+    /// As [`Self::publish`], for a caller that still holds the queue and wakes the card.
     #[inline(always)]
     fn show(&self, cursor: Cursor) {
         self.produced.block.store(cursor.block, Ordering::Relaxed);
-        // Release: who flushes and sees the number also sees the note.
+        // Release: a flush that sees the number also sees the note.
         self.produced.requests.store(cursor.requests, Ordering::Release);
         self.record.store_release_u32(PRODUCER, cursor.block);
         let value = self.doorbell.load(Ordering::Relaxed) | u64::from(cursor.block);
@@ -214,7 +214,7 @@ impl SendQueue {
     ///
     /// Returns where the next one goes; there is room up to number `end`. (Both are passed by value
     /// so that they stay in registers while a list is posted.) The caller holds the queue's lock,
-    /// as a batch does. What the operation does not have is not asked for, as in [`write_send`]; a
+    /// as a batch does. Fields that the operation lacks are not read, as in [`write_send`]; a
     /// datagram that goes nowhere fails with EINVAL.
     #[inline(always)]
     pub(crate) fn push(
@@ -244,7 +244,7 @@ impl SendQueue {
         self.push_admitted((cursor, end), wr_id, how, payload, remote, immediate)
     }
 
-    /// The entry of the request at a cursor, for who copies inline bytes into it: its ring, and its first block.
+    /// The entry of the request at a cursor, into which inline bytes are copied: its ring, and its first block.
     #[inline(always)]
     pub(crate) fn entry(&self, cursor: Cursor) -> (&BlockRing, u32) {
         (&self.ring, cursor.block)
@@ -266,8 +266,8 @@ impl SendQueue {
         Ok(Cursor { block: cursor.block.wrapping_add(blocks), requests })
     }
 
-    /// As [`Self::push`], a datagram that was looked at: apart, so that it takes no registers of what
-    /// goes along a connection.
+    /// As [`Self::push`], a datagram that was checked: apart, so that it takes no registers of requests
+    /// along a connection.
     #[inline(never)]
     fn push_datagram(
         &self,
@@ -285,8 +285,8 @@ impl SendQueue {
         Ok(Cursor { block: cursor.block.wrapping_add(blocks), requests })
     }
 
-    /// As [`Self::push`], along XRC: for the peer's shared receive queue `srqn`. Apart, so that it takes no
-    /// instructions of what goes along another connection.
+    /// As [`Self::push`], along XRC: for the peer's shared receive queue `srqn`. Apart, so that it costs no
+    /// instructions of requests along other connections.
     #[inline(never)]
     pub(crate) fn push_xrc(
         &self,
@@ -380,7 +380,7 @@ impl SendQueue {
         // Acquire: with the number comes the name. Both at once, for then the place takes no register any more.
         let number = posted.number.load(Ordering::Acquire);
         let wr_id = posted.wr_id.load(Ordering::Relaxed);
-        // Only of what is outstanding the number lies ahead; 0 becomes the largest.
+        // Only the numbers of outstanding requests lie ahead; 0 becomes the largest.
         let ahead = number.wrapping_sub(self.consumed.requests.load(Ordering::Relaxed));
         if ahead.wrapping_sub(1) > self.posted.mask() {
             return None;
@@ -392,7 +392,7 @@ impl SendQueue {
 
     /// Outstanding work requests that complete even where they go well.
     ///
-    /// The caller holds the send CQ's lock; whoever posts meanwhile is not waited for.
+    /// The caller holds the send CQ's lock; this does not wait for threads that post meanwhile.
     pub(crate) fn signalled(&self) -> usize {
         let consumed = self.consumed.requests.load(Ordering::Relaxed);
         // Acquire: with the number come the requests.
@@ -425,8 +425,8 @@ impl SendQueue {
     }
 }
 
-/// Wakes who waits for the queue, and the card if it sleeps: apart, so that it takes no registers where nobody
-/// waits.
+/// Wakes the threads that wait for the queue, and the card if it sleeps: apart, so that it takes no registers where
+/// none waits.
 #[cold]
 #[inline(never)]
 fn wake_both(waiters: Waiters<'_, ()>, path: &CardPath) {
@@ -469,7 +469,7 @@ impl<'a> SendBatch<'a> {
         (self.queue, self.cursor, self.end)
     }
 
-    /// Goes on behind what was pushed.
+    /// Goes on behind the pushed requests.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cursor: Cursor) {
         self.cursor = cursor;
@@ -481,13 +481,13 @@ impl<'a> SendBatch<'a> {
         self.queue.publish(cursor, self.guard);
     }
 
-    /// The lock alone, to begin anew with; what was pushed is forgotten.
+    /// The lock alone, to begin anew with; the pushed requests are forgotten.
     #[inline(always)]
     pub(crate) fn into_guard(self) -> QueueGuard<'a> {
         self.guard
     }
 
-    /// Shows the card what was pushed, once for the list.
+    /// Shows the card the pushed requests, once for the list.
     #[inline(always)]
     pub(crate) fn finish(self) {
         let Self { queue, guard, start, cursor, .. } = self;

@@ -3,18 +3,18 @@
 //! A program's event channel is a socket whose other end balboad has. Events come by it, one message each, so that a
 //! program may poll it, make it non-blocking, duplicate it and pass it on in a fork as it would the kernel's file.
 //! Commands go along the process's own connection, name the channel by its token, and say how far it was read. Events
-//! that go with what a command ends, or move with it, are in the socket still: balboad says which, and they are not given
-//! to the program. They are taken off as soon as none is before them, so the socket is readable only while it has
-//! something to read.
+//! of an identifier that a command ends or moves are in the socket still: balboad names them, and the provider does not
+//! give them to the program. They are taken off as soon as none is before them, so the socket is readable only while it
+//! has something to read.
 //!
 //! When balboad has gone, each of a program's identifiers is told that its device is (DEVICE_REMOVAL), and may be
 //! destroyed; everything else fails with EIO.
 //!
-//! With some events balboad says what librdmacm asks next about the identifier ([`shim_abi::CmAhead`]). It is told so
-//! without a question, as long as that holds.
+//! With some events balboad sends the answers to librdmacm's next questions about the identifier
+//! ([`shim_abi::CmAhead`]). The provider gives them without asking, as long as they hold.
 //!
-//! A channel is known by its socket, not by the number of its descriptor: so it is also what `dup` made of
-//! it, and a number that is used anew is not taken for it. It is forgotten when librdmacm closes it.
+//! A channel is known by its socket, not by the number of its descriptor: so duplicates by `dup` are the same channel,
+//! and a number that is used anew is not taken for it. It is forgotten when librdmacm closes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -39,7 +39,7 @@ use crate::process::ProcessLock;
 /// In SET_OPTION: where its value's address (u64) and length (u32) are.
 const OPTION_ADDRESS: usize = 0;
 const OPTION_LENGTH: usize = 20;
-/// In CREATE_ID and ACCEPT: what the program calls its identifier (u64) in events.
+/// In CREATE_ID and ACCEPT: the program's name (u64) for its identifier in events.
 const UID: usize = 0;
 /// In ACCEPT: where the identifier (u32) is.
 const ACCEPTED: usize = 280;
@@ -61,7 +61,7 @@ const DESTROYED: [u8; 4] = [0; 4];
 
 /// How long it takes to be told that there will be no more events: rsockets' threads ask again at once, for ever.
 const NO_MORE: Duration = Duration::from_millis(10);
-/// How long who ends an identifier leaves its unread events to those who wait for them, at most.
+/// How long the end of an identifier waits, at most, for threads to read its unread events.
 const A_MOMENT: Duration = Duration::from_millis(10);
 /// How often it is looked whether they were taken.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
@@ -70,13 +70,13 @@ const LOOK_AGAIN: Duration = Duration::from_micros(100);
 pub(crate) static CHANNELS: ProcessLock<BTreeMap<File, CmChannel>> =
     ProcessLock::new(BTreeMap::new());
 
-/// What is known of an event channel.
+/// The known state of an event channel.
 #[derive(Debug)]
 pub(crate) struct CmChannel {
     known: Known,
-    /// Its identifiers, and what the program calls each of them.
+    /// Its identifiers, with the program's name for each.
     ids: BTreeMap<u32, u64>,
-    /// What balboad said ahead, by identifier; `None` in a forked child, which cannot tell how long it holds: balboad
+    /// balboad's answers ahead, by identifier; `None` in a forked child, which cannot tell how long they hold: balboad
     /// tells that to the process that opened the channel.
     ahead: Option<BTreeMap<u32, CmAhead>>,
     /// The number of the last event that was read.
@@ -95,7 +95,7 @@ impl CmChannel {
         Self { known, ids, ahead: Some(BTreeMap::new()), read, void, held, is_over }
     }
 
-    /// Forgets what was said ahead and may be changed now.
+    /// Forgets answers ahead that may have changed now.
     fn outdate(&mut self, outdates: Outdates) {
         match outdates {
             Outdates::Nothing => {}
@@ -123,13 +123,13 @@ impl CmChannel {
     fn note_read(&mut self, event: &CmEvent) -> bool {
         let is_void = self.void.contains(&event.number);
         self.read = event.number;
-        // What was before it, another process has read.
+        // Another process has read the events before it.
         self.void = self.void.split_off(&event.number.saturating_add(1));
         !is_void
     }
 }
 
-/// What a look into a channel's socket finds.
+/// The finding of a look into a channel's socket.
 enum ReadEvent {
     Event(CmEvent),
     Nothing,
@@ -137,7 +137,7 @@ enum ReadEvent {
     End,
 }
 
-/// What a command may change of what is known ahead.
+/// The answers ahead that a command may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outdates {
     Nothing,
@@ -165,7 +165,7 @@ pub(crate) struct Command<'a> {
     room: usize,
 }
 
-/// What a command has done.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// The program is told nothing.
@@ -228,7 +228,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl<'a> Command<'a> {
-    /// Looks at what was written, as far as the kernel does before it knows the command.
+    /// Parses written bytes, as far as the kernel does before it knows the command.
     pub(crate) fn parse(written: &'a [u8]) -> Result<Self> {
         let short = || invalid!("{} bytes are no command of rdma_cm", written.len());
         let &[n0, n1, n2, n3, i0, i1, o0, o1] = written.first_chunk().ok_or_else(short)?;
@@ -260,7 +260,7 @@ impl<'a> Command<'a> {
         u64_at(self.body(), offset)
     }
 
-    /// Address and length of what the program has to be asked for besides.
+    /// Address and length of further bytes that are read from the program.
     pub(crate) fn value(&self) -> Result<Option<(u64, usize)>> {
         if self.number != number::SET_OPTION {
             return Ok(None);
@@ -287,7 +287,7 @@ impl<'a> Command<'a> {
         Some(RawFd::try_from(fd).unwrap_or(-1))
     }
 
-    /// Does it on the channel that `fd` is; `value` is what [`Self::value`] names.
+    /// Executes the command on the channel `fd`; `value` has the bytes that [`Self::value`] names.
     ///
     /// It does not wait for events.
     pub(crate) fn perform(&self, fd: RawFd, channel: &Known, value: &[u8]) -> Result<Done> {
@@ -306,7 +306,7 @@ impl<'a> Command<'a> {
         });
         let left = left.transpose()?;
         let connection = channel.connection()?;
-        // What is said to be read, and nothing else, is read until it is known what is void.
+        // No further events are read until balboad has named the void ones.
         let mut reading = self.ends_events().then(|| connection.reading());
         let request = |command| {
             let from = left.as_ref().map(|left| self.begin(left));
@@ -339,13 +339,13 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Whether events that were not read end with what it ends, or move.
+    /// Whether unread events end with the identifier that the command ends, or move with it.
     fn ends_events(&self) -> bool {
         matches!(self.number, number::DESTROY_ID | number::LEAVE_MCAST | number::MIGRATE_ID)
     }
 
-    /// Says how far a channel was read, and forgets what it may change of what was said ahead there, whatever comes of it.
-    /// Of what is read from then on, balboad knows that it may be changed.
+    /// Tells balboad how far a channel was read, and forgets the answers ahead that the command may change, even if it
+    /// fails. balboad knows that the command may change events that are read from then on.
     fn begin(&self, known: &Known) -> CmReader {
         let far = with_channel(known.file, |channel| {
             channel.outdate(self.outdates());
@@ -392,7 +392,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The identifier that it asks about, and what, where it changes nothing.
+    /// The identifier and the question, of a command that changes nothing.
     fn question(&self) -> Option<(u32, CmQuestion)> {
         let question = match self.number {
             number::QUERY_ROUTE => CmQuestion::Route,
@@ -417,7 +417,7 @@ impl<'a> Command<'a> {
         holds.then_some(Done::Answered { address, output })
     }
 
-    /// What it may change of what is known ahead.
+    /// The answers ahead that the command may change.
     fn outdates(&self) -> Outdates {
         let at = match self.number {
             number::CREATE_ID
@@ -443,12 +443,12 @@ impl<'a> Command<'a> {
         u32_at(self.body(), at).map_or(Outdates::Everything, Outdates::Identifier)
     }
 
-    /// Takes note of what becomes of identifiers.
+    /// Takes note of changes of identifiers.
     fn note(&self, channel: File, left: Option<File>, output: &[u8]) {
         let (uid, id) = (u64_at(self.body(), UID), u32_at(self.body(), ID));
         match self.number {
             number::CREATE_ID => with_ids(channel, |ids| ids.insert(u32_at(output, 0)?, uid?)),
-            // That of a request, of which the program has told only now what it calls it.
+            // The identifier of a request, which the program has named only now.
             number::ACCEPT => with_ids(channel, |ids| {
                 ids.insert(u32_at(self.body(), ACCEPTED)?, uid.filter(|&uid| uid != 0)?)
             }),
@@ -461,7 +461,7 @@ impl<'a> Command<'a> {
         };
     }
 
-    /// The answer where balboad has gone, and what it had with it; `None` where that is only to fail.
+    /// The answer once balboad and its identifiers are gone; `None` if the command then fails.
     fn farewell(&self, channel: File) -> Option<Vec<u8>> {
         match self.number {
             number::DESTROY_ID | number::LEAVE_MCAST => {
@@ -525,7 +525,7 @@ fn look(fd: RawFd, flags: MsgFlags) -> Result<ReadEvent> {
     let mut room = [0; CM_EVENT_BYTES];
     match recv(fd, &mut room, flags | MsgFlags::MSG_DONTWAIT) {
         Err(Errno::EAGAIN) => Ok(ReadEvent::Nothing),
-        // Told once, before what was not read: balboad was killed.
+        // The kernel reports once, before the unread data, that balboad was killed.
         Err(Errno::ECONNRESET) => look(fd, flags),
         Ok(0) | Err(_) => Ok(ReadEvent::End),
         Ok(bytes) => {
@@ -548,7 +548,7 @@ fn drop_void(fd: RawFd, file: File, void: Vec<u64>) -> Result<()> {
         let next = look(fd, MsgFlags::MSG_PEEK)?;
         let is_void = with_channel(file, |channel| {
             match &next {
-                // What was before it, another process has read.
+                // Another process has read the events before it.
                 ReadEvent::Event(next) => channel.void = channel.void.split_off(&next.number),
                 // Those that are void were in the socket.
                 ReadEvent::Nothing => channel.void.clear(),
@@ -570,11 +570,11 @@ fn is_again<T>(answer: &Result<T>) -> bool {
     answer.as_ref().is_err_and(|error| error.errno() == libc::EAGAIN)
 }
 
-/// Gives who was woken for an event a moment to take it.
+/// Gives a thread that was woken for an event a moment to take it.
 ///
-/// An identifier's unread events end with it, as with the kernel, and who has polled and then reads waits for ever. Of
-/// rping's clients of rdma-core 65 one in four did not end so. So balboad says of an identifier with unread events, once,
-/// that it has some. Who leaves them unread for good pays [`A_MOMENT`] for its end.
+/// An identifier's unread events end with it, as with the kernel, and a thread that has polled and then reads waits for
+/// ever. For that reason one in four of rping's clients of rdma-core 65 did not end. So balboad reports once that an
+/// identifier has unread events. A program that never reads them pays [`A_MOMENT`] for the identifier's end.
 fn leave_to_readers(fd: RawFd) {
     let begun = Instant::now();
     while peek(fd, libc::MSG_DONTWAIT).is_ok() && begun.elapsed() < A_MOMENT {

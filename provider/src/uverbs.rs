@@ -36,7 +36,7 @@ pub(crate) enum Answer {
         fd: OwnedFd,
         /// balboad's number of the channel.
         number: u32,
-        /// What is read from it.
+        /// The source of its events.
         source: Arc<EventSource>,
     },
 }

@@ -10,7 +10,7 @@ use fpga_regs::engine::wqe::{
 };
 use hostmem::{BlockRing, RingBlock};
 
-/// A send work request, but for what its operation may not have.
+/// A send work request, without the fields that only some operations have.
 #[derive(Clone, Copy)]
 pub(crate) struct SendRequest<'a> {
     /// The program's name for it.
@@ -48,7 +48,7 @@ pub(crate) enum Payload<'a> {
     /// Pieces of registered memory.
     Sges(&'a [ibv_sge]),
     /// So many bytes, at most [`MAX_INLINE`], that go into the entry. Only their length is written with the
-    /// header; who has the program's memory copies them behind it before the request is shown.
+    /// header; the caller that reads the program's memory copies them behind it before the request is shown.
     Inline(u32),
 }
 
@@ -57,7 +57,7 @@ const BLOCK_WORDS: usize = 8;
 const _: () = assert!(SEND_PAYLOAD_OFFSET == 4 * 8 && RECEIVE_PAYLOAD_OFFSET == 2 * 8);
 const _: () = assert!(MAX_INLINE == SEND_MAX_BLOCKS * 64 - SEND_PAYLOAD_OFFSET);
 
-/// What a send operation is to the card, and what it carries.
+/// The card's opcode of a send operation, and the fields that it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     /// [`SendOpcode`]; 0 for one that the card does not offer.
@@ -138,7 +138,7 @@ impl Operations {
         }
     }
 
-    /// What the card calls an atomic, or the errno a post of it fails with.
+    /// The card's opcode of an atomic, or the errno with which a post of it fails.
     pub(crate) fn atomic(&self, opcode: u32) -> Result<SendOpcode, i32> {
         match opcode {
             ibv::IBV_WR_ATOMIC_CMP_AND_SWP if self.atomics => Ok(SendOpcode::CompareSwap),
@@ -207,7 +207,7 @@ impl Operations {
 }
 
 impl Operation {
-    /// What the card calls it.
+    /// The card's opcode.
     #[inline(always)]
     pub(crate) fn code(self) -> SendOpcode {
         SendOpcode(self.code)
@@ -352,8 +352,8 @@ pub(crate) fn write_datagram(
 /// checked against the QP's limits.
 ///
 /// Each word is written from where it stands, for there are few registers. Remote memory (address,
-/// key) and immediate data are asked for if the operation has them. What lies behind the payload is
-/// nobody's.
+/// key) and immediate data are read if the operation has them. The bytes behind the payload have no
+/// meaning.
 #[inline(always)]
 pub(crate) fn write_send(
     ring: &BlockRing,
@@ -485,7 +485,7 @@ pub(crate) fn write_atomic(
     entry.write(Sge { address, length, lkey }.encode());
 }
 
-/// A work request that changes what a key opens, and moves no bytes.
+/// A work request that changes a key's memory, and moves no bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyRequest {
     /// The program's name for it.
@@ -496,7 +496,7 @@ pub(crate) struct KeyRequest {
     pub change: KeyChange,
 }
 
-/// What a [`KeyRequest`] changes.
+/// The change of a [`KeyRequest`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyChange {
     /// A memory window is bound.

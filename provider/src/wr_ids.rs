@@ -26,8 +26,8 @@ struct PoolEntry {
     wr_id: AtomicU64,
     /// The tag of the work request that has the entry; [`free_mark`] while none has.
     tag: AtomicU32,
-    /// The last tag of a free entry. Who takes finds it by the number of entries taken before, who
-    /// gives back puts it where the number of those given back says, one lap ahead.
+    /// The last tag of a free entry. A post finds it by the number of entries taken before; a
+    /// completion puts it where the number of returned entries says, one lap ahead.
     free: AtomicU32,
 }
 
@@ -41,7 +41,7 @@ fn places(entries: u32) -> u32 {
     entries.max(2)
 }
 
-/// What stands in the entry of a tag while it is free: a tag of another entry.
+/// The content of the entry of a tag while it is free: a tag of another entry.
 #[inline(always)]
 fn free_mark(tag: u32) -> u32 {
     tag ^ 1
@@ -73,7 +73,7 @@ impl WrIdPool {
         self.given_back.0.store(0, Ordering::Relaxed);
     }
 
-    /// What the tags of an entry lie apart.
+    /// The distance between the tags of an entry.
     #[inline(always)]
     fn lap(&self) -> u32 {
         self.places.mask().wrapping_add(1)
@@ -82,7 +82,7 @@ impl WrIdPool {
     /// How many entries are free when so many were taken since the last reset.
     #[inline(always)]
     pub(crate) fn room(&self, taken: u32) -> u32 {
-        // Acquire: with the number come the tags of what was given back.
+        // Acquire: with the number come the tags of the returned entries.
         let outstanding = taken.wrapping_sub(self.given_back.0.load(Ordering::Acquire));
         self.entries.saturating_sub(outstanding)
     }
@@ -112,7 +112,7 @@ impl WrIdPool {
         place.tag.store(free_mark(tag), Ordering::Relaxed);
         let given_back = self.given_back.0.load(Ordering::Relaxed);
         self.places.get(given_back).free.store(tag, Ordering::Relaxed);
-        // Release: who takes the entry may write over the name that was read.
+        // Release: a post that takes the entry may write over the name that was read.
         self.given_back.0.store(given_back.wrapping_add(1), Ordering::Release);
         Some(wr_id)
     }

@@ -11,7 +11,7 @@ use super::Context;
 use crate::control::ask;
 use crate::error::{Error, Result, invalid, unsupported};
 
-/// What a copy's first byte and its length are multiples of, as programs expect.
+/// The alignment of a copy's first byte and length, as programs expect.
 const ALIGNMENT: u64 = 4;
 
 /// A part of the card's own memory.

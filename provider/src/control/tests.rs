@@ -19,7 +19,7 @@ pub(crate) struct Script {
 
 pub(crate) type Answer = (Vec<u8>, Vec<OwnedFd>);
 
-/// Serves one client the answers in turn, then closes; ends with what it was sent.
+/// Serves one client the answers in turn, then closes, and ends with the requests that it got.
 pub(crate) fn script(answers: Vec<Answer>) -> Script {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(shim_abi::SOCKET_NAME);
@@ -80,7 +80,7 @@ fn context(first: bool, fds: Vec<OwnedFd>) -> Answer {
     (shim_abi::encode(&Reply::Ok(Response::Context(Box::new(info)))), fds)
 }
 
-/// What comes with the first context, in order.
+/// The descriptors that come with the first context, in order.
 fn granted() -> Vec<OwnedFd> {
     let (words, _writer) = memfd::create_read_only_for_others("words", 4096).unwrap();
     granted_with(words)
@@ -216,7 +216,7 @@ fn a_call_without_an_answer_gives_balboad_up_until_it_has_ended_this_client() {
     let silent = connection.call(&Request::AllocPd { context: 5 }).unwrap_err();
     assert_eq!(silent.errno(), libc::ETIMEDOUT);
     assert!(silent.to_string().contains("has not answered making a PD within 1 s"), "{silent}");
-    // What it says late is the answer to nothing.
+    // A late answer belongs to no question.
     send(balboad.as_fd(), &answer(Response::Pd { pdn: 9 }).0, &[], Wait::AsSocket).unwrap();
     for _ in 0..2 {
         let refused = connection.call(&Request::QueryPort { context: 5 }).unwrap_err();

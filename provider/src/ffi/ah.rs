@@ -16,12 +16,12 @@ use crate::limits::PORT;
 #[repr(C)]
 struct AhObject {
     verbs: ibv_ah,
-    /// What the card calls it.
+    /// The card's number for it.
     card_ah: u32,
     _pd: Use,
 }
 
-/// What the card calls an address handle; `None` where there is none.
+/// The card's number for an address handle; `None` where there is none.
 ///
 /// # Safety
 /// The handle is one of this provider that was not destroyed, or null.
@@ -48,7 +48,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     Ok(Box::into_raw(Box::new(AhObject { verbs, card_ah, _pd: using })).cast())
 }
 
-/// Where datagrams go: on RoCE by a global route, whatever else is in the attributes.
+/// The destination of datagrams: on RoCE a global route, without regard to other attributes.
 fn address(attr: &ibv_ah_attr) -> Result<AddressVector> {
     if attr.is_global == 0 {
         return Err(invalid!(

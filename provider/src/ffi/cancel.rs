@@ -1,13 +1,13 @@
 //! Threads that a program may cancel: where they wait, and not amid a change.
 //!
 //! `pthread_cancel` unwinds the thread's stack in the kind of C, from the call in which it waits, over our
-//! functions into the program's. Those have then nothing to drop, and do not forbid it: what stands in the place
-//! of `open`, `close`, `read` and `write` does the provider's part in a function that is not cancelled, and hands on or
-//! waits outside of it. `fstat`, `ioctl` and `opendir` are not cancelled at, and neither is what stands in their place.
+//! functions into the program's. Those have then nothing to drop, and do not forbid it: the replacements
+//! of `open`, `close`, `read` and `write` do the provider's part in a function that is not cancelled, and hand on or
+//! wait outside of it. `fstat`, `ioctl` and `opendir` are no cancellation points, and neither are their replacements.
 //!
 //! The call itself is declared as `extern "C"`, not as `"C-unwind"`: the plug-in is built to abort at a panic, and
-//! then a function that calls what may unwind gets a landing pad that aborts the process, whoever unwinds. One
-//! that calls what does not has none, and the C library's unwinder goes over it by its frame alone.
+//! then a function that calls another which may unwind gets a landing pad that aborts the process at any unwinding. A
+//! function whose callees do not unwind has none, and the C library's unwinder goes over it by its frame alone.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
@@ -24,8 +24,8 @@ unsafe extern "C" {
 
 /// Looks whether a socket has something to read, or has ended, with further flags of `recv`'s.
 ///
-/// One whose writer was killed says so once (ECONNRESET), before what was not read: that is an end as any other, which the
-/// next look sees behind what is left.
+/// A socket whose writer was killed reports that once (ECONNRESET), before its unread data: an end as any other, which
+/// the next look sees behind the rest of the data.
 ///
 /// Where it waits, as the socket's own mode says, the calling thread may be cancelled.
 pub(crate) fn peek(socket: RawFd, flags: c_int) -> Result<(), Errno> {

@@ -35,7 +35,7 @@ unsafe extern "C" {
     fn verbs_set_ops(context: *mut verbs_context, ops: *const verbs_context_ops);
 }
 
-/// What moderation there is: any count and any period can be asked for, or none.
+/// The offered moderation: any count and any period, or none.
 fn moderation(is_offered: bool) -> ibv_cq_moderation_caps {
     let most = if is_offered { u16::MAX } else { 0 };
     ibv_cq_moderation_caps { max_cq_count: most, max_cq_period: most }
@@ -122,7 +122,7 @@ pub(super) unsafe extern "C" fn alloc_context(
     // libibverbs asks the descriptor while it makes the context: be ready to answer.
     hook::add_command(cmd_fd, &context);
     // SAFETY: the device lives; the function makes zeroed memory of the size asked for with its
-    // own part at offset 0, and owns the descriptor whatever comes of it.
+    // own part at offset 0, and owns the descriptor even if it fails.
     let made = unsafe {
         let (bytes, at) = (size_of::<OpenDevice>(), offset_of!(OpenDevice, verbs));
         let offset = at as *mut verbs_context;
@@ -157,7 +157,7 @@ pub(super) unsafe extern "C" fn alloc_context(
 fn let_go(cmd_fd: c_int) {
     // Where there is no such file the device stays open, and all works but that.
     if let Ok(nowhere) = File::open("/dev/full") {
-        // SAFETY: both are open; libibverbs closes the number, whatever is behind it.
+        // SAFETY: both are open; libibverbs closes the number, and with it the copy.
         unsafe { libc::dup3(nowhere.as_raw_fd(), cmd_fd, libc::O_CLOEXEC) };
     }
 }
@@ -192,7 +192,7 @@ unsafe extern "C" fn query_device_ex(
         let error = invalid!("the query has unknown bits or too little room ({attr_size} bytes)");
         return errno("ibv_query_device", Err(error));
     }
-    // What is not named the cards have nothing of.
+    // The cards offer none of the features that are not named.
     let orig_attr = device_attributes(device.info());
     let answer = ibv_device_attr_ex {
         orig_attr,
@@ -204,7 +204,7 @@ unsafe extern "C" fn query_device_ex(
         max_dm_size: device.limits().max_dm_bytes.into(),
         ..zeroed()
     };
-    // SAFETY: the program passes room for `attr_size` bytes, of which what is written is part; a
+    // SAFETY: the program passes room for `attr_size` bytes, and no more are written; a
     // plain query's room ends with the first field.
     unsafe {
         write_bytes(attr.cast::<u8>(), 0, attr_size);
@@ -228,7 +228,7 @@ unsafe extern "C" fn query_rt_values(
     if asked == 0 {
         return 0;
     }
-    // As others do it: the clock as it stamps completions, whatever its unit, and no seconds.
+    // As other providers do: the clock that stamps completions, in its own unit, and no seconds.
     let answer = device.clock().map(|now| {
         values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now as i64 };
         values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;

@@ -26,7 +26,7 @@ mod extended;
 #[repr(C)]
 struct CqObject {
     verbs: verbs_cq,
-    /// What `cq` holds, one step nearer.
+    /// The queue of `cq`, one step nearer.
     queue: NonNull<CompletionQueue>,
     polling: extended::Polling,
     cq: Cq,
@@ -36,7 +36,7 @@ struct CqObject {
 /// # Safety
 /// The queue is one of this provider that was not destroyed.
 pub(super) unsafe fn own<'a>(cq: *mut ibv_cq) -> &'a Cq {
-    // SAFETY: a `CqObject` begins with its `ibv_cq`, and what is borrowed of it never changes.
+    // SAFETY: a `CqObject` begins with its `ibv_cq`, and its borrowed part never changes.
     unsafe { &(*cq.cast::<CqObject>()).cq }
 }
 
@@ -63,7 +63,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     object("ibv_create_cq_ex", unsafe { create(context, &*attr) })
 }
 
-/// Refuses what a queue cannot be asked for.
+/// Refuses attributes that a completion queue cannot have.
 fn check(attr: &ibv_cq_init_attr_ex) -> Result<()> {
     let fields = ibv::IBV_CQ_INIT_ATTR_MASK_FLAGS | ibv::IBV_CQ_INIT_ATTR_MASK_PD;
     if attr.comp_mask & !fields != 0 {

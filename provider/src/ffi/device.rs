@@ -28,7 +28,7 @@ pub(crate) struct Listed {
     lost: u16,
 }
 
-// SAFETY: the pointer is followed by those only who hold libibverbs' lock of its list, which has the device.
+// SAFETY: only threads that hold libibverbs' lock of its list, which has the device, follow the pointer.
 unsafe impl Send for Listed {}
 
 /// Has libibverbs, which is about to list devices, take those for others that this process has lost since they were
@@ -47,10 +47,10 @@ pub(super) unsafe fn give_up_lost() {
             }
             // SAFETY: it is in libibverbs' list until that is made anew behind this, and so it is not freed.
             let sysfs = unsafe { (*it.device).verbs.sysfs };
-            // SAFETY: so is what libibverbs has found of it, which nobody looks at who does not hold that lock, as the
-            // caller does; it sets the pointer when the device is made, where it was null.
+            // SAFETY: so is libibverbs' record of it, which only threads that hold that lock read, as the caller
+            // does; it sets the pointer when the device is made, where it was null.
             if let Some(found) = unsafe { sysfs.as_mut() } {
-                // No file is of that time, and what netlink tells of has an index.
+                // No file has that time, and a device that netlink reports has an index.
                 (found.time_created.tv_sec, found.time_created.tv_nsec) = (-1, -1);
                 found.ibdev_idx = -1;
             }
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn alloc_device(found: *mut verbs_sysfs_dev) -> *mu
     // SAFETY: as in `match_device`; the structure is ours to complete.
     let found = unsafe { &mut *found };
     let Some(card) = card_of(&c_bytes(&found.ibdev_name)) else { return null_mut() };
-    // What a minimal device tree leaves out.
+    // A minimal device tree leaves these out.
     if found.node_type == ibv::IBV_NODE_UNKNOWN {
         found.node_type = ibv::IBV_NODE_CA;
     }
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn alloc_device(found: *mut verbs_sysfs_dev) -> *mu
 /// Frees a device that nobody uses any more.
 pub(super) unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
     LISTED.with(|all| all.retain(|it| it.device != device.cast()));
-    // SAFETY: libibverbs passes back, once, what `alloc_device` made.
+    // SAFETY: libibverbs passes back, once, the device that `alloc_device` made.
     drop(unsafe { Box::from_raw(device.cast::<Device>()) });
 }
 

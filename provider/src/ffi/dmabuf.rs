@@ -11,7 +11,7 @@ use super::{mr, object};
 use crate::error::{Result, invalid, unsupported};
 use crate::mr::Registration;
 
-/// What `fstatfs` says of a dma-buf (`DMA_BUF_MAGIC`, linux/magic.h).
+/// The type that `fstatfs` reports of a dma-buf (`DMA_BUF_MAGIC`, linux/magic.h).
 const MAGIC: i64 = 0x444d_4142;
 
 pub(super) unsafe extern "C" fn reg_dmabuf_mr(

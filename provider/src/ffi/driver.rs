@@ -26,7 +26,7 @@ unsafe extern "C" {
 #[repr(transparent)]
 struct Constant<T>(T);
 
-// SAFETY: the values are never written, and what they point to is constant too.
+// SAFETY: the values are never written, and they point to constants.
 unsafe impl<T> Sync for Constant<T> {}
 
 /// Devices of rdma_rxe's are looked at before those that are matched by name only;
@@ -73,7 +73,7 @@ fn libibverbs() -> Option<PathBuf> {
 fn file_with(address: usize) -> Option<PathBuf> {
     // SAFETY: all fields are raw pointers, of which all bits zero is a value.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: the address is only looked up, and the answer written to what lives.
+    // SAFETY: the address is only looked up, and the answer written to a live variable.
     let known = unsafe { libc::dladdr(address as *const _, &raw mut found) };
     if known == 0 || found.dli_fname.is_null() {
         return None;
@@ -94,8 +94,8 @@ fn hand_over(release: u32) -> bool {
     };
     let file = ours.with_file_name(theirs.provider());
     let Ok(file) = CString::new(file.into_os_string().into_vec()) else { return false };
-    // SAFETY: the name is zero-terminated. What is loaded is as trusted as we are: it lies beside us,
-    // and its constructor does what ours does.
+    // SAFETY: the name is zero-terminated. The library is as trusted as this one: it lies beside it,
+    // and its constructor does the same.
     !unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW) }.is_null()
 }
 

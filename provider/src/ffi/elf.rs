@@ -34,7 +34,7 @@ struct Dynamic {
 
 /// A library that is loaded, and stays.
 pub(super) struct Library {
-    /// What its addresses are relative to.
+    /// The base of its addresses.
     base: usize,
     segments: Vec<Elf64_Phdr>,
 }
@@ -243,7 +243,7 @@ impl Slot<'_> {
 mod tests {
     use super::*;
 
-    /// The test program imports `getppid`; what is replaced is its own slot.
+    /// The test program imports `getppid`; its own slot is replaced.
     #[test]
     fn a_replaced_slot_leads_the_library_s_calls_to_us() {
         extern "C" fn ours() -> libc::pid_t {

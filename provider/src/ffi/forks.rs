@@ -25,7 +25,7 @@ extern "C" fn hold_all() {
     process::hold(&LOCKS);
 }
 
-/// Gives back what [`hold_all`] took, in the parent and in the child.
+/// Releases the locks that [`hold_all`] took, in the parent and in the child.
 extern "C" fn release_all() {
     process::release();
 }

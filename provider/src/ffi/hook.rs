@@ -1,7 +1,7 @@
 //! The place inside libibverbs where a kernel driver would answer.
 //!
 //! Completion channels and GIDs are questions that libibverbs asks its command descriptor by
-//! `ioctl`, and events are what it gets by `read` from descriptors of ours; the plug-in interface
+//! `ioctl`, and it gets events by `read` from the provider's descriptors; the plug-in interface
 //! has no operation for them. So libibverbs' own two slots for these functions are made to lead
 //! here, and calls that are not about descriptors of ours go on to where they led before. The slots
 //! belong to libibverbs alone: nothing else in the process is touched, and other providers' devices
@@ -24,7 +24,7 @@ use crate::events::EventSource;
 use crate::process::ProcessLock;
 use crate::uverbs::{self, Answer};
 
-/// What a descriptor of ours is.
+/// The role of a descriptor of the provider's.
 enum Role {
     /// libibverbs sends commands to it.
     Command,
@@ -43,7 +43,7 @@ pub(crate) struct Ours {
 /// The descriptors of ours that libibverbs knows.
 pub(crate) static OURS: ProcessLock<Vec<Ours>> = ProcessLock::new(Vec::new());
 
-/// Adds a descriptor; whoever had its number before has closed it.
+/// Adds a descriptor; an earlier one of its number is closed.
 fn add(fd: RawFd, context: &Arc<Context>, role: Role) {
     OURS.with(|all| {
         all.retain(|one| one.fd != fd);
@@ -51,7 +51,7 @@ fn add(fd: RawFd, context: &Arc<Context>, role: Role) {
     });
 }
 
-/// Begins to answer what libibverbs asks a context's command descriptor.
+/// Begins to answer libibverbs' questions to a context's command descriptor.
 pub(super) fn add_command(fd: RawFd, context: &Arc<Context>) {
     add(fd, context, Role::Command);
 }
@@ -156,7 +156,7 @@ pub(super) unsafe fn lead(
     Ok(slots.len())
 }
 
-/// Sets `errno` and returns what a failed system call does.
+/// Sets `errno` and returns -1, as a failed system call does.
 pub(super) fn fail(errno: i32) -> c_int {
     Errno::set_raw(errno);
     -1
@@ -212,7 +212,7 @@ unsafe fn command(context: &Arc<Context>, header: *mut ib_uverbs_ioctl_hdr) -> c
     }
 }
 
-/// What came of a `read`.
+/// The outcome of a `read`.
 enum Read {
     /// The descriptor is none of ours.
     Elsewhere,

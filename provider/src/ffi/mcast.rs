@@ -1,4 +1,4 @@
-//! Multicast groups. What is given beside the group, a LID, is InfiniBand's, and of no account here.
+//! Multicast groups. The LID that is given beside the group is InfiniBand's, and ignored here.
 
 use std::ffi::c_int;
 

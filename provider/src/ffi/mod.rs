@@ -2,7 +2,7 @@
 //!
 //! libibverbs calls the operations in [`driver`] and [`context`] with pointers to structures that
 //! both sides know. An object of ours begins with the structure that libibverbs and the program
-//! know and use, and goes on with what is ours alone; only the second part is ever borrowed as a
+//! know and use, and goes on with the provider's own part; only the second part is ever borrowed as a
 //! Rust reference, because the first changes under us (locks, counters, states that libibverbs
 //! keeps). Objects live in boxes from their create to their destroy verb: a program that uses one
 //! afterwards breaks the contract of verbs, and that contract is what the `SAFETY` comments rely on.

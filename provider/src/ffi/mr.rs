@@ -214,12 +214,12 @@ static HUGE_PAGE: LazyLock<Option<u64>> = LazyLock::new(|| {
     (!never && bytes.is_power_of_two()).then_some(bytes)
 });
 
-/// Puts huge pages behind what of a range can have them, before `populate` makes all other pages.
+/// Puts huge pages behind the blocks of a range that can have them, before `populate` makes all other pages.
 ///
 /// A copy to or from another process costs the kernel more for each page than for its 4 KiB, and
 /// memory is populated by huge pages in a fifth of the time. Only blocks that lie wholly in the range
 /// are concerned, so nothing grows, and no attribute of the mapping changes, so none is split. Where
-/// the kernel cannot (before 6.1, or what is no anonymous memory, or the program forbade it), or has no
+/// the kernel cannot (before 6.1, or for memory that is not anonymous, or the program forbade it), or has no
 /// huge page left, the pages are as they were.
 fn use_huge_pages(start: u64, bytes: u64, populate: c_int) {
     let Some(huge) = *HUGE_PAGE else { return };

@@ -22,7 +22,7 @@ struct MwObject {
 /// The bits of a key that its owner chooses.
 const VARIANT: u32 = 0xff;
 
-/// What a window can give a peer, and how its addresses count.
+/// The accesses that a window can give a peer, and the counting of its addresses.
 const GRANTED: u32 = ibv::IBV_ACCESS_REMOTE_WRITE
     | ibv::IBV_ACCESS_REMOTE_READ
     | ibv::IBV_ACCESS_REMOTE_ATOMIC
@@ -67,7 +67,7 @@ unsafe fn dealloc(mw: *mut ibv_mw) -> Result<()> {
     Ok(())
 }
 
-/// What a window of type 1 is to be bound to, with the key that comes next.
+/// The binding of a window of type 1, with its next key.
 ///
 /// # Safety
 /// The window is one of this provider, the region one of libibverbs' or null.
@@ -94,7 +94,7 @@ pub(super) fn not_bound(why: &'static str) -> impl FnOnce(i32) -> Error {
     move |errno| Error::NotBound { why, errno: Errno::from_raw(errno) }
 }
 
-/// What a window of type 2 is to be bound to by a work request, with a key that the program chose.
+/// The binding of a window of type 2 by a work request, with a key that the program chose.
 ///
 /// # Safety
 /// The window is one of this provider, the region one of libibverbs' or null.

@@ -25,7 +25,7 @@ pub(super) struct Pd {
     own: Own,
 }
 
-/// What is ours of a [`Pd`].
+/// The provider's own part of a [`Pd`].
 struct Own {
     pdn: u32,
     /// Objects that were made under it.
@@ -43,19 +43,19 @@ struct Parent {
 type Alloc = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64);
 
-/// The functions by which a program allocates memory for what is made under its parent domain.
+/// The functions by which a program allocates memory for objects of its parent domain.
 #[derive(Clone, Copy, Debug)]
 struct Allocator {
     alloc: Alloc,
     free: Free,
-    /// What the program wants to be told with each call.
+    /// The value that the program gets with each call.
     pd_context: *mut c_void,
 }
 
-/// What memory is lent for: the code of a resource in its `resource_type`.
+/// The use of lent memory: the code of a resource in its `resource_type`.
 ///
-/// It is what the provider notes of work requests, so that it can tell their `wr_id`. Rings, into which
-/// entries are written, are balboad's, and a completion queue has nothing but that.
+/// The memory holds the provider's notes of work requests, such as their `wr_id`. Rings, into which
+/// entries are written, are balboad's, and a completion queue has only a ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lends {
     /// The send queue of a QP.
@@ -107,7 +107,7 @@ unsafe impl Lender for Lending {
 
     unsafe fn take_back(&self, memory: NonNull<u8>) {
         let Self { allocator: Allocator { free, pd_context, .. }, pd, resource_type } = *self;
-        // SAFETY: the memory is what the program's other function answered with.
+        // SAFETY: the program's other function returned the memory.
         unsafe { free(pd, pd_context, memory.as_ptr().cast(), resource_type) };
     }
 }
@@ -131,7 +131,7 @@ unsafe fn own<'a>(pd: *mut ibv_pd) -> &'a Own {
 /// # Safety
 /// The first is one of this provider that was not freed, the other one of libibverbs' that was not, or null.
 pub(super) unsafe fn are_one(one: *mut ibv_pd, other: *mut ibv_pd) -> bool {
-    // SAFETY: as the caller promises; what is of the same context is of the same provider.
+    // SAFETY: as the caller promises; an object of the same context is of the same provider.
     !other.is_null()
         && unsafe { (*one).context == (*other).context && own(one).pdn == own(other).pdn }
 }
@@ -173,14 +173,14 @@ impl Use {
         unsafe { own(self.0) }.pdn
     }
 
-    /// Whether the program promised to use what is made under it by one thread at a time.
+    /// Whether the program promised to use the objects of the domain by one thread at a time.
     pub(super) fn is_single_threaded(&self) -> bool {
         // SAFETY: as in `pdn`.
         unsafe { own(self.0) }.parent.as_ref().is_some_and(|parent| !parent.td.is_null())
     }
 
-    /// Who lends memory to what is made under it, where its program has its own allocator. It is not to be
-    /// used longer than this.
+    /// The lender of memory to objects of the domain, if its program has its own allocator. It must not
+    /// outlive the domain.
     pub(super) fn lender(&self, what: Lends) -> Option<Arc<dyn Lender>> {
         // SAFETY: as in `pdn`.
         let allocator = unsafe { own(self.0) }.parent.as_ref()?.allocator?;
@@ -334,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    /// What a program's allocator does, and what it was asked.
+    /// The answers of a program's allocator, and the requests to it.
     #[derive(Debug, Default)]
     struct Program {
         answers: Answers,
@@ -393,7 +393,7 @@ mod tests {
         unsafe { dealloc(memory.cast::<u8>().wrapping_sub(before), layout(size)) };
     }
 
-    /// What becomes of a table of 8 words, and of the program's memory.
+    /// Makes and drops a table of 8 words: whether it was made, and the program's memory.
     fn table(answers: Answers) -> (bool, Program) {
         let mut program = Program { answers, ..Program::default() };
         let pd_context = (&raw mut program).cast();

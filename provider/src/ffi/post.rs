@@ -43,8 +43,8 @@ pub(super) unsafe extern "C" fn post_send(
     unsafe { post_usual(queue, guard, list, bad) }
 }
 
-/// As [`post_send`], one request of one element that is not inline. It is apart, as the others are: what they have in
-/// common is done before any of them needs a register more than a call leaves free.
+/// As [`post_send`], one request of one element that is not inline. It is apart, as the others are: their common part
+/// is done before any of them needs a register more than a call leaves free.
 ///
 /// # Safety
 /// As [`post_send`]; the list is one request as [`push_usual`] takes it.
@@ -121,7 +121,7 @@ unsafe fn push_usual(
     let flags = shape.flags.get(wr.send_flags).ok()?;
     // Every entry has room for one element.
     let (how, payload) = ((operation, flags), Payload::Sges(slice::from_ref(sge)));
-    // SAFETY: the operation asks for what the request has.
+    // SAFETY: the operation reads fields that the request has.
     let (remote, immediate) = (|| unsafe { remote(wr) }, || unsafe { immediate(wr) });
     queue.push_admitted((cursor, end), wr.wr_id, how, payload, remote, immediate).ok()
 }
@@ -149,7 +149,7 @@ unsafe fn push_inline(
         return None;
     }
     let (how, payload) = ((operation, flags), Payload::Inline(length));
-    // SAFETY: the operation asks for what the request has.
+    // SAFETY: the operation reads fields that the request has.
     let (remote, immediate) = (|| unsafe { remote(wr) }, || unsafe { immediate(wr) });
     let pushed = queue.push_admitted((cursor, end), wr.wr_id, how, payload, remote, immediate).ok();
     if pushed.is_some() {
@@ -199,7 +199,7 @@ unsafe fn post_list(
     // SAFETY: the program passes a list of requests that it leaves alone during the call.
     while let Some(wr) = unsafe { next.as_ref() } {
         let usual = match wr.num_sge {
-            // SAFETY: as above, with what the request points to.
+            // SAFETY: as above, with the memory to which the request points.
             1 => unsafe { push_usual(queue, cursor, end, wr) },
             _ => None,
         };
@@ -330,7 +330,7 @@ unsafe fn push_rare(
     queue.push_key_change(cursor, end, wr.opcode, &request)
 }
 
-/// Posts an atomic: what no other operation is.
+/// Posts an atomic.
 ///
 /// # Safety
 /// As [`push_any`].
@@ -351,7 +351,7 @@ unsafe fn push_atomic(
         (((*atomic).remote_addr, (*atomic).rkey), (*atomic).compare_add)
     };
     let operands = if wr.opcode == ibv::IBV_WR_ATOMIC_CMP_AND_SWP {
-        // SAFETY: as above; what an addition does not use need not be initialised.
+        // SAFETY: as above; an addition need not initialise the field that it does not use.
         let swap_add = unsafe { wr.wr.atomic.swap };
         Atomic { swap_add, compare: value }
     } else {
@@ -394,7 +394,7 @@ unsafe fn immediate(wr: &ibv_send_wr) -> u32 {
     unsafe { wr.__bindgen_anon_1.imm_data }
 }
 
-/// Reads what the operation uses: the rest of the structure need not be initialised.
+/// Reads the fields that the operation uses: the rest of the structure need not be initialised.
 #[inline(always)]
 fn push_payload(
     queue: &SendQueue,
@@ -430,7 +430,7 @@ pub(super) unsafe extern "C" fn bind_mw(
     mw: *mut ibv_mw,
     bind: *mut ibv_mw_bind,
 ) -> c_int {
-    // SAFETY: the program passes a QP and a window of this provider, and what to bind it to; nobody else
+    // SAFETY: the program passes a QP and a window of this provider, and its binding; nobody else
     // binds that window meanwhile.
     super::errno("ibv_bind_mw", unsafe { bind_type_1(qp, &mut *mw, &*bind) })
 }

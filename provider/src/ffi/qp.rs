@@ -27,7 +27,7 @@ mod extended;
 #[repr(C)]
 pub(super) struct QpObject {
     verbs: verbs_qp,
-    /// What is of the send queue of `qp`, which it may hold, and goes before it.
+    /// The list under way on the send queue of `qp`, which is dropped before it.
     building: Building<'static>,
     qp: Qp,
     signal_all: bool,
@@ -39,8 +39,8 @@ pub(super) struct QpObject {
 /// The QP is one of this provider that was not destroyed.
 #[inline(always)]
 pub(super) unsafe fn own<'a>(qp: *mut ibv_qp) -> &'a Qp {
-    // SAFETY: a `QpObject` begins with its `verbs_qp` and that with the `ibv_qp`; what is borrowed of
-    // it never changes but by atomics.
+    // SAFETY: a `QpObject` begins with its `verbs_qp` and that with the `ibv_qp`; its borrowed
+    // part never changes but by atomics.
     unsafe { &(*qp.cast::<QpObject>()).qp }
 }
 
@@ -67,8 +67,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     object("ibv_create_qp_ex", made)
 }
 
-/// Refuses what a QP cannot be asked for; answers with the operations it is to be able to send, where it
-/// is to be the extended form.
+/// Refuses attributes that a QP cannot have; answers with the operations that it shall offer, for a QP of the
+/// extended form.
 ///
 /// # Safety
 /// The domain in the attributes, where they have one, is one that was not freed.
@@ -125,7 +125,7 @@ unsafe fn create(
             "a QP of type XRC_RECV needs an XRC domain: ibv_create_qp_ex makes it"
         ));
     }
-    // Who only sends has no other.
+    // A QP that only sends has no other queue.
     let only_sends = attr.qp_type == ibv::IBV_QPT_XRC_SEND;
     let recv_cq = if only_sends { attr.send_cq } else { attr.recv_cq };
     if attr.send_cq.is_null() || recv_cq.is_null() {
@@ -203,7 +203,7 @@ unsafe fn no_list(qp: &Qp) -> Building<'static> {
     Building::of(unsafe { NonNull::from(&qp.queues.send).as_ref() })
 }
 
-/// Fills in what every new QP has; its state is RESET.
+/// Fills in the fields that every new QP has; its state is RESET.
 ///
 /// # Safety
 /// The QP is the caller's alone, and stays where it is.
@@ -296,7 +296,7 @@ unsafe fn open_target(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Res
     let number = domain.number();
     let open = |address| {
         let qp = device.open_target(number, attr.qp_num, address)?;
-        // It is in whatever state others have brought it to.
+        // Other processes may have brought it to any state.
         let state = device.query_qp(&qp).map(|now| now.state).inspect_err(|_| {
             let _ = device.destroy_qp(&qp);
         })?;
@@ -334,8 +334,8 @@ pub(super) unsafe extern "C" fn query_qp(
     // SAFETY: the program passes a QP of this provider, whose context is open.
     let (own, device) = unsafe { (own(qp), opened((*qp).context)) };
     let answer = device.query_qp(own).map(|card| {
-        // SAFETY: the program passes room for both answers; the QP lives, and what is read of it
-        // does not change.
+        // SAFETY: the program passes room for both answers; the QP lives, and the fields that
+        // are read do not change.
         unsafe {
             attr.write(attributes::from_card(&card, own.cap));
             init_attr.write(ibv_qp_init_attr {

@@ -26,11 +26,12 @@ use crate::ucm::{self, Command, Done};
 
 /// How the file of librdmacm begins; in a bundle its name goes on with a digest.
 const LIBRARY: &str = "librdmacm";
-/// What libibverbs lists devices from.
+/// The directory from which libibverbs lists devices.
 const LIST: &CStr = c"/class/infiniband_verbs";
-/// What it asks for them where RDMA netlink answers: `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET)`.
+/// The question by which libibverbs lists them if RDMA netlink answers: `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV,
+/// RDMA_NLDEV_CMD_GET)`.
 const LIST_BY_NETLINK: c_int = 5 << 10 | 1;
-/// What librdmacm opens.
+/// The file that librdmacm opens.
 const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
@@ -73,7 +74,7 @@ fn look() {
         (c"open64", open as *const () as usize, &NEXT_OPEN),
         (c"fstat", fstat as *const () as usize, &NEXT_FSTAT),
         (c"fstat64", fstat as *const () as usize, &NEXT_FSTAT),
-        // What `fstat` is where the C library was older than 2.33.
+        // The name of `fstat` for programs of a C library older than 2.33.
         (c"__fxstat", fxstat as *const () as usize, &NEXT_FXSTAT),
         (c"__fxstat64", fxstat as *const () as usize, &NEXT_FXSTAT),
         (c"write", write as *const () as usize, &NEXT_WRITE),
@@ -105,7 +106,7 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     }
 }
 
-/// libibverbs' `nl_send_simple`, by which it asks for what has no attributes: devices, and what holds for all.
+/// libibverbs' `nl_send_simple`, by which it sends questions without attributes: about devices, and about all of them.
 unsafe extern "C-unwind" fn send_simple(
     socket: *mut c_void,
     kind: c_int,
@@ -169,7 +170,7 @@ fn no_channel(error: &Error) -> c_int {
     }
 }
 
-/// Makes what `fstat` said of a channel be what it says of the kernel's device.
+/// Changes the answer of `fstat` about a channel to the one about the kernel's device.
 ///
 /// # Safety
 /// Where `found` is 0 the call has written to `stat`.
@@ -224,7 +225,7 @@ fn forget(fd: c_int) {
     }
 }
 
-/// What came of a `write`.
+/// The outcome of a `write`.
 enum Written {
     /// It is not to a channel.
     Elsewhere,
@@ -258,10 +259,10 @@ unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, count: usize
     }
 }
 
-/// Does what is written to a channel, without waiting for events.
+/// Executes a command that is written to a channel, without waiting for events.
 ///
 /// # Safety
-/// Where `fd` is a channel, `count` bytes can be read at `buffer`, and what they name is there: a place for
+/// Where `fd` is a channel, `count` bytes can be read at `buffer`, and so is the memory that they name: a place for
 /// as long an answer as they say, the value of an option.
 unsafe fn command(fd: c_int, buffer: *const c_void, count: usize) -> Written {
     let _uncancelled = Uncancelled::now();
@@ -311,7 +312,7 @@ mod tests {
         fn pthread_cancel(thread: libc::pthread_t) -> c_int;
     }
 
-    /// A channel as librdmacm has it, balboad's end of it, and who answers once.
+    /// A channel as librdmacm has it, balboad's end of it, and the thread that answers once.
     fn channel(answer_once: Response) -> (OwnedFd, OwnedFd, Script) {
         let (ours, theirs) = pair().unwrap();
         let opened = (answer(Response::CmChannel { channel: [1; 16] }).0, vec![ours]);

@@ -124,7 +124,7 @@ unsafe fn create_xrc(
     if unsafe { (*attr.cq).context } != context {
         return Err(invalid!("the completion queue is another context's"));
     }
-    // SAFETY: as the caller promises; what a queue uses outlives it.
+    // SAFETY: as the caller promises; the objects that a queue uses outlive it.
     let (using, domain) = unsafe { (Use::new(attr.pd), xrc::Use::new(attr.xrcd, context)?) };
     // SAFETY: as the caller promises.
     let (device, cq) = unsafe { (opened(context), cq::own(attr.cq)) };

@@ -21,7 +21,7 @@ struct Xrcd {
     own: Own,
 }
 
-/// What is ours of an [`Xrcd`].
+/// The provider's own part of an [`Xrcd`].
 struct Own {
     xrcd: u32,
     /// Objects that were made in it.
@@ -115,7 +115,7 @@ fn keep(fd: c_int) -> Result<File> {
     file.try_clone().map_err(|error| refused("dup", &error))
 }
 
-/// What a file is to others who have it open.
+/// The identity of a file for others that have it open.
 fn identity(file: &File) -> Result<FileId> {
     let metadata = file.metadata().map_err(|error| refused("fstat", &error))?;
     Ok(FileId { device: metadata.dev(), inode: metadata.ino() })

@@ -250,7 +250,7 @@ fn a_dead_card_flushes_everything_outstanding_once_and_closes_the_queues() {
     bench.post_receive(10);
     bench.complete(sent(0));
     bench.cq.path.declare_dead();
-    // What the card completed before it died comes first.
+    // Requests that the card completed before it died come first.
     assert_eq!(bench.poll(8).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1]);
     assert_eq!(bench.poll(1).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2]);
     let rest = bench.poll(8);
@@ -330,7 +330,7 @@ fn receives_along_xrc_complete_by_their_queue_whosever_target_it_was() {
     assert_eq!(seen[..3], expected);
     let told = (found[1].opcode, found[1].byte_len, found[1].wc_flags);
     assert_eq!(told, (ibv::IBV_WC_RECV_RDMA_WITH_IMM, 5000, ibv::IBV_WC_WITH_IMM));
-    // What came back can be posted again, and of a queue that is gone nothing is told.
+    // Returned entries can be posted again, and nothing is reported of a queue that is gone.
     assert_eq!([14, 15, 16].map(|wr_id| post(&shared, wr_id)), [Ok(()), Ok(()), Err(libc::ENOMEM)]);
     detach_srq(&bench.cq, &shared);
     bench.complete(along(0));
@@ -433,7 +433,7 @@ fn who_takes_completions_one_by_one_is_the_only_one_and_both_ways_go_on_where_th
         let mut wr_id = None;
         let state = begin_poll(&bench, |wc, _| wr_id = Some(wc.wr_id)).unwrap();
         assert!(bench.cq.state.try_lock().is_none());
-        // Arming does not wait for who polls.
+        // Arming does not wait for the thread that polls.
         bench.cq.arm(fpga_regs::engine::doorbell::ArmKind::Any).unwrap();
         drop(state);
         let rest: Vec<_> = bench.poll(4).iter().map(|wc| wc.wr_id).collect();

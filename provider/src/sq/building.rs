@@ -1,6 +1,6 @@
 //! Work requests that a program builds call by call, and posts all of them or none.
 //!
-//! What a call tells goes into the ring at once. Nobody looks there before the list is complete.
+//! Each call writes into the ring at once. Nothing reads it before the list is complete.
 
 use std::sync::atomic::Ordering;
 
@@ -37,7 +37,7 @@ pub(crate) struct Building<'a> {
     immediate: u32,
 }
 
-/// What comes next.
+/// The next part of a list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Awaits {
     /// A request, or the end.
@@ -142,7 +142,7 @@ impl<'a> Building<'a> {
             return false;
         }
         let Ok(operation) = self.queue.shape.operations.get(request.opcode) else { return false };
-        // Who calls knows the operation, so that of others nothing is asked.
+        // The caller knows the operation, so that code for other operations is left out.
         let may_be_datagram = matches!(request.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
         let awaits = match may_be_datagram && operation.is_datagram() {
             true => Awaits::PayloadAndTarget,
@@ -194,7 +194,7 @@ impl<'a> Building<'a> {
         let ((remote_address, rkey), immediate) = (request.remote, request.immediate);
         let header =
             SendHeader { opcode, flags, immediate, remote_address, rkey, ..SendHeader::default() };
-        // One after the other: what is written takes no registers any more.
+        // One after the other: a written word takes no register any more.
         let (codes, others) = header_words(&header);
         (self.codes, self.awaits) = (codes, awaits);
         self.entry = queue.ring.block(cursor.block);
@@ -238,8 +238,8 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Gives the request that was added last so many inline bytes. Answers the ring and the block of its entry,
-    /// into which who has the bytes copies them, unless the list fails.
+    /// Gives the request that was added last so many inline bytes. Answers with the ring and the block of its entry,
+    /// into which the caller copies the bytes, unless the list fails.
     pub(crate) fn inline(&mut self, length: u32) -> Option<(&'a BlockRing, u32)> {
         let block = self.block;
         self.payload(Payload::Inline(length));
@@ -319,7 +319,7 @@ impl<'a> Building<'a> {
         self.awaits = Awaits::Request;
     }
 
-    /// Gives the request that was added last no payload; if that is not what it lacks, the list fails.
+    /// Gives the request that was added last no payload; the list fails if the request lacks something else.
     /// Answers whether the list can go on.
     #[cold]
     #[inline(never)]
@@ -353,7 +353,7 @@ impl<'a> Building<'a> {
         (self.awaits, self.errno) = (Awaits::Failed, errno);
     }
 
-    /// Forgets what was noted of the requests of the list.
+    /// Forgets the notes of the list's requests.
     fn forget(&mut self) {
         let queue = self.queue;
         // A number that is consumed is of nothing that is outstanding.
@@ -368,7 +368,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Ends the list and posts it; 0, or what it fails with: then nothing of it is posted.
+    /// Ends the list and posts it; 0, or the errno: then nothing of it is posted.
     #[inline(always)]
     pub(crate) fn complete(&mut self) -> i32 {
         if self.awaits != Awaits::Request {
@@ -435,7 +435,7 @@ fn woken(path: &CardPath) -> i32 {
     0
 }
 
-/// Wakes who waits for the queue, and the card if it sleeps, and answers 0.
+/// Wakes the threads that wait for the queue, and the card if it sleeps, and answers 0.
 #[cold]
 #[inline(never)]
 fn both_woken(waiters: Waiters<'_, ()>, path: &CardPath) -> i32 {
@@ -775,7 +775,7 @@ mod tests {
             end(&mut list);
             let other = queues.send.begin_at_once();
             assert!(other.is_some());
-            // What has ended lets nobody else's go.
+            // A list that has ended does not release another's lock.
             assert_eq!(list.complete(), libc::EINVAL);
             list.abort();
             assert!(queues.send.begin_at_once().is_none());

@@ -10,7 +10,7 @@ use crate::events::tests::Goes;
 
 const TOKEN: CmToken = [7; 16];
 
-/// A channel, and the balboad that answers what is asked of it.
+/// A channel, and the balboad that answers its questions.
 struct Bench {
     connection: Arc<Connection>,
     channel: OwnedFd,
@@ -58,7 +58,7 @@ fn output(number: u64) -> Vec<u8> {
     vec![number as u8; 336]
 }
 
-/// What comes of reading one.
+/// The outcome of reading an event.
 fn event(number: u64) -> Result<Done, i32> {
     Ok(Done::Answered { address: 0x1234, output: output(number) })
 }
@@ -111,7 +111,7 @@ impl Bench {
         known
     }
 
-    /// What was asked of balboad on the channel.
+    /// The requests to balboad on the channel.
     fn asked(self) -> Vec<Request> {
         drop((self.channel, self.theirs));
         let asked = self.script.server.join().unwrap();
@@ -158,7 +158,7 @@ fn a_command_goes_to_balboad_as_it_is_and_its_answer_to_its_place() {
     let listen = written(7, &[5, 0, 0, 0, 9, 0, 0, 0], 0);
     let bench = bench(OFlag::empty(), vec![told(&[5, 0, 0, 0]), told(&[])]);
     let output = vec![5, 0, 0, 0];
-    // What is written behind the command is none of it.
+    // Bytes that are written behind the command are not part of it.
     let longer = [&create[..], b"more"].concat();
     assert_eq!(bench.perform(&longer, &[]), Ok(Done::Answered { address: 0xabcd, output }));
     assert_eq!(bench.perform(&listen, &[]), Ok(Done::Nothing));
@@ -377,7 +377,7 @@ fn a_refusal_has_balboad_s_errno() {
     }
 }
 
-/// CREATE_ID of what the program calls so.
+/// CREATE_ID of an identifier that the program names so.
 fn create(uid: u64) -> Vec<u8> {
     let body = [uid, 0xabcd, 0x0106].map(u64::to_ne_bytes).concat();
     written(number::CREATE_ID, &body, 4)
@@ -594,7 +594,7 @@ fn what_came_with_an_event_ends_with_the_era_or_a_command_that_changes_it() {
     assert_eq!(init(5), answered(vec![3; 144]));
     assert_eq!(init(6), answered(vec![3; 144]));
     assert_eq!(init(7), answered(vec![2; 144]));
-    // No room for what is known, so it is asked for and refused.
+    // There is no room for the answer ahead, so the question is asked and refused.
     let cut = bench.perform(&about(number::INIT_QP_ATTR, 7, 1, 143), &[]);
     assert_eq!(cut, Err(libc::EPROTO));
     rings.store_release_u32(shim_abi::CM_ERA as usize, 1).unwrap();

@@ -11,9 +11,10 @@ use super::CqObject;
 use crate::cq::CqState;
 use crate::error::invalid;
 
-/// What is between the start and the end of a poll: that has the queue's [turn](hostmem::Turn), and rests between its calls.
+/// The state between the start and the end of a poll: that has the queue's [turn](hostmem::Turn), and rests between its
+/// calls.
 pub(super) struct Polling {
-    /// The completion that is read now, but for what stands in the public structure.
+    /// The completion that is read now, without the fields of the public structure.
     completion: CompletionFields,
     /// When the card wrote it.
     timestamp: u64,
@@ -38,7 +39,7 @@ impl Polling {
     }
 }
 
-/// What can be read of a completion, but for that which always can, and the function that reads it.
+/// The fields of a completion that a program may ask for, and the function that reads each.
 ///
 /// A card has its own clock and not the time of day; it looks at no VLAN, flow or tag.
 pub(super) const OFFERED: u64 = (ibv::IBV_WC_EX_WITH_BYTE_LEN
@@ -50,7 +51,7 @@ pub(super) const OFFERED: u64 = (ibv::IBV_WC_EX_WITH_BYTE_LEN
     | ibv::IBV_WC_EX_WITH_DLID_PATH_BITS
     | ibv::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) as u64;
 
-/// Puts the functions of a poll into a queue: those that read what was asked for, of [`OFFERED`].
+/// Puts the functions of a poll into a queue: those that read the requested fields of [`OFFERED`].
 pub(super) fn furnish(cq: &mut ibv_cq_ex, asked: u64) {
     let is_asked = |flag: u32| asked & u64::from(flag) != 0;
     if is_asked(ibv::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) {
@@ -120,7 +121,7 @@ unsafe extern "C" fn start_poll<const TIMED: bool>(
         // SAFETY: as above.
         return unsafe { start_waiting::<TIMED>(own) };
     };
-    // SAFETY: what is delivered is delivered to who polls.
+    // SAFETY: the completion goes to the thread that polls.
     let mut deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
     if queue.take_usual::<TIMED>(&mut state, &mut deliver).is_none() {
         // SAFETY: as above.
@@ -145,7 +146,7 @@ unsafe fn start_waiting<const TIMED: bool>(own: *mut CqObject) -> c_int {
     }
 }
 
-/// As [`start_poll`], who has the queue, whatever comes first: apart, so that it takes no registers there.
+/// As [`start_poll`], behind the queue's turn, for any first completion: apart, so that it takes no registers there.
 ///
 /// # Safety
 /// As [`start_poll`]; the state is that queue's.
@@ -156,7 +157,7 @@ unsafe fn start_unusual<const TIMED: bool>(
 ) -> c_int {
     // SAFETY: as in `start_poll`.
     let queue = unsafe { (*own).queue.as_ref() };
-    // SAFETY: what is delivered is delivered to who polls.
+    // SAFETY: the completion goes to the thread that polls.
     let deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
     match queue.first_poll::<TIMED>(state, deliver) {
         Ok(state) => {
@@ -179,7 +180,7 @@ unsafe extern "C" fn next_poll<const TIMED: bool>(cq: *mut ibv_cq_ex) -> c_int {
     let queue = unsafe { (*own).queue.as_ref() };
     // SAFETY: as above; the calls of a poll do not overlap.
     let Some(mut state) = (unsafe { queue.state.resume() }) else { return libc::EINVAL };
-    // SAFETY: what is delivered is delivered to who polls, in places beside what is held.
+    // SAFETY: the completion goes to the thread that polls, beside the one that is held.
     let deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
     let is_taken = queue.next_poll::<TIMED>(&mut state, deliver);
     state.rest();

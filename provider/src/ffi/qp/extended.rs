@@ -16,8 +16,8 @@ use crate::ffi::{ah, mw};
 use crate::sq::{Building, Request};
 use crate::wr::{KeyChange, KeyRequest, Operations, Payload};
 
-/// What a program can ask to be able to send: as what it is posted, and who puts the function that adds a
-/// request of it into a QP.
+/// An operation that a program can ask for: its flag, its opcode, and the function that puts the operation's builder
+/// into a QP.
 type SendOp = (ibv::ibv_qp_create_send_ops_flags, ibv::ibv_wr_opcode, fn(&mut ibv_qp_ex));
 
 const SEND_OPS: [SendOp; 10] = [
@@ -218,7 +218,7 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the program passes a window of this provider, and what to bind it to.
+    // SAFETY: the program passes a window of this provider, and its binding.
     match unsafe { mw::binding_type_2(window, rkey, &*info) } {
         // SAFETY: as in `adds`.
         Ok(change) => unsafe { add_key_change(qp, ibv::IBV_WR_BIND_MW, change) },

@@ -53,7 +53,7 @@ impl Program {
         unsafe { ((*self.0).end_poll.unwrap())(self.0) };
     }
 
-    /// What is read of the present completion: the request, how it ended, the QP, the bytes.
+    /// The fields of the present completion: the request, the status, the QP, the bytes.
     fn told(&self) -> (u64, u32, u32, u32) {
         let cq = self.0;
         // SAFETY: as above.
