@@ -21,7 +21,7 @@ use images::{FLASH_HELP, IMAGE_HELP};
 use port::{ADDR_HELP, CAPTURE_HELP, LINK_HELP};
 use services::SERVICE_HELP;
 
-/// Runs verbs programs on a Balboa card and shows what the card does.
+/// Run verbs programs on Balboa cards, and watch and manage the cards
 #[derive(Debug, Parser)]
 #[command(name = "balboa", version, after_help = EXAMPLES)]
 pub struct Arguments {
@@ -30,7 +30,7 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program that finds the cards of a balboad as its RDMA devices
@@ -39,25 +39,25 @@ pub enum Command {
     /// List the cards, a line each
     #[command(after_help = LIST_HELP)]
     List(List),
-    /// Show all of a card, and who uses it
+    /// Show the properties of a card, and the programs that use it
     #[command(after_help = SHOW_HELP)]
     Show(Show),
     /// Show the counters of a card
     #[command(after_help = COUNTERS_HELP)]
     Counters(Counters),
-    /// Show what cards, programs and QPs do, as it changes
+    /// Show the traffic of cards, programs and QPs, and refresh it
     #[command(after_help = TOP_HELP)]
     Top(Top),
-    /// Measure how fast two cards move messages, and look at the bytes
+    /// Measure the speed of messages between two cards, and check their bytes
     #[command(after_help = PERF_HELP)]
     Perf(Perf),
-    /// Ask who is at an address of RoCE: a balboad, another connection manager, or nobody
+    /// Find out whether a balboad, another connection manager or nothing answers at an address
     #[command(after_help = PING_HELP)]
     Ping(Ping),
-    /// Look for what is wrong on this machine, and tell what to do about it
+    /// Find faults of this machine that keep programs from the cards, and tell how to mend each
     #[command(after_help = DOCTOR_HELP)]
     Doctor(Doctor),
-    /// Show a balboad as a whole: its cards, connections and clients
+    /// Show the cards, connections and clients of a balboad
     #[command(after_help = STATUS_HELP)]
     Status(Status),
     /// Take the port of a card off its cable, or put it back
@@ -66,78 +66,78 @@ pub enum Command {
     /// Show, add and delete the addresses of a card, which are its GIDs
     #[command(after_help = ADDR_HELP)]
     Addr(Addr),
-    /// Capture what passes the port of a card that runs, as a pcapng file
+    /// Capture the frames at the port of a running card in a pcapng file
     #[command(after_help = CAPTURE_HELP)]
     Capture(Capture),
     /// Show, attach and detach services, which see the packets of queue pairs
     #[command(after_help = SERVICE_HELP, disable_help_subcommand = true)]
     Service {
-        /// What to do.
+        /// The subcommand.
         #[command(subcommand)]
         action: Service,
     },
-    /// Reset a card: it begins anew, and its programs lose it
+    /// Reset a card, which disconnects its programs
     #[command(after_help = RESET_HELP)]
     Reset(Reset),
-    /// Load images into cards that run, and put back what they had
+    /// Load images into running cards, and restore earlier ones
     #[command(after_help = FLASH_HELP, disable_help_subcommand = true)]
     Flash {
         /// The subcommand.
         #[command(subcommand)]
         action: Flash,
     },
-    /// Make, look at, check and sign images of cards
+    /// Make, inspect, check and sign images of cards
     #[command(after_help = IMAGE_HELP, disable_help_subcommand = true)]
     Image {
         /// The subcommand.
         #[command(subcommand)]
         action: Image,
     },
-    /// Let containers have the cards, by the Container Device Interface
+    /// Give the cards to containers by the Container Device Interface
     #[command(after_help = CDI_HELP, disable_help_subcommand = true)]
     Cdi {
         /// The subcommand.
         #[command(subcommand)]
         action: Cdi,
     },
-    /// Print what completes this command line in a shell
+    /// Print the script that completes this command line in a shell
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
         /// The shell
         shell: Shell,
     },
-    /// Start a balboad that ends with its last program, which balboa run --start does
+    /// Start a balboad that ends with its last program, for balboa run --start
     #[command(hide = true)]
     StartBalboad(StartBalboad),
-    /// Answer the RDMA netlink sockets of a program, which balboa run has it do
+    /// Answer the RDMA netlink sockets of a program, for balboa run
     #[command(hide = true)]
     AnswerNetlink(AnswerNetlink),
     /// Write the manual pages
     #[command(hide = true)]
     Manual {
-        /// The directory to write them to, which is there
+        /// The directory for the pages, which must exist
         directory: PathBuf,
     },
     /// Give a card to vfio-pci, so that balboad can drive it (as root)
     #[command(after_help = BIND_HELP)]
     Bind {
-        /// Where the card is, as lspci -D shows it
+        /// The card's PCI address, as lspci -D prints it
         #[arg(value_name = "PCI-ADDRESS")]
         address: PciAddress,
     },
     /// Give a card back to the kernel (as root)
     #[command(after_help = UNBIND_HELP)]
     Unbind {
-        /// Where the card is
+        /// The card's PCI address
         #[arg(value_name = "PCI-ADDRESS")]
         address: PciAddress,
     },
 }
 
-/// Which balboad is asked.
+/// The balboad that serves the command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StateDir {
-    /// Where balboad keeps its socket [default: $BALBOA_STATE_DIR, else the user's own: /run/balboa
+    /// Use the balboad that serves this directory [default: $BALBOA_STATE_DIR, else the user's own: /run/balboa
     /// for root, $XDG_RUNTIME_DIR/balboa, or balboa-UID in the temporary folder]
     // Global, so that it may stand behind a command of a command.
     #[arg(long = "state-dir", value_name = "DIR", global = true)]
@@ -154,7 +154,7 @@ impl StateDir {
 /// `balboa cdi`.
 #[derive(Debug, Subcommand)]
 pub enum Cdi {
-    /// Write the file by which container runtimes give the cards of a balboad to containers
+    /// Write the specification by which container runtimes give the cards of a balboad to containers
     #[command(after_help = CDI_HELP)]
     Generate {
         /// The state directory of balboad.
@@ -172,12 +172,12 @@ pub struct Run {
     /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
-    /// Show the cards in /dev/infiniband to this whole container, instead of to the program alone in a namespace; for
-    /// containers that may make none
+    /// Put the cards into /dev/infiniband of this whole container, in place of a namespace of the program alone; for
+    /// containers that may make no namespaces
     #[arg(long)]
     pub in_place: bool,
-    /// Where no balboad serves, start one, which ends with its last program; what stands from here to -- are balboad's
-    /// options (see balboad --help), and without any there are two software cards
+    /// Start a balboad if none serves, which ends with its last program; the words up to -- are its options (see
+    /// balboad --help), and without options it runs two software cards
     #[arg(
         long,
         num_args = 0..,
@@ -196,27 +196,27 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
-/// What answers RDMA netlink is asked.
+/// `balboa answer-netlink`.
 #[derive(Debug, Args)]
 pub struct AnswerNetlink {
-    /// The first number of a descriptor that is such a socket
+    /// The first descriptor of the sockets
     pub first: u32,
-    /// The first number above those
+    /// The number behind the sockets' last descriptor
     pub end: u32,
-    /// What the program has for /sys/class
+    /// The directory that the program sees as /sys/class
     pub class: PathBuf,
-    /// Have a process do so whose parent has ended
+    /// Answer in a process whose parent has ended
     #[arg(long)]
     pub detach: bool,
 }
 
-/// What `balboa run --start` runs.
+/// `balboa start-balboad`, which `balboa run --start` runs.
 #[derive(Debug, Args)]
 pub struct StartBalboad {
-    /// Where it is to serve.
+    /// The directory that balboad serves.
     #[command(flatten)]
     pub state_dir: StateDir,
-    /// Its options
+    /// The options of balboad
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub options: Vec<OsString>,
 }
@@ -253,7 +253,7 @@ pub struct Counters {
     pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
-    /// Look again every so many seconds, and show what has changed [default: 1]
+    /// Read the counters every SECONDS seconds, and show those that have changed [default: 1]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -263,10 +263,10 @@ pub struct Counters {
         value_parser = clap::value_parser!(u32).range(1..=86400)
     )]
     pub watch: Option<u32>,
-    /// With --watch: end after so many times
+    /// End after N rounds of --watch
     #[arg(long, value_name = "N", requires = "watch")]
     pub count: Option<u64>,
-    /// Print JSON; with --watch a document in each line
+    /// Print JSON; with --watch, a document on each line
     #[arg(long)]
     pub json: bool,
 }
@@ -277,13 +277,13 @@ pub struct Top {
     /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
-    /// Look again every so many seconds
+    /// Refresh every N seconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub seconds: u32,
-    /// End after so many times
+    /// End after N rounds
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
-    /// Print JSON, a document in each line
+    /// Print JSON, a document on each line
     #[arg(long)]
     pub json: bool,
 }
@@ -294,16 +294,16 @@ pub struct Perf {
     /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
-    /// The card that posts
+    /// Post the messages from this card
     #[arg(long, value_name = "CARD", default_value = "balboa0")]
     pub from: CardName,
-    /// Its peer, which may be the same
+    /// Post them to this card, which may be the same one
     #[arg(long, value_name = "CARD", default_value = "balboa1")]
     pub to: CardName,
-    /// Index of the GIDs [default: the first that is an IPv4 address on both, else 0]
+    /// Use the GIDs of this index [default: the first that is an IPv4 address on both cards, else 0]
     #[arg(long, value_name = "INDEX")]
     pub gid: Option<u8>,
-    /// How long each of the nine figures is measured, 0.05 to 3600
+    /// Measure each of the nine figures for N seconds, from 0.05 to 3600
     #[arg(long, value_name = "N", default_value = "1", value_parser = seconds)]
     pub seconds: f64,
     /// Print JSON
@@ -317,15 +317,15 @@ pub struct Ping {
     /// The state directory of balboad.
     #[command(flatten)]
     pub state_dir: StateDir,
-    /// The address of a card: of IPv4, or of IPv6
+    /// The IPv4 or IPv6 address
     pub address: Peer,
-    /// The card that asks [default: that in whose network the address is]
+    /// Ask from this card [default: the card whose network has the address]
     #[arg(short = 'd', long, value_name = "CARD")]
     pub card: Option<CardName>,
-    /// How often, a second apart
+    /// Ask N times, a second apart
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub count: u32,
-    /// Print JSON, a document in each line
+    /// Print JSON, a document on each line
     #[arg(long)]
     pub json: bool,
 }
@@ -373,7 +373,7 @@ pub struct Reset {
     pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
-    /// Do not ask
+    /// Reset without asking for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -414,22 +414,22 @@ The same with a balboad that stays:
   balboa run --state-dir D -- ib_write_bw -d balboa0 &
   balboa run --state-dir D -- ib_write_bw -d balboa1 127.0.0.1
 
-Exit codes: 2 for wrong arguments; those of the commands are in their own help.";
+Exit codes: 2 for wrong arguments; the help of each command lists its own.";
 
 const RUN_HELP: &str = "\
 The program sees the cards as balboa0, balboa1, ... in /sys/class/infiniband, and no other RDMA
 device. Nothing outside changes, and no privilege is needed where user namespaces are allowed.
-Waits up to 5 s for balboad.
+balboa waits up to 5 s for balboad.
 
-With --start a balboad is started where none serves the state directory; of programs that come at once one starts it.
-What it logs is in balboad.log there. It ends 5 s after the last program that balboa run has run with it, and all their
-children, have ended or closed the descriptor that they were given, unless one is still connected. A balboad that serves
-there already is used; where it was started with other options than those asked for, or serves another network
-namespace, that is told. In another network namespace than the balboad of the user's own directory serves, that is
-net-NUMBER in it.
+With --start, balboa starts a balboad if none serves the state directory; of programs that begin at once, one starts it.
+Its log is balboad.log in that directory. It ends 5 s after the last program that balboa run has run with it, and all
+their children, have ended or closed the descriptor that they were given, unless one is still connected. If a balboad
+serves the directory already, balboa uses it, and warns when it was started with other options or serves another network
+namespace. If the balboad of the user's own directory serves another network namespace than the program's, balboa uses
+the directory net-NUMBER in it.
 
-Exit code: the program's own; 125 when balboa itself fails, its arguments are wrong, or balboad cannot be started or was
-started with other options; 126 when the program cannot be executed, 127 when it is not found.
+Exit code: the program's own; 125 if balboa itself fails, its arguments are wrong, or balboad cannot be started or was
+started with other options; 126 if the program cannot be executed, 127 if it is not found.
 
 Examples:
   balboa run -- ibv_devinfo
@@ -439,18 +439,17 @@ Examples:
   balboa run -- bash          # a shell whose programs all see the cards";
 
 const LIST_HELP: &str = "\
-The name is what verbs programs call the card. The address is where it is on the PCI bus; software cards have one in
-the shape of those. What has no name is on the bus, but no balboad drives it: give it to one (balboa bind, balboad
---vfio).
+Verbs programs know a card by its name. Its address is that on the PCI bus; software cards have an address of the same
+form. A card without a name is on the bus, but no balboad drives it: give it to one (balboa bind, balboad --vfio).
 
-Exit codes: 0 they were listed; 1 no balboad answers as it should, and no card is on the bus; 2 wrong arguments.
+Exit codes: 0 the cards were listed; 1 no balboad answers as it should, and no card is on the bus; 2 wrong arguments.
 
 Examples:
   balboa list
   balboa list --state-dir D --json";
 
 const SHOW_HELP: &str = "\
-Exit codes: 0 it was shown; 1 no balboad answers as it should, or it has no such card; 2 wrong arguments.
+Exit codes: 0 the card was shown; 1 no balboad answers as it should, or it has no such card; 2 wrong arguments.
 
 Examples:
   balboa show balboa0
@@ -458,19 +457,19 @@ Examples:
 
 const COUNTERS_HELP: &str = "\
 Counters have the names that rdma, ethtool and node_exporter know from other cards, where they count the same. They
-begin at 0 when the card comes up. With --watch only those are shown that have changed, each with its rate.
+begin at 0 when the card comes up. With --watch, balboa shows those that have changed, each with its rate.
 
-Exit codes: 0 they were shown; 1 no balboad answers as it should, or it has no such card; 2 wrong arguments.
+Exit codes: 0 the counters were shown; 1 no balboad answers as it should, or it has no such card; 2 wrong arguments.
 
 Examples:
   balboa counters balboa0
   balboa counters balboa0 --watch=5 --json";
 
 const TOP_HELP: &str = "\
-Keys: q ends it, s sorts by another column. TX and RX of a card are payload; packets of programs and QPs are told by how
-far their PSNs have come. Where standard output is no terminal there is a line for each card each time.
+Keys: q quits, s sorts by another column. TX and RX of a card count payload; the packets of programs and QPs are counted
+by their PSNs. If standard output is no terminal, balboa prints a line for each card in each round.
 
-Exit codes: 0 it was shown; 1 no balboad answers as it should; 2 wrong arguments.
+Exit codes: 0 the traffic was shown; 1 no balboad answers as it should; 2 wrong arguments.
 
 Examples:
   balboa top
@@ -478,71 +477,72 @@ Examples:
   balboa top --count 1 --json";
 
 const PERF_HELP: &str = "\
-WRITE, READ and SEND by one QP of a verbs program, as balboa run runs them: the latency of 8 bytes from the call that
-posts them to the completion, one message at a time; bytes a second in messages of 64 KiB, and messages of 64 bytes a
-second, 32 at a time. The program polls, so that it takes a core. What has arrived is looked at behind each. Other
-programs on the cards go on, and share them. Figures of software cards tell of this machine, not of a card.
+A verbs program, which balboa runs as balboa run does, measures WRITE, READ and SEND by one QP: the latency of 8 bytes
+from the call that posts them to the completion, one message at a time; bytes a second in messages of 64 KiB, and
+messages of 64 bytes a second, 32 at a time. The program polls, so that it takes a core. It checks the bytes that have
+arrived after each figure. Other programs on the cards go on, and share them. Figures of software cards describe this
+machine, not a card.
 
-Exit codes: 0 measured; 1 a message failed or had wrong bytes, or a device refused, and the reason was told; 2 wrong
-arguments; 125 it could not be run, as with balboa run.
+Exit codes: 0 measured; 1 a message failed or had wrong bytes, or a device refused a call; 2 wrong arguments; 125 the
+program could not be run, as with balboa run.
 
 Examples:
   balboa perf
   balboa perf --state-dir D --from balboa0 --to balboa0 --seconds 5 --json";
 
 const COMPLETIONS_HELP: &str = "\
-Exit codes: 0 it was printed; 1 it could not be; 2 wrong arguments.
+Exit codes: 0 the script was printed; 1 it could not be; 2 wrong arguments.
 
 Examples:
   balboa completions bash > /etc/bash_completion.d/balboa
   balboa completions zsh > ~/.zfunc/_balboa";
 
 const PING_HELP: &str = "\
-A card of this machine's looks for the address on its link (ARP, neighbour discovery) and asks the connection manager
-there, from queue pair 1 to queue pair 1, for a service that every balboad has. Another one (a kernel with an RNIC or
-rxe) says that it does not know the service. Silence proves nothing about an RNIC: a kernel that has not loaded ib_cm
-does not answer, and what filters UDP port 4791 keeps question and answer out.
+A card of this machine resolves the address on its link (ARP, neighbour discovery) and asks the connection manager
+there, from queue pair 1 to queue pair 1, for a service that every balboad has. Another connection manager (of a kernel
+with an RNIC or rxe) answers that it does not know the service. Silence proves nothing about an RNIC: a kernel that has
+not loaded ib_cm does not answer, and a filter of UDP port 4791 drops question and answer.
 
 Exit codes: 0 a balboad answered; 1 no balboad here could ask; 2 wrong arguments; 3 another connection manager answered;
-4 nobody did. Of several answers the best counts.
+4 nothing answered. Of several answers the best counts.
 
 Examples:
   balboa ping 10.77.0.2
   balboa ping -d balboa1 --count 1 --json 2001:db8::7";
 
 const DOCTOR_HELP: &str = "\
-Each check is a line: ok, - (there is nothing to look at), note (it works, but something is lost by it, or was), or
-WRONG (programs fail by it), then what was found, and behind a colon what to do. Run it as the user whose programs are
-to work.
+Each check prints a line: ok, - (there is nothing to check), note (programs work, but something is or was lost), or
+WRONG (programs fail), then the finding and, behind a colon, the mend. Run doctor as the user whose programs use the
+cards.
 
-Exit codes: 0 nothing is wrong; 1 something is, or it could not be looked at; 2 wrong arguments.
+Exit codes: 0 no check found a fault; 1 one did, or could not be made; 2 wrong arguments.
 
 Examples:
   balboa doctor
   balboa doctor --state-dir D --json";
 
 const STATUS_HELP: &str = "\
-Exit codes: 0 it was shown; 1 no balboad answers as it should; 2 wrong arguments.
+Exit codes: 0 the status was shown; 1 no balboad answers as it should; 2 wrong arguments.
 
 Examples:
   balboa status
   balboa status --state-dir D --json";
 
 const RESET_HELP: &str = "\
-Its programs get IBV_EVENT_DEVICE_FATAL first, and what they have under way is flushed. When the last of them has
-closed the card, or ended, it comes up anew, with the addresses that it had. The others on balboad are left alone.
+The programs of the card get IBV_EVENT_DEVICE_FATAL first, and their outstanding requests are flushed. When the last of
+them has closed the card, or ended, the card comes up anew, with the addresses that it had. Programs on other cards go on.
 
-Exit codes: 0 it was reset; 1 it could not be, and the reason was told; 2 wrong arguments; 3 the answer was no.
+Exit codes: 0 the card was reset; 1 it could not be, for the reason that was printed; 2 wrong arguments; 3 you declined.
 
 Examples:
   balboa reset balboa0
   balboa reset --state-dir D balboa0 --yes";
 
 const CDI_HELP: &str = "\
-Each card is a device balboa/card=balboaN, and all of them are balboa/card=all. A container that has one is given
+Each card is a device balboa/card=balboaN, and balboa/card=all is all of them. A container with such a device also gets
 balboad's state directory, this tool and the providers; in it, `balboa run` starts programs.
 
-Exit codes: 0 done; 1 it could not be done, and the reason was told; 2 wrong arguments.
+Exit codes: 0 done; 1 failed, for the reason that was printed; 2 wrong arguments.
 
 Examples:
   balboa cdi generate -o /etc/cdi/balboa.json
@@ -551,14 +551,14 @@ Examples:
 const BIND_HELP: &str = "\
 The card stays bound until balboa unbind or a reboot. It must be behind an IOMMU.
 
-Exit codes: 0 it is bound; 1 it is not, and the reason was told; 2 wrong arguments.
+Exit codes: 0 the card is bound; 1 it is not, for the reason that was printed; 2 wrong arguments.
 
 Examples:
   lspci -D -d 10ee:903f
   balboa bind 0000:3b:00.0";
 
 const UNBIND_HELP: &str = "\
-Exit codes: 0 done; 1 it could not be done, and the reason was told; 2 wrong arguments.";
+Exit codes: 0 done; 1 failed, for the reason that was printed; 2 wrong arguments.";
 
 #[cfg(test)]
 mod tests {

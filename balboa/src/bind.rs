@@ -7,7 +7,7 @@ use vfio::{Interface, PciAddress, Sysfs};
 /// Gives a function to vfio-pci and names the next step.
 ///
 /// # Errors
-/// What is missing, and the mend.
+/// The missing condition, and the mend.
 pub fn bind(address: PciAddress) -> anyhow::Result<()> {
     let sysfs = Sysfs::default();
     let group = bind::bind(&sysfs, address)?;
@@ -32,7 +32,7 @@ pub fn bind(address: PciAddress) -> anyhow::Result<()> {
 /// Gives a function back to its default driver.
 ///
 /// # Errors
-/// What could not be done.
+/// The step that failed.
 pub fn unbind(address: PciAddress) -> anyhow::Result<()> {
     let driver = bind::unbind(&Sysfs::default(), address)?;
     let driver = driver.as_deref().unwrap_or("no driver");

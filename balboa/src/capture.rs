@@ -39,7 +39,7 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("signalfd")?;
     let dir = shim_abi::state_dir(state_dir.path(), geteuid().as_raw());
     let mut client = Client::connect(&dir, Duration::ZERO)?;
-    // Before anything is captured: what is refused here costs the card nothing.
+    // Before anything is captured: a refusal here costs the card nothing.
     let sink = Sink::open(output)?;
     let mut source = client.capture(&Request::Capture {
         card: card.0,
@@ -84,7 +84,7 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
                 let written = sink.write(came, &signals, deadline);
                 match written.with_context(|| output.display().to_string())? {
                     Written::All => {}
-                    // Who read the output has what they wanted.
+                    // The reader of the output has left, and needs no more.
                     Written::Unwanted => return Ok(()),
                     Written::GivenUp => {
                         bail!(
@@ -132,7 +132,7 @@ fn wait(
     poll(&mut fds, left).context("poll")?;
     let [of_source, of_signals] = fds.map(|fd| fd.any().unwrap_or(false));
     if of_signals {
-        // A second one ends what goes on after this one.
+        // A second signal ends the work that goes on after this one.
         signals.read_signal().context("signalfd")?;
     }
     Ok(match (of_signals, of_source) {

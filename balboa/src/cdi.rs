@@ -53,7 +53,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let named = || format!("cannot write {}", path.display());
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     path.file_name().with_context(named)?;
-    // Of a name that nobody can have put a link at; who reads it may be another user.
+    // The name is random, so that no link can be there; another user may read the file.
     let mut new = tempfile::Builder::new();
     new.prefix(".balboa-").permissions(fs::Permissions::from_mode(0o666));
     let mut new = new.tempfile_in(parent.unwrap_or(Path::new("."))).with_context(named)?;
@@ -217,7 +217,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
-        // What others have put there is not written to.
+        // A file of others' is not written to.
         fs::write(root.path().join("precious"), "precious").unwrap();
         for name in [".balboa.json.new", "balboa.json.new"] {
             symlink("precious", root.path().join(name)).unwrap();

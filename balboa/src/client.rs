@@ -152,7 +152,7 @@ impl Client {
     /// Connects to the balboad of `dir`, and waits for one that is not there yet.
     ///
     /// # Errors
-    /// What the last try met. A path that no waiting can mend fails at once.
+    /// The error of the last try. A path that no waiting can mend fails at once.
     pub fn connect(dir: &Path, patience: Duration) -> Result<Self, ClientError> {
         let deadline = Instant::now() + patience;
         loop {
@@ -535,7 +535,7 @@ pub(crate) mod tests {
         let address = UnixAddr::new(&dir.path().join(SOCKET_NAME)).unwrap();
         bind(listener.as_raw_fd(), &address).unwrap();
         listen(&listener, Backlog::new(2).unwrap()).unwrap();
-        // Of SOCK_SEQPACKET; std's type accepts what it is.
+        // A socket of SOCK_SEQPACKET; std's type takes any.
         (dir, UnixListener::from(listener))
     }
 

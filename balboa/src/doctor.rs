@@ -1,7 +1,7 @@
 //! The command `balboa doctor`: faults of this machine, a line for each check, with the mend.
 //!
-//! What is looked at is a [`Patient`]: the files of a machine below a root, and what balboad said. So each
-//! check is tried on machines that have what it looks for.
+//! The checks look at a [`Patient`]: the files of a machine below a root, and balboad's answers. So tests run each
+//! check on machines that have its fault.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -383,7 +383,7 @@ mod tests {
             assert_eq!(ill(&machine), [check]);
             seen.insert(check);
         }
-        // No card has a register that tells of it, which is what this one says.
+        // No card has a register that tells of it, as this finding says.
         seen.insert("FEC");
         let all = examine(&Machine::well().patient).into_iter().map(|it| it.check);
         assert_eq!(all.collect::<BTreeSet<_>>(), seen);

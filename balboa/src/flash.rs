@@ -86,7 +86,7 @@ impl From<io::Error> for Failure {
 /// Executes the command.
 ///
 /// # Errors
-/// Why it was not done, or what is wrong.
+/// Why it was not done, or the fault.
 pub fn flash(action: &args::Flash) -> Result<(), Failure> {
     match action {
         args::Flash::List { state_dir, json } => list(state_dir.path(), *json),
@@ -390,7 +390,7 @@ fn verify(
         &todo,
         &json!({ "format": FORMAT, "card": card.to_string(), "current": current, "verified": true }),
         &match current.is_null() {
-            // What it came with, of which no file is known.
+            // The image that it came with, of which no file is known.
             true => {
                 format!("{card} is what its manifest says; with which file it came nobody has said")
             }

@@ -136,7 +136,7 @@ fn verify(file: &Path, keys: &[PathBuf], as_json: bool) -> Result<()> {
 /// The name of the key, of those in a directory, by which a signature is that of a file's bytes.
 ///
 /// # Errors
-/// When it is nobody's who is trusted, or there is none.
+/// When it is by no trusted key, or there is none.
 pub fn signer(file: &Path, signature: &Path, bytes: &[u8], keys: Option<&Path>) -> Result<String> {
     let keys = trusted(keys.unwrap_or(Path::new(KEYS)))?;
     Ok(signed_by(file, signature, bytes, keys)?.0.to_string_lossy().into_owned())
@@ -272,7 +272,7 @@ pub fn read_text(file: &Path) -> Result<String> {
 /// A whole file, that is one and not too large.
 pub fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
     let context = || file.display().to_string();
-    // To open what is no file may take for ever.
+    // Opening anything but a file may take for ever.
     if !fs::metadata(file).with_context(context)?.is_file() {
         return Err(about(file, "it is no regular file"));
     }

@@ -15,7 +15,7 @@ const PROGRAM: &str = "balboa-perf";
 /// Becomes the program that measures.
 ///
 /// # Errors
-/// What stood in the way.
+/// The step that failed.
 pub fn perf(arguments: &args::Perf) -> Result<u8, RunError> {
     let program = run::beside_us(PROGRAM).map_err(RunError::NoPerf)?;
     let command = line(&program, arguments);

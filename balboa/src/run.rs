@@ -134,7 +134,7 @@ pub fn beside(program: &Path, name: &str) -> Option<PathBuf> {
 /// Becomes the program, or where that is no place for balboad's parent, its parent: then its exit code.
 ///
 /// # Errors
-/// What stood in the way.
+/// The step that failed.
 pub fn run(arguments: &args::Run) -> Result<u8, RunError> {
     if let (Some(words), []) = (&arguments.start, &*arguments.command) {
         return Err(start::StartError::NoProgram(start::words(words)).into());
@@ -145,7 +145,7 @@ pub fn run(arguments: &args::Run) -> Result<u8, RunError> {
     }
     let given = arguments.state_dir.path();
     let started = arguments.start.as_ref().map(|words| start::served(given, words)).transpose()?;
-    // Whatever is executed from here on gets no more rights than this has: the program also names the
+    // Programs that are executed from here on get no further rights: the program also names the
     // loader that is asked for its libraries.
     set_no_new_privs()?;
     let providers = Providers::with(libibverbs::provider(&program.path)?);
@@ -192,7 +192,7 @@ pub fn run(arguments: &args::Run) -> Result<u8, RunError> {
 /// The variable by which libibverbs is led to another tree than /sys.
 const SYSFS: &str = "SYSFS_PATH";
 /// Whether UCX looks into the network header before a datagram for the address that it was sent to. UCX 1.13
-/// takes that header for one of IPv6, unless a provider of another vendor is there, and drops what came by IPv4.
+/// takes that header for one of IPv6, unless a provider of another vendor is there, and drops datagrams of IPv4.
 const UCX_DGID_CHECK: &str = "UCX_UD_ETH_DGID_CHECK";
 
 /// The command and its environment: `sysfs` is where libibverbs finds the tree that stands for /sys, if it is not

@@ -47,7 +47,7 @@ fn named(users: &Users) -> anyhow::Result<ServiceUsers> {
     }
 }
 
-/// What a command line tells services.
+/// The settings of services in a command line.
 fn told(settings: &args::Settings) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut told = Vec::new();
     if let Some(path) = &settings.patterns {

@@ -20,7 +20,7 @@ use crate::state::{self, FORMAT, items, text};
 
 mod screen;
 
-/// PSNs have 24 bits. What seems to be more than half of them ahead is behind, by a retransmission.
+/// PSNs have 24 bits. A PSN that seems to be more than half of them ahead is behind, by a retransmission.
 const PSNS: u64 = 1 << 24;
 /// Byte of Ctrl-C where the terminal makes no signal of it.
 const CTRL_C: u8 = 3;
@@ -102,9 +102,9 @@ enum Sort {
     /// The ones with the highest rate first.
     #[default]
     Rate,
-    /// By the number of their process.
+    /// Sorts by the number of their process.
     Process,
-    /// By the name of their program.
+    /// Sorts by the name of their program.
     Command,
 }
 

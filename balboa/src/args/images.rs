@@ -10,7 +10,7 @@ use super::{CardName, StateDir};
 /// `balboa flash`.
 #[derive(Debug, Subcommand)]
 pub enum Flash {
-    /// List the cards with the images that they have and had
+    /// List the cards with their present and earlier images
     #[command(after_help = FLASH_EXIT)]
     List {
         /// The state directory of balboad.
@@ -20,35 +20,35 @@ pub enum Flash {
         #[arg(long)]
         json: bool,
     },
-    /// Show what an image is, for which part, who signed it, and how one of a whole device is loaded
+    /// Show the kind, the part and the signer of an image, and how an image of a whole device is loaded
     #[command(after_help = FLASH_EXIT)]
     Inspect {
         /// The image
         file: PathBuf,
-        /// Where the public keys (NAME.pub) are that are trusted [default: /etc/balboa/keys]
+        /// Trust the public keys (NAME.pub) in this directory [default: /etc/balboa/keys]
         #[arg(long, value_name = "DIR")]
         keys: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show what apply would do, and do nothing
+    /// Show the steps of apply, and do nothing
     #[command(after_help = FLASH_EXIT)]
     Plan(Plan),
-    /// Load an image into a card, once that was answered with yes
+    /// Load an image into a card, after asking for confirmation
     #[command(after_help = FLASH_EXIT)]
     Apply {
         /// The file, and the card.
         #[command(flatten)]
         plan: Plan,
-        /// Do not ask
+        /// Load without asking for confirmation
         #[arg(short, long)]
         yes: bool,
-        /// Show what would be done, and do nothing
+        /// Show the steps, and do nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Ask a card anew whether it is what its record says, and whether that is an image
+    /// Ask a card again for its identity, and compare it with the record and with an image
     #[command(after_help = FLASH_EXIT)]
     Verify {
         /// The state directory of balboad.
@@ -56,13 +56,13 @@ pub enum Flash {
         state_dir: StateDir,
         /// The card, balboaN
         card: CardName,
-        /// The image that it is to have
+        /// The image that the card should have
         file: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Load the image again that a card had before
+    /// Load the previous image of a card again
     #[command(after_help = FLASH_EXIT)]
     Rollback {
         /// The state directory of balboad.
@@ -70,23 +70,23 @@ pub enum Flash {
         state_dir: StateDir,
         /// The card, balboaN
         card: CardName,
-        /// Do not ask
+        /// Load without asking for confirmation
         #[arg(short, long)]
         yes: bool,
-        /// Show what would be done, and do nothing
+        /// Show the steps, and do nothing
         #[arg(long)]
         dry_run: bool,
-        /// Load it though nobody will see whether the card takes it, for it says the same of itself with another
+        /// Load the image although the card describes itself alike before and after, so that success cannot be seen
         #[arg(long)]
         allow_unseen: bool,
-        /// Disconnect the programs that have it open; they are told first that it is gone
+        /// Disconnect the programs that have the card open, after an event that tells them
         #[arg(long)]
         force_disconnect: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show what was flashed into a card, and how that ended
+    /// Show the images that were flashed into a card, with the outcome of each
     #[command(after_help = FLASH_EXIT)]
     History {
         /// The state directory of balboad.
@@ -108,24 +108,24 @@ pub struct Plan {
     pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
-    /// The image, with its signature beside it (FILE.minisig), or a manifest's that has its SHA-256
+    /// The image, signed by FILE.minisig beside it, or by the signed manifest that has its SHA-256
     pub file: PathBuf,
-    /// Where the public keys (NAME.pub) are that are trusted [default: /etc/balboa/keys]
+    /// Trust the public keys (NAME.pub) in this directory [default: /etc/balboa/keys]
     #[arg(long, value_name = "DIR")]
     pub keys: Option<PathBuf>,
-    /// Take an image, and a manifest, that has no signature
+    /// Accept an image, and a manifest, without a signature
     #[arg(long)]
     pub allow_unsigned: bool,
-    /// The manifest (.toml) of a bitstream, with its signature beside it: what the shell is, and for which part
+    /// Describe a bitstream's shell and part by this manifest (.toml), with its signature beside it
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
-    /// Take a bitstream whose manifest says verified = false: that nobody has seen it work on a card
+    /// Accept a bitstream whose manifest says verified = false: nobody has seen it work on a card
     #[arg(long)]
     pub allow_unverified: bool,
-    /// Load it though nobody will see whether the card takes it, for it says the same of itself with another
+    /// Load the image although the card describes itself alike before and after, so that success cannot be seen
     #[arg(long)]
     pub allow_unseen: bool,
-    /// Disconnect the programs that have the card open; they are told first that it is gone
+    /// Disconnect the programs that have the card open, after an event that tells them
     #[arg(long)]
     pub force_disconnect: bool,
     /// Print JSON
@@ -139,26 +139,28 @@ pub enum Image {
     /// Make the image of a software card
     #[command(after_help = IMAGE_EXIT)]
     Make {
-        /// The logic of each vFPGA, the first one first; vqe, the queue engine, stock, as published, or the name of other logic
+        /// Put this logic into the vFPGAs, the first one first: vqe, the queue engine; stock, as published; or the name
+        /// of other logic
         #[arg(long, required = true, value_delimiter = ',', value_name = "LOGIC[,LOGIC...]")]
         soft: Vec<Logic>,
-        /// Make it of this vFPGA alone, for a card that has others beside it
+        /// Make the image of this vFPGA alone, for a card that has others beside it
         #[arg(long, value_name = "N")]
         vfpga: Option<u8>,
-        /// The file to write
+        /// Write the image to this file
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// Make the bitstream of a shell that stands for it, for a software card that plays an FPGA (part balboa), and for no device
+        /// Make the bitstream of a shell that stands for the image, for software cards that play an FPGA (part balboa),
+        /// not for a device
         #[arg(long, conflicts_with = "vfpga")]
         bitstream: bool,
-        /// Fill it up to so many bytes, so that it is as long as one of a real card
+        /// Pad the image to N bytes, so that it is as long as one of a real card
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 30))]
         bytes: Option<u32>,
-        /// Sign it with this secret key, too
+        /// Sign the image with this secret key
         #[arg(long, value_name = "KEY")]
         sign: Option<PathBuf>,
     },
-    /// Show what an image is, and for which part
+    /// Show the kind and the part of an image
     #[command(after_help = IMAGE_EXIT)]
     Inspect {
         /// The image: .bit, .bin, .pdi, or a software card's
@@ -176,12 +178,12 @@ pub enum Image {
         #[arg(long)]
         json: bool,
     },
-    /// Sign an image or a manifest: write FILE.minisig
+    /// Sign an image or a manifest, in FILE.minisig
     #[command(after_help = IMAGE_EXIT)]
     Sign {
         /// The image, or the manifest (.toml)
         file: PathBuf,
-        /// The secret key, as minisign -G makes it
+        /// Sign with this secret key, as minisign -G makes it
         #[arg(long, value_name = "KEY")]
         key: PathBuf,
     },
@@ -190,7 +192,7 @@ pub enum Image {
     Verify {
         /// The image, or the manifest (.toml)
         file: PathBuf,
-        /// A public key that is trusted; may be repeated [default: all of /etc/balboa/keys/*.pub]
+        /// Trust this public key; may be repeated [default: all of /etc/balboa/keys/*.pub]
         #[arg(long, value_name = "KEY")]
         key: Vec<PathBuf>,
         /// Print JSON
@@ -200,18 +202,19 @@ pub enum Image {
 }
 
 pub(super) const FLASH_HELP: &str = "\
-An image is checked before the card is touched, and the card behind it: where it does not come up as what the image is,
-it is said that it needs to be flashed again, and never that it was. Programs that have it open are why it is refused;
-with --force-disconnect they get IBV_EVENT_DEVICE_FATAL first, and those that keep it open for 5 s more are ended.
-Its addresses stay. Once it has begun it goes on whatever becomes of this program. Images are signed as balboa image
-tells. Only the user who runs balboad may flash. Software cards take the images of balboa image make, also those behind
-VFIO; FPGAs take bitstreams of shells, by a manifest. An image of one vFPGA alone concerns the programs of that; the others go on.
+balboad checks the image before it touches the card, and the card afterwards: if the card does not come up as the image
+says, balboa reports that it needs to be flashed again. While programs have the card open, balboad refuses; with
+--force-disconnect it sends them IBV_EVENT_DEVICE_FATAL, and ends those that keep the card open for 5 s more. The card
+keeps its addresses. Flashing that has begun goes on even if this program ends. Images are signed as balboa image
+--help tells. Only the user who runs balboad may flash. Software cards, also those behind VFIO, take the images of balboa
+image make; FPGAs take bitstreams of shells, by a manifest. An image of one vFPGA disturbs the programs of that vFPGA
+alone.
 
-Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
-was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
-6 a signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
-8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA takes it
-nobody sees, for it says the same of itself with another: nothing was done, or it was loaded, as the sentence tells.
+Exit codes: 0 done, or all is right; 1 failed, for the reason that was printed; 2 wrong arguments; 3 you declined; 4 the
+file is truncated or altered; 5 the image is for another part or shell, or is another image; 6 the signature is missing,
+or not by a trusted key; 7 programs have the card open, or another card is being flashed; 8 the card needs to be flashed
+again; 9 the manifest says that nobody has seen the image work; 10 an FPGA describes itself alike before and after, so
+that success cannot be seen: the message tells whether the image was loaded.
 
 Examples:
   balboa flash list
@@ -221,17 +224,17 @@ Examples:
   balboa flash rollback balboa0";
 
 const FLASH_EXIT: &str = "\
-Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
-was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
-6 a signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
-8 the card needs to be flashed again; 9 its manifest says that nobody has seen it work; 10 whether an FPGA takes it
-nobody sees, for it says the same of itself with another: nothing was done, or it was loaded, as the sentence tells.";
+Exit codes: 0 done, or all is right; 1 failed, for the reason that was printed; 2 wrong arguments; 3 you declined; 4 the
+file is truncated or altered; 5 the image is for another part or shell, or is another image; 6 the signature is missing,
+or not by a trusted key; 7 programs have the card open, or another card is being flashed; 8 the card needs to be flashed
+again; 9 the manifest says that nobody has seen the image work; 10 an FPGA describes itself alike before and after, so
+that success cannot be seen: the message tells whether the image was loaded.";
 
 pub(super) const IMAGE_HELP: &str = "\
-Signatures are minisign's, beside the image as FILE.minisig. minisign -G makes a pair of keys; the public ones that
-are trusted lie in /etc/balboa/keys, as NAME.pub. No balboad is asked, and no card is touched.
+Signatures are minisign's, in FILE.minisig beside the image. minisign -G makes a pair of keys; trusted public keys lie in
+/etc/balboa/keys as NAME.pub. The commands need no balboad, and touch no card.
 
-Exit codes: 0 done, or all is right; 1 it is not, or could not be done, and the reason was told; 2 wrong arguments.
+Exit codes: 0 done, or all is right; 1 wrong or failed, for the reason that was printed; 2 wrong arguments.
 
 Examples:
   balboa image make --soft vqe,vqe -o two.soft --sign minisign.key
@@ -240,4 +243,4 @@ Examples:
   balboa image verify two.soft --key minisign.pub";
 
 const IMAGE_EXIT: &str = "\
-Exit codes: 0 done, or all is right; 1 it is not, or could not be done, and the reason was told; 2 wrong arguments.";
+Exit codes: 0 done, or all is right; 1 wrong or failed, for the reason that was printed; 2 wrong arguments.";

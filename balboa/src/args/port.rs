@@ -16,7 +16,7 @@ pub struct Link {
     pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
-    /// down: as if the cable was pulled; up: as the cable says
+    /// Unplug the cable (down), or plug it in (up)
     #[arg(value_name = "up|down")]
     pub state: LinkState,
 }
@@ -43,25 +43,25 @@ pub struct Capture {
     pub state_dir: StateDir,
     /// The card, balboaN
     pub card: CardName,
-    /// The file to write, - for standard output
+    /// Write to this file; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Only frames for this QP, the card's or a peer's; may be repeated
+    /// Capture only frames for this QP, of the card or of a peer; may be repeated
     #[arg(long, value_name = "N", value_parser = number)]
     pub qp: Vec<u32>,
-    /// Only frames from or to this address
+    /// Capture only frames from or to this address
     #[arg(long, value_name = "ADDRESS")]
     pub address: Option<Address>,
-    /// Bytes of each frame that are kept; 0 for all
+    /// Keep the first BYTES bytes of each frame; 0 keeps all
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub snap: u32,
-    /// MiB that may wait in balboad for the file; frames that come beyond them are lost, and counted
+    /// Let MIB MiB of frames wait in balboad for the file; it drops and counts frames beyond
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub ring: u32,
-    /// End after so many seconds
+    /// End after N seconds
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,
-    /// End after so many frames, or a few more
+    /// End after N frames, or a few more
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
 }
@@ -75,7 +75,7 @@ pub(super) fn number(text: &str) -> Result<u32, String> {
     number.map_err(|_| "write the number of a QP, 0x123456 or 1193046".to_owned())
 }
 
-/// What is done to addresses.
+/// The subcommands of `balboa addr`.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Action {
     /// List the addresses by their GID index
@@ -90,7 +90,7 @@ pub enum Action {
     Del(AddressInVlan),
 }
 
-/// An address, and the network of the link's that it is in.
+/// An address, and the VLAN of the link that it is in.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct AddressInVlan {
     /// IPv4 or IPv6; the prefix may be left out
@@ -118,12 +118,12 @@ impl FromStr for VlanWord {
 }
 
 /// An address of a port. A prefix is checked and not kept: a card asks on its link for every peer,
-/// whatever network it is in.
+/// of any network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(pub IpAddr);
 
 impl Address {
-    /// It as a GID, network order.
+    /// The address as a GID, in network order.
     pub fn gid(self) -> [u8; 16] {
         match self.0 {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -152,10 +152,10 @@ impl FromStr for Address {
     }
 }
 
-/// Whether a port is to be on its cable.
+/// The state that a port gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
-    /// It is.
+    /// Whether the port is on its cable.
     pub up: bool,
 }
 
@@ -173,11 +173,11 @@ impl FromStr for LinkState {
 
 pub(super) const LINK_HELP: &str = "\
 A port that is down sends nothing and receives nothing. Programs that have the card open get
-IBV_EVENT_PORT_ERR, and IBV_EVENT_PORT_ACTIVE when it is up again; what they sent is tried again until
-its retries are used up, and so is not lost where the port comes back soon. Only the user who runs balboad
-may change it. It lasts until balboad ends.
+IBV_EVENT_PORT_ERR, and IBV_EVENT_PORT_ACTIVE when the port is up again. The card repeats their messages until the
+retries are used up, so that a port which comes back soon loses none. Only the user who runs balboad may change the
+port. The state lasts until balboad ends.
 
-Exit codes: 0 done; 1 it could not be done, and the reason was told; 2 wrong arguments.
+Exit codes: 0 done; 1 failed, for the reason that was printed; 2 wrong arguments.
 
 Examples:
   balboa link balboa0 down
@@ -187,12 +187,12 @@ pub(super) const ADDR_HELP: &str = "\
 Index 0 is the link-local address and stays; IPv4 addresses take the first free index from 1 on, others from
 2 on. Programs that have the card open get IBV_EVENT_GID_CHANGE. The card answers ARP and neighbour discovery for
 all of its addresses. Frames from an address of a VLAN carry its tag, with the service level (ibv_ah_attr.sl) as
-priority, and only frames with that tag reach it. Connections on an address that is deleted are left alone: they send on, hear nothing
-any more, and fail by their retries. A card that the kernel shows (balboad --shadow) has the addresses that
+priority, and only frames with that tag reach it. Connections of a deleted address go on sending, receive no answer,
+and fail when their retries are used up. A card that the kernel shows (balboad --shadow) has the addresses that
 `ip addr` gives its network device. Only the user who runs balboad may change addresses. They last until balboad
 ends.
 
-Exit codes: 0 done; 1 it could not be done, and the reason was told; 2 wrong arguments.
+Exit codes: 0 done; 1 failed, for the reason that was printed; 2 wrong arguments.
 
 Examples:
   balboa addr balboa0 show
@@ -202,12 +202,11 @@ Examples:
   balboa addr balboa0 del 10.88.0.1";
 
 pub(super) const CAPTURE_HELP: &str = "\
-Ends at Ctrl-C, and then tells how many frames there are and how many were lost. Nothing waits for the file: neither the
-card nor balboad gets slower because it is written slowly. Only software cards can be captured: the frames of a card
-behind VFIO do not pass balboad. One capture of a card runs at a time. The file has two interfaces, of what the card has
-sent and of what was delivered to it.
+The capture ends at Ctrl-C, and prints the numbers of captured and of lost frames. Neither the card nor balboad waits for
+the file. Only software cards can be captured: the frames of a card behind VFIO do not pass balboad. One capture of a
+card runs at a time. The file has two interfaces: one of frames that the card has sent, one of frames delivered to it.
 
-Exit codes: 0 captured; 1 it could not be, or came to an end by itself, and the reason was told; 2 wrong arguments.
+Exit codes: 0 captured; 1 failed or interrupted, for the reason that was printed; 2 wrong arguments.
 
 Examples:
   balboa capture balboa0 -o frames.pcapng

@@ -10,60 +10,60 @@ use super::{Address, CardName, Show, StateDir};
 /// `balboa service`.
 #[derive(Debug, Subcommand)]
 pub enum Service {
-    /// List the services that there are, and those that are attached
+    /// List the services that balboad knows, and those that are attached
     List(Show),
-    /// Show what the attached services did, of all their queue pairs and of each
+    /// Show the counts of the attached services, in all and for each queue pair
     Stats(Show),
-    /// Attach services to queue pairs, all of them or none
+    /// Attach services to queue pairs: all of the services, or none
     Attach {
         /// The state directory of balboad.
         #[command(flatten)]
         state_dir: StateDir,
         /// The card, balboaN
         card: CardName,
-        /// The services, in the order in which packets that come meet them
+        /// The services, in the order in which incoming packets pass them
         #[arg(required = true, value_name = "SERVICE")]
         services: Vec<String>,
-        /// What the services are told.
+        /// The settings of the services.
         #[command(flatten)]
         settings: Settings,
-        /// To which queue pairs.
+        /// The queue pairs.
         #[command(flatten)]
         users: Users,
     },
-    /// Detach them
+    /// Detach services from queue pairs
     Detach {
         /// The state directory of balboad.
         #[command(flatten)]
         state_dir: StateDir,
         /// The card, balboaN
         card: CardName,
-        /// From which queue pairs, as they were attached.
+        /// The queue pairs, as they were named to attach the services.
         #[command(flatten)]
         users: Users,
-        /// Also while messages are under way: those that have begun keep their services to their end
+        /// Detach while messages are under way, too; those keep their services to their end
         #[arg(long)]
         now: bool,
     },
 }
 
-/// What services are told when they are attached.
+/// The settings of services, which they get when they are attached.
 #[derive(Debug, Args)]
 pub struct Settings {
-    /// inspect: the patterns to look for, one a line, as text or as hexadecimal digits behind 0x
+    /// Have inspect look for the patterns in this file, one on a line: a text, or hexadecimal digits behind 0x
     #[arg(long, value_name = "FILE")]
     pub patterns: Option<PathBuf>,
-    /// inspect: what becomes of a packet with a pattern [default: refuse]
+    /// Have inspect refuse or count packets with a pattern [default: refuse]
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
 }
 
-/// What becomes of a packet with a pattern.
+/// The fate of a packet with a pattern.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Mode {
-    /// It ends its connection, before a byte of it is placed
+    /// End the connection before a byte of the packet is placed
     Refuse,
-    /// It goes on, and its patterns are counted
+    /// Let the packet pass, and count its patterns
     Count,
 }
 
@@ -71,24 +71,25 @@ pub enum Mode {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Users {
-    /// The queue pair of that number, which is there
+    /// Take the queue pair of this number, which must exist
     #[arg(long, value_name = "N", value_parser = number)]
     pub qp: Option<u32>,
-    /// All reliable connections of the card with the peer of that address, those to come too
+    /// Take all reliable connections of the card with the peer of this address, present and future
     #[arg(long, value_name = "ADDRESS")]
     pub peer: Option<Address>,
 }
 
 pub(super) const SERVICE_HELP: &str = "\
-Services see payload that comes along reliable connections: WRITEs and SENDs of the peer's, and what this end READs.
-Those of a queue pair end with it; those of a peer stay until they are detached, the card is reset or balboad ends.
-Messages that had begun when services were attached go on without them. Only the user who runs balboad may attach
-services, and only to software cards.
+Services see the payload that arrives along reliable connections: the peer's WRITEs and SENDs, and the data of this
+end's READs. The services of a queue pair end with it; those of a peer stay until they are detached, the card is reset
+or balboad ends. A message that is under way when services are attached goes on without them. Only the user who runs
+balboad may attach services, and only to software cards.
 
-inspect looks for the patterns of a file. Each line is one, a text as it stands or bytes as hexadecimal digits behind
-0x; lines that are empty or begin with # are none. At most 256, each of 128 bytes, together of 4096.
+inspect looks for the patterns in a file. Each line is a pattern: a text as it stands, or bytes as hexadecimal digits
+behind 0x. inspect skips lines that are empty or begin with #. A file has at most 256 patterns, each of at most 128
+bytes, of 4096 bytes together.
 
-Exit codes: 0 done; 1 it could not be done, nothing has changed, and the reason was told; 2 wrong arguments.
+Exit codes: 0 done; 1 failed without any change, for the reason that was printed; 2 wrong arguments.
 
 Examples:
   balboa service list balboa1

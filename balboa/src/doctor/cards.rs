@@ -9,7 +9,7 @@ const HEADERS: u64 = 40 + 8 + 12 + 16 + 4 + 4;
 /// Counters of frames that were damaged on their way.
 const DAMAGED: [&str; 2] = ["rx_icrc_encapsulated", "drop_malformed"];
 
-/// So many notifications of congestion that were ignored, and more than were heeded, are a flood.
+/// Ignored notifications of congestion that are a flood, if they are more than the heeded ones.
 const FLOOD: u64 = 1_000;
 
 /// One finding for each card at least.

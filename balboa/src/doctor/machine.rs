@@ -211,7 +211,7 @@ mod tests {
     fn switches_of_the_kernel_that_stand_in_the_way_are_named() {
         let mut machine = Machine::well();
         machine.patient.user = 1000;
-        // Whoever runs this test has the device's node.
+        // The user of this test owns the device's node.
         machine.patient.groups = vec![nix::unistd::getegid().as_raw()];
         std::fs::set_permissions(
             machine.home.path().join("dev/vfio/7"),
@@ -239,7 +239,7 @@ mod tests {
         assert!(mend.contains("ulimit -l"), "{mend}");
         machine.write("proc/7/limits", small);
         assert!(machine.ill("memlock", Verdict::Wrong).0.starts_with("balboad may lock 8388608"));
-        // What balboad has not raised by itself it was not allowed to.
+        // balboad raises its limits as far as it is allowed to.
         machine.write("proc/7/limits", "Max locked memory  8388608  unlimited  bytes\n");
         assert!(machine.ill("memlock", Verdict::Wrong).0.starts_with("programs"));
         // A published card takes more, by its vFPGAs.

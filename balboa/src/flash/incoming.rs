@@ -47,7 +47,7 @@ impl Incoming {
         let sha256 = Sha256::of(&bytes);
         let files = manifest.iter().flat_map(|it| &it.entry.details.files);
         let mut its_own = files.filter(|it| it.sha256 == Some(sha256)).peekable();
-        // Whoever has signed the manifest has signed the digest in it.
+        // The signature of the manifest covers the digest in it.
         let has_signed = manifest.as_ref().is_some_and(|it| it.signed_by.is_some());
         let is_vouched_for = has_signed && its_own.peek().is_some();
         let signature = its_own
@@ -272,7 +272,7 @@ mod tests {
         assert!(shell.for_card(&card, &waived).is_ok());
         assert_eq!(shell.for_card(&card, &plan("x.bin")).unwrap_err().code, code::UNVERIFIED);
         assert_eq!(shell.facts(&card)["told_apart"], false);
-        // What it is driven as it may not be: a device that has refused the shell of before has kept its queue engines.
+        // Its driver may not fit its shell: a device that has refused the shell before has kept its queue engines.
         card["engine"] = "stock".into();
         assert_eq!(shell.facts(&card)["told_apart"], false);
         card["flash"]["regions"] = 3.into();

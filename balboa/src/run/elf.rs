@@ -1,5 +1,5 @@
-//! Facts in a program's or a library's file about itself. Nothing is taken on trust: what is not as it should be says
-//! nothing.
+//! Facts in a program's or a library's file about itself. Nothing is taken on trust: malformed parts are
+//! ignored.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

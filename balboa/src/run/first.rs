@@ -61,7 +61,7 @@ fn is_the_programs(signal: i32, code: i32) -> bool {
         libc::SIGCHLD => false,
         // When a terminal hangs up, the kernel tells its session's leader alone.
         libc::SIGHUP | libc::SIGCONT => true,
-        // What else a terminal sends, the program was sent as well.
+        // The terminal has sent its other signals to the program as well.
         _ => code != libc::SI_KERNEL,
     }
 }

@@ -96,7 +96,7 @@ fn lock(place: &Path) -> Result<Flock<File>, InPlaceError> {
     turn.ok_or_else(|| InPlaceError::Busy(place.to_owned()))
 }
 
-/// Removes the cards that there are no more, and nothing that is not ours.
+/// Removes the cards that have gone, and only files that balboa has made.
 fn forget(place: &Path, class: &Path, world: &World) -> Result<(), StepError> {
     let nodes: BTreeSet<&str> = world.nodes.iter().map(String::as_str).collect();
     for name in names(place)? {
@@ -176,7 +176,7 @@ mod tests {
         let sysfs = show().unwrap();
         fs::set_permissions(&sysfs, Permissions::from_mode(0o775)).unwrap();
         assert!(matches!(show().unwrap_err(), InPlaceError::Others(path) if path == sysfs));
-        // Nor what somebody has put there in its stead.
+        // Nor a file that somebody has put there in its stead.
         let elsewhere = dir.path().join("elsewhere");
         fs::rename(&sysfs, &elsewhere).unwrap();
         fs::set_permissions(&elsewhere, Permissions::from_mode(0o755)).unwrap();

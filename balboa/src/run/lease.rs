@@ -22,7 +22,8 @@ pub struct Ending;
 impl Lease {
     /// Takes the lease of a state directory; `None` if no balboad ever ended with its programs there.
     ///
-    /// It holds whoever serves there and answers something behind that, if its file was there: who listens has made it.
+    /// If the file was there, the lease holds the balboad that serves there and answers afterwards: a listening balboad
+    /// has made it.
     ///
     /// # Errors
     /// [`Ending`] when nobody can have it any more, or yet.
@@ -30,7 +31,7 @@ impl Lease {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let opened =
             OpenOptions::new().read(true).custom_flags(flags.bits()).open(dir.join(LEASE_NAME));
-        // What else is wrong with the directory, connecting tells.
+        // The attempt to connect reports other faults of the directory.
         let Ok(file) = opened else { return Ok(None) };
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
             Ok(lock) => Ok(Some(Self(lock))),

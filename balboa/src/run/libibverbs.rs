@@ -174,7 +174,7 @@ fn listing(command: &mut Command) -> Option<Vec<u8>> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.process_group(0).spawn().ok()?;
     let text = child.stdout.take().and_then(|output| read_all(output, LISTING_PATIENCE));
-    // It has closed its output, or was too slow; and what it may have started goes with it.
+    // It has closed its output, or was too slow; processes that it has started go with it.
     if let Ok(group) = i32::try_from(child.id()) {
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }

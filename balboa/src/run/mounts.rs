@@ -73,7 +73,7 @@ const NOTHING: Option<&str> = None;
 /// Shows the world to this process and its descendants.
 ///
 /// It is built on a tmpfs at `stage`, the state directory, and then bound over /dev and /sys/class. When
-/// this returns, `stage` shows what it did before, and the tmpfs is read-only for everybody.
+/// this returns, `stage` shows its former content, and the tmpfs is read-only for everybody.
 ///
 /// # Errors
 /// When a step of it fails.

@@ -67,7 +67,7 @@ fn start(class: &Path) -> anyhow::Result<(OwnedFd, Range<u32>)> {
     ensure!(version(&release).is_some_and(|it| it >= KERNEL), "Linux {release} is too old");
     let numbers = numbers(getrlimit(Resource::RLIMIT_NOFILE)?.0).context("a low limit")?;
     let (ours, theirs) = fdpass::pair()?;
-    // What is sent on a number that is watched waits for the supervisor, which waits for just that.
+    // A call on a watched number waits for the supervisor, which waits for just that.
     ensure!(
         u32::try_from(ours.as_raw_fd())? < numbers.start,
         "so many descriptors are open that one has a number that is watched"

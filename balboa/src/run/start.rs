@@ -46,7 +46,7 @@ pub enum StartError {
         pid: u32,
         /// Its options.
         theirs: String,
-        /// Those that were asked for.
+        /// The requested options.
         asked: String,
     },
     /// The one that serves is in another network namespace.
@@ -355,7 +355,7 @@ mod tests {
         drop(over);
     }
 
-    /// Who can write there could keep everybody waiting for an end.
+    /// A user who can write there could keep everybody waiting for an end.
     #[test]
     fn whose_directory_it_is_is_looked_at_before_its_lease() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! The starter of a balboad that outlives its caller, and inherits nothing from it.
 //!
 //! It is a process of its own ([`super::start`]), which ends when balboad is ready: balboad's parent is then the system's
-//! first process, and whoever waits for children or for the end of an output meets no balboad.
+//! first process, and a program that waits for its children or for the end of an output does not wait for balboad.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -96,7 +96,7 @@ pub(super) fn detach() {
     // Refused where this leads its session already.
     let _ = setsid();
     let _ = SigSet::empty().thread_set_mask();
-    // SIGPIPE is ignored by the standard library, and not in what it starts.
+    // The standard library ignores SIGPIPE, but not in the programs that it starts.
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| *signal != libc::SIGPIPE) {
         hostmem::signal::heed(signal);
     }
@@ -203,7 +203,7 @@ fn wait(child: &mut Child) -> anyhow::Result<Outcome> {
         if said == b"ready\n" {
             return Ok(Outcome::Ready);
         }
-        // What says more than that is about to end: it was asked for its help.
+        // A balboad that prints more is about to end: it was asked for its help.
         said.truncate(16);
     }
     Ok(Outcome::Late)

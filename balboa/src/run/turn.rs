@@ -12,7 +12,7 @@ use super::start::RETRY;
 /// Waits until this process alone has the lock of a file; `None` where others have had it for so long.
 ///
 /// # Errors
-/// What flock(2) says.
+/// The errno of flock(2).
 pub fn wait(mut file: File, limit: Duration) -> Result<Option<Flock<File>>, Errno> {
     let begun = Instant::now();
     loop {

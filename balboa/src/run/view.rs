@@ -1,6 +1,6 @@
 //! The files of a program's world: device nodes, providers, and the entries that the kernel would show in /sys/class.
 //!
-//! They may be there already, for another program: then only what differs is put in place, each at once.
+//! They may be there already, for another program: then only differing files are replaced, each atomically.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io::{self, Write as _};

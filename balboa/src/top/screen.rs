@@ -12,7 +12,7 @@ use super::{CardLine, Line, View, short};
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let cards = u16::try_from(view.cards.len()).unwrap_or(u16::MAX).saturating_add(1);
     let clients = u16::try_from(view.clients.len()).unwrap_or(u16::MAX).saturating_add(1);
-    // Programs have half of what the cards leave at most; QPs have the rest.
+    // Programs get at most half of the lines that the cards leave; QPs get the rest.
     let most = frame.area().height.saturating_sub(cards.saturating_add(5)) / 2;
     let rows = [
         Constraint::Length(2),

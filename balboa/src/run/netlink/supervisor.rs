@@ -2,8 +2,8 @@
 //!
 //! `socket` gets a netlink socket of a protocol on which nobody talks, which can be bound, named and set up as the
 //! program likes. At the first `sendmsg` or `sendto` on it, its number is made one end of a pair of Unix sockets, and the
-//! kernel executes the call on that. Nothing of the program's memory is read or written; what is read of its descriptors
-//! decides on nothing but its own.
+//! kernel executes the call on that. It neither reads nor writes the program's memory; the data of the program's
+//! descriptors decides on its own calls alone.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -52,7 +52,7 @@ impl Supervisor {
     /// Answers until the last process behind the filter has ended.
     ///
     /// # Errors
-    /// What poll(2) says, and what the listener says that is none.
+    /// The errno of poll(2), and that of a listener that is none.
     pub fn serve(mut self) -> Result<(), Errno> {
         loop {
             let mut fds = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
@@ -91,7 +91,7 @@ impl Supervisor {
         } else {
             self.swap(&call).map_or_else(Answer::Error, |()| Answer::Continue)
         };
-        // Whoever waits no more asks again.
+        // A call that no longer waits is made again.
         let _ = self.listener.answer(&call, answer);
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Supervisor {
             libc::SOCK_DGRAM => SockType::Datagram,
             _ => return Err(Errno::ESOCKTNOSUPPORT),
         };
-        // What goes wrong with that is no fault of the program's: it is as on a kernel without RDMA.
+        // Failures are hidden from the program, which sees a kernel without RDMA.
         const WITHOUT: Errno = Errno::EPROTONOSUPPORT;
         let flags = flags | SockFlag::SOCK_CLOEXEC;
         let quiet = socket(AddressFamily::Netlink, kind, flags, SockProtocol::NetlinkUserSock)
@@ -172,7 +172,7 @@ impl Supervisor {
 /// are 0. libnl and libmnl look at nothing else.
 fn name_as_the_kernel(ours: &OwnedFd) -> anyhow::Result<()> {
     let mut chosen = Err(Errno::EADDRINUSE);
-    // Names are the network namespace's. Who takes them all has to guess: there are 2^40.
+    // Names are the network namespace's. An attacker cannot take them all: there are 2^40.
     for _ in 0..NAMES {
         let mut random = [0; 5];
         getrandom::fill(&mut random)?;
@@ -196,8 +196,8 @@ fn converse(ours: &OwnedFd, devices: &Devices) -> bool {
     let answers = devices.answer(request.get(..bytes).unwrap_or_default());
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     if !answers.iter().all(|answer| send(ours.as_raw_fd(), answer, flags).is_ok()) {
-        // Nobody waits for who does not read: it finds the end behind what there was room for. What it sends is taken
-        // still, for the kernel would end it by SIGPIPE.
+        // Nobody waits for a program that does not read: it finds the end behind the messages that had room. Its own
+        // messages are still taken, for the kernel would end it by SIGPIPE.
         let _ = shutdown(ours.as_raw_fd(), Shutdown::Write);
     }
     true
@@ -270,7 +270,7 @@ mod tests {
             bind(rdma.as_raw_fd(), &NetlinkAddr::new(0, 0)).unwrap();
             let own: NetlinkAddr = getsockname(rdma.as_raw_fd()).unwrap();
             assert_ne!(own.pid(), 0);
-            // By a number that is not watched it stays what it was.
+            // By a number that is not watched it stays a plain socket.
             let other = dup(&rdma).unwrap();
             for _ in 0..3 {
                 assert_eq!(ask(&rdma), Ok(ASK.len()));
