@@ -7,13 +7,13 @@
 //!   those, and nothing here is needed, but for [`store_then_load`] in the sleep protocol.
 //! * **A device** that reads and writes host memory over PCIe. It takes no part in the memory
 //!   model: the order is between the processor's accesses as they reach the coherence domain and
-//!   the reads and writes the device makes. On aarch64 what a compiler makes of acquire and release
-//!   (`ldar`, `stlr`, `dmb ish…`) is promised among processors, the inner shareable domain; a device
+//!   the reads and writes the device makes. On aarch64 a compiler's instructions for acquire and release
+//!   (`ldar`, `stlr`, `dmb ish…`) order accesses among processors, the inner shareable domain; a device
 //!   is in the outer one. [`publish_to_device`] and [`observe_from_device`] are release and acquire
 //!   towards a device. They stand beside the atomic accesses and not in their place, so that code
 //!   built on both is right for either partner.
 //!
-//! Who is behind a ring, a client does not know. So the accessors have the fences in them:
+//! A client does not know whether a device or a process is behind a ring. So the accessors have the fences in them:
 //!
 //! | access | fence |
 //! |---|---|
@@ -38,9 +38,9 @@ use std::time::Duration;
 
 /// Orders every earlier load and store of memory before every later store, as a device sees them.
 ///
-/// Belongs between filling a work-queue entry and storing the doorbell record that tells of it, and
-/// between that and the doorbell: a device that has seen the later one reads what was written
-/// before. On x86-64 the processor keeps that order, and only the compiler is held.
+/// Belongs between filling a work-queue entry and storing the doorbell record that announces it, and
+/// between that and the doorbell: a device that has seen the later one reads the earlier
+/// writes. On x86-64 the processor keeps that order, and only the compiler is held.
 #[inline(always)]
 pub fn publish_to_device() {
     #[cfg(not(target_arch = "aarch64"))]
@@ -56,7 +56,7 @@ pub fn publish_to_device() {
 /// Orders every earlier load before every later load and store, for memory that a device writes.
 ///
 /// Belongs between the load that found a completion entry's phase turned and the loads of the rest
-/// of the entry and of the payload: what the device wrote before it wrote the phase is then seen.
+/// of the entry and of the payload: the device's writes before that of the phase are then seen.
 /// On x86-64 the processor keeps that order, and only the compiler is held; on aarch64 later loads
 /// could otherwise have been performed early.
 #[inline(always)]

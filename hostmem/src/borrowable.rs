@@ -91,8 +91,8 @@ pub struct Borrowable<T> {
 }
 
 // SAFETY: only the thread that moved the word to a state of its own reaches the value, one thread at a time: it acquires
-// what the one before has released. The maker of a `Holder` has promised that the value may go from thread to thread as
-// a whole, whether or not its type may (`Holder::new`).
+// the writes that the one before has released. The maker of a `Holder` has promised that the value may go from thread
+// to thread as a whole, whether or not its type may (`Holder::new`).
 unsafe impl<T> Send for Borrowable<T> {}
 // SAFETY: as above; all else in it is Sync.
 unsafe impl<T> Sync for Borrowable<T> {}
@@ -356,9 +356,9 @@ mod model {
     }
 
     impl Shared {
-        /// Works with the value; loom fails where two threads do so at once, or one does not see what the other did.
+        /// Works with the value; loom fails where two threads do so at once, or one does not see the other's write.
         fn work(&self) {
-            // SAFETY: what the model is to show.
+            // SAFETY: the model shows that no other thread does so at once.
             self.value.with_mut(|value| unsafe { *value += 1 });
         }
     }

@@ -14,7 +14,7 @@ pub enum DmaMemory {
         /// Byte offset of the range in it.
         offset: u64,
     },
-    /// Memory of another process: what programs register.
+    /// Memory of another process, which programs register.
     Process {
         /// The process; one and the same for all its ranges.
         process: Arc<RemoteProcess>,

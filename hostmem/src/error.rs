@@ -19,7 +19,7 @@ pub enum Error {
         "{object} of {bytes} bytes at offset {offset} leaves the mapping of {mapping_bytes} bytes"
     )]
     OutOfRange {
-        /// What was to be accessed.
+        /// The object of the access.
         object: &'static str,
         /// Its offset in the mapping, in bytes.
         offset: usize,
@@ -28,23 +28,23 @@ pub enum Error {
         /// Size of the mapping in bytes.
         mapping_bytes: usize,
     },
-    /// An offset is not a multiple of what its object needs.
+    /// An offset is not a multiple of its object's alignment.
     #[error("{object} at offset {offset} is not aligned to {alignment} bytes")]
     Misaligned {
-        /// What was to be accessed.
+        /// The object of the access.
         object: &'static str,
         /// Its offset in bytes.
         offset: u64,
         /// The alignment it needs, in bytes.
         alignment: usize,
     },
-    /// This machine cannot do what was asked.
+    /// This machine lacks the requested feature.
     #[error("this machine has no {0}")]
     Unsupported(&'static str),
     /// A store was asked of a mapping made for reading.
     #[error("{object} needs a mapping that can be written, and this one is read-only")]
     ReadOnly {
-        /// What was to be stored to.
+        /// The object of the store.
         object: &'static str,
     },
     /// A length or count is none that the object can have.
@@ -56,7 +56,7 @@ pub enum Error {
         value: u64,
         /// Unit of the value.
         unit: &'static str,
-        /// What is allowed.
+        /// The rule that forbids it.
         rule: &'static str,
     },
     /// A memory file could be shrunk under its mapping, which would end in SIGBUS.
@@ -80,7 +80,7 @@ pub enum Error {
     /// A received descriptor is not of the kind that was asked for.
     #[error("a descriptor is not {wanted}")]
     BadKind {
-        /// What was asked for.
+        /// The request.
         wanted: &'static str,
     },
     /// A message, or the descriptors with it, did not fit; everything received was thrown away.

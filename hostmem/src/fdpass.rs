@@ -1,9 +1,10 @@
 //! Messages over a Unix socket that carries file descriptors with them.
 //!
-//! Over a socket that keeps the bounds of messages, one arrives whole with all its descriptors, or not at all: what does not fit is an error,
-//! and the descriptors that came with it are closed, so that a peer cannot fill our table by
-//! messages we refuse. Over a stream socket [`receive`] takes what has arrived, up to its buffer, and
-//! [`send_some`] sends what there is room for. Received descriptors are closed on exec. Nothing here raises SIGPIPE.
+//! Over a socket that keeps the bounds of messages, one arrives whole with all its descriptors, or not at all: a
+//! message that does not fit is an error, and its descriptors are closed, so that a peer cannot fill the process's
+//! table by refused messages. Over a stream socket [`receive`] takes what has arrived, up to its buffer, and
+//! [`send_some`] sends as much as there is room for. Received descriptors are closed on exec. Nothing here raises
+//! SIGPIPE.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -47,9 +48,9 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
 ///
 /// The reader's end is never ready to be written, as a file of the kernel's that is only read is not: programs wait
 /// for both at once. A socket tells that it has no room while the bytes sent by it fill a quarter of its buffer,
-/// and what a reader "sent" lies at the writer, who does not take it. (The read end of a pipe is like that by
-/// itself; but who reads a pipe holds the lock that its writer needs, for as long as the memory it reads into has
-/// it wait.)
+/// and the reader's bytes lie at the writer, which does not take them. (The read end of a pipe is like that by
+/// itself; but the reader of a pipe holds the lock that its writer needs for as long as its memory makes it
+/// wait.)
 #[derive(Debug)]
 pub struct Writer(OwnedFd);
 
@@ -70,7 +71,7 @@ pub fn one_way() -> Result<(Writer, OwnedFd)> {
 impl Writer {
     /// Writes nothing any more: both see the end.
     pub fn end(&self) {
-        // One that is shut down is what is wanted.
+        // A socket that is shut down already is as wanted.
         let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 }
@@ -82,11 +83,11 @@ impl AsFd for Writer {
 }
 
 impl Drop for Writer {
-    /// Takes what lies here, after the end: the reader of a socket closed with something in it is told ECONNRESET
-    /// before what it has not read.
+    /// Takes the bytes that lie here, after the end: if a socket is closed with bytes in it, its reader gets ECONNRESET
+    /// before its unread data.
     fn drop(&mut self) {
         self.end();
-        // What is not there, or is cut off, need not be taken.
+        // It does not matter if there are none, or if they are cut off.
         let _ = receive(self.0.as_fd(), &mut [0], Wait::Never);
     }
 }
@@ -208,9 +209,9 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> Result<
 
 /// Whether descriptors come with the next message, which stays where it is.
 ///
-/// Nothing of ours refers to them afterwards. The receiver of a descriptor may be the last process that has it, and
-/// has to close it then, which takes as long as its creator likes (a file system in user space, a TCP connection
-/// that lingers): who must not wait does not receive such a message at all.
+/// This process does not refer to them afterwards. The receiver of a descriptor may be the last process that has it,
+/// and has to close it then, which takes as long as its creator likes (a file system in user space, a TCP connection
+/// that lingers): a thread that must not wait does not receive such a message at all.
 ///
 /// # Errors
 /// [`Error::would_block`] is true where there is no message.
@@ -392,7 +393,7 @@ mod tests {
         assert_eq!(gone.errno(), Some(Errno::EPIPE));
     }
 
-    /// What a descriptor is ready for, of reading and writing, and whether it has ended.
+    /// Whether a descriptor can be read or written, and whether it has ended.
     fn ready(fd: &OwnedFd) -> PollFlags {
         let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN | PollFlags::POLLOUT)];
         poll(&mut fds, PollTimeout::ZERO).unwrap();

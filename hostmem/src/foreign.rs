@@ -2,7 +2,7 @@
 //!
 //! Such a peer may do anything to its file at any time. A file that can be cut short, or whose
 //! pages can run out, would turn an access into SIGBUS; a counter that is full would make a write
-//! wait for ever. What is taken here has neither danger, as far as the kernel lets it be seen.
+//! wait for ever. This module refuses both, as far as the kernel lets it see them.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

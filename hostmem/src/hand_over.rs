@@ -10,8 +10,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// What a yield costs, in nanoseconds, that is not given back by somebody who polls. Less than a tick
-/// of any kernel's, and more than such a thread is at work without a pause.
+/// The cost of a yield, in nanoseconds, to a thread that works without polling. It is less than a tick of
+/// any kernel's, and more than a polling thread works without a pause.
 const LONG_NS: u64 = 1_000_000;
 
 /// How many times as long as a yield cost no other follows.
@@ -35,7 +35,7 @@ impl HandOver {
 
     /// Hands the core to a thread that waits for it, unless that cost much lately; whether it did.
     ///
-    /// `worked_ns` is a clock of the work that the loop waits for, in nanoseconds: what passes of it
+    /// `worked_ns` is a clock of the work that the loop waits for, in nanoseconds: time that it counts
     /// meanwhile is no cost.
     pub fn hand_over(&self, worked_ns: impl Fn() -> u64) -> bool {
         let now = || u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX);

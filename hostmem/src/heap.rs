@@ -4,8 +4,8 @@
 ///
 /// By itself the allocator gives back the heap's end only, and one table that lives on may stand there.
 /// While this looks at the part of the heap that a thread allocates from, that thread waits where it
-/// allocates: the time is that of as many pages as are free. Allocators other than glibc's keep what
-/// they keep.
+/// allocates: the time is that of as many pages as are free. Allocators other than glibc's are left
+/// alone.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     {

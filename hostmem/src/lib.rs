@@ -5,19 +5,19 @@
 //! by atomic loads and stores of whole words, and no reference to plain data in it is ever made. A reader of a word
 //! that a peer can write must copy it once, check the copy and use the copy.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`barrier`] | the fences, by name |
 //! | [`memfd`] | sealed memory files |
 //! | [`mapping`] | mappings of them, and detection of a fork |
 //! | [`mmio`] | a device's registers |
 //! | [`ring`] | rings of 64-byte blocks, doorbell records, doorbell pages |
-//! | [`thread_page`] | what stands where in the page of a card's thread |
+//! | [`thread_page`] | the layout of the page of a card's thread |
 //! | [`wake`] | waking a sleeping card, without losing a wake-up |
-//! | [`dma`] | what a card reaches by DMA |
+//! | [`dma`] | the memory that a card reaches by DMA |
 //! | [`liveness`] | seeing that another process has died |
-//! | [`turn`] | a lock whose holder may rest, while others change what it locks |
-//! | [`hand_over`] | leaving the core to others where nothing is found |
+//! | [`turn`] | a lock whose holder may rest, while others change its value |
+//! | [`hand_over`] | leaving the core to others when polls find nothing |
 //! | [`takeover`] | taking over from a thread that a call keeps |
 //! | [`process`] | other processes: their memory, their credentials, their end |
 //! | [`fdpass`] | messages that carry file descriptors |

@@ -1,7 +1,7 @@
 //! Seeing, by one load, that another process has died.
 //!
 //! The holder keeps a robust mutex locked in a page that others map read-only. When the thread that
-//! locked it ends, in whatever way, the kernel walks that thread's list of robust locks and sets
+//! locked it ends, in any way, the kernel walks that thread's list of robust locks and sets
 //! the OWNER_DIED bit in the lock's word. Readers need no descriptor, no system call and no
 //! signal: a poll loop that found nothing looks at the word.
 //!
@@ -82,7 +82,7 @@ impl Lifeline {
 
     /// Whether the holder of the lock has ended or given it back.
     ///
-    /// An acquire load: what the holder stored before it died is seen afterwards.
+    /// An acquire load: the holder's stores before it died are seen afterwards.
     #[inline(always)]
     pub fn is_dead(&self) -> bool {
         self.0.load_acquire() & OWNER_DIED != 0

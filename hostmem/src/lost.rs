@@ -3,7 +3,7 @@
 //! A PCI function whose memory is switched off, or that was taken out, can no longer be mapped: the
 //! kernel answers an access to its BAR by SIGBUS, which would end a program that did nothing wrong.
 //! The first such mapping of a process installs a handler: the page that was touched is replaced by
-//! one of ordinary memory filled with ones, which is what a function that is gone reads as, and the
+//! one of ordinary memory filled with ones, as reads of a function that is gone return, and the
 //! mapping is marked as lost. Accesses to anything else go to the handler that was there before.
 //!
 //! A program that installs a handler for SIGBUS of its own afterwards, without calling the former
@@ -99,7 +99,7 @@ fn install() -> Option<Former> {
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_bus_error;
     wanted.sa_sigaction = handler as usize;
     wanted.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: both structures live through the call; the handler does only what one may.
+    // SAFETY: both structures live through the call; the handler does only what is allowed in one.
     let installed = unsafe { libc::sigaction(libc::SIGBUS, wanted, former.as_mut_ptr()) };
     if installed != 0 {
         return None;
@@ -146,12 +146,12 @@ fn replace(page: usize) -> bool {
     moved != libc::MAP_FAILED
 }
 
-/// What would have happened without us.
+/// Passes a signal on to the handler that was there before.
 fn former(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(Some(Former(action))) = INSTALLED.get() else { return };
     match action.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
-            // Back to what it was: the access happens again and ends the program.
+            // Restores the default: the access happens again and ends the program.
             // SAFETY: the structure is one that the kernel gave.
             unsafe { libc::sigaction(libc::SIGBUS, action, null_mut()) };
         }

@@ -28,7 +28,7 @@ pub enum Access {
 ///
 /// Offsets are bytes from the start of the mapping. Words are little-endian in memory. Every
 /// accessor checks its range and alignment; views that are checked once, for the data path, are in
-/// [`crate::ring`]. Other processes may change what is read between two loads.
+/// [`crate::ring`]. Other processes may change the memory between two loads.
 ///
 /// The mapping is not inherited over a fork: a child that touches it faults. Drop unmaps it (in
 /// the process that mapped it only).
@@ -38,7 +38,7 @@ pub struct SharedMapping {
     bytes: NonZeroUsize,
     access: Access,
     epoch: u64,
-    /// Of device memory only, which may go away.
+    /// The watch of device memory, which may go away; none of other memory.
     watch: Option<LossWatch>,
 }
 
@@ -267,14 +267,14 @@ impl SharedMapping {
         Ok(())
     }
 
-    /// Forgets where pages of the memory file are: they are looked up again at their next access. What
-    /// is in them stays.
+    /// Forgets where pages of the memory file are: they are looked up again at their next access. Their
+    /// bytes stay.
     ///
     /// To unmap many pages that were used takes long, and forgetting them a piece at a time does not.
     pub fn forget_pages(&self, offset: usize, bytes: usize) -> Result<()> {
         let at = self.span("pages", offset, bytes, PAGE_BYTES)?;
         // SAFETY: the range is within the mapping, whose pages are those of a shared file: to drop
-        // what maps them changes nothing that can be read there.
+        // their mappings changes nothing that can be read there.
         unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_DONTNEED) }
             .map_err(Error::os("madvise(MADV_DONTNEED)"))
     }
@@ -299,7 +299,7 @@ impl SharedMapping {
         }
     }
 
-    /// Refuses what would store to a read-only mapping, which would end in SIGSEGV.
+    /// Refuses a store to a read-only mapping, which would end in SIGSEGV.
     pub(crate) fn must_be_writable(&self, object: &'static str) -> Result<()> {
         match self.access {
             Access::ReadWrite => Ok(()),

@@ -11,13 +11,13 @@ use std::sync::Arc;
 /// [`lend`](Self::lend) returns memory of that layout, which no other code uses before it is taken back. Any thread
 /// may be the one that drops a table.
 pub unsafe trait Lender: fmt::Debug + Send + Sync {
-    /// Lends memory, whatever its contents.
+    /// Lends memory, with arbitrary contents.
     fn lend(&self, layout: Layout) -> Lent;
 
     /// Takes memory back that it lent and that is not used any more.
     ///
     /// # Safety
-    /// It is what [`lend`](Self::lend) answered with, and is given back once.
+    /// The memory was returned by [`lend`](Self::lend), and is given back once.
     unsafe fn take_back(&self, memory: NonNull<u8>);
 }
 
@@ -119,7 +119,7 @@ impl<T> Drop for MaskedTable<T> {
             // SAFETY: `new` leaked a box of that many entries.
             None => drop(unsafe { Box::from_raw(all.as_ptr()) }),
             Some(lender) => {
-                // SAFETY: all entries are initialised, and used no more.
+                // SAFETY: all entries are initialised, and not used afterwards.
                 unsafe { all.as_ptr().drop_in_place() };
                 // SAFETY: `lent` got the memory from this lender.
                 unsafe { lender.take_back(self.entries.cast()) };

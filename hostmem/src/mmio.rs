@@ -2,7 +2,7 @@
 //!
 //! | accessor | transaction |
 //! |---|---|
-//! | [`Mmio::read32`], [`Mmio::read64`] | one non-posted read of 4 or 8 bytes; earlier writes arrive first, and what the device wrote to memory before it answered is seen by later loads |
+//! | [`Mmio::read32`], [`Mmio::read64`] | one non-posted read of 4 or 8 bytes; earlier writes arrive first, and later loads see the device's writes to memory before its answer |
 //! | [`Mmio::write256`] | one posted write of 32 bytes, where the way to the device leaves it whole, in the same order; needs AVX |
 //! | [`Mmio::write32`], [`Mmio::write64`] | one posted write of 4 or 8 bytes, after every earlier load and store of this thread in memory that the device can reach |
 //!

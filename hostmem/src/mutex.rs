@@ -17,8 +17,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WAITED_FOR: u32 = 2;
 
-/// Looks at a held lock before waiting for it: whoever holds it mostly has it for some ten
-/// nanoseconds.
+/// Looks at a held lock before waiting for it: most holders have it for some ten nanoseconds.
 const SPINS: u32 = 100;
 
 /// A value that one thread at a time can use.
@@ -72,7 +71,7 @@ impl<T> FutexMutex<T> {
             }
             spin_loop();
         }
-        // Whoever gives it back after this wakes somebody. That may be once too often.
+        // A holder that gives it back after this wakes a waiter. That may be once too often.
         loop {
             match self.lock_or_be_waited_for() {
                 Some(guard) => return guard,
@@ -89,7 +88,7 @@ impl<T> FutexMutex<T> {
         })
     }
 
-    /// Takes the mutex if it is free; if not, whoever gives it back finds that somebody may wait.
+    /// Takes the mutex if it is free; if not, its holder will find that somebody may wait.
     pub(crate) fn lock_or_be_waited_for(&self) -> Option<FutexGuard<'_, T>> {
         let was_free = self.state.swap(WAITED_FOR, Ordering::Acquire) == FREE;
         was_free.then(|| FutexGuard { mutex: self })
@@ -100,7 +99,7 @@ impl<T> FutexMutex<T> {
         wait_while(&self.state, WAITED_FOR, Some(limit));
     }
 
-    /// Gives it back; whether somebody may be waiting, who is then to be woken.
+    /// Gives it back; whether a thread may be waiting, which the caller must then wake.
     #[inline(always)]
     fn give_back(&self) -> bool {
         self.state.fetch_sub(1, Ordering::Release) != HELD

@@ -24,8 +24,8 @@ pub fn mac_text(mac: [u8; 6]) -> String {
 
 /// The other end of a network device of the kernel's, as long as it is open: a TAP.
 ///
-/// What the kernel sends by the device is read here, one Ethernet frame at a time, and what is
-/// written here the device receives. The device goes with the last descriptor.
+/// Reads give the frames that the kernel sends by the device, one Ethernet frame at a time, and the device
+/// receives written frames. The device goes with the last descriptor.
 #[derive(Debug)]
 pub struct Tap {
     file: File,
@@ -36,7 +36,7 @@ impl Tap {
     ///
     /// # Errors
     /// [`Error::Os`]: EACCES, EPERM or ENOENT where this process may not, EBUSY where a device has
-    /// the name, EINVAL for what cannot be a name.
+    /// the name, EINVAL for an impossible name.
     pub fn create(name: &str) -> Result<Self> {
         let mut request = named(name)?;
         let opened = OpenOptions::new()
@@ -96,9 +96,9 @@ impl AsFd for Tap {
     }
 }
 
-/// Bytes of frames that wait in a packet socket, as the kernel counts them: with what it keeps about
-/// each. The kernel's own measure for all sockets, some 30 of our longest frames, is less than a card
-/// is sent at once, and what finds no room is lost.
+/// Bytes of frames that wait in a packet socket, as the kernel counts them: with its data about
+/// each. The kernel's default for all sockets, some 30 of the longest frames, is less than a burst to a card,
+/// and frames without room are lost.
 const WAITING_BYTES: libc::c_int = 32 << 20;
 
 /// A packet socket on a network device: every frame that arrives there, whomever it is for, and
@@ -125,7 +125,7 @@ impl PacketSocket {
         let index = libc::c_int::try_from(index)
             .map_err(|_| Error::Os { call: "if_nametoindex", errno: Errno::ENODEV })?;
 
-        // Past the limit for everybody, for who may administer the network; else as far as it goes.
+        // Beyond the limit for everybody, if this process may administer the network; else up to it.
         let force = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &WAITING_BYTES);
         force
             .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &WAITING_BYTES))
@@ -142,8 +142,8 @@ impl PacketSocket {
         set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &all)
             .map_err(Error::os("PACKET_ADD_MEMBERSHIP"))?;
 
-        // Of no account to who may not: merged are only connections of the host's network stack, which
-        // shares a card's port only where the network is administered.
+        // A failure for want of privileges does not matter: only connections of the host's network stack are
+        // merged, which shares a card's port only if balboad may administer the network.
         let _ = one_by_one(&socket, device);
 
         let address = libc::sockaddr_ll {
@@ -216,7 +216,7 @@ const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
-/// Has a device hand on every frame as it arrived: the kernel and some devices make one frame of
+/// Makes a device hand on every frame as it arrived: the kernel and some devices make one frame of
 /// several of a TCP connection, which is longer than any that could be handed on.
 fn one_by_one(socket: &OwnedFd, device: &str) -> Result<()> {
     ethtool(socket, device, ETHTOOL_SGRO, 0)?;
@@ -227,13 +227,13 @@ fn one_by_one(socket: &OwnedFd, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// Tells a device something, or asks it; what it answers.
+/// Sets or reads a property of a device; its value.
 fn ethtool(socket: &OwnedFd, device: &str, command: u32, value: u32) -> Result<u32> {
     let mut request = named(device)?;
     let mut value = EthtoolValue { command, value };
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the request and the value that it points to outlive the call, which writes no more
-    // than the value.
+    // SAFETY: the request and the value that it points to outlive the call, which writes at
+    // most the value.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     Errno::result(done).map_err(Error::os("SIOCETHTOOL"))?;
     Ok(value.value)

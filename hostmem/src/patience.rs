@@ -9,8 +9,8 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(5);
 /// How long without a copy that did not return makes it twice as long again.
 const FORGIVEN: Duration = Duration::from_secs(60);
 
-/// The time for which others wait for a copy: 0.2 s once, and half of the former time for each further process that
-/// does not answer, down to 5 ms, so many of them take no more than twice as much and some milliseconds each. A minute
+/// The time for which other work waits for a copy: 0.2 s once, and half of the former time for each further process
+/// that does not answer, down to 5 ms, so many of them take at most twice as much and some milliseconds each. A minute
 /// without any makes it twice as long again.
 #[derive(Debug)]
 pub struct Patience {

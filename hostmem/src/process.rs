@@ -36,9 +36,9 @@ const RANGES_PER_CALL: usize = 1024;
 ///
 /// Moves as many bytes as the shorter of the two lists has, in as few calls as the kernel's limits
 /// allow, and returns their number. Ends early with [`Error::ProcessMemory`], which tells how many
-/// bytes from the start were moved and why the next one was not; what lies beyond is untouched. The
+/// bytes from the start were moved and why the next one was not; the bytes beyond are untouched. The
 /// kernel moves whole pages until it meets one that is not there, so bytes before it in the same
-/// list are moved. The local slices are advanced past what was moved when more than one call was
+/// list are moved. The local slices are advanced past the moved bytes when more than one call was
 /// needed; use the buffers behind them.
 pub fn read_vectored(
     pid: Pid,
@@ -80,7 +80,7 @@ fn total_bytes(local: impl Iterator<Item = usize>, remote: &[RemoteRange]) -> us
 
 /// Repeats calls until `total` bytes are moved or one fails.
 ///
-/// `call` first steps its local list over the bytes of the call before, then moves what it can.
+/// `call` first steps its local list over the bytes of the call before, then moves as much as it can.
 fn transfer(
     pid: Pid,
     total: usize,
@@ -197,7 +197,7 @@ pub fn allow_ptracer(pid: Pid) -> Result<bool> {
 /// itself not dumpable, stays so; of one that may not, nobody can tell the two apart.
 pub fn allow_reach_of_unreadable() {
     if access("/proc/self/exe", AccessFlags::R_OK) == Err(Errno::EACCES) {
-        // Where it is refused, whoever needs the memory says so.
+        // If it is refused, the later access to the memory reports it.
         let _ = prctl::set_dumpable(true);
     }
 }
@@ -206,8 +206,8 @@ pub fn allow_reach_of_unreadable() {
 ///
 /// It is the check that copies go through, made when `/proc/PID/mem` is opened: the same but for its
 /// use of the file system ids and effective capabilities, where copies go by the real ids and the
-/// permitted capabilities. Another process can make it last: the kernel waits for an exec under way
-/// to have closed what it closes.
+/// permitted capabilities. Another process can make it last: the kernel waits until an exec under way
+/// has closed its descriptors.
 ///
 /// # Errors
 /// EACCES where it may not, ENOENT or ESRCH where there is no such process.
@@ -230,7 +230,7 @@ pub fn check_reach(pid: Pid) -> Result<()> {
 pub fn program_mode(pid: Pid) -> Result<u32> {
     let path = CString::new(format!("/proc/{pid}/exe")).unwrap_or_default();
     let mut found: MaybeUninit<libc::statx> = MaybeUninit::zeroed();
-    // SAFETY: the path ends with its zero byte, and the result has room for what the call writes.
+    // SAFETY: the path ends with its zero byte, and the result has room for the call's answer.
     let result = unsafe {
         let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
         libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MODE, found.as_mut_ptr())
@@ -397,8 +397,8 @@ impl Standing {
         if state.is_some_and(|state| state.starts_with('R')) {
             return Self::Runnable;
         }
-        // The kernel leaves its functions of locks out there, and names who asked for one: these do for the address space's,
-        // and for no other.
+        // The kernel leaves its functions of locks out there, and names their callers: these callers take the lock of
+        // the address space, and no other.
         let asks = ["process_vm_rw", "__get_user_pages"];
         match asks.iter().any(|function| wchan.starts_with(function)) {
             true => Self::Locked,

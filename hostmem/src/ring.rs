@@ -1,7 +1,7 @@
 //! Views for the data path: rings of 64-byte blocks, doorbell records and doorbell pages.
 //!
 //! A view checks its place in the mapping once, when it is made. Afterwards its indices are masked
-//! to the size of the ring, so that no access can fail, whatever index a peer made us compute.
+//! to the size of the ring, so that no access can fail, even by an index that a peer chose.
 //!
 //! How the pieces work together, producer on the left:
 //!
@@ -22,7 +22,7 @@
 //! WrittenBlock::load()
 //! ```
 //!
-//! What orders all this as a device sees it, [`crate::barrier`] tells.
+//! [`crate::barrier`] documents the order of these accesses towards a device.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -66,7 +66,7 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Writes a block so that who sees its last word sees all of it, and all that was stored before.
+/// Writes a block so that a reader that sees its last word sees all of it, and all earlier stores.
 #[inline(always)]
 fn publish_block<'a, W: Word + 'a>(word: impl Fn(usize) -> &'a W, block: &Block) {
     let [body @ .., last] = block;
@@ -90,7 +90,7 @@ fn read_block<'a, W: Word + 'a>(word: impl Fn(usize) -> &'a W) -> Block {
     std::array::from_fn(|at| word(at).load(Ordering::Relaxed))
 }
 
-/// Stores a word for who acquires it: a block's last word, a record's word, a doorbell slot.
+/// Stores a word for a reader that acquires it: a block's last word, a record's word, a doorbell slot.
 #[inline(always)]
 fn release(word: &impl Word, value: u64) {
     word.store(value, Ordering::Release);
@@ -102,8 +102,8 @@ fn acquire(word: &impl Word) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// The last word of a block, if it says that the block is written: then what its writer wrote before,
-/// program or device, is seen by later loads.
+/// The last word of a block, if it says that the block is written: then later loads see the earlier
+/// writes of its writer, program or device.
 #[inline(always)]
 fn last_if_written(word: &impl Word, says_so: impl FnOnce(u64) -> bool) -> Option<u64> {
     let last = acquire(word);
@@ -166,7 +166,7 @@ impl Words {
 /// A ring of 2^n blocks of 64 bytes in shared memory.
 ///
 /// Indices are taken modulo the number of blocks. Whole blocks are not read or written in one
-/// piece, only their words are: what orders a block is the record or the last word.
+/// piece, only their words are: the record or the last word orders a block.
 #[derive(Debug, Clone)]
 pub struct BlockRing {
     words: Words,
@@ -204,8 +204,8 @@ impl BlockRing {
 
     /// Reads a block, word by word, with no order between them.
     ///
-    /// To be preceded by an acquire load of the producer index in the record, which says that the
-    /// block is there. What a block says of itself, [`RingBlock::written`] looks at.
+    /// Must follow an acquire load of the producer index in the record, which says that the block is
+    /// there. For blocks that carry a phase, see [`RingBlock::written`].
     #[inline]
     pub fn read(&self, index: u32) -> Block {
         read_block(|word| self.word(index, word))
@@ -319,8 +319,8 @@ pub struct RingBlock<'a> {
 impl<'a> RingBlock<'a> {
     /// The block to be read, if its last word says that it is written: completion and event entries.
     ///
-    /// What its writer, a program or a device, wrote before that word is seen by later loads: the
-    /// block, and all that it speaks of.
+    /// Later loads see the writes of its writer, a program or a device, before that word: the block, and
+    /// the memory that it refers to.
     #[inline(always)]
     pub fn written(self, says_so: impl FnOnce(u64) -> bool) -> Option<WrittenBlock<'a>> {
         let last = last_if_written(self.word(BLOCK_WORDS - 1), says_so)?;
@@ -623,7 +623,7 @@ mod tests {
         assert_eq!((written.last(), written.load()), (9, block));
         assert_eq!(written.load_first(), [0x2_0000_0001, 3]);
         assert_eq!((written.load_half(0), written.load_half(1), written.load_half(17)), (1, 2, 2));
-        // What is looked at is what is used, whatever the writer does meanwhile.
+        // The bytes that were checked are the bytes that are used, whatever the writer does meanwhile.
         ring.write_published(1, &[0; 8]);
         assert_eq!((written.last(), written.load()[7]), (9, 9));
     }

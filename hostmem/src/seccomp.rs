@@ -1,7 +1,7 @@
 //! Filters of system calls, and the calls that a supervisor answers: seccomp(2).
 //!
-//! No memory of the program is read or written for an answer. What it asks is told by the registers of the call, and
-//! what it gets is a descriptor, a number or an error.
+//! No memory of the program is read or written for an answer. The registers of the call have its request, and
+//! its answer is a descriptor, a number or an error.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
@@ -46,7 +46,7 @@ impl AsFd for Listener {
 /// Installs a filter for this thread and all that descends from it. It needs no_new_privs.
 ///
 /// # Errors
-/// EINVAL for a bad filter; whatever an enclosing filter says.
+/// EINVAL for a bad filter; the error of an enclosing filter.
 pub fn install(filter: &[Instruction]) -> Result<()> {
     set_mode_filter(filter, 0).map(drop)
 }
@@ -69,7 +69,7 @@ pub fn install_with_listener(filter: &[Instruction]) -> Result<Listener> {
 }
 
 fn set_mode_filter(filter: &[Instruction], flags: libc::c_ulong) -> Result<RawFd> {
-    // What is longer is refused by its length.
+    // The kernel refuses a longer one by its length.
     let len = u16::try_from(filter.len()).unwrap_or(u16::MAX).min(u16::MAX - 1);
     let program = libc::sock_fprog { len, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the kernel reads `len` instructions behind `filter`, no more than the slice has, and writes none.
@@ -88,7 +88,7 @@ fn set_mode_filter(filter: &[Instruction], flags: libc::c_ulong) -> Result<RawFd
 /// Makes a socket receive no packets at all.
 ///
 /// # Errors
-/// The kernel's, for what is no socket.
+/// The kernel's, for a descriptor that is no socket.
 pub fn deafen(socket: BorrowedFd<'_>) -> Result<()> {
     // Of each message keep 0 bytes.
     let mut none = Instruction { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
@@ -133,7 +133,7 @@ impl Listener {
     /// Makes a number of the program's a descriptor of this file, in place of any other; the call goes on waiting.
     ///
     /// # Errors
-    /// EBADF beyond the program's RLIMIT_NOFILE, ENOENT where the call waits no more, EINVAL before Linux 5.9.
+    /// EBADF beyond the program's RLIMIT_NOFILE, ENOENT if the call no longer waits, EINVAL before Linux 5.9.
     pub fn place(
         &self,
         call: &Call,
@@ -144,7 +144,7 @@ impl Listener {
         self.add(call, file, number, on_exec, 0).map(drop)
     }
 
-    /// Places a descriptor as [`Self::place`], and the call returns that number. A call that waits no more gets
+    /// Places a descriptor as [`Self::place`], and the call returns that number. A call that no longer waits gets
     /// nothing.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl Listener {
     /// Answers a call.
     ///
     /// # Errors
-    /// ENOENT where it waits no more.
+    /// ENOENT if it no longer waits.
     pub fn answer(&self, call: &Call, answer: Answer) -> Result<()> {
         let (error, flags) = match answer {
             Answer::Error(errno) => ((errno as i32).wrapping_neg(), 0),
@@ -217,6 +217,6 @@ pub enum OnExec {
 pub enum Answer {
     /// This error.
     Error(Errno),
-    /// What the kernel says of it, which executes it now.
+    /// The kernel's own answer: it executes the call now.
     Continue,
 }

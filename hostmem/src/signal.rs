@@ -36,7 +36,7 @@ pub fn ignore(signal: i32) {
 /// Sends a process a signal by its number, also a real-time one.
 ///
 /// # Errors
-/// What kill(2) says; EINVAL where it is no number of one process.
+/// The errno of kill(2); EINVAL if it is no number of one process.
 pub fn send(process: Pid, signal: i32) -> Result<(), Errno> {
     if process.as_raw() <= 0 {
         return Err(Errno::EINVAL);

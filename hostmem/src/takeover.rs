@@ -2,12 +2,12 @@
 //!
 //! A copy from another process's memory waits for the server of that memory: a file system in user
 //! space, a `userfaultfd`. Nothing but the end of the whole process interrupts a thread that waits
-//! so. A thread that must go on therefore makes such a call *without* what it works with
-//! ([`Holder::without`]). Another thread watches ([`Watcher`]), and where the call takes too long it
-//! takes the value and goes on in the first one's place, which finds it gone should it ever return.
+//! so. A thread that must go on therefore makes such a call *without* its value
+//! ([`Holder::without`]). Another thread watches ([`Watcher`]), and if the call takes too long it takes the
+//! value and goes on in the place of the first one, which finds the value gone should it ever return.
 //!
-//! The word that decides whose the value is counts up: even while it is held, odd while its holder is
-//! in a call. Whoever moves it on from an odd number has the value, and only one can. As the word
+//! The word that decides on the owner of the value counts up: even while it is held, odd while its holder
+//! is in a call. The thread that moves it on from an odd number has the value, and only one can. As the word
 //! never repeats, a thread that returns after years takes nothing back.
 //!
 //! Leaving and coming back are an atomic operation each, and no system call while the watcher is
@@ -55,15 +55,15 @@ fn leave(word: &impl OwnershipWord, turn: u64) -> u64 {
     call
 }
 
-/// Takes the value from whoever is in the call of that number; the number of the new turn, or `None`
-/// where somebody else has taken it.
+/// Takes the value from the holder in the call of that number; the number of the new turn, or `None`
+/// if another thread has taken it.
 #[inline(always)]
 fn take(word: &impl OwnershipWord, call: u64) -> Option<u64> {
     let turn = call.wrapping_add(1);
     word.exchange(call, turn).then_some(turn)
 }
 
-/// What holder and watcher share.
+/// The state that holder and watcher share.
 struct Shared<T> {
     word: AtomicU64,
     /// The watcher sleeps until the value is left.
@@ -75,9 +75,9 @@ struct Shared<T> {
 
 // SAFETY: only the one `Holder` reaches the value, and the word hands that on from thread to thread
 // with sequentially consistent operations. A `T` that is not Send was made by a closure that is, on
-// the thread of the first holder (`Holder::new`): what it shares without synchronisation it shares
-// with parts of itself, and all of them go to the next thread together. `Holder::new` says what is
-// left to its caller.
+// the thread of the first holder (`Holder::new`): objects that it shares without synchronisation are
+// parts of itself, and all of them go to the next thread together. `Holder::new` names the caller's
+// duties.
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above; all else in it is Sync.
 unsafe impl<T> Sync for Shared<T> {}
@@ -99,7 +99,7 @@ pub enum Sight {
     Held(u64),
     /// Its holder is in a call; the number of the call.
     Left(u64),
-    /// It is no more.
+    /// The value has been dropped.
     Ended,
 }
 
@@ -363,9 +363,9 @@ mod model {
 
     impl Shared {
         /// Works with the value; loom fails where two threads do so at once, or one does not see
-        /// what the other did.
+        /// the other's write.
         fn work(&self) {
-            // SAFETY: what the model is to show.
+            // SAFETY: the model shows that no other thread does so at once.
             self.value.with_mut(|value| unsafe { *value += 1 });
         }
     }

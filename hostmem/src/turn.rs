@@ -5,11 +5,11 @@
 //! changes the queue waits for no more than a call: while the holder [rests](TurnGuard::rest), it changes the value
 //! beside it ([`Turn::change`]).
 //!
-//! | word | who writes it | what it says |
+//! | word | writer | meaning |
 //! |---|---|---|
-//! | the turn, a [`FutexMutex`] | all | whether somebody has it |
-//! | *resting* | who has the turn | it does not touch the value now |
-//! | *changes* | who changes | somebody changes the value, or is about to |
+//! | the turn, a [`FutexMutex`] | all | whether a thread has it |
+//! | *resting* | the holder of the turn | the holder does not touch the value now |
+//! | *changes* | the changing thread | a thread changes the value, or is about to |
 //!
 //! A holder that goes on takes back that it rests, *then* looks for a change; a changer announces itself, *then*
 //! looks whether the holder rests. With a full fence between on both sides one of them sees the other. The side
@@ -28,10 +28,11 @@ use crate::mutex::{FutexGuard, FutexMutex, Waiters, wait_while, wake_all};
 
 /// In *changes*: somebody changes the value, or is about to.
 const CHANGES: u32 = 1;
-/// In *changes*, for good: who goes on needs a fence of its own.
+/// In *changes*, for good: a holder that goes on needs a fence of its own.
 const FENCES: u32 = 2;
 
-/// Who changes looks again so soon whether the holder, which was in a call, rests: it tells nobody.
+/// The interval at which a changing thread looks whether the holder, which was in a call, rests: the holder does not
+/// tell.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// A word of the lock's; the second implementation is the model checker's.
@@ -40,7 +41,7 @@ trait TurnWord {
     fn store(&self, value: u32);
     fn set(&self, bits: u32);
     fn clear(&self, bits: u32);
-    /// The fence of who goes on: of the compiler alone, for the processor has that of who changes.
+    /// The fence of a holder that goes on: of the compiler alone, for the changing thread's fence orders the processor.
     fn light_fence(&self);
     /// A store before it and a load behind it, of different words, stay in order.
     fn full_fence(&self);
@@ -70,7 +71,7 @@ impl TurnWord for AtomicU32 {
     }
 }
 
-/// The step of who goes on: whether the value is its own again.
+/// The step of a holder that goes on: whether the value is its own again.
 #[inline(always)]
 fn goes_on(resting: &impl TurnWord, changes: &impl TurnWord) -> bool {
     resting.store(0);
@@ -91,7 +92,7 @@ fn rests(resting: &impl TurnWord) {
     resting.store(1);
 }
 
-/// The first step of who changes; a fence in all threads follows.
+/// The first step of a changing thread; a fence in all threads follows.
 fn announce(changes: &impl TurnWord) {
     changes.set(CHANGES);
 }
@@ -114,14 +115,14 @@ pub struct Turn<T> {
     turn: FutexMutex<()>,
     resting: AtomicU32,
     changes: AtomicU32,
-    /// Of who changes beside a turn.
+    /// Held by the thread that changes beside a turn.
     changing: FutexMutex<()>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value is moved and reached by one thread at a time.
 unsafe impl<T: Send> Send for Turn<T> {}
-// SAFETY: as above: by who has the turn and does not rest, or by the one who changes while it rests.
+// SAFETY: as above: by the holder of the turn that does not rest, or by the one changing thread while it rests.
 unsafe impl<T: Send> Sync for Turn<T> {}
 
 /// The hold on the turn, and the value, until dropped.
@@ -186,7 +187,7 @@ impl<T> Turn<T> {
             return;
         }
         self.resting.store(0, Ordering::Relaxed);
-        // Who changes beside this turn wants it first, so it is not given back over that.
+        // A thread that changes beside this turn wants it first, so it is not given back over that.
         if let Some(waiters) = self.turn.kept().release() {
             self.end_wanted(waiters);
         }
@@ -221,7 +222,7 @@ impl<T> Turn<T> {
         announce(&self.changes);
         let mut is_ordered = false;
         loop {
-            // Whoever has the turn does not give it back from now on without looking here.
+            // The holder of the turn does not give it back from now on without looking here.
             if let Some(turn) = self.turn.lock_or_be_waited_for() {
                 turn.keep();
                 self.change_is_over();
@@ -239,7 +240,7 @@ impl<T> Turn<T> {
         }
     }
 
-    /// Has the holder see that there is a change, before it goes on once more.
+    /// Shows the holder that there is a change, before it goes on once more.
     fn order(&self) {
         barrier::store_then_load();
         if self.changes.load(Ordering::Relaxed) & FENCES == 0 && !fence_of_all::put() {
@@ -301,7 +302,7 @@ impl<T> Deref for Change<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: it has the turn, or who has it rests until this is over, and it is the only one that changes.
+        // SAFETY: this thread has the turn, or the holder rests until this is over, and no other thread changes.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -482,7 +483,7 @@ mod model {
         }
     }
 
-    /// Of the turn: free, held, held and wanted.
+    /// The turn's values: free, held, held and wanted.
     const FREE: u32 = 0;
     const HELD: u32 = 1;
     const WANTED: u32 = 2;
@@ -495,13 +496,13 @@ mod model {
     }
 
     impl Shared {
-        /// Works with the value; loom fails where two threads do so at once, or one does not see what the other did.
+        /// Works with the value; loom fails where two threads do so at once, or one does not see the other's write.
         fn work(&self) {
-            // SAFETY: what the model is to show.
+            // SAFETY: the model shows that no other thread does so at once.
             self.value.with_mut(|value| unsafe { *value += 1 });
         }
 
-        /// By a swap, which the model puts behind what it overwrites; of a store it may not know that.
+        /// By a swap, which the model puts behind the overwritten value; it may not do so for a store.
         fn give_back(&self) {
             self.turn.swap(FREE, Ordering::Release);
         }
@@ -573,7 +574,7 @@ mod model {
                 shared.give_back();
             }
             worked += u32::from(changer.join().unwrap());
-            // Whoever changes next finds it free, or its holder resting.
+            // The next changing thread finds it free, or its holder resting.
             let is_free = shared.turn.load(Ordering::Relaxed) == FREE;
             assert!(is_free || is_free_beside(&shared.resting));
             assert_eq!(shared.changes.load(Ordering::Relaxed) & CHANGES, 0);

@@ -26,7 +26,7 @@ pub const MOST_BYTES: usize = 65_507;
 pub const MOST_RECEIVED: usize = 16;
 /// Room for one of them.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Bytes of room for what the kernel tells or is told beside a message.
+/// Bytes of room for the control messages beside a message.
 const CONTROL_BYTES: usize = 160;
 
 /// That room, aligned as the kernel's headers are.
@@ -47,7 +47,7 @@ pub struct UdpSocket {
 pub struct Outgoing<'a> {
     /// The receiver.
     pub to: SocketAddr,
-    /// From which of the machine's addresses, which is of the same kind.
+    /// The machine's address that sends it, of the same kind.
     pub from: IpAddr,
     /// The device of a link-local source; 0 where the route decides.
     pub device: u32,
@@ -86,7 +86,7 @@ pub struct ReceiveRoom {
     headers: Vec<Received>,
 }
 
-/// What the kernel told of a message.
+/// The kernel's report of a message.
 #[derive(Clone, Copy, Default)]
 struct Received {
     length: usize,
@@ -142,7 +142,7 @@ impl UdpSocket {
             set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe, "IP_MTU_DISCOVER")?;
             set(libc::IPPROTO_IP, libc::IP_RECVTOS, 1, "IP_RECVTOS")?;
             set(libc::IPPROTO_IP, libc::IP_RECVTTL, 1, "IP_RECVTTL")?;
-            // Only what this socket has asked for itself, not what any of the machine has.
+            // Only the groups that this socket has joined itself, not those of all sockets of the machine.
             set(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0, "IP_MULTICAST_ALL")?;
         } else {
             let probe = libc::IPV6_PMTUDISC_PROBE;
@@ -216,11 +216,11 @@ impl UdpSocket {
     /// Sends messages, [`MOST_SENT`] at most, without waiting; how many were taken. `Err` says why the first was not.
     ///
     /// # Errors
-    /// EAGAIN or ENOBUFS where there is no room now, EMSGSIZE for what is longer than the route takes, EIO where the
+    /// EAGAIN or ENOBUFS where there is no room now, EMSGSIZE for a message longer than the route takes, EIO where the
     /// route cannot segment, EINVAL for a source that is none of the machine's, ENETUNREACH and EHOSTUNREACH, EPERM
     /// where a filter refuses it.
     pub fn send(&self, messages: &[Outgoing<'_>]) -> Result<usize, Errno> {
-        // Room for as many as there may be, of which only what is sent is written.
+        // Room for as many as there may be, of which only those that are sent are written.
         let mut addresses = [const { MaybeUninit::<SockaddrStorage>::uninit() }; MOST_SENT];
         let mut controls = [const { MaybeUninit::<Control>::uninit() }; MOST_SENT];
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MOST_SENT];
@@ -236,7 +236,7 @@ impl UdpSocket {
             header.msg_iov = message.parts.as_ptr().cast_mut().cast();
             // The type differs between C libraries.
             header.msg_iovlen = message.parts.len() as _;
-            // Written first: what borrows it anew ends the pointers into it that were taken before.
+            // Written first: a later borrow of it would invalidate pointers into it.
             header.msg_controllen = write_control(control, message) as _;
             header.msg_control = control.0.as_mut_ptr().cast();
         }
@@ -349,7 +349,7 @@ fn in6_addr(address: Ipv6Addr) -> libc::in6_addr {
     libc::in6_addr { s6_addr: address.octets() }
 }
 
-/// Writes what the kernel is to know beside a message; how many bytes that takes.
+/// Writes the control messages of a message; their bytes.
 fn write_control(control: &mut Control, message: &Outgoing<'_>) -> usize {
     let mut writer = Writer { control, length: 0 };
     let (tos, ttl) = (libc::c_int::from(message.tos), libc::c_int::from(message.ttl));
@@ -378,7 +378,7 @@ fn write_control(control: &mut Control, message: &Outgoing<'_>) -> usize {
     writer.length
 }
 
-/// Bytes of a control message's header, and what its parts are aligned to.
+/// Bytes of a control message's header, and the alignment of its parts.
 const HEADER: usize = size_of::<libc::cmsghdr>();
 const ALIGNMENT: usize = size_of::<u64>();
 
@@ -410,7 +410,7 @@ impl Writer<'_> {
     }
 }
 
-/// Reads what the kernel told beside a message.
+/// Reads the control messages of a message.
 fn read_control(control: &Control, length: usize, message: &mut Incoming<'_>) {
     let mut rest = control.0.get(..length).unwrap_or_default();
     while let Some((level, kind, value, next)) = next_control(rest) {
@@ -436,7 +436,7 @@ fn read_control(control: &Control, length: usize, message: &mut Incoming<'_>) {
     }
 }
 
-/// The first control message: level, kind, value, and what follows it.
+/// The first control message: level, kind, value, and the bytes behind it.
 fn next_control(bytes: &[u8]) -> Option<(libc::c_int, libc::c_int, &[u8], &[u8])> {
     let length = usize::from_ne_bytes(*bytes.first_chunk()?);
     let integer = |at: usize| {
@@ -457,7 +457,7 @@ mod tests {
         UdpSocket::bind(SocketAddr::new(ip.parse().unwrap(), 0), 1 << 20, true).unwrap()
     }
 
-    /// Waits for what was sent on this machine, which is there at once.
+    /// Waits for messages that were sent on this machine, which arrive at once.
     fn received(socket: &UdpSocket, room: &mut ReceiveRoom) -> usize {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];

@@ -22,7 +22,7 @@
 //! A card that has nothing to do when a receive is posted says so by another value: a program that
 //! posts receives one by one to a card that waits for something else would otherwise pay a system
 //! call for each, and give its core away. The card decides which value it is before it stores it,
-//! so for whoever must signal the protocol is the same.
+//! so the protocol of the signalling side is the same.
 //!
 //! The word is the card's to write. It belongs in a page that clients can only read
 //! ([`crate::memfd::create_read_only_for_others`]): a client that could clear it would put the
@@ -94,7 +94,7 @@ fn announce_awake(word: &impl CardWord) {
 #[derive(Debug, Clone)]
 pub struct AsleepWord {
     word: SharedWord,
-    /// Where it is, for the card to store it.
+    /// The mapping that has it, for the card to store it.
     mapping: Arc<SharedMapping>,
     offset: usize,
 }
@@ -325,7 +325,7 @@ mod model {
         }
     }
 
-    /// What card and clients share; the mutex stands for the eventfd, which the kernel orders.
+    /// The state that card and clients share; the mutex stands for the eventfd, which the kernel orders.
     struct Shared {
         asleep: ModelWord,
         slots: [AtomicU32; 2],
@@ -392,7 +392,7 @@ mod model {
             for thread in threads {
                 thread.join().unwrap();
             }
-            // All clients have done what they will ever do. A card that went to wait with work
+            // All clients have finished. A card that went to wait with work
             // undone is woken only if its event was signalled.
             if slept {
                 let matters = usize::from(wake == WakeFor::AllButReceives);

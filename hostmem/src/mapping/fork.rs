@@ -9,14 +9,14 @@ use nix::errno::Errno;
 
 use crate::{Error, PAGE_BYTES, Result};
 
-/// What the kernel leaves of the word in a forked child.
+/// The kernel's value of the word in a forked child.
 const WIPED: u64 = 0;
 const ALIVE: u64 = 1;
 const MARKED: u64 = 2;
 
 /// Tells a process from a forked child of it, for the price of one load; a clone is the same canary.
 ///
-/// What the canary guards (mappings, sockets, shadows of rings) belongs to the process that made
+/// The objects that the canary guards (mappings, sockets, shadows of rings) belong to the process that made
 /// the canary; in a child made by `fork` it must not be used, and [`Self::alive`] is false there.
 #[derive(Clone, Debug)]
 pub struct ForkCanary {
@@ -92,8 +92,8 @@ impl WipedPage {
 
 /// A number that differs between this process and those it was forked from; never 0.
 ///
-/// Mappings remember the epoch they were made in, so that a child does not unmap what it never
-/// inherited.
+/// Mappings remember the epoch they were made in, so that a child does not unmap memory that it
+/// never inherited.
 pub(super) fn epoch() -> Result<u64> {
     static PAGE: OnceLock<WipedPage> = OnceLock::new();
     // Ordinary memory: a child inherits the value, and so numbers its own epoch past it.

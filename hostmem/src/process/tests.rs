@@ -54,7 +54,7 @@ fn bytes_move_between_lists_cut_differently() {
     assert_eq!(read_vectored(child.0, &mut local, &remote).unwrap(), 250);
     assert_eq!([&one[..], &three[..]].concat(), &source[6..256]);
 
-    // What is written goes to the child's copy of the memory, ours stays as it is.
+    // Writes go to the child's copy of the memory; this process's stays as it is.
     let zeros = [0; 20];
     let written =
         write_vectored(child.0, &mut [IoSlice::new(&zeros)], &[range_of(&source[10..30])]);

@@ -17,7 +17,7 @@ impl Word for AtomicU64 {
 }
 
 /// A doorbell slot, as the processors supported keep it: stores to one word have one order that all
-/// see, and with a store all before it in that order is seen, whoever stored it (other-multi-copy
+/// see, and a store makes all stores before it in that order visible, from any processor (other-multi-copy
 /// atomicity). The language promises that only of read-modify-write operations, which is how the
 /// model stores.
 struct Slot(AtomicU64);
@@ -118,7 +118,7 @@ fn an_entry_is_not_overwritten_before_its_reader_has_copied_it() {
 
 /// Two queues behind one slot, rung by two threads: the later store hides the earlier one.
 ///
-/// A card that has seen the slot change reads the records of both; whatever the order, once both
+/// A card that has seen the slot change reads the records of both; in any order, once both
 /// threads are done, the records it has read show all the work, or the slot differs from what it
 /// saw last.
 fn two_queues_behind_a_slot<S: Word + Send + Sync + 'static>(slot: fn() -> S) {
