@@ -61,7 +61,7 @@ pub(crate) struct Listener {
 pub(crate) struct Bindings {
     bindings: BTreeMap<BindingId, Binding>,
     ports: BTreeMap<(PortSpace, u16), Vec<BindingId>>,
-    /// At most one of an address: what a request costs does not grow with the bindings.
+    /// At most one of an address: the cost of a request does not grow with the bindings.
     listeners: BTreeMap<(PortSpace, u16, IpAddr, u16), BindingId>,
     owners: BTreeMap<Owner, usize>,
     last: u64,
@@ -125,7 +125,7 @@ impl Bindings {
         Ok((id, bind.port))
     }
 
-    /// A port that nobody has for an address that overlaps, from the range for those who ask for any.
+    /// A port that no binding of an overlapping address has, from the range for bindings that ask for any.
     fn free_port(&self, bind: &Bind, limits: &Limits, random: &mut Random) -> Result<u16, Error> {
         // CM-17
         let (first, last) = limits.ephemeral_ports.clone().into_inner();
@@ -177,7 +177,7 @@ impl Bindings {
         Ok(())
     }
 
-    /// Changes with whom a binding shares its port from now on; who has it already keeps it.
+    /// Changes the bindings with which a binding shares its port from now on; those that have it keep it.
     // CM-16
     pub(crate) fn share(
         &mut self,

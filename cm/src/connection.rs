@@ -15,7 +15,7 @@ use crate::wire::{
     SidrRep, SidrReq, SidrStatus, TransportService,
 };
 
-/// Which side of a connection or resolution this is.
+/// The side of a connection or resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
     /// The side that asks.
@@ -137,7 +137,7 @@ fn patience(response_timeout: u8, round_trip: u8) -> Duration {
 }
 
 impl Connection {
-    /// What this side asks with.
+    /// The state of a connection that this side requests.
     pub(crate) fn asking(
         kind: ExchangeKind,
         owner: Owner,
@@ -178,7 +178,7 @@ impl Connection {
         }
     }
 
-    /// Takes what the owner asks for a connection with; answers with the REQ.
+    /// Takes the owner's parameters of a request for a connection; answers with the REQ.
     pub(crate) fn request(
         &mut self,
         asked: &Connect<'_>,
@@ -241,7 +241,7 @@ impl Connection {
         })
     }
 
-    /// Takes what the owner asks for a resolution with; answers with the SIDR_REQ.
+    /// Takes the owner's parameters of a request for a resolution; answers with the SIDR_REQ.
     pub(crate) fn resolve(&mut self, asked: &Resolve<'_>) -> Result<SidrReq, Error> {
         let Resolve { path, response_timeout, max_cm_retries, .. } = *asked;
         let header = check_path(&path, response_timeout, max_cm_retries)?;
@@ -258,7 +258,7 @@ impl Connection {
         })
     }
 
-    /// Asks who is there, once; answers with the SIDR_REQ.
+    /// Asks once for the peer's presence; answers with the SIDR_REQ.
     pub(crate) fn who_is_there(&mut self, response_timeout: u8) -> Result<SidrReq, Error> {
         check_path(&self.path, response_timeout, 0)?;
         self.service_id = presence::SERVICE;
@@ -272,7 +272,7 @@ impl Connection {
         })
     }
 
-    /// What a REQ asks for, seen from here.
+    /// The state of a connection that a REQ asks for, seen from here.
     pub(crate) fn asked(from: &Route, transaction_id: u64, req: &Req, ca_guid: u64) -> Self {
         // CM-8
         let hop_limit = match req.primary_hop_limit {
@@ -316,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// What a SIDR_REQ asks for, seen from here.
+    /// The state of a resolution that a SIDR_REQ asks for, seen from here.
     pub(crate) fn asked_where(from: &Route, transaction_id: u64, req: &SidrReq) -> Self {
         let port = PortAttributes { ca_guid: 0, ack_delay: 0, mtu: 0 };
         Self {
@@ -330,7 +330,7 @@ impl Connection {
         }
     }
 
-    /// Takes what the peer accepts with.
+    /// Takes the peer's parameters of its acceptance.
     pub(crate) fn take_reply(&mut self, rep: &Rep) {
         self.remote_id = Some(rep.local_comm_id);
         self.remote_qpn = rep.local_qpn;
@@ -341,7 +341,7 @@ impl Connection {
         self.ack_timeout = param::ack_timeout(rep.target_ack_delay, self.path.packet_lifetime);
     }
 
-    /// Takes what the owner accepts with; answers with the REP.
+    /// Takes the owner's parameters of its acceptance; answers with the REP.
     pub(crate) fn accept(
         &mut self,
         accept: &Accept<'_>,
@@ -379,7 +379,7 @@ impl Connection {
         Ok(Rtu { local_comm_id: self.local_id, remote_comm_id: self.remote(), private_data })
     }
 
-    /// A REJ of what the peer said last.
+    /// A REJ of the peer's last message.
     pub(crate) fn rej(
         &self,
         reason: RejectReason,
@@ -402,7 +402,7 @@ impl Connection {
         })
     }
 
-    /// The MRA of what the peer said last.
+    /// The MRA of the peer's last message.
     pub(crate) fn mra(&self) -> Mra {
         let message = if self.role == Role::Active { Rejected::REP } else { Rejected::REQ };
         Mra {
@@ -440,14 +440,14 @@ impl Connection {
         }
     }
 
-    /// What is said where nobody waits for an answer any more.
+    /// The message to the peer when this side stops waiting for an answer.
     // CM-28
     pub(crate) fn timed_out(&self) -> Option<Body> {
         let guid = self.ca_guid.to_be_bytes();
         self.rej(RejectReason::TIMEOUT, &guid, &[]).ok().map(Body::from)
     }
 
-    /// What is said where the owner destroys its identifier.
+    /// The message to the peer when the owner destroys its identifier.
     // CM-41
     pub(crate) fn farewell(&self) -> Option<Body> {
         let body: Result<Body, Error> = match self.state {
@@ -491,7 +491,7 @@ impl Connection {
     }
 }
 
-/// What the packets of the connection are that a REQ asks for; `None` for what is not offered.
+/// The transport service of the connection that a REQ asks for; `None` if it is not offered.
 pub(crate) fn transport(req: &Req) -> Option<Transport> {
     match req.transport_service {
         TransportService::RC => Some(Transport::Rc),

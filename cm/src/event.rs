@@ -13,7 +13,7 @@ use crate::wire::{Mad, RejectReason, Rejected, SidrStatus};
 pub struct Transmit {
     /// The owner for which it is sent; `None` if it is an answer that concerns no object of an owner.
     pub owner: Option<Owner>,
-    /// From where, where to, and how.
+    /// The addresses, and the path between them.
     pub route: Route,
     /// Its bytes.
     pub datagram: Box<Mad>,
@@ -39,7 +39,7 @@ pub enum EventKind {
     ConnectResponse(Box<ConnectResponse>),
     /// Both sides are ready.
     Established {
-        /// What the peer said with it; empty where a packet of the connection told.
+        /// The peer's private data; empty if a packet of the connection was the sign.
         private_data: Box<[u8]>,
     },
     /// The peer refuses, or ends the connection by a refusal.
@@ -48,7 +48,7 @@ pub enum EventKind {
     Unreachable,
     /// The connection ends.
     Disconnected {
-        /// Which message tells.
+        /// The message that reports the end.
         by: Farewell,
         /// The private data of the peer.
         private_data: Box<[u8]>,

@@ -5,11 +5,11 @@
 //! addresses and ports of RDMA CM (annex A11). One serves all cards of a machine.
 //!
 //! * [`Manager::input`] takes a datagram; [`Manager::poll_transmit`] yields those to send.
-//! * [`Manager::poll_event`] yields what the owners of connections and listeners are to know. A
+//! * [`Manager::poll_event`] yields the events for the owners of connections and listeners. A
 //!   connection is an [`Id`], and belongs to an [`Owner`], a number of the caller's.
 //! * Time is an [`Instant`] argument; [`Manager::next_deadline`] says when to call
 //!   [`Manager::poll`]. Random numbers come from a source that [`Manager::new`] is given.
-//! * [`Manager::qp_attributes`] has what brings a queue pair to a connection's states.
+//! * [`Manager::qp_attributes`] has the attributes that bring a queue pair to a connection's states.
 //!
 //! # The side that asks
 //!
@@ -34,8 +34,8 @@
 //!
 //! # The caller's loop
 //!
-//! After each call drain `poll_transmit` and `poll_event`: what they hold is bounded by the calls
-//! made since then, and not otherwise.
+//! After each call drain `poll_transmit` and `poll_event`: only the number of calls since then bounds
+//! their contents.
 //!
 //! # A whole exchange
 //!

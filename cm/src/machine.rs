@@ -36,7 +36,7 @@ pub enum State {
     Ended,
 }
 
-/// What can happen to a connection or resolution.
+/// An event of a connection or resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Input {
     // Calls of the owner's.
@@ -68,16 +68,16 @@ pub(crate) enum Input {
     Expired,
 }
 
-/// What a step does, in its order.
+/// The actions of a step, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Act {
-    /// Sends what was prepared for this step, and keeps it as the last word.
+    /// Sends the message that was prepared for this step, and keeps it as the last word.
     Send,
     /// Sends the last word again.
     Repeat,
     /// Answers that the owner needs time.
     Mra,
-    /// Refuses what was received as of a connection that is gone.
+    /// Refuses the received message as one of a connection that is gone.
     RefuseStale,
     /// Answers a DREQ: by the last word if that is a DREP, or else by a new one.
     Drep,

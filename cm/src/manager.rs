@@ -29,9 +29,9 @@ pub struct Manager {
     owners: BTreeMap<Owner, usize>,
     /// Identifiers that have an owner.
     owned: usize,
-    /// By the peer's address and its number.
+    /// Connections by the peer's address and its number.
     remotes: BTreeMap<(ExchangeKind, Address, u32), u32>,
-    /// By the peer's address and its queue pair, while the connection may live.
+    /// Connections by the peer's address and its queue pair, while they may live.
     far_ends: BTreeMap<(Address, u32), u32>,
     timers: BTreeSet<(Instant, u32)>,
     /// Identifiers without an owner, in the order in which they lost it.
@@ -40,19 +40,19 @@ pub struct Manager {
     transmits: VecDeque<Transmit>,
     events: VecDeque<Event>,
     counters: Counters,
-    /// What those are told who ask who is there: the version, and flags.
+    /// The answer to questions for presence: the version, and flags.
     presence: Option<(String, u8)>,
     presences: Rate,
-    /// The listener whose backlog had no room for what came last.
+    /// The listener whose backlog had no room for the last request.
     found_full: Option<BindingId>,
 }
 
-/// What was prepared for a step.
+/// The messages and events that were prepared for a step.
 #[derive(Debug, Default)]
 struct Prepared {
-    /// What is sent where the step says so.
+    /// The message that is sent if the step says so.
     send: Option<Body>,
-    /// What the owner is told where the step says so.
+    /// The event for the owner if the step says so.
     tell: Option<EventKind>,
     /// The transaction of the message that is answered.
     answers: u64,
@@ -105,7 +105,7 @@ impl Manager {
         self.ports.remove(&port);
     }
 
-    /// Has those be answered who ask who is there ([`crate::presence`]): by a version, and flags.
+    /// Answers questions for presence ([`crate::presence`]) from now on, by a version, and flags.
     // CM-52
     pub fn set_presence(&mut self, version: &str, flags: u8) {
         self.presence = Some((version.to_owned(), flags));
@@ -363,7 +363,7 @@ impl Manager {
         }
     }
 
-    /// Brings a connection to a state, and forgets what that has no use for.
+    /// Brings a connection to a state, and drops the data that the state does not need.
     fn enter(&mut self, id: u32, state: State) {
         let Some(connection) = self.ids.get_mut(&id) else { return };
         connection.state = state;
@@ -431,7 +431,7 @@ impl Manager {
         if have >= ids_per_owner {
             return Err(Error::Quota { what: "identifiers of an owner", most: ids_per_owner });
         }
-        // Nobody has more than is left for all others together: there is always something left for who comes next.
+        // No owner has more than is left for all others together: there is always something left for the next one.
         if have >= ids.saturating_sub(self.owned) {
             return Err(Error::Quota { what: "identifiers of all owners", most: ids });
         }
@@ -516,7 +516,7 @@ impl Manager {
     }
 }
 
-/// Which message a datagram of one's own is.
+/// The kind of message of an own datagram.
 fn attribute(datagram: &Mad) -> Attribute {
     match datagram.get(16..18) {
         Some(&[high, low]) => Attribute(u16::from_be_bytes([high, low])),

@@ -71,7 +71,7 @@ pub const BINDINGS_OF_PORT: usize = 1024;
 /// Numbers drawn for an identifier, or a port, before it counts as not available.
 pub const DRAWS: usize = 64;
 
-/// Questions who is there that are answered in a second, whoever asks them.
+/// Questions for presence that are answered in a second, from all askers together.
 // CM-53
 pub const PRESENCES: u32 = 100;
 

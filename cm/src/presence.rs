@@ -43,7 +43,7 @@ impl Presence {
         crate::wire::padded(&all).unwrap_or([0; 136])
     }
 
-    /// Who an answer says is there; `None` where it is no such answer.
+    /// The presence that an answer describes; `None` if it is no such answer.
     #[must_use]
     // CM-52
     pub fn parse(private_data: &[u8]) -> Option<Self> {

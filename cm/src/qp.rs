@@ -19,14 +19,14 @@ pub enum QpTarget {
 /// Attributes of a queue pair, by the state that they bring it to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpAttributes {
-    /// To INIT.
+    /// The change to INIT.
     Init {
         /// Whether the peer may READ and have atomics executed, besides WRITE.
         remote_read_atomic: bool,
     },
-    /// To RTR.
+    /// The change to RTR.
     Rtr {
-        /// What the connection's packets are; the last two are Reliable Connection's.
+        /// The transport service; the last two fields are Reliable Connection's.
         transport: Transport,
         /// The address vector, and the path MTU.
         path: Path,
@@ -39,9 +39,9 @@ pub enum QpAttributes {
         /// The timer code of RNR NAKs.
         min_rnr_timer: u8,
     },
-    /// To RTS.
+    /// The change to RTS.
     Rts {
-        /// What the connection's packets are; all but the PSN is Reliable Connection's.
+        /// The transport service; all fields but the PSN are Reliable Connection's.
         transport: Transport,
         /// The first PSN to send.
         sq_psn: u32,

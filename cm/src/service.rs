@@ -11,7 +11,7 @@ pub enum PortSpace {
     Tcp = 0x0106,
     /// Datagrams; the protocol number of UDP.
     Udp = 0x0111,
-    /// What is InfiniBand's own.
+    /// InfiniBand's own services.
     Ib = 0x013f,
 }
 

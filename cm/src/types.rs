@@ -193,10 +193,10 @@ pub enum Error {
     /// A wildcard binding overlaps with another one, or no port is free.
     #[error("the address is not available")]
     AddressNotAvailable,
-    /// The owner, or all of them together, have what they may.
+    /// The owner, or all of them together, have reached a limit.
     #[error("{what}: {most} is the limit")]
     Quota {
-        /// Of what there are too many.
+        /// The name of the objects that are too many.
         what: &'static str,
         /// How many there may be.
         most: usize,

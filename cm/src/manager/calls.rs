@@ -40,8 +40,9 @@ impl Manager {
         Ok(self.ask(now, owner, connection, State::SidrReqSent, req.into()))
     }
 
-    /// Asks once who is there. The answer is [`EventKind::Resolved`], of which [`crate::presence::Presence::parse`]
-    /// takes the private data where its status is valid, or [`EventKind::Unreachable`].
+    /// Asks an address once for its presence. The answer is [`EventKind::Resolved`], of which
+    /// [`crate::presence::Presence::parse`] takes the private data where its status is valid, or
+    /// [`EventKind::Unreachable`].
     ///
     /// # Errors
     /// Where a value is out of its range, or the owner has too many.
@@ -58,7 +59,7 @@ impl Manager {
         Ok(self.ask(now, owner, connection, State::SidrReqSent, req.into()))
     }
 
-    /// What is asked with, under numbers that were drawn.
+    /// The state of a new request, under random numbers.
     fn asking(
         &mut self,
         owner: Owner,
@@ -180,7 +181,7 @@ impl Manager {
     }
 
     /// Destroys an identifier: the owner gets no more events of it. A connection that has not ended is refused or
-    /// ended, and goes on without an owner until the peer has answered or can ask no more.
+    /// ended, and goes on without an owner until the peer has answered or its time is over.
     ///
     /// # Errors
     /// Where there is no such identifier.

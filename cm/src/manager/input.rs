@@ -139,7 +139,7 @@ impl Manager {
         self.end_stale(now, old);
     }
 
-    /// The listener that a REQ is for, if what it asks for can be had.
+    /// The listener that a REQ is for, if the requested service is offered.
     fn listener_for(&mut self, from: &Route, req: &Req) -> Result<(BindingId, IpHeader), Refusal> {
         let refusal = |reason| (reason, Vec::new());
         // CM-18
@@ -349,7 +349,7 @@ impl Manager {
         self.heard(now, id, Input::Rej, Some(kind));
     }
 
-    /// Which connection a REJ means.
+    /// The connection that a REJ refers to.
     fn rejected(&self, from: &Route, transaction_id: u64, rej: &Rej) -> Option<u32> {
         let (local, remote) = (rej.remote_comm_id, rej.local_comm_id);
         if self.both(from, local, remote).is_some() {
@@ -436,7 +436,7 @@ impl Manager {
         }
     }
 
-    /// Answers who is there, and keeps nothing of it.
+    /// Answers a question for presence, and keeps no state of it.
     // CM-52
     fn who_is_there(&mut self, now: Instant, from: &Route, transaction_id: u64, req: &SidrReq) {
         let mtu = self.ports.get(&from.port).map(|port| port.mtu);
@@ -570,7 +570,7 @@ fn own_header(from: &Route, private_data: &[u8]) -> Option<IpHeader> {
     same.then_some(header)
 }
 
-/// What the peer's consumer says behind the addresses.
+/// The private data of the peer's consumer behind the addresses.
 fn behind_header(private_data: &[u8]) -> Box<[u8]> {
     private_data.get(IpHeader::LENGTH..).unwrap_or_default().into()
 }

@@ -7,9 +7,9 @@ use super::{Malformed, layout};
 layout! {
     /// The IP CM service's header.
     Raw of 36 {
-        /// The version that decides what the rest means.
+        /// The version that decides the meaning of the rest.
         major_version: u8 = 0:0 + 4;
-        /// The version of what was added.
+        /// The version of the additions.
         minor_version: u8 = 0:4 + 4;
         /// 4 or 6.
         ip_version: u8 = 1:0 + 4;

@@ -46,7 +46,7 @@ layout! {
         class: u8 = 1:0 + 8;
         /// The version of the class.
         class_version: u8 = 2:0 + 8;
-        /// What is asked for; the first bit marks a response.
+        /// The request; the first bit marks a response.
         method: u8 = 3:0 + 8;
         /// The status of a response.
         status: u16 = 4:0 + 16;

@@ -49,7 +49,7 @@ open! {
 }
 
 open! {
-    /// Which message a REJ refuses, or an MRA acknowledges.
+    /// The message that a REJ refuses, or an MRA acknowledges.
     Rejected(u8) {
         REQ = 0, "REQ";
         REP = 1, "REP";
@@ -70,7 +70,7 @@ open! {
 }
 
 open! {
-    /// What became of an alternate path (section 12.8.2).
+    /// The outcome of an alternate path (section 12.8.2).
     ApPathStatus(u8) {
         LOADED = 0, "alternate path information loaded";
         INVALID_COMM_ID = 1, "invalid communication instance";
@@ -80,7 +80,7 @@ open! {
 }
 
 open! {
-    /// What a connection's packets are.
+    /// The transport service of a connection.
     TransportService(u8) {
         RC = 0, "Reliable Connection";
         UC = 1, "Unreliable Connection";
@@ -134,7 +134,7 @@ layout! {
         max_cm_retries: u8 = 51:0 + 4;
         /// Whether the sender's queue pair has a shared receive queue.
         srq: bool = 51:4 + 1;
-        /// Which transport an extended one is; 1 is XRC.
+        /// The kind of an extended transport; 1 is XRC.
         extended_transport: u8 = 51:5 + 3;
         /// The path's LID of the sender's port.
         primary_local_lid: u16 = 52:0 + 16;
@@ -160,7 +160,7 @@ layout! {
         primary_local_ack_timeout: u8 = 95:0 + 5;
         /// An alternate path, as the fields of the primary one.
         alternate: AlternatePath = 96:0 + 352;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 92] = 140:0 + 736;
     }
 }
@@ -201,11 +201,11 @@ layout! {
         local_comm_id: u32 = 0:0 + 32;
         /// The receiver's communication ID.
         remote_comm_id: u32 = 4:0 + 32;
-        /// What was received.
+        /// The kind of the received message.
         message: Rejected = 8:0 + 2;
         /// How long the answer takes: 4.096 µs · 2^code.
         service_timeout: u8 = 9:0 + 5;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 222] = 10:0 + 1776;
     }
 }
@@ -225,7 +225,7 @@ layout! {
         reason: RejectReason = 10:0 + 16;
         /// More about the reason.
         info: [u8; 72] = 12:0 + 576;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 148] = 84:0 + 1184;
     }
 }
@@ -251,7 +251,7 @@ layout! {
         initiator_depth: u8 = 25:0 + 8;
         /// How long the sender takes to acknowledge: 4.096 µs · 2^code.
         target_ack_delay: u8 = 26:0 + 5;
-        /// What became of the alternate path; 1 is "not supported".
+        /// The outcome of the alternate path; 1 is "not supported".
         failover_accepted: u8 = 26:5 + 2;
         /// Whether the sender has end-to-end flow control.
         end_to_end_flow_control: bool = 26:7 + 1;
@@ -261,7 +261,7 @@ layout! {
         srq: bool = 27:3 + 1;
         /// The sender's GUID.
         local_ca_guid: u64 = 28:0 + 64;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 196] = 36:0 + 1568;
     }
 }
@@ -273,7 +273,7 @@ layout! {
         local_comm_id: u32 = 0:0 + 32;
         /// The receiver's communication ID.
         remote_comm_id: u32 = 4:0 + 32;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 224] = 8:0 + 1792;
     }
 }
@@ -287,7 +287,7 @@ layout! {
         remote_comm_id: u32 = 4:0 + 32;
         /// The receiver's queue pair.
         remote_qpn: u32 = 8:0 + 24;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 220] = 12:0 + 1760;
     }
 }
@@ -299,13 +299,13 @@ layout! {
         local_comm_id: u32 = 0:0 + 32;
         /// The receiver's communication ID.
         remote_comm_id: u32 = 4:0 + 32;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 224] = 8:0 + 1792;
     }
 }
 
 layout! {
-    /// Load alternate path (section 12.8.1): what of it is needed to refuse it.
+    /// Load alternate path (section 12.8.1): the fields that a refusal needs.
     Lap of 232 {
         /// The sender's communication ID.
         local_comm_id: u32 = 0:0 + 32;
@@ -317,7 +317,7 @@ layout! {
         remote_cm_response_timeout: u8 = 15:0 + 5;
         /// The path.
         alternate: AlternatePath = 20:0 + 352;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 168] = 64:0 + 1344;
     }
 }
@@ -331,11 +331,11 @@ layout! {
         remote_comm_id: u32 = 4:0 + 32;
         /// Bytes of the additional information.
         info_length: u8 = 8:0 + 8;
-        /// What became of the path.
+        /// The outcome of the path.
         status: ApPathStatus = 9:0 + 8;
         /// More about it.
         info: [u8; 72] = 12:0 + 576;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 148] = 84:0 + 1184;
     }
 }
@@ -349,7 +349,7 @@ layout! {
         pkey: u16 = 4:0 + 16;
         /// The service that is asked for.
         service_id: u64 = 8:0 + 64;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 216] = 16:0 + 1728;
     }
 }
@@ -371,7 +371,7 @@ layout! {
         qkey: u32 = 20:0 + 32;
         /// More about a status.
         info: [u8; 72] = 24:0 + 576;
-        /// What the sender's consumer says.
+        /// The private data of the sender's consumer.
         private_data: [u8; 136] = 96:0 + 1088;
     }
 }

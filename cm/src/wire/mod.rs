@@ -3,8 +3,8 @@
 //! Where the fields of a message lie stands once, in its `layout!`: the byte, the bit in it (0 is
 //! the most significant one), and how many bits, as in the tables of the specification's section
 //! 12.6. A layout that does not fit its message does not compile, so that nothing is left to check
-//! when bytes are read. All fields are big-endian; what lies between them is reserved, is written as
-//! zeros, and is not looked at (CM-2).
+//! when bytes are read. All fields are big-endian; the gaps between them are reserved, written as
+//! zeros, and not read (CM-2).
 
 use core::net::Ipv6Addr;
 
@@ -97,7 +97,7 @@ impl FieldBits {
     }
 }
 
-/// What a field can hold.
+/// A type of a field's values.
 pub(crate) trait Value: Copy {
     /// The value of a field that was never set.
     const ZERO: Self;

@@ -7,7 +7,7 @@ use crate::param;
 use crate::types::Path;
 
 layout! {
-    /// What a subnet manager would say of a path.
+    /// A subnet manager's record of a path.
     PathRecord of 64 {
         /// The service that the path is for.
         service_id: u64 = 0:0 + 64;

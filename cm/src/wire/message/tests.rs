@@ -110,7 +110,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// CM-2. What a REQ looks like, byte by byte.
+/// CM-2. The layout of a REQ, byte by byte.
 #[test]
 fn a_req_has_the_bytes_that_were_written_down_by_hand() {
     let req = Req {
