@@ -103,11 +103,11 @@ pub struct End {
     /// Packets that were no slots, each way.
     written: u64,
     landed: u64,
-    /// What has come waits for the end of a grant.
+    /// Received slots wait for the end of a grant.
     blocked: bool,
     /// The peer answers requests for grants.
     peer_grants: bool,
-    /// Parts that the peer has not found to be what was sent.
+    /// Parts whose sum differed at the peer.
     astray: u64,
     /// How many the peer has said to have taken, and how many it was told.
     peer_took: u32,
@@ -310,9 +310,9 @@ impl End {
     pub fn expected(&self) -> Option<(u64, usize)> {
         let next = self.taken.wrapping_add(1);
         let hears = match self.state {
-            // What comes behind a grant's use waits until that has ended.
+            // Slots behind a grant's use wait until that has ended.
             State::Live => !self.blocked,
-            // A READ from before what was refused is answered.
+            // A READ before the refused request is answered.
             State::Parting(_) => !self.responder.sendings().is_empty(),
             State::Ended => false,
         };
@@ -399,7 +399,7 @@ impl End {
         true
     }
 
-    /// Whether what has come waits for the end of grants that were used: it comes behind that.
+    /// Whether a received slot waits for the end of used grants, behind which it comes.
     fn has_to_wait(&self, header: &SlotHeader) -> bool {
         match header.operation {
             SlotOperation::Answer | SlotOperation::Data | SlotOperation::Value => {
@@ -431,7 +431,7 @@ impl End {
         did |= self.responder.settle(now, after, self.qpn, host);
         if did {
             self.blocked = false;
-            // What the peer has said meanwhile was not heard.
+            // The peer's slots meanwhile were not heard.
             self.heard = now;
         }
         did
@@ -442,17 +442,17 @@ impl End {
         self.requester.is_closing() || self.responder.is_closing()
     }
 
-    /// What goes to the peer by grants, asked for and as answers.
+    /// The parts that go to the peer by grants, of requests and of answers.
     fn sendings(&self) -> [&Sendings; 2] {
         [self.requester.sendings(), self.responder.sendings()]
     }
 
-    /// Whether its card was told to WRITE what was granted, and the peer not yet that it has.
+    /// Whether its card was told to WRITE a granted part, and the peer not yet that it has.
     fn is_writing(&self) -> bool {
         self.sendings().into_iter().any(Sendings::is_posted)
     }
 
-    /// Tells what an answer came to.
+    /// Reports the outcome of an answer.
     fn tell(&mut self, answered: Answered) {
         let qpn = self.qpn;
         let (Answered::Complete(count) | Answered::Failed(count, _)) = answered;
@@ -476,7 +476,7 @@ impl End {
                 "QP {qpn}: slot {slot} of its peer's does not follow from what was said before it"
             );
         }
-        // What comes behind a request that was refused was not executed.
+        // Requests behind a refused one were not executed.
         let refused = !matches!(status, Status::RetryExceeded | Status::BadResponse);
         let unknown = if refused { 0 } else { self.requester.unknown() };
         if unknown > 0 {
@@ -495,7 +495,7 @@ impl End {
         });
     }
 
-    /// Ends the QP for what its peer has asked for, as soon as that has been told.
+    /// Ends the QP for a bad request of its peer, as soon as the refusal has been sent.
     fn part(&mut self, now: u64, stop: Stop) {
         let qpn = self.qpn;
         let mut events = Vec::new();
@@ -523,7 +523,7 @@ impl End {
         self.looked = now;
         self.heard = self.heard.saturating_add(missed).min(now);
         if !quiet && self.sendings().into_iter().any(Sendings::is_out) {
-            // It is not the peer's turn, and who has no peer any more has no acknowledgements.
+            // It is not the peer's turn, and an end without a peer gets no acknowledgements.
             self.heard = now;
         }
         if self.state == State::Live {
@@ -588,7 +588,7 @@ impl End {
         match self.turnover.due(quiet, rested) {
             Some(Due::Rewrite) => {
                 self.turnover.done();
-                // The rest was this end's; what comes now is the peer's, which may be as long.
+                // The rest was this end's; the peer's turn comes now, which may be as long.
                 self.heard = now;
                 let (sent, taken) = self.packets();
                 return Work::Rewrite(sent, taken);
@@ -626,9 +626,9 @@ impl End {
         Work::Nothing
     }
 
-    /// Says that what was granted has been written, before a turnover goes on: both count its packets by that.
+    /// Reports that the granted part has been written, before a turnover goes on: both count its packets by that.
     fn finish(&mut self, host: &mut impl Host, slot: &mut Vec<u8>) -> Work {
-        // The peer takes nothing else, so that it may be told of no more slots.
+        // The peer takes nothing else, so no further slots can be sent to it.
         if self.credits() == 0 {
             return Work::Nothing;
         }
@@ -648,7 +648,7 @@ impl End {
         }
     }
 
-    /// What comes next of answers or requests, by turns.
+    /// The next slot of answers or requests, by turns.
     fn message_step(
         &mut self,
         now: u64,
@@ -743,7 +743,7 @@ mod tests {
         slot
     }
 
-    /// What an end says of a peer's first slots, all of which are good, where it has told it of as many as `told` by then.
+    /// An end's events about a peer's first slots, all of which are good, when it has acknowledged `told` of them.
     fn said(slots: u64, told: u64) -> Vec<TransportEvent> {
         let (mut end, mut host, mut slot) = (end(), Traffic::default(), Vec::new());
         for number in 1..=slots {

@@ -1,7 +1,8 @@
 //! Payload that no slot carries: a grant is asked for, given, used by WRITEs of the sender's card, and said to be used.
 //!
-//! No slot's MAC is over these bytes, and a card may take them from elsewhere, or put them elsewhere, and say that all is well. So the
-//! sender says what they add up to, and the receiver compares that with what has landed; where it differs they come once more, in slots.
+//! No slot's MAC is over these bytes, and a card may take them from elsewhere, or put them elsewhere, and report
+//! success. So the sender sends their sum, and the receiver compares it with that of the landed bytes; if it differs,
+//! they come once more, in slots.
 
 use std::collections::VecDeque;
 
@@ -16,11 +17,11 @@ use crate::param::MORE;
 const ADDRESSES: u64 = 1 << 48;
 /// Bytes that are added up at a time.
 const STRIDE: u32 = 64 << 10;
-/// Parts of a message that the card WRITEs at a time: the next one moves while the peer adds up what one was, and what is asked for
-/// meanwhile does not wait behind all that was granted.
+/// Parts of a message that the card WRITEs at a time: the next one moves while the peer adds up the one before, and
+/// requests meanwhile do not wait behind all granted parts.
 const OUT: usize = 2;
 
-/// What a side of an end says next.
+/// The next slot of a side of an end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
     /// A slot.
@@ -52,8 +53,9 @@ struct Part {
 }
 
 impl Part {
-    /// What is left of a message behind a place, as far as one grant goes. The last bytes of each message go in a slot: who looks at its
-    /// last byte, instead of waiting for a completion, sees it when all before it has been compared.
+    /// The rest of a message behind a place, as far as one grant goes. The last bytes of each message go in a slot: a
+    /// program that looks at the last byte, instead of waiting for a completion, sees it when all before it has been
+    /// compared.
     fn open(
         qpn: u32,
         memory: (Payload, u64),
@@ -67,7 +69,8 @@ impl Part {
         Some(Self { memory, offset, bytes, window, since: None })
     }
 
-    /// Ends the window where the peer has let so much time pass. What its card still does is then nobody's, and is found to be so.
+    /// Ends the window if the peer has let so much time pass. Its card's later accesses then meet no memory, and are
+    /// detected.
     fn lapse(&mut self, now: u64, after: u64, qpn: u32, host: &mut impl Host) {
         let since = *self.since.get_or_insert(now);
         if now.saturating_sub(since) >= after {
@@ -75,7 +78,7 @@ impl Part {
         }
     }
 
-    /// What its bytes add up to; `None` where they are out of reach by now.
+    /// The sum of its bytes; `None` if they are out of reach by now.
     fn sum(&self, qpn: u32, host: &mut impl Host) -> Option<u32> {
         let (payload, at) = self.memory;
         let mut crc = Crc::new();
@@ -121,12 +124,12 @@ struct Sending {
     stage: Stage,
 }
 
-/// What is to be done about them.
+/// The next step for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Wait,
     Use(Use),
-    /// The peer is to be told that the bytes from there on were written, and what they add up to; `None` where they went away
+    /// The peer must be told that the bytes from there on were written, and their sum; `None` if they went away
     /// meanwhile. Both sides count the card's packets by that word, and so the peer has it all the same.
     Written {
         offset: u32,
@@ -143,7 +146,7 @@ pub(crate) struct Sendings {
     /// Some of the message was asked for, and nothing more of it is.
     asked: bool,
     by_slots: bool,
-    /// Refusals that are still to come, of what was asked for behind what was refused.
+    /// Refusals that are still to come, of requests behind a refused one.
     refusals: usize,
     /// One has not landed: those behind it count for nothing either.
     void: bool,
@@ -166,7 +169,7 @@ impl Sendings {
         !self.by_slots && long.is_some_and(|long| left >= least(long))
     }
 
-    /// Whether what comes next may go in slots: the peer takes none of the message between what it grants.
+    /// Whether the next bytes may go in slots: the peer takes no slots of the message between its grants.
     pub(crate) fn lets_slots(&self) -> bool {
         let said = |sending: &Sending| sending.stage == Stage::Said;
         !self.void && self.refusals == 0 && self.parts.iter().all(said)
@@ -181,7 +184,7 @@ impl Sendings {
         0
     }
 
-    /// Asks for a grant of what is left of a message; `false` where it does not suit, or not now.
+    /// Asks for a grant of the rest of a message; `false` if it does not suit, or not now.
     pub(crate) fn ask(
         &mut self,
         qpn: u32,
@@ -283,7 +286,7 @@ impl Sendings {
         }
     }
 
-    /// What comes next.
+    /// The next slot.
     pub(crate) fn turn(&mut self, qpn: u32, host: &mut impl Host) -> Turn {
         let said = self.parts.iter().take_while(|sending| sending.stage == Stage::Said).count();
         let Some(Sending { part, stage }) = self.parts.get_mut(said) else { return Turn::Wait };
@@ -306,7 +309,7 @@ impl Sendings {
 #[derive(Clone, Copy, Debug)]
 struct Landing {
     part: Part,
-    /// It was used, and what was written adds up to this.
+    /// It was used, and this is the sum of the written bytes.
     used: Option<u32>,
 }
 
@@ -316,7 +319,7 @@ pub(crate) struct Landings {
     parts: VecDeque<Landing>,
     /// No more are given.
     by_slots: bool,
-    /// What one was given for has not landed: all that comes behind it counts for nothing until that comes in slots.
+    /// The bytes of a grant have not landed: everything behind them is ignored until they come in slots.
     void: bool,
 }
 
@@ -330,7 +333,7 @@ impl Landings {
         self.parts.iter().map(|landing| landing.part.bytes).fold(0, u32::saturating_add)
     }
 
-    /// Answers a request for a grant of what is behind them; `None` where there are too many for it to make sense.
+    /// Answers a request for a grant of the bytes behind them; `None` if there are too many for a sane request.
     pub(crate) fn grant(
         &mut self,
         qpn: u32,
@@ -369,7 +372,7 @@ impl Landings {
         Some(landing.part.bytes)
     }
 
-    /// Whether no more are given.
+    /// Whether no further grants are given.
     pub(crate) fn is_over(&self) -> bool {
         self.by_slots
     }
@@ -379,12 +382,13 @@ impl Landings {
         self.parts.front().is_some_and(|landing| landing.used.is_some())
     }
 
-    /// Whether all were used; what comes behind them has to wait for their end.
+    /// Whether all were used; slots behind them have to wait for their end.
     pub(crate) fn hold_up(&self) -> bool {
         self.parts.back().is_some_and(|landing| landing.used.is_some())
     }
 
-    /// Whether a slot is to be passed over, that belongs to `offset`: its sender has not heard yet that what was before has not landed.
+    /// Whether to pass over a slot that belongs to `offset`: its sender has not heard yet that the bytes before have
+    /// not landed.
     pub(crate) fn passes_over(&mut self, offset: u32, expected: u32) -> bool {
         self.void &= offset != expected;
         self.void

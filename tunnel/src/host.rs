@@ -54,7 +54,7 @@ pub trait Host {
     /// first address. `None` where they do not lie in one piece, or there is no room for another window.
     fn open(&mut self, qpn: u32, payload: Payload, offset: u64, bytes: u32) -> Option<u64>;
 
-    /// Has a window end, if it has not.
+    /// Ends a window, if it has not ended.
     fn close(&mut self, qpn: u32, window: u64);
 
     /// Whether a window has ended, and nothing is on its way through it any more.

@@ -1,9 +1,8 @@
 //! The tunnel between two published cards: its ends, without I/O, clock or threads.
 //!
-//! [`fpga_regs::engine::tunnel`] lays down what is said. An [`End`] is one QP's: it makes slots of the messages that it is
-//! given, and takes the peer's slots, which are hostile. What writes slots into the peer's ring, and when, is another's
-//! concern; what they do to memory and queues it asks a [`Host`] for. A [`Datagram`] goes from card to card as a message of an
-//! end whose host is [`Traffic`].
+//! [`fpga_regs::engine::tunnel`] defines the slots. An [`End`] is one QP's: it makes slots of its messages, and takes
+//! the peer's slots, which are hostile. Its caller writes slots into the peer's ring; a [`Host`] does their accesses to
+//! memory and queues. A [`Datagram`] goes from card to card as a message of an end whose host is [`Traffic`].
 
 #![forbid(unsafe_code)]
 #![deny(

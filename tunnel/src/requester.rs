@@ -33,7 +33,7 @@ impl Request {
     }
 }
 
-/// What an answer came to.
+/// The outcome of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
     /// So many of the oldest messages are complete.
@@ -62,18 +62,18 @@ pub(crate) struct Requester {
     max_rd_atomic: u8,
     /// Bytes of the grant of which was just said that it was used.
     used: u32,
-    /// Whether it grants what its READs ask for.
+    /// Whether it grants the destinations of its READs.
     grants: bool,
-    /// What of the message to send next goes by grants.
+    /// The part of the message to send next that goes by grants.
     sendings: Sendings,
-    /// What of the oldest message, a READ, comes by grants.
+    /// The part of the oldest message, a READ, that comes by grants.
     landings: Landings,
-    /// Answers to requests for those, and what became of them.
+    /// Answers to requests for those, and their outcomes.
     answers: VecDeque<SlotHeader>,
 }
 
 impl Requester {
-    /// Of no messages, which grants what its READs ask for, or does not.
+    /// A requester without messages, which grants the destinations of its READs, or does not.
     pub(crate) fn new(grants: bool) -> Self {
         Self { grants, ..Self::default() }
     }
@@ -142,7 +142,7 @@ impl Requester {
         }
     }
 
-    /// What of the message to send next goes by grants.
+    /// The part of the message to send next that goes by grants.
     pub(crate) fn sendings(&self) -> &Sendings {
         &self.sendings
     }
@@ -157,7 +157,7 @@ impl Requester {
         self.landings.hold_up() && !header.flags.contains(SlotFlags::ASKS)
     }
 
-    /// What comes next; the payload of a slot is put into `payload`.
+    /// The next slot, whose payload is put into `payload`.
     pub(crate) fn next(
         &mut self,
         now: u64,
@@ -192,7 +192,7 @@ impl Requester {
         }
         if !self.sendings.is_empty() {
             let next = self.next_of_grant(qpn, host);
-            // What is granted or may be asked for goes first, and slots behind that.
+            // Granted parts, and requests for grants, go first, and slots behind them.
             let waits = left == 0 || self.sendings.suits(long, left);
             if next.is_some() || waits || self.failed_at(self.whole) {
                 return next;
@@ -240,7 +240,7 @@ impl Requester {
         }
     }
 
-    /// What comes next of the parts for which grants were asked.
+    /// The next slot of the parts for which grants were asked.
     pub(crate) fn next_of_grant(&mut self, qpn: u32, host: &mut impl Host) -> Option<Next> {
         let (offset, sum) = match self.sendings.turn(qpn, host) {
             Turn::Wait => return None,
@@ -258,13 +258,13 @@ impl Requester {
         Some(Next::Slot(header))
     }
 
-    /// Takes the peer's word for whether what was granted has landed; `false` where it makes no sense.
+    /// Takes the peer's report whether a granted part has landed; `false` if the report makes no sense.
     fn landed(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> bool {
         let landed = self.sendings.landed(qpn, header, host);
         landed.map(|bytes| self.count(bytes)).is_some()
     }
 
-    /// Answers the request for a grant of what the oldest message, a READ, asks for; `false` where there is to be none.
+    /// Answers the request for a grant of the destination of the oldest message, a READ; `false` if none is due.
     fn grant(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> bool {
         let Some(request) = self.requests.front() else { return false };
         let is_read = matches!(request.message.operation, WqeOperation::Read { .. });
@@ -403,7 +403,7 @@ impl Requester {
         Answered::Complete(count)
     }
 
-    /// Takes what the oldest message has asked for, or a part of it.
+    /// Takes the data that the oldest message has asked for, or a part of it.
     fn take(
         &mut self,
         qpn: u32,
@@ -441,7 +441,7 @@ impl Requester {
     }
 }
 
-/// What a message's slots say, but for their place in it; operands of atomics are put into `payload`.
+/// The header of a message's slots, without their place in it; operands of atomics are put into `payload`.
 fn header_of(message: &Message, payload: &mut Vec<u8>) -> SlotHeader {
     payload.clear();
     let mut header = SlotHeader { length: message.length, ..SlotHeader::default() };
@@ -490,7 +490,7 @@ fn header_of(message: &Message, payload: &mut Vec<u8>) -> SlotHeader {
     header
 }
 
-/// The status of a request that the peer refused: what it may say is a responder's.
+/// The status of a request that the peer refused: it may give only those of a responder.
 fn refusal(status: u8) -> Status {
     match Status(status) {
         said @ (Status::RemoteInvalidRequest | Status::RemoteAccess | Status::RemoteOperation) => {

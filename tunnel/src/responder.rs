@@ -23,7 +23,7 @@ struct Incoming {
     got: u32,
     /// The receive that it has taken.
     receive: Option<u64>,
-    /// What of it comes by grants.
+    /// The part of it that comes by grants.
     landings: Landings,
 }
 
@@ -44,7 +44,7 @@ impl Incoming {
         (Payload::Receive { id: self.receive.unwrap_or_default() }, at.into())
     }
 
-    /// What it means that they cannot be put there.
+    /// The reason to end when its bytes cannot be placed.
     fn gone(&self) -> Stop {
         match self.first.operation {
             SlotOperation::Write => GONE,
@@ -57,7 +57,7 @@ impl Incoming {
     }
 }
 
-/// What is to be said to the peer.
+/// An answer to the peer.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
     /// All up to the last message ended well, of which no other reply says so from the first on. Of those that have filled
@@ -100,9 +100,9 @@ fn is_before(message: u32, other: u32) -> bool {
 pub(crate) struct Stop {
     /// How the receive fails that the message has taken.
     pub(crate) receive: Option<Status>,
-    /// What the driver is told.
+    /// The event for the driver.
     pub(crate) event: Option<QpEvent>,
-    /// What the peer is told.
+    /// The status for the peer.
     status: Status,
 }
 
@@ -123,7 +123,7 @@ enum Taking {
     NotReady,
 }
 
-/// What a QP was asked.
+/// The peer's requests to a QP.
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
     /// The number of the message that is next, or under way.
@@ -136,22 +136,22 @@ pub(crate) struct Responder {
     /// of them either.
     untold: VecDeque<u32>,
     timer: u8,
-    /// What the QP grants to peers.
+    /// The accesses that the QP grants to peers.
     access: Access,
     /// Bytes of the grant of which was just said that it was used.
     used: u32,
-    /// Whether it grants what SENDs and WRITEs ask for.
+    /// Whether it grants the destinations of SENDs and WRITEs.
     grants: bool,
-    /// Answers to requests for those, and what became of them.
+    /// Answers to requests for those, and their outcomes.
     answers: VecDeque<SlotHeader>,
-    /// What of the oldest READ goes by grants.
+    /// The part of the oldest READ that goes by grants.
     sendings: Sendings,
     /// Some of it went away meanwhile, of which the peer was told as of the rest.
     lost: bool,
 }
 
 impl Responder {
-    /// Which was asked nothing yet, and grants what SENDs and WRITEs ask for, or does not.
+    /// A responder without requests, which grants the destinations of SENDs and WRITEs, or does not.
     pub(crate) fn new(grants: bool) -> Self {
         Self { grants, ..Self::default() }
     }
@@ -170,7 +170,7 @@ impl Responder {
         !self.replies.is_empty()
     }
 
-    /// What of the oldest READ goes by grants.
+    /// The part of the oldest READ that goes by grants.
     pub(crate) fn sendings(&self) -> &Sendings {
         &self.sendings
     }
@@ -195,7 +195,7 @@ impl Responder {
         self.current.as_ref().is_some_and(|incoming| incoming.landings.hold_up())
     }
 
-    /// Takes a request's slot; what filled a receive.
+    /// Takes a request's slot; the message that filled a receive.
     ///
     /// # Errors
     /// Why the QP ends; the peer will be told.
@@ -228,8 +228,8 @@ impl Responder {
         !self.untold.is_empty()
     }
 
-    /// Refuses what was executed and not answered, for the program cannot be told of it: from the oldest on that has filled a
-    /// receive, if there is one; why the QP ends.
+    /// Refuses executed requests that were not answered, for the program cannot be told of them: from the oldest on
+    /// that has filled a receive, if there is one; the reason why the QP ends.
     pub(crate) fn disown(&mut self) -> Stop {
         let (at, message) = match self.untold.front() {
             Some(&lost) => (self.cut(lost), lost),
@@ -266,7 +266,7 @@ impl Responder {
         }
     }
 
-    /// Takes note of what became of a request.
+    /// Takes note of the outcome of a request.
     fn took(&mut self, taken: Result<Taking, Stop>) -> Result<Option<ReceivedMessage>, Stop> {
         match taken {
             Ok(Taking::More) => Ok(None),
@@ -368,7 +368,7 @@ impl Responder {
         Ok(self.got(qpn, incoming, header.bytes.into()))
     }
 
-    /// Answers the request for a grant of what is left of a SEND or WRITE.
+    /// Answers the request for a grant of the rest of a SEND or WRITE.
     fn grant(
         &mut self,
         qpn: u32,
@@ -376,9 +376,9 @@ impl Responder {
         header: &SlotHeader,
         host: &mut impl Host,
     ) -> Result<Taking, Stop> {
-        // Who has not heard so many answers does not ask again.
+        // A sane peer that has not heard so many answers does not ask again.
         let is_too_much = self.answers.len() >= GRANT_PARTS;
-        // Behind what has not landed nothing is granted, wherever it is.
+        // Nothing is granted behind bytes that have not landed.
         let follows = header.offset == incoming.reach() || incoming.landings.is_over();
         if !self.grants || header.bytes > 0 || !follows || is_too_much {
             return Err(INVALID);
@@ -420,7 +420,7 @@ impl Responder {
         Taking::Complete(receive.map(|_| received(qpn, &first)))
     }
 
-    /// Checks what a SEND or WRITE names, and takes the receive that it wants; `None` where there is none.
+    /// Checks the memory that a SEND or WRITE names, and takes the receive that it needs; `None` if there is none.
     fn begin(
         &self,
         qpn: u32,
@@ -511,7 +511,7 @@ impl Responder {
         Ok(Taking::Complete(None))
     }
 
-    /// Refuses what the QP does not grant, and what asks for more than a peer may have asked for.
+    /// Refuses accesses that the QP does not grant, and requests beyond a peer's limit.
     fn admit(&self, right: Access) -> Result<(), Stop> {
         let asked = |reply: &&Reply| matches!(reply, Reply::Data { .. } | Reply::Value(..));
         let count = self.replies.iter().filter(asked).count();
@@ -532,7 +532,7 @@ impl Responder {
         *message == header.message && self.sendings.granted(qpn, header, host)
     }
 
-    /// Takes the peer's word for whether what was granted of a READ has landed; `false` where it makes no sense.
+    /// Takes the peer's report whether a granted part of a READ has landed; `false` if the report makes no sense.
     pub(crate) fn landed(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> bool {
         let Some(Reply::Data { message, .. }) = self.replies.front() else { return false };
         if *message != header.message {
@@ -545,7 +545,7 @@ impl Responder {
     /// The next answer; the payload of its slot is put into `payload`.
     ///
     /// # Errors
-    /// Why the QP ends: what a READ asks for went away. The peer will be told.
+    /// The reason why the QP ends: the memory of a READ went away. The peer will be told.
     pub(crate) fn next(
         &mut self,
         qpn: u32,
@@ -582,8 +582,8 @@ impl Responder {
         Ok(Some(Next::Slot(header)))
     }
 
-    /// Where the next reply is also of messages of which the program was not told: what can be said of those before, if
-    /// anything can.
+    /// If the next reply also covers messages of which the program was not told: the reply for those before, if there
+    /// is one.
     fn hold_back(&mut self) -> Option<Option<SlotHeader>> {
         let untold = *self.untold.front()?;
         let Some(Reply::Done { first, last }) = self.replies.front_mut() else { return None };
@@ -596,7 +596,7 @@ impl Responder {
         Some(says.then(|| SlotHeader { operation, message, ..SlotHeader::default() }))
     }
 
-    /// The next slot of what the oldest READ asks for: a part of it, or the request for a grant.
+    /// The next slot of the oldest READ's data: a part of it, or the request for a grant.
     fn next_data(
         &mut self,
         qpn: u32,
@@ -633,7 +633,7 @@ impl Responder {
         Ok(Some(Next::Slot(header)))
     }
 
-    /// What comes next of the parts of a READ's for which grants were asked.
+    /// The next slot of the parts of a READ for which grants were asked.
     pub(crate) fn next_of_grant(&mut self, qpn: u32, host: &mut impl Host) -> Option<Next> {
         let turn = self.sendings.turn(qpn, host);
         let (mut header, _) = self.data()?;
@@ -672,7 +672,7 @@ impl Responder {
         }
     }
 
-    /// What the oldest READ asks for went away.
+    /// Ends the QP, because the memory of the oldest READ went away.
     fn lose(&mut self, message: u32) -> Stop {
         self.replies.clear();
         self.replies.push_back(Reply::Refused(message, GONE.status));
@@ -681,7 +681,7 @@ impl Responder {
     }
 }
 
-/// What a message says in the completion of its receive.
+/// The description of a message for the completion of its receive.
 fn received(qpn: u32, first: &SlotHeader) -> ReceivedMessage {
     let SlotHeader { operation, flags, length, immediate, .. } = *first;
     let kind = match operation {

@@ -19,7 +19,7 @@ pub fn write(header: &SlotHeader, payload: &[u8], key: &Key, into: &mut Vec<u8>)
     into.resize(header.slot_bytes(), 0);
 }
 
-/// The header of what stands in a slot's place, of whatever it is.
+/// The header in a slot's place, which may hold any bytes.
 fn peek(bytes: &[u8]) -> Option<SlotHeader> {
     let (bytes, _) = bytes.split_first_chunk::<HEADER>()?;
     let mut block: Block = [0; 8];
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(found_payload, payload);
         assert!(read(&bytes, 1, |_| Some(key)).is_none(), "a slot of another lap");
         assert!(read(&bytes, 33, |_| None).is_none());
-        // Reserved bytes and what pads a slot mean nothing.
+        // Reserved bytes and padding mean nothing.
         for index in (0..164).filter(|index| !matches!(index, 6 | 7 | 0x30..0x38)) {
             let mut changed = bytes.clone();
             changed[index] ^= 1;

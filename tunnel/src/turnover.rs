@@ -28,7 +28,7 @@ pub(crate) enum Turnover {
     Resume,
 }
 
-/// What is to be done.
+/// The step that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// To send this.
@@ -38,8 +38,8 @@ pub(crate) enum Due {
 }
 
 impl Turnover {
-    /// What is due, where all that was sent is acknowledged by the card, or not, and the peer's card repeats nothing any
-    /// more, or may.
+    /// The step that is due, if the card has acknowledged all packets (`quiet`) or not, and the peer's card has stopped
+    /// repeating (`rested`) or not.
     pub(crate) fn due(self, quiet: bool, rested: bool) -> Option<Due> {
         match self {
             Self::Pause => Some(Due::Slot(SlotOperation::Pause)),
@@ -51,7 +51,7 @@ impl Turnover {
         }
     }
 
-    /// What was due is done.
+    /// Notes that the step that was due is done.
     pub(crate) fn done(&mut self) {
         *self = match *self {
             Self::Pause => Self::Pausing,
@@ -64,7 +64,7 @@ impl Turnover {
         };
     }
 
-    /// Takes what the peer says; `false` where it makes no sense.
+    /// Takes the peer's slot; `false` if it makes no sense.
     pub(crate) fn hear(&mut self, operation: SlotOperation, leads: bool) -> bool {
         let next = match (*self, operation) {
             (Self::None, SlotOperation::Pause) if !leads => Self::Asked,
