@@ -13,7 +13,7 @@ use crate::post::{Half, Post, PostKind};
 /// Bytes of a register.
 const REGISTER: u64 = 32;
 
-/// What a store sets off in the stack.
+/// The effect of a store in the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fired {
     Context { qpn: u32, local: u32, remote: u32, rkey: u32 },
@@ -53,7 +53,7 @@ struct Beat {
 }
 
 impl Beat {
-    /// `None` for what is no store to one register, naturally aligned.
+    /// `None` unless it is a naturally aligned store to one register.
     fn new(offset: u64, bytes: &[u8]) -> Option<Self> {
         let at = offset % REGISTER;
         let length = bytes.len() as u64;
@@ -71,7 +71,7 @@ impl Beat {
         Some(Self { data, strobes: all.wrapping_shl(at as u32) })
     }
 
-    /// What a register becomes that holds `old`.
+    /// The new value of a register that holds `old`.
     fn over(&self, old: [u64; 4]) -> [u64; 4] {
         let mut new = old;
         for (index, (new, data)) in (0u32..).zip(new.iter_mut().zip(self.data)) {
@@ -130,7 +130,7 @@ impl Bank {
         None
     }
 
-    /// A store to the command's register: it acts by what is on the bus, and posts what the register holds.
+    /// A store to the command's register: it acts by the word on the bus, and posts the register's value.
     // STOCK-1 STOCK-2
     fn command(&mut self, beat: &Beat, host: &mut impl Host) {
         self.command = beat.over(self.command);
@@ -154,7 +154,7 @@ impl Bank {
                 self.clear(half.ctid, kinds, host);
             }
         }
-        // The word that says what the read half is for keeps nothing for the next store.
+        // The word that selects the read half keeps nothing for the next store.
         self.command[0] &= !u64::from(u32::MAX);
     }
 

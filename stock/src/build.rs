@@ -4,7 +4,7 @@
 /// The faults of the shell in front of the stack that were mended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Build {
-    /// Each look-up of a window reads that of the QP, and no WRITE leaves without what selects its payload.
+    /// Each look-up of a window reads that of the QP, and no WRITE leaves without the command that selects its payload.
     #[default]
     Mended,
     /// Neither (STOCK-41, STOCK-42).

@@ -33,7 +33,7 @@ enum Progress {
     Waits,
 }
 
-/// What reaches host memory: one at a time, where one has met a page that is not there.
+/// The users of host memory: only one goes on after one has met a missing page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mover {
     Send,
@@ -92,8 +92,8 @@ impl Card {
         }
     }
 
-    /// What a pulse on the shell's reset does: all but the addresses and the windows is as when the card was programmed.
-    /// Nothing less ends what parks reception, and nothing less than programming fills no window.
+    /// Executes a pulse on the shell's reset: everything but the addresses and the windows is as when the card was
+    /// programmed. Only this ends parked reception, and only programming empties the windows.
     // STOCK-34 STOCK-43
     pub fn reset(&mut self) {
         let count = u8::try_from(self.vfpgas.len()).unwrap_or(u8::MAX);
@@ -183,8 +183,8 @@ impl Card {
         }
     }
 
-    /// Sends, lets land, and takes posts. What is to be sent comes before what is to land: an acknowledgement does not
-    /// wait for it. A page that is not there stalls all of it, until the transfer that met it has gone on.
+    /// Sends, lets land, and takes posts. Sends come before landings, so that an acknowledgement does not wait
+    /// for them. A missing page stalls all of it, until the transfer that met it has gone on.
     // STOCK-31 STOCK-35
     fn move_on(&mut self, now: u64, host: &mut impl Host) -> Progress {
         let stalled = self.stalled.take();
@@ -268,7 +268,7 @@ impl Card {
         }
     }
 
-    /// Lets the next payload land. What the driver refuses is gone, and nothing tells.
+    /// Lets the next payload land. Payload that the driver refuses is gone, without a report.
     // STOCK-36
     fn land(&mut self, host: &mut impl Host) -> Progress {
         let Some(landing) = self.receiver.landings.front() else { return Progress::Idle };

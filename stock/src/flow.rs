@@ -35,7 +35,7 @@ impl Flow {
         windows.get_mut((qpn & 0x3ff) as usize)
     }
 
-    /// What a look-up of a window reads.
+    /// The window that a look-up reads.
     // STOCK-41
     fn look_up(&mut self, read: bool, qpn: u32) -> Option<Window> {
         match self.build {
@@ -57,7 +57,7 @@ impl Flow {
         Some(slot)
     }
 
-    /// Frees one slot for one answer, whatever it answers.
+    /// Frees one slot for one answer, to any request.
     // STOCK-9
     pub(crate) fn answered(&mut self, read: bool, qpn: u32) {
         let Some(mut window) = self.look_up(read, qpn) else { return };

@@ -2,17 +2,17 @@
 //! I/O, clock or threads.
 //!
 //! A [`Card`] has the AVX banks of its vFPGAs and one stack behind them. In each vFPGA stands the published example's
-//! logic: what the network wants of host memory it forwards, and it says nothing to the driver.
+//! logic, which forwards the network's accesses to host memory, and reports nothing to the driver.
 //!
 //! * [`Card::store`] and [`Card::load`] are the accesses of a driver to a bank, with the sizes that they had on the bus.
 //! * [`Card::receive`] takes frames, [`Card::transmit`] gives the ones to send.
-//! * [`Card::work`] does what there is to do at a time, and reaches host memory through [`Host`]. Memory that is not
+//! * [`Card::work`] does the work that is due at a time, and reaches host memory through [`Host`]. Memory that is not
 //!   there yet stalls it, and the next call goes on where it stopped.
 //! * [`Card::next_timeout`] says when it is due though nothing comes.
 //!
-//! What the model does and a good card would not is listed in `docs/stock-card.md`, each with a number, the published
-//! file in which it was read, and a test. Comments cite the number where the code does it. It is a model for tests of
-//! drivers and engines: where the sources leave something open it does what is worse for them.
+//! `docs/stock-card.md` lists the model's faults, which a good card would not have, each with a number, the published
+//! file in which it was read, and a test. Comments cite the number where the code has the fault. It is a model for
+//! tests of drivers and engines: where the sources leave something open, it takes the worse case for them.
 
 #![forbid(unsafe_code)]
 #![deny(

@@ -25,17 +25,17 @@ pub(crate) const fn is_read_response(opcode: u8) -> bool {
     matches!(opcode, RESPONSE_FIRST | RESPONSE_MIDDLE | RESPONSE_LAST | RESPONSE_ONLY)
 }
 
-/// What a responder sends.
+/// Whether a responder sends it.
 pub(crate) const fn is_response(opcode: u8) -> bool {
     is_read_response(opcode) || opcode == ACK
 }
 
-/// What carries an AETH.
+/// Whether it carries an AETH.
 pub(crate) const fn has_aeth(opcode: u8) -> bool {
     matches!(opcode, RESPONSE_FIRST | RESPONSE_LAST | RESPONSE_ONLY | ACK)
 }
 
-/// What carries a RETH that the stack looks for.
+/// Whether it carries a RETH that the stack reads.
 pub(crate) const fn has_reth(opcode: u8) -> bool {
     matches!(opcode, WRITE_FIRST | WRITE_ONLY | READ_REQUEST)
 }
@@ -53,12 +53,12 @@ pub(crate) const fn extension(opcode: u8) -> usize {
     }
 }
 
-/// What has no payload, whatever follows its headers.
+/// Whether it has no payload, even if bytes follow its headers.
 pub(crate) const fn is_bare(opcode: u8) -> bool {
     matches!(opcode, READ_REQUEST | ACK)
 }
 
-/// What a request with payload is that the stack can send.
+/// Whether it is a request with payload that the stack can send.
 pub(crate) const fn is_sent_with_payload(opcode: u8) -> bool {
     is_write(opcode) || matches!(opcode, SEND_FIRST | SEND_MIDDLE | SEND_LAST | SEND_ONLY)
 }

@@ -41,7 +41,7 @@ pub const SEND_QUEUE: usize = 16;
 /// Selections of payload that wait until it has left, as builds have it by default: where a card loses one that finds no
 /// room (STOCK-42).
 pub const SELECTIONS: usize = 8;
-/// Packets that still leave once the retransmission lists take no more.
+/// Packets that still leave once the retransmission lists are full.
 pub const UNLISTED: usize = 2;
 /// Frames that wait until the driver of the model takes them.
 pub const OUTPUT: usize = 128;

@@ -33,10 +33,10 @@ pub(crate) struct Post {
     pub(crate) second: Half,
 }
 
-/// What a post is, by which of its halves are active.
+/// The kind of a post, by its active halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostKind {
-    /// From or to the host, or both: what becomes of it is the logic's, and the example's has nothing for it.
+    /// From or to the host, or both: it is the logic's, and the example's logic does nothing with it.
     Local {
         read: bool,
         write: bool,

@@ -60,12 +60,12 @@ struct Job {
 pub(crate) struct Receiver {
     input: VecDeque<Packet>,
     between: VecDeque<Packet>,
-    /// What the last response learned of its request, of whatever QP.
+    /// The request data of the last response, of any QP.
     init: Init,
     parked: Option<Parked>,
     jobs: VecDeque<Job>,
-    /// What follows the headers of packets on its own way: what came, for each packet whether it is dropped, what was
-    /// not, and what it is to be.
+    /// The bytes behind the headers, which go apart from these: received ones, for each packet whether it is dropped,
+    /// the kept ones, and their destinations.
     came: VecDeque<Vec<u8>>,
     drops: VecDeque<bool>,
     kept: VecDeque<Vec<u8>>,
@@ -75,7 +75,7 @@ pub(crate) struct Receiver {
     pub(crate) stood: bool,
 }
 
-/// What the stages work with.
+/// The parts of the card that the stages use.
 pub(crate) struct Receiving<'a> {
     pub(crate) now: u64,
     pub(crate) tables: &'a mut Tables,
@@ -147,7 +147,7 @@ impl Receiver {
         true
     }
 
-    /// Drops what is to be dropped, and joins the rest with where it is to land, each in its order.
+    /// Drops payload that is to be dropped, and joins the rest with its destinations, each in its order.
     fn sort(&mut self) {
         while let (Some(drops), Some(_)) = (self.drops.front().copied(), self.came.front()) {
             self.drops.pop_front();
@@ -162,7 +162,7 @@ impl Receiver {
         }
     }
 
-    /// Does what the next packet asks for; `None` if there is none, or it has to wait.
+    /// Executes the next packet; `None` if there is none, or it has to wait.
     pub(crate) fn second_stage(&mut self, with: &mut Receiving<'_>) -> Option<Option<Completion>> {
         let packet = self.between.front()?;
         let landing: usize = self.landings.iter().map(|landing| landing.bytes.len()).sum();
@@ -219,8 +219,8 @@ impl Receiver {
         planned
     }
 
-    /// An ACK, or a NAK that has got somebody else's element: both complete what that was, and a NAK has its QP's
-    /// requests repeated.
+    /// An ACK, or a NAK that has got another QP's element: both complete that element, and a NAK makes its QP's
+    /// requests repeat.
     // STOCK-13
     fn acknowledged(&mut self, packet: &Packet, with: &mut Receiving<'_>) -> Completion {
         repeat_if_nak(packet, with);

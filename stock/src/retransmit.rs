@@ -25,7 +25,7 @@ pub(crate) struct Element {
     pub(crate) place: RequestMemory,
 }
 
-/// What a response learns of the request that it answers.
+/// The data of a request that its response gets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Init {
     pub(crate) local: u64,
@@ -37,10 +37,10 @@ pub(crate) struct Init {
 pub(crate) struct Retransmitter {
     lists: BTreeMap<u32, VecDeque<Element>>,
     used: usize,
-    /// The two halves of what is to be listed, which come from two places and are joined in their order.
+    /// The two halves of new elements, which come from two places and are joined in their order.
     packets: VecDeque<(u32, u32, u8)>,
     places: VecDeque<RequestMemory>,
-    /// What was freed, for the responses that wait for it, of all QPs.
+    /// The data of freed elements, for the responses that wait for it, of all QPs.
     pub(crate) inits: VecDeque<Init>,
     /// It looks for a packet that is in no list, for ever.
     lost: bool,
@@ -79,7 +79,7 @@ impl Retransmitter {
         }
     }
 
-    /// A response has come: it frees, or shortens, the oldest element of its QP, whatever it answers.
+    /// A response has come: it frees, or shortens, the oldest element of its QP, even if it answers another one.
     // STOCK-10
     pub(crate) fn answered(&mut self, qpn: u32, opcode: u8) {
         if self.lost {
@@ -111,7 +111,7 @@ impl Retransmitter {
         }
     }
 
-    /// What a NAK asks for. Where that is in no list, nothing is listed or freed from then on.
+    /// The elements that a NAK asks for. If they are in no list, nothing is listed or freed from then on.
     // STOCK-13
     pub(crate) fn from(&mut self, qpn: u32, psn: u32) -> Vec<Element> {
         let Some(list) = self.lists.get(&qpn).filter(|list| !list.is_empty() && !self.lost) else {
@@ -123,7 +123,7 @@ impl Retransmitter {
         found
     }
 
-    /// Whether it looks for what is not there.
+    /// Whether it searches for an element that is not listed.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost
     }

@@ -33,7 +33,7 @@ struct Current {
     done: u32,
 }
 
-/// What splits the posts of a vFPGA.
+/// The splitter of a vFPGA's posts.
 #[derive(Debug, Default)]
 pub(crate) struct Splitter {
     current: Option<Current>,
@@ -43,7 +43,7 @@ pub(crate) struct Splitter {
     pub(crate) starves: bool,
 }
 
-/// What the splitter has now.
+/// The next output of the splitter.
 pub(crate) enum Next {
     Piece(Piece),
     Nothing,
@@ -84,7 +84,7 @@ impl Splitter {
             if self.current.is_none() {
                 let Some(post) = bank.queue.pop_front() else { return Next::Nothing };
                 let kind = PostKind::of(post.first.command, post.second.command);
-                // What the example's logic has nothing for is gone.
+                // Posts with which the example's logic does nothing are gone.
                 self.current = match kind {
                     Some(kind @ (PostKind::Read | PostKind::Write)) => {
                         Some(Current { post, kind, done: 0 })
@@ -155,7 +155,7 @@ impl Splitter {
 }
 
 impl Current {
-    /// What the next packet is; `None` for what the splitter knows no packets for.
+    /// The next packet; `None` for posts that the splitter cannot cut.
     // STOCK-7
     fn cut(&self) -> Option<Cut> {
         let command = match self.kind {

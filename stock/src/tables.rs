@@ -2,7 +2,7 @@
 
 use crate::param::QPS;
 
-/// Sequence numbers; the *local* one is what is expected of the peer.
+/// Sequence numbers; the *local* one is the next one expected of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct State {
     /// Expected of the peer, and the first one that was.
@@ -16,7 +16,7 @@ pub(crate) struct State {
     pub(crate) may_refuse: bool,
 }
 
-/// The cursor, and what goes with it.
+/// The cursor, with its message's data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Message {
     /// Packets of requests taken.
@@ -29,7 +29,7 @@ pub(crate) struct Message {
     pub(crate) rkey: u32,
 }
 
-/// Whom a QP speaks to.
+/// The peer of a QP.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Connection {
     pub(crate) qpn: u32,
@@ -59,7 +59,7 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// The entry that a number leads to, whoever's it is.
+    /// The entry that a number leads to, even if it is another QP's.
     // STOCK-28
     pub(crate) fn of(&mut self, qpn: u32) -> &mut Entry {
         self.entries.get_mut((qpn % QPS) as usize).unwrap_or(&mut self.nobody)

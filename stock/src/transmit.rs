@@ -31,7 +31,7 @@ pub(crate) struct Answer {
     pub(crate) length: u32,
 }
 
-/// What is to be sent.
+/// The packets to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
     pub(crate) acks: VecDeque<Ack>,
@@ -48,7 +48,7 @@ pub(crate) struct Sender {
     pub(crate) starves: bool,
 }
 
-/// What the sender works with.
+/// The parts of the card that the sender uses.
 pub(crate) struct Sending<'a> {
     pub(crate) now: u64,
     pub(crate) own: Identity,
@@ -59,7 +59,7 @@ pub(crate) struct Sending<'a> {
     pub(crate) tally: &'a mut CardTally,
 }
 
-/// What came of an attempt to send.
+/// The outcome of an attempt to send.
 pub(crate) enum Made {
     /// A frame, and the address space of which a counted read has ended with it.
     Frame(Vec<u8>, Option<Space>),

@@ -26,7 +26,7 @@ const PROTOCOL_UDP: u8 = 17;
 const PORT: u16 = 4791;
 const EVERYBODY: u32 = u32::MAX;
 
-/// What follows the Base Transport Header.
+/// The headers behind the Base Transport Header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Extension {
     #[default]
@@ -49,7 +49,7 @@ pub(crate) struct Packet {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) extension: Extension,
-    /// What follows the Base Transport Header, without the invariant CRC.
+    /// The bytes behind the Base Transport Header, without the invariant CRC.
     pub(crate) rest: Vec<u8>,
     /// Bytes of it that are payload.
     pub(crate) length: usize,
@@ -72,7 +72,7 @@ pub(crate) struct Arp {
     pub(crate) target: u32,
 }
 
-/// What a frame is to the card.
+/// The card's classification of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Packet(Packet),
@@ -126,7 +126,7 @@ impl Frame {
         Some(Arp { is_request, mac: be(body, 8)?, ipv4: be32(body, 14)?, target: be32(body, 24)? })
     }
 
-    /// What is looked at of a packet, and what is not: source, key, partition, version, pad count and invariant CRC.
+    /// Parses a packet. The card does not check its source, key, partition, version, pad count and invariant CRC.
     // STOCK-26
     fn packet(frame: &[u8], own: u32) -> Option<Packet> {
         let body = frame.get(ETHERNET..)?;
@@ -251,7 +251,7 @@ fn icrc(packet: &[u8]) -> u32 {
 }
 
 impl Arp {
-    /// The frame that asks everybody for an address, or answers one who asked.
+    /// The frame that asks everybody for an address, or answers an asker.
     pub(crate) fn frame(own: Identity, asker: Option<&Self>, target: u32) -> Vec<u8> {
         let (mac, operation) = match asker {
             Some(asker) => (asker.mac, 2u16),
