@@ -2,8 +2,8 @@
 //! the configuration packets alone.
 //!
 //! (Sources: UG570, chapter "Configuration Details", for words, packets, registers and commands; the
-//! header as open programmers read it; UG909, "Downloading a Partial BIT File", for what a partial
-//! bitstream has not.)
+//! header as open programmers read it; UG909, "Downloading a Partial BIT File", for the parts that
+//! a partial bitstream lacks.)
 
 use crate::bytes::{array, be16, be32};
 use crate::part::{self, Part};
@@ -160,7 +160,7 @@ impl Bitstream {
 }
 
 impl Header {
-    /// The header, and where what is behind it begins.
+    /// The header, and the offset of the bytes behind it.
     fn parse(bytes: &[u8]) -> Result<(Self, usize), String> {
         if !Bitstream::begins_bit(bytes) {
             return Err("it does not begin as a .bit file".into());
@@ -248,7 +248,7 @@ impl Packet {
         2 << 29 | 2 << 27 | words
     }
 
-    /// What a head says; `None` for a type that there is none of, and one of type 2 that follows none of type 1.
+    /// The packet of a head; `None` for an unknown type, and for one of type 2 that follows none of type 1.
     pub(crate) fn decode(head: u32, before: Option<u32>) -> Option<Self> {
         let (is_first, register, words) = match head >> 29 {
             1 => (true, (head >> 13) & 0x3fff, head & 0x7ff),
@@ -261,7 +261,7 @@ impl Packet {
     }
 }
 
-/// Words that are looked at in a file at most: a walk that is long for no bitstream, and short for who waits for it.
+/// Most words of a file that are read: enough for any bitstream, and a short wait for the user.
 const MAX_LOOKS: u32 = 8 << 20;
 
 /// A walk along the packets.
@@ -298,7 +298,7 @@ impl Walk<'_> {
             if self.ended {
                 match word {
                     SYNC => self.ended = false,
-                    // No operation, padding, and what the detection of a bus's width looks for.
+                    // No operation, padding, and the pattern for the detection of a bus's width.
                     0x2000_0000 | 0xffff_ffff | 0 | 0x0000_00bb | 0x1122_0044 => {}
                     _ => {
                         return Err(format!(
@@ -326,7 +326,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes what a packet carries.
+    /// Takes the payload of a packet.
     fn payload(&mut self, here: usize, write: bool, target: u32, words: u32) -> Result<(), String> {
         if !write {
             return Ok(());
@@ -348,7 +348,7 @@ impl Walk<'_> {
         }
         match (target, first) {
             (register::CRC, Some(_)) => self.crc_words = self.crc_words.saturating_add(1),
-            // What is in register 30 is not looked into: it holds the bitstreams of further dies.
+            // The payload of register 30 is skipped: it holds the bitstreams of further dies.
             (register::FDRI, _) => {
                 self.frame_bytes = self.frame_bytes.saturating_add(length as u64);
             }

@@ -147,7 +147,7 @@ pub struct RawSource {
 }
 
 impl RawSource {
-    /// What the commit is said to have mended.
+    /// The faults that the commit has mended, as the manifest says.
     fn mends(&self) -> Result<Mends, String> {
         let commit = self.commit.as_deref();
         let is_digit = |digit: char| matches!(digit, '0'..='9' | 'a'..='f');
@@ -188,7 +188,7 @@ impl Details {
     /// Those of a board and its part, which must belong to each other.
     ///
     /// # Errors
-    /// What is wrong, and what would be right; so all of these.
+    /// The fault, and the mend; so all of these.
     pub(crate) fn of(
         board: Option<&str>,
         number: Option<&str>,

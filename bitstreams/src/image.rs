@@ -38,7 +38,7 @@ impl Image {
         } else if Pdi::begins(bytes) {
             Pdi::parse(bytes).map(Self::Pdi)
         } else {
-            // What begins as nothing else is packets, or nothing.
+            // A file of no other kind consists of packets, or is no image.
             Bitstream::parse_bin(bytes).map(Self::Bitstream).map_err(|why| {
                 format!("it is no .bit, no .pdi and no software card's image, and as a .bin: {why}")
             })

@@ -3,16 +3,16 @@
 //! Nothing here reads more than the bytes it is given, but for [`Manifest::read`] and the password
 //! of a secret key. Files are hostile: a file that is no image is refused by one sentence.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`image`] | which kind of file it is, and for which part |
+//! | [`image`] | the kind of a file, and its part |
 //! | [`bitstream`] | `.bit` and `.bin` |
 //! | [`pdi`] | `.pdi` |
 //! | [`soft`] | images of software cards |
 //! | [`shell`] | shells of FPGAs, on their way into cards |
 //! | [`model`] | bitstreams of software cards that play FPGAs |
 //! | [`part`] | devices and their IDCODEs |
-//! | [`details`] | what a manifest says beside what balboad needs |
+//! | [`details`] | the entries of a manifest that balboad does not need |
 //! | [`signature`] | ed25519, by minisign's files |
 //! | [`digest`] | SHA-256 |
 

@@ -1,8 +1,7 @@
 //! Manifests: the properties of a bitstream that its card cannot tell.
 //!
-//! A manifest is a small TOML file beside the bitstream. It says which of the published register
-//! maps its shell has and what its vFPGAs are driven by, which balboad reads, and the
-//! [`Details`] that people and tools want to know.
+//! A manifest is a small TOML file beside the bitstream. It names the register map of its shell and the
+//! engine of its vFPGAs, for balboad, and has [`Details`] for people and tools.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -75,7 +74,7 @@ impl From<EngineKind> for Logic {
 impl From<Logic> for EngineKind {
     fn from(logic: Logic) -> Self {
         match logic {
-            // What is not the published logic stands over the queue engine's stack.
+            // Logic other than the published one stands over the queue engine's stack.
             Logic::Vqe | Logic::Other(_) => Self::Vqe,
             Logic::Stock => Self::Stock,
         }
@@ -172,7 +171,7 @@ impl Manifest {
         let read = |error| Error::Read { path: path.to_owned(), error };
         let malformed = |why| Error::Malformed { path: path.to_owned(), why };
         let mut text = String::new();
-        // To open what is no file may take for ever.
+        // Opening anything but a file may take for ever.
         if !std::fs::metadata(path).map_err(read)?.is_file() {
             return Err(malformed("it is no regular file".into()));
         }

@@ -57,7 +57,7 @@ impl Crc {
 /// The partial bitstream of a shell that stands for an image of a whole software card.
 ///
 /// # Errors
-/// What is wrong with the image.
+/// The fault of the image.
 pub fn make(image: &SoftImage) -> Result<Vec<u8>, String> {
     if image.alone().is_some() {
         return Err("it is of one vFPGA alone, and a shell's bitstream has all of them".into());
@@ -103,7 +103,7 @@ pub fn image_of(bitstream: &[u8]) -> Option<SoftImage> {
 /// The configuration logic of a device, as far as a partial bitstream of a shell needs it.
 ///
 /// An IDCODE of another device stops it before any frame is written, and a wrong CRC where it stands; until the next
-/// bitstream begins it then takes nothing. (What a real one does with a bitstream behind one that broke off
+/// bitstream begins it then takes nothing. (How a real one takes a bitstream behind one that broke off
 /// within a packet was not tried: here each begins anew.)
 #[derive(Clone, Debug)]
 pub struct Configuration {
@@ -190,7 +190,7 @@ impl Configuration {
         whole.then(|| self.frames.finish().ok()).flatten()
     }
 
-    /// Writes the frames that there are, in one go; what is behind them.
+    /// Writes the frames that there are, in one go; the bytes behind them.
     fn write_frames<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         let words = (bytes.len() / WORD).min(left);

@@ -8,13 +8,13 @@ use crate::part::{self, Part};
 
 /// Where the word is that the width of a configuration port is detected by, and its value.
 const WIDTH: (usize, u32) = (0x10, 0xaa99_5566);
-/// Where the boot header says what it is, and the word: `XLNX`.
+/// The offset of the boot header's identification, and its word: `XLNX`.
 const IDENTIFICATION: (usize, u32) = (0x14, 0x584c_4e58);
 /// Where it says how long the loader and manager's code is.
 const LOADER_LENGTH: usize = 0x2c;
 /// Where it says where the image header table is.
 const TABLE_OFFSET: usize = 0xc4;
-/// Where its checksum is, which is of what is between the width word and it.
+/// The offset of its checksum, which covers the bytes between the width word and itself.
 const CHECKSUM: usize = 0xf30;
 
 /// Offsets in the image header table.

@@ -10,7 +10,7 @@ use crate::part::Part;
 /// Why a file is not loaded into a card as its shell.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is not what its manifest says.
+    /// It does not match its manifest.
     #[error("{0}")]
     Spoilt(String),
     /// It is for another card, or none.
@@ -20,7 +20,7 @@ pub enum Refusal {
 
 /// Whether a card with so many vFPGAs is seen to have another shell than when it had so many before.
 ///
-/// Of all that a manifest says of its shell, how many vFPGAs it has is what every shell says itself, by a register. Its engine is
+/// Of all entries of a manifest, every shell itself shows only the number of vFPGAs, by a register. Its engine is
 /// not: a card as published is brought up without a look into its vFPGAs, so that one whose device has refused the file, and
 /// which has kept its queue engines, comes up as such all the same.
 #[must_use]

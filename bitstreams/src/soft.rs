@@ -1,11 +1,11 @@
-//! Images of software cards: which logic is in each vFPGA.
+//! Images of software cards: the logic of each vFPGA.
 //!
-//! | byte | what |
+//! | byte | content |
 //! |---|---|
 //! | 0 | `89 62 61 6c 62 6f 61 0a`, by which the file is known |
 //! | 8 | version of the format, 1 |
 //! | 12 | bytes of the whole file |
-//! | 16 | SHA-256 of what is behind it, from byte 48 on |
+//! | 16 | SHA-256 of the bytes from 48 on |
 //! | 48 | vFPGAs, 1 to 15; of an image of one vFPGA alone 128 and its number, 0 to 14 |
 //! | 49 | for each vFPGA, or for that one, the name of its logic: 16 bytes, filled up with 0 |
 //! | behind | 0, as far as the file goes: filling, by which an image is as long as one of a real card |
@@ -27,7 +27,7 @@ const LENGTH_AT: usize = 12;
 const DIGEST_AT: usize = 16;
 const BODY_AT: usize = 48;
 const NAME_BYTES: usize = 16;
-/// What is added to the number of the vFPGA that an image is of alone.
+/// Marks, in the number's byte, the image of one vFPGA alone.
 const ALONE: u8 = 0x80;
 /// Bytes that all but filling lies in.
 const HEAD_BYTES: usize = BODY_AT + 1 + MAX_VFPGAS as usize * NAME_BYTES;
@@ -198,14 +198,14 @@ impl SoftImage {
     }
 }
 
-/// A file that comes in pieces, of which no more is kept than is needed.
+/// A file that comes in pieces, of which only the needed bytes are kept.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     /// The file's first bytes, [`HEAD_BYTES`] of them.
     head: Vec<u8>,
     /// Bytes of the file so far.
     length: usize,
-    /// The digest of what is behind the place of the digest.
+    /// The digest of the bytes behind the digest's place.
     body: Hasher,
     /// Something else than 0 was behind the head.
     spoilt: bool,
@@ -292,7 +292,7 @@ impl Reader {
 pub enum Scope {
     /// Not enough of it came.
     Unknown,
-    /// A whole card, or what is no image.
+    /// A whole card, or no image.
     Card,
     /// One vFPGA alone, if it is an image.
     One(u8),

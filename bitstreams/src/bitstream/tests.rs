@@ -101,7 +101,7 @@ fn every_length_but_the_right_one_is_refused() {
     assert!(why.starts_with("it is truncated: its header says"), "{why}");
     let longer = [&whole[..], b"x"].concat();
     assert!(Bitstream::parse_bit(&longer).unwrap_err().contains("1 bytes behind the"));
-    // Without a header what is behind the command DESYNC may be missing: it does nothing.
+    // Without a header the bytes behind the command DESYNC may be missing: they do nothing.
     let packets = packets(true, IDCODE_U55C);
     let whole = bytes_of(&packets);
     for length in 0..whole.len() - 64 {
