@@ -108,7 +108,7 @@ pub fn keeps(directory: &Metadata, above: bool, trusted: [u32; 2]) -> bool {
 #[must_use]
 pub fn is_private_file(path: &Path, trusted: [u32; 2]) -> bool {
     let Ok(file) = path.canonicalize() else { return false };
-    // Who can move a link decides where it leads.
+    // A user who can move a link decides where it leads.
     let own = private_path(path, trusted).is_some() && private_path(&file, trusted).is_some();
     own && fs::symlink_metadata(&file).is_ok_and(|found| {
         found.is_file() && found.mode() & OTHERS_WRITE == 0 && trusted.contains(&found.uid())
@@ -191,7 +191,7 @@ mod tests {
             fs::set_permissions(path, Permissions::from_mode(bits)).unwrap();
         };
         let found = |path: &Path| fs::symlink_metadata(path).unwrap();
-        // What is above the test's own directories is as the machine has it.
+        // The directories above the test's own ones are the machine's.
         let above = own.ancestors().skip(1).all(|it| keeps(&found(it), true, trusted));
         for (bits, closed) in [(0o700, true), (0o755, true), (0o775, false), (0o1777, false)] {
             set(&own, bits);

@@ -23,7 +23,7 @@ const STREAM: &str = "JOURNAL_STREAM";
 #[derive(Debug)]
 pub(crate) struct Journal {
     socket: UnixDatagram,
-    /// Who logs.
+    /// The program that logs.
     identifier: String,
 }
 

@@ -26,8 +26,8 @@ pub const USAGE: u8 = 2;
 
 /// Parses the command line of this process.
 ///
-/// `program` begins the sentence that tells what is wrong, `wanted` is what its subcommands are
-/// called there, and `wrong` is the exit code then, [`USAGE`] unless the program has another.
+/// `program` begins the sentence that tells the fault, `wanted` is the name of its subcommands
+/// there, and `wrong` is the exit code then, [`USAGE`] unless the program has another.
 ///
 /// # Errors
 /// The exit code to end with, when help was asked for or the command line is wrong; everything has
@@ -50,13 +50,13 @@ pub fn complain(program: &str, what: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{program}: {}", one_line(&what.to_string()));
 }
 
-/// A text in one line, without what a terminal would obey: names in it may be anything.
+/// A text in one line, without control characters: names in it may be anything.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join(" ").replace(char::is_control, "?")
 }
 
-/// Writes to standard output. A reader that has gone has read what it wanted.
+/// Writes to standard output. A reader that has gone is no error.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -93,9 +93,9 @@ pub fn report_line(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// What is wrong with a command line, as one line that ends with where to look for help.
+/// The fault of a command line, as one line that ends with the way to the help.
 ///
-/// Kept is what stands before the first empty line; usage and hints behind it go.
+/// It keeps the text before the first empty line, and drops usage and hints behind it.
 fn sentence(error: &clap::Error, wanted: &str) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return format!("no {wanted} is given (see --help)");

@@ -1,9 +1,9 @@
-//! How often a program says the same thing.
+//! Limits on the lines of a log.
 //!
-//! What others make a program say has no end: a client asks for what it is refused, a peer sends what
-//! fails. So every kind of line, which is a place in the source, has a number of lines at once and then
-//! a rate; a client has less of each, so that the others are heard beside it; and all kinds together
-//! have a limit, too. What is left out is counted and told.
+//! Others could make a program log without end: a client by refused requests, a peer by bad packets. So
+//! every kind of line, which is a place in the source, has a number of lines at once and then a rate; a
+//! client has less of each, so that the others are heard beside it; and all kinds together have a limit,
+//! too. Omitted lines are counted and reported.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const WHOLE: Rate = Rate { burst: 500, interval: Duration::from_secs(2) };
 const KIND: Rate = Rate { burst: 100, interval: Duration::from_secs(10) };
 /// Those of one kind that a client caused.
 const CLIENT: Rate = Rate { burst: 20, interval: Duration::from_secs(60) };
-/// After this time it is told what was left out.
+/// After this time omitted lines are reported.
 const TELL_AFTER: Duration = Duration::from_secs(30);
 /// Clients that are remembered; beyond, those that are quiet are forgotten, and then all.
 const MAX_CLIENTS: usize = 4096;

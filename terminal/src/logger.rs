@@ -18,11 +18,11 @@ use crate::journal::{CLIENT, Journal};
 use crate::limit::{CallSite, LeftOut, Limit};
 use crate::tty::{Terminal, has_room};
 
-/// Bytes of a line's text that are told with what was left out.
+/// Bytes of a line's text that the report of omitted lines has.
 const EXAMPLE_BYTES: usize = 200;
-/// Bytes of a line's text: with what stands before it, a pipe that can be written to takes so many at once.
+/// Bytes of a line's text: a pipe that can be written to takes so many at once, with the line's prefix.
 const LINE_BYTES: usize = 3 << 10;
-/// How long whoever reads the log may take to make room for a line; behind one that was lost, none.
+/// How long the log's reader may take to make room for a line; no time behind a lost line.
 const ROOM: Duration = Duration::from_millis(100);
 /// Bytes of the stack of the thread that tells.
 const STACK: usize = 128 << 10;
@@ -53,7 +53,7 @@ impl Log {
 /// Without `-v`, lines of a kind that come again and again are left out beyond `Limit`, counted and
 /// told later.
 pub fn start_log(verbose: u8) -> Log {
-    // What is logged of it is a matter of the greatest level, which may change.
+    // The greatest level, which may change, decides which of it is logged.
     let logger = env_logger::Builder::from_env(Env::default().default_filter_or("trace"));
     let out = Out {
         journal: Journal::behind_standard_error(),
@@ -67,7 +67,7 @@ pub fn start_log(verbose: u8) -> Log {
     log
 }
 
-/// What is logged with as many `-v`, where `RUST_LOG` does not say it.
+/// The level for a number of `-v`, if `RUST_LOG` does not set it.
 fn level(verbose: u8) -> LevelFilter {
     let set = std::env::var_os("RUST_LOG").is_some();
     match verbose {
@@ -81,7 +81,7 @@ fn level(verbose: u8) -> LevelFilter {
 /// The program's log, if it is within limits.
 static LIMITED: OnceLock<Limited> = OnceLock::new();
 
-/// Waits aside until what was left out is to be told.
+/// Waits aside until omitted lines are due to be reported.
 fn tell_later() {
     let Some(limited) = LIMITED.get() else { return };
     let wait = || {
@@ -104,7 +104,7 @@ struct Limited {
     state: Mutex<State>,
     /// Lines for which there was no room since the last one. Held while one is written.
     lost: Mutex<u64>,
-    /// Has [`Self::tell`] called in time.
+    /// Schedules a call of [`Self::tell`].
     tell_later: fn(),
 }
 
@@ -114,7 +114,7 @@ struct Out {
     logger: env_logger::Logger,
     /// The journal, where lines go there by their fields.
     journal: Option<Journal>,
-    /// What the logger writes to, if that is not standard error.
+    /// The file that the logger writes to, if that is not standard error.
     file: Option<File>,
     /// Whether the last line was cut, of which the file took a part.
     cut: Arc<AtomicBool>,
@@ -131,7 +131,7 @@ impl Out {
         Self { logger, journal: None, file: Some(file), cut }
     }
 
-    /// Writes a line, if there is room for it within a time. What the journal does not take goes to standard error.
+    /// Writes a line, if there is room for it within a time. Lines that the journal does not take go to standard error.
     fn write(&self, line: &Record<'_>, patience: Duration) -> bool {
         if let Some(journal) = &self.journal {
             if has_room(journal.as_fd(), patience) && journal.log(line).is_ok() {
@@ -153,7 +153,7 @@ struct State {
     limit: Limit,
     /// The first line of each kind that was left out.
     examples: Vec<Example>,
-    /// A thread waits to tell what was left out.
+    /// A thread waits to report omitted lines.
     waiting: bool,
 }
 
@@ -213,7 +213,7 @@ impl Limited {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells what is due, and how long it is until more will be.
+    /// Reports omitted lines that are due; the time until the next report.
     fn tell(&self, now: Instant) -> Option<Duration> {
         let (told, patience) = {
             let mut state = self.state();
@@ -538,7 +538,7 @@ mod tests {
             }
             told
         });
-        // Who reads it again makes room by and by.
+        // The reader, which reads again, makes room by and by.
         while *logger.lost.lock().unwrap() > 0 {
             say(&logger, now, 1, None, "between");
         }

@@ -26,14 +26,14 @@ impl Terminal {
         if !descriptor.is_terminal() {
             return None;
         }
-        // Flags of the descriptor itself are others' too, who do not expect to be refused.
+        // Other processes share the flags of the descriptor itself, and do not expect refusals.
         let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         let file = OpenOptions::new().write(true).custom_flags(flags.bits()).open(path).ok()?;
         Some(Self { file, limit, cut: Arc::default() })
     }
 
-    /// The same file, and what tells whether the last line was cut.
+    /// The same file, and the flag whether the last line was cut.
     pub(crate) fn parts(&self) -> io::Result<(File, Arc<AtomicBool>)> {
         Ok((self.file.try_clone()?, Arc::clone(&self.cut)))
     }
@@ -76,6 +76,6 @@ impl Write for Terminal {
 /// Whether a file takes something without waiting, within a time.
 pub(crate) fn has_room(file: BorrowedFd<'_>, patience: Duration) -> bool {
     let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO);
-    // Nobody reads what has no reader: writing says so at once.
+    // If there is no reader, writing reports it at once.
     !matches!(poll(&mut [PollFd::new(file, PollFlags::POLLOUT)], patience), Ok(0))
 }
