@@ -8,7 +8,7 @@ use crate::address::PciAddress;
 use crate::error::{Error, Result};
 use crate::sysfs::{Sysfs, VFIO_PCI, file};
 
-/// What empties a function's `driver_override`: a line of its own.
+/// The text that empties a function's `driver_override`: an empty line.
 const NO_OVERRIDE: &str = "\n";
 
 /// Binds a function to `vfio-pci`, by its `driver_override`, and returns its IOMMU group.
@@ -17,7 +17,7 @@ const NO_OVERRIDE: &str = "\n";
 /// group is looked at last: some IOMMUs make it when a driver comes.
 ///
 /// # Errors
-/// What is missing, and the mend; [`Error::OtherDevice`] for what is no card, whose driver it keeps.
+/// The missing condition, and the mend; [`Error::OtherDevice`] for a device that is no card, which keeps its driver.
 pub fn bind(sysfs: &Sysfs, address: PciAddress) -> Result<u32> {
     let function = sysfs.function(address)?;
     function.must_be_a_card()?;
@@ -51,7 +51,7 @@ pub fn bind(sysfs: &Sysfs, address: PciAddress) -> Result<u32> {
 /// Takes a function from `vfio-pci` and lets the kernel find its driver; returns that driver.
 ///
 /// # Errors
-/// [`Error::NotBound`] when it is not with `vfio-pci`, or what could not be written.
+/// [`Error::NotBound`] when it is not with `vfio-pci`, or the failed write.
 pub fn unbind(sysfs: &Sysfs, address: PciAddress) -> Result<Option<String>> {
     let function = sysfs.function(address)?;
     let driver = function.driver();

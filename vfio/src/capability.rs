@@ -81,7 +81,7 @@ pub fn chain(answer: &[u8], first: u32) -> Result<Vec<Capability<'_>>> {
     let mut next = first;
     let mut before = 0;
     while next != 0 {
-        // The kernel appends them in order: what leads back would lead round for ever.
+        // The kernel appends them in order: a link back would lead round for ever.
         if next <= before {
             return Err(malformed("one leads back"));
         }

@@ -259,8 +259,8 @@ fn open_by_character_device(
     Ok((device, Iommu::Iommufd { fd: iommu, ioas }))
 }
 
-/// Why iommufd does not take a function: the error number leaves it open, what else the kernel shows
-/// of the function's group tells.
+/// Why iommufd does not take a function: the error number leaves it open, the kernel's files about the
+/// function's group tell.
 fn not_given_to_iommufd(
     sysfs: &Sysfs,
     address: PciAddress,
@@ -272,12 +272,12 @@ fn not_given_to_iommufd(
     match errno {
         // Another descriptor of the function is bound.
         Errno::EINVAL => Error::InUse { address, path: path.to_owned() },
-        // The group belongs to a driver of the kernel's, or to who has its node open.
+        // The group belongs to a driver of the kernel's, or to a process that has its node open.
         Errno::EPERM | Errno::EBUSY if !others.is_empty() => {
             Error::NotViable { address, group, others }
         }
         Errno::EBUSY => Error::InUse { address, path: node_of(group) },
-        // It may belong to who has another function of it open, if one can be opened.
+        // It may belong to a process that has another function of it open, if one can be opened.
         Errno::EPERM => match sysfs.companion(address, group) {
             Some(companion) => Error::InUse { address: companion, path: node_of(group) },
             None => Error::UnsafeInterrupts { address, module: "iommufd" },
@@ -337,7 +337,7 @@ fn region(device: BorrowedFd<'_>, index: u32) -> Result<Region> {
     Ok(Region { size: info.size, offset: info.offset, areas })
 }
 
-/// What of a region of `size` bytes may be mapped: what its sparse capability lists, or all of it.
+/// The parts of a region of `size` bytes that may be mapped: those of its sparse capability, or all of it.
 fn areas(answer: &[u8], chain: u32, size: u64) -> Result<Vec<(u64, u64)>> {
     const PAGE: u64 = 4096;
     let capabilities = capability::chain(answer, chain)?;

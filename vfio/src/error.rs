@@ -54,7 +54,7 @@ pub enum Error {
         address: PciAddress,
         /// Its driver.
         driver: Option<String>,
-        /// What to look at.
+        /// The property to look at.
         why: &'static str,
     },
     /// `vfio-pci` is not there.
@@ -107,7 +107,7 @@ pub enum Error {
         length: u64,
         /// The limit, bytes.
         limit: u64,
-        /// What it is for.
+        /// Its user.
         whose: &'static str,
     },
     /// A file of sysfs or a device node could not be used.
@@ -121,7 +121,7 @@ pub enum Error {
     /// An ioctl failed.
     #[error("{what}: {errno}")]
     Os {
-        /// What was wanted.
+        /// The request.
         what: &'static str,
         /// The error number.
         errno: Errno,
@@ -129,12 +129,12 @@ pub enum Error {
     /// The kernel's interface, or the function, lacks something.
     #[error("{0}")]
     Lacks(String),
-    /// What the kernel answered makes no sense.
+    /// The kernel's answer makes no sense.
     #[error("the kernel's answer about {what} is malformed: {why}")]
     Malformed {
-        /// What was asked about.
+        /// The subject of the question.
         what: &'static str,
-        /// What is wrong with it.
+        /// The fault of the answer.
         why: &'static str,
     },
     /// A mapping of the function's memory could not be made.

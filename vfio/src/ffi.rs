@@ -57,7 +57,7 @@ fn with_integer(fd: BorrowedFd<'_>, number: c_ulong, argument: c_ulong) -> nix::
 ///
 /// # Safety
 /// `T` is the structure of that ioctl, its size field (where it has one) is at most its size, and
-/// what it points to is memory that the ioctl may use as it does.
+/// it points to memory that the ioctl may use as it does.
 unsafe fn with<T>(fd: BorrowedFd<'_>, number: c_ulong, argument: &mut T) -> nix::Result<c_int> {
     let argument: *mut T = argument;
     // SAFETY: the caller's promise.
@@ -173,7 +173,7 @@ pub(crate) fn irq_count(device: BorrowedFd<'_>, index: u32) -> nix::Result<u32> 
     Ok(info.count)
 }
 
-/// Has the vectors of an interrupt, from 0 on, signal these descriptors.
+/// Makes the vectors of an interrupt, from 0 on, signal these descriptors.
 pub(crate) fn set_irqs(
     device: BorrowedFd<'_>,
     index: u32,
@@ -200,8 +200,8 @@ pub(crate) fn reset(device: BorrowedFd<'_>) -> nix::Result<()> {
 /// A range of this process's memory, for the kernel to pin.
 ///
 /// The kernel looks at the addresses itself and refuses those that are not there, so naming wrong
-/// ones is no danger to it; that the card may then read and write the memory behind Rust's back is
-/// what a registration is, and what the users of shared memory reckon with.
+/// ones is no danger to it; a registration means that the card may then read and write the
+/// memory behind Rust's back, and users of shared memory reckon with that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     pub address: u64,
@@ -227,7 +227,7 @@ pub(crate) fn type1_map(container: BorrowedFd<'_>, memory: Memory) -> nix::Resul
 pub(crate) fn type1_unmap(container: BorrowedFd<'_>, iova: u64, size: u64) -> nix::Result<u64> {
     let argsz = size_of::<vfio::vfio_iommu_type1_dma_unmap>();
     let mut unmap = vfio::vfio_iommu_type1_dma_unmap { argsz, iova, size, ..Default::default() };
-    // SAFETY: the structure is that of the ioctl, which without flags uses no more than it.
+    // SAFETY: the structure is that of the ioctl, and without flags the kernel uses only that.
     unsafe { with(container, IOMMU_UNMAP_DMA, &mut unmap) }?;
     Ok(unmap.size)
 }

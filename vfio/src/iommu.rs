@@ -13,9 +13,9 @@ use crate::ffi;
 /// The mappings of one card, made by any process that was given the descriptor.
 ///
 /// Memory is pinned for the process that maps it, and counted against its limit of locked memory: by
-/// containers that process's own (`VmLck`), by iommufd what all processes of its user have mapped
-/// (their `VmPin`). Whoever has the descriptor can unmap it. The kernel undoes a process's mappings when the last descriptor goes, not when the
-/// process does.
+/// containers that process's own (`VmLck`), by iommufd the memory of all processes of its user
+/// (their `VmPin`). Any process with the descriptor can unmap it. The kernel undoes a process's mappings when the last
+/// descriptor goes, not when the process does.
 #[derive(Debug)]
 pub enum Iommu {
     /// A container of type 1, version 2.
@@ -56,7 +56,7 @@ impl Iommu {
         }
     }
 
-    /// What shares the limit of locked memory.
+    /// The processes that share the limit of locked memory.
     fn counted(&self) -> &'static str {
         match self {
             Self::Container(_) => "all that this process locks",

@@ -1,13 +1,13 @@
 //! PCIe functions driven from user space, by the kernel's VFIO: registers, interrupts, reset, DMA.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`address`] | where a function is |
-//! | [`sysfs`] | what the kernel says of it before it is opened |
+//! | [`address`] | the address of a function |
+//! | [`sysfs`] | the kernel's files about it, before it is opened |
 //! | [`bind`] | giving it to `vfio-pci` and back to its own driver |
 //! | [`device`] | the open function |
-//! | [`iommu`] | what it may reach: a container of type 1 (version 2), or an I/O address space of iommufd |
-//! | [`capability`] | the chains of capabilities in what the kernel answers |
+//! | [`iommu`] | the memory that it may reach: a container of type 1 (version 2), or an I/O address space of iommufd |
+//! | [`capability`] | the chains of capabilities in the kernel's answers |
 //!
 //! The interfaces are those of Linux, `include/uapi/linux/vfio.h` and `iommufd.h`. The ioctls and
 //! their `unsafe` are in one module.

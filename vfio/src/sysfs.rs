@@ -179,7 +179,7 @@ impl Function {
         self.path.join(name)
     }
 
-    /// The last part of what a link of it leads to.
+    /// The last part of the target of a link of it.
     fn link(&self, name: &str) -> Option<String> {
         let target = fs::read_link(self.path.join(name)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
