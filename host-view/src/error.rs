@@ -5,13 +5,13 @@ use nix::errno::Errno;
 /// Why the kernel does not show the cards.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something is missing: what it is, and what to do.
+    /// A missing condition, and the mend.
     #[error("--shadow: {0}")]
     Shadow(String),
     /// A system call failed.
     #[error("{call}: {errno}")]
     Os {
-        /// What was tried.
+        /// The call that failed.
         call: &'static str,
         /// Its error number.
         errno: Errno,

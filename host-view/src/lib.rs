@@ -3,7 +3,7 @@
 //! It knows no card, only names, addresses, GID tables and counters that its caller passes. It returns the changes
 //! that a card needs, and leaves them to its caller.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`shadow_device`] | the kernel's devices of a card, and the GIDs that follow their addresses |
 //! | [`sysfs`] | the counters' files, which `balboa run` shows to its programs |

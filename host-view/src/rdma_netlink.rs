@@ -42,7 +42,7 @@ const STAT_GET: u16 = 17;
 /// Those that the kernel keeps for an administrator: SET, NEWLINK, DELLINK, SYS_SET, STAT_SET, STAT_DEL, the four
 /// RES_…_GET_RAW, NEWDEV, DELDEV, FRMR_POOLS_SET.
 const PRIVILEGED: [u16; 13] = [2, 3, 4, 7, 16, 18, 19, 20, 21, 25, 26, 27, 30];
-/// What no file says: RES_GET and those of its kinds, STAT_GET_STATUS, MONITOR, FRMR_POOLS_GET.
+/// Commands whose answers are in no file: RES_GET and those of its kinds, STAT_GET_STATUS, MONITOR, FRMR_POOLS_GET.
 const UNTOLD: [u16; 11] = [9, 10, 11, 12, 13, 14, 22, 23, 24, 28, 29];
 
 /// Attributes: `RDMA_NLDEV_ATTR_…`.
@@ -128,7 +128,7 @@ impl Devices {
         }
     }
 
-    /// What a command tells of each device.
+    /// A command's answers for each device.
     fn all(&self, command: u16, asked: &ReceivedNews<'_>) -> Result<Vec<Message>, Errno> {
         let begun = || Message::answering(asked, asked.kind, MULTIPLE, &[]);
         match command {
@@ -331,7 +331,7 @@ fn names(directory: &Path) -> Vec<String> {
     entries.filter_map(|it| it.file_name().into_string().ok()).collect()
 }
 
-/// What a file says, without its end.
+/// The line in a file, without its end.
 fn line(directory: &Path, name: &str) -> Option<String> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let opened =

@@ -1,6 +1,6 @@
 //! The ports as files, which `balboa run` shows to its programs below /sys/class/infiniband.
 //!
-//! `STATE_DIR/ports/balboaN` is what the program sees as `ports/1` of the card: state, GIDs, P_Keys, and
+//! The program sees `STATE_DIR/ports/balboaN` as `ports/1` of the card: state, GIDs, P_Keys, and
 //! the directories `hw_counters` and `counters`. It is written once a second at most, only while verbs
 //! programs are connected and once after, when it is known that something has changed, and only where
 //! it has: nobody pays for it on an idle machine.
@@ -35,7 +35,7 @@ const NEW: &str = ".new";
 const MAX_TEXT_BYTES: u64 = 64;
 /// Bytes of a file: the digits of a number of 64 bits, and the end of the line.
 const MAX_FILE_BYTES: u64 = 21;
-/// Files of `counters`, the counter that each shows, and what it is divided by: the InfiniBand
+/// Files of `counters`, the counter that each shows, and its divisor: the InfiniBand
 /// architecture counts data in words of 4 bytes.
 const PORT_COUNTERS: [(&str, &str, u64); 4] = [
     ("port_xmit_data", "sent_bytes", 4),
@@ -65,9 +65,9 @@ pub struct PortFiles {
     state: Directory,
     /// The directories of each card, by the card's name and their path in that, empty for its own.
     directories: BTreeMap<(String, &'static str), Directory>,
-    /// What each file of a number says.
+    /// The number in each file of one.
     written: BTreeMap<CounterFile, u64>,
-    /// What the texts of each card say, by their paths.
+    /// The texts of each card, by their paths.
     texts: BTreeMap<String, BTreeMap<String, String>>,
     due: Instant,
     /// Programs may have been at work since the files were last written.
@@ -78,7 +78,7 @@ impl PortFiles {
     /// Makes the files in a state directory that is ours, in place of those a dead balboad left.
     ///
     /// # Errors
-    /// Those of the file system, and what else stands where they are to be.
+    /// Those of the file system, and a foreign file in the place of one.
     pub fn new(state: &Directory, cards: &[CardPort], now: Instant) -> io::Result<Self> {
         let names: Vec<String> = cards.iter().map(|card| card.name.clone()).collect();
         let mut files = Self::make(state, &names, now)?;
@@ -152,7 +152,7 @@ impl PortFiles {
         Ok(())
     }
 
-    /// Writes a card's texts that have changed, and removes those that are no more.
+    /// Writes a card's texts that have changed, and removes those that have gone.
     fn write_texts(&mut self, card: &str, texts: BTreeMap<String, String>) -> io::Result<()> {
         let before = self.texts.entry(card.to_owned()).or_default();
         for path in before.keys().filter(|path| !texts.contains_key(*path)) {
@@ -226,7 +226,7 @@ fn clear(state: &Directory) -> io::Result<()> {
     state.remove_directory(here)
 }
 
-/// Removes what a balboad makes in a port's directory of that path.
+/// Removes the files that a balboad makes in a port's directory of that path.
 fn clear_in(directory: &Directory, path: &str) -> io::Result<()> {
     for name in directory.names()? {
         let plain = name.to_str().ok_or_else(|| foreign(&name))?;
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(files.patience(false, now), None);
         files.refresh([], true, now);
         assert_eq!(files.patience(true, now), Some(PERIOD));
-        // The last program has ended: once more, and then no more.
+        // The last program has ended: one more write, and then none.
         assert_eq!(files.patience(false, now), Some(PERIOD));
         files.refresh([], false, now);
         assert_eq!(files.patience(false, now), Some(PERIOD), "not yet");

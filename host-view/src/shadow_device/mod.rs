@@ -96,7 +96,7 @@ struct Device {
     tap: Arc<Tap>,
     /// The kernel's GID table as it was last read.
     read: Vec<Gid>,
-    /// What keeps it from showing the card.
+    /// The reason why it does not show the card.
     trouble: Option<String>,
 }
 
@@ -104,7 +104,7 @@ impl ShadowDevices {
     /// Makes the devices of the first cards, one for each address.
     ///
     /// # Errors
-    /// [`Error::Shadow`] with what is missing and what to do.
+    /// [`Error::Shadow`] with the missing condition and the mend.
     pub fn create(addresses: &[PortAddresses]) -> Result<Self, Error> {
         let routes = Routes::open().map_err(Error::os("netlink socket"))?;
         // Before the devices are, so that no news of them is missed.
@@ -247,7 +247,7 @@ impl Device {
         table(&directory.join("ports/1"), entries, is_own)
     }
 
-    /// Takes note of what is wrong; logs it when it is news.
+    /// Takes note of a fault; logs it when it is new.
     fn note(&mut self, trouble: Option<&String>) {
         if let Some(why) = trouble.filter(|why| self.trouble.as_ref() != Some(*why)) {
             log::error!("{}: {why}", self.name);
@@ -273,7 +273,7 @@ impl Device {
         }
     }
 
-    /// Gives the device its name back: udev's rules for RDMA devices rename what they do not know.
+    /// Gives the device its name back: udev's rules for RDMA devices rename unknown ones.
     fn keep_name(&self, rdma: &Rdma) {
         if Path::new(INFINIBAND).join(&self.name).exists() {
             return;
@@ -291,7 +291,7 @@ impl Device {
     }
 }
 
-/// Tries for a while, as long as what is in the way goes by itself.
+/// Tries for a while, as long as the obstacle may go by itself.
 fn outwait<T, E>(
     is_former: impl Fn(&E) -> bool,
     attempt: impl Fn() -> Result<T, E>,
@@ -322,7 +322,7 @@ fn table(port: &Path, entries: usize, is_own: impl Fn(&str) -> bool) -> Result<V
     (0..entries).map(entry).collect()
 }
 
-/// What a card is to have that has `current`, where the kernel's table was read to be `before` and
+/// The new addresses of a card that has `current`, if the kernel's table was read to be `before` and
 /// is `now`: an entry that has only just gone stays until the next reading.
 fn settled(now: &[Gid], before: &[Gid], current: &[Gid]) -> Vec<Gid> {
     let entry = |(index, gid): (usize, &Gid)| {
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(settled(&gone, &gone, &whole), gone);
         assert_eq!(settled(&[NO_GID; 3], &[], &whole), whole, "the first reading");
         assert_eq!(settled(&whole, &[NO_GID; 3], &whole), whole, "it is there again");
-        // What is there counts at once.
+        // Present entries count at once.
         assert_eq!(settled(&[first, third, second], &whole, &whole), [first, third, second]);
     }
 

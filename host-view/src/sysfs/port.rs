@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use hostmem::address::Addresses;
 use shim_abi::PortInfo;
 
-/// Files of a port by their own names, and what each says, on a machine with these addresses.
+/// Files of a port by their own names, with their texts, on a machine with these addresses.
 pub(super) fn texts(port: &PortInfo, machine: &Addresses) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     let mut file = |name: String, text: &str| files.insert(name, format!("{text}\n"));
