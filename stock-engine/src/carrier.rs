@@ -18,7 +18,7 @@ use crate::param::{CTIDS, STAGED, TURN};
 use crate::posts::{Posts, Registers, Settings};
 use crate::sockets::{DatagramTally, Sockets};
 
-/// A QP's end of the tunnel, with what is out of it.
+/// A QP's end of the tunnel, with its outstanding posts.
 #[derive(Debug)]
 struct Tunnelled {
     end: End,
@@ -159,7 +159,7 @@ impl<R: Registers> Carrier<R> {
         posts.surface(|ctid| ends.get(usize::from(ctid)).is_some_and(is_clear));
     }
 
-    /// Begins no more before the card's reset, and finishes messages that have begun.
+    /// Begins no further messages before the card's reset, and finishes those that have begun.
     pub fn halt(&mut self, now: u64) {
         self.posts.halt();
         self.ends.iter_mut().flatten().for_each(|it| it.end.drain(now, true));
@@ -213,7 +213,7 @@ impl<R: Registers> Carrier<R> {
     /// Whether [`Carrier::advance`] has to look: arrivals in rings raise no event.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        // A link is looked at for those who take datagrams, or while anything is out to a card that looks, too.
+        // A link is served for queue pairs that take datagrams, or while posts are out to a card that serves it, too.
         let wanted = |it: &Exchange| it.is_used() || it.has_departures();
         let takes = self.exchange.as_ref().is_some_and(wanted);
         let open = |(ctid, end): (u8, &Option<Tunnelled>)| {
@@ -236,7 +236,7 @@ impl<R: Registers> Carrier<R> {
     pub fn owes(&self, qpn: u32) -> bool {
         let owes =
             |it: &Tunnelled| it.end.is_open() && (it.end.owes() || it.acknowledged < it.answers);
-        // Nothing is owed to who takes it no more.
+        // Nothing is owed to a peer that no longer takes it.
         let lives =
             |ctid| self.posts.is_open(ctid) && self.posts.acceptance(ctid) == Acceptance::Open;
         self.posts.ctid(qpn).is_some_and(lives) && self.end(qpn).is_some_and(owes)
@@ -280,7 +280,7 @@ impl<R: Registers> Carrier<R> {
         did |= self.exchange_datagrams(now, memory);
         for (ctid, end) in (0u8..).zip(&mut self.ends) {
             let Some(it) = end else { continue };
-            // What has failed gives memory back, which no card may reach any more by then.
+            // A failed end gives memory back, which no card may reach any more by then.
             if !it.end.is_open() && !memory.end_windows(ctid) {
                 continue;
             }
@@ -319,7 +319,7 @@ impl<R: Registers> Carrier<R> {
     pub(crate) fn serve(&mut self, now: u64, ctid: u8, memory: &mut impl Memory) -> bool {
         let Self { posts, ends, slot, tally, .. } = self;
         let it = ends.get_mut(usize::from(ctid)).and_then(Option::as_mut);
-        // One that is closed is about to be told what becomes of it.
+        // A closed end is about to be told of its fate.
         let served = |it: &&mut Tunnelled| it.end.is_open() && posts.is_open(ctid);
         let Some(it) = it.filter(served) else { return false };
         let qpn = posts.qpn(ctid);
@@ -345,7 +345,8 @@ impl<R: Registers> Carrier<R> {
             match it.end.next(now, quiet, memory, slot) {
                 Work::Slot(place) => {
                     if let Some(local) = &it.local {
-                        // What was copied meanwhile may have been waited for, and the peer may have gone: the slot then, too.
+                        // A thread may have waited for the copy meanwhile, and the peer may have gone: then the slot is
+                        // gone, too.
                         local.deliver(qpn, || memory.deliver(peer, place, slot));
                         it.acknowledged = it.acknowledged.wrapping_add(1);
                     } else {
@@ -404,7 +405,7 @@ impl<R: Registers> Carrier<R> {
             (QpState::Rtr, Some(attributes)) => {
                 *place = names.map(|names| {
                     let pace = self.posts.pace(local.is_some());
-                    // Who takes no datagrams looks at no ring, and is not dead for that.
+                    // A card that takes no datagrams looks at no ring, and is not dead for that.
                     let is_link = self.links.contains_key(&ctid);
                     let pace = match is_link {
                         true => Pace { watchdog: u64::MAX, long: None, ..pace },

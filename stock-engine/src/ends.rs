@@ -16,7 +16,7 @@ pub(crate) struct Ends {
     all: BTreeMap<Name, Connection>,
     /// Those that there were so far.
     count: u64,
-    /// By who they are sent to, those of which something may be on its way.
+    /// The number of queue pairs, by their peer, that may have packets on their way to it.
     on_their_way: BTreeMap<Name, u32>,
 }
 
@@ -25,7 +25,7 @@ enum Stage {
     /// It takes nothing yet.
     Connected,
     Open,
-    /// It takes nothing any more; what is owed to its peer is sent.
+    /// It takes nothing any more; it still sends what it owes to its peer.
     Closed,
 }
 
@@ -39,14 +39,14 @@ struct Connection {
     /// The first sequence number both ways.
     number: u32,
     /// The connection of that one with which it has exchanged anything. Numbers and keys of another may be the same, and
-    /// what is left of before would be taken for its own.
+    /// late packets would be taken for its own.
     partner: Option<u64>,
     stage: Stage,
     /// Packets of it may be on their way to its partner.
     sends: bool,
 }
 
-/// Whether the peer of a queue pair takes what that sends.
+/// Whether the peer of a queue pair takes its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acceptance {
     /// Its peer takes it.
@@ -81,7 +81,7 @@ impl Ends {
         }
     }
 
-    /// A queue pair takes what its peer sends.
+    /// A queue pair takes packets of its peer from now on.
     pub(crate) fn open(&mut self, own: Name) {
         self.set(own, Stage::Open);
     }
@@ -105,7 +105,7 @@ impl Ends {
         }
     }
 
-    /// Whether its peer takes what a queue pair sends: it does where they name each other, and neither has met another
+    /// Whether its peer takes a queue pair's packets: it does if they name each other, and neither has met another
     /// one.
     pub(crate) fn acceptance(&self, from: Name) -> Acceptance {
         let Some(one) = self.all.get(&from) else { return Acceptance::Gone };
@@ -135,7 +135,7 @@ impl Ends {
         true
     }
 
-    /// The same, where what it sends is on its way until [`Ends::rest`].
+    /// The same, for packets that are on their way until [`Ends::rest`].
     pub(crate) fn send(&mut self, from: Name) -> bool {
         if !self.meet(from) {
             return false;
@@ -159,7 +159,7 @@ impl Ends {
         }
     }
 
-    /// Whether anything may be on its way to a queue pair, whoever has its number by now.
+    /// Whether packets may be on their way to a queue pair's number, even if another queue pair has it by now.
     pub(crate) fn is_sent_to(&self, own: Name) -> bool {
         self.on_their_way.contains_key(&own)
     }
@@ -259,7 +259,7 @@ mod tests {
         assert!(!ends.is_sent_to(A) && !ends.is_card_sent_to(10) && !ends.is_card_sent_to(21));
         ends.close_all(20);
         assert_eq!(ends.acceptance(A), Acceptance::Gone);
-        // Whoever has the number by then, and though its card has forgotten it.
+        // Even if another queue pair has the number by then, and its card has forgotten the first.
         ends.forget(20);
         open(&mut ends, B, (10, 4));
         assert!(ends.is_sent_to(B) && ends.is_card_sent_to(20));

@@ -53,7 +53,7 @@ struct State {
     departures: BTreeMap<u32, Departures>,
 }
 
-/// What is for another card.
+/// The datagrams for another card.
 #[derive(Debug, Default)]
 struct Departures {
     /// By the vFPGA that it is of.
@@ -172,7 +172,7 @@ impl Exchange {
         !self.state().departures.values().all(all)
     }
 
-    /// Drops what is on the way to another card; how many they were.
+    /// Drops the datagrams on the way to another card; their number.
     pub(crate) fn drop_departures(&self, card: u32) -> u64 {
         let dropped = self.state().departures.remove(&card);
         dropped.map_or(0, |it| it.queues.values().map(|queue| queue.len() as u64).sum())

@@ -1,20 +1,20 @@
 //! The queue engine's transport over the command registers of a published card; without I/O, clock or threads.
 //!
 //! A published card has no engine. It carries WRITEs and READs that a driver posts into registers, counts their ends, and
-//! tells nothing else (`docs/stock-card.md` lists what has to be known of it, `docs/stock-engine.md` what is done about
-//! it). [`Posts`] makes a transport of that for one vFPGA: it cuts messages into posts that can block nobody, tells their
-//! ends by the counters, and gives up a peer that is silent. [`Pages`] says what the TLB of the vFPGA is to know: memory
-//! of programs for the QPs that may reach it, and a *sink* in its place where there is none (any more), for a refused page
-//! would stop the card.
+//! reports nothing else (`docs/stock-card.md` lists its properties, `docs/stock-engine.md` the measures against them).
+//! [`Posts`] makes a transport of that for one vFPGA: it cuts messages into posts that cannot block others, detects
+//! their ends by the counters, and gives up a peer that is silent. [`Pages`] decides on the entries of the vFPGA's TLB:
+//! memory of programs for the QPs that may reach it, and a *sink* in its place if there is none (any more), for a
+//! refused page would stop the card.
 //!
 //! [`Carrier`] sends messages through the tunnel (`docs/tunnel.md`) where the peer has its other end, in slots that it
 //! posts, and long ones from memory of one program to that of the other, to which [`Windows`] of their address spaces
 //! lead meanwhile. Datagrams go through the tunnel, too, by a queue pair that it keeps to each other card: [`Meetings`]
-//! has the cards of a process agree on it, and on which queue pairs take what is sent; in the [`Exchange`] of a card
+//! lets the cards of a process agree on it, and on the queue pairs that take packets; in the [`Exchange`] of a card
 //! datagrams wait for their way.
 //!
-//! Whoever drives it calls [`Carrier::advance`] while [`Carrier::is_waiting`], and does what [`Posts::lost`],
-//! [`Carrier::connected_link`] and [`Carrier::ended_link`] ask for.
+//! The driver calls [`Carrier::advance`] while [`Carrier::is_waiting`], and acts on [`Posts::lost`],
+//! [`Carrier::connected_link`] and [`Carrier::ended_link`].
 
 #![forbid(unsafe_code)]
 #![deny(

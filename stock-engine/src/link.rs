@@ -1,7 +1,7 @@
 //! The queue pair between two cards through which datagrams go, as SENDs of the tunnel.
 //!
-//! It is no program's: what it sends are datagrams that wait for the other card, and what it receives it gives to
-//! the vFPGAs that they are for. The peer may name no memory by it.
+//! It is no program's: it sends datagrams that wait for the other card, and gives received ones to the vFPGAs that they
+//! are for. The peer may name no memory by it.
 
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{Payload, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Unreachable};
@@ -26,7 +26,7 @@ pub(crate) struct CardLink {
     pub(crate) told: bool,
     /// It goes, as soon as the card reaches nothing by it.
     pub(crate) ends: bool,
-    /// Nanoseconds for which the peer, though it looks, has answered nothing of what waits for that.
+    /// Nanoseconds for which the peer, though it looks, has not answered waiting datagrams.
     pub(crate) silent: u64,
     pub(crate) traffic: Traffic,
 }

@@ -65,7 +65,7 @@ impl<R: Registers> Carrier<R> {
             return;
         }
         let exchange = exchange.clone();
-        // Why a link is refused concerns no program; what one is to be told stays.
+        // The reason why a link is refused concerns no program; an earlier reason for a program stays.
         let reason = self.posts.reason.take();
         let peers = std::sync::Arc::clone(&self.posts.settings.peers);
         // Time in which nobody looked is nobody's silence.
@@ -88,8 +88,8 @@ impl<R: Registers> Carrier<R> {
         self.posts.reason = reason;
     }
 
-    /// Connects a link to what its peer offers, or ends it where that has gone, or where the peer has answered nothing for
-    /// too long, of which so many nanoseconds have passed if it looks: a slot was lost for good then.
+    /// Connects a link to its peer's offer, or ends it if the offer has gone, or if the peer has answered nothing for
+    /// too long, of which `passed` nanoseconds have passed if it looks: a slot was lost for good then.
     fn keep(&mut self, now: u64, ctid: u8, exchange: &Exchange, passed: Option<u64>) {
         let Pace { watchdog, rest, .. } = self.posts.pace(false);
         let Some(link) = self.links.get_mut(&ctid).filter(|link| !link.ends) else { return };
@@ -105,7 +105,7 @@ impl<R: Registers> Carrier<R> {
                 );
                 self.end_link(ctid);
             }
-            // Connected to another end of this card's, which is no more, it goes.
+            // It goes if it is connected to an earlier end of this card's.
             (None, Some(theirs)) if theirs.met.is_some_and(|met| met != link.number) => {}
             (None, Some(theirs)) => {
                 link.met = Some(theirs.number);
@@ -168,7 +168,7 @@ impl<R: Registers> Carrier<R> {
         Ok(())
     }
 
-    /// Has a link end: nothing is posted any more, and what waited for it is dropped.
+    /// Ends a link: nothing is posted any more, and datagrams that waited for it are dropped.
     fn end_link(&mut self, ctid: u8) {
         let Some(link) = self.links.get_mut(&ctid).filter(|link| !link.ends) else { return };
         link.ends = true;
@@ -187,7 +187,8 @@ impl<R: Registers> Carrier<R> {
         *undelivered = undelivered.wrapping_add(exchange.drop_departures(peer));
     }
 
-    /// Serves a link: gives it what is for the other card, and takes what has come, unless others are to take that first.
+    /// Serves a link: gives it datagrams for the other card, and takes received ones, unless others must take theirs
+    /// first.
     pub(crate) fn serve_link(&mut self, now: u64, ctid: u8, memory: &mut impl Memory) -> bool {
         let (Some(mut link), Some(exchange)) = (self.links.remove(&ctid), self.exchange.clone())
         else {
@@ -203,7 +204,7 @@ impl<R: Registers> Carrier<R> {
             }
             let CardLink { traffic, .. } = &mut link;
             did |= self.serve(now, ctid, &mut LinkMemory { memory, traffic });
-            // Its ring is empty now, and what comes is the peer's.
+            // Its ring is empty now, and later slots are the peer's.
             if !std::mem::replace(&mut link.told, true) {
                 self.posts.open(ctid);
                 exchange.meetings.meet(exchange.own, link.peer, met);
@@ -226,7 +227,7 @@ impl<R: Registers> Carrier<R> {
         did
     }
 
-    /// Takes note of what became of links' messages.
+    /// Takes note of the outcomes of links' messages.
     pub(crate) fn hear_links(&mut self) -> bool {
         let ctids: Vec<u8> = self.links.keys().copied().collect();
         let mut did = false;
@@ -234,7 +235,7 @@ impl<R: Registers> Carrier<R> {
             while let Some(event) = self.end_of(ctid).and_then(tunnel::End::take_event) {
                 did = true;
                 self.hear_link(ctid, event);
-                // Nobody else is to be told of what has come.
+                // No program is told of received messages.
                 if let (TransportEvent::Received(_), Some(end)) = (event, self.end_of(ctid)) {
                     end.told();
                 }

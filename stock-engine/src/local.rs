@@ -43,7 +43,8 @@ impl Local {
         self.ends().acceptance((0, from)) == Acceptance::Open
     }
 
-    /// Puts a slot of a QP's into the ring of its peer, unless that takes them no more; it can close only before or after.
+    /// Puts a slot of a QP's into the ring of its peer, unless that takes none any more; it can close only before or
+    /// after.
     pub(crate) fn deliver(&self, from: u32, put: impl FnOnce()) {
         let mut ends = self.ends();
         if ends.meet((0, from)) {

@@ -1,9 +1,9 @@
 //! The messages between the cards of one process: the queue pairs that take messages, and those that carry
 //! datagrams between them.
 //!
-//! A published card refuses the first packet of a queue pair that its driver has not told it of, and that stops the
-//! sender's. So nothing is sent before the other end is ready ([`Ends`]). Ends for datagrams, which no program
-//! names, are offered first, by their number; and whoever has connected to the other's offer says so.
+//! A published card refuses the first packet for a queue pair that its driver has not registered, and that stops the
+//! sender's card. So nothing is sent before the other end is ready ([`Ends`]). Ends for datagrams, which no program
+//! names, are offered first, by their number; and a card that has connected to the other's offer says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ struct Table {
     offers: BTreeMap<(u32, u32), Offer>,
     count: u32,
     ends: Ends,
-    /// What windows of queue pairs keep of what was never answered before resets of their cards.
+    /// Packets in the windows of queue pairs that were never answered before resets of their cards.
     kept: BTreeMap<Name, [u8; 2]>,
 }
 
@@ -58,7 +58,7 @@ impl Meetings {
         before
     }
 
-    /// A card is away, and has nothing on its way; until it comes again who is connected to it waits.
+    /// A card is away, and has no packets on their way; queue pairs that are connected to it wait until it comes again.
     pub(crate) fn retire(&self, card: u32) {
         self.leave(card);
         self.table().ends.forget(card);
@@ -77,7 +77,7 @@ impl Meetings {
         table.offers.retain(|(from, _), _| *from != card);
     }
 
-    /// What the windows of a queue pair keep from before its card's last reset, of WRITEs and READs.
+    /// Packets in the windows of a queue pair from before its card's last reset, of WRITEs and READs.
     pub(crate) fn kept(&self, card: u32, qpn: u32) -> [u8; 2] {
         self.table().kept.get(&(card, qpn)).copied().unwrap_or_default()
     }
@@ -89,7 +89,7 @@ impl Meetings {
         }
     }
 
-    /// Calls with the queue pairs that take what others send.
+    /// Calls with the queue pairs that take others' packets.
     pub(crate) fn ends<T>(&self, call: impl FnOnce(&mut Ends) -> T) -> T {
         call(&mut self.table().ends)
     }
@@ -134,7 +134,7 @@ impl Meetings {
         self.table().offers.remove(&(from, to));
     }
 
-    /// What a card offers to another one.
+    /// A card's offer to another one.
     pub(crate) fn offered(&self, from: u32, to: u32) -> Option<Offer> {
         self.table().offers.get(&(from, to)).copied()
     }

@@ -21,6 +21,6 @@ pub trait Memory: Locate + Host {
     /// Empties the ring of an address space.
     fn clear(&mut self, ctid: u8);
 
-    /// Has all windows of an address space end; whether nothing is on its way through any of them any more.
+    /// Ends all windows of an address space; whether nothing is on its way through any of them any more.
     fn end_windows(&mut self, ctid: u8) -> bool;
 }

@@ -2,7 +2,7 @@
 //!
 //! An entry is a page of 4 KiB of one address space. It is inserted when the card asks for it, and leads where
 //! memory is that the space's QP may reach, or else into the sink of the space. The TLB chooses the set by the
-//! address alone, so the pages of all spaces compete: whoever comes takes the place of the set's oldest, which is
+//! address alone, so the pages of all spaces compete: a new one takes the place of the set's oldest, which is
 //! counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -12,10 +12,10 @@ use fpga_regs::coyote::vfpga::Stream;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Pages that one fault inserts: what it asks for, and those behind it that have memory.
+/// Pages that one fault inserts: the requested one, and those behind it that have memory.
 const AHEAD: u64 = 16;
 /// Pages that were driven out of their set and are kept in mind. Each took a transfer that asked for another page, and
-/// those are made in their order, so what was on its way to one is there long before so many others have gone.
+/// those are made in their order, so accesses under way to one end long before so many others have gone.
 const DRIVEN_OUT: usize = 512;
 
 /// A page of an address space.
@@ -38,7 +38,7 @@ pub struct Gone {
 #[derive(Debug)]
 pub struct Pages {
     geometry: Geometry,
-    /// What entries of address space 0 name as their process: each space has another, for the TLB takes an entry's
+    /// The process number of entries of address space 0: each space has another, for the TLB takes an entry's
     /// place, and removes it, by address and process alone.
     hpid: u32,
     /// The bus address of space 0's sink, and how far it is to the next one's.
@@ -110,7 +110,7 @@ impl Pages {
         Entry { vaddr, paddr, hpid, ctid, stream: Stream::Host, valid }.encode(self.geometry)
     }
 
-    /// What the card is to be told of a page, now that the book has what it is to lead to, if to anything.
+    /// The message to the card about a page, whose new destination, if any, is in the book.
     fn gone(&self, page: Page) -> Gone {
         let (ctid, vaddr) = page;
         let hpid = self.hpid_of(ctid);
@@ -129,7 +129,7 @@ impl Pages {
         self.driven_out.push_back((page, paddr));
     }
 
-    /// Has pages lead elsewhere, and says so; so of those, `most` in all, that were driven out.
+    /// Makes pages lead elsewhere, and tells the card; also of pages that were driven out, `most` in all.
     fn lead_away(
         &mut self,
         pages: Vec<(Page, Option<u64>)>,
@@ -303,7 +303,7 @@ impl Pages {
         std::mem::take(&mut self.sinking)
     }
 
-    /// Has a page lead to another one on the bus, the sink for one, or to none.
+    /// Makes a page lead to another one on the bus, such as the sink, or to none.
     fn lead(&mut self, page: Page, other: Option<u64>) {
         match other {
             None => self.remove(page),
@@ -511,7 +511,7 @@ mod tests {
             [(1, 0x3000)]
         );
         assert!(pages.replace(&[(0x4000, 0x1000)], 8, |_, _| None).is_empty());
-        // Of what is told at a time there is an end, and no page counts twice.
+        // The number of pages in one message is limited, and no page counts twice.
         for page in [0x3000, 0x3000, 0x7000] {
             for ctid in 4..=6 {
                 let memory = |page| Some(page + 0x1000 * u64::from(ctid));

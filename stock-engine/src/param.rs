@@ -62,7 +62,7 @@ pub const WAITING: usize = TURN;
 pub const DATAGRAM_TURN: usize = 64;
 /// Where windows on programs' memory begin, those of the first address space.
 pub(crate) const WINDOWS: u64 = 0x1000_0000_0000;
-/// Bytes of an address space's, which are used one behind the other: what comes late meets no window of later.
+/// Bytes of an address space's, which are used one behind the other: a late packet does not meet a later window.
 pub(crate) const WINDOWS_OF_SPACE: u64 = 1 << 38;
 /// Pages that windows of a vFPGA may have: half of a TLB of 2,048 entries.
 pub const WINDOW_PAGES: u64 = 1024;

@@ -38,7 +38,7 @@ pub trait Registers {
 /// The places of payload in memory.
 pub trait Locate {
     /// Where the bytes from `offset` on of a message of a QP lie, as the card is to address them, and how many of
-    /// `length` lie there in one piece. What is inline is put where it stays until the `slot` is used again.
+    /// `length` lie there in one piece. Inline bytes are put where they stay until the `slot` is used again.
     ///
     /// # Errors
     /// [`Unreachable`] where its key is gone.
@@ -61,8 +61,8 @@ pub struct Budget {
     kept: Arc<AtomicU32>,
     /// When a dead peer was last given up.
     given_up: Arc<AtomicU64>,
-    /// By the last byte of its IPv4 address, the peer that has answered: whoever's ends in the same one has its Ethernet
-    /// address with the card, until the reset.
+    /// The peer that has answered, by the last byte of its IPv4 address: the card gives its Ethernet address to all
+    /// addresses that end in the same byte, until the reset.
     homes: Arc<Mutex<BTreeMap<u8, u32>>>,
 }
 
@@ -86,7 +86,7 @@ impl Budget {
         self.out.fetch_sub(packets.into(), Ordering::Relaxed);
     }
 
-    /// Takes note that packets are on their way no more, and that the card keeps them all the same.
+    /// Notes that packets are no longer on their way, and that the card keeps them all the same.
     fn keep(&self, now: u64, packets: u8) {
         self.given_up.fetch_max(now, Ordering::Relaxed);
         self.give(packets);
@@ -295,7 +295,7 @@ impl<R: Registers> Posts<R> {
         (qpn >> 6 == u32::from(self.settings.vfpga)).then_some((qpn & 0x3f) as u8)
     }
 
-    /// What other cards of this process call a QP.
+    /// The name of a QP for other cards of this process.
     pub(crate) fn name(&self, qpn: u32) -> Name {
         (self.settings.ipv4, qpn)
     }
@@ -325,7 +325,7 @@ impl<R: Registers> Posts<R> {
         self.spaces.get_mut(usize::from(ctid))?.qp.as_mut()?.meeting.as_mut()
     }
 
-    /// Has the QP of an address space take what its peer sends, if that is to wait for it.
+    /// Lets the QP of an address space take its peer's packets, if the peer waits for that.
     pub(crate) fn open(&mut self, ctid: u8) {
         if let Some(meeting) = self.meeting(ctid) {
             *meeting = Meeting::Open;
@@ -334,7 +334,7 @@ impl<R: Registers> Posts<R> {
         }
     }
 
-    /// Whether the peer takes what the QP of an address space sends, as far as this process knows.
+    /// Whether the peer takes the packets of the QP of an address space, as far as this process knows.
     pub(crate) fn acceptance(&self, ctid: u8) -> Acceptance {
         let space = self.spaces.get(usize::from(ctid));
         match space.and_then(|space| space.qp.as_ref()?.meeting) {
@@ -387,19 +387,19 @@ impl<R: Registers> Posts<R> {
         self.settings.datagrams.is_some()
     }
 
-    /// Who is at the ends of the tunnel that a QP goes through, if it does.
+    /// The names of the two ends of a QP's tunnel, if it has one.
     pub(crate) fn names(&self, ctid: u8) -> Option<Names> {
         self.spaces.get(usize::from(ctid))?.qp.as_ref()?.tunnel
     }
 
-    /// What carries a QP's messages within its card, where its peer is there.
+    /// The carrier of a QP's messages within its card, if its peer is there.
     pub(crate) fn local_of(&self, ctid: u8) -> Option<Local> {
         let names = self.names(ctid)?;
         let is_own = names.direction.to.0 == self.settings.ipv4;
         self.settings.local.clone().filter(|_| is_own)
     }
 
-    /// What ends of the tunnel are told of time; nothing of those repeats whose peer is on the same card.
+    /// The times of ends of the tunnel; an end whose peer is on the same card repeats nothing.
     pub(crate) fn pace(&self, local: bool) -> Pace {
         let Settings { watchdog, turnover, lossy, long, .. } = self.settings;
         let rest = if lossy && !local { REPEATS } else { 0 };
@@ -414,7 +414,7 @@ impl<R: Registers> Posts<R> {
         self.spaces.get_mut(usize::from(ctid))
     }
 
-    /// Leaves to whoever drives the card behind its reset what its windows keep.
+    /// Leaves the contents of the windows to the driver of the card behind its reset.
     pub(crate) fn leave_windows(&self) {
         for (ctid, space) in (0..CTIDS).zip(&self.spaces) {
             let (card, qpn) = self.name(self.qpn(ctid));
@@ -518,7 +518,7 @@ impl<R: Registers> Posts<R> {
         space.is_some_and(|space| space.qp.is_some() && space.closed)
     }
 
-    /// Fails the QP of a lost address space, whose memory the card reaches no more.
+    /// Fails the QP of a lost address space, whose memory the card no longer reaches.
     pub fn bury(&mut self, ctid: u8) {
         let qpn = self.qpn(ctid);
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return };
@@ -556,8 +556,8 @@ impl<R: Registers> Posts<R> {
         did | self.post_all(now, locate)
     }
 
-    /// Gives those who wait with nothing out their time anew where a dead peer was given up, in any vFPGA: dead ones may
-    /// come after each other in what all share, and only when there was none for long does the card stand.
+    /// Restarts the time of QPs that wait with no posts out when a dead peer was given up, in any vFPGA: dead peers may
+    /// follow each other in the shared queues, and only if there was none for long has the card stopped.
     fn heed(&mut self) {
         let given_up = self.budget.given_up.load(Ordering::Relaxed);
         for space in self.spaces.iter_mut().filter(|space| space.out.is_empty()) {
@@ -609,7 +609,7 @@ impl<R: Registers> Posts<R> {
         let Some(kind) = space.kind else { return false };
         let (qpn, watchdog) = (self.qpn(ctid), self.settings.watchdog);
         let Some(counter) = self.counter(ctid, kind) else {
-            // Whoever drives it finds out that the card is gone; nothing that it had on its way arrives any more.
+            // The driver finds out that the card is gone; none of its packets arrives any more.
             if silent >= watchdog {
                 self.rest(ctid);
             }
@@ -704,7 +704,7 @@ impl<R: Registers> Posts<R> {
     }
 
     /// Counts slots for a peer of this process that takes nothing any more as sent: another one's card would have
-    /// acknowledged them. Who waits for an answer to them fails by that.
+    /// acknowledged them. QPs that wait for an answer to them fail by that.
     fn drop_for_gone(&mut self, ctid: u8) -> bool {
         let waits = |space: &&Space| {
             let slots = |qp: &Qp| qp.tunnel.is_some() && !qp.messages.is_empty();
@@ -752,7 +752,7 @@ impl<R: Registers> Posts<R> {
     fn tell_drained(&mut self, ctid: u8) -> bool {
         let qpn = self.qpn(ctid);
         let qp = self.spaces.get_mut(usize::from(ctid)).and_then(|space| space.qp.as_mut());
-        // Who has an end of the tunnel knows better.
+        // An end of the tunnel reports that itself.
         let Some(qp) = qp.filter(|qp| qp.tells_drained && qp.tunnel.is_none()) else {
             return false;
         };
@@ -845,7 +845,7 @@ impl<R: Registers> Posts<R> {
         let cost = if kind == RequestKind::Read { 1 } else { more };
         let most = if self.settings.faults.selection { SELECTED } else { ON_THE_WAY };
         if !self.budget.take(on_the_way, more, most) {
-            // Who waits for its share keeps its turn; who wants more leaves it to the others.
+            // A QP that waits for its share keeps its turn; one that wants more leaves it to the others.
             return if Budget::is_share(on_the_way, more) {
                 PostOutcome::Full
             } else {
@@ -882,7 +882,7 @@ impl<R: Registers> Posts<R> {
         else {
             return None;
         };
-        // A second WRITE would overwrite what the first one is repeated from.
+        // A second WRITE would overwrite the bytes from which the first one is repeated.
         let shares_slot = faults.windows && qp.kind == Some(RequestKind::Write);
         let alone = lossy || !qp.proven || shares_slot;
         let (kind, settled, meets) = (qp.kind, qp.settled, qp.meeting.is_some());
@@ -892,12 +892,12 @@ impl<R: Registers> Posts<R> {
         }
         let (number, message) = qp.current()?;
         let kind = kind.filter(|_| message.failed.is_none() && settled <= now)?;
-        // The peer's card refuses what is sent to who is not ready, and that stops this one, for all.
+        // The peer's card refuses packets to a QP that is not ready, and that stops this card, for all.
         if meets && self.settings.meetings.ends(|ends| ends.acceptance(name)) != Acceptance::Open {
             return None;
         }
-        // The first request goes alone, in one packet: if an Ethernet address is not known yet, on either side, what
-        // is lost can be repeated, and the peer finds no gap that it would complain of.
+        // The first request goes alone, in one packet: if an Ethernet address is not known yet, on either side,
+        // the lost packet can be repeated, and the peer finds no gap, which it would report.
         if alone && !out.is_empty() {
             return None;
         }
@@ -906,7 +906,7 @@ impl<R: Registers> Posts<R> {
     }
 }
 
-/// Posts that the command queue takes: fewer than it has, for it loses what is too much without a word.
+/// Posts that the command queue takes: fewer than it has, for it silently loses posts beyond.
 fn queue_room(registers: &mut impl Registers) -> u64 {
     match registers.load(v::CTRL) {
         u64::MAX => 0,

@@ -125,7 +125,7 @@ impl Sockets {
         *self = Self { tally: self.tally, ..Self::default() };
     }
 
-    /// Applies attributes; what is to be told.
+    /// Applies attributes; the event to report.
     pub(crate) fn modify(&mut self, qpn: u32, change: &Attributes) -> Option<TransportEvent> {
         let socket = self.of.get_mut(&qpn)?;
         let from = socket.attributes.state;
@@ -255,7 +255,7 @@ impl Sockets {
             socket.fail(QpState::Sqe);
             return Some(SendOutcome::Failed);
         };
-        // The engine keeps a handle until what names it is sent.
+        // The engine keeps a handle until the datagrams that name it are sent.
         let handle = handles.get(&datagram.ah)?;
         let is_own = handle.peer == exchange.own;
         let to = exchange.vfpga_of(datagram.qpn).filter(|_| is_own);
@@ -302,7 +302,7 @@ impl Sockets {
         Some(SendOutcome::Sent)
     }
 
-    /// Takes a datagram that has come; what is to be told.
+    /// Takes a received datagram; the event to report.
     pub(crate) fn receive(
         &mut self,
         own: u32,

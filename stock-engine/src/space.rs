@@ -45,7 +45,7 @@ pub(crate) enum Meeting {
     Connected,
     /// The card is being told to ask for them anew.
     Surfacing,
-    /// It takes what its peer sends.
+    /// It takes its peer's packets.
     Open,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Qp {
     pub(crate) rkey: Option<u32>,
     /// It goes through the tunnel.
     pub(crate) tunnel: Option<Names>,
-    /// Whether it takes what its peer sends, where that is a QP of this process's.
+    /// Whether it takes its peer's packets, if the peer is a QP of this process's.
     pub(crate) meeting: Option<Meeting>,
     /// In SQD: that all messages are complete that were begun is to be told.
     pub(crate) tells_drained: bool,
@@ -127,7 +127,7 @@ impl Qp {
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     pub(crate) qp: Option<Qp>,
-    /// Kind of what is out.
+    /// Kind of the outstanding posts.
     pub(crate) kind: Option<RequestKind>,
     /// Oldest first.
     pub(crate) out: VecDeque<Out>,
@@ -141,15 +141,16 @@ pub(crate) struct Space {
     pub(crate) progress: u64,
     /// Posts so far, for the places of inline payload.
     pub(crate) posts: u8,
-    /// What is out will not end; until the reset nobody gets the space.
+    /// The outstanding posts will not end; until the reset no QP gets the space.
     pub(crate) lost: Option<Status>,
     /// Its pages lead into the sink, and nothing is posted.
     pub(crate) closed: bool,
     /// Its QP was told.
     pub(crate) buried: bool,
-    /// Lost, and repeated by the card no more: others of this process know that nothing of it is on its way.
+    /// Lost, and no longer repeated by the card: other cards of this process know that none of its packets is on its
+    /// way.
     pub(crate) rested: bool,
-    /// What the windows of WRITEs and READs keep from before the card's reset.
+    /// Packets in the windows of WRITEs and READs from before the card's reset.
     pub(crate) kept: [u8; 2],
     /// When it became free, as a number; the longest free one is taken first.
     pub(crate) freed: u64,
@@ -189,7 +190,7 @@ impl Space {
         self.lost = Some(Status::BadResponse);
     }
 
-    /// What the windows keep behind a reset that would come now.
+    /// Packets that the windows would keep behind a reset now.
     pub(crate) fn kept_after(&self) -> [u8; 2] {
         let [mut writes, mut reads] = self.kept;
         match self.kind {
@@ -201,7 +202,7 @@ impl Space {
     }
 
     pub(crate) fn is_free(&self) -> bool {
-        // Whoever got a full window would stand in everybody's way.
+        // A QP with a full window would block all others.
         let is_full = self.kept.iter().any(|kept| *kept >= WINDOW);
         !is_full && self.qp.is_none() && self.out.is_empty() && self.lost.is_none()
     }

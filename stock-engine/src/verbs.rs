@@ -27,17 +27,17 @@ const ONE_ADDRESS: &str =
     "a published card has one IPv4 address, in no VLAN; use the GID index that has it";
 
 impl Qp {
-    /// Forgets what it was to do.
+    /// Forgets its messages.
     pub(crate) fn fail(&mut self) {
         self.messages.clear();
         self.whole = 0;
-        // What is flushed was not drained.
+        // Flushed messages were not drained.
         self.tells_drained = false;
         self.attributes.state = QpState::Err;
     }
 }
 
-/// What a published card is told of a request that it can carry: its kind, the address and the key.
+/// The post of a request that a published card can carry: its kind, the address and the key.
 fn request(operation: WqeOperation) -> Option<(RequestKind, u64, u32)> {
     match operation {
         WqeOperation::Write { remote_address, rkey, immediate: None } => {
@@ -84,7 +84,7 @@ impl<R: Registers> Posts<R> {
         log::warn!("QP {qpn}: {why}");
     }
 
-    /// Says why a command is not done, to whoever has asked for it, too.
+    /// Logs why a command is refused, and keeps the reason for the program that gave it.
     fn deny(&mut self, qpn: u32, why: &str) -> AdminStatus {
         self.refuse(qpn, why);
         self.reason = Some(why.to_owned());
@@ -200,7 +200,8 @@ impl<R: Registers> Posts<R> {
         let met = meets.then(|| self.settings.meetings.ends(connect));
         let [theirs, numbers_own] = match (&tunnel, met) {
             (Some(names), _) => names.first_psns(),
-            // Both ends are this process's: with one number both ways, that of whoever connects first, it is complete at RTR.
+            // Both ends are this process's: with one number both ways, that of the end that connects first, it is
+            // complete at RTR.
             (None, Some(number)) => [number; 2],
             (None, None) => [wanted.rq_psn, wanted.sq_psn],
         };
@@ -305,7 +306,7 @@ impl<R: Registers> Transport for Posts<R> {
         // QPs 0 and 1 have a meaning of their own elsewhere.
         let first = if self.settings.vfpga == 0 { 2 } else { 0 };
         let free = (0..CTIDS).zip(&self.spaces).skip(first).filter(|(_, space)| space.is_free());
-        // What peers sent before a reset, and repeat, is not to meet whoever begins behind it.
+        // Packets that peers sent before a reset, and repeat, must not meet a queue pair that begins behind it.
         let begin = self.settings.past_lives.wrapping_mul(FURTHER) as u8;
         let age = |ctid: u8, freed| {
             (self.is_sent_to(self.qpn(ctid)), freed, ctid.wrapping_sub(begin) % CTIDS)

@@ -1,8 +1,8 @@
 //! Windows: addresses of QPs' address spaces that lead to memory of programs for as long as a part of a message moves.
 //!
 //! An address space of the tunnel's leads to no page of a program but through them. The card is told of a window's pages ahead, and
-//! they are looked up anew where it asks for one. So whoever takes memory back, or a key to it, has the windows end that
-//! lead there and waits for that; and a window is gone only when the card has forgotten its pages, and nothing is on its
+//! they are looked up anew when it asks for one. So taking back memory, or a key to it, ends the windows that lead
+//! there, and waits for that; and a window is gone only when the card has forgotten its pages, and nothing is on its
 //! way through them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

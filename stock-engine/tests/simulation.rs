@@ -1,6 +1,6 @@
 //! Two published cards in virtual time, each with a transport over its command registers, and a cable between.
 //!
-//! What is looked at after every step: no post was lost, nothing was refused by the card, reception of neither stands, no
+//! Checks after every step: no post was lost, nothing was refused by the card, reception of neither stands, no
 //! packet is a NAK or one that the stack does not know, and each asks to be acknowledged.
 
 #![allow(

@@ -1,6 +1,6 @@
 //! Two ends of the tunnel, over two published cards in virtual time.
 //!
-//! What is looked at after every step: no post was lost, nothing was refused by the card, reception of neither stands, and
+//! Checks after every step: no post was lost, nothing was refused by the card, reception of neither stands, and
 //! nothing but WRITEs and their acknowledgements goes over the link.
 
 #![allow(
