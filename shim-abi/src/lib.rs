@@ -73,7 +73,7 @@ const PREFIX_BYTES: usize = 8;
 /// Why bytes are not a message.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DecodeError {
-    /// The bytes are not what the encoding of the expected type can be.
+    /// The bytes are no encoding of the expected type.
     #[error("the message ({0} bytes) does not decode; is the other side another build?")]
     Malformed(usize),
     /// The prefix of a hello is not ours.
@@ -84,7 +84,7 @@ pub enum DecodeError {
         "the other side speaks version {theirs} of the messages, this one version {ABI}; install provider and balboad of one release"
     )]
     Version {
-        /// What the other side speaks.
+        /// The other side's version.
         theirs: u32,
     },
 }

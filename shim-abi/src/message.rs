@@ -88,7 +88,7 @@ pub enum Request {
         /// Card number.
         card: u32,
     },
-    /// Captures what passes a card's port; a tool's. → [`Response::Capture`] with the client's end of a socket,
+    /// Captures the frames at a card's port; a tool's. → [`Response::Capture`] with the client's end of a socket,
     /// where a pcapng file comes until the capture is ended or the card is gone.
     Capture {
         /// Card number.
@@ -102,7 +102,7 @@ pub enum Request {
         /// Bytes that wait for the client at most, [`CAPTURE_RING`]: frames that come beyond them are lost.
         ring: u32,
     },
-    /// Ends the capture of a card's port; a tool's. → [`Response::Done`]; what waits is still sent.
+    /// Ends the capture of a card's port; a tool's. → [`Response::Done`]; waiting frames are still sent.
     EndCapture {
         /// Card number.
         card: u32,
@@ -126,8 +126,8 @@ pub enum Request {
         /// As many as a message has room for, at most.
         bytes: Vec<u8>,
     },
-    /// Has the image that was brought loaded into its card. → [`Response::Done`] once that has begun; it goes on
-    /// whatever becomes of the client, and [`Request::FlashState`] tells how far it is.
+    /// Loads the image that was brought into its card. → [`Response::Done`] once that has begun; it goes on
+    /// even if the client ends, and [`Request::FlashState`] tells its progress.
     FlashApply {
         /// Programs that have the card open are disconnected; otherwise they are why it is refused.
         force: bool,
@@ -144,7 +144,7 @@ pub enum Request {
         /// Card number.
         card: u32,
     },
-    /// Asks a card anew whether it is what its record says; a tool's. → [`Response::Done`]
+    /// Asks a card again for its identity, and compares it with its record; a tool's. → [`Response::Done`]
     FlashVerify {
         /// Card number.
         card: u32,
@@ -189,8 +189,8 @@ pub enum Request {
     },
     /// First step of a registration: address space of the card. → [`Response::Reserved`]
     ///
-    /// Whether there is such memory is the client's to see to: what is not there, or not the client's
-    /// to write, the card cannot reach.
+    /// The client has to provide the memory: the card cannot reach memory that is missing, or that the client
+    /// may not write.
     ReserveMr {
         /// Protection domain.
         pdn: u32,
@@ -203,7 +203,7 @@ pub enum Request {
         /// `ibv_access_flags`.
         access: u32,
     },
-    /// Second step, after the client mapped what the grant asks it to: the keys. → [`Response::Mr`]
+    /// Second step, after the client mapped the memory as the grant asks: the keys. → [`Response::Mr`]
     CommitMr {
         /// From [`Response::Reserved`].
         mr: u32,
@@ -219,7 +219,7 @@ pub enum Request {
         access: u32,
     },
     /// Gives a committed region what another one has reserved, memory, domain and rights; its keys stay.
-    /// The other one gets what it had, without keys. → [`Response::Done`] once no DMA to that can follow
+    /// The other one gets its former memory, without keys. → [`Response::Done`] once no DMA to that can follow
     MoveMr {
         /// Memory region.
         mr: u32,
@@ -237,7 +237,7 @@ pub enum Request {
         context: u32,
         /// Bytes.
         length: u32,
-        /// log2 of what its place is a multiple of.
+        /// log2 of its alignment.
         log2_alignment: u8,
     },
     /// Copies bytes of the card's own memory to where they pass between it and the client, or from there;
@@ -323,7 +323,7 @@ pub enum Request {
         channel: Option<u32>,
         /// Completion vector, below [`Limits::comp_vectors`](crate::Limits::comp_vectors).
         vector: u8,
-        /// What its records carry: the client's name for it, never used for another.
+        /// The client's name for it in its records, never used for another.
         cookie: u64,
     },
     /// Moves a completion queue to a ring of another size. Its old ring stays until it is given back, with
@@ -340,7 +340,7 @@ pub enum Request {
         /// Completion queue.
         cqn: u32,
     },
-    /// Has the events of a completion queue be of several completions. → [`Response::Done`]
+    /// Makes a completion queue raise events for several completions at once. → [`Response::Done`]
     ModerateCq {
         /// Completion queue.
         cqn: u32,
@@ -468,23 +468,24 @@ pub enum Request {
     /// Opens an event channel of the connection manager. → [`Response::CmChannel`] with the client's end of
     /// a socket pair.
     ///
-    /// The channel's events come there, each a [`CmEvent`](crate::CmEvent) of [`crate::CM_EVENT_BYTES`] at most; nothing else. What
-    /// finds the socket full comes when there is room. The channel ends when all descriptors of that end are closed.
+    /// The channel's events come there, each a [`CmEvent`](crate::CmEvent) of [`crate::CM_EVENT_BYTES`] at most;
+    /// nothing else. An event that finds the socket full comes when there is room. The channel ends when all
+    /// descriptors of that end are closed.
     OpenCmChannel,
     /// A command of the kernel's user interface of RDMA CM. → [`Response::CmAnswer`]
     CmCommand {
         /// From [`Response::CmChannel`]; also of a process that this one was forked from.
         channel: CmReader,
-        /// What the program writes to the kernel's device: `rdma_ucm_cmd_hdr` and as many bytes as that says.
+        /// The program's write to the kernel's device: `rdma_ucm_cmd_hdr` and as many bytes as that says.
         ///
         /// Behind a SET_OPTION follow the bytes that its pointer names. Pointers are not looked at.
         command: Vec<u8>,
         /// MIGRATE_ID: the channel that its descriptor is.
         from: Option<CmReader>,
     },
-    /// Who this balboad is, and by what it was started; a tool's. → [`Response::Balboad`]
+    /// Asks for this balboad's identity, and the options by which it was started; a tool's. → [`Response::Balboad`]
     Introduce,
-    /// Asks who is at an address, once; a tool's. → [`Response::Pinged`]
+    /// Asks an address once for its presence; a tool's. → [`Response::Pinged`]
     Ping {
         /// The card that asks; else that in whose network the address is.
         card: Option<u32>,
@@ -499,14 +500,14 @@ pub enum Request {
         to: ServiceUsers,
         /// Names of the services, in the order in which packets that come meet them.
         services: Vec<String>,
-        /// What they are told: names and values, each of [`crate::MAX_SETTING`] bytes at most.
+        /// Their settings: names and values, each of [`crate::MAX_SETTING`] bytes at most.
         settings: Vec<(String, Vec<u8>)>,
     },
     /// Detaches them; a tool's. → [`Response::ServicesDetached`]
     DetachServices {
         /// Card number.
         card: u32,
-        /// To what they were attached.
+        /// The queue pairs to which they were attached.
         from: ServiceUsers,
         /// Also while messages are under way; those that have begun keep their services to their end. Otherwise they are
         /// why it is refused.
@@ -521,7 +522,7 @@ pub enum Response {
     Done,
     /// To [`Request::ResetCard`].
     Reset {
-        /// Programs that still have open what it was before.
+        /// Programs that still have the card open as it was before its reset.
         programs: u32,
     },
     /// To [`Request::Capture`].
@@ -541,7 +542,7 @@ pub enum Response {
         length: u64,
     },
     /// To [`Request::OpenContext`]. Descriptors, in this order: the asynchronous event socket, then
-    /// what `grant` and `rings` say they bring.
+    /// those that `grant` and `rings` name.
     Context(Box<ContextInfo>),
     /// To [`Request::AddGid`].
     Gid {
@@ -685,12 +686,12 @@ pub enum Response {
     },
     /// To [`Request::CmCommand`].
     CmAnswer {
-        /// What the kernel would write to the command's place for answers; at most as long as the command
+        /// The kernel's answer to the command; at most as long as the command
         /// says.
         output: Vec<u8>,
-        /// Numbers of events that have gone with what they are of (DESTROY_ID, LEAVE_MCAST), or to another channel
-        /// (MIGRATE_ID): the client drops them when it finds them in the channel's socket; with MIGRATE_ID, in that of
-        /// the channel which the identifier leaves.
+        /// Numbers of events that have gone with their identifier or group (DESTROY_ID, LEAVE_MCAST), or to another
+        /// channel (MIGRATE_ID): the client drops them when it finds them in the channel's socket; with MIGRATE_ID, in
+        /// that of the channel which the identifier leaves.
         void: Vec<u64>,
     },
     /// To [`Request::Introduce`].

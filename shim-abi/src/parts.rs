@@ -104,11 +104,11 @@ pub enum FlashState {
         /// All bytes.
         total: u64,
     },
-    /// The card was brought up as what the image is.
+    /// The card was brought up with the image's identity.
     Done,
     /// Why it is not there, and what the card has.
     Failed(String),
-    /// It was brought up as what the image is, and said the same of itself before, so that nobody has seen that it took it.
+    /// The card was brought up with the image's identity, which it had before, too, so that success cannot be seen.
     Unseen,
 }
 
@@ -326,7 +326,7 @@ pub enum Who {
         version: String,
         /// The code of its port's path MTU: 1 is 256 bytes, 5 is 4096.
         mtu: u8,
-        /// What it can do besides: bit 0, it numbers the segments that it sends.
+        /// Its further abilities: bit 0, it numbers the segments that it sends.
         flags: u8,
     },
     /// A connection manager that is none of a balboad's.

@@ -1,6 +1,6 @@
 //! A client's end of balboad's socket: connects, greets, asks, all within a limit of time.
 //!
-//! What a client does about a balboad that is silent or gone, and how it tells that, is its own.
+//! Each client decides itself how it reacts to a silent or absent balboad, and how it reports that.
 
 #![forbid(unsafe_code)]
 #![deny(
@@ -33,12 +33,12 @@ pub enum ConnectError {
     /// The socket cannot be made or reached; EAGAIN where balboad's queue of connections stayed full.
     #[error("cannot {what} balboad's socket: {errno}")]
     Socket {
-        /// What was tried, to stand before the socket's path.
+        /// The attempt, to stand before the socket's path.
         what: &'static str,
         /// Why not.
         errno: Errno,
     },
-    /// Another user serves the socket, and neither is it root: whoever may write to a shared folder
+    /// Another user serves the socket, and neither is it root: a user who may write to a shared folder
     /// could pose as balboad.
     #[error("balboad's socket is served by uid {uid}")]
     Foreign {
@@ -56,10 +56,10 @@ pub enum Error {
     /// balboad has closed the connection.
     #[error("balboad has closed the connection")]
     Gone,
-    /// The host does not pass the messages on, or what came is too large to be one.
+    /// The host does not pass the messages on, or the received one is too large.
     #[error(transparent)]
     Host(hostmem::Error),
-    /// What came is no answer.
+    /// The received message is no answer.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// The greeting is answered as if it were a request.
@@ -72,7 +72,7 @@ pub enum Error {
 
 /// A connection to balboad.
 ///
-/// It stays as it was whatever a call ends with: after [`Error::Silent`] the answer may still come,
+/// It stays as it was after any outcome of a call: after [`Error::Silent`] the answer may still come,
 /// and would be taken for the next one's.
 #[derive(Debug)]
 pub struct Client {
