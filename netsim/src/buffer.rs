@@ -1,8 +1,8 @@
 //! A switch's shared buffer: admission, pauses of peers, and marks.
 //!
 //! Bytes are charged to the port by which they came, and to their priority: first to a reserve, then to the pool that
-//! all share, and of priorities with flow control at last to headroom, for what was under way before the pause was
-//! heard. A threshold that shrinks with what is left of the pool keeps one port from taking all of it.
+//! all share, and of priorities with flow control at last to headroom, for frames under way before the pause was
+//! heard. A threshold that shrinks with the rest of the pool keeps one port from taking all of it.
 
 use trial::rng::Rng;
 
@@ -68,7 +68,7 @@ pub struct Buffer {
     headroom: Vec<u64>,
     /// Bytes that are neither reserve nor headroom.
     pool: u64,
-    /// Those of them in use.
+    /// The part of them in use.
     used: u64,
 }
 

@@ -74,9 +74,9 @@ impl Faults {
 
     /// Flips a bit of some frames. Says whether the frame arrives.
     ///
-    /// Ethernet's own check would have caught damage on the cable; what slips through happens inside a switch, to
-    /// frames that the invariant CRC protects. ARP has no such protection. No frame is damaged twice, so that it can be
-    /// told what must become of it.
+    /// Ethernet's own check would have caught damage on the cable; undetected damage happens inside a switch, to
+    /// frames that the invariant CRC protects. ARP has no such protection. No frame is damaged twice, so that its
+    /// fate can be predicted.
     fn leave_whole(&self, rng: &mut Rng, frame: &mut Frame, tally: &mut FaultTally) -> bool {
         if frame.is_arp() || frame.flipped.is_some() || !rng.chance(self.corruption) {
             return true;

@@ -183,7 +183,7 @@ pub struct Red {
     /// All above so many.
     #[serde(deserialize_with = "bytes")]
     pub kmax: u64,
-    /// So many of a million at `kmax`.
+    /// The probability of a mark at `kmax`, in millionths.
     pub pmax_millionths: u32,
 }
 
@@ -252,7 +252,7 @@ pub enum Pattern {
     Permutation,
     /// Each to all others.
     AllToAll,
-    /// From the first of each of these hosts to the second.
+    /// Flows from the first host of each pair to the second.
     Pairs(Vec<[u32; 2]>),
 }
 

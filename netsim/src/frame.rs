@@ -102,7 +102,7 @@ impl Frame {
     }
 
     /// Writes the whole frame into the first [`Frame::length`] bytes of `buffer`, which are made to be that
-    /// many, and gives them. Bytes that do not matter stay what they were.
+    /// many, and gives them. Bytes that do not matter keep their values.
     pub fn write<'a>(&self, buffer: &'a mut Vec<u8>) -> &'a mut [u8] {
         let length = self.length as usize;
         if buffer.len() < length {
@@ -159,7 +159,7 @@ impl Frame {
     }
 
     /// Marks it "congestion experienced", as a switch does, if its sender allows that (RFC 3168). The
-    /// invariant CRC does not cover what changes.
+    /// invariant CRC does not cover the changed bits.
     pub fn mark(&mut self) -> bool {
         let (at, ethertype) = self.network();
         if !self.traffic_class().is_some_and(|class| matches!(class & 3, 1 | 2)) {

@@ -4,8 +4,8 @@
 //! are [cables](port) of a rate and a delay, which may lose, double, delay and spoil frames ([faults](cable)), and
 //! [switches](buffer) with a shared buffer, random early detection (RED) that marks packets, priority flow control
 //! ([PFC](pfc)), and [routes](route) over all shortest ways, chosen by a hash of addresses and ports (ECMP). Frames have
-//! their headers by bytes, and their payload by length, or by bytes as well. Frames to groups, and to nobody who is known,
-//! go to all.
+//! their headers by bytes, and their payload by length, or by bytes as well. Frames to groups, and to unknown
+//! addresses, go to all.
 //!
 //! Time counts picoseconds, and nothing that decides is a floating-point number: the same description and seed give
 //! the same [`Network::digest`].

@@ -13,22 +13,22 @@ use netsim::{NETWORKS, Network, parse};
 use roce::window::{AnyWindow, SlowStart};
 use terminal::{USAGE, report};
 
-/// Run networks in virtual time, and judge what they show by the bars of their description
+/// Run networks in virtual time, and judge their figures by the bars of their description
 #[derive(Debug, Parser)]
 #[command(name = "netsim", after_help = HELP)]
 struct Arguments {
-    /// The network; without one all are run
+    /// The network to run [default: all]
     network: Option<String>,
-    /// Run each with the seeds 1 to N
+    /// Run each network with the seeds 1 to N
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
-    /// Networks of a file, as TOML, in place of those that come with the program
+    /// Read the networks from this TOML file, in place of those that come with the program
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Run until this time after the start, as 10ms, and judge nothing
+    /// Run until this time after the start, such as 10ms, and judge nothing
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     until: Option<u64>,
-    /// Write what was seen with the last seed as CSV and SVG into this directory
+    /// Write the results of the last seed as CSV and SVG into this directory
     #[arg(long, value_name = "DIRECTORY", requires = "network")]
     write: Option<PathBuf>,
 }
@@ -39,8 +39,7 @@ const MOST_WRITTEN: usize = 1 << 16;
 const HELP: &str = "\
 The last line is `N passed, N failed, N skipped`.
 
-Exit codes: 0 all networks showed what they are to; 1 one did not; 2 wrong arguments, or a description of a network
-that is none.";
+Exit codes: 0 all networks kept their bars; 1 one did not; 2 wrong arguments, or a wrong description of a network.";
 
 fn main() -> ExitCode {
     let arguments: Arguments = match terminal::parse("netsim", "network", USAGE) {

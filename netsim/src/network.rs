@@ -417,7 +417,7 @@ impl<M: Memory> Network<M> {
             self.carry(number, frame, arrives);
         }
         let port = &mut self.ports[number as usize];
-        // A host is asked for more then, whatever waits now.
+        // A host is asked for more then, even if frames wait now.
         if !port.is_empty() || matches!(port.owner, Owner::Host(_)) {
             port.is_told = true;
             let at = port.free_at;
@@ -625,7 +625,7 @@ impl<M: Memory> Network<M> {
         let mut posted = false;
         while let Some(message) = flow.messages.get(flow.posted) {
             if message.start > self.now {
-                // Asked for once for each time: by whoever posts the message before it.
+                // Asked for once for each time: by the post of the message before it.
                 if posted {
                     self.events.push(message.start, Happening::Post(number));
                 }

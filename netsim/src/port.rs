@@ -308,7 +308,7 @@ mod tests {
         let mut port = Port::new(Owner::Switch(0), 0, &link);
         port.push(10, 3, 100);
         port.push(11, 3, 100);
-        // What is not paused may take its time.
+        // A priority that is not paused may take its time.
         assert!([0, 100, 200].iter().all(|at| !port.stands_still(3, Time(*at), watchdog)));
         port.hold(3, Time(1_000));
         assert!(!port.stands_still(3, Time(250), watchdog));

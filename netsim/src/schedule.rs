@@ -1,7 +1,7 @@
 //! The order in which a port's priorities send: strict, or by weights (ETS, IEEE 802.1Q, clause 37).
 //!
 //! Weights are kept by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): each priority in its turn may send so
-//! many bytes more, and what it lacks of a frame it has the next time.
+//! many bytes more, and saves them up if its next frame is longer.
 
 use std::collections::BTreeMap;
 
@@ -171,7 +171,7 @@ mod tests {
             let share = u64::from(seen[priority]) * 1_000 / u64::from(sum);
             assert!(share.abs_diff(weight * 10) <= 2, "{priority}: {share}");
         }
-        // What one does not use the others have in proportion.
+        // The others share the unused part of one in proportion.
         let seen = bytes(&mut schedule, 0b1_0001, sizes, 100_000);
         assert!((299..=301).contains(&(u64::from(seen[4]) * 100 / u64::from(seen[0]))), "{seen:?}");
     }

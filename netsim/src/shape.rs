@@ -10,7 +10,7 @@ use crate::port::Owner;
 pub struct Cable {
     /// Its ends.
     pub ends: [Owner; 2],
-    /// From each of these to the other.
+    /// The link from each end to the other.
     pub links: [Link; 2],
 }
 

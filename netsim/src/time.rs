@@ -16,13 +16,13 @@ impl Time {
     /// Later than everything.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// So many nanoseconds after the start.
+    /// The time of so many nanoseconds after the start.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos.saturating_mul(PER_NANO))
     }
 
-    /// So many microseconds after the start.
+    /// The time of so many microseconds after the start.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self::from_nanos(micros.saturating_mul(1_000))
@@ -34,7 +34,7 @@ impl Time {
         self.0 / PER_NANO
     }
 
-    /// So many picoseconds later.
+    /// The time so many picoseconds later.
     #[must_use]
     pub const fn after(self, picoseconds: u64) -> Self {
         Self(self.0.saturating_add(picoseconds))
