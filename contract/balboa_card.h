@@ -219,7 +219,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_STATIC_LAYER_PR_ADDR_HIGH 0x14u
 /* RW. Length of the descriptor's data. */
 #define BALBOA_STATIC_LAYER_PR_LEN 0x18u
-/* RW. From the last word of a bitstream to the end of start-up, by a counter: whatever the configuration logic made of the bitstream. */
+/* RW. From the last word of a bitstream to the end of start-up, by a counter, even if the configuration logic rejected the bitstream. */
 #define BALBOA_STATIC_LAYER_PR_EOST 0x1cu
 /* WO. The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us. */
 #define BALBOA_STATIC_LAYER_PR_EOST_RESET 0x20u
@@ -329,7 +329,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_SHELL_N_REGIONS 0x10u
 /* RO. How the vFPGAs' control and MMUs are built. */
 #define BALBOA_SHELL_CTRL_CNFG 0x18u
-/* RO. What memory the vFPGAs reach. */
+/* RO. The memory that the vFPGAs reach. */
 #define BALBOA_SHELL_MEM_CNFG 0x20u
 /* RO. Reconfiguration of single vFPGAs is built in. */
 #define BALBOA_SHELL_PR_CNFG 0x28u
@@ -371,7 +371,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_SHELL_STAT_ROCE 0x320u
 /* RO. Packets whose BTH the transport parsed or generated. */
 #define BALBOA_SHELL_STAT_IBV 0x328u
-/* RO. What the transport lost and sent again. */
+/* RO. Losses and retransmissions of the transport. */
 #define BALBOA_SHELL_STAT_RETRANSMISSIONS 0x330u
 /* RO. TCP sessions. */
 #define BALBOA_SHELL_STAT_TCP_SESSIONS 0x338u
@@ -396,7 +396,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_CTRL_2 0x10u
 /* WO. Virtual address of the write half. */
 #define BALBOA_VFPGA_VADDR_WR 0x18u
-/* WR. Interrupts: what happened, and the driver's answers. A write of 16 bits is enough. */
+/* WR. Interrupts: the event, and the driver's answers. A write of 16 bits is enough. */
 #define BALBOA_VFPGA_ISR 0x20u
 /* RW. Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU. */
 #define BALBOA_VFPGA_ISR_PID 0x28u
@@ -493,7 +493,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_TLB_WINDOW_SMALL_PAGES_BASE 0x110000u
 #define BALBOA_VFPGA_TLB_WINDOW_SMALL_PAGES_STRIDE 0x40000u
 #define BALBOA_VFPGA_TLB_WINDOW_SMALL_PAGES_COUNT 0xfu
-/* RW. First word of an entry; reads answer what was written. */
+/* RW. First word of an entry; reads return the written value. */
 #define BALBOA_VFPGA_TLB_WORD_0 0x0u
 /* RW. Second word of an entry, whose write inserts or removes it. The bits of its fields depend on the TLB's shape, from bit 0: set, tag, ctid (6 bits), stream (2), valid (1). */
 #define BALBOA_VFPGA_TLB_WORD_1 0x8u
@@ -508,7 +508,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_MAGIC 0x0u
 /* RO. The version of the contract. */
 #define BALBOA_WINDOW_VERSION 0x8u
-/* RO. What the engine offers. */
+/* RO. The features of the engine. */
 #define BALBOA_WINDOW_CAPABILITIES 0x10u
 /* RO. The number of objects at a time. */
 #define BALBOA_WINDOW_LIMIT_QP_CQ 0x18u
@@ -522,7 +522,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_LIMIT_DM 0x38u
 /* WO. Starts and stops the engine. Reads answer 0; with both bits, reset alone counts. */
 #define BALBOA_WINDOW_CONTROL 0x40u
-/* RO. What the engine is doing. */
+/* RO. The state of the engine. */
 #define BALBOA_WINDOW_STATUS 0x80u
 /* RO. The clock of every timestamp. It starts when the card does and does not wrap. */
 #define BALBOA_WINDOW_TIMESTAMP 0xc0u
@@ -667,7 +667,7 @@ typedef uint64_t balboa_le64;
 /* log2 of the bytes of a large page. */
 #define BALBOA_SHELL_CTRL_CNFG_LTLB_PAGE_BITS_MASK 0xfc000000u
 #define BALBOA_SHELL_CTRL_CNFG_LTLB_PAGE_BITS_SHIFT 0x1au
-/* shell_mem_cnfg: What memory the vFPGAs reach. */
+/* shell_mem_cnfg: The memory that the vFPGAs reach. */
 /* Host streams are built in. */
 #define BALBOA_SHELL_MEM_CNFG_HOST_STREAMS_MASK 0x1u
 #define BALBOA_SHELL_MEM_CNFG_HOST_STREAMS_SHIFT 0x0u
@@ -727,7 +727,7 @@ typedef uint64_t balboa_le64;
 /* Transmitted. */
 #define BALBOA_SHELL_PACKET_COUNTERS_TX_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_SHELL_PACKET_COUNTERS_TX_SHIFT 0x20u
-/* shell_loss_counters: What the transport lost and sent again. */
+/* shell_loss_counters: Losses and retransmissions of the transport. */
 /* Packets dropped for their PSN. */
 #define BALBOA_SHELL_LOSS_COUNTERS_PSN_DROPS_MASK 0xffffffffu
 #define BALBOA_SHELL_LOSS_COUNTERS_PSN_DROPS_SHIFT 0x0u
@@ -780,7 +780,7 @@ typedef uint64_t balboa_le64;
 /* The address. */
 #define BALBOA_VFPGA_VIRTUAL_ADDRESS_VADDR_MASK UINT64_C(0xffffffffffff)
 #define BALBOA_VFPGA_VIRTUAL_ADDRESS_VADDR_SHIFT 0x0u
-/* vfpga_isr_write: Interrupts: what happened, and the driver's answers. A write of 16 bits is enough. */
+/* vfpga_isr_write: Interrupts: the event, and the driver's answers. A write of 16 bits is enough. */
 /* Takes the event back that is reported; the next one may follow. */
 #define BALBOA_VFPGA_ISR_WRITE_CLEAR_PENDING_MASK 0x1u
 #define BALBOA_VFPGA_ISR_WRITE_CLEAR_PENDING_SHIFT 0x0u
@@ -802,8 +802,8 @@ typedef uint64_t balboa_le64;
 /* Locks the TLBs, or unlocks them if they are locked; with the invalidate bit, which then means nothing. */
 #define BALBOA_VFPGA_ISR_WRITE_LOCK_MASK 0x40u
 #define BALBOA_VFPGA_ISR_WRITE_LOCK_SHIFT 0x6u
-/* vfpga_isr_read: Interrupts: what happened, and the driver's answers. A write of 16 bits is enough. */
-/* What happened; 0 while nothing is reported. */
+/* vfpga_isr_read: Interrupts: the event, and the driver's answers. A write of 16 bits is enough. */
+/* The event; 0 while none is reported. */
 #define BALBOA_VFPGA_ISR_READ_KIND_MASK 0xffff0000u
 #define BALBOA_VFPGA_ISR_READ_KIND_SHIFT 0x10u
 /* Another invalidation can be queued. */
@@ -900,7 +900,7 @@ typedef uint64_t balboa_le64;
 /* Writes. */
 #define BALBOA_VFPGA_COMPLETION_COUNTERS_WRITES_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_VFPGA_COMPLETION_COUNTERS_WRITES_SHIFT 0x20u
-/* vfpga_tlb_word0: First word of an entry; reads answer what was written. */
+/* vfpga_tlb_word0: First word of an entry; reads return the written value. */
 /* Physical page number. */
 #define BALBOA_VFPGA_TLB_WORD0_PAGE_MASK 0xffffffffu
 #define BALBOA_VFPGA_TLB_WORD0_PAGE_SHIFT 0x0u
@@ -914,10 +914,10 @@ typedef uint64_t balboa_le64;
 /* Another major version is not understood. */
 #define BALBOA_WINDOW_VERSION_MAJOR_MASK 0xffff0000u
 #define BALBOA_WINDOW_VERSION_MAJOR_SHIFT 0x10u
-/* What stands behind the window. */
+/* The kind of device behind the window. */
 #define BALBOA_WINDOW_VERSION_PROFILE_MASK UINT64_C(0xff00000000)
 #define BALBOA_WINDOW_VERSION_PROFILE_SHIFT 0x20u
-/* window_capability_word: What the engine offers. */
+/* window_capability_word: The features of the engine. */
 /* The offers. */
 #define BALBOA_WINDOW_CAPABILITY_WORD_CAPABILITIES_MASK UINT64_C(0xffffffffffffffff)
 #define BALBOA_WINDOW_CAPABILITY_WORD_CAPABILITIES_SHIFT 0x0u
@@ -984,7 +984,7 @@ typedef uint64_t balboa_le64;
 /* Stop, forget every object, clear the ring registers. No DMA follows once STATUS reads 0. */
 #define BALBOA_WINDOW_CONTROL_RESET_MASK 0x2u
 #define BALBOA_WINDOW_CONTROL_RESET_SHIFT 0x1u
-/* window_status: What the engine is doing. */
+/* window_status: The state of the engine. */
 /* The engine runs. */
 #define BALBOA_WINDOW_STATUS_ENABLED_MASK 0x1u
 #define BALBOA_WINDOW_STATUS_ENABLED_SHIFT 0x0u
@@ -1043,7 +1043,7 @@ typedef uint64_t balboa_le64;
 /* One more with each arming, modulo 2^30; comes back in the event. */
 #define BALBOA_DOORBELL_ARM_WORD_ARM_SEQUENCE_MASK UINT64_C(0x3fffffff00000000)
 #define BALBOA_DOORBELL_ARM_WORD_ARM_SEQUENCE_SHIFT 0x20u
-/* What is waited for. */
+/* The completions that the program waits for. */
 #define BALBOA_DOORBELL_ARM_WORD_KIND_MASK UINT64_C(0xc000000000000000)
 #define BALBOA_DOORBELL_ARM_WORD_KIND_SHIFT 0x3eu
 /* key_word: A key. */
@@ -1213,7 +1213,7 @@ enum balboa_cqe_status {
     BALBOA_CQE_STATUS_FLUSHED = 5,
     /* The window could not be bound. */
     BALBOA_CQE_STATUS_WINDOW_BIND = 6,
-    /* The responder answered what cannot be. */
+    /* The responder's answer is impossible. */
     BALBOA_CQE_STATUS_BAD_RESPONSE = 7,
     /* A local access right was missing. */
     BALBOA_CQE_STATUS_LOCAL_ACCESS = 8,
@@ -1315,7 +1315,7 @@ enum balboa_admin_opcode {
     BALBOA_ADMIN_OPCODE_QUERY_PORT = 17,
     /* admin_destroy-shaped query of the card's counters; the response is u64s in COUNTERS' order. */
     BALBOA_ADMIN_OPCODE_QUERY_COUNTERS = 18,
-    /* admin_modify_key: answered when no DMA under what the key was can follow. */
+    /* admin_modify_key: answered when no DMA under the key's former state can follow. */
     BALBOA_ADMIN_OPCODE_MODIFY_KEY = 19,
     /* admin_set_link: every engine of the card tells of the change by an event. */
     BALBOA_ADMIN_OPCODE_SET_LINK = 20,
@@ -1379,7 +1379,7 @@ enum balboa_admin_key_kind {
     BALBOA_ADMIN_KEY_KIND_WINDOW2 = 2,
     /* A memory region in device memory. */
     BALBOA_ADMIN_KEY_KIND_DEVICE_MEMORY = 3,
-    /* A null memory region: whatever address work requests name, reads give zeros and what is written is lost. va, length and iova are not looked at; of the rights it has at most LOCAL_WRITE. */
+    /* A null memory region: at any address, reads give zeros and writes are lost. va, length and iova are not looked at; of the rights it has at most LOCAL_WRITE. */
     BALBOA_ADMIN_KEY_KIND_NULL = 4,
 };
 /* Transport of a QP; the numbers are those of ibv_qp_type, and of Linux' ib_qp_type. */
@@ -1482,31 +1482,31 @@ enum balboa_tunnel_slot_operation {
     BALBOA_TUNNEL_SLOT_OPERATION_READ = 3,
     /* A compare and swap: 16 bytes of payload, the value to compare with and the one to swap in. */
     BALBOA_TUNNEL_SLOT_OPERATION_COMPARE_SWAP = 4,
-    /* A fetch and add: 8 bytes of payload, what is added. */
+    /* A fetch and add: 8 bytes of payload, the addend. */
     BALBOA_TUNNEL_SLOT_OPERATION_FETCH_ADD = 5,
-    /* What was granted of a SEND or RDMA WRITE, from offset on, has been written. */
+    /* The granted part of a SEND or RDMA WRITE, from offset on, has been written. */
     BALBOA_TUNNEL_SLOT_OPERATION_WRITTEN = 6,
-    /* A grant for what a READ asks for, as Grant. */
+    /* A grant for the data of a READ, as Grant. */
     BALBOA_TUNNEL_SLOT_OPERATION_GRANT_DATA = 7,
-    /* What was granted of what a READ asks for has landed, or has not, as Landed. */
+    /* The granted part of a READ's data has landed, or has not, as Landed. */
     BALBOA_TUNNEL_SLOT_OPERATION_DATA_LANDED = 8,
     /* The answer to all requests up to a message, which ended well, or to that one, which did not. */
     BALBOA_TUNNEL_SLOT_OPERATION_ANSWER = 16,
-    /* A part of what a READ asks for. */
+    /* A part of a READ's data. */
     BALBOA_TUNNEL_SLOT_OPERATION_DATA = 17,
     /* The value before an atomic: 8 bytes of payload. */
     BALBOA_TUNNEL_SLOT_OPERATION_VALUE = 18,
     /* A grant for a SEND or RDMA WRITE: length bytes of it from offset on may be written to address; 0 bytes where they are to come in slots. */
     BALBOA_TUNNEL_SLOT_OPERATION_GRANT = 19,
-    /* What was granted of what a READ asks for, from offset on, has been written. */
+    /* The granted part of a READ's data, from offset on, has been written. */
     BALBOA_TUNNEL_SLOT_OPERATION_DATA_WRITTEN = 20,
-    /* What was granted of a SEND or RDMA WRITE from offset on, length bytes, has landed; 0 bytes where it adds up to something else, and is to come in slots. */
+    /* The granted part of a SEND or RDMA WRITE from offset on, length bytes, has landed; 0 bytes if its sum differs, and it must come in slots. */
     BALBOA_TUNNEL_SLOT_OPERATION_LANDED = 21,
     /* Nothing but credits. */
     BALBOA_TUNNEL_SLOT_OPERATION_CREDIT = 32,
-    /* The sender sends no more until the context is rewritten, and asks the peer to do the same. */
+    /* The sender stops sending until the context is rewritten, and asks the peer to do the same. */
     BALBOA_TUNNEL_SLOT_OPERATION_PAUSE = 33,
-    /* All that the sender has sent is acknowledged, and it sends no more. */
+    /* All of the sender's packets are acknowledged, and it has stopped sending. */
     BALBOA_TUNNEL_SLOT_OPERATION_PAUSED = 34,
     /* The sender has rewritten its context. */
     BALBOA_TUNNEL_SLOT_OPERATION_REWRITTEN = 35,
@@ -1524,9 +1524,9 @@ enum balboa_tunnel_slot_operation {
 #define BALBOA_TUNNEL_SLOT_FLAGS_OWN_NUMBER 0x8u
 /* An answer: there is no receive; timer says when to try again. */
 #define BALBOA_TUNNEL_SLOT_FLAGS_NOT_READY 0x10u
-/* The sender answers what has ASKS. */
+/* The sender answers slots that have ASKS. */
 #define BALBOA_TUNNEL_SLOT_FLAGS_GRANTS 0x20u
-/* A Send, Write or Data without payload: what comes from offset on is to be granted. */
+/* A Send, Write or Data without payload: it asks for a grant of the bytes from offset on. */
 #define BALBOA_TUNNEL_SLOT_FLAGS_ASKS 0x40u
 
 /* Entries of rings and commands, in memory */
@@ -1559,7 +1559,7 @@ BALBOA_ASSERT(offsetof(struct balboa_doorbell_completion_record, events_read) ==
 BALBOA_ASSERT(offsetof(struct balboa_doorbell_completion_record, armed_for_any) == 0x14, "balboa_doorbell_completion_record.armed_for_any");
 /* The header of a send WQE, the first 32 bytes of its first block. Atomics carry the operands in the first 16 bytes behind the header and one SGE after them. UD reuses remote_address and rkey through wqe_datagram; a window bind through wqe_bind. */
 struct balboa_wqe_send_header {
-    /* What to do. */
+    /* The operation. */
     uint8_t opcode;
     /* How. */
     uint8_t flags;
@@ -1602,9 +1602,9 @@ BALBOA_ASSERT(sizeof(struct balboa_wqe_sge) == 16, "size of balboa_wqe_sge");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_sge, address) == 0x0, "balboa_wqe_sge.address");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_sge, length) == 0x8, "balboa_wqe_sge.length");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_sge, lkey) == 0xc, "balboa_wqe_sge.lkey");
-/* The address fields of a UD send WQE, over the same bytes as remote_address and rkey. A datagram has no more bytes than the port's active MTU; it is complete when its packet was made, whether anybody hears it or not. One that fails leaves its QP in SQE. */
+/* The address fields of a UD send WQE, over the same bytes as remote_address and rkey. A datagram has no more bytes than the port's active MTU; it is complete when its packet was made, even if no peer gets it. One that fails leaves its QP in SQE. */
 struct balboa_wqe_datagram {
-    /* What to do. */
+    /* The operation. */
     uint8_t opcode;
     /* How. */
     uint8_t flags;
@@ -1639,7 +1639,7 @@ BALBOA_ASSERT(offsetof(struct balboa_wqe_datagram, qpn) == 0x14, "balboa_wqe_dat
 BALBOA_ASSERT(offsetof(struct balboa_wqe_datagram, qkey) == 0x18, "balboa_wqe_datagram.qkey");
 /* The operands of an atomic, behind the header. length of the SGE behind them is at least 8; the value before goes to its first 8 bytes. */
 struct balboa_wqe_atomic {
-    /* What to do. */
+    /* The operation. */
     uint8_t opcode;
     /* How. */
     uint8_t flags;
@@ -1678,7 +1678,7 @@ BALBOA_ASSERT(offsetof(struct balboa_wqe_atomic, swap_add) == 0x20, "balboa_wqe_
 BALBOA_ASSERT(offsetof(struct balboa_wqe_atomic, compare) == 0x28, "balboa_wqe_atomic.compare");
 /* The fields of a window bind behind the header. rkey is the window's key from now on: its number, with any variant. remote_address is the first byte of it that is bound. */
 struct balboa_wqe_bind {
-    /* What to do. */
+    /* The operation. */
     uint8_t opcode;
     /* How. */
     uint8_t flags;
@@ -1742,7 +1742,7 @@ struct balboa_cqe {
     balboa_le32 immediate;
     /* UD: QPN of the sender. */
     balboa_le32 source_qpn;
-    /* What was completed. */
+    /* The completed operation. */
     uint8_t opcode;
     /* How it ended. */
     uint8_t status;
@@ -1777,7 +1777,7 @@ BALBOA_ASSERT(offsetof(struct balboa_cqe, generation) == 0x38, "balboa_cqe.gener
 BALBOA_ASSERT(offsetof(struct balboa_cqe, phase) == 0x3f, "balboa_cqe.phase");
 /* An event. */
 struct balboa_event {
-    /* What happened. */
+    /* The kind of the event. */
     uint8_t kind;
     /* More of it. */
     uint8_t code;
@@ -1801,7 +1801,7 @@ BALBOA_ASSERT(offsetof(struct balboa_event, timestamp) == 0x10, "balboa_event.ti
 BALBOA_ASSERT(offsetof(struct balboa_event, phase) == 0x3f, "balboa_event.phase");
 /* The first 16 bytes of every command. */
 struct balboa_admin_header {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -1842,7 +1842,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_completion, generation) == 0x8, "balb
 BALBOA_ASSERT(offsetof(struct balboa_admin_completion, phase) == 0x3f, "balboa_admin_completion.phase");
 /* Makes a completion queue. Ring memory: record, then 2^log2_entries zeroed entries. */
 struct balboa_admin_create_cq {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -1872,7 +1872,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, page) == 0x19, "balboa_adm
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, vector) == 0x1a, "balboa_admin_create_cq.vector");
 /* Moves a completion queue to a new ring. Ring memory: as that of admin_create_cq. */
 struct balboa_admin_resize_cq {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -1900,7 +1900,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_resize_cq, log2_entries) == 0x18, "ba
 BALBOA_ASSERT(offsetof(struct balboa_admin_resize_cq, cqn) == 0x1c, "balboa_admin_resize_cq.cqn");
 /* Says how many completions an armed completion queue waits for, and how long. */
 struct balboa_admin_moderate_cq {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -1927,7 +1927,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_moderate_cq, count) == 0x14, "balboa_
 BALBOA_ASSERT(offsetof(struct balboa_admin_moderate_cq, period) == 0x16, "balboa_admin_moderate_cq.period");
 /* Makes a receive queue. Ring memory: record, then 2^log2_entries entries of stride blocks. */
 struct balboa_admin_create_rq {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -1944,7 +1944,7 @@ struct balboa_admin_create_rq {
     uint8_t page;
     /* log2 of the blocks from one entry to the next, 0 to 3. */
     uint8_t log2_stride;
-    /* Whom it serves. */
+    /* The queue pairs that it serves. */
     uint8_t kind;
     /* Protection domain of its SGEs. */
     balboa_le32 pdn;
@@ -1969,7 +1969,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_rq, cqn) == 0x20, "balboa_admi
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_rq, xrcdn) == 0x24, "balboa_admin_create_rq.xrcdn");
 /* Sets the limit of a shared receive queue. */
 struct balboa_admin_modify_rq {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -1993,7 +1993,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_modify_rq, rqn) == 0x10, "balboa_admi
 BALBOA_ASSERT(offsetof(struct balboa_admin_modify_rq, limit) == 0x14, "balboa_admin_modify_rq.limit");
 /* Makes a QP in RESET. Ring memory: record, then 2^log2_sq_blocks blocks. */
 struct balboa_admin_create_qp {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2039,7 +2039,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_qp, rqn) == 0x28, "balboa_admi
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_qp, xrcdn) == 0x2c, "balboa_admin_create_qp.xrcdn");
 /* Changes a QP; qp_attributes stand in the two blocks behind this one. */
 struct balboa_admin_modify_qp {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2142,7 +2142,7 @@ BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, flow_label) == 0x2c, "balboa
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, dgid) == 0x40, "balboa_qp_attributes.dgid");
 /* Makes a key for memory that was mapped before. */
 struct balboa_admin_create_key {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2161,7 +2161,7 @@ struct balboa_admin_create_key {
     balboa_le32 pdn;
     /* Rights. */
     balboa_le32 access;
-    /* What it names. */
+    /* The kind of memory that it names. */
     uint8_t kind;
     uint8_t reserved_31[3];
     /* In device memory: the part. */
@@ -2182,7 +2182,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, kind) == 0x30, "balboa_ad
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, dm) == 0x34, "balboa_admin_create_key.dm");
 /* Gives a key of a region other memory, another domain and other rights; it keeps its number. */
 struct balboa_admin_modify_key {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2218,7 +2218,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, access) == 0x2c, "balboa_
 BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, key) == 0x30, "balboa_admin_modify_key.key");
 /* Gives out a part of the device memory, zeroed. */
 struct balboa_admin_alloc_dm {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2229,7 +2229,7 @@ struct balboa_admin_alloc_dm {
     balboa_le64 response;
     /* Bytes. */
     balboa_le32 length;
-    /* log2 of what its first byte's offset in the device memory is a multiple of, up to MAX_LOG2_DM_ALIGNMENT. */
+    /* log2 of the alignment of its first byte's offset in the device memory, up to MAX_LOG2_DM_ALIGNMENT. */
     uint8_t log2_alignment;
     uint8_t reserved_15[43];
 };
@@ -2242,7 +2242,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_alloc_dm, length) == 0x10, "balboa_ad
 BALBOA_ASSERT(offsetof(struct balboa_admin_alloc_dm, log2_alignment) == 0x14, "balboa_admin_alloc_dm.log2_alignment");
 /* Copies bytes between the host and a part of the device memory. */
 struct balboa_admin_copy_dm {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2278,7 +2278,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, log2_blocks) == 0x24, "balbo
 BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, direction) == 0x25, "balboa_admin_copy_dm.direction");
 /* Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is neither a peer's nor a multicast group's. Nobody need answer there: datagrams that find nobody are lost, and complete. */
 struct balboa_admin_create_ah {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2321,9 +2321,9 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, sl) == 0x17, "balboa_admin
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, page) == 0x1a, "balboa_admin_create_ah.page");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, flow_label) == 0x1c, "balboa_admin_create_ah.flow_label");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, dgid) == 0x40, "balboa_admin_create_ah.dgid");
-/* Names a QP in a multicast group. The QP stays in it, whatever its state, until it is taken out or destroyed. */
+/* Names a QP in a multicast group. The QP stays in it, in any state, until it is taken out or destroyed. */
 struct balboa_admin_membership {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2348,7 +2348,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_membership, qpn) == 0x10, "balboa_adm
 BALBOA_ASSERT(offsetof(struct balboa_admin_membership, group) == 0x20, "balboa_admin_membership.group");
 /* Writes one entry of the GID table. */
 struct balboa_admin_set_gid {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2379,7 +2379,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_set_gid, vlan) == 0x12, "balboa_admin
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_gid, gid) == 0x20, "balboa_admin_set_gid.gid");
 /* Writes one neighbour: the MAC address of an IP address. */
 struct balboa_admin_set_neighbour {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2405,9 +2405,9 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_set_neighbour, response) == 0x8, "bal
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_neighbour, mac) == 0x10, "balboa_admin_set_neighbour.mac");
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_neighbour, valid) == 0x16, "balboa_admin_set_neighbour.valid");
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_neighbour, gid) == 0x20, "balboa_admin_set_neighbour.gid");
-/* Takes the card's port off its cable, for all its engines, or puts it back. A port that was taken off is down, whatever the cable says: nothing of what it sends leaves, and what comes by the cable is lost. Frames of the card to itself go on. Stopping an engine changes nothing of that; a reset of the function puts the port back. */
+/* Takes the card's port off its cable, for all its engines, or puts it back. A port that was taken off is down, with any state of the cable: its frames do not leave, and frames that come by the cable are lost. Frames of the card to itself go on. Stopping an engine changes nothing of that; a reset of the function puts the port back. */
 struct balboa_admin_set_link {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2428,7 +2428,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_set_link, response) == 0x8, "balboa_a
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_link, up) == 0x10, "balboa_admin_set_link.up");
 /* Names one object: every destroy, and every query. */
 struct balboa_admin_destroy {
-    /* What to do. */
+    /* The command. */
     uint8_t opcode;
     /* Blocks of the command, 1 to 4. */
     uint8_t blocks;
@@ -2470,7 +2470,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_port_attributes, active_mtu) == 0x8, 
 BALBOA_ASSERT(offsetof(struct balboa_admin_port_attributes, rate) == 0xc, "balboa_admin_port_attributes.rate");
 /* The first 64 bytes of a slot. */
 struct balboa_tunnel_slot_header {
-    /* What it is. */
+    /* The kind of the slot. */
     uint8_t operation;
     /* Of an answer: an cqe_status. */
     uint8_t status;
@@ -2497,10 +2497,10 @@ struct balboa_tunnel_slot_header {
     balboa_le32 offset;
     /* Immediate data, opaque, or a key. */
     balboa_le32 immediate;
-    /* Of Written and DataWritten: the CRC-32 of Ethernet of what was granted. */
+    /* Of Written and DataWritten: the CRC-32 of Ethernet of the granted bytes. */
     balboa_le32 sum;
     uint8_t reserved_34[4];
-    /* SipHash-2-4 of the header, with this field 0, and of the payload without what pads it. */
+    /* SipHash-2-4 of the header, with this field 0, and of the payload without its padding. */
     balboa_le64 mac;
 };
 BALBOA_ASSERT(sizeof(struct balboa_tunnel_slot_header) == 64, "size of balboa_tunnel_slot_header");

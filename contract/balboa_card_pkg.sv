@@ -215,7 +215,7 @@ package balboa_card_pkg;
   localparam logic [31:0] STATIC_LAYER_PR_ADDR_HIGH = 32'h14;
   // RW. Length of the descriptor's data.
   localparam logic [31:0] STATIC_LAYER_PR_LEN = 32'h18;
-  // RW. From the last word of a bitstream to the end of start-up, by a counter: whatever the configuration logic made of the bitstream.
+  // RW. From the last word of a bitstream to the end of start-up, by a counter, even if the configuration logic rejected the bitstream.
   localparam logic [31:0] STATIC_LAYER_PR_EOST = 32'h1c;
   localparam logic [31:0] STATIC_LAYER_PR_EOST_RESET_VALUE = 32'hf4240;
   // WO. The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us.
@@ -327,7 +327,7 @@ package balboa_card_pkg;
   localparam logic [31:0] SHELL_N_REGIONS = 32'h10;
   // RO. How the vFPGAs' control and MMUs are built.
   localparam logic [31:0] SHELL_CTRL_CNFG = 32'h18;
-  // RO. What memory the vFPGAs reach.
+  // RO. The memory that the vFPGAs reach.
   localparam logic [31:0] SHELL_MEM_CNFG = 32'h20;
   // RO. Reconfiguration of single vFPGAs is built in.
   localparam logic [31:0] SHELL_PR_CNFG = 32'h28;
@@ -369,7 +369,7 @@ package balboa_card_pkg;
   localparam logic [31:0] SHELL_STAT_ROCE = 32'h320;
   // RO. Packets whose BTH the transport parsed or generated.
   localparam logic [31:0] SHELL_STAT_IBV = 32'h328;
-  // RO. What the transport lost and sent again.
+  // RO. Losses and retransmissions of the transport.
   localparam logic [31:0] SHELL_STAT_RETRANSMISSIONS = 32'h330;
   // RO. TCP sessions.
   localparam logic [31:0] SHELL_STAT_TCP_SESSIONS = 32'h338;
@@ -392,7 +392,7 @@ package balboa_card_pkg;
   localparam logic [31:0] VFPGA_CTRL_2 = 32'h10;
   // WO. Virtual address of the write half.
   localparam logic [31:0] VFPGA_VADDR_WR = 32'h18;
-  // WR. Interrupts: what happened, and the driver's answers. A write of 16 bits is enough.
+  // WR. Interrupts: the event, and the driver's answers. A write of 16 bits is enough.
   localparam logic [31:0] VFPGA_ISR = 32'h20;
   // RW. Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU.
   localparam logic [31:0] VFPGA_ISR_PID = 32'h28;
@@ -485,7 +485,7 @@ package balboa_card_pkg;
   localparam logic [31:0] VFPGA_TLB_WINDOW_SMALL_PAGES_BASE = 32'h110000;
   localparam logic [31:0] VFPGA_TLB_WINDOW_SMALL_PAGES_STRIDE = 32'h40000;
   localparam logic [31:0] VFPGA_TLB_WINDOW_SMALL_PAGES_COUNT = 32'hf;
-  // RW. First word of an entry; reads answer what was written.
+  // RW. First word of an entry; reads return the written value.
   localparam logic [31:0] VFPGA_TLB_WORD_0 = 32'h0;
   // RW. Second word of an entry, whose write inserts or removes it. The bits of its fields depend on the TLB's shape, from bit 0: set, tag, ctid (6 bits), stream (2), valid (1).
   localparam logic [31:0] VFPGA_TLB_WORD_1 = 32'h8;
@@ -500,7 +500,7 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_MAGIC_RESET_VALUE = 64'h31455156424c4142;
   // RO. The version of the contract.
   localparam logic [31:0] WINDOW_VERSION = 32'h8;
-  // RO. What the engine offers.
+  // RO. The features of the engine.
   localparam logic [31:0] WINDOW_CAPABILITIES = 32'h10;
   // RO. The number of objects at a time.
   localparam logic [31:0] WINDOW_LIMIT_QP_CQ = 32'h18;
@@ -514,7 +514,7 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_LIMIT_DM = 32'h38;
   // WO. Starts and stops the engine. Reads answer 0; with both bits, reset alone counts.
   localparam logic [31:0] WINDOW_CONTROL = 32'h40;
-  // RO. What the engine is doing.
+  // RO. The state of the engine.
   localparam logic [31:0] WINDOW_STATUS = 32'h80;
   localparam logic [63:0] WINDOW_STATUS_RESET_VALUE = 64'h0;
   // RO. The clock of every timestamp. It starts when the card does and does not wrap.
@@ -713,7 +713,7 @@ package balboa_card_pkg;
     CQE_STATUS_FLUSHED = 8'd5,
     // The window could not be bound.
     CQE_STATUS_WINDOW_BIND = 8'd6,
-    // The responder answered what cannot be.
+    // The responder's answer is impossible.
     CQE_STATUS_BAD_RESPONSE = 8'd7,
     // A local access right was missing.
     CQE_STATUS_LOCAL_ACCESS = 8'd8,
@@ -815,7 +815,7 @@ package balboa_card_pkg;
     ADMIN_OPCODE_QUERY_PORT = 8'd17,
     // admin_destroy-shaped query of the card's counters; the response is u64s in COUNTERS' order.
     ADMIN_OPCODE_QUERY_COUNTERS = 8'd18,
-    // admin_modify_key: answered when no DMA under what the key was can follow.
+    // admin_modify_key: answered when no DMA under the key's former state can follow.
     ADMIN_OPCODE_MODIFY_KEY = 8'd19,
     // admin_set_link: every engine of the card tells of the change by an event.
     ADMIN_OPCODE_SET_LINK = 8'd20,
@@ -879,7 +879,7 @@ package balboa_card_pkg;
     ADMIN_KEY_KIND_WINDOW2 = 8'd2,
     // A memory region in device memory.
     ADMIN_KEY_KIND_DEVICE_MEMORY = 8'd3,
-    // A null memory region: whatever address work requests name, reads give zeros and what is written is lost. va, length and iova are not looked at; of the rights it has at most LOCAL_WRITE.
+    // A null memory region: at any address, reads give zeros and writes are lost. va, length and iova are not looked at; of the rights it has at most LOCAL_WRITE.
     ADMIN_KEY_KIND_NULL = 8'd4
   } admin_key_kind_t;
   // Transport of a QP; the numbers are those of ibv_qp_type, and of Linux' ib_qp_type.
@@ -982,31 +982,31 @@ package balboa_card_pkg;
     TUNNEL_SLOT_OPERATION_READ = 8'd3,
     // A compare and swap: 16 bytes of payload, the value to compare with and the one to swap in.
     TUNNEL_SLOT_OPERATION_COMPARE_SWAP = 8'd4,
-    // A fetch and add: 8 bytes of payload, what is added.
+    // A fetch and add: 8 bytes of payload, the addend.
     TUNNEL_SLOT_OPERATION_FETCH_ADD = 8'd5,
-    // What was granted of a SEND or RDMA WRITE, from offset on, has been written.
+    // The granted part of a SEND or RDMA WRITE, from offset on, has been written.
     TUNNEL_SLOT_OPERATION_WRITTEN = 8'd6,
-    // A grant for what a READ asks for, as Grant.
+    // A grant for the data of a READ, as Grant.
     TUNNEL_SLOT_OPERATION_GRANT_DATA = 8'd7,
-    // What was granted of what a READ asks for has landed, or has not, as Landed.
+    // The granted part of a READ's data has landed, or has not, as Landed.
     TUNNEL_SLOT_OPERATION_DATA_LANDED = 8'd8,
     // The answer to all requests up to a message, which ended well, or to that one, which did not.
     TUNNEL_SLOT_OPERATION_ANSWER = 8'd16,
-    // A part of what a READ asks for.
+    // A part of a READ's data.
     TUNNEL_SLOT_OPERATION_DATA = 8'd17,
     // The value before an atomic: 8 bytes of payload.
     TUNNEL_SLOT_OPERATION_VALUE = 8'd18,
     // A grant for a SEND or RDMA WRITE: length bytes of it from offset on may be written to address; 0 bytes where they are to come in slots.
     TUNNEL_SLOT_OPERATION_GRANT = 8'd19,
-    // What was granted of what a READ asks for, from offset on, has been written.
+    // The granted part of a READ's data, from offset on, has been written.
     TUNNEL_SLOT_OPERATION_DATA_WRITTEN = 8'd20,
-    // What was granted of a SEND or RDMA WRITE from offset on, length bytes, has landed; 0 bytes where it adds up to something else, and is to come in slots.
+    // The granted part of a SEND or RDMA WRITE from offset on, length bytes, has landed; 0 bytes if its sum differs, and it must come in slots.
     TUNNEL_SLOT_OPERATION_LANDED = 8'd21,
     // Nothing but credits.
     TUNNEL_SLOT_OPERATION_CREDIT = 8'd32,
-    // The sender sends no more until the context is rewritten, and asks the peer to do the same.
+    // The sender stops sending until the context is rewritten, and asks the peer to do the same.
     TUNNEL_SLOT_OPERATION_PAUSE = 8'd33,
-    // All that the sender has sent is acknowledged, and it sends no more.
+    // All of the sender's packets are acknowledged, and it has stopped sending.
     TUNNEL_SLOT_OPERATION_PAUSED = 8'd34,
     // The sender has rewritten its context.
     TUNNEL_SLOT_OPERATION_REWRITTEN = 8'd35,
@@ -1024,9 +1024,9 @@ package balboa_card_pkg;
   localparam logic [7:0] TUNNEL_SLOT_FLAGS_OWN_NUMBER = 8'h8;
   // An answer: there is no receive; timer says when to try again.
   localparam logic [7:0] TUNNEL_SLOT_FLAGS_NOT_READY = 8'h10;
-  // The sender answers what has ASKS.
+  // The sender answers slots that have ASKS.
   localparam logic [7:0] TUNNEL_SLOT_FLAGS_GRANTS = 8'h20;
-  // A Send, Write or Data without payload: what comes from offset on is to be granted.
+  // A Send, Write or Data without payload: it asks for a grant of the bytes from offset on.
   localparam logic [7:0] TUNNEL_SLOT_FLAGS_ASKS = 8'h40;
 
   // ---- Words of bit fields
@@ -1154,7 +1154,7 @@ package balboa_card_pkg;
     // [0:0] The 256-bit register bank is built in instead of the plain one.
     logic avx;
   } shell_ctrl_cnfg_t;
-  // What memory the vFPGAs reach.
+  // The memory that the vFPGAs reach.
   typedef struct packed {
     logic [48:0] reserved_15;
     // [14:14] Versal: the HBM is addressed as one block.
@@ -1221,7 +1221,7 @@ package balboa_card_pkg;
     // [31:0] Received.
     logic [31:0] rx;
   } shell_packet_counters_t;
-  // What the transport lost and sent again.
+  // Losses and retransmissions of the transport.
   typedef struct packed {
     // [63:32] Packets sent again.
     logic [31:0] retransmissions;
@@ -1273,7 +1273,7 @@ package balboa_card_pkg;
     // [47:0] The address.
     logic [47:0] vaddr;
   } vfpga_virtual_address_t;
-  // Interrupts: what happened, and the driver's answers. A write of 16 bits is enough.
+  // Interrupts: the event, and the driver's answers. A write of 16 bits is enough.
   typedef struct packed {
     logic [56:0] reserved_7;
     // [6:6] Locks the TLBs, or unlocks them if they are locked; with the invalidate bit, which then means nothing.
@@ -1291,7 +1291,7 @@ package balboa_card_pkg;
     // [0:0] Takes the event back that is reported; the next one may follow.
     logic clear_pending;
   } vfpga_isr_write_t;
-  // Interrupts: what happened, and the driver's answers. A write of 16 bits is enough.
+  // Interrupts: the event, and the driver's answers. A write of 16 bits is enough.
   typedef struct packed {
     logic [6:0] reserved_57;
     // [56:56] It was a write.
@@ -1304,7 +1304,7 @@ package balboa_card_pkg;
     logic fault_ready;
     // [32:32] Another invalidation can be queued.
     logic invalidate_ready;
-    // [31:16] What happened; 0 while nothing is reported.
+    // [31:16] The event; 0 while none is reported.
     vfpga_event_kind_t kind;
     logic [15:0] reserved_0;
   } vfpga_isr_read_t;
@@ -1406,7 +1406,7 @@ package balboa_card_pkg;
     // [31:0] Reads.
     logic [31:0] reads;
   } vfpga_completion_counters_t;
-  // First word of an entry; reads answer what was written.
+  // First word of an entry; reads return the written value.
   typedef struct packed {
     // [63:32] Process on the host; with the tag it names the entry to remove.
     logic [31:0] hpid;
@@ -1416,14 +1416,14 @@ package balboa_card_pkg;
   // The version of the contract.
   typedef struct packed {
     logic [23:0] reserved_40;
-    // [39:32] What stands behind the window.
+    // [39:32] The kind of device behind the window.
     window_profile_t profile;
     // [31:16] Another major version is not understood.
     logic [15:0] major;
     // [15:0] A higher minor version only adds.
     logic [15:0] minor;
   } window_version_t;
-  // What the engine offers.
+  // The features of the engine.
   typedef struct packed {
     // [63:0] The offers.
     logic [63:0] capabilities;
@@ -1485,7 +1485,7 @@ package balboa_card_pkg;
     // [0:0] Start with the ring registers as they are. Nothing happens while the engine runs, after a fatal stop, or when a ring cannot be: see STATUS.
     logic enable;
   } window_control_t;
-  // What the engine is doing.
+  // The state of the engine.
   typedef struct packed {
     // [63:32] Why the engine stopped; 0 while fatal is clear.
     logic [31:0] fatal_code;
@@ -1546,7 +1546,7 @@ package balboa_card_pkg;
   } doorbell_slot_value_t;
   // The arm word of a completion queue. An entry at or beyond consumer that is of the kind waited for fires at once.
   typedef struct packed {
-    // [63:62] What is waited for.
+    // [63:62] The completions that the program waits for.
     logic [1:0] kind;
     // [61:32] One more with each arming, modulo 2^30; comes back in the event.
     logic [29:0] arm_sequence;
@@ -1601,7 +1601,7 @@ package balboa_card_pkg;
     logic [7:0] num_sge;
     // [15:8] How.
     logic [7:0] flags;
-    // [7:0] What to do.
+    // [7:0] The operation.
     wqe_send_opcode_t opcode;
   } wqe_send_header_t;
   // A piece of local memory: a scatter/gather element.
@@ -1613,7 +1613,7 @@ package balboa_card_pkg;
     // [63:0] First byte, in the address space of the region's key.
     logic [63:0] address;
   } wqe_sge_t;
-  // The address fields of a UD send WQE, over the same bytes as remote_address and rkey. A datagram has no more bytes than the port's active MTU; it is complete when its packet was made, whether anybody hears it or not. One that fails leaves its QP in SQE.
+  // The address fields of a UD send WQE, over the same bytes as remote_address and rkey. A datagram has no more bytes than the port's active MTU; it is complete when its packet was made, even if no peer gets it. One that fails leaves its QP in SQE.
   typedef struct packed {
     logic [287:0] reserved_224;
     // [223:192] Q_Key; the QP's own where the highest bit is set.
@@ -1634,7 +1634,7 @@ package balboa_card_pkg;
     logic [7:0] num_sge;
     // [15:8] How.
     logic [7:0] flags;
-    // [7:0] What to do.
+    // [7:0] The operation.
     wqe_send_opcode_t opcode;
   } wqe_datagram_t;
   // The operands of an atomic, behind the header. length of the SGE behind them is at least 8; the value before goes to its first 8 bytes.
@@ -1661,7 +1661,7 @@ package balboa_card_pkg;
     logic [7:0] num_sge;
     // [15:8] How.
     logic [7:0] flags;
-    // [7:0] What to do.
+    // [7:0] The operation.
     wqe_send_opcode_t opcode;
   } wqe_atomic_t;
   // The fields of a window bind behind the header. rkey is the window's key from now on: its number, with any variant. remote_address is the first byte of it that is bound.
@@ -1690,7 +1690,7 @@ package balboa_card_pkg;
     logic [7:0] num_sge;
     // [15:8] How.
     logic [7:0] flags;
-    // [7:0] What to do.
+    // [7:0] The operation.
     wqe_send_opcode_t opcode;
   } wqe_bind_t;
   // The first 16 bytes of a receive WQE; up to 3 SGEs stand in its first block, 4 in each other.
@@ -1720,7 +1720,7 @@ package balboa_card_pkg;
     logic [7:0] vendor_code;
     // [175:168] How it ended.
     cqe_status_t status;
-    // [167:160] What was completed.
+    // [167:160] The completed operation.
     cqe_opcode_t opcode;
     // [159:128] UD: QPN of the sender.
     logic [31:0] source_qpn;
@@ -1747,7 +1747,7 @@ package balboa_card_pkg;
     logic [15:0] reserved_16;
     // [15:8] More of it.
     logic [7:0] code;
-    // [7:0] What happened.
+    // [7:0] The kind of the event.
     event_type_t kind;
   } event_t;
   // The first 16 bytes of every command.
@@ -1760,7 +1760,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_header_t;
   // The answer to a command.
@@ -1797,7 +1797,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_create_cq_t;
   // Moves a completion queue to a new ring. Ring memory: as that of admin_create_cq.
@@ -1817,7 +1817,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_resize_cq_t;
   // Says how many completions an armed completion queue waits for, and how long.
@@ -1836,7 +1836,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_moderate_cq_t;
   // Makes a receive queue. Ring memory: record, then 2^log2_entries entries of stride blocks.
@@ -1848,7 +1848,7 @@ package balboa_card_pkg;
     logic [31:0] cqn;
     // [255:224] Protection domain of its SGEs.
     logic [31:0] pdn;
-    // [223:216] Whom it serves.
+    // [223:216] The queue pairs that it serves.
     admin_rq_kind_t kind;
     // [215:208] log2 of the blocks from one entry to the next, 0 to 3.
     logic [7:0] log2_stride;
@@ -1865,7 +1865,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_create_rq_t;
   // Sets the limit of a shared receive queue.
@@ -1882,7 +1882,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_modify_rq_t;
   // Makes a QP in RESET. Ring memory: record, then 2^log2_sq_blocks blocks.
@@ -1914,7 +1914,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_create_qp_t;
   // Changes a QP; qp_attributes stand in the two blocks behind this one.
@@ -1929,7 +1929,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_modify_qp_t;
   // The attributes of a QP: behind a modify command, and as the answer to a query.
@@ -1994,7 +1994,7 @@ package balboa_card_pkg;
     // [447:416] In device memory: the part.
     logic [31:0] dm;
     logic [23:0] reserved_392;
-    // [391:384] What it names.
+    // [391:384] The kind of memory that it names.
     admin_key_kind_t kind;
     // [383:352] Rights.
     logic [31:0] access;
@@ -2013,7 +2013,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_create_key_t;
   // Gives a key of a region other memory, another domain and other rights; it keeps its number.
@@ -2038,13 +2038,13 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_modify_key_t;
   // Gives out a part of the device memory, zeroed.
   typedef struct packed {
     logic [343:0] reserved_168;
-    // [167:160] log2 of what its first byte's offset in the device memory is a multiple of, up to MAX_LOG2_DM_ALIGNMENT.
+    // [167:160] log2 of the alignment of its first byte's offset in the device memory, up to MAX_LOG2_DM_ALIGNMENT.
     logic [7:0] log2_alignment;
     // [159:128] Bytes.
     logic [31:0] length;
@@ -2055,7 +2055,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_alloc_dm_t;
   // Copies bytes between the host and a part of the device memory.
@@ -2080,7 +2080,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_copy_dm_t;
   // Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is neither a peer's nor a multicast group's. Nobody need answer there: datagrams that find nobody are lost, and complete.
@@ -2112,10 +2112,10 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_create_ah_t;
-  // Names a QP in a multicast group. The QP stays in it, whatever its state, until it is taken out or destroyed.
+  // Names a QP in a multicast group. The QP stays in it, in any state, until it is taken out or destroyed.
   typedef struct packed {
     logic [127:0] reserved_384;
     // [383:256] GID of the group, network order: an address of ff00::/8, or one of 224.0.0.0/4 in its mapped form.
@@ -2130,7 +2130,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_membership_t;
   // Writes one entry of the GID table.
@@ -2152,7 +2152,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_set_gid_t;
   // Writes one neighbour: the MAC address of an IP address.
@@ -2172,10 +2172,10 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_set_neighbour_t;
-  // Takes the card's port off its cable, for all its engines, or puts it back. A port that was taken off is down, whatever the cable says: nothing of what it sends leaves, and what comes by the cable is lost. Frames of the card to itself go on. Stopping an engine changes nothing of that; a reset of the function puts the port back.
+  // Takes the card's port off its cable, for all its engines, or puts it back. A port that was taken off is down, with any state of the cable: its frames do not leave, and frames that come by the cable are lost. Frames of the card to itself go on. Stopping an engine changes nothing of that; a reset of the function puts the port back.
   typedef struct packed {
     logic [375:0] reserved_136;
     // [135:128] 1: as the cable says; 0: down.
@@ -2187,7 +2187,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_set_link_t;
   // Names one object: every destroy, and every query.
@@ -2202,7 +2202,7 @@ package balboa_card_pkg;
     logic [15:0] tag;
     // [15:8] Blocks of the command, 1 to 4.
     logic [7:0] blocks;
-    // [7:0] What to do.
+    // [7:0] The command.
     admin_opcode_t opcode;
   } admin_destroy_t;
   // The answer to a port query.
@@ -2222,10 +2222,10 @@ package balboa_card_pkg;
   } admin_port_attributes_t;
   // The first 64 bytes of a slot.
   typedef struct packed {
-    // [511:448] SipHash-2-4 of the header, with this field 0, and of the payload without what pads it.
+    // [511:448] SipHash-2-4 of the header, with this field 0, and of the payload without its padding.
     logic [63:0] mac;
     logic [31:0] reserved_416;
-    // [415:384] Of Written and DataWritten: the CRC-32 of Ethernet of what was granted.
+    // [415:384] Of Written and DataWritten: the CRC-32 of Ethernet of the granted bytes.
     logic [31:0] sum;
     // [383:352] Immediate data, opaque, or a key.
     logic [31:0] immediate;
@@ -2252,7 +2252,7 @@ package balboa_card_pkg;
     logic [7:0] flags;
     // [15:8] Of an answer: an cqe_status.
     logic [7:0] status;
-    // [7:0] What it is.
+    // [7:0] The kind of the slot.
     tunnel_slot_operation_t operation;
   } tunnel_slot_header_t;
   // The first 64 bytes of a SEND between two cards, whose payload behind them is a datagram's.

@@ -4,10 +4,10 @@
 /// The received frames whose invariant CRC a card checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IcrcPolicy {
-    /// Of all, whoever vouches for them.
+    /// Of all frames, even if somebody vouches for them.
     #[default]
     CheckAll,
-    /// Of all but those that somebody vouches for who has sealed them, or seen them sealed.
+    /// Of all frames but those that a port vouches for, because it has sealed them, or seen them sealed.
     TrustVouchedFor,
 }
 

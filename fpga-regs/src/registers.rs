@@ -13,7 +13,7 @@ use crate::layout::{Codes, Describe};
 pub enum Access {
     /// Read only; writes are ignored.
     RO,
-    /// Reads answer what was written, within the fields.
+    /// Reads return the written value, within the fields.
     RW,
     /// Write only; reads answer 0 unless the register says otherwise.
     WO,
@@ -21,7 +21,7 @@ pub enum Access {
     W1S,
     /// Each 1 written clears that bit.
     W1C,
-    /// What is written and what is read are different things.
+    /// Written and read values are different things.
     WR,
 }
 
@@ -30,9 +30,9 @@ pub enum Access {
 pub enum View {
     /// The register's only meaning.
     Both,
-    /// What is written.
+    /// The written value.
     Write,
-    /// What is read.
+    /// The read value.
     Read,
 }
 
@@ -452,10 +452,10 @@ macro_rules! or_default {
     };
 }
 
-/// Declares a block of registers. For each register, in this order, what is in `()?` at will:
+/// Declares a block of registers. For each register, in this order, the parts in `()?` optional:
 ///
 /// ```text
-/// /// What it is, and what its accesses do.
+/// /// Its meaning, and the effects of its accesses.
 /// NAME ([count; stride])? @ offset (was old_offset)? (only Map)?: ACCESS
 ///     (reset(value))? (unit("…"))? (source("…"))?
 ///     (as Type { fields })? (write Type { fields })? (read Type { fields })? (like Type)?;

@@ -58,7 +58,7 @@ registers! {
         /// log2 of the bytes of a large page.
         ltlb_page_bits[31:26]: u8,
     };
-    /// What memory the vFPGAs reach.
+    /// The memory that the vFPGAs reach.
     MEM_CNFG @ 0x020: RO as MemCnfg {
         /// Host streams are built in.
         host_streams[0]: bool,
@@ -137,7 +137,7 @@ registers! {
     STAT_ROCE @ 0x320: RO like PacketCounters;
     /// Packets whose BTH the transport parsed or generated.
     STAT_IBV @ 0x328: RO like PacketCounters;
-    /// What the transport lost and sent again.
+    /// Losses and retransmissions of the transport.
     STAT_RETRANSMISSIONS @ 0x330: RO as LossCounters {
         /// Packets dropped for their PSN.
         psn_drops[31:0]: u32 unit("packets"),

@@ -61,7 +61,7 @@ registers! {
         /// The length.
         length[27:0]: u32 unit("bytes"),
     };
-    /// From the last word of a bitstream to the end of start-up, by a counter: whatever the configuration logic made of
+    /// From the last word of a bitstream to the end of start-up, by a counter, even if the configuration logic rejected
     /// the bitstream.
     PR_EOST @ 0x1c: RW reset(PR_EOST_DEFAULT as u64) unit("clock cycles");
     /// The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us.

@@ -159,7 +159,7 @@ registers! {
     CTRL_2 @ 0x10: WO like Command;
     /// Virtual address of the write half.
     VADDR_WR @ 0x18: WO like VirtualAddress;
-    /// Interrupts: what happened, and the driver's answers. A write of 16 bits is enough.
+    /// Interrupts: the event, and the driver's answers. A write of 16 bits is enough.
     ISR @ 0x20: WR write IsrWrite {
         /// Takes the event back that is reported; the next one may follow.
         clear_pending[0]: bool,
@@ -177,7 +177,7 @@ registers! {
         /// means nothing.
         lock[6]: bool,
     } read IsrRead {
-        /// What happened; 0 while nothing is reported.
+        /// The event; 0 while none is reported.
         kind[31:16]: EventKind,
         /// Another invalidation can be queued.
         invalidate_ready[32]: bool,
@@ -352,7 +352,7 @@ registers! {
         source: "Coyote vfpga_hw.c, create_tlb_mapping; tlb_slave.sv",
     }
 
-    /// First word of an entry; reads answer what was written.
+    /// First word of an entry; reads return the written value.
     TLB_WORD_0 @ 0x0: RW as TlbWord0 {
         /// Physical page number.
         page[31:0]: u32,

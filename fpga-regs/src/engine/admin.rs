@@ -60,7 +60,7 @@ open_enum! {
         QueryPort = 17,
         /// [`Destroy`]-shaped query of the card's counters; the response is u64s in [`COUNTERS`]' order.
         QueryCounters = 18,
-        /// [`ModifyKey`]: answered when no DMA under what the key was can follow.
+        /// [`ModifyKey`]: answered when no DMA under the key's former state can follow.
         ModifyKey = 19,
         /// [`SetLink`]: every engine of the card tells of the change by an event.
         SetLink = 20,
@@ -107,7 +107,7 @@ open_enum! {
 layout! {
     /// The first 16 bytes of every command.
     pub struct Header: 1 {
-        /// What to do.
+        /// The command.
         opcode @ 0x00: Opcode,
         /// Blocks of the command, 1 to 4.
         blocks @ 0x01: u8,
@@ -199,7 +199,7 @@ layout! {
         page @ 0x19: u8,
         /// log2 of the blocks from one entry to the next, 0 to 3.
         log2_stride @ 0x1a: u8,
-        /// Whom it serves.
+        /// The queue pairs that it serves.
         kind @ 0x1b: RqKind,
         /// Protection domain of its SGEs.
         pdn @ 0x1c: u32,
@@ -272,7 +272,7 @@ open_enum! {
         Window2 = 2,
         /// A memory region in device memory.
         DeviceMemory = 3,
-        /// A null memory region: whatever address work requests name, reads give zeros and what is written is lost.
+        /// A null memory region: at any address, reads give zeros and writes are lost.
         /// [`CreateKey::va`], `length` and `iova` are not looked at; of the rights it has at most LOCAL_WRITE.
         Null = 4,
     }
@@ -291,7 +291,7 @@ layout! {
         pdn @ 0x28: u32,
         /// Rights.
         access @ 0x2c: Access,
-        /// What it names.
+        /// The kind of memory that it names.
         kind @ 0x30: KeyKind,
         /// In device memory: the part.
         dm @ 0x34: u32,
@@ -303,7 +303,7 @@ layout! {
     pub struct AllocDm: 1 in Header {
         /// Bytes.
         length @ 0x10: u32,
-        /// log2 of what its first byte's offset in the device memory is a multiple of, up to
+        /// log2 of the alignment of its first byte's offset in the device memory, up to
         /// [`MAX_LOG2_DM_ALIGNMENT`].
         log2_alignment @ 0x14: u8,
     }
@@ -381,7 +381,7 @@ layout! {
 }
 
 layout! {
-    /// Names a QP in a multicast group. The QP stays in it, whatever its state, until it is taken out or
+    /// Names a QP in a multicast group. The QP stays in it, in any state, until it is taken out or
     /// destroyed.
     pub struct Membership: 1 in Header {
         /// The QP.
@@ -421,8 +421,8 @@ layout! {
 layout! {
     /// Takes the card's port off its cable, for all its engines, or puts it back.
     ///
-    /// A port that was taken off is down, whatever the cable says: nothing of what it sends leaves, and what
-    /// comes by the cable is lost. Frames of the card to itself go on. Stopping an engine changes nothing of
+    /// A port that was taken off is down, with any state of the cable: its frames do not leave, and frames
+    /// that come by the cable are lost. Frames of the card to itself go on. Stopping an engine changes nothing of
     /// that; a reset of the function puts the port back.
     pub struct SetLink: 1 in Header {
         /// 1: as the cable says; 0: down.

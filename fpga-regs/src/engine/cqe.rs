@@ -19,7 +19,7 @@ open_enum! {
         Flushed = 5,
         /// The window could not be bound.
         WindowBind = 6,
-        /// The responder answered what cannot be.
+        /// The responder's answer is impossible.
         BadResponse = 7,
         /// A local access right was missing.
         LocalAccess = 8,
@@ -96,7 +96,7 @@ layout! {
         immediate @ 0x0c: u32,
         /// UD: QPN of the sender.
         source_qpn @ 0x10: u32,
-        /// What was completed.
+        /// The completed operation.
         opcode @ 0x14: Opcode,
         /// How it ended.
         status @ 0x15: Status,

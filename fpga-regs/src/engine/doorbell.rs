@@ -159,7 +159,7 @@ bits! {
         consumer[31:0]: u32,
         /// One more with each arming, modulo 2^30; comes back in the event.
         arm_sequence[61:32]: u32,
-        /// What is waited for.
+        /// The completions that the program waits for.
         kind[63:62]: ArmCode,
     }
 }

@@ -46,7 +46,7 @@ open_enum! {
 layout! {
     /// An event.
     pub struct Event: 1 {
-        /// What happened.
+        /// The kind of the event.
         kind @ 0x00: EventType,
         /// More of it.
         code @ 0x01: u8,

@@ -83,7 +83,7 @@ pub enum Payload {
         rkey: u32,
         /// First byte; the offset is already in it.
         address: u64,
-        /// What the peer does.
+        /// The peer's access.
         access: RemoteAccess,
     },
     /// The memory of a receive that a shared receive queue gave to an XRC target.
@@ -101,7 +101,7 @@ pub enum Payload {
         rkey: u32,
         /// First byte; the offset is already in it.
         address: u64,
-        /// What the peer does.
+        /// The peer's access.
         access: RemoteAccess,
     },
 }

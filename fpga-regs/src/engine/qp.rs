@@ -62,7 +62,7 @@ open_enum! {
     }
 }
 
-/// What a QP does in each state (specification, section 10.3.1). In a state that no code above stands for it does nothing.
+/// The work of a QP in each state (specification, section 10.3.1). In a state without a code above it does nothing.
 impl QpState {
     /// Whether the responder works: requests of the peer are executed and answered.
     #[must_use]
@@ -78,8 +78,8 @@ impl QpState {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 
-    /// Whether the requester works: messages are taken, those that have begun go on, and what the
-    /// peer answers is heard.
+    /// Whether the requester works: messages are taken, those that have begun go on, and the
+    /// peer's answers are heard.
     #[must_use]
     #[inline]
     pub const fn sends_requests(self) -> bool {

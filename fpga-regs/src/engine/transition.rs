@@ -1,7 +1,7 @@
 //! The state changes of a QP, by transport, and the attributes of each.
 //!
 //! The one table that program's side, driver, engine and stack share, and the one check against it.
-//! What a value may be is not said here: that is each one's own.
+//! Each of them checks the ranges of values itself.
 
 use core::fmt;
 
@@ -141,7 +141,7 @@ const UD: &[Transition] = &[
     row(S::Err, S::Err, NOTHING, NOTHING),
 ];
 
-// Who sends along XRC receives nothing, and the other way round; the rest is as with Reliable Connection.
+// A sender along XRC receives nothing, and the other way round; the rest is as with Reliable Connection.
 // Source: Linux, drivers/infiniband/core/verbs.c, which states may follow for IB_QPT_XRC_INI and IB_QPT_XRC_TGT.
 const XRC_SEND: &[Transition] = &[
     row(S::Reset, S::Reset, NOTHING, NOTHING),

@@ -1,14 +1,14 @@
 //! The tunnel: the words between two ends over published cards, by WRITEs of one packet into rings of slots.
 //!
-//! A published card carries WRITE and READ of multiples of 4 bytes, and tells nobody what has come. Where both ends of a
+//! A published card carries WRITE and READ of multiples of 4 bytes, and does not report arrivals. If both ends of a
 //! QP know the tunnel, each has a ring of [`SLOTS`] slots in the QP's address space, at [`RING_BASE`] + ctid ·
 //! [`RING_STRIDE`] (one address in all of them would meet in one set of the TLB), and everything goes through it: a
 //! [`SlotHeader`], and behind it the payload, both padded with zeros to a multiple of 64 bytes. Bytes of long messages may go from
 //! memory to memory, to an address that the receiver has granted for them.
 //!
 //! Slot `n`, from 1 on, of a direction stands at place `n` modulo [`SLOTS`]. It is there when its number is
-//! `n` and its MAC is right; what else is there is nothing. It is written once: the ends repeat no slot, and what a card's
-//! late repetition writes again has the number of before.
+//! `n` and its MAC is right; other bytes mean nothing. It is written once: the ends repeat no slot, and a
+//! late repetition by a card has an earlier number.
 
 constants! {
     /// The place of the ring of the first address space.
@@ -47,33 +47,33 @@ open_enum! {
         Read = 3,
         /// A compare and swap: 16 bytes of payload, the value to compare with and the one to swap in.
         CompareSwap = 4,
-        /// A fetch and add: 8 bytes of payload, what is added.
+        /// A fetch and add: 8 bytes of payload, the addend.
         FetchAdd = 5,
-        /// What was granted of a SEND or RDMA WRITE, from `offset` on, has been written.
+        /// The granted part of a SEND or RDMA WRITE, from `offset` on, has been written.
         Written = 6,
-        /// A grant for what a READ asks for, as `Grant`.
+        /// A grant for the data of a READ, as `Grant`.
         GrantData = 7,
-        /// What was granted of what a READ asks for has landed, or has not, as `Landed`.
+        /// The granted part of a READ's data has landed, or has not, as `Landed`.
         DataLanded = 8,
         /// The answer to all requests up to a message, which ended well, or to that one, which did not.
         Answer = 16,
-        /// A part of what a READ asks for.
+        /// A part of a READ's data.
         Data = 17,
         /// The value before an atomic: 8 bytes of payload.
         Value = 18,
         /// A grant for a SEND or RDMA WRITE: `length` bytes of it from `offset` on may be written to `address`; 0 bytes where
         /// they are to come in slots.
         Grant = 19,
-        /// What was granted of what a READ asks for, from `offset` on, has been written.
+        /// The granted part of a READ's data, from `offset` on, has been written.
         DataWritten = 20,
-        /// What was granted of a SEND or RDMA WRITE from `offset` on, `length` bytes, has landed; 0 bytes where it adds up to
-        /// something else, and is to come in slots.
+        /// The granted part of a SEND or RDMA WRITE from `offset` on, `length` bytes, has landed; 0 bytes if its sum
+        /// differs, and it must come in slots.
         Landed = 21,
         /// Nothing but credits.
         Credit = 32,
-        /// The sender sends no more until the context is rewritten, and asks the peer to do the same.
+        /// The sender stops sending until the context is rewritten, and asks the peer to do the same.
         Pause = 33,
-        /// All that the sender has sent is acknowledged, and it sends no more.
+        /// All of the sender's packets are acknowledged, and it has stopped sending.
         Paused = 34,
         /// The sender has rewritten its context.
         Rewritten = 35,
@@ -95,9 +95,9 @@ flags! {
         OWN_NUMBER = 1 << 3,
         /// An answer: there is no receive; `timer` says when to try again.
         NOT_READY = 1 << 4,
-        /// The sender answers what has `ASKS`.
+        /// The sender answers slots that have `ASKS`.
         GRANTS = 1 << 5,
-        /// A `Send`, `Write` or `Data` without payload: what comes from `offset` on is to be granted.
+        /// A `Send`, `Write` or `Data` without payload: it asks for a grant of the bytes from `offset` on.
         ASKS = 1 << 6,
     }
 }
@@ -105,7 +105,7 @@ flags! {
 layout! {
     /// The first 64 bytes of a slot.
     pub struct SlotHeader: 1 {
-        /// What it is.
+        /// The kind of the slot.
         operation @ 0x00: SlotOperation,
         /// Of an answer: an [`crate::engine::cqe::Status`].
         status @ 0x01: u8,
@@ -132,9 +132,9 @@ layout! {
         offset @ 0x28: u32,
         /// Immediate data, opaque, or a key.
         immediate @ 0x2c: u32,
-        /// Of `Written` and `DataWritten`: the CRC-32 of Ethernet of what was granted.
+        /// Of `Written` and `DataWritten`: the CRC-32 of Ethernet of the granted bytes.
         sum @ 0x30: u32,
-        /// SipHash-2-4 of the header, with this field 0, and of the payload without what pads it.
+        /// SipHash-2-4 of the header, with this field 0, and of the payload without its padding.
         mac @ 0x38: u64,
     }
 }

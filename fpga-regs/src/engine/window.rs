@@ -62,10 +62,10 @@ registers! {
         minor[15:0]: u16,
         /// Another major version is not understood.
         major[31:16]: u16,
-        /// What stands behind the window.
+        /// The kind of device behind the window.
         profile[39:32]: Profile,
     };
-    /// What the engine offers.
+    /// The features of the engine.
     CAPABILITIES @ 0x010: RO as CapabilityWord {
         /// The offers.
         capabilities[63:0]: Capabilities,
@@ -127,7 +127,7 @@ registers! {
         /// Stop, forget every object, clear the ring registers. No DMA follows once [`STATUS`] reads 0.
         reset[1]: bool,
     };
-    /// What the engine is doing.
+    /// The state of the engine.
     STATUS @ 0x080: RO reset(0) as Status {
         /// The engine runs.
         enabled[0]: bool,

@@ -72,7 +72,7 @@ layout! {
     /// Atomics carry the operands in the first 16 bytes behind the header and one SGE after them.
     /// UD reuses `remote_address` and `rkey` through [`Datagram`]; a window bind through [`Bind`].
     pub struct SendHeader: 1 {
-        /// What to do.
+        /// The operation.
         opcode @ 0x00: SendOpcode,
         /// How.
         flags @ 0x01: SendFlags,
@@ -97,7 +97,7 @@ layout! {
     /// The address fields of a UD send WQE, over the same bytes as `remote_address` and `rkey`.
     ///
     /// A datagram has no more bytes than the port's active MTU; it is complete when its packet was made,
-    /// whether anybody hears it or not. One that fails leaves its QP in SQE.
+    /// even if no peer gets it. One that fails leaves its QP in SQE.
     pub struct Datagram: 1 in SendHeader {
         /// Address handle number.
         ah @ 0x10: u32,
@@ -144,7 +144,7 @@ pub enum AtomicOperation {
     },
     /// Fetch and add, modulo 2^64.
     FetchAdd {
-        /// What is added.
+        /// The addend.
         add: u64,
     },
 }
