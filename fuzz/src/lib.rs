@@ -1,7 +1,7 @@
 //! Fuzz targets: each boundary that hostile bytes cross, fed with anything and checked.
 //!
-//! A target takes bytes, makes of them what that boundary's other side could say, says it to the
-//! real code, and panics where the code breaks a promise: a panic of its own, memory or output
+//! A target takes bytes, makes of them messages that the boundary's other side could send, gives them to
+//! the real code, and panics where the code breaks a promise: a panic of its own, memory or output
 //! without bound, an address that nobody granted, an entry read twice, a completion too many.
 //!
 //! The same function runs three ways: by `cargo test -p fuzz` with a fixed number of inputs from
@@ -39,7 +39,7 @@ pub struct Target {
 impl Target {
     /// Feeds the target with one input; panics where the code under test breaks a promise.
     pub fn run(&self, input: &[u8]) {
-        // An input that is too short for what it began ends there.
+        // An input that is too short for its last step ends there.
         let _ = (self.run)(&mut Unstructured::new(input));
     }
 }

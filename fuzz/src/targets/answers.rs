@@ -1,6 +1,6 @@
 //! balboad's driver of an engine, on a card that gives the input's answers.
 //!
-//! What is checked: a command ends, with an answer to itself or with the engine's death; what the
+//! Checked promises: a command ends, with an answer to itself or with the engine's death; what the
 //! engine reports is bounded, and so is what arrives at queue pair 1; a dead engine fails at once, and starts
 //! again with a sound card.
 
@@ -38,7 +38,7 @@ const WINDOW: u8 = 1;
 /// An address of the card's.
 const GID: [u8; 16] = [0xfd; 16];
 
-/// What an engine may have to say of itself at a time: that it lost events, and that it is dead.
+/// Events of an engine about itself at a time: that it lost events, and that it is dead.
 const MOST_NEWS: usize = 2;
 
 /// A card whose every answer is drawn; `sound` makes it answer as it should.
@@ -88,8 +88,8 @@ impl State {
         })
     }
 
-    /// Writes what may be completions to the last completion queue, and what may be headers of IPv6 to the
-    /// memory of the last key: those of what arrives at queue pair 1.
+    /// Writes possible completions to the last completion queue, and possible headers of IPv6, of arrivals at
+    /// queue pair 1, to the memory of the last key.
     fn scribble(&mut self) {
         for _ in 0..8 {
             let drawn = Cqe::decode(&[self.noise()]);
@@ -322,7 +322,7 @@ impl CardBackend for HostileCard {
     }
 }
 
-/// What its window says that it offers.
+/// The features of its window.
 fn offers() -> HashMap<u64, u64> {
     let (log2_cq_entries, log2_sq_blocks, log2_rq_entries) = (3, 6, 3);
     let queues =
@@ -354,7 +354,7 @@ fn talk(u: &mut Unstructured<'_>, card: &HostileCard, engine: &mut AdminEngine) 
             engine.service();
         }
     }
-    // What it says has arrived is bounded by what it writes meanwhile, which a doorbell causes.
+    // Its arrivals are bounded by its writes meanwhile, which a doorbell causes.
     let taken = (0..4096).take_while(|_| gsi.take().is_some()).count();
     assert!(taken < 4096, "datagrams without end");
     Ok(())
@@ -410,7 +410,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     Ok(())
 }
 
-/// One command; whatever comes of it, it comes.
+/// One command; it has an outcome.
 fn command(
     u: &mut Unstructured<'_>,
     (card, shell): (&HostileCard, &Shell),

@@ -1,6 +1,6 @@
 //! balboad's sessions, on a software card, with clients that say and pass anything.
 //!
-//! What is checked: balboad goes on; a client that behaves is served as if it were alone; what the
+//! Checked promises: balboad goes on; a client that behaves is served as if it were alone; what the
 //! others made is gone after them, descriptors they passed included; the status stays sound JSON.
 
 use std::fs::File;
@@ -85,7 +85,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     }
     drop(peers);
     drop(writer);
-    // One message of each client a turn: what was still under way takes some.
+    // One message of each client a turn: the messages under way take some turns.
     for _ in 0..200 {
         bench.turn();
     }
@@ -226,7 +226,7 @@ impl Bench {
     }
 
     fn everything_is_as_before(&mut self, honest: &Peer, reader: &OwnedFd) {
-        // What was passed is closed aside.
+        // Passed descriptors are closed aside.
         let begun = Instant::now();
         while nix::unistd::read(reader, &mut [0]) != Ok(0) {
             assert!(begun.elapsed() < LIMIT, "balboad keeps a descriptor that it was passed");
@@ -240,7 +240,7 @@ impl Bench {
         let mut bytes = vec![0; length];
         text.and_then(|text| text.read_bytes(0, &mut bytes)).expect("the status can be read");
         let status: serde_json::Value = serde_json::from_slice(&bytes).expect("the status is JSON");
-        // Who asks, and nobody else.
+        // The asking client, and no other.
         assert_eq!(status["clients"].as_array().map(Vec::len), Some(1), "{}", status["clients"]);
         assert_eq!(status["connections"]["channels"], 0);
         let card = &status["cards"][0];
@@ -465,7 +465,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
     })
 }
 
-/// What there is to ask about XRC; two files stand for domains, so that clients share them.
+/// Any request about XRC; two files stand for domains, so that clients share them.
 fn any_xrc_request<'a>(
     u: &mut Unstructured<'a>,
     number: impl Fn(&mut Unstructured<'a>) -> arbitrary::Result<u32>,

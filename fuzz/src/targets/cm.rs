@@ -1,7 +1,7 @@
 //! The connection manager between a hostile peer and a hostile owner: messages that fit earlier ones, and messages that
 //! do not, calls in any order, and time.
 //!
-//! What is checked: a datagram is answered by two at most, and each answer is a message; events are of
+//! Checked promises: a datagram is answered by two at most, and each answer is a message; events are of
 //! identifiers that their owner has, and none comes of one that was destroyed; a connection is there
 //! once, and ends once; limits hold; and when the owner has destroyed everything nothing is left.
 
@@ -39,7 +39,7 @@ struct Bench {
     /// Identifiers that an owner has.
     ids: BTreeMap<Id, (Owner, Progress)>,
     bindings: Vec<BindingId>,
-    /// What was said by either side: the peer knows all of it.
+    /// The messages of either side: the peer knows all of them.
     said: Vec<Mad>,
 }
 
@@ -92,7 +92,7 @@ impl Bench {
     }
 
     fn route(&self, u: &mut Unstructured<'_>) -> arbitrary::Result<Route> {
-        // Mostly the two who talk; itself and a stranger, too.
+        // Mostly the two parties; itself and a stranger, too.
         let remote = address(*u.choose(&[2, 2, 2, 2, 2, 2, 1, 3])?);
         Ok(Route::between(0, address(1), remote))
     }
@@ -116,7 +116,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A datagram: what was said before, changed or not, or anything.
+    /// A datagram: an earlier one, changed or not, or anything.
     fn hear(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let route = self.route(u)?;
         let mut datagram = match self.said.last() {
@@ -147,7 +147,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Gives a request what a listener looks at.
+    /// Gives a request the fields that a listener checks.
     fn make_plausible(
         &self,
         u: &mut Unstructured<'_>,

@@ -1,9 +1,9 @@
 //! balboad's connection manager between hostile programs and a hostile peer: commands of any bytes and of any order,
 //! with numbers of other programs, and datagrams that fit earlier ones.
 //!
-//! What is checked: an answer is no longer than its room; events come in their order, and are void only while they are on
-//! their way to who says truly what it has read; nobody reaches another's identifiers; and when all programs have gone
-//! nothing is left.
+//! Checked promises: an answer is no longer than its room; events come in their order, and are void only while they are
+//! on their way to a program that reports its reads truly; nobody reaches another's identifiers; and when all programs
+//! have gone nothing is left.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -82,7 +82,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let poller = Arc::new(Poller::new().expect("an epoll set"));
     let (ids, joins) = Default::default();
     let mut bench = Bench { server, cable, poller, programs: Vec::new(), ids, joins };
-    // What an input began when it came to its end is undone, too.
+    // The last step of an input is undone, too.
     while !u.is_empty() && bench.act(u).is_ok() {
         let forgotten = bench.cable.under_way.len().saturating_sub(SAID);
         bench.cable.under_way.drain(..forgotten);
@@ -92,7 +92,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     }
     bench.end();
     let left = bench.server.census();
-    // What ends without a program goes with time.
+    // Connections without a program end with time.
     let wanted = Census { lingering: left.lingering, ..Census::default() };
     assert_eq!(left, wanted);
     Ok(())
@@ -173,7 +173,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What an honest program would do: it listens, asks for a connection or a resolution, or answers.
+    /// A step of an honest program: it listens, asks for a connection or a resolution, or answers.
     fn go_about(&mut self, u: &mut Unstructured<'_>, at: usize) -> Outcome {
         let space = if u.ratio(3, 4)? { abi::space::TCP } else { abi::space::UDP };
         let create = raw(0, 24, &[(0, &[1]), (16, &space.to_ne_bytes())]);
@@ -236,7 +236,7 @@ impl Bench {
         Ok(bytes)
     }
 
-    /// What stands in a command of that number: an identifier, or a join, and what it takes besides.
+    /// The body of a command of that number: an identifier, or a join, and its other fields.
     fn body(&self, u: &mut Unstructured<'_>, number: u32) -> arbitrary::Result<Vec<u8>> {
         let (length, id_at) = match number {
             0 => (24, None),

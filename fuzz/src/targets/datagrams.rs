@@ -1,10 +1,10 @@
 //! A port on the machine's own network, between its card and hosts that send it datagrams, alone and in segments, and
 //! words of balboads.
 //!
-//! What is checked: a frame that the port vouches for has a right invariant CRC, no damaged bit, and names who sent it and
-//! the card; there are no more frames than datagrams; each question has one answer at most, of its length; a host that never answered is
-//! sent datagrams with the identification 0 alone, and nobody one with a number that is no segment's; what waits is
-//! bounded.
+//! Checked promises: a frame that the port vouches for has a right invariant CRC, no damaged bit, and names its sender
+//! and the card; there are no more frames than datagrams; each question has one answer at most, of its length; a host
+//! that never answered is sent datagrams with the identification 0 alone, and nobody one with a number that is no
+//! segment's; waiting frames are bounded.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -69,7 +69,7 @@ struct Bench {
     differences: Differences,
     room: ReceiveRoom,
     now: u64,
-    /// What was sent to the card without damage, or cut short or together, of which a CRC tells by chance.
+    /// The datagrams to the card without damage, or cut short or together, of which a CRC tells by chance.
     right: Vec<Vec<u8>>,
     /// Datagrams that were sent to the card, and frames of them that it got.
     sent: usize,
@@ -221,7 +221,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The card takes what has come.
+    /// The card takes arrived datagrams.
     fn takes(&mut self) {
         let mut frames = VecDeque::new();
         for _ in 0..4 {
@@ -247,7 +247,7 @@ impl Bench {
         assert!(self.arrived <= self.sent, "more frames than datagrams");
     }
 
-    /// A host takes what has come.
+    /// A host takes arrived datagrams.
     fn hears(&mut self, host: usize) {
         let host = &mut self.hosts[host];
         while host.words.receive(&mut self.room).is_ok() {
@@ -270,7 +270,7 @@ impl Bench {
                 let mut frame = headed(from, host.ip, message.bytes);
                 let Some(wrong) = icrc::difference(&mut frame) else { continue };
                 let id = self.differences.find(&frame, IPV4_IDENTIFICATION, wrong);
-                // What the card has damaged itself is no number.
+                // A frame that the card has damaged itself has no number.
                 let Some(id) = id.map(u16::from_be_bytes).filter(|_| wrong != 0) else { continue };
                 assert!(usize::from(id) < MOST_SEGMENTS, "identification {id}");
                 assert!(host.has_answered, "a segment to a host that never answered");

@@ -1,16 +1,16 @@
 //! The model of the published card, and the stack's own code, compiled natively: posts, packets, contexts and timers
 //! that expire go to both, and after each step they must have sent, landed, completed and counted the same.
 //!
-//! The code is the transport with UDP and IPv4 around it. What the shell has in front of it is not in it: splitter
-//! and windows are done here for it, as the model does them, and nothing is posted that a window would hold.
+//! The code is the transport with UDP and IPv4 around it. The shell's parts in front of it are not in it: splitter
+//! and windows are modelled here, as the model does them, and nothing is posted that a window would hold.
 //!
-//! Not compared, for the code says nothing of it when it is compiled natively:
+//! Not compared, for the natively compiled code does not show it:
 //!
 //! * how many packets fit between the two stages of reception: where reception stands, [`BEHIND`] more are given;
 //! * requests that go out once the retransmission lists are lost: nothing is posted any more;
-//! * what follows where the stack asks for payload of no bytes, or of more than a packet has, which is what READ responses
-//!   leave of what is no READ: an input ends there;
-//! * the order of what is let go at once when reception goes on, and that among queue pairs of what timers repeat.
+//! * the effects when the stack asks for payload of no bytes, or of more than a packet has, as READ responses
+//!   leave it of other requests: an input ends there;
+//! * the order of packets that leave at once when reception goes on, and the order of queue pairs whose timers repeat.
 
 mod packet;
 mod peer;
@@ -31,7 +31,7 @@ const OWN: Identity = Identity { mac: [2, 0, 0, 0, 0, 1], ipv4: 0x0a00_0001 };
 const OTHER: Identity = Identity { mac: [2, 0, 0, 0, 0, 2], ipv4: 0x0a00_0002 };
 /// Queue pairs, each with the address space of its number.
 const QPS: u32 = 4;
-/// What a queue pair's number is at the peer's.
+/// The peer's number of a queue pair.
 const REMOTE: u32 = 0x01_2340;
 const UDP_PORT: u16 = 18488;
 /// Steps of an input at most.
@@ -68,14 +68,14 @@ enum Order {
     None,
 }
 
-/// What lies at an address of a queue pair's address space, by the rule that the harness has, too.
+/// The bytes at an address of a queue pair's address space, by the rule that the harness has, too.
 fn memory(ctid: u8, vaddr: u64, into: &mut [u8]) {
     for (at, byte) in (vaddr..).zip(into) {
         *byte = (at ^ at >> 8 ^ at >> 16) as u8 ^ ctid.wrapping_mul(37);
     }
 }
 
-/// The host of the model: memory that holds what it always held, and a list of what was written.
+/// The host of the model: memory that never changes, and a list of the writes.
 #[derive(Default)]
 struct Written {
     landings: Vec<(u8, u64, Vec<u8>)>,
@@ -132,7 +132,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// Changes a window, by what its look-up reads: in an old build that of the WRITEs of queue pair 0, whosever it is
+    /// Changes a window, by what its look-up reads: in an old build that of the WRITEs of queue pair 0 for all of them
     /// (STOCK-41).
     fn change<T>(&mut self, is_read: bool, qpn: usize, change: impl FnOnce(&mut Window) -> T) -> T {
         let mut window = match self.build {
@@ -173,7 +173,7 @@ struct Both {
     windows: Windows,
     /// READ requests whose data has not landed.
     reads_out: u8,
-    /// What was done, for the message of a difference.
+    /// The steps so far, for the message of a difference.
     done: Vec<String>,
     /// Packets given since reception stands.
     behind: usize,
@@ -272,7 +272,7 @@ impl Both {
         self.compare(vec![answer], &[], Order::OfEach);
     }
 
-    /// Compares what the model has done with what the stack has, with copies of counters that are not the stack's.
+    /// Compares the model's effects with the stack's, with copies of counters that are not the stack's.
     fn compare(&mut self, answers: Vec<Answer>, copies: &[u64], order: Order) {
         let stood = self.card.parked().is_some();
         let mut answer = Answer::default();
@@ -296,7 +296,7 @@ impl Both {
             self.over = true;
             return;
         }
-        // What was held goes on at once, by several ways.
+        // Held packets go on at once, by several ways.
         self.packets(packets, &answer, if stood { Order::None } else { order });
         self.landings(landings, &answer);
         self.copies(copied, &answer, copies);

@@ -1,10 +1,10 @@
 //! The queue engine between a hostile driver, hostile clients and a hostile transport.
 //!
-//! Its memory changes under it: every load of a record or a ring block is followed by a change of
-//! what was loaded, so that a second look would see something else. What is checked: no block of a
-//! send queue is read twice, nothing is written but completions, events and answers in the rings
-//! that were named, every byte of payload lies under a key that was made or in the queue's own
-//! ring, and the work of one call is bounded.
+//! Its memory changes under it: a change of the loaded
+//! bytes follows every load of a record or a ring block, so that a second look would see others. Checked promises: no
+//! block of a send queue is read twice, nothing is written but completions, events and answers in the rings that were
+//! named, every byte of payload lies under a key that was made or in the queue's own ring, and the work of one call is
+//! bounded.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -99,7 +99,7 @@ struct Bench {
     lower: Lower,
     now: u64,
     admin: u32,
-    /// What was made: number and where.
+    /// The objects that were made: number and place.
     cqs: Vec<(u32, u64)>,
     /// In which event ring each completion queue that was made is told of.
     vectors: BTreeMap<u32, u8>,
@@ -333,7 +333,7 @@ impl Bench {
             13 => self.destroy_or_make(u)?,
             14 => self.hostile_admin(u)?,
             _ => {
-                // A register at random; a reset forgets what was made.
+                // A register at random; a reset forgets all objects.
                 let register = u.int_in_range(0..=0x40)? * 64;
                 let is_admin = register == window::ADMIN_DOORBELL;
                 if !is_admin && register != window::CONTROL {
@@ -455,7 +455,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What the transport asks on behalf of a peer.
+    /// A question of the transport on behalf of a peer.
     fn incoming(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let (Some(&(qpn, ring)), Some(&(key, region))) = (self.qps.last(), self.keys.last()) else {
             return Ok(());
@@ -498,7 +498,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What the transport asks and tells of requests along XRC.
+    /// Questions and reports of the transport about requests along XRC.
     fn incoming_along_xrc(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let Some(&(key, region)) = self.keys.last() else { return Ok(()) };
         if self.srqs.is_empty() {
@@ -738,7 +738,7 @@ impl Bench {
                 let _ = self.made(Opcode::ModifyRq, &command.encode());
             }
             6 if self.keys.len() > 1 => {
-                // The oldest gets what the newest has, then nothing opens what it had.
+                // The oldest key gets the newest one's region, then no key opens its former region.
                 let (key, _) = self.keys[0];
                 let CreateKey { va, length, iova, pdn, access, .. } =
                     self.keys[self.keys.len() - 1].1;
@@ -774,7 +774,7 @@ impl Bench {
             self.memory.store_block(ADMIN_SQ + 64 * index, &block);
         }
         self.write(window::ADMIN_DOORBELL, u.arbitrary::<u32>()?.into());
-        // Start again: what such a driver made cannot be followed.
+        // Start again: the objects of such a driver cannot be followed.
         self.write(window::CONTROL, window::CONTROL_RESET);
         self.cqs.clear();
         self.rqs.clear();

@@ -1,6 +1,6 @@
 //! A card served over vfio-user, with clients that say, map and pass anything.
 //!
-//! What is checked: the server goes on; each reply answers a command in its order, and an error
+//! Checked promises: the server goes on; each reply answers a command in its order, and an error
 //! reply is a header; the card asks only for memory that was mapped, and no more at a time than was
 //! agreed on; afterwards an honest client finds the card reset, and nothing that was passed is
 //! kept.
@@ -59,7 +59,7 @@ struct Peer {
     waiting: VecDeque<(u16, u16)>,
     /// Bytes that were heard and are no whole message yet.
     heard: Vec<u8>,
-    /// What the server's next request will be called.
+    /// The number of the server's next request.
     next_id: u16,
     /// It said something that is no message.
     garbled: bool,
@@ -89,7 +89,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         faults: Vec::new(),
         seed: 1,
         capture: None,
-        // Who is to answer at once has answered before.
+        // A client that answers at once has answered before.
         patience: Duration::ZERO,
         join_split_stores: u.arbitrary()?,
     };
@@ -155,7 +155,7 @@ impl Bench {
             2 | 3 => self.bring_up(u, peer)?,
             4 => self.answer(u, peer)?,
             5 => {
-                // What lies in memory may change at any moment.
+                // Memory may change at any moment.
                 let offset = u.int_in_range(0..=BYTES as usize - 64)?;
                 let bytes = u.bytes(u.len().min(64))?;
                 let _ = self.mapping.write_bytes(offset, bytes);
@@ -165,7 +165,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What an honest driver does to get an engine running, up to some step.
+    /// An honest driver's start of an engine, up to some step.
     fn bring_up(&mut self, u: &mut Unstructured<'_>, peer: &mut Peer) -> Outcome {
         let proposed = format!(r#"{{"capabilities":{{"max_data_xfer_size":{MAX_DATA}}}}}"#);
         let version = [&[0; 4][..], proposed.as_bytes(), &[0]].concat();
@@ -206,7 +206,7 @@ impl Bench {
     /// Answers, which are there before they are asked for.
     fn answer(&mut self, u: &mut Unstructured<'_>, peer: &mut Peer) -> Outcome {
         if u.arbitrary()? {
-            // What a command takes: it is read, its completion written, last word last.
+            // A command's accesses: it is read, its completion written, last word last.
             let mut command = [0; 64];
             let _ = self.mapping.read_bytes(0, &mut command);
             let read = [u64s(&[BASE, 64]), command.to_vec()].concat();
@@ -357,7 +357,7 @@ impl Peer {
         self.say(REGION_WRITE, 0, &access(region, offset, data.len() as u32, data), &[]);
     }
 
-    /// Takes what the server says; `false` when it has ended the connection.
+    /// Takes the server's messages; `false` when it has ended the connection.
     fn hear(&mut self) -> bool {
         let mut buffer = vec![0; 1 << 16];
         loop {

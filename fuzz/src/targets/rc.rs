@@ -1,7 +1,7 @@
 //! The RC transport, and XRC, between a hostile peer and a hostile user: frames near the expected one and far from it,
 //! calls in any order, copies that fail, and time.
 //!
-//! What is checked: every address it asks for was granted; every message and every receive request
+//! Checked promises: every address it asks for was granted; every message and every receive request
 //! completes once and in order (one of a shared receive queue along XRC once, whatever becomes of the QP);
 //! each packet that was accepted and asked is acknowledged once and in
 //! order, unless its QP failed, and nothing else is; nothing it emits is longer than the path allows;
@@ -47,7 +47,7 @@ const REGIONS: [(u32, u64, u64, bool); 3] =
 /// Ethernet to BTH with the longest extension headers, padding and seal.
 const MOST_HEADERS: usize = 14 + 40 + 8 + 12 + 4 + 28 + 3 + 4;
 
-/// What the user of one QP knows since its last RESET.
+/// The user's knowledge of one QP since its last RESET.
 #[derive(Default)]
 struct Model {
     /// Operation and length of each message, by number.
@@ -66,7 +66,7 @@ struct Model {
     repetitions: u64,
 }
 
-/// What is to be seen of a QP before and after it gets a frame.
+/// The visible state of a QP before and after it gets a frame.
 struct Sight {
     qpn: Qpn,
     packet: bth::Repr,
@@ -206,7 +206,7 @@ impl Bench {
                     self.frames.push(frame);
                 }
                 let failures = u.bytes(1)?;
-                // What becomes of a QP while its frames are copied.
+                // The changes of a QP while its frames are copied.
                 let amid = u.ratio(1, 16)?;
                 self.burst(failures, amid.then_some(u))?;
             }
@@ -412,7 +412,7 @@ impl Bench {
         Some(Sight { qpn, packet, opcode, expected, repetitions })
     }
 
-    /// Notes what has become of a request.
+    /// Notes the outcome of a request.
     fn count(&mut self, before: &Sight) {
         let Sight { qpn, packet, opcode, expected, repetitions } = before;
         let after = self.stack.query_qp(*qpn).expect("it exists").rq_psn;
@@ -428,7 +428,7 @@ impl Bench {
         qp.repetitions += counters.duplicate_request - repetitions;
     }
 
-    /// Holds an answer against what is owed.
+    /// Compares an answer with the owed ones.
     fn check_answer(&mut self, header: &[u8]) {
         let (packet, rest) = bth::Repr::parse(&header[ENVELOPE..]).expect("a transport header");
         let class = Opcode::find(packet.opcode).expect("a known opcode").class;
@@ -454,7 +454,7 @@ impl Bench {
                     panic!("nobody asked for the ACK of {psn}, owed is {first:?}")
                 });
             }
-            // A request that is refused for good takes back what was accepted after it.
+            // A request that is refused for good takes back later accepted ones.
             (_, Some((psn, _))) => {
                 assert!(packet.psn.distance(psn) <= 0, "a NAK before the ACK of {psn}");
                 qp.owed.clear();
@@ -534,7 +534,7 @@ impl Bench {
         }
     }
 
-    /// Takes everything the stack reports, and holds it against what was asked.
+    /// Takes the stack's reports, and compares them with the requests.
     fn events(&mut self) {
         let mut count = 0;
         while let Some(event) = self.stack.poll_event() {
@@ -590,7 +590,7 @@ impl Bench {
         [&header.to_bytes()[..], &reply.to_bytes()].concat()
     }
 
-    /// A frame near what the stack expects, with some of it wrong.
+    /// A frame near the expected one, with some of it wrong.
     fn frame(&self, u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
         let qpn = *u.choose(&QPNS)?;
         let is_xrc = [XRC_SEND, XRC_RECEIVE].contains(&qpn) != u.ratio(1, 16)?;

@@ -1,6 +1,6 @@
 //! A port that a host's network stack shares, between a peer's frames and those of the host.
 //!
-//! What is checked: what the card acts on is the card's, and what it answers nobody else sees, so
+//! Checked promises: what the card acts on is the card's, and what it answers nobody else sees, so
 //! that every question has one answer; and no frame of the host's reaches, at the peer, the queue
 //! pair that the card's is connected to, unless the card knows it as forged.
 
@@ -10,7 +10,7 @@ use arbitrary::Unstructured;
 use roce::wire::{arp, bth, ethernet, icrc, ipv4, ipv6, ndp, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Gid, IcrcPolicy, Instant, MacAddr, Owner, PathMtu,
-    Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, Stack, StackConfig,
+    Psn, QpAttributes, Qpn, ReceiveError, RemoteAccess, RemoteRange, Stack, StackConfig,
     TakenReceive, Target, Verbs,
 };
 
@@ -71,29 +71,10 @@ fn connected(own: End, other: End, over_ipv6: bool) -> Stack {
         true => (0, Gid::from_ipv6(other.0.link_local())),
         false => (1, Gid::from_ipv4(other.1)),
     };
-    let init = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        access: Some(AccessFlags::all()),
-        ..QpAttributes::default()
-    };
-    let rtr = QpAttributes {
-        state: Some(QpState::Rtr),
-        path: Some(AddressVector {
-            sgid_index,
-            dgid,
-            hop_limit: 0,
-            traffic_class: 0,
-            flow_label: 0,
-            sl: 0,
-        }),
-        path_mtu: Some(PathMtu::Mtu256),
-        dest_qpn: Qpn::new(other.2),
-        rq_psn: Some(Psn::default()),
-        max_dest_rd_atomic: Some(1),
-        min_rnr_timer: Some(0),
-        ..QpAttributes::default()
-    };
+    let peer = Qpn::new(other.2).expect("a small number");
+    let path = AddressVector::new(sgid_index, dgid);
+    let init = QpAttributes::to_init(AccessFlags::all());
+    let rtr = QpAttributes::to_rtr(path, mtu_max, peer, Psn::default());
     for change in [init, rtr] {
         stack.modify_qp(Instant(0), qpn, &change).expect("a sound change");
     }

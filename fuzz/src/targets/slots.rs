@@ -23,7 +23,7 @@ const STEPS: usize = 96;
 const QPN: u32 = 5;
 const NAMES: Names =
     Names { direction: Direction { from: (1, QPN), to: (2, 6) }, key: Key::new([9; 16]) };
-/// The one region, and what a receive holds.
+/// The one region, and the size of a receive.
 const OPEN: std::ops::Range<u64> = 0x1000..0x9000;
 const RKEY: u32 = 7;
 const CAPACITY: u64 = 9000;
@@ -61,9 +61,9 @@ impl Engine {
     }
 }
 
-/// An end's host that can be told what is there.
+/// An end's host, with a peer beside it.
 trait Side: Host {
-    /// Lets time pass for what is beside the end; what the peer says may have come.
+    /// Lets time pass for the host; slots of the peer may come.
     fn tend(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<()>;
 
     /// A message to send, which the end takes or not.
@@ -72,7 +72,7 @@ trait Side: Host {
     /// The card WRITEs bytes behind a window.
     fn leads(&self, window: u64, bytes: u32);
 
-    /// Takes note of what became of messages.
+    /// Takes note of the outcomes of messages.
     fn hear(&mut self, event: &TransportEvent);
 }
 
@@ -200,7 +200,7 @@ impl Host for Engine {
     }
 }
 
-/// What the peer says: often what makes sense, or nearly.
+/// A header of the peer's: often a sane one, or nearly.
 fn header(u: &mut Unstructured<'_>) -> arbitrary::Result<SlotHeader> {
     let operation = *u.choose(&[
         1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 16, 16, 17, 18, 19, 19, 20, 21, 32, 33, 34, 35, 36, 99,
