@@ -215,7 +215,7 @@ impl AdminEngine {
         if let Some(why) = &self.death {
             return Err(self.dead(why));
         }
-        // What one before it left, of which nobody took the answer, is not this one's.
+        // The detail of an earlier command, whose answer nobody took, does not belong to this one.
         drop(self.detail());
         self.tag = self.tag.wrapping_add(1);
         let blocks = u8::try_from(N).unwrap_or(u8::MAX);
@@ -254,11 +254,13 @@ impl AdminEngine {
                 }
                 log::warn!("{}: unexpected admin completion {completion:?}", self.name);
                 unexpected = unexpected.saturating_add(1);
-                // As many as the ring has cannot be left from earlier commands: it answers what
-                // nobody asked, and would do so for ever.
+                // As many as the ring has cannot be left from earlier commands: the engine answers
+                // commands that were never given, and would do so for ever.
                 if unexpected > 1 << LOG2_ADMIN {
-                    self.die(format!("it answers what was not asked, and not {opcode:?}"));
-                    return Err(self.dead("it answers what was not asked"));
+                    self.die(format!(
+                        "it answers commands that were never given, and not {opcode:?}"
+                    ));
+                    return Err(self.dead("it answers commands that were never given"));
                 }
                 continue;
             }
@@ -416,8 +418,8 @@ impl Engine for AdminEngine {
     }
 
     fn resize_cq(&mut self, command: &ResizeCq) -> Result<u32, Error> {
-        // An answer of the card's comes behind a look at what was posted before: whoever makes a queue smaller
-        // than what it has under way is told, as far as the card has come.
+        // The card answers a read after it has looked at earlier posts: so making a queue smaller than its
+        // messages under way is refused, as far as the card has come.
         let _ = self.read(window::STATUS);
         let end = self.run(Opcode::ResizeCq, command.encode())?.result;
         self.relayed(|relay| relay.move_cq(command.cqn, command.ring));
@@ -470,7 +472,7 @@ impl Engine for AdminEngine {
         let [first, second] = attributes.encode();
         let state = attributes.state;
         let changes = attributes.mask.contains(AttributeMask::STATE);
-        // Where queue pairs have address spaces of their own, what is out of them outlives them.
+        // If queue pairs have address spaces of their own, accesses under way in these outlive the queue pairs.
         if changes && matches!(state, QpState::Err | QpState::Reset) {
             self.end_space(qpn, state == QpState::Reset)?;
         }
@@ -620,7 +622,7 @@ impl Engine for AdminEngine {
             return self.backend().revoke_page(self.window, client);
         }
         if self.relay.as_mut().is_some_and(|relay| relay.leave(client)) {
-            // Its thread has ended before its page is the card's no more.
+            // Its thread ends before the card loses its page.
             self.relay = None;
             self.release_own_page();
         }

@@ -15,7 +15,7 @@ use crate::error::Error;
 /// Register access has PCIe's rules: writes are posted, happen in the order they were made, and
 /// after every earlier store of the caller to memory that the card can read; a read completes after
 /// all earlier writes. A card that is gone reads all ones. That holds for each thread by itself; between
-/// threads, what one did before it let another know comes before what that one does then.
+/// threads, one's accesses before a signal to another come before that one's accesses behind the signal.
 pub trait CardBackend: Send + Sync {
     /// Reads a 32-bit register; `offset` is a multiple of 4.
     fn read32(&self, bar: Bar, offset: u64) -> u32;
@@ -81,7 +81,7 @@ pub trait CardBackend: Send + Sync {
     fn dma_map_ahead(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
         self.dma_map(iova, length, memory)
     }
-    /// Ends mappings that the card has confirmed to use no more, ahead of all later orders to the card and without
+    /// Ends mappings that the card has confirmed not to use any more, ahead of all later orders to the card and without
     /// waiting; otherwise as [`Self::dma_unmap`].
     ///
     /// # Errors
@@ -167,7 +167,7 @@ pub trait CardBackend: Send + Sync {
         None
     }
 
-    /// What the card is, for people.
+    /// The card's description, for people.
     fn identity(&self) -> Identity;
     /// Counters of the port below the engines, by name, in a fixed order.
     fn port_counters(&self) -> Vec<(&'static str, u64)>;
@@ -185,10 +185,10 @@ pub enum Takes {
 /// The way in which clients reach a card, and the trust in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantKind {
-    /// By pages of memory of their own: clients are isolated from each other.
+    /// Clients ring by pages of memory of their own, and are isolated from each other.
     Page,
-    /// By the function itself: all clients and balboad are one trust domain. They map the memory that they register by
-    /// themselves.
+    /// Clients have the function itself: all of them and balboad are one trust domain. They map the memory that they
+    /// register by themselves.
     Device,
 }
 

@@ -32,7 +32,7 @@ use crate::shell::{Shell, SpacesOfQps, SpacesOfWindows, Translator};
 /// windows that the manifest names.
 ///
 /// # Errors
-/// [`Error::BringUp`] with what was found and what to do, or an engine's error.
+/// [`Error::BringUp`] with the finding and the mend, or an engine's error.
 pub fn bring_up(
     number: u32,
     backend: Arc<dyn CardBackend>,
@@ -173,7 +173,7 @@ fn start_engines(
 /// Prepares a card for its shell: checks the function and its static layer, and sets its DMA engines running.
 ///
 /// # Errors
-/// [`Error::BringUp`] with what was found and what to do.
+/// [`Error::BringUp`] with the finding and the mend.
 pub(crate) fn prepare(
     card: u32,
     backend: &dyn CardBackend,
@@ -283,12 +283,12 @@ impl Device {
         self.shell.translator().end();
         // Of the old engines: the new ones open their own.
         self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
-        // What is still mapped belongs to engines that are no more, or was leaked to them.
+        // Remaining mappings belong to former engines, or were leaked to them.
         self.backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
         let backend = Arc::clone(&self.card);
         let (number, options) = (self.number, self.options.clone());
         let mut new = bring_up_with(number, backend, self.address, &self.manifest, options)?;
-        // A card without engines has no more than its own addresses.
+        // A card without engines has its own addresses only.
         let (mut gids, mut vlans) = (self.gids.clone(), self.vlans.clone());
         gids.resize(new.gids.len(), [0; 16]);
         vlans.resize(new.gids.len(), 0);
@@ -523,8 +523,8 @@ impl Bringup<'_> {
     fn rdma(&self) -> Result<(), Error> {
         let map = self.manifest.map;
         let name = MapName(map);
-        // Nothing tells the maps apart for certain, but in one that is wrong a flag may read as what
-        // no flag can be.
+        // Nothing tells the maps apart for certain, but in a wrong one a flag may read as an impossible
+        // value.
         for (what, register) in
             [("RDMA", shell::RDMA_CNFG.at(map)), ("TCP", shell::TCP_CNFG.at(map))]
         {

@@ -146,7 +146,7 @@ impl Device {
         let length = piece.saturating_sub(start.checked_rem(piece).unwrap_or(0)).min(left);
         match self.backend.dma_unmap(start, length) {
             Ok(()) => *unmapped = unmapped.saturating_add(length),
-            // Whoever mapped it in larger pieces has to wait for all of it, and so have others.
+            // Memory that was mapped in larger pieces goes as a whole, so the caller and others wait for all of it.
             Err(_) if length < left => {
                 self.backend.dma_unmap(start, left)?;
                 *unmapped = range.length();
@@ -276,7 +276,7 @@ impl Device {
         }
     }
 
-    /// For a datagram that may arrive there at once: as [`Shell::expect`], of the window that has it.
+    /// Expects a datagram's arrival at once, as [`Shell::expect`], of the window with queue pair 1.
     #[must_use]
     pub fn expect_arrivals(&self) -> Option<Expected<'_>> {
         self.shell.expect(self.windows.iter().find(|window| window.offers_gsi())?.index)

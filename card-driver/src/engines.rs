@@ -22,7 +22,7 @@ pub struct EngineDriver {
     /// The expected engine of a vFPGA, for people.
     pub wanted: fn() -> String,
     /// Starts the engine in a vFPGA of a card. Fails with [`Error::BringUp`], which
-    /// says what was found and what to do, or as the engine does.
+    /// has the finding and the mend, or as the engine does.
     pub start: fn(u32, &Arc<Shell>, u8, &mut Arena) -> Started,
 }
 
@@ -34,7 +34,7 @@ const QUEUE_ENGINE: EngineDriver =
 #[must_use]
 pub fn driver(manifest: &Manifest) -> EngineDriver {
     match manifest.engine {
-        // What balboad hosts for a card that has none reads the same.
+        // An engine that balboad hosts for a card without one reads the same.
         EngineKind::Vqe | EngineKind::Stock => QUEUE_ENGINE,
     }
 }

@@ -1,9 +1,8 @@
 //! The event rings of an engine, as balboad reads them.
 //!
-//! What stands there is told where it is found, by whichever thread looks, whatever others are at: who
-//! waits for an event, waits for nobody's command. Some of each ring in turn, so that an event waits for all that
-//! stands before it in its own ring, and for a bounded number of each other. Kept is only what concerns the engine
-//! itself.
+//! The thread that looks reports the events that it finds, at once: an event waits for no command. It takes some of
+//! each ring in turn, so that an event waits for all events before it in its own ring, and for a bounded number of
+//! each other. It keeps only events that concern the engine itself.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -126,21 +125,21 @@ impl EventRings {
         Ok(self.news.try_clone()?)
     }
 
-    /// Takes every event that stands in the rings. What stood there when it is called has been told when
-    /// it returns.
+    /// Takes every event that stands in the rings. Events that stood there at the call have been reported
+    /// when it returns.
     pub fn drain(&self) {
         let reader = &mut *lock(&self.reader);
-        // As many as a ring has ends the pass, whatever the engine writes into the space that it is told of meanwhile.
+        // The pass ends after as many events as a ring has, even if the engine writes into freed space meanwhile.
         reader.rings.iter_mut().for_each(|ring| ring.left = ENTRIES);
         let mut goes_on = true;
         while std::mem::take(&mut goes_on) {
             for at in 0..reader.rings.len() {
                 goes_on |= self.take_turn(reader, at);
-                // At once: what others' floods cost of a pass would fill this ring meanwhile.
+                // At once: other rings' floods in a pass would let this ring fill meanwhile.
                 self.tell(reader, at, UNTOLD);
             }
         }
-        // Not before: what completions find room now is of the next pass, behind those of other engines.
+        // Not before: completions that find room now belong to the next pass, behind those of other engines.
         for at in 0..reader.rings.len() {
             self.tell(reader, at, TURN);
         }

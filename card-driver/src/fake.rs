@@ -1,7 +1,7 @@
 //! A card for tests: the software card, made to misbehave.
 //!
-//! What a driver does is noted and passed on to the card, and what the card says is passed on to the
-//! driver, but for what a test wants otherwise. A write has arrived when it returns, so that nothing
+//! It notes a driver's accesses and passes them on to the card, and the card's answers to the driver,
+//! unless a test replaces them. A write has arrived when it returns, so that nothing
 //! depends on when the card's thread runs.
 
 use std::collections::{BTreeSet, HashMap};

@@ -1,15 +1,14 @@
 //! The card's queue pair 1, by which connection managers talk to each other: its rings are the driver's own, and
 //! no client reaches it.
 //!
-//! [`Gsi::send`], [`Gsi::find`] and [`Gsi::take`] are for any thread, and wait for nobody. What takes commands to the engine,
-//! an address handle for a peer that was not heard of before, is done where the engine is served
-//! ([`crate::engine::Engine::service`]); a datagram waits here for that, and no longer. Where the peer's Ethernet
-//! address is unknown the card asks for it, and keeps what goes there, and what was sent behind that, until 100 ms
-//! after the handle was made; then it drops it. So nobody who sends into the void holds up others for longer than
-//! that, however many such peers there are.
+//! [`Gsi::send`], [`Gsi::find`] and [`Gsi::take`] are for any thread, and do not wait. Commands to the engine, which
+//! make address handles for new peers, are given where the engine is served ([`crate::engine::Engine::service`]); a
+//! datagram waits here for that, and no longer. If the peer's Ethernet address is unknown, the card asks for it, and
+//! keeps datagrams to the peer, and those behind them, until 100 ms after the handle was made; then it drops them. So
+//! datagrams to absent peers delay others by at most that, for any number of such peers.
 //!
 //! Datagrams may be lost, as any: where too many are on their way, where too many wait for a handle, where the
-//! receives have run out. Who sends them sends them again.
+//! receives have run out. Their sender repeats them.
 
 mod handles;
 mod rings;
@@ -55,7 +54,7 @@ pub struct GsiAddress {
 }
 
 /// The client for which a card sends or looks for a peer, by a number of the caller's; `None` for no client in
-/// particular. Of what there is of handles, datagrams that wait and peers that are looked for each has a share, so that
+/// particular. Each client has a share of handles, of waiting datagrams and of peers that are looked for, so that
 /// none keeps the others out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Party(pub Option<u64>);
@@ -175,7 +174,7 @@ impl Gsi {
     }
 
     /// Whether the card has found a peer, as far as is known here: its datagrams wait for nothing then. Else the card
-    /// looks for it, and who wants to know asks again. A card that cannot tell counts as one that has.
+    /// looks for it, and the caller asks again later. A card that cannot tell counts as one that has.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -191,7 +190,7 @@ impl Gsi {
         Ok(is_found)
     }
 
-    /// The next datagram that arrived. Who was answered `None` hears by [`Self::news`] of the next.
+    /// The next datagram that arrived. After `None`, [`Self::news`] signals the next.
     pub fn take(&self) -> Option<GsiArrival> {
         let State { queues, gids, .. } = &mut *lock(&self.state);
         let mut queues = queues.as_mut();
@@ -199,7 +198,7 @@ impl Gsi {
         if let Some(arrival @ Some(_)) = arrived {
             return arrival;
         }
-        // What signals from now on is heard.
+        // Signals from now on are heard.
         if self.told.swap(false, Ordering::AcqRel) {
             let _ = self.news.drain();
         }
@@ -257,7 +256,7 @@ impl Gsi {
         self.arrivals.load(Ordering::Acquire) == u64::from(cqn)
     }
 
-    /// Whether the card has failed a send, after which it sends no more.
+    /// Whether the card has failed a send, after which the queue pair stops sending.
     pub(crate) fn has_failed(&self) -> bool {
         lock(&self.state).queues.as_ref().is_some_and(Queues::has_failed)
     }
@@ -308,7 +307,7 @@ impl Gsi {
     }
 
     fn signal(&self) {
-        // Before, for who has seen the signal; behind it, for who has looked between the two.
+        // Before, for a thread that has seen the signal; behind it, for one that has looked between the two.
         self.told.store(true, Ordering::Release);
         let _ = self.news.signal();
         self.told.store(true, Ordering::Release);

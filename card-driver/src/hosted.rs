@@ -2,8 +2,9 @@
 //!
 //! It is a back-end over a card's. In each vFPGA's pages of user registers it shows the window of a verbs queue
 //! engine, which the card itself does not have, so that all above drives it as any engine. Doorbell pages are memory of
-//! this process's; whoever rings wakes the thread. What the card has to do becomes posts (`stock_engine`), whose ends no
-//! interrupt tells: while there are some, the thread looks at the card's counters, at once and then less and less often.
+//! this process's; a ring wakes the thread. The engine's work becomes posts to the card (`stock_engine`), whose ends no
+//! interrupt reports: while there are some, the thread looks at the card's counters, at once and then less and less
+//! often.
 
 mod core;
 mod layout;
@@ -124,7 +125,7 @@ impl Hosted {
     /// Engines for the vFPGAs of a card that has come out of its reset.
     ///
     /// # Errors
-    /// [`Error::BringUp`] with what the card has not; memory's and the back-end's.
+    /// [`Error::BringUp`] with the feature that the card lacks; memory's and the back-end's.
     pub(crate) fn new(
         card: u32,
         below: Arc<dyn CardBackend>,
@@ -439,11 +440,11 @@ impl CardBackend for Hosted {
     }
 
     fn reset(&self) -> Result<(), Error> {
-        // Who still sends to the card would be refused by it, which stops his own.
+        // The card would refuse a peer that still sends, which stops the peer's card.
         self.leave();
         let _forgetting = lock(&self.shared.forgetting);
         // All in one, lest the thread answer a peer, whose acknowledgement would come behind the reset, or find queue pairs
-        // of datagrams in one vFPGA, and offer what is for them in another.
+        // of datagrams in one vFPGA, and offer their datagrams in another.
         let mut cores = self.drain();
         let outcome = self.shared.below.reset();
         cores.iter_mut().for_each(|core| core.reset());
@@ -459,7 +460,7 @@ impl CardBackend for Hosted {
     }
 
     fn identity(&self) -> Identity {
-        // The stack looks at no ICRC, whatever its port could do.
+        // The stack checks no ICRC, whichever checks its port offers.
         Identity { icrc_policy: None, congestion: None, ..self.shared.below.identity() }
     }
 
@@ -577,7 +578,7 @@ impl Hosted {
             let DoorbellGrant::Device { iommu, ioas, life, .. } = granted else {
                 return Err(Error::Backend("a card behind VFIO grants itself".into()));
             };
-            // Whoever is there now is not asleep for good.
+            // Without clients the thread may sleep for good, so it is woken.
             let _ = self.shared.waker.wake_if_asleep();
             return Ok(DoorbellGrant::Device { function: file, offset: 0, iommu, ioas, life });
         }
@@ -613,7 +614,7 @@ impl Spaces for Hosted {
             let Core { carrier, .. } = &*core;
             let owes = carrier.owes(qpn);
             if !parted && (!owes || waited >= OWED) {
-                // What comes behind that would be refused, which stops the peer's card.
+                // The card would refuse later packets, which stops the peer's card.
                 carrier.posts.part(qpn);
                 parted = true;
             }

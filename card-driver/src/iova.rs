@@ -6,8 +6,8 @@
 //! given back rests before it is used again, unless its addresses are needed before: a late access
 //! meets nothing, not somebody's memory.
 //!
-//! Everybody who has a place on the card has a share of the addresses for sure. What is left beyond
-//! all shares is for whoever asks first.
+//! Every client with a place on the card has a guaranteed share of the addresses. Addresses beyond all
+//! shares go to the first that asks.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -155,7 +155,7 @@ impl Arena {
             if let Some(span) = self.free.take(length, modulus, remainder) {
                 return Some(IovaRange { span });
             }
-            // Who rests is woken where addresses run out, whoever rested longest first.
+            // Resting spans are used again when addresses run out, the longest-resting first.
             let (_, span) = self.resting.pop_front()?;
             self.free.give(span);
         }
@@ -333,7 +333,7 @@ mod tests {
         }
         let rings = PLACES * ((1 << 30) + LARGE_PAGE);
         assert!(places.iter().sum::<u64>() + rings <= arena.free_bytes());
-        // What one gives back, another finds.
+        // Another client finds returned addresses.
         arena.note(places[0], 0);
         assert_eq!(arena.limit(places[20]), share + (1 << 40) - share);
         let now = Instant::now();

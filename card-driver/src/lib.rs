@@ -3,9 +3,10 @@
 //! [`bringup::bring_up`] makes a [`device::Device`] of a PCIe function as a [`backend::CardBackend`]
 //! shows it, with the engine of each of its windows behind [`engine::Engine`]. It has I/O virtual
 //! addresses to give out ([`iova`]), lets the card reach memory there ([`shell`]), and serves its
-//! interrupts by a thread ([`interrupts`]), which tells whoever listens of what the engines report.
+//! interrupts by a thread ([`interrupts`]), which passes the engines' reports to the
+//! listeners.
 //!
-//! It knows nothing of clients and what they may have, of sockets and of messages.
+//! It knows nothing of clients and their quotas, of sockets and of messages.
 //!
 //! Nothing that comes from a card is trusted: it is copied once, validated and then used, and no answer
 //! makes this crate panic.

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 /// A software card stands while a program changes its address space, for 0.8 s and more at a time where one forks that has
 /// much memory, and several of them may come one behind the other; the machine may be busy besides.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(5);
-/// How long it may take for a reset of an engine, or for the confirmation of an invalidation, behind which that memory is
-/// quarantined. A card that is about to be loaded, or whose engine has stopped, confirms nothing, and who waits for it holds
-/// up all clients: so it is not much longer than a software card stands at a time.
+/// How long it may take for a reset of an engine, or for the confirmation of an invalidation, after which that memory
+/// is quarantined. A card that is being loaded, or whose engine has stopped, confirms nothing, and a wait for it delays
+/// all clients: so it is not much longer than a software card ever pauses.
 pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_secs(1);
 /// How often a card is looked at while it does not signal anything.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The rest of the time that a card has.
 ///
-/// Time between two looks counts for [`LOOK_AGAIN`] at most. Where it was longer, balboad was stopped, or had no
-/// processor: what a card has done long since is still to be seen.
+/// Time between two looks counts for [`LOOK_AGAIN`] at most. If it was longer, balboad was stopped, or had no
+/// processor, and must first see answers that the card gave long since.
 #[derive(Debug)]
 pub(crate) struct TimeLeft {
     left: Duration,
@@ -25,7 +25,7 @@ pub(crate) struct TimeLeft {
 }
 
 impl TimeLeft {
-    /// For so long, from now on.
+    /// A limit of that length, from now on.
     pub(crate) fn new(limit: Duration, now: Instant) -> Self {
         Self { left: limit, looked: now }
     }

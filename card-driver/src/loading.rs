@@ -1,21 +1,22 @@
 //! Images on their way into a card, by its own reconfiguration engine.
 //!
-//! Every buffer is made, and mapped for the card, before anything happens to it: what this host is short of costs no image.
-//! Then the published driver's order: the shell is decoupled, the file goes in chunks of 2 MiB, each in a buffer of its own and
-//! by a descriptor of the static layer's engine, as many as that queues; the end is awaited, the shell is reset and coupled
-//! again, and then the card is brought up as one that has just come. A descriptor leaves the queue before its data is
-//! fetched, and [`s::PR_CNT`] counts ends alone, so that no buffer is used twice; how far a card has come is told by what
-//! its DMA channel has counted, for people.
+//! Every buffer is made, and mapped for the card, before anything happens to it: a shortage on this host costs no
+//! image. Then the published driver's order: the shell is decoupled, the file goes in chunks of 2 MiB, each in a buffer
+//! of its own and by a descriptor of the static layer's engine, as many as that queues; the end is awaited, the shell
+//! is reset and coupled again, and then the card is brought up as one that has just come. A descriptor leaves the queue
+//! before its data is fetched, and [`s::PR_CNT`] counts ends alone, so that no buffer is used twice; the counter of the
+//! DMA channel tells people how far a card has come.
 //!
-//! The end says that the last word was passed on and a time has gone by since, whatever the configuration logic made of it.
+//! The end says that the last word was passed on and a time has gone by since, not that the configuration logic
+//! accepted it.
 //!
 //! An image of one vFPGA alone goes the same way, but that vFPGA is taken off the datapath instead of the shell, and then
 //! its engine is started anew; the others go on.
 //!
 //! Nothing here says that an image is there: [`Device::check_image`] asks the card, once it is up.
 //!
-//! A card can go between any two reads, and reads all ones from then on, whatever those would mean. So the question whether
-//! it is gone comes behind what was read, and before anything is said of it.
+//! A card can go between any two reads, and reads all ones from then on. So the driver checks whether it is gone after
+//! it has read registers, and before it uses their values.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -151,8 +152,8 @@ impl Loading {
     /// Looks at the card, and gives it the next chunk if it has room for one.
     ///
     /// # Errors
-    /// [`Error::Load`] where it does not go on, or does not say what it should, [`Error::BringUp`] where it is gone, and
-    /// the back-end's: what [`Self::has_begun`] then says is whether its old image is lost.
+    /// [`Error::Load`] if it does not go on, or a register has an unexpected value, [`Error::BringUp`] if it is gone,
+    /// and the back-end's: [`Self::has_begun`] then tells whether its old image is lost.
     pub fn step(&mut self, now: Instant) -> Result<LoadingStep, Error> {
         match self.look(now) {
             Ok(LoadingStep::Moved) => Ok(LoadingStep::Moved),
@@ -268,7 +269,7 @@ impl Loading {
     }
 }
 
-/// Of [`s::HDMA_STAT`]: reads from the host that were asked for, and those that are complete.
+/// Indices into [`s::HDMA_STAT`]: reads from the host that were ordered, and those that are complete.
 const ASKED: u64 = 0;
 const FETCHED: u64 = 2;
 
@@ -316,9 +317,9 @@ fn swallow_end(backend: &dyn CardBackend) {
     }
 }
 
-/// Whether a card that does not come up can be given an image all the same, and wants one: its static layer is well, and it
-/// is seen to hold no image, or another one than it is known to have had. What else keeps one from coming up, a host that
-/// is short of something or an engine that does not answer, is no lost image.
+/// Whether a card that does not come up has lost its image and can be given one: its static layer works, and the card
+/// shows no image, or another one than its record has. Other causes, such as a shortage on the host or an engine that
+/// does not answer, are no lost image.
 #[must_use]
 pub fn wants_image(
     card: u32,
@@ -365,7 +366,7 @@ impl Device {
             // With one that did not end, for which it may reach for memory as long as it is not reset.
             backend.reset()?;
             bringup::prepare(card, &*backend, &self.manifest)?;
-            // What it has counted such a reset may leave.
+            // Such a reset may leave its counters.
             if queued(&*backend) > 0 {
                 return Err(failed(
                     "its engine is at another image, and a reset does not end that",
@@ -380,7 +381,7 @@ impl Device {
     /// served. Whether it is seen to have taken it: a device that has refused a bitstream has its shell of before.
     ///
     /// # Errors
-    /// Where it does not come up as what the image is. It has no engine then.
+    /// If it does not come up with the identity of the image. It has no engine then.
     pub fn finish_loading(
         &mut self,
         loading: &Loading,
@@ -447,7 +448,7 @@ impl Device {
     /// # Errors
     /// [`Error::Load`] where it says that it was not.
     pub fn takes_shells(&self) -> Result<(), Error> {
-        // Older shells do not tell, and one that is no more reads all ones.
+        // Older shells do not tell, and a card that is gone reads all ones.
         let told = self.backend.read64(Bar::Shell, shell::SHELL_PBLOCK);
         if self.manifest.map == shell::Map::Since2026 && !ShellPblock::decode(told).enabled {
             let why = "its shell is built without reconfiguration of the shell, so its static layer puts no other in its place; program the whole device";
@@ -459,7 +460,7 @@ impl Device {
     /// Checks the card against its manifest.
     ///
     /// # Errors
-    /// [`Error::Load`] with what it is instead, and [`Error::BringUp`] where it is gone.
+    /// [`Error::Load`] with its actual identity, and [`Error::BringUp`] if it is gone.
     pub fn check_image(&self) -> Result<(), Error> {
         self.unless_gone(self.compare_image())
     }

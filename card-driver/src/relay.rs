@@ -4,10 +4,10 @@
 //! would wake a card. A thread of the window's looks at these pages and rings the card's
 //! [`RELAY_PAGE`](fpga_regs::engine::window::RELAY_PAGE) in their place.
 //!
-//! What a client stores is a hint and no more: of the queues that the client itself has behind a slot that
-//! changed the relay reads the records again, and rings for those that have news, with values of its own
-//! (`RelayBell`). So nobody rings for a queue of another's, whoever rings nothing that is new costs the card nothing,
-//! and no two clients' stores can hide each other.
+//! A client's store is only a hint: the relay reads the records of the queues that the client itself has behind a
+//! changed slot, and rings for those that have news, with values of its own (`RelayBell`). So no client rings for a
+//! queue of another's, a store without news costs the card nothing, and no two clients' stores can hide each
+//! other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -106,9 +106,9 @@ struct Forwarder {
 
 /// The card's page, where queues of several clients have the same slot.
 ///
-/// A client may have its indices go to and fro. Were they stored as they are, a value that the card has seen
-/// could come back over that of another's queue that it has not seen, and hide it. So what is stored counts
-/// stores, and none is like one before.
+/// A client may move its indices to and fro. Were they stored as they are, a value that the card has seen
+/// could overwrite that of another client's queue that it has not seen, and hide it. So the stored value counts
+/// stores, and never repeats.
 struct RelayBell {
     page: DoorbellPage,
     stores: u32,
@@ -229,7 +229,7 @@ impl Relay {
         Ok(grant)
     }
 
-    /// Relays no more for a client; whether it was the last one.
+    /// Stops relaying for a client; whether it was the last one.
     pub(crate) fn leave(&mut self, number: u8) -> bool {
         self.clients.remove(&number);
         self.queues.retain(|_, known| known.client != number);
@@ -322,7 +322,7 @@ impl Forwarder {
                 worked = Instant::now();
                 continue;
             }
-            // Who rings meanwhile is spared the system call, and waits for no wake-up.
+            // A client that rings meanwhile is spared the system call, and waits for no wake-up.
             if worked.elapsed() < SPIN && hand_over.hand_over(|| 0) {
                 continue;
             }
@@ -532,8 +532,8 @@ impl Queue {
     }
 }
 
-/// Waits for a counter from now on. It is never read: only a signal that comes is news, so who lets its
-/// own be full is heard no more, and nobody else is held up.
+/// Waits for a counter from now on. It is never read: only a new signal counts, so a client whose counter is
+/// full is not heard any more, and delays no other.
 fn listen(epoll: &Epoll, event: &EventFd) -> Result<(), Error> {
     let interest = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
     epoll.add(event.as_fd(), interest).map_err(Error::os("epoll_ctl of a relay"))

@@ -1,7 +1,7 @@
 //! The remains of a card that was reset: a device that reaches nothing.
 //!
 //! The function behind it is another device's from then on. So nothing here reads or writes it: commands fail as
-//! those of a dead engine do, and what ends has ended, for the reset has ended it.
+//! those of a dead engine do, and destructions succeed, for the reset has ended the objects.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;

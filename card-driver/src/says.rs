@@ -59,7 +59,7 @@ mod tests {
         let published = Says::of(&card, EngineKind::Stock, engines(1));
         assert!(!published.is_other(&kept) && !kept.is_other(&published));
         assert!(Says::of(&more, EngineKind::Stock, engines(1)).is_other(&kept));
-        // What is found behind the second is held against the last that was found.
+        // An engine that is found behind the second is compared with the last one.
         assert!(Says::of(&card, EngineKind::Vqe, engines(2)).is_other(&kept));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A vFPGA reports one event at a time on its vector: a page fault, the end of an invalidation, or
 //! that its engine has something to say. The thread that [`crate::interrupts`] starts serves the
-//! vectors; whoever waits for a vFPGA takes its vector over meanwhile, so that what is waited for wakes
-//! one thread and not two, and serves those of all where there is no such thread.
+//! vectors; a thread that waits for a vFPGA takes its vector over meanwhile, so that the event wakes one
+//! thread and not two, and serves those of all if there is no such thread.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -379,7 +379,7 @@ impl Shell {
             let order = IsrWrite { invalidate: true, invalidate_last: last, ..IsrWrite::default() };
             self.isr(index, order);
             let read = self.read(index, vfpga::ISR_PID);
-            // Who is not there has not heard it, and confirms nothing.
+            // A card that is gone has not heard it, and confirms nothing.
             let heard = last && read != u64::MAX;
             state.ordered = state.ordered.wrapping_add(u64::from(heard));
             match read {
@@ -508,8 +508,8 @@ impl Shell {
     }
 
     /// Expects a vFPGA's answer at once, as of a software card that sleeps: the answer's interrupt is served when this
-    /// is dropped, and wakes no other thread. What comes later is served as ever. Nobody is to be waited for meanwhile.
-    /// `None` where the card cannot.
+    /// is dropped, and wakes no other thread. Later interrupts are served as usual. The caller must not wait for
+    /// anything meanwhile. `None` if the card cannot.
     #[must_use]
     pub fn expect(&self, index: u8) -> Option<Expected<'_>> {
         let vfpga = self.vfpga(index)?;
@@ -552,7 +552,7 @@ impl Shell {
         while let Some(signalled) = vectors.wait()? {
             for vfpga in signalled.into_iter().filter_map(|index| self.vfpga(index)) {
                 let serving = vfpga.serving.try_lock();
-                // Who waits for it serves it, and may wait for what another vFPGA has to say.
+                // The thread that waits for it serves it, and may wait for another vFPGA's event.
                 if matches!(serving, Err(TryLockError::WouldBlock)) {
                     continue;
                 }
@@ -607,7 +607,7 @@ impl Shell {
     /// Takes the events that a vFPGA has signalled, each with its answer; the caller holds its vector.
     fn service(&self, vfpga: &Vfpga) {
         let Some(vector) = self.vector(vfpga.index) else { return };
-        // An event is reported once the one before was taken back, and signalled once. One at a time: what follows is
+        // An event is reported once the one before was taken back, and signalled once. One at a time: the next one is
         // signalled anew, and other vFPGAs come between.
         if nix::unistd::read(vector, &mut [0; 8]).is_ok() {
             self.service_one(vfpga);
@@ -617,11 +617,11 @@ impl Shell {
     /// Takes the event that a vFPGA has signalled.
     fn service_one(&self, vfpga: &Vfpga) {
         // Events ahead of the registers, whose reads take longer than all else, and behind them
-        // once more: what came meanwhile waits for the clear to arrive before it is signalled.
+        // once more: an event that came meanwhile waits for the clear to arrive before it is signalled.
         vfpga.drain();
         self.take_event(vfpga);
         vfpga.drain();
-        // Last: who waits goes on to write registers, and a card answers reads behind writes.
+        // Last: the waiting thread goes on to write registers, and a card answers reads behind writes.
         vfpga.signals.fetch_add(1, Ordering::Release);
     }
 
@@ -630,8 +630,8 @@ impl Shell {
         let mut state = lock(&vfpga.state);
         let state = &mut *state;
         let event = IsrRead::decode(self.read(index, vfpga::ISR));
-        // No offload is ever ordered, so nothing is reported: the interrupt was left over. What is
-        // reported by now must stay.
+        // No offload is ever ordered, so nothing is reported: the interrupt was left over. Events
+        // that are reported by now must stay.
         if event.kind == EventKind::Offload {
             return;
         }

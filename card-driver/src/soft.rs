@@ -157,7 +157,7 @@ impl SoftBackend {
 
 impl CardBackend for SoftBackend {
     fn read32(&self, bar: Bar, offset: u64) -> u32 {
-        // A 4-byte read has no more bits.
+        // A 4-byte read has 32 bits at most.
         u32::try_from(self.handle.read(bar, offset, 4)).unwrap_or(u32::MAX)
     }
 

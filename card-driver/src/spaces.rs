@@ -40,7 +40,7 @@ pub trait Spaces: Send + Sync {
     /// It does reach none: nothing is on its way to any, either.
     fn closed(&self, vfpga: u8, qpn: u32);
 
-    /// Entries of pages that were opened for a queue pair and will be asked for; none where there are no more.
+    /// Further entries of pages that were opened for a queue pair and will be used; `None` when all are filled in.
     fn fill(&self, vfpga: u8) -> Option<Vec<[u64; 2]>>;
 
     /// Closes pages that were opened for queue pairs, `most` entries at most: gives the entries that the card is to
@@ -66,7 +66,6 @@ pub trait Spaces: Send + Sync {
     /// Why a vFPGA has refused the last command, where there is more to say than its status.
     fn reason(&self, vfpga: u8) -> Option<String>;
 
-    /// Tells the other cards of this process that the card forgets its queue pairs, and has no more to do with the card
-    /// from then on.
+    /// Tells the other cards of this process that the card forgets its queue pairs, and lets go of the card.
     fn end(&self);
 }

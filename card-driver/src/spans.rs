@@ -1,7 +1,7 @@
 //! Free spans of an address space: best fit, with a congruence, coalescing returned spans.
 //!
-//! Shared by the arena of IOVAs and by the allocator inside a client's ring memory. What it costs to
-//! take a span does not grow with how many others have made of the free ones.
+//! Shared by the arena of IOVAs and by the allocator inside a client's ring memory. The cost of
+//! taking a span does not grow with the number of free ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,8 +52,8 @@ impl FreeSpans {
 
     /// Takes the smallest free span of `length` bytes whose start is `remainder` modulo `modulus`.
     ///
-    /// `modulus` is a power of two. `None` when no free span is large enough, whatever its start; of
-    /// those that are only just, the first few are looked at.
+    /// `modulus` is a power of two. `None` when no free span is large enough for any start; of
+    /// those that are barely large enough, the first few are tried.
     pub fn take(&mut self, length: u64, modulus: u64, remainder: u64) -> Option<Span> {
         let mask = modulus.checked_sub(1)?;
         let skip = |hole: u64| remainder.wrapping_sub(hole) & mask;

@@ -1,9 +1,9 @@
 //! The driver's record of a vFPGA's TLB: the ranges that have memory, and the pages it has inserted.
 //!
 //! The card is given I/O virtual addresses, so its MMU translates them to themselves, in large
-//! pages: what a page is allowed to is decided by keys, not here. What has memory is kept by ranges,
-//! however large, and by pages only what the TLB may know: balboad makes room in it by itself, oldest
-//! first, so that a set has no more of payload than it has ways. Pages with rings are left alone until
+//! pages: keys decide on accesses, not translations. Mapped memory is kept by ranges of any size, and
+//! only entries that the TLB may know by pages: balboad makes room in the TLB by itself, oldest first, so
+//! that a set never has more payload entries than ways. Pages with rings are left alone until
 //! their memory goes, for an engine keeps where they are. TLBs forget entries; from here they are filled
 //! again.
 
@@ -33,7 +33,7 @@ pub enum Purpose {
 /// The pages of one set that may be in the TLB.
 #[derive(Debug, Default)]
 struct Set {
-    /// Those of payload, oldest first; as many as there are ways at most.
+    /// The entries of payload, oldest first; at most as many as there are ways.
     payload: VecDeque<u64>,
     /// How many there are with rings.
     rings: u32,
@@ -47,7 +47,7 @@ pub struct Translations {
     hpid: u32,
     /// The ranges with memory: last byte of each, by its first. No two overlap.
     ranges: BTreeMap<u64, u64>,
-    /// Those of them that are for rings.
+    /// The ranges that are for rings.
     rings: BTreeMap<u64, u64>,
     /// Pages that the TLB may know, by number, and whether they were inserted for rings.
     inserted: BTreeMap<u64, bool>,
@@ -136,8 +136,8 @@ impl Translations {
         entries
     }
 
-    /// Removes the range that begins there: it is mended no more, and [`Self::take_gone`] gives its entries that the
-    /// TLB still knows.
+    /// Removes the range that begins there: the TLB gets no entries of it any more, and [`Self::take_gone`] gives those
+    /// that it still knows.
     pub fn forget(&mut self, start: u64) {
         self.ranges.remove(&start);
         self.rings.remove(&start);
@@ -160,8 +160,8 @@ impl Translations {
     /// The entries that a transfer of `length` bytes at `vaddr` needs; empty where there is no memory
     /// at its first byte.
     ///
-    /// Of a longer transfer than has its pages in different sets, only the first ones: one fault must
-    /// not drive out what it inserts.
+    /// For a transfer whose pages do not all fit into different sets, only the first ones: one fault must
+    /// not evict its own entries.
     #[must_use]
     pub fn refill(&mut self, vaddr: u64, length: u32) -> Vec<[u64; 2]> {
         let mut entries = Vec::new();

@@ -73,7 +73,7 @@ impl Vectors {
         };
         let numbers = events.iter().take(count).map(EpollEvent::data);
         let signalled = numbers.map(|number| u8::try_from(number).ok());
-        // What stands for the order to stop is no vFPGA's number.
+        // The number that stands for the order to stop is no vFPGA's.
         Ok(signalled.collect())
     }
 }

@@ -222,7 +222,7 @@ impl CardBackend for VfioBackend {
                 let written = mmio.write256(at, words);
                 debug_assert!(written.is_ok(), "{written:?}");
             }
-            // Split by the kernel, it posts nothing; who uses it has seen to it that it is mapped.
+            // A store that the kernel splits posts nothing; the caller has made sure that the registers are mapped.
             None => log::error!("{}: the command registers are not mapped", self.device.address()),
         }
     }

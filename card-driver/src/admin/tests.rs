@@ -157,7 +157,7 @@ fn events_are_told_in_order_over_many_laps_and_clear_the_interrupt() {
         engine.shell.attend().unwrap();
         assert_eq!(heard.take(), numbers.collect::<Vec<_>>());
     }
-    // What was said while the first was reported is reported behind it, with nothing new.
+    // An event that came while the first was reported is reported behind it, without a new interrupt.
     engine.shell.attend().unwrap();
     let reported = card.read64(Bar::Shell, Bank::Plain.cnfg(1) + vfpga::ISR);
     assert_eq!(IsrRead::decode(reported).kind, EventKind::Offload, "no event");
@@ -208,7 +208,7 @@ fn an_event_waits_for_its_own_ring_and_for_a_few_of_each_other() {
     assert_eq!(engine.limits().event_rings, 4);
     let heard = Heard::of(&mut engine);
     for lap in 0..3u32 {
-        // A flood in the third ring, and what is seldom in the others.
+        // A flood in the third ring, and rare events in the others.
         (0..4096).for_each(|cqn| card.raise_in(1, 2, completion_event(cqn)));
         let rare = [(0, 5000), (1, 5001), (3, 5003)];
         rare.into_iter().for_each(|(ring, cqn)| card.raise_in(1, ring, completion_event(cqn)));
@@ -351,7 +351,7 @@ fn a_ring_that_is_emptied_for_a_restart_is_not_read_meanwhile() {
             card.raise(1, completion_event(9));
             events.drain();
         }
-        // Now in the lap in which zeros are what an engine writes.
+        // Now in the lap in which an engine writes zeros.
         assert!(heard.take().iter().all(|number| *number == 9));
         let (begin, begun) = mpsc::channel();
         let stopped = AtomicBool::new(false);
@@ -393,5 +393,5 @@ fn completions_that_nobody_asked_for_are_skipped_until_they_are_too_many() {
         error
     });
     assert!(matches!(error, Error::Dead { .. }), "{error}");
-    assert!(error.to_string().contains("it answers what was not asked"), "{error}");
+    assert!(error.to_string().contains("it answers commands that were never given"), "{error}");
 }

@@ -61,7 +61,7 @@ fn the_function_may_use_the_bus_but_not_out_of_order() {
     let (fake, card) = attempt(card);
     card.unwrap();
     assert_eq!(fake.read_config(pci::CONFIG_COMMAND), 0x0006);
-    // Extended tags and reads of 512 bytes; what else stood there stays.
+    // Extended tags and reads of 512 bytes; the other fields stay.
     assert_eq!(fake.read_config(DEVICE_CONTROL), 0x2900);
     let stubborn = FakeCard::new(1);
     stubborn.set_config(DEVICE_CONTROL, 0x0810);

@@ -42,7 +42,7 @@ struct Rings {
     /// Where the memory begins for the card.
     start: u64,
     submissions: BlockRing,
-    /// Those of the engine, and those of the driver.
+    /// The completions of the engine, and those of the driver.
     completions: [BlockRing; 2],
     /// Entries taken from each, or written.
     submitted: u32,

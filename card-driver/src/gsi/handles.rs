@@ -68,7 +68,7 @@ pub(super) struct Handles {
     known: HashMap<GsiAddress, Handle>,
     /// The number of them that count for each party.
     parties: HashMap<Party, usize>,
-    /// Those that nothing is sent by any more.
+    /// Handles by which nothing is sent any more.
     retired: Vec<Handle>,
     waiting: VecDeque<Waiting>,
     asked: VecDeque<(GsiAddress, Party)>,
@@ -170,7 +170,7 @@ impl Handles {
         its
     }
 
-    /// Asks no more about a peer without a handle.
+    /// Stops asking about a peer without a handle.
     pub(super) fn give_up(&mut self, address: &GsiAddress) {
         self.asked.retain(|(asked, _)| asked != address);
     }

@@ -199,7 +199,7 @@ impl Queues {
         self.arm();
     }
 
-    /// Whether the card has failed a send, after which it sends no more.
+    /// Whether the card has failed a send, after which the queue pair stops sending.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
@@ -318,7 +318,7 @@ fn send_entry(ah: u32, datagram: &Datagram) -> [Block; SEND_BLOCKS as usize] {
 
 /// The arrival in a receive; `None` if it is no datagram for one of the card's addresses.
 ///
-/// Its buffer says no more what it was, lest the next one be taken for it.
+/// Its buffer is cleared, so that the next arrival is not taken for it.
 fn arrival(entry: &Cqe, memory: &SharedMapping, gids: &[[u8; 16]]) -> Option<GsiArrival> {
     let number = u64::from(entry.wqe_index);
     let at = place(BUFFERS_AT.saturating_add(number.saturating_mul(BUFFER_BYTES)));

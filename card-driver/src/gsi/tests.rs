@@ -154,7 +154,7 @@ fn two_cards_talk_by_every_kind_of_address() {
             datagram: datagram(number),
         };
         assert_eq!(arrival, wanted);
-        // What it says of the sender leads back.
+        // Its sender's address leads back.
         let sgid_index = arrival.destination_gid_index;
         let back = GsiAddress { sgid_index, dgid: arrival.source, ..to };
         bench.gsis[1].send(ME, &back, &datagram(!number)).unwrap();
@@ -332,7 +332,7 @@ fn peers_that_are_asked_about_have_a_bound_and_take_turns_with_datagrams() {
     all.add(ME, more, 99);
     assert_eq!(all.next(0), Task::Make(to(0)));
     all.add(ME, to(0), 100);
-    // A datagram's handle is that of who is asked about, too.
+    // A question about a peer uses the handle of its datagrams.
     assert_eq!(all.next(0), Task::Make(to(1)));
     assert_eq!(all.take_waiting(&to(1)).len(), 1);
     all.add(ME, to(1), 101);
@@ -370,7 +370,7 @@ fn it_is_opened_once_and_again_after_it_was_closed() {
         assert_eq!(refused, "balboa0 window 0: its queue pair 1 was closed");
         bench.gsis[0] = bench.devices[0].open_gsi().unwrap();
     }
-    // What is for a card that has none is dropped and counted, as for any queue pair that is not.
+    // Datagrams for a card without one are dropped and counted, as for any missing queue pair.
     bench.devices[1].close_gsi();
     let before = bench.counter(1, "drop_unknown_qp");
     bench.gsis[0].send(ME, &to, &datagram(5)).unwrap();
@@ -487,7 +487,7 @@ fn an_address_that_changes_is_sent_from_no_more() {
     bench.gsis[0].send(ME, &to, &datagram(1)).unwrap();
     let arrival = bench.receive(1);
     assert_eq!((arrival.source, arrival.datagram), (gids[1], datagram(1)));
-    // And what comes for it is found.
+    // And datagrams for it are found.
     let back = GsiAddress { dgid: gids[1], ..to };
     bench.gsis[1].send(ME, &back, &datagram(2)).unwrap();
     assert_eq!(bench.receive(0).destination_gid_index, 1);
@@ -503,7 +503,7 @@ fn a_send_that_the_card_fails_is_the_end_of_that_one_alone() {
     bench.devices[0].windows[0].engine.destroy_ah(ah).unwrap();
     bench.gsis[0].send(ME, &to, &datagram(1)).unwrap();
     let begun = Instant::now();
-    // Whoever sends next finds that out.
+    // The next send finds that out.
     let arrival = loop {
         bench.gsis[0].send(ME, &to, &datagram(2)).unwrap();
         bench.service();
@@ -710,7 +710,7 @@ fn nobody_has_more_waiting_than_is_left_for_the_others() {
     };
     assert_eq!([0, 1, 2, 3, 0].map(&mut waiting), [256, 128, 64, 32, 0]);
 
-    // Of those who are asked about, too.
+    // Of peers that are asked about, too.
     let mut all = Handles::default();
     for its in 0..4 {
         (0..1000).for_each(|n| assert!(!all.is_found(party(its), &peer_of(its, n), 0)));
@@ -752,7 +752,7 @@ fn who_has_most_handles_gives_one_to_who_has_fewer() {
     let Task::End(ah) = wants(&mut all, 2, 0) else { panic!("none is idle") };
     assert!((6..2 * HANDLES as u32).contains(&ah), "{ah}");
     all.add(party(2), peer_of(2, 0), 5002);
-    // One that two use is one of who has fewer.
+    // A handle that two clients use counts for the one with fewer.
     let mut its = (HANDLES..2 * HANDLES).map(|n| peer_of(0, n));
     let shared = its.find(|address| all.find(party(0), address).is_some()).unwrap();
     all.find(party(3), &shared).unwrap();

@@ -48,7 +48,7 @@ impl Registers for Bank {
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// Event rings of an engine. They are balboad's own memory on both sides, and worth what those of a card are.
+/// Event rings of an engine. They are balboad's own memory on both sides, and trusted as those of a card are.
 const EVENT_RINGS: u8 = 4;
 
 /// The configuration of an engine over a published card: operations that the card carries, and those of the tunnel, if
@@ -150,8 +150,8 @@ impl Core {
             did = true;
         }
         if told {
-            // Peers hear what programs were told of. That may have a program leave: the answers are posted before, as far as
-            // they can be.
+            // Peers get acknowledgements of messages that programs were told of. A program may leave then: the answers
+            // are posted before, as far as possible.
             self.advance(now);
         }
         did
@@ -192,7 +192,7 @@ impl Core {
         });
         if pages.counts().1 != sunk {
             log::debug!(
-                "vFPGA {vfpga}: {vaddr:#x} of address space {ctid} is no memory, and leads to nobody's"
+                "vFPGA {vfpga}: {vaddr:#x} of address space {ctid} is no memory; the access leads to an empty page"
             );
         }
         self.clear_sinks();
@@ -484,7 +484,7 @@ impl Host for PayloadMemory<'_> {
             return None;
         }
         let iova = in_one_piece(self.engine, qpn, payload, offset, bytes)?;
-        // What is balboad's own is no memory of a program's.
+        // balboad's own memory is no program's.
         if !self.memory.is_of_program(iova, bytes.into()) {
             return None;
         }

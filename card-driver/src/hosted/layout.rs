@@ -156,7 +156,7 @@ impl Layout {
     /// Copies a slot's place.
     pub(super) fn slot(&self, vfpga: u8, ctid: u8, place: usize, into: &mut [u8]) {
         let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
-        // What lies outside is not the slot that is looked for.
+        // An address outside is not in the slot.
         let _ = self.slots.read_bytes(at.saturating_add(place), into);
     }
 

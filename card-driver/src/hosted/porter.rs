@@ -1,9 +1,9 @@
 //! Copies from programs and to them, by a thread aside: their memory may be of a file system that does not answer, or of a
 //! `userfaultfd`, and then nothing ends the copy.
 //!
-//! Whoever has one made waits for it, with the engine that it holds. Where the thread sleeps in it for too long
-//! ([`Patience`]), or has slept too much for one process within a minute, it is left behind, and that memory is reached no
-//! more. A thread that could go on, had it a processor, is waited for.
+//! The thread that orders a copy waits for it, with the engine that it holds. Where the thread sleeps in it for too
+//! long ([`Patience`]), or has slept too much for one process within a minute, it is left behind, and that memory is
+//! not accessed any more. A thread that could go on, had it a processor, is waited for.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -79,7 +79,7 @@ impl Lane {
         let run = move || {
             own.store(nix::unistd::gettid().as_raw(), Ordering::Release);
             while let Ok(load) = taken.recv() {
-                // Who was left behind finds nobody.
+                // A thread that was left behind finds no receiver.
                 if carried.send(carry(load)).is_err() {
                     break;
                 }
@@ -140,7 +140,7 @@ impl Porter {
         bytes: Vec<u8>,
     ) -> Option<Vec<u8>> {
         let mut place = lock(&self.lane);
-        // Whoever was waited for before may have been of the same process.
+        // The copy before may have been of the same process.
         if process.is_given_up() || process.has_ended() {
             return None;
         }
@@ -163,7 +163,10 @@ impl Porter {
             Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
-        log::warn!("memory of process {} does not answer; it is reached no more", process.pid());
+        log::warn!(
+            "memory of process {} does not answer; balboad stops accessing it",
+            process.pid()
+        );
         process.give_up();
         if let Some(told) = self.below.given_up() {
             // A counter that is full has been signalled.
@@ -284,7 +287,7 @@ mod tests {
         let told = porter.below.given_up().unwrap();
         let told = poll(&mut [PollFd::new(told, PollFlags::POLLIN)], PollTimeout::ZERO);
         assert_eq!(told, Ok(1), "nobody was told");
-        assert_eq!(read(&silent, 8), None, "it is reached no more");
+        assert_eq!(read(&silent, 8), None, "it is not accessed any more");
         assert_eq!(read(&other, 64), Some(vec![7; 64]));
         let nowhere = RemoteRange { base: 8, len: 8 };
         assert_eq!(porter.carry(&other, nowhere, CopyDirection::FromProgram, vec![0; 8]), None);

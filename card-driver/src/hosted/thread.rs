@@ -102,7 +102,7 @@ impl Runner<'_> {
         let mut did = false;
         self.put_off = false;
         for (vfpga, core) in (0u8..).zip(&self.shared.cores) {
-            // Who ends this thread waits for it, which may wait for the card once for each vFPGA.
+            // The thread that ends this one waits for it, which may wait for the card once for each vFPGA.
             if self.shared.end.load(Ordering::Acquire) {
                 break;
             }
@@ -208,7 +208,7 @@ impl Runner<'_> {
         let _forgetting = self.forgetting()?;
         drop(core()?);
         let shell = self.shell();
-        // Not while the core is held: who leads pages away comes to it from the shell.
+        // Not while the core is held: a thread that unmaps pages takes the shell first, and then the core.
         let is_put_off = || shell.as_ref().is_some_and(|shell| shell.is_put_off(vfpga));
         if is_put_off() {
             return None;
@@ -256,7 +256,7 @@ impl Runner<'_> {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => log::error!("the engines' thread cannot wait: {errno}"),
         }
-        // Edges: what was seen is not seen again.
+        // Edge-triggered: each event is seen once.
         let mut events = [EpollEvent::empty(); 16];
         let _ = self.shared.epoll.wait(&mut events, EpollTimeout::ZERO);
     }

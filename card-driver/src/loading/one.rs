@@ -27,7 +27,7 @@ impl Device {
     /// Whether images of one vFPGA alone can be loaded into it.
     ///
     /// # Errors
-    /// [`Error::Load`] with what it has not.
+    /// [`Error::Load`] with the feature that it lacks.
     pub fn takes_images_of_one(&self) -> Result<(), Error> {
         let card = self.number;
         let failed = |why: &str| Err(Error::Load { card, why: why.to_owned() });
@@ -95,7 +95,7 @@ impl Device {
     /// Puts the vFPGA of which a card has taken an image on the datapath again, and starts its engine anew.
     ///
     /// # Errors
-    /// Where there is no engine then, or another one than before: what there is is not used.
+    /// If there is no engine then, or another one than before, which is not used.
     pub fn finish_loading_one(&mut self, loading: &mut Loading) -> Result<(), Error> {
         let Some(index) = self.end_loading_one(loading, true) else { return Ok(()) };
         let started = self.start_loaded(index);
@@ -120,8 +120,8 @@ impl Device {
         self.restart(index)
     }
 
-    /// Drops an unfinished image of one vFPGA. Its vFPGA stays off the datapath; where nothing was given to the card,
-    /// it has what it had, and is started anew, unless the card was reset.
+    /// Drops an unfinished image of one vFPGA. Its vFPGA stays off the datapath; if nothing was given to the card,
+    /// it keeps its image, and is started anew, unless the card was reset.
     ///
     /// # Errors
     /// The engine's, where it was to be started.
@@ -140,7 +140,7 @@ impl Device {
     fn end_loading_one(&mut self, loading: &mut Loading, couples: bool) -> Option<u8> {
         let (index, range) = loading.alone.take()?;
         let Loading { backend, given, taken, .. } = loading;
-        // What it has not confirmed to have taken it may reach for until it is reset.
+        // Until it is reset, it may read buffers that it has not confirmed to have taken.
         let unmapped = backend.dma_unmap(range.start(), range.length());
         let reach = if given == taken && unmapped.is_ok() { Reach::Nobody } else { Reach::Card };
         self.release_iova(range, reach);

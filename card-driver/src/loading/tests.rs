@@ -167,7 +167,7 @@ fn an_image_of_another_engine_makes_a_card_that_balboad_hosts_one_for_and_back()
         assert_eq!(rig.device.gids, gids);
         rig.device.check_image().unwrap();
     }
-    // What is loaded is not what was said.
+    // The loaded image is not the announced one.
     let (bytes, is) = stock(2);
     let (_, error) = rig.load(image(2), is).unwrap_err();
     assert!(error.to_string().contains("its shell has no AVX registers"), "{error}");
@@ -236,7 +236,7 @@ fn one_vfpga_is_loaded_while_the_engines_of_the_others_go_on() {
         rig.device.check_image().unwrap();
     }
     assert_eq!(rig.device.arena.lost_bytes(), 0, "the buffers' addresses came back");
-    // Nothing was given: it is started anew with what it had.
+    // Nothing was given: it is started anew with its own image.
     rig.give_up(1);
     assert_eq!(rig.living(), [0, 2, 3]);
     let mut loading = rig.device.begin_loading_one(1, one(1), pace()).unwrap();
@@ -301,8 +301,9 @@ fn a_vfpga_is_left_on_the_datapath_until_its_engine_is_at_rest() {
     assert!(taken_off());
 }
 
-/// Whatever the byte says that names the vFPGA, or how many there are: the card takes a file of the whole card for one, and
-/// one of a vFPGA that is on the datapath costs it its image.
+/// For any value of the byte that names the vFPGA, or the number of vFPGAs.
+///
+/// The card takes a file of the whole card as such, and one of a vFPGA that is on the datapath costs it its image.
 #[test]
 fn an_image_whose_scope_is_another_than_was_said_is_no_success() {
     let at = 48;
@@ -315,7 +316,7 @@ fn an_image_whose_scope_is_another_than_was_said_is_no_success() {
         assert!(rig.device.has_lost_image(), "{scope:#x}");
         assert!(rig.device.check_image().is_err(), "{scope:#x}");
         rig.load(image(2), manifest(2)).unwrap();
-        // The other way round the whole card is what is lost, and said to be.
+        // The other way round the whole card is lost, and reported so.
         let mut bytes = image(2).to_vec();
         bytes[at] = scope;
         rig.load(bytes.into(), manifest(2)).unwrap_err();
@@ -470,7 +471,7 @@ fn a_card_wants_an_image_that_holds_none_or_had_another_than_it_is_found_with() 
         (0, manifest(2), false, true),
         (0, manifest(2), true, true),
         (2, manifest(2), false, false),
-        // It has what it is known to have: why it does not come up is something else.
+        // It has its recorded image: it does not come up for another reason.
         (2, manifest(2), true, false),
         (3, manifest(2), false, false),
         (3, manifest(2), true, true),

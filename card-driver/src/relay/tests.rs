@@ -140,7 +140,7 @@ fn a_ring_reaches_the_card_whatever_its_slot_says_and_wakes_it() {
     program.ring(send, 0, 5);
     card.await_ring(send.0, send.1, 200);
     eventually(|| card.wake.drain().unwrap() > 0, || "no signal".into());
-    // What the slot says is not believed.
+    // The slot's value is not believed.
     program.record(0).store_release_u32(0, 6);
     program.page.ring(doorbell::slot(send.0, send.1), u64::MAX);
     program.waker.wake_if_asleep().unwrap();
@@ -287,7 +287,7 @@ fn a_queue_or_a_client_that_is_gone_is_relayed_no_more() {
     relay.add(17, names[2], BASE, false).unwrap();
     relay.remove(names[0]).unwrap();
     assert!(!relay.leave(17), "there is one more");
-    // Two rounds: whoever rings while the relay hears of an end may be heard once more.
+    // Two rounds: a client that rings while the relay hears of its end may be heard once more.
     for index in [1, 2] {
         first.ring(names[1], RING, index);
         card.await_ring(names[1].0, names[1].1, 0);

@@ -149,7 +149,7 @@ fn a_confirmation_that_comes_late_is_not_the_next_ones() {
     silence_passes(&shell);
     shell.unmap(0, &[(2 * PAGE, 4096)]).unwrap_err();
     assert_eq!(orders(&card), 1);
-    // Who has confirmed all is believed again at once.
+    // A card that has confirmed all is believed again at once.
     report_late(&card);
     shell.attend().unwrap();
     card.script(FakeCard::pass);
@@ -214,7 +214,7 @@ fn an_end_that_never_comes_is_waited_for_twice() {
     (0..4).for_each(|page| shell.map(0, page * PAGE, 4096, Purpose::Payload));
     card.script(silent);
     shell.unmap(0, &[(0, 4096)]).unwrap_err();
-    // Who comes in between does not wait.
+    // A call in between does not wait.
     shell.unmap(0, &[(PAGE, 4096)]).unwrap_err();
     assert_eq!(shell.failure(0), None);
     silence_passes(&shell);
@@ -331,7 +331,7 @@ fn memory_whose_pages_a_queue_pair_was_led_away_from_is_free_when_the_card_confi
     let (card, shell) = shell_of(Rows::of(1));
     card.script(silent);
     shell.translator().end_space(&shell, 0, 5, false).unwrap_err();
-    // None of its pages is there any more, and what is on its way to them may be.
+    // None of its pages is there any more, but accesses to them may be under way.
     shell.unmap(0, &[(0, 4096)]).unwrap_err();
     assert!(shell.is_in_doubt(0) && shell.failure(0).is_none());
     report_late(&card);
@@ -428,7 +428,7 @@ fn an_engine_of_balboads_starts_anew_when_its_card_owes_no_confirmation() {
     device.windows[0].engine.abandon("a test");
     let error = device.restart(0).unwrap_err();
     assert!(error.to_string().contains("only balboa reset balboa0 ends that"), "{error}");
-    // What the card may still write to is nobody's, and the late end is the one that it is of.
+    // Memory that the card may still write to is nobody's, and the late end belongs to its own invalidation.
     assert_eq!(device.arena.lost_bytes(), PAGE);
     assert!(device.shell.is_in_doubt(0) && device.windows[0].engine.death().is_some());
     report_late(&card);
@@ -521,7 +521,7 @@ fn a_thread_serves_while_another_waits_for_nothing_but_its_own() {
         shell.map(0, PAGE * round, PAGE, Purpose::Payload);
         assert!(shell.unmap(0, &[(PAGE * round, PAGE)]).unwrap(), "round {round}");
     }
-    // Once told to stop, it serves nothing more, and who waits does.
+    // Once told to stop, it serves nothing more, and the waiting thread does.
     drop(interrupts);
     let seen = shell.signals(0);
     card.signal(0);

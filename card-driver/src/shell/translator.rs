@@ -5,10 +5,10 @@ use crate::error::Error;
 use crate::spaces::Recall;
 use crate::translations::Purpose;
 
-/// The pages of memory in the address spaces of a card's vFPGAs, and the telling of the card by its shell.
+/// The pages of memory in the address spaces of a card's vFPGAs, and their registration in the card by its shell.
 ///
-/// There are those of windows, one for each vFPGA, and those of queue pairs. Where each window has one, what concerns a
-/// queue pair's is nothing to do.
+/// There are address spaces of windows, one for each vFPGA, and those of queue pairs. On a card whose windows have one,
+/// the calls about a queue pair's do nothing.
 pub trait Translator: Send + Sync {
     /// The window of a vFPGA's TLB that it fills, by its offset in the shell's BAR.
     fn tlb(&self, vfpga: u8) -> u64;
@@ -84,7 +84,6 @@ pub trait Translator: Send + Sync {
     /// again.
     fn surface(&self, _shell: &Shell, _vfpga: u8) {}
 
-    /// Tells the other cards of this process that the card forgets its queue pairs, and has no more to do with the card
-    /// from then on.
+    /// Tells the other cards of this process that the card forgets its queue pairs, and lets go of the card.
     fn end(&self) {}
 }
