@@ -180,7 +180,7 @@ impl Requester {
         Some(message)
     }
 
-    /// Which part of its message a response to a READ is, where its turn has come.
+    /// The part of its message that a response to a READ is, if its turn has come.
     pub(crate) fn part(&self, core: &QpCore, packet: &frame::Repr) -> Option<Part> {
         if packet.opcode.class != Class::ReadResponse || !core.state().sends_requests() {
             return None;

@@ -95,10 +95,10 @@ impl Client {
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     entries: HashMap<Address, Entry>,
-    /// For each slot, its place among the users of its entry.
+    /// The place of each slot among the users of its entry.
     places: Vec<usize>,
     clients: Vec<Client>,
-    /// For each client, when its next request is due.
+    /// The time of each client's next request.
     timers: Timers,
 }
 

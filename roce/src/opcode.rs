@@ -348,7 +348,7 @@ static TABLE: [Opcode; 61] = [
     row(code::CNP, "CNP", CongestionNotification, Only, NONE, ZeroToMtu),
 ];
 
-/// For each code its row in the table, or a number beyond the table.
+/// The row in the table of each code, or a number beyond the table.
 static INDEX: [u8; 256] = index();
 
 #[expect(

@@ -207,7 +207,7 @@ impl RcQp {
         taken
     }
 
-    /// Which part of its message a packet of the peer's carries, where its turn has come.
+    /// The part of its message that a packet of the peer's carries, if its turn has come.
     pub(crate) fn part(&self, packet: &frame::Repr) -> Option<Part> {
         match packet.opcode.class.is_response() {
             true => self.requester.part(&self.core, packet),

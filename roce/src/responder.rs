@@ -329,7 +329,7 @@ impl Responder {
         Target { qpn: core.qpn, srq: Some(XrcSrq { srqn, domain }) }
     }
 
-    /// Which part of its message a packet of a SEND or a WRITE is, where its turn has come.
+    /// The part of its message that a packet of a SEND or a WRITE is, if its turn has come.
     pub(crate) fn part(&self, core: &QpCore, packet: &frame::Repr) -> Option<Part> {
         let opcode = packet.opcode;
         let kind = match opcode.class {

@@ -19,7 +19,7 @@ use crate::wire::{Malformed, bth, frame};
 enum Whom {
     /// The queue pair in this slot.
     One(u32),
-    /// Those in a multicast group. The first of them has accepted it already.
+    /// The members of a multicast group, of which the first may have accepted it already.
     Group { first_has: bool },
 }
 

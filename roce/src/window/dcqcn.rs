@@ -29,7 +29,7 @@ const MICROSECOND: u64 = 1_000;
 
 /// Increases by the byte counter are told apart up to here.
 const MOST_BYTE_STAGES: u64 = 63;
-/// Behind so many steps halfway to a target, nothing is left of where they began.
+/// Steps halfway to a target after which the starting point no longer matters.
 const SETTLED: u64 = 40;
 
 /// The rate of one queue pair. How much of it may be unacknowledged, [`SlowStart`] says.

@@ -360,7 +360,7 @@ fn a_result_that_cannot_be_placed_is_a_local_error() {
     assert_eq!(puppet.events(), [failed, Event::EnteredError { qpn }]);
 }
 
-/// RC-99, RC-100. See `counting` for what is checked.
+/// RC-99, RC-100. `counting` has the checks.
 #[test]
 fn each_atomic_is_executed_once_over_bad_cables() {
     for_each_seed("each_atomic_is_executed_once_over_bad_cables", 20, |seed| {

@@ -78,7 +78,7 @@ fn a_guessed_qpn_reaches_nobody() {
     assert_unharmed(&mut puppet);
 }
 
-/// The frames that must be dropped in silence, whatever else they say, and the counter of each.
+/// The frames that must be dropped in silence, with any other fields, and the counter of each.
 #[test]
 fn one_bad_frame_of_any_opcode_moves_no_queue_pair_to_err() {
     for opcode in 0..=u8::MAX {
@@ -248,7 +248,7 @@ fn mapped_addresses_in_ipv6_reach_no_connection_and_turn_no_neighbour_away() {
     assert!(sent.iter().all(|frame| frame[..6] != STRANGER.0), "the stranger got a frame");
     assert!(!sent.is_empty());
 
-    // Nor is an IPv4 address told to who asks for it so.
+    // Nor is a question for an IPv4 address in this form answered.
     let replies = |puppet: &Puppet| puppet.node.stack.counters().ndp_replies;
     for (target, answered) in [(own, 0), (link_local, 1)] {
         let asked = ndp::solicitation(target, STRANGER, stranger);
@@ -306,8 +306,8 @@ fn read_only_memory_is_read_and_not_written() {
     assert!(memory(&puppet).iter().all(|byte| *byte == 0));
 }
 
-/// An attacker gets less out of the port than it puts in: what a stranger sends is never answered
-/// by more frames than it had.
+/// An attacker gets less out of the port than it puts in: a stranger's frames are never answered
+/// by more frames.
 #[test]
 fn no_frame_of_a_stranger_is_answered_by_more_than_one() {
     let (mut puppet, mut rng) = (puppet(), Rng::new(1));

@@ -39,8 +39,8 @@ fn value(memory: &Memory, word: usize) -> u64 {
     u64::from_ne_bytes(memory.regions[&RKEY].bytes[word..word + 8].try_into().unwrap())
 }
 
-/// An atomic on a word. Values are random, so that none comes twice. What is compared is mostly the
-/// value at this moment, which others may change before this one arrives.
+/// An atomic on a word. Values are random, so that none comes twice. The compared value is mostly the
+/// one at this moment, which others may change before this one arrives.
 pub fn draw(rng: &mut Rng, memory: &Memory, word: usize) -> AtomicOperation {
     if rng.chance(5_000) {
         return AtomicOperation::FetchAdd { add: rng.next() };

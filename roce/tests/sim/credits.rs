@@ -88,7 +88,7 @@ fn a_requester_sends_what_it_has_credits_for_and_one_packet_more() {
     assert_eq!(psns(&sent), [1, 2, 3, 4, 5, 6]);
     let asking: Vec<bool> = sent.iter().map(|sent| sent.ack_request).collect();
     assert_eq!(asking, [false, false, false, false, false, true]);
-    // The third was sent alone. An acknowledgement before it that promises no more changes nothing.
+    // The third was sent alone. An acknowledgement before it without a further promise changes nothing.
     assert!(puppet.say(&[credit(3, 1)]).is_empty());
     assert_eq!(psns(&puppet.say(&[credit(6, 0)])), [7]);
     assert_eq!(psns(&puppet.say(&[credit(7, 3)])), [8]);
@@ -129,7 +129,7 @@ fn a_peer_that_does_not_count_sets_no_limit() {
     }
     assert_eq!(psns(&puppet.drain()), [0]);
     assert_eq!(puppet.say(&[credit(0, CREDITS_INVALID)]).len(), 19);
-    // For good: what it says later takes nothing back.
+    // For good: later acknowledgements take nothing back.
     puppet.say(&[credit(19, 0)]);
     for _ in 0..20 {
         puppet.post(Operation::Send, 10);
@@ -190,7 +190,7 @@ fn a_receiver_that_is_not_ready_and_does_not_count_is_asked_by_one_packet_and_th
         assert!(puppet.say(&[answer(SQ_PSN + 1, Syndrome::RnrNak { timer: 1 })]).is_empty());
         assert_eq!(psns(&puppet.time_out().1), [1]);
     }
-    // Twice as many by each acknowledgement, up to half of what was in vain, and then one more.
+    // Twice as many by each acknowledgement, up to half of the packets in vain, and then one more.
     let mut last = 1;
     for more in [2, 4, 8, 16, 32, 64, 65, 66] {
         let sent = lets_go(&mut puppet, last);
@@ -199,7 +199,7 @@ fn a_receiver_that_is_not_ready_and_does_not_count_is_asked_by_one_packet_and_th
         assert!(sent.last().unwrap().ack_request);
         last += more;
     }
-    // Each time anew; what was in vain then was the 66.
+    // Each time anew; the 66 were in vain then.
     let refused = last - 65;
     puppet.say(&[answer(SQ_PSN + refused, Syndrome::RnrNak { timer: 1 })]);
     assert_eq!(psns(&puppet.time_out().1), [refused]);
@@ -236,12 +236,12 @@ fn a_loss_behind_a_receiver_that_was_not_ready_lets_no_more_go_than_before() {
         lets_go(first + count, ack(SQ_PSN + first + count - 1), 2 * count);
         first += count;
     }
-    // Up to half of what was in vain, and then by one.
+    // Up to half of the packets in vain, and then by one.
     for count in [65, 66] {
         lets_go(first + count - 1, ack(SQ_PSN + first + count - 2), count);
         first += count - 1;
     }
-    // A loss costs no more than elsewhere, and nothing of what was reached.
+    // A loss costs as much as elsewhere, and nothing of the reached size.
     lets_go(first, lost(SQ_PSN + first), 32);
     for (count, next) in [(32, 64), (64, 66), (66, 67)] {
         lets_go(first + count, ack(SQ_PSN + first + count - 1), next);
@@ -282,7 +282,7 @@ fn whoever_keeps_to_credits_meets_hardly_a_receiver_that_is_not_ready() {
             run(&mut network, &mut flows, 60_000_000_000);
             for node in &network.sim.hosts {
                 // Receive requests come one by one, later than their messages: each message waits, but
-                // no more of it is repeated than its first packet.
+                // only its first packet is repeated.
                 let counters = node.stack.counters();
                 assert!(counters.rcvd_rnr_err > 0);
                 assert_eq!(counters.retransmitted_pkts, counters.rcvd_rnr_err);

@@ -265,7 +265,7 @@ fn a_handle_that_goes_lets_go_of_who_waits_for_it() {
     let stack = &mut pair.network.sim.hosts[0].stack;
     stack.settle_timeouts();
     assert_eq!(stack.next_timeout(), None, "nobody is asked for");
-    // Who is destroyed or reset while it waits is not woken.
+    // A queue pair that is destroyed or reset while it waits is not woken.
     for change in [None, Some(QpState::Reset)] {
         address(&mut pair.network, 0, 7, &vector(nobody, true));
         let end = datagram_qp(&mut pair.network, 0, 0x44);
@@ -357,7 +357,7 @@ fn datagrams_are_received_in_the_states_that_allow_it() {
         let takes = !matches!(state, QpState::Reset | QpState::Init | QpState::Err);
         assert_eq!(received.len(), usize::from(takes), "{state:?}");
         assert_eq!(pair.counter(1, "drop_wrong_state"), u64::from(!takes), "{state:?}");
-        // What sends in that state is another matter.
+        // Queue pairs that send in that state are tested elsewhere.
         let stack = &mut pair.network.sim.hosts[1].stack;
         let refused = stack.post_datagram(peer.qpn, request(pair.from.qpn, 9)).is_err();
         assert_eq!(refused, !matches!(state, QpState::Rts | QpState::Sqd), "{state:?}");
@@ -544,8 +544,8 @@ fn a_datagram_to_its_own_queue_pair_arrives() {
     );
 }
 
-/// Many queue pairs on three nodes send to each other over a bad cable, beside a connection: what arrives
-/// is as it was sent, in a receive of the queue pair that it was for, and everything completes.
+/// Many queue pairs on three nodes send to each other over a bad cable, beside a connection: datagrams arrive
+/// as they were sent, in receives of the queue pairs that they were for, and everything completes.
 #[test]
 fn random_datagrams_arrive_whole_or_not_at_all() {
     for_each_seed("random_datagrams_arrive_whole_or_not_at_all", 60, |seed| {
@@ -565,7 +565,7 @@ fn random_datagrams_arrive_whole_or_not_at_all() {
                 address(&mut network, node, peer as u32, &vector(gid, ipv4));
             }
         }
-        // What was sent, by whom it is for and its key, which stands at its beginning.
+        // The sent datagrams, by destination and key, which stands at the beginning of each.
         let mut under_way: BTreeMap<(End, u64), u32> = BTreeMap::new();
         for key in 0..200u64 {
             let (from, to) = (network.rng.pick(&ends), network.rng.pick(&ends));

@@ -92,7 +92,7 @@ fn lose_of_connection(operation: Operation, psn: u32, action: Action) {
             assert!(node.memory.regions[&RKEY].bytes[start..start + MESSAGE] == right(key));
         }
     }
-    // Of the message the packets behind the lost one are dropped; what comes next is a gap where none is
+    // Of the message the packets behind the lost one are dropped; the next message shows a gap if none is
     // behind it.
     let counters = node.stack.counters();
     let behind = u64::from(PACKETS - 1 - psn % PACKETS);

@@ -87,7 +87,7 @@ fn play(operation: Operation, connections: usize, events: &[(Place, Action)]) ->
     }
     network.play(script);
     run(&mut network, &mut flows, 20_000_000_000);
-    // What is still under way arrives.
+    // Frames still under way arrive.
     let deadline = network.now() + 100_000;
     network.run(deadline, |_| false);
     let trace = network.played().trace;
@@ -217,7 +217,7 @@ impl Rules {
             }
             _ if !is_answered(class) => self.unacked = self.unacked.max(psn + 1),
             _ if psn == self.unacked => self.unacked += 1,
-            // Once for each place: what is asked for again may be lost again.
+            // Once for each place: a requested repetition may be lost again.
             _ if psn > self.unacked && self.hole != Some(self.unacked) => {
                 self.beyond = self.beyond.or(Some(at));
             }
@@ -413,7 +413,7 @@ fn every_frame_lost_or_spoilt_once_or_twice() {
     }
 }
 
-/// The same where the NAK, or what answers the repetition, is lost as well.
+/// The same if the NAK, or the answer to the repetition, is lost as well.
 #[test]
 fn every_request_lost_and_what_is_said_of_it() {
     for operation in OPERATIONS {

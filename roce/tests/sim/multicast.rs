@@ -528,7 +528,7 @@ fn who_asks_is_answered_within_the_time_given_and_floods_are_not() {
     let sent = it.sends(10 * SECOND);
     assert_eq!(sent.len(), 1);
     assert_eq!(report(&sent[0].1).unwrap().2, [(2, Gid::from_ipv4(one))]);
-    // What is none: a wrong checksum, and what has passed a router.
+    // Invalid questions: one with a wrong checksum, and one that has passed a router.
     for alter in [40, 22] {
         let mut frame = query(None, 0);
         frame[alter] ^= 3;

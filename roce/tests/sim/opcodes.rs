@@ -149,7 +149,7 @@ fn every_request_that_is_offered_has_its_whole_effect() {
         let buffer = &puppet.node.memory.buffers[&0].bytes;
         assert_eq!(buffer[..received.len()], *received, "{name}");
         assert!(buffer[received.len()..].iter().all(|byte| *byte == 0xee), "{name}");
-        // What the layer above is told, and the receive requests that are left.
+        // The events for the layer above, and the receive requests that are left.
         let takes = is_send || has_imm;
         let receives = &puppet.node.memory.receives[&puppet.qpn.value()];
         assert_eq!(receives.len(), if takes { 1 } else { 2 }, "{name}");
@@ -338,7 +338,7 @@ fn packets_of_other_services_are_dropped_in_silence() {
             _ => [1, 0, 0],
         };
         assert_eq!(counted, expected, "{opcode:#04x}");
-        // What comes next is as welcome as ever.
+        // The next request is accepted as usual.
         assert_eq!(puppet.say(&[packet(code::WRITE_ONLY, RQ_PSN)]).len(), 1);
     }
 }

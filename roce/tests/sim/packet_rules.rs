@@ -147,7 +147,7 @@ fn other_versions_and_services_are_dropped_in_silence() {
     let mut version = puppet.frame(&write);
     version[43] |= 1;
     icrc::append(&mut version).unwrap();
-    // Unreliable Connection, Unreliable Datagram, and what nobody has defined.
+    // Unreliable Connection, Unreliable Datagram, and an undefined opcode.
     let others = [0x24, 0x64, 0xe0].map(|opcode| puppet.frame(&Say { opcode, ..write.clone() }));
     assert!(puppet.feed(&[version]).is_empty());
     assert!(puppet.feed(&others).is_empty());

@@ -96,7 +96,7 @@ fn draw(seed: u64) -> (Network, Vec<Flow>, Story) {
         let (a, b) = (rng.below(nodes as u64) as usize, rng.below(nodes as u64) as usize);
         let options = draw_options(&mut rng);
         if rng.chance(2_500) {
-            // A queue and a domain of its own, so that no other flow takes what is posted for this one.
+            // A queue and a domain of its own, so that no other flow takes this one's receives.
             let (domain, first) = (flows.len() as u32 + 1, flows.len() as u32 * 4);
             let srqns: Vec<u32> = (first..first + rng.between(1, 3) as u32).collect();
             let ends = network.connect_xrc(a, b, domain, &options);
@@ -204,7 +204,7 @@ fn random_networks_with_random_faults_deliver_everything_once() {
     for_seeds(name, "ROCE_SIM_SEEDS", SEEDS, |seed| {
         let (mut network, mut flows, _story) = draw(seed);
         run(&mut network, &mut flows, 60 * SECOND);
-        // What is still under way has no effect any more.
+        // Frames still under way have no effect any more.
         let later = network.now() + SECOND;
         network.run(later, |_| false);
         for node in &network.sim.hosts {

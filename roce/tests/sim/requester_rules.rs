@@ -167,7 +167,7 @@ fn the_timer_starts_anew_with_progress() {
         puppet.now += 1_000_000;
         assert!(puppet.say(&[ack(SQ_PSN + done)]).is_empty());
     }
-    // An acknowledgement of what is acknowledged is no progress.
+    // A repeated acknowledgement is no progress.
     puppet.now += 1_000_000;
     assert!(puppet.say(&[ack(SQ_PSN + 1)]).is_empty());
     assert_eq!(psns(&puppet.time_out().1), [2]);
@@ -261,7 +261,7 @@ fn an_acknowledgement_beyond_a_read_implies_that_its_responses_are_lost() {
     let again = puppet.say(&[ack(SQ_PSN + 3)]);
     assert_eq!(psns(&again), [1, 3]);
     assert_eq!(puppet.events(), [completed(&puppet, 0)]);
-    // A response acknowledges what came before it, and is acknowledged by nothing.
+    // A response acknowledges earlier requests, and is not acknowledged itself.
     puppet.say(&[
         response(code::READ_RESPONSE_FIRST, SQ_PSN + 1, vec![1; 256]),
         response(code::READ_RESPONSE_LAST, SQ_PSN + 2, vec![2; 256]),

@@ -94,7 +94,7 @@ fn an_acknowledgement_counts_the_messages_up_to_its_own_packet() {
 }
 
 /// RC-50. A requester with 16 places for packets, that frees the oldest by each acknowledgement,
-/// whatever PSN this names.
+/// without regard to its PSN.
 #[test]
 fn a_requester_that_counts_acknowledgements_gets_all_its_places_back() {
     let mut puppet = puppet();
@@ -158,7 +158,7 @@ fn each_repetition_that_asks_is_acknowledged() {
     assert_eq!((answers(&sent), msns(&sent)), (vec![(2, ACK); 3], vec![3; 3]));
     assert!(puppet.say(&[quiet(0), quiet(1), quiet(2)]).is_empty());
     assert_eq!(answers(&puppet.say(&[write(0), quiet(1)])), [(2, ACK)]);
-    // Of what is new the acknowledgement is owed anyway.
+    // New packets are owed an acknowledgement anyway.
     assert_eq!(answers(&puppet.say(&[write(3), quiet(1), write(4), write(2)])), {
         [(3, ACK), (4, ACK), (4, ACK)]
     });
@@ -243,7 +243,7 @@ fn a_repeated_write_before_a_read_acknowledges_nothing_beyond_the_read() {
     assert_eq!(answers(&puppet.say(&[write(3)])), [(3, ACK)]);
     let sent = puppet.say(&[write(0), read(1, 0, 300), write(3), write(4)]);
     assert_eq!(psns(&sent), [0, 1, 2, 3, 4]);
-    // Behind what is new as well it is the first to go.
+    // It is the first to go behind new packets as well.
     let sent = puppet.say(&[write(5), write(6), write(0), read(1, 0, 300), write(0)]);
     assert_eq!(psns(&sent), [0, 0, 1, 2, 5, 6]);
 }
@@ -258,7 +258,7 @@ fn acknowledgements_wait_for_the_responses_of_reads_before_them_and_for_no_other
     assert_eq!(msns(&sent)[2..5], [2, 3, 4]);
 }
 
-/// RC-50. What there is no room to acknowledge is not executed, and asked for again.
+/// RC-50. A request that there is no room to acknowledge is not executed, and asked for again.
 #[test]
 fn more_acknowledgements_than_can_be_owed_are_refused_with_their_packets() {
     let mut puppet = puppet();

@@ -91,7 +91,7 @@ fn a_late_timer_waits_once_and_then_counts() {
     puppet.post(Operation::Write, 10);
     puppet.drain();
     let due = puppet.now + (4096 << 11);
-    // Late, but no more than a busy machine always is.
+    // Late, but only as late as a busy machine always is.
     puppet.now = due + 100_000;
     assert_eq!(puppet.drain().len(), 1);
     let due = puppet.now + (4096 << 11);

@@ -252,7 +252,7 @@ pub fn assert_true(network: &Network, flows: &[Flow]) {
         }
         let dropped = sum(&["drop_not_for_us", "drop_malformed"]);
         assert_eq!(dropped, seen("dropped"), "node {index}: frames of no QP");
-        // Every request was executed once, or counted as what it was instead.
+        // Every request was executed once, or counted by its fate.
         let idle = sum(&["duplicate_request", "out_of_sequence", "out_of_buffer"]);
         assert_eq!(seen("executed") + idle, seen("requests"), "node {index}: requests");
         // NAKs that were not heeded were stale.
@@ -263,7 +263,7 @@ pub fn assert_true(network: &Network, flows: &[Flow]) {
         }
         assert_eq!(counted["rcvd_seq_err"], counted["packet_seq_err"], "node {index}");
         assert_eq!(counted["out_of_seq_request"], counted["out_of_sequence"], "node {index}");
-        // A NAK for what is being sent again already is no reason for another retry.
+        // A NAK for packets that are being repeated already is no reason for another retry.
         let reasons = sum(&["local_ack_timeout_err", "implied_nak_seq_err"]);
         let retries = reasons..=reasons + counted["packet_seq_err"];
         let counted_retries = counted["completer_retry_err"];

@@ -125,7 +125,7 @@ fn a_packet_that_waits_for_a_decision_does_nothing_until_it_comes_again() {
     }
 }
 
-/// What asks nothing of the layer above is taken at once, whatever that thinks about.
+/// A packet that needs no decision of the layer above is taken at once, while other decisions are open.
 #[test]
 fn responses_wait_for_nobody() {
     let mut puppet = Puppet::new(&Options::default());
@@ -150,8 +150,8 @@ fn responses_wait_for_nobody() {
     assert_eq!(placements.len(), 1);
 }
 
-/// RC-2: what was accepted is not again while it waits, but in another life of its queue pair it is. What it asks for is
-/// asked anew.
+/// RC-2: a waiting packet is not accepted again, but in another life of its queue pair it is. Its request is decided
+/// anew.
 #[test]
 fn what_is_kept_of_a_packet_that_waits_is_that_it_was_accepted_in_this_life() {
     for is_reset in [false, true] {
@@ -169,7 +169,7 @@ fn what_is_kept_of_a_packet_that_waits_is_that_it_was_accepted_in_this_life() {
             (taken.is_ready(), placements.len())
         };
         assert_eq!(turn(node, &mut frame, &mut asked), (false, 0));
-        // Nobody changes a frame that waits; this shows who looks at it.
+        // Nobody changes a frame that waits; this shows the reads of it.
         *frame.bytes.last_mut().unwrap() ^= 1;
         if is_reset {
             let state = Some(QpState::Reset);

@@ -28,7 +28,7 @@ fn to(state: QpState) -> QpAttributes {
     QpAttributes { state: Some(state), ..QpAttributes::default() }
 }
 
-/// The changes that lead from RESET to RTS: those of a reliable connection, without what only that has.
+/// The changes that lead from RESET to RTS: those of a reliable connection, without its own attributes.
 fn way(options: &Options, dgid: Gid, peer: Qpn, (sq_psn, rq_psn): (u32, u32)) -> [QpAttributes; 3] {
     let steps = [to_init(options), to_rtr(options, dgid, peer, rq_psn), to_rts(options, sq_psn)];
     steps.map(|change| QpAttributes {
@@ -268,7 +268,7 @@ fn from_a_packet_that_is_missing_to_the_next_message_everything_is_dropped() {
     // The first packet is lost, and all of the next message's but its last.
     puppet.say(&[send(code::SEND_LAST, psn + 6, 9), send(code::SEND_LAST_IMM, psn + 20, 9)]);
     assert_eq!(puppet.events(), []);
-    // A beginning is taken whatever its number, also where it comes in the middle of a message.
+    // The first packet of a message is taken with any number, also where it comes in the middle of a message.
     puppet.say(&[
         send(code::SEND_FIRST, psn + 1000, 256),
         send(code::SEND_FIRST, psn + 1001, 256),

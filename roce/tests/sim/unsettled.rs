@@ -45,7 +45,7 @@ fn feed(
     assert_eq!(node.stack.is_unsettled(puppet.qpn), !placed.is_empty());
     assert_eq!((puppet.drain(), puppet.events()), (vec![], vec![]));
     if !placed.is_empty() {
-        // What comes now waits, and is as if it had not come.
+        // Packets that come now wait, without any effect.
         let more = puppet.frame(&rdma(code::WRITE_ONLY, RQ_PSN + 9, 0, 8, vec![9; 8]));
         let node = &mut puppet.node;
         let before = node.stack.counters().rcvd_pkts;

@@ -179,7 +179,7 @@ fn read_responses_are_paced_but_acknowledgements_and_notifications_are_not() {
     let opcodes = |sent: &[Sent]| -> Vec<u8> { sent.iter().map(|packet| packet.opcode).collect() };
     let sent = puppet.say(&[write(RQ_PSN), read]);
     assert_eq!(opcodes(&sent), [code::ACKNOWLEDGE, code::READ_RESPONSE_FIRST]);
-    // What is owed for a later request keeps its place behind the responses; a notification has none.
+    // An acknowledgement of a later request keeps its place behind the responses; a notification has none.
     let sent = puppet.say(&[Say { marked: true, ..write(RQ_PSN + 5) }]);
     assert_eq!(opcodes(&sent), [code::CNP]);
     let sent: Vec<_> = (0..3).flat_map(|_| puppet.time_out().1).collect();
@@ -408,7 +408,7 @@ fn the_window_of_a_queue_pair_that_failed_is_called_no_more() {
     }
 }
 
-/// RC-74: what is acknowledged is told with its bytes and its time.
+/// RC-74: the window is told of acknowledgements with their bytes and their time.
 #[test]
 fn a_window_is_told_how_many_bytes_were_acknowledged_and_how_long_it_took() {
     let (mut puppet, log) = puppet(0);

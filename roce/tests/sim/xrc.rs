@@ -243,7 +243,7 @@ fn each_side_hears_what_is_for_it_and_sends_what_is_its_own() {
             if row.class == Class::CongestionNotification || !is_deaf {
                 continue;
             }
-            // Whatever headers it has, none of it is looked at.
+            // It is not parsed, with any headers.
             let sent = puppet.say(&[request(opcode, RQ_PSN, vec![1; 64])]);
             assert_eq!((sent, puppet.events()), (vec![], vec![]), "{}", row.name);
             assert_eq!(puppet.state(), QpState::Rts);

@@ -21,7 +21,7 @@ fn qpn(number: u32) -> Qpn {
     Qpn::new(number).unwrap()
 }
 
-/// To a port whose address tells its Ethernet address.
+/// The path to a port whose address contains its Ethernet address.
 fn vector(traffic_class: u8) -> AddressVector {
     let dgid = Gid::from_ipv6(MacAddr([2, 0, 0, 0, 0, 2]).link_local());
     AddressVector { traffic_class, ..AddressVector::new(0, dgid) }

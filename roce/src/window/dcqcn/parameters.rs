@@ -46,9 +46,9 @@ pub struct DcqcnParameters {
 }
 
 impl DcqcnParameters {
-    /// Those of the paper (Zhu et al., SIGCOMM 2015, for 40 Gb/s), with rates in proportion to the line's, which is in
-    /// bits per second. For notifications 50 µs apart, and marks from 5 to 200 KB with a probability of up to 1 %, both
-    /// in the same proportion.
+    /// The parameters of the paper (Zhu et al., SIGCOMM 2015, for 40 Gb/s), with rates in proportion to the line's,
+    /// which is in bits per second. For notifications 50 µs apart, and marks from 5 to 200 KB with a probability of up
+    /// to 1 %, both in the same proportion.
     #[must_use]
     pub const fn paper(line: u64) -> Self {
         // 40 Mb/s of 40 Gb/s.
