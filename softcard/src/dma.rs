@@ -117,7 +117,7 @@ pub(crate) struct Call {
     /// The ranges of frames, by their places in `frames`, in order.
     local: Vec<(usize, Range<usize>)>,
     remote: Vec<RemoteRange>,
-    /// For each of the ranges the operation on it, where these are no copies; and the values before.
+    /// The operation on each range, of ranges that are no copies; and the values before.
     atomics: Vec<AtomicOperation>,
     before: Vec<u64>,
     asked: usize,

@@ -62,7 +62,7 @@ pub(crate) struct Isr {
 }
 
 impl Isr {
-    /// With nothing to report.
+    /// A register with nothing to report.
     pub(crate) fn new(copy: Arc<IsrCopy>) -> Self {
         let (waiting, reported, counts) = Default::default();
         let isr = Self { copy, waiting, reported, pid: 0, vaddr: 0, length: 0, counts };

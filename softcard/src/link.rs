@@ -32,9 +32,9 @@ pub enum Link {
 /// The machine's address of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UdpLink {
-    /// Those of the device by which the machine reaches the world.
+    /// The addresses of the device with the default route.
     DefaultRoute,
-    /// Those of a device.
+    /// The addresses of a device.
     Device(String),
     /// One address.
     Address(IpAddr),

@@ -8,7 +8,7 @@ use hostmem::{Access, SharedMapping, memfd};
 
 use crate::WINDOWS;
 
-/// From here on addresses, those that an MMU is given and those that it gives, are of this memory.
+/// Addresses from here on, both those that an MMU takes and those that it returns, are of this memory.
 pub(crate) const OWN_MEMORY: u64 = 1 << 63;
 
 /// The start of addresses without memory, of either kind: reads give zeros, and writes are lost.

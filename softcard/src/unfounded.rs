@@ -14,7 +14,7 @@ pub enum Unfounded {
     PageFault {
         /// The transfer writes.
         write: bool,
-        /// Where it met no entry.
+        /// The address without an entry.
         vaddr: u64,
         /// Bytes of the transfer.
         length: u32,

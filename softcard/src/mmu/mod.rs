@@ -17,9 +17,9 @@ pub use unit::Unit;
 /// The direction of a transfer from or to host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryDirection {
-    /// From host memory.
+    /// A transfer from host memory.
     Read,
-    /// To host memory.
+    /// A transfer to host memory.
     Write,
 }
 

@@ -21,7 +21,7 @@ pub struct Unit {
     pub(crate) mmu: RefCell<Mmu>,
     bus: Rc<Bus>,
     latches: Rc<Index>,
-    /// Those of which pages were forgotten.
+    /// Latches of which pages were forgotten.
     stale: RefCell<Vec<Weak<Latch>>>,
 }
 

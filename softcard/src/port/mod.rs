@@ -57,7 +57,7 @@ enum Arrival {
 struct TakenFrames {
     frames: u64,
     bad_length: u64,
-    /// So much was passed over that the rest waits for another call.
+    /// Whether so much was passed over that the rest waits for another call.
     goes_on: bool,
 }
 
@@ -160,7 +160,7 @@ pub trait Port {
 /// The ends of all cables.
 #[derive(Clone, Debug, Default)]
 pub struct Cabling {
-    /// For each card, the other end of its port.
+    /// The other end of each card's port.
     pub links: Vec<Link>,
     /// The faults of the cables, the first nearest to the card.
     pub faults: Vec<FaultSpec>,

@@ -15,7 +15,7 @@ const LEARNED_LIMIT: usize = 1024;
 
 #[derive(Debug)]
 struct Switch {
-    /// For each port, the frames that wait to be received there.
+    /// The frames that wait to be received at each port.
     queues: Vec<VecDeque<Frame>>,
     learned: Vec<([u8; 6], usize)>,
     pool: FramePool,

@@ -58,7 +58,7 @@ pub(crate) struct Places {
     pub(crate) pieces: Vec<Piece>,
     /// The state of each piece.
     pub(crate) states: Vec<State>,
-    /// For each frame: its pieces, or that it has none within reach.
+    /// The pieces of each frame; `None` if it has none within reach.
     pub(crate) frames: Vec<Option<Range<usize>>>,
     /// The frames whose payload passes through logic.
     pub(crate) passing: Vec<usize>,

@@ -28,7 +28,7 @@ pub(crate) enum Over {
     Malformed(#[from] Malformed),
     #[error("the client sent more than {MAX_FDS} descriptors with a message")]
     TooManyDescriptors,
-    #[error("the client does not take what it is told")]
+    #[error("the client does not read its messages")]
     Deaf,
     #[error("the client did not answer a request for its memory within {0:?}")]
     Silent(Duration),

@@ -64,13 +64,13 @@ pub struct Access {
 /// A later answer of logic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To [`check_remote`](super::Logic::check_remote).
+    /// The answer to [`check_remote`](super::Logic::check_remote).
     Access(Result<(), AccessDenied>),
-    /// To [`take_receive`](super::Logic::take_receive).
+    /// The answer to [`take_receive`](super::Logic::take_receive).
     Receive(Result<TakenReceive, ReceiveError>),
-    /// To [`place`](super::Logic::place).
+    /// The answer to [`place`](super::Logic::place).
     Placed(Result<(), Unreachable>),
-    /// To [`fetch`](super::Logic::fetch): as many bytes as were wanted.
+    /// The answer to [`fetch`](super::Logic::fetch): the wanted bytes.
     Fetched(Result<Vec<u8>, Unreachable>),
 }
 

@@ -30,7 +30,7 @@ use super::*;
 use crate::congestion::Reaction;
 use crate::vfpga::Slots;
 
-/// Where the engine is.
+/// The engine's window.
 pub(super) const WINDOW: u8 = 1;
 const PAGE: u8 = 2;
 const PDN: u32 = 7;

@@ -15,7 +15,7 @@ const BYTE_SECOND: u64 = 8_000_000_000;
 
 /// How long a card's own frames take that wait at its end, in nanoseconds: as long as it is late at times.
 const OWN_NS: u64 = 100_000;
-/// So many bytes of them wait in any case: two frames.
+/// Bytes that may wait at any rate: two frames.
 const OWN_LEAST: u64 = 2 * FRAME_CAPACITY as u64;
 
 /// A frame that waits, or that has left.

@@ -21,12 +21,12 @@ pub(super) fn flip_bit(frame: &mut [u8], draw: Draw) -> bool {
     true
 }
 
-/// The marks that packets get which have none yet.
+/// The unmarked packets that get marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marked {
-    /// All, whether or not their senders said that they understand marks.
+    /// All of them, even those whose senders do not understand marks.
     Any,
-    /// Those whose senders did.
+    /// Those whose senders understand marks.
     Capable,
 }
 

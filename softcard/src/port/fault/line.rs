@@ -27,7 +27,7 @@ pub(super) struct Counts {
     pub(super) corrupted: u64,
     pub(super) delayed: u64,
     pub(super) ecn_marked: u64,
-    /// Those that found no room in front of a cable of a given rate.
+    /// Frames that found no room in front of a cable of a given rate.
     pub(super) dropped: u64,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Line {
     pool: FramePool,
     /// Frames that have come.
     frames: u64,
-    /// Those of them that were not lost.
+    /// Frames that were not lost.
     surviving: u64,
     /// No more than the longest displacement: each newer one has let the older ones go a step.
     held: VecDeque<Held>,

@@ -22,7 +22,7 @@ pub(super) const MEND_SIZE: &str =
     "write bytes, a whole number from 1 to 1024M, such as 400k or 1M, in which k stands for 1,024";
 
 impl BitRate {
-    /// So many bits per second.
+    /// A rate of so many bits per second.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -36,7 +36,7 @@ impl BitRate {
 }
 
 impl Size {
-    /// So many bytes.
+    /// A size of so many bytes.
     #[must_use]
     pub const fn from_bytes(bytes: u64) -> Self {
         Self(bytes)

@@ -73,7 +73,7 @@ pub struct Red {
 }
 
 impl Red {
-    /// The share of the packets that are marked which leave a queue of so many bytes.
+    /// The share of marked packets among those that leave a queue of so many bytes.
     pub(super) fn share(&self, waiting: u64) -> Rate {
         let [kmin, kmax] = [self.kmin.bytes(), self.kmax.bytes()];
         if waiting > kmax {
@@ -92,7 +92,7 @@ impl Rate {
     /// Every frame.
     pub const ALL: Self = Self(1_000_000_000);
 
-    /// So many of a billion frames; more than all are all.
+    /// A chance in billionths; more than a billion count as all frames.
     #[must_use]
     pub const fn from_billionths(billionths: u32) -> Self {
         if billionths < Self::ALL.0 { Self(billionths) } else { Self::ALL }
