@@ -66,7 +66,7 @@ pub(crate) struct Cq {
 
 #[cfg(test)]
 impl Cq {
-    /// Of which balboad knows nothing.
+    /// A completion queue of which balboad knows nothing.
     pub(crate) fn unwatched(queue: Arc<CompletionQueue>) -> Self {
         Self { queue, channel: None, cookie: 0 }
     }
@@ -81,7 +81,7 @@ pub(crate) struct Srq {
     pub max_wr: u32,
     /// Elements of a request, at most.
     pub max_sge: u32,
-    /// Of an XRC domain: where its requests complete.
+    /// The completion queue of a shared queue of an XRC domain.
     cq: Option<Arc<CompletionQueue>>,
     cookie: u64,
 }
@@ -92,9 +92,9 @@ pub(crate) struct Qp {
     pub queues: Arc<Queues>,
     /// The capacities that the program got.
     pub cap: ibv_qp_cap,
-    /// Where its sends and its receives complete; nowhere those of an XRC target.
+    /// The completion queues of its sends and its receives; an XRC target has none.
     cqs: Option<(Arc<CompletionQueue>, Arc<CompletionQueue>)>,
-    /// Of an XRC target: balboad's number of it.
+    /// balboad's number of an XRC target.
     target: Option<u32>,
     cookie: u64,
     /// The change that brought it to INIT, while it is the last: again it changes nothing. Held over a change.

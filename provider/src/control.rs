@@ -234,7 +234,7 @@ impl Connection {
         self.reading.lock()
     }
 
-    /// Has ring memory, as if a context had been opened.
+    /// Gives the connection ring memory, as if a context had been opened.
     #[cfg(test)]
     pub(crate) fn share_rings(&self, rings: Arc<SharedMapping>) {
         self.granted.lock().rings = Some(rings);

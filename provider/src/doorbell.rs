@@ -11,7 +11,7 @@ pub(crate) struct CardPath {
     page: DoorbellPage,
     waker: Waker,
     life: Life,
-    /// With which this process maps the memory that it registers; `None` where balboad does.
+    /// The IOMMU by which this process maps the memory that it registers; `None` where balboad does.
     iommu: Option<Iommu>,
     /// `None` where the card has no need of this machine's cores.
     shared_cores: Option<SharedCores>,
@@ -61,7 +61,7 @@ impl CardPath {
         Self { iommu: Some(iommu), ..self }
     }
 
-    /// With which this process maps the memory that it registers, if it does.
+    /// The IOMMU by which this process maps the memory that it registers, if it does.
     pub(crate) fn iommu(&self) -> Option<&Iommu> {
         self.iommu.as_ref()
     }
@@ -172,7 +172,7 @@ pub(crate) mod tests {
         CardPath::new(page, Waker::needless(), life, ForkCanary::new().unwrap())
     }
 
-    /// Of a holder that never dies, for nobody has taken the lock.
+    /// The life of a holder that never dies, for nobody has taken the lock.
     fn lasting() -> Life {
         let state = SharedWord::new(memory(4096), 0).unwrap();
         Life { thread: Lifeline::new(memory(4096), 0).unwrap(), state }

@@ -68,16 +68,16 @@ impl QueueLock {
     }
 }
 
-/// In *list*: none is open, or it is about to be posted.
+/// A value of *list*: none is open, or it is about to be posted.
 const NONE: u8 = 0;
 /// In *list*.
 const OPEN: u8 = 1;
 
-/// In *end*: a list is posted, and gives the lock back.
+/// A value of *end*: a list is posted, and gives the lock back.
 const GIVES_BACK: u32 = 1;
-/// In *end*: a list is posted, and there is no lock.
+/// A value of *end*: a list is posted, and there is no lock.
 const NO_LOCK: u32 = 0;
-/// In *end*: a list is not posted.
+/// A value of *end*: a list is not posted.
 const OVERTAKEN: u32 = 2;
 
 /// Who waits for somebody to have posted looks again so soon whether it was a list that has begun since.
@@ -101,7 +101,7 @@ pub(crate) struct SendLock {
     queue: QueueLock,
     list: AtomicU8,
     end: AtomicU32,
-    /// Of who overtakes a list, until it has changed what it wants to, and of the end of that list.
+    /// Held by a thread that overtakes a list, until it has changed the queue, and by the end of that list.
     overtaking: FutexMutex<()>,
 }
 
@@ -134,7 +134,7 @@ impl SendLock {
         self.queue.try_lock()
     }
 
-    /// Has a list hold the queue on, until [`Self::end`] or [`Self::end_at_once`].
+    /// Leaves the queue held by a list, until [`Self::end`] or [`Self::end_at_once`].
     #[inline(always)]
     pub(crate) fn keep_for_list(&self, guard: QueueGuard<'_>) {
         guard.keep();

@@ -62,12 +62,12 @@ impl Queues {
         Self { shared: Some(shared), ..self.without_receives() }
     }
 
-    /// Has no receive queue of its own: it is [never opened](ReceiveQueue::absent).
+    /// A QP without a receive queue of its own, which is [never opened](ReceiveQueue::absent).
     pub(crate) fn without_receives(self) -> Self {
         Self { receives: false, ..self }
     }
 
-    /// Has no send queue: it is never opened.
+    /// A QP without a send queue, which is never opened.
     pub(crate) fn without_sends(self) -> Self {
         Self { sends: false, ..self }
     }

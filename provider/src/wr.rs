@@ -47,7 +47,7 @@ pub(crate) struct AtomicRequest<'a> {
 pub(crate) enum Payload<'a> {
     /// Pieces of registered memory.
     Sges(&'a [ibv_sge]),
-    /// So many bytes, at most [`MAX_INLINE`], that go into the entry. Only their length is written with the
+    /// A number of bytes, at most [`MAX_INLINE`], that go into the entry. Only their length is written with the
     /// header; the caller that reads the program's memory copies them behind it before the request is shown.
     Inline(u32),
 }
@@ -82,11 +82,11 @@ const OPCODES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operations {
     table: [Operation; OPCODES],
-    /// Those whose requests name the peer's shared receive queue, along XRC, where there are no others.
+    /// The operations along XRC, whose requests name the peer's shared receive queue.
     xrc: [Operation; OPCODES],
     /// Atomics, which are not in the table: requests of other operations need not be told from them.
     atomics: bool,
-    /// So it is with binding memory windows,
+    /// Whether it accepts binding memory windows,
     binds: bool,
     /// and with taking keys back here.
     invalidates: bool,

@@ -20,9 +20,9 @@ pub(crate) struct DeviceMemory {
     number: u32,
     length: u32,
     passage: Passage,
-    /// Of whose bytes are in the passage.
+    /// Held while bytes are in the passage.
     copying: FutexMutex<()>,
-    /// In a forked child the context that the part is of: one of its own, on its parent's card.
+    /// The part's context in a forked child: one of its own, on its parent's card.
     own: Option<Box<Context>>,
 }
 
@@ -124,7 +124,7 @@ impl Context {
         if owner.connection.is_forked() { Err(Error::Forked) } else { Ok(owner) }
     }
 
-    /// Has bytes of a part copied to or from its passage; answers the offset behind them.
+    /// Orders a copy of bytes of a part to or from its passage; answers the offset behind them.
     fn pass(&self, dm: &DeviceMemory, offset: u32, bytes: usize, to_card: bool) -> Result<u32> {
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
         let request = Request::CopyDm { dm: dm.number, offset, length, to_card };

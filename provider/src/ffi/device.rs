@@ -31,7 +31,7 @@ pub(crate) struct Listed {
 // SAFETY: only threads that hold libibverbs' lock of its list, which has the device, follow the pointer.
 unsafe impl Send for Listed {}
 
-/// Has libibverbs, which is about to list devices, take those for others that this process has lost since they were
+/// Makes libibverbs, which is about to list devices, take those for new ones that this process has lost since they were
 /// made: it asks for new ones in their place, and gives them up once nobody has them open.
 ///
 /// # Safety

@@ -25,7 +25,7 @@ pub(crate) struct Bench {
 }
 
 pub(crate) const QPN: u32 = 0x45;
-/// Of an XRC domain.
+/// The number of a target in an XRC domain.
 const TARGET: u32 = 0x70_0042;
 pub(crate) const GENERATION: u8 = 3;
 
@@ -49,7 +49,7 @@ impl Bench {
         self.written = self.written.wrapping_add(1);
     }
 
-    /// Has the card complete so many sends.
+    /// Completes so many sends, as the card does.
     pub(crate) fn post_and_complete(&mut self, count: u32) {
         for _ in 0..count {
             let index = self.written;

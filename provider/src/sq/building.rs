@@ -28,12 +28,12 @@ pub(crate) struct Building<'a> {
     end: u32,
     /// Requests before that one, running.
     requests: u32,
-    /// Of a request that awaits its payload, the first block of its entry, and the first word without that.
+    /// The first block of the entry of a request that awaits its payload, and its first word without the payload.
     entry: RingBlock<'a>,
     codes: u64,
-    /// Of one that awaits only its target, its blocks.
+    /// The blocks of a request that awaits only its target.
     blocks: u32,
-    /// Of one along XRC, its immediate data.
+    /// The immediate data of a request along XRC.
     immediate: u32,
 }
 
@@ -296,7 +296,7 @@ impl<'a> Building<'a> {
         self.tell(|ring, block, immediate| write_srqn(ring, block, srqn, immediate));
     }
 
-    /// Has the target of the request that was added last written into its entry, by its ring, its block and
+    /// Writes the target of the request that was added last into its entry, by its ring, its block and
     /// its immediate data.
     fn tell(&mut self, write: impl FnOnce(&BlockRing, u32, u32)) {
         self.awaits = match self.awaits {
@@ -332,7 +332,7 @@ impl<'a> Building<'a> {
         self.awaits == Awaits::Request
     }
 
-    /// Has posting the list fail as [`Self::fail`] does, by a request of which the card may not offer something.
+    /// Makes posting the list fail as [`Self::fail`] does, by a request of which the card may not offer something.
     #[cold]
     #[inline(never)]
     fn refuse(&mut self, opcode: u32, flags: u32, errno: i32) {
@@ -342,7 +342,7 @@ impl<'a> Building<'a> {
         self.fail(errno);
     }
 
-    /// Has posting the list fail, where nothing was wrong before.
+    /// Makes posting the list fail, if nothing was wrong before.
     #[cold]
     #[inline(never)]
     pub(crate) fn fail(&mut self, errno: i32) {
