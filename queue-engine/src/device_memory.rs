@@ -46,7 +46,7 @@ impl<M: Rings> DeviceMemory<M> {
     /// Bytes of a part in the tables.
     pub(crate) const BYTES_OF_EACH: usize = size_of::<(u32, Part)>() + size_of::<(u32, u32)>();
 
-    /// Of so many bytes, of which nothing was given out.
+    /// Device memory of so many bytes, all of which are free.
     pub(crate) fn new(bytes: u32) -> Self {
         Self {
             bytes,

@@ -60,7 +60,7 @@ impl Slot {
 #[derive(Debug)]
 struct Page<D> {
     memory: D,
-    /// In the order of their indices: a scan walks the page once.
+    /// The slots in the order of their indices: a scan walks the page once.
     slots: Vec<Slot>,
     /// Where the next scan begins.
     next: usize,

@@ -16,7 +16,7 @@ use crate::rings::QueueRegisters;
 /// The event rings of an engine.
 #[derive(Debug)]
 pub(crate) struct EventRings<M: Rings> {
-    /// By number; none while they are closed.
+    /// The rings by number; none while they are closed.
     rings: Vec<EventRing<M>>,
     /// log2 of the entries of each.
     log2_entries: u8,
@@ -36,7 +36,7 @@ pub(crate) struct EventRings<M: Rings> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fired {
     pub(crate) cqn: u32,
-    /// Of its last arming that did.
+    /// The sequence of its last arming that raised an event.
     pub(crate) sequence: u32,
 }
 
@@ -139,7 +139,7 @@ impl<M: Rings> EventRings<M> {
         }
     }
 
-    /// Which rings have lost events: bit n is that of ring n.
+    /// The rings that have lost events: bit n is that of ring n.
     pub(crate) fn overflows(&self) -> u8 {
         self.rings.iter().rev().fold(0, |bits, ring| bits << 1 | u8::from(ring.overflow))
     }

@@ -38,7 +38,7 @@ pub(crate) struct Handles {
     handles: ByNumber<Handle>,
     numbers: Numbers,
     domains: ByNumber<Domain>,
-    /// Of the handle that is to end: the first QP of its domain that was not looked at.
+    /// The first QP that was not looked at, of the domain of the handle that is to end.
     next_holder: u32,
 }
 

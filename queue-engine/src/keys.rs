@@ -106,7 +106,7 @@ pub(crate) const PAGE: u64 = 4096;
 pub(crate) enum Denied {
     /// No such key, or another variant of it, or another protection domain.
     Key,
-    /// Not all of the range lies in the region.
+    /// A part of the range lies outside the region.
     Bounds,
     /// The right is missing.
     Right,

@@ -27,7 +27,7 @@ pub(crate) struct Rq<M: Rings> {
     consumer: u32,
     producer: u32,
     pub(crate) users: Users,
-    /// Of an XRC domain.
+    /// The properties of a queue of an XRC domain.
     pub(crate) xrc: Option<XrcQueue>,
 }
 

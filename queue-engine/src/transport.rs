@@ -335,7 +335,7 @@ pub struct ReceivedMessage {
     pub immediate: Option<u32>,
     /// The sender asked for an event.
     pub solicited: bool,
-    /// For a datagram: the QP it comes from. Its GRH stands before it, and counts.
+    /// The source QP of a datagram. Its GRH stands before it, and counts.
     pub source_qpn: Option<u32>,
 }
 

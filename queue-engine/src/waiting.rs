@@ -13,7 +13,7 @@ const KEPT: usize = 64;
 pub(crate) struct Waiting {
     /// Clients of which some wait, in the order of their turns.
     clients: VecDeque<u8>,
-    /// Those of each client, by its number.
+    /// The waiting QPs of each client, by its number.
     qpns: Vec<VecDeque<u32>>,
     len: usize,
 }

@@ -277,7 +277,7 @@ fn arm_while_it_completes(record_first: bool) {
     let memory = Memory { words: Rc::default(), arm: Rc::clone(&arm) };
     let (mut card, qpn) = card(&memory, &slot);
     let armed = Arm { consumer: 0, kind: ArmKind::Any, sequence: 1 }.encode();
-    // A program that found the queue empty, arms it for what lies beyond, and will wait.
+    // A program that found the queue empty, arms it for later completions, and will wait.
     let program = loom::thread::spawn(move || {
         if record_first {
             arm.store(armed, Ordering::Release);

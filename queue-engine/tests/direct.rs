@@ -6,5 +6,5 @@ mod api;
 mod device;
 mod engine;
 
-/// What is tested.
+/// The device under test.
 type Dut = device::RustEngine;

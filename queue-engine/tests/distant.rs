@@ -3,5 +3,5 @@
 mod devices;
 mod engine;
 
-/// What is tested.
+/// The device under test.
 type Dut = devices::distant::Distant;

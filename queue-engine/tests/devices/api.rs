@@ -130,21 +130,21 @@ fn what_a_client_has_under_way_has_an_end_and_every_queue_pair_goes_on() {
         qps.iter().map(|qp| bench.transport.under_way(qp.qpn)).collect()
     };
     let all: usize = under_way(&bench).iter().sum();
-    // A message that takes something of the share takes what the transport keeps, at least.
+    // A message that takes from the share takes at least the transport's memory of it.
     let most = SHARE / TRANSPORT_MESSAGE_BYTES;
     assert!(all <= QPS * 32 + most, "{all} messages are under way");
     assert!(all > QPS * 32 + most / 4, "{all} messages are under way");
     let used = bench.device.engine.under_way_bytes(PAGE);
     assert!((SHARE / 2..=SHARE).contains(&used), "{used}");
 
-    // Who has much gives room back as its messages end, and the transport with it.
+    // A QP with much room gives it back as its messages end, and so does the transport.
     let widest = qps.iter().map(|qp| qp.qpn).max_by_key(|qpn| bench.transport.under_way(*qpn));
     let widest = widest.unwrap();
     assert!(bench.transport.narrowed.is_empty());
     bench.complete(widest, bench.transport.under_way(widest) as u64);
     assert_eq!(bench.transport.narrowed, [widest]);
 
-    // Whatever the others do, each goes on to its last message.
+    // Each goes on to its last message, beside the others.
     let (last, others) = qps.split_last().unwrap();
     let mut completed = 0;
     while completed < MESSAGES {
@@ -154,7 +154,7 @@ fn what_a_client_has_under_way_has_an_end_and_every_queue_pair_goes_on() {
         bench.settle();
         completed += count;
     }
-    // And what others gave back is there for who has more to do.
+    // The room that others gave back is there for QPs with more messages.
     for qp in others {
         bench.go(qp.qpn, QpState::Reset);
     }

@@ -22,7 +22,7 @@ pub struct Distant {
     writes: VecDeque<(u64, u64)>,
     /// Reports on their way, by QP, oldest first.
     reports: BTreeMap<u32, VecDeque<TransportEvent>>,
-    /// What it wrote to host memory and nobody sees yet.
+    /// Its writes to host memory that are not visible yet.
     posted: Posted,
     random: Seeded,
 }
@@ -47,7 +47,7 @@ impl Distant {
         }
     }
 
-    /// Has as many of the writes to host memory be seen, in their order.
+    /// Makes so many of the writes to host memory visible, in their order.
     fn land(&mut self, count: usize) {
         let mut posted = self.posted.borrow_mut();
         let count = count.min(posted.len());

@@ -308,7 +308,7 @@ fn a_link_goes_down_where_the_transport_can_take_it_down() {
     let set = |up| SetLink { up }.encode();
     assert_eq!(bench.status(Opcode::SetLink, &set(0)), AdminStatus::Unsupported);
     bench.transport.port = Some(PortAttributes { link_up: 1, ..PortAttributes::default() });
-    // What is no word of the contract's is no cable either.
+    // An unknown word for the cable counts as no cable.
     for (up, link_up) in [(0, 0), (1, 1), (2, 0)] {
         bench.succeed(Opcode::SetLink, &set(up));
         assert_eq!(bench.transport.port.map(|port| port.link_up), Some(link_up), "{up}");

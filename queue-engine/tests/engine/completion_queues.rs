@@ -209,7 +209,7 @@ fn an_entry_beyond_the_consumer_index_fires_at_once() {
     fixture.complete_send();
     let sequence = fixture.arm(ArmKind::Any);
     assert_eq!(fixture.fired(), [sequence]);
-    // What was polled does not count.
+    // Polled completions do not count.
     fixture.cq.poll();
     let sequence = fixture.arm(ArmKind::Any);
     assert_eq!(fixture.fired(), [0; 0]);
@@ -285,7 +285,7 @@ fn an_arming_for_solicited_ones_undoes_none_for_any_that_has_not_fired() {
             assert_eq!(fixture.fired(), [0; 0]);
             fixture.complete_send();
             assert_eq!(fixture.fired(), [sequence], "once, by the last; {seen}");
-            // That one has fired, and counts no more, though nobody polled.
+            // That arming has fired, and no longer counts, though nobody polled.
             fixture.cq.poll();
             let sequence = fixture.arm(ArmKind::Solicited);
             fixture.complete_send();
@@ -421,7 +421,7 @@ fn a_resized_queue_leaves_in_its_old_ring_what_was_there_and_goes_on_in_the_new(
             let (mut old, end) = fixture.resize(to).unwrap();
             let left = old.take();
             assert_eq!((left.len(), old.consumer), (count, end), "{before} to {after}");
-            // The old one is the engine's no more, whatever comes of its record.
+            // The old ring is no longer the engine's, so changes of its record have no effect.
             old.memory.store_u32(old.ring + record::CONSUMER as u64, 77);
             fixture.complete_send();
             assert!(old.take().is_empty());
@@ -490,7 +490,7 @@ fn an_arming_of_before_a_resize_fires_behind_it_and_once() {
             assert_eq!(fixture.fired(), [sequence], "{kind:?}, {seen}");
             fixture.cq.poll();
         }
-        // It came too late, and what it waits for is there, in the old ring or in the new one.
+        // It came too late: its completion is there, in the old ring or in the new one.
         let sequence = Arm::next_sequence(fixture.cq.sequence);
         fixture.complete_receive(true);
         let (_, end) = fixture.resize(6).unwrap();

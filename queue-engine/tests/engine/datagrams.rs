@@ -288,7 +288,7 @@ fn a_send_that_fails_leaves_the_queue_pair_in_sqe_until_it_is_brought_back() {
         let wanted = [(0, Status::Success), (1, status), (2, Status::Flushed)];
         assert_eq!(fixture.outcome(), wanted, "wrong request {number}");
         assert_eq!(fixture.state(), QpState::Sqe);
-        // What is posted there is flushed too, and receives are taken.
+        // Later posts are flushed too, and receives are taken.
         fixture.post(&good);
         assert_eq!(fixture.outcome(), [(3, Status::Flushed)]);
         assert!(fixture.bench.device.take_receive(qpn).is_ok());
@@ -419,7 +419,7 @@ mod ending {
         let mut fixture = Fixture::new();
         let qpn = fixture.qp.qpn;
         let good = fixture.wqe(fixture.datagram());
-        // What is fetched, and what the engine has not seen, for which the transport has no room.
+        // Fetched requests, and those that the engine has not seen, for which the transport has no room.
         fixture.bench.transport.capacity = 2;
         (0..3).for_each(|_| fixture.post(&good));
         for _ in 0..60 {
@@ -436,7 +436,7 @@ mod ending {
         assert!(!fixture.is_kept());
         let wanted: Vec<_> = (0..63).map(|index| (index, Status::Success)).collect();
         assert_eq!(fixture.outcome(), wanted);
-        // What is posted now names nobody.
+        // Requests that are posted now name no handle.
         fixture.post(&good);
         assert_eq!(fixture.outcome(), [(63, Status::LocalQpOperation)]);
     }

@@ -146,7 +146,7 @@ fn bytes_go_in_and_out_at_any_offset_and_no_others_change() {
         bench.succeed(Opcode::CopyDm, &all.encode());
         assert_eq!(load(&bench)[..1000], truth, "step {step}");
     }
-    // The part behind it has what it had, and a new one has nothing of an old one.
+    // The part behind it keeps its bytes, and a new one has none of an old one.
     let other = CopyDm {
         host,
         offset: 0,

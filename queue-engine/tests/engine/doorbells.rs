@@ -78,7 +78,7 @@ fn a_destroyed_qp_leaves_its_slot_to_those_behind_it() {
     second.post(&Wqe::gather(SendOpcode::Send, &[]));
     bench.settle();
     let sent: Vec<_> = bench.transport.sent.iter().map(|sent| sent.qpn).collect();
-    // What was posted before the end came first.
+    // Requests posted before the end came first.
     assert_eq!(sent, [qpn, second.qpn]);
 }
 

@@ -220,7 +220,7 @@ fn entries_whose_form_cannot_be_fail_alone() {
         assert_eq!(fixture.outcome(), [(index, S::LocalQpOperation)], "{name}");
         assert!(fixture.bench.transport.sent.is_empty(), "{name}");
         fixture.expect_error_state();
-        // The ring is in step again: what is posted now is flushed entry by entry.
+        // The ring is in step again: later posts are flushed entry by entry.
         let later = [fixture.qp.post(&fixture.good()), fixture.qp.post(&fixture.good())];
         fixture.bench.settle();
         assert_eq!(fixture.outcome(), later.map(|index| (index, S::Flushed)), "{name}");
@@ -324,7 +324,7 @@ fn what_fails_here_is_told_when_no_memory_is_reached_any_more() {
         }
         sends.push(fixture.qp.post(&fixture.good()));
         fixture.bench.settle();
-        // Nothing is, whatever is posted meanwhile.
+        // Nothing is, even if requests are posted meanwhile.
         assert_eq!((fixture.outcome(), fixture.bench.transport.state(qpn)), (vec![], QpState::Err));
         fixture.bench.handle(TransportEvent::Error { qpn });
         let mut expected = Vec::new();

@@ -53,7 +53,7 @@ fn a_successor_never_has_a_generation_that_stands_in_the_slot_of_its_number() {
     for cycle in 0..2000 {
         let (cq, mut qp) = made(&mut bench);
         check(&qp, qp.generation);
-        // Any generation may stand there, whatever the QP rang for last.
+        // Any generation may stand there, not only that of the QP's last ring.
         page.store(qp.slot(), slot_value(qp.qpn, qp.generation.wrapping_add(1), 8));
         let generation = bench.go(qp.qpn, QpState::Reset);
         check(&qp, generation);
@@ -181,7 +181,7 @@ fn it_sends_and_receives_datagrams_alone() {
     assert_eq!(whole.flags, Flags::RECEIVE | Flags::GRH);
     assert_eq!(bench.query(GSI_QPN).state, QpState::Rts, "one receive that fails fails alone");
 
-    // What only others do takes its send queue to SQE, as that of any QP of datagrams.
+    // An operation of other services takes its send queue to SQE, as that of any QP of datagrams.
     qp.post(&Wqe::gather(SendOpcode::Write, &[region.sge(0, 8)]));
     bench.settle();
     assert_eq!(cq.poll_one().status, Status::LocalQpOperation);

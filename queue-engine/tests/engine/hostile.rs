@@ -270,7 +270,7 @@ impl Chaos {
         }
     }
 
-    /// The transport reports what it likes.
+    /// The transport reports anything.
     fn transport(&mut self) {
         let qpn = self.any_qpn();
         let random = &mut self.random;

@@ -92,7 +92,7 @@ fn an_atomic_reaches_the_transport_with_its_operands_and_eight_bytes_for_its_res
         (SendOpcode::FetchAdd, AtomicOperation::FetchAdd { add: 1 << 63 }),
     ];
     for (number, (opcode, operation)) in (0..).zip(cases) {
-        // What the element has beyond is left alone.
+        // The rest of the element is left alone.
         let sge = fixture.region.sge(16, 100);
         let wqe = Wqe::atomic(opcode, [1 << 63, 7], &[sge]).remote(remote_address, rkey);
         let expected = Sent {
@@ -325,7 +325,7 @@ fn a_message_may_be_as_long_as_the_limit_and_no_longer() {
     assert_eq!(bench.transport.sent.len(), 1);
 }
 
-/// What ends a QP's sending, and what becomes of the messages.
+/// Ends a QP's sending in one way, and the messages with it.
 fn end(bench: &mut Bench<Manual>, qpn: u32, to: Option<QpState>) -> AdminStatus {
     match to {
         None => bench.destroy(Opcode::DestroyQp, qpn),

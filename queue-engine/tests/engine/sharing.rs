@@ -52,7 +52,7 @@ impl Fixture {
         }
     }
 
-    /// What completed at a QP: tags and statuses.
+    /// The completions of a QP: tags and statuses.
     fn outcome(&mut self, qp: usize) -> Vec<(u32, Status)> {
         let qpn = self.qps[qp].qpn;
         let entries = self.cqs[qp].poll();

@@ -115,7 +115,7 @@ fn the_fifo_is_shared_never_overrun_and_nobody_starves() {
         assert_eq!(fixture.bench.transport.under_way(), ROOM);
         let mut done: Vec<Cqe> = Vec::new();
         for _ in 0..10_000 {
-            // Whatever is under way advances; the counters run ahead by as much as there is.
+            // Messages under way advance; the counters run ahead by as many.
             let qp = &qps[random.below(20) as usize];
             fixture.bench.transport.finish(qp.qpn, random.below(4) as u32);
             done.extend(fixture.harvest());

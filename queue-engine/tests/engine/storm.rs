@@ -34,7 +34,7 @@ struct Posted {
     bad: bool,
 }
 
-/// A QP, and what the model says of it.
+/// A QP, and the model's state of it.
 struct ModelQp {
     client: ClientQp,
     cq: usize,
@@ -73,7 +73,7 @@ impl ModelQp {
         }
     }
 
-    /// Whatever became the oldest of its kind and cannot be done fails the QP.
+    /// A request that has become the oldest of its kind and cannot be executed fails the QP.
     fn come_to_rest(&mut self) {
         let is_bad = |queue: &VecDeque<Posted>| queue.front().is_some_and(|posted| posted.bad);
         if self.failed || is_bad(&self.taken) {
@@ -83,7 +83,7 @@ impl ModelQp {
         }
     }
 
-    /// Rings for what was posted; a doorbell that rings for nothing could hide another's.
+    /// Rings for posted requests; a doorbell that rings for nothing could hide another's.
     fn ring(&mut self) {
         if std::mem::take(&mut self.silent) {
             self.client.ring();
@@ -190,7 +190,7 @@ impl Storm {
         qp.receives.push_back(Posted { name: self.next_tag, blocks: 1, signaled: true, bad });
     }
 
-    /// Everything rings, the engine comes to rest, and the model says what must have completed.
+    /// Everything rings, the engine comes to rest, and the model gives the completions that must be there.
     fn rest(&mut self) {
         for qp in &mut self.qps {
             qp.ring();

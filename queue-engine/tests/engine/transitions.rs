@@ -12,7 +12,7 @@ use QpState as S;
 
 const STATES: [QpState; 6] = [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Err];
 
-/// Every transition there is, what it requires, and what it allows beyond that and the states.
+/// Every transition, with its required attributes, and the optional ones beside those and the states.
 const TABLE: &[(QpState, QpState, &[M], &[M])] = &[
     (S::Reset, S::Reset, &[], &[]),
     (S::Reset, S::Init, &[M::PKEY_INDEX, M::PORT, M::ACCESS], &[]),
@@ -76,7 +76,7 @@ impl Fixture {
         Self { bench, qp }
     }
 
-    /// Puts the QP in a state, whatever it is in.
+    /// Puts the QP in a state, from any other.
     fn put(&mut self, state: QpState) {
         let qpn = self.qp.qpn;
         self.bench.go(qpn, S::Reset);

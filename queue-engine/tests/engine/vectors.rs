@@ -43,7 +43,7 @@ fn fire(bench: &mut Bench<Manual>, (cq, qp): &mut (ClientCq, ClientQp)) -> u64 {
     sequence
 }
 
-/// What an event ring tells of completions: the queues and their arming's sequences.
+/// An event ring's events of completions: the queues and their arming's sequences.
 fn told(bench: &mut Bench<Manual>, ring: u8) -> Vec<(u32, u64)> {
     let of_one = |event: fpga_regs::engine::event::Event| {
         assert_eq!(event.kind, EventType::Completion);

@@ -165,7 +165,7 @@ fn a_window_of_type_1_is_its_domains_and_moves_with_each_binding() {
         assert!(fixture.opens(rkey, offset, 64, Write) && !fixture.opens(before, offset, 1, Write));
         assert!(fixture.allows(other, rkey, fixture.region.va + offset, 64, Write));
     }
-    // Nobody but who binds it takes it back.
+    // Only the QP that binds it takes it back.
     assert!(!fixture.opens(rkey, 0, 0, Invalidate));
     fixture.bind(next(rkey), 0, 0, Access::empty());
     assert!(!fixture.opens(rkey, 128, 1, Write) && !fixture.opens(next(rkey), 0, 1, Write));
@@ -337,7 +337,7 @@ fn a_region_stays_as_it_is_while_windows_are_bound_to_it() {
     busy(&mut fixture);
     fixture.post(&local_invalidate(windows[0]));
     busy(&mut fixture);
-    // A window ends whatever its key is by now, bound or not.
+    // A window ends with any key that it has by now, bound or not.
     for rkey in [windows[0], windows[1], next(windows[2])] {
         assert_eq!(fixture.bench.destroy(Opcode::DestroyKey, rkey), AdminStatus::Success);
         assert_eq!(fixture.bench.destroy(Opcode::DestroyKey, rkey), AdminStatus::NotFound);
@@ -367,8 +367,8 @@ fn without_the_capability_and_without_a_connection_there_are_none() {
     assert_eq!(bench.query(qp.qpn).state, QpState::Sqe);
 }
 
-/// Against a model that knows only the rules: whatever is bound and taken back, in whatever order, each key
-/// opens what it should.
+/// Against a model that knows only the rules: after bindings and invalidations in any order, each key grants
+/// the right accesses.
 #[test]
 fn random_bindings_open_what_they_should() {
     needs!(Capabilities::MEMORY_WINDOW);

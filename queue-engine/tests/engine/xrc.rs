@@ -292,7 +292,7 @@ fn a_target_has_states_attributes_and_events_and_nothing_else() {
     fixture.bench.handle(TransportEvent::Async { qpn, event });
     fixture.bench.handle(TransportEvent::Async { qpn, event: QpEvent::SqDrained });
     assert_eq!(fixture.events(), [(EventType::Qp, event.0, qpn)]);
-    // It fails by itself, and is told once that it takes no more.
+    // It fails by itself, and reports once that it takes no further receives.
     let last = (EventType::Qp, QpEvent::LastWqeReached.0, qpn);
     fixture.bench.handle(TransportEvent::Error { qpn });
     fixture.bench.handle(TransportEvent::Error { qpn });

@@ -22,7 +22,7 @@ use crate::Dut;
 /// The configuration of the tests' devices unless a test has another one.
 pub const CONFIG: EngineConfig = Dut::CONFIG;
 
-/// Steps within which a device comes to rest, or does what it is waited for.
+/// Steps within which a device comes to rest, or does the expected work.
 const STEPS: usize = 100_000;
 
 /// The page every client rings in unless a test says otherwise.

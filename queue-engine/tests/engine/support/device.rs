@@ -80,10 +80,10 @@ impl fmt::Display for Need {
 ///
 /// Times are in nanoseconds of the device's own clock.
 pub trait Device: Sized {
-    /// What it is built with where a test asks for nothing else.
+    /// The configuration of tests that ask for no other.
     const CONFIG: EngineConfig;
 
-    /// Whether it can be built with what a test chooses.
+    /// Whether it can be built with another configuration.
     const OTHER_LIMITS: bool;
 
     /// Whether its calls act at once, and turns can be counted by its steps.
@@ -104,7 +104,7 @@ pub trait Device: Sized {
     /// Reads a register of the window, behind every write before it.
     fn read_register(&mut self, offset: u64, port: &mut impl Transport) -> u64;
 
-    /// Writes a register of the window; what that asks for may take some steps.
+    /// Writes a register of the window; the effect may take some steps.
     fn write_register(&mut self, offset: u64, value: u64, port: &mut impl Transport);
 
     /// Puts a doorbell page in place; `false` where there is no such page or it is in use.
@@ -131,7 +131,7 @@ pub trait Device: Sized {
     /// When it has something to do by itself though nothing happens.
     fn next_wake(&self) -> Option<u64>;
 
-    /// Tells it at the port what became of a message or a QP.
+    /// Reports the outcome of a message or a QP to it at the port.
     fn report(&mut self, event: TransportEvent, port: &mut impl Transport);
 
     /// Claims the next receive of a QP at the port.
@@ -181,7 +181,7 @@ pub fn skip(need: Need) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     let line = format!("{}::{test}: {need}\n", env!("CARGO_CRATE_NAME"));
-    // Past what the runner captures, which nobody sees of a test that ends well.
+    // Past the runner's capture, which nobody sees of a test that ends well.
     let _ = write!(std::io::stderr(), "SKIPPED {line}");
     if let Some(path) = std::env::var_os("SKIPPED_TESTS") {
         let mut file = std::fs::File::options().append(true).create(true).open(path).unwrap();

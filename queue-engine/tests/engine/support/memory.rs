@@ -15,7 +15,7 @@ pub struct TestMemory(Rc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Words by byte address; what was never written reads 0.
+    /// Words by byte address; others read 0.
     words: RefCell<HashMap<u64, u64>>,
     /// Ranges the card can reach: first byte, bytes.
     mapped: RefCell<Vec<(u64, u64)>>,

@@ -1,6 +1,6 @@
 //! A transport as a published Coyote bitstream allows: WRITE and READ, and nothing but counters.
 //!
-//! The hardware takes commands into one FIFO, which drops what does not fit, and counts completions
+//! The hardware takes commands into one FIFO, which drops commands beyond its room, and counts completions
 //! per QP: acknowledged WRITEs in one counter, landed READs in another. Nothing says which message
 //! completed, nothing is received, and the two counters move independently.
 
@@ -41,7 +41,7 @@ impl Counters {
 struct Qp {
     attributes: Attributes,
     submitted: u64,
-    /// What is under way, oldest first.
+    /// The commands under way, oldest first.
     under_way: VecDeque<RequestKind>,
     /// As the hardware counts.
     counted: Counters,

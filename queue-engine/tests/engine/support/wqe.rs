@@ -15,7 +15,7 @@ pub struct Wqe {
 #[derive(Clone, Debug)]
 enum Body {
     Gather(Vec<Sge>),
-    /// What is swapped in or added, what is compared with, and the elements behind them.
+    /// The value to swap in or add, the value to compare with, and the elements behind them.
     Atomic([u64; 2], Vec<Sge>),
     Inline(Vec<u8>),
 }
