@@ -25,7 +25,7 @@ pub struct Operations {
 impl Operations {
     /// All of them.
     pub const ALL: Self = Self { send: true, write: true, read: true };
-    /// Those that name memory.
+    /// The operations that name memory.
     pub const REMOTE: Self = Self { send: false, write: true, read: true };
 
     /// Whether an operation is among them.
@@ -47,7 +47,7 @@ pub struct Part {
     /// The offset of the first byte in the message.
     ///
     /// At the end that answers a READ, it is the offset in the request that came. One request asks for 2^20 packets at
-    /// most, and a longer READ is asked for in several: offsets modulo 2^28, 2^20 packets of the smallest MTU, are the
+    /// most, and a longer READ becomes several requests: offsets modulo 2^28, 2^20 packets of the smallest MTU, are the
     /// same at both ends.
     pub offset: u64,
     /// Bytes; never 0.

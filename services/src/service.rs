@@ -32,7 +32,7 @@ pub trait PacketService: Debug + Send + Sync {
         Ok(Verdict::Accept)
     }
 
-    /// Of a service that looks for something: how often it has found it on one way of a connection, by its state of
+    /// The matches of a service that searches payload, on one way of a connection, by its state of
     /// *check*.
     fn found(&self, _state: &[u8]) -> u64 {
         0
@@ -153,7 +153,7 @@ pub struct Placing<'a> {
 pub struct Budget(u32);
 
 impl Budget {
-    /// So many units.
+    /// A number of units.
     #[must_use]
     pub const fn new(units: u32) -> Self {
         Self(units)

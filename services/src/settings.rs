@@ -9,7 +9,7 @@ use crate::error::Error;
 pub struct Settings(BTreeMap<String, Vec<u8>>);
 
 impl Settings {
-    /// Those values.
+    /// Makes settings of names and values.
     ///
     /// # Errors
     /// [`Error::SettingTwice`] where a name has two.
