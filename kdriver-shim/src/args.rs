@@ -216,7 +216,7 @@ impl FromStr for Tunnel {
 /// The IPv4 identifications that a receiver believes, which the socket does not tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icrc {
-    /// Those of hosts that count their datagrams up, too.
+    /// Those of balboads, 0, and those of hosts that count their datagrams up.
     Counted,
     /// 0, and balboads' numbers of segments.
     Strict,

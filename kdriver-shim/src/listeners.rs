@@ -117,9 +117,9 @@ pub struct ObjectCount {
 /// Numbers of queues, by their kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueNumbers {
-    /// Of queue pairs.
+    /// Numbers of queue pairs.
     pub qps: BTreeSet<u32>,
-    /// Of shared receive queues.
+    /// Numbers of shared receive queues.
     pub srqs: BTreeSet<u32>,
 }
 

@@ -68,7 +68,7 @@ impl FromStr for Endpoint {
         }
         match text.parse::<SocketAddr>() {
             Ok(address) if !address.ip().is_loopback() => Err(format!(
-                "metrics `{text}`: nobody is asked who they are there, so it has to be this machine's own address, 127.0.0.1 or [::1]; let a proxy with passwords show it to others"
+                "metrics `{text}`: readers need no password there, so it has to be this machine's own address, 127.0.0.1 or [::1]; let a proxy with passwords show it to others"
             )),
             Ok(address) => Ok(Self::Tcp(address)),
             Err(_) => Err(format!("metrics `{text}`: write unix:PATH or 127.0.0.1:PORT")),
@@ -256,7 +256,7 @@ fn serve(listener: &MetricsListener, stop: &EventFd, mut source: Source) {
         let ready = match wait(listener, stop, &connections) {
             Ok(ready) => ready,
             Err(Errno::EINTR) => continue,
-            Err(errno) => return log::error!("metrics are shown no more: {errno}"),
+            Err(errno) => return log::error!("metrics can no longer be shown: {errno}"),
         };
         let mut ready = ready.into_iter();
         let [stopped, comes] = [ready.next(), ready.next()].map(|it| it.unwrap_or(true));

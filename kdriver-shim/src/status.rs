@@ -68,7 +68,7 @@ struct ConnectionsStatus {
     joins: usize,
     /// Connections and resolutions that programs have.
     held: usize,
-    /// Those that end without a program.
+    /// Connections that end without a program.
     lingering: usize,
     counters: Map<String, Value>,
 }
@@ -468,8 +468,8 @@ fn flash_status(card: &Card) -> FlashStatus {
 
 /// The protections that a published bitstream lacks.
 const UNPROTECTED: [&str; 4] = [
-    "keys on the link: without the tunnel, who sends to a QP's number reaches each page of memory that the QP has for its peer or has used",
-    "rights: such a page can be read and written, whatever its region allows",
+    "keys on the link: without the tunnel, anybody who sends to a QP's number reaches each page of memory that the QP has for its peer or has used",
+    "rights: such a page can be read and written, with any rights of its region",
     "frames: neither the ICRC nor the source of one is looked at",
     "the card: one frame of an unknown kind, lost, or to a wrong number, may stop it for all until `balboa reset`",
 ];

@@ -33,7 +33,7 @@ pub trait ClientObject: Sized {
     /// The cost of one end, in a turn: commands to an engine, or as much.
     const COST: usize;
 
-    /// Those of a client, by number.
+    /// A client's objects of this kind, by number.
     fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self>;
 
     /// The card whose quotas it takes of; `None` for objects that are counted once for the process.

@@ -44,7 +44,7 @@ pub(super) struct Caller<'a> {
     pub has_qp: HasQp<'a>,
 }
 
-/// From where to where a program wants to be connected.
+/// The two addresses of a connection that a program wants.
 struct Flow {
     source: Address,
     destination: Address,

@@ -68,7 +68,7 @@ impl ConnectionManager {
         gid: [u8; 16],
     ) -> Result<(), Error> {
         if self.pings.asked.len() >= MOST {
-            return Err(refused(Errno::EAGAIN, format!("{MOST} others ask who is there")));
+            return Err(refused(Errno::EAGAIN, format!("{MOST} other pings are under way")));
         }
         let remote = Address::untagged(gid.into());
         let ip = remote.ip();

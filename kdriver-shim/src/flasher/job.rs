@@ -168,7 +168,7 @@ impl Flasher {
         let (device, engine) = (&card.device, manifest.engine);
         if engine != device.manifest.engine && !device.options.peers.is_empty() {
             return Err(Error::Invalid(format!(
-                "it changes the engine of balboa{number}, and who the ends of tunnels are is settled when balboad starts; start balboad without --tunnel and --tunnel-peers, load it, and start balboad with them again"
+                "it changes the engine of balboa{number}, and the ends of tunnels are settled when balboad starts; start balboad without --tunnel and --tunnel-peers, load it, and start balboad with them again"
             )));
         }
         if card.follows_kernel && engine != EngineKind::Vqe {

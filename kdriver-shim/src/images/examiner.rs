@@ -155,7 +155,7 @@ impl Examiner {
         }
         match self.start(None, Task::Tidy) {
             Ok(()) => self.wants_to_tidy = false,
-            Err(error) => log::warn!("images that nobody wants any more stay: {error}"),
+            Err(error) => log::warn!("unused images cannot be removed: {error}"),
         }
     }
 
@@ -246,7 +246,7 @@ impl Task {
             }
             Self::Tidy => {
                 if let Err(why) = store.tidy() {
-                    log::warn!("images that nobody wants any more stay: {why}");
+                    log::warn!("unused images cannot be removed: {why}");
                 }
                 Examined::Tidied
             }

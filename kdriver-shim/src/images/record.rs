@@ -30,10 +30,10 @@ pub struct ImageName {
     pub bytes: u64,
     /// The logic in each vFPGA.
     pub logic: Vec<String>,
-    /// The vFPGA that it is of alone; `None` where it is of a whole card.
+    /// The only vFPGA of the image; `None` for a whole card's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vfpga: Option<u8>,
-    /// The text of its manifest; `None` for a software card's image, and where it is told of only.
+    /// The text of its manifest; `None` for a software card's image, and in answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
 }
@@ -56,7 +56,7 @@ pub struct FlashEvent {
     pub at: u64,
     /// The operation.
     pub deed: Deed,
-    /// With which image.
+    /// The image.
     pub image: ImageName,
     /// Why it failed; `None` if the card came up with the image.
     pub failed: Option<String>,

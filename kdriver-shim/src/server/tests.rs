@@ -184,7 +184,7 @@ fn a_process_cannot_claim_the_connection_of_another() {
     let victims = bench.qp(&victim, ours.0, ours.1);
     connect_qp(&mut bench, &victim, victims, 77).unwrap();
 
-    // The same process may, whatever it is good for, and so may anybody with another peer.
+    // The same process may, though that is of no use, and so may anybody with another peer.
     let again = bench.qp(&attacker, theirs.0, theirs.1);
     connect_qp(&mut bench, &attacker, again, 77).unwrap();
     bench.ask(&attacker, Request::DestroyQp { qpn: again });
@@ -319,7 +319,7 @@ fn a_region_is_changed_within_what_its_client_has_and_otherwise_stays() {
     bench.ask(&peer, Request::MoveMr { mr, to });
     let again = bench.refused(&peer, Request::CommitMr { mr });
     assert!(again.reason.contains(&format!("with key {key:#x}")), "{again:?}");
-    // What it had goes with the other, and no key ends with that.
+    // Its memory goes with the other region, and no key ends with that.
     let both = bench.cards[0].mapped();
     bench.ask(&peer, Request::DeregMr { mr: to });
     assert_ne!(bench.cards[0].mapped(), both);
@@ -359,7 +359,7 @@ fn an_engine_that_dies_takes_its_clients_and_nobody_else() {
     bench.turn();
     assert_eq!(records(&fds[0]).len(), 1);
     assert!(records(&spared_fds[0]).is_empty());
-    // Who waits for completions is woken, and its polls find that it has lost the card.
+    // A program that waits for completions is woken, and its polls find that it has lost the card.
     assert_eq!(records(&channel_fds[0]).len(), 1);
     assert_eq!((lost(&fds[4]), lost(&spared_fds[4])), (1, 0));
     let refusal = bench.refused(&hit, Request::AllocPd { context: context.context });
@@ -702,7 +702,7 @@ fn a_program_about_which_the_kernel_does_not_answer_holds_up_nobody() {
     let mut room = vec![0; MAX_MESSAGE];
     let (patient, eager, gone) = (hang(&mut bench), hang(&mut bench), hang(&mut bench));
     assert!(read(&patient, &mut room).unwrap_err().would_block());
-    // Those that are served go on, tools are not asked about, and who cannot wait is at an end.
+    // Those that are served go on, tools are not asked about, and a client that cannot wait is at an end.
     bench.open(&before, 0);
     let tool = bench.connect();
     assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));

@@ -59,7 +59,7 @@ fn descriptors_that_came_before_balboad_hold_up_nobody() {
     });
     let mut balboad = Balboad::start_as(activated(&dir, listener, ""), &dir);
     for stranger in strangers {
-        // What stands before is answered.
+        // The requests before are answered.
         let mut room = [0; 4096];
         let mut hear = || receive(stranger.as_fd(), &mut room, Wait::AsSocket);
         while hear().is_ok_and(|heard| heard.bytes > 0) {}

@@ -102,7 +102,7 @@ fn memory_beyond_the_reach_of_the_tlb_is_written_where_it_should_be() {
     }
     let status = balboad.status();
     let counter = |name: &str| status["cards"][1]["counters"][name].as_u64().unwrap();
-    // Five pages share a set of two ways: whoever comes round finds none of them.
+    // Five pages share a set of two ways: each access in turn finds its page gone.
     assert!(counter("tlb_faults") >= 15, "{status:#}");
     assert!(counter("tlb_misses") >= counter("tlb_faults"));
     assert_eq!(counter("mmu_faults_mended"), counter("tlb_faults"));

@@ -54,7 +54,7 @@ fn a_connection_begins_is_there_and_ends() {
     assert_eq!(to_rtr[50..56], [0xff, 0xff, 10, 77, 0, 2]);
     assert_eq!((to_rtr[60], to_rtr[61]), (1, 64));
     assert_eq!(to_rtr[69..71], [1, 1]);
-    // READs: what Bob has under way, and what he serves.
+    // READs: those that Bob may have under way, and those that he serves.
     assert_eq!((to_rtr[131], to_rts[130]), (4, 3));
     assert_eq!((to_rts[135], to_rts[136]), (5, 6));
     bench.ready(&mut alice, id).unwrap();
@@ -75,7 +75,7 @@ fn a_connection_begins_is_there_and_ends() {
     assert_eq!(bench.event(&mut alice).number, event::TIMEWAIT_EXIT);
     assert_eq!(bench.event(&mut bob).number, event::TIMEWAIT_EXIT);
 
-    // Each counted what it was told; the request was the listener's.
+    // Each counted its own events; the request was the listener's.
     assert_eq!(bench.destroy(&mut alice, id), 5);
     assert_eq!(bench.destroy(&mut bob, ours), 3);
     assert_eq!(bench.destroy(&mut bob, listener), 1);
@@ -270,7 +270,7 @@ fn a_listener_is_asked_by_as_many_as_wait_for_it() {
         bench.ask(alice, 0xa, "10.77.0.2:7174", qpn);
     };
     (20..24).for_each(|qpn| ask(&mut bench, &mut alice, qpn));
-    // Two wait; who was read does not wait any more, decided or not.
+    // Two wait; a request that was read does not wait any more, decided or not.
     let first = bench.event(&mut bob);
     assert_eq!((bench.event(&mut bob).qpn(), first.qpn()), (21, 20));
     bench.no_event(&mut bob);
@@ -356,7 +356,7 @@ fn a_card_that_many_had_is_told_of_some_at_a_time() {
             .unwrap();
     }
     bench.server.lose_card(0);
-    // Meanwhile others are served, and what they have of that card goes, too.
+    // Meanwhile others are served, and their objects of that card go, too.
     bench.server.go_on_ending(&mut bench.wire);
     let [late, other] = [10, 11].map(|uid| bench.id(&mut bob, uid));
     bench.bind(&mut bob, late, "10.77.0.1:0").unwrap();
@@ -408,7 +408,7 @@ fn who_ends_an_identifier_is_told_once_of_events_that_were_not_read() {
     bench.ask(&mut alice, 0xa, "10.77.0.2:7174", 17);
     let again = bench.ask_to_end(&mut bob, listener).unwrap_err();
     assert_eq!(errno(&again), Errno::EAGAIN);
-    // Who was about to read it does.
+    // The thread that was about to read it does.
     let request = bench.event(&mut bob).id;
     assert_eq!(word(&bench.ask_to_end(&mut bob, listener).unwrap(), 0), 1);
     bench.destroy(&mut bob, request);
@@ -498,7 +498,7 @@ fn who_reads_as_fast_as_it_is_told_is_told_in_turns() {
     let key = bench.server.tokens[&alice.token];
     bench.server.go_on_telling(&bench.wire, key);
     while bench.server.is_behind() {
-        // What others do sends nothing of it.
+        // Work of others sends nothing of it.
         bench.tell(&mut bob);
         let sent = read(&mut bench, &mut alice);
         assert_eq!(sent, SENT_PER_TURN);
@@ -507,7 +507,7 @@ fn who_reads_as_fast_as_it_is_told_is_told_in_turns() {
     }
     count += read(&mut bench, &mut alice);
     assert_eq!(count, ids.len());
-    // No command has said so, and what the next one finds is bounded, too.
+    // No command has said so, and the work of the next one is bounded, too.
     let unsettled = bench.server.usage(ALICE.client).unwrap().of(Resource::CmEvents);
     assert!((64..1024 + 64).contains(&unsettled), "{unsettled} are left for a command");
 }
@@ -616,7 +616,7 @@ fn what_processes_hold_stays_theirs_whatever_others_read_until_they_end() {
     bench.tell_read(&mut alice);
     assert_eq!(bench.destroy(&mut alice, ids[0]), 0);
     assert_eq!(alice.void, BTreeSet::from([bob.held]));
-    // An end is heard of: what was held may have been read.
+    // An end is reported: held events may have been read.
     bench.end(&carol);
     assert_eq!(bench.destroy(&mut alice, ids[1]), 1);
     assert_eq!(bench.destroy(&mut alice, ids[2]), 1);
@@ -645,7 +645,7 @@ fn a_request_to_a_full_listener_finds_room_and_leaves_to_processes_what_they_hol
     let request = bob.look(MsgFlags::empty()).unwrap();
     bob.held = request.number;
     bench.tell_read(&mut bob);
-    // The backlog is full by what Bob holds, until somebody asks; then by the one that asked.
+    // Bob's held requests fill the backlog until another one asks; then that one fills it.
     for qpn in 21..24 {
         bench.ask(&mut alice, 0xa, "10.77.0.2:7174", qpn);
     }

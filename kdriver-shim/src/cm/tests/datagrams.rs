@@ -80,7 +80,7 @@ fn a_group_is_joined_and_left() {
     let second = join(&mut bench, &mut alice, id, "[ff0e::9]:0").unwrap();
     let leave = |join: u32| raw(number::LEAVE_MCAST, &body(16, &[(8, &join.to_ne_bytes())]), 4);
     assert_eq!(word(&bench.say(&mut alice, &leave(first)).unwrap(), 0), 1);
-    // What was not read goes with the join, and with its event the byte.
+    // An unread event goes with the join, and its byte with it.
     assert_eq!(word(&bench.say(&mut alice, &leave(second)).unwrap(), 0), 0);
     bench.no_event(&mut alice);
     assert_eq!(errno(&bench.say(&mut alice, &leave(first)).unwrap_err()), Errno::ENOENT);

@@ -14,7 +14,7 @@ fn headers_that_say_too_much_or_too_little_are_refused() {
     let mut say = |bytes: &[u8]| refusal(bench.say(&mut alice, bytes));
     assert_eq!(say(&[]), Errno::EINVAL);
     assert_eq!(say(&[0; 7]), Errno::EINVAL);
-    // What is InfiniBand's, and what nobody has.
+    // InfiniBand's commands, and unknown ones.
     for number in [23, 25, u32::MAX] {
         assert_eq!(say(&raw(number, &[0; 300], 300)), Errno::EINVAL);
     }
@@ -243,7 +243,7 @@ fn one_client_has_its_share_and_no_more() {
     let wanted = body(24, &[(16, &space::TCP.to_ne_bytes())]);
     let create = raw(number::CREATE_ID, &wanted, 4);
     assert_eq!(refusal(bench.say(&mut alice, &create)), Errno::ENOMEM);
-    // Nobody else is short of any; and who asks her is refused.
+    // No other program is short of any; and requests to her are refused.
     let mut bob = bench.program(BOB);
     let listener = *bench.server.ids.keys().next().unwrap();
     bench.bind(&mut alice, listener, "10.77.0.1:7174").unwrap();
@@ -353,7 +353,7 @@ fn a_queue_pair_that_is_named_to_a_peer_is_the_asking_clients() {
         (0, 21) | (1, 17 | 23) => client == CAROL.client,
         _ => false,
     };
-    // Whoever names Alice's queue pair, or one of another card, ends nothing of hers.
+    // A program that names Alice's queue pair, or one of another card, ends nothing of hers.
     let id = bench.id(&mut carol, 0xc);
     bench.reach(&mut carol, id, "10.77.0.2:7174");
     for qpn in [17, 18, 23, 22, 0] {
@@ -369,7 +369,7 @@ fn a_queue_pair_that_is_named_to_a_peer_is_the_asking_clients() {
     bench.carry();
     let request = bench.event(&mut bob);
     assert_eq!((request.number, request.qpn()), (event::CONNECT_REQUEST, 21));
-    // The same for who accepts: who asked hears that it was refused.
+    // The same for an acceptance: the asking side hears that it was refused.
     let refused = bench.accept(&mut bob, request.id, 0xb1, 17, &[]).unwrap_err();
     assert_eq!(errno(&refused), Errno::EINVAL);
     bench.carry();
@@ -405,7 +405,7 @@ fn a_service_of_datagrams_names_a_queue_pair_of_its_own() {
     for (qpn, number) in [(17, event::UNREACHABLE), (18, event::ESTABLISHED)] {
         let id = bench.id_of(&mut alice, 0xa, space::UDP, QpType::Ud);
         bench.reach(&mut alice, id, "10.77.0.2:7174");
-        // Who asks for a service names none.
+        // A request for a service names none.
         bench.connect(&mut alice, id, 0, &[]).unwrap();
         bench.carry();
         let request = bench.event(&mut bob).id;

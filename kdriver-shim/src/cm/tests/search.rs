@@ -203,7 +203,7 @@ fn who_looks_for_thousands_keeps_nobody_from_being_looked_for() {
         program
     });
     bench.wire.silent.pop();
-    // All are due. In one turn each client's first is looked at, whoever has asked before.
+    // All are due. In one turn each client's first is looked at, in any order of the questions.
     let later = Instant(bench.server.now().0 + 1_000_000_000);
     let Bench { server, wire, .. } = &mut bench;
     server.go_on_searching(wire, later);

@@ -105,7 +105,7 @@ fn a_card_is_back_while_a_program_keeps_what_it_was() {
 
     // Others open it, and have all of it.
     let other = Keeper::new(&mut bench, &memory);
-    // What it was fails, as a device does that has gone.
+    // The former card fails, as a device does that has gone.
     for request in keeper.asks() {
         let refusal = bench.refused(&keeper.peer, request.clone());
         assert_eq!(refusal.errno, Errno::EIO as i32, "{request:?}: {refusal:?}");

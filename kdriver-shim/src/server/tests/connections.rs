@@ -213,7 +213,7 @@ fn a_card_looks_for_who_is_to_be_connected_to() {
     let id = alice.id(&mut bench, 2);
     alice.resolve(&mut bench, id, "10.77.0.1:0", "10.77.0.99:7174", 150);
     assert_eq!(alice.event(&mut bench), (id, event::ADDR_ERROR));
-    // The other card gets the address, and is found by who asks again.
+    // The other card gets the address, and a repeated question finds it.
     let device = &mut bench.server.cards[1].device;
     let (mut gids, vlans) = (device.gids.clone(), device.vlans.clone());
     let free = gids.iter_mut().find(|gid| **gid == [0; 16]).unwrap();

@@ -276,7 +276,7 @@ fn a_card_becomes_one_as_published_under_a_program_and_back() {
     assert_eq!(world.outcome(&tool), FlashState::Done);
     let mut world = World::start(world.end());
     assert_eq!(world.known_logic(), Some((Logic::Stock, 2)));
-    // Who the ends of tunnels are a running balboad does not learn anew.
+    // A running balboad does not learn the ends of tunnels anew.
     let tool = world.tool();
     world.bench.server.cards[0].device.options.peers = [([10, 0, 0, 2].into(), [7; 16])].into();
     world.bring(&tool, &image(2));
@@ -310,7 +310,7 @@ fn what_is_no_image_for_the_card_is_refused_and_the_card_left_alone() {
         assert_eq!(world.known(), Some(4));
     }
     assert!(world.record().history.is_empty(), "nothing was done to the card");
-    // What comes is what was announced, or nothing.
+    // The image is the announced one, or none.
     world.bench.ask(&tool, open(&good));
     world.bench.ask(&tool, Request::FlashWrite { bytes: image(3) });
     let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
@@ -410,7 +410,7 @@ fn a_card_that_a_reset_did_not_bring_up_has_its_image_still_and_comes_back_by_th
     assert!(card.device.is_dead() && card.unusable.is_none(), "{:?}", card.unusable);
     assert_eq!(world.record(), &record);
     world.bench.server.cards[0].device.manifest.regions = has;
-    // Nor does it come up for whoever ends meanwhile: only for who asks.
+    // Nor does it come up for clients that end meanwhile: only for a request.
     world.bench.server.tend_cards();
     assert_eq!(world.living(), [] as [u8; 0]);
     world.bench.ask(&tool, Request::ResetCard { card: 0 });

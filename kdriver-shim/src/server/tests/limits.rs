@@ -52,7 +52,7 @@ fn a_process_has_so_many_connections_and_is_told_how_many() {
 
 /// Asks until it is refused; answers how often it was not, and why it was.
 fn exhaust(bench: &mut Bench, peer: &bench::Peer, request: &Request) -> (u64, Refusal) {
-    // A channel ends with its descriptor, so what comes is kept.
+    // A channel ends with its descriptor, so received descriptors are kept.
     let mut kept = Vec::new();
     for made in 0..100_000 {
         match bench.try_ask(peer, request) {
@@ -83,7 +83,7 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
     let cq = |log2_entries| create_cq(context, log2_entries);
     let srq = Request::CreateSrq { pdn, log2_entries: 0, log2_stride: 0, cookie: 0 };
     let mr = |length| Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 };
-    // What is asked for, how much of it one request takes, and how much the client has already.
+    // The request, the amount that it takes, and the amount that the client has already.
     // Each later kind of request takes something of the earlier kinds too, so it comes after them.
     let table = [
         (Request::AllocPd { context }, R::Pds, 1, 1),
@@ -107,7 +107,7 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
         let named = format!("a process may have {limit}");
         let what = resource.name();
         assert!(refusal.reason.contains(what) && refusal.reason.contains(&named), "{refusal:?}");
-        // Whatever one has taken, there is something left for another.
+        // After all requests of one there is something left for another.
         let (theirs, fds) = bench.open(&other, 0);
         let pdn = bench.pd(&other, theirs.context);
         let (cqn, _) = bench.cq(&other, theirs.context, None);
@@ -151,7 +151,7 @@ fn who_finds_no_doorbell_page_is_relayed() {
     });
     assert_eq!(bench.cards[0].granted(), 15, "one page for all of them");
     assert_eq!(bench.server.cards[0].users[0].free(), [0, 238]);
-    // A page that is free again is the next one's, and those who are relayed stay so.
+    // A page that is free again is the next client's, and relayed clients stay relayed.
     with_page.truncate(13);
     bench.turn();
     with_page.push(open(&mut bench));
@@ -174,7 +174,7 @@ fn rings_have_an_end_that_is_named() {
     let context = context.context;
     let cq = |log2_entries| create_cq(context, log2_entries);
     // Three of the largest queues take three quarters of the ring memory; their entries are all
-    // that a client may have, so that rings of QPs are what is left to take.
+    // that a client may have, so that only rings of QPs are left to take.
     for _ in 0..3 {
         bench.ask(&peer, cq(22));
     }
@@ -223,7 +223,7 @@ fn a_program_takes_its_part_of_a_cards_addresses_and_is_told_how_large_it_is() {
     let named = format!("a process may have {limit}");
     assert!(refusal.reason.contains(&named), "{refusal:?}");
     assert!(refusal.reason.contains("bytes of the card's addresses"), "{refusal:?}");
-    // Another one's share is there all the same, and what the first one had is, when it ends.
+    // Another one's share is there all the same, and the first one's is, when it ends.
     let other = bench.provider();
     let (context, _fds) = bench.open(&other, 0);
     let pdn = bench.pd(&other, context.context);

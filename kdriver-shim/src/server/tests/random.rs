@@ -218,7 +218,7 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
     let memory = vec![0u8; 100_000];
     let (mut qps, mut srqs, mut ahs, mut keys, mut dm_mrs) = (0, 0, 0, 0, 0);
     let (mut targets, mut shared) = (0, 0);
-    // Few of what clients ask for is granted: more of them ask until that proves something.
+    // Few of the clients' requests are granted: more clients ask until that proves something.
     let proves = |counts: [usize; 7]| counts.iter().zip(LEAST).all(|(count, least)| *count > least);
     for seed in 0..MOST_SEEDS {
         let counts = [qps, srqs, ahs, keys, dm_mrs, targets, shared];
@@ -233,7 +233,7 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
         let mut all = Known::default();
         for _ in 0..440 {
             let (peer, known) = &mut peers[dice.below(2) as usize];
-            // Sometimes it names what may be the other's.
+            // Sometimes it names an object that may be the other's.
             let named = if dice.below(8) == 0 { &all } else { &*known };
             let request = named.request(&mut dice, &memory);
             // Now and then it fails half way.

@@ -124,7 +124,7 @@ fn a_limit_is_told_of_once_and_reads_0_from_then_on() {
     bench.turn();
     assert_eq!(sharing.event_types(), [(0xbeef, 15)]);
     assert_eq!(sharing.limit_left(&mut bench), 0);
-    // What is told of the one before, while another is set, does not count for that.
+    // An event of the limit before, while another is set, does not count for that.
     sharing.limit(&mut bench, 4);
     let (event, once) = (sharing.fell_below(), AtomicBool::new(true));
     bench.cards[0].script(move |card, offset, value| {

@@ -359,7 +359,7 @@ fn queues_of_another_vector_than_that_whose_events_were_lost_are_left_alone() {
     bench.cards[0].raise_in(0, 1, event(queues[1].0));
     bench.server.cards[0].device.shell.attend().unwrap();
     assert_eq!(told(&queues), [0, 1, 0, 0]);
-    // What is told of queue pairs is in the first ring.
+    // Events of queue pairs are in the first ring.
     flood(&mut bench, 0);
     assert_eq!((told(&queues), asked(&bench, 0)), (vec![1, 0, 0, 0], 1));
     assert_eq!(bench::records(&fds[0]).len(), 1);
@@ -389,7 +389,7 @@ fn of_queues_whose_events_are_lost_again_and_again_each_is_looked_at() {
     }
     let event = Event { kind: EventType::Completion, number: u32::MAX, ..Event::default() };
     let (mut fired, mut failed) = (0, 0);
-    // What is noted in a turn is looked at from the next one on.
+    // Notes of a turn are looked at from the next one on.
     for _ in 0..=QPS.div_ceil(8) {
         (0..5000).for_each(|_| bench.cards[0].raise(0, event));
         bench.server.cards[0].device.shell.attend().unwrap();
@@ -442,7 +442,7 @@ fn one_survey_in_turns_answers_all_who_asked_before_it_began() {
     let mut first = tools(&mut bench, 6);
     first.iter().for_each(|tool| send(tool, &Request::Status));
     step(&mut bench);
-    // Who asks now is answered by the next one, and whose question began it may go.
+    // The next survey answers a question of now, and the client that began this one may go.
     drop(first.remove(0));
     alone.extend(tools(&mut bench, 5));
     alone.iter().for_each(|tool| send(tool, &Request::Status));
@@ -501,7 +501,7 @@ fn a_process_that_asks_for_the_status_without_end_is_refused_and_others_are_answ
 #[test]
 fn addresses_that_rest_are_woken_in_turns() {
     const RANGES: u64 = 3000;
-    // Behind what is in use already.
+    // Behind the addresses in use already.
     const START: u64 = 1 << 40;
     let mut bench = Bench::new(1, 1);
     let peer = bench.provider();

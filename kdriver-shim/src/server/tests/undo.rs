@@ -294,7 +294,7 @@ fn a_client_ends_kind_by_kind_and_has_nothing_in_the_end() {
     let memory = vec![0u8; 4096];
     let mut bench = Bench::new(1, 1);
     let Owner { peer, context, pdn, cqn, .. } = owner(&mut bench);
-    // Whatever the order in which they were made.
+    // In any order in which they were made.
     for _ in 0..3 {
         bench.mr(&peer, pdn, &memory);
         bench.qp(&peer, pdn, cqn);
@@ -364,7 +364,7 @@ fn each_thing_gives_as_much_of_every_quota_as_it_took() {
     drop(fds);
     bench.turn();
     assert_eq!(taken(&bench), before);
-    // What is named twice is told of once, and by its name.
+    // An object that is named twice is reported once, by its name.
     for (request, name) in
         [(Request::DestroyQp { qpn }, Qp::NAME), (Request::DeregMr { mr: region }, Mr::NAME)]
     {

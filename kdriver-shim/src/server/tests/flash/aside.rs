@@ -24,7 +24,7 @@ impl World {
 
     /// Makes a tool flash an image whose examination lasts until the sender goes.
     fn held(&mut self, tool: &Peer) -> Sender<()> {
-        // What is looked at when balboad starts is in nobody's way then.
+        // The look at images when balboad starts delays no request then.
         self.rest();
         let held = self.bench.server.flasher.examiner().hold();
         self.bring(tool, &image(2));
@@ -111,7 +111,7 @@ fn a_balboad_that_ends_meanwhile_has_begun_nothing() {
     drop(tool);
     let images = world.bench.state_dir().join("images");
     let root = world.end();
-    // It was at its end with the image, and what is left of it goes with the next one.
+    // It was at its end with the image, and the rest of it goes with the next one.
     assert_eq!(std::fs::read_dir(images).unwrap().count(), 1);
     let mut world = World::start(root);
     assert_eq!(world.record().history.len(), 0);
@@ -150,8 +150,7 @@ fn the_same_card_is_flashed_by_one_and_looked_at_by_others_when_that_has_begun()
     world.end();
 }
 
-/// Each request that is examined costs the control thread a little, so that not all of those that wait are looked at
-/// whenever one is served.
+/// Examining a request costs the control thread a little, so waiting requests are looked at one by one.
 #[test]
 fn those_who_wait_are_heard_one_behind_the_other() {
     const MANY: usize = 30;
@@ -248,7 +247,7 @@ fn an_image_that_is_verified_is_looked_at_aside_and_so_is_one_that_is_put_back()
     }
     assert_eq!(world.outcome(&tool), FlashState::Done);
     assert_eq!(world.known(), Some(1));
-    // What is kept of it is not what it was.
+    // The stored image is altered.
     let digest = world.record().current.as_ref().unwrap().sha256.clone();
     let file = world.bench.state_dir().join(format!("images/{digest}.image"));
     std::fs::write(file, b"x").unwrap();

@@ -40,7 +40,7 @@ fn one_vfpga_is_flashed_and_the_programs_of_the_others_are_left_alone() {
     world.bench.cq(&late, latecomer.context, None);
     let (again, _) = world.bench.open(&peers[0], 0);
     world.bench.cq(&peers[0], again.context, None);
-    // It is not what one would go back to, and the next balboad has the card.
+    // It is no image to go back to, and the next balboad has the card.
     assert_eq!((world.record().history.len(), world.record().previous.is_none()), (2, true));
     for (image, why) in [
         (one(5), "no engine in vFPGA 5"),
@@ -155,7 +155,7 @@ fn a_card_of_which_one_vfpga_is_loaded_is_reset_by_no_tool_and_otherwise_comes_b
         drop((peers, opened));
         world.bench.turn();
         assert!(world.bench.server.cards[0].gsi.as_ref().unwrap().is_open());
-        // What it took of the image is gone, and what was there before.
+        // The part of the image that it took is gone, and so is the image before.
         let there = if chunk == Some(2) { vec![0, 2, 3] } else { vec![0, 1, 2, 3] };
         assert_eq!(world.living(), there, "{chunk:?}");
         assert_eq!(world.record().vfpgas.len(), 4 - there.len(), "{chunk:?}");

@@ -24,7 +24,7 @@ fn rounds(seed: u64, count: u32) {
     // How often a round ended with another image, with another engine, with none, and with a balboad that died while an
     // image was on its way.
     let (mut flashed, mut turned, mut lost, mut died) = (0, 0, 0, 0);
-    // A card keeps what it is to spoil until it is given an image, which may be rounds later.
+    // A card keeps its order to spoil an image until it is given one, which may be rounds later.
     let mut is_spoilt = false;
     for round in 0..count {
         let chunks = u64::from(BYTES) / CHUNK as u64;

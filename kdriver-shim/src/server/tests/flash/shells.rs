@@ -58,7 +58,7 @@ impl World {
 fn a_shell_is_loaded_put_back_and_known_again() {
     let mut world = World::fpga(tempfile::tempdir().unwrap());
     let tool = world.tool();
-    // Of what it came with no bytes are known, so that it cannot be put back.
+    // The bytes of its first image are unknown, so that it cannot be put back.
     assert_eq!(world.record().current, None);
     world.bench.ask(&tool, Request::FlashVerify { card: 0 });
     let refusal = world.bench.refused(&tool, Request::FlashRollback { card: 0, force: false });
@@ -81,7 +81,7 @@ fn a_shell_is_loaded_put_back_and_known_again() {
     assert_eq!(world.outcome(&tool), FlashState::Done);
     assert_eq!(world.known_logic(), Some((Logic::Vqe, 3)));
     drop(tool);
-    // A card with another part in its slot is not what the record tells of.
+    // A card with another part in its slot is not that of the record.
     let root = world.end();
     let card = SoftCard { plays_fpga: true, ..SoftCard::default() };
     let mut world = World::of(root, card, part::of_number("xcu55c"));
@@ -111,7 +111,7 @@ fn a_shell_that_says_what_was_there_before_is_not_seen_to_be_there() {
     let tool = world.tool();
     assert_eq!(world.load(&tool, &shell(Logic::Vqe, 3)), FlashState::Done);
     assert!(!unseen(&world));
-    // What is there behind a load that has failed is the one before, or the failed one: both would say another than that.
+    // After a failed load the image is the one before, or the failed one: both would describe themselves otherwise.
     for next in [3, 1, 2] {
         let (bytes, _) = shell(Logic::Vqe, 1);
         let text = manifest(&bytes, Logic::Vqe, 4);
@@ -194,7 +194,7 @@ fn a_shell_that_is_another_than_its_manifest_says_is_no_success_and_the_next_one
         let mut world = World::fpga(world.end());
         assert_eq!(world.known(), None);
         let tool = world.tool();
-        // What it had before this one does not know.
+        // This balboad does not know its former image.
         assert_eq!(world.load(&tool, &shell(Logic::Vqe, 1)), FlashState::Unseen);
         assert_eq!(world.known(), Some(1));
         drop(tool);
@@ -239,7 +239,7 @@ fn a_balboad_that_dies_on_the_way_leaves_a_card_that_says_so_or_is_done() {
         world.begin(&tool, &Request::FlashApply { force: false }, steps);
         drop(tool);
         let mut world = World::fpga(world.end());
-        // What it came with is what it has where nobody had begun.
+        // It has its first image if no load had begun.
         if !world.record().history.is_empty() {
             let known = world.known();
             assert!(matches!(known, None | Some(2)), "{steps}: {known:?}");
@@ -270,7 +270,7 @@ fn an_fpga_that_works_is_brought_up_whatever_became_of_its_record() {
     let tool = world.tool();
     assert_eq!(world.load(&tool, &shell(Logic::Vqe, 2)), FlashState::Done);
     drop(tool);
-    // The bytes of what it has are gone; the record has its manifest.
+    // The bytes of its image are gone; the record has its manifest.
     let root = world.end();
     let sha256 = Sha256::of(&shell(Logic::Vqe, 2).0);
     std::fs::remove_file(root.path().join(format!("images/{sha256}.image"))).unwrap();
