@@ -39,7 +39,7 @@ pub fn ping(arguments: &args::Ping) -> anyhow::Result<u8> {
         let pinged = client.ping(arguments.card.map(|card| card.0), address)?;
         best = best.min(code(&pinged.who));
         let asked = cards.iter().find(|card| card.card == pinged.card);
-        let own = asked.map_or(0, |card| card.port.active_mtu);
+        let own = asked.map_or(0, |card| card.port.max_mtu);
         match arguments.json {
             true => say(format_args!("{}\n", document(arguments.address.0, &pinged, own)))?,
             false => say(format_args!("{}\n", line(arguments.address.0, &pinged, own)))?,

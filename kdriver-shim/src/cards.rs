@@ -1,6 +1,7 @@
 //! The cards as clients share them: doorbell pages, listeners, and which connections are whose.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::error::Error;
 use crate::images::record::Record;
 use crate::images::{self, AGAIN};
 use crate::listeners::Listeners;
+use crate::machine;
 use crate::process::ClientId;
 use crate::quota::Resource;
 use crate::rings::RING_MEMORY_BYTES;
@@ -56,6 +58,8 @@ pub struct Card {
     pub on_machine: Option<String>,
     /// Its port was last told that this device is up.
     pub machine_is_up: bool,
+    /// The code of the largest path MTU that each of the machine's routes by this device carries.
+    pub machine_mtu: u8,
     /// Whether its administrator took it off its cable.
     pub taken_off: bool,
     /// Its images.
@@ -281,6 +285,7 @@ impl Card {
             follows_kernel,
             on_machine,
             machine_is_up: true,
+            machine_mtu: LARGEST_MTU,
             taken_off: false,
             record,
             unusable,
@@ -602,12 +607,30 @@ impl Card {
         PortInfo {
             link_up: attributes.link_up != 0,
             max_mtu: attributes.max_mtu.clamp(SMALLEST_MTU, LARGEST_MTU),
-            active_mtu: attributes.active_mtu.clamp(SMALLEST_MTU, LARGEST_MTU),
+            active_mtu: attributes
+                .active_mtu
+                .min(self.machine_mtu)
+                .clamp(SMALLEST_MTU, LARGEST_MTU),
             mac: self.device.address.mac(),
             gids: self.device.gids.clone(),
             vlans: self.device.vlans.clone(),
             pkeys: PKEYS.to_vec(),
         }
+    }
+
+    /// The code of the largest path MTU that the machine's route to a peer carries, for a card on the machine's own network;
+    /// `None` where nothing bounds it.
+    #[must_use]
+    pub fn mtu_to(&self, sgid_index: u8, dgid: [u8; 16]) -> Option<u8> {
+        let own = self.device.gids.get(usize::from(sgid_index))?;
+        let [from, to] = [*own, dgid].map(|gid| Ipv6Addr::from(gid).to_canonical());
+        self.mtu_between(from, to)
+    }
+
+    /// The same by the addresses.
+    #[must_use]
+    pub fn mtu_between(&self, from: IpAddr, to: IpAddr) -> Option<u8> {
+        machine::mtu_between(self.on_machine.as_ref()?, from, to)
     }
 
     /// The card's description for clients.

@@ -74,7 +74,9 @@ impl HostPorts {
         poller: &Poller,
         machine: OnMachine,
     ) -> Result<(), Error> {
-        poller.watch(&machine, Token::Machine, EpollFlags::EPOLLIN)?;
+        if let Some(news) = machine.news() {
+            poller.watch(news, Token::Machine, EpollFlags::EPOLLIN)?;
+        }
         let mut tables = Vec::new();
         for card in around.cards.iter_mut() {
             card.on_machine = machine.device_of(card.device.number).map(str::to_owned);
@@ -99,6 +101,9 @@ impl HostPorts {
             let Some(now) = machine.now(card.device.number, &card.device.gids) else { continue };
             if card.device.gids != now.gids {
                 changes.push((now.card, now.gids));
+            }
+            if std::mem::replace(&mut card.machine_mtu, now.mtu) != now.mtu {
+                self.files.hurry(Instant::now());
             }
             if card.machine_is_up != now.is_up {
                 // If that fails, all engines are dead, and new ones begin on their cables.

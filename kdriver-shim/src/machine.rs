@@ -1,17 +1,21 @@
 //! Cards on the machine's own network: their addresses and their links are those of its devices, as they come and go.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use card_driver::address::PortAddress;
 use card_driver::soft::SoftCard;
-use host_view::shadow_device::{Gid, News};
-use softcard::port::udp::machine::{self, MachineDevice};
+use host_view::shadow_device::{Asked, Gid, News, Routes};
+use nix::net::if_::if_nametoindex;
+use softcard::port::udp::machine::{self, MachineDevice, ROCE_UDP_PORT};
 use softcard::{Link, UdpLink};
 
 /// How long after news the machine is looked at: more may come with them.
 const LATER: Duration = Duration::from_millis(20);
+/// And how many times as long as the last look took: a router's routes are many, and change always.
+const LATER_BY_LOOK: u32 = 20;
+/// How often the machine is looked at where the kernel tells no news.
+const UNTOLD: Duration = Duration::from_secs(1);
 
 const NO_GID: Gid = [0; 16];
 
@@ -19,9 +23,12 @@ const NO_GID: Gid = [0; 16];
 #[derive(Debug)]
 pub struct OnMachine {
     cards: Vec<Standing>,
-    news: News,
+    /// `None` where the kernel tells none.
+    news: Option<News>,
     /// When the machine is to be looked at again.
     due: Option<Instant>,
+    /// How long the last look took.
+    look: Duration,
 }
 
 /// A card, and the device that it stands on.
@@ -31,6 +38,8 @@ struct Standing {
     link: UdpLink,
     /// The device as it was found last; `None` while there is none.
     device: Option<MachineDevice>,
+    /// Bytes that each route by the device carries in one packet, as found last.
+    least: u32,
 }
 
 /// A card's present share of the machine.
@@ -42,6 +51,8 @@ pub struct Now {
     pub gids: Vec<Gid>,
     /// Whether its device is up.
     pub is_up: bool,
+    /// The code of the largest path MTU that each route by its device carries.
+    pub mtu: u8,
 }
 
 impl OnMachine {
@@ -54,8 +65,10 @@ impl OnMachine {
             return Ok(None);
         }
         // Before the machine is looked at, so that nothing is missed.
-        let news = News::open();
-        let news = news.map_err(|errno| format!("news of the machine's network: {errno}"))?;
+        let news = News::with_routes();
+        let news = news.inspect_err(|errno| {
+            log::warn!("news of the machine's network: {errno}; it is looked at every second");
+        });
         let mut standing = Vec::new();
         for (number, card) in (0_u32..).zip(cards) {
             let Link::Udp(link, _) = &card.link else { continue };
@@ -68,20 +81,23 @@ impl OnMachine {
             }
             let addresses: Vec<String> =
                 device.addresses.iter().map(|it| it.ip.to_string()).collect();
-            let mtu = device.path_mtu().map_or(0, |mtu| mtu.bytes());
+            let least = least_mtu(&device);
             log::info!(
-                "balboa{number}: on {} with {}; path MTU {mtu}",
+                "balboa{number}: on {} with {}; path MTU {}",
                 device.name,
-                addresses.join(", ")
+                addresses.join(", "),
+                machine::path_mtu(least, 0).map_or(0, |mtu| mtu.bytes())
             );
             // The way to the world is asked for once: routes come and go without news.
             let link = match link {
                 UdpLink::DefaultRoute => UdpLink::Device(device.name.clone()),
                 other => other.clone(),
             };
-            standing.push(Standing { card: number, link, device: Some(device) });
+            standing.push(Standing { card: number, link, device: Some(device), least });
         }
-        Ok(Some(Self { cards: standing, news, due: None }))
+        let news = news.ok();
+        let due = news.is_none().then(Instant::now);
+        Ok(Some(Self { cards: standing, news, due, look: Duration::ZERO }))
     }
 
     /// The IPv4 address that a card has, or one made of its IPv6 address, of which its Ethernet address is made.
@@ -112,6 +128,12 @@ impl OnMachine {
         standing.device.as_ref().map(|device| device.name.as_str())
     }
 
+    /// The news that wake the server, where the kernel tells any.
+    #[must_use]
+    pub fn news(&self) -> Option<&News> {
+        self.news.as_ref()
+    }
+
     /// The time until the next look at the machine; `None` while nothing is new.
     #[must_use]
     pub fn patience(&self, now: Instant) -> Option<Duration> {
@@ -120,13 +142,16 @@ impl OnMachine {
 
     /// Hears news, and looks at the machine if it is time.
     pub fn follow(&mut self, now: Instant) {
-        if self.news.hear_any() && self.due.is_none() {
-            self.due = now.checked_add(LATER);
+        let is_told = self.news.as_ref().is_some_and(News::hear_any);
+        if is_told && self.due.is_none() {
+            let later = self.look.saturating_mul(LATER_BY_LOOK).max(LATER);
+            self.due = now.checked_add(later);
         }
         if self.due.is_none_or(|due| due > now) {
             return;
         }
         self.due = None;
+        let began = Instant::now();
         for it in &mut self.cards {
             let found = machine::find(&it.link);
             let device = match (&it.device, found) {
@@ -146,7 +171,22 @@ impl OnMachine {
                 }
                 (_, found) => found.ok(),
             };
+            if let Some(device) = &device {
+                let before = std::mem::replace(&mut it.least, least_mtu(device));
+                let [before, now] = [before, it.least].map(|least| machine::path_mtu(least, 0));
+                if before != now {
+                    let (name, now) = (&device.name, now.map_or(0, |mtu| mtu.bytes()));
+                    log::info!(
+                        "balboa{}: each route by {name} carries a path MTU of {now}",
+                        it.card
+                    );
+                }
+            }
             it.device = device;
+        }
+        self.look = began.elapsed();
+        if self.news.is_none() && self.due.is_none() {
+            self.due = now.checked_add(UNTOLD);
         }
     }
 
@@ -159,14 +199,39 @@ impl OnMachine {
         let wanted: Vec<Gid> =
             device.iter().flat_map(|it| &it.addresses).map(|it| gid_of(it.ip)).collect();
         let is_up = device.is_some_and(|device| device.is_up);
-        Some(Now { card, gids: table(&wanted, current), is_up })
+        let mtu = code_of(standing.least);
+        Some(Now { card, gids: table(&wanted, current), is_up, mtu })
     }
 }
 
-impl AsFd for OnMachine {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.news.as_fd()
-    }
+/// The code of the largest path MTU that the machine's route from one of its addresses to another address carries, as its
+/// administrator made the route; `None` where it does not leave the machine, or there is none.
+#[must_use]
+pub fn mtu_between(device: &str, from: IpAddr, to: IpAddr) -> Option<u8> {
+    let is_of_link = [from, to].into_iter().any(|ip| match ip {
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
+        IpAddr::V4(ip) => ip.is_multicast(),
+    });
+    let device = if is_of_link { Some(if_nametoindex(device).ok()?) } else { None };
+    let [from, to] = [from, to].map(|ip| ip.to_canonical());
+    let asked = Asked { from, to, port: ROCE_UDP_PORT, device };
+    let mtu = Routes::open().and_then(|routes| routes.mtu_of(&asked)).ok()??;
+    Some(code_of(mtu))
+}
+
+/// Bytes that a device takes in one packet, or a route by it that was given less.
+fn least_mtu(device: &MachineDevice) -> u32 {
+    let routes = Routes::open().and_then(|routes| routes.least_mtu_by(device.index));
+    let least = routes.unwrap_or_else(|errno| {
+        log::debug!("{}: its routes: {errno}", device.name);
+        None
+    });
+    least.map_or(device.mtu, |least| least.min(device.mtu))
+}
+
+/// The code of the largest path MTU that an MTU carries; the smallest of all is always tried.
+fn code_of(mtu: u32) -> u8 {
+    machine::path_mtu(mtu, 0).map_or(1, |mtu| mtu.code())
 }
 
 /// Refuses options that exclude cards on the machine's own network.
@@ -278,7 +343,7 @@ mod tests {
 
     fn standing(card: u32, ips: &[&str]) -> Standing {
         let link = UdpLink::Device("eth1".into());
-        Standing { card, link, device: Some(device(ips)) }
+        Standing { card, link, device: Some(device(ips)), least: 1500 }
     }
 
     #[test]
@@ -293,8 +358,9 @@ mod tests {
     fn cards_with_ipv6_alone_are_other_cards_by_all_of_their_address() {
         let on = |ips: &[&str]| OnMachine {
             cards: vec![standing(0, ips)],
-            news: News::open().unwrap(),
+            news: None,
             due: None,
+            look: Duration::ZERO,
         };
         let of = |ips: &[&str]| on(ips).address(0).unwrap();
         let [one, other] = [["fe80::1", "2001:db8::1"], ["fe80::1", "2001:db8:1::1"]];
@@ -310,13 +376,33 @@ mod tests {
         let (link, now) = (UdpLink::Device("lo".into()), Instant::now());
         let found = machine::find(&link).unwrap();
         let device = Some(MachineDevice { index: found.index + 1, ..found.clone() });
-        let cards = vec![Standing { card: 0, link, device }];
-        let mut machine = OnMachine { cards, news: News::open().unwrap(), due: Some(now) };
+        let cards = vec![Standing { card: 0, link, device, least: 1500 }];
+        let (news, look) = (News::open().ok(), Duration::ZERO);
+        let mut machine = OnMachine { cards, news, due: Some(now), look };
         machine.follow(now);
         let gone = machine.now(0, &[NO_GID]).unwrap();
         assert_eq!((gone.gids, gone.is_up), (vec![NO_GID], false));
         machine.follow(now + LATER);
+        assert_eq!(machine.now(0, &[NO_GID]).unwrap().mtu, 5, "as long as any");
         assert_eq!(machine.cards[0].device, Some(found));
+    }
+
+    #[test]
+    fn where_no_news_are_told_the_machine_is_looked_at_every_second() {
+        let now = Instant::now();
+        let (link, device) = (UdpLink::Device("lo".into()), None);
+        let cards = vec![Standing { card: 0, link, device, least: 1500 }];
+        let look = Duration::ZERO;
+        let mut machine = OnMachine { cards, news: None, due: Some(now), look };
+        machine.follow(now);
+        assert!(machine.now(0, &[NO_GID]).unwrap().is_up, "it is there");
+        machine.cards[0].device = None;
+        machine.follow(now + UNTOLD / 2);
+        assert!(!machine.now(0, &[NO_GID]).unwrap().is_up);
+        assert_eq!(machine.patience(now), Some(UNTOLD));
+        machine.follow(now + UNTOLD);
+        assert!(machine.now(0, &[NO_GID]).unwrap().is_up);
+        assert_eq!(machine.patience(now), Some(2 * UNTOLD));
     }
 
     #[test]

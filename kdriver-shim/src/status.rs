@@ -623,7 +623,7 @@ fn snake(name: &str) -> String {
 }
 
 /// Bytes of an `ibv_mtu`; 0 where it is none.
-fn mtu_bytes(mtu: u8) -> u32 {
+pub fn mtu_bytes(mtu: u8) -> u32 {
     if mtu == 0 { 0 } else { 128u32.checked_shl(u32::from(mtu)).unwrap_or(0) }
 }
 

@@ -162,11 +162,14 @@ pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
         let number = |field: &str| card[field].as_u64().unwrap_or(0);
         let (active, largest) = (number("active_mtu"), number("max_mtu"));
         if active < largest {
-            return vec![Finding::note(
-                CHECK,
-                format!("{name} sends packets of {active} bytes, and could of {largest}"),
-                "raise the MTU of its port's network",
-            )];
+            let mend = match card["netdev"].is_string() {
+                true => {
+                    "raise the MTU of its device, or of the route that has a smaller one: ip route"
+                }
+                false => "raise the MTU of its port's network",
+            };
+            let found = format!("{name} sends packets of {active} bytes, and could of {largest}");
+            return vec![Finding::note(CHECK, found, mend)];
         }
         let needed = active.saturating_add(HEADERS);
         let link = text(&card["link"]);

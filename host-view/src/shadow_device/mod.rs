@@ -29,11 +29,13 @@ mod cable;
 pub mod libibverbs;
 mod netlink;
 mod refusal;
+mod ways;
 
 pub use cable::keep_apart;
-pub use netlink::News;
-use netlink::{Heard, Rdma, Routes};
+use netlink::{Heard, Rdma};
+pub use netlink::{News, Routes};
 use refusal::{no_link, no_rdma, no_tap};
+pub use ways::Asked;
 
 /// The MTU of the network devices: a path MTU of 4096 and every header fit.
 pub const MTU: u32 = 4200;

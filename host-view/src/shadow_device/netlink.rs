@@ -15,7 +15,7 @@ use crate::message::{Message, ReceivedNews, attributes, messages, text, u32_at};
 
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
+pub(super) const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_EXCL: u16 = 0x200;
 const NLMSG_ERROR: u16 = 2;
@@ -33,6 +33,8 @@ const IFF_UP: u32 = 1;
 const AF_INET: u8 = 2;
 /// Changes of links, of IPv4 and of IPv6 addresses.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+/// Changes of IPv4 and of IPv6 routes.
+const ROUTES: u32 = 0x40 | 0x400;
 
 /// `RDMA_NL_NLDEV`, as it stands in a message's kind.
 const NLDEV: u16 = 5 << 10;
@@ -105,7 +107,7 @@ impl Socket {
     }
 }
 
-/// The kernel's links and addresses.
+/// The kernel's links, addresses and routes.
 #[derive(Debug)]
 pub struct Routes {
     socket: Socket,
@@ -118,6 +120,18 @@ impl Routes {
     /// Where the kernel has none.
     pub fn open() -> Result<Self, Errno> {
         Ok(Self { socket: Socket::open(SockProtocol::NetlinkRoute, 0)? })
+    }
+
+    /// Asks for something; hands each answer to `each`, kind and body.
+    pub(super) fn ask(
+        &self,
+        kind: u16,
+        flags: u16,
+        body: &[u8],
+        fill: impl FnOnce(Message) -> Message,
+        each: impl FnMut(u16, &[u8]),
+    ) -> Result<(), Errno> {
+        self.socket.ask(kind, flags, body, fill, each)
     }
 
     /// Gives a link its Ethernet address and its MTU, and sets it up.
@@ -197,6 +211,14 @@ impl News {
     /// Where the kernel tells none.
     pub fn open() -> Result<Self, Errno> {
         Ok(Self { socket: Socket::open(SockProtocol::NetlinkRoute, GROUPS)? })
+    }
+
+    /// Begins to listen to news of routes, too, for [`News::hear_any`] alone.
+    ///
+    /// # Errors
+    /// Where the kernel tells none.
+    pub fn with_routes() -> Result<Self, Errno> {
+        Ok(Self { socket: Socket::open(SockProtocol::NetlinkRoute, GROUPS | ROUTES)? })
     }
 
     /// Hears all that came, without waiting; whether there was anything.

@@ -384,8 +384,10 @@ impl ConnectionManager {
     fn resolve_route(&mut self, network: &mut dyn Network, key: u64, id: u32) -> Result<(), Error> {
         let gone = || refused(Errno::ENODEV, "the card is gone");
         let it = self.in_state(key, id, IdentifierState::AddrResolved)?;
-        let port = it.device.and_then(|device| network.port(device.card)).ok_or_else(gone)?;
-        let path = it.path_along(port.mtu, network::rate_code(port.rate)).ok_or_else(gone)?;
+        let (device, to) = it.device.zip(it.destination).ok_or_else(gone)?;
+        let port = network.port(device.card).ok_or_else(gone)?;
+        let mtu = network.path_mtu(device.card, device.address.ip(), to.ip()).ok_or_else(gone)?;
+        let path = it.path_along(mtu, network::rate_code(port.rate)).ok_or_else(gone)?;
         self.have_path(key, id, path)
     }
 

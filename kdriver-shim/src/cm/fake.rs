@@ -1,6 +1,7 @@
 //! Two cards on a cable, for tests: their datagrams stay there until the test carries them on.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use card_driver::gsi::{DATAGRAM_BYTES, GsiAddress, GsiArrival, Party};
 use cm::Address;
@@ -59,6 +60,10 @@ impl Network for Wire {
 
     fn port(&mut self, card: u32) -> Option<Port> {
         Some(Port { guid: self.guid(card)?, mtu: 5, rate: 100_000 })
+    }
+
+    fn path_mtu(&mut self, card: u32, _: IpAddr, _: IpAddr) -> Option<u8> {
+        self.port(card).map(|port| port.mtu)
     }
 
     fn find(&self, card: u32, _: Party, to: &GsiAddress) -> bool {

@@ -32,7 +32,7 @@ pub struct Local {
 pub struct Port {
     /// The card's GUID.
     pub guid: u64,
-    /// The code of the path MTU.
+    /// The code of the largest path MTU.
     pub mtu: u8,
     /// Millions of bits a second; 0 where there is nothing to state.
     pub rate: u32,
@@ -50,6 +50,8 @@ pub trait Network {
     fn guid(&self, card: u32) -> Option<u64>;
     /// A card's port; `None` where it is gone.
     fn port(&mut self, card: u32) -> Option<Port>;
+    /// The code of the largest path MTU from an address of a card's to a peer; `None` where the card is gone.
+    fn path_mtu(&mut self, card: u32, from: IpAddr, to: IpAddr) -> Option<u8>;
     /// Whether a card has found a peer; if not, it looks for it for a party, which asks again later.
     fn find(&self, card: u32, party: Party, to: &GsiAddress) -> bool;
     /// Sends a party's datagram by a card's queue pair 1. It may be lost.
@@ -88,7 +90,13 @@ impl Network for CardsOfServer<'_> {
         let guid = self.guid(card)?;
         let card = find(self.0, card).ok()?;
         let rate = card.device.port().rate;
-        Some(Port { guid, mtu: card.port().active_mtu, rate })
+        Some(Port { guid, mtu: card.port().max_mtu, rate })
+    }
+
+    fn path_mtu(&mut self, card: u32, from: IpAddr, to: IpAddr) -> Option<u8> {
+        let most = self.port(card)?.mtu;
+        let by_route = self.get(card)?.mtu_between(from, to);
+        Some(by_route.map_or(most, |mtu| mtu.min(most)))
     }
 
     fn find(&self, card: u32, party: Party, to: &GsiAddress) -> bool {

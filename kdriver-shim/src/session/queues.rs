@@ -1,6 +1,7 @@
 //! Completion queues and queue pairs.
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use card_driver::Error as DriverError;
@@ -23,6 +24,7 @@ use crate::listeners::{Listeners, Notifier, SentRecords};
 use crate::objects::{Cq, Qp, Srq};
 use crate::quota::Resource;
 use crate::rings::RingMemory;
+use crate::status::mtu_bytes;
 use crate::undo::ClientObject;
 
 /// QPs of others that are asked whether they still speak for a connection, before others have a turn.
@@ -303,6 +305,21 @@ impl Session<'_> {
         self.draw::<Qp, _>(qp.card, &mut qp.qpn, Listeners::has_qp, make, destroy)
     }
 
+    /// Refuses a path MTU that the machine's route to the peer does not carry: packets would be lost in silence.
+    fn check_route(&mut self, card: u32, wanted: &Attributes) -> Result<(), Error> {
+        if !wanted.mask.contains(AttributeMask::PATH_MTU | AttributeMask::AV) {
+            return Ok(());
+        }
+        let most = self.card(card)?.mtu_to(wanted.sgid_index, wanted.dgid);
+        let Some(most) = most.filter(|most| wanted.path_mtu > *most) else { return Ok(()) };
+        let [wanted_bytes, most] = [wanted.path_mtu, most].map(mtu_bytes);
+        let why = format!(
+            "balboa{card}: a path MTU of {wanted_bytes} is more than the machine's route to {} carries, which is {most}; use that",
+            Ipv6Addr::from(wanted.dgid).to_canonical()
+        );
+        Err(Error::Invalid(why))
+    }
+
     pub(super) fn modify_qp(
         &mut self,
         qpn: u32,
@@ -318,6 +335,7 @@ impl Session<'_> {
             let why = format!("Q_Key {qkey:#x} is a privileged one: its highest bit is set");
             return Err(Error::Forbidden(why));
         }
+        self.check_route(card, &attributes)?;
         let peer = Peer::after(before, &attributes);
         if let Some(peer) = peer {
             if !self.check_unclaimed(card, peer)? {

@@ -7,6 +7,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
 use roce::PathMtu;
+pub use roce::param::ROCE_UDP_PORT;
 
 use super::frames::Pair;
 use crate::link::UdpLink;
@@ -47,7 +48,8 @@ impl MachineDevice {
 }
 
 /// The largest path MTU whose packets a device of an MTU carries whole, where each is so many bytes longer.
-pub(super) fn path_mtu(device: u32, longer: usize) -> Option<PathMtu> {
+#[must_use]
+pub fn path_mtu(device: u32, longer: usize) -> Option<PathMtu> {
     use PathMtu::{Mtu256, Mtu512, Mtu1024, Mtu2048, Mtu4096};
     // IPv6, UDP, the longest transport headers, immediate data and the invariant CRC.
     const HEADERS: u32 = 40 + 8 + 12 + 28 + 4 + 4;
