@@ -17,7 +17,7 @@ pub struct Options {
     /// Run only recipes with TEXT in their name
     #[arg(value_name = "TEXT")]
     names: Vec<String>,
-    /// Take TEXT for whole names
+    /// Match TEXT with whole names only
     #[arg(long, requires = "names")]
     exact: bool,
     /// List the recipes, or those with TEXT in their name, and run nothing
@@ -28,8 +28,8 @@ pub struct Options {
 const EXIT_CODES: &str = "\
 The last line is `N passed, N failed, N skipped`.
 
-Exit codes: 0 every recipe did what its page in docs/ says, or was skipped for a reason that is told; 1 one did not, or
-nothing was run; 2 wrong arguments, or a TEXT that is in no name; 3 packages are missing and cannot be
+Exit codes: 0 every recipe did what its page in docs/ says, or was skipped for the reason that was printed; 1 one did
+not, or nothing was run; 2 wrong arguments, or a TEXT that is in no name; 3 packages are missing and cannot be
 installed (the line that installs them is printed).";
 
 /// Runs the recipes; the last line is `N passed, N failed, N skipped`.

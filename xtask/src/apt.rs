@@ -231,7 +231,7 @@ fn configuration(root: &Path) -> Result<String> {
         ("APT::Architectures", "amd64"),
         ("Acquire::Languages", "none"),
         ("Acquire::Retries", "2"),
-        // What is fetched lies in the cache of whoever we are, where no other user can write.
+        // Fetched files lie in this user's cache, where no other user can write.
         ("APT::Sandbox::User", ""),
     ] {
         text.push_str(&format!("{name} \"{value}\";\n"));

@@ -17,13 +17,13 @@ pub struct Options {
     /// Run only attacks with TEXT in their name; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Take --only for whole names
+    /// Match --only with whole names only
     #[arg(long, requires = "only")]
     exact: bool,
     /// List the attacks, or those with TEXT in their name, and run nothing
     #[arg(long)]
     list: bool,
-    /// Watch for N seconds before, while and after each attack
+    /// Watch for N seconds before, during and after each attack
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 }
@@ -31,8 +31,8 @@ pub struct Options {
 const EXIT_CODES: &str = "\
 The last line is `N passed, N failed, N skipped`.
 
-Exit codes: 0 every attack kept to its limits, or was skipped for a reason that is told; 1 one did not, or
-nothing was run; 2 wrong arguments, or a TEXT that is in no name; 3 packages are missing and cannot be
+Exit codes: 0 every attack kept to its limits, or was skipped for the reason that was printed; 1 one did not,
+or nothing was run; 2 wrong arguments, or a TEXT that is in no name; 3 packages are missing and cannot be
 installed (the line that installs them is printed).";
 
 /// Runs the attacks; the last line is `N passed, N failed, N skipped`.

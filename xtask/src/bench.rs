@@ -1,7 +1,7 @@
 //! The benchmark: software cards beside TCP and UCX, in one run on one machine.
 //!
-//! Every figure is the median of some rounds. Within a round, a figure of ours and the figures it
-//! is compared with are measured one after the other, so that what else the machine does meets
+//! Every figure is the median of some rounds. Within a round, a figure of the cards and the figures that it
+//! is compared with are measured one after the other, so that other work of the machine affects
 //! them alike; only ratios within one run mean something on a shared machine.
 
 use std::path::PathBuf;
@@ -41,16 +41,16 @@ pub struct Options {
     /// Write the figures to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Compare the run with an earlier one, of which this is the file of figures
+    /// Compare the figures with those of an earlier run in this file
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Only the main rows, in some two minutes; the page in docs/ stays as it is
+    /// Measure only the main rows, in some two minutes; the page in docs/ stays as it is
     #[arg(long)]
     quick: bool,
-    /// Only what MPI programs see; the page in docs/ stays as it is
+    /// Measure only MPI programs; the page in docs/ stays as it is
     #[arg(long)]
     mpi: bool,
-    /// Only cards on the machine's own network; the page in docs/ stays as it is
+    /// Measure only cards on the machine's own network; the page in docs/ stays as it is
     #[arg(long, conflicts_with = "mpi")]
     udp: bool,
 }
@@ -298,7 +298,7 @@ impl Rounds<'_> {
         {
             self.rate(metric, option, figures)?;
         }
-        // Of a queue pair's own receives and of shared ones what they cost, where the programs' turns do not decide it.
+        // The costs of a queue pair's own receives and of shared ones, if the programs' turns do not decide them.
         for _ in 0..PAIRS {
             self.rate("send_rate_64_rx4096", "-r 4096", figures)?;
             self.rate("send_rate_64_srq_rx4096", "-r 4096 --use-srq", figures)?;

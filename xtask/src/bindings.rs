@@ -28,7 +28,7 @@ const OPTIONS: &[&str] = &[
     "--disable-header-comment",
     "--default-non-copy-union-style",
     "manually_drop",
-    // What only libibverbs looks into.
+    // Types that only libibverbs uses.
     "--blocklist-type",
     "ibv_command_buffer|ib_uverbs_attr|ib_uverbs_ioctl_hdr|verbs_ex_private",
     "--raw-line",
@@ -60,7 +60,7 @@ const KERNEL_ABI: &str = "\
 /// `cargo xtask bindings`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// rdma-core's source, of a release that verbs-sys has a module for
+    /// The source of rdma-core, of a release for which verbs-sys has a module
     #[arg(value_name = "DIR")]
     source: PathBuf,
 }

@@ -103,8 +103,8 @@ pub fn conclude(summary: Summary) -> Result<ExitCode> {
 /// When the build fails.
 pub fn build_for_others(sources: &Path, target: &Path, home: &Path) -> Result<PathBuf> {
     report!("building in {}", sources.display());
-    // Panics name their place in the source as it was given. What debuggers read names the directory that the compiler
-    // ran in, where no link is left, and link-time optimization orders what it emits by a hash over that as well.
+    // Panics name their place in the source as it was given. Debug data names the directory that the compiler
+    // ran in, where no link is left, and link-time optimization orders its output by a hash over that as well.
     let registry = home.join("registry");
     let registry = registry.canonicalize().unwrap_or(registry);
     let sources = &sources.canonicalize()?;

@@ -14,10 +14,10 @@ pub struct Options {
     /// Run N rounds
     #[arg(long, value_name = "N", default_value_t = 200)]
     rounds: u64,
-    /// Begin with this seed; each round has one more than the last [default: another every time]
+    /// Begin with this seed, which each round increases by one [default: a random one]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Kill a program with 10,000 QPs and 2,000 regions instead, while it makes them or has them
+    /// Kill a program with 10,000 QPs and 2,000 regions instead, while it makes or holds them
     #[arg(long)]
     many: bool,
 }

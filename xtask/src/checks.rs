@@ -28,7 +28,7 @@ pub struct Options {
     /// Run only checks with TEXT in their name
     #[arg(value_name = "TEXT")]
     only: Option<String>,
-    /// Fail where a check cannot be run for want of its tool, instead of counting a skip
+    /// Fail when the tool of a check is missing, instead of counting a skip
     #[arg(long)]
     require: bool,
 }
@@ -107,7 +107,7 @@ impl Lacking {
     /// A tool's program, or that it cannot be had.
     fn unless_installed(tool: Tool) -> Result<PathBuf, Self> {
         tool.program().map_err(|error| {
-            // What cargo shows ends with its reason.
+            // cargo's output ends with its reason.
             let reason = error.to_string();
             let reason = reason.lines().last().unwrap_or_default();
             Self(format!("{} {} cannot be installed: {reason}", tool.package, tool.version))

@@ -30,7 +30,7 @@ const ADDRESS: &str = "10.77.0.1";
 /// `cargo xtask conformance`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Run the tests of this release of rdma-core only; may be repeated
+    /// Run only the tests of this release of rdma-core; may be repeated
     #[arg(long = "release", value_name = "RELEASE", value_parser = roots::parse)]
     releases: Vec<u32>,
     /// Run only modules with TEXT in their name; the page in docs/ stays as it is

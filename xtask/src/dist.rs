@@ -46,8 +46,8 @@ const DOCUMENTS: [&str; 5] =
 /// `cargo xtask dist`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Check the packages as well: the same from a build in another directory, lintian, and installed, upgraded, used
-    /// and purged in a root directory of each of Debian 12 and 13
+    /// Check the packages as well: build them again in another directory and compare, run lintian, and install,
+    /// upgrade, use and purge them in root directories of Debian 12 and 13
     #[arg(long)]
     check: bool,
 }

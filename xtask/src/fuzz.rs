@@ -16,13 +16,13 @@ use crate::stack;
 /// `cargo xtask fuzz`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The target; --list names them
+    /// The target to fuzz, of those that --list prints
     #[arg(required_unless_present = "list")]
     target: Option<String>,
-    /// For how long
+    /// Fuzz for N minutes
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_080))]
     minutes: u64,
-    /// The first seed
+    /// Begin with this seed
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// List the targets and run nothing

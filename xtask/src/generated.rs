@@ -12,7 +12,7 @@ use crate::cargo::root;
 /// `cargo xtask TASK` of a task that makes such files.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Write nothing; fail when a file is not what would be written
+    /// Write nothing, and fail when a file is stale
     #[arg(long)]
     check: bool,
 }
@@ -23,7 +23,7 @@ pub struct Generated {
     pub task: &'static str,
     /// Every file: its path from the workspace's root, and its text.
     pub files: Vec<(String, String)>,
-    /// Files that are there and that it makes no more.
+    /// Files of earlier runs that it no longer makes.
     pub left_over: Vec<String>,
 }
 

@@ -55,7 +55,7 @@ enum Task {
     Demo,
     /// Run every check and test, and count them
     Test(test::Options),
-    /// Run the checks beside the tests: formatting, clippy, documentation, licences and their kin
+    /// Run the checks beside the tests: formatting, clippy, documentation, licences and others
     Check(checks::Options),
     /// Run rdma-core's own tests of verbs, pyverbs, on a software card
     Conformance(conformance::Options),
@@ -65,40 +65,40 @@ enum Task {
     Crates(crates::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
     Bench(bench::Options),
-    /// Run the programs that people run, as docs/applications.md and its pages say
+    /// Run other projects' programs, as docs/applications.md and its pages describe
     Apps(apps::Options),
-    /// Attack a balboad in every way that is known, and watch what it takes and who is slowed down
+    /// Attack a balboad in every known way, and measure its memory, its work and the delay of other programs
     Attack(attack::Options),
-    /// Kill and stop programs and balboads at random, and look at everybody else
+    /// Kill and stop programs and balboads at random, and check that the others go on
     Chaos(chaos::Options),
     /// Feed a fuzz target for some minutes, guided by coverage
     Fuzz(fuzz::Options),
     /// Lint, simulate and synthesize the queue engine's RTL
     #[command(subcommand)]
     Gateware(gateware::Gateware),
-    /// Run simulated networks, and judge what they show of congestion, pauses and losses
+    /// Run simulated networks, and judge their congestion, pauses and losses
     Network(network::Options),
-    /// Test in a virtual machine, with kernels and devices that this machine has not
+    /// Test in a virtual machine, with kernels and devices that this machine lacks
     #[command(subcommand)]
     Guest(guest::Guest),
     /// Make the Debian packages, in target/dist: the programs, documents, and a provider for each release of rdma-core
     Dist(dist::Options),
     /// Make the book of the documents, in target/book
     Book,
-    /// Draw the pictures of the documents, of their texts in docs/pictures and of tables in the code
+    /// Draw the pictures of the documents from the texts in docs/pictures and from tables in the code
     Pictures(generated::Options),
     /// List the tests of attacks in docs/security-tests.md, by attacker
     Index(generated::Options),
     /// Generate the card contract: the document, the C header and the SystemVerilog package
     Regs(generated::Options),
-    /// Generate verbs-sys' types of a release again from rdma-core's source
+    /// Generate the types of a release in verbs-sys again, from rdma-core's source
     Bindings(bindings::Options),
 }
 
 const MISSING: u8 = 3;
 const EXIT_CODES: &str = "\
-Exit codes: 0 done; 1 something failed; 2 wrong arguments, or a name that was given is none; 3
-packages are missing and cannot be installed (the line that installs them is printed).";
+Exit codes: 0 done; 1 something failed; 2 wrong arguments, or an unknown name; 3 packages are missing
+and cannot be installed (the line that installs them is printed).";
 
 fn main() -> ExitCode {
     let arguments: Arguments = match terminal::parse("cargo xtask", "task", USAGE) {

@@ -1,7 +1,7 @@
 //! NCCL's own transport for verbs, unmodified, compiled for a machine without a GPU.
 //!
-//! What of CUDA and of the rest of NCCL it names is in `nccl/`, and so is the program that drives it. NCCL's source
-//! is Debian's, or a tree that one has.
+//! `nccl/` has the parts of CUDA and of the rest of NCCL that it names, and the program that drives it. NCCL's source
+//! is Debian's, or a given tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// `cargo xtask nccl`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// A tree of NCCL's source, in place of Debian's
+    /// Compile this tree of NCCL's source, in place of Debian's
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
     #[command(flatten)]
@@ -145,7 +145,7 @@ fn header(template: &str, [major, minor, patch]: &[String; 3]) -> Result<String>
         values.iter().fold(template.replace("${nccl:Suffix}", ""), |text, (name, value)| {
             text.replace(&format!("${{nccl:{name}}}"), value)
         });
-    ensure!(!filled.contains("${nccl:"), "nccl.h.in asks for what nobody knows");
+    ensure!(!filled.contains("${nccl:"), "nccl.h.in asks for an unknown value");
     Ok(filled)
 }
 

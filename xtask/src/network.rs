@@ -17,18 +17,18 @@ const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// `cargo xtask network`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The network; without one all are run
+    /// The network to run [default: all]
     scenario: Option<String>,
-    /// Run each with the seeds 1 to N
+    /// Run each network with the seeds 1 to N
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
-    /// Networks of a file, as TOML, in place of those of netsim/networks.toml
+    /// Read the networks from this TOML file, in place of netsim/networks.toml
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Run until this time after the start, as 10ms, and judge nothing
+    /// Run until this time after the start, such as 10ms, and judge nothing
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
-    /// Write what was seen with the last seed as CSV and SVG into this directory
+    /// Write the results of the last seed as CSV and SVG into this directory
     #[arg(long, value_name = "DIRECTORY", requires = "scenario")]
     write: Option<PathBuf>,
 }

@@ -133,7 +133,7 @@ pub fn debian(suite: &str, packages: &[&str]) -> Result<PathBuf> {
         let apt = Apt::open(cache.place(&format!("apt-{suite}")), &[suite])?;
         apt.unpack_with_dependencies(suite, &packages, into)?;
         merge(into)?;
-        // What scripts of packages would link.
+        // Links that packages' scripts would make.
         for (link, to) in [("usr/bin/sh", "dash"), ("etc/dpkg/origins/default", "debian")] {
             if !into.join(link).exists() {
                 symlink(to, into.join(link))?;
@@ -157,7 +157,7 @@ fn of_source(cache: &Cache, source: &Suite) -> Result<PathBuf> {
     let place = source.source().with_context(|| source.missing())?;
     let tells_release = fs::read_to_string(place.join("CMakeLists.txt"))
         .with_context(|| format!("{} is not {}", place.display(), source.source))?;
-    // What is built here runs with this machine's C library or a newer one.
+    // Programs built here run with this machine's C library or a newer one.
     let suite = apt::codename()?;
     let base = of_debian(cache, &suite)?;
     cache.keep(source.name, &format!("{suite}\n{tells_release}\n{SCRIPT}"), |into| {

@@ -44,7 +44,7 @@ pub struct Selection {
     /// Run only cases with TEXT in their name; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Take --only for whole names
+    /// Match --only with whole names only
     #[arg(long, requires = "only")]
     exact: bool,
 }

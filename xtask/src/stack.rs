@@ -1,7 +1,7 @@
 //! The published card's RoCE stack, its authors' code, compiled natively: the fuzz target `differential` compares the
 //! model in `stock/` with it.
 //!
-//! The program that drives it is `stack/harness.cpp`. Sources and what is built of them stay in the cache.
+//! The program that drives it is `stack/harness.cpp`. Sources and builds stay in the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};

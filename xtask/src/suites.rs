@@ -18,7 +18,7 @@ struct Recipe {
     name: &'static str,
     /// A file of the source that names its release.
     tells_release: &'static str,
-    /// For the shell, in a copy of the source. What is to be kept goes to `$INTO`.
+    /// For the shell, in a copy of the source. Files to keep go to `$INTO`.
     script: &'static str,
 }
 

@@ -22,25 +22,25 @@ use unit::Rounds;
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct Options {
-    /// Run everything, with programs built as they are shipped; with --only, those cases alone
+    /// Run everything, with programs built as they are shipped; with --only, only those cases
     #[arg(long)]
     full: bool,
     /// Run only end-to-end cases with TEXT in their name, and no other check; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Take --only for whole names
+    /// Match --only with whole names only
     #[arg(long, requires = "only")]
     exact: bool,
-    /// List everything, say which of it is in the default run and which in --full alone, and run nothing
+    /// List everything, mark the names that only --full runs, and run nothing
     #[arg(long)]
     list: bool,
-    /// Run all of the guest's cases with this kernel; may be repeated
+    /// Run all cases of the virtual machine with this kernel; may be repeated
     #[arg(long = "kernel", value_enum, conflicts_with = "only")]
     kernels: Vec<guest::Version>,
     /// Test with this release of rdma-core as well, in a root directory of its own; may be repeated
     #[arg(long = "rdma-core", value_name = "RELEASE", value_parser = roots::parse)]
     rdma_core: Vec<u32>,
-    /// Fail where a check cannot be run for want of its tool, instead of counting a skip
+    /// Fail when the tool of a check is missing, instead of counting a skip
     #[arg(long, conflicts_with = "only")]
     require_checks: bool,
     /// Simulate N random networks instead of 500, or 2,000 with --full
@@ -49,11 +49,11 @@ pub struct Options {
 }
 
 const HELP: &str = "\
-What fails is run once more, alone. If it passes then, it counts as passed and stands in a line \
-`flaky: NAME` above the last one; more than three of them are a failure. What they said both times is \
-in target/flaky. The last line is `N passed, N failed, N skipped`.";
+A failed case is run once more, alone. If it passes then, it counts as passed and is printed in a line \
+`flaky: NAME` above the last one; more than three such lines are a failure. target/flaky has the output \
+of both runs. The last line is `N passed, N failed, N skipped`.";
 
-/// What is tried of what is random in the default run, and in the full one.
+/// The random rounds of the default run, and of the full one.
 const FEW: Rounds = Rounds { seeds: 500, share: 4 };
 const ALL: Rounds = Rounds { seeds: 2_000, share: 1 };
 

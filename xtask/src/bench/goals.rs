@@ -49,7 +49,7 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
     let bulk = |column| of("write_bw_65536", column);
     let latency = |column| of("write_lat_2_p50", column);
     let own = |metric| of(metric, Column::Balboa);
-    // What is left to the poll beside the post, of what a receive of a QP's own costs.
+    // The part of the cost of a QP's own receive that is left to the poll beside the post.
     let shared_receive = |factor| {
         let receive = own("post_recv_instr")? + own("poll_recv_instr")?;
         Some(factor * receive - own("post_srq_recv_instr")?)

@@ -43,7 +43,7 @@ const NEAR: &str = "near";
 /// How much is measured.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Rounds
+    /// Measure so many rounds
     #[arg(long)]
     pub rounds: u32,
 }

@@ -3,7 +3,7 @@
 //! Counted are whole calls, from entry to return, with default locking, of one element for each work
 //! request; and polls that each return one completion. The system call that wakes a sleeping card is
 //! left out: it is made for the first work request after a pause, not for each. Instructions do not
-//! depend on what else the machine does, so they can be compared between runs and machines.
+//! depend on other work of the machine, so they can be compared between runs and machines.
 
 use std::fs;
 

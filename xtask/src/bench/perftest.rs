@@ -271,7 +271,7 @@ impl Programs {
     pub fn connects_beside_events(&self, daemon: &Daemon<'_>, seconds: u32) -> Result<f64> {
         let port = free_port()?;
         let side = |card| {
-            // By lines, although into a pipe: what it says is waited for while it runs.
+            // By lines, although into a pipe: the caller waits for its output while it runs.
             let endless = format!(
                 "stdbuf -oL ibv_rc_pingpong -e -g 1 -n 2000000000 -d balboa{card} -p {port}"
             );
@@ -330,7 +330,7 @@ impl Programs {
             Ok(client)
         };
         let _clients = (start()?, start()?);
-        // What their start set off shall be over.
+        // The work of their start shall be over.
         std::thread::sleep(Duration::from_millis(500));
         let (before, begin) = (cpu_time(daemon.pid())?, Instant::now());
         std::thread::sleep(watched);

@@ -34,7 +34,7 @@ pub fn measure(
             figures.add(&format!("udp_{name}{ending}"), column, value);
         };
         let place = Hosts::Machines(&machines);
-        // Before and behind what it is compared with: what the machine does besides changes within seconds.
+        // Before and behind the compared figure: other work of the machine changes within seconds.
         let tcp_bandwidth = || peers::tcp_bandwidth(place, BULK, effort.seconds);
         let tcp_latency = || peers::tcp_latency(place, 2, effort.seconds);
         let before = tcp_bandwidth()?;

@@ -12,7 +12,7 @@ const DENY: Tool = Tool { package: "cargo-deny", version: "0.20.2", options: "" 
 /// Runs cargo-deny.
 ///
 /// # Errors
-/// [`Lacking`] when it cannot be had; what it finds.
+/// [`Lacking`] when it cannot be had; its findings.
 pub fn check() -> Result<()> {
     let program = Lacking::unless_installed(DENY)?;
     let task =

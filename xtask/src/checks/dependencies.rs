@@ -17,7 +17,7 @@ const PROGRAMS: &str = "## Programs";
 /// tasks install, and nothing else.
 ///
 /// # Errors
-/// With one sentence that says what is missing, or what is there for nothing.
+/// With one sentence that names a missing row, or a useless one.
 pub fn check() -> Result<()> {
     let path = root().join(PAGE);
     let page = fs::read_to_string(&path).with_context(|| format!("cannot read {PAGE}"))?;

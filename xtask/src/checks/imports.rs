@@ -1,7 +1,7 @@
 //! No circle of imports between files, other than between a module and its children.
 //!
 //! The files of each library and program are read as tokens, tests left out, and every path in them
-//! is followed to the file that has what it names, through whatever re-exports it on the way.
+//! is followed to the file of its item, through all re-exports on the way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -21,13 +21,13 @@ const PROGRAM: &str = "oldest-rustc";
 /// Type-checks everything.
 ///
 /// # Errors
-/// [`Lacking`] when the compiler cannot be had; that it is not what the manifest names; what it finds.
+/// [`Lacking`] when the compiler cannot be had; that it is not the version of the manifest; its findings.
 pub fn check() -> Result<()> {
     let cache = Cache::open("rust")?;
     let compiler = compiler(&cache)
         .map_err(|error| Lacking(format!("Debian 13's rustc cannot be fetched: {error:#}")))?;
     is_named(&compiler)?;
-    // What it warns of is not looked at: newer compilers know better.
+    // Its warnings are ignored: newer compilers know better.
     let task = cargo("check --workspace --all-targets --locked --quiet").env("RUSTC", compiler);
     task.env("CARGO_TARGET_DIR", cache.place("target")).run()?.success().map(drop)
 }

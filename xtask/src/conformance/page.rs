@@ -51,7 +51,7 @@ fn section(counts: &Counts, tests: &Tests) -> String {
     text.push_str("| | why | tests |\n|---|---|---|\n");
     for ((outcome, reason), modules) in rows(tests) {
         let list = modules.iter().map(|(module, tests)| {
-            // What is wrong is named.
+            // Failures are named.
             let names =
                 if outcome >= Outcome::Failed { tests.join(", ") } else { tests.len().to_string() };
             format!("{module} ({names})")

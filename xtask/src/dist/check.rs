@@ -27,7 +27,7 @@ const SCRIPT: &str = include_str!("installed.sh");
 /// Checks packages, of which the last ones are the providers'.
 ///
 /// # Errors
-/// What the first check finds.
+/// The finding of the first check that fails.
 pub fn check(built: &Path, made: &[PathBuf]) -> Result<()> {
     same(made)?;
     exposure()?;
@@ -100,7 +100,7 @@ fn lint(built: &Path, made: &[PathBuf]) -> Result<()> {
 /// Installed, used, upgraded, removed and purged in a root of their own.
 fn installed(built: &Path, made: &[PathBuf], release: u32, suite: &str) -> Result<()> {
     let kept = roots::debian(suite, &USED)?;
-    // Nothing in the root but what is looked for has our name.
+    // Only the files that are looked for in the root have balboa's name.
     let home = tempfile::Builder::new().prefix("dist-").tempdir()?;
     let (root, dist) = (home.path().join("root"), home.path().join("dist"));
     Task::new("cp").arg("-a").arg(&kept).arg(&root).limit(LIMIT).run()?.success()?;

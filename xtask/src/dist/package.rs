@@ -126,7 +126,7 @@ Priority: optional
     /// # Errors
     /// When dpkg-deb fails.
     pub fn make(self, package: &Path) -> Result<PathBuf> {
-        // No umask of whoever makes it is in it, nor a time.
+        // Neither the maker's umask nor a time is in it.
         let modes = Task::new("chmod").words("-R u=rwX,go=rX").arg(self.root.path());
         modes.run()?.success()?;
         let sums = Task::new("sh").arg("-c").arg(

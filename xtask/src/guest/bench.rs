@@ -26,13 +26,13 @@ const ROUNDS: u32 = 3;
 /// `cargo xtask guest bench`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The kernel
+    /// Boot this kernel
     #[arg(long, value_enum, default_value = "6.12")]
     kernel: Version,
     /// Write the figures to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// One round, for a look
+    /// Measure one round only
     #[arg(long)]
     quick: bool,
 }

@@ -36,7 +36,7 @@ pub fn kernel() -> Result<ExitCode> {
     let _tidy = harness::interrupt::remove_on_signal(home.path());
     report!("fetching {SOURCE}");
     apt.unpack(&format!("{SOURCE}/{SUITE}"), home.path())?;
-    // Others may use what is kept while this builds.
+    // Others may use the cache while this builds.
     drop((apt, cache));
     let tar = home.path().join(format!("usr/src/{SOURCE}.tar.xz"));
     Task::new("tar").arg("-xf").arg(&tar).directory(home.path()).limit(LIMIT).run()?.success()?;

@@ -10,7 +10,7 @@ use super::linux::{AT_BOOT, Module};
 
 /// The first script of the kernel.
 ///
-/// The host's root is read-only: whatever a program writes goes to memory. The real root is switched
+/// The host's root is read-only: files that a program writes go to memory. The real root is switched
 /// to rather than chrooted into, where the kernel would refuse user namespaces.
 const INIT: &str = r#"#!/bin/busybox sh
 set -e

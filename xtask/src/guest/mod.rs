@@ -46,22 +46,21 @@ pub enum Guest {
     Test(Options),
     /// Boot two machines on one cable and run programs between them
     Pair(Options),
-    /// Boot a kernel and measure cards beside the kernel's soft-RoCE
+    /// Boot a kernel, and measure cards and the kernel's soft-RoCE
     Bench(bench::Options),
-    /// What bench runs in the machine
+    /// Measure in the machine that guest bench boots
     #[command(hide = true)]
     Inside(crate::bench::inside::Options),
     /// Boot a kernel and open a shell in it
     Shell {
-        /// The kernel
+        /// Boot this kernel
         #[arg(long, value_enum, default_value = "6.12")]
         kernel: Version,
-        /// What the machine has: plain, which is a card behind no IOMMU, or two cards behind intel-iommu
-        /// or virtio-iommu
+        /// Give the machine a card without an IOMMU (plain), or two cards behind intel-iommu or virtio-iommu
         #[arg(long, value_parser = hardware, default_value = "plain")]
         hardware: Hardware,
     },
-    /// Boot a machine with Debian 12's systemd, install the packages in it, and try the service
+    /// Boot a machine with Debian 12's systemd, install the packages in it, and test the service
     Systemd,
     /// Build a kernel with iommufd and VFIO character devices from Debian's source package
     Kernel,
@@ -70,10 +69,10 @@ pub enum Guest {
 /// `cargo xtask guest test` and `pair`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The kernel
+    /// Boot this kernel
     #[arg(long, value_enum, default_value = "6.12")]
     kernel: Version,
-    /// Fail where QEMU or the kernel cannot be had, instead of counting skips
+    /// Fail when QEMU or the kernel is missing, instead of counting skips
     #[arg(long)]
     require: bool,
     #[command(flatten)]
@@ -84,7 +83,7 @@ pub struct Options {
     /// Run the cases N times
     #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: u32,
-    /// Keep N threads busy beside them
+    /// Keep N threads busy beside the cases
     #[arg(long, value_name = "N", default_value_t = 0)]
     busy: usize,
 }

@@ -57,7 +57,7 @@ pub fn boot() -> Result<ExitCode> {
     let _tidy = harness::interrupt::remove_on_signal(home.path());
     let machine = Machine::new(&parts, Hardware::IntelIommu, home.path())?;
     let job = home.path().join("job");
-    // Its files are root's there, whoever has unpacked them.
+    // Its files are root's there, though another user may have unpacked them.
     let mut pack = Task::new("tar").words("--owner=0 --group=0 --numeric-owner");
     for left_out in LEFT_OUT {
         pack = pack.arg(format!("--exclude={left_out}"));

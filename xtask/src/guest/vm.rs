@@ -103,7 +103,7 @@ impl<'a> Machine<'a> {
             .arg(file("initramfs"))
             .arg("-append")
             .arg(KERNEL_PARAMETERS);
-        // The IOMMU comes before what is behind it.
+        // The IOMMU comes before the devices behind it.
         task = match self.hardware {
             Hardware::Plain => task,
             Hardware::IntelIommu
@@ -146,7 +146,7 @@ impl<'a> Machine<'a> {
     ///
     /// # Errors
     /// When the machine does not come up, ends before its job, or runs until [`Parts::until`]; with
-    /// the end of what its console showed.
+    /// the end of its console's output.
     pub fn run(&self, job: &str, cards: &mut Served, line: impl FnMut(&str)) -> Result<()> {
         let mut task = self.cards.plugged_into(self.task());
         if self.hardware == Hardware::IntelIommuRxe {
@@ -231,7 +231,7 @@ impl Booting {
     /// The outcome of cases that end the agent, once the machine has ended as well.
     ///
     /// # Errors
-    /// When the cases could not be run, or the machine does not end well; with the end of what its console showed.
+    /// When the cases could not be run, or the machine does not end well; with the end of its console's output.
     pub fn ended<T>(self, outcome: Result<T>) -> Result<T> {
         let Self { running, console, .. } = self;
         let ended = outcome.and_then(|of_cases| {
@@ -287,7 +287,7 @@ impl<F: FnMut(&str)> Results<'_, F> {
             let ended = running.limited(END).wait()?;
             return Err(error).with_context(|| format!("the line to the machine broke; {ended}"));
         }
-        // Only now may it end: what it wrote has arrived.
+        // Only now may it end: its output has arrived.
         if let Some(stream) = &mut self.stream {
             stream.write_all(b"bye\n")?;
         }
@@ -310,7 +310,7 @@ impl<F: FnMut(&str)> Results<'_, F> {
         let mut room = [0; 4096];
         loop {
             match stream.read(&mut room) {
-                // QEMU has gone; that it ended is seen by who waits for it.
+                // QEMU has gone; the caller that waits for it sees its end.
                 Ok(0) => return Ok(false),
                 Ok(read) => self.pending.extend(room.get(..read).unwrap_or_default()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),

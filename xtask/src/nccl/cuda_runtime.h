@@ -1,4 +1,4 @@
-// What NCCL's transport for verbs names of CUDA, for a machine without it.
+// The parts of CUDA that NCCL's transport for verbs names, for a machine without CUDA.
 
 #pragma once
 

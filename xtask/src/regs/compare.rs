@@ -210,7 +210,7 @@ fn contract() -> std::path::PathBuf {
 /// Lints the package and a module that uses it.
 ///
 /// # Errors
-/// With what Verilator says.
+/// With Verilator's message.
 pub fn lint_package() -> Result<()> {
     let module = cargo::root().join("xtask/src/regs/sv_package/doorbell_example.sv");
     verilator(Path::new("."), &["--lint-only", "-Wall"], &module)?;

@@ -1,6 +1,6 @@
 //! docs/card-contract.md and its chapters: prose from templates, tables and bytes from the crate.
 //!
-//! A line `{{table name}}` of a template is replaced. What the crate declares and no template shows
+//! A line `{{table name}}` of a template is replaced. A declaration of the crate that no template shows
 //! is an error, and so is a table that does not exist.
 
 use std::collections::BTreeSet;
@@ -202,7 +202,7 @@ fn registers(block: &RegisterBlock) -> String {
     for register in block.registers {
         row(&mut out, block, register, moved);
         for view in register.views {
-            // Fields taken from another register are what is written, where reads have their own.
+            // Fields taken from another register are the written ones, if reads have their own.
             let half = match (view.view, register.access) {
                 (View::Both, Access::WR) | (View::Write, _) => "written",
                 (View::Both, _) => "",

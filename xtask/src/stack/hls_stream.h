@@ -1,5 +1,5 @@
-// What the stack's code wants of the synthesizer's stream: a queue, here without an end. What is in front of a full
-// queue waits in hardware; natively nothing does, but for the one queue that harness.cpp holds.
+// The part of the synthesizer's stream that the stack's code uses: a queue, here without an end. In hardware a writer
+// waits for a full queue; natively none does, but for the one queue that harness.cpp holds.
 #pragma once
 
 #include <cstdlib>

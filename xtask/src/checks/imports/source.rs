@@ -275,7 +275,7 @@ fn trees(tokens: &[TokenTree], before: &[String]) -> Vec<(Names, Option<String>)
                     renamed = tree.get(at + 1).and_then(word);
                     break;
                 }
-                // A list's own `self` is what stands before the list.
+                // A list's own `self` is the path before the list.
                 TokenTree::Ident(name) if name == "self" && !names.is_empty() => {}
                 TokenTree::Ident(name) => names.push(name.to_string()),
                 TokenTree::Group(list) if list.delimiter() == Delimiter::Brace => {
