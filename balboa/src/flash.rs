@@ -186,10 +186,8 @@ fn inspect(file: &Path, keys: Option<&Path>, as_json: bool) -> Result<(), Failur
     let (bytes, image) = incoming::read(file)?;
     let mut facts = image::facts(&bytes, &image);
     facts["signed_by"] = match image::signature_of(file).exists() {
-        true => image::signer(file, &image::signature_of(file), &bytes, keys).map_or_else(
-            |why| json!(format!("nobody who is trusted: {why:#}")),
-            |name| json!(name),
-        ),
+        true => image::signer(file, &image::signature_of(file), &bytes, keys)
+            .map_or_else(|why| json!(format!("no trusted key: {why:#}")), |name| json!(name)),
         false => Value::Null,
     };
     if image.full() == Some(true) {
@@ -327,7 +325,7 @@ fn show_plan(
 
 fn not_seen(card: CardName) -> Failure {
     let why = anyhow!(
-        "whether {card} takes it nobody will see, for an FPGA that refuses a bitstream comes up with the shell that it had, and that says the same of itself as this, or is not known; --allow-unseen loads it all the same"
+        "success of loading it into {card} cannot be seen, for an FPGA that refuses a bitstream comes up with the shell that it had, which describes itself as this one does, or is not known; --allow-unseen loads it all the same"
     );
     Failure::new(code::UNSEEN, why)
 }
@@ -392,7 +390,7 @@ fn verify(
         &match current.is_null() {
             // The image that it came with, of which no file is known.
             true => {
-                format!("{card} is what its manifest says; with which file it came nobody has said")
+                format!("{card} is what its manifest says; the file that it came with is unknown")
             }
             false => format!("{card} is what its record says: {}", described(current)),
         },
@@ -516,7 +514,7 @@ fn ask(todo: &Todo<'_>, yes: bool, question: &str) -> Result<(), Failure> {
         return Ok(());
     }
     if todo.json {
-        return Err(anyhow!("nobody can be asked, for --json was said: say --yes").into());
+        return Err(anyhow!("cannot ask for confirmation with --json: give --yes").into());
     }
     match question::ask(question)? {
         true => Ok(()),

@@ -30,7 +30,7 @@ pub fn reset(arguments: &args::Reset) -> anyhow::Result<bool> {
     let told = match Client::connect(&dir, Duration::ZERO)?.reset(card.0)? {
         0 => format!("{card} was reset"),
         programs => {
-            format!("{card} was reset; {programs} programs still have open what it was")
+            format!("{card} was reset; {programs} programs still have the former card open")
         }
     };
     say(format_args!("{told}\n"))?;

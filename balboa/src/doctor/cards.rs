@@ -38,7 +38,9 @@ pub(super) fn contract(patient: &Patient) -> Vec<Finding> {
             true => Finding::fine(CHECK, format!("{name} and balboad have version {ours}")),
             false => Finding::note(
                 CHECK,
-                format!("{name} has version {theirs}, balboad {ours}: they use what both know"),
+                format!(
+                    "{name} has version {theirs}, balboad {ours}: they use the features of both"
+                ),
                 "install the release of balboad that goes with the card's image",
             ),
         }]
@@ -284,7 +286,7 @@ pub(super) fn congestion(patient: &Patient) -> Vec<Finding> {
                     "{name} is flooded with notifications that it sends too fast: {ignored} were ignored, and {handled} heeded"
                 ),
                 format!(
-                    "see who sends them (balboa capture {name}): somebody forges them, or a peer sends them more often than this card does (min_time_between_cnps)"
+                    "find their sender (balboa capture {name}): somebody forges them, or a peer sends them more often than this card does (min_time_between_cnps)"
                 ),
             ),
         }]

@@ -74,7 +74,7 @@ fn start(class: &Path) -> anyhow::Result<(OwnedFd, Range<u32>)> {
     );
     setsockopt(&ours, sockopt::ReceiveTimeout, &TimeVal::seconds(READY))?;
     let ended = again(&numbers, class, Stdio::from(theirs)).arg("--detach").status()?;
-    ensure!(ended.success(), "what starts the supervisor failed: {ended}");
+    ensure!(ended.success(), "the process that starts the supervisor failed: {ended}");
     let mut said = [0; IS_READY.len()];
     let received = fdpass::receive(ours.as_fd(), &mut said, Wait::AsSocket)?;
     ensure!(said == IS_READY && received.bytes == said.len(), "the supervisor has ended");

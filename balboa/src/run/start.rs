@@ -217,7 +217,7 @@ fn start(dir: &Path, options: &[OsString]) -> Result<(), StartError> {
     let told = told.trim();
     Err(StartError::Failed(match told.strip_prefix("balboa start-balboad: ") {
         Some(told) => told.to_owned(),
-        None => format!("what was to start balboad failed ({}): {told}", ended.status),
+        None => format!("the process that starts balboad failed ({}): {told}", ended.status),
     }))
 }
 

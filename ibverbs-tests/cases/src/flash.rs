@@ -96,9 +96,9 @@ fn loaded(setting: &Setting) -> Result<()> {
     let dry = "apply balboa0 two.soft --keys keys --dry-run --yes";
     balboa(dry).run()?.success()?.says("incoming  two.soft")?;
     let asked = balboa("apply balboa0 two.soft --keys keys").run()?.code(1)?;
-    asked.complains("nobody can be asked, for standard input is no terminal")?;
+    asked.complains("cannot ask for confirmation, for standard input is no terminal")?;
     let asked = balboa("apply balboa0 two.soft --keys keys --json").at_terminal();
-    asked.run()?.code(1)?.complains("nobody can be asked, for --json was said")?;
+    asked.run()?.code(1)?.complains("cannot ask for confirmation with --json")?;
     ensure!(engines(&daemon, setting, 0)?.0 == 4, "a plan changed the card");
     let task = setting.built("balboa").words("addr --state-dir").arg(daemon.state_dir());
     task.words("balboa0 add 10.88.0.1").run()?.success()?;

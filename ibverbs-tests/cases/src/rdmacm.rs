@@ -1,6 +1,6 @@
 //! Programs of rdma_cm: the distribution's librdmacm, which asks balboad by way of the provider.
 //!
-//! No kernel knows the cards' addresses. What speaks to them by TCP besides has a network namespace with a device
+//! No kernel knows the cards' addresses. Programs that also use TCP run in a network namespace with a device
 //! that has them.
 //!
 //! `udpong` is not here: datagrams of rsockets are not for RoCE, for their address handles have no global route.
@@ -455,7 +455,7 @@ fn reset(setting: &Setting) -> Result<()> {
     for _ in 0..2 {
         let balboa = setting.built("balboa").words("reset balboa0 --yes --state-dir");
         let told = balboa.arg(daemon.state_dir()).run()?.success()?;
-        told.says("balboa0 was reset; 1 programs still have open what it was")?;
+        told.says("balboa0 was reset; 1 programs still have the former card open")?;
         run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
     }
     fs::write(&go, "")?;

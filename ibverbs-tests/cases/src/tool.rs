@@ -188,7 +188,7 @@ fn reset(setting: &Setting) -> Result<()> {
         counted.is_ok_and(|it| it["counters"]["rx_write_requests"].as_u64() > Some(0))
     })?;
     let told = balboa(&daemon, setting, "reset balboa0 --yes").run()?.success()?;
-    told.says("balboa0 was reset; 1 programs still have open what it was")?;
+    told.says("balboa0 was reset; 1 programs still have the former card open")?;
     let other = "ib_write_bw -F -x 1 -n 100";
     // Whoever keeps it holds up nobody.
     run_between((&daemon, 0), (&daemon, 1), other)?;

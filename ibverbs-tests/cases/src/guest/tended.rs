@@ -231,7 +231,7 @@ fn reset(setting: &Setting, hardware: Hardware) -> Result<()> {
     let mut program = daemon.mortal("survive epoll --card").start()?;
     said(&mut program, "waiting")?;
     let told = balboa(&daemon, setting, "reset balboa0 --yes")?.success()?;
-    told.says("balboa0 was reset; 1 programs still have open what it was")?;
+    told.says("balboa0 was reset; 1 programs still have the former card open")?;
     balboa(&daemon, setting, "reset balboa1 --yes")?.success()?;
     said(&mut program, "told")?;
     said(&mut program, "again")?;
