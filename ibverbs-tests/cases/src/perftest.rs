@@ -68,6 +68,27 @@ pub fn cases() -> Vec<Case> {
     for program in ["ib_write_lat", "ib_send_lat"] {
         cases.push(between_two(program, "-c UC -n 500", 1));
     }
+    cases.extend(xrc());
+    for options in ["-A CMP_AND_SWAP", "-A FETCH_AND_ADD"] {
+        cases.push(between_two("ib_atomic_bw", options, 1));
+        cases.push(on_one("ib_atomic_bw", options, 1));
+        cases.push(between_two("ib_atomic_lat", options, 1));
+    }
+    cases.push(between_two("ib_atomic_bw", "-A FETCH_AND_ADD -q 8 -b", 1));
+    cases.extend(options_of_all());
+    for operation in OPERATIONS {
+        let program = format!("ib_{operation}_bw");
+        cases.push(between_two(&program, "-s 65536 -n 1000", 1).as_root());
+        cases.push(on_one(&program, "-s 65536 -n 1000", 1));
+    }
+    cases.push(between_two("ib_write_lat", "-n 500 -s 64", 1).as_root());
+    cases.push(on_one("ib_write_lat", "-n 500", 1));
+    cases
+}
+
+/// All programs along XRC.
+fn xrc() -> Vec<Case> {
+    let mut cases = Vec::new();
     for options in
         ["-c XRC -n 400", "-c XRC -q 4 -n 100", "-c XRC -e -n 400", "-c XRC -x 0 -a -n 100"]
     {
@@ -84,20 +105,6 @@ pub fn cases() -> Vec<Case> {
     for options in ["-c XRC -A CMP_AND_SWAP", "-c XRC -A FETCH_AND_ADD"] {
         cases.push(between_two("ib_atomic_bw", options, 1));
     }
-    for options in ["-A CMP_AND_SWAP", "-A FETCH_AND_ADD"] {
-        cases.push(between_two("ib_atomic_bw", options, 1));
-        cases.push(on_one("ib_atomic_bw", options, 1));
-        cases.push(between_two("ib_atomic_lat", options, 1));
-    }
-    cases.push(between_two("ib_atomic_bw", "-A FETCH_AND_ADD -q 8 -b", 1));
-    cases.extend(options_of_all());
-    for operation in OPERATIONS {
-        let program = format!("ib_{operation}_bw");
-        cases.push(between_two(&program, "-s 65536 -n 1000", 1).as_root());
-        cases.push(on_one(&program, "-s 65536 -n 1000", 1));
-    }
-    cases.push(between_two("ib_write_lat", "-n 500 -s 64", 1).as_root());
-    cases.push(on_one("ib_write_lat", "-n 500", 1));
     cases
 }
 

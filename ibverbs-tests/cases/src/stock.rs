@@ -20,7 +20,7 @@ use super::faults::was_bad;
 use super::{IBVERBS_UTILS, PERFTEST, perftest::STEADY_CLOCK};
 use crate::attack::unanswered::open_node;
 
-/// Two cards with the published image. Whoever is busy is not dead: a test's machine may be slower than any card.
+/// Two cards with the published image. A busy peer is not dead: a test's machine may be slower than any card.
 const STOCK: &str = "--soft 2 --soft-image stock --tunnel off --watchdog 20000";
 /// The same with the tunnel between them.
 pub(crate) const TUNNEL: &str = "--soft 2 --soft-image stock --tunnel on --watchdog 20000";
@@ -34,6 +34,12 @@ const OPCODES: [u8; 10] = [0x06, 0x07, 0x08, 0x0a, 0x0c, 0x0d, 0x0e, 0x0f, 0x10,
 
 /// The family.
 pub fn cases() -> Vec<Case> {
+    let parts = [programs(), properties(), through_tunnel(), data(), tunnel(), ends()];
+    parts.into_iter().flatten().collect()
+}
+
+/// perftest's programs without the tunnel, also with a card's old build.
+fn programs() -> Vec<Case> {
     let mut cases = Vec::new();
     for program in ["ib_write_bw", "ib_read_bw"] {
         cases.push(Case::new(
@@ -75,6 +81,12 @@ pub fn cases() -> Vec<Case> {
             daemon.stop()
         }));
     }
+    cases
+}
+
+/// Properties of published cards without the tunnel.
+fn properties() -> Vec<Case> {
+    let mut cases = Vec::new();
     cases.push(Case::new("stock/64 queue pairs of two programs", &[PERFTEST], many));
     cases.push(Case::new("stock/verbs-data published", &[], published));
     cases.push(Case::new("stock/verbs-data races --one-sided", &[], |setting| {
@@ -115,6 +127,12 @@ pub fn cases() -> Vec<Case> {
         &[PERFTEST],
         vanished,
     ));
+    cases
+}
+
+/// Programs through the tunnel.
+fn through_tunnel() -> Vec<Case> {
+    let mut cases = Vec::new();
     for command in [
         "ib_send_bw -a -n 20",
         "ib_send_bw -b -n 200 -s 5001",
@@ -149,6 +167,12 @@ pub fn cases() -> Vec<Case> {
             daemon.stop()
         }));
     }
+    cases
+}
+
+/// verbs-data through the tunnel, and strays with it and without.
+fn data() -> Vec<Case> {
+    let mut cases = Vec::new();
     for (command, says) in [
         ("sweep --gid 1", "850 messages arrived"),
         ("sweep --gid 1 --events", "850 messages arrived"),
@@ -182,25 +206,37 @@ pub fn cases() -> Vec<Case> {
             daemon.stop()
         }));
     }
-    cases.push(Case::new("stock/tunnel/verbs-data errors", &[], errors));
-    cases.push(Case::new(
-        "stock/tunnel/what goes over the link, as tshark sees it",
-        &[PERFTEST, TSHARK],
-        only_writes,
-    ));
-    cases.push(Case::new(
-        "stock/tunnel/long messages go without slots, as tshark sees it",
-        &[PERFTEST, TSHARK],
-        granted,
-    ));
-    cases.push(Case::new("stock/tunnel/verbs-data grants", &[], taken_back));
-    cases.push(Case::new(
-        "stock/tunnel/verbs-data grants --silent",
-        &[PERFTEST, Need::Node(MemoryKind::Userfault.node())],
-        silent,
-    ));
-    cases.push(Case::new("stock/tunnel/two balboads", &[PERFTEST, IBVERBS_UTILS], two_balboads));
-    cases.push(Case::new("stock/tunnel/another key", &[IBVERBS_UTILS], another_key));
+    cases
+}
+
+/// Properties of the tunnel.
+fn tunnel() -> Vec<Case> {
+    vec![
+        Case::new("stock/tunnel/verbs-data errors", &[], errors),
+        Case::new(
+            "stock/tunnel/what goes over the link, as tshark sees it",
+            &[PERFTEST, TSHARK],
+            only_writes,
+        ),
+        Case::new(
+            "stock/tunnel/long messages go without slots, as tshark sees it",
+            &[PERFTEST, TSHARK],
+            granted,
+        ),
+        Case::new("stock/tunnel/verbs-data grants", &[], taken_back),
+        Case::new(
+            "stock/tunnel/verbs-data grants --silent",
+            &[PERFTEST, Need::Node(MemoryKind::Userfault.node())],
+            silent,
+        ),
+        Case::new("stock/tunnel/two balboads", &[PERFTEST, IBVERBS_UTILS], two_balboads),
+        Case::new("stock/tunnel/another key", &[IBVERBS_UTILS], another_key),
+    ]
+}
+
+/// Ends of programs, balboads and cards, and losses.
+fn ends() -> Vec<Case> {
+    let mut cases = Vec::new();
     for (name, victim) in [("that is written to", 0), ("that writes", 1)] {
         for (way, cards) in [("", STOCK), ("tunnel/", TUNNEL)] {
             cases.push(Case::new(

@@ -22,14 +22,7 @@ pub fn reliable(options: &Options) -> Result<()> {
     let (qp, gid_index) = (&link.left.qp, options.gid_index);
     let dgid = link.right.context.gid(gid_index)?;
 
-    let made = qp.made_as()?;
-    let queues = [made.send_cq as usize, made.recv_cq as usize, made.srq as usize];
-    let side = &link.left;
-    ensure!(queues == [side.send_cq.element(), side.receive_cq.element(), 0], "{queues:x?}");
-    let kinds = (made.qp_type, made.sq_sig_all);
-    ensure!(kinds == (v::IBV_QPT_RC, 0), "type and sq_sig_all are told as {kinds:?}");
-    let (cap, granted) = (sizes(&made.cap), sizes(&qp.capabilities));
-    ensure!(cap == granted, "sizes are told as {cap:?}, and {granted:?} were granted");
+    is_told_as_made(&link.left)?;
 
     // What it has in RESET, besides its state, is nobody's business.
     qp.to(v::IBV_QPS_RESET)?;
@@ -97,6 +90,18 @@ pub fn reliable(options: &Options) -> Result<()> {
     is_told(qp, "RTS", &expected, v::IBV_QPS_RTS)?;
     qp.to(v::IBV_QPS_ERR)?;
     is_told(qp, "ERR", &expected, v::IBV_QPS_ERR)?;
+    Ok(())
+}
+
+/// Checks the attributes with which a QP was made.
+fn is_told_as_made(side: &Side) -> Result<()> {
+    let made = side.qp.made_as()?;
+    let queues = [made.send_cq as usize, made.recv_cq as usize, made.srq as usize];
+    ensure!(queues == [side.send_cq.element(), side.receive_cq.element(), 0], "{queues:x?}");
+    let kinds = (made.qp_type, made.sq_sig_all);
+    ensure!(kinds == (v::IBV_QPT_RC, 0), "type and sq_sig_all are told as {kinds:?}");
+    let (cap, granted) = (sizes(&made.cap), sizes(&side.qp.capabilities));
+    ensure!(cap == granted, "sizes are told as {cap:?}, and {granted:?} were granted");
     Ok(())
 }
 
