@@ -3,10 +3,10 @@
 //! A recipe is a block of such a page, ```` ```sh NAME ````. Its first line is `# N cards, N MiB` (or KiB): how many cards
 //! there are, of which each must be used, and how much they must have received; `, minutes` after it keeps the recipe out of
 //! the test command. With `2 balboads` for the cards each has one, and a cable joins them. Its last lines, `# TEXT`, are
-//! what the last command must say. Between them are commands of a shell: those that end with `&` are waited for until they
-//! listen, and must end well in the end; `kill $!` ends the last of them, which would not end by itself, and `kill %N` the
-//! Nth that is left. `./NAME/` is what is built of a suite of tests ([`SUITES`]), and has a copy in the directory that a recipe is run
-//! in. `$OTHER` is the state directory of the second balboad, or of the only one.
+//! the required output of the last command. Between them are commands of a shell: those that end with `&` are waited
+//! for until they listen, and must end well in the end; `kill $!` ends the last of them, which would not end by itself,
+//! and `kill %N` the Nth that is left. `./NAME/` is the build of a suite of tests ([`SUITES`]), with a copy in the
+//! directory that a recipe is run in. `$OTHER` is the state directory of the second balboad, or of the only one.
 
 use std::fs;
 use std::time::Duration;
@@ -96,7 +96,7 @@ impl Recipe {
 }
 
 fn recipes() -> Vec<Recipe> {
-    // What is malformed is seen by the test below, and never run as something else.
+    // The test below finds malformed recipes, which are never run as others.
     let blocks = PAGES.into_iter().flat_map(blocks);
     blocks.filter_map(|(name, lines)| recipe(name, &lines).ok()).collect()
 }

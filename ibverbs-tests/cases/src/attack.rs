@@ -1,9 +1,9 @@
 //! Attacks on a balboad by programs of its own user, each by its name: their limits, and the proof that a bystander and
 //! the status command hardly notice.
 //!
-//! What each program does is in [`hostile`](verbs_programs::hostile). [`scene`] has the balboad, the bystander
-//! and the measurements, [`limits`] what is too much. The short form of an attack, in the test command,
-//! judges what is counted; the long one, `cargo xtask attack`, judges times too.
+//! The programs are in [`hostile`](verbs_programs::hostile). [`scene`] has the balboad, the bystander and
+//! the measurements, [`limits`] the bounds. The short form of an attack, in the test command, judges counts;
+//! the long one, `cargo xtask attack`, judges times too.
 
 use std::time::Duration;
 

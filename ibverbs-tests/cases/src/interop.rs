@@ -130,7 +130,7 @@ pub fn cases(peer: &Arc<Peer>) -> Vec<Case> {
         let body = move |setting: &Setting| {
             captured(setting, |file| card(setting, &peer, fault, &body, file))
         };
-        // Whoever runs the machine is who its end of the cable listens to.
+        // The machine's end of the cable listens to the user that runs the machine.
         Case { who: Who::Ourselves, ..Case::new(name, &needs, body) }
     };
     rows().into_iter().map(case).collect()
@@ -242,12 +242,12 @@ fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body, file: &Pat
     } else {
         ensure!(bad == 0, "{bad} frames of the kernel had a bad ICRC: {own:?}");
     }
-    // Of what it sends to a group that it is in itself, the kernel takes a copy.
+    // The kernel takes a copy of frames that it sends to a group that it is in itself.
     let to_itself = own["rcvd_mcast_pkts"].saturating_sub(own["sent_mcast_pkts"]);
     let heard = heard.saturating_sub(to_itself);
     if fault.is_empty() {
-        // The kernel drops what has a bad ICRC uncounted. Only what was sent again may come to a QP
-        // that is no more.
+        // The kernel drops frames with a bad ICRC uncounted. Only repeated packets may come to a QP
+        // that is gone.
         let again = own["retransmitted_pkts"] + own["sent_questions"] + own["duplicate_request"];
         ensure!(
             heard <= sent && sent - heard <= again,
@@ -351,8 +351,8 @@ impl Trial<'_> {
 
     /// The same, READs of nothing with the key that the kernel's rxe wants in a repetition of one.
     ///
-    /// A READ of nothing needs no valid key, and since Linux 6.3 rxe notes the key 0 for it whatever it
-    /// names (`qp_resp_from_reth`). A repetition with another key than the noted one it takes for another
+    /// A READ of nothing needs no valid key, and since Linux 6.3 rxe notes the key 0 for it instead of the
+    /// named one (`qp_resp_from_reth`). A repetition with another key than the noted one it takes for another
     /// request, and drops it without an answer until the retries are used up. Before, it looked up the key
     /// of a repetition, and refused 0.
     fn data_on_bad_cable(&self) -> Result<()> {

@@ -44,22 +44,22 @@ enum Task {
     },
     /// Kill and stop programs and balboads at random
     Chaos {
-        /// Where the programs under test are
+        /// Directory of the programs under test
         #[arg(long)]
         built: PathBuf,
-        /// How many rounds
+        /// Number of rounds
         #[arg(long)]
         rounds: u64,
-        /// The first one's seed
+        /// Seed of the first round
         #[arg(long)]
         seed: u64,
-        /// Kill programs that have much
+        /// Kill programs that hold many objects
         #[arg(long)]
         many: bool,
     },
-    /// Do what standard input asks for, with an RDMA device on the first network device
+    /// Execute the commands of standard input, with an RDMA device on the first network device
     Agent {
-        /// What the device is: rxe, or card, a software card of the installed package
+        /// The kind of the device: rxe, or card, a software card of the installed package
         #[arg(long, value_parser = end)]
         end: End,
         /// The device's IPv4 address; its subnet is of 24 bits
@@ -79,16 +79,16 @@ struct How {
     /// Run only cases with TEXT in their name; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Take --only for whole names
+    /// Match --only with whole names only
     #[arg(long)]
     exact: bool,
-    /// Where the programs under test are, if not beside this one
+    /// Directory of the programs under test [default: this program's]
     #[arg(long)]
     built: Option<PathBuf>,
-    /// The command that runs a case again, but for its name
+    /// Print this command and a case's name as the way to run the case again
     #[arg(long)]
     repeat: String,
-    /// Write what came of it to a file instead of printing it
+    /// Write the results to a file instead of printing them
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
 }
@@ -96,9 +96,9 @@ struct How {
 /// A set of cases.
 #[derive(Debug, Subcommand)]
 enum Set {
-    /// Those of this machine
+    /// The cases of this machine
     Here,
-    /// Those of another release of rdma-core
+    /// The cases of another release of rdma-core
     Release {
         /// The release
         number: u32,
@@ -110,39 +110,39 @@ enum Set {
     Apps,
     /// The attacks
     Attack {
-        /// Seconds to watch before, while and after each
+        /// Seconds to watch before, during and after each attack
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
-    /// Those in a virtual machine
+    /// The cases in a virtual machine
     Guest {
-        /// What the machine has, as `cargo xtask guest` names it
+        /// The machine's hardware, as `cargo xtask guest` names it
         #[arg(long, value_parser = hardware)]
         hardware: Hardware,
-        /// What its kernel's release begins with
+        /// The first characters of its kernel's release
         #[arg(long)]
         release: String,
-        /// The kernel has iommufd
+        /// Expect a kernel with iommufd
         #[arg(long)]
         iommufd: bool,
-        /// It was booted before, with the same cards
+        /// Expect a machine that was booted before, with the same cards
         #[arg(long)]
         again: bool,
     },
-    /// Those of this machine against a virtual one
+    /// The cases of this machine against a virtual one
     Against {
         #[command(flatten)]
         peer: Option<Peer>,
     },
-    /// Those of pairs of virtual machines; to be run of one
+    /// The cases of pairs of virtual machines, which run in one of the two
     Pairs {
-        /// Only what the test command runs of them
+        /// Run only those of the test command
         #[arg(long)]
         few: bool,
-        /// Only what the test command runs of them with every kernel
+        /// Run only those that the test command runs with every kernel
         #[arg(long, conflicts_with = "few")]
         one: bool,
-        /// What the machines have at their ends of the cable
+        /// The devices of the machines at their ends of the cable
         #[arg(long = "end", value_parser = end)]
         ends: Vec<End>,
         /// The lines to their agents

@@ -25,8 +25,8 @@ use crate::vm::{self, DONE, package};
 const READY: &str = "the agent is ready";
 /// Where the machine finds the TCP ports of the one that it runs on.
 pub const HOST: &str = "10.0.2.2";
-/// How long a program in the machine may take. As all limits here it is for what hangs, and leaves what
-/// does not hang many times of what it takes, on a host whose processors are busy otherwise.
+/// How long a program in the machine may take. As all limits here it is for hanging programs, and leaves
+/// others many times their usual time, on a host whose processors are busy otherwise.
 pub const LIMIT: Duration = Duration::from_secs(5 * 60);
 /// The addresses on the cable of two machines, or of a card here and a machine.
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
@@ -250,7 +250,8 @@ pub fn start_listener(task: Task) -> Result<Running> {
         if !told.is_ok_and(|it| it.stdout.contains("state LISTEN")) {
             return false;
         }
-        // The kernel shows the state a little before it hears. Who sleeps then, or has run on since, has come back from it.
+        // The kernel shows the state a little before the program gets the signal. A program that sleeps then, or has
+        // run on since, has got it.
         let ticks = it.user_ticks();
         it.sleeps() || ticks > *ticks_then.get_or_insert(ticks)
     })?;

@@ -1,6 +1,6 @@
 //! The harness of the tests: their programs, their machines, and cases that are counted.
 //!
-//! [`process`] is the one way to run a program, [`setting`] what a case is given, [`pair`] a server and its client.
+//! [`process`] is the one way to run a program, [`setting`] the setting of a case, [`pair`] a server and its client.
 //! [`machines`] are two of this machine's network namespaces, [`vm`] and [`agent`] virtual ones. [`runner`] runs cases,
 //! [`summary`] counts them.
 

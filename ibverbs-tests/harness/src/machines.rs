@@ -1,5 +1,5 @@
 //! Two machines: network namespaces of the case's user, joined by a cable of the kernel's, each with addresses of its
-//! own. What runs in one reaches the other by its addresses alone.
+//! own. A program in one reaches the other by its addresses alone.
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;
@@ -19,7 +19,7 @@ pub const IPV6: [&str; 2] = ["fd99::1", "fd99::2"];
 pub const WIRE: &str = "wire";
 
 /// The script that holds the namespaces: the user's, the first machine's network in it, and a child with the second's.
-/// It joins them by a cable, and then does what it is told line by line, for nobody else has the right to.
+/// It joins them by a cable, and then executes commands line by line, for no other process has the right to.
 const HOLDER: &str = r#"
 ip link set lo up
 setpriv --pdeathsig KILL unshare --net sh -c 'ip link set lo up; exec sleep 10000' & other=$!

@@ -175,7 +175,7 @@ impl Task {
 
     /// Starts the program.
     ///
-    /// It ends when the calling thread does, whatever ends that (PR_SET_PDEATHSIG, by setpriv(1)).
+    /// It ends with the calling thread in any case (PR_SET_PDEATHSIG, by setpriv(1)).
     ///
     /// # Errors
     /// When it cannot be started.

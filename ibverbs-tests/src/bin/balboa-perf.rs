@@ -16,16 +16,16 @@ use verbs_programs::perf::{self, Figures, LARGE, Plan, SHORT, SMALL};
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// The card that posts
+    /// Post the messages from this card
     #[arg(long, default_value = "balboa0")]
     from: String,
-    /// Its peer
+    /// Post them to this card
     #[arg(long, default_value = "balboa1")]
     to: String,
-    /// Index of the GIDs [default: the first that is an IPv4 address on both, else 0]
+    /// Use the GIDs of this index [default: the first that is an IPv4 address on both cards, else 0]
     #[arg(long, value_name = "INDEX")]
     gid: Option<u8>,
-    /// How long each of the nine figures is measured
+    /// Measure each of the nine figures for so many seconds
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     seconds: f64,
     /// Print JSON

@@ -23,14 +23,14 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Send a message to and fro, and print how long the round trips take, and what balboad works meanwhile
+    /// Send a message to and fro, and print the duration of the round trips and balboad's processor time
     Bystander {
         /// balboad's process id
         balboad: i32,
     },
     /// Keep threads busy
     Load {
-        /// How many
+        /// Number of threads
         threads: usize,
     },
     /// Send to receivers that are never ready
@@ -41,7 +41,7 @@ enum Command {
     },
     /// Ask for neighbours that do not answer
     Silent {
-        /// QPs, each of which asks for another
+        /// Number of QPs, each of which asks for another neighbour
         #[arg(long)]
         qps: u32,
         /// The number of the first neighbour
@@ -50,7 +50,7 @@ enum Command {
     },
     /// Register and deregister a page without end
     Pages {
-        /// QPs beside
+        /// Number of other QPs
         #[arg(long)]
         qps: usize,
     },
@@ -63,12 +63,12 @@ enum Command {
         #[arg(long)]
         regions: usize,
     },
-    /// Register as much of nothing as is given
+    /// Register as many bytes without memory as balboad grants
     Void {
-        /// Bytes that are asked for at first
+        /// Bytes of the first request
         #[arg(long)]
         bytes: usize,
-        /// Register and deregister it without end
+        /// Register and deregister them without end
         #[arg(long)]
         again: bool,
         /// State directory
@@ -85,15 +85,15 @@ enum Command {
         #[arg(long)]
         messages: usize,
     },
-    /// Take places on the first two cards, and keep them
+    /// Take places on the first two cards, by connections that stay
     Hold {
-        /// How many
+        /// Number of connections
         #[arg(long)]
         places: usize,
         /// State directory
         directory: PathBuf,
     },
-    /// Ring without end by a page that is relayed
+    /// Ring doorbells without end by a page that balboad relays
     Ring {
         /// State directory
         directory: PathBuf,
@@ -104,13 +104,13 @@ enum Command {
         #[arg(long)]
         queues: usize,
     },
-    /// Let completion queues run over without end
+    /// Overrun completion queues without end
     Overruns {
-        /// How many at least
+        /// Least number of completion queues
         #[arg(long)]
         queues: usize,
     },
-    /// Ask for what is refused without end
+    /// Send requests that balboad refuses, without end
     Refusals {
         /// Connections at least
         #[arg(long)]
@@ -126,53 +126,53 @@ enum Command {
         /// State directory
         directory: PathBuf,
     },
-    /// Register memory beside a mapping whose path is no text
+    /// Register memory beside a mapping whose path is not UTF-8
     Path {
         /// Directory for the file
         directory: PathBuf,
     },
-    /// Let a card use memory that does not answer
+    /// Let a card use memory whose page faults stay unanswered
     Unanswered {
-        /// What for
+        /// Use of the memory
         by: unanswered::Use,
-        /// Whose memory
+        /// Kind of the memory
         #[arg(long = "memory")]
         kind: unanswered::MemoryKind,
-        /// Directory to be made for a file system
+        /// Directory to make for a file system
         #[arg(long)]
         place: PathBuf,
-        /// Device node that it is made with
+        /// Device node that provides the memory
         #[arg(long)]
         node: PathBuf,
     },
-    /// Connect by librdmacm and part, again and again
+    /// Connect and disconnect by librdmacm, again and again
     Connect {
-        /// Where the side that is asked listens
+        /// Port of the side that listens
         #[arg(long)]
         port: u16,
-        /// How often, if not without end
+        /// Number of connections [default: without end]
         #[arg(long)]
         times: Option<u64>,
     },
     /// Hold connections of librdmacm's
     HoldConnections {
-        /// How many
+        /// Number of connections
         #[arg(long)]
         pairs: usize,
-        /// Where the side that is asked listens
+        /// Port of the side that listens
         #[arg(long)]
         port: u16,
     },
-    /// Ask for connections without end, and take up none
+    /// Ask for connections without end, and complete none
     Requests {
         /// State directory
         directory: PathBuf,
-        /// Whence
+        /// Own address
         from: Ipv4Addr,
-        /// Where
+        /// Address of the listener
         to: Ipv4Addr,
     },
-    /// Be a card's peer that asks for connections without end
+    /// Play a card's peer that asks for connections without end
     RequestsByCable {
         /// State directory
         directory: PathBuf,
@@ -183,12 +183,12 @@ enum Command {
         /// The other end
         remote: PathBuf,
     },
-    /// Print how many datagrams come to a path
+    /// Print the number of datagrams that arrive at a path
     Listen {
         /// The path
         path: PathBuf,
     },
-    /// Be a card's peer, and somebody who speaks in its name
+    /// Play a card's peer, and an impostor with the peer's address
     Forge {
         /// The card's device
         device: String,
@@ -197,7 +197,7 @@ enum Command {
         /// The other end
         remote: PathBuf,
     },
-    /// Send to a card from outside in its own name, and in nobody's
+    /// Send to a card from outside with its own address, and with an unknown one
     Impersonate {
         /// The card's device
         device: String,

@@ -29,19 +29,19 @@ struct Arguments {
 enum Command {
     /// Post, wait until the data has arrived, and poll once for each completion
     OneByOne {
-        /// Calls that post
+        /// Number of calls that post
         #[arg(long, default_value_t = 100)]
         count: u32,
-        /// What each of them posts
+        /// Requests that each call posts
         #[arg(long, value_enum, default_value_t = Posted::Write)]
         posted: Posted,
-        /// Post and poll by the extended functions, for what the others tell
+        /// Post and poll by the extended functions
         #[arg(long)]
         extended: bool,
     },
     /// Print how many pairs of QPs are made and connected per second
     Connect {
-        /// How long to do it
+        /// Seconds to measure
         #[arg(long, default_value_t = 1)]
         seconds: u64,
     },
@@ -50,13 +50,13 @@ enum Command {
         /// Bytes of the region
         #[arg(long)]
         bytes: usize,
-        /// Registrations, of which the fastest counts
+        /// Number of registrations, of which the fastest counts
         #[arg(long, default_value_t = 5)]
         times: u32,
     },
     /// Connect a pair of QPs, print "ready", and do nothing
     Idle,
-    /// Print how many 10^6 bytes per second this machine's kernel copies between two programs as cards do
+    /// Print the 10^6 bytes per second that this machine's kernel copies between two programs, as cards do
     Copy {
         /// Bytes of a message
         #[arg(long)]
@@ -64,10 +64,10 @@ enum Command {
         /// Buffers on each side
         #[arg(long, default_value_t = 1)]
         buffers: usize,
-        /// Copy out of one program's and into the other's by a thread each, as cards of two balboads do
+        /// Copy out of one program and into the other by a thread each, as cards of two balboads do
         #[arg(long)]
         apart: bool,
-        /// How long to do it
+        /// Seconds to measure
         #[arg(long, default_value_t = 1)]
         seconds: u64,
     },

@@ -25,107 +25,107 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the devices and what they offer
+    /// List the devices and their limits
     List,
-    /// Every operation with every size at every path MTU
+    /// Move messages of every operation and size at every path MTU
     Sweep(Endpoints),
-    /// Lists of work requests
+    /// Post lists of work requests
     Lists(Endpoints),
-    /// What must go wrong, and how
+    /// Cause every error, and check its status
     Errors {
-        /// The cards pin registered memory, so that it cannot go away under them
+        /// Expect cards that pin registered memory
         #[arg(long)]
         pinned: bool,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Arguments that are forbidden, and how they are refused
+    /// Pass forbidden arguments, and check the refusals
     Arguments(Endpoints),
-    /// What the cards do not offer, and how it is refused: each call is told of on standard error before it is made
+    /// Call functions that the cards do not offer, and check the refusals; print each call to standard error first
     Refusals(Endpoints),
-    /// Registrations that change while they are used
+    /// Change registrations while they are used
     Rereg(Endpoints),
-    /// Connections and datagrams with and without flow labels, each told of
+    /// Send with and without flow labels, by connections and datagrams, and print each flow
     Flows(Endpoints),
-    /// Memory of every kind, by every name
+    /// Move bytes of every kind of memory, registered in every way
     Memory {
-        /// The cards pin registered memory, so that they keep what a program puts other memory in place of
+        /// Expect cards that pin registered memory, and so keep pages that a program replaces
         #[arg(long)]
         pinned: bool,
-        /// The host copies for them all the same, from what is there and to it
+        /// Expect that the host copies for such cards, from and to the present pages
         #[arg(long)]
         copied: bool,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Several connections that receive from one queue
+    /// Receive on several connections from one queue
     Shared(Endpoints),
-    /// Many connections at once, with messages on all of them
+    /// Move messages on many connections at once
     Many {
-        /// Connections, of two QPs each
+        /// Number of connections, of two QPs each
         #[arg(long)]
         pairs: usize,
-        /// Messages on each
+        /// Messages on each connection
         #[arg(long, default_value_t = 2)]
         rounds: u32,
         /// Receive from one shared queue
         #[arg(long)]
         shared: bool,
-        /// Send when this file is there
+        /// Send once this file exists
         #[arg(long)]
         go: Option<PathBuf>,
-        /// Stay until killed
+        /// Stay until the process is killed
         #[arg(long)]
         stay: bool,
-        /// Connect and part by librdmacm, the side that receives at this port
+        /// Connect and disconnect by librdmacm; the receiving side listens at this port
         #[arg(long, value_name = "PORT")]
         managed: Option<u16>,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// What cards as published carry without the tunnel, and what they refuse
+    /// Check the operations that published cards carry without the tunnel, and those that they refuse
     Published(Endpoints),
-    /// As many QPs as both devices say there may be, and one more of each
+    /// Make as many QPs as both devices allow, and one more of each
     Fill(Endpoints),
-    /// XRC domains of several contexts, their queues, and targets that they share
+    /// Share XRC domains, their queues and targets between contexts
     Xrc {
-        /// The cable loses frames: a refusal may be lost, and is not said again
+        /// Expect a cable that loses frames, and so refusals, which are not repeated
         #[arg(long)]
         bad_cable: bool,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Many connections that count in the same words by atomics
+    /// Count in the same words by atomics on many connections
     Counter(Endpoints),
-    /// What the extended verbs tell, and what they refuse
+    /// Check the results and the refusals of the extended verbs
     Extended(Endpoints),
     /// Take the ports off their cables and put them back, under messages
     Links {
-        /// The program that does it
+        /// The program `balboa`
         #[arg(long)]
         balboa: PathBuf,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Address handles that are destroyed as soon as something is posted with them
+    /// Destroy address handles as soon as a request is posted with them
     Handles(Endpoints),
-    /// Threads that are cancelled while they wait for events
+    /// Cancel threads while they wait for events
     Cancel {
         /// Device
         #[arg(long, default_value = "balboa0")]
         device: String,
     },
-    /// Memory of the devices' own
+    /// Move messages from and to device memory
     DeviceMemory(Endpoints),
-    /// Regions without memory
+    /// Move messages from and to null memory regions
     NullRegions(Endpoints),
-    /// Completion queues that are resized while messages complete on them
+    /// Resize completion queues while messages complete on them
     Resize(Endpoints),
-    /// Completion queues of every vector, and one that is flooded with events
+    /// Use completion queues of every vector, and flood one with events
     Vectors(Endpoints),
     /// Add addresses to the ports and delete them, and connect by them
     Addresses {
-        /// The program that does it
+        /// The program `balboa`
         #[arg(long)]
         balboa: PathBuf,
         #[command(flatten)]
@@ -133,7 +133,7 @@ enum Command {
     },
     /// Attach the service that preprocesses rows, and move rows through it
     Rows {
-        /// The program that does it
+        /// The program `balboa`
         #[arg(long)]
         balboa: PathBuf,
         #[command(flatten)]
@@ -141,67 +141,67 @@ enum Command {
     },
     /// Attach the service that looks for patterns, and move messages with and without them
     Inspected {
-        /// The program that does it
+        /// The program `balboa`
         #[arg(long)]
         balboa: PathBuf,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Reach for a page as long as it is registered, and when it is no more
+    /// Access a page while it is registered, and afterwards
     Reach {
-        /// How often, before and after
+        /// Number of accesses before and after
         #[arg(long, default_value_t = 1000)]
         tries: u64,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Take memory back under transfers, in every way, and see that nothing reaches it after that
+    /// Deregister memory during transfers, in every way, and check that nothing reaches it afterwards
     Races {
-        /// How often, each way
+        /// Number of races in each way
         #[arg(long, default_value_t = 100)]
         tries: u64,
-        /// Only WRITEs and READs, and nothing that takes keys: cards as published have no more
+        /// Use only WRITEs and READs, and no windows: published cards offer no more
         #[arg(long)]
         one_sided: bool,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Send to queue pairs that do not wait for it, and see that others go on
+    /// Send to queue pairs that are not ready, and check that others go on
     Strays(Endpoints),
-    /// Long messages whose memory goes or is taken back while they move
+    /// Unmap or deregister the memory of long messages while they move
     Grants {
-        /// One of memory that never answers and no others, by this device node of userfaultfd's
+        /// Move only one message, of memory whose page faults stay unanswered, by this device node of userfaultfd
         #[arg(long)]
         silent: Option<PathBuf>,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Take memory from a card behind an IOMMU, while its key stays, and reach for it
+    /// Unmap memory in a card's IOMMU while its key stays valid, and access it
     Unmapped {
-        /// The file that says at which address the card sees it
+        /// The file with the card's address of the memory
         place: PathBuf,
-        /// How often, before and after
+        /// Number of accesses before and after
         #[arg(long, default_value_t = 20)]
         tries: u64,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// QPs that are drained, broken, used again and connected to themselves, and fences
+    /// Drain, break and reuse QPs, connect them to themselves, and post fences
     States {
-        /// The cards have Reliable Connections alone
+        /// Expect cards that offer Reliable Connection alone
         #[arg(long)]
         reliable_only: bool,
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Datagrams to multicast groups, from one device to all
+    /// Send datagrams to multicast groups, from one device to all
     Multicast {
-        /// The cables are bad: some datagrams are lost
+        /// Expect cables that lose datagrams
         #[arg(long)]
         bad: bool,
     },
-    /// Datagrams to multicast groups both ways between this process and another, which runs the same on
-    /// another device: one waits, the other is told where
+    /// Send datagrams to multicast groups both ways between this process and another, which runs the same on
+    /// another device: one listens, the other connects to its host
     MulticastApart {
         /// Device
         #[arg(short, long, default_value = "balboa0")]
@@ -209,17 +209,17 @@ enum Command {
         /// TCP port
         #[arg(short, long)]
         port: u16,
-        /// The network device on which the kernel is to take the groups' packets
+        /// Let the kernel receive the groups' packets on this network device
         #[arg(long)]
         join: Option<String>,
-        /// Then join as many groups as a program can be in
+        /// Join as many groups as a program may, afterwards
         #[arg(long)]
         all_groups: bool,
-        /// Where the other process waits
+        /// The host on which the other process listens
         host: Option<String>,
     },
-    /// Messages of every kind both ways between this process and another, which runs the same on
-    /// another device: one waits, the other is told where
+    /// Move messages of every kind both ways between this process and another, which runs the same on
+    /// another device: one listens, the other connects to its host
     Apart {
         /// Device
         #[arg(short, long, default_value = "balboa0")]
@@ -230,29 +230,29 @@ enum Command {
         /// Local ACK timeout, 4.096 µs × 2^N
         #[arg(long, value_name = "N", default_value_t = 14)]
         timeout: u8,
-        /// What the QPs offer
+        /// The QPs' transport service
         #[arg(long, default_value = "rc")]
         service: Transport,
         /// GID index
         #[arg(long, default_value_t = 1)]
         gid: u8,
-        /// Name no key in READs of nothing: none is needed
+        /// Name no key in READs of 0 bytes, which need none
         #[arg(long)]
         keyless_empty_reads: bool,
-        /// The cable loses frames: of UC and UD not everything need arrive
+        /// Expect a cable that loses frames, and so messages of UC and UD
         #[arg(long)]
         bad_cable: bool,
-        /// WRITEs and READs of the process that connects alone
+        /// Post WRITEs and READs alone, in the process that connects
         #[arg(long)]
         one_sided: bool,
-        /// WRITEs may be acknowledged before they have landed
+        /// Expect acknowledgements of WRITEs before their bytes are placed
         #[arg(long)]
         late: bool,
-        /// Where the other process waits
+        /// The host on which the other process listens
         host: Option<String>,
     },
-    /// NCCL's pattern both ways between this process and another, which runs the same on another device: one
-    /// waits, the other is told where
+    /// Send NCCL's pattern both ways between this process and another, which runs the same on another device: one
+    /// listens, the other connects to its host
     Nccl {
         /// Device
         #[arg(short, long, default_value = "balboa0")]
@@ -269,23 +269,23 @@ enum Command {
         /// Local ACK timeout, 4.096 µs × 2^N
         #[arg(long, value_name = "N", default_value_t = 20)]
         timeout: u8,
-        /// Go by a GID of IPv6
+        /// Use a GID of IPv6
         #[arg(long)]
         ipv6: bool,
-        /// Go by a GID of this network
+        /// Use a GID of this network
         #[arg(long, value_name = "ADDRESS/BITS", value_parser = network)]
         network: Option<(IpAddr, u8)>,
-        /// The cable loses frames: a refusal may be lost, and is not said again
+        /// Expect a cable that loses frames, and so refusals, which are not repeated
         #[arg(long)]
         bad_cable: bool,
-        /// Where the other process waits
+        /// The host on which the other process listens
         host: Option<String>,
     },
-    /// One long message
+    /// Move one long message
     Huge {
-        /// How it is moved
+        /// The operation that moves it
         operation: Transfer,
-        /// MiB of it
+        /// Length in MiB
         #[arg(long, default_value_t = 1024)]
         mib: u16,
         /// Path MTU in bytes
@@ -298,10 +298,10 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Endpoints {
-    /// Device that sends, writes and reads
+    /// The device that sends, writes and reads
     #[arg(long, default_value = "balboa0")]
     from: String,
-    /// Device that receives, is written to and read from
+    /// The device that receives, and whose memory is written and read
     #[arg(long, default_value = "balboa1")]
     to: String,
     /// GID index
@@ -316,7 +316,7 @@ struct Endpoints {
     /// Post and poll by the extended functions
     #[arg(long)]
     extended: bool,
-    /// Make the connection an unreliable one; a sweep then has no WRITE without immediate data, and no READ
+    /// Use Unreliable Connection; a sweep then has no WRITE without immediate data, and no READ
     #[arg(long, conflicts_with = "extended")]
     unreliable: bool,
     /// Local ACK timeout, 4.096 µs × 2^N

@@ -21,11 +21,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Be in a call when balboad dies, and work with the next one
+    /// Survive balboad's death in a call, and use the next balboad
     Survive {
         /// The call
         doing: death::Doing,
-        /// Only the cards die, and balboad goes on
+        /// Expect that only the cards die, and balboad goes on
         #[arg(long)]
         card: bool,
     },
@@ -37,9 +37,9 @@ enum Command {
     Children,
     /// Move messages while children live, execute and work
     Family,
-    /// Transfer memory that children have and write, too
+    /// Transfer memory that children share and write
     Copies,
-    /// Leave everything to a child that holds the descriptors
+    /// End, and leave the descriptors to a child
     Heir,
     /// Become another program
     Execute,
@@ -50,22 +50,22 @@ enum Command {
     },
     /// Send messages to and fro with another process
     Pair {
-        /// Where the two meet
+        /// The socket by which the processes meet
         path: PathBuf,
-        /// Stop once this file is there
+        /// Stop once this file exists
         stop: PathBuf,
-        /// Be the one that begins
+        /// Begin the exchange
         #[arg(long)]
         lead: bool,
     },
     /// Move messages between two QPs
     Transfers {
-        /// Stop once this file is there
+        /// Stop once this file exists
         stop: PathBuf,
     },
-    /// Make and destroy everything
+    /// Make and destroy objects of all kinds
     Churn {
-        /// Stop once this file is there
+        /// Stop once this file exists
         stop: PathBuf,
     },
     /// Throw garbage, connections and descriptors at the sockets in a directory

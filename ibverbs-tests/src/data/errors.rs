@@ -342,7 +342,7 @@ fn no_receive(link: &Link) -> Result<()> {
     fails(link, request, v::IBV_WC_RNR_RETRY_EXC_ERR)
 }
 
-/// A peer that answers no more is given up. (When, the simulations of the stack see, whose time is their own.)
+/// A peer that stops answering is given up. (When, the simulations of the stack see, whose time is their own.)
 fn dead_peer(link: &Link) -> Result<()> {
     link.right.qp.to(v::IBV_QPS_RESET)?;
     fails(link, write(link, 0, 64), v::IBV_WC_RETRY_EXC_ERR)

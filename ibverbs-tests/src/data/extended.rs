@@ -38,7 +38,7 @@ pub fn all(options: &Options) -> Result<()> {
     let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     moderation(&link).context("moderated events")?;
     solicited(&link).context("events of what is solicited")?;
-    // Who waits for a completion may leave an event over: one that has none is asked here.
+    // A wait for a completion may leave an event over: this link has no waits.
     let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     untold(&link).context("events of what came before the arming")
 }
@@ -303,7 +303,7 @@ fn reset_under_a_list(link: &Link) -> Result<()> {
         if end == End::Complete {
             refused(outcome, libc::EINVAL)?;
         }
-        // What comes later would show what came of those.
+        // Later completions would show the outcomes of those.
         let elsewhere = (right.region.address() + BYTES as u64, right.region.rkey());
         left.qp.build(&[Send { remote: elsewhere, ..write(link, 3) }], End::Complete)?;
         ensure!(completion(&left.send_cq)?.wr_id == 3);
@@ -348,7 +348,7 @@ fn nothing_or_all(link: &Link) -> Result<()> {
         refused(outcome, *errno).with_context(|| format!("list {number}"))?;
         left.qp.build(list, End::Abort)?;
     }
-    // What comes later would show what came of those.
+    // Later completions would show the outcomes of those.
     let last = Send { operation: Operation::Send, ..write(link, 2) };
     right.qp.post_recv(&crate::ffi::Recv {
         wr_id: 3,

@@ -1,7 +1,7 @@
 //! NCCL's pattern: queue pairs, memory and threads as its transport for verbs uses them.
 //!
-//! Each side sends to the other, over queue pairs of its own. A receiver writes into the sender's memory
-//! where it wants what; the sender writes the messages there, over all queue pairs or one, and ends each
+//! Each side sends to the other, over queue pairs of its own. A receiver writes the places of its
+//! messages into the sender's memory; the sender writes the messages there, over all queue pairs or one, and ends each
 //! queue pair's part by a WRITE with immediate, for which an empty receive is posted. The receiver then
 //! READs one byte of the message by a queue pair that is connected to itself, so that a GPU would find
 //! all of it there. A thread waits for asynchronous events all the while.
@@ -140,7 +140,7 @@ impl Side {
             let room = self.receiver.under_way() < UNDER_WAY;
             if let Some(messages) = room.then(|| others.pop_front()).flatten() {
                 messages.iter().for_each(|message| self.guard(message));
-                // The sender finds what is wanted by its tag.
+                // The sender finds the message by its tag.
                 let turned: Vec<Message> = messages.into_iter().rev().collect();
                 self.receiver.receive(&turned, &self.incoming, mode)?;
                 progress = Instant::now();

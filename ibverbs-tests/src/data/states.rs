@@ -156,7 +156,7 @@ fn drained(options: &Options) -> Result<()> {
         }
         let later: Vec<Send> = (BEFORE..BEFORE + BEHIND).map(|id| message(&link, id, 9)).collect();
         post(&left.qp, &later)?;
-        // Whatever the card is at, a second one to the same state is nothing new.
+        // A second change to the same state is allowed at any time.
         left.qp.to(v::IBV_QPS_SQD)?;
         link.nothing_more(&left.send_cq)?;
         left.qp.to(v::IBV_QPS_RTS)?;
@@ -361,7 +361,7 @@ fn drained_datagrams(options: &Options) -> Result<()> {
     for id in 0..BEFORE + BEHIND {
         end.received(id, 4096)?;
     }
-    // In SQD it gets another Q_Key, and hears only who has that.
+    // In SQD it gets another Q_Key, and takes only datagrams with that.
     qp.drain(true)?;
     is_drained(&side.context, qp)?;
     qp.set_qkey(QKEY ^ 1)?;
@@ -418,7 +418,7 @@ fn used_again(options: &Options) -> Result<()> {
             link.left.qp.to(v::IBV_QPS_ERR)?;
             post(&link.left.qp, &[message(&link, 0, 64)])?;
             sends_end(&link.left, &[v::IBV_WC_WR_FLUSH_ERR])?;
-            // What is posted and never sent is forgotten.
+            // Posted messages that were never sent are forgotten.
             for side in [&link.left, &link.right] {
                 side.qp.to(v::IBV_QPS_RESET)?;
             }

@@ -1,4 +1,4 @@
-//! Calls with any arguments, wrong ones above all. What such a call makes all the same ends at once.
+//! Calls with any arguments, wrong ones above all. Objects that such a call makes all the same end at once.
 
 use std::ffi::c_void;
 use std::fs::File;

@@ -23,8 +23,8 @@ const LINES_A_SECOND: usize = 10;
 pub struct Limits {
     /// Resident memory beyond that of before, MiB.
     pub memory: u64,
-    /// Memory of its own that comes to it while the attack goes on, MiB. What it has in common with a
-    /// program, whose quota that is, fills when queues are first used: on a busy machine, meanwhile.
+    /// Growth of its own memory during the attack, MiB. Memory that it shares with a program counts for the
+    /// program's quota, and fills when queues are first used: on a busy machine, meanwhile.
     pub growth: u64,
     /// Descriptors beyond those of before.
     pub descriptors: usize,

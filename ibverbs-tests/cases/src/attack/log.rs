@@ -53,8 +53,8 @@ fn unread(setting: &Setting, length: Length) -> Result<()> {
     })
 }
 
-/// One program asks for the status on as many connections as it is given, beside one with many queue pairs. Who asks
-/// otherwise is answered.
+/// One program asks for the status on as many connections as it is given, beside one with many queue pairs. Other
+/// tools are answered.
 fn asked(setting: &Setting, length: Length) -> Result<()> {
     const CONNECTIONS: usize = 250;
     let scene = Scene::open(setting, length, "--soft 2")?;

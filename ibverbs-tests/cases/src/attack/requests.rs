@@ -64,7 +64,7 @@ fn flooded(scene: Scene<'_>, flood: String) -> Result<()> {
         connects.wait_until("it had connected", |it| {
             number_said(it, CONNECTED).is_ok_and(|count| count >= wanted)
         })?;
-        // Who floods may have had little of a busy machine's time so far.
+        // The flooding program may have had little of a busy machine's time so far.
         connects.wait_until("a backlog was full", |_| {
             let status = scene.daemon().status();
             status.is_ok_and(|it| it["connections"]["counters"]["drop_backlog"] != 0)
@@ -91,7 +91,7 @@ fn end(programs: &mut Vec<Running>) -> Result<()> {
 fn bounded(connections: &Value, excess: &mut Excess) -> Result<()> {
     let count = |what: &Value| what.as_u64().with_context(|| format!("no number: {connections}"));
     let held = count(&connections["held"])?;
-    // Those of a client that floods, and of who connects, are few.
+    // The identifiers of the flooding client, and of the connecting one, are few.
     let most = BACKLOG + 512;
     excess.unless((BACKLOG / 2..=most).contains(&held), || format!("{held} connections are held"));
     let lingering = count(&connections["lingering"])?;

@@ -29,7 +29,7 @@ struct Arguments {
     user: Option<u32>,
     /// The root directory
     root: PathBuf,
-    /// The directory of this machine that is to be there as well
+    /// The directory of this machine that the root directory shows as well
     shared: PathBuf,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
