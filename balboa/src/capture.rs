@@ -55,10 +55,7 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
     loop {
         let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if is_over && ended {
-            bail!(
-                "balboad does not end the capture: the frames so far are in {}",
-                output.display()
-            );
+            bail!("balboad does not end the capture: its frames are in {}", output.display());
         }
         let enough = count.is_some_and(|count| tally.frames >= count);
         if !ended {
