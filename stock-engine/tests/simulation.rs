@@ -100,7 +100,7 @@ fn one_packet_at_a_time_gets_through_a_cable_that_loses() {
     }
 }
 
-/// What `docs/stock-card.md` warns of: an acknowledgement is counted whatever it acknowledges.
+/// As `docs/stock-card.md` warns, an acknowledgement counts for any packet.
 #[test]
 fn a_late_acknowledgement_completes_the_next_write_and_a_late_response_no_read() {
     for read in [false, true] {
@@ -181,7 +181,7 @@ fn who_can_post_nothing_for_a_second_after_dead_ones_fails_and_its_number_does_n
     net.run(50 * MS);
     let dead: Vec<_> = qps.iter().take(4).flatten().copied().collect();
     net.silence(&dead);
-    // What four dead peers keep is all READs that the card can have out.
+    // Four dead peers keep all READs that the card can have out.
     for &[a, _] in &qps {
         for _ in 0..2 {
             net.submit(0, a, true, 0, 4096).unwrap();
@@ -227,7 +227,7 @@ fn dead_queue_pairs_that_come_after_each_other_fail_nobody_who_waits_behind_them
 
 #[test]
 fn a_queue_pair_that_is_given_up_gives_those_of_another_vfpga_their_time_anew() {
-    // Four dead readers keep all READs of the second node's vFPGA, so that who comes behind them posts nothing for good; a
+    // Four dead readers keep all READs of the second node's vFPGA, so that a QP behind them posts nothing for good; a
     // dead peer of the first one's is given up later.
     let mut net = Net::sharing(20);
     let readers: Vec<_> = (0..5).map(|_| net.connect()).collect();
@@ -286,7 +286,7 @@ fn in_sqd_what_was_begun_is_finished_and_nothing_begins() {
     net.drain(0, a, false);
     net.run(100 * MS);
     assert_eq!((net.completed[&(0, a)], net.failed.len()), (30, 0));
-    // What ends by a failure was not drained.
+    // A QP that ends by a failure was not drained.
     net.silence(&[a, b]);
     net.submit(0, a, false, 0, 1 << 12).unwrap();
     net.run(5_000);
@@ -562,7 +562,7 @@ fn a_number_to_which_anything_is_on_its_way_is_not_connected_anew() {
         assert_eq!(net.try_connect(1, b, |all| all.dest_qpn = peer), Err(AdminStatus::Busy));
         net.reset(1, b);
     }
-    // It is given up, and its card repeats it no more.
+    // It is given up, and its card stops repeating it.
     net.run(1_000 * MS);
     assert_eq!(net.failed[&(0, a)], Status::RetryExceeded);
     assert_eq!(net.try_connect(1, b, |all| all.dest_qpn = a), Ok(()));

@@ -55,7 +55,7 @@ fn all_kinds_of_messages_of_any_length_are_exact_and_provoke_nothing() {
     }
 }
 
-/// A message that was sent, and what is to become of it.
+/// A sent message, and its expected outcome.
 struct Sent {
     number: u64,
     operation: WqeOperation,
@@ -83,8 +83,8 @@ fn random_operation(rng: &mut Rng) -> (WqeOperation, usize) {
     }
 }
 
-/// QPs of both sides do what they like, one message after the other, so that what each has to be is known; receives come
-/// late, and contexts are rewritten often.
+/// QPs of both sides act at random, one message after the other, so that each outcome is known; receives come late, and
+/// contexts are rewritten often.
 fn storm(seed: u64) {
     let mut rng = Rng::new(seed);
     let turnover = rng.between(20, 200) as u32;
@@ -135,7 +135,7 @@ fn storm(seed: u64) {
     }
 }
 
-/// Executes what was sent on a copy of the memory, and compares.
+/// Executes the sent messages on a copy of the memory, and compares.
 fn judge(
     net: &mut Net,
     at: (u64, u64),
@@ -273,7 +273,7 @@ fn a_refused_request_ends_both_sides_behind_what_was_done_before() {
     }
 }
 
-/// What a peer hears of messages of which only the first ones could be told to the program: that those have come.
+/// If the program can be told of the first messages only, the peer hears that those have come.
 #[test]
 fn of_a_message_that_a_program_cannot_be_told_of_its_peer_hears_no_success() {
     for (seed, room) in (0..16).flat_map(|seed| (0..6).map(move |room| (seed, room))) {
@@ -389,7 +389,7 @@ fn in_sqd_what_was_begun_is_finished_and_nothing_begins() {
     let done = net.program(0, a).completed();
     assert!(!net.is_draining(0, a) && (1..31).contains(&done), "{done}");
     let said = net.program(0, a).events.len();
-    // What the peer wants is answered, a second time is nothing new, and nobody's silence counts.
+    // The peer's request is answered, a second time is nothing new, and nobody's silence counts.
     net.submit(1, b, read(0), &[0; 9001]).unwrap();
     net.drain(0, a, true);
     net.run(2_000 * MS);
@@ -523,7 +523,7 @@ fn queue_pairs_of_one_card_reach_each_other_and_no_packet_leaves() {
     let alone = net.create(0);
     net.attach_beside(0, alone, alone);
     there_and_back(&mut net, alone, alone);
-    // A peer that goes tells nobody, and who has its number later is somebody else.
+    // A peer that goes tells nobody, and a later QP of its number is another one.
     net.destroy(0, pair[1]);
     net.submit(0, pair[0], write(1, None), &[7; 9]).unwrap();
     net.run(600 * MS);
@@ -727,7 +727,7 @@ fn a_slot_that_is_written_again_changes_nothing() {
     send(&mut net, 0);
     let first = net.place(1, b, place_of(1));
     for byte in 1..=SLOTS as u8 {
-        // A late repetition of the card's: at each time, whatever stands there by then, and where the next one belongs.
+        // A late repetition by the card: at each time, over any slot there, and in the place of the next one.
         net.put(1, b, place_of(1), &first);
         net.put(1, b, place_of(u64::from(byte) + 1), &first);
         send(&mut net, byte);

@@ -32,11 +32,11 @@ struct Engine {
     refuses: bool,
     /// There are no receives.
     empty: bool,
-    /// What stands in all of its memory; `None` where that is gone.
+    /// The byte in all of its memory; `None` if that is gone.
     memory: Option<u8>,
 }
 
-/// What bytes add up to.
+/// The sum of bytes.
 fn sum(byte: u8, bytes: u32) -> u32 {
     let mut crc = libdeflater::Crc::new();
     crc.update(&vec![byte; bytes as usize]);
@@ -83,7 +83,7 @@ impl Host for Engine {
     }
 }
 
-/// An end, and what its peer has said.
+/// An end, with its peer's slots so far.
 struct Bench {
     end: End,
     host: Engine,
@@ -127,7 +127,7 @@ impl Bench {
         heard
     }
 
-    /// What the end says and does next.
+    /// The end's next work, and its slot.
     fn next(&mut self) -> (Work, SlotHeader) {
         let mut slot = Vec::new();
         let step = self.end.next(self.now, true, &mut self.host, &mut slot);
@@ -138,7 +138,7 @@ impl Bench {
         (step, SlotHeader::decode(&[block]))
     }
 
-    /// What it says next.
+    /// Its next slot.
     fn said(&mut self) -> SlotHeader {
         let (step, header) = self.next();
         assert!(matches!(step, Work::Slot(_)), "{step:?}");
@@ -182,7 +182,7 @@ fn ask() -> SlotHeader {
     SlotHeader { flags, length: LONG, ..said(SlotOperation::Write) }
 }
 
-/// What the peer is told why the QP ends, if it does.
+/// The status that tells the peer why the QP ends, if it does.
 fn refused(bench: &mut Bench) -> Option<Status> {
     let (step, header) = bench.next();
     let is_answer = matches!(step, Work::Slot(_)) && header.operation == SlotOperation::Answer;
@@ -227,10 +227,10 @@ fn written() -> (Bench, SlotHeader) {
 fn what_was_granted_is_used_and_the_window_stays_until_the_peer_has_it() {
     let (mut bench, header) = written();
     assert_eq!(header.sum, sum(7, PART));
-    // What is left goes behind it at once.
+    // The rest goes behind it at once.
     let header = bench.said();
     assert_eq!((header.operation, header.offset, header.bytes), (SlotOperation::Write, PART, 4));
-    // What the card has acknowledged meanwhile says nothing.
+    // The card's acknowledgements meanwhile mean nothing.
     assert_eq!((bench.next().0, bench.host.closed.len()), (Work::Nothing, 0));
     bench.hear(SlotHeader { length: PART, ..said(SlotOperation::Landed) });
     assert_eq!((bench.next().0, &bench.host.closed[..]), (Work::Nothing, &[0x10_0000][..]));
@@ -284,7 +284,7 @@ fn memory_of_one_s_own_that_is_gone_by_then_fails_the_message() {
     assert_eq!(bench.events(), [failed]);
 }
 
-/// The rest of a turnover that the peer has asked for; what is counted by then.
+/// The rest of a turnover that the peer has asked for; the counts by then.
 fn turn_over(bench: &mut Bench) -> (u64, u64) {
     assert_eq!(bench.said().operation, SlotOperation::Paused);
     bench.hear(said(SlotOperation::Rewritten));
@@ -358,7 +358,7 @@ fn what_was_used_counts_once() {
     assert_eq!(bench.said().operation, SlotOperation::Landed);
     bench.hear(SlotHeader { length: LONG, offset: PART, bytes: 4, ..said(SlotOperation::Write) });
     assert_eq!(bench.said().operation, SlotOperation::Answer);
-    // A SEND that finds no receive; what comes of it meanwhile counts for nothing.
+    // A SEND that finds no receive; its later slots count for nothing.
     bench.host.empty = true;
     bench.hear(SlotHeader { message: 1, length: 4, bytes: 4, ..said(SlotOperation::Send) });
     assert!(bench.said().flags.contains(SlotFlags::NOT_READY));
@@ -420,7 +420,7 @@ fn what_makes_no_sense_about_a_grant_is_refused() {
         // Two at once, of one message and of two.
         &[ask(), ask()],
         &[ask(), SlotHeader { message: 1, ..ask() }],
-        // In slots what was granted.
+        // The granted part in slots.
         &[ask(), part],
         // Of something else than was granted.
         &[ask(), SlotHeader { offset: 4, ..written }],
@@ -471,7 +471,7 @@ fn as_many_parts_as_are_agreed_are_granted_at_a_time_and_what_comes_behind_waits
     bench.hear(last);
     let answer = bench.said();
     assert_eq!((answer.operation, answer.status), (SlotOperation::Answer, 0));
-    // A fifth one is not asked for by who has heard nothing of the others.
+    // An end that has heard nothing of the others does not ask for a fifth one.
     let mut bench = Bench::new(Some(LONG));
     (0..5).for_each(|part| bench.hear(SlotHeader { length: PARTS * 2, ..ask_for(part) }));
     let told: Vec<_> = (0..6).map(|_| refused(&mut bench)).collect();
@@ -494,7 +494,7 @@ fn what_is_behind_a_part_that_has_not_landed_counts_for_nothing_until_that_has_c
     let landed = slots.iter().filter(|it| it.operation == SlotOperation::Landed);
     let landed: Vec<_> = landed.map(|it| it.length).collect();
     assert_eq!(landed, [GRANT_BYTES, 0, 0]);
-    // More is not granted, and what its sender has sent before it heard is passed over.
+    // More is not granted, and slots that its sender has sent before it heard are passed over.
     bench.hear(ask_for(3));
     let grant = bench.said();
     assert_eq!((grant.operation, grant.length), (SlotOperation::Grant, 0));
@@ -558,7 +558,7 @@ fn parts_are_written_in_their_order_two_at_a_time_and_the_rest_in_slots_behind_t
     let header = bench.said();
     assert_eq!((header.offset, header.bytes), (4 * GRANT_BYTES, 4));
     bench.hear(landed(2, GRANT_BYTES));
-    // One that has not landed takes along what was sent behind it.
+    // One that has not landed takes along the slots behind it.
     bench.hear(landed(3, 0));
     let header = bench.said();
     assert_eq!((header.offset, header.bytes), (3 * GRANT_BYTES, 4032));
@@ -585,7 +585,7 @@ fn what_was_refused_goes_in_slots_behind_what_was_granted() {
     let header = bench.said();
     assert_eq!((header.offset, header.bytes), (GRANT_BYTES, 4032));
     assert!(!header.flags.contains(SlotFlags::ASKS));
-    // Nothing is granted behind what was refused.
+    // Nothing is granted behind a refused request.
     let mut bench = asked(1);
     bench.hear(grant_of(1, 0));
     assert!(matches!(bench.next().0, Work::Write { .. }));
@@ -623,13 +623,13 @@ fn who_refuses_one_refuses_those_behind_it_and_takes_slots() {
     }
     bench.hear(SlotHeader { bytes: 8, length: PARTS, ..said(SlotOperation::Write) });
     assert_eq!(bench.next().0, Work::Nothing);
-    // Who floods it with requests is refused.
+    // A peer that floods it with requests is refused.
     (0..5).for_each(|_| bench.hear(ask_for(1)));
     let told: Vec<_> = (0..6).map(|_| refused(&mut bench)).collect();
     assert!(told.contains(&Some(Status::RemoteInvalidRequest)), "{told:?}");
 }
 
-/// An end that has given a grant of so many bytes, of which the peer says that it was used for what adds up to `sum`; it drains.
+/// An end that has given a grant of so many bytes, which the peer has used for bytes of that sum; it drains.
 fn granted(length: u32, sum: u32) -> Bench {
     let mut bench = Bench::new(Some(LONG));
     bench.hear(SlotHeader { length, ..ask() });
@@ -663,7 +663,7 @@ fn a_grant_is_bounded_and_nothing_goes_on_before_nothing_is_on_its_way_by_it() {
 fn what_adds_up_to_something_else_when_nothing_is_on_its_way_comes_in_slots() {
     for memory in [Some(8), None] {
         let mut bench = granted(LONG, sum(7, PART));
-        // What counts is what lies there behind the drain.
+        // The bytes behind the drain count.
         (bench.host.drains, bench.host.memory) = (false, memory);
         bench.end.settle(0, &mut bench.host);
         let header = bench.said();
@@ -710,7 +710,7 @@ fn a_peer_that_gives_no_grant_for_what_it_asks_to_read_keeps_no_window() {
     let (mut bench, grant) = asked_to_read();
     bench.pass(2_500_000_000);
     assert_eq!(bench.host.closed.first(), Some(&0x10_0000));
-    // Who is only late gets what adds up to something else, and then the right one in slots.
+    // A peer that is only late gets other bytes, and then the right ones in slots.
     bench.hear(grant);
     assert!(matches!(bench.next().0, Work::Write { .. }));
     assert_eq!(bench.said().operation, SlotOperation::DataWritten);

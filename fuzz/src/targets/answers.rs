@@ -1,7 +1,7 @@
 //! balboad's driver of an engine, on a card that gives the input's answers.
 //!
-//! Checked promises: a command ends, with an answer to itself or with the engine's death; what the
-//! engine reports is bounded, and so is what arrives at queue pair 1; a dead engine fails at once, and starts
+//! Checked promises: a command ends, with an answer to itself or with the engine's death; the
+//! engine's reports are bounded, and so are arrivals at queue pair 1; a dead engine fails at once, and starts
 //! again with a sound card.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,7 +1,7 @@
-//! balboad's sessions, on a software card, with clients that say and pass anything.
+//! balboad's sessions, on a software card, with clients that send and pass anything.
 //!
-//! Checked promises: balboad goes on; a client that behaves is served as if it were alone; what the
-//! others made is gone after them, descriptors they passed included; the status stays sound JSON.
+//! Checked promises: balboad goes on; a client that behaves is served as if it were alone; the
+//! others' objects are gone after them, descriptors they passed included; the status stays sound JSON.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -35,7 +35,7 @@ const QUEUE: usize = 512;
 const WORTH_A_FLAG: (usize, u8) = (215, 8);
 /// A frame's byte behind its headers that the invariant CRC does not cover.
 const NOT_COVERED: usize = HEADERS + 4;
-/// Bytes of a datagram of one's headers, and of what is behind them.
+/// Bytes of a datagram's headers, and of its payload.
 const HEADERS: usize = ethernet::LENGTH + ipv4::LENGTH + udp::LENGTH;
 
 /// A host of the network.
@@ -211,7 +211,7 @@ impl Bench {
             if u.ratio(1, 32)? {
                 let at = u.choose_index(bytes.len())?;
                 bytes[at] = u.arbitrary()?;
-                // Its place among those that wait, and nothing else, is what it may have.
+                // It may have its place among those that wait, and nothing else.
                 icrc::append(&mut bytes).ok();
             }
             burst.extend(Frame::from_bytes(&bytes));

@@ -159,7 +159,7 @@ impl Windows {
     }
 }
 
-/// Where copies of a kind of counter are wanted; what is added is far below.
+/// Where copies of a kind of counter are wanted; the additions are far below.
 fn copies_at(kind: u64) -> u64 {
     (kind + 1) << 40
 }

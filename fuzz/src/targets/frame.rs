@@ -12,7 +12,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let rest = u.len();
     bytes.extend(u.bytes(rest)?);
     parse_all(&bytes);
-    // What comes out of the seal passes the check, and a changed bit does not.
+    // A sealed frame passes the check, and one with a changed bit does not.
     let packet = bytes.get(ethernet::LENGTH..).unwrap_or_default();
     let is_ipv4 = bytes.get(12..14) == Some(&[8, 0]);
     let whole = ipv4::Repr::parse(packet)

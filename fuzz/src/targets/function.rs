@@ -1,8 +1,8 @@
-//! A card served over vfio-user, with clients that say, map and pass anything.
+//! A card served over vfio-user, with clients that send, map and pass anything.
 //!
 //! Checked promises: the server goes on; each reply answers a command in its order, and an error
-//! reply is a header; the card asks only for memory that was mapped, and no more at a time than was
-//! agreed on; afterwards an honest client finds the card reset, and nothing that was passed is
+//! reply is a header; the card asks only for memory that was mapped, and at most the agreed amount at a
+//! time; afterwards an honest client finds the card reset, and nothing that was passed is
 //! kept.
 
 use std::collections::VecDeque;

@@ -12,7 +12,7 @@ use kdriver_shim::images::record::{Deed, ImageName, Record};
 
 use crate::Outcome;
 
-/// Words that packets of a bitstream are made of: writes of registers, and what they are given.
+/// Words of a bitstream's packets: writes of registers, and their values.
 const WORDS: [u32; 12] = [
     0xffff_ffff,
     0xaa99_5566,
@@ -108,7 +108,7 @@ fn soft(u: &mut Unstructured<'_>) -> Outcome {
             bytes[byte?] = u.arbitrary()?;
         }
     }
-    // A digest that fits whatever is there, to get behind it.
+    // A digest that fits the present bytes, to get behind it.
     if bytes.len() >= 48 && u.arbitrary()? {
         let digest = Sha256::of(&bytes[48..]);
         bytes[16..48].copy_from_slice(&digest.0);
@@ -175,7 +175,7 @@ fn shell(u: &mut Unstructured<'_>) -> Outcome {
     taken(&bytes)
 }
 
-/// What comes in pieces is taken as what comes whole.
+/// A file in pieces is taken as a whole one.
 fn configured(u: &mut Unstructured<'_>, bytes: &[u8]) -> Outcome {
     let mut logic = Configuration::new(&MODEL);
     bytes.chunks(u.int_in_range(1..=64)?).for_each(|piece| logic.feed(piece));
@@ -267,7 +267,7 @@ fn signature(u: &mut Unstructured<'_>) -> Outcome {
     Ok(())
 }
 
-/// Parses a file, and says what must hold of it.
+/// Parses a file, and checks its invariants.
 fn taken(bytes: &[u8]) -> Outcome {
     match Image::parse(bytes) {
         Err(why) => one_sentence(&why),

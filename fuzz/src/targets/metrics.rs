@@ -6,7 +6,7 @@ use kdriver_shim::metrics::request::{HttpAnswer, MAX_BYTES, answer};
 
 use crate::Outcome;
 
-/// What requests are made of.
+/// Words of requests.
 const WORDS: &[&[u8]] = &[
     b"GET ",
     b"HEAD ",

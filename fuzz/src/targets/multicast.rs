@@ -3,7 +3,7 @@
 //!
 //! Checked promises: a frame gives each member one copy at most, and nobody else any; a copy lies within its
 //! frame and within a receive that was taken for it; each receive that was taken completes or fails once;
-//! the port reports no more often than it may, whoever asks.
+//! the port reports at most as often as it may, with any questions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -170,7 +170,7 @@ impl Bench {
     }
 }
 
-/// A frame near what the port takes, with a little of it changed.
+/// A frame that the port would take, with a little of it changed.
 fn frame(u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
     let group = *u.choose(&groups())?;
     let mut bytes = match u.int_in_range(0..=3)? {

@@ -49,7 +49,7 @@ fn message(u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
     let flags: u16 =
         if u.ratio(1, 4)? { u.arbitrary()? } else { *u.choose(&[1, 5, 0x301, 0x305])? };
     let mut attributes = Vec::new();
-    // What has come to its end says yes for ever.
+    // An input at its end says yes for ever.
     while !u.is_empty() && u.ratio(2, 3)? {
         let value: &[u8] = match u.int_in_range(0..=3)? {
             0 => b"uverbs\0",

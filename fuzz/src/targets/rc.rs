@@ -2,7 +2,7 @@
 //! calls in any order, copies that fail, and time.
 //!
 //! Checked promises: every address it asks for was granted; every message and every receive request
-//! completes once and in order (one of a shared receive queue along XRC once, whatever becomes of the QP);
+//! completes once and in order (one of a shared receive queue along XRC once, even if the QP ends);
 //! each packet that was accepted and asked is acknowledged once and in
 //! order, unless its QP failed, and nothing else is; nothing it emits is longer than the path allows;
 //! no input makes it emit or report without end.

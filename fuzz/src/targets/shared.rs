@@ -1,7 +1,7 @@
 //! A port that a host's network stack shares, between a peer's frames and those of the host.
 //!
-//! Checked promises: what the card acts on is the card's, and what it answers nobody else sees, so
-//! that every question has one answer; and no frame of the host's reaches, at the peer, the queue
+//! Checked promises: frames on which the card acts are the card's, and nobody else sees those that it
+//! answers, so that every question has one answer; and no frame of the host's reaches, at the peer, the queue
 //! pair that the card's is connected to, unless the card knows it as forged.
 
 use std::task::Poll;

@@ -87,7 +87,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     Ok(())
 }
 
-/// A store of any size, most of them to what has an effect.
+/// A store of any size, mostly to a register with an effect.
 fn store(u: &mut Unstructured<'_>, card: &mut Card, host: &mut Pages<'_>) -> Outcome {
     let registers = [v::CTRL, v::CTRL, v::WBACK.offset, v::NET_ARP, v::RDMA_CTX_0, v::RDMA_CONN_0];
     let size = *u.choose(&[32, 32, 32, 16, 8, 4, 1])?;

@@ -50,12 +50,12 @@ fn one_write_at_a_time_is_repeated_right_by_a_card_of_an_old_build() {
     };
     assert_eq!(sum(UNKNOWN, 0), (72, 0));
     assert_eq!(sum(UNKNOWN, 300), (72, 0));
-    // What the model decides: several at a time are told to be complete, and are not.
+    // The model's choice: several at a time are reported as complete, and are not.
     let (_, wrong) = sum(Faults::default(), 300);
     assert!(wrong > 0, "repetitions have the payload of others");
 }
 
-/// Eight of a card's packets are on their way, whoever's they are, so none is behind eight that wait for their payload.
+/// Eight of a card's packets are on their way, of any QPs, so none is behind eight that wait for their payload.
 #[test]
 fn writes_and_answers_of_a_card_that_loses_selections_go_together() {
     for seed in 0..4 {

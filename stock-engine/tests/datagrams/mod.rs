@@ -66,7 +66,7 @@ fn storm(seed: u64) {
         let qpn = net.socket(side, QKEY);
         sockets.push((side, qpn));
     }
-    // What each is to receive of each, in its order, and what each has sent.
+    // The datagrams that each must receive of each, in their order, and those that each has sent.
     let mut wanted: BTreeMap<(u32, u32), Vec<Sent>> = BTreeMap::new();
     let mut sent: BTreeMap<u32, u64> = BTreeMap::new();
     for round in 0..rng.between(2, 6) {
@@ -109,7 +109,7 @@ struct Sent {
     immediate: Option<u32>,
 }
 
-/// Compares what a queue pair has received.
+/// Compares the datagrams that a queue pair has received.
 fn judge(
     net: &mut Net,
     seed: u64,

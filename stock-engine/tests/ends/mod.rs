@@ -65,7 +65,7 @@ impl Slots {
     }
 }
 
-/// What a card reaches: slots, and memory of programs through windows.
+/// The memory that a card reaches: slots, and memory of programs through windows.
 struct Reached<'a> {
     slots: &'a mut Slots,
     programs: &'a mut BTreeMap<u32, Program>,
@@ -173,7 +173,7 @@ pub struct Program {
     /// Those that were taken.
     pub taken: Vec<Vec<u8>>,
     pub events: Vec<TransportEvent>,
-    /// It can be told of so many messages that come, and of no more.
+    /// The number of received messages that it can be told of.
     pub room: Option<usize>,
 }
 
@@ -433,7 +433,7 @@ impl Node {
         did
     }
 
-    /// Its card confirms that it has forgotten what has ended; whether anything has.
+    /// Its card confirms that it has forgotten ended windows; whether there were any.
     fn confirm(&mut self) -> bool {
         let windows = &mut self.programs.windows;
         let did = !windows.leave().is_empty();
@@ -645,7 +645,7 @@ impl Net {
         self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
     }
 
-    /// Brings a QP to RTR, or to RTS if it sends, with what is named of its peer.
+    /// Brings a QP to RTR, or to RTS if it sends, with the attributes of its peer.
     fn attach(&mut self, side: usize, qpn: u32, peer: &Attributes, sends: bool) {
         let all = Attributes {
             path_mtu: 3,
@@ -682,7 +682,7 @@ impl Net {
         bytes: &[u8],
     ) -> Result<u64, TransportError> {
         let length = bytes.len() as u32;
-        // What changes memory waits for READs of before, which may be served later otherwise.
+        // Changes of memory wait for earlier READs, which may be served later otherwise.
         let fence = matches!(operation, WqeOperation::Write { .. } | WqeOperation::Atomic { .. });
         let message = Message { operation, length, solicited: false, fence, srqn: None };
         let Node { carrier, programs, .. } = &mut self.nodes[side];
@@ -719,7 +719,7 @@ impl Net {
         self.nodes[side].carrier.create_ah(self.now, ah, &command)
     }
 
-    /// Lets time pass while something is so, for as long as a peer may be silent; whether it is so no more.
+    /// Lets time pass while a condition holds, for as long as a peer may be silent; whether it has ended.
     fn wait_while(&mut self, is_so: impl Fn(&Self) -> bool) -> bool {
         let end = self.now + WATCHDOG;
         while is_so(self) && self.now < end {
@@ -835,7 +835,7 @@ impl Net {
                     assert!(carrier.refuse(self.now, qpn), "it has ended already");
                 }
             }
-            // As an engine's thread does: peers hear what programs were told of.
+            // As an engine's thread does: peers get answers to messages that programs were told of.
             if told {
                 did |= carrier.advance(self.now, programs);
             }

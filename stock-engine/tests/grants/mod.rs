@@ -89,7 +89,7 @@ fn memory_that_goes_behind_reads_while_a_turnover_comes_stops_nobody_else() {
         net.run(50 * MS);
         let turnovers = |net: &Net| net.nodes[0].carrier.tally().turnovers;
         let before = turnovers(&net);
-        // READs may be overtaken by what is no WRITE.
+        // Requests other than WRITEs may overtake READs.
         for _ in 0..4 {
             net.submit(0, a, read(0), &vec![0; BYTES]).unwrap();
         }

@@ -64,7 +64,7 @@ impl Host for Memory {
 pub struct Machine {
     card: Card,
     memory: Memory,
-    /// What is added to the counters of an address space: how a card looks that has run for long.
+    /// The additions to the counters of an address space, as of a card that has run for long.
     offsets: BTreeMap<u8, u32>,
 }
 

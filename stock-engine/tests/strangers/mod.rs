@@ -14,7 +14,7 @@ const SLOT: usize = 70;
 /// Where in a slot its number stands.
 const NUMBER: usize = 8;
 
-/// A frame of somebody's, by what was overheard of the peer: the next packet, at the place of a slot.
+/// A stranger's frame, made from an overheard one of the peer: the next packet, at the place of a slot.
 fn forged(overheard: &[u8], ctid: u8, place: u64) -> Vec<u8> {
     let mut frame = overheard.to_vec();
     let [a, b, c] = overheard[PSN] else { panic!("no number") };
@@ -25,7 +25,7 @@ fn forged(overheard: &[u8], ctid: u8, place: u64) -> Vec<u8> {
     frame
 }
 
-/// Two QPs, the first of which has sent one message; what a stranger has overheard of that.
+/// Two QPs, the first of which has sent one message; and the frame of it that a stranger has overheard.
 fn overheard(seed: u64) -> (Net, [u32; 2], Vec<u8>) {
     let mut net = Net::new(seed, TURNOVER);
     let [a, b] = net.connect(7, true);
@@ -45,7 +45,7 @@ fn overheard(seed: u64) -> (Net, [u32; 2], Vec<u8>) {
 
 #[test]
 fn no_slot_of_a_stranger_counts_and_none_that_he_keeps_away_is_said_to_have_arrived() {
-    /// What he changes besides.
+    /// Further changes of the frame.
     type Change = fn(&mut [u8]);
     let number: Change = |frame| frame[SLOT + NUMBER] = 2;
     let changes: [(u64, Change); 4] = [
@@ -66,7 +66,7 @@ fn no_slot_of_a_stranger_counts_and_none_that_he_keeps_away_is_said_to_have_arri
         net.run(20 * MS);
         assert!(net.place(1, b, place_of(place))[..64] == frame[SLOT..][..64], "it came not");
         assert_eq!((net.program(1, b).taken.len(), net.program(1, b).events.len()), (1, 1));
-        // The packet number is used up, so that what has it is taken for a repetition.
+        // The packet number is used up, so that the next packet with it is taken for a repetition.
         net.submit(0, a, SEND, &[2; 8]).unwrap();
         net.run(1_000 * MS);
         let failed = TransportEvent::Failed { qpn: a, status: Status::RetryExceeded };

@@ -18,7 +18,7 @@ type Chosen<T> = arbitrary::Result<T>;
 const PSN: u32 = 0xff_ffff;
 const SENDS: [u8; 4] = [SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY];
 const WRITES: [u8; 4] = [WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY];
-/// What a message's end is.
+/// The opcodes that end a message.
 const ENDS: [u8; 5] = [SEND_LAST, SEND_ONLY, WRITE_LAST, WRITE_ONLY, READ_REQUEST];
 
 /// A queue pair, as its peer sees it.
@@ -202,7 +202,7 @@ impl Peer {
     }
 }
 
-/// What a message is cut into: opcodes and lengths.
+/// The packets of a message: opcodes and lengths.
 fn pieces(length: u32, most: u32, [first, middle, last, only]: [u8; 4]) -> Vec<(u8, u32)> {
     let count = length.div_ceil(most);
     let piece = |index| {

@@ -26,7 +26,7 @@ pub(super) struct Memory(pub(super) Rc<Inner>);
 #[derive(Debug, Default)]
 pub(super) struct Inner {
     pub(super) words: RefCell<HashMap<u64, u64>>,
-    /// What the next changes are made of.
+    /// The bytes of the next changes.
     pub(super) chaos: RefCell<Vec<u8>>,
     pub(super) reads: Cell<u64>,
     pub(super) writes: Cell<u64>,
@@ -184,7 +184,7 @@ impl Random for Numbers {
     }
 }
 
-/// A transport that says what the input says.
+/// A transport with the input's answers.
 #[derive(Debug, Default)]
 pub(super) struct Lower {
     pub(super) qps: HashMap<u32, LowerQp>,
