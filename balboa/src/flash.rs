@@ -514,7 +514,7 @@ fn ask(todo: &Todo<'_>, yes: bool, question: &str) -> Result<(), Failure> {
         return Ok(());
     }
     if todo.json {
-        return Err(anyhow!("cannot ask for confirmation with --json: give --yes").into());
+        return Err(anyhow!("cannot ask for confirmation with --json: say --yes").into());
     }
     match question::ask(question)? {
         true => Ok(()),

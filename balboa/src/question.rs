@@ -15,7 +15,7 @@ pub const DECLINED: u8 = 3;
 pub fn ask(question: &str) -> anyhow::Result<bool> {
     let mut input = io::stdin().lock();
     if !input.is_terminal() {
-        bail!("cannot ask for confirmation, for standard input is no terminal: give --yes");
+        bail!("cannot ask for confirmation, for standard input is no terminal: say --yes");
     }
     say(format_args!("{question} [y/N] "))?;
     Ok(answer(&mut input)?)
