@@ -13,6 +13,7 @@ use harness::setting::{Daemon, Setting};
 use harness::suites::MPI;
 
 use super::ucx;
+use super::udp::SMALL;
 
 const UNSHARE: Need = Need::Program("unshare", "util-linux");
 const IP: Need = Need::Program("ip", "iproute2");
@@ -38,36 +39,42 @@ const LAUNCHERS: [(&str, &str, &str, &str); 2] = [
     ),
 ];
 
-/// The family.
+/// The family: all cases once more with the room of an older kernel.
 pub fn cases() -> Vec<Case> {
-    let mut cases = vec![Case::new("hosts/nccl", &[UNSHARE, IP], nccl)];
+    [("hosts", ""), ("hosts/208 KiB", SMALL)].into_iter().flat_map(of).collect()
+}
+
+/// Its cases with cards that have more options, and the beginning of their names.
+fn of((family, more): (&'static str, &'static str)) -> Vec<Case> {
+    let body = move |setting: &Setting| nccl(setting, more);
+    let mut cases = vec![Case::new(format!("{family}/nccl"), &[UNSHARE, IP], body)];
     for transport in ["rc_verbs", "ud_verbs"] {
         for test in ["tag_lat -s 8 -n 500", "tag_bw -s 1048576 -n 20"] {
-            let name = format!("hosts/ucx/{transport}/{test}");
-            let body = move |setting: &Setting| ucx_perftest(setting, transport, test);
+            let name = format!("{family}/ucx/{transport}/{test}");
+            let body = move |setting: &Setting| ucx_perftest(setting, transport, test, more);
             cases.push(Case::new(name, &[ucx::UCX, UNSHARE, IP], body));
         }
     }
     for (launcher, compiler, package, hosts) in LAUNCHERS {
         let needs = [Need::Program(compiler, package), UNSHARE, IP];
-        let body = move |setting: &Setting| mpi(setting, launcher, compiler, hosts);
-        cases.push(Case::new(format!("hosts/{launcher}"), &needs, body));
+        let body = move |setting: &Setting| mpi(setting, launcher, compiler, hosts, more);
+        cases.push(Case::new(format!("{family}/{launcher}"), &needs, body));
     }
     cases
 }
 
 /// Two machines with a card each that has the machine's addresses.
-fn with_cards<'a>(machines: &Machines<'a>) -> Result<[Daemon<'a>; 2]> {
-    machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))
+fn with_cards<'a>(machines: &Machines<'a>, more: &str) -> Result<[Daemon<'a>; 2]> {
+    machines.balboads(&format!("--soft 1 --port udp:{WIRE} {more}"))
 }
 
 fn stop(daemons: [Daemon<'_>; 2]) -> Result<()> {
     daemons.into_iter().try_for_each(Daemon::stop)
 }
 
-fn ucx_perftest(setting: &Setting, transport: &str, test: &str) -> Result<()> {
+fn ucx_perftest(setting: &Setting, transport: &str, test: &str, more: &str) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
-    let daemons = with_cards(&machines)?;
+    let daemons = with_cards(&machines, more)?;
     let port = free_port()?;
     let side = |number: usize, words: &str| -> Task {
         let task = daemons[number].run(&format!("ucx_perftest -p {port} {words}"));
@@ -80,9 +87,9 @@ fn ucx_perftest(setting: &Setting, transport: &str, test: &str) -> Result<()> {
     stop(daemons)
 }
 
-fn nccl(setting: &Setting) -> Result<()> {
+fn nccl(setting: &Setting, more: &str) -> Result<()> {
     let machines = Machines::new(setting, 9000)?;
-    let daemons = with_cards(&machines)?;
+    let daemons = with_cards(&machines, more)?;
     let port = free_port()?;
     let side = |number: usize| {
         let words = format!("nccl -d balboa0 -p {port} --mib 8");
@@ -98,13 +105,13 @@ fn nccl(setting: &Setting) -> Result<()> {
 }
 
 /// Rings, storms, collectives and windows of two ranks on two hosts, and each byte looked at.
-fn mpi(setting: &Setting, launcher: &str, compiler: &str, hosts: &str) -> Result<()> {
+fn mpi(setting: &Setting, launcher: &str, compiler: &str, hosts: &str, more: &str) -> Result<()> {
     let (file, text) = MPI;
     fs::write(setting.directory().join(file), text)?;
     let compile = setting.task(compiler).words("-O2 -o mpi").arg(file);
     compile.directory(setting.directory()).limit(LIMIT).run()?.success()?;
     let machines = Machines::new(setting, 1500)?;
-    let daemons = with_cards(&machines)?;
+    let daemons = with_cards(&machines, more)?;
     let shell = setting.bin.join("remote-shell");
     let serve = daemons[1].run("").arg(&shell).arg("serve");
     let serve = machines.task(1, &serve).limit(LIMIT);

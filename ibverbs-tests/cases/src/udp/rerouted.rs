@@ -17,7 +17,7 @@ const MANY: u64 = 2000;
 
 /// A route that moves to another cable takes the traffic there, and back; without any route the queue pair fails by its
 /// retries.
-pub(super) fn rerouted(setting: &Setting) -> Result<()> {
+pub(super) fn rerouted(setting: &Setting, more: &str) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
     let other = machines.process(1);
     let peer = format!("type veth peer name {DETOUR} mtu 1500 netns {other}");
@@ -36,7 +36,7 @@ pub(super) fn rerouted(setting: &Setting) -> Result<()> {
         Ok(())
     };
 
-    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {more}"))?;
     let port = harness::pair::free_port()?;
     // A packet that no cable took is sent again in time, however slow the machine.
     let command = format!("ib_send_bw -F -x 0 -D 170 -u 18 -p {port}");
@@ -72,9 +72,9 @@ pub(super) fn rerouted(setting: &Setting) -> Result<()> {
 
 /// A queue pair whose address is removed fails by its retries; other addresses stay in use, and so is that one once it is
 /// back.
-pub(super) fn address_removed(setting: &Setting) -> Result<()> {
+pub(super) fn address_removed(setting: &Setting, more: &str) -> Result<()> {
     let machines = Machines::new(setting, 1500)?;
-    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {more}"))?;
     let client = &daemons[1];
     let port = harness::pair::free_port()?;
     let command = format!("ib_send_bw -F -x 0 -D 170 -u 14 -p {port}");
