@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use roce::PRIORITIES;
+use roce::qos::{Ets, Watchdog};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
+use trial::rng::Rng;
 
 use crate::congestion::Congestion;
 use crate::error::Error;
-use crate::schedule::Ets;
 
 /// The networks that come with the crate.
 pub const NETWORKS: &str = include_str!("../networks.toml");
@@ -89,7 +91,8 @@ pub struct Link {
     #[serde(default)]
     pub faults: Faults,
     /// How the port before it chooses among priorities; the highest goes first where nothing says that.
-    pub ets: Option<Ets>,
+    #[serde(default, deserialize_with = "ets")]
+    pub ets: Ets,
 }
 
 /// Faults of one direction of a cable: chances in units of one in 10,000 frames, and times in picoseconds. Pauses pass
@@ -155,21 +158,9 @@ pub struct SwitchConfig {
     pub pfc: Vec<u8>,
     /// The queue lengths at which packets are marked, if any are.
     pub red: Option<Red>,
-    /// The watchdog that ends pauses without end, if there is one.
+    /// The watchdog that ends pauses without end, if there is one; its times are as `2ms`.
+    #[serde(default, deserialize_with = "watchdog")]
     pub watchdog: Option<Watchdog>,
-}
-
-/// A watchdog against pauses without end: a queue that was paused and let nothing go for `detect` picoseconds drops its
-/// frames and those that come, until `recover` have passed without a pause.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct Watchdog {
-    /// How long a queue may stand still, as `2ms`. It is looked at twice in that time.
-    #[serde(deserialize_with = "time")]
-    pub detect: u64,
-    /// How long it drops at least.
-    #[serde(deserialize_with = "time")]
-    pub recover: u64,
 }
 
 /// Random early detection: from `kmin` bytes in an egress queue on packets are marked "congestion experienced", ever more
@@ -185,6 +176,20 @@ pub struct Red {
     pub kmax: u64,
     /// The probability of a mark at `kmax`, in millionths.
     pub pmax_millionths: u32,
+}
+
+impl Red {
+    /// Whether a packet is marked that leaves a queue of so many bytes.
+    pub fn marks(&self, bytes: u64, rng: &mut Rng) -> bool {
+        if bytes <= self.kmin {
+            return false;
+        }
+        if bytes > self.kmax {
+            return true;
+        }
+        let span = self.kmax - self.kmin;
+        rng.below(span * 1_000_000) < (bytes - self.kmin) * u64::from(self.pmax_millionths)
+    }
 }
 
 /// A route in place of the shortest.
@@ -331,7 +336,7 @@ impl Config {
             if longest > 1_000_000_000_000 {
                 return range("a fault's delay in picoseconds", longest, "1 s at most");
             }
-            link.ets.map_or(Ok(()), |ets| ets.check())?;
+            link.ets.check("priority")?;
         }
         for &priority in &self.switch.pfc {
             if priority > 7 {
@@ -442,4 +447,59 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
 
 fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     measure(deserializer, &[("", 1), ("k", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)])
+}
+
+/// Reads how priorities share a cable: those that are strict, and the weights of others.
+fn ets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ets, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Description {
+        #[serde(default)]
+        strict: Vec<u8>,
+        #[serde(default)]
+        weights: BTreeMap<u8, u8>,
+    }
+    let description = Description::deserialize(deserializer)?;
+    let none = |priority| {
+        let (what, value) = ("a priority of ets", u64::from(priority));
+        D::Error::custom(Error::Range { what, value, range: "0 to 7" })
+    };
+    let mut ets = Ets { strict: 0, weights: [0; PRIORITIES] };
+    for priority in description.strict {
+        ets.strict |= 1_u8.checked_shl(priority.into()).ok_or_else(|| none(priority))?;
+    }
+    for (priority, weight) in description.weights {
+        let place = ets.weights.get_mut(usize::from(priority));
+        *place.ok_or_else(|| none(priority))? = weight;
+    }
+    Ok(ets)
+}
+
+fn watchdog<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Watchdog>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Description {
+        #[serde(deserialize_with = "time")]
+        detect: u64,
+        #[serde(deserialize_with = "time")]
+        recover: u64,
+    }
+    let Description { detect, recover } = Description::deserialize(deserializer)?;
+    Ok(Some(Watchdog { detect, recover }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_lie_between_the_thresholds() {
+        let red = Red { kmin: 100_000, kmax: 200_000, pmax_millionths: 200_000 };
+        let mut rng = Rng::new(1);
+        let mut share = |bytes| (0..10_000).filter(|_| red.marks(bytes, &mut rng)).count();
+        assert_eq!(share(100_000), 0);
+        assert_eq!(share(200_001), 10_000);
+        assert!((900..1_100).contains(&share(150_000)));
+        assert!((1_850..2_150).contains(&share(200_000)));
+    }
 }

@@ -19,6 +19,9 @@ pub enum Error {
     /// A parameter of the hosts' reaction to congestion is out of its range.
     #[error("congestion: {0}")]
     Congestion(#[from] roce::OutOfRange),
+    /// Priorities cannot share a cable so.
+    #[error("ets: {0}")]
+    Ets(#[from] roce::qos::BadEts),
     /// A route names a host or switch that does not exist, or is no neighbour.
     #[error("the route of switch {switch} to host {to} via switch {via}: there is no such cable")]
     Route {

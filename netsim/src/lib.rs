@@ -2,16 +2,16 @@
 //!
 //! [Hosts](host) are [`roce::Stack`]s over [memory] that is a length only, or one of yours with bytes. Between them
 //! are [cables](port) of a rate and a delay, which may lose, double, delay and spoil frames ([faults](cable)), and
-//! [switches](buffer) with a shared buffer, random early detection (RED) that marks packets, priority flow control
-//! ([PFC](pfc)), and [routes](route) over all shortest ways, chosen by a hash of addresses and ports (ECMP). Frames have
-//! their headers by bytes, and their payload by length, or by bytes as well. Frames to groups, and to unknown
-//! addresses, go to all.
+//! switches with a [shared buffer](roce::qos::Buffer), random early detection (RED) that marks packets, priority flow
+//! control ([PFC](roce::qos::pfc)), and [routes](route) over all shortest ways, chosen by a hash of addresses and ports (ECMP). Frames have
+//! their headers by bytes, and their payload by length, or by bytes as well. Frames to groups, and to nobody who is known,
+//! go to all.
 //!
 //! Time counts picoseconds, and nothing that decides is a floating-point number: the same description and seed give
 //! the same [`Network::digest`].
 //!
 //! A priority is the upper half of the DSCP. At each port, of hosts and of switches, the highest goes first, or they share
-//! by [weights](schedule). Pauses stop the one priority alone that they name. Hosts receive as fast as frames come, or in
+//! by [weights](roce::qos::Ets). Pauses stop the one priority alone that they name. Hosts receive as fast as frames come, or in
 //! bursts, and never pause anybody.
 //!
 //! ```
@@ -31,7 +31,6 @@
 #![forbid(unsafe_code)]
 
 pub mod bars;
-pub mod buffer;
 pub mod cable;
 pub mod chart;
 pub mod config;
@@ -43,15 +42,13 @@ pub mod frame;
 pub mod host;
 pub mod memory;
 mod network;
-pub mod pfc;
 pub mod port;
 pub mod results;
 pub mod route;
-pub mod schedule;
 pub mod shape;
 mod time;
 
 pub use config::{Config, NETWORKS, parse};
 pub use error::Error;
 pub use network::{Network, NetworkTally};
-pub use time::{Time, Wire};
+pub use time::Time;

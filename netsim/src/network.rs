@@ -1,19 +1,18 @@
 //! The network: hosts, switches, frames between them, and virtual time.
 
+use roce::qos::{Buffer, BufferConfig, Watchdog, pfc};
 use roce::window::AnyWindow;
-use roce::{Event, FramePayload, Priorities, Qpn, SendRequest, Service, Source};
+use roce::{Event, FramePayload, MacAddr, Priorities, Qpn, SendRequest, Service, Source};
 use trial::rng::Rng;
 
-use crate::buffer::{Buffer, BufferConfig};
 use crate::cable;
-use crate::config::{Config, Pattern, Route, SwitchConfig, Watchdog};
+use crate::config::{Config, Pattern, Red, Route, SwitchConfig};
 use crate::error::Error;
 use crate::events::Events;
 use crate::flow::{Flow, Message};
 use crate::frame::{Frame, Frames, PRIORITIES};
 use crate::host::Host;
 use crate::memory::{Lengths, Memory};
-use crate::pfc;
 use crate::port::{Next, Owner, Port};
 use crate::results::{Results, Sample};
 use crate::route::Routes;
@@ -86,6 +85,8 @@ pub struct Network<M = Lengths> {
     frames: Frames,
     ports: Vec<Port>,
     switches: Vec<Switch>,
+    /// The queue lengths at which switches mark packets, if they do.
+    red: Option<Red>,
     watchdog: Option<Watchdog>,
     routes: Routes,
     flows: Vec<Flow>,
@@ -171,7 +172,7 @@ impl<M: Memory + Default> Network<M> {
         for (number, own) in of_switches.into_iter().enumerate() {
             let on_the_cable = |port: &u32| {
                 let port = &ports[*port as usize];
-                port.wire.bytes_in(port.delay)
+                port.wire.bytes_in(port.delay, Time::SECOND)
             };
             let cables: Vec<u64> = own.iter().map(on_the_cable).collect();
             let buffer = Buffer::new(buffer_config(switch), &cables);
@@ -183,7 +184,7 @@ impl<M: Memory + Default> Network<M> {
         let watched = plan.watched.iter().map(|cable| 2 * *cable as u32).collect();
         let mut events = Events::default();
         if let Some(watchdog) = switch.watchdog {
-            events.push(Time(watchdog.detect / 2), Happening::Watch);
+            events.push(Time(watchdog.interval()), Happening::Watch);
         }
         Ok(Self {
             hosts,
@@ -192,6 +193,7 @@ impl<M: Memory + Default> Network<M> {
             frames: Frames::default(),
             ports,
             switches,
+            red: switch.red,
             watchdog: switch.watchdog,
             routes,
             flows: Vec::new(),
@@ -385,8 +387,8 @@ impl<M: Memory> Network<M> {
             Next::Pause(frame) => self.leave(number, frame, true),
             Next::Frame(frame, priority) => {
                 let Frame { ingress, .. } = self.frames[frame];
-                if let Owner::Switch(switch) = owner {
-                    self.mark(switch, number, frame, priority);
+                if let Owner::Switch(_) = owner {
+                    self.mark(number, frame, priority);
                 }
                 let size = self.ports[number as usize].take(priority);
                 self.leave(number, frame, false);
@@ -409,7 +411,7 @@ impl<M: Memory> Network<M> {
     fn leave(&mut self, number: u32, frame: u32, is_pause: bool) {
         let length = self.frames[frame].wire_length();
         let port = &mut self.ports[number as usize];
-        port.free_at = self.now.after(port.wire.time_of(length));
+        port.free_at = self.now.after(port.wire.time_of(length.into(), Time::SECOND));
         let arrives = port.free_at.after(port.delay);
         if is_pause {
             self.fly(number, frame, arrives);
@@ -493,7 +495,7 @@ impl<M: Memory> Network<M> {
         let seen = self.now.0 ^ u64::from(number) << 40 ^ u64::from(self.frames[frame].hash);
         self.digest = (self.digest ^ seen).wrapping_mul(0x0100_0000_01b3).rotate_left(17);
         if self.frames[frame].destination == Frame::NOWHERE {
-            if let Some(said) = pfc::parse(&self.frames[frame]) {
+            if let Some(said) = pfc::parse(self.frames[frame].header()) {
                 self.frames.remove(frame);
                 self.tally.pauses_heard += 1;
                 self.heed(ingress, &said);
@@ -511,7 +513,7 @@ impl<M: Memory> Network<M> {
         let port = &mut self.ports[number as usize];
         for (priority, quanta) in said.iter().enumerate() {
             if let Some(quanta) = quanta {
-                let pause = pfc::duration(*quanta, port.wire.rate());
+                let pause = pfc::duration(*quanta, port.wire.bits(), Time::SECOND);
                 port.hold(priority, self.now.after(pause));
                 if let Some(watchdog) = self.watchdog.filter(|_| *quanta != 0) {
                     port.go_on_dropping(priority, self.now, watchdog.recover);
@@ -684,12 +686,12 @@ impl<M: Memory> Network<M> {
         let local = self.ports[ingress as usize].local;
         let to = &self.ports[egress as usize];
         let (waiting, drops) = (to.queue(priority).bytes, to.drops(priority, self.now));
-        if drops || !switch.buffer.admit(local, priority, size, waiting) {
+        if drops || !switch.buffer.admit(local, priority as u8, size, waiting) {
             self.frames.remove(frame);
             self.tally.dropped += 1;
             return;
         }
-        let pauses = switch.buffer.pauses(local, priority);
+        let pauses = switch.buffer.pauses(local, priority as u8);
         self.frames[frame].ingress = ingress;
         self.ports[egress as usize].push(frame, priority, size);
         if pauses {
@@ -699,8 +701,8 @@ impl<M: Memory> Network<M> {
     }
 
     /// A switch marks a frame that is about to leave a long queue.
-    fn mark(&mut self, switch: u32, port: u32, frame: u32, priority: usize) {
-        let Some(red) = self.switches[switch as usize].buffer.config().red else { return };
+    fn mark(&mut self, port: u32, frame: u32, priority: usize) {
+        let Some(red) = self.red else { return };
         let port = &mut self.ports[port as usize];
         let waiting = port.queue(priority).bytes;
         if red.marks(waiting, &mut self.rng) && self.frames[frame].mark() {
@@ -713,8 +715,8 @@ impl<M: Memory> Network<M> {
     fn release(&mut self, switch: u32, ingress: u32, priority: usize, size: u32) {
         let local = self.ports[ingress as usize].local;
         let buffer = &mut self.switches[switch as usize].buffer;
-        buffer.release(local, priority, size);
-        if buffer.resumes(local, priority) {
+        buffer.release(local, priority as u8, size);
+        if buffer.resumes(local, priority as u8) {
             self.say(ingress, priority, 0);
         }
     }
@@ -722,8 +724,8 @@ impl<M: Memory> Network<M> {
     /// A switch pauses the peer of a port, and will say so again before that is over.
     fn pause(&mut self, switch: u32, port: u32, priority: usize) {
         let Port { ref wire, local, .. } = self.ports[port as usize];
-        let again = self.now.after(pfc::duration(pfc::LONGEST / 2, wire.rate()));
-        self.switches[switch as usize].buffer.refresh_at(local, priority, again);
+        let again = self.now.after(pfc::duration(pfc::LONGEST / 2, wire.bits(), Time::SECOND));
+        self.switches[switch as usize].buffer.refresh_at(local, priority as u8, again.0);
         self.events.push(again, Happening::Refresh(port, priority as u8));
         self.say(port, priority, pfc::LONGEST);
     }
@@ -733,14 +735,16 @@ impl<M: Memory> Network<M> {
         let port = &self.ports[number as usize];
         let Owner::Switch(switch) = port.owner else { return };
         let buffer = &self.switches[switch as usize].buffer;
-        if buffer.is_to_refresh(port.local, priority.into(), self.now) {
+        if buffer.is_to_refresh(port.local, priority, self.now.0) {
             self.pause(switch, number, priority.into());
         }
     }
 
     /// A port says to its peer for how many quanta it is to pause.
     fn say(&mut self, port: u32, priority: usize, quanta: u16) {
-        let frame = self.frames.insert(pfc::frame(priority as u8, quanta));
+        let pause = pfc::frame(SWITCH, priority as u8, quanta);
+        let pause = Frame::new(&pause, pause.len());
+        let frame = self.frames.insert(pause);
         self.tally.pauses += 1;
         self.ports[port as usize].push_pause(frame);
         self.send(port);
@@ -759,7 +763,7 @@ impl<M: Memory> Network<M> {
                 }
             }
         }
-        self.events.push(self.now.after(watchdog.detect / 2), Happening::Watch);
+        self.events.push(self.now.after(watchdog.interval()), Happening::Watch);
     }
 
     /// A switch drops all that waits in a queue.
@@ -781,6 +785,9 @@ impl<M: Memory> Network<M> {
         self.events.push(self.now.after(self.results.interval), Happening::Look);
     }
 }
+
+/// The address that switches pause from.
+const SWITCH: MacAddr = MacAddr([2, 1, 0, 0, 0, 0]);
 
 /// Flows of a network at most, and their messages.
 const MOST_FLOWS: u64 = 1 << 20;
@@ -821,6 +828,5 @@ fn buffer_config(config: &SwitchConfig) -> BufferConfig {
         total: config.buffer,
         reserve: config.reserve,
         lossless: config.pfc.iter().fold(0, |set, priority| set | 1 << priority),
-        red: config.red,
     }
 }

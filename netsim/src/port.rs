@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use roce::Priorities;
+use roce::qos::{Hold, Schedule, Watchdog};
+use roce::{LineRate, Priorities};
 
-use crate::config::{Faults, Link, Watchdog};
+use crate::config::{Faults, Link};
 use crate::frame::PRIORITIES;
-use crate::schedule::Schedule;
-use crate::time::{Time, Wire};
+use crate::time::Time;
 
 /// The host or switch that a port belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,8 @@ pub struct Queue {
     frames: VecDeque<(u32, u32)>,
     /// The bytes of all.
     pub bytes: u64,
-    /// None leaves before.
-    pub eligible_at: Time,
-    /// Frames that come before this time are dropped.
-    drops_until: Time,
-    /// Whether a frame has left since it was last looked at.
-    has_moved: bool,
-    /// Since when it is known to stand still.
-    still_since: Option<Time>,
+    /// Its pauses.
+    hold: Hold,
 }
 
 /// Counts of a port.
@@ -73,7 +67,7 @@ pub struct Port {
     /// The port at the other end.
     pub peer: u32,
     /// The wire.
-    pub wire: Wire,
+    pub wire: LineRate,
     /// Picoseconds from one end to the other.
     pub delay: u64,
     /// The faults of the cable, if any.
@@ -106,7 +100,7 @@ impl Port {
             owner,
             local,
             peer: u32::MAX,
-            wire: Wire::new(link.rate),
+            wire: LineRate::new(link.rate),
             delay: link.delay,
             faults: Some(link.faults).filter(Faults::are_some),
             last: Time(0),
@@ -182,39 +176,26 @@ impl Port {
 
     /// No frame of a priority leaves before `at`.
     pub fn hold(&mut self, priority: usize, at: Time) {
-        self.queues[priority].eligible_at = at;
+        self.queues[priority].hold.set(at.0);
     }
 
     /// Whether a frame for a priority is dropped, since its queue stood still for too long.
     #[must_use]
     pub fn drops(&self, priority: usize, now: Time) -> bool {
-        self.queues[priority].drops_until > now
+        self.queues[priority].hold.drops(now.0)
     }
 
     /// Looks whether a queue has been paused and stood still for `detect` picoseconds. Then its frames are to be
     /// [discarded](Port::discard), and others are dropped for `recover`, and for as long after each pause.
     pub fn stands_still(&mut self, priority: usize, now: Time, watchdog: Watchdog) -> bool {
         let queue = &mut self.queues[priority];
-        let is_held = !queue.frames.is_empty() && queue.eligible_at > now;
-        if std::mem::take(&mut queue.has_moved) || !is_held {
-            queue.still_since = None;
-            return false;
-        }
-        let since = *queue.still_since.get_or_insert(now);
-        let stands = now >= since.after(watchdog.detect);
-        if stands {
-            queue.still_since = None;
-            queue.drops_until = now.after(watchdog.recover);
-        }
-        stands
+        queue.hold.stands_still(!queue.frames.is_empty(), now.0, watchdog)
     }
 
     /// Takes note of a pause of a priority: if its queue drops frames that come, it does for `recover` picoseconds
     /// more.
     pub fn go_on_dropping(&mut self, priority: usize, now: Time, recover: u64) {
-        if self.drops(priority, now) {
-            self.queues[priority].drops_until = now.after(recover);
-        }
+        self.queues[priority].hold.go_on_dropping(now.0, recover);
     }
 
     /// The frame that leaves at `now`: pauses first, then a frame of the priority whose turn it is among those that
@@ -228,7 +209,7 @@ impl Port {
         while left != 0 {
             let priority = left.trailing_zeros() as usize;
             left &= left - 1;
-            match self.queues[priority].eligible_at {
+            match Time(self.queues[priority].hold.until()) {
                 at if at > now => first = first.min(at),
                 _ => may |= 1 << priority,
             }
@@ -246,7 +227,7 @@ impl Port {
     pub fn take(&mut self, priority: usize) -> u32 {
         let Some((_, size)) = self.discard(priority) else { return 0 };
         self.schedule.leaves(priority, size);
-        self.queues[priority].has_moved = true;
+        self.queues[priority].hold.leaves();
         self.tally.frames += 1;
         self.tally.bytes += u64::from(size);
         size
@@ -266,11 +247,13 @@ impl Port {
 
 #[cfg(test)]
 mod tests {
+    use roce::qos::Ets;
+
     use super::*;
 
     #[test]
     fn the_highest_priority_that_may_leaves_first() {
-        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: None };
+        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
         let mut port = Port::new(Owner::Host(0), 0, &link);
         port.push(10, 1, 100);
         port.push(30, 3, 100);
@@ -288,7 +271,7 @@ mod tests {
     }
     #[test]
     fn frames_land_in_the_order_of_their_times() {
-        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: None };
+        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
         let mut port = Port::new(Owner::Host(0), 0, &link);
         let first: Vec<bool> = [(30, 1), (50, 2), (20, 3), (30, 4)]
             .map(|(at, frame)| port.fly(Time(at), frame))
@@ -304,7 +287,7 @@ mod tests {
     #[test]
     fn a_queue_that_stands_still_drops_until_pauses_end() {
         let watchdog = Watchdog { detect: 100, recover: 50 };
-        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: None };
+        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
         let mut port = Port::new(Owner::Switch(0), 0, &link);
         port.push(10, 3, 100);
         port.push(11, 3, 100);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use netsim::config::{Config, Faults, Pattern, Shape, Watchdog};
+use netsim::config::{Config, Faults, Pattern, Shape};
 use netsim::flow::Message;
 use netsim::frame::Frame;
 use netsim::host::Pace;
@@ -10,6 +10,7 @@ use netsim::port::Owner;
 use netsim::results::{Results, WHOLE, jain};
 use netsim::shape::Plan;
 use netsim::{Error, NETWORKS, Network, Time, parse};
+use roce::qos::Watchdog;
 use roce::window::{AnyWindow, Fixed};
 use trial::rng::Rng;
 

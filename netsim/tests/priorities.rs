@@ -2,8 +2,8 @@
 
 use netsim::bars::Seen;
 use netsim::config::{Config, Shape};
-use netsim::schedule::Ets;
 use netsim::{NETWORKS, Network, Time, parse};
+use roce::qos::Ets;
 use roce::window::{AnyWindow, Fixed};
 
 fn config(name: &str) -> Config {
@@ -29,7 +29,7 @@ fn priorities_have_the_shares_of_their_weights_and_without_them_the_highest_has_
     let mut config = config("ets");
     let (seen, broken) = run(&config);
     assert_eq!(broken, [""; 0], "{seen}");
-    (config.host.ets, config.trunk.ets) = (None, None);
+    (config.host.ets, config.trunk.ets) = (Ets::STRICT, Ets::STRICT);
     let (seen, _) = run(&config);
     assert!(seen.shares[4] >= 990, "{seen}");
 }
@@ -40,7 +40,7 @@ fn a_strict_priority_has_what_it_sends_and_the_others_have_their_shares_of_the_r
     let (seen, broken) = run(&config);
     assert_eq!(broken, [""; 0], "{seen}");
     // Behind all others it has nothing while they have something to send.
-    let ets = config.host.ets.map(|ets| Ets { strict: 0, ..ets });
+    let ets = Ets { strict: 0, ..config.host.ets };
     (config.host.ets, config.trunk.ets) = (ets, ets);
     let (seen, _) = run(&config);
     assert!(seen.shares[6] <= 10, "{seen}");
@@ -52,7 +52,7 @@ fn a_host_shares_its_own_cable_by_weights_too() {
     let mut config = config("ets");
     config.shape = Shape::Dumbbell { pairs: 1 };
     config.trunk.rate *= 4;
-    config.trunk.ets = None;
+    config.trunk.ets = Ets::STRICT;
     let shares = |config: &Config| {
         let mut network = network(config);
         network.run(Time::from_micros(5_000));
@@ -65,7 +65,7 @@ fn a_host_shares_its_own_cable_by_weights_too() {
     let seen = shares(&config);
     let near = |(share, weight): (&u64, u64)| share.abs_diff(weight) * 50 <= weight;
     assert!(seen.iter().zip([100, 600, 300]).all(near), "{seen:?}");
-    config.host.ets = None;
+    config.host.ets = Ets::STRICT;
     let seen = shares(&config);
     assert!(seen[2] >= 990, "{seen:?}");
 }
@@ -89,9 +89,9 @@ fn shares_that_are_none_are_refused_in_one_sentence() {
         parse(&text).unwrap_err().to_string()
     };
     let weights = "weights = { 0 = 10, 3 = 60, 4 = 30 }";
-    let sum = "the sum of ets' weights is 90, and has to be 100";
+    let sum = "ets: the weights are 90 in all, and have to be 100";
     assert_eq!(refused(weights, "weights = { 3 = 60, 4 = 30 }"), sum);
-    let both = "a priority of ets is 3, and has to be strict, or have a weight";
+    let both = "ets: priority 3 is strict, and has a weight; it can be or have one of them";
     assert_eq!(refused(weights, &format!("strict = [3], {weights}")), both);
     let none = "a priority of ets is 8, and has to be 0 to 7";
     assert!(refused(weights, "weights = { 8 = 100 }").contains(none));

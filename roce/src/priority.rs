@@ -1,6 +1,8 @@
 //! The priority of a packet, and the fields by which a port tells it.
 
 use crate::error::OutOfRange;
+use crate::wire::ethernet::{self, EtherType};
+use crate::wire::{ipv4, ipv6};
 
 /// How many priorities there are.
 pub const PRIORITIES: usize = 8;
@@ -67,6 +69,18 @@ impl Trust {
         }
     }
 
+    /// The priority of an Ethernet frame: 0 of one that has no such field.
+    #[must_use]
+    pub fn of_frame(&self, frame: &[u8]) -> u8 {
+        let Ok((header, packet)) = ethernet::Repr::parse(frame) else { return 0 };
+        let class = match header.ethertype {
+            EtherType::IPV4 => ipv4::Header::new(packet).map(|(ip, _)| ip.type_of_service()),
+            EtherType::IPV6 => ipv6::Header::new(packet).map(|(ip, _)| ip.traffic_class()),
+            _ => Ok(0),
+        };
+        self.priority(header.tag.map(|tag| tag.priority), class.unwrap_or_default())
+    }
+
     /// The priority of a packet of a traffic class, with the priority in its tag, if it has one.
     // RC-108
     pub(crate) fn priority(&self, tag: Option<u8>, class: u8) -> u8 {
@@ -90,6 +104,35 @@ mod tests {
         map[26] = 6;
         let trust = Trust::Dscp(Box::new(map));
         assert_eq!((trust.priority(Some(5), 106), trust.priority(None, 48 << 2)), (6, 0));
+    }
+
+    /// RC-108.
+    #[test]
+    fn a_frame_is_of_the_priority_of_its_tag_or_of_its_dscp() {
+        let header = ipv4::Repr {
+            type_of_service: 26 << 2 | 2,
+            time_to_live: 64,
+            protocol: 17,
+            source: [10, 0, 0, 1].into(),
+            destination: [10, 0, 0, 2].into(),
+            payload_length: 0,
+        };
+        let ipv6 = [&[0x66, 0x80][..], &[0; 38]].concat();
+        let tag = ethernet::Tag { priority: 5, drop_eligible: false, vlan: 7 }.to_bytes();
+        let dscp = Trust::default();
+        for packet in
+            [[&[8, 0][..], &header.to_bytes()].concat(), [&[0x86, 0xdd], &ipv6[..]].concat()]
+        {
+            let untagged = [&[2; 12][..], &packet].concat();
+            let tagged = [&[2; 12][..], &tag, &packet].concat();
+            assert_eq!((dscp.of_frame(&untagged), dscp.of_frame(&tagged)), (3, 3));
+            assert_eq!((Trust::Pcp.of_frame(&untagged), Trust::Pcp.of_frame(&tagged)), (0, 5));
+        }
+        let arp = [&[2; 12][..], &[8, 6], &[0xff; 28]].concat();
+        assert_eq!(
+            (dscp.of_frame(&arp), dscp.of_frame(&[]), Trust::Pcp.of_frame(&[2; 13])),
+            (0, 0, 0)
+        );
     }
 
     #[test]

@@ -11,6 +11,9 @@ use core::time::Duration;
 pub struct Instant(pub u64);
 
 impl Instant {
+    /// A second in the units of the clock: nanoseconds.
+    pub const SECOND: u64 = 1_000_000_000;
+
     /// The instant `duration` later; saturates at the end of time.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {

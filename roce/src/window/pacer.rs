@@ -1,19 +1,21 @@
 //! When whole packets leave that share a rate.
 
 use crate::param;
+use crate::rate::LineRate;
 use crate::types::Instant;
 
-/// Bits of a byte, times nanoseconds of a second.
-const BYTE_SECOND: u64 = 8_000_000_000;
-
 /// The pacer: it keeps packets apart by their times at a rate, which may differ for each of them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     next: Option<Instant>,
-    /// The rate of the last packet, and the fraction of a nanosecond that its time lacks, without which a steady rate
-    /// would drift.
-    rate: u64,
-    remainder: u64,
+    /// The rate of the last packet.
+    rate: LineRate,
+}
+
+impl Default for Pacer {
+    fn default() -> Self {
+        Self { next: None, rate: LineRate::new(1) }
+    }
 }
 
 impl Pacer {
@@ -26,13 +28,8 @@ impl Pacer {
     /// A packet of so many bytes leaves, and takes its time of a rate in bits per second, which is not 0. A card that
     /// is late catches up by at most [`param::PACED_LATENESS`].
     pub(crate) fn leaves(&mut self, now: Instant, bytes: usize, rate: u64) {
-        if rate != self.rate {
-            (self.rate, self.remainder) = (rate, 0);
-        }
-        // At most a frame, and less than the rate: far from 2^64.
-        let work = (bytes as u64).saturating_mul(BYTE_SECOND).saturating_add(self.remainder);
-        self.remainder = work.checked_rem(rate).unwrap_or_default();
-        let took = work.checked_div(rate).unwrap_or_default();
+        self.rate.set(rate);
+        let took = self.rate.time_of(bytes as u64, Instant::SECOND);
         let begin = self.next.map_or(now, |next| next.max(now.before(param::PACED_LATENESS)));
         self.next = Some(Instant(begin.0.saturating_add(took)));
     }
@@ -52,7 +49,7 @@ mod tests {
                 pacer.leaves(now, bytes, rate);
                 now = pacer.next().unwrap();
             }
-            let whole = u128::from(BYTE_SECOND) * bytes as u128 * 10_000 / u128::from(rate);
+            let whole = 8 * u128::from(Instant::SECOND) * bytes as u128 * 10_000 / u128::from(rate);
             assert_eq!(u128::from(now.0 - 1_000), whole, "{rate}");
         }
     }

@@ -9,6 +9,7 @@ use netsim::host::{Host, Pace};
 use netsim::port::Owner;
 use netsim::shape::{Cable, Plan};
 use netsim::{NetworkTally, Time};
+use roce::qos::Ets;
 use roce::{Event, Kept, Priorities, ReceivedFrame};
 
 use crate::ledger::Ledger;
@@ -27,7 +28,7 @@ const PACE: Pace = Pace { sleep: WAKE_DELAY * NANO, burst: 64 };
 
 /// A cable that does nothing but carry: 100 Gb/s, and a microsecond.
 pub const CABLE: Link =
-    Link { rate: 100_000_000_000, delay: 1_000 * NANO, faults: Faults::NONE, ets: None };
+    Link { rate: 100_000_000_000, delay: 1_000 * NANO, faults: Faults::NONE, ets: Ets::STRICT };
 
 /// Switches drop nothing.
 const SWITCH: SwitchConfig =
