@@ -20,7 +20,7 @@ use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, record, slot, slot_va
 use fpga_regs::engine::key::Access as Rights;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window;
-use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
+use fpga_regs::engine::wqe::{ReceiveHeader, SendFlags, SendHeader, SendOpcode, Sge};
 use hostmem::{Access, EventFd, SharedMapping, memfd};
 
 use crate::client::*;
@@ -36,6 +36,7 @@ const PDN: u32 = 7;
 const LOG2_ADMIN: u8 = 4;
 const LOG2_CQ: u8 = 4;
 const LOG2_SQ: u8 = 6;
+const LOG2_RQ: u8 = 3;
 /// How long anything may take on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -126,16 +127,27 @@ pub struct Region {
     pub key: u32,
 }
 
-/// A QP with its send ring and its completion queue.
+/// A QP with its rings and its completion queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Qp {
     pub qpn: u32,
     generation: u8,
-    sq: u64,
+    pub sq: u64,
     producer: u32,
+    rqn: u32,
+    pub rq: u64,
+    received: u32,
     cqn: u32,
-    cq: u64,
+    pub cq: u64,
     consumer: u32,
+}
+
+/// An access of the card to the guest's memory, for which it asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub write: bool,
+    pub address: u64,
+    pub bytes: u64,
 }
 
 pub struct Driver {
@@ -144,6 +156,9 @@ pub struct Driver {
     /// Signalled by vector [`WINDOW`].
     pub interrupt: EventFd,
     doorbells: SharedMapping,
+    /// The accesses that the card asked for, and the stores to its doorbells.
+    pub asked: Vec<Asked>,
+    pub rung: u64,
     /// First byte that is not yet given away.
     free: u64,
     admin: u64,
@@ -175,6 +190,8 @@ impl Driver {
             guest,
             interrupt: EventFd::new().unwrap(),
             doorbells: doorbells.unwrap(),
+            asked: Vec::new(),
+            rung: 0,
             free: BASE,
             admin: 0,
             answers: 0,
@@ -337,6 +354,8 @@ impl Driver {
             DMA_WRITE => self.guest.write(address, &request.payload[16..16 + count]),
             other => panic!("the card says {other}"),
         }
+        let write = request.command == DMA_WRITE;
+        self.asked.push(Asked { write, address, bytes: count as u64 });
         self.client.say_as(request.id, request.command, REPLY, &payload, &[]);
     }
 
@@ -416,7 +435,10 @@ impl Driver {
     /// Registers memory that the card is to name by another address, as [`Driver::register`].
     pub fn register_as(&mut self, address: u64, iova: u64, length: u64) -> Region {
         let va = 0x7f00_0000_0000 + iova;
-        let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ;
+        let access = Rights::LOCAL_WRITE
+            | Rights::REMOTE_WRITE
+            | Rights::REMOTE_READ
+            | Rights::REMOTE_ATOMIC;
         let kind = KeyKind::Region;
         let command = CreateKey { va, length, iova, pdn: PDN, access, kind, dm: 0 };
         let key = self.run(Opcode::CreateKey, &command.encode()).result;
@@ -428,10 +450,16 @@ impl Driver {
         let cq = self.allocate(64 + (64 << LOG2_CQ));
         let command = CreateCq { ring: cq, log2_entries: LOG2_CQ, page: DOORBELL_PAGE, vector: 0 };
         let cqn = self.run(Opcode::CreateCq, &command.encode()).result;
-        let ring = self.allocate(64 + 64 * 4);
-        let command =
-            CreateRq { ring, log2_entries: 2, page: DOORBELL_PAGE, pdn: PDN, ..Default::default() };
+        let ring = self.allocate(64 + (64 << LOG2_RQ));
+        let command = CreateRq {
+            ring,
+            log2_entries: LOG2_RQ,
+            page: DOORBELL_PAGE,
+            pdn: PDN,
+            ..Default::default()
+        };
         let rqn = self.run(Opcode::CreateRq, &command.encode()).result;
+        let rq = ring;
         let sq = self.allocate(64 + (64 << LOG2_SQ));
         let command = CreateQp {
             sq_ring: sq,
@@ -446,13 +474,16 @@ impl Driver {
         };
         let made = self.run(Opcode::CreateQp, &command.encode());
         let (qpn, generation) = (made.result, made.generation);
-        Qp { qpn, generation, sq, producer: 0, cqn, cq, consumer: 0 }
+        Qp { qpn, generation, sq, producer: 0, rqn, rq, received: 0, cqn, cq, consumer: 0 }
     }
 
     /// Takes a QP to RTS, towards a peer.
     pub fn connect(&mut self, qp: &Qp, dgid: [u8; 16], dest_qpn: u32) {
         use AttributeMask as M;
-        let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ;
+        let access = Rights::LOCAL_WRITE
+            | Rights::REMOTE_WRITE
+            | Rights::REMOTE_READ
+            | Rights::REMOTE_ATOMIC;
         let attributes = Attributes {
             path_mtu: 5,
             access: access.bits(),
@@ -500,11 +531,34 @@ impl Driver {
         let [mut block] = header.encode();
         let sge = Sge { address: from.va, length, lkey: from.key }.encode();
         block[4..6].copy_from_slice(&sge);
-        let index = u64::from(qp.producer) & ((1 << LOG2_SQ) - 1);
-        self.guest.write_block(qp.sq + record::ENTRIES + 64 * index, &block);
-        qp.producer += 1;
+        self.write_send(qp, &[block]);
+        self.ring_send(qp);
+    }
+
+    /// Writes a request into the send ring.
+    pub fn write_send(&mut self, qp: &mut Qp, blocks: &[Block]) {
+        for block in blocks {
+            let index = u64::from(qp.producer) & ((1 << LOG2_SQ) - 1);
+            self.guest.write_block(qp.sq + record::ENTRIES + 64 * index, block);
+            qp.producer += 1;
+        }
+    }
+
+    /// Rings for all that was written into the send ring.
+    pub fn ring_send(&mut self, qp: &Qp) {
         self.guest.store_u32(qp.sq + record::PRODUCER as u64, qp.producer);
         self.ring(QueueKind::Send, qp.qpn, qp.generation, qp.producer);
+    }
+
+    /// Posts a receive into a region, and rings.
+    pub fn post_receive(&mut self, qp: &mut Qp, into: Region, length: u32) {
+        let [mut block] = ReceiveHeader { num_sge: 1, tag: 0 }.encode();
+        block[2..4].copy_from_slice(&Sge { address: into.va, length, lkey: into.key }.encode());
+        let index = u64::from(qp.received) & ((1 << LOG2_RQ) - 1);
+        self.guest.write_block(qp.rq + record::ENTRIES + 64 * index, &block);
+        qp.received += 1;
+        self.guest.store_u32(qp.rq + record::PRODUCER as u64, qp.received);
+        self.ring(QueueKind::Receive, qp.rqn, qp.generation, qp.received);
     }
 
     /// Asks for an event when the next completion comes.
@@ -514,9 +568,10 @@ impl Driver {
         self.ring(QueueKind::Completion, qp.cqn, 0, 1);
     }
 
-    fn ring(&self, kind: QueueKind, number: u32, generation: u8, index: u32) {
+    fn ring(&mut self, kind: QueueKind, number: u32, generation: u8, index: u32) {
         let value = slot_value(number, generation, index);
         self.doorbells.store_release_u64(8 * slot(kind, number), value).unwrap();
+        self.rung += 1;
     }
 
     /// The next completion of a QP, if it is there.

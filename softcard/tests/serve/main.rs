@@ -4,6 +4,7 @@ mod client;
 mod driver;
 mod faults;
 mod foreign_client;
+mod pcie;
 mod posts;
 mod protocol;
 mod support;
