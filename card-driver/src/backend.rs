@@ -169,6 +169,12 @@ pub trait CardBackend: Send + Sync {
 
     /// The card's description, for people.
     fn identity(&self) -> Identity;
+    /// A number that grows when counters of the card may have changed without a command or a register's write of its
+    /// driver; `None` where the card tells none.
+    fn activity(&self) -> Option<u64> {
+        None
+    }
+
     /// Counters of the port below the engines, by name, in a fixed order.
     fn port_counters(&self) -> Vec<(&'static str, u64)>;
 }

@@ -299,6 +299,12 @@ impl Device {
         }
     }
 
+    /// A number that grows when its counters may have changed without a call to it; `None` where it tells none.
+    #[must_use]
+    pub fn activity(&self) -> Option<u64> {
+        self.backend.activity()
+    }
+
     /// The counters by name: the transport's, then the port's.
     pub fn counters(&mut self) -> Vec<(String, u64)> {
         // They are the card's: every engine of it answers the same.

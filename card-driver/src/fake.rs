@@ -70,6 +70,8 @@ struct State {
     clears: Option<Vec<usize>>,
     mappings: Mappings,
     unmapped: Vec<(u64, u64)>,
+    /// Rounds in which it moved frames, beside those of the card below.
+    moved: u64,
     /// Resets by its driver, and whether there are none.
     resets: u32,
     stays: bool,
@@ -164,6 +166,11 @@ impl FakeCard {
     /// Sets the value of a register.
     pub fn set(&self, bar: Bar, offset: u64, value: u64) {
         self.state().lies.insert((bar, offset), value);
+    }
+
+    /// Has it tell that it moved frames.
+    pub fn moves_frames(&self) {
+        self.state().moved += 1;
     }
 
     /// Hides features of the software card.
@@ -492,6 +499,11 @@ impl CardBackend for FakeCard {
 
     fn identity(&self) -> Identity {
         self.card.identity()
+    }
+
+    fn activity(&self) -> Option<u64> {
+        let moved = self.state().moved;
+        self.card.activity().map(|activity| activity.wrapping_add(moved))
     }
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {

@@ -305,6 +305,10 @@ impl CardBackend for SoftBackend {
         self.identity.clone()
     }
 
+    fn activity(&self) -> Option<u64> {
+        Some(self.handle.activity())
+    }
+
     fn port_counters(&self) -> Vec<(&'static str, u64)> {
         self.handle.port_counters()
     }

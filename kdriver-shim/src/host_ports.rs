@@ -1,5 +1,6 @@
 //! The cards' ports on the host: the addresses and links that they take from it, and the files that show them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use host_view::shadow_device::{Gid, ShadowDevices};
@@ -18,8 +19,19 @@ use crate::surroundings::Surroundings;
 /// The ports as the host shows them, and the sources that they follow.
 pub struct HostPorts {
     files: PortFiles,
+    /// What the files show of each card, by its number.
+    shown: BTreeMap<u32, Shown>,
+    /// Somebody asked balboad for something, or a card reported, since the cards were last looked at.
+    stirred: bool,
     shadow: Option<ShadowDevices>,
     machine: Option<OnMachine>,
+}
+
+/// A card's port and counters when they were read.
+struct Shown {
+    /// The card's activity before.
+    activity: u64,
+    port: CardPort,
 }
 
 impl HostPorts {
@@ -34,7 +46,8 @@ impl HostPorts {
             dir: state.path().to_owned(),
             why: format!("{PORTS_DIR} in it cannot be made: {error}"),
         })?;
-        Ok(Self { files, shadow: None, machine: None })
+        let shown = BTreeMap::new();
+        Ok(Self { files, shown, stirred: true, shadow: None, machine: None })
     }
 
     /// Makes the cards' addresses follow those of the kernel's devices.
@@ -126,7 +139,7 @@ impl HostPorts {
                 Ok(true) => {
                     events::gids_changed(card);
                     around.connections.outdate_all();
-                    self.files.hurry(Instant::now());
+                    self.hurry(Instant::now());
                 }
                 Ok(false) => {}
                 Err(error) => log::error!("{}: its addresses stay: {error}", card.device.name()),
@@ -136,13 +149,22 @@ impl HostPorts {
 
     /// Writes the files of the ports if it is time, and reports changes since; `programs` is whether any is connected.
     pub fn write(&mut self, around: &mut Surroundings<'_>, programs: bool, now: Instant) {
+        let Self { files, shown, stirred, .. } = self;
+        let is_due = files.patience(programs, now).is_some_and(|patience| patience.is_zero());
         let there = around.cards.iter_mut().filter(|card| card.is_there());
-        self.files.refresh(there.map(port), programs, now);
+        files.refresh(there.map(|card| look_at(card, shown, *stirred)), programs, now);
+        *stirred &= !is_due;
         around.dispatch();
+    }
+
+    /// Notes that something has happened that may have changed what the files show.
+    pub fn stir(&mut self) {
+        self.stirred = true;
     }
 
     /// Writes the files of the ports at the next look.
     pub fn hurry(&mut self, now: Instant) {
+        self.stir();
         self.files.hurry(now);
     }
 
@@ -158,6 +180,27 @@ impl HostPorts {
     pub fn shadow(&self) -> Option<&ShadowDevices> {
         self.shadow.as_ref()
     }
+}
+
+/// A card's port and counters, which are read only where they may have changed: a card that only counts time is left
+/// asleep.
+fn look_at(card: &mut Card, shown: &mut BTreeMap<u32, Shown>, stirred: bool) -> CardPort {
+    // Before the counters, so that what changes meanwhile is read the next time.
+    let activity = card.device.activity();
+    let before = shown.get(&card.device.number).filter(|_| !stirred);
+    if let Some(before) = before.filter(|before| Some(before.activity) == activity) {
+        return before.port.clone();
+    }
+    let port = port(card);
+    match activity {
+        Some(activity) => {
+            shown.insert(card.device.number, Shown { activity, port: port.clone() });
+        }
+        None => {
+            shown.remove(&card.device.number);
+        }
+    }
+    port
 }
 
 fn port(card: &mut Card) -> CardPort {

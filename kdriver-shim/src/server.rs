@@ -286,6 +286,7 @@ impl Server {
 
     fn ready(&mut self, token: Token, flags: EpollFlags) {
         let gone = flags.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
+        self.ports.stir();
         match token {
             Token::Listener => self.accept(),
             // The addresses are looked at behind every round.

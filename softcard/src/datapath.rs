@@ -16,6 +16,7 @@ mod passing;
 use std::cell::RefMut;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use bitstreams::soft::Scope;
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
@@ -106,6 +107,7 @@ impl Card {
             let room = self.send_room().min(HOST_TURN);
             worked |= self.network.take_from_host(now, room, &mut self.scratch.sending);
             self.scratch.worked |= worked;
+            self.scratch.moved |= worked || self.scratch.burst > 0;
             self.make_burst(now);
         }
         if self.scratch.underway == Underway::Fetching {
@@ -115,7 +117,9 @@ impl Card {
                 CopyOutcome::Done => {}
             }
         }
-        self.scratch.worked |= self.send_frames(now) | self.drain_events(now);
+        let worked = self.send_frames(now) | self.drain_events(now);
+        self.scratch.worked |= worked;
+        self.scratch.moved |= worked;
         self.end_round()
     }
 
@@ -138,6 +142,9 @@ impl Card {
         self.tell_link();
         self.raise_interrupts();
         self.settle_faults();
+        if std::mem::take(&mut self.scratch.moved) {
+            self.published.activity.fetch_add(1, Ordering::Release);
+        }
         None
     }
 

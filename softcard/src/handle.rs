@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender, SyncSender};
 
 use fpga_regs::coyote::pci::Bar;
@@ -232,6 +233,13 @@ impl CardHandle {
     #[must_use]
     pub fn attached(&self) -> Vec<Attached> {
         self.ask(|reply| Action::Attached { reply }).unwrap_or_default()
+    }
+
+    /// A number that grows when the card has moved frames or payload, or a timer of its transport ran. It does not wake
+    /// the card.
+    #[must_use]
+    pub fn activity(&self) -> u64 {
+        self.published.activity.load(Ordering::Acquire)
     }
 
     /// The counters of the card's port and of its DMA, by name; empty when the card is gone.

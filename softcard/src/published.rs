@@ -49,6 +49,8 @@ pub(crate) struct Published {
     writes_under_way: AtomicUsize,
     /// The shell is decoupled, or there is none: its registers read otherwise.
     cut_off: AtomicBool,
+    /// Counts the rounds in which the card moved frames or payload, or a timer ran.
+    pub(crate) activity: AtomicU64,
     /// The interrupt registers, by vFPGA.
     pub(crate) isrs: [Arc<IsrCopy>; WINDOWS as usize],
 }

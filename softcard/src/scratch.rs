@@ -42,6 +42,8 @@ pub(crate) enum CopyOutcome {
 pub(crate) struct Scratch {
     /// Whether work was done in this round.
     pub(crate) worked: bool,
+    /// Whether there was any of the data path in it, which is what counters count.
+    pub(crate) moved: bool,
     pub(crate) underway: Underway,
     /// Frames received in this round.
     pub(crate) received: VecDeque<Frame>,
@@ -108,6 +110,7 @@ impl Scratch {
     /// Copies the pieces that were found; gives, once that is done, whether more wait.
     pub(crate) fn copy(&mut self, memory: &mut AddressSpace) -> CopyOutcome {
         self.worked = true;
+        self.moved = true;
         if let Some(call) = memory.copy(self.copying()) {
             return CopyOutcome::Call(call);
         }

@@ -155,6 +155,26 @@ fn a_card_has_its_icrc_policy_whatever_its_driver_does() {
     }
 }
 
+#[test]
+fn a_card_tells_of_each_round_in_which_it_moved_frames_or_a_timer_ran() {
+    let (mut card, wire) = card(IcrcPolicy::CheckAll);
+    let grew = |card: &mut Card, now| {
+        let before = card.published.activity.load(Ordering::Acquire);
+        card.round(now);
+        card.published.activity.load(Ordering::Acquire) - before
+    };
+    grew(&mut card, 0);
+    assert_eq!(grew(&mut card, 0), 0, "nothing happens");
+    wire.borrow_mut().to_card.push_back(Frame::from_bytes(&[9; 64]).unwrap());
+    assert_eq!(grew(&mut card, 0), 1, "a frame of nobody's");
+    let qpn = connect(&mut card.network.stack, 0x11, PEER, 0x22);
+    card.network.stack.post_send(Instant(0), qpn, NOTHING).unwrap();
+    assert_eq!(grew(&mut card, 0), 1, "a request");
+    assert_eq!(grew(&mut card, 0), 0, "no answer yet");
+    let late = card.network.stack.next_timeout().unwrap().0 + 1;
+    assert_eq!(grew(&mut card, late), 1, "the request again");
+}
+
 /// RC-97.
 #[test]
 fn answers_that_wait_in_the_port_are_heard_before_the_timers() {

@@ -205,6 +205,28 @@ fn a_tool_takes_a_port_off_its_cable_and_its_programs_are_told() {
 }
 
 #[test]
+fn counters_are_read_of_cards_only_that_worked_or_that_somebody_asked_for_something() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    bench.open(&peer, 0);
+    let begun = Instant::now();
+    let reads = |bench: &mut Bench, seconds| {
+        bench.server.write_ports(begun + Duration::from_secs(seconds));
+        let log = bench.cards[0].window(0, |w| w.log.clone());
+        log.iter().filter(|opcode| **opcode == Opcode::QueryCounters).count()
+    };
+    let first = reads(&mut bench, 10);
+    assert_eq!(reads(&mut bench, 20), first);
+    bench.open(&peer, 0);
+    assert_eq!(reads(&mut bench, 20), first, "it is not time");
+    assert_eq!(reads(&mut bench, 30), first + 1);
+    assert_eq!(reads(&mut bench, 40), first + 1);
+    bench.cards[0].moves_frames();
+    assert_eq!(reads(&mut bench, 50), first + 2);
+    assert_eq!(reads(&mut bench, 60), first + 2);
+}
+
+#[test]
 fn a_link_is_changed_by_tools_only_and_on_cards_that_are_there() {
     let mut bench = Bench::new(1, 1);
     let peer = bench.provider();
