@@ -54,6 +54,7 @@ pub mod rings;
 pub mod server;
 pub mod service;
 pub mod session;
+pub mod shared_keys;
 pub mod state_dir;
 pub mod status;
 pub mod surroundings;

@@ -3,16 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bitstreams::EngineKind;
-use terminal::file::{open_plain, read_text};
 
 use crate::args::{Args, Tunnel, WantedCards};
+use crate::shared_keys::{key_of, lines, read_own};
 
-/// Bytes that are read of a file at most.
-const MAX_BYTES: u64 = 1 << 16;
 /// Bytes that are shared with a peer.
 const KEY_BYTES: usize = 16;
 
@@ -128,28 +125,14 @@ pub fn rnics(
 
 /// Reads a file of peers, which no other user can read.
 fn read(path: &Path) -> Result<Peers, TunnelError> {
-    let failed = |why: String| TunnelError::Peers { path: path.into(), why };
-    let unreadable = |error: std::io::Error| failed(format!("it cannot be read: {error}"));
-    let file = open_plain(path).map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    let own = nix::unistd::geteuid().as_raw();
-    if ![0, own].contains(&metadata.uid()) || metadata.mode() & 0o077 != 0 {
-        return Err(failed(
-            "others may read what is shared with peers; make it yours, and chmod 600 it".into(),
-        ));
-    }
-    let text = read_text(file, MAX_BYTES).map_err(unreadable)?;
-    parse(&text).map_err(failed)
+    let text = read_own(path).and_then(|text| parse(&text));
+    text.map_err(|why| TunnelError::Peers { path: path.into(), why })
 }
 
 /// Takes peers from text: lines with an address and a key, empty ones, and such as begin with `#`.
 fn parse(text: &str) -> Result<Peers, String> {
     let mut peers = Peers::new();
-    for (number, line) in (1u32..).zip(text.lines()) {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
+    for (number, line) in lines(text) {
         let wrong = |what: &str| format!("line {number}: {what}");
         let (peer, key) = line
             .split_once(char::is_whitespace)
@@ -159,7 +142,8 @@ fn parse(text: &str) -> Result<Peers, String> {
         if !is_one_card(peer) {
             return Err(wrong(NO_CARD));
         }
-        let key = key_of(key.trim()).ok_or_else(|| wrong("a key has 32 hexadecimal digits"))?;
+        let key: [u8; KEY_BYTES] =
+            key_of(key.trim()).ok_or_else(|| wrong("a key has 32 hexadecimal digits"))?;
         if key == [0; KEY_BYTES] {
             return Err(wrong(
                 "a key of zeros is nobody's secret; make one with `openssl rand -hex 16`",
@@ -178,19 +162,9 @@ fn is_one_card(address: Ipv4Addr) -> bool {
     !(all || address.is_loopback() || address.octets().first() == Some(&0))
 }
 
-fn key_of(digits: &str) -> Option<[u8; KEY_BYTES]> {
-    if digits.len() != 2 * KEY_BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests may fail")]
 mod tests {
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt as _;
-
     use clap::Parser as _;
 
     use super::*;
@@ -260,17 +234,5 @@ mod tests {
         ] {
             assert!(parse(text).unwrap_err().starts_with(what), "{text}");
         }
-    }
-
-    #[test]
-    fn a_file_that_others_may_read_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("peers");
-        std::fs::write(&path, TEXT).unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("chmod 600"));
-        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(read(&path).unwrap().len(), 1);
-        assert!(read(directory.path()).unwrap_err().to_string().contains("no regular file"));
     }
 }
