@@ -12,7 +12,7 @@ use hostmem::fdpass::duplicate;
 use hostmem::{DmaMemory, Tap, thread_page};
 use services::{Attached, Chain, Selector};
 use softcard::{
-    CardConfig, CardHandle, Congestion, FaultSpec, Image, Link, Runtime, RuntimeConfig,
+    CardConfig, CardHandle, Congestion, FaultSpec, Image, Link, Protection, Runtime, RuntimeConfig,
 };
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, Takes, WakeGrant};
@@ -38,6 +38,8 @@ pub struct SoftCard {
     pub plays_fpga: bool,
     /// Its reaction to congestion.
     pub congestion: Congestion,
+    /// How it protects what it sends and takes, if it does.
+    pub protection: Option<Protection>,
 }
 
 impl SoftCard {
@@ -99,6 +101,7 @@ pub fn start(
             vfpgas: card.vfpgas,
             plays_fpga: card.plays_fpga,
             congestion: card.congestion.clone(),
+            protection: card.protection.clone(),
             host,
         });
     }

@@ -61,6 +61,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::rc::run,
     },
     Target {
+        name: "sealed",
+        about: "what opens sealed frames, fed with frames of nobody's, and with a peer's whose bits are changed",
+        inputs: 4_000,
+        longest: 2048,
+        run: targets::sealed::run,
+    },
+    Target {
         name: "services",
         about: "services on the path of packets, fed with packets of any shape and order",
         inputs: 4_000,

@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod multicast;
 pub mod netlink;
 pub mod rc;
+pub mod sealed;
 pub mod services;
 pub mod shared;
 pub mod slots;

@@ -58,6 +58,11 @@ fn the_model_of_the_published_card_holds() {
 }
 
 #[test]
+fn sealed_frames_open_as_their_peer_has_sealed_them() {
+    holds("sealed");
+}
+
+#[test]
 fn an_end_of_the_tunnel_holds() {
     holds("slots");
 }

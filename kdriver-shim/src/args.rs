@@ -8,10 +8,12 @@ use bitstreams::{EngineKind, Manifest, MapName, Mends};
 use card_driver::address::PortAddress;
 use card_driver::soft::SoftCard;
 use clap::{ArgAction, Parser};
+use psp::Version;
 use softcard::{Congestion, FaultSpec, Image, Link, UdpOptions};
 use terminal::Shell;
 use vfio::PciAddress;
 
+use crate::key_source::{KeySource, PspPort};
 use crate::machine;
 use crate::metrics::Endpoint;
 
@@ -109,8 +111,24 @@ pub struct Args {
     /// [default: off]
     #[arg(long = "congestion", value_name = "[CARD=]off|dcqcn-paper|dcqcn-mlx5[,NAME=VALUE...]")]
     pub congestion: Vec<ForCards<Congestion>>,
-    /// Make the software cards play FPGAs, which take bitstreams of shells (balboa image make --bitstream) in place of
-    /// software cards' images
+    /// Seal all RoCE by PSP, for peers alone with which a key is shared, and take no other: a file of yours alone, or a
+    /// credential of systemd's, each line a host's addresses, with commas between, and the 64 hexadecimal digits that its file
+    /// has with this one's; for all software cards unless CARD is given
+    #[arg(long = "psp-peers", value_name = "[CARD=]FILE|credential:NAME")]
+    pub psp_peers: Vec<ForCards<KeySource>>,
+    /// Seal by this algorithm, as the peers do: of those with gcm, which encrypt, or gmac, which authenticate alone [default:
+    /// hdr0-aes-gcm-128]
+    #[arg(
+        long,
+        value_name = "hdr0-aes-gcm-128|hdr0-aes-gcm-256|hdr0-aes-gmac-128|hdr0-aes-gmac-256"
+    )]
+    pub psp_version: Option<Version>,
+    /// Send what is sealed to this UDP port, and take it there, as the peers do; with --port udp one below 1024 takes a
+    /// privilege [default: 1000]
+    #[arg(long, value_name = "PORT")]
+    pub psp_port: Option<PspPort>,
+    /// Have the software cards play FPGAs: they take bitstreams (balboa image make --bitstream), as FPGAs take shells, in
+    /// place of software cards' images
     #[arg(long)]
     pub soft_fpga: bool,
     /// Carry operations that published bitstreams lack through a tunnel between such cards of this balboad (on), or
@@ -382,6 +400,7 @@ impl Args {
         }
         let addressed = |number| matches!(one(&self.ips, number, "--ip"), Ok(Some(_)));
         machine::check(&cards.soft, self.shadow, addressed)?;
+        self.check_protection(&cards.soft)?;
         for fault in &self.faults {
             let links = cards.soft.iter().map(|card| &card.link);
             fault.check_links(links).map_err(|error| format!("--fault {fault}: {error}"))?;
@@ -417,7 +436,15 @@ impl Args {
                 "--shadow: the published image, which card {number} has, shares its port with nobody; leave --shadow or --soft-image out"
             ));
         }
-        Ok(SoftCard { link, map, image, vfpgas: None, plays_fpga: self.soft_fpga, congestion })
+        Ok(SoftCard {
+            link,
+            map,
+            image,
+            vfpgas: None,
+            plays_fpga: self.soft_fpga,
+            congestion,
+            protection: None,
+        })
     }
 
     /// The options of ports on the machine's own network.
@@ -425,7 +452,36 @@ impl Args {
         UdpOptions {
             is_strict: self.icrc == Some(Icrc::Strict),
             room: self.port_room.map(|room| usize::from(room) << 10),
+            port: None,
         }
+    }
+
+    /// Checks that options for cards that protect what they send are for such as can.
+    fn check_protection(&self, soft: &[SoftCard]) -> Result<(), String> {
+        if self.psp_peers.is_empty() {
+            let given = [
+                ("--psp-version", self.psp_version.is_some()),
+                ("--psp-port", self.psp_port.is_some()),
+            ];
+            return match given.iter().find(|(_, is)| *is) {
+                Some((option, _)) => {
+                    Err(format!("{option}: no card protects anything (--psp-peers FILE)"))
+                }
+                None => Ok(()),
+            };
+        }
+        if self.shadow {
+            return Err("--psp-peers: with --shadow the kernel sends RoCE by the card's port, too, and seals nothing; leave --shadow or --psp-peers out".into());
+        }
+        for (number, card) in (0_u32..).zip(soft) {
+            let keys = one_of_all(&self.psp_peers, number, "--psp-peers")?;
+            if card.image.is_published() && keys.is_some() {
+                return Err(format!(
+                    "--psp-peers: the stack of the published image, which card {number} has, seals nothing; write --psp-peers CARD=… for the others, or leave --soft-image out"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that the cards that options name are there: ports and faults are a software card's.
@@ -447,11 +503,17 @@ impl Args {
         let images = images.filter_map(|image| Some(("--soft-image", image.card?, soft)));
         let reactions = self.congestion.iter();
         let reactions = reactions.filter_map(|it| Some(("--congestion", it.card?, soft)));
-        let given = [("--soft-image", self.images.len()), ("--congestion", self.congestion.len())];
+        let keys = self.psp_peers.iter();
+        let keys = keys.filter_map(|it| Some(("--psp-peers", it.card?, soft)));
+        let given = [
+            ("--soft-image", self.images.len()),
+            ("--congestion", self.congestion.len()),
+            ("--psp-peers", self.psp_peers.len()),
+        ];
         if let Some((option, _)) = given.iter().find(|(_, count)| soft == 0 && *count > 0) {
             return Err(format!("{option}: there are no software cards; --soft N runs some"));
         }
-        let of_soft = ports.chain(maps).chain(images).chain(reactions);
+        let of_soft = ports.chain(maps).chain(images).chain(reactions).chain(keys);
         let mut all = of_soft.chain(ips).chain(manifests);
         if let Some((option, card, limit)) = all.find(|(_, card, limit)| card >= limit) {
             return Err(missing(format!("{option} {card}=…"), &card, limit));
@@ -479,7 +541,7 @@ fn one<'a, T>(values: &'a [ForCard<T>], card: u32, option: &str) -> Result<Optio
 }
 
 /// The value for a card: the one given for it, else the one for all.
-fn one_of_all<'a, T>(
+pub(crate) fn one_of_all<'a, T>(
     values: &'a [ForCards<T>],
     number: u32,
     option: &str,
@@ -650,6 +712,20 @@ mod tests {
             (&["--soft", "1", "--congestion", "dcqcn-mlx5,gd=16"], "it can be 0 to 15"),
             (&["--soft", "1", "--congestion", "1=off"], "makes cards 0 to 0"),
             (&["--vfio", "3b:00.0", "--congestion", "off"], "no software cards"),
+            (&["--vfio", "3b:00.0", "--psp-peers", "/a"], "no software cards"),
+            (&["--soft", "1", "--psp-peers", "1=/a"], "makes cards 0 to 0"),
+            (&["--soft", "1", "--psp-peers", ""], "the name is empty"),
+            (&["--soft", "1", "--psp-peers", "0=credential:a/b"], "is no name of a credential"),
+            (&["--soft", "1", "--psp-peers", "/a", "--psp-peers", "/b"], "given twice"),
+            (&["--soft", "1", "--psp-peers", "/a", "--shadow"], "seals nothing; leave --shadow"),
+            (&["--soft", "1", "--psp-port", "1000"], "--psp-port: no card protects anything"),
+            (&["--soft", "1", "--psp-version", "hdr0-aes-gmac-256"], "--psp-version: no card"),
+            (&["--soft", "1", "--psp-version", "aes"], "write hdr0-aes-gcm-128, hdr0-aes-gcm-256"),
+            (&["--soft", "1", "--psp-peers", "/a", "--psp-port", "4791"], "write a UDP port"),
+            (
+                &["--soft", "2", "--soft-image", "1=stock", "--psp-peers", "/a"],
+                "which card 1 has, seals nothing",
+            ),
             (&["--soft", "1", "--congestion", "off", "--congestion", "off"], "given twice"),
             (
                 &["--soft", "2", "--soft-image", "1=stock", "--congestion", "dcqcn-paper"],

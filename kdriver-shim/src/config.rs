@@ -7,12 +7,14 @@ use std::str::FromStr;
 
 use bitstreams::MapName;
 use card_driver::address::PortAddress;
+use psp::Version;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use softcard::{Congestion, FaultSpec, Image, Link};
 use terminal::file::{open_plain, read_text};
 use vfio::PciAddress;
 
 use crate::args::{Args, ForCard, ForCards, Icrc, PeerSilence, Tunnel};
+use crate::key_source::{KeySource, PspPort};
 use crate::metrics::Endpoint;
 
 /// The place of the package's configuration file.
@@ -44,6 +46,9 @@ struct Keys {
     soft_map: Vec<Text<ForCard<MapName>>>,
     soft_image: Vec<Text<ForCards<Image>>>,
     congestion: Vec<Text<ForCards<Congestion>>>,
+    psp_peers: Vec<Text<ForCards<KeySource>>>,
+    psp_version: Option<Text<Version>>,
+    psp_port: Option<PspPort>,
     soft_fpga: bool,
     tunnel: Option<Text<Tunnel>>,
     tunnel_peers: Option<PathBuf>,
@@ -108,11 +113,14 @@ impl Args {
         list(&mut self.maps, keys.soft_map);
         list(&mut self.images, keys.soft_image);
         list(&mut self.congestion, keys.congestion);
+        list(&mut self.psp_peers, keys.psp_peers);
         list(&mut self.rnic_peers, keys.rnic_peers);
         list(&mut self.faults, keys.fault);
         one(&mut self.soft, keys.soft);
         one(&mut self.icrc, keys.icrc.map(|icrc| icrc.0));
         one(&mut self.port_room, keys.port_room);
+        one(&mut self.psp_version, keys.psp_version.map(|version| version.0));
+        one(&mut self.psp_port, keys.psp_port);
         one(&mut self.tunnel, keys.tunnel.map(|tunnel| tunnel.0));
         one(&mut self.tunnel_peers, keys.tunnel_peers);
         one(&mut self.watchdog, keys.watchdog);
@@ -143,6 +151,9 @@ impl Args {
             ("soft-map", self.maps == new.maps),
             ("soft-image", self.images == new.images),
             ("congestion", self.congestion == new.congestion),
+            ("psp-peers", self.psp_peers == new.psp_peers),
+            ("psp-version", self.psp_version == new.psp_version),
+            ("psp-port", self.psp_port == new.psp_port),
             ("soft-fpga", self.soft_fpga == new.soft_fpga),
             ("tunnel", self.tunnel == new.tunnel),
             ("tunnel-peers", self.tunnel_peers == new.tunnel_peers),

@@ -27,6 +27,7 @@ use kdriver_shim::images::store::Store;
 use kdriver_shim::images::{self, Known};
 use kdriver_shim::lease::Lease;
 use kdriver_shim::machine::OnMachine;
+use kdriver_shim::protection::{self, ProtectionError};
 use kdriver_shim::server::Server;
 use kdriver_shim::service::{self, Watchdog};
 use kdriver_shim::state_dir::StateDir;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
             ExitCode::from(match error.downcast_ref() {
                 Some(Error::Running { .. }) => exit::RUNNING,
                 _ if error.is::<tunnel::TunnelError>() => exit::USAGE,
+                _ if error.is::<ProtectionError>() => exit::USAGE,
                 _ => exit::FAILURE,
             })
         }
@@ -168,7 +170,8 @@ fn run(mut configuration: Configuration, wanted: &WantedCards, log: &Log) -> any
     let machine = OnMachine::find(&wanted.soft).map_err(anyhow::Error::msg)?;
     let taps = shadow.as_ref().map(ShadowDevices::taps).unwrap_or_default();
     let store = Store::new(state.directory()).context("the state directory")?;
-    let (soft_cards, mut restored) = restore(wanted, &store)?;
+    let (mut soft_cards, mut restored) = restore(wanted, &store)?;
+    protection::protect(args, &mut soft_cards)?;
     let seed = args.seed.unwrap_or_default();
     let (runtime, backends) =
         soft::start(&soft_cards, &taps, args.pcap.clone(), args.faults.clone(), seed)?;

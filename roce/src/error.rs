@@ -80,6 +80,15 @@ pub enum Error {
         /// The group.
         group: Gid,
     },
+    /// What leaves must be sealed, and it cannot be for that peer, or for a group.
+    #[error(
+        "dgid {dgid} is of no host with which a key is shared, and the card sends nothing in the clear; \
+         name it in the file of --psp-peers"
+    )]
+    Unprotected {
+        /// The peer's GID, or the group's.
+        dgid: Gid,
+    },
     /// The peer's Ethernet address cannot be known.
     #[error("dgid {dgid} is no peer's address; use a unicast address")]
     Unreachable {
@@ -99,6 +108,7 @@ impl From<Error> for AdminStatus {
             | Error::TooManyGroups(_)
             | Error::TooManyMembers { .. } => Self::NoResources,
             Error::UnknownQp(_) | Error::NoMember { .. } => Self::NotFound,
+            Error::Unprotected { .. } => Self::Unsupported,
             Error::BadTransition { refused, .. } => refused.into(),
             Error::BadValue { .. }
             | Error::GidMismatch { .. }

@@ -41,6 +41,7 @@ mod input;
 mod multicast;
 mod owner;
 mod path;
+mod sender;
 mod slots;
 mod unreliable;
 

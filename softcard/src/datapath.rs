@@ -131,6 +131,10 @@ impl Card {
         received.append(looped);
         network.receive(now, received, ::stock::param::INPUT);
         *worked |= stock.work(now, vfpgas, memory, network, received, sending);
+        if network.steps.sealing.is_some() {
+            // The model's stack has no place for the step, and nothing leaves in the clear.
+            network.pool.put_all(sending);
+        }
         *worked |= network.send(now, sending, looped);
         let call = stock.take_call();
         *worked |= call.is_some();
@@ -495,14 +499,14 @@ impl Card {
                 (Some(services), Some(_)) => transform(services, &made, &mut frame, *fetched),
                 _ => *fetched,
             };
-            let Made { payload, needs_icrc, attempt, .. } = made;
-            let qpn = payload.as_ref().map(|payload| payload.qpn);
+            let payload = made.payload.as_ref();
+            let qpn = payload.map(|payload| payload.qpn);
             // Behind a frame that could not be made, the later ones of its QP would only be a gap.
             if qpn.is_some() && qpn == failed {
                 self.network.pool.put(frame);
                 continue;
             }
-            if let (Placed::Failed, Some(payload)) = (fetched, &payload) {
+            if let (Placed::Failed, Some(payload)) = (fetched, payload) {
                 self.network.stack.payload_failed(Instant(now), payload.qpn, payload);
                 failed = qpn;
                 self.network.pool.put(frame);
@@ -510,7 +514,7 @@ impl Card {
             }
             self.network.count_sent(&frame);
             let is_heard = self.network.stack.hears_itself(frame.as_slice());
-            if needs_icrc && !self.network.steps.seal(&mut frame, attempt, payload.as_ref()) {
+            if made.needs_icrc && !self.network.steps.seal(&mut frame, &made) {
                 self.network.pool.put(frame);
                 continue;
             }

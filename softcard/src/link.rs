@@ -48,6 +48,8 @@ pub struct UdpOptions {
     pub is_strict: bool,
     /// Bytes of receive buffer that are asked for at most, for each address.
     pub room: Option<usize>,
+    /// The UDP port by which datagrams come and go, where that is not RoCE's: that of what is sealed.
+    pub port: Option<u16>,
 }
 
 impl fmt::Display for UdpLink {

@@ -16,6 +16,7 @@ use services::Attachments;
 
 use crate::congestion::Reaction;
 use crate::port::{Direction, Frame, FramePool, Port, Watch, Watched};
+use crate::protection::Protection;
 use crate::sealing::Steps;
 use crate::tally::PortTally;
 use crate::vfpga::{vfpga_asked, vfpga_of};
@@ -136,6 +137,23 @@ impl Network {
         self.reaction.tell(&mut self.stack);
     }
 
+    /// Has everything that is RoCE sealed on its way, before the card has queue pairs.
+    pub(crate) fn protect(&mut self, protection: &Protection) {
+        let (sealing, opening) = protection.steps();
+        self.steps = Steps { sealing: Some(sealing), opening: Some(opening), ..Steps::default() };
+        self.renew_stack();
+        self.apply_gids();
+    }
+
+    /// Refuses peers, and groups, for which frames could not leave.
+    pub(crate) fn check_peer(&self, dgid: Gid) -> Result<(), roce::Error> {
+        let is_own = || (0..=u8::MAX).any(|index| self.stack.gid(index) == Some(dgid));
+        match self.steps.seals_for(ip_of(dgid)) || is_own() {
+            true => Ok(()),
+            false => Err(roce::Error::Unprotected { dgid }),
+        }
+    }
+
     /// Takes note of an entry of a vFPGA's GID table.
     pub(crate) fn set_gid(&mut self, vfpga: usize, index: u8, address: Option<Address>) {
         self.gids.set(vfpga, index, address);
@@ -173,6 +191,7 @@ impl Network {
             self.leave(&[group]);
             return Ok(());
         }
+        self.check_peer(group)?;
         let had_members = self.stack.has_members(group);
         let groups = self.stack.groups();
         if !had_members && groups >= self.most_groups() {
@@ -280,7 +299,7 @@ impl Network {
             // They are taken all the same: the other end must not wait for room.
             self.lose(&mut into.split_off(before));
         }
-        self.steps.open(into, &self.pool);
+        self.steps.open(into, &self.stack, &self.pool);
         if burst > 0 {
             self.share_received(now, into);
         }

@@ -25,6 +25,7 @@ use crate::congestion::Congestion;
 use crate::dma::Call;
 use crate::link::Link;
 use crate::port::{self, Cabling, FramePool, Recorder, TapPort};
+use crate::protection::Protection;
 use crate::published::Published;
 use crate::spin::Spin;
 use crate::vfpga::{Logic, Slots, occupant};
@@ -203,6 +204,15 @@ fn make(cards: Cards, number: usize, mut call: Box<Call>) -> Option<Cards> {
     Some(cards)
 }
 
+/// What a card is to be, beside its cable.
+#[derive(Default)]
+pub(crate) struct Place {
+    pub(crate) programmed: Programmed,
+    pub(crate) host: Option<Arc<Tap>>,
+    pub(crate) congestion: Congestion,
+    pub(crate) protection: Option<Protection>,
+}
+
 /// The state that the thread of cards shares with others.
 pub(crate) struct ThreadShares {
     /// Its page, with the word that says whether it is asleep.
@@ -214,7 +224,7 @@ pub(crate) struct ThreadShares {
 impl CardThread {
     pub(crate) fn new(
         cabling: Cabling,
-        places: Vec<(Programmed, Option<Arc<Tap>>, Congestion)>,
+        places: Vec<Place>,
         published: Vec<Arc<Published>>,
         commands: Receiver<Command>,
         kick: EventFd,
@@ -236,13 +246,15 @@ impl CardThread {
         let asleep = AsleepWord::new(page, thread_page::ASLEEP_OFFSET as usize)?;
         let mut cards = Vec::new();
         let ports = ports.into_iter().zip(policies).zip(rates);
-        for ((((port, icrc_policy), rate), published), (programmed, host, congestion)) in
-            ports.zip(published).zip(places)
-        {
+        for ((((port, icrc_policy), rate), published), place) in ports.zip(published).zip(places) {
+            let Place { programmed, host, congestion, protection } = place;
             let vectors = Rc::new(Arc::clone(&published));
             let mut card =
                 Card::new(programmed, port, icrc_policy, pool.clone(), vectors, published);
             card.network.react(congestion.reaction(rate)?);
+            if let Some(protection) = &protection {
+                card.network.protect(protection);
+            }
             if let Some(tap) = host {
                 let host = TapPort::new(tap, pool.clone());
                 waiter.listen_to_port(&host)?;

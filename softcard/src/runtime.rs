@@ -18,8 +18,9 @@ use crate::image::Image;
 use crate::link::Link;
 use crate::overseer;
 use crate::port::{Cabling, FaultSpec};
+use crate::protection::Protection;
 use crate::published::Published;
-use crate::run::{CardThread, ThreadShares};
+use crate::run::{CardThread, Place, ThreadShares};
 use hostmem::thread_page;
 
 /// The cards to run, and their cables.
@@ -51,6 +52,8 @@ pub struct CardConfig {
     pub plays_fpga: bool,
     /// Its reaction to congestion; the published image has no part in that.
     pub congestion: Congestion,
+    /// How it protects what it sends and takes, if it does; the published image does not.
+    pub protection: Option<Protection>,
     /// A network device of the kernel's that shares the port's addresses: it gets the frames that
     /// are not the card's, and sends by the port.
     pub host: Option<Arc<Tap>>,
@@ -80,8 +83,10 @@ impl Runtime {
         let places = config.cards.into_iter();
         let places = places
             .map(|card| {
-                let CardConfig { map, image, vfpgas, plays_fpga, host, congestion, .. } = card;
-                (Programmed { map, image, vfpgas, plays_fpga }, host, congestion)
+                let CardConfig { map, image, vfpgas, plays_fpga, .. } = card;
+                let CardConfig { host, congestion, protection, .. } = card;
+                let programmed = Programmed { map, image, vfpgas, plays_fpga };
+                Place { programmed, host, congestion, protection }
             })
             .collect();
         let RuntimeConfig { capture, faults, seed, .. } = config;

@@ -12,11 +12,13 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::net::IpAddr;
 
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{bth, ipv4, ipv6, udp};
-use roce::{FramePayload, Psn};
+use roce::{FramePayload, Psn, Qpn, Stack};
 
+use crate::made::Made;
 use crate::port::{Frame, FramePool};
 
 /// A sealing step's view of a frame.
@@ -24,6 +26,8 @@ use crate::port::{Frame, FramePool};
 pub struct Sealed<'a> {
     /// The packet's PSN.
     pub psn: Psn,
+    /// The queue pair that sends it.
+    pub qpn: Option<Qpn>,
     /// The number of the frame, counted since the reset of the card: no other has that number. A packet that is sent
     /// again is another frame, and its bytes are fetched again, so they need not be the same.
     pub attempt: u64,
@@ -36,14 +40,24 @@ pub trait Sealing: Debug {
     /// Bytes that it makes each frame longer. It does not change; the path MTU of the card leaves room for it.
     fn length(&self) -> usize;
 
-    /// Seals a frame, at the end of which there is room for these bytes.
-    fn seal(&mut self, frame: &mut [u8], about: &Sealed<'_>);
+    /// Seals a frame, at the end of which there is room for these bytes; `false` where it must not leave.
+    fn seal(&mut self, frame: &mut [u8], about: &Sealed<'_>) -> bool;
+
+    /// Whether it seals frames to a host, or a group, at all.
+    fn seals_for(&self, _peer: IpAddr) -> bool {
+        true
+    }
 }
 
 /// A step before a frame is classified.
 pub trait Opening: Debug {
     /// Opens a frame.
     fn open(&mut self, frame: &mut [u8]) -> Opened;
+
+    /// Counters by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }
 
 /// The result of opening a frame.
@@ -51,8 +65,13 @@ pub trait Opening: Debug {
 pub enum Opened {
     /// It needs no opening, and is as it came.
     Untouched,
-    /// It is the frame that was sealed, in so many bytes.
-    Open(usize),
+    /// It is the frame that was sealed.
+    Open {
+        /// Bytes of that frame.
+        length: usize,
+        /// The number of the queue pair that its host has sealed it for, where the step knows it.
+        sender: Option<u32>,
+    },
     /// It is dropped.
     Refused,
 }
@@ -75,6 +94,8 @@ pub(crate) struct Steps {
     pub(crate) opening: Option<Box<dyn Opening>>,
     /// Frames that the opening step refused.
     pub(crate) refused: u64,
+    /// Frames of another queue pair than the one that they would pass for.
+    pub(crate) misattributed: u64,
 }
 
 impl Steps {
@@ -83,55 +104,67 @@ impl Steps {
         self.sealing.as_ref().map_or(0, |step| step.length())
     }
 
-    /// Seals a frame of the stack's, with room for the invariant CRC at its end; `false` where the frame cannot be so
-    /// long.
+    /// Whether frames may leave for a host, or a group.
+    pub(crate) fn seals_for(&self, peer: IpAddr) -> bool {
+        self.sealing.as_ref().is_none_or(|step| step.seals_for(peer))
+    }
+
+    /// Seals a frame of the stack's, with room for the invariant CRC at its end; `false` where it cannot leave.
     #[inline]
-    pub(crate) fn seal(
-        &mut self,
-        frame: &mut Frame,
-        attempt: u64,
-        payload: Option<&FramePayload>,
-    ) -> bool {
+    pub(crate) fn seal(&mut self, frame: &mut Frame, made: &Made) -> bool {
         frame.seal();
-        self.sealing.is_none() || self.enclose(frame, attempt, payload)
+        self.sealing.is_none() || self.enclose(frame, made)
     }
 
     #[cold]
-    fn enclose(&mut self, frame: &mut Frame, attempt: u64, payload: Option<&FramePayload>) -> bool {
+    fn enclose(&mut self, frame: &mut Frame, made: &Made) -> bool {
         let (Some(step), Some(transport)) = (&mut self.sealing, transport_of(frame.as_slice()))
         else {
             return false;
         };
-        let psn = transport.psn;
-        let fits = frame.set_len(frame.as_slice().len().saturating_add(step.length()));
-        if fits {
-            step.seal(frame.as_mut_slice(), &Sealed { psn, attempt, payload });
+        let Made { qpn, attempt, payload, .. } = made;
+        let (psn, payload) = (transport.psn, payload.as_ref());
+        let sealed = Sealed { psn, qpn: *qpn, attempt: *attempt, payload };
+        let leaves = frame.set_len(frame.as_slice().len().saturating_add(step.length()))
+            && step.seal(frame.as_mut_slice(), &sealed);
+        if leaves {
             frame.enclose();
         }
-        fits
+        leaves
     }
 
-    /// Opens frames that have come; those that are refused go to the pool.
+    /// Opens frames that have come. Those that are refused go to the pool, and so do those that do not come from the queue
+    /// pair from which the stack would take them.
     #[inline]
-    pub(crate) fn open(&mut self, frames: &mut VecDeque<Frame>, pool: &FramePool) {
+    pub(crate) fn open(&mut self, frames: &mut VecDeque<Frame>, stack: &Stack, pool: &FramePool) {
         let Some(step) = &mut self.opening else { return };
         for _ in 0..frames.len() {
             let Some(mut frame) = frames.pop_front() else { break };
-            match step.open(frame.as_mut_slice()) {
-                Opened::Untouched => {}
-                Opened::Open(length) if frame.shorten(length) => {}
-                Opened::Open(_) | Opened::Refused => {
-                    self.refused = self.refused.saturating_add(1);
+            let refusals = match step.open(frame.as_mut_slice()) {
+                Opened::Untouched => None,
+                Opened::Open { length, sender } if frame.shorten(length) => {
+                    let is_its = |sender| stack.may_be_from(frame.as_slice(), sender);
+                    (!sender.is_none_or(is_its)).then_some(&mut self.misattributed)
+                }
+                Opened::Open { .. } | Opened::Refused => Some(&mut self.refused),
+            };
+            match refusals {
+                None => frames.push_back(frame),
+                Some(count) => {
+                    *count = count.saturating_add(1);
                     pool.put(frame);
-                    continue;
                 }
             }
-            frames.push_back(frame);
         }
     }
 
     /// Counters by name, where there is a step.
-    pub(crate) fn counters(&self) -> Option<(&'static str, u64)> {
-        self.opening.as_ref().map(|_| ("port_frames_not_opened", self.refused))
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+        let Some(step) = &self.opening else { return Vec::new() };
+        let own = [
+            ("port_frames_not_opened", self.refused),
+            ("port_frames_misattributed", self.misattributed),
+        ];
+        own.into_iter().chain(step.counters()).collect()
     }
 }

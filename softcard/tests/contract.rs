@@ -103,6 +103,7 @@ fn drive(map: Map, arguments: &[&str]) {
         vfpgas: None,
         plays_fpga: false,
         congestion: Default::default(),
+        protection: None,
         host: None,
     };
     let config = RuntimeConfig { cards: vec![card(), card()], ..RuntimeConfig::default() };

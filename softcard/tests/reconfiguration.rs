@@ -39,6 +39,7 @@ impl Rig {
             vfpgas,
             plays_fpga,
             congestion: Default::default(),
+            protection: None,
             host: None,
         };
         let config = RuntimeConfig { cards: vec![card], ..RuntimeConfig::default() };

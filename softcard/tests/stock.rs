@@ -150,6 +150,7 @@ impl Pair {
             vfpgas: None,
             plays_fpga: false,
             congestion: Default::default(),
+            protection: None,
             host: None,
         };
         let cards = vec![card(), card()];

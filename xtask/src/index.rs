@@ -57,6 +57,8 @@ const ATTACKERS: [Attacker; 3] = [
             "roce/src/stack/owner/tests.rs",
             "cm/tests/sim/hostile.rs",
             "cm/tests/sim/quotas.rs",
+            "psp/tests/invariants.rs",
+            "softcard/src/datapath/tests/protection.rs",
             "softcard/src/network/host/tests.rs",
             "softcard/src/port/unix/tests.rs",
         ],

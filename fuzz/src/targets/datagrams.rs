@@ -97,8 +97,11 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         mtu: 65_536,
         addresses: vec![MachineAddress { ip: own.into(), prefix: 8 }],
     };
-    let options =
-        UdpOptions { is_strict: u.arbitrary()?, room: u.arbitrary::<bool>()?.then_some(16 << 10) };
+    let options = UdpOptions {
+        is_strict: u.arbitrary()?,
+        room: u.arbitrary::<bool>()?.then_some(16 << 10),
+        port: None,
+    };
     let mut port = UdpPort::open(&device, options, FramePool::new(64)).expect("a free address");
     port.set_addresses(CARD.0, &[own.into()]);
     let (hosts, room) = ([Host::new(one), Host::new(other)], ReceiveRoom::default());

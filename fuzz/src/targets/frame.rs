@@ -27,7 +27,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
 }
 
 /// The beginning of a frame that gets further than random bytes do.
-fn guided(u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
+pub(super) fn guided(u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
     let ethertype = *u.choose(&[0x0800_u16, 0x0806, 0x86dd, 0x8100])?;
     let mut bytes: Vec<u8> = u.bytes(12)?.to_vec();
     bytes.extend(ethertype.to_be_bytes());

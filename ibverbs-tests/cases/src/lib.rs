@@ -37,6 +37,7 @@ mod netlink;
 pub(crate) mod perftest;
 pub(crate) mod pingpong;
 mod port;
+mod psp;
 pub(crate) mod rdmacm;
 pub mod release;
 mod scale;
@@ -82,6 +83,7 @@ pub fn all() -> Vec<Case> {
         counters::cases(),
         port::cases(),
         services::cases(),
+        psp::cases(),
         udp::cases(),
         containers::cases(),
         hosts::cases(),

@@ -141,7 +141,7 @@ fn near(setting: &Setting) -> Result<([Daemon<'_>; 2], [String; 3])> {
 }
 
 /// Addresses of the loopback network that none of the 20 cases before has, nor a run whose process has other low 16 bits.
-fn addresses() -> [String; 3] {
+pub(crate) fn addresses() -> [String; 3] {
     static CASES: AtomicU8 = AtomicU8::new(0);
     let first = CASES.fetch_add(3, Ordering::Relaxed);
     [0, 1, 2].map(|it| address_of(std::process::id(), first.wrapping_add(it)))

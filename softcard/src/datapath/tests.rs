@@ -16,6 +16,7 @@ mod congested;
 mod link;
 mod opcodes;
 mod pair;
+mod protection;
 mod rig;
 mod sealing;
 mod seam;

@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
+use roce::param::ROCE_UDP_PORT;
+
 use super::{
     Cabling, Capture, FaultSource, FaultSpec, Faults, FramePool, PacketPort, PcapngWriter, Port,
     UdpPort, UnixPort, switch, udp::machine,
@@ -59,13 +61,20 @@ pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Er
 /// A port on the machine's own network.
 fn on_machine(link: &UdpLink, options: UdpOptions, pool: &FramePool) -> Result<UdpPort, Error> {
     let refused = |why| Error::Machine { link: link.to_string(), why };
+    let port = options.port.unwrap_or(ROCE_UDP_PORT);
     let device = machine::find(link).map_err(refused)?;
     UdpPort::open(&device, options, pool.clone()).map_err(|error| {
         refused(match error.kind() {
-            io::ErrorKind::AddrInUse => {
+            io::ErrorKind::AddrInUse if options.port.is_none() => {
                 "another program has UDP port 4791, by which RoCE v2 arrives: another balboad, or rdma_rxe (rdma link)"
                     .to_owned()
             }
+            io::ErrorKind::AddrInUse => format!(
+                "another program has UDP port {port}, by which what PSP seals arrives: another balboad; give both ends another one, --psp-port PORT"
+            ),
+            io::ErrorKind::PermissionDenied => format!(
+                "UDP port {port} takes the capability CAP_NET_BIND_SERVICE; give both ends one from 1024 on, --psp-port PORT, or lower net.ipv4.ip_unprivileged_port_start"
+            ),
             _ => error.to_string(),
         })
     })

@@ -27,6 +27,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use hostmem::udp::ReceiveRoom;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
+use roce::param::ROCE_UDP_PORT;
 use roce::wire::difference::Differences;
 use roce::{MacAddr, PathMtu};
 
@@ -39,7 +40,7 @@ use super::{Counters, Frame, FramePool, MIN_FRAME, Port};
 use crate::link::UdpOptions;
 
 /// The UDP port of words between balboads.
-const WORD_PORT: u16 = 14791;
+pub(crate) const WORD_PORT: u16 = 14791;
 /// Bytes of receive buffer asked for at each address; the kernel grants up to `net.core.rmem_max`.
 const RECEIVE_ROOM: usize = 8 << 20;
 /// Frames that wait in the port at most before it takes no more: as many as a burst of several queue pairs.
@@ -97,15 +98,16 @@ impl UdpPort {
     /// Stands on the addresses of a device.
     ///
     /// # Errors
-    /// The kernel's: [`io::ErrorKind::AddrInUse`] where another program has UDP port 4791 there.
+    /// The kernel's: [`io::ErrorKind::AddrInUse`] where another program has the UDP port there, 4791 or the one in the
+    /// options; [`io::ErrorKind::PermissionDenied`] where that takes a privilege.
     pub fn open(device: &MachineDevice, options: UdpOptions, pool: FramePool) -> io::Result<Self> {
         let room = options.room.map_or(RECEIVE_ROOM, |room| room.min(RECEIVE_ROOM));
         let addresses: Vec<IpAddr> = device.addresses.iter().map(|it| it.ip).collect();
-        let mut sockets = Sockets::open(device.index, room)?;
+        let mut sockets = Sockets::open(device.index, options.port.unwrap_or(ROCE_UDP_PORT), room)?;
         let mut bound = Err(Errno::EADDRNOTAVAIL);
         for ip in &addresses {
             match sockets.bind(*ip) {
-                Err(Errno::EADDRINUSE) => return Err(Errno::EADDRINUSE.into()),
+                Err(errno @ (Errno::EADDRINUSE | Errno::EACCES)) => return Err(errno.into()),
                 this => bound = bound.or(this),
             }
         }
@@ -173,7 +175,7 @@ impl Port for UdpPort {
     fn send(&mut self, now: u64, burst: &mut VecDeque<Frame>) {
         while self.peers.queued < QUEUE {
             let Some(first) = burst.front() else { break };
-            if let Some(headers) = Headers::of(first.as_slice()) {
+            if let Some(headers) = Headers::of(first.as_slice(), self.sockets.port) {
                 let Self { peers, pool, more, .. } = self;
                 peers.queue(now, headers, burst, QUEUE, |frame| {
                     more.held_up = more.held_up.saturating_add(1);

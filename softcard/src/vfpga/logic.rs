@@ -223,6 +223,7 @@ impl<'a> Ports<'a> {
         number: u8,
         vector: &AddressVector,
     ) -> Result<(), roce::Error> {
+        self.network.check_peer(vector.dgid)?;
         let client = client(self.vfpga, number);
         self.network.stack.create_ah(Instant(now), ah, client, vector)
     }
@@ -277,6 +278,9 @@ impl<'a> Ports<'a> {
     ) -> Result<(), roce::Error> {
         if !self.owns(qpn) {
             return Err(roce::Error::UnknownQp(qpn));
+        }
+        if let Some(path) = &change.path {
+            self.network.check_peer(path.dgid)?;
         }
         self.network.stack.modify_qp(Instant(now), qpn, change)?;
         match change.state {

@@ -44,6 +44,7 @@ fn logic_of_another_crate_answers_on_a_card_beside_a_queue_engine() {
         vfpgas: None,
         plays_fpga: false,
         congestion: Default::default(),
+        protection: None,
         host: None,
     };
     let config = RuntimeConfig { cards: vec![card(), card()], ..RuntimeConfig::default() };

@@ -30,13 +30,15 @@ impl Sealing for Trailer {
         TRAILER
     }
 
-    fn seal(&mut self, frame: &mut [u8], about: &Sealed<'_>) {
+    fn seal(&mut self, frame: &mut [u8], about: &Sealed<'_>) -> bool {
         let (whole, place) = frame.split_last_chunk_mut::<TRAILER>().unwrap();
         assert!(icrc::check(whole), "the step has whole frames");
         let psn = about.psn.value().to_be_bytes();
         place.copy_from_slice(&[&MARK[..], &psn, &about.attempt.to_be_bytes()].concat());
-        let Sealed { psn, attempt, payload } = *about;
+        let Sealed { psn, qpn, attempt, payload } = *about;
+        assert!(qpn.is_some());
         self.0.borrow_mut().push(SeenFrame { psn: psn.value(), attempt, bytes: payload.is_some() });
+        true
     }
 }
 
@@ -47,7 +49,9 @@ struct NoTrailer;
 impl Opening for NoTrailer {
     fn open(&mut self, frame: &mut [u8]) -> Opened {
         match frame.split_last_chunk::<TRAILER>() {
-            Some((whole, trailer)) if trailer.starts_with(&MARK) => Opened::Open(whole.len()),
+            Some((whole, trailer)) if trailer.starts_with(&MARK) => {
+                Opened::Open { length: whole.len(), sender: None }
+            }
             _ => Opened::Refused,
         }
     }
@@ -124,7 +128,7 @@ fn a_frame_that_would_be_too_long_is_not_sent() {
         fn length(&self) -> usize {
             crate::port::FRAME_CAPACITY
         }
-        fn seal(&mut self, _: &mut [u8], _: &Sealed<'_>) {
+        fn seal(&mut self, _: &mut [u8], _: &Sealed<'_>) -> bool {
             panic!("there is no room");
         }
     }

@@ -4,7 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
 use roce::MacAddr;
-use roce::param::ROCE_UDP_PORT;
 use roce::wire::difference::IPV4_IDENTIFICATION;
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{ipv4, ipv6, udp};
@@ -40,20 +39,21 @@ pub(super) struct Macs {
     pub(super) destination: MacAddr,
 }
 
-/// The header fields of a frame that is a RoCE datagram.
+/// The header fields of a frame that is a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     pub(super) source_port: u16,
+    pub(super) destination_port: u16,
     pub(super) tos: u8,
     pub(super) ttl: u8,
 }
 
 impl Headers {
     /// The fields of a frame that the card's stack has made: without options, extensions or tag; `None` if it is no
-    /// RoCE datagram.
-    pub(super) fn of(frame: &[u8]) -> Option<Self> {
+    /// datagram to that port.
+    pub(super) fn of(frame: &[u8], port: u16) -> Option<Self> {
         let (header, packet) = ethernet::Repr::parse(frame).ok()?;
         let (source, destination, tos, ttl, datagram) = match header.ethertype {
             EtherType::IPV4 if header.tag.is_none() => {
@@ -72,8 +72,9 @@ impl Headers {
             _ => return None,
         };
         let (udp, _) = udp::Header::new(datagram).ok()?;
-        (udp.destination_port() == ROCE_UDP_PORT).then_some(())?;
-        Some(Self { source, destination, source_port: udp.source_port(), tos, ttl })
+        let (source_port, destination_port) = (udp.source_port(), udp.destination_port());
+        let headers = Self { source, destination, source_port, destination_port, tos, ttl };
+        (destination_port == port).then_some(headers)
     }
 
     /// Between which two addresses a datagram of the card's passes.
@@ -96,7 +97,7 @@ impl Headers {
         let headers = behind_headers(self.source.is_ipv4());
         let udp = udp::Repr {
             source_port: self.source_port,
-            destination_port: ROCE_UDP_PORT,
+            destination_port: self.destination_port,
             payload_length: payload.len() as u16,
         };
         if payload.len() > usize::from(u16::MAX)
@@ -186,13 +187,15 @@ pub(super) fn put_back(frame: &mut Frame, at: usize, value: [u8; 2]) {
 
 #[cfg(test)]
 mod tests {
+    use roce::param::ROCE_UDP_PORT;
     use roce::wire::difference::IPV4_FLAGS;
 
     use super::*;
 
     fn headers(ips: [&str; 2]) -> Headers {
         let [source, destination] = ips.map(|ip| ip.parse().unwrap());
-        Headers { source, destination, source_port: 0xc123, tos: 0x6a, ttl: 17 }
+        let (source_port, destination_port) = (0xc123, ROCE_UDP_PORT);
+        Headers { source, destination, source_port, destination_port, tos: 0x6a, ttl: 17 }
     }
 
     #[test]
@@ -203,7 +206,8 @@ mod tests {
             let headers = headers(ips);
             let mut frame = Frame::from_bytes(&[]).unwrap();
             assert!(headers.frame(macs, &[7; 60], &mut frame));
-            assert_eq!(Headers::of(frame.as_slice()), Some(headers));
+            assert_eq!(Headers::of(frame.as_slice(), ROCE_UDP_PORT), Some(headers));
+            assert_eq!(Headers::of(frame.as_slice(), 1000), None);
             let payload = headers.payload(frame.as_slice().len());
             assert_eq!(frame.as_slice()[payload], [7; 60]);
             let port = headers.source_port_at();
@@ -233,7 +237,7 @@ mod tests {
     #[test]
     fn other_frames_are_no_datagrams() {
         for bytes in [&[][..], &[0; 14], &[0xff; 60], &[0; 100]] {
-            assert_eq!(Headers::of(bytes), None);
+            assert_eq!(Headers::of(bytes, ROCE_UDP_PORT), None);
         }
     }
 }

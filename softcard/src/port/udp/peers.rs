@@ -380,7 +380,9 @@ impl Peers {
                 peer.queue.push_back(Queued { headers, frame, since: now });
                 queued = queued.saturating_add(1);
             }
-            let following = burst.front().and_then(|frame| Headers::of(frame.as_slice()));
+            let following = burst.front();
+            let following =
+                following.and_then(|it| Headers::of(it.as_slice(), first.destination_port));
             next = following.filter(|headers| headers.sent_between() == pair);
         }
         let is_new = was_empty && !peer.queue.is_empty();

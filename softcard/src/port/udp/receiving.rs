@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use hostmem::udp::{Incoming, MOST_RECEIVED, ReceiveRoom};
+use roce::param::ROCE_UDP_PORT;
 use roce::wire::difference::{Differences, IPV4_FLAGS, IPV4_IDENTIFICATION};
 use roce::wire::icrc;
 use roce::{Gid, MacAddr, ReceivedFrame as _};
@@ -141,7 +142,8 @@ impl Taker<'_> {
     fn take(&mut self, now: u64, message: &Incoming<'_>, pair: Pair) -> Option<Word> {
         let Pair { own: destination, peer: source } = pair;
         let (tos, ttl, source_port) = (message.tos, message.ttl, message.from.port());
-        let headers = Headers { source, destination, source_port, tos, ttl };
+        let destination_port = self.sockets.port;
+        let headers = Headers { source, destination, source_port, destination_port, tos, ttl };
         let to = match destination {
             IpAddr::V4(ip) if ip.is_multicast() => MacAddr::of_group(Gid::from_ipv4(ip)),
             IpAddr::V6(ip) if ip.is_multicast() => MacAddr::of_group(Gid::from_ipv6(ip)),
@@ -162,7 +164,8 @@ impl Taker<'_> {
             }
         }
         // Not each at once: a processor waits for what it has just written, if it reads it by other pieces.
-        if source.is_ipv4() {
+        // What is sealed has its invariant CRC within.
+        if source.is_ipv4() && destination_port == ROCE_UDP_PORT {
             self.number_all(before, pair, manner);
         }
         if destination.is_multicast() {

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use hostmem::udp::{MOST_BYTES, MOST_SEGMENTS, MOST_SENT, Outgoing};
 use nix::errno::Errno;
-use roce::param::ROCE_UDP_PORT;
 use roce::wire::difference::{IPV4_FLAGS, IPV4_IDENTIFICATION};
 
 use super::frames::Pair;
@@ -320,7 +319,7 @@ impl UdpPort {
         let headers = batch.get(group.frames.start)?.headers;
         let device = device_between(self.device, headers.sent_between());
         Some(Outgoing {
-            to: scoped(headers.destination, self.device, ROCE_UDP_PORT),
+            to: scoped(headers.destination, self.device, headers.destination_port),
             from: headers.source,
             device,
             tos: headers.tos,

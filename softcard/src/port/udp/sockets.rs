@@ -10,7 +10,6 @@ use hostmem::UdpSocket;
 use hostmem::udp::Outgoing;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use roce::param::ROCE_UDP_PORT;
 
 use super::WORD_PORT;
 use super::frames::Pair;
@@ -65,6 +64,8 @@ struct Own {
 #[derive(Debug)]
 pub(super) struct Sockets {
     device: u32,
+    /// The port where datagrams arrive.
+    pub(super) port: u16,
     /// Bytes of receive buffer asked for.
     room: usize,
     listening: BTreeMap<u64, Listening>,
@@ -122,19 +123,19 @@ impl Sender {
 
 impl Sockets {
     /// Those to send by.
-    pub(super) fn open(device: u32, room: usize) -> io::Result<Self> {
+    pub(super) fn open(device: u32, port: u16, room: usize) -> io::Result<Self> {
         let senders = (0..SENDERS).map(|_| Sender::open()).collect::<io::Result<_>>()?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let (listening, next, own) = (BTreeMap::new(), 0, Vec::new());
         let (wanted, groups) = (Vec::new(), HashMap::new());
-        Ok(Self { device, room, listening, next, own, wanted, groups, senders, events })
+        Ok(Self { device, port, room, listening, next, own, wanted, groups, senders, events })
     }
 
     /// Listens at a port of an address.
     fn listen(&mut self, ip: IpAddr, arriving: Arriving) -> Result<u64, Errno> {
         let (port, room) = match arriving {
-            Arriving::Roce if ip.is_multicast() => (ROCE_UDP_PORT, self.room.min(GROUP_ROOM)),
-            Arriving::Roce => (ROCE_UDP_PORT, self.room),
+            Arriving::Roce if ip.is_multicast() => (self.port, self.room.min(GROUP_ROOM)),
+            Arriving::Roce => (self.port, self.room),
             Arriving::Words => (WORD_PORT, WORD_ROOM),
         };
         let together = arriving == Arriving::Roce;
@@ -184,7 +185,7 @@ impl Sockets {
             }
             if let Err(errno) = self.bind(ip) {
                 // An address that was just given to the machine may not be in use for a second.
-                log::debug!("{ip}: UDP port {ROCE_UDP_PORT}: {errno}");
+                log::debug!("{ip}: UDP port {}: {errno}", self.port);
                 is_missing = true;
             }
         }

@@ -44,7 +44,8 @@ fn port_with(ip: Ipv4Addr, mac: MacAddr, options: UdpOptions) -> UdpPort {
 /// A RoCE frame with a right invariant CRC.
 fn frame([from, to]: [Ipv4Addr; 2], source_port: u16, payload: &[u8]) -> Frame {
     let (source, destination) = (from.into(), to.into());
-    let headers = Headers { source, destination, source_port, tos: 2, ttl: 64 };
+    let destination_port = ROCE_UDP_PORT;
+    let headers = Headers { source, destination, source_port, destination_port, tos: 2, ttl: 64 };
     let mut transport = vec![4, 0, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, 1];
     transport.extend_from_slice(payload);
     transport.extend([0; icrc::LENGTH]);
@@ -136,7 +137,7 @@ fn pass(ips: [Ipv4Addr; 2], sent: Vec<Frame>) {
             let mut copy = frame.clone();
             assert!(frame.is_vouched_for() && icrc::check(copy.as_mut_slice()), "{number}");
             assert_eq!(frame.as_slice()[IPV4_FLAGS..IPV4_FLAGS + 2], [0x40, 0], "as on the wire");
-            let headers = Headers::of(frame.as_slice()).unwrap();
+            let headers = Headers::of(frame.as_slice(), ROCE_UDP_PORT).unwrap();
             assert_eq!((headers.tos, headers.ttl), (2, 64));
             let port = one.sockets.sender(0xc000, true).unwrap().port;
             assert_eq!(headers.source_port, port, "a flow keeps its port");
@@ -333,7 +334,7 @@ fn what_encloses_a_frame_arrives_as_it_was_and_gives_the_frame_back() {
     sealed.enclose();
     let mut burst = VecDeque::from([sealed.clone()]);
     let arrived = carry(&mut one, &mut two, &mut burst, 1).remove(0);
-    let headers = Headers::of(arrived.as_slice()).unwrap();
+    let headers = Headers::of(arrived.as_slice(), ROCE_UDP_PORT).unwrap();
     let payload = headers.payload(length + 16);
     assert_eq!(arrived.as_slice()[payload.clone()], sealed.as_slice()[payload.clone()]);
     assert!(!arrived.is_vouched_for());
@@ -362,7 +363,7 @@ fn a_port_hears_so_many_groups_and_none_once_its_card_was_reset() {
     let answer = frame(ips, 0xc000, &[1; 64]);
     one.arrived.push_back(answer);
     let mut burst = VecDeque::from([frame(ips, 0xc000, &[1; 64])]);
-    let headers = Headers::of(burst[0].as_slice()).unwrap();
+    let headers = Headers::of(burst[0].as_slice(), ROCE_UDP_PORT).unwrap();
     one.peers.queue(0, headers, &mut burst, QUEUE, |_| unreachable!("alone it has all places"));
     one.reset();
     assert_eq!((one.sockets.groups(), one.arrived.len(), one.peers.queued), (0, 0, 0));
@@ -498,7 +499,7 @@ fn a_group_is_heard_again_once_the_device_that_it_is_heard_by_is_there() {
 }
 
 /// The receive buffer that older kernels grant.
-const LITTLE: UdpOptions = UdpOptions { is_strict: false, room: Some(208 << 10) };
+const LITTLE: UdpOptions = UdpOptions { is_strict: false, room: Some(208 << 10), port: None };
 /// A turn of every port, in nanoseconds of a clock of the test's own.
 const TURN_NS: u64 = 1_000_000;
 

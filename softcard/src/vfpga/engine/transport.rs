@@ -180,7 +180,11 @@ fn request(message: &Message) -> Option<SendRequest> {
 
 /// The status that the driver gets of a refused change.
 fn refused(error: roce::Error) -> AdminStatus {
-    log::debug!("{error}");
+    match error {
+        // What mends it is up to the person who started balboad.
+        roce::Error::Unprotected { .. } => log::warn!("{error}"),
+        _ => log::debug!("{error}"),
+    }
     error.into()
 }
 

@@ -1,0 +1,235 @@
+//! Cards that protect what they send and take.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use fpga_regs::engine::wqe::SendOpcode;
+use psp::{Header, Peer, Secret, Version, param};
+use roce::wire::{ethernet, ipv6, udp};
+
+use super::pair::{MEMORY, Pair};
+use super::rig::{REGION, Rig};
+use super::*;
+use crate::congestion::Reaction;
+use crate::protection::Protection;
+
+/// A cable on which somebody records frames, and puts others.
+#[derive(Clone, Default)]
+struct Cable {
+    seen: Rc<RefCell<Vec<Vec<u8>>>>,
+    /// For the second card.
+    injected: Rc<RefCell<VecDeque<Frame>>>,
+}
+
+struct Tap {
+    port: Box<dyn Port>,
+    cable: Cable,
+    is_second: bool,
+}
+
+impl Port for Tap {
+    fn send(&mut self, now: u64, burst: &mut VecDeque<Frame>) {
+        self.cable.seen.borrow_mut().extend(burst.iter().map(|frame| frame.as_slice().to_vec()));
+        self.port.send(now, burst);
+    }
+
+    fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
+        if self.is_second {
+            into.append(&mut self.cable.injected.borrow_mut());
+        }
+        self.port.receive(now, into, budget);
+    }
+
+    fn room(&self) -> usize {
+        self.port.room()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+fn address(mac: [u8; 6]) -> IpAddr {
+    MacAddr(mac).link_local().into()
+}
+
+fn protection(version: Version, peer: [u8; 6], key: u8) -> Protection {
+    let peer = Peer { addresses: vec![address(peer)], secret: Secret::new([key; 32]) };
+    Protection { version, port: param::UDP_PORT, peers: vec![peer] }
+}
+
+/// Two cards on a cable.
+fn bare() -> (Pair, Cable) {
+    let cable = Cable::default();
+    let pair = Pair::behind(1, &Reaction::default(), |card, port, _| {
+        Box::new(Tap { port, cable: cable.clone(), is_second: card == 1 })
+    });
+    (pair, cable)
+}
+
+/// Two cards of which each has a key for the other.
+fn pair(version: Version, keys: [u8; 2]) -> (Pair, Cable) {
+    let (mut pair, cable) = bare();
+    for (number, key) in keys.into_iter().enumerate() {
+        let (rig, peer) = match number {
+            0 => (&mut pair.one, PEER),
+            _ => (&mut pair.other, OWN),
+        };
+        let (sealing, opening) = protection(version, peer, key).steps();
+        rig.card.network.steps.sealing = Some(sealing);
+        rig.card.network.steps.opening = Some(opening);
+    }
+    (pair, cable)
+}
+
+fn counter(rig: &Rig, name: &str) -> u64 {
+    let counters = rig.card.network.counters();
+    counters.iter().find(|(it, _)| *it == name).map_or(0, |(_, value)| *value)
+}
+
+/// The bytes behind the UDP header of a frame over IPv6.
+const PACKET: usize = ethernet::LENGTH + ipv6::LENGTH + udp::LENGTH;
+
+#[test]
+fn messages_pass_sealed_and_no_initialization_vector_comes_twice() {
+    for version in Version::ALL {
+        let (mut pair, cable) = pair(version, [7, 7]);
+        let bytes: Vec<u8> = (0..5000_u32).map(|at| (at * 7) as u8).collect();
+        pair.one.write(MEMORY, &bytes);
+        pair.other.post_receive(MEMORY, 5000);
+        for opcode in [SendOpcode::Write, SendOpcode::Send] {
+            assert_eq!(pair.carry(opcode, 5000).unwrap().status, Status::Success, "{version}");
+        }
+        assert_eq!(pair.other.read(REGION, 5000), bytes);
+        assert_eq!(pair.other.read(MEMORY, 5000), bytes);
+        pair.one.write(MEMORY, &[0; 5000]);
+        assert_eq!(pair.carry(SendOpcode::Read, 5000).unwrap().status, Status::Success);
+        assert_eq!(pair.one.read(MEMORY, 5000), bytes);
+
+        let mut vectors = HashSet::new();
+        let tapped = cable.seen.borrow();
+        assert!(tapped.len() > 15, "{}", tapped.len());
+        for frame in tapped.iter() {
+            let (udp, packet) = udp::Header::new(&frame[PACKET - udp::LENGTH..]).unwrap();
+            assert_eq!(udp.destination_port(), 1000, "nothing is in the clear");
+            let header = Header::parse(packet).unwrap();
+            assert_eq!(header.version, version);
+            assert!(vectors.insert((frame[6..12].to_vec(), header.spi, header.iv)));
+            let shows = frame.windows(16).any(|seen| bytes.windows(16).any(|own| own == seen));
+            assert!(!shows || !version.encrypts(), "it is readable");
+        }
+        let shown = tapped.iter().any(|frame| frame.windows(64).any(|it| *it == bytes[..64]));
+        assert_eq!(shown, !version.encrypts(), "what is only authenticated is to be read");
+        let sealed = counter(&pair.one, "psp_tx_packets") + counter(&pair.other, "psp_tx_packets");
+        assert_eq!(sealed, tapped.len() as u64);
+        let opened = counter(&pair.one, "psp_rx_packets") + counter(&pair.other, "psp_rx_packets");
+        assert_eq!(opened, sealed);
+    }
+}
+
+#[test]
+fn a_wrong_key_carries_nothing() {
+    let (mut pair, _) = pair(Version::AesGcm128, [7, 8]);
+    pair.one.write(MEMORY, &[5; 64]);
+    assert!(pair.carry(SendOpcode::Write, 64).is_none());
+    assert_eq!(pair.other.read(REGION, 64), [0; 64]);
+    assert_eq!(counter(&pair.other, "psp_rx_auth_fail"), 1);
+    assert_eq!(counter(&pair.other, "psp_rx_packets"), 0);
+}
+
+/// Whatever somebody on the cable puts there: recorded frames, changed ones, and such as were never sealed.
+#[test]
+fn what_an_injector_sends_changes_nothing() {
+    let (mut pair, cable) = pair(Version::AesGcm128, [7, 7]);
+    pair.one.write(MEMORY, &[5; 64]);
+    assert_eq!(pair.carry(SendOpcode::Write, 64).unwrap().status, Status::Success);
+    assert_eq!(pair.other.read(REGION, 64), [5; 64]);
+    pair.other.write(REGION, &[0; 64]);
+    let request = cable.seen.borrow()[0].clone();
+    let heard = pair.other.card.network.stack.counters().rcvd_pkts;
+    let mut inject = |frame: &[u8]| {
+        cable.injected.borrow_mut().extend(Frame::from_bytes(frame));
+        pair.work();
+    };
+    inject(&request);
+    // The header, the index of the key, the vector, the cookie, what is encrypted, the check value.
+    for at in [PACKET + 1, PACKET + 7, PACKET + 15, PACKET + 23, PACKET + 40, request.len() - 1] {
+        let mut changed = request.clone();
+        // A vector that has not come.
+        changed[PACKET + 14] ^= 1;
+        changed[at] ^= 4;
+        inject(&changed);
+    }
+    // Cut short, though its lengths say so.
+    let mut cut = request[..PACKET + 20].to_vec();
+    cut[18..20].copy_from_slice(&28_u16.to_be_bytes());
+    cut[58..60].copy_from_slice(&28_u16.to_be_bytes());
+    inject(&cut);
+    for (name, count) in [
+        ("psp_rx_replayed", 1),
+        ("psp_rx_bad", 2),
+        ("psp_stale_events", 1),
+        ("psp_rx_auth_fail", 4),
+        ("port_frames_not_opened", 8),
+    ] {
+        assert_eq!(counter(&pair.other, name), count, "{name}");
+    }
+    // What its stack would take, had the card no steps.
+    let steps = std::mem::take(&mut pair.one.card.network.steps);
+    assert!(pair.carry(SendOpcode::Write, 64).is_none());
+    pair.one.card.network.steps = steps;
+    assert_ne!(counter(&pair.other, "psp_rx_in_clear"), 0);
+    assert_eq!(pair.other.read(REGION, 64), [0; 64]);
+    let counters = pair.other.card.network.stack.counters();
+    assert_eq!(counters.rcvd_pkts, heard, "nothing came to the stack");
+}
+
+/// NeVerMore's first attack: a queue pair of an ordinary user's, on the same card as the victim's, and aimed at the victim's
+/// peer. Its packets have the right addresses, and the card seals them as all others.
+#[test]
+fn a_queue_pair_beside_the_peers_does_not_speak_for_it() {
+    for protected in [false, true] {
+        let (mut pair, _) = match protected {
+            true => pair(Version::AesGcm128, [7, 7]),
+            false => bare(),
+        };
+        pair.one.make_another();
+        pair.one.connect(PEER, pair.other.qpn);
+        pair.one.write(MEMORY, &[0x66; 64]);
+        // Where the packet is taken, the victim has its acknowledgement.
+        assert!(pair.carry(SendOpcode::Write, 64).is_none());
+        let arrived = if protected { [0; 64] } else { [0x66; 64] };
+        assert_eq!(pair.other.read(REGION, 64), arrived);
+        let refused = counter(&pair.other, "port_frames_misattributed");
+        assert_eq!(refused, u64::from(protected));
+        // The victim's packet has the same PSN, and is a repetition then: it seems to arrive.
+        pair.one.drive_next();
+        pair.one.write(MEMORY, &[0x11; 64]);
+        assert_eq!(pair.carry(SendOpcode::Write, 64).unwrap().status, Status::Success);
+        let arrived = if protected { [0x11; 64] } else { [0x66; 64] };
+        assert_eq!(pair.other.read(REGION, 64), arrived);
+    }
+}
+
+/// A card itself is none: what it sends to itself is sealed, by a key that nobody else has.
+#[test]
+fn peers_without_a_key_and_groups_are_refused() {
+    let (mut pair, _) = pair(Version::AesGcm128, [7, 7]);
+    let network = &mut pair.one.card.network;
+    let gid = |ip: &str| Gid::from_ipv6(ip.parse().unwrap());
+    for stranger in [gid("fe80::9"), gid("ff0e::1"), Gid::from_ipv4([10, 0, 0, 9].into())] {
+        let refused = network.check_peer(stranger).unwrap_err();
+        assert_eq!(refused, roce::Error::Unprotected { dgid: stranger });
+        assert!(refused.to_string().contains("--psp-peers"), "{refused}");
+    }
+    let own = network.stack.gid(0).unwrap();
+    for peer in [Gid::from_ipv6(MacAddr(PEER).link_local()), own] {
+        assert_eq!(network.check_peer(peer), Ok(()));
+    }
+    let group = network.set_member(0, Qpn::new(pair.one.qpn).unwrap(), gid("ff0e::1"), true);
+    assert_eq!(group, Err(roce::Error::Unprotected { dgid: gid("ff0e::1") }));
+}
