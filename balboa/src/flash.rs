@@ -186,8 +186,10 @@ fn inspect(file: &Path, keys: Option<&Path>, as_json: bool) -> Result<(), Failur
     let (bytes, image) = incoming::read(file)?;
     let mut facts = image::facts(&bytes, &image);
     facts["signed_by"] = match image::signature_of(file).exists() {
-        true => image::signer(file, &image::signature_of(file), &bytes, keys)
-            .map_or_else(|why| json!(format!("no trusted key: {why:#}")), |name| json!(name)),
+        true => image::signer(file, &image::signature_of(file), &bytes, keys).map_or_else(
+            |why| json!(format!("nobody who is trusted: {why:#}")),
+            |name| json!(name),
+        ),
         false => Value::Null,
     };
     if image.full() == Some(true) {

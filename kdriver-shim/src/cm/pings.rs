@@ -68,7 +68,10 @@ impl ConnectionManager {
         gid: [u8; 16],
     ) -> Result<(), Error> {
         if self.pings.asked.len() >= MOST {
-            return Err(refused(Errno::EAGAIN, format!("{MOST} other pings are under way")));
+            return Err(refused(
+                Errno::EAGAIN,
+                format!("{MOST} others ask at the moment; try again later"),
+            ));
         }
         let remote = Address::untagged(gid.into());
         let ip = remote.ip();
