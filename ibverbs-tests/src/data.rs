@@ -38,6 +38,7 @@ pub mod rows;
 pub mod shared;
 pub mod states;
 pub mod strays;
+pub mod their_stack;
 pub mod transfer;
 pub mod vectors;
 pub mod xrc;

@@ -1,5 +1,5 @@
-//! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `nccl`, `crates`, `bench`, `apps`, `attack`,
-//! `chaos`, `fuzz`, `gateware`, `guest`, `dist`, `book`, `pictures`, `index`, `regs` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `nccl`, `stack`, `crates`, `bench`, `apps`,
+//! `attack`, `chaos`, `fuzz`, `gateware`, `guest`, `dist`, `book`, `pictures`, `index`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -61,6 +61,8 @@ enum Task {
     Conformance(conformance::Options),
     /// Run NCCL's own transport for verbs, compiled without a GPU, between software cards
     Nccl(nccl::Options),
+    /// Run the published card's RoCE stack, its authors' code, beside software cards
+    Stack(stack::Options),
     /// Run the tests and examples of the crates by which Rust programs use verbs, on software cards
     Crates(crates::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
         Task::Check(options) => checks::check(&options),
         Task::Conformance(options) => conformance::conformance(&options),
         Task::Nccl(options) => nccl::nccl(&options),
+        Task::Stack(options) => stack::stack(&options),
         Task::Crates(options) => crates::crates(&options),
         Task::Bench(options) => bench::bench(&options),
         Task::Apps(options) => apps::apps(&options),

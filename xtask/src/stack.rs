@@ -5,14 +5,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use harness::process::{Task, last_lines};
+use harness::runner::{self, Case, Filter};
+use harness::setting::Setting;
 use harness::summary::Summary;
 use terminal::report;
 
 use crate::cache::Cache;
+use crate::cargo::{self, PROGRAMS, Profile, build_of};
+use crate::selection::{self, Selection};
 use crate::setup;
 
 /// The fuzz target, and the variable that names the program for it.
@@ -47,12 +53,35 @@ const VALUES: [(&str, &str); 3] =
     [("${DATA_WIDTH}", "64"), ("${ROCE_STACK_MAX_QPS}", "500"), ("${PMTU_BYTES}", "4096")];
 /// Headers that its files ask for, with constants that are among those.
 const SAME: [&str; 2] = ["ipv4_config.hpp", "udp_config.hpp"];
+/// How a case is run again, with its name.
+const REPEAT: &str = "cargo xtask stack --only";
 const FLAGS: &str = "-std=gnu++17 -O2 -w";
 
 /// How long fetching may take, the compiler, and the inputs of the test command.
 const FETCH: Duration = Duration::from_secs(5 * 60);
 const COMPILATION: Duration = Duration::from_secs(15 * 60);
 const LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// `cargo xtask stack`.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    selection: Selection,
+}
+
+/// Runs the stack's code beside software cards.
+///
+/// # Errors
+/// When its sources cannot be had, or do not compile.
+pub fn stack(options: &Options) -> Result<ExitCode> {
+    let cases = cases(&built()?);
+    let filter = options.selection.filter();
+    selection::all_named(&selection::names(&cases), &filter, None)?;
+    let programs = build_of(Profile::Quick, PROGRAMS)?;
+    let summary = runner::run(&cases, &filter, &programs, REPEAT)?;
+    report!("");
+    cargo::conclude(summary)
+}
 
 /// Holds the model against the stack, with the inputs of the test command; where the stack cannot be had it is skipped.
 ///
@@ -75,7 +104,28 @@ pub fn check(programs: &Path) -> Result<Summary> {
         report!("with {PROGRAM}={}", harness.display());
         summary.failed.push(name);
     }
+    summary.add(runner::run(&cases(&harness), &Filter::default(), programs, REPEAT)?);
     Ok(summary)
+}
+
+/// The stack's code and a card on the machine's own network, which WRITE and READ each other's memory.
+fn cases(stack: &Path) -> [Case; 1] {
+    let stack = stack.to_owned();
+    let name = "the published card's stack/beside --port udp";
+    [Case::new(name, &[], move |setting| beside_udp(setting, &stack))]
+}
+
+fn beside_udp(setting: &Setting, stack: &Path) -> Result<()> {
+    let copy = setting.directory().join("stack");
+    fs::copy(stack, &copy)?;
+    // Of the loopback network, and no other case's.
+    let [a, b, ..] = std::process::id().to_le_bytes();
+    let [card, theirs] = [a & 0xfe, a | 1].map(|last| format!("127.130.{b}.{last}"));
+    let daemon = setting.balboad(&format!("--soft 1 --port udp:{card}"))?;
+    let task = daemon.run("").arg(setting.bin.join("verbs-data")).words("their-stack --gid 0");
+    let task = task.arg("--address").arg(theirs).arg("--program").arg(copy).limit(LIMIT);
+    task.run()?.success()?.says("28 messages arrived as they should")?;
+    daemon.stop()
 }
 
 /// Sees to it that the program lies in the cache.

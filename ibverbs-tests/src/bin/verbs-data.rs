@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -12,6 +12,7 @@ use verbs_programs::data::{
     link::{DEPTH, Options},
     memory::{DmaBufIs, Tried},
     nccl,
+    their_stack::Theirs,
 };
 use verbs_programs::ffi::{Context, EVERYTHING, Library, Operation, Patience, Service};
 
@@ -85,6 +86,17 @@ enum Command {
     },
     /// Check the operations that published cards carry without the tunnel, and those that they refuse
     Published(Endpoints),
+    /// Move WRITEs and READs between a card and the published card's stack, its authors' code, over UDP
+    TheirStack {
+        /// The address that it has
+        #[arg(long)]
+        address: Ipv4Addr,
+        /// The code's program
+        #[arg(long)]
+        program: PathBuf,
+        #[command(flatten)]
+        link: Endpoints,
+    },
     /// Make as many QPs as both devices allow, and one more of each
     Fill(Endpoints),
     /// Share XRC domains, their queues and targets between contexts
@@ -433,6 +445,11 @@ fn main() -> anyhow::Result<()> {
         Command::Published(link) => {
             let (arrived, refused) = data::published::all(&(&link).into())?;
             println!("{arrived} messages arrived whole, {refused} things were refused");
+        }
+        Command::TheirStack { address, program, link } => {
+            let theirs = Theirs { address, program };
+            let count = data::their_stack::all(&(&link).into(), &theirs)?;
+            println!("{count} messages arrived as they should");
         }
         Command::Fill(link) => {
             data::many::fill(&(&link).into())?;
