@@ -33,6 +33,9 @@ void *vfpga_new(uint64_t seed) {
   logic->context.assertOn(true);
   logic->top = std::make_unique<VFPGA_TOP>(&logic->context);
   logic->top->clk = 0;
+#ifdef VFPGA_PORT_N
+  logic->top->seed = seed;
+#endif
   return logic;
 }
 
@@ -93,3 +96,59 @@ void vfpga_clock(void *handle) {
   logic.context.timeInc(2);
   logic.top->clk = 0;
 }
+
+#ifdef VFPGA_PORT_N
+void vfpga_port_drive(void *handle, const vfpga_port_in *in) {
+  VFPGA_TOP &top = *static_cast<Logic *>(handle)->top;
+  top.fault_valid = in->fault_valid;
+  top.command_ready = in->command_ready;
+  top.command_done_valid = in->command_done_valid;
+  std::memcpy(top.command_done_bits.data(), in->command_done, sizeof in->command_done);
+  top.submit_ready = in->submit_ready;
+  top.room_valid = in->room_valid;
+  std::memcpy(top.room_bits.data(), in->room, sizeof in->room);
+  top.check_valid = in->check_valid;
+  std::memcpy(top.check_bits.data(), in->check, sizeof in->check);
+  top.checked_ready = in->checked_ready;
+  top.claim_valid = in->claim_valid;
+  std::memcpy(top.claim_bits.data(), in->claim, sizeof in->claim);
+  top.claimed_ready = in->claimed_ready;
+  top.fetch_valid = in->fetch_valid;
+  std::memcpy(top.fetch_bits.data(), in->fetch, sizeof in->fetch);
+  top.fetched_ready = in->fetched_ready;
+  top.fetched_beat_ready = in->fetched_beat_ready;
+  top.place_valid = in->place_valid;
+  std::memcpy(top.place_bits.data(), in->place, sizeof in->place);
+  top.place_beat_valid = in->place_beat_valid;
+  std::memcpy(top.place_beat_bits.data(), in->place_beat, sizeof in->place_beat);
+  top.placed_ready = in->placed_ready;
+  top.report_valid = in->report_valid;
+  std::memcpy(top.report_bits.data(), in->report, sizeof in->report);
+}
+
+void vfpga_port_read(void *handle, vfpga_port_out *out) {
+  VFPGA_TOP &top = *static_cast<Logic *>(handle)->top;
+  out->command_valid = top.command_valid;
+  std::memcpy(out->command, top.command_bits.data(), sizeof out->command);
+  out->command_done_ready = top.command_done_ready;
+  out->submit_valid = top.submit_valid;
+  std::memcpy(out->submit, top.submit_bits.data(), sizeof out->submit);
+  out->room_ready = top.room_ready;
+  out->check_ready = top.check_ready;
+  out->checked_valid = top.checked_valid;
+  std::memcpy(out->checked, top.checked_bits.data(), sizeof out->checked);
+  out->claim_ready = top.claim_ready;
+  out->claimed_valid = top.claimed_valid;
+  std::memcpy(out->claimed, top.claimed_bits.data(), sizeof out->claimed);
+  out->fetch_ready = top.fetch_ready;
+  out->fetched_valid = top.fetched_valid;
+  std::memcpy(out->fetched, top.fetched_bits.data(), sizeof out->fetched);
+  out->fetched_beat_valid = top.fetched_beat_valid;
+  std::memcpy(out->fetched_beat, top.fetched_beat_bits.data(), sizeof out->fetched_beat);
+  out->place_ready = top.place_ready;
+  out->place_beat_ready = top.place_beat_ready;
+  out->placed_valid = top.placed_valid;
+  std::memcpy(out->placed, top.placed_bits.data(), sizeof out->placed);
+  out->report_ready = top.report_ready;
+}
+#endif

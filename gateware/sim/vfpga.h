@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 // Changes with any of the records and calls below.
-#define VFPGA_ABI 1
+#define VFPGA_ABI 2
 
 // What the shell drives in a cycle.
 struct vfpga_in {
@@ -58,6 +58,61 @@ struct vfpga_out {
   uint8_t pad[7];
 };
 
+// What a transport, and the driver, drive at port N in a cycle. Records stand in them as gateware/rtl/balboa_port_pkg.sv has
+// them, the lowest bit first.
+struct vfpga_port_in {
+  uint8_t command_done[136];
+  uint8_t room[12];
+  uint8_t check[24];
+  uint8_t claim[12];
+  uint8_t fetch[28];
+  uint8_t place[28];
+  uint8_t place_beat[68];
+  uint8_t report[16];
+  uint8_t command_ready;
+  uint8_t command_done_valid;
+  uint8_t submit_ready;
+  uint8_t room_valid;
+  uint8_t check_valid;
+  uint8_t checked_ready;
+  uint8_t claim_valid;
+  uint8_t claimed_ready;
+  uint8_t fetch_valid;
+  uint8_t fetched_ready;
+  uint8_t fetched_beat_ready;
+  uint8_t place_valid;
+  uint8_t place_beat_valid;
+  uint8_t placed_ready;
+  uint8_t report_valid;
+  uint8_t fault_valid;
+};
+
+// What the logic drives there in the same cycle.
+struct vfpga_port_out {
+  uint8_t command[144];
+  uint8_t submit[28];
+  uint8_t checked[12];
+  uint8_t claimed[12];
+  uint8_t fetched[12];
+  uint8_t fetched_beat[68];
+  uint8_t placed[12];
+  uint8_t command_valid;
+  uint8_t command_done_ready;
+  uint8_t submit_valid;
+  uint8_t room_ready;
+  uint8_t check_ready;
+  uint8_t checked_valid;
+  uint8_t claim_ready;
+  uint8_t claimed_valid;
+  uint8_t fetch_ready;
+  uint8_t fetched_valid;
+  uint8_t fetched_beat_valid;
+  uint8_t place_ready;
+  uint8_t place_beat_ready;
+  uint8_t placed_valid;
+  uint8_t report_ready;
+};
+
 extern "C" {
 uint32_t vfpga_abi(void);
 // Logic with random contents of all registers and memories, as the seed decides. Null where there is no memory.
@@ -65,6 +120,10 @@ void *vfpga_new(uint64_t seed);
 void vfpga_delete(void *logic);
 // Settles all wires of a cycle: what the logic drives, as long as the shell drives that.
 void vfpga_settle(void *logic, const vfpga_in *in, vfpga_out *out);
+// Where the logic has port N: what the other side drives, before a cycle is settled, and what the logic drives, behind
+// that.
+void vfpga_port_drive(void *logic, const vfpga_port_in *in);
+void vfpga_port_read(void *logic, vfpga_port_out *out);
 // Ends the cycle: the rising edge of the clock.
 void vfpga_clock(void *logic);
 }

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Master, Request, Violation};
-use crate::ffi::{In, Library, LoadError, Logic, Out};
+use crate::ffi::{In, Library, LoadError, Logic, Out, PortIn};
 use crate::memory::Memory;
+use crate::port::Port;
 
 /// Cycles in which the reset is held.
 const RESET: u32 = 4;
@@ -27,6 +28,12 @@ pub struct Vfpga {
     /// Whether the address and the data of the first order were taken, and its answer is awaited.
     asked: bool,
     answer: Option<u64>,
+    /// The other end of its port N, if it has one.
+    port: Port,
+    /// Whether the driver refused a fault in the last cycle.
+    faulted: bool,
+    /// Faults that it refused.
+    pub faults: u64,
 }
 
 impl Vfpga {
@@ -37,13 +44,21 @@ impl Vfpga {
     pub fn new(library: &Library, config: Config) -> Result<Self, LoadError> {
         let logic = library.make(config.seed)?;
         let orders = VecDeque::new();
+        // The transport is as unsteady as the bus.
+        let port = Port::new(config.seed, config.stalls);
         let bus = Bus::new(config);
-        Ok(Self { logic, bus, reset: RESET, orders, asked: false, answer: None })
+        let (reset, asked, answer) = (RESET, false, None);
+        Ok(Self { logic, bus, reset, orders, asked, answer, port, faulted: false, faults: 0 })
     }
 
     /// The bus.
     pub fn bus(&mut self) -> &mut Bus {
         &mut self.bus
+    }
+
+    /// The other end of its port N.
+    pub fn port(&mut self) -> &mut Port {
+        &mut self.port
     }
 
     /// The number of this cycle.
@@ -56,6 +71,7 @@ impl Vfpga {
     pub fn reset(&mut self) {
         self.reset = RESET;
         self.bus.decouple(true);
+        self.port.forget();
         self.orders.clear();
         self.asked = false;
         self.answer = None;
@@ -81,20 +97,32 @@ impl Vfpga {
     /// # Errors
     /// Where the logic breaks a rule of the ports.
     pub fn cycle(&mut self, memory: &mut impl Memory) -> Result<(), Violation> {
+        let cycle = self.bus.now();
         let driven = *self.bus.driven();
         let mut shell = wires_of(&driven);
         shell.rst_n = u8::from(self.reset == 0);
         if self.reset == 0 {
             self.order(&mut shell);
         }
+        let mut port = match self.reset {
+            0 => self.port.drive(),
+            _ => PortIn::default(),
+        };
+        port.fault_valid = self.faulted.into();
+        self.logic.drive_port(&port);
         let out = self.logic.settle(&shell);
+        let port_out = self.logic.read_port();
         let master = match self.reset {
             0 => master_of(&out),
             _ => Master::default(),
         };
         self.bus.clock(&master, memory)?;
+        self.faulted = self.bus.take_fault().is_some();
+        self.faults += u64::from(self.faulted);
         self.logic.clock();
         if self.reset == 0 {
+            let unstable = |channel| Violation::UnstablePort { cycle, channel };
+            self.port.went_on(&port, &port_out).map_err(unstable)?;
             self.went_on(&shell, &out);
         } else {
             self.reset -= 1;

@@ -2,7 +2,8 @@
 //!
 //! [`Bus`] is host memory behind the shell's ports and a PCIe bus, without I/O, clock or threads; a seed decides all that
 //! is random. [`limit`] measures what it allows. [`card::Vfpga`] is logic in RTL behind those ports, out of a library that
-//! `cargo xtask gateware build` makes; no crate needs that library to build.
+//! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in
+//! RTL at their ports N, and [`mod@write`] has them execute WRITEs.
 
 #![deny(unsafe_code)]
 
@@ -11,9 +12,13 @@ pub mod card;
 pub mod copy;
 #[expect(unsafe_code, reason = "the C side of what Verilator makes")]
 pub mod ffi;
+pub mod host;
 pub mod limit;
 pub mod memory;
+pub mod pair;
+pub mod port;
 pub mod random;
+pub mod write;
 
 pub use bus::{Bus, Config};
 pub use memory::{Direction, Memory, Pages};

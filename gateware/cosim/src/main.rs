@@ -11,7 +11,7 @@ use cosim::copy::{self, Copied, Copy};
 use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
-use cosim::{Config, Direction, Memory as _, Pages};
+use cosim::{Config, Direction, Memory as _, Pages, write};
 use serde_json::json;
 use terminal::{USAGE, report};
 
@@ -22,7 +22,7 @@ struct Arguments {
     /// The directory of the logic's libraries
     #[arg(long, value_name = "DIRECTORY")]
     logic: PathBuf,
-    /// Try the seeds 1 to N
+    /// Try the seeds 1 to N, of what takes long a fifth of them
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
     /// Write the figures as JSON into this file
@@ -52,13 +52,22 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    let engine = match Library::load(&arguments.logic.join("libengine.so")) {
+        Ok(library) => library,
+        Err(error) => {
+            terminal::complain("cosim", error);
+            return ExitCode::from(USAGE);
+        }
+    };
     let mut tried = Tried::default();
     let mut rows = Vec::new();
     tried.count("what the bus allows", bus(&mut rows));
     tried.count("the trivial master in RTL, every byte", every_byte(&library, arguments.seeds));
     tried.count("the trivial master in RTL, its speed", speed(&library, &mut rows));
+    tried
+        .count("WRITE of one queue pair, RTL to RTL", writes(&engine, arguments.seeds.div_ceil(5)));
     if let Some(file) = &arguments.cycles {
-        tried.count("the figures' file", write(file, &rows));
+        tried.count("the figures' file", write_rows(file, &rows));
     }
     report!("");
     tried.failed.iter().for_each(|name| report!("failed: {name}"));
@@ -199,7 +208,27 @@ fn speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome {
     Ok(said)
 }
 
-fn write(file: &Path, rows: &[serde_json::Value]) -> Outcome {
+/// WRITEs between two engines with each seed.
+fn writes(library: &Library, seeds: u64) -> Outcome {
+    let began = Instant::now();
+    let mut all = write::Seen::default();
+    for seed in 1..=seeds {
+        let (config, ..) = scenario(seed);
+        let seen =
+            write::run(library, &config, 4).map_err(|error| format!("seed {seed}: {error}"))?;
+        all.messages += seen.messages;
+        all.bytes += seen.bytes;
+        all.cycles += seen.cycles;
+        all.beats += seen.beats;
+    }
+    let write::Seen { messages, bytes, cycles, beats } = all;
+    let rate = 2.0 * cycles as f64 / began.elapsed().as_secs_f64();
+    Ok(format!(
+        "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"
+    ))
+}
+
+fn write_rows(file: &Path, rows: &[serde_json::Value]) -> Outcome {
     let text = format!("{:#}\n", json!({ "rows": rows }));
     std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(file.display().to_string())

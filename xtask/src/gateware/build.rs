@@ -12,8 +12,8 @@ use super::{LIMIT, sources};
 use crate::cargo::{root, target_directory};
 use crate::setup;
 
-/// A top module for the simulation, `gateware/sim/NAME_top.sv`.
-const TOPS: [&str; 1] = ["copy"];
+/// The top modules for the simulation, `gateware/sim/NAME_top.sv`, and what the C++ around them is told of their ports.
+const TOPS: [(&str, &str); 2] = [("copy", ""), ("engine", "-DVFPGA_PORT_N")];
 /// Runtime of Verilator's models.
 const RUNTIME: [&str; 2] = ["verilated.cpp", "verilated_threads.cpp"];
 const FLAGS: &str = "-std=gnu++20 -O2 -fPIC -w -DVM_COVERAGE=0 -DVM_SC=0 -DVM_TIMING=0 -DVM_TRACE=0 -DVM_TRACE_FST=0 \
@@ -26,14 +26,14 @@ const FLAGS: &str = "-std=gnu++20 -O2 -fPIC -w -DVM_COVERAGE=0 -DVM_SC=0 -DVM_TI
 pub fn libraries(tools: &Tools) -> Result<PathBuf> {
     setup::packages(setup::GATEWARE)?;
     let directory = target_directory()?.join("gateware");
-    for top in TOPS {
-        library(tools, top, &directory)?;
+    for (top, ports) in TOPS {
+        library(tools, top, ports, &directory)?;
     }
     Ok(directory)
 }
 
 /// Builds one library. The text of all that it is made from is kept beside it, and it is made again once that differs.
-fn library(tools: &Tools, top: &str, directory: &Path) -> Result<()> {
+fn library(tools: &Tools, top: &str, ports: &str, directory: &Path) -> Result<()> {
     let simulation = root().join("gateware/sim");
     let glue = simulation.join("vfpga.cpp");
     let mut made_from = format!("{FLAGS}\n{}\n", include_str!("../../../gateware/tools.txt"));
@@ -66,7 +66,7 @@ fn library(tools: &Tools, top: &str, directory: &Path) -> Result<()> {
         }
     }
     parts.sort();
-    let task = Task::new("g++").with_our_environment().directory(&made).words(FLAGS);
+    let task = Task::new("g++").with_our_environment().directory(&made).words(FLAGS).words(ports);
     let task =
         task.arg(format!("-DVFPGA_TOP={prefix}")).arg(format!("-DVFPGA_HEADER=\"{prefix}.h\""));
     let task = task.arg("-I").arg(&made).arg("-I").arg(tools.verilator_include());

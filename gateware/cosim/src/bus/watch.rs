@@ -41,6 +41,16 @@ pub enum Violation {
         /// Where.
         port: Port,
     },
+    /// The same at port N.
+    #[error(
+        "cycle {cycle}: {channel} of port N changed before it was taken; hold valid and what it shows until ready"
+    )]
+    UnstablePort {
+        /// When.
+        cycle: u64,
+        /// The channel.
+        channel: &'static str,
+    },
     /// A request of no bytes, or of too many.
     #[error("cycle {cycle}: {port} asks for {length} bytes; a request has 1 to {MAX_REQUEST}")]
     Length {

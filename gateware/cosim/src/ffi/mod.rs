@@ -2,6 +2,8 @@
 //!
 //! `gateware/sim/vfpga.h` has the same records and calls.
 
+mod port;
+
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{size_of, transmute_copy};
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,8 +11,10 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+pub use port::{PortIn, PortOut};
+
 /// The records and calls that this program knows; a library of others is refused.
-const ABI: u32 = 1;
+const ABI: u32 = 2;
 
 /// What the shell drives in a cycle.
 #[repr(C)]
@@ -165,6 +169,8 @@ type New = unsafe extern "C" fn(u64) -> *mut c_void;
 type Delete = unsafe extern "C" fn(*mut c_void);
 type Settle = unsafe extern "C" fn(*mut c_void, *const In, *mut Out);
 type Clock = unsafe extern "C" fn(*mut c_void);
+type Drive = unsafe extern "C" fn(*mut c_void, *const PortIn);
+type Read = unsafe extern "C" fn(*mut c_void, *mut PortOut);
 
 /// The calls of a library, which stays loaded for good: logic of it may be anywhere.
 #[derive(Clone, Debug)]
@@ -174,6 +180,8 @@ pub struct Library {
     delete: Delete,
     settle: Settle,
     clock: Clock,
+    /// Of logic that has port N.
+    port: Option<(Drive, Read)>,
 }
 
 impl Library {
@@ -209,7 +217,14 @@ impl Library {
         let (new, delete) = unsafe { (transmute_copy(&new), transmute_copy(&delete)) };
         // SAFETY: as above.
         let (settle, clock) = unsafe { (transmute_copy(&settle), transmute_copy(&clock)) };
-        Ok(Self { path: shown.into(), new, delete, settle, clock })
+        let port = match (find(c"vfpga_port_drive"), find(c"vfpga_port_read")) {
+            (Ok(drive), Ok(read)) => {
+                // SAFETY: as above.
+                Some(unsafe { (transmute_copy(&drive), transmute_copy(&read)) })
+            }
+            _ => None,
+        };
+        Ok(Self { path: shown.into(), new, delete, settle, clock, port })
     }
 
     /// Makes logic, whose registers and memories hold what the seed says.
@@ -254,6 +269,24 @@ impl Logic {
         // SAFETY: the logic is of that library and lives; both records have the layout of vfpga.h.
         unsafe { (self.library.settle)(self.logic.as_ptr(), shell, &raw mut out) };
         out
+    }
+
+    /// Sets what is driven at port N in the cycle that is settled next; nothing where the logic has no such port.
+    pub fn drive_port(&mut self, port: &PortIn) {
+        if let Some((drive, _)) = self.library.port {
+            // SAFETY: the logic is of that library and lives; the record has the layout of vfpga.h.
+            unsafe { drive(self.logic.as_ptr(), port) };
+        }
+    }
+
+    /// What the logic drives at port N in the cycle that was settled last.
+    pub fn read_port(&mut self) -> PortOut {
+        let mut port = PortOut::default();
+        if let Some((_, read)) = self.library.port {
+            // SAFETY: as above.
+            unsafe { read(self.logic.as_ptr(), &raw mut port) };
+        }
+        port
     }
 
     /// Ends the cycle, as it was settled.

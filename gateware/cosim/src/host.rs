@@ -1,0 +1,327 @@
+//! A host with a queue engine in RTL: its memory, and a driver and a program at the engine's registers and rings.
+
+use fpga_regs::engine::admin::{
+    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Header, ModifyQp, Opcode,
+    SetGid,
+};
+use fpga_regs::engine::cqe::{Cqe, LAST_WORD, expected_phase, phase};
+use fpga_regs::engine::doorbell::{QueueKind, SlotValue, slot};
+use fpga_regs::engine::event::Event;
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::window;
+use fpga_regs::{BLOCK_BYTES, Block};
+
+use crate::card::Vfpga;
+use crate::memory::{Memory as _, Pages};
+
+/// log2 of the entries of each ring of the driver's.
+const LOG2_RING: u8 = 4;
+/// The doorbell page of the program.
+const PAGE: u8 = 1;
+/// Its protection domain.
+const PDN: u32 = 7;
+
+/// A host with a card.
+#[derive(Debug)]
+pub struct Host {
+    /// The card.
+    pub vfpga: Vfpga,
+    /// Memory.
+    pub memory: Pages,
+    next: u64,
+    admin_sq: u64,
+    admin_cq: u64,
+    events: u64,
+    admin_producer: u32,
+    admin_consumer: u32,
+    event_consumer: u32,
+    tag: u16,
+}
+
+/// A completion queue of the program's.
+#[derive(Debug)]
+pub struct Cq {
+    /// Its number.
+    pub cqn: u32,
+    ring: u64,
+    log2_entries: u8,
+    consumer: u32,
+    sequence: u32,
+}
+
+/// A queue pair of the program's.
+#[derive(Debug)]
+pub struct Qp {
+    /// Its number.
+    pub qpn: u32,
+    generation: u8,
+    ring: u64,
+    log2_blocks: u8,
+    producer: u32,
+}
+
+impl Qp {
+    /// The index of the block that is posted next.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.producer
+    }
+}
+
+/// A memory region.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// Its key.
+    pub key: u32,
+    /// Its first byte, in host memory and to work requests.
+    pub address: u64,
+}
+
+impl Host {
+    /// A host whose card is not started.
+    #[must_use]
+    pub fn new(vfpga: Vfpga) -> Self {
+        let mut host = Self {
+            vfpga,
+            memory: Pages::default(),
+            next: 0x10_0000,
+            admin_sq: 0,
+            admin_cq: 0,
+            events: 0,
+            admin_producer: 0,
+            admin_consumer: 0,
+            event_consumer: 0,
+            tag: 0,
+        };
+        let bytes = (BLOCK_BYTES as u64) << LOG2_RING;
+        host.admin_sq = host.allocate(bytes);
+        host.admin_cq = host.allocate(bytes);
+        host.events = host.allocate(bytes);
+        host
+    }
+
+    /// Maps zeroed memory, with a hole behind it.
+    pub fn allocate(&mut self, bytes: u64) -> u64 {
+        let address = self.next;
+        self.next = (address + bytes).next_multiple_of(4096) + 4096;
+        self.memory.map(address, bytes);
+        address
+    }
+
+    fn load_block(&mut self, address: u64) -> Block {
+        let mut bytes = [0; BLOCK_BYTES];
+        self.memory.read(address, &mut bytes);
+        std::array::from_fn(|word| {
+            u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * word + byte]))
+        })
+    }
+
+    fn store_block(&mut self, address: u64, block: &Block) {
+        for (word, address) in block.iter().zip((address..).step_by(8)) {
+            self.memory.write(address, &word.to_le_bytes());
+        }
+    }
+
+    /// Writes the registers of the rings, and starts the engine.
+    pub fn start(&mut self) {
+        let log2 = u64::from(LOG2_RING);
+        for (register, value) in [
+            (window::ADMIN_SQ_BASE, self.admin_sq),
+            (window::ADMIN_SQ_SIZE, log2),
+            (window::ADMIN_CQ_BASE, self.admin_cq),
+            (window::ADMIN_CQ_SIZE, log2),
+            (window::EVENT_BASE, self.events),
+            (window::EVENT_SIZE, log2),
+            (window::CONTROL, window::CONTROL_ENABLE),
+        ] {
+            self.vfpga.write(register as u16, value);
+        }
+    }
+
+    /// Hands a command to the engine.
+    pub fn command(&mut self, opcode: Opcode, blocks: &[Block], response: u64) {
+        self.tag = self.tag.wrapping_add(1);
+        let header = Header { opcode, blocks: blocks.len() as u8, tag: self.tag, response };
+        let [header] = header.encode();
+        for (number, block) in blocks.iter().enumerate() {
+            let mut block = *block;
+            if number == 0 {
+                block.iter_mut().zip(header).for_each(|(word, more)| *word |= more);
+            }
+            let index = u64::from(self.admin_producer) & ((1 << LOG2_RING) - 1);
+            self.store_block(self.admin_sq + index * BLOCK_BYTES as u64, &block);
+            self.admin_producer = self.admin_producer.wrapping_add(1);
+        }
+        self.vfpga.write(window::ADMIN_DOORBELL as u16, self.admin_producer.into());
+    }
+
+    /// Rings for the commands that were handed over; an engine hears of none before it has started.
+    pub fn ring_commands(&mut self) {
+        self.vfpga.write(window::ADMIN_DOORBELL as u16, self.admin_producer.into());
+    }
+
+    /// The next answer to a command.
+    pub fn answer(&mut self) -> Option<Completion> {
+        let index = u64::from(self.admin_consumer) & ((1 << LOG2_RING) - 1);
+        let block = self.load_block(self.admin_cq + index * BLOCK_BYTES as u64);
+        if phase(block[LAST_WORD]) != expected_phase(self.admin_consumer, LOG2_RING) {
+            return None;
+        }
+        self.admin_consumer = self.admin_consumer.wrapping_add(1);
+        Some(Completion::decode(&[block]))
+    }
+
+    /// The next event.
+    pub fn event(&mut self) -> Option<Event> {
+        let index = u64::from(self.event_consumer) & ((1 << LOG2_RING) - 1);
+        let block = self.load_block(self.events + index * BLOCK_BYTES as u64);
+        if phase(block[LAST_WORD]) != expected_phase(self.event_consumer, LOG2_RING) {
+            return None;
+        }
+        self.event_consumer = self.event_consumer.wrapping_add(1);
+        self.vfpga.write(window::EVENT_CONSUMER as u16, self.event_consumer.into());
+        Some(Event::decode(&[block]))
+    }
+
+    /// The command that enters the port's address.
+    pub fn set_gid(&mut self, gid: [u8; 16]) {
+        let command = SetGid { index: 0, valid: 1, vlan: 0, gid };
+        self.command(Opcode::SetGid, &command.encode(), 0);
+    }
+
+    /// The command that makes a completion queue; its number is not known yet.
+    pub fn create_cq(&mut self, log2_entries: u8) -> Cq {
+        let ring = self.allocate(64 + (64 << log2_entries));
+        let command = CreateCq { ring, log2_entries, page: PAGE, vector: 0 };
+        self.command(Opcode::CreateCq, &command.encode(), 0);
+        Cq { cqn: 0, ring, log2_entries, consumer: 0, sequence: 0 }
+    }
+
+    /// The command that makes a receive queue.
+    pub fn create_rq(&mut self) {
+        let ring = self.allocate(128);
+        let command = CreateRq { ring, page: PAGE, pdn: PDN, ..CreateRq::default() };
+        self.command(Opcode::CreateRq, &command.encode(), 0);
+    }
+
+    /// The command that makes a queue pair.
+    pub fn create_qp(&mut self, cqn: u32, rqn: u32, log2_blocks: u8) -> Qp {
+        let ring = self.allocate(64 + (64 << log2_blocks));
+        let command = CreateQp {
+            sq_ring: ring,
+            log2_sq_blocks: log2_blocks,
+            page: PAGE,
+            kind: QpType::Rc,
+            pdn: PDN,
+            send_cqn: cqn,
+            receive_cqn: cqn,
+            rqn,
+            xrcdn: 0,
+        };
+        self.command(Opcode::CreateQp, &command.encode(), 0);
+        Qp { qpn: 0, generation: 0, ring, log2_blocks, producer: 0 }
+    }
+
+    /// The command that takes a queue pair to its next state.
+    pub fn modify_qp(&mut self, qpn: u32, state: QpState, peer: (u32, [u8; 16])) {
+        use AttributeMask as M;
+        let mask = match state {
+            QpState::Init => M::PKEY_INDEX | M::PORT | M::ACCESS,
+            QpState::Rtr => {
+                let path = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+                path | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER
+            }
+            QpState::Rts => {
+                M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC
+            }
+            _ => M::empty(),
+        };
+        let attributes = Attributes {
+            mask: mask | M::STATE,
+            state,
+            port: 1,
+            access: (Access::LOCAL_WRITE | Access::REMOTE_WRITE).bits(),
+            dest_qpn: peer.0,
+            dgid: peer.1,
+            path_mtu: 5,
+            timeout: 18,
+            retry_count: 7,
+            rnr_retry: 7,
+            hop_limit: 64,
+            ..Attributes::default()
+        };
+        let [head] = ModifyQp { qpn }.encode();
+        let [first, second] = attributes.encode();
+        self.command(Opcode::ModifyQp, &[head, first, second], 0);
+    }
+
+    /// The command that registers fresh memory.
+    pub fn register(&mut self, length: u64) -> Region {
+        let address = self.allocate(length);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let command = CreateKey {
+            va: address,
+            length,
+            iova: address,
+            pdn: PDN,
+            access,
+            ..CreateKey::default()
+        };
+        self.command(Opcode::CreateKey, &command.encode(), 0);
+        Region { key: 0, address }
+    }
+
+    /// Posts a work-queue entry and rings for it.
+    pub fn post(&mut self, qp: &mut Qp, blocks: &[Block]) {
+        for block in blocks {
+            let index = u64::from(qp.producer) & ((1 << qp.log2_blocks) - 1);
+            self.store_block(qp.ring + 64 + 64 * index, block);
+            qp.producer = qp.producer.wrapping_add(1);
+        }
+        self.memory.write(qp.ring, &qp.producer.to_le_bytes());
+        let (number, generation, index) = (qp.qpn, qp.generation, qp.producer);
+        self.ring(QueueKind::Send, number, SlotValue { index, number, generation }.encode());
+    }
+
+    fn ring(&mut self, kind: QueueKind, number: u32, value: u64) {
+        let offset = u64::from(PAGE) * window::PAGE_BYTES + 8 * slot(kind, number) as u64;
+        self.vfpga.write(offset as u16, value);
+    }
+
+    /// Arms a completion queue for any completion behind those that were polled.
+    pub fn arm(&mut self, cq: &mut Cq) {
+        cq.sequence += 1;
+        let word = u64::from(cq.consumer) | u64::from(cq.sequence) << 32 | 2 << 62;
+        self.memory.write(cq.ring + 0x14, &cq.sequence.to_le_bytes());
+        self.memory.write(cq.ring + 8, &word.to_le_bytes());
+        let value = SlotValue { index: cq.sequence, number: cq.cqn, generation: 0 };
+        self.ring(QueueKind::Completion, cq.cqn, value.encode());
+    }
+
+    /// The next completion of a queue.
+    pub fn poll(&mut self, cq: &mut Cq) -> Option<Cqe> {
+        let index = u64::from(cq.consumer) & ((1 << cq.log2_entries) - 1);
+        let block = self.load_block(cq.ring + 64 + 64 * index);
+        if phase(block[LAST_WORD]) != expected_phase(cq.consumer, cq.log2_entries) {
+            return None;
+        }
+        cq.consumer = cq.consumer.wrapping_add(1);
+        self.memory.write(cq.ring, &cq.consumer.to_le_bytes());
+        Some(Cqe::decode(&[block]))
+    }
+
+    /// Takes note of the number that the engine drew for a queue pair.
+    ///
+    /// # Errors
+    /// The status of a command that failed.
+    pub fn made(qp: &mut Qp, completion: &Completion) -> Result<(), AdminStatus> {
+        match completion.status {
+            AdminStatus::Success => {
+                (qp.qpn, qp.generation) = (completion.result, completion.generation);
+                Ok(())
+            }
+            status => Err(status),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Two hosts with queue engines in RTL, and a transport between their ports that loses nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::bus::{Beat, Violation};
+use crate::host::Host;
+use crate::port::{ATTRIBUTES, Check, Operation, Payload, Report, Submitted, Transfer, Verdict};
+
+/// Messages that a queue pair has room for.
+const ROOM: u16 = 16;
+/// The path MTU.
+pub const MTU: u32 = 4096;
+
+/// Statuses of the contract: of commands, of completions.
+const SUCCESS: u8 = 0;
+const NOT_FOUND: u8 = 3;
+const REMOTE_INVALID_REQUEST: u8 = 9;
+const REMOTE_ACCESS: u8 = 10;
+const REMOTE_OPERATION: u8 = 11;
+
+/// A queue pair, as the transport knows it.
+#[derive(Clone, Debug)]
+struct Known {
+    attributes: [u8; ATTRIBUTES],
+    next: u32,
+    messages: VecDeque<(u32, Submitted)>,
+    failed: bool,
+}
+
+/// What is under way of the message that is first in its line.
+#[derive(Clone, Debug)]
+enum Step {
+    Check,
+    Fetch { offset: u32 },
+    Place { offset: u32 },
+}
+
+/// A message under way from one host to the other.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    from: usize,
+    qpn: u32,
+    number: u32,
+    message: Submitted,
+    step: Step,
+    bytes: Vec<u8>,
+}
+
+/// Two hosts.
+#[derive(Debug)]
+pub struct Pair {
+    /// The hosts.
+    pub hosts: [Host; 2],
+    known: [BTreeMap<u32, Known>; 2],
+    under_way: Option<UnderWay>,
+}
+
+impl Pair {
+    /// Two hosts whose cards are not started.
+    #[must_use]
+    pub fn new(hosts: [Host; 2]) -> Self {
+        Self { hosts, known: Default::default(), under_way: None }
+    }
+
+    /// Lets a cycle pass on both cards.
+    ///
+    /// # Errors
+    /// Where the logic breaks a rule of the ports.
+    pub fn cycle(&mut self) -> Result<(), Violation> {
+        for host in &mut self.hosts {
+            host.vfpga.cycle(&mut host.memory)?;
+        }
+        for side in 0..2 {
+            self.obey(side);
+        }
+        self.carry();
+        Ok(())
+    }
+
+    /// Executes the commands of an engine, and takes its messages.
+    fn obey(&mut self, side: usize) {
+        let (port, known) = (self.hosts[side].vfpga.port(), &mut self.known[side]);
+        while let Some(command) = port.commands.pop_front() {
+            let mut attributes = [0; ATTRIBUTES];
+            let mut status = SUCCESS;
+            let fresh = || Known {
+                attributes: [0; ATTRIBUTES],
+                next: 0,
+                messages: VecDeque::new(),
+                failed: false,
+            };
+            match (command.operation, known.get_mut(&command.qpn)) {
+                (Operation::Create, _) => drop(known.insert(command.qpn, fresh())),
+                (Operation::Modify, Some(qp)) => {
+                    // Byte 4 has the state to go to; RESET forgets everything.
+                    if command.attributes[4] == 0 {
+                        *qp = fresh();
+                    } else {
+                        qp.attributes = command.attributes;
+                    }
+                }
+                (Operation::Query, Some(qp)) => attributes = qp.attributes,
+                (Operation::Destroy, Some(_)) => drop(known.remove(&command.qpn)),
+                (Operation::Modify | Operation::Query | Operation::Destroy, None) => {
+                    status = NOT_FOUND;
+                }
+                _ => {}
+            }
+            port.end(command.tag, status, attributes);
+            let is_reset = command.operation == Operation::Modify && command.attributes[4] == 0;
+            if command.operation == Operation::Create || is_reset {
+                port.give_room(command.qpn, ROOM);
+            }
+        }
+        while let Some(message) = port.submitted.pop_front() {
+            if let Some(qp) = known.get_mut(&message.qpn) {
+                qp.messages.push_back((qp.next, message));
+                qp.next += 1;
+            }
+        }
+    }
+
+    /// Goes on with the message that is under way, or begins with another.
+    fn carry(&mut self) {
+        let Some(mut under_way) = self.under_way.take().or_else(|| self.next()) else { return };
+        let (from, to) = (under_way.from, 1 - under_way.from);
+        let message = under_way.message;
+        let answer = match under_way.step {
+            Step::Check => self.hosts[to].vfpga.port().checked.pop_front(),
+            Step::Fetch { .. } => {
+                let port = self.hosts[from].vfpga.port();
+                let is_whole = port.fetched_beats.iter().any(|beat| beat.last);
+                let is_there =
+                    |(_, verdict): &&(u8, Verdict)| *verdict != Verdict::Done || is_whole;
+                port.fetched.front().filter(is_there).copied().inspect(|_| {
+                    port.fetched.pop_front();
+                })
+            }
+            Step::Place { .. } => self.hosts[to].vfpga.port().placed.pop_front(),
+        };
+        let Some((_, verdict)) = answer else {
+            self.under_way = Some(under_way);
+            return;
+        };
+        let status = match verdict {
+            Verdict::Done => SUCCESS,
+            Verdict::InvalidRequest => REMOTE_INVALID_REQUEST,
+            Verdict::Denied => REMOTE_ACCESS,
+            _ => REMOTE_OPERATION,
+        };
+        if status != SUCCESS {
+            self.finish(&under_way, status);
+            return;
+        }
+        match under_way.step {
+            Step::Check if message.length == 0 => return self.finish(&under_way, SUCCESS),
+            Step::Check => self.fetch(&mut under_way, 0),
+            Step::Fetch { offset } => {
+                let beats = &mut self.hosts[from].vfpga.port().fetched_beats;
+                under_way.bytes = bytes_of(beats);
+                self.place(&mut under_way, offset);
+            }
+            Step::Place { offset } => {
+                let next = offset + under_way.bytes.len() as u32;
+                if next >= message.length {
+                    return self.finish(&under_way, SUCCESS);
+                }
+                self.fetch(&mut under_way, next);
+            }
+        }
+        self.under_way = Some(under_way);
+    }
+
+    /// The next message, of the sides by turns.
+    fn next(&mut self) -> Option<UnderWay> {
+        for from in 0..2 {
+            let ready =
+                self.known[from].iter_mut().find(|(_, qp)| !qp.failed && !qp.messages.is_empty());
+            let Some((&qpn, qp)) = ready else { continue };
+            let (number, message) = qp.messages.pop_front()?;
+            let Submitted { rkey, remote_address: address, length, .. } = message;
+            let to = self.peer(from, qpn);
+            let check = Check { tag: 0, qpn: to, is_read: false, rkey, address, length };
+            self.hosts[1 - from].vfpga.port().check(check);
+            let (step, bytes) = (Step::Check, Vec::new());
+            return Some(UnderWay { from, qpn, number, message, step, bytes });
+        }
+        None
+    }
+
+    /// The QPN of the peer of a queue pair: bytes 16 to 18 of its attributes.
+    fn peer(&self, side: usize, qpn: u32) -> u32 {
+        let attributes = self.known[side].get(&qpn).map_or([0; ATTRIBUTES], |qp| qp.attributes);
+        u32::from_le_bytes([attributes[16], attributes[17], attributes[18], 0])
+    }
+
+    fn fetch(&mut self, under_way: &mut UnderWay, offset: u32) {
+        let length = (under_way.message.length - offset).min(MTU) as u16;
+        let payload = Payload::Message(under_way.number);
+        let transfer = Transfer { tag: 1, qpn: under_way.qpn, payload, offset, length };
+        self.hosts[under_way.from].vfpga.port().fetch(transfer);
+        under_way.step = Step::Fetch { offset };
+    }
+
+    fn place(&mut self, under_way: &mut UnderWay, offset: u32) {
+        let Submitted { rkey, remote_address, .. } = under_way.message;
+        let address = remote_address + u64::from(offset);
+        let payload = Payload::Remote { rkey, address, is_read: false };
+        let qpn = self.peer(under_way.from, under_way.qpn);
+        let length = under_way.bytes.len() as u16;
+        let transfer = Transfer { tag: 2, qpn, payload, offset, length };
+        self.hosts[1 - under_way.from].vfpga.port().place(transfer, &under_way.bytes);
+        under_way.step = Step::Place { offset };
+    }
+
+    fn finish(&mut self, under_way: &UnderWay, status: u8) {
+        let (from, qpn) = (under_way.from, under_way.qpn);
+        let Some(qp) = self.known[from].get_mut(&qpn) else { return };
+        let port = self.hosts[from].vfpga.port();
+        if status == SUCCESS {
+            port.report(Report::Ended { qpn, count: 1 });
+            port.give_room(qpn, 1);
+        } else {
+            qp.failed = true;
+            qp.messages.clear();
+            port.report(Report::Failed { qpn, status });
+        }
+    }
+}
+
+/// Takes the bytes of the oldest answer.
+fn bytes_of(beats: &mut VecDeque<Beat>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Some(beat) = beats.pop_front() {
+        bytes.extend_from_slice(&beat.data[..usize::from(beat.bytes)]);
+        if beat.last {
+            break;
+        }
+    }
+    bytes
+}

@@ -1,0 +1,514 @@
+//! Port N, off the wires and onto them: `gateware/rtl/balboa_port_pkg.sv` has the same records, docs/gateware-port.md what
+//! they mean.
+
+use std::collections::VecDeque;
+
+use crate::bus::{BEAT_BYTES, Beat};
+use crate::ffi::{PortIn, PortOut};
+use crate::random::Random;
+
+/// Bytes of a QP's attributes.
+pub const ATTRIBUTES: usize = 128;
+
+/// What a command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are the names of the RTL's enumeration")]
+pub enum Operation {
+    Create,
+    Modify,
+    Query,
+    Destroy,
+    SetGid,
+    ClearGid,
+    QueryPort,
+    QueryCounters,
+    SetLink,
+    /// What no engine sends.
+    Unknown,
+}
+
+/// A command about a QP or the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Comes back with its end.
+    pub tag: u8,
+    /// What it does.
+    pub operation: Operation,
+    /// The QP.
+    pub qpn: u32,
+    /// The client.
+    pub page: u8,
+    /// The QP's type, as the contract numbers it.
+    pub kind: u8,
+    /// A VLAN, the first counter, or whether the port is to be up.
+    pub number: u16,
+    /// As the contract has them in memory.
+    pub attributes: [u8; ATTRIBUTES],
+}
+
+/// A message of the engine's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are the fields of a work request")]
+pub struct Submitted {
+    pub qpn: u32,
+    pub opcode: u8,
+    pub solicited: bool,
+    pub fence: bool,
+    pub length: u32,
+    pub immediate: u32,
+    pub remote_address: u64,
+    pub rkey: u32,
+}
+
+/// What is said to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are the names of the RTL's enumeration")]
+pub enum Verdict {
+    Done,
+    InvalidRequest,
+    Denied,
+    Empty,
+    InvalidReceive,
+    Unreachable,
+}
+
+/// A question about a peer's request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Comes back with the verdict.
+    pub tag: u8,
+    /// The QP.
+    pub qpn: u32,
+    /// A READ, else a WRITE.
+    pub is_read: bool,
+    /// The key.
+    pub rkey: u32,
+    /// The first byte.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+}
+
+/// Whose bytes a transfer moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Of the message of that number.
+    Message(u32),
+    /// Of the receive of that number.
+    Receive(u32),
+    /// Of memory that a peer named.
+    Remote {
+        /// The key.
+        rkey: u32,
+        /// The first byte.
+        address: u64,
+        /// To be read, else written.
+        is_read: bool,
+    },
+}
+
+/// A question for bytes, or one that brings them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Comes back with the verdict.
+    pub tag: u8,
+    /// The QP.
+    pub qpn: u32,
+    /// Whose bytes.
+    pub payload: Payload,
+    /// From the message's first byte.
+    pub offset: u32,
+    /// Bytes, 1 to 4,096.
+    pub length: u16,
+}
+
+/// What became of messages and QPs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// The oldest messages ended well.
+    Ended {
+        /// The QP.
+        qpn: u32,
+        /// How many.
+        count: u32,
+    },
+    /// The oldest message failed, and the QP is in ERR.
+    Failed {
+        /// The QP.
+        qpn: u32,
+        /// The contract's status.
+        status: u8,
+    },
+    /// The QP went to ERR.
+    Error {
+        /// The QP.
+        qpn: u32,
+    },
+}
+
+/// Bits of a record, the lowest field first.
+struct Bits<'a> {
+    bytes: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> Bits<'a> {
+    fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    fn put(&mut self, value: u64, count: usize) -> &mut Self {
+        for bit in 0..count {
+            if value >> bit & 1 != 0 {
+                self.bytes[(self.at + bit) / 8] |= 1 << ((self.at + bit) % 8);
+            }
+        }
+        self.at += count;
+        self
+    }
+
+    fn take(&mut self, count: usize) -> u64 {
+        let bit = |at: usize| u64::from(self.bytes[at / 8] >> (at % 8) & 1);
+        let value = (0..count).fold(0, |value, n| value | bit(self.at + n) << n);
+        self.at += count;
+        value
+    }
+
+    fn take_bytes<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.take(8) as u8)
+    }
+}
+
+fn verdict(code: u64) -> Verdict {
+    use Verdict::{Denied, Done, Empty, InvalidReceive, InvalidRequest, Unreachable};
+    let all = [Done, InvalidRequest, Denied, Empty, InvalidReceive];
+    all.get(code as usize).copied().unwrap_or(Unreachable)
+}
+
+/// The other end of port N: what waits to be told and asked, and what was heard.
+#[derive(Debug)]
+pub struct Port {
+    /// How often of 256 times it takes nothing, and shows nothing new.
+    lazy: u8,
+    random: Random,
+    ends: VecDeque<(u8, u8, [u8; ATTRIBUTES])>,
+    room: VecDeque<(u32, u16)>,
+    checks: VecDeque<Check>,
+    fetches: VecDeque<Transfer>,
+    places: VecDeque<Transfer>,
+    place_beats: VecDeque<Beat>,
+    reports: VecDeque<Report>,
+    /// What is shown holds until it is taken.
+    shows: [bool; 8],
+    /// What was heard, oldest first.
+    pub commands: VecDeque<Command>,
+    /// Messages.
+    pub submitted: VecDeque<Submitted>,
+    /// Answers to checks.
+    pub checked: VecDeque<(u8, Verdict)>,
+    /// Answers to fetches.
+    pub fetched: VecDeque<(u8, Verdict)>,
+    /// Their bytes.
+    pub fetched_beats: VecDeque<Beat>,
+    /// Answers to places.
+    pub placed: VecDeque<(u8, Verdict)>,
+    /// Beats of payload that passed here, both ways.
+    pub beats: u64,
+    /// What the logic showed in the last cycle, and whether each channel of it was taken.
+    before: (PortOut, PortIn),
+}
+
+impl Port {
+    /// A port at which nothing waits.
+    #[must_use]
+    pub fn new(seed: u64, lazy: u8) -> Self {
+        Self {
+            lazy,
+            random: Random::new(seed ^ 0x7075),
+            ends: VecDeque::new(),
+            room: VecDeque::new(),
+            checks: VecDeque::new(),
+            fetches: VecDeque::new(),
+            places: VecDeque::new(),
+            place_beats: VecDeque::new(),
+            reports: VecDeque::new(),
+            shows: [false; 8],
+            commands: VecDeque::new(),
+            submitted: VecDeque::new(),
+            checked: VecDeque::new(),
+            fetched: VecDeque::new(),
+            fetched_beats: VecDeque::new(),
+            placed: VecDeque::new(),
+            beats: 0,
+            before: (PortOut::default(), PortIn::default()),
+        }
+    }
+
+    /// Ends a command.
+    pub fn end(&mut self, tag: u8, status: u8, attributes: [u8; ATTRIBUTES]) {
+        self.ends.push_back((tag, status, attributes));
+    }
+
+    /// Gives a QP room for messages.
+    pub fn give_room(&mut self, qpn: u32, messages: u16) {
+        self.room.push_back((qpn, messages));
+    }
+
+    /// Asks whether a peer may.
+    pub fn check(&mut self, check: Check) {
+        self.checks.push_back(check);
+    }
+
+    /// Asks for bytes.
+    pub fn fetch(&mut self, transfer: Transfer) {
+        self.fetches.push_back(transfer);
+    }
+
+    /// Brings bytes.
+    pub fn place(&mut self, transfer: Transfer, bytes: &[u8]) {
+        self.places.push_back(transfer);
+        let count = bytes.len().div_ceil(BEAT_BYTES);
+        for (number, part) in bytes.chunks(BEAT_BYTES).enumerate() {
+            let mut data = [0; BEAT_BYTES];
+            data[..part.len()].copy_from_slice(part);
+            let beat = Beat { data, bytes: part.len() as u8, last: number + 1 == count };
+            self.place_beats.push_back(beat);
+        }
+    }
+
+    /// Tells what became of a message.
+    pub fn report(&mut self, report: Report) {
+        self.reports.push_back(report);
+    }
+
+    /// Whether nothing waits to be told or asked.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let asks = self.checks.is_empty() && self.fetches.is_empty() && self.places.is_empty();
+        let tells = self.ends.is_empty() && self.room.is_empty() && self.reports.is_empty();
+        asks && tells && self.place_beats.is_empty()
+    }
+
+    /// What is driven in a cycle.
+    pub(crate) fn drive(&mut self) -> PortIn {
+        let mut wires = PortIn::default();
+        let lazy = self.lazy;
+        for shows in &mut self.shows {
+            *shows |= !self.random.chance(lazy);
+        }
+        let mut takes = || u8::from(!self.random.chance(lazy));
+        (wires.command_ready, wires.submit_ready) = (takes(), takes());
+        (wires.checked_ready, wires.claimed_ready) = (takes(), takes());
+        (wires.fetched_ready, wires.fetched_beat_ready) = (takes(), takes());
+        wires.placed_ready = takes();
+        let shows = |place: usize| self.shows[place];
+        if let Some((tag, status, attributes)) = self.ends.front().filter(|_| shows(0)) {
+            wires.command_done_valid = 1;
+            let mut bits = Bits::new(&mut wires.command_done);
+            bits.put((*tag).into(), 8).put((*status).into(), 8);
+            for byte in attributes {
+                bits.put((*byte).into(), 8);
+            }
+        }
+        if let Some((qpn, messages)) = self.room.front().filter(|_| shows(1)) {
+            wires.room_valid = 1;
+            Bits::new(&mut wires.room).put((*qpn).into(), 24).put((*messages).into(), 16);
+        }
+        if let Some(check) = self.checks.front().filter(|_| shows(2)) {
+            wires.check_valid = 1;
+            let mut bits = Bits::new(&mut wires.check);
+            bits.put(check.tag.into(), 8).put(check.qpn.into(), 24).put(check.is_read.into(), 1);
+            bits.put(check.rkey.into(), 32).put(check.address, 64).put(check.length.into(), 32);
+        }
+        if let Some(transfer) = self.fetches.front().filter(|_| shows(3)) {
+            wires.fetch_valid = 1;
+            put_transfer(&mut wires.fetch, transfer);
+        }
+        if let Some(transfer) = self.places.front().filter(|_| shows(4)) {
+            wires.place_valid = 1;
+            put_transfer(&mut wires.place, transfer);
+        }
+        if let Some(beat) = self.place_beats.front().filter(|_| shows(5)) {
+            wires.place_beat_valid = 1;
+            Bits::new(&mut wires.place_beat).put(beat.last.into(), 1).put(beat.bytes.into(), 7);
+            wires.place_beat[1..=BEAT_BYTES].copy_from_slice(&beat.data);
+        }
+        if let Some(report) = self.reports.front().filter(|_| shows(6)) {
+            wires.report_valid = 1;
+            let (kind, qpn, count, status) = match *report {
+                Report::Ended { qpn, count } => (0, qpn, count, 0),
+                Report::Failed { qpn, status } => (1, qpn, 0, status),
+                Report::Error { qpn } => (4, qpn, 0, 0),
+            };
+            let mut bits = Bits::new(&mut wires.report);
+            bits.put(kind, 3).put(qpn.into(), 24).put(count.into(), 32).put(0, 32);
+            bits.put(0, 3).put(status.into(), 8);
+        }
+        wires
+    }
+
+    /// Forgets what the logic showed, for it is in reset.
+    pub(crate) fn forget(&mut self) {
+        self.before = (PortOut::default(), PortIn::default());
+    }
+
+    /// The channel of the logic's that changed before it was taken.
+    fn unstable(&self, logic: &PortOut) -> Option<&'static str> {
+        let (out, ours) = &self.before;
+        let held = |valid: u8, ready: u8| valid != 0 && ready == 0;
+        let changed = [
+            (
+                "command",
+                held(out.command_valid, ours.command_ready),
+                logic.command_valid != 0 && out.command == logic.command,
+            ),
+            (
+                "submit",
+                held(out.submit_valid, ours.submit_ready),
+                logic.submit_valid != 0 && out.submit == logic.submit,
+            ),
+            (
+                "checked",
+                held(out.checked_valid, ours.checked_ready),
+                logic.checked_valid != 0 && out.checked == logic.checked,
+            ),
+            (
+                "claimed",
+                held(out.claimed_valid, ours.claimed_ready),
+                logic.claimed_valid != 0 && out.claimed == logic.claimed,
+            ),
+            (
+                "fetched",
+                held(out.fetched_valid, ours.fetched_ready),
+                logic.fetched_valid != 0 && out.fetched == logic.fetched,
+            ),
+            (
+                "fetched_beat",
+                held(out.fetched_beat_valid, ours.fetched_beat_ready),
+                logic.fetched_beat_valid != 0 && out.fetched_beat == logic.fetched_beat,
+            ),
+            (
+                "placed",
+                held(out.placed_valid, ours.placed_ready),
+                logic.placed_valid != 0 && out.placed == logic.placed,
+            ),
+        ];
+        changed.iter().find(|(_, held, same)| *held && !same).map(|(channel, ..)| *channel)
+    }
+
+    /// Takes note of a cycle, in which that was driven by both sides.
+    ///
+    /// # Errors
+    /// The channel of the logic's that changed before it was taken.
+    pub(crate) fn went_on(&mut self, ours: &PortIn, logic: &PortOut) -> Result<(), &'static str> {
+        if let Some(channel) = self.unstable(logic) {
+            return Err(channel);
+        }
+        self.before = (*logic, *ours);
+        let told = [
+            (ours.command_done_valid, logic.command_done_ready, 0),
+            (ours.room_valid, logic.room_ready, 1),
+            (ours.check_valid, logic.check_ready, 2),
+            (ours.fetch_valid, logic.fetch_ready, 3),
+            (ours.place_valid, logic.place_ready, 4),
+            (ours.place_beat_valid, logic.place_beat_ready, 5),
+            (ours.report_valid, logic.report_ready, 6),
+        ];
+        for (valid, ready, place) in told {
+            if valid & ready != 0 {
+                self.shows[place] = false;
+                match place {
+                    0 => drop(self.ends.pop_front()),
+                    1 => drop(self.room.pop_front()),
+                    2 => drop(self.checks.pop_front()),
+                    3 => drop(self.fetches.pop_front()),
+                    4 => drop(self.places.pop_front()),
+                    5 => {
+                        self.beats += 1;
+                        self.place_beats.pop_front();
+                    }
+                    _ => drop(self.reports.pop_front()),
+                }
+            }
+        }
+        self.hear(ours, logic);
+        Ok(())
+    }
+
+    fn hear(&mut self, ours: &PortIn, logic: &PortOut) {
+        let mut logic = *logic;
+        if logic.command_valid & ours.command_ready != 0 {
+            self.commands.push_back(take_command(&mut logic.command));
+        }
+        if logic.submit_valid & ours.submit_ready != 0 {
+            let mut bits = Bits::new(&mut logic.submit);
+            self.submitted.push_back(Submitted {
+                qpn: bits.take(24) as u32,
+                opcode: bits.take(8) as u8,
+                solicited: bits.take(1) != 0,
+                fence: bits.take(1) != 0,
+                length: bits.take(32) as u32,
+                immediate: bits.take(32) as u32,
+                remote_address: bits.take(64),
+                rkey: bits.take(32) as u32,
+            });
+        }
+        let answer = |valid: u8, ready: u8, record: &mut [u8], to: &mut VecDeque<_>| {
+            if valid & ready != 0 {
+                let mut bits = Bits::new(record);
+                to.push_back((bits.take(8) as u8, verdict(bits.take(3))));
+            }
+        };
+        let (valid, ready) = (logic.checked_valid, ours.checked_ready);
+        answer(valid, ready, &mut logic.checked, &mut self.checked);
+        let (valid, ready) = (logic.fetched_valid, ours.fetched_ready);
+        answer(valid, ready, &mut logic.fetched, &mut self.fetched);
+        let (valid, ready) = (logic.placed_valid, ours.placed_ready);
+        answer(valid, ready, &mut logic.placed, &mut self.placed);
+        if logic.fetched_beat_valid & ours.fetched_beat_ready != 0 {
+            let mut bits = Bits::new(&mut logic.fetched_beat);
+            let (last, bytes) = (bits.take(1) != 0, bits.take(7) as u8);
+            self.beats += 1;
+            self.fetched_beats.push_back(Beat { data: bits.take_bytes(), bytes, last });
+        }
+    }
+}
+
+fn put_transfer(record: &mut [u8], transfer: &Transfer) {
+    let Transfer { tag, qpn, payload, offset, length } = *transfer;
+    let (kind, is_read, number, rkey, address) = match payload {
+        Payload::Message(number) => (0, false, number, 0, 0),
+        Payload::Receive(number) => (1, false, number, 0, 0),
+        Payload::Remote { rkey, address, is_read } => (2, is_read, 0, rkey, address),
+    };
+    let mut bits = Bits::new(record);
+    bits.put(tag.into(), 8).put(qpn.into(), 24).put(kind, 2).put(is_read.into(), 1);
+    bits.put(number.into(), 32).put(rkey.into(), 32).put(address, 64);
+    bits.put(offset.into(), 32).put(length.into(), 13);
+}
+
+fn take_command(record: &mut [u8]) -> Command {
+    let mut bits = Bits::new(record);
+    let tag = bits.take(8) as u8;
+    let operation = match bits.take(4) {
+        0 => Operation::Create,
+        1 => Operation::Modify,
+        2 => Operation::Query,
+        3 => Operation::Destroy,
+        4 => Operation::SetGid,
+        5 => Operation::ClearGid,
+        6 => Operation::QueryPort,
+        7 => Operation::QueryCounters,
+        8 => Operation::SetLink,
+        _ => Operation::Unknown,
+    };
+    Command {
+        tag,
+        operation,
+        qpn: bits.take(24) as u32,
+        page: bits.take(8) as u8,
+        kind: bits.take(8) as u8,
+        number: bits.take(16) as u16,
+        attributes: bits.take_bytes(),
+    }
+}

@@ -1,0 +1,352 @@
+//! WRITE of one queue pair from one engine in RTL to another: from the program's entry to its completion and event, with
+//! each byte of payload through both.
+
+use fpga_regs::Block;
+use fpga_regs::engine::admin::{Completion, Opcode};
+use fpga_regs::engine::cqe::{self, Cqe, Status};
+use fpga_regs::engine::event::EventType;
+use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::wqe::{
+    SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline,
+    send_blocks_for_sges,
+};
+
+use crate::bus::{Config, Violation};
+use crate::card::Vfpga;
+use crate::ffi::{Library, LoadError};
+use crate::host::{Cq, Host, Qp, Region};
+use crate::memory::Memory as _;
+use crate::pair::Pair;
+use crate::random::Random;
+
+/// Bytes of each region.
+const REGION: u64 = 1 << 17;
+/// Cycles in which anything that is waited for comes.
+const PATIENCE: u64 = 2_000_000;
+/// Entries of a batch.
+const BATCH: u64 = 6;
+
+/// What was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Messages that were written.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Cycles of each card.
+    pub cycles: u64,
+    /// Beats of payload on the ports N of both.
+    pub beats: u64,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// There is no logic.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The logic broke a rule.
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    /// Something did not come.
+    #[error("{0} did not come within {PATIENCE} cycles")]
+    Late(&'static str),
+    /// Something else came than what had to.
+    #[error("{what}: {seen}")]
+    Wrong {
+        /// What.
+        what: &'static str,
+        /// What was seen.
+        seen: String,
+    },
+}
+
+fn wrong<T>(what: &'static str, seen: impl std::fmt::Debug) -> Result<T, WriteError> {
+    Err(WriteError::Wrong { what, seen: format!("{seen:?}") })
+}
+
+/// The program's objects on one host.
+struct Side {
+    cq: Cq,
+    qp: Qp,
+    region: Region,
+}
+
+/// Two hosts, whose programs are connected.
+struct Test {
+    pair: Pair,
+    sides: [Side; 2],
+    random: Random,
+    seen: Seen,
+}
+
+/// An entry that was posted, and what it is to do.
+struct Posted {
+    index: u32,
+    /// Where in the peer's region, and what.
+    at: u64,
+    bytes: Vec<u8>,
+    is_signaled: bool,
+}
+
+/// Runs a scenario that a seed decides.
+///
+/// # Errors
+/// [`WriteError`].
+pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, WriteError> {
+    let mut test = Test::connected(library, config)?;
+    for _ in 0..batches {
+        test.batch()?;
+    }
+    test.refused()?;
+    test.seen.cycles = test.pair.hosts[0].vfpga.now();
+    test.seen.beats = test.pair.hosts.iter_mut().map(|host| host.vfpga.port().beats).sum();
+    Ok(test.seen)
+}
+
+/// Waits until something is there.
+fn until<T>(
+    pair: &mut Pair,
+    what: &'static str,
+    mut is: impl FnMut(&mut Pair) -> Option<T>,
+) -> Result<T, WriteError> {
+    for _ in 0..PATIENCE {
+        if let Some(it) = is(pair) {
+            return Ok(it);
+        }
+        pair.cycle()?;
+    }
+    Err(WriteError::Late(what))
+}
+
+/// Waits for the answer to a command, which has to be a success.
+fn answer(pair: &mut Pair, side: usize, opcode: Opcode) -> Result<Completion, WriteError> {
+    let completion = until(pair, "an answer", |pair| pair.hosts[side].answer())?;
+    match completion.status.0 == 0 && completion.opcode == opcode {
+        true => Ok(completion),
+        false => wrong("the answer to a command", completion),
+    }
+}
+
+impl Test {
+    /// Starts both engines and connects a queue pair on each.
+    fn connected(library: &Library, config: &Config) -> Result<Self, WriteError> {
+        let host = |seed| -> Result<Host, WriteError> {
+            Ok(Host::new(Vfpga::new(library, Config { seed, ..config.clone() })?))
+        };
+        let mut pair = Pair::new([host(config.seed)?, host(config.seed ^ 0xffff)?]);
+        let gids = [1, 2].map(|last| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]);
+        let mut sides = Vec::new();
+        for (side, gid) in gids.into_iter().enumerate() {
+            pair.hosts[side].start();
+            pair.hosts[side].set_gid(gid);
+            // The engine starts some cycles after it is told to, and hears no doorbell before that.
+            until(&mut pair, "the engine's start", |pair| {
+                let now = pair.hosts[side].vfpga.now();
+                let host = &mut pair.hosts[side];
+                if now % 2000 == 0 {
+                    host.ring_commands();
+                }
+                host.answer()
+            })?;
+            let mut cq = pair.hosts[side].create_cq(3);
+            cq.cqn = answer(&mut pair, side, Opcode::CreateCq)?.result;
+            pair.hosts[side].create_rq();
+            let rqn = answer(&mut pair, side, Opcode::CreateRq)?.result;
+            let mut qp = pair.hosts[side].create_qp(cq.cqn, rqn, 5);
+            let made = answer(&mut pair, side, Opcode::CreateQp)?;
+            if Host::made(&mut qp, &made).is_err() {
+                return wrong("a queue pair", made);
+            }
+            let mut region = pair.hosts[side].register(REGION);
+            region.key = answer(&mut pair, side, Opcode::CreateKey)?.result;
+            sides.push(Side { cq, qp, region });
+        }
+        let [Ok(one), Ok(other)] = [1, 0].map(|_| sides.pop().ok_or(())) else {
+            return wrong("sides", sides.len());
+        };
+        let sides = [other, one];
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            for side in 0..2 {
+                let peer = (sides[1 - side].qp.qpn, gids[1 - side]);
+                pair.hosts[side].modify_qp(sides[side].qp.qpn, state, peer);
+                answer(&mut pair, side, Opcode::ModifyQp)?;
+            }
+        }
+        let random = Random::new(config.seed ^ 0x5eed);
+        Ok(Self { pair, sides, random, seen: Seen::default() })
+    }
+
+    /// Posts some entries on one side, and looks at all that comes of them.
+    fn batch(&mut self) -> Result<(), WriteError> {
+        let from = self.random.below(2) as usize;
+        let arms = self.random.chance(128);
+        let Self { pair, sides, .. } = self;
+        if arms {
+            let host = &mut pair.hosts[from];
+            host.arm(&mut sides[from].cq);
+        }
+        let mut all = Vec::new();
+        for number in 0..BATCH {
+            let is_last = number + 1 == BATCH;
+            all.push(self.post(from, number, is_last));
+        }
+        for posted in all.iter().filter(|posted| posted.is_signaled) {
+            let entry = self.completion(from)?;
+            self.compare(from, posted, &entry)?;
+        }
+        let host = &mut self.pair.hosts[1 - from];
+        for posted in &all {
+            let mut bytes = vec![0; posted.bytes.len()];
+            host.memory.read(posted.at, &mut bytes);
+            if bytes != posted.bytes {
+                let at = bytes.iter().zip(&posted.bytes).position(|(is, wanted)| is != wanted);
+                return wrong("bytes at the peer differ", (posted.bytes.len(), at));
+            }
+            self.seen.messages += 1;
+            self.seen.bytes += posted.bytes.len() as u64;
+        }
+        if arms {
+            let cqn = self.sides[from].cq.cqn;
+            let event = until(&mut self.pair, "an event", |pair| pair.hosts[from].event())?;
+            if event.kind != EventType::Completion || event.number != cqn {
+                return wrong("the event of a completion", event);
+            }
+        }
+        Ok(())
+    }
+
+    fn completion(&mut self, from: usize) -> Result<Cqe, WriteError> {
+        let cq = &mut self.sides[from].cq;
+        until(&mut self.pair, "a completion", |pair| pair.hosts[from].poll(cq))
+    }
+
+    fn compare(&self, from: usize, posted: &Posted, entry: &Cqe) -> Result<(), WriteError> {
+        let wanted = Cqe {
+            qpn: self.sides[from].qp.qpn,
+            wqe_index: posted.index,
+            byte_count: posted.bytes.len() as u32,
+            opcode: cqe::Opcode::Write,
+            status: Status::Success,
+            // What cannot be foretold is as it is.
+            timestamp: entry.timestamp,
+            generation: entry.generation,
+            phase: entry.phase,
+            ..Cqe::default()
+        };
+        if *entry == wanted && entry.timestamp > 0 { Ok(()) } else { wrong("a completion", entry) }
+    }
+
+    /// Posts one WRITE of a random length: inline, or of up to 16 elements.
+    fn post(&mut self, from: usize, number: u64, is_signaled: bool) -> Posted {
+        let random = &mut self.random;
+        let is_signaled = is_signaled || random.chance(128);
+        let is_inline = random.chance(64);
+        let odd = random.below(9000);
+        let length = match is_inline {
+            true => random.below(289),
+            false => random.one_of(&[0, 1, 63, 64, 65, 4095, 4096, 4097, odd]),
+        };
+        let bytes: Vec<u8> = (0..length).map(|_| random.next_u64() as u8).collect();
+        // A place of its own for each entry of a batch, at any byte.
+        let side = &mut self.sides[from];
+        let place = number * (REGION / BATCH) + random.below(600);
+        let (local, key) = (side.region.address + place, side.region.key);
+        let peer = self.sides[1 - from].region;
+        let flags = if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let mut header = SendHeader {
+            opcode: SendOpcode::Write,
+            flags,
+            remote_address: peer.address + place,
+            rkey: peer.key,
+            ..SendHeader::default()
+        };
+        let mut payload = Vec::new();
+        if is_inline {
+            header.flags |= SendFlags::INLINE;
+            header.inline_length = length as u32;
+            header.blocks = send_blocks_for_inline(length as usize) as u8;
+            payload.extend_from_slice(&bytes);
+        } else {
+            let elements = elements(&mut self.random, length as u32);
+            header.num_sge = elements.len() as u8;
+            header.blocks = send_blocks_for_sges(elements.len()) as u8;
+            self.pair.hosts[from].memory.write(local, &bytes);
+            let mut address = local;
+            for length in elements {
+                let [first, second] = Sge { address, length, lkey: key }.words();
+                payload.extend([first, second].iter().flat_map(|word| word.to_le_bytes()));
+                address += u64::from(length);
+            }
+        }
+        let side = &mut self.sides[from];
+        let index = side.qp.index();
+        let entry = entry(&header, &payload);
+        self.pair.hosts[from].post(&mut side.qp, &entry);
+        Posted { index, at: peer.address + place, bytes, is_signaled }
+    }
+
+    /// A WRITE beyond the peer's region fails, and what stands behind it is flushed.
+    fn refused(&mut self) -> Result<(), WriteError> {
+        let (own, peer) = (self.sides[0].region, self.sides[1].region);
+        let header = SendHeader {
+            opcode: SendOpcode::Write,
+            num_sge: 1,
+            blocks: 1,
+            remote_address: peer.address + REGION - 10,
+            rkey: peer.key,
+            ..SendHeader::default()
+        };
+        let sge = Sge { address: own.address, length: 11, lkey: own.key };
+        let payload: Vec<u8> = sge.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let entry = entry(&header, &payload);
+        for _ in 0..2 {
+            self.pair.hosts[0].post(&mut self.sides[0].qp, &entry);
+        }
+        for wanted in [Status::RemoteAccess, Status::Flushed] {
+            let entry = self.completion(0)?;
+            if entry.status != wanted {
+                return wrong("the completion of a WRITE that is refused", entry);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lengths of the elements of a message, of up to 16.
+fn elements(random: &mut Random, length: u32) -> Vec<u32> {
+    let count = 1 + random.below(16) as u32;
+    let mut left = length;
+    let mut all = Vec::new();
+    for number in 1..=count {
+        let part = if number == count { left } else { random.below(u64::from(left) + 1) as u32 };
+        all.push(part);
+        left -= part;
+    }
+    all
+}
+
+/// The blocks of an entry.
+fn entry(header: &SendHeader, payload: &[u8]) -> Vec<Block> {
+    let [first] = header.encode();
+    let mut bytes: Vec<u8> = first.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.truncate(SEND_PAYLOAD_OFFSET);
+    bytes.extend_from_slice(payload);
+    bytes.resize(usize::from(header.blocks) * 64, 0);
+    let word = |bytes: &[u8]| u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
+    bytes
+        .chunks(64)
+        .map(|block| std::array::from_fn(|number| word(&block[8 * number..8 * number + 8])))
+        .collect()
+}
+
+/// The words of an element.
+trait Words {
+    fn words(&self) -> [u64; SGE_BYTES / 8];
+}
+
+impl Words for Sge {
+    fn words(&self) -> [u64; SGE_BYTES / 8] {
+        [self.address, u64::from(self.length) | u64::from(self.lkey) << 32]
+    }
+}
