@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use fpga_regs::engine::wqe::SendOpcode;
 use psp::{Header, Peer, Secret, Version, param};
-use roce::wire::{ethernet, ipv6, udp};
+use roce::opcode::code;
+use roce::wire::{bth, ethernet, icrc, ipv6, udp};
 
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig};
@@ -232,4 +233,52 @@ fn peers_without_a_key_and_groups_are_refused() {
     }
     let group = network.set_member(0, Qpn::new(pair.one.qpn).unwrap(), gid("ff0e::1"), true);
     assert_eq!(group, Err(roce::Error::Unprotected { dgid: gid("ff0e::1") }));
+}
+
+/// NeVerMore's second attack: notifications of congestion that no peer has sent, which slow a connection down.
+#[test]
+fn a_forged_notification_of_congestion_is_heard_in_the_clear_alone() {
+    for protected in [false, true] {
+        let (mut pair, cable) = match protected {
+            true => pair(Version::AesGcm128, [7, 7]),
+            false => bare(),
+        };
+        let transport = bth::Repr {
+            opcode: code::CNP,
+            pkey: 0xffff,
+            becn: true,
+            dest_qpn: pair.other.qpn,
+            ..bth::Repr::default()
+        };
+        let payload = [&transport.to_bytes()[..], &[0; 16 + icrc::LENGTH]].concat();
+        let udp = udp::Repr {
+            source_port: 0xc000,
+            destination_port: 4791,
+            payload_length: payload.len() as u16,
+        };
+        let ip = ipv6::Repr {
+            traffic_class: 0,
+            flow_label: 0,
+            next_header: ipv6::NEXT_HEADER_UDP,
+            hop_limit: 64,
+            source: MacAddr(OWN).link_local(),
+            destination: MacAddr(PEER).link_local(),
+            payload_length: (payload.len() + udp::LENGTH) as u16,
+        };
+        let ethernet = ethernet::Repr {
+            destination: MacAddr(PEER),
+            source: MacAddr(OWN),
+            tag: None,
+            ethertype: ethernet::EtherType::IPV6,
+        };
+        let headers = [&ethernet.to_bytes()[..], &ip.to_bytes(), &udp.to_bytes()].concat();
+        let mut forged = Frame::from_bytes(&[headers, payload].concat()).unwrap();
+        forged.seal();
+        cable.injected.borrow_mut().push_back(forged);
+        pair.work();
+        let counters = pair.other.card.network.stack.counters();
+        let heard = counters.rp_cnp_handled + counters.rp_cnp_ignored;
+        assert_eq!(heard, u64::from(!protected));
+        assert_eq!(counter(&pair.other, "psp_rx_in_clear"), u64::from(protected));
+    }
 }
