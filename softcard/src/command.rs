@@ -7,6 +7,7 @@ use std::sync::mpsc::SyncSender;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::port::WatchFilter;
 use hostmem::{DmaMemory, DoorbellPage, EventFd};
+use roce::qos::Qos;
 use services::{Attached, Chain, Selector};
 
 use crate::Error;
@@ -63,6 +64,10 @@ pub(crate) enum Action {
     Detach { selector: Selector, now: bool, reply: SyncSender<Result<usize, Error>> },
     /// Lists the attached services.
     Attached { reply: SyncSender<Vec<Attached>> },
+    /// Tells the settings of the port's priorities.
+    Qos { reply: SyncSender<Result<Qos, Error>> },
+    /// Changes them.
+    SetQos { qos: Qos, reply: SyncSender<Result<(), Error>> },
     /// The port's counters.
     Counters { reply: SyncSender<Vec<(&'static str, u64)>> },
 }

@@ -23,7 +23,8 @@ use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
 use fpga_regs::engine::wqe::ATOMIC_BYTES;
 use nix::unistd::Pid;
 use roce::{
-    AtomicOperation, Event, Instant, Placed, Placement, Qpn, RemoteAccess, Services, Sink, Source,
+    AtomicOperation, Event, Instant, Placed, Placement, Priorities, Qpn, RemoteAccess, Services,
+    Sink, Source,
 };
 use smallvec::SmallVec;
 
@@ -425,8 +426,18 @@ impl Card {
 
     /// Begins a burst of frames, if there are any to be sent.
     fn make_burst(&mut self, now: u64) {
-        for _ in 0..self.send_room() {
-            let Some(transmit) = self.network.stack.poll_transmit(Instant(now)) else { break };
+        let mut rooms = self.network.rooms(&self.scratch.sending);
+        let (mut open, most) = match &rooms {
+            Some(rooms) => (rooms.open(), BURST),
+            None => (Priorities::ALL, self.send_room()),
+        };
+        for _ in 0..most {
+            let stack = &mut self.network.stack;
+            let Some(transmit) = stack.poll_transmit_of(Instant(now), open) else { break };
+            if let Some(rooms) = &mut rooms {
+                rooms.take(transmit.priority);
+                open = rooms.open();
+            }
             let mut frame = self.network.pool.take();
             let attempt = self.network.stack.counters().sent_pkts;
             match Made::new(&transmit, attempt, &mut frame) {

@@ -109,6 +109,27 @@ pub enum Error {
     /// A parameter of congestion control is out of its range.
     #[error("congestion: {0}")]
     Congestion(#[from] roce::OutOfRange),
+    /// A card's cable has no queues for priorities.
+    #[error(
+        "nothing waits there, for its cable has no rate: start balboad with --fault rate=10G,card=N, or another rate"
+    )]
+    NoQueues,
+    /// A card on the machine's own network has no queues for priorities.
+    #[error(
+        "it is on the machine's own network, whose devices have the queues: set priorities there with tc and dcb"
+    )]
+    MachinesQueues,
+    /// The headroom of priorities with flow control is more than all of a buffer.
+    #[error(
+        "the headroom of these priorities with flow control would be all of the cable's buffer of {buffer} bytes: give it more by buffer= of --fault, or fewer priorities flow control"
+    )]
+    NoHeadroom {
+        /// Bytes of the buffer.
+        buffer: u64,
+    },
+    /// Settings of priorities make no sense.
+    #[error(transparent)]
+    Qos(#[from] roce::qos::BadQos),
     /// The capture file could not be made.
     #[error("capture file {}: {source}", path.display())]
     Capture {

@@ -12,6 +12,7 @@ use hostmem::{
     Access, Borrowable, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
 };
 
+use roce::qos::Qos;
 use services::{Attached, Chain, Selector};
 
 use crate::Error;
@@ -240,6 +241,23 @@ impl CardHandle {
     #[must_use]
     pub fn activity(&self) -> u64 {
         self.published.activity.load(Ordering::Acquire)
+    }
+
+    /// The settings of the port's priorities.
+    ///
+    /// # Errors
+    /// [`Error::NoQueues`], [`Error::MachinesQueues`] or [`Error::Gone`].
+    pub fn qos(&self) -> Result<Qos, Error> {
+        self.ask(|reply| Action::Qos { reply })?
+    }
+
+    /// Changes the settings of the port's priorities.
+    ///
+    /// # Errors
+    /// [`Error::Qos`], [`Error::NoQueues`], [`Error::MachinesQueues`] or [`Error::NoHeadroom`], and nothing has changed;
+    /// [`Error::Gone`].
+    pub fn set_qos(&self, qos: Qos) -> Result<(), Error> {
+        self.ask(|reply| Action::SetQos { qos, reply })?
     }
 
     /// The counters of the card's port and of its DMA, by name; empty when the card is gone.

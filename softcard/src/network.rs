@@ -11,11 +11,15 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use roce::{Address, Event, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Qpn, Stack, StackConfig};
+use roce::qos::Qos;
+use roce::{
+    Address, Event, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Qpn, Stack, StackConfig, Trust,
+};
 use services::Attachments;
 
+use crate::Error;
 use crate::congestion::Reaction;
-use crate::port::{Direction, Frame, FramePool, Port, Watch, Watched};
+use crate::port::{Direction, Frame, FramePool, Port, Rooms, Watch, Watched};
 use crate::protection::Protection;
 use crate::sealing::Steps;
 use crate::tally::PortTally;
@@ -39,6 +43,8 @@ pub(crate) struct Network {
     icrc_policy: IcrcPolicy,
     /// The settings of congestion for every stack.
     reaction: Reaction,
+    /// The fields by which every stack tells a packet's priority.
+    trust: Trust,
     /// The steps outside of the invariant CRC.
     pub(crate) steps: Steps,
     /// The services of the card's queue pairs.
@@ -97,6 +103,7 @@ impl Network {
             watch,
             icrc_policy,
             reaction: Reaction::default(),
+            trust: Trust::default(),
             steps: Steps::default(),
             services: Rc::default(),
             host: None,
@@ -128,6 +135,8 @@ impl Network {
         let services = self.stack.take_services();
         self.stack = new_stack(self.identity, self.icrc_policy, self.path_mtu());
         self.reaction.tell(&mut self.stack);
+        // What is out of range was refused when it was set.
+        let _ = self.stack.set_trust(self.trust.clone());
         self.stack.set_services(services);
     }
 
@@ -152,6 +161,14 @@ impl Network {
             true => Ok(()),
             false => Err(roce::Error::Unprotected { dgid }),
         }
+    }
+
+    /// Changes the settings of the port's priorities, which stay over resets.
+    pub(crate) fn set_qos(&mut self, now: u64, qos: &Qos) -> Result<(), Error> {
+        qos.check()?;
+        self.port.set_qos(now, qos)?;
+        self.trust = qos.trust.clone();
+        Ok(self.stack.set_trust(qos.trust.clone()).map_err(roce::qos::BadQos::from)?)
     }
 
     /// Takes note of an entry of a vFPGA's GID table.
@@ -288,6 +305,15 @@ impl Network {
     pub(crate) fn room(&self, most: usize, waiting: usize) -> usize {
         let room = if self.link.up { self.port.room() } else { most };
         room.min(most).saturating_sub(waiting)
+    }
+
+    /// The frames of each priority that the port takes beside those that wait, where it has queues for them.
+    pub(crate) fn rooms(&self, waiting: &VecDeque<Frame>) -> Option<Rooms> {
+        let mut rooms = self.port.rooms().filter(|_| self.link.up)?;
+        for frame in waiting {
+            rooms.take(self.trust.of_frame(frame.as_slice()));
+        }
+        Some(rooms)
     }
 
     /// Takes frames that have arrived, and gives the host those that it is to see; how many have come.

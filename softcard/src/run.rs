@@ -403,6 +403,8 @@ impl CardThread {
             Action::Attached { reply } => {
                 let _ = reply.send(card.network.attached());
             }
+            Action::Qos { reply } => drop(reply.send(card.network.port.qos().cloned())),
+            Action::SetQos { qos, reply } => drop(reply.send(card.network.set_qos(now, &qos))),
             Action::Counters { reply } => {
                 let _ = reply.send(card.counters());
             }

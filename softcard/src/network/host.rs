@@ -22,13 +22,15 @@ pub(crate) struct Host {
     to_itself: u64,
     /// Frames that it sent and a peer would take for the card's.
     forged: u64,
+    /// Frames that it sent and whose queue in the port was full.
+    dropped: u64,
     /// Frames on their way, kept so that rounds need not allocate it.
     passing: VecDeque<Frame>,
 }
 
 impl Host {
     pub(crate) fn new(port: Box<dyn Port>) -> Self {
-        Self { port, to_itself: 0, forged: 0, passing: VecDeque::new() }
+        Self { port, to_itself: 0, forged: 0, dropped: 0, passing: VecDeque::new() }
     }
 
     /// Counters by name.
@@ -36,6 +38,7 @@ impl Host {
         let mut counters = self.port.counters();
         counters.push(("host_frames_to_itself", self.to_itself));
         counters.push(("host_frames_forged", self.forged));
+        counters.push(("host_frames_dropped", self.dropped));
         counters
     }
 }
@@ -73,8 +76,13 @@ impl Network {
         room: usize,
         sending: &mut VecDeque<Frame>,
     ) -> bool {
-        let own = self.identity().mac;
-        let Some(Host { port, to_itself, forged, passing }) = &mut self.host else { return false };
+        if self.host.is_none() {
+            return false;
+        }
+        let (own, mut rooms) = (self.identity().mac, self.rooms(sending));
+        let Some(Host { port, to_itself, forged, dropped, passing }) = &mut self.host else {
+            return false;
+        };
         port.receive(now, passing, room);
         let any = !passing.is_empty();
         for frame in passing.drain(..) {
@@ -83,6 +91,13 @@ impl Network {
                 self.pool.put(frame);
             } else if self.stack.is_forged(frame.as_slice()) {
                 *forged = forged.saturating_add(1);
+                self.pool.put(frame);
+            } else if rooms
+                .as_mut()
+                .is_some_and(|rooms| !rooms.take(self.trust.of_frame(frame.as_slice())))
+            {
+                // It would hold up those of other priorities.
+                *dropped = dropped.saturating_add(1);
                 self.pool.put(frame);
             } else {
                 self.tally.count(Direction::Outbound, frame.as_slice());

@@ -7,9 +7,11 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
 use roce::PathMtu;
+use roce::qos::Qos;
 
 use super::pcapng::{Direction, Writer};
-use super::{Frame, Port};
+use super::{Frame, Port, Rooms};
+use crate::Error;
 
 /// A capture file that several ports write to.
 pub type SharedWriter = Rc<RefCell<Writer>>;
@@ -75,6 +77,18 @@ impl Port for Capture {
 
     fn room(&self) -> usize {
         self.port.room()
+    }
+
+    fn rooms(&self) -> Option<Rooms> {
+        self.port.rooms()
+    }
+
+    fn qos(&self) -> Result<&Qos, Error> {
+        self.port.qos()
+    }
+
+    fn set_qos(&mut self, now: u64, qos: &Qos) -> Result<(), Error> {
+        self.port.set_qos(now, qos)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -2,13 +2,15 @@
 //!
 //! Each way, each frame (ARP as well as RoCE) may be lost, doubled, held back until later ones have
 //! come, damaged by a bit, marked as having met congestion, or delayed; each of these is decided
-//! independently. The decisions about the n-th frame of a seed, a card and a direction depend on
-//! these alone. A cable of a given rate has a queue at its far end, which drops frames beyond its room,
-//! and marks packets by its length. Everything is counted by cause and direction.
+//! independently. What is decided about the n-th frame of a seed, a card and a direction depends on
+//! these alone. A cable of a given rate has queues at both ends ([`egress`]), by traffic class: those at its far end drop
+//! what they have no room for, have senders pause before, and mark packets by their length. Everything is counted by cause
+//! and direction.
 
-mod bottleneck;
+mod counters;
 mod draw;
 mod edit;
+mod egress;
 mod line;
 mod quantity;
 mod spec;
@@ -17,7 +19,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use roce::PathMtu;
+use roce::qos::{Qos, pfc};
+use roce::{MacAddr, PathMtu};
 
 pub use draw::FaultSource;
 pub(crate) use quantity::whole;
@@ -27,7 +30,8 @@ pub use spec::{Delay, FaultSpec, Rate, Red};
 use draw::Decisions;
 use line::Line;
 
-use super::{Direction, Frame, FramePool, Port};
+use super::{Direction, Frame, FramePool, Port, Rooms};
+use crate::Error;
 
 /// Frames decided about before they are offered to the port behind.
 const CHUNK: usize = 64;
@@ -41,6 +45,11 @@ pub struct Faults {
     port: Box<dyn Port>,
     tx: Line,
     rx: Line,
+    pool: FramePool,
+    /// The card's Ethernet address.
+    mac: MacAddr,
+    /// Pauses to be said, each with the way of who is to pause.
+    saying: VecDeque<(usize, Frame)>,
     /// Frames between the port and `rx`; kept for its memory.
     arrivals: VecDeque<Frame>,
     /// Set when frames have moved that the caller could not see moving: there may be more.
@@ -56,13 +65,17 @@ impl Faults {
         source: FaultSource,
         pool: &FramePool,
     ) -> Self {
+        let ways = port.ways();
         let line = |direction| {
-            Line::new(*spec, direction, Decisions::new(source, direction), pool.clone())
+            Line::new(*spec, direction, Decisions::new(source, direction), pool.clone(), ways)
         };
         Self {
             port,
             tx: line(Direction::Outbound),
             rx: line(Direction::Inbound),
+            pool: pool.clone(),
+            mac: MacAddr::default(),
+            saying: VecDeque::new(),
             arrivals: VecDeque::new(),
             again: None,
         }
@@ -83,9 +96,41 @@ impl Faults {
         self.port.receive(now, &mut self.arrivals, budget.min(self.rx.space()));
         let pulled = !self.arrivals.is_empty();
         for frame in self.arrivals.drain(..) {
-            self.rx.take(now, frame);
+            if self.tx.has_queues() {
+                if let Some(said) = pfc::parse(frame.as_slice()) {
+                    self.tx.heed(now, &said);
+                    self.rx.pass(frame);
+                    continue;
+                }
+            }
+            let way = match self.rx.has_queues() {
+                true => self.port.way_of(source_of(&frame)),
+                false => 0,
+            };
+            self.rx.take(now, frame, way);
         }
         pulled
+    }
+
+    /// Has those pause who are to; `true` if any are.
+    fn say(&mut self, now: u64) -> bool {
+        while let Some(pause) = self.rx.take_said() {
+            let mut frame = self.pool.take();
+            frame.set_len(pfc::LENGTH);
+            let bytes = pfc::frame(self.mac, pause.priority, pause.quanta);
+            frame.as_mut_slice().copy_from_slice(&bytes);
+            self.saying.push_back((pause.way, frame));
+        }
+        let any = !self.saying.is_empty();
+        while let Some((way, frame)) = self.saying.pop_front() {
+            let mut burst = VecDeque::from([frame]);
+            self.port.answer(now, way, &mut burst);
+            if let Some(frame) = burst.pop_front() {
+                self.saying.push_front((way, frame));
+                break;
+            }
+        }
+        any
     }
 }
 
@@ -96,12 +141,12 @@ impl Port for Faults {
         while self.tx.ready.is_empty() {
             // A port that has no room may still take a frame, as by another way out of a switch.
             let room = self.port.room().clamp(1, CHUNK);
-            let count = room.min(self.tx.space()).min(burst.len());
+            let count = self.tx.fitting(burst, room);
             if count == 0 {
                 break;
             }
             for frame in burst.drain(..count) {
-                self.tx.take(now, frame);
+                self.tx.take(now, frame, 0);
             }
             self.push(now);
         }
@@ -112,13 +157,15 @@ impl Port for Faults {
 
     fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
         let before = into.len();
-        // Nothing else calls when a sent frame is due, or the port behind has room again.
-        let pushed = self.push(now);
         self.rx.advance(now);
+        // Of pauses first: a card that comes late does not send what they were to stop.
         let pulled = self.pull(now, budget.saturating_sub(self.rx.ready.len()));
+        // Nobody else calls when what was sent is due, or the port behind has room again.
+        let pushed = self.push(now);
         let count = self.rx.ready.len().min(budget);
         into.extend(self.rx.ready.drain(..count));
-        let unseen = (pushed || pulled) && into.len() == before;
+        let said = self.say(now);
+        let unseen = (pushed || pulled || said) && into.len() == before;
         self.again = (unseen || !self.rx.ready.is_empty()).then_some(now);
     }
 
@@ -128,6 +175,47 @@ impl Port for Faults {
             0 => self.port.room().min(self.tx.space()),
             _ => 0,
         }
+    }
+
+    fn rooms(&self) -> Option<Rooms> {
+        match (self.tx.rooms(), self.port.rooms()) {
+            (Some(_), _) if !self.tx.ready.is_empty() => Some(Rooms::none()),
+            (Some(rooms), _) => Some(rooms),
+            (None, rooms) => rooms,
+        }
+    }
+
+    fn qos(&self) -> Result<&Qos, Error> {
+        self.tx.qos().map_or_else(|| self.port.qos(), Ok)
+    }
+
+    fn set_qos(&mut self, now: u64, qos: &Qos) -> Result<(), Error> {
+        if !self.tx.has_queues() {
+            return self.port.set_qos(now, qos);
+        }
+        if let Some(buffer) = self.rx.lacks(qos) {
+            return Err(Error::NoHeadroom { buffer });
+        }
+        match self.port.set_qos(now, qos) {
+            Ok(()) | Err(Error::NoQueues) => {}
+            Err(error) => return Err(error),
+        }
+        self.tx.set(now, qos);
+        self.rx.set(now, qos);
+        self.again = Some(now);
+        Ok(())
+    }
+
+    fn ways(&self) -> usize {
+        self.port.ways()
+    }
+
+    fn way_of(&self, source: [u8; 6]) -> usize {
+        self.port.way_of(source)
+    }
+
+    fn answer(&mut self, now: u64, way: usize, frame: &mut VecDeque<Frame>) {
+        self.port.answer(now, way, frame);
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -144,6 +232,7 @@ impl Port for Faults {
     }
 
     fn set_addresses(&mut self, mac: [u8; 6], addresses: &[IpAddr]) {
+        self.mac = MacAddr(mac);
         self.port.set_addresses(mac, addresses);
     }
 
@@ -165,22 +254,7 @@ impl Port for Faults {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.port.counters();
-        let (tx, rx) = (&self.tx.counts, &self.rx.counts);
-        for (name, value) in [
-            ("fault_lost_tx", tx.lost),
-            ("fault_lost_rx", rx.lost),
-            ("fault_duplicated_tx", tx.duplicated),
-            ("fault_duplicated_rx", rx.duplicated),
-            ("fault_reordered_tx", tx.reordered),
-            ("fault_reordered_rx", rx.reordered),
-            ("fault_corrupted_tx", tx.corrupted),
-            ("fault_corrupted_rx", rx.corrupted),
-            ("fault_ecn_marked_tx", tx.ecn_marked),
-            ("fault_ecn_marked_rx", rx.ecn_marked),
-            ("fault_delayed_tx", tx.delayed),
-            ("fault_delayed_rx", rx.delayed),
-            ("fault_dropped_rx", rx.dropped),
-        ] {
+        for (name, value) in counters::of(&self.tx, &self.rx) {
             // Faults around faults count together.
             match counters.iter_mut().find(|(found, _)| *found == name) {
                 Some((_, sum)) => *sum = sum.saturating_add(value),
@@ -193,6 +267,12 @@ impl Port for Faults {
     fn flush(&mut self) {
         self.port.flush();
     }
+}
+
+/// The Ethernet address that a frame comes from.
+fn source_of(frame: &Frame) -> [u8; 6] {
+    let source = frame.as_slice().get(6..).and_then(|rest| rest.first_chunk());
+    source.copied().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod frame;
 mod packet;
 mod pcapng;
 mod plug;
+mod rooms;
 mod switch;
 mod tap;
 pub mod udp;
@@ -29,6 +30,7 @@ pub use frame::{FRAME_CAPACITY, Frame, FramePool, MIN_FRAME};
 pub use packet::PacketPort;
 pub use pcapng::{Direction, Writer as PcapngWriter};
 pub use plug::plug;
+pub use rooms::Rooms;
 pub use switch::{SwitchPort, switch};
 pub use tap::TapPort;
 pub use udp::UdpPort;
@@ -37,8 +39,9 @@ pub use watch::{Recorder, Watch, Watched};
 
 use roce::PathMtu;
 use roce::param::MAX_GROUPS;
+use roce::qos::Qos;
 
-use crate::Link;
+use crate::{Error, Link};
 
 /// Frames of a bad length passed over in one call, so that they cannot hold up the thread.
 const BAD_LIMIT: u64 = 1024;
@@ -110,6 +113,43 @@ pub trait Port {
     /// Frames that [`Port::send`] would take now, as far as can be known; some ports learn only
     /// by trying.
     fn room(&self) -> usize;
+
+    /// The frames of each priority that [`Port::send`] would take now, where it has queues for them; [`Port::room`] is the
+    /// most of these.
+    fn rooms(&self) -> Option<Rooms> {
+        None
+    }
+
+    /// The settings of the port's priorities.
+    ///
+    /// # Errors
+    /// [`Error::NoQueues`] or [`Error::MachinesQueues`] where it has no queues for them.
+    fn qos(&self) -> Result<&Qos, Error> {
+        Err(Error::NoQueues)
+    }
+
+    /// Changes the settings of the port's priorities, which were [checked](Qos::check).
+    ///
+    /// # Errors
+    /// As [`Port::qos`], and [`Error::NoHeadroom`] where its buffer is too small. Nothing has changed then.
+    fn set_qos(&mut self, _now: u64, _qos: &Qos) -> Result<(), Error> {
+        Err(Error::NoQueues)
+    }
+
+    /// The number of ways by which frames come: the ports of a switch, of which each has senders of its own.
+    fn ways(&self) -> usize {
+        1
+    }
+
+    /// The way by which frames of a source come.
+    fn way_of(&self, _source: [u8; 6]) -> usize {
+        0
+    }
+
+    /// Sends a frame to the port at the other end of a way, ahead of all others, and leaves it where there is no room.
+    fn answer(&mut self, now: u64, _way: usize, frame: &mut VecDeque<Frame>) {
+        self.send(now, frame);
+    }
 
     /// The descriptor that becomes readable when the port has work: frames to receive, or room again after
     /// [`Port::send`] left frames behind.

@@ -84,6 +84,11 @@ impl Switch {
                 }
                 _ => Err(frame),
             },
+            // What is for the port at this end of the cable alone goes no further (IEEE 802.1Q, 8.6.3).
+            None if is_reserved(addresses) => {
+                self.pool.put(frame);
+                Ok(Forwarded::Nobody)
+            }
             None => self.flood(from, frame),
         }
     }
@@ -139,6 +144,11 @@ fn is_group(mac: [u8; 6]) -> bool {
     mac.first().is_some_and(|first| first & 1 == 1)
 }
 
+/// Whether the first of a frame's addresses is one that no switch forwards to.
+fn is_reserved(addresses: [u8; ADDRESSES]) -> bool {
+    matches!(addresses, [0x01, 0x80, 0xc2, 0, 0, last, ..] if last < 16)
+}
+
 /// Bytes of destination and source address, which a frame begins with.
 const ADDRESSES: usize = 12;
 
@@ -190,6 +200,21 @@ impl Port for SwitchPort {
         let switch = self.switch.borrow();
         let fullest = switch.others(self.number).map(VecDeque::len).max().unwrap_or(0);
         QUEUE_LIMIT.saturating_sub(fullest)
+    }
+
+    fn ways(&self) -> usize {
+        self.switch.borrow().queues.len()
+    }
+
+    fn way_of(&self, source: [u8; 6]) -> usize {
+        self.switch.borrow().destination(source).unwrap_or_default()
+    }
+
+    fn answer(&mut self, _now: u64, way: usize, frame: &mut VecDeque<Frame>) {
+        let mut switch = self.switch.borrow_mut();
+        if let Some(queue) = switch.queues.get_mut(way) {
+            frame.drain(..).for_each(|frame| queue.push_front(frame));
+        }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -28,6 +28,7 @@ use hostmem::udp::ReceiveRoom;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 use roce::param::ROCE_UDP_PORT;
+use roce::qos::Qos;
 use roce::wire::difference::Differences;
 use roce::{MacAddr, PathMtu};
 
@@ -37,6 +38,7 @@ use self::neighbours::{Asked, asked};
 use self::peers::Peers;
 use self::sockets::{MOST_GROUPS, Sockets};
 use super::{Counters, Frame, FramePool, MIN_FRAME, Port};
+use crate::Error;
 use crate::link::UdpOptions;
 
 /// The UDP port of words between balboads.
@@ -217,6 +219,14 @@ impl Port for UdpPort {
             Some(_) => 0,
             None => QUEUE.saturating_sub(self.peers.queued),
         }
+    }
+
+    fn qos(&self) -> Result<&Qos, Error> {
+        Err(Error::MachinesQueues)
+    }
+
+    fn set_qos(&mut self, _now: u64, _qos: &Qos) -> Result<(), Error> {
+        Err(Error::MachinesQueues)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

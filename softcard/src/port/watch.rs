@@ -12,11 +12,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fpga_regs::port::WatchFilter;
 use roce::PathMtu;
 use roce::param::ROCE_UDP_PORT;
+use roce::qos::Qos;
 use roce::wire::ethernet::{self, EtherType};
 use roce::wire::{bth, ipv4, ipv6, udp};
 
 use super::pcapng::{self, Direction};
-use super::{Frame, Port};
+use super::{Frame, Port, Rooms};
+use crate::Error;
 
 /// Bytes collected before they are written.
 const WRITE_AT: usize = 64 << 10;
@@ -282,6 +284,18 @@ impl Port for Watched {
 
     fn room(&self) -> usize {
         self.port.room()
+    }
+
+    fn rooms(&self) -> Option<Rooms> {
+        self.port.rooms()
+    }
+
+    fn qos(&self) -> Result<&Qos, Error> {
+        self.port.qos()
+    }
+
+    fn set_qos(&mut self, now: u64, qos: &Qos) -> Result<(), Error> {
+        self.port.set_qos(now, qos)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,9 +1,10 @@
 //! Two cards, of which one has a cable that carries less than the other sends.
 
 use fpga_regs::engine::wqe::SendOpcode;
+use roce::qos::Qos;
 
 use super::pair::{MEMORY, Pair};
-use super::rig::REGION;
+use super::rig::{REGION, Rig};
 use super::*;
 use crate::congestion::Congestion;
 use crate::port::{FaultSource, FaultSpec, Faults};
@@ -26,10 +27,17 @@ struct Outcome {
     notified: u64,
     handled: u64,
     ignored: u64,
+    /// Those that were said, and those that were heeded.
+    pauses: [u64; 2],
 }
 
 /// Sends messages of the first card through a cable, where both cards have this reaction to congestion.
 fn outcome(opcode: SendOpcode, reaction: &str) -> Outcome {
+    outcome_with(opcode, reaction, &Qos::default())
+}
+
+/// The same, with these settings of priorities.
+fn outcome_with(opcode: SendOpcode, reaction: &str, qos: &Qos) -> Outcome {
     let mut cables: [FaultSpec; 2] = [LINE, CABLE].map(|cable| cable.parse().unwrap());
     let reaction = reaction.parse::<Congestion>().unwrap().reaction(cables[0].rate).unwrap();
     if opcode == SendOpcode::Read {
@@ -40,6 +48,9 @@ fn outcome(opcode: SendOpcode, reaction: &str) -> Outcome {
         Box::new(Faults::new(port, &cables[card], source, pool))
     };
     let mut pair = Pair::behind(1, &reaction, put);
+    for Rig { card, now, .. } in [&mut pair.one, &mut pair.other] {
+        card.network.set_qos(*now, qos).unwrap();
+    }
     let (mut posted, mut done, begun) = (0, 0, pair.one.now);
     while done < MESSAGES {
         while posted < MESSAGES.min(done + AHEAD) {
@@ -65,6 +76,7 @@ fn outcome(opcode: SendOpcode, reaction: &str) -> Outcome {
         notified: one.np_cnp_sent + other.np_cnp_sent,
         handled: one.rp_cnp_handled + other.rp_cnp_handled,
         ignored: one.rp_cnp_ignored + other.rp_cnp_ignored,
+        pauses: [sum("tx_prio0_pause"), sum("rx_prio0_pause")],
     }
 }
 
@@ -95,6 +107,20 @@ fn a_card_that_reacts_slows_its_responses_to_reads_down() {
     let on = outcome(SendOpcode::Read, "dcqcn-mlx5");
     assert!(on.marked > 0 && on.handled > 0, "{on:?}");
     assert!(on.nanoseconds > off.nanoseconds && on.nanoseconds < LEAST * 2, "{on:?}, off: {off:?}");
+}
+
+#[test]
+fn with_flow_control_the_sender_pauses_and_nothing_is_lost() {
+    let off = outcome(SendOpcode::Write, "off");
+    assert_eq!(off.pauses, [0, 0]);
+    let lossless = Qos { pfc: 1, ..Qos::default() };
+    let on = outcome_with(SendOpcode::Write, "off", &lossless);
+    assert_eq!((on.dropped, on.sent_again), (0, 0), "{on:?}");
+    assert!(on.pauses[0] > 10 && on.pauses[0] == on.pauses[1], "{on:?}");
+    assert!(on.nanoseconds < LEAST * 11 / 10, "{on:?}");
+    // Of another priority nobody is paused.
+    let other = outcome_with(SendOpcode::Write, "off", &Qos { pfc: 2, ..Qos::default() });
+    assert!(other.pauses == [0, 0] && other.dropped > 100, "{other:?}");
 }
 
 #[test]

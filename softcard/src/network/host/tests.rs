@@ -6,13 +6,14 @@ use std::sync::Arc;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::window::{self, Capabilities};
-use roce::{Gid, IcrcPolicy, Qpn};
+use roce::qos::{Qos, pfc};
+use roce::{Gid, IcrcPolicy, MacAddr, Qpn};
 
 use super::*;
 use crate::card::Card;
 use crate::datapath::tests::connect_to;
 use crate::network::Identity;
-use crate::port::FramePool;
+use crate::port::{FaultSource, Faults, FramePool};
 use crate::published::Published;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -58,11 +59,19 @@ impl Port for TestPort {
 
 /// A card whose port a host shares; its cable, and the way to the host.
 fn shared() -> (Card, [Rc<RefCell<Ends>>; 2]) {
+    shared_behind(|port, _| port)
+}
+
+/// The same with a wrapper around the port.
+fn shared_behind(
+    put: impl Fn(Box<dyn Port>, &FramePool) -> Box<dyn Port>,
+) -> (Card, [Rc<RefCell<Ends>>; 2]) {
     let ends = [(); 2].map(|()| Rc::new(RefCell::new(Ends { room: 64, ..Ends::default() })));
     let published = Arc::<Published>::default();
     let vectors = Rc::new(Arc::clone(&published));
     let port = Box::new(TestPort(Rc::clone(&ends[0])));
     let (policy, pool) = (IcrcPolicy::CheckAll, FramePool::new(8));
+    let port = put(port, &pool);
     let mut card = Card::new(Default::default(), port, policy, pool, vectors, published);
     card.share_port(Box::new(TestPort(Rc::clone(&ends[1]))));
     card.network.set_identity(Identity { mac: OWN, ipv4: u32::from_be_bytes(OWN_IP) });
@@ -180,6 +189,45 @@ fn what_the_host_sends_leaves_by_the_port_and_waits_while_that_has_no_room() {
     while card.round(0) {}
     assert_eq!(left(&cable), frames);
     assert!(left(&host).is_empty(), "the host does not hear itself");
+}
+
+/// A frame of the host's of a priority, as long as the longest.
+fn long(priority: u8) -> Vec<u8> {
+    let ip = roce::wire::ipv4::Repr {
+        type_of_service: priority << 5,
+        time_to_live: 64,
+        protocol: 1,
+        source: OWN_IP.into(),
+        destination: PEER_IP.into(),
+        payload_length: 4_000,
+    };
+    [&PEER[..], &OWN, &[0x08, 0x00], &ip.to_bytes(), &[0; 4_000]].concat()
+}
+
+#[test]
+fn frames_of_the_hosts_that_wait_for_a_paused_priority_hold_up_no_other() {
+    let (mut card, [cable, host]) = shared_behind(|port, pool| {
+        let source = FaultSource { seed: 1, card: 0, layer: 0 };
+        Box::new(Faults::new(port, &"rate=10M".parse().unwrap(), source, pool))
+    });
+    card.network.set_qos(0, &Qos { pfc: 1, ..Qos::default() }).unwrap();
+    arrive(&cable, &pfc::frame(MacAddr(PEER), 0, pfc::LONGEST));
+    while card.round(0) {}
+    left(&host);
+    (0..40).for_each(|_| arrive(&host, &long(0)));
+    arrive(&host, &long(3));
+    let mut sent = Vec::new();
+    for step in 0..100 {
+        card.round(step * 1_000_000);
+        sent.extend(left(&cable));
+    }
+    assert!(sent == [long(3)], "{} frames", sent.len());
+    let dropped = counted(&card, "host_frames_dropped");
+    assert!((36..40).contains(&dropped), "{dropped} of 40");
+    // Behind the pause, which is 3.4 s of the cable's.
+    while card.round(4_000_000_000) {}
+    let sent = left(&cable);
+    assert!(sent.iter().all(|frame| *frame == long(0)) && sent.len() as u64 + dropped == 40);
 }
 
 #[test]

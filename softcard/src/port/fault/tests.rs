@@ -8,6 +8,8 @@ use super::line::{HOLD_NS, LIMIT};
 use super::*;
 use crate::port::{MIN_FRAME, SwitchPort, switch};
 
+mod pauses;
+
 const SOURCE: FaultSource = FaultSource { seed: 42, card: 0, layer: 0 };
 
 /// Frames of a test that measures rates.
