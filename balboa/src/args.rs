@@ -11,14 +11,17 @@ use vfio::PciAddress;
 
 mod images;
 mod port;
+mod qos;
 mod services;
 
 pub use images::{Flash, Image, Plan};
 pub use port::{Action, Addr, Address, AddressInVlan, Capture, Link};
+pub use qos::{Qos, QosAction};
 pub use services::{Mode, Service, Settings, Users};
 
 use images::{FLASH_HELP, IMAGE_HELP};
 use port::{ADDR_HELP, CAPTURE_HELP, LINK_HELP};
+use qos::QOS_HELP;
 use services::SERVICE_HELP;
 
 /// Run verbs programs on Balboa cards, and watch and manage the cards
@@ -66,6 +69,9 @@ pub enum Command {
     /// Show, add and delete the addresses of a card, which are its GIDs
     #[command(after_help = ADDR_HELP)]
     Addr(Addr),
+    /// Show and set which priorities of a card go first, and which have flow control
+    #[command(after_help = QOS_HELP)]
+    Qos(Qos),
     /// Capture the frames at the port of a running card in a pcapng file
     #[command(after_help = CAPTURE_HELP)]
     Capture(Capture),

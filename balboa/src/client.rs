@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use shim_abi::{
-    CardInfo, FlashState, Pinged, Refusal, Request, Response, Role, SOCKET_NAME, ServiceUsers,
+    CardInfo, FlashState, Pinged, Qos, Refusal, Request, Response, Role, SOCKET_NAME, ServiceUsers,
 };
 use shim_client::{ConnectError, Error};
 
@@ -285,6 +285,28 @@ impl Client {
         match self.ask(&Request::ResetCard { card })? {
             (Response::Reset { programs }, _) => Ok(programs),
             (other, _) => Err(self.misunderstood(format!("{other:?} as the end of a reset"))),
+        }
+    }
+
+    /// The settings of a port's priorities.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn qos(&mut self, card: u32) -> Result<Qos, ClientError> {
+        match self.ask(&Request::QueryQos { card })? {
+            (Response::Qos(qos), _) => Ok(qos),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as a port's priorities"))),
+        }
+    }
+
+    /// Changes them.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn set_qos(&mut self, card: u32, qos: Qos) -> Result<(), ClientError> {
+        match self.ask(&Request::SetQos { card, qos })? {
+            (Response::Done, _) => Ok(()),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as priorities set"))),
         }
     }
 

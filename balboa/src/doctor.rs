@@ -156,7 +156,7 @@ pub fn doctor(arguments: &args::Doctor) -> anyhow::Result<bool> {
 
 /// Runs all checks, those first that others rest on.
 fn examine(patient: &Patient) -> Vec<Finding> {
-    let checks: [fn(&Patient) -> Vec<Finding>; 26] = [
+    let checks: [fn(&Patient) -> Vec<Finding>; 27] = [
         machine::balboad,
         machine::release,
         machine::provider,
@@ -178,6 +178,7 @@ fn examine(patient: &Patient) -> Vec<Finding> {
         cards::neighbour,
         cards::frames,
         cards::congestion,
+        cards::pauses,
         network::port,
         network::reverse_path,
         network::room,
@@ -334,7 +335,7 @@ mod tests {
         let without = |machine: &Machine, link: &str| {
             fs::remove_file(machine.home.path().join(FUNCTION).join(link)).unwrap();
         };
-        let spoilt: [(&str, Spoil); 23] = [
+        let spoilt: [(&str, Spoil); 24] = [
             ("balboad", |it| it.patient.state = Err("none: start it".into())),
             ("release", |it| it.patient.state.as_mut().unwrap()["version"] = "0.0.9".into()),
             ("libibverbs", |it| it.patient.provider = Err("none: install it".into())),
@@ -352,6 +353,7 @@ mod tests {
             ("neighbour", |it| *it.card("counters") = json!({ "drop_no_neighbour": 1 })),
             ("frames", |it| *it.card("counters") = json!({ "drop_malformed": 1 })),
             ("congestion", |it| *it.card("counters") = json!({ "rp_cnp_ignored": 1_000 })),
+            ("pauses", |it| *it.card("counters") = json!({ "pfc_watchdog_detected": 1 })),
             ("UDP 4791", |it| *it.card("counters") = json!({ "sent_pkts": 1 })),
             ("rp_filter", |it| {
                 it.write("proc/sys/net/ipv4/conf/eth0/rp_filter", "1\n");

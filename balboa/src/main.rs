@@ -19,6 +19,7 @@ mod image;
 mod perf;
 mod ping;
 mod port;
+mod qos;
 mod question;
 mod reset;
 mod run;
@@ -57,6 +58,13 @@ fn main() -> ExitCode {
         args::Command::Cdi { action } => told("cdi", cdi::cdi(&action)),
         args::Command::Link(link) => told("link", port::link(&link)),
         args::Command::Addr(addr) => told("addr", port::addr(&addr)),
+        args::Command::Qos(arguments) => match qos::qos(&arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(qos::Failure { code, error }) => {
+                complain("balboa qos", format_args!("{error:#}"));
+                ExitCode::from(code)
+            }
+        },
         args::Command::Service { action } => told("service", service::service(&action)),
         args::Command::Capture(capture) => told("capture", capture::capture(&capture)),
         args::Command::Reset(reset) => match reset::reset(&reset) {

@@ -6,9 +6,13 @@ use std::os::unix::net::UnixStream;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::port::{IcrcPolicy, WatchFilter};
 use hostmem::DmaMemory;
+use roce::qos::Qos;
 use services::{Attached, Chain, Selector};
 
 use crate::error::Error;
+
+/// Why the driver of a card behind VFIO sets no priorities.
+const NO_QUEUES: &str = "the contract of cards behind VFIO has no queues for priorities: set them at the switch that it is plugged into";
 
 /// A card's function, as bring-up and the engines use it.
 ///
@@ -165,6 +169,22 @@ pub trait CardBackend: Send + Sync {
     /// The services that are attached; `None` where the card can have none.
     fn services(&self) -> Option<Vec<Attached>> {
         None
+    }
+
+    /// The settings of the port's priorities.
+    ///
+    /// # Errors
+    /// [`Error::NoQueues`] where nothing here has queues for them.
+    fn qos(&self) -> Result<Qos, Error> {
+        Err(Error::NoQueues(NO_QUEUES.into()))
+    }
+    /// Changes the settings of the port's priorities.
+    ///
+    /// # Errors
+    /// As [`Self::qos`], and [`Error::Qos`] where they make no sense, or there is too little room for them; nothing has
+    /// changed then.
+    fn set_qos(&self, _qos: Qos) -> Result<(), Error> {
+        Err(Error::NoQueues(NO_QUEUES.into()))
     }
 
     /// The card's description, for people.

@@ -45,6 +45,12 @@ pub enum Error {
     /// Services are not attached, or not detached.
     #[error("{0}")]
     Services(services::Error),
+    /// The port has no queues for priorities.
+    #[error("{0}")]
+    NoQueues(String),
+    /// A port cannot have such settings of its priorities.
+    #[error("{0}")]
+    Qos(String),
     /// A system call failed.
     #[error("{call}: {errno}")]
     Os {

@@ -18,6 +18,7 @@ use fpga_regs::engine::event::Event;
 use fpga_regs::engine::window as w;
 use fpga_regs::port::WatchFilter;
 use hostmem::{DmaMemory, EventFd};
+use roce::qos::Qos;
 use softcard::{Runtime, Unfounded};
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
@@ -504,6 +505,14 @@ impl CardBackend for FakeCard {
     fn activity(&self) -> Option<u64> {
         let moved = self.state().moved;
         self.card.activity().map(|activity| activity.wrapping_add(moved))
+    }
+
+    fn qos(&self) -> Result<Qos, Error> {
+        self.card.qos()
+    }
+
+    fn set_qos(&self, qos: Qos) -> Result<(), Error> {
+        self.card.set_qos(qos)
     }
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {

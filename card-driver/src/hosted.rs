@@ -33,6 +33,7 @@ use hostmem::{
     Access, AsleepWord, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use roce::qos::Qos;
 pub use stock_engine::Meetings;
 use stock_engine::{Budget, Carrier, Exchange, Faults, Gone, Key, Local, Pages, Posts, Settings};
 
@@ -462,6 +463,14 @@ impl CardBackend for Hosted {
     fn identity(&self) -> Identity {
         // The stack checks no ICRC, whichever checks its port offers.
         Identity { icrc_policy: None, congestion: None, ..self.shared.below.identity() }
+    }
+
+    fn qos(&self) -> Result<Qos, Error> {
+        self.shared.below.qos()
+    }
+
+    fn set_qos(&self, qos: Qos) -> Result<(), Error> {
+        self.shared.below.set_qos(qos)
     }
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {

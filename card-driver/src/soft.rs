@@ -10,6 +10,7 @@ use fpga_regs::coyote::shell::Map;
 use fpga_regs::port::WatchFilter;
 use hostmem::fdpass::duplicate;
 use hostmem::{DmaMemory, Tap, thread_page};
+use roce::qos::Qos;
 use services::{Attached, Chain, Selector};
 use softcard::{
     CardConfig, CardHandle, Congestion, FaultSpec, Image, Link, Protection, Runtime, RuntimeConfig,
@@ -146,6 +147,15 @@ fn backend(error: softcard::Error) -> Error {
 fn of_services(error: softcard::Error) -> Error {
     match error {
         softcard::Error::Services(error) => Error::Services(error),
+        error => backend(error),
+    }
+}
+
+fn of_queues(error: softcard::Error) -> Error {
+    use softcard::Error as Soft;
+    match error {
+        Soft::NoQueues | Soft::MachinesQueues => Error::NoQueues(error.to_string()),
+        Soft::NoHeadroom { .. } | Soft::Qos(_) => Error::Qos(error.to_string()),
         error => backend(error),
     }
 }
@@ -302,6 +312,14 @@ impl CardBackend for SoftBackend {
 
     fn services(&self) -> Option<Vec<Attached>> {
         Some(self.handle.attached())
+    }
+
+    fn qos(&self) -> Result<Qos, Error> {
+        self.handle.qos().map_err(of_queues)
+    }
+
+    fn set_qos(&self, qos: Qos) -> Result<(), Error> {
+        self.handle.set_qos(qos).map_err(of_queues)
     }
 
     fn identity(&self) -> Identity {

@@ -215,11 +215,13 @@ impl Error {
             | Self::Driver(DriverError::Recorded) => Errno::EBUSY,
             Self::Claimed { .. } => Errno::EADDRINUSE,
             Self::Unsupported(_)
-            | Self::Driver(DriverError::NoRecord(_) | DriverError::NoServices) => Errno::EOPNOTSUPP,
+            | Self::Driver(
+                DriverError::NoRecord(_) | DriverError::NoServices | DriverError::NoQueues(_),
+            ) => Errno::EOPNOTSUPP,
             Self::Driver(DriverError::Services(
                 services::Error::Busy { .. } | services::Error::Taken(_),
             )) => Errno::EBUSY,
-            Self::Driver(DriverError::Services(_)) => Errno::EINVAL,
+            Self::Driver(DriverError::Services(_) | DriverError::Qos(_)) => Errno::EINVAL,
             Self::Forbidden(_) => Errno::EPERM,
             Self::Driver(
                 DriverError::Dead { .. }

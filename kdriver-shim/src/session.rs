@@ -25,6 +25,7 @@ mod context;
 mod device_memory;
 mod multicast;
 mod port;
+pub(crate) mod qos;
 mod queues;
 mod region;
 mod services;
@@ -131,7 +132,9 @@ impl Session<'_> {
             | Request::Capture { .. }
             | Request::EndCapture { .. }
             | Request::AttachServices { .. }
-            | Request::DetachServices { .. } => self.serve_tool(request),
+            | Request::DetachServices { .. }
+            | Request::QueryQos { .. }
+            | Request::SetQos { .. } => self.serve_tool(request),
             Request::OpenContext { card } => self.open_context(card),
             Request::CloseContext { context } => self.close_context(context),
             Request::QueryPort { context } => self.query_port(context),

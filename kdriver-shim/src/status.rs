@@ -28,6 +28,7 @@ use crate::images::record::{FlashEvent, ImageName};
 use crate::listeners::ObjectCount;
 use crate::process::ClientId;
 use crate::quota::Resource;
+use crate::session::qos::told;
 
 /// Version of the document: a field is only added under the same number.
 const FORMAT: u32 = 1;
@@ -114,6 +115,8 @@ struct CardStatus {
     client_limits: Map<String, Value>,
     windows: Vec<WindowStatus>,
     counters: Map<String, Value>,
+    /// The settings of its port's priorities; null where nothing has queues for them.
+    qos: Option<shim_abi::Qos>,
     /// The abilities of its transport's services, and the attached ones; null where the card can have no services.
     services: Option<ServicesStatus>,
     quarantine: QuarantineStatus,
@@ -441,6 +444,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         client_limits: limits,
         windows: card.windows().map(window_status).collect(),
         counters,
+        qos: card.device.backend.qos().ok().as_ref().map(told),
         services: card.device.backend.services().map(services_status),
         quarantine,
     }

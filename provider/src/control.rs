@@ -95,6 +95,7 @@ fn name(request: &Request) -> &'static str {
         | Request::FlashVerify { .. } => "an image of a card",
         Request::Capture { .. } | Request::EndCapture { .. } => "a capture",
         Request::AttachServices { .. } | Request::DetachServices { .. } => "services",
+        Request::QueryQos { .. } | Request::SetQos { .. } => "the priorities of a port",
         Request::OpenContext { .. } => "opening a device",
         Request::CloseContext { .. } => "closing a device",
         Request::QueryPort { .. } => "a port query",

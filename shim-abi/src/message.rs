@@ -2,7 +2,7 @@
 
 use super::parts::{
     AddressVector, CardInfo, CmReader, CmToken, ContextInfo, CreateQp, FileId, FlashState, Pinged,
-    PortInfo, ReceiveRing, ServiceUsers,
+    PortInfo, Qos, ReceiveRing, ServiceUsers,
 };
 use super::{Deserialize, Serialize};
 
@@ -513,6 +513,18 @@ pub enum Request {
         /// why it is refused.
         now: bool,
     },
+    /// Asks for the settings of a port's priorities; a tool's. → [`Response::Qos`]
+    QueryQos {
+        /// Card number.
+        card: u32,
+    },
+    /// Changes them, for all users of the card; a tool's. → [`Response::Done`]
+    SetQos {
+        /// Card number.
+        card: u32,
+        /// The settings.
+        qos: Qos,
+    },
 }
 
 /// The response to a request.
@@ -705,4 +717,6 @@ pub enum Response {
     },
     /// To [`Request::Ping`].
     Pinged(Pinged),
+    /// To [`Request::QueryQos`].
+    Qos(Qos),
 }

@@ -339,3 +339,18 @@ pub enum Who {
     /// Nobody on the link has the address.
     Nobody,
 }
+
+/// The settings of a port's priorities, in the words of IEEE 802.1Q.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Qos {
+    /// The priority of each of the 64 DSCPs, where they tell that of a packet; otherwise its 802.1Q tag does.
+    pub dscp: Option<Vec<u8>>,
+    /// The traffic class of each priority.
+    pub classes: [u8; 8],
+    /// The traffic classes that go before all others, a bit each.
+    pub strict: u8,
+    /// The percentages of the others.
+    pub weights: [u8; 8],
+    /// The priorities with flow control, a bit each.
+    pub pfc: u8,
+}

@@ -9,6 +9,18 @@ const HEADERS: u64 = 40 + 8 + 12 + 16 + 4 + 4;
 /// Counters of frames that were damaged on their way.
 const DAMAGED: [&str; 2] = ["rx_icrc_encapsulated", "drop_malformed"];
 
+/// Counters of pauses that were heeded.
+const PAUSES: [&str; 8] = [
+    "rx_prio0_pause",
+    "rx_prio1_pause",
+    "rx_prio2_pause",
+    "rx_prio3_pause",
+    "rx_prio4_pause",
+    "rx_prio5_pause",
+    "rx_prio6_pause",
+    "rx_prio7_pause",
+];
+
 /// Ignored notifications of congestion that are a flood, if they are more than the heeded ones.
 const FLOOD: u64 = 1_000;
 
@@ -293,6 +305,28 @@ pub(super) fn congestion(patient: &Patient) -> Vec<Finding> {
     })
 }
 
+/// Whether a peer paused a port without end.
+pub(super) fn pauses(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "pauses";
+    each_driven(patient, |name, card| {
+        let count = |counter: &str| card["counters"][counter].as_u64().unwrap_or(0);
+        let (times, dropped) = (count("pfc_watchdog_detected"), count("pfc_watchdog_dropped"));
+        let heeded: u64 = PAUSES.iter().map(|counter| count(counter)).sum();
+        vec![match times {
+            0 => Finding::fine(CHECK, format!("{name} heeded {heeded} pauses, none without end")),
+            times => Finding::note(
+                CHECK,
+                format!(
+                    "{name}: the other end of its cable paused it without end, {times} times: {dropped} frames were dropped so that others go on"
+                ),
+                format!(
+                    "see who sends pauses (balboa capture {name}) and whom their queue waits for; to heed none: balboa qos {name} set pfc prio-pfc all:off"
+                ),
+            ),
+        }]
+    })
+}
+
 /// Whether programs find a card that the kernel shows, and get our provider for it.
 pub(super) fn shadow(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "shadow";
@@ -424,6 +458,14 @@ mod tests {
                 Note,
                 "is flooded with notifications that it sends too fast: 1001 were ignored",
                 "balboa capture balboa0",
+            ),
+            (
+                "counters",
+                json!({ "pfc_watchdog_detected": 2, "pfc_watchdog_dropped": 70 }),
+                "pauses",
+                Note,
+                "paused it without end, 2 times: 70 frames",
+                "balboa qos balboa0 set pfc prio-pfc all:off",
             ),
             (
                 "shadow",

@@ -25,8 +25,8 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
 use shim_abi::{
-    AddressVector, CmReader, CreateQp, FileId, Hello, MAX_MESSAGE, Reply, Request, Response, Role,
-    SOCKET_NAME, ServiceUsers, hello_frame,
+    AddressVector, CmReader, CreateQp, FileId, Hello, MAX_MESSAGE, Qos, Reply, Request, Response,
+    Role, SOCKET_NAME, ServiceUsers, hello_frame,
 };
 
 use crate::Outcome;
@@ -311,7 +311,18 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
     Ok(match u.int_in_range(0..=40)? {
-        40 => match u.int_in_range(0..=7)? {
+        40 => match u.int_in_range(0..=9)? {
+            9 => Request::QueryQos { card: 0 },
+            8 => Request::SetQos {
+                card: 0,
+                qos: Qos {
+                    dscp: u.arbitrary()?,
+                    classes: u.arbitrary()?,
+                    strict: u.arbitrary()?,
+                    weights: u.arbitrary()?,
+                    pfc: u.arbitrary()?,
+                },
+            },
             7 => Request::DetachServices {
                 card: 0,
                 from: ServiceUsers::Qp(number(u)?),

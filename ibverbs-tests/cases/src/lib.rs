@@ -38,6 +38,7 @@ pub(crate) mod perftest;
 pub(crate) mod pingpong;
 mod port;
 mod psp;
+mod qos;
 pub(crate) mod rdmacm;
 pub mod release;
 mod scale;
@@ -80,6 +81,7 @@ pub fn all() -> Vec<Case> {
         cm::cases(),
         acknowledged::cases(),
         congestion::cases(),
+        qos::cases(),
         counters::cases(),
         port::cases(),
         services::cases(),

@@ -30,6 +30,8 @@ pub fn is_tools(request: &Request) -> bool {
                 | Request::EndCapture { .. }
                 | Request::AttachServices { .. }
                 | Request::DetachServices { .. }
+                | Request::QueryQos { .. }
+                | Request::SetQos { .. }
         )
 }
 
@@ -55,6 +57,8 @@ impl Session<'_> {
                 self.attach_services(card, to, &services, settings)
             }
             Request::DetachServices { card, from, now } => self.detach_services(card, from, now),
+            Request::QueryQos { card } => self.query_qos(card),
+            Request::SetQos { card, qos } => self.set_qos(card, &qos),
             _ => Err(not_at_once()),
         }
     }
