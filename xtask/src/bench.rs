@@ -16,7 +16,7 @@ use terminal::report;
 use crate::{cargo, setup};
 use baseline::Baseline;
 use figures::{Column, Figures};
-use perftest::{Bandwidth, Copying, Devices, Moved, Programs};
+use perftest::{Bandwidth, Carrier, Copying, Devices, Moved, Programs};
 
 mod baseline;
 mod connections;
@@ -222,6 +222,7 @@ impl Rounds<'_> {
         self.one_and_many(figures)?;
         self.lossy(figures)?;
         self.rates(figures)?;
+        self.spinners(figures)?;
         self.checked(figures)?;
         self.latencies(figures)?;
         self.mpi.measure(self.clean, figures)?;
@@ -309,6 +310,18 @@ impl Rounds<'_> {
     fn rate(&self, metric: &str, option: &'static str, figures: &mut Figures) -> Result<()> {
         let run = Bandwidth::of("send", 64, self.effort.seconds).option(option);
         figures.add(metric, Column::Balboa, run.run(Devices::Cards(self.clean))?.messages);
+        Ok(())
+    }
+
+    /// Threads that spin on every core, and the card between them.
+    fn spinners(&self, figures: &mut Figures) -> Result<()> {
+        for (metric, depth) in [("spinners_4096_d1", 1), ("spinners_4096_d32", 32)] {
+            for (column, by) in [(Column::Balboa, Carrier::Cards), (Column::Tcp, Carrier::Tcp)] {
+                let seconds = self.effort.seconds;
+                let rate = self.programs.spinners(self.clean, by, depth, seconds)?;
+                figures.add(metric, column, rate);
+            }
+        }
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use verbs_programs::ffi::{
     Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, STANDARD, Send,
     Service, Srq,
 };
+use verbs_programs::spinners::{self, Spinning};
 use verbs_sys::current::verbs as v;
 
 /// Measures single verbs calls between two QPs of this process.
@@ -71,6 +72,24 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seconds: u64,
     },
+    /// Print how many requests a second two threads exchange, which spin on a core each
+    Spin {
+        /// Bytes of a request, and of an answer
+        #[arg(long)]
+        size: usize,
+        /// Requests under way
+        #[arg(long, default_value_t = 1)]
+        depth: u32,
+        /// How long to do it
+        #[arg(long, default_value_t = 1)]
+        seconds: u64,
+        /// Microseconds that the asking thread computes before each other request, and twice as many before the others
+        #[arg(long, default_value_t = 0)]
+        think: u64,
+        /// Exchange by TCP in place of cards
+        #[arg(long)]
+        tcp: bool,
+    },
     /// Register memory, print its address, and keep it until the standard input ends
     Hold {
         /// Bytes of the region
@@ -119,6 +138,12 @@ fn main() -> Result<()> {
         Command::Copy { size, buffers, apart, seconds } => {
             let copies = Copies { size, buffers, apart, time: Duration::from_secs(seconds) };
             copying::copy(copies, [&devices.from, &devices.to])
+        }
+        Command::Spin { size, depth, seconds, think, tcp } => {
+            let Devices { from, to, gid: gid_index } = devices;
+            let (time, devices) = (Duration::from_secs(seconds), (!tcp).then_some([from, to]));
+            let think = Duration::from_micros(think);
+            spinners::spin(&Spinning { size, depth, think, time, devices, gid_index })
         }
         Command::Hold { bytes } => copying::hold(&devices.from, bytes),
     }

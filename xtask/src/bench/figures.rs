@@ -92,6 +92,8 @@ pub const METRICS: &[Metric] = &[
     metric("send_rate_64_ud", "M/s", true),
     metric("send_rate_64_rx4096", "M/s", true),
     metric("send_rate_64_srq_rx4096", "M/s", true),
+    metric("spinners_4096_d1", "1/s", true),
+    metric("spinners_4096_d32", "1/s", true),
     metric("write_bw_65536_depth500", "MB/s", true),
     metric("write_bw_65536_qp500", "MB/s", true),
     metric("write_bw_65536_loss1", "MB/s", true),

@@ -91,6 +91,8 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
         Goal::at_least("send_rate_64_ud", "1.0 x send_rate_64")
             .floor(own("send_rate_64"))
             .wanted(own("send_rate_64")),
+        between("spinners_4096_d1"),
+        between("spinners_4096_d32"),
         copied("write_bw_65536_depth500"),
         copied("write_bw_65536_qp500"),
         Goal::at_least("write_bw_65536_loss1", "0.2 x lossless; 0.6 x")

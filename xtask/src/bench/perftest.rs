@@ -90,6 +90,15 @@ pub enum Copying<'a> {
     ThreadEachOf(&'a Machines<'a>, &'a Daemon<'a>),
 }
 
+/// The carrier of messages between threads that spin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// The two cards of a balboad.
+    Cards,
+    /// TCP over the loopback interface.
+    Tcp,
+}
+
 /// A bandwidth run of perftest.
 #[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
@@ -243,6 +252,25 @@ impl Programs {
             }
         };
         number(&task.run()?)
+    }
+
+    /// Requests of 4 KiB that two threads exchange in a second, which spin on a core each, with so many under way.
+    ///
+    /// They are of another session than balboad, as programs are of a service's, and so share the cores with it by the
+    /// kernel's groups.
+    ///
+    /// # Errors
+    /// When they fail.
+    pub fn spinners(
+        &self,
+        daemon: &Daemon<'_>,
+        by: Carrier,
+        depth: u32,
+        seconds: u32,
+    ) -> Result<f64> {
+        let tcp = if by == Carrier::Tcp { " --tcp" } else { "" };
+        let arguments = format!("spin --size 4096 --depth {depth} --seconds {seconds}{tcp}");
+        number(&self.verbs_bench(daemon, "setsid --wait", &arguments).run()?)
     }
 
     /// Pairs of QPs made and connected per second.

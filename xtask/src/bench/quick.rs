@@ -18,6 +18,7 @@ impl Rounds<'_> {
         figures.add("write_rate_64", Column::Balboa, short.messages);
         self.bandwidths(BULK, figures)?;
         self.one_and_many(figures)?;
+        self.spinners(figures)?;
         self.main_latencies(figures)?;
         self.mpi.measure(self.clean, figures)?;
         if is_first {
