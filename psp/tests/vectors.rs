@@ -1,6 +1,7 @@
-//! Recorded results of Google's program psp_encrypt, of its configurations and packets: keys, and packets as the program
-//! seals them. Where the program's own configurations encrypt from another offset on than a Balboa card, OpenSSL has sealed
-//! them again from that one on; it makes the recorded ones, too.
+//! Keys that Google's program psp_encrypt derives, and packets that OpenSSL seals of the program's inputs.
+//!
+//! The program's own packets encrypt from another offset on than a Balboa card's. OpenSSL made three of those again, byte for
+//! byte, before it made these.
 
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "tests may fail")]
 
