@@ -11,17 +11,23 @@ use crate::cq::{CONSUMER, CompletionQueue, CqState};
 use crate::qp::Queues;
 use crate::srq::SharedReceiveQueue;
 use crate::status::{
-    VENDOR_CARD_DIED, VENDOR_UNKNOWN_CODE, VENDOR_UNKNOWN_REQUEST, plain_opcode, wc_opcode,
-    wc_status,
+    VENDOR_CARD_DIED, VENDOR_UNKNOWN_CODE, VENDOR_UNKNOWN_REQUEST, plain_opcode, plain_receive,
+    wc_opcode, wc_status,
 };
 
 /// Places in an entry, in 32-bit words.
 const QPN: usize = 0;
 const WQE_INDEX: usize = 1;
 const BYTE_COUNT: usize = 2;
+const IMMEDIATE: usize = 3;
+const SOURCE: usize = 4;
 /// The same, in 64-bit words.
 const TIMESTAMP: usize = 3;
 const SRQN: usize = 4;
+
+/// The completions that [`CompletionQueue::take_usual`] takes.
+pub(crate) const SENT: bool = false;
+pub(crate) const RECEIVED: bool = true;
 
 /// Polls of a queue that find nothing until the core is handed over: what that costs where nobody waits
 /// for it is then small beside them.
@@ -43,16 +49,44 @@ impl CompletionQueue {
     #[inline(always)]
     pub(crate) fn poll(&self, limit: i32, mut deliver: impl FnMut(ibv_wc, u64)) -> i32 {
         // The usual case is one send that succeeded, with nobody else polling. It needs neither the
-        // loop nor the registers that takes; whatever is not usual is left to it.
+        // loop nor the registers that takes, and a receive that succeeded needs few more; the loop takes
+        // all others.
         if limit <= 0 || !self.canary.is_unmarked() {
             return self.poll_waiting(limit, deliver);
         }
         let Some(mut state) = self.state.try_lock() else {
             return self.poll_waiting(limit, deliver);
         };
-        let Some(next) = self.take_usual::<false>(&mut state, &mut deliver) else {
-            return self.poll_all(limit, deliver, 0, state);
-        };
+        match self.take_usual::<false, SENT>(&mut state, &mut deliver) {
+            Some(next) => self.end_poll(limit, deliver, next, state),
+            None => self.poll_received(limit, deliver, state),
+        }
+    }
+
+    /// As [`Self::poll`], where the next entry is of no send that succeeded. It is apart because a receive
+    /// needs more registers than a send.
+    #[inline(never)]
+    fn poll_received(
+        &self,
+        limit: i32,
+        mut deliver: impl FnMut(ibv_wc, u64),
+        mut state: TurnGuard<'_, CqState>,
+    ) -> i32 {
+        match self.take_usual::<false, RECEIVED>(&mut state, &mut deliver) {
+            Some(next) => self.end_poll(limit, deliver, next, state),
+            None => self.poll_all(limit, deliver, 0, state),
+        }
+    }
+
+    /// Ends a poll that delivered the completion before the entry `next`, and delivers what is behind that.
+    #[inline(always)]
+    fn end_poll(
+        &self,
+        limit: i32,
+        deliver: impl FnMut(ibv_wc, u64),
+        next: u32,
+        state: TurnGuard<'_, CqState>,
+    ) -> i32 {
         if limit > 1 && state.ring.written(next).is_some() {
             return self.poll_all(limit, deliver, 1, state);
         }
@@ -78,9 +112,12 @@ impl CompletionQueue {
     /// with ENOENT.
     pub(crate) fn first_poll<'a, const TIMED: bool>(
         &'a self,
-        state: TurnGuard<'a, CqState>,
+        mut state: TurnGuard<'a, CqState>,
         mut deliver: impl FnMut(ibv_wc, u64),
     ) -> Result<TurnGuard<'a, CqState>, i32> {
+        if self.take_usual::<TIMED, RECEIVED>(&mut state, &mut deliver).is_some() {
+            return Ok(state);
+        }
         let take = |state: &mut CqState| self.take_any::<TIMED>(state, 1, &mut deliver, 0);
         match self.take_or_hand_over(state, take, || self.path.hand_over()) {
             (0, _) => Err(libc::ENOENT),
@@ -95,7 +132,7 @@ impl CompletionQueue {
         state: &mut CqState,
         mut deliver: impl FnMut(ibv_wc, u64),
     ) -> bool {
-        self.take_usual::<TIMED>(state, &mut deliver).is_some()
+        self.take_usual::<TIMED, SENT>(state, &mut deliver).is_some()
             || self.next_unusual::<TIMED>(state, deliver)
     }
 
@@ -105,24 +142,34 @@ impl CompletionQueue {
         state: &mut CqState,
         mut deliver: impl FnMut(ibv_wc, u64),
     ) -> bool {
-        self.take_any::<TIMED>(state, 1, &mut deliver, 0) != 0
+        self.take_usual::<TIMED, RECEIVED>(state, &mut deliver).is_some()
+            || self.take_any::<TIMED>(state, 1, &mut deliver, 0) != 0
     }
 
-    /// Delivers the completion of the next entry, where that is usual, and answers the index of the one
-    /// behind it; of anything else nothing is taken.
+    /// Delivers the completion of the next entry, where that is of a send that succeeded ([`SENT`]) or of a
+    /// receive that did ([`RECEIVED`]), and answers the index of the one behind it; of anything else nothing is
+    /// taken.
     #[inline(always)]
-    pub(crate) fn take_usual<const TIMED: bool>(
+    pub(crate) fn take_usual<const TIMED: bool, const RECEIVE: bool>(
         &self,
         state: &mut CqState,
         deliver: &mut impl FnMut(ibv_wc, u64),
     ) -> Option<u32> {
         let index = state.consumer;
         let block = state.ring.written(index)?;
+        // The kind first: the look for the other kind begins anew, and this one has cost little by then.
+        let kind = block.load_half(KIND / 4);
+        let is_usual =
+            if RECEIVE { plain_receive(kind).is_some() } else { plain_opcode(kind).is_some() };
+        if !is_usual {
+            return None;
+        }
         let queues = state.table.get_first(block.load_half(QPN))?;
         if !is_of(block, queues) {
             return None;
         }
-        let completion = transfer(queues, block)?;
+        let completion =
+            if RECEIVE { received(kind, queues, block)? } else { sent(kind, queues, block)? };
         let time = time::<TIMED>(block);
         // From now on the card may write over the entry.
         let next = index.wrapping_add(1);
@@ -191,7 +238,7 @@ impl CompletionQueue {
             };
             if is_of(block, queues) {
                 let time = time::<TIMED>(block);
-                match transfer(queues, block) {
+                match sent(block.load_half(KIND / 4), queues, block) {
                     Some(completion) => deliver(completion, time),
                     None => other(queues, block, |completion| deliver(completion, time)),
                 }
@@ -276,19 +323,34 @@ fn is_of(block: WrittenBlock<'_>, queues: &Queues) -> bool {
     queues.generation() == generation
 }
 
-/// The completion of an entry of a send that succeeded, as most are; `None` for any other, of which
-/// nothing was taken then.
+/// The completion of an entry whose kind is that of a send that succeeded, as most are; `None` where no such
+/// request is outstanding.
 ///
 /// Each word of the entry is read when it is used, for there are few registers.
 #[inline(always)]
-fn transfer(queues: &Queues, block: WrittenBlock<'_>) -> Option<ibv_wc> {
-    let opcode = plain_opcode(block.load_half(KIND / 4))?;
+fn sent(kind: u32, queues: &Queues, block: WrittenBlock<'_>) -> Option<ibv_wc> {
+    let opcode = plain_opcode(kind)?;
     let wr_id = queues.send.retire(block.load_half(WQE_INDEX))?;
     let byte_len = block.load_half(BYTE_COUNT);
     Some(ibv_wc { opcode, byte_len, ..blank(queues.qpn(), wr_id) })
 }
 
-/// Delivers what an entry completes that [`transfer`] left alone.
+/// The same of a receive, whose kind [says so](plain_receive).
+#[inline(always)]
+fn received(kind: u32, queues: &Queues, block: WrittenBlock<'_>) -> Option<ibv_wc> {
+    let (opcode, flags) = plain_receive(kind)?;
+    let wr_id = retire_receive(queues, block.load_half(WQE_INDEX))?;
+    Some(ibv_wc {
+        opcode,
+        byte_len: block.load_half(BYTE_COUNT),
+        __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: block.load_half(IMMEDIATE) },
+        src_qp: block.load_half(SOURCE),
+        wc_flags: wc_flags(flags),
+        ..blank(queues.qpn(), wr_id)
+    })
+}
+
+/// Delivers what an entry completes that [`sent`] left alone.
 #[inline(always)]
 fn other(queues: &Queues, block: WrittenBlock<'_>, mut deliver: impl FnMut(ibv_wc)) {
     // The last word is used as it was when its phase was seen.
@@ -354,8 +416,14 @@ fn retire(queues: &Queues, wqe_index: u32, receive: bool) -> Option<u64> {
     if !receive {
         return queues.send.retire(wqe_index);
     }
+    retire_receive(queues, wqe_index)
+}
+
+/// Takes back the receive whose entry has that tag.
+#[inline(always)]
+fn retire_receive(queues: &Queues, tag: u32) -> Option<u64> {
     // Where it has a shared queue, nothing is ever in its own.
-    queues.receive.retire(wqe_index).or_else(|| queues.shared.as_ref()?.retire(wqe_index))
+    queues.receive.retire(tag).or_else(|| queues.shared.as_ref()?.retire(tag))
 }
 
 /// The `ibv_wc_flags` of an entry's flags.

@@ -3,7 +3,7 @@
 use crate::abi::verbs as ibv;
 #[cfg(doc)]
 use fpga_regs::engine::cqe::KIND;
-use fpga_regs::engine::cqe::{Opcode, Status};
+use fpga_regs::engine::cqe::{Flags, Opcode, Status};
 
 /// `vendor_err` of a completion the card reported with a code this provider does not know.
 pub(crate) const VENDOR_UNKNOWN_CODE: u32 = 0x100;
@@ -31,6 +31,23 @@ pub(crate) fn wc_opcode(opcode: Opcode, receive: bool) -> Option<ibv::ibv_wc_opc
 #[inline(always)]
 pub(crate) fn plain_opcode(kind: u32) -> Option<ibv::ibv_wc_opcode> {
     (kind <= ibv::IBV_WC_FETCH_ADD).then_some(kind)
+}
+
+/// The `ibv_wc_opcode` and the flags of a receive that succeeded, by the [kind](KIND) of its entry; `None` for
+/// everything else, and for a receive along XRC, whose queue another word names.
+#[inline(always)]
+pub(crate) fn plain_receive(kind: u32) -> Option<(ibv::ibv_wc_opcode, Flags)> {
+    const RECEIVE: u32 = u32::from_le_bytes([Opcode::Receive.0, 0, 0, Flags::RECEIVE.bits()]);
+    const OPTIONAL: Flags =
+        Flags::IMMEDIATE.union(Flags::INVALIDATED).union(Flags::SOLICITED).union(Flags::GRH);
+    // The operations of receives differ in one bit.
+    const OPERATION: u8 = Opcode::Receive.0 ^ Opcode::ReceiveWriteImm.0;
+    const ANY: u32 = u32::from_le_bytes([OPERATION, 0, 0, OPTIONAL.bits()]);
+    if kind & !ANY != RECEIVE {
+        return None;
+    }
+    let [opcode, _, _, flags] = kind.to_le_bytes();
+    Some((opcode.into(), Flags::from_bits_retain(flags)))
 }
 
 #[cfg(test)]
@@ -84,6 +101,24 @@ mod tests {
             assert_eq!(wc_opcode(Opcode(code), !receives), None, "opcode {code}");
             let plain = plain_opcode(code.into());
             assert_eq!(plain, wc_opcode(Opcode(code), false).filter(|_| code <= 4), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_plain_receive_is_one_of_a_queue_pair_that_succeeded_and_nothing_else() {
+        let optional = Flags::all() - Flags::RECEIVE - Flags::XRC;
+        for (opcode, flags) in (0..=u16::MAX).map(|it| (it as u8, (it >> 8) as u8)) {
+            let kind = |status, vendor| u32::from_le_bytes([opcode, status, vendor, flags]);
+            let kept = Flags::from_bits_retain(flags);
+            let is_plain = wc_opcode(Opcode(opcode), true).is_some()
+                && kept.contains(Flags::RECEIVE)
+                && (kept - Flags::RECEIVE - optional).is_empty();
+            let expected = is_plain.then_some((opcode.into(), kept));
+            assert_eq!(plain_receive(kind(0, 0)), expected, "opcode {opcode}, flags {flags:#x}");
+            for one_more in (0..8).map(|bit| 1 << bit) {
+                assert_eq!(plain_receive(kind(one_more, 0)), None, "status {one_more:#x}");
+                assert_eq!(plain_receive(kind(0, one_more)), None, "vendor code {one_more:#x}");
+            }
         }
     }
 }

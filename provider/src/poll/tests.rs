@@ -168,6 +168,83 @@ fn a_receive_carries_length_immediate_and_the_name_of_its_request() {
     assert_eq!(crate::ffi::types::immediate(wc), 0xaabb_ccdd);
 }
 
+/// The fields of a completion.
+fn told(wc: &ibv_wc) -> [u64; 8] {
+    let ibv_wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, src_qp, wc_flags, .. } = *wc;
+    let words = [status, opcode, vendor_err, byte_len, qp_num, src_qp, wc_flags].map(u64::from);
+    let [status, opcode, vendor_err, byte_len, qp_num, src_qp, wc_flags] = words;
+    let immediate = u64::from(crate::ffi::types::immediate(wc)) << 32;
+    [wr_id, status, opcode, vendor_err, byte_len, qp_num, src_qp | immediate, wc_flags]
+}
+
+#[test]
+fn a_receive_is_told_alike_whether_it_is_taken_by_itself_or_among_others() {
+    let optional = Flags::all() - Flags::RECEIVE;
+    let flags = (0..=u8::MAX).map(Flags::from_bits_retain);
+    let flags: Vec<_> = flags.filter(|it| optional.contains(*it)).collect();
+    let codes = [(Status::Success, 0), (Status::Success, 7), (Status::LocalLength, 7)];
+    for sharing in [false, true] {
+        let (mut bench, shared) = if sharing {
+            let (bench, shared) = sharing_bench();
+            (bench, Some(shared))
+        } else {
+            (bench(3), None)
+        };
+        let mut tag = 0..;
+        for &flags in &flags {
+            for opcode in [Opcode::Receive, Opcode::ReceiveWriteImm, Opcode(200), Opcode::Send] {
+                for (status, vendor_code) in codes {
+                    let mut take = |poll: &dyn Fn(&Bench) -> Vec<ibv_wc>| {
+                        let tag = tag.next().unwrap();
+                        match &shared {
+                            Some(shared) => post(shared, 5).unwrap(),
+                            None => bench.post_receive(5),
+                        }
+                        let flags = flags | Flags::RECEIVE;
+                        let cqe = Cqe { opcode, flags, status, vendor_code, ..received(tag) };
+                        bench.complete(Cqe {
+                            byte_count: 9,
+                            immediate: 0xaabb_ccdd,
+                            source_qpn: 77,
+                            ..cqe
+                        });
+                        poll(&bench).iter().map(told).collect::<Vec<_>>()
+                    };
+                    let alone = take(&|bench| bench.poll(1));
+                    let among_others = take(&|bench| {
+                        let mut found = Vec::new();
+                        bench.cq.poll_all(4, |wc, _| found.push(wc), 0, bench.cq.lock());
+                        found
+                    });
+                    let one_by_one = take(&|bench| {
+                        let mut found = Vec::new();
+                        drop(begin_poll(bench, |wc, _| found.push(wc)).unwrap());
+                        found
+                    });
+                    assert_eq!(alone.len(), 1);
+                    assert_eq!(alone, among_others, "{opcode:?} {flags:?} {status:?}");
+                    assert_eq!(alone, one_by_one, "{opcode:?} {flags:?} {status:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_poll_of_several_goes_on_behind_a_receive() {
+    let mut bench = bench(4);
+    for tag in 0..2 {
+        bench.post_receive(u64::from(tag) + 10);
+        bench.complete(received(tag));
+        bench.send(tag.into());
+    }
+    let names = |found: Vec<ibv_wc>| found.iter().map(|wc| wc.wr_id).collect::<Vec<_>>();
+    assert_eq!(names(bench.poll(3)), [10, 0, 11]);
+    assert_eq!(bench.cq.record().load_relaxed_u32(CONSUMER), 3);
+    assert_eq!(names(bench.poll(3)), [1]);
+    assert!(bench.cq.state.try_lock().is_some());
+}
+
 #[test]
 fn entries_of_earlier_generations_and_of_unknown_qps_are_skipped() {
     let mut bench = bench(4);

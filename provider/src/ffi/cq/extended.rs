@@ -10,6 +10,7 @@ use super::super::errno;
 use super::CqObject;
 use crate::cq::CqState;
 use crate::error::invalid;
+use crate::poll::SENT;
 
 /// The state between the start and the end of a poll: that has the queue's [turn](hostmem::Turn), and rests between its
 /// calls.
@@ -123,7 +124,7 @@ unsafe extern "C" fn start_poll<const TIMED: bool>(
     };
     // SAFETY: the completion goes to the thread that polls.
     let mut deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
-    if queue.take_usual::<TIMED>(&mut state, &mut deliver).is_none() {
+    if queue.take_usual::<TIMED, SENT>(&mut state, &mut deliver).is_none() {
         // SAFETY: as above.
         return unsafe { start_unusual::<TIMED>(own, state) };
     }
