@@ -37,19 +37,19 @@ pub(super) unsafe extern "C" fn post_send(
     };
     if wr.send_flags >= ibv::IBV_SEND_INLINE {
         // SAFETY: as the program promises; the list is of that one request.
-        return unsafe { post_inline(queue, guard, list, bad) };
+        return unsafe { post_one::<true>(queue, guard, list, bad) };
     }
     // SAFETY: as above.
-    unsafe { post_usual(queue, guard, list, bad) }
+    unsafe { post_one::<false>(queue, guard, list, bad) }
 }
 
-/// As [`post_send`], one request of one element that is not inline. It is apart, as the others are: their common part
-/// is done before any of them needs a register more than a call leaves free.
+/// As [`post_send`], one request of one element, which may be inline or is not. Each kind is apart, as lists are: their
+/// common part is done before any of them needs a register more than a call leaves free.
 ///
 /// # Safety
-/// As [`post_send`]; the list is one request as [`push_usual`] takes it.
+/// As [`post_send`]; the list is one request as [`push_inline`] or [`push_usual`] takes it.
 #[inline(never)]
-unsafe fn post_usual(
+unsafe fn post_one<const INLINE: bool>(
     queue: &SendQueue,
     guard: QueueGuard<'_>,
     list: *mut ibv_send_wr,
@@ -57,8 +57,14 @@ unsafe fn post_usual(
 ) -> c_int {
     let batch = SendBatch::new(queue, guard);
     let (queue, cursor, end) = batch.position();
-    // SAFETY: as the caller promises.
-    if let Some(cursor) = unsafe { push_usual(queue, cursor, end, &*list) } {
+    let pushed = if INLINE {
+        // SAFETY: as the caller promises.
+        unsafe { push_inline(queue, cursor, end, &*list) }
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { push_usual(queue, cursor, end, &*list) }
+    };
+    if let Some(cursor) = pushed {
         batch.post(cursor);
         return 0;
     }
@@ -74,28 +80,6 @@ unsafe fn post_usual(
 unsafe fn only<'a>(list: *mut ibv_send_wr) -> Option<&'a ibv_send_wr> {
     // SAFETY: as the caller promises.
     unsafe { list.as_ref() }.filter(|wr| wr.next.is_null() && wr.num_sge == 1)
-}
-
-/// As [`post_send`], one request that may be inline: apart, so that it takes no registers of others.
-///
-/// # Safety
-/// As [`post_send`]; the list is one request as [`push_inline`] takes it.
-#[inline(never)]
-unsafe fn post_inline(
-    queue: &SendQueue,
-    guard: QueueGuard<'_>,
-    list: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
-) -> c_int {
-    let batch = SendBatch::new(queue, guard);
-    let (queue, cursor, end) = batch.position();
-    // SAFETY: as the caller promises.
-    if let Some(cursor) = unsafe { push_inline(queue, cursor, end, &*list) } {
-        batch.post(cursor);
-        return 0;
-    }
-    // SAFETY: as the caller promises.
-    unsafe { post_list(queue, batch.into_guard(), list, bad) }
 }
 
 /// Pushes a request of one element, not inline, along a connection: the usual case, which needs fewer registers
