@@ -281,6 +281,8 @@ pub struct Identity {
     pub icrc_policy: Option<IcrcPolicy>,
     /// Its reaction to congestion, as the option's value; `None` if it is not known.
     pub congestion: Option<String>,
+    /// Whether it sends nothing but sealed frames, and takes no other.
+    pub seals: bool,
     /// The interface through which balboad reaches it.
     pub interface: String,
 }

@@ -125,6 +125,7 @@ pub fn start(
             link: card.link.to_string(),
             icrc_policy: Some(card.link.icrc_policy()),
             congestion: Some(card.congestion.to_string()),
+            seals: card.protection.is_some(),
             interface: "balboad's own process".into(),
         };
         // As it comes out of a reset: relaxed ordering on.

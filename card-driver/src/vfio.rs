@@ -318,6 +318,7 @@ impl CardBackend for VfioBackend {
             link: "its own port".into(),
             icrc_policy: None,
             congestion: None,
+            seals: false,
             interface: self.device.interface().to_string(),
         }
     }

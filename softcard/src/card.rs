@@ -16,6 +16,7 @@ use crate::interrupts::Interrupts;
 use crate::mmu::Translation;
 use crate::network::{Host, Network};
 use crate::port::{FramePool, Port};
+use crate::protection::Protection;
 use crate::published::Published;
 use crate::scratch::Scratch;
 use crate::shell::Shell;
@@ -84,6 +85,9 @@ impl Card {
     pub(crate) fn program(&mut self, image: Option<(Image, u8)>) {
         // Objects of the old logic, and its messages under way.
         self.reset();
+        // The stack of the published image would send all in the clear.
+        let would_leak = |image: Image| self.network.seals() && image.is_published();
+        let image = image.filter(|(image, _)| !would_leak(*image));
         let (image, count) = image.unwrap_or((self.image, 0));
         self.image = image;
         let build = image.build().filter(|_| count > 0);
@@ -101,6 +105,15 @@ impl Card {
         }
         self.reset();
         self.published.cut_off(self.is_cut_off());
+    }
+
+    /// Has everything that is RoCE sealed on its way, before the card has queue pairs. With the published image, which
+    /// seals nothing, it becomes a card without an image.
+    pub(crate) fn protect(&mut self, protection: &Protection) {
+        self.network.protect(protection);
+        if self.image.is_published() {
+            self.program(None);
+        }
     }
 
     /// Attaches services to queue pairs of the card's stack.

@@ -154,6 +154,11 @@ impl Network {
         self.apply_gids();
     }
 
+    /// Whether nothing of RoCE leaves unsealed.
+    pub(crate) fn seals(&self) -> bool {
+        self.steps.sealing.is_some()
+    }
+
     /// Refuses peers, and groups, for which frames could not leave.
     pub(crate) fn check_peer(&self, dgid: Gid) -> Result<(), roce::Error> {
         let is_own = || (0..=u8::MAX).any(|index| self.stack.gid(index) == Some(dgid));

@@ -253,7 +253,7 @@ impl CardThread {
                 Card::new(programmed, port, icrc_policy, pool.clone(), vectors, published);
             card.network.react(congestion.reaction(rate)?);
             if let Some(protection) = &protection {
-                card.network.protect(protection);
+                card.protect(protection);
             }
             if let Some(tap) = host {
                 let host = TapPort::new(tap, pool.clone());

@@ -52,7 +52,7 @@ pub struct CardConfig {
     pub plays_fpga: bool,
     /// Its reaction to congestion; the published image has no part in that.
     pub congestion: Congestion,
-    /// How it protects what it sends and takes, if it does; the published image does not.
+    /// How it protects what it sends and takes, if it does. A card that does takes no published image.
     pub protection: Option<Protection>,
     /// A network device of the kernel's that shares the port's addresses: it gets the frames that
     /// are not the card's, and sends by the port.

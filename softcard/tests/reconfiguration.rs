@@ -13,7 +13,10 @@ use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::coyote::xdma;
 use fpga_regs::engine::window;
 use hostmem::{Access, DmaMemory, SharedMapping, memfd};
-use softcard::{CardConfig, CardHandle, Image, Link, Runtime, RuntimeConfig, Spoil, WINDOWS};
+use psp::{Peer, Secret, Version};
+use softcard::{
+    CardConfig, CardHandle, Image, Link, Protection, Runtime, RuntimeConfig, Spoil, WINDOWS,
+};
 
 /// Bytes of a descriptor's data in these tests.
 const CHUNK: usize = 64;
@@ -32,6 +35,15 @@ impl Rig {
 
     /// One that may play an FPGA.
     fn playing(image: Image, vfpgas: Option<u8>, plays_fpga: bool) -> Self {
+        Self::protected(image, vfpgas, plays_fpga, None)
+    }
+
+    fn protected(
+        image: Image,
+        vfpgas: Option<u8>,
+        plays_fpga: bool,
+        protection: Option<Protection>,
+    ) -> Self {
         let card = CardConfig {
             link: Link::Switch,
             map: Default::default(),
@@ -39,7 +51,7 @@ impl Rig {
             vfpgas,
             plays_fpga,
             congestion: Default::default(),
-            protection: None,
+            protection,
             host: None,
         };
         let config = RuntimeConfig { cards: vec![card], ..RuntimeConfig::default() };
@@ -228,6 +240,32 @@ fn what_is_no_image_for_it_leaves_a_card_of_which_the_static_layer_answers_until
     let rig = Rig::new(Image::Vqe, Some(0));
     assert_eq!(rig.regions(), u64::MAX, "it came without an image");
     rig.end();
+}
+
+/// Its stack would send in the clear what the owner wants sealed.
+#[test]
+fn a_card_that_seals_takes_no_published_image() {
+    let peer = Peer { addresses: vec![[10, 0, 0, 2].into()], secret: Secret::new([7; 32]) };
+    let protection = Protection { version: Version::AesGcm128, port: 1000, peers: vec![peer] };
+    for plays_fpga in [false, true] {
+        let file = |logic| match plays_fpga {
+            true => model::make(&image(logic, 2)).unwrap(),
+            false => image(logic, 2).to_bytes(),
+        };
+        for came in [Image::Vqe, Image::Stock, Image::StockOld] {
+            let rig = Rig::protected(came, None, plays_fpga, Some(protection.clone()));
+            let regions = if came == Image::Vqe { WINDOWS.into() } else { u64::MAX };
+            assert_eq!(rig.regions(), regions);
+            rig.load(&file(Logic::Stock));
+            assert!(rig.is_done(), "all of it was taken");
+            assert_eq!(rig.regions(), u64::MAX);
+            rig.card.reset().unwrap();
+            assert_eq!(rig.regions(), u64::MAX);
+            rig.load(&file(Logic::Vqe));
+            assert_eq!((rig.regions(), rig.engines()), (2, 2));
+            rig.end();
+        }
+    }
 }
 
 #[test]

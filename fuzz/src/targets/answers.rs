@@ -313,6 +313,7 @@ impl CardBackend for HostileCard {
             link: String::new(),
             icrc_policy: None,
             congestion: None,
+            seals: false,
             interface: String::new(),
         }
     }

@@ -176,6 +176,11 @@ impl Flasher {
                 "the kernel shows balboa{number}, and only a queue engine shares its port; start balboad without --shadow"
             )));
         }
+        if card.device.identity.seals && engine == EngineKind::Stock {
+            return Err(Error::Invalid(format!(
+                "balboa{number} seals all that it sends, and the stack of the published image seals nothing; start balboad without --psp-peers for this card"
+            )));
+        }
         let location = card.device.identity.location.clone();
         let mut record = card.record.clone();
         let initial = match takes {

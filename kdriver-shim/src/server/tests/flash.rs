@@ -7,8 +7,9 @@ use bitstreams::soft::{Logic, SoftImage};
 use card_driver::loading::Pace;
 use card_driver::soft::{SoftBackend, SoftCard};
 use nix::errno::Errno;
+use psp::{Peer as Trusted, Secret, Version};
 use shim_abi::{FlashState, MAX_IMAGE, Role};
-use softcard::{Runtime, Spoil};
+use softcard::{Protection, Runtime, Spoil};
 
 use super::bench::Peer;
 use super::*;
@@ -284,6 +285,30 @@ fn a_card_becomes_one_as_published_under_a_program_and_back() {
     assert!(refusal.reason.contains("start balboad without --tunnel"), "{}", refusal.reason);
     assert_eq!(world.flash_with(&tool, &image_of(Logic::Stock, 1)), FlashState::Done);
     assert_eq!(world.known_logic(), Some((Logic::Stock, 1)));
+    world.end();
+}
+
+#[test]
+fn a_card_that_seals_is_not_flashed_with_the_published_image_that_seals_nothing() {
+    let peer = Trusted { addresses: vec![[10, 77, 0, 2].into()], secret: Secret::new([7; 32]) };
+    let protection = Protection { version: Version::AesGcm128, port: 1000, peers: vec![peer] };
+    let sealing = SoftCard { protection: Some(protection), ..SoftCard::default() };
+    // It had the published image once, before it was to seal.
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    assert_eq!(world.flash_with(&tool, &image_of(Logic::Stock, 1)), FlashState::Done);
+    assert_eq!(world.flash(&tool, 3), FlashState::Done);
+    let mut world = World::of(world.end(), sealing, None);
+    let tool = world.tool();
+    world.bring(&tool, &image_of(Logic::Stock, 2));
+    let apply = Request::FlashApply { force: true };
+    for request in [apply, Request::FlashRollback { card: 0, force: true }] {
+        let refusal = world.bench.refused(&tool, request);
+        assert!(refusal.reason.contains("start balboad without --psp-peers"), "{}", refusal.reason);
+        assert_eq!(world.known(), Some(3));
+    }
+    assert_eq!(world.flash(&tool, 2), FlashState::Done);
+    assert_eq!(world.known(), Some(2));
     world.end();
 }
 
