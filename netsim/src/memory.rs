@@ -5,14 +5,14 @@ use std::task::Poll;
 use roce::wire::icrc;
 use roce::{
     AccessDenied, FramePayload, Instant, Placed, Placement, ReceiveError, RemoteAccess,
-    RemoteRange, Stack, TakenReceive, Target, Verbs,
+    RemoteRange, ResponderMemory, Stack, TakenReceive, Target,
 };
 
 use crate::frame::{Frame, Received};
 use crate::time::Time;
 
 /// A host's memory, keys and receive queues: the layer above its transport.
-pub trait Memory: Verbs {
+pub trait Memory: ResponderMemory {
     /// Whether frames have their payload by bytes, and an invariant CRC. Else both are lengths only, and taken to be
     /// right.
     const BYTES: bool;
@@ -69,7 +69,7 @@ impl Memory for Lengths {
     }
 }
 
-impl Verbs for Lengths {
+impl ResponderMemory for Lengths {
     fn check_remote(
         &mut self,
         _target: Target,

@@ -21,13 +21,13 @@ use roce::wire::icrc;
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, Instant, MacAddr, Operation,
     PathMtu, Placed, Placement, Psn, QpAttributes, Qpn, ReceiveError, RemoteAccess, RemoteRange,
-    SendRequest, Stack, StackConfig, TakenReceive, Target, Transmit, Verbs,
+    ResponderMemory, SendRequest, Stack, StackConfig, TakenReceive, Target, Transmit,
 };
 
 /// Allows everything, and always has a receive request.
 struct Permissive;
 
-impl Verbs for Permissive {
+impl ResponderMemory for Permissive {
     fn check_remote(
         &mut self,
         _: Target,

@@ -85,14 +85,14 @@ pub const GRH_LENGTH: u32 = 40;
 pub enum Sink {
     /// Memory that a WRITE of the peer addresses.
     Remote {
-        /// The key, already checked for the whole message by [`Verbs::check_remote`].
+        /// The key, already checked for the whole message by [`ResponderMemory::check_remote`].
         rkey: u32,
         /// The virtual address of this packet's first byte.
         va: u64,
     },
     /// A receive request, at `Placement::offset` of its buffer.
     Receive {
-        /// The request, as [`Verbs::take_receive`] named it.
+        /// The request, as [`ResponderMemory::take_receive`] named it.
         id: u64,
     },
     /// The buffer of one of our own READs or atomics, at `Placement::offset`.
@@ -105,7 +105,7 @@ pub enum Sink {
     /// before it and before those behind it, and so that no other operation of any QP comes between
     /// its read and its write.
     Atomic {
-        /// The key, already checked by [`Verbs::check_remote`].
+        /// The key, already checked by [`ResponderMemory::check_remote`].
         rkey: u32,
         /// The virtual address, a multiple of [`AtomicOperation::LENGTH`].
         va: u64,
@@ -183,7 +183,7 @@ pub enum Source {
     },
     /// Memory that a READ of the peer addresses.
     Remote {
-        /// The key, already checked for the whole READ by [`Verbs::check_remote`].
+        /// The key, already checked for the whole READ by [`ResponderMemory::check_remote`].
         rkey: u32,
         /// The virtual address of this packet's first byte.
         va: u64,
@@ -443,7 +443,7 @@ pub enum Event {
         qpn: Qpn,
         /// Along XRC: the shared receive queue that the request was taken from.
         srqn: Option<u32>,
-        /// The request, as [`Verbs::take_receive`] named it.
+        /// The request, as [`ResponderMemory::take_receive`] named it.
         id: u64,
         /// Bytes of the message.
         length: u32,
@@ -463,7 +463,7 @@ pub enum Event {
         qpn: Qpn,
         /// Along XRC: the shared receive queue that the request was taken from.
         srqn: Option<u32>,
-        /// The request, as [`Verbs::take_receive`] named it.
+        /// The request, as [`ResponderMemory::take_receive`] named it.
         id: u64,
         /// Why.
         status: ReceiveStatus,
@@ -521,11 +521,12 @@ impl From<reth::Repr> for RemoteRange {
     }
 }
 
-/// The layer above, which decides about incoming requests.
+/// The memory of the responder, which the layer above grants to incoming requests: by their R_Key, or as the next
+/// receive request.
 ///
 /// [`Poll::Pending`] means that a decision is still to come: the frame that needs it has had no effect. The caller
 /// passes it to [`Stack::receive`](crate::Stack::receive) again, which asks the same question again.
-pub trait Verbs {
+pub trait ResponderMemory {
     /// Whether the peer of a QP may access memory. Asked once for a whole message. Of no bytes it is asked
     /// for [`RemoteAccess::Invalidate`] only, and along XRC: then whether there is the shared receive queue.
     fn check_remote(

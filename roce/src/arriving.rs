@@ -3,8 +3,8 @@
 use core::task::Poll;
 
 use crate::api::{
-    AccessDenied, Event, Placement, ReceiveError, ReceiveKind, RemoteAccess, RemoteRange, Sink,
-    TakenReceive, Target, Verbs,
+    AccessDenied, Event, Placement, ReceiveError, ReceiveKind, RemoteAccess, RemoteRange,
+    ResponderMemory, Sink, TakenReceive, Target,
 };
 use crate::attributes::AccessFlags;
 use crate::counters::bump;
@@ -124,12 +124,12 @@ impl Arriving {
         shared: &mut Shared,
         request: &Request<'_>,
         kind: ReceiveKind,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Result<(), Stop> {
         let (receive, offset) = match self.current {
             Some(Current::Send { receive, offset }) => (receive, offset),
             // RC-38
-            _ => (self.take_receive(request.target, verbs)?, 0),
+            _ => (self.take_receive(request.target, memory)?, 0),
         };
         let end = offset.wrapping_add(u64::from(request.length));
         // From here on a message that is given up gives its receive request back.
@@ -159,12 +159,12 @@ impl Arriving {
         core: &QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Result<(), Stop> {
         let is_end = request.incoming.packet.opcode.position.is_end();
         let (whole, offset) = match self.current {
             Some(Current::Write { whole, offset }) => (whole, offset),
-            _ => (begin_write(core, request, verbs)?, 0),
+            _ => (begin_write(core, request, memory)?, 0),
         };
         let reth::Repr { rkey, va, dma_length: length } = whole;
         let end = offset.checked_add(request.length).ok_or(Stop::Invalid)?;
@@ -175,7 +175,7 @@ impl Arriving {
         // RC-39, RC-62
         // Taken before anything is placed: without one, the packet is executed again later.
         let receive = match request.incoming.packet.immediate {
-            Some(_) => Some(self.take_receive(request.target, verbs)?),
+            Some(_) => Some(self.take_receive(request.target, memory)?),
             None => None,
         };
         if request.length != 0 {
@@ -195,13 +195,13 @@ impl Arriving {
     fn take_receive(
         &mut self,
         target: Target,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Result<TakenReceive, Stop> {
         // UC-7
         if let Some(held) = self.held.take() {
             return Ok(held);
         }
-        match verbs.take_receive(target) {
+        match memory.take_receive(target) {
             Poll::Ready(Ok(receive)) => {
                 self.left = receive.left;
                 Ok(receive)
@@ -268,7 +268,7 @@ impl Request<'_> {
 fn begin_write(
     core: &QpCore,
     request: &Request<'_>,
-    verbs: &mut impl Verbs,
+    memory: &mut impl ResponderMemory,
 ) -> Result<reth::Repr, Stop> {
     let whole = request.incoming.packet.reth.ok_or(Stop::Invalid)?;
     // RC-23, RC-43, UC-10
@@ -277,18 +277,18 @@ fn begin_write(
     {
         return Err(Stop::Invalid);
     }
-    allowed(check_remote(verbs, request.target, whole.into(), RemoteAccess::Write))?;
+    allowed(check_remote(memory, request.target, whole.into(), RemoteAccess::Write))?;
     Ok(whole)
 }
 
 /// Asks the layer above whether the peer of a QP may access memory.
 pub(crate) fn check_remote(
-    verbs: &mut impl Verbs,
+    memory: &mut impl ResponderMemory,
     target: Target,
-    memory: RemoteRange,
+    range: RemoteRange,
     access: RemoteAccess,
 ) -> Poll<Result<(), AccessDenied>> {
-    let RemoteRange { va, length, .. } = memory;
+    let RemoteRange { va, length, .. } = range;
     if length == 0 && target.srq.is_none() {
         // RC-42: The specification checks no key for an empty access.
         return Poll::Ready(Ok(()));
@@ -297,7 +297,7 @@ pub(crate) fn check_remote(
     if va.checked_add(length.saturating_sub(1)).is_none() {
         return Poll::Ready(Err(AccessDenied::Memory));
     }
-    verbs.check_remote(target, memory, access)
+    memory.check_remote(target, range, access)
 }
 
 /// The answer of the layer above to an access, as the reason for not executing the request.

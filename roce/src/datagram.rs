@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use fpga_regs::engine::qp::QpState;
 
 use crate::api::{
-    DatagramRequest, Event, GRH_LENGTH, Placement, ReceiveError, ReceiveKind, ReceiveStatus, Sink,
-    Verbs,
+    DatagramRequest, Event, GRH_LENGTH, Placement, ReceiveError, ReceiveKind, ReceiveStatus,
+    ResponderMemory, Sink,
 };
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::counters::{add, bump};
@@ -213,11 +213,11 @@ impl UdQp {
         &mut self,
         shared: &mut Shared,
         incoming: &Incoming<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Poll<()> {
         let Incoming { envelope, packet, place, .. } = *incoming;
         let qpn = self.core.qpn;
-        let receive = match ready!(verbs.take_receive(qpn.into())) {
+        let receive = match ready!(memory.take_receive(qpn.into())) {
             Ok(receive) => receive,
             Err(error) => {
                 drops::count(

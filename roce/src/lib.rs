@@ -13,8 +13,8 @@
 //!   invariant CRC ([`wire::icrc`]).
 //! * Time is an [`Instant`] argument; [`Stack::next_timeout`] says when to call
 //!   [`Stack::handle_timeout`].
-//! * The stack asks the layer above through the [`Verbs`] trait for decisions about incoming requests,
-//!   keys and receive requests.
+//! * The stack asks the layer above through the [`ResponderMemory`] trait for the memory that incoming requests
+//!   may reach: by their R_Key, or as the next receive request.
 //!
 //! The rules are those of the InfiniBand Architecture Specification, volume 1, chapter 9 (transport
 //! layer) and annex A17 (RoCE v2). `docs/transport.md` says which pages number them; comments cite the number where a
@@ -37,7 +37,7 @@
 //! use roce::*;
 //!
 //! struct Memory([u8; 64]); // A peer may access it by the key 7.
-//! impl Verbs for Memory {
+//! impl ResponderMemory for Memory {
 //!     fn check_remote(&mut self, _: Target, at: RemoteRange, _: RemoteAccess) -> Poll<Result<(), AccessDenied>> {
 //!         let fits = at.rkey == 7 && at.va.checked_add(at.length).is_some_and(|end| end <= 64);
 //!         Poll::Ready(fits.then_some(()).ok_or(AccessDenied::Memory))
@@ -138,7 +138,9 @@ mod unanswered;
 mod unreliable;
 pub mod window;
 
-pub use api::{AccessDenied, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Verbs};
+pub use api::{
+    AccessDenied, ReceiveError, RemoteAccess, RemoteRange, ResponderMemory, TakenReceive,
+};
 pub use api::{
     AtomicOperation, DatagramRequest, Event, FramePayload, GRH_LENGTH, IcrcPolicy, Kept, Operation,
     Placed, Placement, QpEvent, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus,

@@ -4,7 +4,9 @@ use core::task::Poll;
 
 use fpga_regs::engine::qp::QpState;
 
-use crate::api::{AtomicOperation, Event, Operation, ReceiveStatus, SendRequest, Transmit, Verbs};
+use crate::api::{
+    AtomicOperation, Event, Operation, ReceiveStatus, ResponderMemory, SendRequest, Transmit,
+};
 use crate::attributes::{QpAttributes, QpSnapshot};
 use crate::credit::Credit;
 use crate::error::PostError;
@@ -194,14 +196,14 @@ impl RcQp {
         &mut self,
         shared: &mut Shared,
         incoming: &Incoming<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Poll<()> {
         let Self { core, requester, responder, .. } = self;
         let taken = if incoming.packet.opcode.class.is_response() {
             requester.receive_response(core, shared, incoming);
             Poll::Ready(())
         } else {
-            responder.receive_request(core, shared, incoming, verbs)
+            responder.receive_request(core, shared, incoming, memory)
         };
         self.see_to_error(shared);
         taken

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use fpga_regs::engine::qp::QpState;
 
 use crate::api::{
-    AccessDenied, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, RemoteRange, Target, Verbs,
-    XrcSrq,
+    AccessDenied, QpEvent, ReceiveError, ReceiveStatus, RemoteAccess, RemoteRange, ResponderMemory,
+    Target, XrcSrq,
 };
 use crate::arriving::{Arriving, Request, Stop};
 use crate::counters::{add, bump};
@@ -271,7 +271,7 @@ impl Responder {
         core: &mut QpCore,
         shared: &mut Shared,
         incoming: &Incoming<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Poll<()> {
         let packet = incoming.packet;
         // RC-10, RC-79
@@ -287,7 +287,7 @@ impl Responder {
             return Poll::Ready(());
         }
         if sequence < self.executed.next {
-            return self.receive_repetition(core, shared, packet, sequence, verbs);
+            return self.receive_repetition(core, shared, packet, sequence, memory);
         }
         // The responses of a READ or an atomic are its acknowledgement.
         let asks = packet.bth.ack_request && !packet.opcode.class.is_answered();
@@ -301,7 +301,7 @@ impl Responder {
         let length = packet.payload.len() as u32;
         let at = self.at(sequence);
         let request = Request { incoming, target: Self::target(core, packet), length, at };
-        match self.execute(core, shared, &request, verbs) {
+        match self.execute(core, shared, &request, memory) {
             Ok(()) => {
                 // Nothing holds an acknowledgement back.
                 self.acknowledged = self.executed;
@@ -402,11 +402,11 @@ impl Responder {
         shared: &mut Shared,
         packet: &frame::Repr,
         sequence: u64,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Poll<()> {
         let again = match packet.opcode.class {
             Class::Send | Class::Write => None,
-            Class::ReadRequest => Some(ready!(self.repeat_read(core, packet, sequence, verbs))),
+            Class::ReadRequest => Some(ready!(self.repeat_read(core, packet, sequence, memory))),
             Class::CompareSwap | Class::FetchAdd => Some(self.repeat_atomic(sequence)),
             // Nothing else was executed, so nothing else comes again.
             _ => {
@@ -455,7 +455,7 @@ impl Responder {
         core: &QpCore,
         packet: &frame::Repr,
         sequence: u64,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Poll<bool> {
         let Some(rdma) = packet.reth else { return Poll::Ready(false) };
         let mtu = core.mtu();
@@ -476,7 +476,8 @@ impl Responder {
         }
         // The key may have been revoked since. Then the request is a ghost: the peer no longer needs the
         // data. That is no reason for an error.
-        if rest.length != 0 && ready!(verbs.check_remote(target, rest, RemoteAccess::Read)).is_err()
+        if rest.length != 0
+            && ready!(memory.check_remote(target, rest, RemoteAccess::Read)).is_err()
         {
             return Poll::Ready(false);
         }
@@ -641,7 +642,7 @@ mod tests {
     /// A layer above that must not be asked.
     struct Silent;
 
-    impl Verbs for Silent {
+    impl ResponderMemory for Silent {
         fn check_remote(
             &mut self,
             _: Target,

@@ -9,8 +9,8 @@ use core::task::Poll;
 use fpga_regs::engine::qp::QpState;
 
 use crate::api::{
-    Event, FramePayload, Operation, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus, SendRequest,
-    Source, Transmit, Verbs,
+    Event, FramePayload, Operation, QpEvent, ReceiveError, ReceiveKind, ReceiveStatus,
+    ResponderMemory, SendRequest, Source, Transmit,
 };
 use crate::arriving::{Arriving, Request, Stop};
 use crate::attributes::{QpAttributes, QpSnapshot};
@@ -213,7 +213,7 @@ impl UcQp {
         &mut self,
         shared: &mut Shared,
         incoming: &Incoming<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Poll<()> {
         let packet = incoming.packet;
         // UC-5
@@ -228,7 +228,7 @@ impl UcQp {
         }
         let is_next = self.arriving.is_next(packet.opcode);
         let taken = match is_next {
-            true => self.take_packet(shared, incoming, verbs),
+            true => self.take_packet(shared, incoming, memory),
             false => Ok(()),
         };
         if matches!(taken, Err(Stop::Undecided)) {
@@ -276,7 +276,7 @@ impl UcQp {
         &mut self,
         shared: &mut Shared,
         incoming: &Incoming<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Result<(), Stop> {
         let Self { core, arriving, .. } = self;
         let packet = incoming.packet;
@@ -292,9 +292,9 @@ impl UcQp {
         match packet.opcode.class {
             Class::Send => {
                 let kind = ReceiveKind::Send;
-                arriving.take_send(core, shared, &request, kind, verbs)
+                arriving.take_send(core, shared, &request, kind, memory)
             }
-            Class::Write => arriving.take_write(core, shared, &request, verbs),
+            Class::Write => arriving.take_write(core, shared, &request, memory),
             _ => Err(Stop::Invalid),
         }
     }

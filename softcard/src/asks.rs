@@ -2,7 +2,9 @@
 
 use std::task::Poll;
 
-use roce::{AccessDenied, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target, Verbs};
+use roce::{
+    AccessDenied, ReceiveError, RemoteAccess, RemoteRange, ResponderMemory, TakenReceive, Target,
+};
 
 use crate::network::{Decisions, OpenDecisions, Question};
 use crate::vfpga::{
@@ -84,7 +86,7 @@ fn locate_by(logic: &mut dyn Logic, wanted: &Wanted, pieces: &mut Vec<Piece>) ->
     Located::Here(Err(Unreachable))
 }
 
-impl Verbs for Asks<'_> {
+impl ResponderMemory for Asks<'_> {
     #[inline]
     fn check_remote(
         &mut self,

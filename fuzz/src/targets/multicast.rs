@@ -14,8 +14,8 @@ use roce::opcode::code;
 use roce::wire::{bth, ethernet, extension::deth, icrc, igmp, ipv4, ipv6, mld, udp};
 use roce::{
     AccessDenied, Event, GRH_LENGTH, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Placed, Placement,
-    Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, Sink, Stack,
-    StackConfig, TakenReceive, Target, Verbs, param,
+    Psn, QpAttributes, QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, ResponderMemory,
+    Sink, Stack, StackConfig, TakenReceive, Target, param,
 };
 
 use crate::Outcome;
@@ -36,7 +36,7 @@ struct User {
     capacities: Vec<u64>,
 }
 
-impl Verbs for User {
+impl ResponderMemory for User {
     fn check_remote(
         &mut self,
         _: Target,

@@ -16,8 +16,8 @@ use roce::wire::{aeth, arp, bth, ethernet, extension, icrc, ipv4, reth, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, AtomicOperation, Event, FramePayload, Gid,
     IcrcPolicy, Instant, MacAddr, Operation, PathMtu, Placed, Placement, Psn, QpAttributes,
-    QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, SendRequest, Sink, Source, Stack,
-    StackConfig, TakenReceive, Target, Verbs,
+    QpState, Qpn, ReceiveError, RemoteAccess, RemoteRange, ResponderMemory, SendRequest, Sink,
+    Source, Stack, StackConfig, TakenReceive, Target,
 };
 
 use crate::Outcome;
@@ -110,7 +110,7 @@ fn granted(srqn: Option<u32>, rkey: u32, va: u64, length: u64, writes: bool) -> 
     })
 }
 
-impl Verbs for User {
+impl ResponderMemory for User {
     fn check_remote(
         &mut self,
         target: Target,

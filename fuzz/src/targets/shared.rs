@@ -10,8 +10,8 @@ use arbitrary::Unstructured;
 use roce::wire::{arp, bth, ethernet, icrc, ipv4, ipv6, ndp, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Gid, IcrcPolicy, Instant, MacAddr, Owner, PathMtu,
-    Psn, QpAttributes, Qpn, ReceiveError, RemoteAccess, RemoteRange, Stack, StackConfig,
-    TakenReceive, Target, Verbs,
+    Psn, QpAttributes, Qpn, ReceiveError, RemoteAccess, RemoteRange, ResponderMemory, Stack,
+    StackConfig, TakenReceive, Target,
 };
 
 use crate::Outcome;
@@ -25,7 +25,7 @@ const PEER: End = (MacAddr([2, 0, 0, 0, 0, 2]), std::net::Ipv4Addr::new(10, 0, 0
 /// A user that has no memory and no receive requests.
 struct Nobody;
 
-impl Verbs for Nobody {
+impl ResponderMemory for Nobody {
     fn check_remote(
         &mut self,
         _: Target,

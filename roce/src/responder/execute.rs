@@ -2,7 +2,8 @@
 
 use super::{Answer, Resource, Responder};
 use crate::api::{
-    AccessDenied, AtomicOperation, Placement, ReceiveKind, RemoteAccess, RemoteRange, Sink, Verbs,
+    AccessDenied, AtomicOperation, Placement, ReceiveKind, RemoteAccess, RemoteRange,
+    ResponderMemory, Sink,
 };
 use crate::arriving::{Request, Stop, allowed, check_remote};
 use crate::attributes::AccessFlags;
@@ -18,7 +19,7 @@ impl Responder {
         core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Result<(), Stop> {
         let opcode = request.incoming.packet.opcode;
         let in_order = self.arriving.is_next(opcode);
@@ -36,11 +37,11 @@ impl Responder {
             return Err(Stop::Denied(AccessDenied::Srq));
         }
         match opcode.class {
-            Class::Send => self.execute_send(core, shared, request, verbs),
-            Class::Write => self.execute_write(core, shared, request, verbs),
-            Class::ReadRequest => self.execute_read(core, shared, request, verbs),
+            Class::Send => self.execute_send(core, shared, request, memory),
+            Class::Write => self.execute_write(core, shared, request, memory),
+            Class::ReadRequest => self.execute_read(core, shared, request, memory),
             Class::CompareSwap | Class::FetchAdd => {
-                self.execute_atomic(core, shared, request, verbs)
+                self.execute_atomic(core, shared, request, memory)
             }
             _ => Err(Stop::Invalid),
         }
@@ -51,11 +52,11 @@ impl Responder {
         core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Result<(), Stop> {
         // Before a receive request is taken, for the answer may be pending.
-        let kind = check_invalidate(request, verbs)?;
-        self.arriving.take_send(core, shared, request, kind, verbs)?;
+        let kind = check_invalidate(request, memory)?;
+        self.arriving.take_send(core, shared, request, kind, memory)?;
         self.count_executed(request);
         Ok(())
     }
@@ -65,9 +66,9 @@ impl Responder {
         core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Result<(), Stop> {
-        self.arriving.take_write(core, shared, request, verbs)?;
+        self.arriving.take_write(core, shared, request, memory)?;
         self.count_executed(request);
         Ok(())
     }
@@ -77,7 +78,7 @@ impl Responder {
         core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Result<(), Stop> {
         let Some(header) = request.incoming.packet.reth else { return Err(Stop::Invalid) };
         // RC-23, RC-43
@@ -87,7 +88,7 @@ impl Responder {
         {
             return Err(Stop::Invalid);
         }
-        allowed(check_remote(verbs, request.target, header.into(), RemoteAccess::Read))?;
+        allowed(check_remote(memory, request.target, header.into(), RemoteAccess::Read))?;
         let packets = u64::from(core.mtu().packets(header.dma_length));
         self.begin_answer(core, shared, request, packets, Answer::Read(header))?;
         bump(&mut shared.counters.rx_read_requests);
@@ -99,7 +100,7 @@ impl Responder {
         core: &mut QpCore,
         shared: &mut Shared,
         request: &Request<'_>,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Result<(), Stop> {
         let Some(header) = request.incoming.packet.atomic else { return Err(Stop::Invalid) };
         let length = AtomicOperation::LENGTH;
@@ -110,8 +111,8 @@ impl Responder {
         {
             return Err(Stop::Invalid);
         }
-        let memory = RemoteRange { rkey: header.rkey, va: header.va, length: u64::from(length) };
-        allowed(check_remote(verbs, request.target, memory, RemoteAccess::Atomic))?;
+        let range = RemoteRange { rkey: header.rkey, va: header.va, length: u64::from(length) };
+        allowed(check_remote(memory, request.target, range, RemoteAccess::Atomic))?;
         let operation = match request.incoming.packet.opcode.class {
             Class::CompareSwap => {
                 AtomicOperation::CompareSwap { compare: header.compare, swap: header.swap_or_add }
@@ -175,10 +176,13 @@ impl Responder {
 }
 
 /// The kind of SEND, which must be allowed to if it invalidates a key.
-fn check_invalidate(request: &Request<'_>, verbs: &mut impl Verbs) -> Result<ReceiveKind, Stop> {
+fn check_invalidate(
+    request: &Request<'_>,
+    memory: &mut impl ResponderMemory,
+) -> Result<ReceiveKind, Stop> {
     let Some(rkey) = request.incoming.packet.invalidate else { return Ok(ReceiveKind::Send) };
     // RC-103
     let key = RemoteRange { rkey, va: 0, length: 0 };
-    allowed(verbs.check_remote(request.target, key, RemoteAccess::Invalidate))?;
+    allowed(memory.check_remote(request.target, key, RemoteAccess::Invalidate))?;
     Ok(ReceiveKind::SendInvalidate { rkey })
 }

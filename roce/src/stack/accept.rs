@@ -4,7 +4,7 @@ use core::task::Poll;
 
 use super::Stack;
 use super::slots::Slot;
-use crate::api::{Kept, ReceivedFrame, Verbs, admits};
+use crate::api::{Kept, ReceivedFrame, ResponderMemory, admits};
 use crate::counters::bump;
 use crate::drops::{self, Reason};
 use crate::incoming::{Envelope, FramePlace, Incoming};
@@ -52,7 +52,7 @@ impl Stack {
         envelope: &Envelope,
         frame: &mut (impl ReceivedFrame + ?Sized),
         frame_index: usize,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Poll<()> {
         let bytes = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
         let parsed = frame::Repr::parse(bytes);
@@ -72,11 +72,11 @@ impl Stack {
         let slot = match whom {
             Whom::One(slot) => slot,
             Whom::Group { first_has } => {
-                return self.receive_for_group(&incoming, frame, first_has, verbs);
+                return self.receive_for_group(&incoming, frame, first_has, memory);
             }
         };
         let before = self.shared.log.placements.len();
-        if self.take(slot, &incoming, verbs).is_pending() {
+        if self.take(slot, &incoming, memory).is_pending() {
             frame.keep(self.kept(slot, None));
             return Poll::Pending;
         }
@@ -276,7 +276,12 @@ impl Stack {
 
     /// Lets a queue pair have an accepted packet.
     #[inline]
-    fn take(&mut self, slot: u32, incoming: &Incoming<'_>, verbs: &mut impl Verbs) -> Poll<()> {
+    fn take(
+        &mut self,
+        slot: u32,
+        incoming: &Incoming<'_>,
+        memory: &mut impl ResponderMemory,
+    ) -> Poll<()> {
         let Stack { slots, shared, .. } = self;
         if shared.log.is_aside(slot) {
             return Poll::Pending;
@@ -288,9 +293,9 @@ impl Stack {
             }
         } else {
             let taken = match slots.get_mut(slot) {
-                Some(Slot::Rc(qp)) => qp.receive(shared, incoming, verbs),
-                Some(Slot::Uc(qp)) => qp.receive(shared, incoming, verbs),
-                Some(Slot::Ud(qp)) => qp.receive(shared, incoming, verbs),
+                Some(Slot::Rc(qp)) => qp.receive(shared, incoming, memory),
+                Some(Slot::Uc(qp)) => qp.receive(shared, incoming, memory),
+                Some(Slot::Ud(qp)) => qp.receive(shared, incoming, memory),
                 Some(Slot::Free | Slot::Handle(_)) | None => Poll::Ready(()),
             };
             if taken.is_pending() {
@@ -322,7 +327,7 @@ impl Stack {
         incoming: &Incoming<'_>,
         frame: &mut (impl ReceivedFrame + ?Sized),
         mut first_has: bool,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Poll<()> {
         let Incoming { now, envelope, packet, .. } = *incoming;
         let mut last = frame.kept().last;
@@ -334,7 +339,7 @@ impl Stack {
                 };
                 if let Err(reason) = accepted {
                     self.refuse(Refused { reason, slot: Some(slot) });
-                } else if self.take(slot, incoming, verbs).is_pending() {
+                } else if self.take(slot, incoming, memory).is_pending() {
                     frame.keep(self.kept(slot, last));
                     return Poll::Pending;
                 }

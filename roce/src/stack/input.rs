@@ -3,7 +3,7 @@
 use core::task::Poll;
 
 use super::Stack;
-use crate::api::{Placement, ReceivedFrame, Verbs};
+use crate::api::{Placement, ReceivedFrame, ResponderMemory};
 use crate::control::{self, Addressee};
 use crate::counters::bump;
 use crate::drops::{self, Reason};
@@ -41,12 +41,12 @@ impl Stack {
         now: Instant,
         frame: &mut (impl ReceivedFrame + ?Sized),
         frame_index: usize,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         // The steps that place payload find them there.
         self.shared.log.placements = core::mem::take(placements);
-        let taken = self.receive_frame(now, frame, frame_index, verbs);
+        let taken = self.receive_frame(now, frame, frame_index, memory);
         *placements = core::mem::take(&mut self.shared.log.placements);
         taken
     }
@@ -57,11 +57,11 @@ impl Stack {
         now: Instant,
         frame: &mut (impl ReceivedFrame + ?Sized),
         frame_index: usize,
-        verbs: &mut impl Verbs,
+        memory: &mut impl ResponderMemory,
     ) -> Poll<()> {
         let taken = match self.classify(frame.bytes()) {
             Ok((_, Protocol::Roce(envelope))) => {
-                return self.receive_roce(now, &envelope, frame, frame_index, verbs);
+                return self.receive_roce(now, &envelope, frame, frame_index, memory);
             }
             Ok((ethernet, Protocol::Arp(packet))) => self.receive_arp(&ethernet, packet),
             Ok((ethernet, Protocol::Icmp(ip, packet))) => self.receive_icmp(&ethernet, &ip, packet),

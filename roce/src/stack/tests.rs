@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use super::*;
 use crate::api::{
-    AccessDenied, Operation, ReceiveError, ReceivedFrame, RemoteAccess, RemoteRange, TakenReceive,
-    Target, Verbs,
+    AccessDenied, Operation, ReceiveError, ReceivedFrame, RemoteAccess, RemoteRange,
+    ResponderMemory, TakenReceive, Target,
 };
 use crate::attributes::{AccessFlags, AddressVector};
 use crate::incoming::{Envelope, Flow, FramePlace, Incoming};
@@ -123,7 +123,7 @@ impl ReceivedFrame for Delivered {
 /// A layer above that has nothing to give.
 struct Refusing;
 
-impl Verbs for Refusing {
+impl ResponderMemory for Refusing {
     fn check_remote(
         &mut self,
         _: Target,

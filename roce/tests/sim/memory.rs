@@ -11,7 +11,7 @@ use roce::opcode::{Class, Opcode};
 use roce::wire::icrc;
 use roce::{
     AccessDenied, FramePayload, Instant, Placed, Placement, Qpn, ReceiveError, ReceivedFrame as _,
-    RemoteAccess, RemoteRange, Sink, Source, Stack, TakenReceive, Target, Verbs, XrcSrq,
+    RemoteAccess, RemoteRange, ResponderMemory, Sink, Source, Stack, TakenReceive, Target, XrcSrq,
 };
 
 use crate::ledger::{Asked, Ledger};
@@ -253,7 +253,7 @@ fn insist(frame: &mut [u8]) {
     }
 }
 
-impl Verbs for Memory {
+impl ResponderMemory for Memory {
     fn check_remote(
         &mut self,
         target: Target,

@@ -11,7 +11,7 @@ use roce::wire::{bth, ethernet, icrc, ipv4, ipv6, mld};
 use roce::{
     AccessDenied, Address, DatagramRequest, Error, Event, GRH_LENGTH, Gid, GidTable, Instant,
     MacAddr, QpState, Qpn, ReceiveError, ReceivedFrame as _, RemoteAccess, RemoteRange,
-    TakenReceive, Target, Verbs,
+    ResponderMemory, TakenReceive, Target,
 };
 
 use crate::connection::{End, Options};
@@ -649,7 +649,7 @@ struct Thinks<'a> {
     about: &'a mut Option<Qpn>,
 }
 
-impl Verbs for Thinks<'_> {
+impl ResponderMemory for Thinks<'_> {
     fn check_remote(
         &mut self,
         _: Target,
@@ -691,8 +691,8 @@ fn who_has_taken_a_copy_takes_none_again_while_another_makes_it_wait() {
         let mut placements = Vec::new();
         let mut turns = 0;
         loop {
-            let mut verbs = Thinks { memory: &mut node.memory, about: &mut about };
-            let taken = node.stack.receive(now, &mut frame, turns, &mut verbs, &mut placements);
+            let mut deciding = Thinks { memory: &mut node.memory, about: &mut about };
+            let taken = node.stack.receive(now, &mut frame, turns, &mut deciding, &mut placements);
             turns += 1;
             if taken.is_ready() {
                 break;

@@ -6,7 +6,7 @@ use netsim::memory::Memory as _;
 use roce::opcode::code;
 use roce::{
     AccessDenied, Event, Instant, Operation, PathMtu, Placed, QpAttributes, QpState, Qpn,
-    ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Target, Verbs,
+    ReceiveError, RemoteAccess, RemoteRange, ResponderMemory, TakenReceive, Target,
 };
 
 use crate::connection::Options;
@@ -22,7 +22,7 @@ struct Thinks<'a> {
     receive: &'a mut Option<Result<TakenReceive, ReceiveError>>,
 }
 
-impl Verbs for Thinks<'_> {
+impl ResponderMemory for Thinks<'_> {
     fn check_remote(
         &mut self,
         target: Target,
@@ -68,11 +68,11 @@ fn outcome(says: &[Say], thinks: bool) -> (Outcome, usize) {
                 let before = counters(&puppet);
                 let node = &mut puppet.node;
                 assert_eq!(node.stack.destinations(&frame), [puppet.qpn]);
-                let mut verbs =
+                let mut deciding =
                     Thinks { memory: &mut node.memory, asked: &mut asked, receive: &mut receive };
                 let (now, mut placements) = (Instant(puppet.now), Vec::new());
                 let mut bytes = frame.clone();
-                let taken = node.stack.receive(now, &mut bytes, 0, &mut verbs, &mut placements);
+                let taken = node.stack.receive(now, &mut bytes, 0, &mut deciding, &mut placements);
                 if taken.is_ready() {
                     let done = placements.iter().map(|it| node.memory.place(it, &bytes));
                     let placed: Vec<_> = done.collect();
@@ -142,10 +142,10 @@ fn responses_wait_for_nobody() {
     assert_eq!(puppet.node.stack.destinations(&frame[..20]), []);
     let (mut asked, mut receive) = Default::default();
     let memory = &mut puppet.node.memory;
-    let mut verbs = Thinks { memory, asked: &mut asked, receive: &mut receive };
+    let mut deciding = Thinks { memory, asked: &mut asked, receive: &mut receive };
     let mut placements = Vec::new();
     let now = Instant(puppet.now);
-    let taken = puppet.node.stack.receive(now, &mut frame, 0, &mut verbs, &mut placements);
+    let taken = puppet.node.stack.receive(now, &mut frame, 0, &mut deciding, &mut placements);
     assert!(taken.is_ready());
     assert_eq!(placements.len(), 1);
 }
@@ -162,9 +162,9 @@ fn what_is_kept_of_a_packet_that_waits_is_that_it_was_accepted_in_this_life() {
         let before = puppet.node.stack.counters().rcvd_pkts;
         let (now, qpn, node) = (Instant(puppet.now), puppet.qpn, &mut puppet.node);
         let mut turn = |node: &mut Node, frame: &mut Held, asked: &mut bool| {
-            let mut verbs = Thinks { memory: &mut node.memory, asked, receive: &mut receive };
+            let mut deciding = Thinks { memory: &mut node.memory, asked, receive: &mut receive };
             let mut placements = Vec::new();
-            let taken = node.stack.receive(now, frame, 0, &mut verbs, &mut placements);
+            let taken = node.stack.receive(now, frame, 0, &mut deciding, &mut placements);
             node.stack.commit(now, &vec![Placed::Copied; placements.len()]);
             (taken.is_ready(), placements.len())
         };

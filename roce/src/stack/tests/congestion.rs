@@ -55,7 +55,7 @@ fn marked(mut frame: Vec<u8>) -> Vec<u8> {
 /// A layer above that allows everything.
 struct Allowing;
 
-impl Verbs for Allowing {
+impl ResponderMemory for Allowing {
     fn check_remote(
         &mut self,
         _: Target,
