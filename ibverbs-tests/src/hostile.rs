@@ -19,7 +19,7 @@ pub mod frame;
 pub mod fuse;
 pub mod latency;
 pub mod queues;
-pub mod relay;
+pub mod relayed_doorbells;
 pub mod requests;
 pub mod retries;
 pub mod silence;

@@ -18,7 +18,7 @@ pub mod level;
 pub mod limits;
 pub mod log;
 pub mod phase;
-pub mod relay;
+pub mod relayed_programs;
 pub mod requests;
 pub mod retries;
 pub mod scene;
@@ -45,7 +45,7 @@ pub fn cases(length: Length) -> Vec<Case> {
         log::cases(length),
         files::cases(length),
         cable::cases(length),
-        relay::cases(length),
+        relayed_programs::cases(length),
         requests::cases(length),
         waits::cases(length),
     ];

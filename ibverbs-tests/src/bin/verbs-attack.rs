@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use verbs_programs::hostile::{
-    self, bystander, cable, control, queues, relay, requests, retries, silence, translations,
-    unanswered,
+    self, bystander, cable, control, queues, relayed_doorbells, requests, retries, silence,
+    translations, unanswered,
 };
 
 /// Attacks, says "attacking", and goes on until it is killed.
@@ -219,8 +219,8 @@ fn main() -> anyhow::Result<()> {
         Command::Void { bytes, again, directory } => translations::empty(&directory, bytes, again),
         Command::Visit => translations::visit(),
         Command::UnderWay { qps, messages } => queues::under_way(qps, messages),
-        Command::Hold { places, directory } => relay::hold(&directory, places),
-        Command::Ring { directory } => relay::ring(&directory),
+        Command::Hold { places, directory } => relayed_doorbells::hold(&directory, places),
+        Command::Ring { directory } => relayed_doorbells::ring(&directory),
         Command::Unread { queues } => queues::unread(queues),
         Command::Overruns { queues } => queues::overruns(queues),
         Command::Ask { connections, directory } => control::ask(&directory, connections),
