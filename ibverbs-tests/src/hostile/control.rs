@@ -11,7 +11,7 @@ use shim_abi::{Request, Role};
 use super::{ATTACKING, Opened};
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Region};
-use crate::mortal::hand::Client;
+use crate::mortal::hand::RawClient;
 use crate::mortal::say;
 
 /// Requests of a connection that are refused.
@@ -25,7 +25,7 @@ const PAGE: usize = 4096;
 /// When balboad does not answer.
 pub fn refusals(directory: &Path, connections: usize) -> Result<()> {
     for turn in 1.. {
-        let client = Client::connect(directory)?;
+        let client = RawClient::connect(directory)?;
         client.ask(&Request::OpenContext { card: 0 })?;
         for cqn in 1..=REFUSED {
             ensure!(client.ask(&Request::DestroyCq { cqn }).is_err(), "there is no queue {cqn}");
@@ -42,7 +42,7 @@ pub fn refusals(directory: &Path, connections: usize) -> Result<()> {
 /// # Errors
 /// When balboad does not answer.
 pub fn ask(directory: &Path, connections: usize) -> Result<()> {
-    let connect = |_| Client::connect_as(directory, Role::Tool);
+    let connect = |_| RawClient::connect_as(directory, Role::Tool);
     let clients = (0..connections).map(connect).collect::<Result<Vec<_>>>()?;
     for turn in 0.. {
         clients.iter().try_for_each(|client| client.send(&Request::Status))?;

@@ -9,7 +9,7 @@ use hostmem::{Access, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping};
 use shim_abi::{DoorbellAccess, Request, Response};
 
 use super::{ATTACKING, stay};
-use crate::mortal::hand::Client;
+use crate::mortal::hand::RawClient;
 use crate::mortal::say;
 
 /// Slots of a doorbell page.
@@ -24,8 +24,8 @@ const AT_ONCE: u64 = 64;
 /// # Errors
 /// When there are fewer.
 pub fn hold(directory: &Path, places: usize) -> Result<()> {
-    let take = |_| -> Result<Client> {
-        let client = Client::connect(directory)?;
+    let take = |_| -> Result<RawClient> {
+        let client = RawClient::connect(directory)?;
         for card in [0, 1] {
             client.ask(&Request::OpenContext { card })?;
         }
@@ -40,7 +40,7 @@ pub fn hold(directory: &Path, places: usize) -> Result<()> {
 /// # Errors
 /// When it is not relayed.
 pub fn ring(directory: &Path) -> Result<()> {
-    let client = Client::connect(directory)?;
+    let client = RawClient::connect(directory)?;
     let (response, fds) = client.ask(&Request::OpenContext { card: 0 })?;
     let Response::Context(info) = response else { anyhow::bail!("{response:?}") };
     let access = info.grant.access;

@@ -19,7 +19,7 @@ use crate::data::link::Options;
 use crate::data::managed::Managed;
 use crate::data::many::{self, Wishes};
 use crate::ffi::{Patience, Service};
-use crate::mortal::hand::Client;
+use crate::mortal::hand::RawClient;
 use crate::mortal::say;
 
 /// The word of a program that connects, before the number of its connections so far.
@@ -193,7 +193,7 @@ fn answer_questions(socket: &UnixDatagram, mac: [u8; 6]) -> Result<()> {
 
 /// A client that speaks the commands of rdma_cm by hand, and reads no event.
 struct Asker {
-    client: Client,
+    client: RawClient,
     channel: CmToken,
     /// The channel lives as long as its descriptors.
     _sockets: Vec<OwnedFd>,
@@ -201,7 +201,7 @@ struct Asker {
 
 impl Asker {
     fn new(directory: &Path) -> Result<Self> {
-        let client = Client::connect(directory)?;
+        let client = RawClient::connect(directory)?;
         let (response, _sockets) = client.ask(&Request::OpenCmChannel)?;
         let Response::CmChannel { channel } = response else { bail!("{response:?}") };
         Ok(Self { client, channel, _sockets })

@@ -9,7 +9,7 @@ use shim_abi::Request;
 use super::{ATTACKING, Opened, stay};
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Region};
-use crate::mortal::hand::Client;
+use crate::mortal::hand::RawClient;
 use crate::mortal::say;
 
 /// A page of the card's, which goes with the last memory in it.
@@ -48,7 +48,7 @@ pub fn regions(qps: usize, regions: usize) -> Result<()> {
 /// # Errors
 /// When balboad gives nothing.
 pub fn empty(directory: &Path, bytes: usize, again: bool) -> Result<()> {
-    let client = Client::connect(directory)?;
+    let client = RawClient::connect(directory)?;
     let pdn = client.open(0)?;
     let memory = Mapping::empty(bytes)?;
     let register = || -> Result<u32> {

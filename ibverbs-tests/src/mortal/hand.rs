@@ -10,10 +10,10 @@ use shim_abi::{Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME};
 
 use super::say;
 
-/// A connection to balboad.
-pub(crate) struct Client(OwnedFd);
+/// A client of balboad that sends the messages that a test wants, one by one.
+pub(crate) struct RawClient(OwnedFd);
 
-impl Client {
+impl RawClient {
     /// Connects to the balboad of a state directory as a verbs program does.
     pub(crate) fn connect(directory: &Path) -> Result<Self> {
         Self::connect_as(directory, Role::Provider)
@@ -99,7 +99,7 @@ pub(super) fn dial(directory: &Path) -> Result<OwnedFd> {
 /// # Errors
 /// When balboad refuses a step.
 pub fn reserve(directory: &Path) -> Result<()> {
-    let client = Client::connect(directory)?;
+    let client = RawClient::connect(directory)?;
     let pdn = client.open(0)?;
     let memory = vec![0u8; 1 << 20];
     for _ in 0..8 {

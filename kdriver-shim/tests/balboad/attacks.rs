@@ -15,7 +15,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use shim_abi::{Hello, Request, Response, Role, SOCKET_NAME};
 
-use crate::common::{Balboad, Client};
+use crate::common::{Balboad, RawClient};
 use crate::service::{activated, listening};
 
 /// A connection whose last holder waits a day in closing it, and its far end, which reads nothing.
@@ -50,7 +50,7 @@ fn descriptors_that_came_before_balboad_hold_up_nobody() {
     let strangers = messages.map(|(before, message)| {
         let (near, far) = lingering();
         far_ends.push(far);
-        let stranger = Client::dial(&dir);
+        let stranger = RawClient::dial(&dir);
         if !before.is_empty() {
             send(stranger.as_fd(), before, &[], Wait::Never).unwrap();
         }
@@ -76,7 +76,7 @@ fn descriptors_whose_closing_waits_hold_up_nobody() {
     let mut far_ends = Vec::new();
     let pid = Pid::from_raw(i32::try_from(balboad.child.id()).unwrap());
     // Stopped meanwhile, so that nobody else is the last to have it.
-    let mut last_of_its_kind = |client: Client, before: &[u8], message: &[u8]| {
+    let mut last_of_its_kind = |client: RawClient, before: &[u8], message: &[u8]| {
         let (near, far) = lingering();
         kill(pid, Signal::SIGSTOP).unwrap();
         waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
@@ -95,10 +95,10 @@ fn descriptors_whose_closing_waits_hold_up_nobody() {
     let list = shim_abi::encode(&Request::ListCards);
 
     // In place of a greeting, with a request, and behind one that ends its client unread.
-    let stranger = last_of_its_kind(Client::dial(&balboad.dir), b"", b"x");
+    let stranger = last_of_its_kind(RawClient::dial(&balboad.dir), b"", b"x");
     balboad.status();
     drop(stranger);
-    let client = last_of_its_kind(Client::provider(&balboad.dir), b"", &list);
+    let client = last_of_its_kind(RawClient::provider(&balboad.dir), b"", &list);
     balboad.status();
     if refuses {
         assert!(matches!(client.ask(Request::ListCards).0, Response::Cards(_)));
@@ -106,12 +106,12 @@ fn descriptors_whose_closing_waits_hold_up_nobody() {
         client.await_end();
     }
     drop(client);
-    let client = last_of_its_kind(Client::provider(&balboad.dir), b"\xff", &list);
+    let client = last_of_its_kind(RawClient::provider(&balboad.dir), b"\xff", &list);
     balboad.status();
     client.await_end();
 
     // Where a client has nothing to say.
-    let client = Client::provider(&balboad.dir);
+    let client = RawClient::provider(&balboad.dir);
     let (Response::Context(context), fds) = client.ask(Request::OpenContext { card: 0 }) else {
         panic!()
     };
@@ -127,7 +127,7 @@ fn descriptors_whose_closing_waits_hold_up_nobody() {
     balboad.await_status("the end of all clients", |status| {
         status["clients"].as_array().is_some_and(Vec::is_empty)
     });
-    assert_eq!(Client::connect(&balboad.dir, Role::Tool).map(drop), Ok(()));
+    assert_eq!(RawClient::connect(&balboad.dir, Role::Tool).map(drop), Ok(()));
     assert!(balboad.signal(Signal::SIGTERM).success());
 }
 
@@ -139,7 +139,7 @@ fn who_is_refused_without_end_does_not_fill_the_log() {
     let mut balboad = Balboad::start_logging(&root.path().join("state"), &["--soft", "1"], log);
     // A limit for each connection would be none.
     for _ in 0..30 {
-        let client = Client::provider(&balboad.dir);
+        let client = RawClient::provider(&balboad.dir);
         for mr in 0..100 {
             client.try_ask(&Request::DeregMr { mr }).0.unwrap_err();
         }

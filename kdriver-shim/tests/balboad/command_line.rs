@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 
-use crate::common::{Balboad, Client, command};
+use crate::common::{Balboad, RawClient, command};
 use nix::sys::signal::Signal;
 use shim_abi::{Request, Response, Role};
 
@@ -13,7 +13,7 @@ fn a_signal_ends_it_and_leaves_nothing_behind() {
     let dir = root.path().join("state");
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let mut balboad = Balboad::start_in(&dir, &["--soft", "1"]);
-        let client = Client::provider(&dir);
+        let client = RawClient::provider(&dir);
         client.ask(Request::OpenContext { card: 0 });
         assert_eq!(balboad.signal(signal).code(), Some(0));
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
@@ -87,7 +87,7 @@ fn a_card_that_is_not_what_its_manifest_says_has_no_engine_and_a_sentence_why() 
 fn every_card_has_the_address_it_was_given() {
     let args = ["--soft", "3", "--ip", "1=192.168.1.2/16", "--ip", "10.9.8.7"];
     let balboad = Balboad::start(&args);
-    let tool = Client::connect(&balboad.dir, Role::Tool).unwrap();
+    let tool = RawClient::connect(&balboad.dir, Role::Tool).unwrap();
     let (Response::Cards(cards), _) = tool.ask(Request::ListCards) else { panic!() };
     let macs: Vec<_> = cards.iter().map(|card| card.port.mac[2..].to_vec()).collect();
     assert_eq!(macs, [[10, 9, 8, 7], [192, 168, 1, 2], [10, 77, 0, 3]]);
@@ -101,7 +101,7 @@ fn every_card_has_the_address_it_was_given() {
 fn more_processes_fit_on_a_card_than_it_has_doorbell_pages() {
     let balboad = Balboad::start(&["--soft", "1"]);
     let opened = |_| {
-        let client = Client::provider(&balboad.dir);
+        let client = RawClient::provider(&balboad.dir);
         client.ask(Request::OpenContext { card: 0 });
         client
     };

@@ -79,7 +79,7 @@ impl Balboad {
 
     /// Its status.
     pub fn status(&self) -> serde_json::Value {
-        let tool = Client::connect(&self.dir, Role::Tool).unwrap();
+        let tool = RawClient::connect(&self.dir, Role::Tool).unwrap();
         let (Response::Status { length }, fds) = tool.ask(Request::Status) else { panic!() };
         let length = length as usize;
         let text = SharedMapping::new(fds[0].as_fd(), 0, length, Access::ReadOnly).unwrap();
@@ -108,12 +108,12 @@ impl Drop for Balboad {
     }
 }
 
-/// A connection to a balboad.
-pub struct Client {
+/// A client of a balboad that sends the messages that a test wants, one by one.
+pub struct RawClient {
     socket: OwnedFd,
 }
 
-impl Client {
+impl RawClient {
     /// Connects, and says nothing.
     pub fn dial(dir: &Path) -> Self {
         let flags = SockFlag::SOCK_CLOEXEC;
@@ -167,7 +167,7 @@ impl Client {
     }
 }
 
-impl AsFd for Client {
+impl AsFd for RawClient {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.socket.as_fd()
     }

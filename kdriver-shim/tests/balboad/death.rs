@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Balboad, Client};
+use crate::common::{Balboad, RawClient};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -19,7 +19,7 @@ const TEST: &str = "death::a_killed_client_ends_although_a_child_holds_its_socke
 
 /// Opens a card, hands the socket on to a child, tells its number and waits for the end.
 fn be_the_client(dir: &Path) -> ! {
-    let client = Client::provider(dir);
+    let client = RawClient::provider(dir);
     client.ask(Request::OpenContext { card: 0 });
     fcntl(client.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let mut heir = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();

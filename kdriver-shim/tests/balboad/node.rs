@@ -17,14 +17,14 @@ use hostmem::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use shim_abi::{CreateQp, DoorbellAccess, Grant, Request, Response};
 
-use crate::common::{Client, LIMIT};
+use crate::common::{LIMIT, RawClient};
 
 const LOG2: u8 = 6;
 const COOKIE: u64 = 0x5eed;
 
 /// One side of a connection.
 pub struct Node {
-    pub client: Client,
+    pub client: RawClient,
     pub gid: [u8; 16],
     pub qpn: u32,
     pub cqn: u32,
@@ -50,7 +50,7 @@ fn map(fd: &OwnedFd, bytes: usize, access: Access) -> SharedMapping {
 impl Node {
     /// Opens a card and makes one of everything; `bytes` of memory.
     pub fn new(dir: &Path, card: u32, bytes: usize) -> Self {
-        let client = Client::provider(dir);
+        let client = RawClient::provider(dir);
         let (Response::Context(info), fds) = client.ask(Request::OpenContext { card }) else {
             panic!()
         };
@@ -249,7 +249,7 @@ impl Node {
     }
 }
 
-fn register(client: &Client, pdn: u32, memory: &SharedMapping) -> u32 {
+fn register(client: &RawClient, pdn: u32, memory: &SharedMapping) -> u32 {
     let address = memory.address() as u64;
     let access = (KeyAccess::LOCAL_WRITE | KeyAccess::REMOTE_WRITE).bits();
     let length = memory.len() as u64;

@@ -18,7 +18,7 @@ use nix::sys::socket::{
 use nix::unistd::Pid;
 use shim_abi::{Role, SOCKET_NAME};
 
-use crate::common::{Balboad, Client, LIMIT, command};
+use crate::common::{Balboad, LIMIT, RawClient, command};
 
 /// A service manager, which reads all messages, lest there be no room for more.
 struct Manager {
@@ -185,7 +185,7 @@ fn a_reload_shows_metrics_moves_them_and_hides_them() {
     command.stderr(File::create(&log).unwrap());
     let balboad = Balboad::start_as(command, &state);
     let pid = Pid::from_raw(balboad.child.id() as i32);
-    let client = Client::provider(&state);
+    let client = RawClient::provider(&state);
     for (name, before) in [("first", None), ("second", Some("first"))] {
         write(&metrics(name));
         kill(pid, Signal::SIGHUP).unwrap();
@@ -302,9 +302,9 @@ fn a_socket_that_was_handed_over_is_served_and_left() {
     let path = state.join(SOCKET_NAME);
     let socket = listening(&path, SockType::SeqPacket);
     // Who comes before balboad waits, and is served.
-    let early = Client::dial(&state);
+    let early = RawClient::dial(&state);
     let mut balboad = Balboad::start_as(activated(&state, socket, ""), &state);
-    let client = Client::connect(&state, Role::Tool).unwrap();
+    let client = RawClient::connect(&state, Role::Tool).unwrap();
     // What a program declares to be its tracer is balboad, and not who made the socket.
     let served_by = peer_credentials(client.as_fd()).unwrap();
     assert_eq!(served_by.pid.as_raw(), balboad.child.id() as i32);
