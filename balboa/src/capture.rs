@@ -16,7 +16,7 @@ use shim_abi::Request;
 use terminal::file::open_anew;
 
 use crate::args;
-use crate::client::Client;
+use crate::client::ToolClient;
 
 /// The error of opening a FIFO without a reader.
 const ENXIO: i32 = Errno::ENXIO as i32;
@@ -38,7 +38,7 @@ pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
     signals.thread_block().context("blocking signals")?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("signalfd")?;
     let dir = shim_abi::state_dir(state_dir.path(), geteuid().as_raw());
-    let mut client = Client::connect(&dir, Duration::ZERO)?;
+    let mut client = ToolClient::connect(&dir, Duration::ZERO)?;
     // Before anything is captured: a refusal here costs the card nothing.
     let sink = Sink::open(output)?;
     let mut source = client.capture(&Request::Capture {

@@ -14,7 +14,7 @@ use shim_abi::{CardInfo, STATE_DIR_VARIABLE};
 use verbs_sys::RELEASES;
 
 use crate::args;
-use crate::client::Client;
+use crate::client::ToolClient;
 use crate::run;
 
 /// Version of the interface: the first that all of the runtimes named in the documentation read.
@@ -35,7 +35,7 @@ const PROVIDERS: &str = "/usr/lib/balboa";
 pub fn cdi(action: &args::Cdi) -> anyhow::Result<()> {
     let args::Cdi::Generate { state_dir, output } = action;
     let dir = shim_abi::state_dir(state_dir.path(), geteuid().as_raw());
-    let cards = Client::connect(&dir, Duration::ZERO)?.cards()?;
+    let cards = ToolClient::connect(&dir, Duration::ZERO)?.cards()?;
     if cards.is_empty() {
         bail!("balboad in {} has no card: start it with --soft 1 or more", dir.display());
     }

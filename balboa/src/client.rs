@@ -141,14 +141,14 @@ pub struct Introduction {
     pub options: Vec<String>,
 }
 
-/// A connection to balboad as [`Role::Tool`].
+/// A client of balboad as [`Role::Tool`].
 #[derive(Debug)]
-pub struct Client {
+pub struct ToolClient {
     dir: PathBuf,
     balboad: shim_client::Client,
 }
 
-impl Client {
+impl ToolClient {
     /// Connects to the balboad of `dir`, and waits for one that is not there yet.
     ///
     /// # Errors
@@ -595,7 +595,7 @@ pub(crate) mod tests {
             });
             let mut connection = shim_client::Client::connect(dir.path(), 1).unwrap();
             connection.greet("test".into(), Role::Tool).unwrap();
-            let mut client = Client { dir: dir.path().to_owned(), balboad: connection };
+            let mut client = ToolClient { dir: dir.path().to_owned(), balboad: connection };
             match client.flash(false) {
                 Ok(()) => assert!(serves_others),
                 Err(error) => {

@@ -15,7 +15,7 @@ use shim_abi::FlashState;
 use terminal::{say, say_line};
 
 use crate::args::{self, CardName};
-use crate::client::{Client, ClientError};
+use crate::client::{ClientError, ToolClient};
 use crate::image;
 use crate::question::{self, DECLINED};
 use crate::state::{self, FORMAT, items, table, text};
@@ -130,9 +130,9 @@ struct Waived {
 }
 
 impl Todo<'_> {
-    fn client(&self) -> Result<Client, ClientError> {
+    fn client(&self) -> Result<ToolClient, ClientError> {
         let dir = shim_abi::state_dir(self.state_dir, geteuid().as_raw());
-        Client::connect(&dir, Duration::ZERO)
+        ToolClient::connect(&dir, Duration::ZERO)
     }
 }
 
@@ -525,7 +525,7 @@ fn ask(todo: &Todo<'_>, yes: bool, question: &str) -> Result<(), Failure> {
 }
 
 /// Waits until balboad has done it, and shows how far it is. Whether the card was seen to have taken it.
-fn follow(todo: &Todo<'_>, client: &mut Client) -> Result<bool, Failure> {
+fn follow(todo: &Todo<'_>, client: &mut ToolClient) -> Result<bool, Failure> {
     let card = todo.card;
     let mut progress = Progress::new(todo);
     loop {

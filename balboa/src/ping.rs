@@ -9,7 +9,7 @@ use shim_abi::{Pinged, Who};
 use terminal::say;
 
 use crate::args::{self, CardName};
-use crate::client::Client;
+use crate::client::ToolClient;
 use crate::state::{FORMAT, text};
 
 /// Exit code where another connection manager answered.
@@ -25,7 +25,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// When no balboad here could ask.
 pub fn ping(arguments: &args::Ping) -> anyhow::Result<u8> {
     let dir = shim_abi::state_dir(arguments.state_dir.path(), geteuid().as_raw());
-    let mut client = Client::connect(&dir, Duration::ZERO)?;
+    let mut client = ToolClient::connect(&dir, Duration::ZERO)?;
     let address = match arguments.address.0 {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),

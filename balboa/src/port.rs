@@ -11,7 +11,7 @@ use shim_abi::{CardInfo, PortInfo};
 use terminal::say;
 
 use crate::args::{self, Action, AddressInVlan, CardName};
-use crate::client::Client;
+use crate::client::ToolClient;
 use crate::state::FORMAT;
 
 /// Takes a port off its cable, or puts it back.
@@ -77,9 +77,9 @@ fn document(card: CardName, port: &PortInfo) -> Value {
 pub(crate) fn client_with(
     state_dir: Option<&Path>,
     card: CardName,
-) -> anyhow::Result<(Client, CardInfo)> {
+) -> anyhow::Result<(ToolClient, CardInfo)> {
     let dir = shim_abi::state_dir(state_dir, geteuid().as_raw());
-    let mut client = Client::connect(&dir, Duration::ZERO)?;
+    let mut client = ToolClient::connect(&dir, Duration::ZERO)?;
     let mut cards = client.cards()?;
     match cards.iter().position(|it| it.card == card.0) {
         Some(at) => Ok((client, cards.swap_remove(at))),

@@ -6,7 +6,7 @@ use nix::unistd::geteuid;
 use terminal::say;
 
 use crate::args;
-use crate::client::Client;
+use crate::client::ToolClient;
 use crate::question::ask;
 use crate::state::{self, text};
 
@@ -27,7 +27,7 @@ pub fn reset(arguments: &args::Reset) -> anyhow::Result<bool> {
         }
     }
     let dir = shim_abi::state_dir(state_dir.path(), geteuid().as_raw());
-    let told = match Client::connect(&dir, Duration::ZERO)?.reset(card.0)? {
+    let told = match ToolClient::connect(&dir, Duration::ZERO)?.reset(card.0)? {
         0 => format!("{card} was reset"),
         programs => {
             format!("{card} was reset; {programs} programs still have the former card open")

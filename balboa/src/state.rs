@@ -8,7 +8,7 @@ use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
 use crate::args::CardName;
-use crate::client::{Client, ClientError};
+use crate::client::{ClientError, ToolClient};
 
 /// Version of the commands' output with `--json`: under the same number a field is only added.
 pub const FORMAT: u32 = 1;
@@ -19,7 +19,7 @@ pub const FORMAT: u32 = 1;
 /// When there is no balboad, or it does not answer.
 pub fn fetch_text(state_dir: Option<&Path>) -> Result<String, ClientError> {
     let dir = shim_abi::state_dir(state_dir, geteuid().as_raw());
-    Client::connect(&dir, Duration::ZERO)?.status()
+    ToolClient::connect(&dir, Duration::ZERO)?.status()
 }
 
 /// The state.

@@ -17,7 +17,7 @@ use shim_abi::CardInfo;
 
 use super::lease::{Ending, Lease};
 use super::view::DRIVER;
-use crate::client::{Client, ClientError, Introduction};
+use crate::client::{ClientError, Introduction, ToolClient};
 
 /// The options of balboad if the user gives none.
 const DEFAULT: [&str; 2] = ["--soft", "2"];
@@ -91,7 +91,7 @@ pub struct Served {
     /// The lease, if it ends with its programs: taken once this balboad has answered a request.
     pub lease: Option<Lease>,
     /// The connection to it, which is older than the lease.
-    pub client: Client,
+    pub client: ToolClient,
 }
 
 /// The state of a directory's balboad.
@@ -183,7 +183,7 @@ pub fn served(given: Option<&Path>, options: &[OsString]) -> Result<Served, Star
 /// Meets the balboad that serves a directory, and takes its lease: a listener has made the lease's file before, and one
 /// that answers afterwards sees the lease.
 fn meet(dir: &Path, patience: Duration) -> Result<Met, ClientError> {
-    let connected = Client::connect(dir, patience);
+    let connected = ToolClient::connect(dir, patience);
     let client = match connected {
         Ok(client) => client,
         Err(error @ (ClientError::NoBalboad { .. } | ClientError::Stale { .. })) => {

@@ -27,7 +27,7 @@ use super::command;
 use super::start::RETRY;
 use super::turn;
 use crate::args;
-use crate::client::Client;
+use crate::client::ToolClient;
 
 /// How long balboad may take until it is ready.
 const READY: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ pub fn start(arguments: &args::StartBalboad) -> anyhow::Result<()> {
     let _turn = turn(&directory, &dir)?;
     let begun = Instant::now();
     loop {
-        if Client::connect(&dir, Duration::ZERO).is_ok() {
+        if ToolClient::connect(&dir, Duration::ZERO).is_ok() {
             return Ok(());
         }
         let log = log(&directory)?;
