@@ -62,13 +62,13 @@ struct Turn {
 
 /// The questions of a client.
 #[derive(Debug, Default)]
-struct Client {
+struct Questions {
     turns: BTreeSet<Turn>,
     /// When all its requests are made up for, of which each takes some time.
     settled: Instant,
 }
 
-impl Client {
+impl Questions {
     /// When it may send a request.
     fn may_ask(&self) -> Instant {
         let burst = param::ARP_REQUEST_INTERVAL.saturating_mul(param::ARP_REQUEST_BURST);
@@ -97,7 +97,8 @@ pub(crate) struct Neighbours {
     entries: HashMap<Address, Entry>,
     /// The place of each slot among the users of its entry.
     places: Vec<usize>,
-    clients: Vec<Client>,
+    /// Of each client, by its number.
+    clients: Vec<Questions>,
     /// The time of each client's next request.
     timers: Timers,
 }
@@ -273,11 +274,11 @@ impl Neighbours {
     }
 
     /// Changes a client's questions, and keeps the client's turn.
-    fn change(&mut self, number: u16, change: impl FnOnce(&mut Client)) {
+    fn change(&mut self, number: u16, change: impl FnOnce(&mut Questions)) {
         while self.clients.len() <= usize::from(number) {
             // No more than numbers of that kind.
             self.timers.add(self.clients.len() as u32);
-            self.clients.push(Client::default());
+            self.clients.push(Questions::default());
         }
         let Some(client) = self.clients.get_mut(usize::from(number)) else { return };
         change(client);
