@@ -162,9 +162,9 @@ mod tests {
     use crate::bus::BusMemory;
 
     #[derive(Debug, Default)]
-    struct Client(Cell<u32>);
+    struct CountingMemory(Cell<u32>);
 
-    impl AskedMemory for Client {
+    impl AskedMemory for CountingMemory {
         fn read(&self, _: u64, _: &mut [u8]) -> bool {
             self.0.set(self.0.get() + 1);
             true
@@ -176,7 +176,7 @@ mod tests {
 
     fn maps() -> Maps {
         let bus = Rc::new(Bus::default());
-        Maps::new(bus, Rc::new(Client::default()))
+        Maps::new(bus, Rc::new(CountingMemory::default()))
     }
 
     fn span(address: u64, size: u64) -> Span {

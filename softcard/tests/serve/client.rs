@@ -55,7 +55,8 @@ pub struct Message {
     pub fds: Vec<OwnedFd>,
 }
 
-pub struct Client {
+/// A client of the vfio-user protocol.
+pub struct VfioUserClient {
     pub socket: UnixStream,
     next_id: u16,
     /// Requests of the server that arrived while a reply was waited for.
@@ -87,7 +88,7 @@ pub fn unmap(flags: u32, address: u64, size: u64) -> Vec<u8> {
     [u32s(&[24, flags]), u64s(&[address, size])].concat()
 }
 
-impl Client {
+impl VfioUserClient {
     /// A connection on which nothing was said.
     pub fn connect(path: &Path) -> Self {
         let socket = UnixStream::connect(path).unwrap();

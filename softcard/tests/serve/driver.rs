@@ -151,7 +151,7 @@ pub struct Asked {
 }
 
 pub struct Driver {
-    pub client: Client,
+    pub client: VfioUserClient,
     pub guest: Guest,
     /// Signalled by vector [`WINDOW`].
     pub interrupt: EventFd,
@@ -178,7 +178,7 @@ fn register(offset: u64) -> u64 {
 impl Driver {
     /// Brings a card up whose address is 10.0.0.`number`.
     pub fn new(socket: &Path, reach: Reach, number: u8) -> Self {
-        let mut client = Client::enabled(socket);
+        let mut client = VfioUserClient::enabled(socket);
         let guest = Guest::new();
         let info = [u32s(&[112, 0, BAR4, 0]), u64s(&[0, 0])].concat();
         let info = client.call(GET_REGION_INFO, &info).unwrap();

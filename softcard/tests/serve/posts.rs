@@ -23,7 +23,7 @@ const READS: u64 = 2;
 const WRITES: u64 = 3;
 
 struct Node {
-    client: Client,
+    client: VfioUserClient,
     memory: SharedMapping,
     number: u32,
     /// Bytes of the parts in which it stores.
@@ -32,7 +32,7 @@ struct Node {
 
 impl Node {
     fn new(served: &Served, number: u32, part: usize) -> Self {
-        let mut client = Client::enabled(&served.socket());
+        let mut client = VfioUserClient::enabled(&served.socket());
         let file = memfd::create("host", BYTES as usize).unwrap();
         let memory =
             SharedMapping::new(file.as_fd(), 0, BYTES as usize, Access::ReadWrite).unwrap();

@@ -17,7 +17,7 @@ fn json(reply: &Message) -> String {
 #[test]
 fn the_version_is_agreed_on_and_no_more_than_was_proposed() {
     let served = Served::new();
-    let mut client = Client::connect(&served.socket());
+    let mut client = VfioUserClient::connect(&served.socket());
     let reply = client.propose(0, 0, CAPABILITIES).unwrap();
     assert_eq!(reply.payload[..4], [0, 0, 0, 0]);
     let agreed = r#"{"capabilities":{"max_data_xfer_size":1048576,"max_dma_maps":65535,"#
@@ -37,7 +37,7 @@ fn the_version_is_agreed_on_and_no_more_than_was_proposed() {
         (1, "", r#"{"capabilities":{}}"#),
     ] {
         drop(client);
-        client = Client::connect(&served.socket());
+        client = VfioUserClient::connect(&served.socket());
         let reply = client.propose(0, minor, proposed).unwrap();
         assert_eq!((&reply.payload[..4], json(&reply).as_str()), (&[0, 0, 1, 0][..], agreed));
     }
@@ -46,7 +46,7 @@ fn the_version_is_agreed_on_and_no_more_than_was_proposed() {
 #[test]
 fn proposals_that_make_no_sense_are_refused() {
     let served = Served::new();
-    let mut client = Client::connect(&served.socket());
+    let mut client = VfioUserClient::connect(&served.socket());
     assert_eq!(client.call(GET_INFO, &u32s(&[16, 0, 0, 0])).unwrap_err(), EINVAL, "too early");
     let deep = "[".repeat(10_000);
     for proposed in [
@@ -61,17 +61,17 @@ fn proposals_that_make_no_sense_are_refused() {
         assert_eq!(client.propose(0, 0, proposed).unwrap_err(), EINVAL, "{proposed}");
     }
     client.propose(0, 0, "{}").unwrap();
-    let mut client = Client::connect(&served.socket());
+    let mut client = VfioUserClient::connect(&served.socket());
     assert!(client.hear().is_none(), "a second client is turned away");
 }
 
 #[test]
 fn another_major_version_ends_the_connection() {
     let served = Served::new();
-    let mut client = Client::connect(&served.socket());
+    let mut client = VfioUserClient::connect(&served.socket());
     assert_eq!(client.propose(1, 0, "{}").unwrap_err(), 93);
     assert!(client.is_ended());
-    Client::new(&served.socket());
+    VfioUserClient::new(&served.socket());
 }
 
 #[test]
@@ -86,20 +86,20 @@ fn streams_that_make_no_sense_end_their_connection_only() {
         u32s(&[0x0001_0001, 16, 15, 0]),
     ];
     for header in headers {
-        let mut client = Client::connect(&served.socket());
+        let mut client = VfioUserClient::connect(&served.socket());
         client.socket.write_all(&header).unwrap();
         assert!(client.is_ended());
     }
-    let mut client = Client::connect(&served.socket());
+    let mut client = VfioUserClient::connect(&served.socket());
     client.socket.write_all(&[1, 2, 3]).unwrap();
     drop(client);
-    assert_eq!(Client::new(&served.socket()).read(CONFIG, 0, 2).unwrap(), [0xee, 0x10]);
+    assert_eq!(VfioUserClient::new(&served.socket()).read(CONFIG, 0, 2).unwrap(), [0xee, 0x10]);
 }
 
 #[test]
 fn the_device_says_what_it_is_and_has() {
     let served = Served::new();
-    let mut client = Client::new(&served.socket());
+    let mut client = VfioUserClient::new(&served.socket());
     let info = client.call(GET_INFO, &u32s(&[16, 0, 0, 0])).unwrap();
     assert_eq!(info.payload, u32s(&[16, 3, 9, 5]));
     let ask = |argsz, index| [u32s(&[argsz, 0, index, 0]), u64s(&[0, 0])].concat();
@@ -123,7 +123,7 @@ fn the_device_says_what_it_is_and_has() {
 #[test]
 fn doorbell_pages_can_be_mapped_by_who_has_room_for_the_answer() {
     let served = Served::new();
-    let mut client = Client::new(&served.socket());
+    let mut client = VfioUserClient::new(&served.socket());
     let ask = |argsz| [u32s(&[argsz, 0, BAR4, 0]), u64s(&[0, 0])].concat();
     let bar =
         |argsz: u32, flags, at| [u32s(&[argsz, flags, BAR4, at]), u64s(&[256 << 20, 0])].concat();
@@ -143,7 +143,7 @@ fn doorbell_pages_can_be_mapped_by_who_has_room_for_the_answer() {
     }
 
     drop(client);
-    let mut client = Client::connect(&served.socket());
+    let mut client = VfioUserClient::connect(&served.socket());
     client.propose(0, 0, r#"{"capabilities":{"max_msg_fds":0}}"#).unwrap();
     let info = client.call(GET_REGION_INFO, &ask(112)).unwrap();
     assert_eq!((info.payload, info.fds.len()), (bar(32, 3, 0), 0));
@@ -152,7 +152,7 @@ fn doorbell_pages_can_be_mapped_by_who_has_room_for_the_answer() {
 #[test]
 fn regions_are_read_and_written_at_any_size_within_their_bounds() {
     let served = Served::new();
-    let mut client = Client::enabled(&served.socket());
+    let mut client = VfioUserClient::enabled(&served.socket());
     assert_eq!(client.read(BAR0, 0, 4).unwrap(), [0xce, 0xf1, 0x0f, 0x00]);
     assert_eq!(client.read(BAR0, 1, 2).unwrap(), [0xf1, 0x0f]);
     assert_eq!(client.read(BAR4, 0x12_0003, 9).unwrap()[..5], *b"BVQE1");
@@ -188,7 +188,7 @@ fn regions_are_read_and_written_at_any_size_within_their_bounds() {
 #[test]
 fn posted_writes_are_done_before_what_follows_and_answered_by_nothing() {
     let served = Served::new();
-    let mut client = Client::enabled(&served.socket());
+    let mut client = VfioUserClient::enabled(&served.socket());
     for value in 0..100u64 {
         let write = access(BAR4, 0x12_0100, 8, &value.to_le_bytes());
         client.say(REGION_WRITE, NO_REPLY, &write, &[]);
@@ -203,7 +203,7 @@ fn posted_writes_are_done_before_what_follows_and_answered_by_nothing() {
 #[test]
 fn many_writes_in_a_message_are_done_in_order_or_none_is() {
     let served = Served::new();
-    let mut client = Client::enabled(&served.socket());
+    let mut client = VfioUserClient::enabled(&served.socket());
     let multi = |writes: &[(u32, u64, u32, u64)]| {
         let writes = writes.iter().map(|(region, offset, count, data)| {
             access(*region, *offset, *count, &data.to_le_bytes())
@@ -233,7 +233,7 @@ fn many_writes_in_a_message_are_done_in_order_or_none_is() {
 #[test]
 fn memory_space_gates_the_bars_and_a_reset_takes_all_back() {
     let served = Served::new();
-    let mut client = Client::enabled(&served.socket());
+    let mut client = VfioUserClient::enabled(&served.socket());
     client.write64(BAR4, 0x12_0100, 7);
     client.write(CONFIG, 4, &[0x04]).unwrap();
     assert_eq!(client.read64(BAR4, 0x12_0100), u64::MAX);
@@ -257,7 +257,7 @@ fn memory_space_gates_the_bars_and_a_reset_takes_all_back() {
 #[test]
 fn maps_are_taken_and_refused_one_by_one() {
     let served = Served::new();
-    let mut client = Client::new(&served.socket());
+    let mut client = VfioUserClient::new(&served.socket());
     let memory = memfd::create("guest", 1 << 20).unwrap();
     let fd = memory.as_fd();
     client.call_with(DMA_MAP, &map(3, 0, 0, 1 << 20), &[fd]).unwrap();
@@ -280,7 +280,7 @@ fn maps_are_taken_and_refused_one_by_one() {
 #[test]
 fn pipelined_maps_are_answered_in_order() {
     let served = Served::new();
-    let mut client = Client::new(&served.socket());
+    let mut client = VfioUserClient::new(&served.socket());
     let memory = memfd::create("guest", 64 << 12).unwrap();
     let ids: Vec<u16> = (0..64)
         .map(|page| {
@@ -297,7 +297,7 @@ fn pipelined_maps_are_answered_in_order() {
 #[test]
 fn interrupts_are_set_up_and_triggered_and_confused_requests_refused() {
     let served = Served::new();
-    let mut client = Client::enabled(&served.socket());
+    let mut client = VfioUserClient::enabled(&served.socket());
     let events: Vec<EventFd> = (0..16).map(|_| EventFd::new().unwrap()).collect();
     let fds: Vec<_> = events.iter().map(AsFd::as_fd).collect();
     // Eventfd, trigger; MSI-X; all 32 vectors in two messages.
@@ -330,7 +330,7 @@ fn interrupts_are_set_up_and_triggered_and_confused_requests_refused() {
 #[test]
 fn the_msix_table_is_kept_and_what_waits_shows_in_the_pending_bits() {
     let served = Served::new();
-    let mut client = Client::enabled(&served.socket());
+    let mut client = VfioUserClient::enabled(&served.socket());
     client.write(BAR2, 0x8010, &[0x11; 16]).unwrap();
     assert_eq!(client.read(BAR2, 0x8010, 16).unwrap(), [0x11; 16]);
     // Masked, triggered, unmasked where nobody waits, and then somebody does.
@@ -349,7 +349,7 @@ fn the_msix_table_is_kept_and_what_waits_shows_in_the_pending_bits() {
 #[test]
 fn what_is_not_offered_is_not_supported() {
     let served = Served::new();
-    let mut client = Client::new(&served.socket());
+    let mut client = VfioUserClient::new(&served.socket());
     for command in [0, GET_REGION_IO_FDS, DMA_READ, DMA_WRITE, 14, 16, 17, 18, 19, u16::MAX] {
         assert_eq!(client.call(command, &[0; 64]).unwrap_err(), ENOTSUP, "command {command}");
     }
@@ -361,7 +361,7 @@ fn what_is_not_offered_is_not_supported() {
 #[test]
 fn descriptors_where_none_belong_are_refused_and_closed() {
     let served = Served::new();
-    let mut client = Client::new(&served.socket());
+    let mut client = VfioUserClient::new(&served.socket());
     let (reader, writer) = nix::unistd::pipe().unwrap();
     for command in [GET_INFO, REGION_READ, RESET, DMA_UNMAP] {
         let refused = client.call_with(command, &[64; 64], &[writer.as_fd(); 16]);
@@ -378,7 +378,7 @@ fn descriptors_where_none_belong_are_refused_and_closed() {
 fn one_client_after_another_finds_the_card_reset_and_its_memory_let_go() {
     let served = Served::new();
     for _ in 0..3 {
-        let mut client = Client::new(&served.socket());
+        let mut client = VfioUserClient::new(&served.socket());
         assert_eq!(client.read(CONFIG, 4, 2).unwrap(), [0, 0]);
         client.write(CONFIG, 4, &[0x06]).unwrap();
         assert_eq!(client.read64(BAR4, 0x12_0100), 0);
