@@ -127,14 +127,14 @@ struct Verb {
 }
 
 /// Two cards on one cable, and a QP on each.
-struct Link {
+struct CabledCards {
     _served: [Served; 2],
     drivers: [Driver; 2],
     qps: [Qp; 2],
     regions: [Region; 2],
 }
 
-impl Link {
+impl CabledCards {
     fn new() -> Self {
         let served = Served::pair();
         let mut drivers = [1, 2].map(|number| {
@@ -291,11 +291,11 @@ fn rows() -> Rows {
             [[told(&[8], &[64], &[8, 64]), told(&[], &[8], &[8])], [None, None]],
         ),
     ];
-    let mut link = Link::new();
+    let mut cards = CabledCards::new();
     let mut row = |(verb, others): (Verb, [[Option<Moves>; 2]; 2])| {
         // The first one of each kind may find the card's tables empty.
-        link.moves(verb);
-        let counted: Vec<_> = (0..TIMES).map(|_| link.moves(verb)).collect();
+        cards.moves(verb);
+        let counted: Vec<_> = (0..TIMES).map(|_| cards.moves(verb)).collect();
         for once in &counted {
             assert_eq!(once, &counted[0], "{}: not the same each time", verb.name);
         }
