@@ -28,15 +28,15 @@ const ARMED_FOR_ANY: usize = record::ARMED_FOR_ANY / 4;
 // The lock first: then its address is the queue's, and a poll needs only one.
 #[repr(C)]
 pub(crate) struct CompletionQueue {
-    /// Who polls has the turn, from the first completion to the last where it takes them one by one. Who changes anything
-    /// waits for calls alone.
+    /// A thread that polls has the turn, from the first completion to the last where it takes them one by one. A thread
+    /// that changes anything waits for calls alone.
     pub(crate) state: Turn<CqState>,
     /// The path's.
     pub(crate) canary: ForkCanary,
     pub(crate) cqn: u32,
     slot: DoorbellSlot,
     arming: FutexMutex<Arming>,
-    /// Of who resizes it, from before the card is asked until all is as it then says.
+    /// Held by the thread that resizes it, from before it asks the card until all is as the card then says.
     resizing: FutexMutex<()>,
     pub(crate) path: Arc<CardPath>,
     /// Send and receive queues that complete here; it cannot be destroyed before them.
@@ -52,15 +52,15 @@ pub(crate) struct EntryRing {
     lap: u32,
 }
 
-/// What changes while a completion queue is used.
+/// The part of a completion queue that changes while it is used.
 #[derive(Debug)]
 pub(crate) struct CqState {
-    /// What is polled.
+    /// The ring that is polled.
     pub(crate) ring: EntryRing,
     /// Running index of the next entry.
     pub(crate) consumer: u32,
-    /// What is polled once nothing is left in the ring: the queue was resized, and that one has what was
-    /// left then, and is not the card's.
+    /// The ring that is polled once `ring` is empty: the queue was resized, and `ring`, which is not the card's, has the
+    /// entries that were left then.
     next: Option<EntryRing>,
     /// The QPs that complete here.
     pub(crate) table: QpTable,
@@ -70,11 +70,11 @@ pub(crate) struct CqState {
     pub(crate) empty_polls: u32,
 }
 
-/// What arming changes. It has a lock of its own: who takes completions one by one may arm the queue
+/// The part that arming changes. It has a lock of its own: a thread that takes completions one by one may arm the queue
 /// meanwhile.
 #[derive(Debug)]
 struct Arming {
-    /// What the card writes to.
+    /// The ring that the card writes to.
     ring: EntryRing,
     /// Running index behind the entries that were there when the program took its last event.
     told: u32,
@@ -150,7 +150,7 @@ impl CqState {
         true
     }
 
-    /// Has what is there polled from `left`, a ring of this process, and then the ring of the card's.
+    /// Moves the entries that were not polled to `left`, a ring of this process, which is polled before the card's `ring`.
     fn move_to(&mut self, left: EntryRing, ring: EntryRing) {
         let mut count = 0u32;
         for (index, entry) in (0..left.ring.blocks()).zip(self.outstanding()) {
@@ -192,8 +192,8 @@ impl CompletionQueue {
         self.state.lock()
     }
 
-    /// Waits for calls that poll or change the queue, but not for who takes completions one by one, which may be the very
-    /// thread that asks.
+    /// Waits for calls that poll or change the queue, but not for a thread that takes completions one by one, which may be
+    /// the very thread that asks.
     fn change(&self) -> Change<'_, CqState> {
         self.state.change()
     }
@@ -212,8 +212,8 @@ impl CompletionQueue {
     /// with that and with the index behind the last entry of the old one; `release` gives the old one back,
     /// and is told the record of the new one.
     ///
-    /// Polls go on meanwhile, and deliver what is left before what comes. EINVAL where more is left than the queue is to
-    /// have, or, where it is made smaller, still to come of sends that were posted.
+    /// Polls go on meanwhile, and deliver the entries that are left before those that come. EINVAL where more are left than
+    /// the queue is to have, or, where it is made smaller, still to come of sends that were posted.
     pub(crate) fn resize(
         &self,
         log2_entries: u8,
@@ -257,8 +257,8 @@ impl CompletionQueue {
     /// Completions that are there and were not polled, and how many there will be with those that sends will have which
     /// were posted: were the queue too small for them, it would depend on the card's turn whether they come to be lost.
     ///
-    /// The second is no bound: of what is there it counts receives and sends that are outstanding, but not what a QP left
-    /// that was destroyed, and not the errors of sends that are not signalled.
+    /// The second is no bound: of the entries that are there it counts receives and sends that are outstanding, but not
+    /// those of a QP that was destroyed, and not the errors of sends that are not signalled.
     fn due(&self, state: &CqState) -> (usize, usize) {
         let (mut left, mut received) = (0usize, 0usize);
         for entry in state.outstanding() {
@@ -271,7 +271,7 @@ impl CompletionQueue {
         (left, received.saturating_add(sent))
     }
 
-    /// Goes on in the ring that the card goes on in, behind what is `left`; `end` is where the card ended.
+    /// Goes on in the ring that the card goes on in, behind the entries that are `left`; `end` is where the card ended.
     fn go_on_in(&self, left: EntryRing, ring: EntryRing, end: u32) {
         let mut state = self.change();
         let mut arming = self.arming.lock();
@@ -288,7 +288,7 @@ impl CompletionQueue {
         self.path.wake_if_asleep();
     }
 
-    /// Takes note that the program has taken an event: what is there by now it will find when it polls.
+    /// Takes note that the program has taken an event: it finds the entries that are there by now when it polls.
     pub(crate) fn take_event(&self) {
         let mut arming = self.arming.lock();
         arming.told = arming.behind_written();
@@ -298,10 +298,10 @@ impl CompletionQueue {
     /// Asks for one event at the next completion, or the next solicited one, that the program neither polled nor was told of.
     ///
     /// The card is told the index behind those, and fires at once if it has added more by the time it sees that: a program
-    /// that polls until nothing is there, arms, and sleeps misses nothing that came in between, as with other NICs. What was
-    /// there when the program took its last event causes none: one that acknowledges, arms, and then polls just once for each
-    /// event would get one event too many for it, and poll in vain. Fails with EIO when the card is dead and will send none,
-    /// with EPERM in a forked child.
+    /// that polls until nothing is there, arms, and sleeps misses nothing that came in between, as with other NICs. Entries
+    /// that were there when the program took its last event cause none: one that acknowledges, arms, and then polls just once
+    /// for each event would get one event too many for them, and poll in vain. Fails with EIO when the card is dead and will
+    /// send none, with EPERM in a forked child.
     pub(crate) fn arm(&self, kind: ArmKind) -> Result<(), i32> {
         if !self.path.is_ours() {
             return Err(libc::EPERM);
@@ -316,7 +316,7 @@ impl CompletionQueue {
             arming.any = arming.sequence;
         }
         if arming.left == 0 {
-            // What was polled long ago would look like what is to come.
+            // Entries that were polled long ago would look like those to come.
             arming.told = arming.behind_told();
         }
         self.tell_armed(&arming);
@@ -334,8 +334,8 @@ impl CompletionQueue {
         self.slot.ring(slot_value(self.cqn, resized, sequence));
     }
 
-    /// Gives back what a QP took from its shared receive queue and has completed here: as it is about to
-    /// be reset or to go, nobody will poll that.
+    /// Gives back the receives that a QP took from its shared receive queue and has completed here: as it is about to
+    /// be reset or to go, nobody will poll them.
     fn give_back_shared(&self, state: &CqState, queues: &Queues) {
         let Some(shared) = &queues.shared else { return };
         for cqe in state.outstanding().map(|block| Cqe::decode(&[block])) {
@@ -369,10 +369,10 @@ impl Arming {
 
     /// The running index behind the entries that are there.
     ///
-    /// Where others poll meanwhile, the card may have written over what is looked at: the look then ends early, at what was
-    /// polled, which counts for nothing.
+    /// Where others poll meanwhile, the card may have written over the entry that is looked at: the look then ends early, at
+    /// an entry that was polled, which counts for nothing.
     fn behind_written(&self) -> u32 {
-        // What the program was told of the last time and has not polled since need not be looked at again.
+        // Entries that the program was told of the last time and has not polled since need not be looked at again.
         let from = self.behind_told_in_ring(self.ring.record.load_acquire_u32(CONSUMER));
         let ahead = 0..self.ring.ring.blocks();
         let is_written = |ahead: &u32| self.ring.written(from.wrapping_add(*ahead)).is_some();

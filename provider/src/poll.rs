@@ -96,8 +96,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Begins to take completions one by one: nobody else polls until what is returned is dropped. It fails
-    /// where somebody else polls, and in a forked child.
+    /// Begins to take completions one by one: nobody else polls until the guard is dropped. It fails where
+    /// another thread polls, and in a forked child.
     #[inline(always)]
     pub(crate) fn hold_at_once(&self) -> Option<TurnGuard<'_, CqState>> {
         if self.canary.is_unmarked() { self.state.try_lock() } else { None }
@@ -108,7 +108,7 @@ impl CompletionQueue {
         if self.path.is_ours() { Ok(self.lock()) } else { Err(libc::EPERM) }
     }
 
-    /// Delivers the first completion to who began to poll, and answers with the queue; where there is none
+    /// Delivers the first completion to the holder of `state`, and answers with the queue; where there is none
     /// with ENOENT.
     pub(crate) fn first_poll<'a, const TIMED: bool>(
         &'a self,
@@ -125,7 +125,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Delivers one more completion to who began to poll; whether there was one.
+    /// Delivers one more completion to the holder of `state`; whether there was one.
     #[inline(always)]
     pub(crate) fn next_poll<const TIMED: bool>(
         &self,
@@ -179,7 +179,7 @@ impl CompletionQueue {
         Some(next)
     }
 
-    /// Delivers what is there, of whatever kind, waiting for others that poll.
+    /// Delivers the completions in the ring, of every kind, waiting for others that poll.
     #[cold]
     #[inline(never)]
     fn poll_waiting(&self, limit: i32, deliver: impl FnMut(ibv_wc, u64)) -> i32 {
@@ -193,7 +193,7 @@ impl CompletionQueue {
         refused.wrapping_neg()
     }
 
-    /// Delivers what is there, of whatever kind, behind what was `delivered` before.
+    /// Delivers the completions in the ring, of every kind, behind those that were `delivered` before.
     #[inline(never)]
     fn poll_all(
         &self,
@@ -207,8 +207,8 @@ impl CompletionQueue {
         self.take_or_hand_over(state, take, || self.path.hand_over()).0
     }
 
-    /// Delivers what is there, as [`Self::poll_all`], and answers how much; where there is nothing and the
-    /// card is dead, what it died with.
+    /// Delivers the completions in the ring, as [`Self::poll_all`], and answers their number; where there are none and
+    /// the card is dead, those of the work requests that it died with.
     #[inline(always)]
     fn take_any<const TIMED: bool>(
         &self,
@@ -254,12 +254,12 @@ impl CompletionQueue {
         delivered
     }
 
-    /// Takes what is there, as `take` does and answers; where that is nothing, now and then hands the core
+    /// Takes completions, as `take` does and answers; where there are none, now and then hands the core
     /// over, and looks again where that was done.
     ///
     /// A program takes the answer for how it is now, and may look for the end of a connection next. The core
-    /// may have been away for as long as the last messages and that end took to come, and who is told of the
-    /// end alone destroys the queue pair, and what completed with it.
+    /// may have been away for as long as the last messages and that end took to come, and a program that hears of the
+    /// end alone destroys the queue pair, and the completions with it.
     #[inline(always)]
     fn take_or_hand_over<'a>(
         &'a self,
@@ -282,7 +282,7 @@ impl CompletionQueue {
         (taken, state)
     }
 
-    /// Delivers what was outstanding on a dead card as flushed, and closes the queues with EIO.
+    /// Delivers the outstanding work requests of a dead card as flushed, and closes the queues with EIO.
     #[cold]
     fn flush(&self, state: &CqState, limit: i32, deliver: &mut impl FnMut(ibv_wc, u64)) -> i32 {
         let mut delivered = 0i32;
@@ -467,13 +467,13 @@ fn error(qpn: u32, wr_id: u64, status: u32, vendor_err: u32, receive: bool) -> i
 
 /// The completion of an entry that cannot be: said aloud, with the QP.
 ///
-/// An entry of what is not outstanding has no work request; its `wr_id` is 0.
+/// An entry without an outstanding work request has `wr_id` 0.
 #[cold]
 fn garbled(qpn: u32, wr_id: u64, vendor_err: u32, receive: bool) -> ibv_wc {
     error(qpn, wr_id, ibv::IBV_WC_GENERAL_ERR, vendor_err, receive)
 }
 
-/// What an entry says of a work request that failed.
+/// The reason for which a work request failed, as its entry has it.
 #[derive(Clone, Copy)]
 struct Failure {
     status: Status,
