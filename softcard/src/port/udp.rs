@@ -1,8 +1,8 @@
 //! A card on the machine's own network: its frames are datagrams of ordinary UDP sockets, and its addresses are the
 //! machine's.
 //!
-//! Neighbours, routes and checks of sources are the kernel's: whatever the card asks of its link is answered here, and
-//! what it sends goes where its IP header says. A UDP receiver is not told the IPv4 identification that the invariant
+//! Neighbours, routes and checks of sources are the kernel's: the card's requests to its link are answered here, and
+//! its packets go where their IP headers say. A UDP receiver is not told the IPv4 identification that the invariant
 //! CRC covers; the difference of the CRC names it ([`roce::wire::difference`]), and it is believed where it can be
 //! right: 0, the number of a segment from another balboad, or the next number of a host that numbers its datagrams.
 //!
@@ -248,7 +248,7 @@ impl Port for UdpPort {
             self.device = index;
             self.sockets.stand_on(index);
         }
-        // What cannot be had now is tried again by and by.
+        // Addresses that cannot be bound now are tried again by and by.
         self.next_binding = self.sockets.set_addresses(addresses).then_some(0);
     }
 

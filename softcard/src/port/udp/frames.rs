@@ -22,8 +22,8 @@ const fn behind_headers(is_ipv4: bool) -> usize {
     if is_ipv4 { V4 } else { V6 }
 }
 
-/// Two addresses between which datagrams pass. Whatever is counted is counted between the same two at both ends, and
-/// hosts number their IPv4 datagrams so.
+/// Two addresses between which datagrams pass. Both ends count between the same two, and hosts number their IPv4
+/// datagrams so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pair {
     /// The card's.

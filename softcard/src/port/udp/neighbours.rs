@@ -1,4 +1,4 @@
-//! The card's requests to its link, answered in place of one: whose an address is.
+//! The card's ARP requests and neighbour solicitations, answered in place of its link.
 
 use std::net::IpAddr;
 

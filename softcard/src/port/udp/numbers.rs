@@ -1,8 +1,8 @@
 //! A host's numbering of its IPv4 datagrams, and the possible numbers of a datagram.
 //!
-//! The number is what a wrong invariant CRC is explained by, so it has to be a likely one: damage would name any. But
-//! it proves nothing about who wrote it. So whoever forges one takes no more with it than one place of several, and a
-//! host that counts is heard as long as some of its own datagrams are among the last ones.
+//! The number explains a wrong invariant CRC, so it has to be a likely one: damage would name any. But it proves nothing
+//! about its writer. So a forger takes no more with it than one place of several, and a host that counts is heard as long
+//! as some of its own datagrams are among the last ones.
 
 /// How many datagrams' numbers are kept, each of which others may go on from.
 const LAST: usize = 16;
@@ -55,7 +55,7 @@ impl Numbers {
         is_count
     }
 
-    /// Takes note of a datagram that had 0. Whoever counts has that, too, but not often.
+    /// Takes note of a datagram that had 0. A host that counts has that, too, but not often.
     pub(super) fn was_zero(&mut self) {
         self.is_zero = true;
         if self.last.iter().any(Option::is_some) {

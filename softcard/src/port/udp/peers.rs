@@ -29,13 +29,13 @@ const ASK_FULL_NS: u64 = 2_000_000;
 const PATIENCE_NS: u64 = 3_000_000_000;
 /// The same, while its window is full: meanwhile others may have to wait.
 const FULL_PATIENCE_NS: u64 = 100_000_000;
-/// How long what is for a host without room may wait while somebody sends to others, before those come first: one that has
-/// not answered yet, and a balboad.
+/// How long frames for a host without room may wait while somebody sends to others, before those come first: for a host
+/// that has not answered yet, and for a balboad.
 const SLOW_UNKNOWN_NS: u64 = 10 * ASK_FULL_NS;
 const SLOW_NS: u64 = FULL_PATIENCE_NS;
 /// How long somebody counts as sending to a host; and how long it may wait where nobody does.
 const SENDS_NS: u64 = 1_000_000_000;
-/// How long what was sent before a question that was answered may still be on its way.
+/// How long datagrams sent before a question that was answered may still be on their way.
 const ON_ITS_WAY_NS: u64 = 2 * ASK_FULL_NS;
 /// Answers with datagrams in line, and none of ours newly counted, until none of those in line is ours: a receiver
 /// takes a hundred datagrams or more between two.
@@ -86,7 +86,7 @@ impl Queued {
 /// The kind of a host, as far as questions have told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Standing {
-    /// It may be a balboad whose answer is still to come: little may be under way to it.
+    /// It may be a balboad that has still to answer: little may be under way to it.
     #[default]
     Unknown,
     /// It has answered as a balboad, and not left questions unanswered for long since.
@@ -187,8 +187,8 @@ impl Peer {
         }
     }
 
-    /// Whether others come first: it has no room, and what waits for it has for long; for longer where nobody seems to send
-    /// to others, who cannot while it has all places.
+    /// Whether others come first: it has no room, and its frames have waited for long; for longer where nobody seems to send
+    /// to others, as is so while it has all places.
     fn gives_way(&self, now: u64, others_send: bool) -> bool {
         let long = match (others_send, self.answers()) {
             (true, true) => SLOW_NS,
@@ -269,7 +269,7 @@ pub(super) struct Peers {
     /// Those with frames that wait, in their turn.
     pub(super) waiting: VecDeque<Pair>,
     pub(super) queued: usize,
-    /// What marks are made of: how many there were, by a key. Whoever sees some of them can tell no other.
+    /// The source of marks: how many there were, by a key. A host that sees some of them can tell no other.
     marks: (RandomState, u64),
     /// Until when answers to strangers are used up, at one in [`ANSWER_NS`], and questions that got none.
     answered_until: u64,
@@ -281,7 +281,7 @@ pub(super) struct Peers {
 impl Peers {
     /// None yet; the room is that of a socket of the port's, as the kernel counts it.
     pub(super) fn new(room: usize, session: u64) -> Self {
-        // The kernel counts what it keeps beside datagrams, too: about as much as they are.
+        // The kernel counts its own bytes beside datagrams, too: about as many as theirs.
         let room = room as u64 / 2;
         Self {
             session: session.max(1),
@@ -303,7 +303,7 @@ impl Peers {
     /// A host to which a card here sends.
     pub(super) fn known(&mut self, pair: Pair) -> &mut Peer {
         if self.table.len() >= MOST_PEERS && !self.table.contains_key(&pair) {
-            // What is known of a host costs 100 ms to find out again.
+            // The kind of a host costs 100 ms to find out again.
             let keeps: [fn(&Peer) -> bool; 3] =
                 [|peer| peer.standing != Standing::Unknown, Peer::answers, |_| false];
             for keep in keeps {
@@ -351,7 +351,7 @@ impl Peers {
 
     /// Puts the first frames of a burst behind those that wait for their host, as long as they are between the same
     /// addresses as the first, which has these headers, and fewer than `most` wait in all. A host without room that has its
-    /// part of the places already, while others wait, too, or would if it were not so slow, gets no more: what is beyond is
+    /// part of the places already, while others wait, too, or would if it were not so slow, gets no more: frames beyond are
     /// `held_up`.
     pub(super) fn queue(
         &mut self,
@@ -400,7 +400,7 @@ impl Peers {
     }
 
     /// Where `most` frames wait, which are all that may: leaves hosts that give way no more than their part of the places,
-    /// and one part to hosts to come. What is beyond is `held_up`.
+    /// and one part to hosts to come. Frames beyond are `held_up`.
     pub(super) fn make_places(&mut self, now: u64, most: usize, mut held_up: impl FnMut(Frame)) {
         if self.queued < most {
             return;
@@ -448,7 +448,7 @@ impl Peers {
             false => (silent_since, PATIENCE_NS),
         };
         if now.saturating_sub(since) >= patience {
-            // Whoever is there now: what is for it is sent as to anybody. Its counts go on if it answers again.
+            // It may be another host now: its frames are sent as to any. Its counts go on if it answers again.
             let before = std::mem::replace(&mut peer.standing, Standing::Stranger);
             let is_given_up = before == Standing::Balboad;
             self.given_up = self.given_up.saturating_add(is_given_up.into());
@@ -560,7 +560,7 @@ impl Peer {
         self.begin_session(word.session);
         let began_anew = word.received < question.heard;
         if !self.answers() || began_anew {
-            // What was sent before it was known, or forgotten there, is not waited for.
+            // Datagrams sent before it was known, or forgotten there, are not waited for.
             self.standing = Standing::Balboad;
             (self.settled, self.heard) = (self.sent, word.received);
             self.before = (self.sent, now);

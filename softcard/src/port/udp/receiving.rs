@@ -47,7 +47,7 @@ impl UdpPort {
             for listening in ready.into_iter().filter(is_words) {
                 taker.take_from(now, listening, room, usize::MAX);
             }
-            // What came before a question is in the count of its answer.
+            // Datagrams that came before a question are in the count of its answer.
             let (ready_now, has_more) = sockets.ready();
             (ready, has_room) = (ready_now, has_room || has_more);
         }
@@ -163,8 +163,8 @@ impl Taker<'_> {
                 self.pool.put(frame);
             }
         }
-        // Not each at once: a processor waits for what it has just written, if it reads it by other pieces.
-        // What is sealed has its invariant CRC within.
+        // Not each at once: a processor waits for bytes that it has just written, if it reads them by other pieces.
+        // A sealed frame has its invariant CRC within.
         if source.is_ipv4() && destination_port == ROCE_UDP_PORT {
             self.number_all(before, pair, manner);
         }
@@ -184,7 +184,7 @@ impl Taker<'_> {
             if expected == 0 || !self.is_numbered(frame, manner, expected) {
                 self.number(frame, pair, manner);
             }
-            // What arrives together was sent one behind the other. Where nothing explained this one, as of frames that are
+            // Datagrams that arrive together were sent one behind the other. Where nothing explained this one, as of frames that are
             // sealed, nothing is tried in vain on those behind it.
             expected = match frame.is_vouched_for() {
                 true => identification(frame).wrapping_add(1),

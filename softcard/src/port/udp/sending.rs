@@ -51,7 +51,7 @@ enum Ended {
 }
 
 impl UdpPort {
-    /// Sends what waits, as far as there is room; nobody who is slow keeps all places then.
+    /// Sends the frames that wait, as far as there is room; no slow host keeps all places then.
     pub(super) fn flush_queues(&mut self, now: u64) {
         if self.resume.is_some_and(|at| at > now) {
             return;
@@ -64,7 +64,7 @@ impl UdpPort {
         });
     }
 
-    /// Sends what waits, as far as there is room: hosts take turns.
+    /// Sends the frames that wait, as far as there is room: hosts take turns.
     fn send_waiting(&mut self, now: u64) {
         self.resume = None;
         let mut without_room = 0;
@@ -221,7 +221,7 @@ impl UdpPort {
     /// Gives frames their source ports and identifications, and says which leave together.
     fn prepare(&self, batch: &mut [Queued], is_whole: bool) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
-        // Of the last group: of what its frames are, how long each, how long together, and whether it can go on.
+        // Of the last group, while it can go on: the headers of its frames, the length of each, and that of all.
         let mut open = None;
         for (at, queued) in batch.iter_mut().enumerate() {
             let length = queued.length();
@@ -262,7 +262,7 @@ impl UdpPort {
             if open.is_some_and(|(_, segment, _)| length < segment) {
                 open = None;
             }
-            // What its invariant CRC covers comes back where it is opened.
+            // The bytes that its invariant CRC covers come back where it is opened.
             if frame.is_enclosed() {
                 continue;
             }

@@ -69,7 +69,7 @@ fn carry(
         one.send(now, burst);
         two.receive(now, &mut arrived, 64);
         one.receive(now, &mut VecDeque::new(), 64);
-        // What is on this machine is there at once; only a machine that is very busy waits.
+        // A datagram on one machine is there at once; only a machine that is very busy waits.
         assert!(started.elapsed() < Duration::from_secs(60), "{:?}", two.counters());
         if one.fd().is_some() && arrived.is_empty() {
             std::thread::yield_now();
@@ -204,7 +204,7 @@ fn frames_of_all_lengths_and_flows_arrive_in_the_order_of_each_flow() {
 
 #[test]
 fn nothing_is_lost_where_sockets_have_little_room() {
-    // What older kernels grant.
+    // The room that older kernels grant.
     const ROOM: usize = 208 << 10;
     let ips = addresses(6);
     let little = UdpOptions { room: Some(ROOM), ..UdpOptions::default() };
@@ -324,7 +324,7 @@ fn no_datagram_makes_it_panic() {
 fn what_encloses_a_frame_arrives_as_it_was_and_gives_the_frame_back() {
     let [a, b] = addresses(40);
     let (mut one, mut two) = (port(a, MACS[0]), port(b, MACS[1]));
-    // What a sealing step does that keeps the source port and says so.
+    // As a sealing step does that keeps the source port and says so.
     let inner = frame([a, b], 0xc123, &[7; 40]);
     let mut sealed = inner.clone();
     let length = sealed.as_slice().len();
@@ -338,7 +338,7 @@ fn what_encloses_a_frame_arrives_as_it_was_and_gives_the_frame_back() {
     let payload = headers.payload(length + 16);
     assert_eq!(arrived.as_slice()[payload.clone()], sealed.as_slice()[payload.clone()]);
     assert!(!arrived.is_vouched_for());
-    // What its opening step does.
+    // As its opening step does.
     let (datagram, trailer) = arrived.as_slice()[payload].split_at(length - 42);
     let source_port = u16::from_be_bytes([trailer[0], trailer[1]]);
     let mut opened = Frame::from_bytes(&[]).unwrap();
@@ -359,7 +359,7 @@ fn a_port_hears_so_many_groups_and_none_once_its_card_was_reset() {
     assert!(one.hear_group(group(0).into(), false));
     assert_eq!(one.sockets.groups(), MOST_GROUPS - 1);
 
-    // What has come for the old stack goes, too.
+    // Frames that have come for the old stack go, too.
     let answer = frame(ips, 0xc000, &[1; 64]);
     one.arrived.push_back(answer);
     let mut burst = VecDeque::from([frame(ips, 0xc000, &[1; 64])]);
@@ -397,7 +397,7 @@ fn what_each_address_has_lost_is_counted_together() {
         (sent, arrived.len() as u64)
     };
     flood(&mut two, 200);
-    // A loss is told with what comes next.
+    // A loss is told with the next datagram.
     let (sent, arrived) = flood(&mut two, 1);
     assert!(arrived < 200, "{arrived}");
     assert_eq!(counter(&two, "port_frames_lost"), sent - arrived);
@@ -535,7 +535,7 @@ fn incast(two: &mut UdpPort, ip: Ipv4Addr, senders: &mut [(UdpPort, Ipv4Addr)], 
         for ((sender, _), burst) in senders.iter_mut().zip(&mut bursts) {
             sender.send(now, burst);
         }
-        // It answers whatever stands in line.
+        // It answers all words that stand in line.
         two.receive(now, &mut arrived, 6);
         for (sender, _) in senders.iter_mut() {
             sender.receive(now, &mut VecDeque::new(), 8);

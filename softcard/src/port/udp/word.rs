@@ -2,9 +2,9 @@
 //! get a packet that they do not know.
 //!
 //! A word is 44 bytes, all numbers big-endian: `balboa`, the version, the kind, the session that speaks, the session that
-//! it is about, a mark, a count of bytes (all of 8 bytes), and a window (4 bytes). Who is asked says in its answer what
-//! it has received of the asker's session, how much of it may be under way, and whether all that had come is in that
-//! count; it says so unasked after each quarter of the window.
+//! it is about, a mark, a count of bytes (all of 8 bytes), and a window (4 bytes). A port that is asked says in its
+//! answer how much it has received of the asker's session, how much of it may be under way, and whether all that had come
+//! is in that count; it says so unasked after each quarter of the window.
 
 /// Bytes of a word.
 pub(super) const LENGTH: usize = 44;

@@ -25,7 +25,7 @@ fn acquainted() -> (Peers, Peers) {
 fn only_who_answered_is_sent_segments() {
     let (mut one, mut two) = acquainted();
     assert!(one.get(OTHER).unwrap().takes_segments(0));
-    // Who asked may be anybody.
+    // Any host may have asked.
     assert!(!two.get(OTHER).unwrap().takes_segments(0));
     // An answer that was not asked for, or to another question.
     let mut third = Peers::new(ROOM, 3);
@@ -164,7 +164,7 @@ fn who_has_not_answered_yet_has_little_under_way_and_a_stranger_keeps_to_nothing
     one.question(now, OTHER);
     now += ASK_FULL_NS;
     one.question(now, OTHER);
-    // Whoever asks in its name holds nothing back.
+    // A host that asks in its name holds nothing back.
     for session in 5..9 {
         let forged = Word { kind: WordKind::Ask, session, of: 0, mark: 3, received: 0, window: 0 };
         one.hear(now, OTHER, &forged);
@@ -237,7 +237,7 @@ fn a_count_that_begins_anew_is_believed_and_a_forged_question_changes_nothing() 
     let asked = one.hear(ASK_NS, OTHER, &forged).unwrap();
     assert_eq!(asked.kind, WordKind::Ask);
     assert!(one.get(OTHER).unwrap().answers());
-    // The receiver has forgotten what it counted.
+    // The receiver has forgotten its count.
     two.get(OTHER).unwrap().received = 0;
     let answer = two.hear(ASK_NS, OTHER, &asked).unwrap();
     one.hear(ASK_NS, OTHER, &answer);
@@ -326,7 +326,7 @@ fn strangers_are_answered_at_a_rate_and_whoever_is_known_at_once() {
     assert_eq!(answers(late, 2 * MOST_ANSWERS), MOST_ANSWERS, "they are not saved up");
     assert_eq!(peers.unanswered, 2 * MOST_ANSWERS + 90);
     assert!(peers.hear(late, OTHER, &ask).is_some());
-    // Nor is anything kept of whoever is not answered.
+    // Nor is anything kept of a host without an answer.
     assert!(peers.hear(late, pair(4), &ask).is_none() && peers.get(pair(4)).is_none());
 }
 
