@@ -4,15 +4,15 @@
 //! are [cables](port) of a rate and a delay, which may lose, double, delay and spoil frames ([faults](cable)), and
 //! switches with a [shared buffer](roce::qos::Buffer), random early detection (RED) that marks packets, priority flow
 //! control ([PFC](roce::qos::pfc)), and [routes](route) over all shortest ways, chosen by a hash of addresses and ports (ECMP). Frames have
-//! their headers by bytes, and their payload by length, or by bytes as well. Frames to groups, and to nobody who is known,
-//! go to all.
+//! their headers by bytes, and their payload by length, or by bytes as well. Frames to groups, and to unknown addresses,
+//! go to all hosts.
 //!
 //! Time counts picoseconds, and nothing that decides is a floating-point number: the same description and seed give
 //! the same [`Network::digest`].
 //!
 //! A priority is the upper half of the DSCP. At each port, of hosts and of switches, the highest goes first, or they share
 //! by [weights](roce::qos::Ets). Pauses stop the one priority alone that they name. Hosts receive as fast as frames come, or in
-//! bursts, and never pause anybody.
+//! bursts, and never pause their senders.
 //!
 //! ```
 //! use netsim::{NETWORKS, Network, Time, parse};

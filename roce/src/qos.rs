@@ -1,8 +1,8 @@
-//! Priorities of a port: which of them sends, who has to pause, and the room that each has.
+//! Priorities of a port: the one that sends next, the senders that pause, and the room of each.
 //!
 //! [`Qos`] is a port's settings, in the words of IEEE 802.1Q and of iproute2's `dcb`. [`Schedule`] chooses among traffic
-//! classes, [`Buffer`] is the room of a switch with flow control by priority, [`pfc`] has the frames by which a port says
-//! that its peer is to pause, and [`Hold`] what a queue knows of pauses. None of them keeps frames: netsim's ports and
+//! classes, [`Buffer`] is the room of a switch with flow control by priority, [`pfc`] has the frames by which a port
+//! pauses its peer, and [`Hold`] the pauses of a queue. None of them keeps frames: netsim's ports and
 //! those of software cards do.
 //!
 //! Times are in the units of the caller's clock.

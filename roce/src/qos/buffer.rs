@@ -35,7 +35,7 @@ struct Share {
     headroom: u64,
     /// The peer was told to pause.
     paused: bool,
-    /// It is told again then.
+    /// The peer is told again then.
     refresh_at: u64,
 }
 

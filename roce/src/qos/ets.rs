@@ -1,7 +1,7 @@
 //! The order in which queues send: strict, or by weights (ETS, IEEE 802.1Q, clause 37).
 //!
 //! Weights are kept by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): each queue in its turn may send so
-//! many bytes more, and what it lacks of a frame it has the next time.
+//! many bytes more, and has the rest of them the next time.
 
 use crate::priority::{PRIORITIES, bit};
 
@@ -29,7 +29,7 @@ pub enum BadEts {
     /// A queue is of both kinds.
     #[error("{queue} {number} is strict, and has a weight; it can be or have one of them")]
     Both {
-        /// What the queues are called.
+        /// The name for a queue.
         queue: &'static str,
         /// Its number.
         number: u8,
@@ -43,7 +43,7 @@ impl Ets {
     /// The highest goes first.
     pub const STRICT: Self = Self { strict: u8::MAX, weights: [0; PRIORITIES] };
 
-    /// Refuses queues of both kinds, and weights that are not 100; `queue` is what the queues are called.
+    /// Refuses queues of both kinds, and weights that are not 100; `queue` is the name for one.
     pub fn check(&self, queue: &'static str) -> Result<(), BadEts> {
         let is_both = |(number, weight): &(u8, u8)| *weight != 0 && self.strict & bit(*number) != 0;
         if let Some((number, _)) = (0_u8..).zip(self.weights).find(is_both) {
@@ -163,7 +163,7 @@ mod tests {
             let share = u64::from(seen[queue]) * 1_000 / u64::from(sum);
             assert!(share.abs_diff(weight * 10) <= 2, "{queue}: {share}");
         }
-        // What one does not use the others have in proportion.
+        // The others have the share of one that does not use it, in proportion.
         let seen = bytes(&mut schedule, 0b1_0001, sizes, 100_000);
         assert!((299..=301).contains(&(u64::from(seen[4]) * 100 / u64::from(seen[0]))), "{seen:?}");
     }

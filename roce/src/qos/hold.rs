@@ -1,4 +1,4 @@
-//! What a queue knows of pauses, and the watchdog against pauses without end.
+//! The pauses of a queue, and the watchdog against pauses without end.
 
 /// A watchdog against pauses without end: a queue that was paused and let nothing go for `detect` drops its frames and those
 /// that come, until `recover` has passed without a pause.
@@ -90,7 +90,7 @@ mod tests {
     fn a_queue_that_stands_still_drops_until_pauses_end() {
         let watchdog = Watchdog { detect: 100, recover: 50 };
         let mut hold = Hold::default();
-        // What is not paused may take its time.
+        // A queue that is not paused may take its time.
         assert!([0, 100, 200].iter().all(|at| !hold.stands_still(true, *at, watchdog)));
         hold.set(1_000);
         assert!(!hold.stands_still(true, 250, watchdog));
@@ -102,7 +102,7 @@ mod tests {
         assert!(hold.drops(539) && !hold.drops(540));
         hold.go_on_dropping(540, watchdog.recover);
         assert!(!hold.drops(540));
-        // Of nothing that waits nobody says that it stands.
+        // A queue in which nothing waits does not stand still.
         assert!([600, 700, 800].iter().all(|at| !hold.stands_still(false, *at, watchdog)));
     }
 }

@@ -41,7 +41,7 @@ pub fn frame(source: MacAddr, priority: u8, quanta: u16) -> [u8; LENGTH] {
     bytes
 }
 
-/// What a pause frame says; `None` if the frame is none.
+/// The pauses that a frame says; `None` if it is no pause frame.
 #[must_use]
 pub fn parse(frame: &[u8]) -> Option<Said> {
     let (destination, rest) = frame.split_first_chunk::<6>()?;

@@ -2,9 +2,9 @@
 //!
 //! Each way, each frame (ARP as well as RoCE) may be lost, doubled, held back until later ones have
 //! come, damaged by a bit, marked as having met congestion, or delayed; each of these is decided
-//! independently. What is decided about the n-th frame of a seed, a card and a direction depends on
-//! these alone. A cable of a given rate has queues at both ends ([`egress`]), by traffic class: those at its far end drop
-//! what they have no room for, have senders pause before, and mark packets by their length. Everything is counted by cause
+//! independently. The decision about the n-th frame of a seed, a card and a direction depends on
+//! these alone. A cable of a given rate has queues at both ends ([`egress`]), by traffic class: those at its far end pause
+//! senders, drop frames without room, and mark packets by their length. Everything is counted by cause
 //! and direction.
 
 mod counters;
@@ -48,7 +48,7 @@ pub struct Faults {
     pool: FramePool,
     /// The card's Ethernet address.
     mac: MacAddr,
-    /// Pauses to be said, each with the way of who is to pause.
+    /// Pauses to be said, each with the way of the sender that is to pause.
     saying: VecDeque<(usize, Frame)>,
     /// Frames between the port and `rx`; kept for its memory.
     arrivals: VecDeque<Frame>,
@@ -112,7 +112,7 @@ impl Faults {
         pulled
     }
 
-    /// Has those pause who are to; `true` if any are.
+    /// Sends the pauses that are due; `true` if there were any.
     fn say(&mut self, now: u64) -> bool {
         while let Some(pause) = self.rx.take_said() {
             let mut frame = self.pool.take();
@@ -158,9 +158,9 @@ impl Port for Faults {
     fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
         let before = into.len();
         self.rx.advance(now);
-        // Of pauses first: a card that comes late does not send what they were to stop.
+        // Pauses first: a card that comes late does not send the frames that they were to stop.
         let pulled = self.pull(now, budget.saturating_sub(self.rx.ready.len()));
-        // Nobody else calls when what was sent is due, or the port behind has room again.
+        // Nobody else calls when sent frames are due, or the port behind has room again.
         let pushed = self.push(now);
         let count = self.rx.ready.len().min(budget);
         into.extend(self.rx.ready.drain(..count));

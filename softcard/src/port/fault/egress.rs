@@ -1,10 +1,9 @@
 //! The queues in front of one direction of a cable of a given rate: one for each traffic class.
 //!
-//! The card's end has short queues: what the card has beyond that stays with it, and pauses of the far end stop the
-//! priorities that they name. The far end has a switch's output queues, of one buffer: a frame that finds no room is dropped,
-//! and who sends what has flow control is told to pause before. Whether a frame is marked is decided when it leaves, by how
-//! much of its class waits then, itself included. All of it is in the caller's time: frames left when they were due, whenever
-//! the caller looks.
+//! The card's end has short queues: frames beyond stay with the card, and pauses of the far end stop the priorities that
+//! they name. The far end has a switch's output queues, of one buffer: it drops a frame that finds no room, and before that
+//! pauses the senders of priorities with flow control. It marks a frame when that leaves, by how much of its class waits
+//! then, itself included. All of it is in the caller's time: frames left when they were due, whenever the caller looks.
 
 use std::collections::VecDeque;
 
@@ -88,7 +87,7 @@ pub(super) struct PriorityCounts {
     pub(super) pauses: u64,
 }
 
-/// A pause to be said to whoever sends by a way.
+/// A pause to be said to the sender behind a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pause {
     pub(super) way: usize,
@@ -128,7 +127,7 @@ impl<T> Egress<T> {
         let rate = LineRate::new(spec.rate?.bits());
         let own = rate.bytes_in(OWN_NS, Instant::SECOND).max(OWN_LEAST);
         let on_the_cable = spec.delay.map_or(0, |it| rate.bytes_in(it.max, Instant::SECOND));
-        // A card that comes late sends what its own queue has.
+        // A card that comes late sends the frames of its own queue.
         let late = on_the_cable.saturating_add(own / 3);
         let (qos, total) = (Qos::default(), spec.room());
         let end = match direction {
@@ -173,11 +172,11 @@ impl<T> Egress<T> {
         }
     }
 
-    /// Changes the settings, and lets what waits come again; gives what finds no room any more. `priority` tells that of
-    /// a frame.
+    /// Changes the settings, and lets the frames that wait come again; gives those that find no room any more. `priority`
+    /// tells that of a frame.
     pub(super) fn set(&mut self, now: u64, qos: Qos, priority: impl Fn(&T) -> u8) -> Vec<T> {
         if let End::Far { buffer: old, .. } = &mut self.end {
-            // Nobody stays paused by what is no more.
+            // No sender stays paused by a buffer that is no more.
             let paused = old.paused().map(|(way, priority, _)| Pause { way, priority, quanta: 0 });
             self.said.extend(paused);
             if let Some(new) = buffer(self.total, self.ways, self.late, &qos) {
@@ -251,7 +250,7 @@ impl<T> Egress<T> {
         Ok(true)
     }
 
-    /// Tells whoever sends by a way to pause, and again before that is over.
+    /// Tells the sender behind a way to pause, and again before that is over.
     fn pause(&mut self, now: u64, way: usize, priority: u8) {
         let half = pfc::duration(pfc::LONGEST / 2, self.rate.bits(), Instant::SECOND);
         if let End::Far { buffer, .. } = &mut self.end {
@@ -293,7 +292,7 @@ impl<T> Egress<T> {
         Some(waiting.map(|queue| queue.hold.until()).min()?.max(self.free_at))
     }
 
-    /// Lets the frame whose turn it is begin to leave at that time, if one may.
+    /// Lets the next frame begin to leave at that time, if one may.
     fn begin(&mut self, at: u64) {
         let (mut may, mut waits) = (0_u8, 0_u8);
         let mut sizes = [0; PRIORITIES];
@@ -375,7 +374,7 @@ impl<T> Egress<T> {
         }
     }
 
-    /// Says pauses again whose time has come, and gives what waits in queues that stood still for too long.
+    /// Says pauses again that are due, and gives the frames of queues that stood still for too long.
     pub(super) fn tend(&mut self, now: u64) -> Vec<T> {
         if let End::Far { buffer, .. } = &self.end {
             let due: Vec<_> = buffer.paused().filter(|(_, _, at)| *at <= now).collect();
@@ -418,7 +417,7 @@ impl<T> Egress<T> {
     }
 }
 
-/// The buffer of the far end's queues, if there is room for the headroom of what has flow control.
+/// The buffer of the far end's queues, if there is room for the headroom of priorities with flow control.
 fn buffer(total: u64, ways: usize, late: u64, qos: &Qos) -> Option<Buffer> {
     let config = BufferConfig { total, reserve: 0, lossless: qos.pfc };
     Buffer::new(config, &vec![late; ways])

@@ -1,8 +1,8 @@
 //! One direction of a cable with faults.
 //!
 //! A frame that is not lost is edited, then held back until enough later ones have come, then waits in a queue of a
-//! cable of a given rate, then is delayed, then ready. All of this is bounded: who hands frames in asks
-//! for the space first.
+//! cable of a given rate, then is delayed, then ready. All of this is bounded: a caller
+//! asks for the space first.
 
 use std::collections::VecDeque;
 

@@ -176,7 +176,7 @@ fn senders_pause_before_anything_is_lost_and_again_and_go_on_when_there_is_room(
     }
     let paused = Pause { way: 1, priority: 3, quanta: pfc::LONGEST };
     assert_eq!(queue.said.pop_front(), Some(paused));
-    // What was under way has room: two frames each way, and what a card has itself.
+    // Frames under way have room: two each way, and those of the card's own queue.
     for n in 0..8 {
         queue.enter(0, Arrival { way: 1, ..frame(1_000, 3, entered + n) }).unwrap();
     }
