@@ -48,7 +48,7 @@ impl Target {
 pub const TARGETS: &[Target] = &[
     Target {
         name: "frame",
-        about: "the parsers of Ethernet, ARP, IP, ICMP, UDP and RoCE headers, fed with frames",
+        about: "the parsers of Ethernet, ARP, IP, ICMP, UDP and RoCE headers and of pauses, fed with frames",
         inputs: 60_000,
         longest: 256,
         run: targets::frame::run,

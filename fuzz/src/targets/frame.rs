@@ -1,6 +1,7 @@
 //! Frames: parsed without a panic, within their bounds, and back to the bytes they came from.
 
 use arbitrary::Unstructured;
+use roce::qos::pfc;
 use roce::wire::{
     aeth, arp, bth, ethernet, extension, frame, icmpv4, icrc, ipv4, ipv6, ndp, reth, udp,
 };
@@ -12,6 +13,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let rest = u.len();
     bytes.extend(u.bytes(rest)?);
     parse_all(&bytes);
+    pauses(&mut bytes.clone());
     // A sealed frame passes the check, and one with a changed bit does not.
     let packet = bytes.get(ethernet::LENGTH..).unwrap_or_default();
     let is_ipv4 = bytes.get(12..14) == Some(&[8, 0]);
@@ -75,6 +77,27 @@ fn parse_all(bytes: &[u8]) {
     let mut checked = bytes.to_vec();
     let _ = icrc::check(&mut checked);
     assert_eq!(checked, bytes, "the check left its mask in the frame");
+}
+
+/// Reads the pauses of a frame, as it is and made a pause frame: those that its bytes say, and none of another frame.
+fn pauses(bytes: &mut [u8]) {
+    let heads = [(0, &[0x01, 0x80, 0xc2, 0, 0, 1][..]), (12, &[0x88, 0x08, 0x01, 0x01])];
+    let is_pause = |bytes: &[u8]| {
+        let has = |(at, head): &(usize, &[u8])| bytes[*at..].starts_with(head);
+        bytes.len() >= pfc::LENGTH && heads.iter().all(has)
+    };
+    assert_eq!(pfc::parse(bytes).is_some(), is_pause(bytes));
+    if bytes.len() < pfc::LENGTH {
+        return;
+    }
+    heads.iter().for_each(|(at, head)| bytes[*at..at + head.len()].copy_from_slice(head));
+    let said = pfc::parse(bytes).expect("a pause frame");
+    for (priority, quanta) in said.into_iter().enumerate() {
+        let time = u16::from_be_bytes([bytes[18 + 2 * priority], bytes[19 + 2 * priority]]);
+        assert_eq!(quanta, (bytes[17] >> priority & 1 == 1).then_some(time), "of {priority}");
+    }
+    assert_eq!(pfc::parse(&bytes[..pfc::LENGTH]), Some(said), "no byte behind says anything");
+    assert_eq!(pfc::parse(&bytes[..pfc::LENGTH - 1]), None, "it is too short");
 }
 
 fn network(bytes: &[u8]) {
