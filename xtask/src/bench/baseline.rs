@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::figures::{Column, Figures, METRICS, Metric};
+use super::figures::{Column, Figures, METRICS, Metric, NAMES};
 use super::table::shown;
 
 /// An earlier run, as `--json` wrote it.
@@ -92,7 +92,7 @@ impl Baseline {
         );
         let _ = writeln!(
             text,
-            "{:<28}{:<6}{:>10}{:>10}{:>9}{:>8}{:>9}  verdict",
+            "{:<NAMES$}{:<6}{:>10}{:>10}{:>9}{:>8}{:>9}  verdict",
             "metric", "unit", "before", "now", "change", "spread", "tcp"
         );
         let (mut better, mut worse) = (0, 0);
@@ -110,7 +110,7 @@ impl Baseline {
             let spread = spread.map_or("-".to_owned(), |(units, of)| per_cent(units / of, false));
             let _ = writeln!(
                 text,
-                "{:<28}{:<6}{:>10}{:>10}{:>9}{:>8}{:>9}  {}",
+                "{:<NAMES$}{:<6}{:>10}{:>10}{:>9}{:>8}{:>9}  {}",
                 metric.name,
                 metric.unit,
                 shown(before.balboa),

@@ -135,6 +135,16 @@ pub const METRICS: &[Metric] = &[
     metric("idle_cpu_percent", "%", false),
 ];
 
+/// The width of a table's column of names: that of the longest, and a space.
+pub const NAMES: usize = {
+    let (mut widest, mut rest) = (0, METRICS);
+    while let [metric, others @ ..] = rest {
+        let width = metric.name.len();
+        (widest, rest) = (if width > widest { width } else { widest }, others);
+    }
+    widest + 1
+};
+
 /// The figures measured, round by round.
 #[derive(Debug, Default)]
 pub struct Figures {

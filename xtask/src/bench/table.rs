@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use terminal::report;
 
-use super::figures::{Column, Figures, METRICS};
+use super::figures::{Column, Figures, METRICS, NAMES};
 use super::goals::{Judged, Verdict};
 
 /// Prints the table and how many figures miss their goals.
@@ -28,7 +28,7 @@ pub fn print(columns: &[Column], figures: &Figures, judged: &[Judged], rounds: u
 /// The table: a line for each metric that was measured.
 pub fn text(columns: &[Column], figures: &Figures, judged: &[Judged]) -> String {
     let mut text = String::new();
-    let _ = write!(text, "{:<28}{:<6}", "metric", "unit");
+    let _ = write!(text, "{:<NAMES$}{:<6}", "metric", "unit");
     for column in columns {
         let _ = write!(text, "{:>12}", column.name());
     }
@@ -39,7 +39,7 @@ pub fn text(columns: &[Column], figures: &Figures, judged: &[Judged]) -> String 
         if medians.iter().all(Option::is_none) {
             continue;
         }
-        let _ = write!(text, "{:<28}{:<6}", metric.name, metric.unit);
+        let _ = write!(text, "{:<NAMES$}{:<6}", metric.name, metric.unit);
         for median in medians {
             let _ = write!(text, "{:>12}", shown(median));
         }
@@ -160,5 +160,16 @@ mod tests {
             "post_send_instr instr 118 - - - - 0% 200 120 as wanted"
         );
         assert!(!text.contains("read_bw_64 "), "it was not measured");
+    }
+
+    #[test]
+    fn every_name_stands_apart_from_its_unit() {
+        let mut figures = Figures::default();
+        METRICS.iter().for_each(|metric| figures.add(metric.name, Column::Balboa, 1.0));
+        let text = text(Column::BENCH, &figures, &[]);
+        for (metric, line) in METRICS.iter().zip(text.lines().skip(1)) {
+            let words: Vec<_> = line.split_whitespace().take(3).collect();
+            assert_eq!(words, [metric.name, metric.unit, "1.00"]);
+        }
     }
 }
