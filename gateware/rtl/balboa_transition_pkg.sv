@@ -5,6 +5,7 @@
 
 package balboa_transition_pkg;
   import balboa_card_pkg::*;
+  import balboa_engine_pkg::*;
 
   typedef struct packed {
     logic        exists;
@@ -60,6 +61,47 @@ package balboa_transition_pkg;
     if ((found.required & ~mask) != '0) return ADMIN_STATUS_INVALID;
     if ((mask & ~(found.required | found.optional | ALWAYS)) != '0) return ADMIN_STATUS_INVALID;
     return ADMIN_STATUS_SUCCESS;
+  endfunction
+
+  // Whether an attribute is given.
+  function automatic logic counts(input logic [31:0] mask, input logic [31:0] attribute);
+    return (mask & attribute) != '0;
+  endfunction
+
+  // Whether the values of the attributes that are given can be.
+  function automatic logic are_attributes_sound(input qp_attributes_t a, input logic [15:0] gid_valid);
+    logic [31:0] m;
+    m = a.mask;
+    return !(counts(
+        m, QP_ATTRIBUTE_MASK_PKEY_INDEX
+    ) && a.pkey_index != '0) && !(counts(
+        m, QP_ATTRIBUTE_MASK_PORT
+    ) && a.port != 8'd1) && !(counts(
+        m, QP_ATTRIBUTE_MASK_ACCESS
+    ) && (a.access & ~ACCESSES) != '0) && !(counts(
+        m, QP_ATTRIBUTE_MASK_AV
+    ) && (a.sgid_index > 8'd15 || !gid_valid[a.sgid_index[3:0]] || a.dgid == '0 || a.flow_label[31:20] != '0 ||
+          a.sl > 8'd15)) && !(counts(
+        m, QP_ATTRIBUTE_MASK_PATH_MTU
+    ) && (a.path_mtu == '0 || a.path_mtu > 8'd5)) && !(counts(
+        m, QP_ATTRIBUTE_MASK_TIMEOUT
+    ) && a.timeout > 8'd31) && !(counts(
+        m, QP_ATTRIBUTE_MASK_RETRY_COUNT
+    ) && a.retry_count > 8'd7) && !(counts(
+        m, QP_ATTRIBUTE_MASK_RNR_RETRY
+    ) && a.rnr_retry > 8'd7) && !(counts(
+        m, QP_ATTRIBUTE_MASK_RQ_PSN
+    ) && a.rq_psn[31:24] != '0) && !(counts(
+        m, QP_ATTRIBUTE_MASK_SQ_PSN
+    ) && a.sq_psn[31:24] != '0) && !(counts(
+        m, QP_ATTRIBUTE_MASK_DEST_QPN
+    ) && a.dest_qpn[31:24] != '0) && !(counts(
+        m, QP_ATTRIBUTE_MASK_MIN_RNR_TIMER
+    ) && a.min_rnr_timer > 8'd31) && !(counts(
+        m, QP_ATTRIBUTE_MASK_MAX_RD_ATOMIC
+    ) && a.max_rd_atomic > 8'd16) && !(counts(
+        m, QP_ATTRIBUTE_MASK_MAX_DEST_RD_ATOMIC
+    ) && a.max_dest_rd_atomic > 8'd16);
   endfunction
 endpackage
 

@@ -25,9 +25,10 @@ pub struct Options {
 /// Runs yosys, and prints the counts of its cells as JSON.
 const YOSYS: &str = include_str!("yosys.py");
 
-/// A skeleton whose tables are read in the cycle in which they are asked, as no large memory of a card is: it is synthesized
-/// by its name alone, and its figures are of no use yet.
-const SKELETON: &str = "balboa_engine";
+/// A skeleton, and its parts whose tables are read in the cycle in which they are asked, as no large memory of a card is:
+/// they are synthesized by their names alone, and their figures are of no use yet.
+const SKELETON: [&str; 4] =
+    ["balboa_engine", "balboa_queues", "balboa_sender", "balboa_completions"];
 
 /// What is counted, and the cells of the family xcup that it is.
 const KINDS: [(&str, &[&str]); 5] = [
@@ -46,7 +47,9 @@ pub fn synth(options: &Options) -> Result<ExitCode> {
     let tools = Tools::synthesizer()?;
     let sources = sources()?;
     let all = match options.modules.is_empty() {
-        true => modules(&sources)?.into_iter().filter(|module| module != SKELETON).collect(),
+        true => {
+            modules(&sources)?.into_iter().filter(|it| !SKELETON.contains(&it.as_str())).collect()
+        }
         false => options.modules.clone(),
     };
     let mut rows = Vec::new();

@@ -1,0 +1,222 @@
+// The completion queues: entries with their phase, full queues, and the arming that raises an event.
+module balboa_completions
+  import balboa_card_pkg::*;
+  import balboa_engine_pkg::*;
+(
+    input  logic                    clk,
+    input  logic                    rst_n,
+    input  logic            [ 63:0] timestamp,
+    // The queue that is worked on.
+    output cq_place_t               place,
+    input  cq_t                     cq,
+    input  logic                    is_there,
+    // A queue begins anew; all end.
+    input  logic                    starts,
+    input  cq_place_t               started,
+    input  logic                    clears,
+    // A completion.
+    input  logic                    asks,
+    input  completion_ask_t         ask,
+    output logic                    ended,
+    // The doorbell of a queue was rung: its arming is to be looked at.
+    input  logic                    arms,
+    input  cq_place_t               armed_place,
+    output logic                    is_idle,
+    // The queue pair of a completion that is lost.
+    output logic                    loses,
+    output qp_place_t               lost,
+    output logic                    fatal,
+    input  logic                    aborts,
+    // Host memory.
+    output logic                    block_asks,
+    output block_ask_t              block_ask,
+    input  logic                    block_ended,
+    input  logic                    block_failed,
+    input  logic            [511:0] block,
+    // Events.
+    output logic                    event_asks,
+    output event_t                  event_ask,
+    input  logic                    event_ended
+);
+  typedef enum logic [3:0] {
+    IDLE,
+    BEGIN,
+    ROOM,
+    WRITE,
+    WRITTEN,
+    TOLD,
+    DONE,
+    ARM,
+    ARMED
+  } state_t;
+
+  state_t                    state;
+  state_t                    next;
+  completion_ask_t           job;
+
+  logic            [CQS-1:0] has_overrun;
+  logic            [CQS-1:0] has_solicited;
+  logic            [   31:0] producer      [CQS];
+  logic            [   31:0] consumer      [CQS];
+  logic            [    1:0] armed         [CQS];
+  logic            [   29:0] sequence_     [CQS];
+  // Behind the last entry that a client waits for that is armed for solicited ones.
+  logic            [   31:0] solicited_end [CQS];
+
+  // ---- A completion
+
+  logic            [   31:0] entries;
+  logic                      is_full;
+  logic                      is_still_full;
+  logic                      is_solicited;
+  logic                      is_written;
+  logic                      wakes;
+
+  assign place = job.cq;
+  assign entries = 32'd1 << cq.log2;
+  assign is_full = producer[place] - consumer[place] >= entries;
+  assign is_still_full = producer[place] - block[31:0] >= entries;
+  assign is_solicited = job.cqe.status != CQE_STATUS_SUCCESS || (job.cqe.flags & CQE_FLAGS_SOLICITED) != '0;
+  assign is_written = state == WRITTEN && block_ended && !block_failed;
+  assign wakes         = armed[place] == DOORBELL_ARM_CODE_ANY[1:0] ||
+      (armed[place] == DOORBELL_ARM_CODE_SOLICITED[1:0] && is_solicited);
+
+  // ---- Arming
+
+  doorbell_completion_record_t        record;
+  doorbell_arm_word_t                 arm;
+  logic                        [29:0] armed_behind;
+  logic                        [29:0] arm_behind;
+  logic                               arms_any;
+  logic                               is_for_any;
+  logic                               is_new;
+  logic                               fires;
+
+  assign record = doorbell_completion_record_t'(block);
+  assign arm = doorbell_arm_word_t'(record.arm);
+  assign arm_behind = arm.arm_sequence - sequence_[place];
+  assign armed_behind = record.armed_for_any[29:0] - sequence_[place];
+  // Of an arming for any completion that was not seen: behind the last one seen, up to this one.
+  assign arms_any = armed_behind != '0 && armed_behind <= arm_behind;
+  assign is_for_any = arm.kind == DOORBELL_ARM_CODE_ANY[1:0] || armed[place] == DOORBELL_ARM_CODE_ANY[1:0] || arms_any;
+  assign is_new       = state == ARMED && block_ended && !block_failed &&
+      (arm.kind == DOORBELL_ARM_CODE_SOLICITED[1:0] || arm.kind == DOORBELL_ARM_CODE_ANY[1:0]) &&
+      arm.arm_sequence != sequence_[place];
+  // An entry of the kind waited for is there already.
+  assign fires = is_for_any ? producer[place] != arm.consumer : has_solicited[place] && $signed(
+      solicited_end[place] - arm.consumer
+  ) > 0;
+
+  // ---- One thing after the other
+
+  assign ended = state == DONE || (state == TOLD && event_ended);
+  assign is_idle = state == IDLE || ended;
+  assign fatal = (state == ROOM || state == WRITTEN || state == ARMED) && block_ended && block_failed;
+  assign lost = job.qp;
+
+  always_comb begin
+    next             = state;
+    loses            = 1'b0;
+    block_asks       = 1'b0;
+    block_ask        = read_of(cq.ring);
+    event_asks       = 1'b0;
+    event_ask        = '0;
+    event_ask.kind   = EVENT_TYPE_COMPLETION;
+    event_ask.number = 32'(cq.number);
+    event_ask.data   = 64'(state == ARMED ? arm.arm_sequence : sequence_[place]);
+    case (state)
+      BEGIN: begin
+        if (has_overrun[place]) begin
+          loses = 1'b1;
+          next  = DONE;
+        end else if (is_full) begin
+          block_asks = 1'b1;
+          next       = ROOM;
+        end else begin
+          next = WRITE;
+        end
+      end
+      ROOM: begin
+        event_ask.kind = EVENT_TYPE_CQ_ERROR;
+        event_ask.data = '0;
+        if (block_ended && !block_failed) begin
+          loses      = is_still_full;
+          event_asks = is_still_full;
+          next       = is_still_full ? TOLD : WRITE;
+        end
+      end
+      WRITE: begin
+        block_asks               = 1'b1;
+        block_ask.is_write       = 1'b1;
+        block_ask.address        = entry_of(cq.ring + 64'd64, producer[place], cq.log2);
+        block_ask.block          = job.cqe;
+        block_ask.block[255:192] = timestamp;
+        block_ask.block[511:504] = 8'(expected_phase(producer[place], cq.log2));
+        next                     = WRITTEN;
+      end
+      WRITTEN: begin
+        if (is_written) begin
+          event_asks = wakes;
+          next       = wakes ? TOLD : DONE;
+        end
+      end
+      TOLD:    if (event_ended) next = IDLE;
+      ARM: begin
+        block_asks = is_there;
+        next       = is_there ? ARMED : IDLE;
+      end
+      ARMED: begin
+        if (block_ended) next = IDLE;
+        if (is_new && fires) begin
+          event_asks = 1'b1;
+          next       = TOLD;
+        end
+      end
+      default: next = IDLE;
+    endcase
+    if (asks) next = BEGIN;
+    if (arms) next = ARM;
+    if (fatal || aborts) next = IDLE;
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) state <= IDLE;
+    else state <= next;
+  end
+
+  always_ff @(posedge clk) begin
+    if (asks) job <= ask;
+    else if (arms) job.cq <= armed_place;
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) has_overrun <= '0;
+    else if (starts) has_overrun[started] <= 1'b0;
+    else if (state == ROOM && event_asks) has_overrun[place] <= 1'b1;
+  end
+
+  always_ff @(posedge clk) begin
+    if (starts) begin
+      producer[started]      <= '0;
+      consumer[started]      <= '0;
+      armed[started]         <= DOORBELL_ARM_CODE_NEVER[1:0];
+      sequence_[started]     <= '0;
+      has_solicited[started] <= 1'b0;
+    end else begin
+      if (state == ROOM && block_ended && !block_failed) consumer[place] <= block[31:0];
+      if (is_written) begin
+        producer[place] <= producer[place] + 32'd1;
+        if (wakes) armed[place] <= DOORBELL_ARM_CODE_NEVER[1:0];
+        if (is_solicited) begin
+          solicited_end[place] <= producer[place] + 32'd1;
+          has_solicited[place] <= 1'b1;
+        end
+      end
+      if (is_new) begin
+        sequence_[place] <= arm.arm_sequence;
+        if (fires) armed[place] <= DOORBELL_ARM_CODE_NEVER[1:0];
+        else armed[place] <= is_for_any ? DOORBELL_ARM_CODE_ANY[1:0] : DOORBELL_ARM_CODE_SOLICITED[1:0];
+      end
+    end
+  end
+endmodule

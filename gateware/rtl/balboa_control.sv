@@ -1,0 +1,286 @@
+// Starting and stopping the engine: its registers, the driver's rings, and what the transport has to forget.
+module balboa_control
+  import balboa_card_pkg::*;
+  import balboa_engine_pkg::*;
+  import balboa_host_pkg::*;
+  import balboa_port_pkg::*;
+(
+    input  logic                          clk,
+    input  logic                          rst_n,
+    // Registers.
+    input  logic                          write_valid,
+    input  register_write_t               write,
+    input  logic                   [15:0] read_address,
+    output logic                   [63:0] read_data,
+    input  logic                          overflow,
+    output logic                   [63:0] timestamp,
+    output logic                          admin_rings,
+    output logic                   [31:0] admin_told,
+    output logic                          consumes,
+    output window_event_consumer_t        consumed,
+    output logic                          clears_overflow,
+    output logic                          rings,
+    output logic                   [ 3:0] rung_page,
+    output logic                   [ 6:0] rung_place,
+    output doorbell_queue_code_t          rung_kind,
+    // The driver's rings, as they were when the engine was started; they begin anew.
+    output logic                   [63:0] sq_base,
+    output logic                   [ 4:0] sq_log2,
+    output logic                   [63:0] ac_base,
+    output logic                   [ 4:0] ac_log2,
+    output logic                   [63:0] ev_base,
+    output logic                   [ 4:0] ev_log2,
+    output logic                          starts,
+    // State.
+    output logic                          is_enabled,
+    output logic                          is_fatal,
+    // All objects end; for a reset, or after a fatal error.
+    output logic                          stops,
+    output logic                          resets,
+    // Something waits to be done, and its turn.
+    output logic                          is_due,
+    input  logic                          begins,
+    output logic                          is_idle,
+    // A ring is out of reach; of the events, of which the driver can hear nothing more.
+    input  logic                          fails,
+    input  logic                          fails_silently,
+    // Queue pairs, and the GID table.
+    input  logic                          has_any_qp,
+    input  logic                   [23:0] any_qpn,
+    output logic                          stops_qp,
+    input  logic                          sets_gid,
+    input  logic                   [ 3:0] set_gid,
+    input  logic                          is_gid_set,
+    output logic                   [15:0] gid_valid,
+    // Host memory.
+    output logic                          block_asks,
+    output block_ask_t                    block_ask,
+    input  logic                          block_ended,
+    input  logic                          block_failed,
+    // Events.
+    output logic                          event_asks,
+    output event_t                        event_ask,
+    input  logic                          event_ended,
+    // Commands to the transport.
+    output logic                          command_asks,
+    output port_command_t                 command_ask,
+    input  logic                          command_waits,
+    input  logic                          command_ended
+);
+  typedef enum logic [3:0] {
+    IDLE,
+    ENABLE_CHECK,
+    ENABLE_SQ,
+    ENABLE_CQ,
+    ENABLED,
+    STOP_QPS,
+    STOP_GIDS,
+    STOP_END,
+    STOPPING_QP,
+    STOPPING_GID,
+    FATAL,
+    FATAL_TOLD,
+    FATAL_END
+  } state_t;
+
+  state_t state;
+  state_t next;
+  logic [31:0] fatal_code;
+  logic wants_enable;
+  logic wants_reset;
+
+  // ---- The window
+
+  logic [63:0] r_admin_sq_base;
+  logic [63:0] r_admin_sq_size;
+  logic [63:0] r_admin_cq_base;
+  logic [63:0] r_admin_cq_size;
+  logic [63:0] r_event_base;
+  logic [63:0] r_event_size;
+  logic [63:0] r_event_rings;
+  logic enables;
+  logic orders_reset;
+  window_status_t status;
+
+  always_comb begin
+    status                = '0;
+    status.enabled        = is_enabled;
+    status.fatal          = is_fatal;
+    status.fatal_code     = fatal_code;
+    status.event_overflow = overflow;
+  end
+
+  balboa_window #(
+      .Qps(QPS),
+      .Cqs(CQS),
+      .Rqs(RQS),
+      .Keys(KEYS),
+      .Capabilities(CAPABILITIES),
+      .Log2Cq(LOG2_CQ),
+      .Log2Sq(LOG2_SQ),
+      .Log2Rq(LOG2_RQ),
+      .MaxMessage(MAX_MESSAGE)
+  ) window (
+      .clk,
+      .rst_n,
+      .write_valid,
+      .write,
+      .read_address,
+      .read_data,
+      .status,
+      .timestamp,
+      .admin_sq_base(r_admin_sq_base),
+      .admin_sq_size(r_admin_sq_size),
+      .admin_cq_base(r_admin_cq_base),
+      .admin_cq_size(r_admin_cq_size),
+      .event_base(r_event_base),
+      .event_size(r_event_size),
+      .event_rings(r_event_rings),
+      .clear_rings(stops),
+      .enables,
+      .resets(orders_reset),
+      .admin_rings,
+      .admin_producer(admin_told),
+      .consumes,
+      .consumed,
+      .clears_overflow,
+      .rings,
+      .rung_page,
+      .rung_kind,
+      .rung_place
+  );
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) timestamp <= '0;
+    else timestamp <= timestamp + 64'(NANOSECONDS);
+  end
+
+  // ---- One thing after the other
+
+  logic [3:0] any_gid;
+  logic has_gid;
+  logic are_rings_sound;
+
+  // Whether a ring can be there.
+  function automatic logic is_place(input logic [63:0] address);
+    return address[5:0] == '0 && address[63:48] == '0;
+  endfunction
+
+  assign are_rings_sound = r_admin_sq_size <= 64'(WINDOW_MAX_LOG2_ADMIN) &&
+      r_admin_cq_size <= 64'(WINDOW_MAX_LOG2_ADMIN) && r_event_size <= 64'(WINDOW_MAX_LOG2_EVENTS) &&
+      r_event_rings <= 64'd1 && is_place(
+      r_admin_sq_base
+  ) && is_place(
+      r_admin_cq_base
+  ) && is_place(
+      r_event_base
+  );
+  assign is_fatal = fatal_code != '0;
+  assign is_due = wants_reset || wants_enable;
+  // While the transport forgets, its questions are answered.
+  assign is_idle = state == IDLE || ((state == STOPPING_QP || state == STOPPING_GID) && command_waits);
+  assign starts = state == ENABLED && block_ended;
+  assign stops = state == STOP_END;
+  assign resets = wants_reset;
+  assign stops_qp = state == STOP_QPS && has_any_qp;
+  assign has_gid = gid_valid != '0;
+
+  always_comb begin
+    any_gid = '0;
+    for (int i = 15; i >= 0; i--) if (gid_valid[i]) any_gid = 4'(i);
+  end
+
+  always_comb begin
+    next           = state;
+    block_asks     = 1'b0;
+    block_ask      = read_of(r_admin_sq_base);
+    event_asks     = state == FATAL;
+    event_ask      = '0;
+    event_ask.kind = EVENT_TYPE_FATAL;
+    event_ask.code = fatal_code[7:0];
+    command_asks   = 1'b0;
+    command_ask    = '0;
+    case (state)
+      // Each ring is where it can be, and its first block is there.
+      ENABLE_CHECK: begin
+        block_asks = are_rings_sound;
+        next       = are_rings_sound ? ENABLE_SQ : IDLE;
+      end
+      ENABLE_SQ: begin
+        block_ask = read_of(ac_base);
+        if (block_ended) begin
+          block_asks = !block_failed;
+          next       = block_failed ? IDLE : ENABLE_CQ;
+        end
+      end
+      ENABLE_CQ: begin
+        block_ask = read_of(ev_base);
+        if (block_ended) begin
+          block_asks = !block_failed;
+          next       = block_failed ? IDLE : ENABLED;
+        end
+      end
+      ENABLED:      if (block_ended) next = IDLE;
+      // The transport forgets all first.
+      STOP_QPS: begin
+        command_ask.operation = PORT_COMMAND_DESTROY;
+        command_ask.qpn       = any_qpn;
+        command_asks          = has_any_qp;
+        next                  = has_any_qp ? STOPPING_QP : STOP_GIDS;
+      end
+      STOPPING_QP:  if (command_ended) next = STOP_QPS;
+      STOP_GIDS: begin
+        command_ask.operation             = PORT_COMMAND_CLEAR_GID;
+        command_ask.attributes.sgid_index = 8'(any_gid);
+        command_asks                      = has_gid;
+        next                              = has_gid ? STOPPING_GID : STOP_END;
+      end
+      STOPPING_GID: if (command_ended) next = STOP_GIDS;
+      FATAL:        next = FATAL_TOLD;
+      FATAL_TOLD:   if (event_ended) next = STOP_QPS;
+      FATAL_END:    next = STOP_QPS;
+      default: begin
+        next = IDLE;
+        if (begins && wants_reset) next = STOP_QPS;
+        else if (begins && !is_enabled && !is_fatal) next = ENABLE_CHECK;
+      end
+    endcase
+    if (fails) next = FATAL;
+    if (fails_silently) next = FATAL_END;
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) begin
+      state        <= IDLE;
+      is_enabled   <= 1'b0;
+      fatal_code   <= '0;
+      wants_enable <= 1'b0;
+      wants_reset  <= 1'b0;
+      gid_valid    <= '0;
+    end else begin
+      state <= next;
+      if (begins) wants_enable <= 1'b0;
+      else if (enables) wants_enable <= 1'b1;
+      if (stops) wants_reset <= 1'b0;
+      else if (orders_reset) wants_reset <= 1'b1;
+      if (starts) is_enabled <= !block_failed;
+      else if (stops) is_enabled <= 1'b0;
+      // After a fatal stop the code stays.
+      if (fails || fails_silently) fatal_code <= WINDOW_FATAL_RING_UNREACHABLE;
+      else if (stops && wants_reset) fatal_code <= '0;
+      if (sets_gid) gid_valid[set_gid] <= is_gid_set;
+      if (state == STOP_GIDS && has_gid) gid_valid[any_gid] <= 1'b0;
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (state == ENABLE_CHECK) begin
+      sq_base <= r_admin_sq_base;
+      sq_log2 <= r_admin_sq_size[4:0];
+      ac_base <= r_admin_cq_base;
+      ac_log2 <= r_admin_cq_size[4:0];
+      ev_base <= r_event_base;
+      ev_log2 <= r_event_size[4:0];
+    end
+  end
+endmodule

@@ -1,0 +1,82 @@
+// Which queues are to be looked at, because a doorbell was rung or something else changed, and whose turn it is.
+module balboa_doorbells
+  import balboa_engine_pkg::*;
+(
+    input  logic                clk,
+    input  logic                rst_n,
+    // Queues whose doorbell is rung.
+    input  logic      [QPS-1:0] rung_qps,
+    input  logic      [CQS-1:0] rung_cqs,
+    // A queue pair has room for messages, or has something else to be looked at.
+    input  logic                gains,
+    input  qp_place_t           gained,
+    input  logic                looks,
+    input  qp_place_t           looked,
+    // A completion of a queue pair was lost.
+    input  logic                loses,
+    input  qp_place_t           lost,
+    // All of a queue is forgotten, or of all queues.
+    input  logic                forgets_qp,
+    input  qp_place_t           forgotten_qp,
+    input  logic                forgets_cq,
+    input  cq_place_t           forgotten_cq,
+    input  logic                clears,
+    // Whose turn it is, and that it is taken. Queue pairs go round; one that lost a completion goes before all.
+    output logic                has_lost_qp,
+    output qp_place_t           lost_qp,
+    input  logic                takes_lost_qp,
+    output logic                has_cq,
+    output cq_place_t           next_cq,
+    input  logic                takes_cq,
+    output logic                has_qp,
+    output qp_place_t           next_qp,
+    input  logic                takes_qp
+);
+  logic      [QPS-1:0] qp_look;
+  logic      [QPS-1:0] qp_lost;
+  logic      [CQS-1:0] cq_look;
+  qp_place_t           last_qp;
+
+  assign has_lost_qp = qp_lost != '0;
+  assign has_cq = cq_look != '0;
+  assign has_qp = qp_look != '0;
+
+  always_comb begin
+    lost_qp = '0;
+    next_cq = '0;
+    next_qp = '0;
+    for (int i = QPS - 1; i >= 0; i--) begin
+      if (qp_look[qp_place_t'(i)+last_qp+1'b1]) next_qp = qp_place_t'(i) + last_qp + 1'b1;
+      if (qp_lost[i]) lost_qp = qp_place_t'(i);
+    end
+    for (int i = CQS - 1; i >= 0; i--) if (cq_look[i]) next_cq = cq_place_t'(i);
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) begin
+      qp_look <= '0;
+      qp_lost <= '0;
+      cq_look <= '0;
+    end else begin
+      qp_look <= qp_look | rung_qps;
+      cq_look <= cq_look | rung_cqs;
+      if (gains) qp_look[gained] <= 1'b1;
+      if (loses) qp_lost[lost] <= 1'b1;
+      // The turn sees all that was rung for before it.
+      if (takes_qp) qp_look[next_qp] <= 1'b0;
+      if (takes_cq) cq_look[next_cq] <= 1'b0;
+      if (takes_lost_qp) qp_lost[lost_qp] <= 1'b0;
+      if (forgets_cq) cq_look[forgotten_cq] <= 1'b0;
+      if (forgets_qp) begin
+        qp_look[forgotten_qp] <= 1'b0;
+        qp_lost[forgotten_qp] <= 1'b0;
+      end
+      if (looks) qp_look[looked] <= 1'b1;
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) last_qp <= '0;
+    else if (takes_qp) last_qp <= next_qp;
+  end
+endmodule

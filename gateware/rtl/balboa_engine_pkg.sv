@@ -1,0 +1,125 @@
+// What the parts of the queue engine share: its limits, its objects, and what a part asks of another.
+//
+// A part asks another in one cycle, by `x_asks` and the record `x_ask`, and goes on in the one cycle of `x_ended`. It asks
+// nothing else meanwhile.
+`ifndef BALBOA_ENGINE_PKG_SV
+`define BALBOA_ENGINE_PKG_SV
+
+package balboa_engine_pkg;
+  import balboa_card_pkg::*;
+
+  // A module need not use all of the package.
+  /* verilator lint_off UNUSEDPARAM */
+
+  // ---- Limits
+
+  localparam int unsigned QPS = 64;
+  localparam int unsigned CQS = 64;
+  localparam int unsigned RQS = 64;
+  localparam int unsigned KEYS = 256;
+  // Messages of a queue pair that are under way.
+  localparam int unsigned MESSAGES = 32;
+  localparam int unsigned LOG2_CQ = 12;
+  localparam int unsigned LOG2_SQ = 10;
+  localparam int unsigned LOG2_RQ = 10;
+  localparam logic [31:0] MAX_MESSAGE = 32'h4000_0000;
+  localparam logic [63:0] CAPABILITIES = WINDOW_CAPABILITIES_RC | WINDOW_CAPABILITIES_WRITE;
+  localparam logic [31:0] ACCESSES = KEY_ACCESS_LOCAL_WRITE | KEY_ACCESS_REMOTE_WRITE |
+      KEY_ACCESS_REMOTE_READ | KEY_ACCESS_REMOTE_ATOMIC | KEY_ACCESS_WINDOW_BIND |
+      KEY_ACCESS_ZERO_BASED | KEY_ACCESS_RELAXED_ORDERING;
+  // Nanoseconds of a cycle.
+  localparam int unsigned NANOSECONDS = 4;
+
+  // ---- Objects
+
+  localparam int unsigned QP_BITS = $clog2(QPS);
+  localparam int unsigned CQ_BITS = $clog2(CQS);
+  localparam int unsigned RQ_BITS = $clog2(RQS);
+  localparam int unsigned MESSAGE_BITS = $clog2(MESSAGES);
+
+  // The place of an object in its table.
+  typedef logic [QP_BITS-1:0] qp_place_t;
+  typedef logic [CQ_BITS-1:0] cq_place_t;
+  typedef logic [RQ_BITS-1:0] rq_place_t;
+
+  // A queue pair, without the state of its send queue.
+  typedef struct packed {
+    logic [23:0] number;
+    logic [7:0] generation;
+    logic [7:0] page;
+    logic [31:0] pdn;
+    cq_place_t send_cq;
+    cq_place_t receive_cq;
+    rq_place_t rq;
+    qp_state_t state;
+    logic [31:0] access;
+    logic [63:0] ring;
+    logic [4:0] log2;
+  } qp_t;
+
+  // A completion queue, without its indices.
+  typedef struct packed {
+    logic [23:0] number;
+    logic [7:0]  page;
+    logic [63:0] ring;
+    logic [4:0]  log2;
+  } cq_t;
+
+  // A message that is under way, or an entry that failed.
+  typedef struct packed {
+    logic [31:0] index;
+    logic [31:0] length;
+    logic        is_signaled;
+    logic        is_inline;
+    logic        has_failed;
+    logic [4:0]  elements;
+    cqe_opcode_t opcode;
+    cqe_status_t status;
+  } message_t;
+
+  // ---- What is asked
+
+  // A block of host memory, to be read or written.
+  typedef struct packed {
+    logic         is_write;
+    logic [63:0]  address;
+    logic [511:0] block;
+  } block_ask_t;
+
+  // A completion, but for its time and its phase; the queue pair fails if the queue overruns.
+  typedef struct packed {
+    cq_place_t cq;
+    qp_place_t qp;
+    cqe_t      cqe;
+  } completion_ask_t;
+
+  // May bytes be reached by a key of a domain, with a right? The answer stands in the same cycle.
+  typedef struct packed {
+    logic [31:0] key;
+    logic [31:0] pdn;
+    logic [63:0] va;
+    logic [31:0] length;
+    logic [31:0] right;
+  } key_ask_t;
+
+  // ---- Words of all parts
+
+  // The doorbell page of a client.
+  function automatic logic [3:0] page_of(input logic [7:0] client);
+    return client > 8'd15 ? WINDOW_RELAY_PAGE[3:0] : client[3:0];
+  endfunction
+
+  // The address of an entry of a ring.
+  function automatic logic [63:0] entry_of(input logic [63:0] ring, input logic [31:0] index, input logic [4:0] log2);
+    return ring + {32'd0, (index & ((32'd1 << log2) - 32'd1)) << 6};
+  endfunction
+
+  // A block that is to be read.
+  function automatic block_ask_t read_of(input logic [63:0] address);
+    return '{is_write: 1'b0, address: address, block: '0};
+  endfunction
+
+  /* verilator lint_on UNUSEDPARAM */
+endpackage
+
+`endif

@@ -1,0 +1,531 @@
+// Executes a command of the driver's: checks it, changes the tables, and tells the transport.
+module balboa_execute
+  import balboa_card_pkg::*;
+  import balboa_engine_pkg::*;
+  import balboa_number_pkg::*;
+  import balboa_port_pkg::*;
+  import balboa_transition_pkg::*;
+(
+    input  logic                             clk,
+    input  logic                             rst_n,
+    input  logic               [63:0]        timestamp,
+    // A command of so many blocks, which is held until it has ended. In that cycle the answer stands.
+    input  logic                             begins,
+    input  logic               [ 2:0]        count,
+    input  logic               [ 2:0][511:0] blocks,
+    output logic                             ended,
+    output admin_status_t                    status,
+    output logic               [31:0]        result,
+    output logic               [ 7:0]        generation,
+    output logic                             is_idle,
+    // Queues, by number.
+    output logic               [23:0]        find,
+    input  logic                             has_qp,
+    input  qp_place_t                        found_qp,
+    input  logic                             has_cq,
+    input  cq_place_t                        found_cq,
+    input  logic                             is_cq_used,
+    input  logic                             has_rq,
+    input  rq_place_t                        found_rq,
+    input  logic                             is_rq_used,
+    // The queue pair that is worked on.
+    output qp_place_t                        place,
+    input  qp_t                              qp,
+    // New queues.
+    input  logic                             has_free_qp,
+    input  logic               [23:0]        new_qpn,
+    output logic                             makes_qp,
+    output qp_t                              made_qp,
+    output logic                             skips_qp,
+    input  logic                             has_free_cq,
+    input  logic               [23:0]        new_cqn,
+    output logic                             makes_cq,
+    output cq_t                              made_cq,
+    output logic                             skips_cq,
+    input  logic                             has_free_rq,
+    input  logic               [23:0]        new_rqn,
+    output logic                             makes_rq,
+    output logic                             skips_rq,
+    // The queue pair at `place` changes, and begins anew if it is in RESET.
+    output logic                             changes_qp,
+    output logic                             resets_qp,
+    output qp_state_t                        changed_state,
+    output logic               [31:0]        changed_access,
+    output logic               [ 7:0]        changed_generation,
+    // What was found ends.
+    output logic                             ends_qp,
+    output logic                             ends_cq,
+    output logic                             ends_rq,
+    // The GID table.
+    input  logic               [15:0]        gid_valid,
+    output logic                             sets_gid,
+    output logic               [ 3:0]        set_gid,
+    output logic                             is_gid_set,
+    // Keys: the one that a command names, and what is to become of it.
+    output key_ask_t                         key_ask,
+    output admin_create_key_t                key_region,
+    input  logic                             key_there,
+    input  logic                             key_room,
+    input  logic                             key_made,
+    input  logic               [31:0]        key_new,
+    output logic                             makes_key,
+    output logic                             changes_key,
+    output logic                             ends_key,
+    // Host memory.
+    output logic                             block_asks,
+    output block_ask_t                       block_ask,
+    input  logic                             block_ended,
+    input  logic                             block_failed,
+    // Commands to the transport.
+    output logic                             command_asks,
+    output port_command_t                    command_ask,
+    input  logic                             command_waits,
+    input  logic                             command_ended,
+    input  port_command_done_t               done
+);
+  typedef enum logic [4:0] {
+    IDLE,
+    RUN,
+    PROBE,
+    PROBED,
+    DRAW,
+    QP_SEND_CQ,
+    QP_RECEIVE_CQ,
+    QP_RQ,
+    QP_MADE,
+    MODIFY,
+    MODIFIED,
+    NAMED,
+    TOLD,
+    KEY,
+    BLOCKS,
+    RESPOND,
+    RESPONDED,
+    DONE
+  } state_t;
+
+  state_t                   state;
+  state_t                   next;
+
+  // ---- The command
+
+  admin_status_t            next_status;
+  logic              [ 3:0] blocks_left;
+  logic              [15:0] counter;
+  cq_place_t                send_cq;
+  cq_place_t                receive_cq;
+  rq_place_t                rq;
+  logic              [63:0] memory;
+
+  admin_header_t            header;
+  admin_create_cq_t         a_cq;
+  admin_create_rq_t         a_rq;
+  admin_create_qp_t         a_qp;
+  admin_modify_qp_t         a_change;
+  admin_destroy_t           a_named;
+  admin_set_gid_t           a_gid;
+  admin_set_link_t          a_link;
+  admin_modify_key_t        a_rekey;
+  qp_attributes_t           attributes;
+
+  assign header     = admin_header_t'(blocks[0]);
+  assign a_cq       = admin_create_cq_t'(blocks[0]);
+  assign a_rq       = admin_create_rq_t'(blocks[0]);
+  assign a_qp       = admin_create_qp_t'(blocks[0]);
+  assign a_change   = admin_modify_qp_t'(blocks[0]);
+  assign a_named    = admin_destroy_t'(blocks[0]);
+  assign a_gid      = admin_set_gid_t'(blocks[0]);
+  assign a_link     = admin_set_link_t'(blocks[0]);
+  assign a_rekey    = admin_modify_key_t'(blocks[0]);
+  assign attributes = qp_attributes_t'({blocks[2], blocks[1]});
+
+  // ---- Attributes of a queue pair
+
+  qp_state_t     to;
+  admin_status_t change;
+
+  assign to     = counts(attributes.mask, QP_ATTRIBUTE_MASK_STATE) ? attributes.state : qp.state;
+  assign change = change_status(qp.state, to, attributes.current_state, attributes.mask);
+
+  // ---- Keys
+
+  logic                 is_rekey;
+  admin_status_t        region;
+  logic          [64:0] region_end;
+  logic          [64:0] iova_end;
+
+  // Both commands that have memory have it in the same places.
+  assign key_region = admin_create_key_t'(blocks[0]);
+  assign is_rekey = header.opcode == ADMIN_OPCODE_MODIFY_KEY;
+  assign region_end = 65'((key_region.access & KEY_ACCESS_ZERO_BASED) != '0 ? '0 : key_region.va) +
+      65'(key_region.length);
+  assign iova_end = 65'(key_region.iova) + 65'(key_region.length);
+
+  // Whether there can be such a region.
+  always_comb begin
+    region = ADMIN_STATUS_SUCCESS;
+    if (key_region.length != '0 && iova_end > 65'd1 << 48) region = ADMIN_STATUS_BAD_ADDRESS;
+    if (region_end[64]) region = ADMIN_STATUS_INVALID;
+    if ((key_region.access & (KEY_ACCESS_REMOTE_WRITE | KEY_ACCESS_REMOTE_ATOMIC)) != '0 &&
+        (key_region.access & KEY_ACCESS_LOCAL_WRITE) == '0)
+      region = ADMIN_STATUS_INVALID;
+  end
+  assign makes_key   = state == KEY && header.opcode == ADMIN_OPCODE_CREATE_KEY;
+  assign changes_key = state == KEY && is_rekey && region == ADMIN_STATUS_SUCCESS;
+  assign ends_key    = state == KEY && header.opcode == ADMIN_OPCODE_DESTROY_KEY;
+  always_comb begin
+    key_ask     = '0;
+    key_ask.key = header.opcode == ADMIN_OPCODE_DESTROY_KEY ? a_named.number : a_rekey.key;
+  end
+
+  // ---- Queues
+
+  logic is_drawing;
+  logic is_reserved_number;
+
+  // The memory of a queue is there; numbers are drawn until one is none of those with a meaning of their own.
+  assign is_drawing = state == DRAW || (state == PROBED && block_ended && !block_failed);
+  assign made_cq = '{number: new_cqn, page: a_cq.page, ring: a_cq.ring, log2: a_cq.log2_entries[4:0]};
+  assign made_qp = '{
+          number: new_qpn,
+          generation: timestamp[9:2] ^ new_qpn[7:0],
+          page: a_qp.page,
+          pdn: a_qp.pdn,
+          send_cq: send_cq,
+          receive_cq: receive_cq,
+          rq: rq,
+          state: QP_STATE_RESET,
+          access : '0,
+          ring: a_qp.sq_ring,
+          log2: a_qp.log2_sq_blocks[4:0]
+      };
+  assign changed_state = to;
+  assign resets_qp = to == QP_STATE_RESET;
+  assign changed_generation = resets_qp ? qp.generation + 8'd1 : qp.generation;
+  always_comb begin
+    changed_access = counts(attributes.mask, QP_ATTRIBUTE_MASK_ACCESS) ? attributes.access : qp.access;
+    if (resets_qp) changed_access = '0;
+  end
+  assign set_gid = a_gid.index[3:0];
+  assign is_gid_set = a_gid.valid == 8'd1;
+
+  // ---- Answers
+
+  logic [511:0] response;
+
+  always_comb begin
+    response = counter[3] ? done.attributes[1023:512] : done.attributes[511:0];
+    if (header.opcode == ADMIN_OPCODE_QUERY_QP && !counter[3]) begin
+      // The engine knows better than the transport.
+      response[31:0]  = '0;
+      response[39:32] = qp.state;
+      response[47:40] = qp.state;
+      response[95:64] = qp.access;
+    end
+  end
+
+  // ---- One thing after the other
+
+  logic is_command;
+
+  assign is_command = state == QP_MADE || state == MODIFIED || state == TOLD || state == BLOCKS;
+  // While the transport executes a command, its questions are answered.
+  assign is_idle = state == IDLE || (is_command && command_waits);
+  assign ended = state == DONE;
+
+  always_comb begin
+    next               = state;
+    next_status        = status;
+    makes_qp           = 1'b0;
+    skips_qp           = 1'b0;
+    makes_cq           = 1'b0;
+    skips_cq           = 1'b0;
+    makes_rq           = 1'b0;
+    skips_rq           = 1'b0;
+    changes_qp         = 1'b0;
+    ends_qp            = 1'b0;
+    ends_cq            = 1'b0;
+    ends_rq            = 1'b0;
+    sets_gid           = 1'b0;
+    is_reserved_number = 1'b0;
+    block_asks         = 1'b0;
+    block_ask          = read_of(memory);
+    command_asks       = 1'b0;
+    command_ask        = '0;
+    case (state)
+      // ---- It is checked
+      RUN: begin
+        // A status that is given here ends the command.
+        next_status = ADMIN_STATUS_INVALID;
+        next        = DONE;
+        case (header.opcode)
+          ADMIN_OPCODE_CREATE_CQ:
+          if (a_cq.log2_entries <= 8'(LOG2_CQ) && a_cq.page != '0 && a_cq.vector == '0 && a_cq.ring[5:0] == '0)
+            next = PROBE;
+          ADMIN_OPCODE_CREATE_RQ: begin
+            if (a_rq.kind != ADMIN_RQ_KIND_PRIVATE) next_status = ADMIN_STATUS_UNSUPPORTED;
+            else if (a_rq.log2_entries <= 8'(LOG2_RQ) && a_rq.log2_stride <= 8'd3 && a_rq.page != '0 &&
+                     a_rq.ring[5:0] == '0)
+              next = PROBE;
+          end
+          ADMIN_OPCODE_CREATE_QP: begin
+            if (a_qp.kind != QP_TYPE_RC) next_status = ADMIN_STATUS_UNSUPPORTED;
+            else if (a_qp.log2_sq_blocks <= 8'(LOG2_SQ) && a_qp.page != '0) next = QP_SEND_CQ;
+          end
+          ADMIN_OPCODE_MODIFY_QP: if (count >= 3'd3) next = MODIFY;
+          ADMIN_OPCODE_QUERY_QP, ADMIN_OPCODE_DESTROY_QP, ADMIN_OPCODE_DESTROY_CQ, ADMIN_OPCODE_DESTROY_RQ:
+          next = NAMED;
+          ADMIN_OPCODE_CREATE_KEY: begin
+            if (key_region.kind != ADMIN_KEY_KIND_REGION) next_status = ADMIN_STATUS_UNSUPPORTED;
+            else if (region != ADMIN_STATUS_SUCCESS) next_status = region;
+            else next = KEY;
+          end
+          ADMIN_OPCODE_MODIFY_KEY, ADMIN_OPCODE_DESTROY_KEY: next = KEY;
+          ADMIN_OPCODE_SET_GID: begin
+            command_ask.operation             = is_gid_set ? PORT_COMMAND_SET_GID : PORT_COMMAND_CLEAR_GID;
+            command_ask.attributes.sgid_index = a_gid.index;
+            command_ask.attributes.dgid       = a_gid.gid;
+            command_ask.number                = a_gid.vlan;
+            if (a_gid.index < 8'd16 && !(is_gid_set && a_gid.vlan > ADMIN_MAX_VLAN[15:0])) begin
+              command_asks = 1'b1;
+              next         = TOLD;
+            end
+          end
+          ADMIN_OPCODE_SET_LINK: begin
+            command_ask.operation = PORT_COMMAND_SET_LINK;
+            command_ask.number    = 16'(a_link.up == 8'd1);
+            command_asks          = 1'b1;
+            next                  = TOLD;
+          end
+          ADMIN_OPCODE_QUERY_PORT, ADMIN_OPCODE_QUERY_COUNTERS: begin
+            command_ask.operation = header.opcode == ADMIN_OPCODE_QUERY_PORT ? PORT_COMMAND_QUERY_PORT :
+                PORT_COMMAND_QUERY_COUNTERS;
+            command_asks = 1'b1;
+            next = BLOCKS;
+          end
+          default: next_status = ADMIN_STATUS_UNSUPPORTED;
+        endcase
+      end
+      // ---- New queues: the record in the memory tells whether that is there, and reads 0
+      PROBE: begin
+        block_asks  = memory[63:48] == '0;
+        next_status = ADMIN_STATUS_BAD_ADDRESS;
+        next        = block_asks ? PROBED : DONE;
+      end
+      PROBED, DRAW: begin
+        command_ask.operation = PORT_COMMAND_CREATE;
+        command_ask.qpn       = new_qpn;
+        command_ask.kind      = a_qp.kind;
+        command_ask.page      = a_qp.page;
+        if (state == PROBED && block_ended) next = DONE;
+        if (is_drawing) begin
+          next_status = ADMIN_STATUS_NO_RESOURCES;
+          next        = DONE;
+          case (header.opcode)
+            ADMIN_OPCODE_CREATE_CQ:
+            if (has_free_cq) begin
+              is_reserved_number = is_reserved(new_cqn, 1'b0);
+              skips_cq           = is_reserved_number;
+              makes_cq           = !is_reserved_number;
+              next_status        = ADMIN_STATUS_SUCCESS;
+            end
+            ADMIN_OPCODE_CREATE_RQ:
+            if (has_free_rq) begin
+              is_reserved_number = is_reserved(new_rqn, 1'b1);
+              skips_rq           = is_reserved_number;
+              makes_rq           = !is_reserved_number;
+              next_status        = ADMIN_STATUS_SUCCESS;
+            end
+            default:
+            if (has_free_qp) begin
+              is_reserved_number = is_reserved(new_qpn, 1'b1);
+              skips_qp           = is_reserved_number;
+              command_asks       = !is_reserved_number;
+              next               = QP_MADE;
+            end
+          endcase
+          if (is_reserved_number) next = DRAW;
+        end
+      end
+      QP_SEND_CQ: begin
+        next_status = ADMIN_STATUS_NOT_FOUND;
+        next        = has_cq && a_qp.send_cqn[31:24] == '0 ? QP_RECEIVE_CQ : DONE;
+      end
+      QP_RECEIVE_CQ: next = has_cq && a_qp.receive_cqn[31:24] == '0 ? QP_RQ : DONE;
+      QP_RQ: begin
+        next = DONE;
+        if (has_rq && a_qp.rqn[31:24] == '0) begin
+          if (is_rq_used) next_status = ADMIN_STATUS_BUSY;
+          else if (a_qp.sq_ring[5:0] != '0) next_status = ADMIN_STATUS_INVALID;
+          else next = PROBE;
+        end
+      end
+      QP_MADE: begin
+        if (command_ended) begin
+          // The number of one that is made is counted when it is free again.
+          makes_qp    = done.status == ADMIN_STATUS_SUCCESS;
+          skips_qp    = !makes_qp;
+          next_status = done.status;
+          next        = DONE;
+        end
+      end
+      // ---- Queues that are there
+      MODIFY: begin
+        command_ask.operation        = PORT_COMMAND_MODIFY;
+        command_ask.qpn              = a_change.qpn[23:0];
+        command_ask.attributes       = attributes;
+        command_ask.attributes.state = to;
+        next_status                  = ADMIN_STATUS_NOT_FOUND;
+        next                         = DONE;
+        if (has_qp && a_change.qpn[31:24] == '0) begin
+          // The checks look at `place`, which is there in the next cycle.
+          if (place != found_qp) next = MODIFY;
+          else if (change != ADMIN_STATUS_SUCCESS) next_status = change;
+          else if (!are_attributes_sound(attributes, gid_valid)) next_status = ADMIN_STATUS_INVALID;
+          else begin
+            command_asks = 1'b1;
+            next         = MODIFIED;
+          end
+        end
+      end
+      MODIFIED: begin
+        if (command_ended) begin
+          changes_qp  = done.status == ADMIN_STATUS_SUCCESS;
+          next_status = done.status;
+          next        = DONE;
+        end
+      end
+      NAMED: begin
+        next_status     = ADMIN_STATUS_NOT_FOUND;
+        next            = DONE;
+        command_ask.qpn = find;
+        if (a_named.number[31:24] == '0) begin
+          case (header.opcode)
+            ADMIN_OPCODE_DESTROY_CQ:
+            if (has_cq) begin
+              ends_cq     = !is_cq_used;
+              next_status = is_cq_used ? ADMIN_STATUS_BUSY : ADMIN_STATUS_SUCCESS;
+            end
+            ADMIN_OPCODE_DESTROY_RQ:
+            if (has_rq) begin
+              ends_rq     = !is_rq_used;
+              next_status = is_rq_used ? ADMIN_STATUS_BUSY : ADMIN_STATUS_SUCCESS;
+            end
+            ADMIN_OPCODE_QUERY_QP:
+            if (has_qp) begin
+              command_ask.operation = PORT_COMMAND_QUERY;
+              command_asks          = 1'b1;
+              next                  = BLOCKS;
+            end
+            default:
+            if (has_qp) begin
+              // From here on nothing of it is served.
+              ends_qp               = 1'b1;
+              command_ask.operation = PORT_COMMAND_DESTROY;
+              command_asks          = 1'b1;
+              next                  = TOLD;
+            end
+          endcase
+        end
+      end
+      // The transport's status is the command's.
+      TOLD: begin
+        if (command_ended) begin
+          sets_gid    = header.opcode == ADMIN_OPCODE_SET_GID && done.status == ADMIN_STATUS_SUCCESS;
+          next_status = done.status;
+          next        = DONE;
+        end
+      end
+      KEY: begin
+        next_status = ADMIN_STATUS_SUCCESS;
+        next        = DONE;
+        if (header.opcode != ADMIN_OPCODE_CREATE_KEY && !key_there) next_status = ADMIN_STATUS_NOT_FOUND;
+        else if (is_rekey) next_status = region;
+        else if (header.opcode == ADMIN_OPCODE_CREATE_KEY && !key_room) next_status = ADMIN_STATUS_NO_RESOURCES;
+        else if (header.opcode == ADMIN_OPCODE_CREATE_KEY && !key_made) next = KEY;
+      end
+      // ---- Answers in blocks: of attributes two, of the port one, of the counters eight
+      BLOCKS: begin
+        if (command_ended) begin
+          next_status = done.status;
+          next        = DONE;
+          if (done.status == ADMIN_STATUS_SUCCESS) begin
+            if (header.response == '0 || header.response[5:0] != '0) next_status = ADMIN_STATUS_INVALID;
+            else if (header.response[63:48] != '0) next_status = ADMIN_STATUS_BAD_ADDRESS;
+            else next = RESPOND;
+          end
+        end
+      end
+      RESPOND: begin
+        block_ask  = '{is_write: 1'b1, address: header.response + {45'd0, counter, 3'd0}, block: response};
+        block_asks = 1'b1;
+        next       = RESPONDED;
+      end
+      RESPONDED: begin
+        command_ask.operation = PORT_COMMAND_QUERY_COUNTERS;
+        command_ask.number    = counter + 16'd8;
+        if (block_ended) begin
+          next = DONE;
+          if (block_failed) begin
+            next_status = ADMIN_STATUS_BAD_ADDRESS;
+          end else if (blocks_left != 4'd1) begin
+            next = RESPOND;
+          end else if (header.opcode == ADMIN_OPCODE_QUERY_COUNTERS && counter != 16'd56) begin
+            command_asks = 1'b1;
+            next         = BLOCKS;
+          end
+        end
+      end
+      default:       next = begins ? RUN : IDLE;
+    endcase
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) state <= IDLE;
+    else state <= next;
+  end
+
+  // ---- The command, and its answer
+
+  always_ff @(posedge clk) begin
+    status <= next_status;
+    case (state)
+      RUN: begin
+        counter    <= '0;
+        result     <= '0;
+        generation <= '0;
+        memory     <= header.opcode == ADMIN_OPCODE_CREATE_CQ ? a_cq.ring : a_rq.ring;
+        find       <= a_named.number[23:0];
+        if (header.opcode == ADMIN_OPCODE_CREATE_QP) find <= a_qp.send_cqn[23:0];
+        if (header.opcode == ADMIN_OPCODE_MODIFY_QP) find <= a_change.qpn[23:0];
+      end
+      PROBED, DRAW:  result <= header.opcode == ADMIN_OPCODE_CREATE_CQ ? 32'(new_cqn) : 32'(new_rqn);
+      QP_SEND_CQ: begin
+        send_cq <= found_cq;
+        find    <= a_qp.receive_cqn[23:0];
+      end
+      QP_RECEIVE_CQ: begin
+        receive_cq <= found_cq;
+        find       <= a_qp.rqn[23:0];
+      end
+      QP_RQ: begin
+        rq     <= found_rq;
+        memory <= a_qp.sq_ring;
+      end
+      QP_MADE: begin
+        result     <= 32'(new_qpn);
+        generation <= made_qp.generation;
+      end
+      MODIFY, NAMED: place <= found_qp;
+      MODIFIED:      generation <= done.status == ADMIN_STATUS_SUCCESS ? changed_generation : qp.generation;
+      KEY:           result <= makes_key ? key_new : '0;
+      BLOCKS:        blocks_left <= header.opcode == ADMIN_OPCODE_QUERY_PORT ? 4'd1 : 4'd2;
+      RESPONDED:
+      if (block_ended) begin
+        counter     <= counter + 16'd8;
+        blocks_left <= blocks_left - 4'd1;
+      end
+      default:       ;
+    endcase
+  end
+endmodule

@@ -1,0 +1,474 @@
+// The send queues: their entries become messages of the transport, and the messages' ends become completions.
+//
+// One entry of a queue pair, or one report, a turn. Messages that failed here have numbers, too, which the transport never
+// hears of.
+module balboa_sender
+  import balboa_card_pkg::*;
+  import balboa_engine_pkg::*;
+  import balboa_port_pkg::*;
+(
+    input  logic                    clk,
+    input  logic                    rst_n,
+    // A turn: of a queue pair, of one that lost a completion, or of a report.
+    input  logic                    pumps,
+    input  qp_place_t               pumped,
+    input  logic                    fails,
+    input  qp_place_t               failed_place,
+    input  logic                    reports,
+    input  port_report_t            report,
+    input  logic                    is_enabled,
+    output logic                    is_idle,
+    output logic                    fatal,
+    input  logic                    aborts,
+    // The queue pair that is worked on.
+    output qp_place_t               place,
+    input  qp_t                     qp,
+    input  logic                    is_there,
+    output logic                    breaks_qp,
+    // That of a report.
+    output logic                    finds,
+    output logic            [ 23:0] find,
+    input  logic                    has_found,
+    input  qp_place_t               found,
+    // A queue pair begins anew; all end.
+    input  logic                    starts,
+    input  qp_place_t               started,
+    input  logic                    clears,
+    // It is to be looked at again.
+    output logic                    looks,
+    // Room that the transport gives.
+    input  logic                    gains,
+    input  qp_place_t               gained,
+    input  logic            [ 15:0] gained_messages,
+    // A message that the transport asks for.
+    input  qp_place_t               asked_place,
+    input  port_number_t            asked_number,
+    input  logic            [  3:0] asked_element,
+    output logic                    is_current,
+    output message_t                asked_message,
+    output wqe_sge_t                asked_sge,
+    // Keys.
+    output logic                    key_asks,
+    output key_ask_t                key_ask,
+    input  logic                    key_open,
+    // Host memory.
+    output logic                    block_asks,
+    output block_ask_t              block_ask,
+    input  logic                    block_ended,
+    input  logic                    block_failed,
+    input  logic            [511:0] block,
+    // Completions and events.
+    output logic                    cqe_asks,
+    output completion_ask_t         cqe_ask,
+    input  logic                    cqe_ended,
+    output logic                    event_asks,
+    output event_t                  event_ask,
+    input  logic                    event_ended,
+    // The transport.
+    output logic                    command_asks,
+    output port_command_t           command_ask,
+    input  logic                    command_waits,
+    input  logic                    command_ended,
+    output logic                    submit_valid,
+    input  logic                    submit_ready,
+    output port_submit_t            submit
+);
+  typedef enum logic [4:0] {
+    IDLE,
+    PUMP,
+    PUMP_RECORD,
+    PUMP_ENTRY,
+    PUMP_BLOCK,
+    PUMP_CHECK,
+    PUMP_ELEMENT,
+    PUMP_KEY,
+    PUMP_SUBMIT,
+    PUMP_KEPT,
+    PUMP_SENT,
+    FAIL_TOLD,
+    FAIL_HEARD,
+    FAIL,
+    FAILING,
+    FLUSH,
+    FLUSH_MESSAGE,
+    FLUSH_COMPLETED,
+    FLUSH_POSTED,
+    FLUSH_RECORD,
+    FLUSH_ENTRY,
+    FLUSH_TAKEN,
+    REPORT,
+    REPORT_ENDED,
+    REPORT_COMPLETED
+  } state_t;
+
+  state_t                     state;
+  state_t                     next;
+
+  // ---- Send queues
+
+  logic             [QPS-1:0] is_stopped;
+  logic             [   31:0] fetch              [            QPS];
+  logic             [   31:0] producer           [            QPS];
+  // Numbers of messages: the next one, and the oldest that is not complete.
+  logic             [   31:0] next_number        [            QPS];
+  logic             [   31:0] oldest_number      [            QPS];
+  // Places for messages that the transport gave, and those that were used.
+  logic             [   15:0] room               [            QPS];
+  logic             [   15:0] used               [            QPS];
+  message_t                   messages           [   QPS*MESSAGES];
+  wqe_sge_t                   elements           [QPS*MESSAGES*16];
+
+  // ---- What is being done
+
+  port_report_t               r;
+  cqe_status_t                cause;
+  logic             [  511:0] w_block            [              5];
+  logic             [    2:0] w_read;
+  logic             [    4:0] w_element;
+  logic             [   35:0] w_length;
+  logic                       w_unreachable;
+  logic             [   31:0] w_posted;
+  message_t                   w_message;
+
+  // ---- What is looked at
+
+  logic             [   31:0] at_fetch;
+  logic             [   31:0] at_next;
+  logic             [   31:0] at_oldest;
+  message_t                   oldest;
+  logic             [   31:0] blocks;
+  wqe_send_header_t           w_header;
+  logic             [ 2559:0] w_all;
+  wqe_sge_t                   w_sge;
+  logic                       w_is_sound;
+  logic             [   31:0] w_takes;
+  logic                       is_inline;
+  logic                       is_inline_sound;
+  logic                       are_elements_sound;
+  logic                       can_fail;
+
+  assign at_fetch = fetch[place];
+  assign at_next = next_number[place];
+  assign at_oldest = oldest_number[place];
+  assign oldest = messages[{place, at_oldest[MESSAGE_BITS-1:0]}];
+  assign blocks = 32'd1 << qp.log2;
+  assign w_header = wqe_send_header_t'(w_block[0]);
+  assign w_all = {w_block[4], w_block[3], w_block[2], w_block[1], w_block[0]};
+  assign w_sge = w_all[12'd256+{w_element[3:0], 7'd0}+:128];
+  // Whether the entry whose header was read can be one, and the blocks that it takes; nobody can tell where the one behind
+  // nonsense begins.
+  assign w_is_sound = w_header.blocks != '0 && w_header.blocks <= 8'd5 && 32'(w_header.blocks) <= w_posted &&
+      w_posted <= blocks;
+  assign w_takes = w_is_sound ? 32'(w_header.blocks) : w_posted;
+  assign is_inline = (w_header.flags & WQE_SEND_FLAGS_INLINE) != '0;
+  assign is_inline_sound = w_header.num_sge == '0 && w_header.inline_length <= WQE_MAX_INLINE &&
+      w_header.inline_length + WQE_SEND_PAYLOAD_OFFSET <= 32'(w_header.blocks) << 6;
+  assign are_elements_sound = w_header.num_sge <= WQE_MAX_SGE[7:0] &&
+      (32'(w_header.num_sge) << 4) + WQE_SEND_PAYLOAD_OFFSET <= 32'(w_header.blocks) << 6;
+  assign can_fail = is_there && qp.state != QP_STATE_RESET && qp.state != QP_STATE_ERR;
+
+  assign asked_message = messages[{asked_place, asked_number[MESSAGE_BITS-1:0]}];
+  assign asked_sge = elements[{asked_place, asked_number[MESSAGE_BITS-1:0], asked_element}];
+  assign is_current = asked_number - oldest_number[asked_place] < next_number[asked_place] - oldest_number[asked_place];
+
+  // The completion that an operation has.
+  function automatic cqe_opcode_t completed_as(input wqe_send_opcode_t opcode);
+    case (opcode)
+      WQE_SEND_OPCODE_WRITE, WQE_SEND_OPCODE_WRITE_IMM: return CQE_OPCODE_WRITE;
+      WQE_SEND_OPCODE_READ:                             return CQE_OPCODE_READ;
+      WQE_SEND_OPCODE_COMPARE_SWAP:                     return CQE_OPCODE_COMPARE_SWAP;
+      WQE_SEND_OPCODE_FETCH_ADD:                        return CQE_OPCODE_FETCH_ADD;
+      WQE_SEND_OPCODE_LOCAL_INVALIDATE:                 return CQE_OPCODE_LOCAL_INVALIDATE;
+      WQE_SEND_OPCODE_BIND_WINDOW:                      return CQE_OPCODE_BIND_WINDOW;
+      default:                                          return CQE_OPCODE_SEND;
+    endcase
+  endfunction
+
+  // A completion of this queue pair.
+  function automatic cqe_t send_cqe(input qp_t of, input logic [31:0] index, input cqe_opcode_t opcode,
+                                    input cqe_status_t status, input logic [31:0] length);
+    cqe_t entry;
+    entry            = '0;
+    entry.qpn        = 32'(of.number);
+    entry.generation = of.generation;
+    entry.wqe_index  = index;
+    entry.opcode     = opcode;
+    entry.status     = status;
+    entry.byte_count = length;
+    return entry;
+  endfunction
+
+  // ---- One thing after the other
+
+  logic is_failing;
+  logic is_failed;
+  logic is_flushing;
+  logic is_ending;
+  logic flushes;
+  logic ends;
+
+  // Asked for and done, or come to without asking.
+  assign is_failing = state == FAIL || (state == FAIL_HEARD && event_ended);
+  assign is_failed = state == FLUSH || (state == FAILING && command_ended);
+  assign is_flushing = state == FLUSH_MESSAGE || (state == FLUSH_COMPLETED && cqe_ended);
+  assign is_ending = state == REPORT_ENDED || (state == REPORT_COMPLETED && cqe_ended);
+  // The oldest message completes.
+  assign flushes = is_flushing && at_oldest != at_next;
+  assign ends = is_ending && at_oldest != at_next && !oldest.has_failed && r.count != '0;
+
+  // While the transport takes a queue pair to ERR, its questions are answered.
+  assign is_idle = state == IDLE || (state == FAILING && command_waits);
+  assign finds = state == REPORT;
+  assign find = r.qpn;
+  assign fatal = (state == PUMP_RECORD || state == PUMP_BLOCK || state == FLUSH_RECORD || state == FLUSH_ENTRY) &&
+      block_ended && block_failed;
+  // Room that comes, and a message that ends, are reasons to look again. Of a queue that is flushed it is one entry a turn:
+  // whoever posts for ever keeps nobody waiting.
+  assign looks = (state == PUMP_KEPT && !w_message.has_failed) || state == FLUSH_TAKEN || is_ending;
+  assign breaks_qp = is_failed && qp.state != QP_STATE_RESET;
+  assign submit_valid = state == PUMP_SENT;
+  assign key_asks = state == PUMP_KEY;
+
+  always_comb begin
+    next           = state;
+    block_asks     = 1'b0;
+    block_ask      = read_of(entry_of(qp.ring + 64'd64, at_fetch, qp.log2));
+    event_asks     = 1'b0;
+    event_ask      = '0;
+    event_ask.kind = EVENT_TYPE_QP;
+    case (state)
+      // ---- An entry of a queue pair
+      PUMP: begin
+        next      = IDLE;
+        block_ask = read_of(qp.ring);
+        if (qp.state == QP_STATE_RTS && !is_stopped[place]) begin
+          block_asks = at_fetch == producer[place];
+          next       = at_fetch == producer[place] ? PUMP_RECORD : PUMP_ENTRY;
+        end
+        if (qp.state == QP_STATE_ERR) next = FLUSH_MESSAGE;
+      end
+      PUMP_RECORD:                    if (block_ended) next = block[31:0] == at_fetch ? IDLE : PUMP_ENTRY;
+      PUMP_ENTRY: begin
+        next = IDLE;
+        if (room[place] != used[place] && at_next - at_oldest != MESSAGES) begin
+          block_asks = 1'b1;
+          next       = PUMP_BLOCK;
+        end
+      end
+      PUMP_BLOCK:                     if (block_ended) next = PUMP_CHECK;
+      PUMP_CHECK: begin
+        next      = PUMP_KEPT;
+        block_ask = read_of(entry_of(qp.ring + 64'd64, at_fetch + 32'(w_read), qp.log2));
+        if (w_is_sound && 8'(w_read) < w_header.blocks) begin
+          block_asks = 1'b1;
+          next       = PUMP_BLOCK;
+        end else if (w_is_sound && w_header.opcode == WQE_SEND_OPCODE_WRITE) begin
+          if (is_inline && is_inline_sound) next = PUMP_SUBMIT;
+          if (!is_inline && are_elements_sound) next = w_header.num_sge == '0 ? PUMP_SUBMIT : PUMP_ELEMENT;
+        end
+      end
+      PUMP_ELEMENT:                   next = PUMP_KEY;
+      PUMP_KEY:                       next = w_element + 5'd1 == w_message.elements ? PUMP_SUBMIT : PUMP_ELEMENT;
+      PUMP_SUBMIT:                    next = PUMP_KEPT;
+      PUMP_KEPT: begin
+        next = PUMP_SENT;
+        // A failed entry completes when all before it have.
+        if (w_message.has_failed) next = at_next == at_oldest ? FAIL : IDLE;
+      end
+      PUMP_SENT:                      if (submit_ready) next = IDLE;
+      // ---- A queue pair fails, or is in ERR: the oldest message has `cause`, all others are flushed
+      FAIL_TOLD: begin
+        event_ask.code   = 8'(EVENT_QP_EVENT_FATAL);
+        event_ask.number = 32'(qp.number);
+        event_asks       = can_fail;
+        next             = can_fail ? FAIL_HEARD : IDLE;
+      end
+      FAIL, FAIL_HEARD:               if (is_failing) next = FAILING;
+      FAILING, FLUSH:                 if (is_failed) next = qp.state == QP_STATE_RESET ? IDLE : FLUSH_MESSAGE;
+      FLUSH_MESSAGE, FLUSH_COMPLETED: if (is_flushing) next = flushes ? FLUSH_COMPLETED : FLUSH_POSTED;
+      FLUSH_POSTED: begin
+        block_ask  = read_of(qp.ring);
+        block_asks = 1'b1;
+        next       = FLUSH_RECORD;
+      end
+      FLUSH_RECORD: begin
+        if (block_ended) begin
+          block_asks = !block_failed && block[31:0] != at_fetch;
+          next       = block_asks ? FLUSH_ENTRY : IDLE;
+        end
+      end
+      FLUSH_ENTRY:                    if (block_ended) next = FLUSH_TAKEN;
+      FLUSH_TAKEN:                    next = IDLE;
+      // ---- What the transport reports
+      REPORT: begin
+        next = IDLE;
+        if (r.kind == PORT_REPORT_LINK) begin
+          event_ask.kind = EVENT_TYPE_PORT;
+          event_ask.code = 8'(r.count != '0);
+          event_asks     = is_enabled;
+        end else if (has_found) begin
+          case (r.kind)
+            PORT_REPORT_ENDED:                     next = REPORT_ENDED;
+            PORT_REPORT_FAILED, PORT_REPORT_ERROR: next = FLUSH;
+            PORT_REPORT_EVENT: begin
+              event_ask.code   = 8'(r.event_);
+              event_ask.number = 32'(r.qpn);
+              event_asks       = 1'b1;
+            end
+            // Nothing was claimed that could be filled.
+            default:                               ;
+          endcase
+        end
+      end
+      REPORT_ENDED, REPORT_COMPLETED: begin
+        if (is_ending) begin
+          next = IDLE;
+          if (ends) next = oldest.is_signaled ? REPORT_COMPLETED : REPORT_ENDED;
+          // It was never submitted; all before it have ended.
+          else if (at_oldest != at_next && oldest.has_failed) next = FAIL;
+        end
+      end
+      default: begin
+        next = IDLE;
+        if (pumps) next = PUMP;
+        if (fails) next = FAIL_TOLD;
+        if (reports) next = REPORT;
+      end
+    endcase
+    if (fatal || aborts) next = IDLE;
+  end
+
+  always_comb begin
+    cqe_asks    = flushes || (ends && oldest.is_signaled) || state == FLUSH_TAKEN;
+    cqe_ask.cq  = qp.send_cq;
+    cqe_ask.qp  = place;
+    cqe_ask.cqe = send_cqe(qp, oldest.index, oldest.opcode, CQE_STATUS_SUCCESS, oldest.length);
+    if (is_flushing) cqe_ask.cqe = send_cqe(qp, oldest.index, oldest.opcode, cause, '0);
+    if (state == FLUSH_TAKEN)
+      cqe_ask.cqe = send_cqe(
+        qp, at_fetch, w_is_sound ? completed_as(w_header.opcode) : CQE_OPCODE_SEND, CQE_STATUS_FLUSHED, '0
+      );
+
+    command_asks                 = is_failing;
+    command_ask                  = '0;
+    command_ask.operation        = PORT_COMMAND_MODIFY;
+    command_ask.qpn              = qp.number;
+    command_ask.attributes.mask  = QP_ATTRIBUTE_MASK_STATE;
+    command_ask.attributes.state = QP_STATE_ERR;
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) state <= IDLE;
+    else state <= next;
+  end
+
+  // ---- The queue pair, and why it fails
+
+  always_ff @(posedge clk) begin
+    if (pumps) place <= pumped;
+    else if (fails) place <= failed_place;
+    else if (state == REPORT) place <= found;
+  end
+
+  always_ff @(posedge clk) begin
+    if (reports) r <= report;
+    else if (is_ending) r.count <= r.count - 32'd1;
+  end
+
+  always_ff @(posedge clk) begin
+    if (state == PUMP || state == FAIL_TOLD || flushes) cause <= CQE_STATUS_FLUSHED;
+    if (state == PUMP_KEPT && w_message.has_failed) cause <= w_message.status;
+    if (state == REPORT) cause <= r.kind == PORT_REPORT_ERROR ? CQE_STATUS_FLUSHED : r.status;
+    if (is_ending && oldest.has_failed) cause <= oldest.status;
+  end
+
+  // ---- The entry
+
+  always_ff @(posedge clk) begin
+    case (state)
+      PUMP_ENTRY: begin
+        w_read        <= '0;
+        w_element     <= '0;
+        w_length      <= '0;
+        w_unreachable <= 1'b0;
+        w_posted      <= producer[place] - at_fetch;
+      end
+      PUMP_BLOCK:
+      if (block_ended) begin
+        for (int i = 0; i < 5; i++) if (w_read == 3'(i)) w_block[i] <= block;
+        w_read <= w_read + 3'd1;
+      end
+      PUMP_CHECK: begin
+        w_message             <= '0;
+        w_message.index       <= at_fetch;
+        w_message.is_signaled <= w_is_sound && (w_header.flags & WQE_SEND_FLAGS_SIGNALED) != '0;
+        w_message.is_inline   <= is_inline;
+        w_message.opcode      <= w_is_sound ? completed_as(w_header.opcode) : CQE_OPCODE_SEND;
+        w_message.has_failed  <= 1'b1;
+        w_message.status      <= CQE_STATUS_LOCAL_QP_OPERATION;
+        if (is_inline) w_length <= 36'(w_header.inline_length);
+        else w_message.elements <= w_header.num_sge[4:0];
+      end
+      PUMP_ELEMENT: begin
+        w_length <= w_length + 36'(w_sge.length);
+        key_ask  <= '{key: w_sge.lkey, pdn: qp.pdn, va: w_sge.address, length: w_sge.length, right: '0};
+      end
+      PUMP_KEY: begin
+        if (key_ask.length != '0 && !key_open) w_unreachable <= 1'b1;
+        w_element <= w_element + 5'd1;
+      end
+      PUMP_SUBMIT: begin
+        w_message.length      <= w_length[31:0];
+        submit                <= '0;
+        submit.qpn            <= qp.number;
+        submit.operation      <= w_header.opcode;
+        submit.solicited      <= (w_header.flags & WQE_SEND_FLAGS_SOLICITED) != '0;
+        submit.fence          <= (w_header.flags & WQE_SEND_FLAGS_FENCE) != '0;
+        submit.length         <= w_length[31:0];
+        submit.remote_address <= w_header.remote_address;
+        submit.rkey           <= w_header.rkey;
+        if (w_length > 36'(MAX_MESSAGE)) w_message.status <= CQE_STATUS_LOCAL_LENGTH;
+        else if (w_unreachable) w_message.status <= CQE_STATUS_LOCAL_PROTECTION;
+        else w_message.has_failed <= 1'b0;
+      end
+      FLUSH_RECORD: if (block_ended) w_posted <= block[31:0] - at_fetch;
+      FLUSH_ENTRY:  if (block_ended) w_block[0] <= block;
+      default:      ;
+    endcase
+  end
+
+  // A message is kept before the transport hears of it, and may ask for its bytes.
+  always_ff @(posedge clk) begin
+    if (state == PUMP_ELEMENT) elements[{place, at_next[MESSAGE_BITS-1:0], w_element[3:0]}] <= w_sge;
+    if (state == PUMP_KEPT) messages[{place, at_next[MESSAGE_BITS-1:0]}] <= w_message;
+  end
+
+  // ---- Indices
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) is_stopped <= '0;
+    else if (starts) is_stopped[started] <= 1'b0;
+    else if (state == PUMP_KEPT && w_message.has_failed) is_stopped[place] <= 1'b1;
+  end
+
+  always_ff @(posedge clk) begin
+    if (starts) begin
+      fetch[started]         <= '0;
+      producer[started]      <= '0;
+      next_number[started]   <= '0;
+      oldest_number[started] <= '0;
+      used[started]          <= '0;
+    end else begin
+      if ((state == PUMP_RECORD || state == FLUSH_RECORD) && block_ended) producer[place] <= block[31:0];
+      if (state == PUMP_KEPT || state == FLUSH_TAKEN) fetch[place] <= at_fetch + w_takes;
+      if (state == PUMP_KEPT) next_number[place] <= at_next + 32'd1;
+      if (state == PUMP_KEPT && !w_message.has_failed) used[place] <= used[place] + 16'd1;
+      if (flushes || ends) oldest_number[place] <= at_oldest + 32'd1;
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (starts) room[started] <= '0;
+    else if (gains) room[gained] <= room[gained] + gained_messages;
+  end
+endmodule

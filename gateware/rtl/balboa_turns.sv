@@ -1,0 +1,63 @@
+// Whose turn it is in an idle cycle of the engine.
+module balboa_turns (
+    input  logic is_idle,
+    input  logic is_enabled,
+    // A command to the transport is under way; its answer is taken in this cycle.
+    input  logic waits,
+    input  logic takes_done,
+    // The transport's questions, and its reports, which wait where a command is under way.
+    input  logic check_valid,
+    output logic takes_check,
+    input  logic fetch_valid,
+    output logic takes_fetch,
+    input  logic place_valid,
+    output logic takes_place,
+    input  logic claim_valid,
+    output logic takes_claim,
+    input  logic report_valid,
+    output logic takes_report,
+    // What the engine does by itself.
+    input  logic control_is_due,
+    output logic begins_control,
+    input  logic raised,
+    output logic notifies,
+    input  logic has_lost_qp,
+    output logic takes_lost_qp,
+    input  logic has_cq_turn,
+    output logic takes_cq,
+    input  logic has_qp_turn,
+    output logic takes_qp,
+    input  logic admin_is_due,
+    output logic begins_admin
+);
+  always_comb begin
+    takes_check    = 1'b0;
+    takes_fetch    = 1'b0;
+    takes_place    = 1'b0;
+    takes_claim    = 1'b0;
+    takes_report   = 1'b0;
+    begins_control = 1'b0;
+    notifies       = 1'b0;
+    takes_lost_qp  = 1'b0;
+    takes_cq       = 1'b0;
+    takes_qp       = 1'b0;
+    begins_admin   = 1'b0;
+    if (is_idle && !takes_done) begin
+      if (check_valid) takes_check = 1'b1;
+      else if (fetch_valid) takes_fetch = 1'b1;
+      else if (place_valid) takes_place = 1'b1;
+      else if (claim_valid) takes_claim = 1'b1;
+      else if (!waits) begin
+        if (report_valid) takes_report = 1'b1;
+        else if (control_is_due) begins_control = 1'b1;
+        else if (raised) notifies = 1'b1;
+        else if (is_enabled) begin
+          if (has_lost_qp) takes_lost_qp = 1'b1;
+          else if (has_cq_turn) takes_cq = 1'b1;
+          else if (has_qp_turn) takes_qp = 1'b1;
+          else begins_admin = admin_is_due;
+        end
+      end
+    end
+  end
+endmodule
