@@ -67,6 +67,12 @@ impl Qp {
     pub fn index(&self) -> u32 {
         self.producer
     }
+
+    /// Which of the queue pairs of its number it is; its completions say so.
+    #[must_use]
+    pub fn generation(&self) -> u8 {
+        self.generation
+    }
 }
 
 /// A memory region.
