@@ -140,6 +140,14 @@ impl Associations {
         Self { version, peers, by_address, itself, epochs, counters: Counters::default() }
     }
 
+    /// Has each epoch end after so many packets, if that is sooner than it would; so keys are rotated often, as tests want
+    /// it.
+    #[must_use]
+    pub fn with_epochs_of(mut self, packets: u32) -> Self {
+        self.epochs.shorten(packets);
+        self
+    }
+
     /// Whether a key is shared with the host of an address.
     #[must_use]
     pub fn has(&self, peer: IpAddr) -> bool {

@@ -24,12 +24,14 @@ pub(crate) struct Epoch {
     /// The initialization vector before its first, whose high bits are random.
     base: u64,
     packets: u32,
+    /// Packets that it may have.
+    most: u32,
 }
 
 impl Epoch {
     /// The initialization vector of its next packet; `None` where it has had as many as it may.
     pub(crate) fn next_iv(&mut self) -> Option<u64> {
-        self.packets = self.packets.checked_add(1).filter(|number| *number <= EPOCH_PACKETS)?;
+        self.packets = self.packets.checked_add(1).filter(|number| *number <= self.most)?;
         Some(self.base | u64::from(self.packets))
     }
 
@@ -45,11 +47,18 @@ impl Epoch {
 pub(crate) struct Epochs {
     source: Box<dyn Source>,
     last: u64,
+    /// Packets of each.
+    packets: u32,
 }
 
 impl Epochs {
     pub(crate) const fn new(source: Box<dyn Source>) -> Self {
-        Self { source, last: 0 }
+        Self { source, last: 0, packets: EPOCH_PACKETS }
+    }
+
+    /// Has those that begin from now on end after fewer packets.
+    pub(crate) fn shorten(&mut self, packets: u32) {
+        self.packets = self.packets.min(packets);
     }
 
     /// An epoch that was never there before; `None` once there are no more numbers, in 2106.
@@ -67,7 +76,7 @@ impl Epochs {
         let random = u128::from_ne_bytes(random);
         let spi = (random >> 64) as u32 & i32::MAX as u32;
         let base = (random as u64) >> PACKET_BITS << PACKET_BITS;
-        Some(Epoch { number, spi, base, packets: 0 })
+        Some(Epoch { number, spi, base, packets: 0, most: self.packets })
     }
 
     /// Random bytes.

@@ -48,8 +48,18 @@ impl Protection {
     /// The steps of a card, which know of each other.
     #[must_use]
     pub fn steps(&self) -> (Box<dyn Sealing>, Box<dyn Opening>) {
-        let associations =
-            Associations::new(self.version, self.peers.clone(), Box::new(SystemSource));
+        self.steps_of(self.associations())
+    }
+
+    pub(crate) fn associations(&self) -> Associations {
+        Associations::new(self.version, self.peers.clone(), Box::new(SystemSource))
+    }
+
+    /// The steps that share these associations.
+    pub(crate) fn steps_of(
+        &self,
+        associations: Associations,
+    ) -> (Box<dyn Sealing>, Box<dyn Opening>) {
         let associations = Rc::new(RefCell::new(associations));
         let opening =
             OpeningStep { port: self.port, associations: Rc::clone(&associations), in_clear: 0 };

@@ -7,11 +7,13 @@ use fpga_regs::engine::wqe::SendOpcode;
 use psp::{Header, Peer, Secret, Version, param};
 use roce::opcode::code;
 use roce::wire::{bth, ethernet, icrc, ipv6, udp};
+use trial::rng::{Rng, pattern};
 
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig};
 use super::*;
-use crate::congestion::Reaction;
+use crate::congestion::{Congestion, Reaction};
+use crate::port::{FaultSource, Faults};
 use crate::protection::Protection;
 
 /// A cable on which somebody records frames, and puts others.
@@ -65,9 +67,19 @@ fn protection(version: Version, peer: [u8; 6], key: u8) -> Protection {
 
 /// Two cards on a cable.
 fn bare() -> (Pair, Cable) {
+    on(1, &Reaction::default(), ["", ""])
+}
+
+/// Two cards of so many queue pairs on a cable of these faults, towards each.
+fn on(qps: usize, reaction: &Reaction, faults: [&str; 2]) -> (Pair, Cable) {
     let cable = Cable::default();
-    let pair = Pair::behind(1, &Reaction::default(), |card, port, _| {
-        Box::new(Tap { port, cable: cable.clone(), is_second: card == 1 })
+    let pair = Pair::behind(qps, reaction, |card, port, pool| {
+        let tap = Box::new(Tap { port, cable: cable.clone(), is_second: card == 1 });
+        if faults[card].is_empty() {
+            return tap;
+        }
+        let source = FaultSource { seed: 1, card, layer: 0 };
+        Box::new(Faults::new(tap, &faults[card].parse().unwrap(), source, pool))
     });
     (pair, cable)
 }
@@ -75,16 +87,70 @@ fn bare() -> (Pair, Cable) {
 /// Two cards of which each has a key for the other.
 fn pair(version: Version, keys: [u8; 2]) -> (Pair, Cable) {
     let (mut pair, cable) = bare();
+    seal(&mut pair, version, keys, param::EPOCH_PACKETS);
+    (pair, cable)
+}
+
+/// Gives each of two cards a key for the other, and epochs of so many packets.
+fn seal(pair: &mut Pair, version: Version, keys: [u8; 2], packets: u32) {
     for (number, key) in keys.into_iter().enumerate() {
         let (rig, peer) = match number {
             0 => (&mut pair.one, PEER),
             _ => (&mut pair.other, OWN),
         };
-        let (sealing, opening) = protection(version, peer, key).steps();
+        let protection = protection(version, peer, key);
+        let associations = protection.associations().with_epochs_of(packets);
+        let (sealing, opening) = protection.steps_of(associations);
         rig.card.network.steps.sealing = Some(sealing);
         rig.card.network.steps.opening = Some(opening);
     }
-    (pair, cable)
+}
+
+/// The packets that a card refused, or could not send.
+fn refused(rig: &Rig) -> u64 {
+    let names = [
+        "psp_stale_events",
+        "psp_rx_auth_fail",
+        "psp_rx_error",
+        "psp_rx_bad",
+        "psp_rx_replayed",
+        "psp_rx_in_clear",
+        "psp_tx_error",
+        "port_frames_not_opened",
+        "port_frames_misattributed",
+    ];
+    names.into_iter().map(|name| counter(rig, name)).sum()
+}
+
+/// Has the first card carry a message of any kind, and of any length up to so many bytes, and looks at each byte.
+fn carry_some(pair: &mut Pair, rng: &mut Rng, longest: u64) {
+    let length = rng.between(1, longest) as u32;
+    let mut bytes = vec![0; length as usize];
+    pattern(rng.next(), 0, &mut bytes);
+    let opcode = rng.pick(&[SendOpcode::Write, SendOpcode::Send, SendOpcode::Read]);
+    let (from, to) = (&pair.one, &mut pair.other);
+    match opcode {
+        SendOpcode::Read => to.write(REGION, &bytes),
+        _ => from.write(MEMORY, &bytes),
+    }
+    if opcode == SendOpcode::Send {
+        to.post_receive(MEMORY, length);
+    }
+    pair.one.post_from(MEMORY, opcode, length, pair.other.rkey);
+    let ended = loop {
+        pair.step();
+        if let Some(ended) = pair.one.poll() {
+            break ended;
+        }
+    };
+    assert_eq!(ended.status, Status::Success, "{opcode:?}");
+    let (rig, place) = match opcode {
+        SendOpcode::Read => (&pair.one, MEMORY),
+        SendOpcode::Send => (&pair.other, MEMORY),
+        _ => (&pair.other, REGION),
+    };
+    assert!(rig.read(place, bytes.len()) == bytes, "{opcode:?} of {length} bytes");
+    pair.other.poll_all();
 }
 
 fn counter(rig: &Rig, name: &str) -> u64 {
@@ -280,5 +346,81 @@ fn a_forged_notification_of_congestion_is_heard_in_the_clear_alone() {
         let heard = counters.rp_cnp_handled + counters.rp_cnp_ignored;
         assert_eq!(heard, u64::from(!protected));
         assert_eq!(counter(&pair.other, "psp_rx_in_clear"), u64::from(protected));
+    }
+}
+
+/// Each key has sixteen packets here, and not millions.
+#[test]
+fn keys_are_rotated_under_traffic_without_loss() {
+    let mut rng = Rng::new(1);
+    let (mut pair, _) = bare();
+    seal(&mut pair, Version::AesGcm256, [7, 7], 16);
+    for _ in 0..300 {
+        carry_some(&mut pair, &mut rng, 6000);
+    }
+    pair.work();
+    for (rig, peer) in [(&pair.one, &pair.other), (&pair.other, &pair.one)] {
+        let sent = counter(rig, "psp_tx_packets");
+        assert_eq!(counter(rig, "psp_key_rotations"), (sent - 1) / 16);
+        assert!(sent > 500, "{sent}");
+        assert_eq!((counter(peer, "psp_rx_packets"), refused(peer)), (sent, 0));
+        assert_eq!(rig.card.network.stack.counters().retransmitted_pkts, 0);
+    }
+}
+
+#[test]
+fn keys_are_rotated_on_a_bad_cable_and_every_message_arrives() {
+    let mut rng = Rng::new(2);
+    let cable = "loss=2%,dup=2%,reorder=5%,corrupt=1%";
+    let (mut pair, _) = on(1, &Reaction::default(), [cable, cable]);
+    seal(&mut pair, Version::AesGcm128, [7, 7], 16);
+    for _ in 0..300 {
+        carry_some(&mut pair, &mut rng, 6000);
+    }
+    for rig in [&pair.one, &pair.other] {
+        assert!(counter(rig, "psp_key_rotations") > 50);
+    }
+    assert_ne!(pair.one.card.network.stack.counters().retransmitted_pkts, 0);
+}
+
+/// What is marked on the way is told to the sender by notifications that are sealed as all else.
+#[test]
+fn notifications_of_congestion_pass_sealed() {
+    let reaction = "dcqcn-mlx5".parse::<Congestion>().unwrap().reaction(None).unwrap();
+    let narrow = "rate=1G,buffer=128k,ecn=8k:32k:10%";
+    let (mut pair, cable) = on(1, &reaction, ["", narrow]);
+    seal(&mut pair, Version::AesGcm128, [7, 7], param::EPOCH_PACKETS);
+    pair.one.write(MEMORY, &[5; 0x1_0000]);
+    for _ in 0..20 {
+        assert_eq!(pair.carry(SendOpcode::Write, 0x1_0000).unwrap().status, Status::Success);
+    }
+    let [one, other] = [&pair.one, &pair.other].map(|rig| *rig.card.network.stack.counters());
+    assert!(other.np_cnp_sent > 0 && one.rp_cnp_handled > 0, "{}", other.np_cnp_sent);
+    assert_eq!(one.rp_cnp_handled + one.rp_cnp_ignored, other.np_cnp_sent);
+    for frame in cable.seen.borrow().iter() {
+        let (udp, _) = udp::Header::new(&frame[PACKET - udp::LENGTH..]).unwrap();
+        assert_eq!(udp.destination_port(), param::UDP_PORT, "nothing is in the clear");
+    }
+    assert_eq!((refused(&pair.one), refused(&pair.other)), (0, 0));
+}
+
+/// 100,000, or as many as PSP_PACKETS says, of several queue pairs, on a cable where they overtake each other.
+#[test]
+fn of_many_good_packets_none_is_refused() {
+    let packets = std::env::var("PSP_PACKETS").map_or(100_000, |count| count.parse().unwrap());
+    let mut rng = Rng::new(3);
+    let (mut pair, cable) = on(4, &Reaction::default(), ["reorder=1%", "reorder=1%"]);
+    seal(&mut pair, Version::AesGcm128, [7, 7], 5_000);
+    while counter(&pair.one, "psp_rx_packets") + counter(&pair.other, "psp_rx_packets") < packets {
+        // Most are short, for the sake of time.
+        let longest = rng.pick(&[64, 64, 64, 64, 64, 64, 64, 3000]);
+        carry_some(&mut pair, &mut rng, longest);
+        pair.drive_next();
+        cable.seen.borrow_mut().clear();
+    }
+    pair.work();
+    for (rig, peer) in [(&pair.one, &pair.other), (&pair.other, &pair.one)] {
+        assert_eq!(refused(rig), 0);
+        assert_eq!(counter(rig, "psp_tx_packets"), counter(peer, "psp_rx_packets"));
     }
 }
