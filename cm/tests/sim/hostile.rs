@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cm::wire::{Body, Drep, Dreq, Message, Mra, Rej, RejectReason, Rep, Rtu};
-use cm::{Address, Route, State, param};
+use cm::{Address, Limits, Route, State, param};
 
 use crate::world::{Sent, World};
 use trial::rng::Rng;
@@ -207,6 +207,39 @@ fn numbers_are_drawn_from_all_there_are() {
         _ => 0,
     };
     all(&mut world.sent.iter().map(psn), 24);
+}
+
+/// CM-12; NeVerMore's third attack. A user of the peer's host has connected just before the victim, and so knows two
+/// numbers. Where numbers are a counter, masked by a seed, the victim's two differ from them in a few ways only.
+#[test]
+fn numbers_of_ones_own_connection_do_not_tell_those_of_the_next() {
+    let near = (0_u32..256).flat_map(|count| (1..8).map(move |on| count ^ (count + on)));
+    let near: BTreeSet<u32> = near.collect();
+    for is_counter in [true, false] {
+        let mut world = match is_counter {
+            true => World::drawing(2, 1, Limits::default(), |_| {
+                let mut count = 0;
+                Box::new(move || {
+                    count += 1;
+                    0x5eed_0123_4567_89ab ^ count
+                })
+            }),
+            false => World::new(2),
+        };
+        world.listen(1, 5);
+        let [own, victim] = [100, 101].map(|qpn| {
+            let active = world.connect(0, 1, qpn);
+            (active, world.establish(active, qpn))
+        });
+        let route = world.route(0, 1);
+        for (one, other) in near.iter().flat_map(|one| near.iter().map(move |other| (one, other))) {
+            let (local_comm_id, remote_comm_id) = (own.0.0 ^ one, own.1.0 ^ other);
+            let dreq = Dreq { local_comm_id, remote_comm_id, remote_qpn: 201, ..Dreq::ZERO };
+            world.deliver(route, &Message { transaction_id: 1, body: dreq.into() }.to_bytes());
+        }
+        let state = if is_counter { State::DreqReceived } else { State::Established };
+        assert_eq!(world.state(1, victim.1), state, "a counter: {is_counter}");
+    }
 }
 
 /// CM-1, CM-3.

@@ -50,6 +50,9 @@ pub struct Node {
     pub events: VecDeque<Event>,
 }
 
+/// A source of random numbers.
+type Numbers = Box<dyn FnMut() -> u64 + Send>;
+
 type Loses = Box<dyn FnMut(usize, &Body) -> bool>;
 
 pub struct World {
@@ -70,9 +73,21 @@ impl World {
     }
 
     pub fn seeded(nodes: usize, seed: u64, limits: Limits) -> Self {
-        let node = |number: usize| {
+        Self::drawing(nodes, seed, limits, |number| {
             let mut rng = Rng::new(seed * 1000 + number as u64);
-            let mut manager = Manager::new(limits.clone(), Box::new(move || rng.next()));
+            Box::new(move || rng.next())
+        })
+    }
+
+    /// A world of nodes whose managers have these numbers for random ones.
+    pub fn drawing(
+        nodes: usize,
+        seed: u64,
+        limits: Limits,
+        numbers: impl Fn(usize) -> Numbers,
+    ) -> Self {
+        let node = |number: usize| {
+            let mut manager = Manager::new(limits.clone(), numbers(number));
             let ca_guid = 0x1000 + number as u64;
             manager.set_port(PORT, PortAttributes { ca_guid, ack_delay: 15, mtu: 5 });
             let address = Address::untagged(format!("10.0.0.{}", number + 1).parse().unwrap());

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use fpga_regs::engine::wqe::SendOpcode;
 use psp::{Header, Peer, Secret, Version, param};
 use roce::opcode::code;
-use roce::wire::{bth, ethernet, icrc, ipv6, udp};
+use roce::wire::{bth, ethernet, icrc, ipv6, reth, udp};
 use trial::rng::{Rng, pattern};
 
 use super::pair::{MEMORY, Pair};
-use super::rig::{REGION, Rig};
+use super::rig::{REGION, Rig, VA};
 use super::*;
 use crate::congestion::{Congestion, Reaction};
 use crate::port::{FaultSource, Faults};
@@ -260,10 +260,7 @@ fn what_an_injector_sends_changes_nothing() {
 #[test]
 fn a_queue_pair_beside_the_peers_does_not_speak_for_it() {
     for protected in [false, true] {
-        let (mut pair, _) = match protected {
-            true => pair(Version::AesGcm128, [7, 7]),
-            false => bare(),
-        };
+        let (mut pair, _) = either(protected);
         pair.one.make_another();
         pair.one.connect(PEER, pair.other.qpn);
         pair.one.write(MEMORY, &[0x66; 64]);
@@ -301,14 +298,48 @@ fn peers_without_a_key_and_groups_are_refused() {
     assert_eq!(group, Err(roce::Error::Unprotected { dgid: gid("ff0e::1") }));
 }
 
+/// A RoCE packet that somebody without the card's key sends with the first card's addresses.
+fn forged(transport: &bth::Repr, rest: &[u8]) -> Frame {
+    let payload = [&transport.to_bytes()[..], rest, &[0; icrc::LENGTH]].concat();
+    let udp = udp::Repr {
+        source_port: 0xc000,
+        destination_port: 4791,
+        payload_length: payload.len() as u16,
+    };
+    let ip = ipv6::Repr {
+        traffic_class: 0,
+        flow_label: 0,
+        next_header: ipv6::NEXT_HEADER_UDP,
+        hop_limit: 64,
+        source: MacAddr(OWN).link_local(),
+        destination: MacAddr(PEER).link_local(),
+        payload_length: (payload.len() + udp::LENGTH) as u16,
+    };
+    let ethernet = ethernet::Repr {
+        destination: MacAddr(PEER),
+        source: MacAddr(OWN),
+        tag: None,
+        ethertype: ethernet::EtherType::IPV6,
+    };
+    let headers = [&ethernet.to_bytes()[..], &ip.to_bytes(), &udp.to_bytes()].concat();
+    let mut frame = Frame::from_bytes(&[headers, payload].concat()).unwrap();
+    frame.seal();
+    frame
+}
+
+/// Two cards on a cable on which everything is sealed, or in the clear.
+fn either(protected: bool) -> (Pair, Cable) {
+    match protected {
+        true => pair(Version::AesGcm128, [7, 7]),
+        false => bare(),
+    }
+}
+
 /// NeVerMore's second attack: notifications of congestion that no peer has sent, which slow a connection down.
 #[test]
 fn a_forged_notification_of_congestion_is_heard_in_the_clear_alone() {
     for protected in [false, true] {
-        let (mut pair, cable) = match protected {
-            true => pair(Version::AesGcm128, [7, 7]),
-            false => bare(),
-        };
+        let (mut pair, cable) = either(protected);
         let transport = bth::Repr {
             opcode: code::CNP,
             pkey: 0xffff,
@@ -316,36 +347,40 @@ fn a_forged_notification_of_congestion_is_heard_in_the_clear_alone() {
             dest_qpn: pair.other.qpn,
             ..bth::Repr::default()
         };
-        let payload = [&transport.to_bytes()[..], &[0; 16 + icrc::LENGTH]].concat();
-        let udp = udp::Repr {
-            source_port: 0xc000,
-            destination_port: 4791,
-            payload_length: payload.len() as u16,
-        };
-        let ip = ipv6::Repr {
-            traffic_class: 0,
-            flow_label: 0,
-            next_header: ipv6::NEXT_HEADER_UDP,
-            hop_limit: 64,
-            source: MacAddr(OWN).link_local(),
-            destination: MacAddr(PEER).link_local(),
-            payload_length: (payload.len() + udp::LENGTH) as u16,
-        };
-        let ethernet = ethernet::Repr {
-            destination: MacAddr(PEER),
-            source: MacAddr(OWN),
-            tag: None,
-            ethertype: ethernet::EtherType::IPV6,
-        };
-        let headers = [&ethernet.to_bytes()[..], &ip.to_bytes(), &udp.to_bytes()].concat();
-        let mut forged = Frame::from_bytes(&[headers, payload].concat()).unwrap();
-        forged.seal();
-        cable.injected.borrow_mut().push_back(forged);
+        cable.injected.borrow_mut().push_back(forged(&transport, &[0; 16]));
         pair.work();
         let counters = pair.other.card.network.stack.counters();
         let heard = counters.rp_cnp_handled + counters.rp_cnp_ignored;
         assert_eq!(heard, u64::from(!protected));
         assert_eq!(counter(&pair.other, "psp_rx_in_clear"), u64::from(protected));
+    }
+}
+
+/// ReDMArk's first attacks, by somebody who has read all numbers on the cable: a WRITE with the peer's key, and one whose
+/// key is wrong, which ends the connection.
+#[test]
+fn a_forged_write_is_taken_in_the_clear_alone() {
+    for protected in [false, true] {
+        for is_known in [false, true] {
+            let (mut pair, cable) = either(protected);
+            let transport = bth::Repr {
+                opcode: code::WRITE_ONLY,
+                pkey: 0xffff,
+                dest_qpn: pair.other.qpn,
+                ack_request: true,
+                ..bth::Repr::default()
+            };
+            let rkey = if is_known { pair.other.rkey } else { pair.other.rkey ^ 1 };
+            let reth = reth::Repr { va: VA, rkey, dma_length: 64 };
+            let rest = [&reth.to_bytes()[..], &[0x66; 64]].concat();
+            cable.injected.borrow_mut().push_back(forged(&transport, &rest));
+            pair.work();
+            let is_written = is_known && !protected;
+            assert_eq!(pair.other.read(REGION, 64), [if is_written { 0x66 } else { 0 }; 64]);
+            let ends = !is_known && !protected;
+            assert_eq!(pair.other.state(), if ends { QpState::Err } else { QpState::Rts });
+            assert_eq!(counter(&pair.other, "psp_rx_in_clear"), u64::from(protected));
+        }
     }
 }
 
