@@ -64,6 +64,7 @@ const TEST: &[&str] = &[
     "iputils-ping",
     "libibverbs-dev",
     "make",
+    "nftables",
     "perftest",
     "python3-venv",
     "qperf",

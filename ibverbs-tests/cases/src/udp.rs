@@ -16,6 +16,7 @@ use super::rdmacm::RDMACM_UTILS;
 use super::{IBVERBS_UTILS, PERFTEST};
 
 mod captured;
+mod marked;
 mod narrow;
 mod rerouted;
 
@@ -93,9 +94,10 @@ pub fn cases() -> Vec<Case> {
     cases.extend(between_machines("udp", ""));
     cases.extend(between_machines("udp/208 KiB", SMALL));
     type Whole = fn(&Setting) -> Result<()>;
-    let more: [(&str, &[Need], Whole); 3] = [
+    let more: [(&str, &[Need], Whole); 4] = [
         ("addresses and links come and go", &[IBVERBS_UTILS, UNSHARE, IP], comings_and_goings),
         ("a narrow route", &[IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, UNSHARE, IP], narrow::narrow),
+        ("a network that marks", &[marked::NFT, PERFTEST, UNSHARE, IP], marked::marks),
         ("what cannot be", &[UNSHARE, IP], refused),
     ];
     for (name, needs, body) in more {
