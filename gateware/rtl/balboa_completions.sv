@@ -21,6 +21,13 @@ module balboa_completions
     // The doorbell of a queue was rung: its arming is to be looked at.
     input  logic                    arms,
     input  cq_place_t               armed_place,
+    // A queue that has fired has to wait for its event; the event of one that waited is due.
+    input  logic                    holds,
+    output logic                    waits,
+    output logic            [ 29:0] fired_sequence,
+    input  logic                    tells,
+    input  cq_place_t               told_place,
+    input  logic            [ 29:0] told_sequence,
     output logic                    is_idle,
     // The queue pair of a completion that is lost.
     output logic                    loses,
@@ -47,7 +54,8 @@ module balboa_completions
     TOLD,
     DONE,
     ARM,
-    ARMED
+    ARMED,
+    TELL
   } state_t;
 
   state_t                    state;
@@ -107,6 +115,15 @@ module balboa_completions
       solicited_end[place] - arm.consumer
   ) > 0;
 
+  // The sequence of the arming that an event is of.
+  logic [29:0] sequence_told;
+
+  always_comb begin
+    fired_sequence = sequence_[place];
+    if (state == ARMED) fired_sequence = arm.arm_sequence;
+    if (state == TELL) fired_sequence = sequence_told;
+  end
+
   // ---- One thing after the other
 
   assign ended = state == DONE || (state == TOLD && event_ended);
@@ -123,7 +140,8 @@ module balboa_completions
     event_ask        = '0;
     event_ask.kind   = EVENT_TYPE_COMPLETION;
     event_ask.number = 32'(cq.number);
-    event_ask.data   = 64'(state == ARMED ? arm.arm_sequence : sequence_[place]);
+    event_ask.data   = 64'(fired_sequence);
+    waits            = 1'b0;
     case (state)
       BEGIN: begin
         if (has_overrun[place]) begin
@@ -156,8 +174,9 @@ module balboa_completions
       end
       WRITTEN: begin
         if (is_written) begin
-          event_asks = wakes;
-          next       = wakes ? TOLD : DONE;
+          event_asks = wakes && !holds;
+          waits      = wakes && holds;
+          next       = event_asks ? TOLD : DONE;
         end
       end
       TOLD:    if (event_ended) next = IDLE;
@@ -168,14 +187,20 @@ module balboa_completions
       ARMED: begin
         if (block_ended) next = IDLE;
         if (is_new && fires) begin
-          event_asks = 1'b1;
-          next       = TOLD;
+          event_asks = !holds;
+          waits      = holds;
+          next       = event_asks ? TOLD : IDLE;
         end
+      end
+      TELL: begin
+        event_asks = 1'b1;
+        next       = TOLD;
       end
       default: next = IDLE;
     endcase
     if (asks) next = BEGIN;
     if (arms) next = ARM;
+    if (tells) next = TELL;
     if (fatal || aborts) next = IDLE;
   end
 
@@ -187,6 +212,8 @@ module balboa_completions
   always_ff @(posedge clk) begin
     if (asks) job <= ask;
     else if (arms) job.cq <= armed_place;
+    else if (tells) job.cq <= told_place;
+    if (tells) sequence_told <= told_sequence;
   end
 
   always_ff @(posedge clk) begin

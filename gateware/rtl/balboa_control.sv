@@ -30,6 +30,8 @@ module balboa_control
     output logic                   [ 4:0] ac_log2,
     output logic                   [63:0] ev_base,
     output logic                   [ 4:0] ev_log2,
+    // Unread events at which completions wait; 0 where they are lost at the end of the ring.
+    output logic                   [31:0] ev_limit,
     output logic                          starts,
     // State.
     output logic                          is_enabled,
@@ -98,6 +100,7 @@ module balboa_control
   logic [63:0] r_event_base;
   logic [63:0] r_event_size;
   logic [63:0] r_event_rings;
+  logic [63:0] r_event_completions;
   logic enables;
   logic orders_reset;
   window_status_t status;
@@ -136,6 +139,7 @@ module balboa_control
       .event_base(r_event_base),
       .event_size(r_event_size),
       .event_rings(r_event_rings),
+      .event_completions(r_event_completions),
       .clear_rings(stops),
       .enables,
       .resets(orders_reset),
@@ -281,6 +285,8 @@ module balboa_control
       ac_log2 <= r_admin_cq_size[4:0];
       ev_base <= r_event_base;
       ev_log2 <= r_event_size[4:0];
+      ev_limit <= r_event_completions < 64'd1 << r_event_size[4:0] ? r_event_completions[31:0] :
+          32'd1 << r_event_size[4:0];
     end
   end
 endmodule

@@ -102,6 +102,7 @@ module balboa_engine
   logic begins_control;
   logic notifies;
   logic takes_lost_qp;
+  logic tells;
   logic takes_cq;
   logic takes_qp;
   logic begins_admin;
@@ -116,6 +117,7 @@ module balboa_engine
   logic control_is_due;
   logic raised;
   logic has_lost_qp;
+  logic has_told_cq;
   logic has_cq_turn;
   logic has_qp_turn;
   logic admin_is_due;
@@ -157,6 +159,7 @@ module balboa_engine
   logic [4:0] ac_log2;
   logic [63:0] ev_base;
   logic [4:0] ev_log2;
+  logic [31:0] ev_limit;
   logic has_any_qp;
   logic [23:0] any_qpn;
   logic stops_qp;
@@ -482,6 +485,13 @@ module balboa_engine
   block_ask_t events_block_ask;
   event_t event_ask;
 
+  logic [31:0] unread;
+  logic holds;
+  logic cq_waits;
+  logic [29:0] fired_sequence;
+  cq_place_t told_place;
+  logic [29:0] told_sequence;
+
   balboa_completions completions (
       .place(cq_place),
       .is_there(is_cq_there),
@@ -493,12 +503,29 @@ module balboa_engine
       .ended(cqe_ended),
       .arms(takes_cq),
       .armed_place(next_cq),
+      .waits(cq_waits),
       .is_idle(is_completions_idle),
       .fatal(completions_fatal),
       .block_asks(completions_block_asks),
       .block_ask(completions_block_ask),
       .event_asks(completions_event_asks),
       .event_ask(completions_event_ask),
+      .*
+  );
+
+  balboa_waiting waiting (
+      .limit(ev_limit),
+      .waits(cq_waits),
+      .place(cq_place),
+      .client(cq.page),
+      .sequence_(fired_sequence),
+      .forgets(ends_cq),
+      .forgotten(found_cq),
+      .clears(stops),
+      .is_due(has_told_cq),
+      .next(told_place),
+      .next_sequence(told_sequence),
+      .takes(tells),
       .*
   );
 

@@ -19,6 +19,7 @@ module balboa_events
     input  window_event_consumer_t        consumed,
     input  logic                          clears_overflow,
     output logic                          overflow,
+    output logic                   [31:0] unread,
     // An event.
     input  logic                          asks,
     input  event_t                        ask,
@@ -51,7 +52,8 @@ module balboa_events
   logic   [31:0] consumer;
   logic          is_full;
 
-  assign is_full      = producer - consumer >= 32'd1 << log2;
+  assign unread       = producer - consumer;
+  assign is_full      = unread >= 32'd1 << log2;
   assign ended        = state == DONE;
   assign is_idle      = state == IDLE || state == DONE;
   assign fatal        = state == WRITTEN && block_ended && block_failed && !is_fatal;

@@ -23,6 +23,8 @@ module balboa_turns (
     output logic notifies,
     input  logic has_lost_qp,
     output logic takes_lost_qp,
+    input  logic has_told_cq,
+    output logic tells,
     input  logic has_cq_turn,
     output logic takes_cq,
     input  logic has_qp_turn,
@@ -39,6 +41,7 @@ module balboa_turns (
     begins_control = 1'b0;
     notifies       = 1'b0;
     takes_lost_qp  = 1'b0;
+    tells          = 1'b0;
     takes_cq       = 1'b0;
     takes_qp       = 1'b0;
     begins_admin   = 1'b0;
@@ -53,6 +56,7 @@ module balboa_turns (
         else if (raised) notifies = 1'b1;
         else if (is_enabled) begin
           if (has_lost_qp) takes_lost_qp = 1'b1;
+          else if (has_told_cq) tells = 1'b1;
           else if (has_cq_turn) takes_cq = 1'b1;
           else if (has_qp_turn) takes_qp = 1'b1;
           else begins_admin = admin_is_due;

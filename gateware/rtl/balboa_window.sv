@@ -30,6 +30,7 @@ module balboa_window
     output logic                   [63:0] event_base,
     output logic                   [63:0] event_size,
     output logic                   [63:0] event_rings,
+    output logic                   [63:0] event_completions,
     // They are forgotten.
     input  logic                          clear_rings,
     // One cycle each.
@@ -50,7 +51,6 @@ module balboa_window
   logic        is_page_0;
   logic [31:0] offset;
   logic [31:0] read_offset;
-  logic [63:0] event_completions;
 
   // A register is written whole, or not at all.
   assign is_written = write_valid && write.strobe == '1 && write.address[2:0] == '0;

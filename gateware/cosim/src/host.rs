@@ -129,8 +129,9 @@ impl Host {
         }
     }
 
-    /// Writes the registers of the rings, and starts the engine.
-    pub fn start(&mut self) {
+    /// Writes the registers of the rings, and starts the engine. Completions' events wait while so many are unread; 0 is no
+    /// limit.
+    pub fn start(&mut self, completions: u64) {
         let log2 = u64::from(LOG2_RING);
         for (register, value) in [
             (window::ADMIN_SQ_BASE, self.admin_sq),
@@ -139,6 +140,7 @@ impl Host {
             (window::ADMIN_CQ_SIZE, log2),
             (window::EVENT_BASE, self.events),
             (window::EVENT_SIZE, log2),
+            (window::EVENT_COMPLETIONS, completions),
             (window::CONTROL, window::CONTROL_ENABLE),
         ] {
             self.vfpga.write(register as u16, value);
@@ -178,15 +180,29 @@ impl Host {
         Some(Completion::decode(&[block]))
     }
 
-    /// The next event.
+    /// The next event, of which the engine is told that it was read.
     pub fn event(&mut self) -> Option<Event> {
+        let event = self.unread_event()?;
+        self.event_consumer = self.event_consumer.wrapping_add(1);
+        self.vfpga.write(window::EVENT_CONSUMER as u16, self.event_consumer.into());
+        Some(event)
+    }
+
+    /// Whether an event stands behind the next one.
+    pub fn has_second_event(&mut self) -> bool {
+        self.event_consumer = self.event_consumer.wrapping_add(1);
+        let is_there = self.unread_event().is_some();
+        self.event_consumer = self.event_consumer.wrapping_sub(1);
+        is_there
+    }
+
+    /// The next event, which stays unread.
+    pub fn unread_event(&mut self) -> Option<Event> {
         let index = u64::from(self.event_consumer) & ((1 << LOG2_RING) - 1);
         let block = self.load_block(self.events + index * BLOCK_BYTES as u64);
         if phase(block[LAST_WORD]) != expected_phase(self.event_consumer, LOG2_RING) {
             return None;
         }
-        self.event_consumer = self.event_consumer.wrapping_add(1);
-        self.vfpga.write(window::EVENT_CONSUMER as u16, self.event_consumer.into());
         Some(Event::decode(&[block]))
     }
 
@@ -295,14 +311,15 @@ impl Host {
         self.vfpga.write(offset as u16, value);
     }
 
-    /// Arms a completion queue for any completion behind those that were polled.
-    pub fn arm(&mut self, cq: &mut Cq) {
+    /// Arms a completion queue for any completion behind those that were polled, and gives the sequence of that.
+    pub fn arm(&mut self, cq: &mut Cq) -> u32 {
         cq.sequence += 1;
         let word = u64::from(cq.consumer) | u64::from(cq.sequence) << 32 | 2 << 62;
         self.memory.write(cq.ring + 0x14, &cq.sequence.to_le_bytes());
         self.memory.write(cq.ring + 8, &word.to_le_bytes());
         let value = SlotValue { index: cq.sequence, number: cq.cqn, generation: 0 };
         self.ring(QueueKind::Completion, cq.cqn, value.encode());
+        cq.sequence
     }
 
     /// The next completion of a queue.

@@ -23,6 +23,8 @@ use crate::random::Random;
 const REGION: u64 = 1 << 17;
 /// Cycles in which anything that is waited for comes.
 const PATIENCE: u64 = 2_000_000;
+/// Cycles in which an event that does not wait has come.
+const WHILE: u64 = 3_000;
 /// Entries of a batch.
 const BATCH: u64 = 6;
 
@@ -77,6 +79,8 @@ struct Test {
     pair: Pair,
     sides: [Side; 2],
     random: Random,
+    /// Unread events at which completions' events wait; 0 is no limit.
+    limit: u64,
     seen: Seen,
 }
 
@@ -98,6 +102,7 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Wri
     for _ in 0..batches {
         test.batch()?;
     }
+    test.waiting()?;
     test.refused()?;
     test.seen.cycles = test.pair.hosts[0].vfpga.now();
     test.seen.beats = test.pair.hosts.iter_mut().map(|host| host.vfpga.port().beats).sum();
@@ -134,11 +139,12 @@ impl Test {
         let host = |seed| -> Result<Host, WriteError> {
             Ok(Host::new(Vfpga::new(library, Config { seed, ..config.clone() })?))
         };
+        let limit = config.seed % 2;
         let mut pair = Pair::new([host(config.seed)?, host(config.seed ^ 0xffff)?]);
         let gids = [1, 2].map(|last| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]);
         let mut sides = Vec::new();
         for (side, gid) in gids.into_iter().enumerate() {
-            pair.hosts[side].start();
+            pair.hosts[side].start(limit);
             pair.hosts[side].set_gid(gid);
             // The engine starts some cycles after it is told to, and hears no doorbell before that.
             until(&mut pair, "the engine's start", |pair| {
@@ -174,7 +180,7 @@ impl Test {
             }
         }
         let random = Random::new(config.seed ^ 0x5eed);
-        Ok(Self { pair, sides, random, seen: Seen::default() })
+        Ok(Self { pair, sides, random, limit, seen: Seen::default() })
     }
 
     /// Posts some entries on one side, and looks at all that comes of them.
@@ -214,6 +220,42 @@ impl Test {
             }
         }
         Ok(())
+    }
+
+    /// A queue fires thrice before the driver reads an event: of a ring that allows one, it tells the first and the last.
+    fn waiting(&mut self) -> Result<(), WriteError> {
+        let cqn = self.sides[0].cq.cqn;
+        let mut sequences = Vec::new();
+        for _ in 0..3 {
+            sequences.push(self.pair.hosts[0].arm(&mut self.sides[0].cq));
+            let posted = self.post(0, 0, true);
+            let entry = self.completion(0)?;
+            self.compare(0, &posted, &entry)?;
+        }
+        if self.limit == 1 {
+            sequences.remove(1);
+        }
+        for sequence in sequences {
+            until(&mut self.pair, "an event", |pair| pair.hosts[0].unread_event())?;
+            self.pass()?;
+            if self.limit == 1 && self.pair.hosts[0].has_second_event() {
+                return wrong("events in a ring that allows completions one", 2);
+            }
+            match self.pair.hosts[0].event() {
+                Some(event) if event.number == cqn && event.data == u64::from(sequence) => {}
+                event => return wrong("the event of a queue that fired", (sequence, event)),
+            }
+        }
+        self.pass()?;
+        match self.pair.hosts[0].unread_event() {
+            None => Ok(()),
+            event => wrong("an event that nothing raised", event),
+        }
+    }
+
+    /// Lets some cycles pass.
+    fn pass(&mut self) -> Result<(), WriteError> {
+        (0..WHILE).try_for_each(|_| Ok(self.pair.cycle()?))
     }
 
     fn completion(&mut self, from: usize) -> Result<Cqe, WriteError> {
