@@ -107,7 +107,7 @@ pub fn all() -> Vec<Case> {
 
 /// The cases of large families that the default run has, by the beginnings of their names: one or two of each way that
 /// data takes. The other families are in it whole, but for what root repeats.
-const FEW: [(&str, &[&str]); 15] = [
+const FEW: [(&str, &[&str]); 17] = [
     (
         "ibv_rc_pingpong/",
         &["-m 1024 -g 1", "-m 4096 -g 0 -e", "-g 1 -t -N", "-g 1 -j -N -e", "loopback"],
@@ -175,6 +175,18 @@ const FEW: [(&str, &[&str]); 15] = [
     ),
     ("udp/208 KiB/", &["data/MTU", "incast"]),
     ("hosts/208 KiB/", &["nccl"]),
+    (
+        "psp/",
+        &[
+            "data/sweep/hdr0-aes-gcm-128",
+            "bad cable",
+            "rdma_cm",
+            "a wrong key",
+            "keys that",
+            "an injector",
+        ],
+    ),
+    ("qos/", &["settings", "a peer that pauses", "tags"]),
     ("bad cable/", &["loss/", "all/data", "all/unreliable", "corrupt/data"]),
     ("chaos/", &["50 random deaths from seed 0"]),
     (
