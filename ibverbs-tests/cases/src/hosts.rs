@@ -58,7 +58,8 @@ fn of((family, more): (&'static str, &'static str)) -> Vec<Case> {
     for (launcher, compiler, package, hosts) in LAUNCHERS {
         let needs = [Need::Program(compiler, package), UNSHARE, IP];
         let body = move |setting: &Setting| mpi(setting, launcher, compiler, hosts, more);
-        cases.push(Case::new(format!("{family}/{launcher}"), &needs, body));
+        // Its ranks look for messages without pause: two of these at a time leave the cards little of two cores.
+        cases.push(Case::new(format!("{family}/{launcher}"), &needs, body).alone());
     }
     cases
 }
