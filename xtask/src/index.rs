@@ -16,9 +16,9 @@ const HEAD: &str = "\
 
 # Attacks and their tests
 
-Which test holds which attack, by attacker: the name of a test is what it shows. A file that is listed is listed whole,
-also with what it shows of honest clients. [security.md](security.md) says who is trusted with what. The fuzz targets, which try the same at random, are in `fuzz/src/targets/`; attacks that take
-memory or time from others are `cargo xtask attack`.
+This index lists the tests of each attacker's attempts; a test's name states the result. A listed file is listed whole,
+also with its tests of honest clients. [security.md](security.md#trust) describes trust. The fuzz targets, which try
+the same at random, are in `fuzz/src/targets/`; `cargo xtask attack` runs attacks that take memory or time from others.
 ";
 
 /// An attacker, the page about it, and the files and folders whose tests are about it alone.
@@ -94,7 +94,7 @@ fn page() -> Result<String> {
     for attacker in &ATTACKERS {
         let _ = writeln!(
             out,
-            "\n## {}\n\nWhat is done: [{}]({}).",
+            "\n## {}\n\nIts attempts: [{}]({}).",
             attacker.title, attacker.page, attacker.page
         );
         for file in attacker.files()? {

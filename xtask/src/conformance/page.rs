@@ -33,7 +33,7 @@ const HEAD: &str = "\
 
 rdma-core's own tests of verbs and rdma_cm, pyverbs, as releases of Debian ship them, unmodified, on a software card,
 each with its release's own libibverbs, librdmacm and Python. `cargo xtask conformance` runs them, and writes this page.
-They are told the card's IP address, which they would take from its network device. rdma-core 50 is Ubuntu's, and
+It gives them the card's IP address, which they would take from its network device. rdma-core 50 is Ubuntu's, and
 built of its source ([testing.md](testing-releases.md#other-releases-of-rdma-core)).
 ";
 /// The start of a release's section.
@@ -48,7 +48,7 @@ fn sections(page: &str) -> BTreeMap<u32, String> {
 
 fn section(counts: &Counts, tests: &Tests) -> String {
     let mut text = format!("{TITLE}{}\n\n**{counts}.**\n\n", counts.release);
-    text.push_str("| | why | tests |\n|---|---|---|\n");
+    text.push_str("| | reason | tests |\n|---|---|---|\n");
     for ((outcome, reason), modules) in rows(tests) {
         let list = modules.iter().map(|(module, tests)| {
             // Failures are named.
