@@ -43,7 +43,7 @@ pub mod transfer;
 pub mod vectors;
 pub mod xrc;
 
-use link::{Link, Options};
+use link::{ConnectedSides, Options};
 use transfer::Transfer;
 
 /// Path MTUs as `ibv_mtu`, 256 to 4096 bytes.
@@ -67,7 +67,7 @@ const OFFSETS: [usize; 7] = [0, 1, 3, 8, 63, 2047, 4095];
 pub fn sweep(options: &Options) -> Result<usize> {
     let mut count = 0;
     for (mtu_index, mtu) in MTUS.into_iter().enumerate() {
-        let link = Link::new(options, mtu, transfer::room(1 << 20))?;
+        let link = ConnectedSides::new(options, mtu, transfer::room(1 << 20))?;
         for (operation_index, operation) in Operation::ALL.into_iter().enumerate() {
             // On an unreliable connection only a receive tells that the bytes are there.
             if options.service != Service::Reliable
@@ -100,7 +100,7 @@ pub fn sweep(options: &Options) -> Result<usize> {
 /// # Errors
 /// When it goes wrong.
 pub fn huge(options: &Options, operation: Operation, size: usize, mtu: v::ibv_mtu) -> Result<()> {
-    let link = Link::new(options, mtu, transfer::room(size))?;
+    let link = ConnectedSides::new(options, mtu, transfer::room(size))?;
     let transfer =
         Transfer { operation, size, gather: 3, scatter: 2, offset: 1, inline: false, seed: 7 };
     transfer.run(&link).with_context(|| format!("{transfer:?} at ibv_mtu {mtu}"))
@@ -111,7 +111,7 @@ pub fn huge(options: &Options, operation: Operation, size: usize, mtu: v::ibv_mt
 /// # Errors
 /// When one of them goes wrong.
 pub fn lists(options: &Options) -> Result<usize> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(1 << 20))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(1 << 20))?;
     let mut count = 0;
     for operation in Operation::ALL {
         for length in [1, 2, 5, 16] {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
-use crate::data::link::{DEPTH, Link, Options, Side};
+use crate::data::link::{ConnectedSides, DEPTH, Options, Side};
 use crate::ffi::{Completion, Context, Cq, Operation, Patience, Recv, Send, Service};
 
 pub mod attack;
@@ -60,8 +60,8 @@ fn options(events: bool, patience: Patience) -> Options {
 }
 
 /// A link with regions of `room` bytes.
-fn linked(events: bool, room: usize) -> Result<Link> {
-    Link::new(&options(events, PATIENT), v::IBV_MTU_4096, room)
+fn linked(events: bool, room: usize) -> Result<ConnectedSides> {
+    ConnectedSides::new(&options(events, PATIENT), v::IBV_MTU_4096, room)
 }
 
 /// A signalled SEND of a side's first bytes.

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use verbs_sys::current::verbs as v;
 
-use crate::data::link::{self, DEPTH, Link};
+use crate::data::link::{self, ConnectedSides, DEPTH};
 use crate::ffi::{Operation, Patience, Recv, Region, Send, Service};
 
 /// Bytes of a message whose latency is measured.
@@ -80,7 +80,7 @@ pub fn measure(plan: &Plan, mut tell: impl FnMut(&Figures) -> Result<()>) -> Res
         cq_entries: 2 * DEPTH,
         patience: Patience::default(),
     };
-    let link = Link::new(&options, v::IBV_MTU_4096, LARGE)?;
+    let link = ConnectedSides::new(&options, v::IBV_MTU_4096, LARGE)?;
     for (operation, name) in OPERATIONS {
         let run = Run { link: &link, operation };
         let figures = || -> Result<Figures> {
@@ -109,7 +109,7 @@ fn fill(region: &Region, salt: u8) -> Vec<u8> {
 
 /// Messages of one operation, from connected queues that have nothing under way.
 struct Run<'a> {
-    link: &'a Link,
+    link: &'a ConnectedSides,
     operation: Operation,
 }
 
@@ -167,7 +167,7 @@ impl Run<'_> {
 
     /// Connects both sides anew, lets messages of a size move, and checks the bytes that arrived and those behind them.
     fn between(&self, size: usize, moves: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
-        let Link { left, right, .. } = self.link;
+        let ConnectedSides { left, right, .. } = self.link;
         self.link.half_connect(link::ACCESS)?;
         self.link.finish()?;
         let (mine, theirs) = (fill(&left.region, 0x5a), fill(&right.region, 0xa5));
@@ -197,7 +197,7 @@ impl Run<'_> {
     }
 
     fn post(&self, size: usize, count: &mut Count) -> Result<()> {
-        let Link { left, right, .. } = self.link;
+        let ConnectedSides { left, right, .. } = self.link;
         let send = Send {
             wr_id: count.posted,
             operation: self.operation,
@@ -228,7 +228,7 @@ impl Run<'_> {
 
     /// Takes a completion of each side; whether there was one.
     fn take(&self, size: usize, count: &mut Count) -> Result<bool> {
-        let Link { left, right, library, .. } = self.link;
+        let ConnectedSides { left, right, library, .. } = self.link;
         let one = |cq: &crate::ffi::Cq| -> Result<bool> {
             let Some(completion) = cq.poll()? else { return Ok(false) };
             let status = completion.status;

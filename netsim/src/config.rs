@@ -21,9 +21,9 @@ pub struct Config {
     /// The hosts and switches, and the cables between them.
     pub shape: Shape,
     /// The cables of hosts.
-    pub host: Link,
+    pub host: CableSpec,
     /// The cables between switches.
-    pub trunk: Link,
+    pub trunk: CableSpec,
     /// Every switch.
     pub switch: SwitchConfig,
     /// Routes in place of the shortest ones.
@@ -80,7 +80,7 @@ pub enum Shape {
 /// One direction of a cable.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
+pub struct CableSpec {
     /// Bits per second, as `100G`.
     #[serde(deserialize_with = "rate")]
     pub rate: u64,

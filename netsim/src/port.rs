@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use roce::qos::{Hold, Schedule, Watchdog};
 use roce::{LineRate, Priorities};
 
-use crate::config::{Faults, Link};
+use crate::config::{CableSpec, Faults};
 use crate::frame::PRIORITIES;
 use crate::time::Time;
 
@@ -95,7 +95,7 @@ pub struct Port {
 impl Port {
     /// A port before one direction of a cable, whose queues are empty.
     #[must_use]
-    pub fn new(owner: Owner, local: usize, link: &Link) -> Self {
+    pub fn new(owner: Owner, local: usize, link: &CableSpec) -> Self {
         Self {
             owner,
             local,
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_highest_priority_that_may_leaves_first() {
-        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
+        let link = CableSpec { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
         let mut port = Port::new(Owner::Host(0), 0, &link);
         port.push(10, 1, 100);
         port.push(30, 3, 100);
@@ -271,7 +271,7 @@ mod tests {
     }
     #[test]
     fn frames_land_in_the_order_of_their_times() {
-        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
+        let link = CableSpec { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
         let mut port = Port::new(Owner::Host(0), 0, &link);
         let first: Vec<bool> = [(30, 1), (50, 2), (20, 3), (30, 4)]
             .map(|(at, frame)| port.fly(Time(at), frame))
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn a_queue_that_stands_still_drops_until_pauses_end() {
         let watchdog = Watchdog { detect: 100, recover: 50 };
-        let link = Link { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
+        let link = CableSpec { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
         let mut port = Port::new(Owner::Switch(0), 0, &link);
         port.push(10, 3, 100);
         port.push(11, 3, 100);

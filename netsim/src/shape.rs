@@ -2,7 +2,7 @@
 
 use trial::rng::Rng;
 
-use crate::config::{Config, Link, Pattern, Shape};
+use crate::config::{CableSpec, Config, Pattern, Shape};
 use crate::port::Owner;
 
 /// A cable.
@@ -11,7 +11,7 @@ pub struct Cable {
     /// Its ends.
     pub ends: [Owner; 2],
     /// The link from each end to the other.
-    pub links: [Link; 2],
+    pub links: [CableSpec; 2],
 }
 
 /// Everything that a network is built of.

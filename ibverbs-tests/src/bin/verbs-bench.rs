@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use verbs_programs::copying::{self, Copies};
-use verbs_programs::data::link::{self, Link};
+use verbs_programs::data::link::{self, ConnectedSides};
 use verbs_programs::ffi::{
     Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, STANDARD, Send,
     Service, Srq,
@@ -149,7 +149,7 @@ fn main() -> Result<()> {
     }
 }
 
-fn linked(devices: &Devices, extended: bool) -> Result<Link> {
+fn linked(devices: &Devices, extended: bool) -> Result<ConnectedSides> {
     let options = link::Options {
         devices: [devices.from.clone(), devices.to.clone()],
         gid_index: devices.gid,
@@ -160,7 +160,7 @@ fn linked(devices: &Devices, extended: bool) -> Result<Link> {
         cq_entries: 2 * link::DEPTH,
         patience: Patience::default(),
     };
-    Link::new(&options, v::IBV_MTU_4096, MESSAGE)
+    ConnectedSides::new(&options, v::IBV_MTU_4096, MESSAGE)
 }
 
 const MESSAGE: usize = 64;
@@ -170,7 +170,7 @@ const TO_COMPLETE: Duration = Duration::from_millis(1);
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn one_by_one(mut link: Link, count: u32, posted: Posted) -> Result<()> {
+fn one_by_one(mut link: ConnectedSides, count: u32, posted: Posted) -> Result<()> {
     let srq = match posted {
         Posted::SharedReceive => Some(share(&mut link)?),
         _ => None,
@@ -193,7 +193,7 @@ fn one_by_one(mut link: Link, count: u32, posted: Posted) -> Result<()> {
 }
 
 /// Lets the right side receive from a shared queue, as deep as its own was and for as many elements.
-fn share(link: &mut Link) -> Result<Rc<Srq>> {
+fn share(link: &mut ConnectedSides) -> Result<Rc<Srq>> {
     let right = &mut link.right;
     let srq = Srq::new(&right.pd, link::DEPTH, link::MAX_SGE)?;
     let capabilities = right.qp.capabilities;
@@ -204,7 +204,12 @@ fn share(link: &mut Link) -> Result<Rc<Srq>> {
 }
 
 /// Posts a list of signaled WRITEs of the same bytes, and polls once for each of them.
-fn writes(link: &Link, number: u32, requests: u64, flags: v::ibv_send_flags) -> Result<()> {
+fn writes(
+    link: &ConnectedSides,
+    number: u32,
+    requests: u64,
+    flags: v::ibv_send_flags,
+) -> Result<()> {
     let wr_id = |index| u64::from(number) * requests + index;
     let remote = (link.right.region.address(), link.right.region.rkey());
     let write = |index| send(link, wr_id(index), Operation::Write, remote, flags);
@@ -216,7 +221,7 @@ fn writes(link: &Link, number: u32, requests: u64, flags: v::ibv_send_flags) -> 
 }
 
 /// Posts a receive, to a shared queue if there is one, has the other side send to it, and polls once for it.
-fn receive(link: &Link, srq: Option<&Srq>, number: u32) -> Result<()> {
+fn receive(link: &ConnectedSides, srq: Option<&Srq>, number: u32) -> Result<()> {
     let wr_id = u64::from(number);
     let pieces = vec![link.right.region.piece(0, MESSAGE)];
     let request = Recv { wr_id, pieces };
@@ -232,7 +237,7 @@ fn receive(link: &Link, srq: Option<&Srq>, number: u32) -> Result<()> {
 }
 
 /// Posts a list, as the QP was made to be posted to.
-fn post(link: &Link, list: &[Send]) -> Result<()> {
+fn post(link: &ConnectedSides, list: &[Send]) -> Result<()> {
     let qp = &link.left.qp;
     if qp.is_extended() {
         return Ok(qp.build(list, End::Complete)?);
@@ -241,7 +246,7 @@ fn post(link: &Link, list: &[Send]) -> Result<()> {
 }
 
 fn send(
-    link: &Link,
+    link: &ConnectedSides,
     wr_id: u64,
     operation: Operation,
     remote: (u64, u32),
@@ -254,7 +259,7 @@ fn send(
 /// Waits until a number has arrived on the right, and its completions are there.
 ///
 /// Looking for the data, and not for the completions: polls that find nothing would be counted too.
-fn wait_for(link: &Link, number: u32) -> Result<()> {
+fn wait_for(link: &ConnectedSides, number: u32) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     let mut arrived = [0; 4];
     while arrived != number.to_le_bytes() {

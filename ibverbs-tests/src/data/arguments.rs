@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, MAX_SGE, Options, Side};
+use super::link::{ACCESS, ConnectedSides, MAX_SGE, Options, Side};
 use super::transfer;
 use crate::ffi::attempt::{self, AnySend, NewQp};
 use crate::ffi::{
@@ -32,7 +32,7 @@ pub(super) type Row = (&'static str, &'static str, i32, fn(&Scene) -> Result<()>
 /// The objects that the calls are tried on.
 pub(super) struct Scene {
     /// A connection, whose left side is tried.
-    pub(super) link: Link,
+    pub(super) link: ConnectedSides,
     /// The left side's device, opened a second time.
     other: Side,
 }
@@ -71,7 +71,7 @@ impl Scene {
     pub(super) fn new(options: &Options) -> Result<Self> {
         let events = Options { events: true, ..options.clone() };
         Ok(Self {
-            link: Link::new(&events, v::IBV_MTU_1024, transfer::room(1 << 16))?,
+            link: ConnectedSides::new(&events, v::IBV_MTU_1024, transfer::room(1 << 16))?,
             other: Side::new(Library::open()?, &events, 0, 1 << 16)?,
         })
     }

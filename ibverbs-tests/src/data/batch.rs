@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, LIMIT, Link, Options};
+use super::link::{ACCESS, ConnectedSides, LIMIT, Options};
 use super::transfer;
 use crate::ffi::{Batch, Cq, Send};
 
@@ -17,11 +17,11 @@ const EACH: u64 = 5;
 ///
 /// # Errors
 /// At the first thing that is not as it should be.
-pub fn all(options: &Options, write: impl Fn(&Link, u64) -> Send) -> Result<()> {
+pub fn all(options: &Options, write: impl Fn(&ConnectedSides, u64) -> Send) -> Result<()> {
     for thread_domain in [false, true] {
         let options = Options { thread_domain, ..options.clone() };
-        let mut link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
-        let post = |link: &Link, wr_ids: std::ops::Range<u64>| -> Result<()> {
+        let mut link = ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+        let post = |link: &ConnectedSides, wr_ids: std::ops::Range<u64>| -> Result<()> {
             let list: Vec<Send> = wr_ids.map(|wr_id| write(link, wr_id)).collect();
             link.left.qp.post_send(&list).map_err(|(failed, _)| failed.into())
         };
@@ -32,8 +32,8 @@ pub fn all(options: &Options, write: impl Fn(&Link, u64) -> Send) -> Result<()> 
 
 /// A poll in which queue pairs come, are reset and go, and its queue is resized.
 fn one_poll(
-    link: &mut Link,
-    post: &impl Fn(&Link, std::ops::Range<u64>) -> Result<()>,
+    link: &mut ConnectedSides,
+    post: &impl Fn(&ConnectedSides, std::ops::Range<u64>) -> Result<()>,
 ) -> Result<()> {
     let cq = Rc::clone(&link.left.send_cq);
     let first = link.left.qp.number();

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options, Side};
+use super::link::{ACCESS, ConnectedSides, Options, Side};
 use crate::ffi::{Atomic, AtomicOperation, Cq, Peer, Qp, QpWishes, Region};
 
 /// Clients on each side; those of the right one are on the card that has the words.
@@ -42,7 +42,7 @@ struct Adder {
 /// # Errors
 /// At the first thing that is not as it should be.
 pub fn all(options: &Options) -> Result<usize> {
-    let link = Link::new(options, MTU, 4096)?;
+    let link = ConnectedSides::new(options, MTU, 4096)?;
     let device = link.right.context.attributes()?;
     ensure!(device.atomic_cap == v::IBV_ATOMIC_HCA, "atomic_cap is {}", device.atomic_cap);
     // One word that is added to, one that is swapped, and what lies beside them.
@@ -90,7 +90,7 @@ fn check(clients: &[Adder], words: &Region) -> Result<()> {
 }
 
 impl Adder {
-    fn new(link: &Link, side: &Side, psn: u32) -> Result<Self> {
+    fn new(link: &ConnectedSides, side: &Side, psn: u32) -> Result<Self> {
         let capabilities = v::ibv_qp_cap {
             max_send_wr: 8,
             max_recv_wr: 1,
@@ -147,7 +147,7 @@ impl Adder {
     }
 
     /// Takes their results.
-    fn collect(&mut self, link: &Link) -> Result<()> {
+    fn collect(&mut self, link: &ConnectedSides) -> Result<()> {
         for number in 0..=ADDITIONS {
             let done = link.success(&self.cq)?;
             let opcode =

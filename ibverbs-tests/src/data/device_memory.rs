@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options, Side};
+use super::link::{ACCESS, ConnectedSides, Options, Side};
 use super::transfer;
 use crate::ffi::{
     Atomic, AtomicOperation, Dm, DmRegion, Failed, Operation, Piece, Recv, Region, Send,
@@ -33,7 +33,7 @@ struct Own<'a> {
 /// # Errors
 /// At the first byte or refusal that is not as it should be.
 pub fn all(options: &Options) -> Result<usize> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(4096))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(4096))?;
     refusals(&link.left)?;
     let (left, right) = (Own::new(&link.left)?, Own::new(&link.right)?);
     copies(&left.dm)?;
@@ -120,7 +120,7 @@ fn copies(dm: &Dm) -> Result<()> {
 
 /// One message from device memory to device memory, from there to the host's, and from that to there.
 fn message(
-    link: &Link,
+    link: &ConnectedSides,
     operation: Operation,
     (offset, length): (usize, usize),
     (left, right): (&Own<'_>, &Own<'_>),
@@ -181,7 +181,7 @@ fn message(
 }
 
 /// Atomics on a word of a device's memory, whose results go to another's.
-fn atomics(link: &Link, left: &Own<'_>, right: &Own<'_>) -> Result<()> {
+fn atomics(link: &ConnectedSides, left: &Own<'_>, right: &Own<'_>) -> Result<()> {
     link.half_connect(ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC)?;
     link.finish()?;
     right.dm.write(4096, &1000u64.to_ne_bytes())?;

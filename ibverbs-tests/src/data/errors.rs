@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, DEPTH, Link, MAX_SGE, Options, Side};
+use super::link::{ACCESS, ConnectedSides, DEPTH, MAX_SGE, Options, Side};
 use super::transfer::{self, Transfer};
 use crate::ffi::{
     AsyncEvent, Atomic, AtomicOperation, Context, Operation, Patience, Qp, Recv, Region, Send,
@@ -23,14 +23,14 @@ const RNR_RETRY: u8 = 2;
 /// An attempt that must fail.
 struct Try {
     name: &'static str,
-    body: fn(&Link) -> Result<()>,
+    body: fn(&ConnectedSides) -> Result<()>,
     /// How often it is tried where no receive is posted, if not for ever.
     rnr_retry: Option<u8>,
     /// Whether the link can be used again afterwards.
     heals: bool,
 }
 
-const fn heals(name: &'static str, body: fn(&Link) -> Result<()>) -> Try {
+const fn heals(name: &'static str, body: fn(&ConnectedSides) -> Result<()>) -> Try {
     Try { name, body, rnr_retry: None, heals: true }
 }
 
@@ -72,7 +72,7 @@ pub fn all(options: &Options, pinned: bool) -> Result<usize> {
         let rnr_retry = attempt.rnr_retry.unwrap_or(options.patience.rnr_retry);
         let patience = Patience { rnr_retry, ..options.patience };
         let options = Options { patience, ..options.clone() };
-        let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+        let link = ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
         let outcome = (attempt.body)(&link).and_then(|()| match attempt.heals {
             true => works_after_reset(&link).context("afterwards"),
             false => Ok(()),
@@ -84,7 +84,7 @@ pub fn all(options: &Options, pinned: bool) -> Result<usize> {
     Ok(done + 1)
 }
 
-fn write(link: &Link, wr_id: u64, length: usize) -> Send {
+fn write(link: &ConnectedSides, wr_id: u64, length: usize) -> Send {
     let right = &link.right.region;
     Send {
         wr_id,
@@ -114,7 +114,7 @@ fn refused(
 }
 
 /// The third of a list has more SGEs than the QP allows: the first two are done.
-fn bad_requests(link: &Link) -> Result<()> {
+fn bad_requests(link: &ConnectedSides) -> Result<()> {
     let mut list: Vec<Send> = (0..4).map(|id| write(link, id, 100)).collect();
     let allowed = link.left.qp.capabilities.max_send_sge.max(MAX_SGE) as usize;
     list[2].pieces = vec![link.left.region.piece(0, 1); allowed + 1];
@@ -127,7 +127,7 @@ fn bad_requests(link: &Link) -> Result<()> {
 }
 
 /// More requests than the queue holds: it takes those that fit and names the first that does not.
-fn full_queue(link: &Link) -> Result<()> {
+fn full_queue(link: &ConnectedSides) -> Result<()> {
     let room = link.left.qp.capabilities.max_send_wr;
     ensure!(room >= DEPTH);
     let mut list: Vec<Send> = (0..=u64::from(room)).map(|id| write(link, id, 8)).collect();
@@ -147,7 +147,7 @@ fn full_queue(link: &Link) -> Result<()> {
 }
 
 /// A wrong rkey is a remote access error; later requests are flushed in order, signalled or not.
-fn wrong_key(link: &Link) -> Result<()> {
+fn wrong_key(link: &ConnectedSides) -> Result<()> {
     let mut list: Vec<Send> = (0..4).map(|id| write(link, id, 64)).collect();
     list[1].remote.1 ^= 0x0100_0000;
     list[2].flags = 0;
@@ -163,7 +163,7 @@ fn wrong_key(link: &Link) -> Result<()> {
 }
 
 /// Posts a request, which fails with the status; a second one after it is flushed.
-fn fails(link: &Link, request: Send, status: v::ibv_wc_status) -> Result<()> {
+fn fails(link: &ConnectedSides, request: Send, status: v::ibv_wc_status) -> Result<()> {
     let second = Send { wr_id: 1, flags: 0, ..write(link, 1, 8) };
     let list = [Send { wr_id: 0, ..request }, second];
     link.left.qp.post_send(&list).map_err(|(error, _)| error)?;
@@ -182,7 +182,7 @@ fn event(context: &Context, kind: v::ibv_event_type, element: usize) -> Result<(
 }
 
 /// A message that ends one byte behind the region, or starts one before it.
-fn out_of_bounds(link: &Link) -> Result<()> {
+fn out_of_bounds(link: &ConnectedSides) -> Result<()> {
     let right = &link.right.region;
     let mut request = write(link, 0, 64);
     request.remote.0 += right.length() as u64 - 63;
@@ -198,7 +198,7 @@ fn out_of_bounds(link: &Link) -> Result<()> {
 
 /// A request for a region with some rights less.
 fn without(
-    link: &Link,
+    link: &ConnectedSides,
     operation: Operation,
     rights: v::ibv_access_flags,
     length: usize,
@@ -211,33 +211,33 @@ fn without(
     untouched(&region)
 }
 
-fn no_right_to_write(link: &Link) -> Result<()> {
+fn no_right_to_write(link: &ConnectedSides) -> Result<()> {
     let rights = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_READ;
     link.left.region.write(0, &[7; 64]);
     without(link, Operation::Write, rights, 64)
 }
 
-fn no_right_to_read(link: &Link) -> Result<()> {
+fn no_right_to_read(link: &ConnectedSides) -> Result<()> {
     let rights = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_WRITE;
     without(link, Operation::Read, rights, 64)
 }
 
 /// A QP whose peer may not write at all takes a WRITE for an invalid request, and says so: no
 /// completion of its own would.
-fn refused_by_qp(link: &Link) -> Result<()> {
+fn refused_by_qp(link: &ConnectedSides) -> Result<()> {
     link.half_connect(v::IBV_ACCESS_LOCAL_WRITE)?;
     fails(link, write(link, 0, 64), v::IBV_WC_REM_INV_REQ_ERR)?;
     event(&link.right.context, v::IBV_EVENT_QP_REQ_ERR, link.right.qp.element())
 }
 
 /// An addition of one.
-fn add(link: &Link, remote: (u64, u32)) -> Atomic {
+fn add(link: &ConnectedSides, remote: (u64, u32)) -> Atomic {
     let (wr_id, operation) = (0, AtomicOperation::FetchAdd { add: 1 });
     Atomic { wr_id, operation, result: vec![link.left.region.piece(0, 8)], remote }
 }
 
 /// Posts an atomic, which fails with the status; a request after it is flushed.
-fn atomic_fails(link: &Link, request: &Atomic, status: v::ibv_wc_status) -> Result<()> {
+fn atomic_fails(link: &ConnectedSides, request: &Atomic, status: v::ibv_wc_status) -> Result<()> {
     link.left.qp.post_atomic(request)?;
     let second = Send { flags: 0, ..write(link, 1, 8) };
     link.left.qp.post_send(&[second]).map_err(|(error, _)| error)?;
@@ -245,7 +245,7 @@ fn atomic_fails(link: &Link, request: &Atomic, status: v::ibv_wc_status) -> Resu
 }
 
 /// Both QPs anew, of which the right one allows atomics, and memory there with these rights.
-fn for_atomics(link: &Link, rights: v::ibv_access_flags) -> Result<Rc<Region>> {
+fn for_atomics(link: &ConnectedSides, rights: v::ibv_access_flags) -> Result<Rc<Region>> {
     link.half_connect(ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC)?;
     Ok(Region::new(&link.right.pd, 4096, rights, false)?)
 }
@@ -257,7 +257,7 @@ fn untouched(region: &Region) -> Result<()> {
     Ok(())
 }
 
-fn no_right_to_atomics(link: &Link) -> Result<()> {
+fn no_right_to_atomics(link: &ConnectedSides) -> Result<()> {
     let region = for_atomics(link, ACCESS)?;
     let request = add(link, (region.address(), region.rkey()));
     atomic_fails(link, &request, v::IBV_WC_REM_ACCESS_ERR)?;
@@ -265,7 +265,7 @@ fn no_right_to_atomics(link: &Link) -> Result<()> {
     untouched(&region)
 }
 
-fn atomic_refused_by_qp(link: &Link) -> Result<()> {
+fn atomic_refused_by_qp(link: &ConnectedSides) -> Result<()> {
     let region = for_atomics(link, ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC)?;
     link.half_connect(ACCESS)?;
     let request = add(link, (region.address(), region.rkey()));
@@ -274,7 +274,7 @@ fn atomic_refused_by_qp(link: &Link) -> Result<()> {
     untouched(&region)
 }
 
-fn misaligned_atomic(link: &Link) -> Result<()> {
+fn misaligned_atomic(link: &ConnectedSides) -> Result<()> {
     let region = for_atomics(link, ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC)?;
     let request = add(link, (region.address() + 4, region.rkey()));
     atomic_fails(link, &request, v::IBV_WC_REM_INV_REQ_ERR)?;
@@ -282,7 +282,7 @@ fn misaligned_atomic(link: &Link) -> Result<()> {
     untouched(&region)
 }
 
-fn atomic_without_room(link: &Link) -> Result<()> {
+fn atomic_without_room(link: &ConnectedSides) -> Result<()> {
     let region = for_atomics(link, ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC)?;
     let mut request = add(link, (region.address(), region.rkey()));
     request.result = vec![link.left.region.piece(0, 8); 2];
@@ -292,14 +292,14 @@ fn atomic_without_room(link: &Link) -> Result<()> {
     untouched(&region)
 }
 
-fn wrong_local_key(link: &Link) -> Result<()> {
+fn wrong_local_key(link: &ConnectedSides) -> Result<()> {
     let mut request = write(link, 0, 64);
     request.pieces = vec![link.left.region.piece(0, 64).with_wrong_key()];
     fails(link, request, v::IBV_WC_LOC_PROT_ERR)
 }
 
 /// The receive fails for its own key, the sender hears of an operational error.
-fn wrong_receive_key(link: &Link) -> Result<()> {
+fn wrong_receive_key(link: &ConnectedSides) -> Result<()> {
     let pieces = vec![link.right.region.piece(0, 64).with_wrong_key()];
     link.right.qp.post_recv(&Recv { wr_id: 5, pieces })?;
     let request = Send { operation: Operation::Send, ..write(link, 0, 64) };
@@ -310,7 +310,7 @@ fn wrong_receive_key(link: &Link) -> Result<()> {
 }
 
 /// A message that brings no bytes does not look at where they would go.
-fn unused_receive_key(link: &Link) -> Result<()> {
+fn unused_receive_key(link: &ConnectedSides) -> Result<()> {
     let region = &link.left.region;
     let (send, immediate) = (Operation::Send, Operation::WriteImmediate);
     for (operation, pieces) in [(send, vec![]), (immediate, vec![region.piece(0, 64)])] {
@@ -325,31 +325,31 @@ fn unused_receive_key(link: &Link) -> Result<()> {
     Ok(())
 }
 
-fn local_memory_gone(link: &Link) -> Result<()> {
+fn local_memory_gone(link: &ConnectedSides) -> Result<()> {
     link.left.region.take_away()?;
     fails(link, write(link, 0, 64), v::IBV_WC_LOC_PROT_ERR)
 }
 
-fn remote_memory_gone(link: &Link) -> Result<()> {
+fn remote_memory_gone(link: &ConnectedSides) -> Result<()> {
     link.right.region.take_away()?;
     fails(link, write(link, 0, 64), v::IBV_WC_REM_OP_ERR)?;
     event(&link.right.context, v::IBV_EVENT_QP_FATAL, link.right.qp.element())
 }
 
 /// No receive is posted.
-fn no_receive(link: &Link) -> Result<()> {
+fn no_receive(link: &ConnectedSides) -> Result<()> {
     let request = Send { operation: Operation::Send, ..write(link, 0, 64) };
     fails(link, request, v::IBV_WC_RNR_RETRY_EXC_ERR)
 }
 
 /// A peer that stops answering is given up. (When, the simulations of the stack see, whose time is their own.)
-fn dead_peer(link: &Link) -> Result<()> {
+fn dead_peer(link: &ConnectedSides) -> Result<()> {
     link.right.qp.to(v::IBV_QPS_RESET)?;
     fails(link, write(link, 0, 64), v::IBV_WC_RETRY_EXC_ERR)
 }
 
 /// Messages are received in RTR already, and the first is told of.
-fn communication_established(link: &Link) -> Result<()> {
+fn communication_established(link: &ConnectedSides) -> Result<()> {
     link.half_connect(ACCESS)?;
     let pieces = vec![link.right.region.piece(0, 64)];
     link.right.qp.post_recv(&Recv { wr_id: 5, pieces })?;
@@ -363,7 +363,7 @@ fn communication_established(link: &Link) -> Result<()> {
 
 /// Sends that wait for a peer are flushed in order when their QP is moved to ERR, and so are those
 /// posted after.
-fn flushed_sends(link: &Link) -> Result<()> {
+fn flushed_sends(link: &ConnectedSides) -> Result<()> {
     link.right.qp.to(v::IBV_QPS_RESET)?;
     let mut list: Vec<Send> = (0..6).map(|id| write(link, id, 64)).collect();
     list[1].flags = 0;
@@ -375,8 +375,8 @@ fn flushed_sends(link: &Link) -> Result<()> {
 }
 
 /// The error of one QP is none of another's.
-fn bystanders(link: &Link) -> Result<()> {
-    let other = Link::new(link.options(), v::IBV_MTU_1024, transfer::room(1 << 16))?;
+fn bystanders(link: &ConnectedSides) -> Result<()> {
+    let other = ConnectedSides::new(link.options(), v::IBV_MTU_1024, transfer::room(1 << 16))?;
     wrong_key(link)?;
     carries_data(&other)
 }
@@ -384,7 +384,7 @@ fn bystanders(link: &Link) -> Result<()> {
 /// More completions than the queue holds, of which none is polled, break it and its QP.
 fn overrun(options: &Options) -> Result<()> {
     let options = Options { cq_entries: 1, ..options.clone() };
-    let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    let link = ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     let entries = u64::from(link.left.send_cq.entries());
     ensure!(entries < u64::from(DEPTH), "a CQ of {entries} entries cannot be overrun by one QP");
     let list: Vec<Send> = (0..=entries).map(|id| write(&link, id, 8)).collect();
@@ -398,7 +398,7 @@ fn overrun(options: &Options) -> Result<()> {
 
 /// A peer hears of no success that the receiver's queue has lost.
 fn overrun_by_receives(options: &Options) -> Result<()> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     let right = &link.right;
     let entries = u64::from(right.receive_cq.entries());
     for wr_id in 0..entries + 3 {
@@ -427,7 +427,7 @@ fn overrun_by_receives(options: &Options) -> Result<()> {
 }
 
 /// The next completions of the left side's sends, with wr_id counting from 0.
-fn expect(link: &Link, expected: &[v::ibv_wc_status]) -> Result<()> {
+fn expect(link: &ConnectedSides, expected: &[v::ibv_wc_status]) -> Result<()> {
     for (id, status) in expected.iter().enumerate() {
         let done = link.completion(&link.left.send_cq)?;
         let name = link.library.status_name(done.status);
@@ -440,7 +440,7 @@ fn expect(link: &Link, expected: &[v::ibv_wc_status]) -> Result<()> {
 }
 
 /// A message longer than its receive: a length error there, an invalid request here.
-fn short_receive(link: &Link) -> Result<()> {
+fn short_receive(link: &ConnectedSides) -> Result<()> {
     let pieces = vec![link.right.region.piece(0, 99)];
     link.right.qp.post_recv(&Recv { wr_id: 5, pieces })?;
     let mut send = write(link, 0, 100);
@@ -452,7 +452,7 @@ fn short_receive(link: &Link) -> Result<()> {
 }
 
 /// Receives that wait when the QP fails come back flushed, in order; so do those posted after.
-fn flushed_receives(link: &Link) -> Result<()> {
+fn flushed_receives(link: &ConnectedSides) -> Result<()> {
     let receive = |wr_id| Recv { wr_id, pieces: vec![link.right.region.piece(0, 8)] };
     for id in 0..3 {
         link.right.qp.post_recv(&receive(id))?;
@@ -467,7 +467,7 @@ fn flushed_receives(link: &Link) -> Result<()> {
 }
 
 /// Sends are taken only from RTS on, receives from INIT on, and states only in their order.
-fn wrong_states(link: &Link) -> Result<()> {
+fn wrong_states(link: &ConnectedSides) -> Result<()> {
     let qp: &Qp = &link.left.qp;
     qp.to(v::IBV_QPS_RESET)?;
     refused(qp.post_send(&[write(link, 0, 8)]), EINVAL, 0)?;
@@ -477,7 +477,7 @@ fn wrong_states(link: &Link) -> Result<()> {
 }
 
 /// A QP is as new after RESET, and nothing old comes out of its queues.
-fn works_after_reset(link: &Link) -> Result<()> {
+fn works_after_reset(link: &ConnectedSides) -> Result<()> {
     for side in [&link.left, &link.right] {
         side.qp.to(v::IBV_QPS_RESET)?;
     }
@@ -486,7 +486,7 @@ fn works_after_reset(link: &Link) -> Result<()> {
 }
 
 /// A message with everything that can be checked.
-fn carries_data(link: &Link) -> Result<()> {
+fn carries_data(link: &ConnectedSides) -> Result<()> {
     let operation = Operation::SendImmediate;
     let transfer = Transfer {
         operation,

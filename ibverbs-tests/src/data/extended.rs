@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{LIMIT, Link, Options, completion};
+use super::link::{ConnectedSides, LIMIT, Options, completion};
 use super::{batch, transfer};
 use crate::ffi::{
     Cq, CqWishes, EVERYTHING, End, Failed, Operation, Pd, Qp, QpWishes, Recv, Send, ThreadDomain,
@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_millis(20);
 /// At the first thing that is not as it should be.
 pub fn all(options: &Options) -> Result<()> {
     let options = Options { extended: Some(EVERYTHING), ..options.clone() };
-    let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    let link = ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     device(&link).context("what the device tells")?;
     completion_queues(&link).context("completion queues")?;
     queue_pairs(&link).context("queue pairs")?;
@@ -35,16 +35,16 @@ pub fn all(options: &Options) -> Result<()> {
     reset_under_a_list(&link).context("a QP that is reset under a list")?;
     batch::all(&options, write).context("what is done in a poll")?;
     let options = Options { events: true, ..options };
-    let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    let link = ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     moderation(&link).context("moderated events")?;
     solicited(&link).context("events of what is solicited")?;
     // A wait for a completion may leave an event over: this link has no waits.
-    let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    let link = ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     untold(&link).context("events of what came before the arming")
 }
 
 /// Events that are of several completions, and that come for fewer once they have waited.
-fn moderation(link: &Link) -> Result<()> {
+fn moderation(link: &ConnectedSides) -> Result<()> {
     const COUNT: u16 = 4;
     const PERIOD: Duration = Duration::from_millis(20);
     let (qp, cq) = (&link.left.qp, &link.left.send_cq);
@@ -87,7 +87,7 @@ fn moderation(link: &Link) -> Result<()> {
 }
 
 /// Events of messages that ask for them, and of none before.
-fn solicited(link: &Link) -> Result<()> {
+fn solicited(link: &ConnectedSides) -> Result<()> {
     let (sender, receiver) = (&link.left, &link.right);
     let channel = receiver.receive_cq.channel().context("the queue has a channel")?;
     let send = |wr_id: u64, flag: v::ibv_send_flags| -> Result<()> {
@@ -124,7 +124,7 @@ fn solicited(link: &Link) -> Result<()> {
 }
 
 /// A completion from before the arming causes an event, unless it was there when the last event was taken.
-fn untold(link: &Link) -> Result<()> {
+fn untold(link: &ConnectedSides) -> Result<()> {
     let cq = &link.left.send_cq;
     let channel = cq.channel().context("the queue has a channel")?;
     for round in 0..5 {
@@ -145,7 +145,7 @@ fn untold(link: &Link) -> Result<()> {
 }
 
 /// A WRITE of bytes of the left region to the right one.
-fn write(link: &Link, wr_id: u64) -> Send {
+fn write(link: &ConnectedSides, wr_id: u64) -> Send {
     link.request(wr_id, Operation::Write, BYTES)
 }
 
@@ -156,7 +156,7 @@ fn refused<T>(outcome: Result<T>, errno: i32) -> Result<()> {
     Ok(())
 }
 
-fn device(link: &Link) -> Result<()> {
+fn device(link: &ConnectedSides) -> Result<()> {
     let context = &link.left.context;
     let (extended, plain) = (context.extended_attributes()?, context.attributes()?);
     ensure!(extended.orig_attr.max_qp == plain.max_qp);
@@ -177,7 +177,7 @@ fn device(link: &Link) -> Result<()> {
     refused(context.clock(1 << 5), libc::EINVAL)
 }
 
-fn completion_queues(link: &Link) -> Result<()> {
+fn completion_queues(link: &ConnectedSides) -> Result<()> {
     let side = &link.left;
     let make = |wishes: CqWishes<'_>| Cq::extended(&side.context, 4, None, wishes);
     for flag in [
@@ -208,7 +208,7 @@ fn completion_queues(link: &Link) -> Result<()> {
     Ok(())
 }
 
-fn queue_pairs(link: &Link) -> Result<()> {
+fn queue_pairs(link: &ConnectedSides) -> Result<()> {
     let side = &link.left;
     let capabilities = side.qp.capabilities;
     let cqs: [&Rc<Cq>; 2] = [&side.send_cq, &side.receive_cq];
@@ -234,7 +234,7 @@ fn queue_pairs(link: &Link) -> Result<()> {
 }
 
 /// Completions are stamped while the message is under way, by the clock that the device tells.
-fn times(link: &Link) -> Result<()> {
+fn times(link: &ConnectedSides) -> Result<()> {
     let context = &link.left.context;
     let clock = || context.clock(v::IBV_VALUES_MASK_RAW_CLOCK);
     for _ in 0..2 {
@@ -262,7 +262,7 @@ fn times(link: &Link) -> Result<()> {
 }
 
 /// One queue pair is posted to by either call, one completion queue is polled by either.
-fn both_ways(link: &Link) -> Result<()> {
+fn both_ways(link: &ConnectedSides) -> Result<()> {
     let (qp, cq) = (&link.left.qp, &link.left.send_cq);
     for wr_id in 0..MESSAGES {
         let list = [write(link, wr_id)];
@@ -288,7 +288,7 @@ fn both_ways(link: &Link) -> Result<()> {
 }
 
 /// A QP that is reset, or destroyed, while a list is open: neither waits for the list, and nothing of it is posted.
-fn reset_under_a_list(link: &Link) -> Result<()> {
+fn reset_under_a_list(link: &ConnectedSides) -> Result<()> {
     let (left, right) = (&link.left, &link.right);
     let (before, after) = ([0x33; BYTES], [0x44; BYTES]);
     for end in [End::Complete, End::Abort] {
@@ -320,7 +320,7 @@ fn reset_under_a_list(link: &Link) -> Result<()> {
 }
 
 /// A list with anything wrong in it, or that is aborted, is not posted in part.
-fn nothing_or_all(link: &Link) -> Result<()> {
+fn nothing_or_all(link: &ConnectedSides) -> Result<()> {
     let (left, right) = (&link.left, &link.right);
     let (before, after) = ([0x11; BYTES], [0x22; BYTES]);
     right.region.write(0, &before);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options};
+use super::link::{ACCESS, ConnectedSides, Options};
 use super::moving::{PAGE, is_written, pages_with, pattern, post, reaches, reconnect};
 use crate::ffi::{Operation, Recv, Region, Window};
 
@@ -50,14 +50,14 @@ enum Back {
 
 /// A link, and memory of each side's for one message.
 struct Pair<'a> {
-    link: &'a Link,
+    link: &'a ConnectedSides,
     own: Rc<Region>,
     peer: Rc<Region>,
 }
 
 impl<'a> Pair<'a> {
     /// Connects anew, and lets each side learn the other one's abilities.
-    fn new(link: &'a Link) -> Result<Self> {
+    fn new(link: &'a ConnectedSides) -> Result<Self> {
         reconnect(link)?;
         for _ in 0..2 {
             for (from, to) in [(&link.left, &link.right), (&link.right, &link.left)] {
@@ -213,7 +213,7 @@ fn taken_back(pair: &Pair<'_>, back: Back, page: usize) -> Result<()> {
 /// # Errors
 /// When it succeeds, or nothing becomes of it.
 pub fn silent(options: &Options, node: &Path) -> Result<()> {
-    let link = Link::new(options, v::IBV_MTU_1024, PAGE)?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, PAGE)?;
     let pair = Pair::new(&link)?;
     let _faults = pair.own.change(|memory| memory.withhold(node))?;
     pair.begin(Operation::Send, 0)?;
@@ -227,7 +227,7 @@ pub fn silent(options: &Options, node: &Path) -> Result<()> {
 /// # Errors
 /// At the first that is not as it should be.
 pub fn all(options: &Options) -> Result<usize> {
-    let link = Link::new(options, v::IBV_MTU_1024, PAGE)?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, PAGE)?;
     let mut count = 0;
     let mut with = |what: String, try_it: &dyn Fn(&Pair<'_>) -> Result<()>| -> Result<()> {
         count += 1;

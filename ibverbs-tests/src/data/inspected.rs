@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 use verbs_sys::current::verbs as v;
 
 use super::MTUS;
-use super::link::{BEFORE, LIMIT, Link, Options};
+use super::link::{BEFORE, ConnectedSides, LIMIT, Options};
 use super::port::run;
 use crate::ffi::Operation;
 
@@ -36,7 +36,7 @@ fn message(mtu: v::ibv_mtu, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Moves a message that arrives whole.
-fn whole(link: &Link, operation: Operation, message: &[u8]) -> Result<()> {
+fn whole(link: &ConnectedSides, operation: Operation, message: &[u8]) -> Result<()> {
     let (status, found) = link.pass(operation, message)?;
     ensure!(status == v::IBV_WC_SUCCESS, "{operation:?}: {}", link.library.status_name(status));
     ensure!(found == message, "{operation:?}: not byte for byte");
@@ -45,7 +45,7 @@ fn whole(link: &Link, operation: Operation, message: &[u8]) -> Result<()> {
 
 /// Moves a message whose second packet, with the end of the pattern, is refused.
 fn refused(
-    link: &Link,
+    link: &ConnectedSides,
     (operation, end): (Operation, v::ibv_wc_status),
     mtu: v::ibv_mtu,
 ) -> Result<()> {
@@ -80,7 +80,7 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     let file = file.path().to_str().context("a path that is text")?;
     let ends = options.peer_addresses()?;
     let right = ends[1].0;
-    let link = |mtu| Link::new(options, mtu, message(mtu, &[]).len());
+    let link = |mtu| ConnectedSides::new(options, mtu, message(mtu, &[]).len());
     let service = |words: &[&str]| run(balboa, &[&["service"], words].concat());
     let mut count = 0;
 

@@ -80,7 +80,7 @@ pub struct Side {
 }
 
 /// Both sides, connected.
-pub struct Link {
+pub struct ConnectedSides {
     /// The side that sends, writes and reads.
     pub left: Side,
     /// The side that receives, is written to and read from.
@@ -97,7 +97,7 @@ pub const ACCESS: v::ibv_access_flags =
 /// First PSNs. They wrap around after the first few packets.
 const PSNS: [u32; 2] = [0xff_fffa, 0xff_fff0];
 
-impl Link {
+impl ConnectedSides {
     /// Makes and connects both sides, each with a region of `room` bytes.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Link {
     }
 
     /// Takes both QPs from any state over RESET, the left one to RTS, the right one only to RTR;
-    /// [`Link::finish`] does the rest. The right one gives its peer only these rights.
+    /// [`ConnectedSides::finish`] does the rest. The right one gives its peer only these rights.
     ///
     /// # Errors
     /// When a device refuses.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options};
+use super::link::{ACCESS, ConnectedSides, Options};
 use super::transfer;
 use crate::ffi::{DmaBuf, Failed, Mapping, Operation, Region, Send};
 
@@ -63,7 +63,7 @@ pub enum DmaBufIs {
 /// # Errors
 /// At the first thing that is not as it should be.
 pub fn all(options: &Options, pinned: bool, copied: bool) -> Result<Tried> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(LENGTH))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(LENGTH))?;
     let mut count = 0;
     for (kind, make) in KINDS {
         for (name_is, name) in NAMES {
@@ -94,7 +94,7 @@ pub fn all(options: &Options, pinned: bool, copied: bool) -> Result<Tried> {
 }
 
 /// Moves bytes to a dma-buf and from there.
-fn dma_buf(link: &Link) -> Result<DmaBufIs> {
+fn dma_buf(link: &ConnectedSides) -> Result<DmaBufIs> {
     let Some(buffer) = DmaBuf::new(LENGTH)? else { return Ok(DmaBufIs::Missing) };
     match Region::of_dma_buf(&link.right.pd, buffer, ACCESS, 0x7654_3000) {
         Ok(region) => moves(link, &region).map(|()| DmaBufIs::Reached),
@@ -121,7 +121,7 @@ const KINDS: [Kind; 4] = [
     }),
 ];
 
-fn register(link: &Link, memory: Mapping, name: Name) -> Result<Rc<Region>, Failed> {
+fn register(link: &ConnectedSides, memory: Mapping, name: Name) -> Result<Rc<Region>, Failed> {
     let access = ACCESS | v::IBV_ACCESS_RELAXED_ORDERING;
     let (access, iova) = match name {
         Name::Address => (access, None),
@@ -136,7 +136,7 @@ fn pattern(seed: u8) -> Vec<u8> {
 }
 
 /// Moves bytes of the left region to a place in another one, or from there.
-fn request(link: &Link, operation: Operation, region: &Region, offset: usize) -> Send {
+fn request(link: &ConnectedSides, operation: Operation, region: &Region, offset: usize) -> Send {
     Send {
         wr_id: 1,
         operation,
@@ -147,13 +147,13 @@ fn request(link: &Link, operation: Operation, region: &Region, offset: usize) ->
     }
 }
 
-fn post(link: &Link, request: Send) -> Result<()> {
+fn post(link: &ConnectedSides, request: Send) -> Result<()> {
     link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
     link.success(&link.left.send_cq).map(drop)
 }
 
 /// Bytes are written, received and read at the end of the region; a byte more is refused.
-fn moves(link: &Link, region: &Rc<Region>) -> Result<()> {
+fn moves(link: &ConnectedSides, region: &Rc<Region>) -> Result<()> {
     let last = region.length() - MESSAGE;
     let (left, mut found) = (&link.left.region, vec![0; MESSAGE]);
     left.write(0, &pattern(1));
@@ -187,7 +187,7 @@ fn moves(link: &Link, region: &Rc<Region>) -> Result<()> {
 
 /// Where a program maps other pages at the addresses of a region, a card reaches those from then on, or, if it has
 /// `pinned` them, the earlier ones.
-fn replaced(link: &Link, region: &Rc<Region>, pinned: bool) -> Result<()> {
+fn replaced(link: &ConnectedSides, region: &Rc<Region>, pinned: bool) -> Result<()> {
     let mut file = tempfile::tempfile()?;
     file.write_all(&pattern(4))?;
     file.set_len(LENGTH as u64)?;

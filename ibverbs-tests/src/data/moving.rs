@@ -5,14 +5,14 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{LIMIT, Link, Side};
+use super::link::{ConnectedSides, LIMIT, Side};
 use crate::ffi::{Completion, Operation, Piece, Region, Send};
 
 /// Bytes of a page.
 pub(super) const PAGE: usize = 4096;
 
 /// Connects both sides anew, with nothing of before in their queues.
-pub(super) fn reconnect(link: &Link) -> Result<()> {
+pub(super) fn reconnect(link: &ConnectedSides) -> Result<()> {
     for side in [&link.left, &link.right] {
         side.qp.to(v::IBV_QPS_RESET)?;
         while side.send_cq.poll()?.is_some() || side.receive_cq.poll()?.is_some() {}
@@ -42,7 +42,11 @@ pub(super) fn post(
 }
 
 /// Waits until a page's first byte is there, or a message of the left side's is over; then its completion.
-pub(super) fn reaches(link: &Link, target: &Region, page: usize) -> Result<Option<Completion>> {
+pub(super) fn reaches(
+    link: &ConnectedSides,
+    target: &Region,
+    page: usize,
+) -> Result<Option<Completion>> {
     let deadline = Instant::now() + LIMIT;
     loop {
         let mut byte = [0];

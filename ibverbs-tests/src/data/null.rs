@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{Link, Options};
+use super::link::{ConnectedSides, Options};
 use super::transfer;
 use crate::ffi::{Failed, NullRegion, Operation, Piece, Recv, Region, Send};
 
@@ -20,7 +20,7 @@ const ADDRESSES: [u64; 4] = [0, 1, 0x7fff_dead_beef, u64::MAX - 1 - PARTS[1] as 
 /// # Errors
 /// At the first byte, completion or refusal that is not as it should be.
 pub fn all(options: &Options) -> Result<usize> {
-    let mut link = Link::new(options, v::IBV_MTU_1024, transfer::room(2 * BYTES))?;
+    let mut link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(2 * BYTES))?;
     let mut count = 0;
     for at in ADDRESSES {
         for operation in [Operation::Send, Operation::Write, Operation::Read] {
@@ -50,7 +50,7 @@ fn pieces(region: &Rc<Region>, null: &Rc<NullRegion>, at: u64) -> Vec<Piece> {
 }
 
 /// A message that one side has in pieces, the left one or the right one.
-fn message(link: &Link, operation: Operation, at: u64, left: bool) -> Result<()> {
+fn message(link: &ConnectedSides, operation: Operation, at: u64, left: bool) -> Result<()> {
     let sides = [&link.left, &link.right];
     let [ours, theirs] = [0x11, 0x22].map(|byte| [byte; BYTES]);
     let whole = |side: usize| vec![sides[side].region.piece(0, BYTES)];
@@ -93,7 +93,7 @@ fn message(link: &Link, operation: Operation, at: u64, left: bool) -> Result<()>
 }
 
 /// Tries operations that a null region does not allow.
-fn refusals(link: &mut Link) -> Result<()> {
+fn refusals(link: &mut ConnectedSides) -> Result<()> {
     let null = NullRegion::new(&link.right.pd)?;
     let refused: Failed = null.rereg().err().context("it is changed")?;
     ensure!([libc::EINVAL, libc::EOPNOTSUPP].contains(&refused.errno), "{refused}");

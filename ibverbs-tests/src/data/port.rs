@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options, Side};
+use super::link::{ACCESS, ConnectedSides, Options, Side};
 use super::transfer;
 use crate::ffi::{Failed, Operation, Patience};
 
@@ -116,7 +116,7 @@ impl Tool<'_> {
 pub fn links(options: &Options, balboa: &Path) -> Result<()> {
     let tool = Tool { balboa, options };
     let patient = Options { patience: PATIENT, ..options.clone() };
-    let mut link = Link::new(&patient, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    let mut link = ConnectedSides::new(&patient, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     for (index, what) in [(0, "the sender's port"), (1, "the receiver's port")] {
         outlives(&link, &tool, index).with_context(|| format!("{what} comes back"))?;
     }
@@ -128,18 +128,18 @@ pub fn links(options: &Options, balboa: &Path) -> Result<()> {
 }
 
 /// One side of a link, and the other.
-fn sides(link: &Link, index: usize) -> (&Side, &Side) {
+fn sides(link: &ConnectedSides, index: usize) -> (&Side, &Side) {
     if index == 0 { (&link.left, &link.right) } else { (&link.right, &link.left) }
 }
 
 /// Posts a WRITE to the right side.
-fn post(link: &Link, wr_id: u64) -> Result<()> {
+fn post(link: &ConnectedSides, wr_id: u64) -> Result<()> {
     let write = link.request(wr_id, Operation::Write, BYTES);
     link.left.qp.post_send(&[write]).map_err(|(failed, _)| failed.into())
 }
 
 /// A message that is posted while there is no cable arrives once there is one again.
-fn outlives(link: &Link, tool: &Tool<'_>, index: usize) -> Result<()> {
+fn outlives(link: &ConnectedSides, tool: &Tool<'_>, index: usize) -> Result<()> {
     let (side, other) = sides(link, index);
     tool.link(side, index, false)?;
     tool.is(other, 1 - index, true)?;
@@ -154,7 +154,7 @@ fn outlives(link: &Link, tool: &Tool<'_>, index: usize) -> Result<()> {
 }
 
 /// A message fails while there is no cable, as where a peer is dead, and the connection can be made anew.
-fn fails(link: &Link, tool: &Tool<'_>, index: usize) -> Result<()> {
+fn fails(link: &ConnectedSides, tool: &Tool<'_>, index: usize) -> Result<()> {
     link.half_connect(ACCESS)?;
     link.finish()?;
     let (side, _) = sides(link, index);
@@ -179,7 +179,7 @@ pub fn addresses(options: &Options, balboa: &Path) -> Result<()> {
     let tool = Tool { balboa, options };
     let by = |gid_index| {
         let options = Options { gid_index, patience: IMPATIENT, ..options.clone() };
-        Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))
+        ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))
     };
     let first = by(options.gid_index)?;
     let (left, right) = (&first.left, &first.right);
@@ -188,7 +188,7 @@ pub fn addresses(options: &Options, balboa: &Path) -> Result<()> {
     tool.add(left, 0, "2001:db8::1", 3)?;
     tool.add(right, 1, "2001:db8::2", 3)?;
     let (second, third) = (by(2)?, by(3)?);
-    let works = |link: &Link, wr_id| {
+    let works = |link: &ConnectedSides, wr_id| {
         post(link, wr_id)?;
         let completion = link.success(&link.left.send_cq)?;
         ensure!(completion.wr_id == wr_id, "{completion:?}");

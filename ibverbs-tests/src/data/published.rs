@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options, becomes};
+use super::link::{ACCESS, ConnectedSides, Options, becomes};
 use crate::ffi::{Completion, Mapping, Operation, Pd, Region, Rereg, Send};
 
 /// Bytes of a region.
@@ -57,8 +57,8 @@ pub fn all(options: &Options) -> Result<(usize, usize)> {
     Ok((arrived, refused))
 }
 
-fn link(options: &Options) -> Result<Link> {
-    Link::new(options, v::IBV_MTU_4096, ROOM)
+fn link(options: &Options) -> Result<ConnectedSides> {
+    ConnectedSides::new(options, v::IBV_MTU_4096, ROOM)
 }
 
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
@@ -66,7 +66,12 @@ fn pattern(seed: usize, length: usize) -> Vec<u8> {
 }
 
 /// A request of the left side's for these pieces of its memory, each at its place and of its length.
-fn request(link: &Link, operation: Operation, pieces: &[(usize, usize)], far: (u64, u32)) -> Send {
+fn request(
+    link: &ConnectedSides,
+    operation: Operation,
+    pieces: &[(usize, usize)],
+    far: (u64, u32),
+) -> Send {
     let near = &link.left.region;
     Send {
         wr_id: 7,
@@ -78,7 +83,7 @@ fn request(link: &Link, operation: Operation, pieces: &[(usize, usize)], far: (u
     }
 }
 
-fn post(link: &Link, request: Send) -> Result<()> {
+fn post(link: &ConnectedSides, request: Send) -> Result<()> {
     link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed.into())
 }
 
@@ -94,7 +99,7 @@ fn places(sizes: &[usize]) -> Vec<(usize, usize)> {
 }
 
 /// A message of several pieces, to a place that none of them is aligned to, and nothing beside it.
-fn moves(link: &Link, operation: Operation, sizes: &[usize]) -> Result<()> {
+fn moves(link: &ConnectedSides, operation: Operation, sizes: &[usize]) -> Result<()> {
     const AT: usize = 4095;
     let (near, far) = (&link.left.region, &link.right.region);
     let (places, total) = (places(sizes), sizes.iter().sum::<usize>());
@@ -123,7 +128,7 @@ fn moves(link: &Link, operation: Operation, sizes: &[usize]) -> Result<()> {
 
 /// A request that is not carried fails by its status, and ends its QP.
 fn fails(
-    link: &Link,
+    link: &ConnectedSides,
     sizes: &[usize],
     address: Option<u64>,
     status: v::ibv_wc_status,
@@ -137,7 +142,7 @@ fn fails(
 }
 
 /// Peers find memory by its address: open memory has no other name, and closed memory may have any.
-fn names(link: &Link) -> Result<usize> {
+fn names(link: &ConnectedSides) -> Result<usize> {
     let pd = &link.right.pd;
     let named = |access, iova| Region::named(pd, Mapping::zeroed(8192)?, access, iova);
     let zero_based = v::IBV_ACCESS_ZERO_BASED;
@@ -172,7 +177,7 @@ impl Withdrawn {
 }
 
 /// Memory that a peer has written to is out of its reach once the rights to it are gone, with any status at the peer.
-fn rights(link: &Link, taken: Withdrawn) -> Result<()> {
+fn rights(link: &ConnectedSides, taken: Withdrawn) -> Result<()> {
     let mut target = Region::new(&link.right.pd, ROOM, ACCESS, false)?;
     let far = (target.address(), target.rkey());
     let write = || {
@@ -203,7 +208,7 @@ fn rights(link: &Link, taken: Withdrawn) -> Result<()> {
 }
 
 /// A region ends while its peer writes to it; on return nothing more lands there, with any status at the peer.
-fn ends(link: &Link, round: u32) -> Result<()> {
+fn ends(link: &ConnectedSides, round: u32) -> Result<()> {
     const WRITES: usize = 4;
     let target: Rc<Region> = Region::new(&link.right.pd, ROOM, ACCESS, false)?;
     let far = (target.address(), target.rkey());

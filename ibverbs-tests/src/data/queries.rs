@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{Link, Options, Side};
+use super::link::{ConnectedSides, Options, Side};
 use super::transfer;
 use crate::ffi::{Library, Qp, Service, TO_INIT, TO_RTR, TO_RTS, blank, gid_bytes};
 
@@ -18,7 +18,7 @@ type Told = Vec<(&'static str, u64)>;
 /// # Errors
 /// At the first attribute that is told otherwise than it was set.
 pub fn reliable(options: &Options) -> Result<()> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(4096))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(4096))?;
     let (qp, gid_index) = (&link.left.qp, options.gid_index);
     let dgid = link.right.context.gid(gid_index)?;
 
@@ -110,7 +110,7 @@ fn is_told_as_made(side: &Side) -> Result<()> {
 /// # Errors
 /// At the first attribute that is told otherwise than it was set.
 pub fn unreliable(options: &Options) -> Result<()> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(4096))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(4096))?;
     let (qp, gid_index) = (&link.left.qp, options.gid_index);
     let dgid = link.right.context.gid(gid_index)?;
     qp.to(v::IBV_QPS_RESET)?;

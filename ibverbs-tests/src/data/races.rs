@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options};
+use super::link::{ACCESS, ConnectedSides, Options};
 use super::moving::{PAGE, is_written, pages_with, pattern, post, reconnect};
 use crate::ffi::{Dm, Mapping, Operation, Patience, Recv, Region, Rereg, Window};
 
@@ -97,7 +97,7 @@ impl fmt::Display for Races {
 /// At the first byte that is where it should not be.
 pub fn all(options: &Options, tries: u64, one_sided: bool) -> Result<Races> {
     let options = Options { patience: PATIENCE, ..options.clone() };
-    let mut link = Link::new(&options, v::IBV_MTU_4096, PAGE)?;
+    let mut link = ConnectedSides::new(&options, v::IBV_MTU_4096, PAGE)?;
     let mut told = Races::default();
     let operations: &[_] = match one_sided {
         true => &[Operation::Write, Operation::Read],
@@ -142,7 +142,7 @@ pub fn all(options: &Options, tries: u64, one_sided: bool) -> Result<Races> {
 
 /// Takes memory back when a page of the target was reached; whether the transfer was under way.
 fn race(
-    link: &mut Link,
+    link: &mut ConnectedSides,
     (withdrawal, operation, end): (Withdrawal, Operation, End),
     page: usize,
 ) -> Result<bool> {
@@ -194,7 +194,7 @@ fn has_secret(page: &[u8]) -> bool {
 }
 
 /// A window on all of a region of the right side's, under a new key.
-fn bound(link: &Link, region: &Rc<Region>) -> Result<Window> {
+fn bound(link: &ConnectedSides, region: &Rc<Region>) -> Result<Window> {
     let window = Window::new(region)?;
     let rkey = window.rkey() ^ 1;
     link.right.qp.post_bind(2, (&window, rkey), (0, BYTES), REMOTE)?;
@@ -204,7 +204,7 @@ fn bound(link: &Link, region: &Rc<Region>) -> Result<Window> {
 
 /// Takes a region's memory back; answers with memory of it that lies elsewhere now, or is none of it any more.
 fn take_back(
-    link: &mut Link,
+    link: &mut ConnectedSides,
     (withdrawal, is_left): (Withdrawal, bool),
     region: &mut Rc<Region>,
     window: Option<&Window>,
@@ -235,14 +235,14 @@ fn take_back(
 }
 
 /// Waits until a page of a transfer's target is there.
-fn reaches(link: &Link, target: &Region, page: usize) -> Result<()> {
+fn reaches(link: &ConnectedSides, target: &Region, page: usize) -> Result<()> {
     let done = super::moving::reaches(link, target, page)?;
     let failed = done.filter(|done| done.status != v::IBV_WC_SUCCESS);
     failed.map_or(Ok(()), |failed| bail!("page {page} is not written: {failed:?}"))
 }
 
 /// Waits until the transfer is over, or would be; whether all of it had come before its memory was taken back.
-fn ends(link: &Link) -> Result<bool> {
+fn ends(link: &ConnectedSides) -> Result<bool> {
     let begun = Instant::now();
     while begun.elapsed() < LATER {
         match link.left.send_cq.poll()? {
@@ -256,7 +256,7 @@ fn ends(link: &Link) -> Result<bool> {
 
 /// Frees device memory under a READ of it, or a WRITE to it, and gives it to another owner, which sees and shows
 /// nothing of it.
-fn device_memory(link: &Link, number: u64) -> Result<()> {
+fn device_memory(link: &ConnectedSides, number: u64) -> Result<()> {
     reconnect(link)?;
     let right = &link.right;
     let own = Region::new(&link.left.pd, BYTES, ACCESS, false)?;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 use vfio::Iommu;
 
-use super::link::{ACCESS, Link, Options};
+use super::link::{ACCESS, ConnectedSides, Options};
 use super::transfer;
 use crate::ffi::{Operation, Region, Send, descriptors_of};
 use crate::mortal::say;
@@ -24,7 +24,7 @@ const IOAS: std::ops::Range<u32> = 1..64;
 
 /// A page of the right side's, and how the left one names it.
 struct Target<'a> {
-    link: &'a Link,
+    link: &'a ConnectedSides,
     page: Rc<Region>,
     remote: (u64, u32),
     /// The status with which the left side's requests fail.
@@ -32,7 +32,7 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    fn new(link: &'a Link, bytes: usize, failure: v::ibv_wc_status) -> Result<Self> {
+    fn new(link: &'a ConnectedSides, bytes: usize, failure: v::ibv_wc_status) -> Result<Self> {
         let page = Region::new(&link.right.pd, bytes, ACCESS, false)?;
         let remote = (page.address(), page.rkey());
         Ok(Self { link, page, remote, failure })
@@ -98,7 +98,7 @@ impl<'a> Target<'a> {
 /// # Errors
 /// When a completion tells otherwise than the page does.
 pub fn registered(options: &Options, tries: u64) -> Result<[u64; 2]> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(PAGE))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(PAGE))?;
     let target = Target::new(&link, PAGE, v::IBV_WC_REM_ACCESS_ERR)?;
     let before = target.attempts(tries)?;
     target.page.deregister()?;
@@ -114,7 +114,7 @@ pub fn registered(options: &Options, tries: u64) -> Result<[u64; 2]> {
 /// # Errors
 /// When something does not go by the book.
 pub fn unmapped(options: &Options, place: &Path, tries: u64) -> Result<[u64; 2]> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(PAGE))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(PAGE))?;
     let bytes = PAGES * PAGE;
     let target = Target::new(&link, bytes, v::IBV_WC_REM_OP_ERR)?;
     let before = target.attempts(tries)?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options};
+use super::link::{ACCESS, ConnectedSides, Options};
 use super::{arguments, transfer};
 use crate::ffi::{
     Cq, Failed, Mapping, Operation, Patience, Pd, Peer, Qp, Region, Rereg, Send, Window, attempt,
@@ -27,7 +27,7 @@ const LOCAL_ONLY: v::ibv_access_flags = v::IBV_ACCESS_LOCAL_WRITE;
 
 /// A region of the right side's, to which its peer writes and from which it reads.
 struct Scene {
-    link: Link,
+    link: ConnectedSides,
     region: Rc<Region>,
     keys: [u32; 2],
     /// Changes that were made or refused.
@@ -39,7 +39,7 @@ struct Scene {
 /// # Errors
 /// At the first thing that is not as it should be.
 pub fn all(options: &Options) -> Result<usize> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(LENGTH))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(LENGTH))?;
     let region = Region::named(&link.right.pd, Mapping::zeroed(LENGTH)?, ACCESS, None)?;
     let (.., keys) = region.described();
     let mut scene = Scene { link, region, keys, changes: 0 };
@@ -99,14 +99,14 @@ impl Scene {
     }
 
     fn reconnect(&self) -> Result<()> {
-        let Link { left, right, .. } = &self.link;
+        let ConnectedSides { left, right, .. } = &self.link;
         [left, right].iter().try_for_each(|side| side.qp.to(v::IBV_QPS_RESET))?;
         self.link.connect()
     }
 
     /// The status of the right side's own request with the region: a WRITE from it, or a READ into it.
     fn own_outcome(&self, operation: Operation) -> Result<v::ibv_wc_status> {
-        let Link { left, right, .. } = &self.link;
+        let ConnectedSides { left, right, .. } = &self.link;
         let request = Send {
             wr_id: 1,
             operation,

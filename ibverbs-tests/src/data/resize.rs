@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{DEPTH, Link, Options, Side};
+use super::link::{ConnectedSides, DEPTH, Options, Side};
 use super::transfer;
 use crate::ffi::{Cq, Failed, Operation, Recv, Send};
 
@@ -22,7 +22,7 @@ const ARRIVED: usize = DEPTH as usize * BYTES;
 /// At the first completion, byte or refusal that is not as it should be.
 pub fn all(options: &Options) -> Result<u64> {
     let options = Options { cq_entries: ENTRIES[0], ..options.clone() };
-    let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(2 * ARRIVED))?;
+    let link = ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(2 * ARRIVED))?;
     refusals(&link.left.send_cq)?;
     for round in 0..ROUNDS {
         one_round(&link, round).with_context(|| format!("round {round}"))?;
@@ -41,7 +41,7 @@ fn refusals(cq: &Cq) -> Result<()> {
     Ok(())
 }
 
-fn one_round(link: &Link, round: u64) -> Result<()> {
+fn one_round(link: &ConnectedSides, round: u64) -> Result<()> {
     let sides = [&link.left, &link.right];
     let byte = |side: usize, index: u32| (round as usize * 7 + side * 101 + index as usize) as u8;
     for (number, side) in sides.iter().enumerate() {

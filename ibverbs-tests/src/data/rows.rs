@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::MTUS;
-use super::link::{Link, Options};
+use super::link::{ConnectedSides, Options};
 use super::port::run;
 use crate::ffi::Operation;
 
@@ -64,7 +64,7 @@ impl Tables {
     }
 
     /// Moves the rows; where they arrive they are features, or as they were.
-    fn pass(&self, link: &Link, operation: Operation, is_made: bool) -> Result<()> {
+    fn pass(&self, link: &ConnectedSides, operation: Operation, is_made: bool) -> Result<()> {
         let (status, mut found) = link.pass(operation, &self.rows)?;
         ensure!(status == v::IBV_WC_SUCCESS, "{operation:?}: {}", link.library.status_name(status));
         self.check(&found, is_made).with_context(|| format!("{operation:?}"))?;
@@ -83,9 +83,9 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     let tables = Tables::new()?;
     let ends = options.peer_addresses()?;
     let right = ends[1].0;
-    let make = |mtu| Link::new(options, mtu, tables.rows.len());
+    let make = |mtu| ConnectedSides::new(options, mtu, tables.rows.len());
     let mut count = 0;
-    let mut pass = |link: &Link, made: [bool; 3]| -> Result<()> {
+    let mut pass = |link: &ConnectedSides, made: [bool; 3]| -> Result<()> {
         let operations = [Operation::Write, Operation::Read, Operation::Send];
         for (operation, is_made) in operations.into_iter().zip(made) {
             tables.pass(link, operation, is_made)?;

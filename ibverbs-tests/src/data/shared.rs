@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options, Side, completion};
+use super::link::{ACCESS, ConnectedSides, Options, Side, completion};
 use crate::ffi::{AsyncEvent, Cq, Failed, Operation, Peer, Qp, Recv, Region, Send, Srq};
 
 /// Receives that the queue holds, a power of two.
@@ -30,7 +30,7 @@ const MTU: v::ibv_mtu = v::IBV_MTU_1024;
 /// One queue, and the connections that share it.
 struct Scene {
     /// Two sides with a QP each, which are not of the connections.
-    link: Link,
+    link: ConnectedSides,
     /// Where the receives of the first two complete, and where those of the last.
     cqs: [Rc<Cq>; 2],
     srq: Rc<Srq>,
@@ -58,8 +58,8 @@ pub fn all(options: &Options) -> Result<usize> {
 
 impl Scene {
     fn new(options: &Options) -> Result<Self> {
-        let link = Link::new(options, MTU, 4096)?;
-        let Link { left, right, .. } = &link;
+        let link = ConnectedSides::new(options, MTU, 4096)?;
+        let ConnectedSides { left, right, .. } = &link;
         let cq = || Cq::new(&right.context, 64, None);
         let cqs = [cq()?, cq()?];
         let srq = Srq::new(&right.pd, RECEIVES as u32, 1)?;
@@ -77,7 +77,7 @@ impl Scene {
 
     /// A connection whose receives complete on one of the queues.
     fn pair(&self, cq: usize) -> Result<(Qp, Qp)> {
-        let Link { left, right, .. } = &self.link;
+        let ConnectedSides { left, right, .. } = &self.link;
         let capabilities = v::ibv_qp_cap {
             max_send_wr: RECEIVES as u32,
             max_recv_wr: 7,
@@ -92,7 +92,7 @@ impl Scene {
     }
 
     fn connect(&self, sender: &Qp, receiver: &Qp) -> Result<()> {
-        let Link { left, right, .. } = &self.link;
+        let ConnectedSides { left, right, .. } = &self.link;
         let psn = self.psn.replace(self.psn.get() + 100_000);
         let peer = |side: &Side, qp: &Qp| -> Result<Peer> {
             let gid_index = self.link.options().gid_index;

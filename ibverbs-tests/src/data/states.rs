@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options, Side, completion};
+use super::link::{ACCESS, ConnectedSides, Options, Side, completion};
 use super::queries;
 use super::transfer;
 use crate::ffi::{
@@ -67,12 +67,12 @@ fn unreliable(options: &Options) -> Options {
     Options { service: Service::Unreliable, ..options.clone() }
 }
 
-fn link(options: &Options) -> Result<Link> {
-    Link::new(options, v::IBV_MTU_1024, transfer::room(ROOM))
+fn link(options: &Options) -> Result<ConnectedSides> {
+    ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(ROOM))
 }
 
 /// A SEND of the left side's first bytes.
-fn message(link: &Link, wr_id: u64, length: usize) -> Send {
+fn message(link: &ConnectedSides, wr_id: u64, length: usize) -> Send {
     Send {
         wr_id,
         operation: Operation::Send,
@@ -215,7 +215,7 @@ fn path_changed_in_sqd(options: &Options) -> Result<()> {
 }
 
 /// A message arrives whole.
-fn works(link: &Link) -> Result<()> {
+fn works(link: &ConnectedSides) -> Result<()> {
     let (left, right) = (&link.left, &link.right);
     let bytes: Vec<u8> = (0..3000).map(|index| ((index * 13) >> 2) as u8).collect();
     left.region.write(0, &bytes);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options, Side, becomes};
+use super::link::{ACCESS, ConnectedSides, Options, Side, becomes};
 use crate::ffi::{Completion, Operation, Peer, Send};
 
 const BYTES: usize = 8;
@@ -22,8 +22,8 @@ const BEHIND: u64 = 4;
 /// # Errors
 /// When one comes to another end than it should, or anybody else is harmed.
 pub fn all(options: &Options) -> Result<usize> {
-    let link = Link::new(options, v::IBV_MTU_4096, BYTES)?;
-    let bystanders = Link::new(options, v::IBV_MTU_4096, BYTES)?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_4096, BYTES)?;
+    let bystanders = ConnectedSides::new(options, v::IBV_MTU_4096, BYTES)?;
     passes(&bystanders, 0)?;
     passes(&link, 1)?;
 
@@ -51,14 +51,14 @@ pub fn all(options: &Options) -> Result<usize> {
 }
 
 /// The right side of a link as a peer, by another number.
-fn peer_of(link: &Link, qpn: u32) -> Result<Peer> {
+fn peer_of(link: &ConnectedSides, qpn: u32) -> Result<Peer> {
     let Options { gid_index, .. } = *link.options();
     let gid = link.right.context.gid(gid_index)?;
     Ok(Peer { qpn, gid, gid_index, send_psn: 1, receive_psn: 1, mtu: v::IBV_MTU_4096 })
 }
 
 /// Posts a WRITE of a number to the right side of a link.
-fn write(from: &Side, link: &Link, number: u64) -> Result<()> {
+fn write(from: &Side, link: &ConnectedSides, number: u64) -> Result<()> {
     from.region.write(0, &number.to_ne_bytes());
     let to = &link.right.region;
     let request = Send {
@@ -73,26 +73,26 @@ fn write(from: &Side, link: &Link, number: u64) -> Result<()> {
 }
 
 /// Waits for a number.
-fn arrives(link: &Link, number: u64) -> Result<()> {
+fn arrives(link: &ConnectedSides, number: u64) -> Result<()> {
     becomes(&link.right.region, &number.to_ne_bytes()).with_context(|| format!("number {number}"))
 }
 
 /// Whether a number has arrived.
-fn has(link: &Link, number: u64) -> bool {
+fn has(link: &ConnectedSides, number: u64) -> bool {
     let mut found = [0; BYTES];
     link.right.region.read(0, &mut found);
     found == number.to_ne_bytes()
 }
 
 /// A WRITE from the left side of a link arrives.
-fn passes(link: &Link, number: u64) -> Result<()> {
+fn passes(link: &ConnectedSides, number: u64) -> Result<()> {
     write(&link.left, link, number)?;
     link.success(&link.left.send_cq).with_context(|| format!("behind stray {number}"))?;
     arrives(link, number)
 }
 
 /// The next request of a side is not answered.
-fn fails(link: &Link, side: &Side, whose: &str) -> Result<Completion> {
+fn fails(link: &ConnectedSides, side: &Side, whose: &str) -> Result<Completion> {
     let done = link.completion(&side.send_cq)?;
     ensure!(
         done.status == v::IBV_WC_RETRY_EXC_ERR && !has(link, done.wr_id),
@@ -102,7 +102,7 @@ fn fails(link: &Link, side: &Side, whose: &str) -> Result<Completion> {
 }
 
 /// A request sent before the peer is connected waits for it.
-fn early(link: &Link) -> Result<()> {
+fn early(link: &ConnectedSides) -> Result<()> {
     for side in [&link.left, &link.right] {
         side.qp.to(v::IBV_QPS_RESET)?;
         side.qp.init(ACCESS)?;
@@ -124,7 +124,7 @@ fn early(link: &Link) -> Result<()> {
 }
 
 /// A request to a queue pair that was connected anew since fails, until its sender is, too.
-fn anew(link: &Link) -> Result<()> {
+fn anew(link: &ConnectedSides) -> Result<()> {
     let (left, _) = link.peers()?;
     link.right.qp.to(v::IBV_QPS_RESET)?;
     link.right.qp.init(ACCESS)?;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{Link, Side};
+use super::link::{ConnectedSides, Side};
 use crate::ffi::{Completion, End, Operation, Piece, Recv, Region, Send};
 
 /// Bytes between the pieces of a message, and after the last: they must stay as they are.
@@ -48,7 +48,7 @@ impl Transfer {
     ///
     /// # Errors
     /// When a byte, a completion or a call is wrong.
-    pub fn run(&self, link: &Link) -> Result<()> {
+    pub fn run(&self, link: &ConnectedSides) -> Result<()> {
         run_list(link, &[*self])
     }
 
@@ -154,7 +154,7 @@ impl Transfer {
 ///
 /// # Errors
 /// When a byte, a completion or a call is wrong.
-pub fn run_list(link: &Link, transfers: &[Transfer]) -> Result<()> {
+pub fn run_list(link: &ConnectedSides, transfers: &[Transfer]) -> Result<()> {
     let (left, right) = (&link.left, &link.right);
     let ends = transfers.iter().map(Transfer::end);
     let end = ends.max().unwrap_or(0).min(left.region.length());

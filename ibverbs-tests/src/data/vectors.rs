@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, LIMIT, Link, Options, Side};
+use super::link::{ACCESS, ConnectedSides, LIMIT, Options, Side};
 use crate::ffi::{Channel, Cq, CqWishes, EVERYTHING, Failed, Operation, Peer, Qp, Recv, Send};
 
 const MTU: v::ibv_mtu = v::IBV_MTU_1024;
@@ -35,7 +35,7 @@ struct Receiver {
 /// # Errors
 /// At the first event that does not come, or comes to another, and at a vector that is not refused.
 pub fn all(options: &Options) -> Result<u64> {
-    let link = Link::new(options, MTU, BYTES)?;
+    let link = ConnectedSides::new(options, MTU, BYTES)?;
     let vectors = link.right.context.vectors();
     ensure!(vectors > 1, "there are {vectors} vectors");
     refusals(&link, vectors).context("vectors that there are not")?;
@@ -57,7 +57,7 @@ pub fn all(options: &Options) -> Result<u64> {
     Ok(count)
 }
 
-fn refusals(link: &Link, vectors: i32) -> Result<()> {
+fn refusals(link: &ConnectedSides, vectors: i32) -> Result<()> {
     let context = &link.right.context;
     for vector in [vectors, vectors + 1, 255, 256, i32::MAX, -1, i32::MIN] {
         let wishes =
@@ -81,7 +81,7 @@ fn quiet(told: &[Receiver]) -> Result<()> {
 }
 
 /// Arms one queue without end while its event stays unread, and hears the others'; answers with how many were.
-fn flood(link: &Link, told: &[Receiver], flooded: usize) -> Result<u64> {
+fn flood(link: &ConnectedSides, told: &[Receiver], flooded: usize) -> Result<u64> {
     // What is there and not polled may be told of again by each arming.
     let victim = &told[flooded];
     victim.send(link, 0)?;
@@ -110,8 +110,8 @@ fn flood(link: &Link, told: &[Receiver], flooded: usize) -> Result<u64> {
 
 impl Receiver {
     /// Every second queue is an extended one.
-    fn new(link: &Link, vector: i32) -> Result<Self> {
-        let Link { left, right, .. } = link;
+    fn new(link: &ConnectedSides, vector: i32) -> Result<Self> {
+        let ConnectedSides { left, right, .. } = link;
         let channel = Channel::new(&right.context)?;
         let cq = if vector % 2 == 0 {
             Cq::of_vector(&right.context, 16, Some(&channel), vector)?
@@ -142,7 +142,7 @@ impl Receiver {
     }
 
     /// Sends a message, which has been acknowledged when this returns, so that its completion is there.
-    fn send(&self, link: &Link, wr_id: u64) -> Result<()> {
+    fn send(&self, link: &ConnectedSides, wr_id: u64) -> Result<()> {
         let pieces = vec![link.right.region.piece(0, BYTES)];
         self.receiver.post_recv(&Recv { wr_id, pieces })?;
         let send = Send {
@@ -158,7 +158,7 @@ impl Receiver {
     }
 
     /// Sends a message, of which the armed queue tells its channel.
-    fn hear(&self, link: &Link, wr_id: u64) -> Result<()> {
+    fn hear(&self, link: &ConnectedSides, wr_id: u64) -> Result<()> {
         self.send(link, wr_id)?;
         let told = self.channel.wait(LIMIT)?;
         ensure!(told.addr() == self.cq.element(), "told of another queue");

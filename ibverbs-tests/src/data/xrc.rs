@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::wait::{WaitStatus, waitpid};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ACCESS, Link, Options, Side, completion, success};
+use super::link::{ACCESS, ConnectedSides, Options, Side, completion, success};
 use crate::ffi::{
     Channel, Completion, Context, Cq, Domain, Failed, Operation, Pd, Peer, Qp, Recv, Region, Send,
     Srq, in_child,
@@ -40,7 +40,7 @@ struct Member {
 }
 
 struct Scene {
-    link: Link,
+    link: ConnectedSides,
     members: Vec<Member>,
     /// The file that names the domain.
     file: File,
@@ -70,7 +70,7 @@ pub fn all(options: &Options, bad_cable: bool) -> Result<usize> {
 }
 
 impl Member {
-    fn new(options: &Options, link: &Link, file: &File) -> Result<Self> {
+    fn new(options: &Options, link: &ConnectedSides, file: &File) -> Result<Self> {
         let context = Context::open(link.library, &options.devices[1])?;
         let pd = Pd::new(&context)?;
         let domain = Domain::open(&context, Some(file))?;
@@ -97,7 +97,7 @@ impl Member {
 
 impl Scene {
     fn new(options: &Options, mtu: v::ibv_mtu) -> Result<Self> {
-        let link = Link::new(options, mtu, 4096)?;
+        let link = ConnectedSides::new(options, mtu, 4096)?;
         // Its name is gone at once: what the contexts share is the file.
         let path = std::env::temp_dir().join(format!("verbs-data-xrc-{}", std::process::id()));
         let file =

@@ -10,7 +10,7 @@ use verbs_sys::current::verbs as v;
 
 use super::latency::Trips;
 use super::waits::Waits;
-use crate::data::link::{Link, Options, Side};
+use crate::data::link::{ConnectedSides, Options, Side};
 use crate::ffi::{Cq, Operation, Patience, Recv, Send, Service};
 use crate::mortal::say;
 
@@ -38,7 +38,7 @@ pub fn run(balboad: i32) -> Result<()> {
         cq_entries: 64,
         patience: Patience::default(),
     };
-    let link = Link::new(&options, v::IBV_MTU_1024, MESSAGE)?;
+    let link = ConnectedSides::new(&options, v::IBV_MTU_1024, MESSAGE)?;
     for side in [&link.left, &link.right] {
         receive(side)?;
         side.receive_cq.arm()?;

@@ -16,7 +16,7 @@ use verbs_sys::current::verbs as v;
 
 use super::death::failed;
 use super::{DEATH, LIMIT, linked, next, say, send};
-use crate::data::link::{ACCESS, Link};
+use crate::data::link::{ACCESS, ConnectedSides};
 use crate::data::managed::address;
 use crate::data::transfer;
 use crate::ffi::{CmEventType, Context, EventChannel, Failed, Identifier, Recv};
@@ -77,7 +77,7 @@ pub fn channels() -> Result<()> {
 
 /// One channel of each kind, and the objects that cause their events.
 struct All<'a> {
-    link: &'a Link,
+    link: &'a ConnectedSides,
     managed: &'a EventChannel,
 }
 
@@ -117,7 +117,7 @@ impl All<'_> {
 
     /// Brings about one event on each, that of rdma_cm by a question.
     fn cause(&self, ask: impl FnOnce() -> Result<()>) -> Result<()> {
-        let Link { left, right, .. } = self.link;
+        let ConnectedSides { left, right, .. } = self.link;
         // The first message in RTR is an asynchronous event.
         self.link.half_connect(ACCESS)?;
         right.receive_cq.arm()?;

@@ -10,7 +10,7 @@ use verbs_sys::current::verbs as v;
 
 use super::fork::{HANGS, code, good};
 use super::linked;
-use crate::data::link::{Link, Side, becomes};
+use crate::data::link::{ConnectedSides, Side, becomes};
 use crate::ffi::{Operation, Recv, Send, in_child};
 
 /// Bytes of a transfer: pages, and parts of pages.
@@ -62,7 +62,12 @@ fn holds(side: &Side, wanted: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn one_round(link: &Link, round: u64, writers: Writers, operation: Operation) -> Result<()> {
+fn one_round(
+    link: &ConnectedSides,
+    round: u64,
+    writers: Writers,
+    operation: Operation,
+) -> Result<()> {
     let (left, right) = (&link.left, &link.right);
     // From where to where it goes.
     let (from, to) = if operation == Operation::Read { (right, left) } else { (left, right) };
@@ -111,7 +116,7 @@ fn child(mut parent: UnixStream, sides: [&Side; 2], round: u64, writers: Writers
     Ok(())
 }
 
-fn transfer(link: &Link, operation: Operation) -> Result<()> {
+fn transfer(link: &ConnectedSides, operation: Operation) -> Result<()> {
     let (left, right) = (&link.left, &link.right);
     if operation == Operation::Send {
         let pieces = vec![right.region.piece(START, BYTES)];

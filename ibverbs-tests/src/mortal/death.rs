@@ -11,7 +11,7 @@ use super::{
     DEATH, LIMIT, flushed, is_dead, leave_outstanding, linked, say, send, takes_nothing,
     told_of_death,
 };
-use crate::data::link::Link;
+use crate::data::link::ConnectedSides;
 use crate::data::transfer::{self, Transfer};
 use crate::ffi::{CmEventType, EventChannel, Failed, Identifier, Operation, Pd, Region};
 
@@ -98,7 +98,7 @@ pub(super) fn failed(call: &'static str, errno: i32) -> Failed {
     Failed { call, errno }
 }
 
-fn cq_event(link: &Link, card: bool) -> Result<()> {
+fn cq_event(link: &ConnectedSides, card: bool) -> Result<()> {
     let channel = link.left.send_cq.channel().context("no channel")?;
     link.left.send_cq.arm()?;
     say("waiting");
@@ -113,7 +113,7 @@ fn cq_event(link: &Link, card: bool) -> Result<()> {
     Ok(())
 }
 
-fn async_event(link: &Link) -> Result<()> {
+fn async_event(link: &ConnectedSides) -> Result<()> {
     say("waiting");
     let event = link.left.context.next_async_event()?;
     ensure!(event == v::IBV_EVENT_DEVICE_FATAL, "event {event}");
@@ -133,7 +133,7 @@ fn cm_event(card: bool) -> Result<()> {
     Ok(())
 }
 
-fn epoll(link: &Link) -> Result<()> {
+fn epoll(link: &ConnectedSides) -> Result<()> {
     let channel = link.left.receive_cq.channel().context("no channel")?;
     link.left.receive_cq.arm()?;
     let epoll = Epoll::new(EpollCreateFlags::empty())?;
@@ -145,7 +145,7 @@ fn epoll(link: &Link) -> Result<()> {
     Ok(())
 }
 
-fn post(link: &Link) -> Result<()> {
+fn post(link: &ConnectedSides) -> Result<()> {
     say("waiting");
     let deadline = Instant::now() + DEATH;
     loop {
@@ -162,7 +162,7 @@ fn post(link: &Link) -> Result<()> {
     }
 }
 
-fn control(link: &Link) -> Result<()> {
+fn control(link: &ConnectedSides) -> Result<()> {
     say("waiting");
     loop {
         if let Err(failed) = Pd::new(&link.left.context) {
@@ -188,7 +188,7 @@ fn works_again() -> Result<()> {
 }
 
 /// Moves one message and checks it.
-pub fn message(link: &Link) -> Result<()> {
+pub fn message(link: &ConnectedSides) -> Result<()> {
     let operation = Operation::SendImmediate;
     let (gather, scatter) = (2, 3);
     Transfer { operation, size: 3000, gather, scatter, offset: 9, inline: false, seed: 5 }.run(link)

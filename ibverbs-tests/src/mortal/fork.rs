@@ -13,7 +13,7 @@ use verbs_sys::current::verbs as v;
 
 use super::death::message;
 use super::{linked, say, send};
-use crate::data::link::Link;
+use crate::data::link::ConnectedSides;
 use crate::data::transfer;
 use crate::ffi::{Channel, Context, Cq, Dm, Failed, Library, Pd, Recv, Region, in_child};
 
@@ -96,7 +96,7 @@ fn refused<T>(call: &str, outcome: Result<T, Failed>) -> Result<()> {
 }
 
 /// Every call on the parent's objects says that they are not the child's.
-fn refused_everything(link: &Link, dm: &Dm) -> Result<()> {
+fn refused_everything(link: &ConnectedSides, dm: &Dm) -> Result<()> {
     let side = &link.left;
     let polled = side.send_cq.poll();
     ensure!(polled.is_err(), "polling answers {polled:?}");
@@ -166,7 +166,7 @@ pub fn family() -> Result<()> {
 }
 
 /// A child has device memory by its parent's context, which is its own and no domain's of its parent.
-fn own_device_memory(link: &Link) -> Result<()> {
+fn own_device_memory(link: &ConnectedSides) -> Result<()> {
     let side = &link.left;
     let (mine, more) = (Dm::new(&side.context, 128, 0)?, Dm::new(&side.context, 64, 0)?);
     let bytes: Vec<u8> = (0..128).collect();

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::{CARD_DIED, STOPPED, is_dead, is_wanted, linked, say};
-use crate::data::link::Link;
+use crate::data::link::ConnectedSides;
 use crate::data::transfer::{self, Transfer};
 use crate::ffi::{Context, Library, Operation};
 
@@ -53,7 +53,7 @@ pub fn churn(stop: &Path) -> Result<u8> {
     let mut said = false;
     while is_wanted(stop) {
         let round = || -> Result<()> {
-            let link: Link = linked(true, 1 << 16)?;
+            let link: ConnectedSides = linked(true, 1 << 16)?;
             drop(link);
             Ok(())
         };

@@ -1,6 +1,6 @@
 //! Scenarios on bad cables: every message arrives once and unharmed.
 
-use netsim::config::{Faults, Link};
+use netsim::config::{CableSpec, Faults};
 use roce::{Operation, PathMtu};
 
 use crate::connection::Options;
@@ -37,10 +37,10 @@ fn assert_accounted(network: &Network) {
 
 /// A mixed workload both ways over a cable with faults.
 fn mixed_over(seed: u64, faults: Faults) {
-    mixed_on(seed, Link { faults, ..CABLE });
+    mixed_on(seed, CableSpec { faults, ..CABLE });
 }
 
-fn mixed_on(seed: u64, cable: Link) {
+fn mixed_on(seed: u64, cable: CableSpec) {
     let mut network = Network::on_cables(seed, 2, cable);
     let mtu = PathMtu::ALL[seed as usize % 5];
     let options = Options { mtu, ipv4: seed % 3 != 0, ..Options::default() };
@@ -102,7 +102,7 @@ fn very_long_delays_do_no_harm() {
     for_each_seed("very_long_delays_do_no_harm", 3, |seed| {
         // Twice the acknowledgement timeout: everything is sent several times.
         let faults = Faults { reorder_delay: 3_000_000 * NANO, ..bad(100) };
-        mixed_on(seed, Link { delay: 1_000_000 * NANO, faults, ..CABLE });
+        mixed_on(seed, CableSpec { delay: 1_000_000 * NANO, faults, ..CABLE });
     });
 }
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use netsim::config::{Faults, Link, SwitchConfig};
+use netsim::config::{CableSpec, Faults, SwitchConfig};
 use netsim::frame::Frame;
 use netsim::host::{Host, Pace};
 use netsim::port::Owner;
@@ -27,8 +27,12 @@ pub const NANO: u64 = 1_000;
 const PACE: Pace = Pace { sleep: WAKE_DELAY * NANO, burst: 64 };
 
 /// A cable that does nothing but carry: 100 Gb/s, and a microsecond.
-pub const CABLE: Link =
-    Link { rate: 100_000_000_000, delay: 1_000 * NANO, faults: Faults::NONE, ets: Ets::STRICT };
+pub const CABLE: CableSpec = CableSpec {
+    rate: 100_000_000_000,
+    delay: 1_000 * NANO,
+    faults: Faults::NONE,
+    ets: Ets::STRICT,
+};
 
 /// Switches drop nothing.
 const SWITCH: SwitchConfig =
@@ -85,8 +89,8 @@ pub fn bytes(frame: &Frame) -> Vec<u8> {
 
 /// Hosts on one switch. The cable is that from the switch to each of them; the other direction takes no time, and does
 /// nothing to frames.
-fn star(hosts: usize, link: Link) -> Plan {
-    let up = Link { delay: 0, ..CABLE };
+fn star(hosts: usize, link: CableSpec) -> Plan {
+    let up = CableSpec { delay: 0, ..CABLE };
     let cable = |host| Cable { ends: [Owner::Switch(0), Owner::Host(host)], links: [link, up] };
     let hosts = hosts as u32;
     Plan { hosts, switches: 1, cables: (0..hosts).map(cable).collect(), watched: Vec::new() }
@@ -97,7 +101,7 @@ pub fn tree(
     rng: &mut Rng,
     hosts: usize,
     switches: usize,
-    mut link: impl FnMut(&mut Rng) -> Link,
+    mut link: impl FnMut(&mut Rng) -> CableSpec,
 ) -> Plan {
     let (hosts, switches) = (hosts as u32, switches as u32);
     let mut cables = Vec::new();
@@ -123,11 +127,11 @@ pub struct Network {
 impl Network {
     /// Hosts on one switch, each behind a cable with faults.
     pub fn new(seed: u64, hosts: usize, faults: Faults) -> Self {
-        Self::on_cables(seed, hosts, Link { faults, ..CABLE })
+        Self::on_cables(seed, hosts, CableSpec { faults, ..CABLE })
     }
 
     /// A network with a cable of another delay; otherwise as [`Network::new`].
-    pub fn on_cables(seed: u64, hosts: usize, link: Link) -> Self {
+    pub fn on_cables(seed: u64, hosts: usize, link: CableSpec) -> Self {
         Self::of(Rng::new(seed), &star(hosts, link))
     }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use netsim::cable::FaultTally;
-use netsim::config::{Faults, Link};
+use netsim::config::{CableSpec, Faults};
 use roce::{Operation, PathMtu, QpState};
 
 use crate::connection::{End, Options};
@@ -32,7 +32,7 @@ impl Drop for Story {
 
 /// Cables whose faults of each kind add up, on average and along the longest way, to `severity`
 /// of 10,000 frames.
-fn draw_cable(rng: &mut Rng, severity: u64, hops: u64) -> Link {
+fn draw_cable(rng: &mut Rng, severity: u64, hops: u64) -> CableSpec {
     let mut fault = || rng.below(2 * severity / hops + 1) as u32;
     let (loss, duplication, reordering, corruption) = (fault(), fault(), fault(), fault());
     let faults = Faults {
@@ -44,7 +44,7 @@ fn draw_cable(rng: &mut Rng, severity: u64, hops: u64) -> Link {
         jitter: rng.pick(&[0, 3_000]) * NANO,
         reorder_delay: rng.pick(&[2_000, 20_000, 100_000]) * NANO,
     };
-    Link { delay: rng.between(100, 10_000) * NANO, faults, ..CABLE }
+    CableSpec { delay: rng.between(100, 10_000) * NANO, faults, ..CABLE }
 }
 
 fn draw_options(rng: &mut Rng) -> Options {

@@ -1,6 +1,6 @@
 //! A card that did not run for a while: late timers say nothing about the peer.
 
-use netsim::config::{Faults, Link};
+use netsim::config::{CableSpec, Faults};
 use roce::{Operation, PathMtu};
 
 use crate::connection::Options;
@@ -62,7 +62,7 @@ fn a_machine_that_stalls_with_all_its_nodes_keeps_calm() {
     for_each_seed("a_machine_that_stalls_with_all_its_nodes_keeps_calm", 10, |seed| {
         for timeout in [8, 14] {
             let faults = Faults { jitter: 5_000 * NANO, ..Faults::NONE };
-            let cable = Link { delay: 20_000 * NANO, faults, ..CABLE };
+            let cable = CableSpec { delay: 20_000 * NANO, faults, ..CABLE };
             let mut network = Network::on_cables(seed, 2, cable);
             let plan = Plan { longest: 30, ..Plan::mixed(300, PathMtu::Mtu256) };
             let mut flows = both_ways(&mut network, &options(timeout), &plan);
