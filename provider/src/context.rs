@@ -16,7 +16,7 @@ use shim_abi::{
 
 use vfio::Iommu;
 
-use crate::control::{Connection, OpenedContext, ask, unexpected};
+use crate::control::{ControlConnection, OpenedContext, ask, unexpected};
 use crate::cq::{self, CompletionQueue, EntryRing};
 use crate::error::{Error, Result, invalid, unsupported};
 use crate::events::{EventSource, new_cookie};
@@ -37,7 +37,7 @@ pub(crate) use device_memory::DeviceMemory;
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct Context {
-    connection: Arc<Connection>,
+    connection: Arc<ControlConnection>,
     opened: OpenedContext,
     /// Records of asynchronous events.
     pub asynchronous: Arc<EventSource>,
@@ -137,7 +137,7 @@ pub(crate) struct NewQp<'a> {
 impl Context {
     /// Opens a card by its number.
     pub(crate) fn open(card: u32) -> Result<Self> {
-        let connection = Connection::shared()?;
+        let connection = ControlConnection::shared()?;
         let mut opened = connection.open_context(card)?;
         let guid = &mut opened.info.card.node_guid;
         *guid = lives::opened(card, *guid, &opened.path, &Arc::downgrade(&connection));

@@ -32,7 +32,7 @@ use crate::process::ProcessLock;
 
 /// A connection to balboad, and the resources that the process got through it.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ControlConnection {
     /// Held from the request to its answer.
     balboad: Mutex<Client>,
     canary: ForkCanary,
@@ -55,7 +55,7 @@ const GIVEN_UP: u8 = 1;
 const GONE: u8 = 2;
 
 /// The process's connection; made by the first device that is opened, gone with the last.
-pub(crate) static SHARED: ProcessLock<Weak<Connection>> = ProcessLock::new(Weak::new());
+pub(crate) static SHARED: ProcessLock<Weak<ControlConnection>> = ProcessLock::new(Weak::new());
 
 /// The resources that balboad sends once for a process.
 #[derive(Debug, Default)]
@@ -163,7 +163,7 @@ macro_rules! ask {
 }
 pub(crate) use ask;
 
-impl Connection {
+impl ControlConnection {
     /// The process's connection.
     pub(crate) fn shared() -> Result<Arc<Self>> {
         let usable = |shared: &Weak<Self>| shared.upgrade().filter(|it| it.check().is_ok());

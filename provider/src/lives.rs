@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use crate::control::Connection;
+use crate::control::ControlConnection;
 use crate::doorbell::CardPath;
 use crate::process::ProcessLock;
 
@@ -24,7 +24,7 @@ struct Card {
     /// How often it was lost.
     lost: u16,
     /// The way to it as it was opened last, and the connection by which that was.
-    last: (Weak<CardPath>, Weak<Connection>),
+    last: (Weak<CardPath>, Weak<ControlConnection>),
 }
 
 /// The cards that the process has opened, by number.
@@ -39,7 +39,7 @@ pub(crate) fn opened(
     card: u32,
     guid: u64,
     path: &Arc<CardPath>,
-    connection: &Weak<Connection>,
+    connection: &Weak<ControlConnection>,
 ) -> u64 {
     let lost = lost(card);
     CARDS.with(|Cards(all)| {

@@ -29,7 +29,7 @@ use shim_abi::{
     CM_EVENT_BYTES, CmAhead, CmEvent, CmQuestion, CmReader, CmToken, Request, Response,
 };
 
-use crate::control::{Connection, unexpected};
+use crate::control::{ControlConnection, unexpected};
 use crate::error::{Error, Result, invalid};
 use crate::ffi::cancel::peek;
 use crate::ffi::descriptor::{File, file};
@@ -105,7 +105,7 @@ impl CmChannel {
     }
 
     /// Goes on in a forked child, by its own connection; the one of its parent.
-    fn inherit(&mut self, own: Arc<Connection>) -> Arc<Connection> {
+    fn inherit(&mut self, own: Arc<ControlConnection>) -> Arc<ControlConnection> {
         self.ahead = None;
         std::mem::replace(&mut self.known.connection, own)
     }
@@ -152,7 +152,7 @@ pub(crate) struct Known {
     file: File,
     token: CmToken,
     /// Kept as long as the channel, which balboad ends with it. That of the parent in a forked child.
-    connection: Arc<Connection>,
+    connection: Arc<ControlConnection>,
 }
 
 /// A command that librdmacm writes.
@@ -193,7 +193,7 @@ pub(crate) fn forget(fd: RawFd) {
 }
 
 /// Opens an event channel, as the kernel opens its device with these flags.
-pub(crate) fn open(connection: Arc<Connection>, flags: OFlag) -> Result<OwnedFd> {
+pub(crate) fn open(connection: Arc<ControlConnection>, flags: OFlag) -> Result<OwnedFd> {
     let request = Request::OpenCmChannel;
     let (response, fds) = connection.call(&request)?;
     let Response::CmChannel { channel: token } = response else {
@@ -594,11 +594,11 @@ fn with_channel<T>(file: File, act: impl FnOnce(&mut CmChannel) -> Option<T>) ->
 
 impl Known {
     /// The way to balboad of this process; a child that was forked has its own.
-    fn connection(&self) -> Result<Arc<Connection>> {
+    fn connection(&self) -> Result<Arc<ControlConnection>> {
         if !self.connection.is_forked() {
             return Ok(Arc::clone(&self.connection));
         }
-        let own = Connection::shared()?;
+        let own = ControlConnection::shared()?;
         let parents = with_channel(self.file, |channel| Some(channel.inherit(Arc::clone(&own))));
         drop(parents);
         Ok(own)

@@ -100,7 +100,7 @@ fn errno<T>(result: Result<T>) -> i32 {
 #[test]
 fn a_client_greets_first_and_asks_then() {
     let script = script(vec![greeting(), answer(Response::Pd { pdn: 9 })]);
-    let connection = Connection::open(script.directory.path(), 30).unwrap();
+    let connection = ControlConnection::open(script.directory.path(), 30).unwrap();
     let (response, fds) = connection.call(&Request::AllocPd { context: 1 }).unwrap();
     assert_eq!((response, fds.len()), (Response::Pd { pdn: 9 }, 0));
     let asked = script.server.join().unwrap();
@@ -112,25 +112,25 @@ fn a_client_greets_first_and_asks_then() {
 #[test]
 fn no_daemon_another_version_and_a_refusal_each_have_their_errno() {
     let nowhere = tempfile::tempdir().unwrap();
-    assert_eq!(errno(Connection::open(nowhere.path(), 30)), libc::ENOENT);
+    assert_eq!(errno(ControlConnection::open(nowhere.path(), 30)), libc::ENOENT);
 
     let mut other = shim_abi::hello_frame(&Reply::Ok(Response::Done));
     other[4] = 77;
     let newer = script(vec![(other, Vec::new())]);
-    let error = Connection::open(newer.directory.path(), 30).unwrap_err();
+    let error = ControlConnection::open(newer.directory.path(), 30).unwrap_err();
     assert!(error.to_string().contains("version 77"), "{error}");
     assert_eq!(error.errno(), libc::EPROTO);
 
     let refusal = Refusal { errno: libc::EPERM, reason: "not you".into() };
     let refusing = script(vec![(shim_abi::hello_frame(&Reply::Err(refusal)), Vec::new())]);
-    let error = Connection::open(refusing.directory.path(), 30).unwrap_err();
+    let error = ControlConnection::open(refusing.directory.path(), 30).unwrap_err();
     assert_eq!((error.to_string().as_str(), error.errno()), ("not you", libc::EPERM));
 }
 
 #[test]
 fn an_answer_to_another_question_is_not_taken() {
     let script = script(vec![greeting(), answer(Response::Done)]);
-    let connection = Connection::open(script.directory.path(), 30).unwrap();
+    let connection = ControlConnection::open(script.directory.path(), 30).unwrap();
     let asked = ask!(connection, Request::AllocPd { context: 1 }, Response::Pd { pdn } => pdn);
     assert_eq!(errno(asked), libc::EPROTO);
 }
@@ -138,7 +138,7 @@ fn an_answer_to_another_question_is_not_taken() {
 #[test]
 fn the_end_of_balboad_ends_every_card_of_the_process() {
     let script = script(vec![greeting(), context(true, granted())]);
-    let connection = Connection::open(script.directory.path(), 30).unwrap();
+    let connection = ControlConnection::open(script.directory.path(), 30).unwrap();
     let opened = connection.open_context(0).unwrap();
     assert_eq!(opened.rings.len(), 8192);
     script.server.join().unwrap();
@@ -153,7 +153,7 @@ fn the_end_of_the_thread_that_serves_a_card_is_seen_without_asking_balboad() {
     let (words, writer) = memfd::create_read_only_for_others("words", 4096).unwrap();
     let card_thread = hostmem::Liveness::hold(Arc::new(writer), 64).unwrap();
     let script = script(vec![greeting(), context(true, granted_with(words))]);
-    let connection = Connection::open(script.directory.path(), 30).unwrap();
+    let connection = ControlConnection::open(script.directory.path(), 30).unwrap();
     let opened = connection.open_context(0).unwrap();
     assert!(!opened.path.is_dead());
     drop(card_thread);
@@ -164,7 +164,7 @@ fn the_end_of_the_thread_that_serves_a_card_is_seen_without_asking_balboad() {
 fn later_contexts_use_what_came_with_the_first() {
     let (events, _theirs) = hostmem::fdpass::pair().unwrap();
     let script = script(vec![greeting(), context(true, granted()), context(false, vec![events])]);
-    let connection = Connection::open(script.directory.path(), 30).unwrap();
+    let connection = ControlConnection::open(script.directory.path(), 30).unwrap();
     let first = connection.open_context(0).unwrap();
     let second = connection.open_context(0).unwrap();
     assert!(Arc::ptr_eq(&first.path, &second.path) && Arc::ptr_eq(&first.rings, &second.rings));
@@ -176,7 +176,7 @@ fn a_context_with_descriptors_missing_is_refused() {
         let mut fds = granted();
         fds.truncate(count);
         let script = script(vec![greeting(), context(true, fds), answer(Response::Done)]);
-        let connection = Connection::open(script.directory.path(), 30).unwrap();
+        let connection = ControlConnection::open(script.directory.path(), 30).unwrap();
         assert_eq!(errno(connection.open_context(0)), libc::EPROTO, "{count} descriptors");
         let asked = script.server.join().unwrap();
         let closed = shim_abi::decode::<Request>(asked.last().unwrap());
@@ -184,7 +184,7 @@ fn a_context_with_descriptors_missing_is_refused() {
     }
     let (events, _theirs) = hostmem::fdpass::pair().unwrap();
     let script = script(vec![greeting(), context(false, vec![events])]);
-    let connection = Connection::open(script.directory.path(), 30).unwrap();
+    let connection = ControlConnection::open(script.directory.path(), 30).unwrap();
     assert_eq!(errno(connection.open_context(0)), libc::EPROTO, "a grant that never came");
 }
 
@@ -209,7 +209,7 @@ fn a_call_without_an_answer_gives_balboad_up_until_it_has_ended_this_client() {
         }
         greeted.send(client).unwrap();
     });
-    let connection = Connection::open(directory.path(), 1).unwrap();
+    let connection = ControlConnection::open(directory.path(), 1).unwrap();
     let opened = connection.open_context(0).unwrap();
     server.join().unwrap();
     let balboad = answers.recv().unwrap();

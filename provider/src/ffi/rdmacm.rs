@@ -20,7 +20,7 @@ use nix::fcntl::OFlag;
 use super::cancel::Uncancelled;
 use super::elf::Library;
 use super::{forks, hook};
-use crate::control::Connection;
+use crate::control::ControlConnection;
 use crate::error::Error;
 use crate::ucm::{self, Command, Done};
 
@@ -150,7 +150,7 @@ unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: c_uint
 fn open_channel(flags: c_int) -> c_int {
     let _uncancelled = Uncancelled::now();
     let flags = OFlag::from_bits_truncate(flags);
-    match Connection::shared().and_then(|connection| ucm::open(connection, flags)) {
+    match ControlConnection::shared().and_then(|connection| ucm::open(connection, flags)) {
         Ok(channel) => channel.into_raw_fd(),
         Err(error) => hook::fail(no_channel(&error)),
     }
@@ -317,7 +317,7 @@ mod tests {
         let (ours, theirs) = pair().unwrap();
         let opened = (answer(Response::CmChannel { channel: [1; 16] }).0, vec![ours]);
         let script = script(vec![greeting(), opened, answer(answer_once)]);
-        let connection = Arc::new(Connection::open(script.directory.path(), 30).unwrap());
+        let connection = Arc::new(ControlConnection::open(script.directory.path(), 30).unwrap());
         (ucm::open(connection, OFlag::O_RDWR).unwrap(), theirs, script)
     }
 

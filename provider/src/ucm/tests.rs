@@ -12,7 +12,7 @@ const TOKEN: CmToken = [7; 16];
 
 /// A channel, and the balboad that answers its questions.
 struct Bench {
-    connection: Arc<Connection>,
+    connection: Arc<ControlConnection>,
     channel: OwnedFd,
     /// balboad's end.
     theirs: Writer,
@@ -23,7 +23,7 @@ fn bench(flags: OFlag, answers: Vec<Answer>) -> Bench {
     let (theirs, ours) = one_way().unwrap();
     let opened = (answer(Response::CmChannel { channel: TOKEN }).0, vec![ours]);
     let script = script([greeting(), opened].into_iter().chain(answers).collect());
-    let connection = Connection::open(script.directory.path(), 30).unwrap();
+    let connection = ControlConnection::open(script.directory.path(), 30).unwrap();
     let connection = Arc::new(connection);
     let channel = open(Arc::clone(&connection), flags).unwrap();
     Bench { connection, channel, theirs, script }
