@@ -118,7 +118,7 @@ pub(crate) struct Neighbour {
 
 /// The fields by which a peer recognises a queue pair's packets, which do not name their queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Connection {
+pub(crate) struct ConnectionKey {
     /// The own address in any VLAN, for a switch may take tags off.
     pub own: Gid,
     pub peer: Gid,
@@ -247,8 +247,8 @@ impl Path {
     }
 
     /// The fields by which the peer recognises the queue pair's packets.
-    pub(crate) fn connection(&self) -> Connection {
-        Connection { own: self.own.gid, peer: self.peer, dest_qpn: self.dest_qpn }
+    pub(crate) fn connection(&self) -> ConnectionKey {
+        ConnectionKey { own: self.own.gid, peer: self.peer, dest_qpn: self.dest_qpn }
     }
 
     /// The priority of its packets.

@@ -19,7 +19,7 @@ use crate::log::Taken;
 use crate::message::Message;
 use crate::neighbour::Neighbours;
 use crate::param;
-use crate::path::{Connection, Path, PortAddresses};
+use crate::path::{ConnectionKey, Path, PortAddresses};
 use crate::priority::{Priorities, Trust};
 use crate::qp::{QpCore, Shared};
 use crate::ready::Ready;
@@ -113,7 +113,7 @@ pub struct Stack {
     making: Vec<(u32, u32)>,
     next_generation: u32,
     /// How many queue pairs have each connection: at most one, unless their owner wants it otherwise.
-    connections: HashMap<Connection, u32>,
+    connections: HashMap<ConnectionKey, u32>,
     shared: Shared,
     /// The function that gives queue pairs their windows.
     windows: Windows,
@@ -136,7 +136,7 @@ impl Stack {
         + Requester::READ_BYTES
         + Neighbours::BYTES_OF_EACH
         + param::TABLE_PLACES
-            * (Self::SLOT_BYTES + size_of::<(Connection, u32)>() + size_of::<(Qpn, u32)>());
+            * (Self::SLOT_BYTES + size_of::<(ConnectionKey, u32)>() + size_of::<(Qpn, u32)>());
 
     /// A port without queue pairs.
     #[must_use]

@@ -13,7 +13,7 @@ pub(crate) type Name = (u32, u32);
 /// Connections, by the queue pair whose they are; the last one of each.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    all: BTreeMap<Name, Connection>,
+    all: BTreeMap<Name, ConnectionEpoch>,
     /// Those that there were so far.
     count: u64,
     /// The number of queue pairs, by their peer, that may have packets on their way to it.
@@ -31,7 +31,7 @@ enum Stage {
 
 /// A connection of a queue pair: the next one of the same is another.
 #[derive(Clone, Copy, Debug)]
-struct Connection {
+struct ConnectionEpoch {
     /// Which of all it is.
     epoch: u64,
     /// The queue pair that it names.
@@ -66,12 +66,12 @@ impl Ends {
     /// proposed, unless its peer is connected to it already.
     pub(crate) fn connect(&mut self, own: Name, peer: Name, number: u32) -> u32 {
         self.rest(own);
-        let waits = |it: &&Connection| it.peer == own && it.partner.is_none();
+        let waits = |it: &&ConnectionEpoch| it.peer == own && it.partner.is_none();
         let number = self.all.get(&peer).filter(waits).map_or(number, |it| it.number);
         let epoch = self.count;
         self.count = epoch.wrapping_add(1);
         let (partner, stage, sends) = (None, Stage::Connected, false);
-        self.all.insert(own, Connection { epoch, peer, number, partner, stage, sends });
+        self.all.insert(own, ConnectionEpoch { epoch, peer, number, partner, stage, sends });
         number
     }
 

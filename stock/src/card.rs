@@ -12,7 +12,7 @@ use crate::param::{OUTPUT, SELECTIONS};
 use crate::receive::{Completion, Receiver, Receiving};
 use crate::retransmit::Retransmitter;
 use crate::split::{Next, Piece, Splitter};
-use crate::tables::{Connection, Tables};
+use crate::tables::{ConnectionEntry, Tables};
 use crate::tally::{CardTally, Parked};
 use crate::timer::Timers;
 use crate::transmit::{Made, Sender, Sending};
@@ -126,7 +126,7 @@ impl Card {
                 self.tables.set_context(qpn, local, remote, rkey);
             }
             Some(Fired::Connection { qpn, remote, ipv4, udp_port }) => {
-                self.tables.of(qpn).connection = Connection { qpn: remote, ipv4, udp_port };
+                self.tables.of(qpn).connection = ConnectionEntry { qpn: remote, ipv4, udp_port };
             }
             Some(Fired::Lookup { ipv4 }) if self.cache.find(ipv4).is_none() => {
                 self.output.push_back(Arp::frame(self.identity, None, ipv4));

@@ -31,7 +31,7 @@ pub(crate) struct Message {
 
 /// The peer of a QP.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Connection {
+pub(crate) struct ConnectionEntry {
     pub(crate) qpn: u32,
     pub(crate) ipv4: u32,
     pub(crate) udp_port: u16,
@@ -42,7 +42,7 @@ pub(crate) struct Connection {
 pub(crate) struct Entry {
     pub(crate) state: State,
     pub(crate) message: Message,
-    pub(crate) connection: Connection,
+    pub(crate) connection: ConnectionEntry,
 }
 
 /// The tables.

@@ -5,7 +5,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use super::Stack;
 use super::input::Protocol;
 use crate::param;
-use crate::path::Connection;
+use crate::path::ConnectionKey;
 use crate::types::{Gid, Qpn};
 use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{arp, bth, ipv4, ipv6, ndp, udp};
@@ -142,7 +142,7 @@ impl Stack {
 enum Claim {
     /// No packet to the RoCE port, or a later part of one.
     Nothing,
-    Connection(Connection),
+    Connection(ConnectionKey),
     /// Another fragment says.
     Unclear,
 }
@@ -219,7 +219,7 @@ fn of_datagram([own, peer]: [Gid; 2], datagram: &[u8], is_fragment: bool) -> Cla
     };
     let dest_qpn = Qpn::new(u32::from_be_bytes([0, high, middle, low]));
     dest_qpn
-        .map_or(Claim::Nothing, |dest_qpn| Claim::Connection(Connection { own, peer, dest_qpn }))
+        .map_or(Claim::Nothing, |dest_qpn| Claim::Connection(ConnectionKey { own, peer, dest_qpn }))
 }
 
 /// The claim of a packet that ends before it names the queue pair: none, unless more of it follows.

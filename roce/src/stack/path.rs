@@ -7,7 +7,7 @@ use super::slots::Slot;
 use crate::control;
 use crate::counters::bump;
 use crate::param;
-use crate::path::{Connection, Neighbour, Path, Resolution};
+use crate::path::{ConnectionKey, Neighbour, Path, Resolution};
 use crate::table;
 use crate::types::{Address, Instant, MacAddr};
 
@@ -132,7 +132,7 @@ impl Stack {
 }
 
 /// Counts one queue pair less on a connection.
-fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
+fn give_up(connections: &mut HashMap<ConnectionKey, u32>, connection: ConnectionKey) {
     let Some(claims) = connections.get_mut(&connection) else { return };
     *claims = claims.saturating_sub(1);
     if *claims == 0 {

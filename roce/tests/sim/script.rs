@@ -52,7 +52,7 @@ impl Seen {
 
 /// The requester of a connection, its peer, and the requester's first PSN.
 #[derive(Clone, Copy, Debug)]
-struct Connection {
+struct ScriptedConnection {
     requester: End,
     responder: End,
     first: u32,
@@ -61,7 +61,7 @@ struct Connection {
 /// Events by place, and everything that was seen.
 #[derive(Debug, Default)]
 pub struct Script {
-    connections: Vec<Connection>,
+    connections: Vec<ScriptedConnection>,
     events: BTreeMap<Place, Action>,
     /// How often each PSN came: of a connection, a direction.
     counts: BTreeMap<(usize, bool, u32), u32>,
@@ -73,7 +73,7 @@ const BIT: u16 = (14 + 20 + 8 + 11) * 8;
 
 impl Script {
     pub fn watch(&mut self, requester: End, responder: End, first: u32) {
-        self.connections.push(Connection { requester, responder, first });
+        self.connections.push(ScriptedConnection { requester, responder, first });
     }
 
     pub fn at(&mut self, place: Place, action: Action) {
@@ -93,7 +93,7 @@ impl Script {
             return true;
         }
         let response = look.opcode.class.is_response();
-        let of = |it: &Connection| {
+        let of = |it: &ScriptedConnection| {
             let (sender, target) =
                 if response { (it.responder, it.requester) } else { (it.requester, it.responder) };
             sender.node == from && target.qpn.value() == look.target.1

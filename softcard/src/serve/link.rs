@@ -40,7 +40,7 @@ const ROUND: u32 = 4;
 
 /// One client.
 #[derive(Debug)]
-struct Connection {
+struct ClientConnection {
     channel: Channel,
     session: Session,
     /// The file of the doorbell pages, which is handed out.
@@ -50,7 +50,7 @@ struct Connection {
 /// The client, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct ClientLink {
-    connection: RefCell<Option<Connection>>,
+    connection: RefCell<Option<ClientConnection>>,
     /// Why the connection is over, once it is.
     over: RefCell<Option<Over>>,
     /// The card needed memory that must be asked for.
@@ -86,7 +86,7 @@ impl ClientLink {
     pub(crate) fn open(&self, socket: OwnedFd, session: Session, doorbells: OwnedFd) {
         let channel = Channel::new(socket);
         let doorbells = Rc::new(doorbells);
-        *self.connection.borrow_mut() = Some(Connection { channel, session, doorbells });
+        *self.connection.borrow_mut() = Some(ClientConnection { channel, session, doorbells });
         *self.over.borrow_mut() = None;
     }
 

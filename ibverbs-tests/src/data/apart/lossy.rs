@@ -62,7 +62,7 @@ pub(super) fn connections(side: Side, line: &mut Line, options: &Options) -> Res
     let targets = Region::new(&side.pd, TARGET * MESSAGES as usize, ACCESS, false)?;
     let [address, key] = half.line.exchange([targets.address().into(), targets.rkey().into()])?;
     let far = (address.try_into()?, key.try_into()?);
-    both_ways(&mut Connection { half, far }, &targets)
+    both_ways(&mut Unreliable { half, far }, &targets)
 }
 
 /// Datagrams, both ways.
@@ -204,13 +204,13 @@ fn check(
 }
 
 /// SENDs and WRITEs of an unreliable connection.
-struct Connection<'a> {
+struct Unreliable<'a> {
     half: Half<'a>,
     /// Where the other side's targets are.
     far: (u64, u32),
 }
 
-impl Service for Connection<'_> {
+impl Service for Unreliable<'_> {
     fn side(&self) -> &Side {
         self.half.side
     }
