@@ -44,8 +44,8 @@ pub use library::Library;
 pub use mapping::Mapping;
 pub use null::NullRegion;
 pub use qp::{
-    Atomic, AtomicOperation, Destination, End, GROUP_QPN, Operation, Patience, Peer, Qp, QpWishes,
-    Send, Service, TO_INIT, TO_RTR, TO_RTS, Window, blank, gid_bytes,
+    Atomic, AtomicOperation, Destination, GROUP_QPN, ListEnd, Operation, Patience, Peer, Qp,
+    QpWishes, Send, Service, TO_INIT, TO_RTR, TO_RTS, Window, blank, gid_bytes,
 };
 pub use recv::Recv;
 pub use refused::{NOT_OFFERED, NotOffered};

@@ -98,7 +98,7 @@ pub(crate) struct Parts {
 
 /// The end of a part that was not simply copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum PartEnd {
     /// An atomic operation was executed on it.
     Executed {
         /// The value before.
@@ -314,11 +314,11 @@ pub(crate) struct Copying<'a, F> {
     pub(crate) ended: F,
 }
 
-impl<F: FnMut(usize, End)> Copying<'_, F> {
+impl<F: FnMut(usize, PartEnd)> Copying<'_, F> {
     /// Gives up the parts up to number `end`; the number of them.
     fn fail(&mut self, end: usize) -> u64 {
         let parts = self.parts.list.get(self.parts.next..end).unwrap_or_default();
-        parts.iter().for_each(|part| (self.ended)(part.owner, End::Failed));
+        parts.iter().for_each(|part| (self.ended)(part.owner, PartEnd::Failed));
         let failed = parts.len() as u64;
         (self.parts.next, self.parts.into) = (end, 0);
         failed
@@ -327,7 +327,7 @@ impl<F: FnMut(usize, End)> Copying<'_, F> {
     /// Takes note that the next part's operation was executed.
     fn executed(&mut self, before: u64, copied: &mut Copied) {
         if let Some(part) = self.parts.list.get(self.parts.next) {
-            (self.ended)(part.owner, End::Executed { before });
+            (self.ended)(part.owner, PartEnd::Executed { before });
         }
         self.parts.advance(ATOMIC_BYTES, copied);
     }
@@ -346,7 +346,7 @@ impl AddressSpace {
 
     /// Copies in order as far as the card itself can; gives the call that makes the next copy, which is to be given
     /// back ([`Self::returned`]) or given up ([`Self::abandon`]) before this goes on.
-    pub(crate) fn copy<F: FnMut(usize, End)>(
+    pub(crate) fn copy<F: FnMut(usize, PartEnd)>(
         &mut self,
         mut burst: Copying<'_, F>,
     ) -> Option<Box<Call>> {
@@ -410,7 +410,7 @@ impl AddressSpace {
     }
 
     /// Takes as many of the next parts as lie in the memory of one process.
-    fn gather<F: FnMut(usize, End)>(
+    fn gather<F: FnMut(usize, PartEnd)>(
         &self,
         burst: &mut Copying<'_, F>,
         process: Slot,
@@ -438,7 +438,7 @@ impl AddressSpace {
 
     /// Executes the operation of the next part, or gives the call that does, with the parts behind it
     /// that are such, too, and in the same process's memory.
-    fn execute<F: FnMut(usize, End)>(
+    fn execute<F: FnMut(usize, PartEnd)>(
         &mut self,
         burst: &mut Copying<'_, F>,
         operation: AtomicOperation,
@@ -474,7 +474,7 @@ impl AddressSpace {
     }
 
     /// Takes as many of the next operations as are on the memory of one process.
-    fn gather_atomics<F: FnMut(usize, End)>(
+    fn gather_atomics<F: FnMut(usize, PartEnd)>(
         &self,
         burst: &mut Copying<'_, F>,
         process: Slot,
@@ -500,7 +500,7 @@ impl AddressSpace {
     }
 
     /// Takes back a call that was made.
-    pub(crate) fn returned<F: FnMut(usize, End)>(
+    pub(crate) fn returned<F: FnMut(usize, PartEnd)>(
         &mut self,
         mut burst: Copying<'_, F>,
         mut call: Box<Call>,
@@ -525,7 +525,7 @@ impl AddressSpace {
 
     /// Gives up a call that did not return, with the frames that it has, and the memory of its
     /// process; the process's id.
-    pub(crate) fn abandon<F: FnMut(usize, End)>(
+    pub(crate) fn abandon<F: FnMut(usize, PartEnd)>(
         &mut self,
         mut burst: Copying<'_, F>,
     ) -> Option<Pid> {
@@ -577,7 +577,7 @@ impl AddressSpace {
         }
     }
 
-    fn fail<F: FnMut(usize, End)>(&mut self, burst: &mut Copying<'_, F>) {
+    fn fail<F: FnMut(usize, PartEnd)>(&mut self, burst: &mut Copying<'_, F>) {
         let behind = burst.parts.next.saturating_add(1);
         self.faults = self.faults.saturating_add(burst.fail(behind));
     }

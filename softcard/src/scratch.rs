@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use roce::{Placed, Placement};
 
-use crate::dma::{AddressSpace, Call, Copying, End, Parts};
+use crate::dma::{AddressSpace, Call, Copying, PartEnd, Parts};
 use crate::made::Made;
 use crate::mmu::MemoryDirection;
 use crate::port::Frame;
@@ -90,7 +90,7 @@ impl Scratch {
     }
 
     /// The frames whose payload is being copied, their parts, and which way.
-    pub(crate) fn copying(&mut self) -> Copying<'_, impl FnMut(usize, End)> {
+    pub(crate) fn copying(&mut self) -> Copying<'_, impl FnMut(usize, PartEnd)> {
         let (direction, frames) = match self.underway {
             Underway::Fetching => (MemoryDirection::Read, &mut self.making),
             Underway::Placing | Underway::Nothing => (MemoryDirection::Write, &mut self.received),
@@ -99,8 +99,8 @@ impl Scratch {
         let ended = move |owner, end| {
             if let Some(state) = states.get_mut(owner) {
                 *state = match end {
-                    End::Failed => State::Failed,
-                    End::Executed { before } => State::Executed { before },
+                    PartEnd::Failed => State::Failed,
+                    PartEnd::Executed { before } => State::Executed { before },
                 };
             }
         };

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use ::stock::{Build, Host, Reach, Space};
 
 use crate::bus::{BusMemory, Rights};
-use crate::dma::{AddressSpace, Call, Copying, End, FramePart, Parts};
+use crate::dma::{AddressSpace, Call, Copying, FramePart, PartEnd, Parts};
 use crate::mmu::{MemoryDirection, Translation};
 use crate::network::{Identity, Network};
 use crate::port::{Frame, FramePool};
@@ -38,10 +38,10 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn copying(&mut self) -> Copying<'_, impl FnMut(usize, End)> {
+    fn copying(&mut self) -> Copying<'_, impl FnMut(usize, PartEnd)> {
         let direction = self.wanted.map_or(MemoryDirection::Read, |wanted| wanted.direction);
         let failed = &mut self.failed;
-        let ended = move |_, end| *failed |= end == End::Failed;
+        let ended = move |_, end| *failed |= end == PartEnd::Failed;
         Copying { direction, parts: &mut self.parts, frames: &mut self.frame, ended }
     }
 }

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use verbs_programs::copying::{self, Copies};
 use verbs_programs::data::link::{self, ConnectedSides};
 use verbs_programs::ffi::{
-    Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, STANDARD, Send,
+    Context, Cq, Library, ListEnd, Operation, Patience, Pd, Peer, Qp, Recv, Region, STANDARD, Send,
     Service, Srq,
 };
 use verbs_programs::spinners::{self, Spinning};
@@ -240,7 +240,7 @@ fn receive(link: &ConnectedSides, srq: Option<&Srq>, number: u32) -> Result<()> 
 fn post(link: &ConnectedSides, list: &[Send]) -> Result<()> {
     let qp = &link.left.qp;
     if qp.is_extended() {
-        return Ok(qp.build(list, End::Complete)?);
+        return Ok(qp.build(list, ListEnd::Complete)?);
     }
     Ok(qp.post_send(list).map_err(|(failed, _)| failed)?)
 }

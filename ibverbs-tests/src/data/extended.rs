@@ -9,7 +9,8 @@ use verbs_sys::current::verbs as v;
 use super::link::{ConnectedSides, LIMIT, Options, completion};
 use super::{batch, transfer};
 use crate::ffi::{
-    Cq, CqWishes, EVERYTHING, End, Failed, Operation, Pd, Qp, QpWishes, Recv, Send, ThreadDomain,
+    Cq, CqWishes, EVERYTHING, Failed, ListEnd, Operation, Pd, Qp, QpWishes, Recv, Send,
+    ThreadDomain,
 };
 
 /// Messages of which the times are looked at.
@@ -63,7 +64,7 @@ fn moderation(link: &ConnectedSides) -> Result<()> {
     };
     let post = |count: u64| -> Result<()> {
         let list: Vec<Send> = (0..count).map(|wr_id| write(link, wr_id)).collect();
-        Ok(qp.build(&list, End::Complete)?)
+        Ok(qp.build(&list, ListEnd::Complete)?)
     };
     for round in 0..5 {
         // So long that only the count can be it.
@@ -95,7 +96,7 @@ fn solicited(link: &ConnectedSides) -> Result<()> {
         receiver.qp.post_recv(&Recv { wr_id, pieces })?;
         let flags = v::IBV_SEND_SIGNALED | flag;
         let message = Send { operation: Operation::Send, flags, ..write(link, wr_id) };
-        sender.qp.build(&[message], End::Complete)?;
+        sender.qp.build(&[message], ListEnd::Complete)?;
         link.success(&sender.send_cq).map(drop)
     };
     for round in 0..5 {
@@ -128,7 +129,7 @@ fn untold(link: &ConnectedSides) -> Result<()> {
     let cq = &link.left.send_cq;
     let channel = cq.channel().context("the queue has a channel")?;
     for round in 0..5 {
-        link.left.qp.build(&[write(link, round)], End::Complete)?;
+        link.left.qp.build(&[write(link, round)], ListEnd::Complete)?;
         // It is there by the end of this, unless the machine is very busy.
         ensure!(!channel.is_ready(GRACE)?, "round {round}: an event that nobody asked for");
         cq.arm()?;
@@ -136,7 +137,7 @@ fn untold(link: &ConnectedSides) -> Result<()> {
         cq.arm()?;
         ensure!(!channel.is_ready(GRACE)?, "round {round}: an event of what was told of");
         ensure!(cq.poll()?.context("a completion is missing")?.wr_id == round);
-        link.left.qp.build(&[write(link, round)], End::Complete)?;
+        link.left.qp.build(&[write(link, round)], ListEnd::Complete)?;
         channel.wait(LIMIT).with_context(|| format!("round {round}, armed before"))?;
         ensure!(cq.poll()?.context("a completion is missing")?.wr_id == round);
         link.nothing_more(cq)?;
@@ -240,7 +241,7 @@ fn times(link: &ConnectedSides) -> Result<()> {
     for _ in 0..2 {
         let begun = clock()?;
         let list: Vec<Send> = (0..MESSAGES).map(|wr_id| write(link, wr_id)).collect();
-        link.left.qp.build(&list, End::Complete)?;
+        link.left.qp.build(&list, ListEnd::Complete)?;
         let mut found = Vec::new();
         while found.len() < list.len() {
             found.extend(link.left.send_cq.poll_extended(7)?);
@@ -267,7 +268,7 @@ fn both_ways(link: &ConnectedSides) -> Result<()> {
     for wr_id in 0..MESSAGES {
         let list = [write(link, wr_id)];
         if wr_id % 2 == 0 {
-            qp.build(&list, End::Complete)?;
+            qp.build(&list, ListEnd::Complete)?;
         } else {
             qp.post_send(&list).map_err(|(failed, _)| failed)?;
         }
@@ -291,7 +292,7 @@ fn both_ways(link: &ConnectedSides) -> Result<()> {
 fn reset_under_a_list(link: &ConnectedSides) -> Result<()> {
     let (left, right) = (&link.left, &link.right);
     let (before, after) = ([0x33; BYTES], [0x44; BYTES]);
-    for end in [End::Complete, End::Abort] {
+    for end in [ListEnd::Complete, ListEnd::Abort] {
         right.region.write(0, &before);
         left.region.write(0, &after);
         left.qp.start(&[write(link, 1), write(link, 2)]);
@@ -300,12 +301,12 @@ fn reset_under_a_list(link: &ConnectedSides) -> Result<()> {
         }
         link.connect()?;
         let outcome = left.qp.end(end).map_err(anyhow::Error::from);
-        if end == End::Complete {
+        if end == ListEnd::Complete {
             refused(outcome, libc::EINVAL)?;
         }
         // Later completions would show the outcomes of those.
         let elsewhere = (right.region.address() + BYTES as u64, right.region.rkey());
-        left.qp.build(&[Send { remote: elsewhere, ..write(link, 3) }], End::Complete)?;
+        left.qp.build(&[Send { remote: elsewhere, ..write(link, 3) }], ListEnd::Complete)?;
         ensure!(completion(&left.send_cq)?.wr_id == 3);
         link.nothing_more(&left.send_cq)?;
         let mut found = [0; BYTES];
@@ -344,9 +345,9 @@ fn nothing_or_all(link: &ConnectedSides) -> Result<()> {
         .into();
     lists.push((vec![good.clone(); most], libc::ENOMEM));
     for (number, (list, errno)) in lists.iter().enumerate() {
-        let outcome = left.qp.build(list, End::Complete).map_err(anyhow::Error::from);
+        let outcome = left.qp.build(list, ListEnd::Complete).map_err(anyhow::Error::from);
         refused(outcome, *errno).with_context(|| format!("list {number}"))?;
-        left.qp.build(list, End::Abort)?;
+        left.qp.build(list, ListEnd::Abort)?;
     }
     // Later completions would show the outcomes of those.
     let last = Send { operation: Operation::Send, ..write(link, 2) };
@@ -354,7 +355,7 @@ fn nothing_or_all(link: &ConnectedSides) -> Result<()> {
         wr_id: 3,
         pieces: vec![right.region.piece(BYTES, BYTES)],
     })?;
-    left.qp.build(&[last], End::Complete)?;
+    left.qp.build(&[last], ListEnd::Complete)?;
     ensure!(completion(&right.receive_cq)?.wr_id == 3);
     ensure!(completion(&left.send_cq)?.wr_id == 2);
     link.nothing_more(&left.send_cq)?;

@@ -6,7 +6,9 @@ use verbs_sys::current::verbs as v;
 
 use super::arguments::{self, Row, Scene};
 use super::link::{ACCESS, Options};
-use crate::ffi::{Cq, CqWishes, Dm, End, NOT_OFFERED, Operation, Qp, QpWishes, Send, Srq, attempt};
+use crate::ffi::{
+    Cq, CqWishes, Dm, ListEnd, NOT_OFFERED, Operation, Qp, QpWishes, Send, Srq, attempt,
+};
 
 const EINVAL: i32 = libc::EINVAL;
 const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
@@ -93,6 +95,6 @@ const FLAGS: &[Row] = &[
         let (operation, remote) = (Operation::Write, (right.address(), right.rkey()));
         let (pieces, flags) = (vec![side.region.piece(0, 8)], v::IBV_SEND_IP_CSUM);
         let request = Send { wr_id: 0, operation, pieces, remote, immediate: 0, flags };
-        Ok(qp.build(&[request], End::Complete)?)
+        Ok(qp.build(&[request], ListEnd::Complete)?)
     }),
 ];

@@ -108,7 +108,7 @@ fn post(side: &Side, range: std::ops::Range<u32>) -> Result<()> {
             flags: v::IBV_SEND_SIGNALED,
         };
         if side.qp.is_extended() {
-            side.qp.build(&[send], crate::ffi::End::Complete)?;
+            side.qp.build(&[send], crate::ffi::ListEnd::Complete)?;
         } else {
             side.qp.post_send(&[send]).map_err(|(failed, _)| failed)?;
         }

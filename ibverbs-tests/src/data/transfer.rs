@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::link::{ConnectedSides, Side};
-use crate::ffi::{Completion, End, Operation, Piece, Recv, Region, Send};
+use crate::ffi::{Completion, ListEnd, Operation, Piece, Recv, Region, Send};
 
 /// Bytes between the pieces of a message, and after the last: they must stay as they are.
 const GAP: usize = 61;
@@ -182,7 +182,7 @@ pub fn run_list(link: &ConnectedSides, transfers: &[Transfer]) -> Result<()> {
         })
         .collect();
     if left.qp.is_extended() {
-        left.qp.build(&sends, End::Complete)?;
+        left.qp.build(&sends, ListEnd::Complete)?;
     } else {
         left.qp
             .post_send(&sends)

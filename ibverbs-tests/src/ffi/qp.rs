@@ -22,7 +22,7 @@ mod window;
 
 pub use atomic::{Atomic, AtomicOperation};
 pub use datagram::Destination;
-pub use extended::{End, QpWishes};
+pub use extended::{ListEnd, QpWishes};
 pub use multicast::GROUP_QPN;
 pub use window::Window;
 

@@ -73,11 +73,11 @@ impl Burst {
         Self::new(MemoryDirection::Read, &frames.map(|(bus, length)| (bus, &room[..length])))
     }
 
-    fn copying(&mut self) -> Copying<'_, impl FnMut(usize, End)> {
+    fn copying(&mut self) -> Copying<'_, impl FnMut(usize, PartEnd)> {
         let Self { direction, parts, frames, done, found } = self;
         let ended = |owner: usize, end| match end {
-            End::Failed => done[owner] = false,
-            End::Executed { before } => found.push((owner, before)),
+            PartEnd::Failed => done[owner] = false,
+            PartEnd::Executed { before } => found.push((owner, before)),
         };
         Copying { direction: *direction, parts, frames, ended }
     }

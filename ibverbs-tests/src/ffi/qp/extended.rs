@@ -12,7 +12,7 @@ use super::{Atomic, AtomicOperation, Operation, Qp, Send};
 
 /// How a list of work requests ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ListEnd {
     /// The end by `ibv_wr_complete`.
     Complete,
     /// The end by `ibv_wr_abort`.
@@ -100,7 +100,7 @@ impl Qp {
     ///
     /// # Errors
     /// When it is not taken: then nothing of it is.
-    pub fn build(&self, requests: &[Send], end: End) -> Result<(), Failed> {
+    pub fn build(&self, requests: &[Send], end: ListEnd) -> Result<(), Failed> {
         self.start(requests);
         self.end(end)
     }
@@ -145,9 +145,9 @@ impl Qp {
     ///
     /// # Errors
     /// As [`Self::build`].
-    pub fn end(&self, end: End) -> Result<(), Failed> {
+    pub fn end(&self, end: ListEnd) -> Result<(), Failed> {
         let qp = self.extended.expect("it was made by ibv_create_qp_ex").as_ptr();
-        if end == End::Abort {
+        if end == ListEnd::Abort {
             call!(qp.wr_abort());
             return Ok(());
         }
