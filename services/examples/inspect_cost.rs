@@ -8,7 +8,7 @@ mod shared;
 use std::sync::Arc;
 use std::time::Duration;
 
-use services::{Chain, Connection, Inspect, Operation};
+use services::{Chain, Inspect, Operation, ServedQp};
 use shared::{MTU, pass};
 
 /// Packets of a message.
@@ -20,7 +20,7 @@ const PASSES: usize = 100;
 fn quickest(patterns: &[Vec<u8>], message: &[u8]) -> Option<Duration> {
     let inspect = Inspect::new(patterns, true).ok()?;
     let chain = Arc::new(Chain::new(vec![Arc::new(inspect)]).ok()?);
-    let mut connection = Connection::new(chain);
+    let mut connection = ServedQp::new(chain);
     let mut frames = message.to_vec();
     let mut best = Duration::MAX;
     for _ in 0..PASSES {

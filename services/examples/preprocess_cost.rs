@@ -8,7 +8,7 @@ mod shared;
 use std::sync::Arc;
 use std::time::Duration;
 
-use services::{Chain, Connection, MODULUS, Operation, Preprocess, ROW};
+use services::{Chain, MODULUS, Operation, Preprocess, ROW, ServedQp};
 use shared::{MTU, pass};
 
 /// Rows of a table.
@@ -23,7 +23,7 @@ fn quickest(operation: Operation) -> Option<(Duration, usize)> {
     let table: Vec<u8> = values.take(ROWS * ROW as usize).flat_map(i32::to_le_bytes).collect();
     let mut best = Duration::MAX;
     for _ in 0..TABLES {
-        let mut connection = Connection::new(Arc::clone(&chain));
+        let mut connection = ServedQp::new(Arc::clone(&chain));
         let mut frames = table.clone();
         best = best.min(pass(&mut connection, operation, &mut frames)?);
     }

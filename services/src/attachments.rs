@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::chain::Chain;
-use crate::connection::{Connection, Counters};
+use crate::connection::{Counters, ServedQp};
 use crate::error::Error;
 use crate::limit;
 use crate::selector::Selector;
@@ -36,7 +36,7 @@ struct Rule {
 #[derive(Debug, Default)]
 pub struct Attachments {
     rules: BTreeMap<Selector, Rule>,
-    connections: HashMap<u32, (Selector, Connection)>,
+    connections: HashMap<u32, (Selector, ServedQp)>,
 }
 
 impl Attachments {
@@ -48,7 +48,7 @@ impl Attachments {
 
     /// The services of a queue pair.
     #[must_use]
-    pub fn connection(&mut self, qpn: u32) -> Option<&mut Connection> {
+    pub fn connection(&mut self, qpn: u32) -> Option<&mut ServedQp> {
         self.connections.get_mut(&qpn).map(|(_, connection)| connection)
     }
 
@@ -83,7 +83,7 @@ impl Attachments {
         }
         let chain = Arc::new(chain);
         for (qpn, _) in free {
-            let connection = Connection::new(Arc::clone(&chain));
+            let connection = ServedQp::new(Arc::clone(&chain));
             self.connections.insert(qpn, (selector, connection));
         }
         self.rules.insert(selector, Rule { chain, past: Counters::default(), is_leaving: false });
@@ -144,7 +144,7 @@ impl Attachments {
         let selector = Selector::Peer(peer);
         let rule = self.rules.get(&selector).filter(|rule| !rule.is_leaving);
         if let Some(rule) = rule.filter(|_| !self.connections.contains_key(&qpn)) {
-            let connection = Connection::new(Arc::clone(&rule.chain));
+            let connection = ServedQp::new(Arc::clone(&rule.chain));
             self.connections.insert(qpn, (selector, connection));
         }
     }
@@ -154,7 +154,7 @@ impl Attachments {
         let Some(selector) = self.end(qpn) else { return };
         match (selector, self.rules.get(&selector)) {
             (Selector::Qp(_), Some(rule)) if !rule.is_leaving => {
-                let connection = Connection::new(Arc::clone(&rule.chain));
+                let connection = ServedQp::new(Arc::clone(&rule.chain));
                 self.connections.insert(qpn, (selector, connection));
             }
             _ => self.drop_rule_without_connections(selector),

@@ -71,7 +71,7 @@ fn bump(counter: &mut u64) {
 
 /// A queue pair that has services, in one life of it.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ServedQp {
     chain: Arc<Chain>,
     /// Messages of the peer's. They and the answers know nothing of each other.
     requests: Lane,
@@ -89,7 +89,7 @@ pub struct Connection {
     counters: Counters,
 }
 
-impl Connection {
+impl ServedQp {
     /// A connection on which nothing has come yet.
     #[must_use]
     pub fn new(chain: Arc<Chain>) -> Self {

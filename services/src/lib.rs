@@ -1,7 +1,7 @@
 //! Services on the path of a connection's packets, without I/O, clock or threads.
 //!
 //! A [`PacketService`] sees the payload of a reliable connection's messages. A [`Chain`] is several of them in their
-//! order, found to fit together. A [`Connection`] runs a chain for one queue pair: it keeps their state, calls
+//! order, found to fit together. A [`ServedQp`] runs a chain for one queue pair: it keeps their state, calls
 //! each once for each packet in its turn, and stops those that exceed their work. [`Attachments`] says which queue
 //! pairs of a card have which chain.
 //!
@@ -42,7 +42,7 @@ mod settings;
 
 pub use attachments::{Attached, Attachments};
 pub use chain::Chain;
-pub use connection::{Connection, Counters};
+pub use connection::{Counters, ServedQp};
 pub use error::Error;
 pub use inspect::Inspect;
 pub use native::natives;

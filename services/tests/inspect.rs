@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use services::{
-    Chain, Connection, Error, Inspect, Operation, Part, PatternsError, Placing, Settings, Verdict,
+    Chain, Error, Inspect, Operation, Part, PatternsError, Placing, ServedQp, Settings, Verdict,
 };
 use trial::rng::Rng;
 
@@ -53,13 +53,13 @@ fn cut(rng: &mut Rng, operation: Operation, message: &[u8]) -> Vec<Packet> {
     packets
 }
 
-fn connection(patterns: &[Vec<u8>], refuses: bool) -> Connection {
+fn connection(patterns: &[Vec<u8>], refuses: bool) -> ServedQp {
     let inspect = Inspect::new(patterns, refuses).unwrap();
-    Connection::new(Arc::new(Chain::new(vec![Arc::new(inspect)]).unwrap()))
+    ServedQp::new(Arc::new(Chain::new(vec![Arc::new(inspect)]).unwrap()))
 }
 
 /// Has a packet come, perhaps several times before it is accepted, as after a loss behind the check.
-fn take(rng: &mut Rng, connection: &mut Connection, packet: &Packet) -> Verdict {
+fn take(rng: &mut Rng, connection: &mut ServedQp, packet: &Packet) -> Verdict {
     let (part, payload) = packet;
     for _ in 0..rng.below(3) {
         let matches = connection.counters().matches;

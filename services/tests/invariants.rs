@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use services::{
-    About, Budget, Chain, Connection, End, Error, Exhausted, Operation, Operations, PacketService,
-    Part, Placing, Settings, Stages, Verdict, limit,
+    About, Budget, Chain, End, Error, Exhausted, Operation, Operations, PacketService, Part,
+    Placing, ServedQp, Settings, Stages, Verdict, limit,
 };
 use trial::rng::{Rng, mix};
 
@@ -161,12 +161,12 @@ fn traffic(rng: &mut Rng) -> Vec<(Part, Vec<u8>)> {
 /// acted on in its burst, which may be behind the checks of later ones.
 fn carry(
     rng: &mut Rng,
-    connection: &mut Connection,
+    connection: &mut ServedQp,
     all: &[(Part, Vec<u8>)],
     dropper: &Dropper,
 ) -> (Vec<Vec<u8>>, u64) {
     let (mut placed, mut burst, mut dropped) = (Vec::new(), Vec::new(), 0);
-    let mut act = |connection: &mut Connection, burst: &mut Vec<Vec<u8>>| {
+    let mut act = |connection: &mut ServedQp, burst: &mut Vec<Vec<u8>>| {
         for mut bytes in burst.drain(..) {
             assert!(connection.act(&mut Placing { bytes: &mut bytes, address: Some(0) }));
             placed.push(bytes);
@@ -205,7 +205,7 @@ fn each_accepted_packet_is_acted_on_once_between_the_beginning_and_the_end_of_it
         let rng = &mut Rng::new(seed);
         let (watcher, dropper) = (Watcher::new(), Dropper::new());
         let chain = Chain::new(vec![dropper.clone(), watcher.clone()]).unwrap();
-        let mut connection = Connection::new(Arc::new(chain));
+        let mut connection = ServedQp::new(Arc::new(chain));
         let all = traffic(rng);
         let (placed, dropped) = carry(rng, &mut connection, &all, &dropper);
         assert!(placed.iter().zip(&all).all(|(placed, (_, payload))| placed == payload), "{seed}");
@@ -279,7 +279,7 @@ fn a_check_remembers_what_was_accepted_and_nothing_else() {
         let auditor = Arc::new(Auditor { about, expected: expected.collect() });
         let dropper = Dropper::new();
         let chain = Chain::new(vec![auditor, dropper.clone()]).unwrap();
-        let mut connection = Connection::new(Arc::new(chain));
+        let mut connection = ServedQp::new(Arc::new(chain));
         carry(rng, &mut connection, &all, &dropper);
         assert_eq!(connection.counters().refused_packets, 0, "seed {seed}");
     }
@@ -290,8 +290,8 @@ fn what_was_accepted_before_a_refusal_is_acted_on_and_nothing_is_under_way_behin
     let stages = Stages { check: true, ..Stages::default() };
     let about = About { name: "auditor", stages, check_state: 16, ..NOTHING };
     let auditor = Auditor { about, expected: vec![digest(0, b"right")] };
-    let mut connection = Connection::new(Arc::new(Chain::new(vec![Arc::new(auditor)]).unwrap()));
-    let check = |connection: &mut Connection, offset, text: &[u8], is_last| {
+    let mut connection = ServedQp::new(Arc::new(Chain::new(vec![Arc::new(auditor)]).unwrap()));
+    let check = |connection: &mut ServedQp, offset, text: &[u8], is_last| {
         let part = Part { operation: Operation::Write, offset, length: text.len() as u32, is_last };
         connection.check(Some((&part, text)))
     };
@@ -368,11 +368,11 @@ fn what_is_changed_as_it_leaves_comes_back_in_the_chain_s_order_also_repeated_fr
         // The receiver's chain undoes in its order; the sender's is the same.
         let chain = Arc::new(Chain::new(masks.to_vec()).unwrap());
         let (mut from, mut to) =
-            (Connection::new(Arc::clone(&chain)), Connection::new(Arc::clone(&chain)));
+            (ServedQp::new(Arc::clone(&chain)), ServedQp::new(Arc::clone(&chain)));
         let operation = rng.pick(&[Operation::Send, Operation::Write, Operation::Read]);
         let mut repeated = 0;
         for (part, payload) in packets(rng, operation, 256) {
-            let leave = |from: &mut Connection| {
+            let leave = |from: &mut ServedQp| {
                 let mut bytes = payload.clone();
                 assert!(from.transform(&part, &mut bytes));
                 bytes
@@ -445,7 +445,7 @@ fn a_service_that_exceeds_its_work_is_stopped_and_its_connection_alone_fails() {
     let transform = Stages { transform: true, ..Stages::default() };
     let part = Part { operation: Operation::Write, offset: 0, length: 8, is_last: true };
     // Whether a packet passes a connection with such a service.
-    let passes = |connection: &mut Connection| {
+    let passes = |connection: &mut ServedQp| {
         let mut bytes = [1; 8];
         connection.check(Some((&part, &bytes))) == Verdict::Accept
             && {
@@ -458,7 +458,7 @@ fn a_service_that_exceeds_its_work_is_stopped_and_its_connection_alone_fails() {
         let about = About { name: "glutton", stages, work: 1000, ..NOTHING };
         let connection = |spends| {
             let chain = Chain::new(vec![Arc::new(Glutton { about, spends })]).unwrap();
-            Connection::new(Arc::new(chain))
+            ServedQp::new(Arc::new(chain))
         };
         let (mut endless, mut just) = (connection(u32::MAX), connection(1000));
         for round in 0..3 {
@@ -529,7 +529,7 @@ impl PacketService for Mover {
 fn an_act_can_name_another_place() {
     let stages = Stages { act: true, ..Stages::default() };
     let mover = Mover(About { name: "mover", stages, ..NOTHING });
-    let mut connection = Connection::new(Arc::new(Chain::new(vec![Arc::new(mover)]).unwrap()));
+    let mut connection = ServedQp::new(Arc::new(Chain::new(vec![Arc::new(mover)]).unwrap()));
     let part = Part { operation: Operation::Write, offset: 0, length: 1, is_last: true };
     assert_eq!(connection.check(Some((&part, &[1]))), Verdict::Accept);
     connection.accept();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use services::{Chain, Connection, Operation, Part, Placing, Preprocess, Verdict};
+use services::{Chain, Operation, Part, Placing, Preprocess, ServedQp, Verdict};
 
 /// Bytes of a row.
 const ROW_BYTES: usize = services::ROW as usize * 4;
@@ -23,7 +23,7 @@ fn vectors() -> (Vec<u8>, Vec<u8>) {
 /// A message as it is placed that comes in packets of so many bytes.
 fn placed(operation: Operation, message: &[u8], mtu: usize) -> Vec<u8> {
     let chain = Arc::new(Chain::new(vec![Arc::new(Preprocess)]).unwrap());
-    let mut connection = Connection::new(chain);
+    let mut connection = ServedQp::new(chain);
     let mut all = Vec::new();
     for (number, payload) in message.chunks(mtu).enumerate() {
         let (offset, length) = ((number * mtu) as u64, payload.len() as u32);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::services::{Chain, Connection, Operation, Part, Placing, Settings, Verdict};
+use ::services::{Chain, Operation, Part, Placing, ServedQp, Settings, Verdict};
 use arbitrary::Unstructured;
 
 use crate::Outcome;
@@ -46,7 +46,7 @@ fn chain(u: &mut Unstructured<'_>) -> arbitrary::Result<Option<Chain>> {
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let Some(chain) = chain(u)? else { return Ok(()) };
-    let mut connection = Connection::new(Arc::new(chain));
+    let mut connection = ServedQp::new(Arc::new(chain));
     let mut waiting = Vec::new();
     let mut end = 0u64;
     let (mut checked, mut acted) = (0u64, 0u64);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use services::{Connection, Operation, Part, Placing, Verdict};
+use services::{Operation, Part, Placing, ServedQp, Verdict};
 
 /// Bytes of a packet's payload.
 pub const MTU: usize = 4096;
@@ -10,7 +10,7 @@ pub const MTU: usize = 4096;
 /// Takes the packets of a message from their check to the change of their bytes, as a card does, and gives the time that
 /// this takes; none where the chain refuses one of them.
 pub fn pass(
-    connection: &mut Connection,
+    connection: &mut ServedQp,
     operation: Operation,
     message: &mut [u8],
 ) -> Option<Duration> {
