@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use harness::pair::run_between;
-use harness::process::Task;
 use harness::runner::Case;
 use harness::setting::Setting;
 
 use super::PERFTEST;
-use super::capture::{DISSECT, LIMIT, TSHARK};
+use super::capture::{DISSECT, LIMIT, TSHARK, tshark};
 
 /// The path MTU of all that is captured: with it the capture tells how many PSNs a READ takes.
 const MTU: u32 = 1024;
@@ -44,9 +43,8 @@ fn captured(setting: &Setting) -> Result<()> {
     let task = daemon.run("").arg(setting.bin.join("verbs-data")).words("lists");
     task.limit(LIMIT).run()?.success()?;
     daemon.stop()?;
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
-    let task = task.words(DISSECT).words("-Y infiniband.bth").words(FIELDS);
-    let lines = task.limit(LIMIT).run()?.success()?.stdout;
+    let task = tshark(setting, &file).words(DISSECT).words("-Y infiniband.bth").words(FIELDS);
+    let lines = task.run()?.success()?.stdout;
     let mut cards = [Card::default(), Card::default()];
     for line in lines.lines() {
         let (interface, frame) = Frame::read(line).with_context(|| format!("{line:?}"))?;

@@ -70,12 +70,16 @@ fn capture_of_losses(setting: &Setting) -> Result<PathBuf> {
     Ok(file)
 }
 
+/// tshark on a capture, with its settings in the case's directory.
+pub(crate) fn tshark(setting: &Setting, file: &Path) -> Task {
+    Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file)
+}
+
 fn dissected(setting: &Setting) -> Result<()> {
     let file = capture(setting)?;
     let read = |filter: &str, field: &str| -> Result<Finished> {
-        let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
-        let task = task.words(DISSECT).args(["-Y", filter, "-T", "fields", "-e", field]);
-        task.limit(LIMIT).run()?.success()
+        let task = tshark(setting, &file).words(DISSECT);
+        task.args(["-Y", filter, "-T", "fields", "-e", field]).run()?.success()
     };
     let malformed = read("_ws.malformed || _ws.short", "frame.number")?;
     ensure!(malformed.stdout.is_empty(), "malformed frames in {}: {malformed}", file.display());
@@ -154,11 +158,12 @@ fn source_ports(setting: &Setting) -> Result<()> {
     ensure!(flows.len() == 36, "flows that cannot be told apart: {said}");
 
     let fields = ["ip.src", "ipv6.src", "ipv6.flow", "udp.srcport", "infiniband.bth.destqp"];
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
-    let task = task.words(DISSECT).words("-Y udp.dstport==4791 -T fields -E separator=;");
+    let task = tshark(setting, &file)
+        .words(DISSECT)
+        .words("-Y udp.dstport==4791 -T fields -E separator=;");
     let task = fields.iter().fold(task, |task, field| task.args(["-e", field]));
     let mut seen: BTreeMap<Known, usize> = BTreeMap::new();
-    for line in task.limit(LIMIT).run()?.success()?.stdout.lines() {
+    for line in task.run()?.success()?.stdout.lines() {
         let [ipv4, ipv6, label, port, qpn] = line.split(';').collect::<Vec<_>>()[..] else {
             bail!("{line:?} has other fields than {fields:?}");
         };

@@ -8,12 +8,11 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use cm::ServiceId;
 use cm::wire::{Body, IpHeader, Message};
-use harness::process::Task;
 use harness::runner::Case;
 use harness::setting::Setting;
 use verbs_programs::hostile::frame::{Ends, frame};
 
-use super::capture::{LIMIT, TSHARK};
+use super::capture::{TSHARK, tshark};
 
 /// Datagrams of each message.
 const EACH: u64 = 20;
@@ -186,17 +185,15 @@ fn plain(text: &str) -> String {
 }
 
 fn messages(setting: &Setting) -> Result<()> {
-    let directory = setting.directory();
-    let file = directory.join("cm.pcap");
-    let tshark = |arguments: &[&str]| -> Result<String> {
-        let task = Task::new("tshark").env("HOME", directory).arg("-r").arg(&file);
-        Ok(task.args(arguments).limit(LIMIT).run()?.success()?.stdout)
+    let file = setting.directory().join("cm.pcap");
+    let read = |arguments: &[&str]| -> Result<String> {
+        Ok(tshark(setting, &file).args(arguments).run()?.success()?.stdout)
     };
     let mut compared = 0;
     for attribute in DISSECTED {
         let datagrams: Vec<_> = (0..EACH).map(|seed| random(attribute, seed)).collect();
         capture(&file, &datagrams)?;
-        let malformed = tshark(&["-Y", "_ws.malformed || _ws.short"])?;
+        let malformed = read(&["-Y", "_ws.malformed || _ws.short"])?;
         ensure!(malformed.is_empty(), "attribute {attribute:#x}: malformed frames: {malformed}");
         let parsed = datagrams.iter().map(|datagram| Message::parse(datagram));
         let messages: Vec<Message> = parsed.collect::<Result<_, _>>()?;
@@ -204,7 +201,7 @@ fn messages(setting: &Setting) -> Result<()> {
         // Those of the first have all that the others have, at the same places.
         let names =
             fields.first().context("no datagram")?.iter().flat_map(|(name, _)| ["-e", name]);
-        let lines = tshark(&[vec!["-T", "fields"], names.collect()].concat())?;
+        let lines = read(&[vec!["-T", "fields"], names.collect()].concat())?;
         ensure!(lines.lines().count() == messages.len(), "tshark reads {lines}");
         for ((message, fields), line) in messages.iter().zip(&fields).zip(lines.lines()) {
             let shown: Vec<String> = line.split('\t').map(plain).collect();

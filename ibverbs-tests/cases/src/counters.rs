@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use harness::pair::run_between;
-use harness::process::{Finished, Task};
 use harness::runner::{Case, Need};
 use harness::setting::{Daemon, Setting};
 use serde_json::Value;
 
 use super::PERFTEST;
-use super::capture::TSHARK;
+use super::capture::{TSHARK, tshark};
 
 /// How long the files may lag behind. They are written once a second.
 const LAG: Duration = Duration::from_secs(30);
@@ -194,10 +193,10 @@ pub(crate) struct Frame {
 
 /// The frames of a capture.
 pub(crate) fn frames(setting: &Setting, file: &Path) -> Result<Vec<Frame>> {
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file);
-    let task = task.words("-T fields -e frame.interface_name -e infiniband.bth.opcode");
+    let task =
+        tshark(setting, file).words("-T fields -e frame.interface_name -e infiniband.bth.opcode");
     let task = task.words("-e infiniband.bth.destqp -e infiniband.bth.psn -e ip.dsfield.ecn");
-    let finished: Finished = task.limit(Duration::from_secs(180)).run()?.success()?;
+    let finished = task.run()?.success()?;
     let frame = |line: &str| {
         let mut fields = line.split('\t');
         let mut next = || fields.next().map(str::to_owned);

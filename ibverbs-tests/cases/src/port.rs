@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use harness::pair::run_between;
-use harness::process::Task;
 use harness::runner::Case;
 use harness::setting::Setting;
 
-use super::capture::TSHARK;
+use super::capture::{TSHARK, tshark};
 use super::{IBVERBS_UTILS, PERFTEST};
 
 /// How long all the changes of a program may take.
@@ -151,10 +150,9 @@ fn vlan(setting: &Setting) -> Result<()> {
         .run()?;
     ensure!(!apart.status.success() && apart.stderr.contains("retry"), "{apart}");
     daemon.stop()?;
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
     let fields = "-d udp.port==4791,infiniband -Y udp.dstport==4791 -T fields -e vlan.id \
         -e vlan.priority -e ip.dsfield -e ip.ttl -e ipv6.tclass -e ipv6.hlim";
-    let lines = task.words(fields).limit(LIMIT).run()?.success()?.stdout;
+    let lines = tshark(setting, &file).words(fields).run()?.success()?.stdout;
     let found: std::collections::BTreeSet<&str> = lines.lines().collect();
     let expected = [
         "\t\t0x68\t255\t\t",

@@ -12,12 +12,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use harness::pair::{Both, beside, both_say, free_port, listening, run_between, start_server};
-use harness::process::Task;
 use harness::runner::{Case, Need};
 use harness::setting::{Daemon, Setting};
 use nix::sys::signal::Signal;
 
-use super::capture::TSHARK;
+use super::capture::{TSHARK, tshark};
 use super::counters::counters;
 use super::faults::was_bad;
 use super::rdmacm::RDMACM_UTILS;
@@ -284,9 +283,9 @@ struct Captured {
 
 /// The UDP datagrams of a capture.
 fn datagrams(setting: &Setting, file: &Path) -> Result<Vec<Captured>> {
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file);
-    let task = task.words("-Y udp -T fields -e ip.src -e udp.dstport -e udp.payload");
-    let read = task.limit(LIMIT).run()?.success()?;
+    let task =
+        tshark(setting, file).words("-Y udp -T fields -e ip.src -e udp.dstport -e udp.payload");
+    let read = task.run()?.success()?;
     let datagram = |line: &str| -> Result<Captured> {
         let mut fields = line.split('\t').map(str::to_owned);
         let mut next = || fields.next().context("a field is missing");

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::PERFTEST;
-use super::capture::{LIMIT, TSHARK};
+use super::capture::{TSHARK, tshark};
 use super::counters::counters_of;
 use super::udp::addresses;
 
@@ -169,9 +169,8 @@ fn full(setting: &Setting) -> Result<()> {
     ensure!(counter(&status, 3, "rx_prio3_pause")? == 0, "the fourth card was paused");
     daemon.stop()?;
     // What stops a priority, and what lets it go on.
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
     let fields = "-Y macc -T fields -e eth.dst -e macc.opcode -e macc.cbfc.enbv -e macc.cbfc.pause_time.c3 -e frame.len -e _ws.malformed";
-    let lines = task.words(fields).limit(LIMIT).run()?.success()?.stdout;
+    let lines = tshark(setting, &file).words(fields).run()?.success()?.stdout;
     let frame = |quanta: &str| format!("01:80:c2:00:00:01\t0x0101\t0x0008\t{quanta}\t60\t");
     for quanta in ["65535", "0"] {
         let frame = frame(quanta);
@@ -275,10 +274,9 @@ fn trust(setting: &Setting) -> Result<()> {
     let notified = counter(&daemon.status()?, 1, "tx_prio6_packets")? - before;
     ensure!(notified > 0, "no notification was of priority 6");
     daemon.stop()?;
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
     let fields = "-d udp.port==4791,infiniband -Y infiniband.bth.opcode==0x81 -T fields \
         -e ip.dsfield.dscp -e ip.dsfield.ecn -e vlan.priority -e _ws.malformed";
-    let lines = task.words(fields).limit(LIMIT).run()?.success()?.stdout;
+    let lines = tshark(setting, &file).words(fields).run()?.success()?.stdout;
     let kinds: std::collections::BTreeSet<&str> = lines.lines().map(str::trim_end).collect();
     ensure!(kinds == ["48\t0\t5"].into(), "{kinds:?}");
     Ok(())

@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use harness::pair::{Both, free_port, run_between, start_server};
-use harness::process::Task;
 use harness::runner::{Case, Need};
 use harness::setting::{Daemon, Setting};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use verbs_programs::hostile::unanswered::MemoryKind;
 
-use super::capture::{DISSECT, LIMIT, TSHARK, number};
+use super::capture::{DISSECT, LIMIT, TSHARK, number, tshark};
 use super::faults::was_bad;
 use super::{IBVERBS_UTILS, PERFTEST, perftest::STEADY_CLOCK};
 use crate::attack::unanswered::open_node;
@@ -363,10 +362,10 @@ fn defaults(setting: &Setting, program: &str) -> Result<()> {
 /// The opcodes of a capture, of which all are the stack's, each asks to be acknowledged, and none refuses anything.
 pub(crate) fn dissect(setting: &Setting, file: &Path) -> Result<BTreeSet<u8>> {
     let fields = ["infiniband.bth.opcode", "infiniband.bth.a", "infiniband.aeth.syndrome"];
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file);
-    let task = task.words(DISSECT).args(["-Y", "udp.port == 4791", "-T", "fields"]);
+    let task =
+        tshark(setting, file).words(DISSECT).args(["-Y", "udp.port == 4791", "-T", "fields"]);
     let task = task.args(fields.iter().flat_map(|field| ["-e", *field]));
-    let packets = task.limit(LIMIT).run()?.success()?.stdout;
+    let packets = task.run()?.success()?.stdout;
     let mut seen = BTreeSet::new();
     for line in packets.lines() {
         let mut words = line.split('\t');

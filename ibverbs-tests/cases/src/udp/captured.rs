@@ -6,14 +6,13 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use harness::machines::{IPV4, Machines, WIRE};
 use harness::pair::both_say;
-use harness::process::Task;
 use harness::runner::{Case, Need};
 use harness::scapy;
 use harness::setting::Setting;
 
 use super::{ETHTOOL, IP, UNSHARE, stop};
 use crate::PERFTEST;
-use crate::capture::{LIMIT, TSHARK};
+use crate::capture::{TSHARK, tshark};
 
 /// The type of service that programs are told to ask for, and the time to live that perftest asks for.
 const CLASS: u32 = 104;
@@ -104,10 +103,10 @@ const FIELDS: [&str; 12] = [
 /// Each datagram is whole and may not be cut, has the fields that its program asked for, the number of its segment, and
 /// right checksums.
 fn right_headers(setting: &Setting, file: &Path, are_strangers: bool) -> Result<()> {
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file);
-    let task = task.words("-o ip.check_checksum:TRUE -o udp.check_checksum:TRUE -T fields");
+    let task = tshark(setting, file)
+        .words("-o ip.check_checksum:TRUE -o udp.check_checksum:TRUE -T fields");
     let fields = FIELDS.iter().flat_map(|field| ["-e", field]);
-    let said = task.args(fields).limit(LIMIT).run()?.success()?.stdout;
+    let said = task.args(fields).run()?.success()?.stdout;
     // The last number of each sender's, and the largest.
     let mut numbers: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
     for line in said.lines() {
