@@ -5,7 +5,6 @@ use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
     ModifyQp, Opcode, RqKind, SetGid,
 };
-use fpga_regs::engine::cqe::{LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
@@ -158,15 +157,11 @@ impl<T: Transport> Bench<T> {
     /// Takes the admin completions that are there.
     pub fn admin_completions(&mut self) -> Vec<Completion> {
         let mut completions = Vec::new();
-        loop {
-            let index = u64::from(self.admin_consumer) & ((1 << LOG2_ADMIN) - 1);
-            let block = self.memory.load_block(self.admin_cq + 64 * index);
-            if phase(block[LAST_WORD]) != expected_phase(self.admin_consumer, LOG2_ADMIN) {
-                return completions;
-            }
+        while let Some(block) = self.memory.entry(self.admin_cq, self.admin_consumer, LOG2_ADMIN) {
             completions.push(Completion::decode(&[block]));
             self.admin_consumer = self.admin_consumer.wrapping_add(1);
         }
+        completions
     }
 
     /// Runs a command of whole blocks, with an answer buffer if there is one.
@@ -411,15 +406,10 @@ impl<T: Transport> Bench<T> {
     /// The events that are there in an event ring.
     pub fn peek_events(&self, ring: u8) -> Vec<Event> {
         let base = self.event_ring + (u64::from(ring) << (6 + LOG2_EVENTS));
-        let block_at = |index: u32| {
-            let index = u64::from(index) & ((1 << LOG2_EVENTS) - 1);
-            self.memory.load_block(base + 64 * index)
-        };
+        let first = self.event_consumers[usize::from(ring)];
         (0..1u32 << LOG2_EVENTS)
-            .map(|step| self.event_consumers[usize::from(ring)].wrapping_add(step))
-            .map(|index| (index, block_at(index)))
-            .take_while(|(i, block)| phase(block[LAST_WORD]) == expected_phase(*i, LOG2_EVENTS))
-            .map(|(_, block)| Event::decode(&[block]))
+            .map_while(|step| self.memory.entry(base, first.wrapping_add(step), LOG2_EVENTS))
+            .map(|block| Event::decode(&[block]))
             .collect()
     }
 

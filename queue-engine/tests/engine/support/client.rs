@@ -1,7 +1,7 @@
 //! A program's queues: it posts, rings, arms and polls as its provider would.
 
 use fpga_regs::Block;
-use fpga_regs::engine::cqe::{Cqe, LAST_WORD, expected_phase, phase};
+use fpga_regs::engine::cqe::Cqe;
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, record, slot, slot_value};
 use fpga_regs::engine::wqe::{ReceiveHeader, Sge};
 
@@ -23,10 +23,9 @@ pub struct ClientCq {
 impl ClientCq {
     /// The next entry, without taking it.
     pub fn peek(&self) -> Option<Cqe> {
-        let index = u64::from(self.consumer) & ((1 << self.log2_entries) - 1);
-        let block = self.memory.load_block(self.ring + record::ENTRIES + index * 64);
-        let written = phase(block[LAST_WORD]) == expected_phase(self.consumer, self.log2_entries);
-        written.then(|| Cqe::decode(&[block]))
+        let entries = self.ring + record::ENTRIES;
+        let block = self.memory.entry(entries, self.consumer, self.log2_entries)?;
+        Some(Cqe::decode(&[block]))
     }
 
     /// Takes every entry without telling the engine.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use fpga_regs::Block;
+use fpga_regs::engine::cqe::{LAST_WORD, expected_phase, phase};
 
 /// Where the card's own memory is, to the engine.
 pub const OWN: u64 = 1 << 63;
@@ -77,6 +78,13 @@ impl TestMemory {
 
     pub fn load_block(&self, address: u64) -> Block {
         std::array::from_fn(|i| self.load(address + 8 * i as u64))
+    }
+
+    /// The entry of an index in a ring of 2^`log2_entries` blocks, if the device has written it.
+    pub fn entry(&self, ring: u64, index: u32, log2_entries: u8) -> Option<Block> {
+        let place = u64::from(index) & ((1 << log2_entries) - 1);
+        let block = self.load_block(ring + 64 * place);
+        (phase(block[LAST_WORD]) == expected_phase(index, log2_entries)).then_some(block)
     }
 
     pub fn store_block(&self, address: u64, block: &Block) {
