@@ -1,7 +1,7 @@
 //! The modes of `verbs-attack`: hostile verbs programs, and the one that they must not harm.
 //!
-//! An attacker says `attacking` once it is at it, and goes on until it is killed. What it must not do
-//! to others is judged by whoever starts it.
+//! An attacker says `attacking` once it is at it, and goes on until it is killed. The program that starts it judges the
+//! effect on others.
 
 use std::rc::Rc;
 use std::time::Duration;

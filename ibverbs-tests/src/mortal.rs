@@ -1,7 +1,7 @@
 //! The modes of `verbs-mortal`: verbs programs that are killed, or see others die, and check all rules.
 //!
-//! Each says on standard output how far it is, one word a line, so that whoever started it knows when
-//! to strike. What it ends with tells what it saw: [`STOPPED`], [`CARD_DIED`] or [`PEER_GONE`].
+//! Each prints its progress on standard output, one word a line, so that the case that started it knows when to strike.
+//! Its exit code tells what it saw: [`STOPPED`], [`CARD_DIED`] or [`PEER_GONE`].
 
 use std::path::Path;
 use std::time::{Duration, Instant};

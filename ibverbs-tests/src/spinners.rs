@@ -1,8 +1,8 @@
 //! Programs that spin: two threads, each on a core of its own, that exchange requests and answers and never sleep, as
 //! those of SPDK do.
 //!
-//! Each has an end of one connection, by cards or by TCP. What such threads do not give up, nobody else has; a software
-//! card's thread has to come between them.
+//! Each has an end of one connection, by cards or by TCP. No other thread gets a core that such threads do not give up;
+//! a software card's thread has to come between them.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -109,7 +109,7 @@ fn between<A: End, B: End>(
             let mut end = asking()?;
             Ok((ask(&mut end, spinning)?, end))
         });
-        // The end lasts until nobody sends to it.
+        // The end lasts until its peer sends no more.
         over.store(true, Ordering::Relaxed);
         let answered = answers.join().ok().context("the answering thread panicked")?;
         let (rate, _) = asked.context("asking")?;

@@ -182,7 +182,7 @@ impl Card {
                 self.repetitions =
                     left.with_context(|| format!("nobody asked; {next:?} is owed"))?;
             }
-            // No receive request, or a gap: it was not accepted, nor what followed it.
+            // No receive request, or a gap: the responder accepted neither this packet nor later ones.
             (1, _) | (_, 0x60) => {
                 while let Some((last, messages)) = self.accepted.pop() {
                     if behind(last, psn) > 0 {

@@ -190,7 +190,7 @@ fn commands(setting: &Setting, recipe: &Recipe, daemons: &[Daemon<'_>]) -> Resul
                 .env(shim_abi::STATE_DIR_VARIABLE, &first)
                 .env("OTHER", &other)
                 .limit(LIMIT)
-                // As where somebody types the page's lines, of which UCX makes a difference.
+                // As if a user typed the page's lines, which matters to UCX.
                 .at_terminal()
                 .start()
         };

@@ -49,7 +49,7 @@ pub fn cases(length: Length) -> Vec<Case> {
         requests::cases(length),
         waits::cases(length),
     ];
-    // How a bystander fares is judged: nobody else is to be in its way.
+    // The case judges the bystander's times: no other case may delay it.
     families.into_iter().flatten().map(Case::alone).collect()
 }
 

@@ -176,7 +176,7 @@ fn source_ports(setting: &Setting) -> Result<()> {
         }
         *seen.entry((source, qpn)).or_default() += 1;
     }
-    // Of each flow there are three messages, or what acknowledges them.
+    // Of each flow there are three messages, or their acknowledgements.
     let missing: Vec<_> = flows.keys().filter(|it| seen.get(it).is_none_or(|n| *n < 3)).collect();
     ensure!(missing.is_empty(), "too few packets of {missing:?}: {seen:?}");
     Ok(())

@@ -58,7 +58,7 @@ fn one_balboad(setting: &Setting) -> Result<()> {
         let task = balboa.arg(daemon.state_dir()).words("-- ib_write_bw -F -x 1 -n 200");
         task.words(&format!("-d balboa{card} -p {port}"))
     };
-    // Nothing there lets it have a namespace, and the sentence names what needs none.
+    // The container allows no namespace, and the sentence names the option that needs none.
     let refused = container(setting, &side(0, "")).run()?.code(125)?;
     refused.complains("the kernel does not let even root make a user namespace")?;
     let server = start_server(container(setting, &side(0, "--in-place")), port)?;

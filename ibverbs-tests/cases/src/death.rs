@@ -75,7 +75,7 @@ fn balboad_killed(setting: &Setting) -> Result<()> {
     for program in &mut programs {
         said(program, "told")?;
     }
-    // On the same directory, with what the dead one left there.
+    // On the same directory, with the dead balboad's files.
     let second = setting.balboad("--soft 2")?;
     for mut program in programs {
         said(&mut program, "again")?;

@@ -92,7 +92,7 @@ impl Footprint {
     /// Checks that a balboad takes no more than programs that are connected may cost.
     ///
     /// # Errors
-    /// With what it takes, when that is more.
+    /// With balboad's memory, when it takes more.
     pub fn bounded(&self, daemon: &Daemon<'_>, holding: Holding) -> Result<()> {
         let Holding { programs, qps, regions } = holding;
         let now = Level::of(daemon)?;
@@ -112,7 +112,7 @@ impl Footprint {
     /// Waits until a balboad is back where it was.
     ///
     /// # Errors
-    /// With what is otherwise, when it does not come to that.
+    /// With the differences, when balboad does not come to that.
     pub fn restored(&self, daemon: &Daemon<'_>) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -153,8 +153,8 @@ impl Footprint {
     }
 }
 
-/// Whether there are no more of any kind than before. There may be fewer: when those were counted, balboad may not have
-/// closed yet what it was asked by, and a thread that looks at something aside has its maker's name as it begins.
+/// Whether there are no more of any kind than before. There may be fewer: when they were counted, balboad may not have
+/// closed the connection that asked, and a separate thread has its maker's name as it begins.
 fn no_more(now: &BTreeMap<String, usize>, before: &BTreeMap<String, usize>) -> bool {
     now.iter().all(|(kind, count)| *count <= before.get(kind).copied().unwrap_or(0))
 }

@@ -143,8 +143,8 @@ const ROWS: &[Row] = &[
         received: 0,
     },
     // The launcher starts its daemon on the other machine by `remote-shell`, and speaks to it by TCP: by the device that
-    // has the address, which is rxe's or the card's. (OpenMPI 5 takes networks as well, but finds none.) UCX has as many READs
-    // out as its own device may, whatever the peer's takes: rxe 128, a card 16.
+    // has the address, which is rxe's or the card's. (OpenMPI 5 takes networks as well, but finds none.) UCX has as
+    // many READs outstanding as its own device allows, even if the peer's allows fewer: rxe 128, a card 16.
     Row {
         name: "OpenMPI",
         need: Need::Program(MPI_COMPILERS[0].0, MPI_COMPILERS[0].1),

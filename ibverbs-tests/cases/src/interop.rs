@@ -49,8 +49,8 @@ const FAULTS: [(&str, &str); 5] = [
     ("all", "loss=1%,dup=1%,reorder=1%,corrupt=1%"),
 ];
 /// The programs of perftest. They ask their device for as many READs at a time as the other one
-/// offers, unless told how many. As everywhere here where a program can be told, the acknowledgement
-/// timeout is 1.07 s (18): with seven retries it outlasts what a busy machine keeps a virtual one waiting.
+/// offers, unless told how many. If a program has an option for it, the acknowledgement timeout is 1.07 s (18): with
+/// seven retries it is longer than a busy machine keeps a virtual one waiting.
 pub(crate) const PERFTESTS: [&str; 14] = [
     "ib_write_bw -F -x 1 -u 18 -s 65536 -n 40",
     "ib_read_bw -F -x 1 -o 16 -u 18 -s 65536 -n 40",
@@ -213,7 +213,7 @@ fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body, file: &Pat
     let before = kernels(&peer.machine)?;
     let spoils = fault.contains("corrupt");
     if spoils {
-        // ARP has no checksum: one wrong bit, and the kernel sends to nobody until it asks again.
+        // ARP has no checksum: after one wrong bit the kernel sends to a missing host until it asks again.
         peer.machine.run(&format!("ip neigh replace {CARD} nud permanent"))?.success()?;
     }
     let outcome = body(&Trial { setting, daemon: &daemon, peer });

@@ -106,7 +106,7 @@ pub fn all() -> Vec<Case> {
 }
 
 /// The cases of large families that the default run has, by the beginnings of their names: one or two of each way that
-/// data takes. The other families are in it whole, but for what root repeats.
+/// data takes. The default run has the other families whole, except for the cases that root repeats.
 const FEW: [(&str, &[&str]); 17] = [
     (
         "ibv_rc_pingpong/",

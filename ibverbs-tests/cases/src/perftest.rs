@@ -40,7 +40,7 @@ pub fn cases() -> Vec<Case> {
         cases.push(between_two("ib_send_bw", options, 1));
     }
     cases.push(between_two("ib_send_lat", "--use-srq -n 500", 1));
-    // No more than there is room for at the receiver: what finds none is lost, and waited for in vain.
+    // No more datagrams than the receiver has room for: others are lost, and the receiver waits for them in vain.
     for options in [
         "-c UD -s 4096 -n 400",
         "-c UD -x 0 -s 1 -n 400",

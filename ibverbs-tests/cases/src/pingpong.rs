@@ -82,8 +82,8 @@ pub fn cases() -> Vec<Case> {
 /// Runs a pingpong on a cable that loses frames; again, twice at most, if the loss was the acknowledgement of one
 /// side's last message.
 ///
-/// The other side is done by then: it ends and takes its queue pair along, so that nobody is left to
-/// acknowledge a repetition. The protocol has no answer to that, whatever the cards.
+/// The other side is done by then: it ends and takes its queue pair along, so no side is left to acknowledge a
+/// repetition. The protocol has no answer to that, with any cards.
 pub(crate) fn on_bad_cable<T>(mut run: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..2 {
         match run() {

@@ -1,4 +1,4 @@
-//! Cards that seal what they send, and take nothing else.
+//! Cards that seal all their frames, and take only sealed ones.
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
@@ -35,7 +35,7 @@ const BAD: &str = "loss=2%,dup=2%,reorder=2%,corrupt=1%,ecn=1%";
 const VERSIONS: [&str; 4] =
     ["hdr0-aes-gcm-128", "hdr0-aes-gcm-256", "hdr0-aes-gmac-128", "hdr0-aes-gmac-256"];
 
-/// Programs of the data's, and what they say.
+/// The words of `verbs-data`, and the line that it prints.
 const DATA: [(&str, &str); 6] = [
     ("sweep --gid 0", "850 messages arrived"),
     ("sweep --to balboa0", "850 messages arrived"),
@@ -138,7 +138,7 @@ fn bad_cable(setting: &Setting) -> Result<()> {
         side.says("350 messages arrived as they should")?.says("80 atomics counted once")?;
     }
     was_bad(&daemon, BAD)?;
-    // What comes twice is no second attempt, and what is damaged is nobody's.
+    // A frame that comes twice counts as replayed, and a damaged frame does not open.
     for name in ["psp_rx_replayed", "psp_rx_auth_fail"] {
         let count = counter(&daemon, 0, name)? + counter(&daemon, 1, name)?;
         ensure!(count > 0, "{name} is 0");
@@ -172,7 +172,7 @@ fn rdma_cm(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// On sockets of an ordinary user's, who has no port below 1024.
+/// On sockets of an ordinary user, who may not use ports below 1024.
 fn own_network(setting: &Setting) -> Result<()> {
     let addresses = super::udp::addresses();
     let start = |number: usize| -> Result<Daemon<'_>> {
@@ -298,7 +298,7 @@ fn datagrams(setting: &Setting, file: &Path) -> Result<Vec<Captured>> {
     read.stdout.lines().map(datagram).collect()
 }
 
-/// Whether it has what the pingpong sends: its buffer is filled with one of two bytes.
+/// Whether it has payload of the pingpong, whose buffer is filled with one of two bytes.
 fn shows_payload(bytes: &[u8]) -> bool {
     bytes.windows(32).any(|it| *it == [0x7b; 32] || *it == [0x7c; 32])
 }
@@ -343,8 +343,8 @@ fn captured(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// A cable whose middle is somebody's: who sends everything twice, later once more, changes copies, and takes the seal off
-/// others.
+/// A cable with an attacker in the middle, who sends each frame twice and later once more, changes copies, and takes
+/// the seal off others.
 fn injector(setting: &Setting) -> Result<()> {
     let end = |name: &str| setting.directory().join(name);
     let daemons = (0..2).map(|card: usize| {

@@ -168,7 +168,7 @@ fn full(setting: &Setting) -> Result<()> {
     ensure!(said > 0 && heeded.iter().all(|count| *count > 0), "{said} said, {heeded:?} heeded");
     ensure!(counter(&status, 3, "rx_prio3_pause")? == 0, "the fourth card was paused");
     daemon.stop()?;
-    // What stops a priority, and what lets it go on.
+    // One frame stops a priority, and another lets it go on.
     let fields = "-Y macc -T fields -e eth.dst -e macc.opcode -e macc.cbfc.enbv -e macc.cbfc.pause_time.c3 -e frame.len -e _ws.malformed";
     let lines = tshark(setting, &file).words(fields).run()?.success()?.stdout;
     let frame = |quanta: &str| format!("01:80:c2:00:00:01\t0x0101\t0x0008\t{quanta}\t60\t");

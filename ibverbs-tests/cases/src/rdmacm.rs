@@ -368,9 +368,9 @@ fn fi_pingpong(setting: &Setting) -> Result<()> {
     let namespace = Namespace::new(setting, 2)?;
     let run = |line: &str| fi_pingpong_once(setting, &daemon, &namespace, line);
     run("fi_pingpong -p verbs -e msg -c -S 65536 -I 10")?;
-    // Of ofi_rxm the side that is slower may lose its last completion: it looks at its completions and then at its events
-    // (rxm_ep_do_progress), and where the peer has left between the two ends the queue pair, with what is completed
-    // (rxm_close_conn). On a busy machine it then waits for ever, or fails.
+    // With ofi_rxm the slower side may lose its last completion: it polls its completions and then its events
+    // (rxm_ep_do_progress), and if the peer has left between the two it ends the queue pair, with its unread
+    // completions (rxm_close_conn). On a busy machine it then waits for ever, or fails.
     const ATTEMPTS: usize = 4;
     let rxm = "fi_pingpong -p verbs;ofi_rxm -e rdm -c -S 65536 -I 10";
     let mut outcome = run(rxm);

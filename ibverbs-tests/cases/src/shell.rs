@@ -114,7 +114,7 @@ fn loaded(setting: &Setting) -> Result<()> {
     balboa("verify balboa0 two.bin").run()?.success()?.says("is what its record says: two.bin")?;
     unseen(setting, &daemon)?;
 
-    // That queue engines are gone is seen by what else the shell says, if at all, and so not before.
+    // Only another description by the shell shows that queue engines are gone, and that comes after loading.
     balboa(&apply("published")).run()?.code(10)?.complains("--allow-unseen")?;
     let told = balboa(&format!("{} --allow-unseen", apply("published"))).run()?.success()?;
     told.says("balboa0 has the image published.bin, and was brought up with it")?;
@@ -164,7 +164,7 @@ fn refused(setting: &Setting) -> Result<()> {
     prepare_shells(setting)?;
     let daemon = setting.balboad(&CARDS.replace(" --manifest 1=held.toml", ""))?;
     refuses(setting, &daemon)?;
-    // Of the second card nobody has said which part it has.
+    // No manifest names the part of the second card.
     let words = apply("two").replace("balboa0", "balboa1");
     let told = flash(&daemon, setting, &words).run()?.code(5)?;
     told.complains("start balboad with --manifest CARD=FILE")?;
@@ -193,7 +193,7 @@ pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     }
     put(setting, "unsigned.toml", &text)?;
     put(setting, "two.txt", &text)?;
-    // What was signed was written by somebody who had not seen it work.
+    // The signed manifest's author had not seen the shell work.
     put(setting, "forged.toml", text.replace("vqe 2", "vqe 7"))?;
     fs::copy(at("two.toml.minisig"), at("forged.toml.minisig"))?;
     let words: [u32; 7] = [0xaa99_5566, 0x3001_8001, 0x0ba1_b001, 0x3001_2001, 0, 0x3000_8001, 5];
@@ -281,7 +281,7 @@ pub(crate) fn is_another(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
         flash(daemon, setting, "verify balboa0").run()?.code(8)?;
         let opened = daemon.run("ibv_devinfo -d balboa0").run()?;
         ensure!(!opened.status.success(), "a card without a shell is opened: {opened}");
-        // What the card says afterwards is not told from what it may have said before.
+        // The card's description afterwards cannot be distinguished from its description before.
         let mends = apply(mend);
         flash(daemon, setting, &mends).run()?.code(10)?.complains("--allow-unseen")?;
         flash(daemon, setting, &format!("{mends} --allow-unseen")).run()?.success()?;

@@ -275,7 +275,7 @@ fn on_one_card() -> Vec<Case> {
             stayed(daemon)
         }));
     }
-    // It has nobody to send to.
+    // It has no peer to send to.
     cases.push(Case::new("stock/tunnel/one card/alone", &[PERFTEST, IBVERBS_UTILS], |setting| {
         let daemon =
             setting.balboad("--soft 2 --soft-image 0=stock --tunnel on --watchdog 20000")?;
@@ -384,7 +384,7 @@ pub(crate) fn dissect(setting: &Setting, file: &Path) -> Result<BTreeSet<u8>> {
 
 /// Checks that both cards are unharmed, and the tunnel's traffic went there.
 fn tunnelled(daemon: &Daemon<'_>) -> Result<()> {
-    // A slot to a queue pair that has just ended lies in nobody's memory.
+    // A slot to a queue pair that has just ended lands in the spare page.
     are_zero(daemon, &HARM)?;
     let status = daemon.status()?;
     for card in [0, 1] {
@@ -611,7 +611,7 @@ fn refused(setting: &Setting) -> Result<()> {
         server.signal(Signal::SIGKILL)?;
         let log = daemon.log();
         let told = log.get(before..).unwrap_or_default();
-        // Of what was posted balboad says why, of all else the program is told.
+        // For posted requests balboad's log has the reason, for all others the program's.
         let told = if command == "ib_write_bw -s 5" { told } else { "" };
         let said = format!("{client}{}{}{told}", server.output(), server.errors());
         ensure!(said.contains("tunnel"), "{command} says nothing of the tunnel: {said}");
@@ -672,7 +672,7 @@ fn balboad_killed(setting: &Setting, program: &str) -> Result<()> {
         !client.status.success() && said.contains("status 12"),
         "no IBV_WC_RETRY_EXC_ERR: {client}"
     );
-    // Of what has an outcome that nobody knows.
+    // An atomic's outcome is unknown.
     let is_said = daemon.log().contains("may have been executed or not");
     ensure!(is_said == (program == "ib_atomic_bw"), "atomics: {}", daemon.log());
     server.signal(Signal::SIGKILL)?;
@@ -772,8 +772,8 @@ fn stopped(setting: &Setting) -> Result<()> {
         let task = setting.built("balboa").words("doctor --state-dir").arg(daemon.state_dir());
         task.run()
     };
-    // A loss behind which its queue pair sends nothing leaves no gap, and fails that one alone. Once there was a gap, whoever
-    // comes finds out; there are numbers of queue pairs for so many.
+    // A loss behind which its queue pair sends nothing leaves no gap, and fails that one alone. Once there was a gap,
+    // the next queue pair fails; there are numbers of queue pairs for so many.
     const ATTEMPTS: usize = 10;
     const STANDS: &str = "balboa1 may stand: nobody is answered any more";
     let mut told = doctor()?;

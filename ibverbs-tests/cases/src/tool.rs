@@ -190,7 +190,7 @@ fn reset(setting: &Setting) -> Result<()> {
     let told = balboa(&daemon, setting, "reset balboa0 --yes").run()?.success()?;
     told.says("balboa0 was reset; 1 programs still have the former card open")?;
     let other = "ib_write_bw -F -x 1 -n 100";
-    // Whoever keeps it holds up nobody.
+    // A program that keeps it delays no other.
     run_between((&daemon, 0), (&daemon, 1), other)?;
     let client = client.wait()?;
     ensure!(!client.status.success(), "its peer was reset: {client}");

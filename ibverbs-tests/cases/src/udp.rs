@@ -370,7 +370,7 @@ fn ipv6_only(setting: &Setting, more: &str) -> Result<()> {
     let command = setting.bin.join("verbs-data apart --gid 0");
     let both = machines.run_between(&daemons, &command.display().to_string(), IPV6[0])?;
     both_say(&both, &format!("{NARROW} messages arrived as they should"))?;
-    // The cards are not made of what their addresses have in common.
+    // The cards' Ethernet addresses do not follow from the common part of their IP addresses.
     let guid =
         |daemon: &Daemon<'_>| -> Result<Value> { Ok(daemon.status()?["cards"][0]["mac"].clone()) };
     ensure!(guid(&daemons[0])? != guid(&daemons[1])?, "both have one Ethernet address");

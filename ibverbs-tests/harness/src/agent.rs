@@ -272,7 +272,7 @@ fn start_member(task: Task, group: Ipv4Addr) -> Result<Running> {
 /// Takes up the line to a machine, which does not boot before that.
 ///
 /// # Errors
-/// When nobody holds its other end.
+/// When no process holds its other end.
 pub fn reach(line: &Path) -> Result<UnixStream> {
     let started = Instant::now();
     loop {
@@ -389,8 +389,8 @@ impl Machine {
         ["server", "balboad"].into_iter().filter_map(said).collect()
     }
 
-    /// Ends the agent, and thereby the machine. The line is held until the machine has heard it: QEMU drops what it has
-    /// not handed on of a line that nobody holds.
+    /// Ends the agent, and thereby the machine. The agent holds the line until the machine has received it: QEMU drops
+    /// undelivered bytes of a line that no process holds.
     ///
     /// # Errors
     /// When it does not end.

@@ -1,5 +1,5 @@
 //! Suites of tests and benchmarks that are no packages of Debian's: they are built of their authors' sources, of which
-//! a copy must lie in the cache. One that nobody builds here is put there built.
+//! a copy must lie in the cache. A suite that the task does not build is put there built.
 
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::process::Finished;
 
 /// The column of the latency programs' standard deviation. Where one sample is far from the others,
-/// perftest takes the root of what its rounding made negative.
+/// perftest takes the root of a sum that its rounding made negative.
 const DEVIATION: usize = 6;
 
 /// Perftest's complaint when other programs kept it from finding out how fast the processor's clock ticks. Then it

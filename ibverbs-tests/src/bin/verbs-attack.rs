@@ -76,7 +76,7 @@ enum Command {
     },
     /// Open the device, register a page, and leave
     Visit,
-    /// Send messages that nobody acknowledges
+    /// Send messages that stay unacknowledged
     UnderWay {
         /// QPs
         #[arg(long)]

@@ -101,7 +101,7 @@ pub fn run(options: &Options, host: Option<&str>, port: u16, wishes: Wishes) -> 
 /// Messages of every kind at every path MTU that the port has.
 ///
 /// Each path MTU has QPs of its own. A QP of rdma_rxe cannot be connected again: RESET leaves it the READ
-/// that it was answering (`qp->resp.res`), which may be a repetition that nobody waits for any more,
+/// that it was answering (`qp->resp.res`), which may be a repetition for which the requester no longer waits,
 /// and the first request of its next life is taken for that READ and refused for its key.
 fn connections(mut side: Side, line: &mut Line, options: &Options, wishes: Wishes) -> Result<Done> {
     let mut done = Done::default();
@@ -212,7 +212,7 @@ impl<'a> Half<'a> {
             false if near => transfer::fill(region, &transfer.near(), transfer.seed),
             _ => {}
         }
-        // A WRITE that nobody acknowledges has an empty SEND behind it: it is there when that is.
+        // An unacknowledged WRITE has an empty SEND behind it: the WRITE is there when the SEND is.
         let unreliable = self.side.qp.service() == Service::Unreliable;
         let tail = (unreliable && !transfer.operation.receives()).then_some(Transfer {
             operation: Operation::Send,

@@ -485,8 +485,8 @@ const COMPLETIONS: &[Row] = &[
         let (qp, cq) = (&s.left().qp, &s.left().receive_cq);
         qp.to(v::IBV_QPS_ERR)?;
         (0..4).try_for_each(|wr_id| qp.post_recv(&Recv { wr_id, pieces: Vec::new() }))?;
-        // Flushed in one turn with them: a command that comes behind it finds all of them there. (A queue that
-        // is too small for what is still to come would overrun.)
+        // Flushed in one turn with them: a command that comes behind it finds all of them there. (A queue that is too
+        // small for the outstanding completions would overrun.)
         let (operation, pieces, wr_id) = (Operation::Send, Vec::new(), 4);
         let send = Send { wr_id, operation, pieces, remote: (0, 0), immediate: 0, flags: 0 };
         qp.post_send(&[send]).map_err(|(failed, _)| failed)?;
@@ -811,7 +811,7 @@ const POSTS: &[Row] = &[
     ("ibv_post_send", "a full queue", ENOMEM, |s| {
         let qp = s.qp_in(v::IBV_QPT_RC, v::IBV_QPS_RTS)?;
         let room = qp.capabilities.max_send_wr;
-        // Nothing of a queue that nobody polls is taken back.
+        // The provider takes nothing back from a queue that the program does not poll.
         (0..room).try_for_each(|_| s.post(&qp, |_, _| {}))?;
         s.post(&qp, |_, _| {})
     }),

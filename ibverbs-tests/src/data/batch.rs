@@ -60,7 +60,7 @@ fn one_poll(
         next(&mut batch)?;
         seen(&batch, wr_id, first)?;
     }
-    // Of what was before a reset nothing comes, of what is after it all.
+    // No request from before a reset completes, and all later ones do.
     link.half_connect(ACCESS)?;
     link.finish()?;
     seen(&batch, EACH - 2, first)?;

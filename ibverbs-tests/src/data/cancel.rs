@@ -20,7 +20,7 @@ pub fn all(device: &str) -> Result<usize> {
         for when in [When::Before, When::Waiting] {
             let cq = Cq::new(&context, 1, Some(&channel))?;
             channel.cancel(when).context("ibv_get_cq_event")?;
-            // It looks for records of its own that nobody has read.
+            // It looks for unread records of its own.
             drop(cq);
             context.cancel(when).context("ibv_get_async_event")?;
             connections.cancel(when).context("rdma_get_cm_event")?;

@@ -45,7 +45,7 @@ pub fn all(options: &Options) -> Result<usize> {
     let link = ConnectedSides::new(options, MTU, 4096)?;
     let device = link.right.context.attributes()?;
     ensure!(device.atomic_cap == v::IBV_ATOMIC_HCA, "atomic_cap is {}", device.atomic_cap);
-    // One word that is added to, one that is swapped, and what lies beside them.
+    // One word for additions, one for swaps, and the bytes beside them.
     let words = Region::new(&link.right.pd, 4096, RIGHTS, false)?;
     let mut clients = Vec::new();
     for (number, side) in

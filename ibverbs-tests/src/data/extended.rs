@@ -111,7 +111,8 @@ fn solicited(link: &ConnectedSides) -> Result<()> {
             ensure!(found.wr_id == wr_id, "round {round}: {found:?}");
         }
         link.nothing_more(&receiver.receive_cq)?;
-        // A request for what is solicited undoes none for the next of any kind, and is one by itself behind its event.
+        // A request for solicited completions does not undo one for any completion, and counts by itself behind its
+        // event.
         for (first, last, when) in [(false, true, "first"), (true, false, "last")] {
             receiver.receive_cq.arm_for(first)?;
             receiver.receive_cq.arm_for(last)?;

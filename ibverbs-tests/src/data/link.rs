@@ -284,8 +284,8 @@ pub(super) fn completion(cq: &Cq) -> Result<Completion> {
             continue;
         };
         cq.arm()?;
-        // What came before the arming makes no event; what came after it makes one that may be
-        // left over then, and wakes a later wait for nothing.
+        // A completion before the arming raises no event. A completion after it raises one, which may stay unread and
+        // wake a later wait for nothing.
         if let Some(completion) = cq.poll()? {
             return Ok(completion);
         }

@@ -242,7 +242,7 @@ fn members(
         let locked = End::new(context, QKEY ^ 1)?;
         locked.attach(group)?;
         deaf.extend([(outside, None), (other, Some(twin)), (locked, Some(group))]);
-        // Without a receive it loses its own copies, and nobody else's.
+        // Without a receive it loses its own copies only.
         let full = End::new(context, QKEY)?;
         full.attach(group)?;
         deaf.push((full, Some(group)));
@@ -343,7 +343,7 @@ pub fn apart(device: &str, host: Option<&str>, port: u16, join: Option<&str>) ->
             if number % 2 == role {
                 sender.send(&ah, number)?;
             }
-            // Members hear what their own device sends, too.
+            // Members get their own device's datagrams, too.
             for end in &ends {
                 let found = end
                     .expect(group)

@@ -31,7 +31,7 @@ struct Tool<'a> {
     options: &'a Options,
 }
 
-/// Runs the `balboa` at that path with those words; answers what it printed.
+/// Runs the `balboa` at that path with those words, and returns its output.
 pub(super) fn run(balboa: &Path, words: &[&str]) -> Result<String> {
     let finished = Command::new(balboa).args(words).output()?;
     let told = String::from_utf8_lossy(&finished.stderr);
@@ -210,7 +210,7 @@ pub fn addresses(options: &Options, balboa: &Path) -> Result<()> {
     for (link, what) in [(&first, "GID 1"), (&third, "GID 3")] {
         works(link, 3).with_context(|| format!("{what} beside an address that has gone"))?;
     }
-    // The index is free again, and the connection made anew by what has it now.
+    // The index is free again, and the test makes the connection anew by the address that has it now.
     tool.add(left, 0, "10.88.0.9", 2)?;
     second.half_connect(ACCESS)?;
     second.finish()?;

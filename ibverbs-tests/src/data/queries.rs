@@ -24,7 +24,7 @@ pub fn reliable(options: &Options) -> Result<()> {
 
     is_told_as_made(&link.left)?;
 
-    // What it has in RESET, besides its state, is nobody's business.
+    // In RESET only the state is defined.
     qp.to(v::IBV_QPS_RESET)?;
     let state = qp.query()?.qp_state;
     ensure!(state == v::IBV_QPS_RESET, "RESET is told as {state}");

@@ -111,7 +111,7 @@ pub fn all(options: &Options, tries: u64, one_sided: bool) -> Result<Races> {
         for number in 0..tries {
             let turn = number as usize;
             let operation = match withdrawal {
-                // A key is for what is remote.
+                // Only remote operations use a key.
                 Withdrawal::Invalidated => operations[turn % 2],
                 _ => operations[turn % operations.len()],
             };
@@ -187,8 +187,9 @@ fn race(
     Ok(!was_over)
 }
 
-/// Whether bytes of memory that was taken back are in a page. One alone may be another's: what goes to nobody's memory, and
-/// comes from there in the place of what was taken back, may be slots of the tunnel, with bytes of any value.
+/// Whether bytes of memory that was taken back are in a page. A single such byte proves nothing: slots of the tunnel,
+/// with bytes of any value, may land in the spare page, which the card then reads in place of memory that was taken
+/// back.
 fn has_secret(page: &[u8]) -> bool {
     page.windows(RUN).any(|bytes| bytes.iter().all(|byte| *byte == SECRET))
 }

@@ -19,7 +19,7 @@ const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 /// At the first that is not refused as it should be.
 pub fn all(options: &Options, tell: impl Fn(&str, &str)) -> Result<usize> {
     let scene = Scene::new(options)?;
-    // What nobody's options are set for libibverbs refuses itself.
+    // libibverbs itself refuses calls for which no options are set.
     let known = arguments::all_rows().filter(|(_, argument, errno, _)| {
         *errno == EOPNOTSUPP && *argument != arguments::NOBODYS_OPTIONS
     });

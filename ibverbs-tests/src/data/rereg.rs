@@ -220,7 +220,7 @@ impl Scene {
             self.rereg(change(&own))?;
             self.is_open().context("back in its domain")?;
         }
-        // What no region is in any more can go, and what one is in cannot.
+        // A domain without regions can be deallocated, and a domain with one cannot.
         let first = Pd::new(&self.link.right.context)?;
         self.rereg(change(&first))?;
         let found = attempt::dealloc_used_pd(&first).err().context("it goes")?;

@@ -52,7 +52,7 @@ fn one_round(link: &ConnectedSides, round: u64) -> Result<()> {
             side.qp.post_recv(&Recv { wr_id: index.into(), pieces })?;
         }
     }
-    // Before, among and behind those that complete, and once more before what is left was polled.
+    // Before, among and behind those that complete, and once more before the rest is polled.
     let first = round as u32 * 5 % DEPTH;
     let mut turn = round as usize;
     for range in [0..first, first..DEPTH] {
@@ -78,7 +78,7 @@ fn one_round(link: &ConnectedSides, round: u64) -> Result<()> {
             let mut bytes = [0; BYTES];
             side.region.read(ARRIVED + index as usize * BYTES, &mut bytes);
             ensure!(bytes == [byte(1 - number, index); BYTES], "message {index} has other bytes");
-            // Now and then what is left moves on, too.
+            // Now and then the rest moves on, too.
             if index % 11 == (round % 11) as u32 {
                 turn += 1;
                 resize(&side.send_cq, ENTRIES[turn % ENTRIES.len()])?;

@@ -247,7 +247,7 @@ impl Scene {
     /// Receives that a QP has taken are free when it is reset or destroyed, polled or not, and no other's are.
     fn ends(&mut self) -> Result<()> {
         for round in 0..8 {
-            // Four are complete and polled by nobody, and of a fifth any part has come.
+            // Four are complete and unpolled, and of a fifth any part has come.
             for _ in 0..4 {
                 self.send(0, (0, 1000), 0)?;
             }
@@ -264,7 +264,7 @@ impl Scene {
                 self.pairs.insert(0, pair);
             }
             self.link.nothing_more(&self.cqs[0])?;
-            // Which ones are free nobody says: whoever holds them is asked by messages to another.
+            // No call tells which receives are free: messages to another queue pair find those that it holds.
             let mut free = 0;
             while self.srq.post(&self.recv(0)).is_ok() {
                 free += 1;

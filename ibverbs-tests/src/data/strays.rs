@@ -1,5 +1,5 @@
 //! Requests to queue pairs that do not wait for them: absent, another peer's, not connected yet, connected anew. They
-//! fail, or wait, and nobody else is harmed.
+//! fail, or wait, and no other queue pair is harmed.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const BEHIND: u64 = 4;
 /// Sends to each kind of them in turn, and sees after each that a connection of others goes on; how many failed.
 ///
 /// # Errors
-/// When one comes to another end than it should, or anybody else is harmed.
+/// When one comes to another end than it should, or another queue pair is harmed.
 pub fn all(options: &Options) -> Result<usize> {
     let link = ConnectedSides::new(options, v::IBV_MTU_4096, BYTES)?;
     let bystanders = ConnectedSides::new(options, v::IBV_MTU_4096, BYTES)?;

@@ -114,7 +114,7 @@ impl Both {
         Ok(Self { side, process, wire, slot: 0, landings, acknowledged: 0, turn: 0 })
     }
 
-    /// Lets it work on what has come, and waits a moment for more.
+    /// Lets it work on packets that have come, and waits a moment for more.
     fn turn(&mut self) -> Result<()> {
         if let Some(packet) = self.wire.receive()? {
             let answer = self.process.receive(&packet)?;

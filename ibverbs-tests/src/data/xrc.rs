@@ -98,7 +98,7 @@ impl Member {
 impl Scene {
     fn new(options: &Options, mtu: v::ibv_mtu) -> Result<Self> {
         let link = ConnectedSides::new(options, mtu, 4096)?;
-        // Its name is gone at once: what the contexts share is the file.
+        // The name is gone at once: the contexts share the file.
         let path = std::env::temp_dir().join(format!("verbs-data-xrc-{}", std::process::id()));
         let file =
             File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
@@ -284,7 +284,7 @@ impl Scene {
             let told = (come.wr_id, come.qp_num, come.byte_len);
             ensure!(told == (number as u64, target, ELSEWHERE as u32), "{come:?}");
             ensure!(member.bytes()[..ELSEWHERE] == bytes(ELSEWHERE, number), "other bytes came");
-            // The target goes with its last opener, and then nobody acknowledges once more what was lost.
+            // The target goes with its last opener, and then no side repeats a lost acknowledgement.
             parent.read_exact(&mut [0])?;
         }
         let state = opened.query()?.qp_state;

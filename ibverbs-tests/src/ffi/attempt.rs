@@ -327,7 +327,7 @@ fn refused(call: &'static str, result: i32) -> Result<()> {
 /// # Errors
 /// As the call.
 pub fn dealloc_used_pd(pd: &Pd) -> Result<()> {
-    // SAFETY: who calls holds what uses the domain.
+    // SAFETY: the caller holds an object that uses the domain.
     refused("ibv_dealloc_pd", unsafe { (pd.library().ibv_dealloc_pd)(pd.raw()) })
 }
 
@@ -336,7 +336,7 @@ pub fn dealloc_used_pd(pd: &Pd) -> Result<()> {
 /// # Errors
 /// As the call.
 pub fn destroy_used_cq(context: &Context, cq: &Cq) -> Result<()> {
-    // SAFETY: who calls holds a QP that uses the queue.
+    // SAFETY: the caller holds a QP that uses the queue.
     refused("ibv_destroy_cq", unsafe { (context.library().ibv_destroy_cq)(cq.raw()) })
 }
 
@@ -346,7 +346,7 @@ pub fn destroy_used_cq(context: &Context, cq: &Cq) -> Result<()> {
 /// As the call.
 pub fn destroy_used_channel(context: &Context, channel: &Channel) -> Result<()> {
     let destroy = context.library().ibv_destroy_comp_channel;
-    // SAFETY: who calls holds a queue that uses the channel.
+    // SAFETY: the caller holds a queue that uses the channel.
     refused("ibv_destroy_comp_channel", unsafe { destroy(channel.raw()) })
 }
 
@@ -359,7 +359,7 @@ pub fn dealloc_used_td(context: &Context, thread: &ThreadDomain) -> Result<()> {
     let Some(dealloc) = unsafe { context.extended()?.as_ref() }.dealloc_td else {
         bail!("there are no thread domains");
     };
-    // SAFETY: who calls holds a parent domain that uses the thread domain.
+    // SAFETY: the caller holds a parent domain that uses the thread domain.
     refused("ibv_dealloc_td", unsafe { dealloc(thread.raw()) })
 }
 
@@ -426,8 +426,8 @@ impl Qp {
         let operations = unsafe { (*self.pd().context().raw()).ops };
         let post = operations.post_send.expect("every provider sends");
         let mut bad = null_mut();
-        // SAFETY: the QP lives; what the request names, `request` keeps while it may be read, and
-        // what other opcodes have in the place of that is null.
+        // SAFETY: the QP lives; `request` keeps the named memory while the provider may read it, and the fields of
+        // other opcodes there are null.
         let result = unsafe { post(self.raw(), &raw mut work, &raw mut bad) };
         Ok(Failed::check("ibv_post_send", result)?)
     }

@@ -1,6 +1,6 @@
 //! Threads that are cancelled in a call that waits, as `pthread_cancel` does it.
 //!
-//! What such a thread had taken would be missed by whoever calls next.
+//! If such a thread took a lock or an event along, the next caller would miss it.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -70,7 +70,7 @@ extern "C-unwind" fn run(task: *mut c_void) -> *mut c_void {
     while is_before && !task.is_cancelled.load(Ordering::Acquire) {
         std::hint::spin_loop();
     }
-    // SAFETY: as above; and what the calls are about lives, as do the places for their answers.
+    // SAFETY: as above; and the objects of the calls live, as do the places for their answers.
     unsafe {
         pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, null_mut());
         match task.call {

@@ -21,7 +21,7 @@ pub fn descriptors_of(node: &Path) -> io::Result<Vec<OwnedFd>> {
     }
     numbers.sort_unstable();
     let copy = |number: RawFd| {
-        // SAFETY: it was listed a moment ago; whoever opened it keeps it as long as the device is open,
+        // SAFETY: it was listed a moment ago; the library that opened it keeps it as long as the device is open,
         // and it is borrowed for this one call only.
         unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
     };

@@ -206,7 +206,7 @@ pub(super) fn is_readable(fd: c_int, limit: Duration) -> Result<bool> {
     let mut poll = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one valid entry.
     let found = unsafe { libc::poll(&raw mut poll, 1, limit.as_millis().try_into()?) };
-    // What has ended takes whatever is written, and drops it.
+    // A channel that has ended takes all written bytes, and drops them.
     let is_writable = poll.revents & (libc::POLLOUT | libc::POLLHUP) == libc::POLLOUT;
     ensure!(!is_writable, "a channel, which is only read, is ready to be written");
     Ok(found == 1)

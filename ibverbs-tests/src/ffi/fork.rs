@@ -11,8 +11,8 @@ use nix::unistd::Pid;
 /// # Errors
 /// When there is no child.
 pub fn in_child(act: impl FnOnce() -> i32) -> io::Result<Pid> {
-    // SAFETY: the C library keeps its own locks in order over a fork, and what a verbs provider does
-    // about others is what is tried here; the child leaves by _exit.
+    // SAFETY: the C library keeps its own locks in order over a fork, and the test tries what a verbs provider does
+    // with its own; the child leaves by _exit.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {

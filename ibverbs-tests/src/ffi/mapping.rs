@@ -230,8 +230,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by us, and whoever registered it keeps it until no card has a
-        // key to it any more.
+        // SAFETY: this type made the mapping, and the region that registered it keeps it until no card has a key to it.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
     }
 }

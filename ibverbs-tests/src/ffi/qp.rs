@@ -474,8 +474,8 @@ impl Qp {
     fn post_one(&self, work: &mut v::ibv_send_wr) -> Result<(), Failed> {
         let post = self.operations().post_send.expect("every provider sends");
         let mut bad = null_mut();
-        // SAFETY: the QP lives; the list is one request. Of its memory the card goes by the keys, which
-        // end with it, and what a provider reads inline its caller keeps.
+        // SAFETY: the QP lives; the list is one request. The card reaches its memory by keys, which end with it, and
+        // the caller keeps memory that the provider reads inline.
         let result = unsafe { post(self.raw.as_ptr(), work, &raw mut bad) };
         Failed::check("ibv_post_send", result)
     }

@@ -104,8 +104,7 @@ impl Srq {
     /// # Panics
     /// When it does not fail.
     pub fn refuses_to_go(&self) -> Failed {
-        // SAFETY: made by us; whoever calls has QPs that use it, and if it goes all the same that is the
-        // end of this program.
+        // SAFETY: this type made it; the caller has QPs that use it, and if it goes all the same this program ends.
         let result = unsafe { (self.pd.library().ibv_destroy_srq)(self.raw()) };
         Failed::check("ibv_destroy_srq", result).expect_err("a queue that is used stays")
     }

@@ -1,5 +1,5 @@
-//! The bystander: two QPs that send each other a message, to and fro, and wait for events. It counts how long that takes,
-//! but for what anybody on the way waits for a processor, and what balboad works meanwhile.
+//! The bystander: two QPs that send each other a message, to and fro, and wait for events. It counts the time of a
+//! round trip without the waits of all threads on the way for a processor, and balboad's work meanwhile.
 
 use std::time::{Duration, Instant};
 

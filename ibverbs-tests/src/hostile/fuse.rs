@@ -1,8 +1,8 @@
 //! A file system that has one file and never answers its readers, in a mount namespace of this program's own. By hand,
 //! as linux/fuse.h has it: all numbers are the machine's.
 //!
-//! A child serves it, so that it ends when the program is killed: who waits for an answer of its own
-//! could not end.
+//! A child serves it, so that it ends when the program is killed: a process that waits for its own answer could not
+//! end.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};

@@ -1,6 +1,7 @@
 //! The times of a bystander's round trips, and balboad's work meanwhile: counted, printed, and read.
 //!
-//! Neither depends on what else the machine does: what a trip waits for a processor is taken off, and costs no work.
+//! Neither depends on other work of the machine: the time for which a trip waits for a processor is taken off, and
+//! costs no work.
 
 use std::fmt;
 use std::str::FromStr;

@@ -32,7 +32,7 @@ pub fn under_way(qps: usize, messages: usize) -> Result<()> {
         Ok(qp)
     };
     let mut kept = vec![make()?];
-    // Where it is given no more, it has what it can have.
+    // When balboad refuses another one, it has all that it can have.
     while kept.len() < qps {
         let Ok(qp) = make() else { break };
         kept.push(qp);
@@ -93,7 +93,7 @@ pub fn unread(queues: usize) -> Result<()> {
         for queue in &queues {
             queue.post()?;
         }
-        // Before they are armed again what came is taken, or it would make no event.
+        // The program polls all completions before it arms the queues again, because earlier ones would raise no event.
         for queue in &queues {
             while queue.cq.poll()?.is_none() {
                 std::thread::yield_now();

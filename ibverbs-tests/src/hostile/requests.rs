@@ -291,7 +291,7 @@ fn sockaddr(address: Ipv4Addr, port: u16) -> [u8; 28] {
 /// Asks for connections without end, of a listener of its own that takes none up, and takes them back.
 ///
 /// # Errors
-/// When balboad refuses what it would not.
+/// When balboad refuses a request that it should serve.
 pub fn by_client(directory: &Path, from: Ipv4Addr, to: Ipv4Addr) -> Result<()> {
     let [listener, asker] = [Asker::new(directory)?, Asker::new(directory)?];
     listener.listen()?;
@@ -301,7 +301,7 @@ pub fn by_client(directory: &Path, from: Ipv4Addr, to: Ipv4Addr) -> Result<()> {
         let ids = of_turn.map(|qpn| asker.ask(from, to, *qpn));
         for id in ids.collect::<Result<Vec<_>>>()? {
             let end = || asker.say(number::DESTROY_ID, 16, &[(8, &id)]);
-            // The first word is answered by that there are events, which nobody reads here.
+            // The answer to the first word says that there are events, which stay unread here.
             end().or_else(|_| end())?;
         }
         // The backlog of a listener is full by then.

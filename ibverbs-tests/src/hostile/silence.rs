@@ -28,7 +28,7 @@ pub fn silent(qps: u32, first: u32) -> Result<()> {
         Ok(qp)
     };
     let mut kept = vec![make(first)?];
-    // Where it is given no more, it has what it can have.
+    // When balboad refuses another one, it has all that it can have.
     kept.extend((first + 1..first + qps).map_while(|number| make(number).ok()));
     say(&format!("silent {}", kept.len()));
     stay()

@@ -33,7 +33,7 @@ const EVENTS: [EpollFlags; 3] = [EpollFlags::EPOLLIN; 3];
 /// Says `waiting` when balboad may end.
 ///
 /// # Errors
-/// When one is ready for what it is not, or does not tell what it should in its order.
+/// When a channel is wrongly ready, or does not deliver its events in their order.
 pub fn channels() -> Result<()> {
     let link = linked(true, transfer::room(4096))?;
     let managed = EventChannel::open()?;
@@ -58,13 +58,13 @@ pub fn channels() -> Result<()> {
     // Left where they are.
     all.cause(|| identifier.ask_for_route())?;
     come(&level, EVENTS)?;
-    // The end is told to who asks for nothing, here once of each.
+    // Each descriptor reports the end also to a watcher of no events, here once.
     let ends = watched(all.descriptors()?, EpollFlags::EPOLLONESHOT)?;
     say("waiting");
     for _ in KINDS {
         ended(&ends)?;
     }
-    // librdmacm asks for the path that it is told of, and nobody answers.
+    // librdmacm asks for the path of an event, and balboad does not answer.
     all.give(CmEventType::RouteError)?;
     all.give_the_end()?;
     for (flags, kind) in ready(&level)?.into_iter().zip(KINDS) {

@@ -89,7 +89,7 @@ fn one_round(
         link.success(&right.receive_cq)?;
     }
     link.success(&left.send_cq)?;
-    // A published card acknowledges what lands a moment later.
+    // A published card acknowledges bytes that land a moment later.
     let mut whole = vec![0; START];
     to.region.read(0, &mut whole);
     whole.extend(bytes(round, sent));

@@ -74,7 +74,7 @@ pub(super) fn good(child: Pid) -> Result<()> {
 }
 
 fn keep_busy(begun: &Barrier, stop: &AtomicBool) -> Result<()> {
-    // Opened before anybody forks: libibverbs' own lock of the list of devices, and the linker's, are
+    // Opened before any fork: libibverbs' own lock of the list of devices, and the linker's, are
     // not given back in a child.
     let context = Library::open().and_then(|library| Context::open(library, "balboa0"));
     begun.wait();

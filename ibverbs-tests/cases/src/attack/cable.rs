@@ -32,7 +32,7 @@ fn somebodys(setting: &Setting, _: Length) -> Result<()> {
     let shared = setting.directory().join("shared");
     fs::create_dir(&shared)?;
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777))?;
-    // Or nobody else comes to it.
+    // Otherwise no other case gets it.
     fs::set_permissions(setting.directory(), fs::Permissions::from_mode(0o755))?;
     let (local, remote) = (shared.join("local"), shared.join("remote"));
     let ends = format!("unix:{},{}", local.display(), remote.display());

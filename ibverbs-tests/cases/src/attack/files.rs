@@ -100,7 +100,7 @@ fn capture_through_link(setting: &Setting, _: Length) -> Result<()> {
 }
 
 fn capture_into_file(setting: &Setting, _: Length) -> Result<()> {
-    // Of somebody who would like to read what the cards send.
+    // The file belongs to a user who would like to read the cards' frames.
     let file = precious(setting, setting.directory().join("capture.pcapng"))?;
     chown(&file, Some(SOMEBODY), Some(SOMEBODY))?;
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;

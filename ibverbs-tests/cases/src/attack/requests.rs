@@ -73,7 +73,7 @@ fn flooded(scene: Scene<'_>, flood: String) -> Result<()> {
         end(programs)?;
         scene.left(0)?;
         nothing_left(scene.daemon())?;
-        // Its listener's port is anybody's.
+        // Any program may have its listener's port.
         let task = scene.program(&format!("connect --port {FLOODED_PORT} --times 3"));
         task.run().and_then(Finished::success).map(drop)
     })

@@ -194,7 +194,7 @@ impl<'a> Scene<'a> {
     /// Runs a check while the bystander rests.
     ///
     /// # Errors
-    /// As what is done, or when the bystander has ended.
+    /// As `act`, or when the bystander has ended.
     pub fn alone<T>(&self, act: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         self.bystander.signal(Signal::SIGSTOP)?;
         std::thread::sleep(LOOK);

@@ -63,7 +63,7 @@ fn void(setting: &Setting, length: Length) -> Result<()> {
     let limits = Limits { memory: 16, growth: 4, descriptors: 32 };
     let attack = Attack { programs, threads: 1, limits };
     scene.suffer(&attack, |scene, _, excess| {
-        // However much they were given, somebody else finds room.
+        // However much they have, another program finds room.
         let visit = visit(scene)?;
         excess.unless(visit.status.success(), || format!("another is refused: {visit}"));
         Ok(())

@@ -119,7 +119,7 @@ fn ends(setting: &Setting, length: Length, kind: MemoryKind) -> Result<()> {
     // Whether they come up beside the first is seen elsewhere.
     running.extend(others.iter().filter_map(|program| scene.start(program).ok()));
     let ended = scene.ends_within(PATIENCE)?;
-    // Before anything else: what hangs in their memory cannot even be killed.
+    // Before anything else: a process that hangs in their memory cannot even be killed.
     drop(running);
     ensure!(ended, "SIGTERM does not end balboad within {PATIENCE:?}");
     scene.close()

@@ -276,7 +276,7 @@ fn judge(plan: Plan, members: Vec<Member>) -> Result<()> {
     let [leader, follower, third]: [Member; 3] =
         members.try_into().map_err(|_| anyhow::anyhow!("three are at work"))?;
     let orderly = if dead == Some(Target::Daemon) { CARD_DIED } else { STOPPED };
-    // The third first: it depends on nobody.
+    // The third first: it depends on no other.
     match (dead, plan.third) {
         (Some(Target::Third), _) => killed(third)?,
         (_, Third::Reserve) => {

@@ -1,7 +1,7 @@
 //! Cards as published behind vfio-pci and an IOMMU, and the engine that balboad hosts for them.
 //!
-//! The emulated processor splits a driver's stores of 32 bytes. So the servers of these cards join the parts, as no card
-//! does: what is tried here is all of the way but those stores.
+//! The emulated processor splits a driver's stores of 32 bytes. So the servers of these cards join the parts, as no
+//! card does: these cases try the whole way except for those stores.
 
 use std::fs;
 use std::time::Duration;

@@ -52,7 +52,7 @@ fn no_iommu(setting: &Setting) -> Result<()> {
     refused(balboa_bind(setting, function), &[&reason, mend])?;
     ensure!(driver(function).is_none(), "{function} is bound to {:?}", driver(function));
     refused(balboad(setting, function), &["run balboa bind"])?;
-    // As one would who does not know of balboa bind: the kernel itself refuses.
+    // As a user would who does not know `balboa bind`: the kernel itself refuses.
     let sysfs = Path::new("/sys/bus/pci");
     let choice = sysfs.join("devices").join(function).join("driver_override");
     fs::write(&choice, "vfio-pci")?;

@@ -290,7 +290,7 @@ fn doctor(setting: &Setting, hardware: Hardware) -> Result<()> {
     ensure!(verdict == "wrong" && line.contains("ulimit -l"), "{line}");
     is("memlock", "", "ok", "")?;
 
-    // The node of a card is somebody else's; chown is the advice.
+    // The node of a card belongs to another user; chown is the advice.
     let nodes: Vec<String> = bind(setting, &card)?;
     for node in &nodes {
         chown(node, Some(0), None)?;

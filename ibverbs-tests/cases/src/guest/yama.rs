@@ -70,7 +70,7 @@ pub(super) fn by_sysfs_path(setting: &Setting, daemon: &Daemon<'_>, served: bool
         server.says("100 iters in ")?;
         client.says("100 iters in ")?;
     } else {
-        // It is for those with CAP_SYS_PTRACE alone: balboad must say so, and what to do.
+        // Only processes with CAP_SYS_PTRACE may trace then: balboad must report that, and the remedy.
         let finished = pingpong(0).run()?;
         ensure!(!finished.status.success(), "it was served: {finished}");
         finished.complains("ptrace_scope is 2; set it to 0 or 1")?;

@@ -187,7 +187,7 @@ impl Trial<'_> {
     }
 
     /// Datagrams to a group that the other side joined. Not the other way round: mckey waits for no
-    /// completion, and rxe drops what it has not sent when the queue pair is destroyed.
+    /// completion, and rxe drops unsent packets when the queue pair is destroyed.
     fn group(&self) -> Result<()> {
         let line = |address, role| format!("mckey -m {GROUP} {role} -b {address} -C 10 -S 1000");
         self.peer.machine.start_server(&line(ADDRESS, ""), Listens::Group(GROUP))?;

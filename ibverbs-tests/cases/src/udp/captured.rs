@@ -40,7 +40,7 @@ fn leaves(setting: &Setting, are_strangers: bool) -> Result<()> {
         let off = "tx off gso off gro off tx-udp-segmentation off rx-udp-gro-forwarding off";
         machines.tool(side, &format!("ethtool -K {WIRE} {off}"))?;
         if are_strangers {
-            // No word passes, so that neither learns what the other is.
+            // No word passes, so neither learns that the other is a balboad.
             for family in ["-4", "-6"] {
                 let words = format!("{family} rule add ipproto udp dport 14791 prohibit");
                 machines.ip(side, &words)?;

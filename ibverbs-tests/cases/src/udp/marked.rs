@@ -19,7 +19,7 @@ const HANDLES: &str = "rp_cnp_handled";
 const TRANSFERS: [(&str, usize); 2] =
     [("ib_write_bw -F -x 0 -u 16 -n 200", 0), ("ib_read_bw -F -x 1 -u 16 -n 200", 1)];
 
-/// Every sixteenth of what each machine sends and can be marked is.
+/// Each machine marks every sixteenth ECN-capable datagram that it sends.
 pub(super) fn marks(setting: &Setting) -> Result<()> {
     let sixteenth =
         ["ip", "ip6"].map(|it| format!("; {it} ecn ect0 numgen inc mod 16 0 {it} ecn set ce"));
@@ -28,8 +28,8 @@ pub(super) fn marks(setting: &Setting) -> Result<()> {
     reacts(setting, &format!("nft 'table netdev marks {{ chain leaving {{ {chain} }} ; }}'"))
 }
 
-/// Cards that react to congestion are notified of marks and slow down, and nothing that other cards send is marked,
-/// where a command has each machine mark what leaves it.
+/// If each machine marks datagrams that leave it, cards that react to congestion get notifications and slow down, and
+/// datagrams of other cards are never marked.
 pub(crate) fn reacts(setting: &Setting, marking: &str) -> Result<()> {
     for (congestion, is_marked) in [("dcqcn-mlx5,line=10G", true), ("off", false)] {
         let machines = Machines::new(setting, 1500)?;

@@ -7,8 +7,8 @@ use harness::setting::{Daemon, Setting};
 
 use super::{pings, stop, until};
 
-/// What programs get that ask for no path MTU of their own, and those of rdma_cm, fits each route; what does not fit the
-/// route to its peer is refused, in a sentence of balboad's, and goes by a route that is wide enough.
+/// The default path MTU, and rdma_cm's, fit each route. balboad refuses in one sentence a path MTU that does not fit
+/// the route to the peer, and allows it on a route that is wide enough.
 pub(super) fn narrow(setting: &Setting) -> Result<()> {
     let machines = Machines::new(setting, 9000)?;
     let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE}"))?;

@@ -57,7 +57,7 @@ fn main() -> Result<()> {
         setresgid(gid, gid, gid)?;
         setresuid(uid, uid, uid)?;
     }
-    // Becoming somebody else has undone it.
+    // Becoming another user has undone it.
     set_pdeathsig(Signal::SIGKILL)?;
     let mut words = arguments.command.into_iter();
     let program = words.next().context("no command")?;

@@ -1,6 +1,6 @@
 //! Runs one command line on another machine, for launchers that would take ssh: `remote-shell HOST WORD...` here, and
-//! `remote-shell serve` there, which takes one command and ends with it. For machines of the tests alone: anybody who reaches
-//! the port is served.
+//! `remote-shell serve` there, which takes one command and ends with it. For machines of the tests alone: it serves
+//! every client that reaches the port.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
