@@ -21,7 +21,8 @@ const BALBOA: &str = env!("CARGO_BIN_EXE_balboa");
 fn installed(libibverbs: &str) -> (TempDir, Command) {
     let home = tempfile::tempdir().unwrap();
     let place = |name: &str| home.path().join(name);
-    // By another process: whoever is forked while this one has the copy open to write keeps it busy.
+    // Another process copies: a child that is forked while this process has the copy open for writing would keep it
+    // busy.
     let copied = Command::new("cp").arg(BALBOA).arg(place("balboa")).status().unwrap();
     assert!(copied.success(), "cp: {copied}");
     fs::write(place(libibverbs), format!("\0IBVERBS_PRIVATE_{}\0", OLDEST.private_abi)).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! A target takes bytes, makes of them messages that the boundary's other side could send, gives them to
 //! the real code, and panics where the code breaks a promise: a panic of its own, memory or output
-//! without bound, an address that nobody granted, an entry read twice, a completion too many.
+//! without bound, an address without a grant, an entry read twice, a completion too many.
 //!
 //! The same function runs three ways: by `cargo test -p fuzz` with a fixed number of inputs from
 //! fixed seeds and with every input in `regressions/`, by `cargo xtask fuzz TARGET --minutes N`

@@ -132,7 +132,7 @@ fn arguments_are_taken_or_refused() {
     holds("arguments");
 }
 
-/// `regressions/TARGET/NAME`: the name says what was wrong.
+/// `regressions/TARGET/NAME`: the name states the fault.
 #[test]
 fn past_failures_stay_mended() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");

@@ -1,4 +1,4 @@
-//! Hosts' reactions to congestion, and their effects. Each test says what comes of it where the hosts do nothing.
+//! Hosts' reactions to congestion, and their effects. Each test also states the result if the hosts do nothing.
 
 use netsim::config::{Config, Shape};
 use netsim::frame::{Frame, mac_of};
@@ -120,7 +120,7 @@ fn dcqcn_has_a_victim_go_on_that_pauses_alone_stop() {
     assert!(without < line / 2, "{without} of {line}");
 }
 
-/// A second algorithm, by round trips alone: nothing is marked, and nobody is notified or paused.
+/// A second algorithm, by round trips alone: no packet is marked, and no host is notified or paused.
 #[test]
 fn swift_shares_a_parking_lot_without_marks_or_pauses() {
     let mut config = config("parking-lot-swift");
@@ -194,8 +194,7 @@ fn forged(from: u32, to: u32, dest_qpn: Qpn) -> Frame {
 }
 
 /// The rate of a flow at 40 Gb/s under 100,000 forged notifications a second, in bits per second, and the numbers of
-/// these that were heeded and ignored. `min_rate` and `between` are the sender's, in Mb/s and µs; 0 for what is its
-/// own.
+/// these that were heeded and ignored. `min_rate` and `between` are the sender's, in Mb/s and µs; 0 for the default.
 fn under_attack(min_rate: u32, between: u32) -> (u64, u64, u64) {
     let mut config = config("parking-lot-dcqcn");
     config.shape = Shape::Dumbbell { pairs: 1 };

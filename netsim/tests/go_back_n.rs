@@ -77,7 +77,7 @@ fn a_loss_costs_what_was_sent_behind_it() {
         for share in [fixed.0, fixed.1] {
             assert!(share.abs_diff(expected) <= expected / 10, "{what}");
         }
-        // What sends again what was lost alone does better than that.
+        // A sender that repeats only lost packets does better than that.
         let lost = u64::from(loss) * WHOLE / 10_000;
         if u64::from(loss) * behind > 2_000 {
             assert!(fixed.0 < (WHOLE - lost) * 9 / 10, "{what}");

@@ -211,7 +211,7 @@ fn what_was_seen_is_written_as_tables_and_charts() {
     network.look_each(10_000_000);
     network.run(Time::from_micros(100));
     let (results, flows) = (network.results(), network.flows());
-    // Eleven looks at two ports and eight flows; what flows do is between two.
+    // Eleven looks at two ports and eight flows; rates of flows lie between two looks.
     assert_eq!(results.queues_csv().lines().count(), 1 + 11 * 2);
     assert_eq!(results.flows_csv().lines().count(), 1 + 10 * 8);
     assert_eq!(results.fairness_csv(flows).lines().count(), 1 + 10);
@@ -337,7 +337,7 @@ fn delivered_between(network: &mut Network, from: u64, to: u64) -> u64 {
     delivered(network).iter().sum::<u64>() - before
 }
 
-/// Marks come too late for the ring not to stand still at first, and are what it needs not to do so again.
+/// Marks come too late to keep the ring from standing still at first, but keep it from doing so again.
 #[test]
 fn a_watchdog_has_a_ring_go_on_where_its_hosts_react_to_marks() {
     let mut config = config("ring-watchdog");

@@ -46,7 +46,7 @@ fn a_strict_priority_has_what_it_sends_and_the_others_have_their_shares_of_the_r
     assert!(seen.shares[6] <= 10, "{seen}");
 }
 
-/// A host's own cable is the one that is full: what queue pairs send waits in the transport, and nothing in a switch.
+/// A host's own cable is full: packets wait in the transport, and none in a switch.
 #[test]
 fn a_host_shares_its_own_cable_by_weights_too() {
     let mut config = config("ets");

@@ -13,7 +13,7 @@ const PACKETS: usize = 256;
 /// Passes.
 const PASSES: usize = 100;
 
-/// A clock that stands, and numbers that somebody can guess.
+/// A clock that stands, and numbers that can be guessed.
 #[derive(Debug)]
 struct Fixed;
 

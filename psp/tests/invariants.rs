@@ -146,8 +146,7 @@ fn a_packet_far_behind_is_taken_for_one_that_has_come() {
     assert_eq!(other.open(there, false, &mut first), Err(Refusal::Replayed));
 }
 
-/// Also where a host is killed and starts again in the same moment, and where its clock stands: what decides then are
-/// random numbers.
+/// Also if a host is killed and starts again in the same moment, and if its clock stands: then random numbers decide.
 #[test]
 fn no_initialization_vector_comes_twice_under_one_key() {
     let mut seen = HashSet::new();

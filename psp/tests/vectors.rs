@@ -66,8 +66,8 @@ fn packets_are_sealed_as_the_program_seals_them() {
     }
 }
 
-/// The program knows no GMAC. It is the check value of AES-GCM over no text, so that of the program's own packet without
-/// what is encrypted.
+/// The program knows no GMAC. GMAC is the check value of AES-GCM over no text: that of the program's own packet without
+/// its encrypted bytes.
 #[test]
 fn what_is_only_authenticated_stands_there_as_it_is() {
     for version in [Version::AesGmac128, Version::AesGmac256] {

@@ -4,7 +4,7 @@
 //! the two passes of the invariant CRC is measured per frame, without any copy of payload to
 //! memory.
 //!
-//! Instructions do not depend on what else the machine does. To count them, give the number of messages and a part of a
+//! Instructions do not depend on other work of the machine. To count them, give the number of messages and a part of a
 //! measurement's name, and have callgrind count one of the functions `emit` and `take`:
 //!
 //! ```text

@@ -9,7 +9,7 @@ fn pair() -> (Client, OwnedFd) {
     (Client { socket, daemon: Pid::this(), room: vec![0; MAX_MESSAGE] }, balboad)
 }
 
-/// Says something before it is asked for, so that nobody needs to wait.
+/// Says something before it is asked for, so that the test need not wait.
 fn say(balboad: &OwnedFd, message: &[u8]) {
     send(balboad.as_fd(), message, &[], Wait::Never).unwrap();
 }

@@ -2,8 +2,8 @@
 //! udp_cost`.
 //!
 //! Two ports stand on two addresses of the loopback network and know each other as balboads' ports. One sends bursts as
-//! cards do, and the other receives them; no card is behind either. Told is what the quickest burst took, with what the
-//! kernel did of it, which other work of the machine makes longer least.
+//! cards do, and the other receives them; no card is behind either. It prints the time of the quickest burst, with the
+//! kernel's part of it, because other work of the machine lengthens that burst least.
 //!
 //! Instructions outside of the kernel do not depend on that work. To count them, give the number of bursts and a part of
 //! a measurement's name, and have callgrind count one of the functions `send` and `receive`:

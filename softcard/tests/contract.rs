@@ -2,7 +2,7 @@
 //!
 //! The driver is a Python program that reads its numbers out of the document. What it needs of a
 //! machine (register accesses, memory, interrupts) it asks for line by line on its standard output
-//! and gets on its standard input; this side understands nothing of what it does.
+//! and gets on its standard input; this side does not interpret the accesses.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};

@@ -242,7 +242,7 @@ fn what_is_no_image_for_it_leaves_a_card_of_which_the_static_layer_answers_until
     rig.end();
 }
 
-/// Its stack would send in the clear what the owner wants sealed.
+/// Its stack would send in the clear, but the owner wants sealed frames.
 #[test]
 fn a_card_that_seals_takes_no_published_image() {
     let peer = Peer { addresses: vec![[10, 0, 0, 2].into()], secret: Secret::new([7; 32]) };

@@ -324,7 +324,7 @@ fn a_reset_of_the_shell_ends_what_a_silent_peer_keeps() {
     let [one, other] = &pair.nodes;
     one.post(false, 3, MEMORY, MEMORY, 64);
     until("they know each other", || one.completed(3)[3] == 1);
-    // A peer that nobody is.
+    // A peer that does not exist.
     let nobody = RdmaConnection0 { qpn: 3, remote_qpn: 3, udp_port: 1 }.encode();
     one.write_wide(v::RDMA_CONN_0, [nobody, 0x0a00_0063_0a00_0063, 0, 0]);
     for _ in 0..20 {

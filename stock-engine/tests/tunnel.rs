@@ -334,7 +334,7 @@ fn a_peer_that_answers_nothing_ends_the_queue_pair_though_its_card_acknowledges(
     assert_eq!(net.program(0, a).events, [done, failed]);
     // Nothing of it is out, so its number does not rest.
     assert_eq!(net.nodes[0].carrier.posts.tally().quarantined, 0);
-    // Late, the peer finds the atomic, and executes it: nobody knows.
+    // Late, the peer finds the atomic, and executes it: the requester does not know.
     let before = net.program(1, b).open[..8].to_vec();
     net.nodes[1].stands = false;
     net.run(50 * MS);
@@ -389,7 +389,7 @@ fn in_sqd_what_was_begun_is_finished_and_nothing_begins() {
     let done = net.program(0, a).completed();
     assert!(!net.is_draining(0, a) && (1..31).contains(&done), "{done}");
     let said = net.program(0, a).events.len();
-    // The peer's request is answered, a second time is nothing new, and nobody's silence counts.
+    // The peer's request is answered, a second time is nothing new, and silence does not count.
     net.submit(1, b, read(0), &[0; 9001]).unwrap();
     net.drain(0, a, true);
     net.run(2_000 * MS);
@@ -523,7 +523,7 @@ fn queue_pairs_of_one_card_reach_each_other_and_no_packet_leaves() {
     let alone = net.create(0);
     net.attach_beside(0, alone, alone);
     there_and_back(&mut net, alone, alone);
-    // A peer that goes tells nobody, and a later QP of its number is another one.
+    // A peer that goes tells no other, and a later QP of its number is another one.
     net.destroy(0, pair[1]);
     net.submit(0, pair[0], write(1, None), &[7; 9]).unwrap();
     net.run(600 * MS);

@@ -190,7 +190,7 @@ fn it_is_told_of_what_arrives_and_only_then() {
     for number in 0..20 {
         bench.gsis[0].send(ME, &to, &datagram(number)).unwrap();
         bench.service();
-        // By the thread that serves interrupts: nobody looks here meanwhile.
+        // By the thread that serves interrupts: this thread does not look meanwhile.
         assert!(is_readable(&bench.gsis[1], PATIENCE));
         assert_eq!(bench.gsis[1].take().unwrap().datagram, datagram(number));
         assert_eq!(bench.gsis[1].take(), None);
@@ -743,7 +743,8 @@ fn who_has_most_handles_gives_one_to_who_has_fewer() {
         all.take_waiting(&peer_of(its, n));
         task
     };
-    // Another one is one of its own, or of a third's one of the flooder's; never the only one that somebody has.
+    // Another handle replaces one of the client's own, or a third client's replaces one of the flooder's; never a
+    // client's only one.
     for n in HANDLES..2 * HANDLES {
         let Task::End(ah) = wants(&mut all, 0, n) else { panic!("none of its own is idle") };
         assert!((6..2 * HANDLES as u32).contains(&ah), "{ah}");

@@ -324,7 +324,7 @@ fn an_image_whose_scope_is_another_than_was_said_is_no_success() {
         rig.load(image(2), manifest(2)).unwrap();
         rig.end();
     }
-    // Another that goes with its digest is loaded into a vFPGA that nobody has taken off the datapath.
+    // Another number with the right digest is loaded into a vFPGA that is still on the datapath.
     let mut rig = Rig::new(3);
     rig.load_one(1, one(2)).unwrap_err();
     assert!(rig.device.has_lost_image());

@@ -428,7 +428,7 @@ fn an_engine_of_balboads_starts_anew_when_its_card_owes_no_confirmation() {
     device.windows[0].engine.abandon("a test");
     let error = device.restart(0).unwrap_err();
     assert!(error.to_string().contains("only balboa reset balboa0 ends that"), "{error}");
-    // Memory that the card may still write to is nobody's, and the late end belongs to its own invalidation.
+    // Memory that the card may still write to is not given out, and the late end belongs to its own invalidation.
     assert_eq!(device.arena.lost_bytes(), PAGE);
     assert!(device.shell.is_in_doubt(0) && device.windows[0].engine.death().is_some());
     report_late(&card);

@@ -166,7 +166,7 @@ fn who_tries_for_ever_tries_again_soon() {
         let active = world.call(0, |manager, now| manager.connect(now, OWNER, &asks)).unwrap();
         world.pass(MILLISECOND);
         let passive = world.request(1);
-        // This one goes by what the other says, until it accepts with what it says itself: 4.
+        // The passive side uses the active side's timer until it accepts with its own: 4.
         assert_eq!(timer(&world, 1, passive), expected);
         world.accept(1, passive, 200);
         assert_eq!(timer(&world, 1, passive), param::RNR_TIMER);

@@ -27,7 +27,7 @@ fn ask(world: &mut World, transaction_id: u64, req: Req) {
     world.deliver(route, &bytes);
 }
 
-/// The reason of the refusal that node 1 sent last, and what it says more about it.
+/// The reason of the refusal that node 1 sent last, and its further information.
 fn refusal(world: &World) -> (RejectReason, Vec<u8>) {
     let last = world.sent.last().unwrap();
     let Body::Rej(rej) = last.message.body else { panic!("{last:?} is no REJ") };

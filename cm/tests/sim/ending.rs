@@ -175,7 +175,7 @@ fn a_refusal_ends_a_connection_that_is_there() {
     assert_eq!(world.state(0, active), State::TimeWait);
 }
 
-/// A world in which node 1 has accepted what node 0 asked for, which has not said that it is ready.
+/// A world in which node 1 has accepted the request of node 0, and node 0 is not ready yet.
 fn accepted() -> (World, Id, Id) {
     let mut world = World::new(2);
     world.listen(1, 5);

@@ -132,7 +132,7 @@ fn a_late_refusal_of_the_request_does_not_end_what_was_accepted() {
     }
     world.no_event(0);
     assert_eq!(world.state(0, active), State::Established);
-    // Nor does a reply that comes back to who sent it, which neither repeats nor refuses it.
+    // Nor does a reply that comes back to its sender, which neither repeats nor refuses it.
     let (sent, rep) = (
         world.sent.len(),
         world.sent.iter().find_map(|it| match it.message.body {

@@ -117,7 +117,7 @@ fn a_question_for_what_nobody_offers_is_refused() {
     world.pass(MILLISECOND);
     let EventKind::Resolved(resolved) = world.event(0).kind else { panic!() };
     assert_eq!((resolved.status, resolved.qpn, resolved.qkey), (SidrStatus::REJECTED, 0, 0));
-    // Addresses of somebody else.
+    // Addresses of another host.
     let question = world.sent.iter().rfind(|it| it.attribute() == Attribute::SIDR_REQ).unwrap();
     let Body::SidrReq(mut req) = question.message.body else { panic!() };
     req.request_id ^= 1;

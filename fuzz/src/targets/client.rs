@@ -130,7 +130,7 @@ impl Bench {
                 pass_descriptors(u, &peer.socket, writer)?;
             }
             6 if !peers.is_empty() => {
-                // Requests without end, whose answers nobody takes.
+                // Requests without end, whose answers stay unread.
                 let peer = u.choose(peers)?;
                 for _ in 0..u.int_in_range(1..=64)? {
                     let request = shim_abi::encode(&Request::ListCards);

@@ -20,7 +20,7 @@ const OWNERS: [Owner; 2] = [Owner(1), Owner(2)];
 const IDS_PER_OWNER: usize = 6;
 const LINGERING: usize = 4;
 const BACKLOG: usize = 3;
-/// Services' ports, and one that nobody has.
+/// Services' ports, and a free one.
 const PORTS: [u16; 3] = [10, 11, 12];
 /// Messages kept to be said again.
 const SAID: usize = 32;

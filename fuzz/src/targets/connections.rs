@@ -2,8 +2,8 @@
 //! with numbers of other programs, and datagrams that fit earlier ones.
 //!
 //! Checked promises: an answer is no longer than its room; events come in their order, and are void only while they are
-//! on their way to a program that reports its reads truly; nobody reaches another's identifiers; and when all programs
-//! have gone nothing is left.
+//! on their way to a program that reports its reads truly; no program reaches another's identifiers; and when all
+//! programs have gone nothing is left.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,7 +45,7 @@ struct Program {
     read: u64,
     /// Whether it says that it has read more.
     lies: bool,
-    /// Numbers of events that are for nobody.
+    /// Numbers of events that are void.
     void: BTreeSet<u64>,
 }
 
@@ -98,7 +98,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     Ok(())
 }
 
-/// The addresses that nobody answers for: those of peers that are not there, or all.
+/// The addresses without answers: those of missing peers, or all.
 fn nobodies(all: bool) -> Vec<[u8; 16]> {
     let gids = ADDRESSES
         .iter()
@@ -213,7 +213,7 @@ impl Bench {
     }
 
     /// A command: its number and length as they ought to be or not, fields of numbers that were given out, an
-    /// address that is somebody's, and anything.
+    /// address of a host, and any bytes.
     fn command(&mut self, u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
         let number: u32 = u.int_in_range(0..=24)?;
         let mut body = self.body(u, number)?;

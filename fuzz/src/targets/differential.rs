@@ -132,8 +132,8 @@ struct Windows {
 }
 
 impl Windows {
-    /// Changes a window, by what its look-up reads: in an old build that of the WRITEs of queue pair 0 for all of them
-    /// (STOCK-41).
+    /// Changes a window by the entry that its look-up reads: an old build reads that of queue pair 0's WRITEs for all
+    /// of them (STOCK-41).
     fn change<T>(&mut self, is_read: bool, qpn: usize, change: impl FnOnce(&mut Window) -> T) -> T {
         let mut window = match self.build {
             Build::Mended => self.all[usize::from(is_read)][qpn],

@@ -187,7 +187,7 @@ impl Bench {
         self.memory.0.seen.borrow_mut().clear();
     }
 
-    /// Runs one command of a driver whose rings nobody disturbs.
+    /// Runs one command of a driver whose rings stay undisturbed.
     fn admin(&mut self, opcode: Opcode, blocks: &[Block]) -> Completion {
         let chaos = std::mem::take(&mut *self.memory.0.chaos.borrow_mut());
         let header = Header { opcode, blocks: blocks.len() as u8, tag: 7, response: RESPONSE };

@@ -1,7 +1,7 @@
 //! A port in multicast groups, between hostile peers and a hostile user: datagrams to groups, questions for
 //! members, queue pairs that join and leave, and time.
 //!
-//! Checked promises: a frame gives each member one copy at most, and nobody else any; a copy lies within its
+//! Checked promises: a frame gives each member one copy at most, and others none; a copy lies within its
 //! frame and within a receive that was taken for it; each receive that was taken completes or fails once;
 //! the port reports at most as often as it may, with any questions.
 

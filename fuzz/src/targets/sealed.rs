@@ -1,4 +1,5 @@
-//! Frames for a card that takes sealed ones alone: nothing opens but what its peer has sealed, once, as it was.
+//! Frames for a card that takes sealed ones alone: only an unchanged frame that its peer has sealed opens, and only
+//! once.
 
 use std::net::IpAddr;
 
@@ -52,7 +53,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let (mut peer, _) = protection(version, CARDS[0]).steps();
     while !u.is_empty() {
         if u.ratio(1, 3)? {
-            // From nobody.
+            // From a host without a key.
             let mut frame = guided(u)?;
             let length = u.int_in_range(0..=LONGEST)?.min(u.len());
             frame.extend_from_slice(u.bytes(length)?);
@@ -71,7 +72,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         let mut changed = frame.clone();
         let at = u.int_in_range(0..=8 * frame.len() - 1)?;
         changed[at / 8] ^= 1 << (at % 8);
-        // Ethernet, and what routers change in an IP header, is nobody's to vouch for.
+        // The seal does not cover Ethernet, and the fields of an IP header that routers change.
         let may_open = at / 8 < ethernet::LENGTH + ipv4::LENGTH + udp::LENGTH;
         match card.open(&mut changed) {
             Opened::Open { .. } => {

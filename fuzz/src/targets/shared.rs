@@ -1,6 +1,6 @@
 //! A port that a host's network stack shares, between a peer's frames and those of the host.
 //!
-//! Checked promises: frames on which the card acts are the card's, and nobody else sees those that it
+//! Checked promises: frames on which the card acts are the card's, and no other side sees those that it
 //! answers, so that every question has one answer; and no frame of the host's reaches, at the peer, the queue
 //! pair that the card's is connected to, unless the card knows it as forged.
 

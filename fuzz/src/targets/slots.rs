@@ -126,7 +126,7 @@ impl Side for Engine {
     }
 
     fn leads(&self, window: u64, bytes: u32) {
-        // One that has ended leads to nobody's memory.
+        // A window that has ended leads to the spare page.
         assert_eq!(self.opened.get(&window).map(|most| bytes <= *most), Some(true), "{window}");
     }
 

@@ -185,7 +185,7 @@ fn the_check_of_reach_says_what_a_copy_would_meet() {
         child.0
     };
     let word = [7u8; 8];
-    // The first process is root's, and may be everybody's or nobody's to look at.
+    // The first process is root's; the kernel may let every user look at it, or none.
     for pid in [getpid(), open.0, closed.0, gone, Pid::from_raw(1)] {
         let mut copy = [0; 8];
         let copied = read_vectored(pid, &mut [IoSliceMut::new(&mut copy)], &[range_of(&word)]);

@@ -184,7 +184,7 @@ fn a_process_cannot_claim_the_connection_of_another() {
     let victims = bench.qp(&victim, ours.0, ours.1);
     connect_qp(&mut bench, &victim, victims, 77).unwrap();
 
-    // The same process may, though that is of no use, and so may anybody with another peer.
+    // The same process may, though that is of no use, and so may any process with another peer.
     let again = bench.qp(&attacker, theirs.0, theirs.1);
     connect_qp(&mut bench, &attacker, again, 77).unwrap();
     bench.ask(&attacker, Request::DestroyQp { qpn: again });
@@ -200,7 +200,7 @@ fn a_process_cannot_claim_the_connection_of_another() {
     assert_eq!(state(&mut bench, qpn), QpState::Init);
     connect_qp(&mut bench, &attacker, qpn, 78).unwrap();
 
-    // A connection that failed is nobody's, also where balboad was not told.
+    // No program owns a failed connection, also if balboad has not learnt of the failure.
     let heir = bench.qp(&attacker, theirs.0, theirs.1);
     let window = bench.server.clients.values().next().unwrap().owned.places[&0].window;
     bench.fail(window, victims);
@@ -498,7 +498,7 @@ fn clients_whose_memory_did_not_answer_a_card_are_ended_and_no_others() {
     bench.turn();
     assert_eq!((lost(&rings[0][4]), lost(&rings[1][4])), (1, 0));
     assert_eq!(bench.server.clients.len(), 1, "the other one stays");
-    // It is told once, and asks nobody again.
+    // The message comes once, and balboad does not ask again.
     assert!(bench.server.poller.wait(Some(0)).unwrap().is_empty());
     let (context, _) = bench.open(&spared, 0);
     bench.cq(&spared, context.context, None);
@@ -646,7 +646,7 @@ fn who_asks_again_before_it_has_read_its_answer_is_at_an_end() {
     let mut bench = Bench::new(1, 1);
     let eager = bench.connect();
     assert_eq!(bench.greet(&eager, Role::Tool), Ok(Response::Done));
-    // Each answer would bring a memory file that nobody looks at.
+    // Each answer would bring a memory file that the test ignores.
     for _ in 0..2 {
         let request = shim_abi::encode(&Request::Status);
         fdpass::send(eager.socket.as_fd(), &request, &[], Wait::Never).unwrap();

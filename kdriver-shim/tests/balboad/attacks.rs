@@ -41,7 +41,7 @@ fn descriptors_that_came_before_balboad_hold_up_nobody() {
     let dir = root.path().join("state");
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
-    // No kernel refuses them to a socket that nobody has told to.
+    // A kernel refuses them only on a socket with that option.
     let listener = listening(&dir.join(SOCKET_NAME), SockType::SeqPacket);
     let list = shim_abi::encode(&Request::ListCards);
     let hello = shim_abi::hello_frame(&Hello { build: "test".into(), role: Role::Tool });
@@ -75,7 +75,7 @@ fn descriptors_whose_closing_waits_hold_up_nobody() {
     let refuses = refuse_descriptors(receiver.as_fd()).unwrap();
     let mut far_ends = Vec::new();
     let pid = Pid::from_raw(i32::try_from(balboad.child.id()).unwrap());
-    // Stopped meanwhile, so that nobody else is the last to have it.
+    // Stopped meanwhile, so that no other process is the last to have it.
     let mut last_of_its_kind = |client: RawClient, before: &[u8], message: &[u8]| {
         let (near, far) = lingering();
         kill(pid, Signal::SIGSTOP).unwrap();
@@ -86,7 +86,7 @@ fn descriptors_whose_closing_waits_hold_up_nobody() {
         let sent = send(client.as_fd(), message, &[near.as_fd()], Wait::Never);
         let errno = sent.err().and_then(|error| error.errno());
         assert_eq!(errno, refuses.then_some(Errno::EPERM));
-        // Where nobody else has it, it is closed here, and waits for nothing once its far end is gone.
+        // If no other process has it, this one closes it, which waits for nothing once its far end is gone.
         far_ends.extend((!refuses).then_some(far));
         drop(near);
         kill(pid, Signal::SIGCONT).unwrap();

@@ -160,7 +160,7 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     command.env("RUST_LOG", "info").stderr(Stdio::from(writer));
     let mut balboad = Balboad::start_as(command, &state);
     assert_eq!(balboad.status()["cards"].as_array().unwrap().len(), 2);
-    // Who reads it again is told of what was lost.
+    // A reader that comes back gets the number of lost lines.
     let mut reader = File::from(reader);
     reader.read_exact(&mut vec![0; full]).unwrap();
     assert_eq!(balboad.signal(Signal::SIGTERM).code(), Some(0));
@@ -202,7 +202,7 @@ fn a_reload_shows_metrics_moves_them_and_hides_them() {
         }
         assert!(before.is_none_or(|before| !at(before).exists()));
     }
-    // A path that is taken: what is shown stays.
+    // A path that is taken: the metrics stay where they are.
     fs::write(at("taken"), "precious").unwrap();
     write(&metrics("taken"));
     kill(pid, Signal::SIGHUP).unwrap();
@@ -305,7 +305,7 @@ fn a_socket_that_was_handed_over_is_served_and_left() {
     let early = RawClient::dial(&state);
     let mut balboad = Balboad::start_as(activated(&state, socket, ""), &state);
     let client = RawClient::connect(&state, Role::Tool).unwrap();
-    // What a program declares to be its tracer is balboad, and not who made the socket.
+    // A program declares balboad as its tracer, and not the maker of the socket.
     let served_by = peer_credentials(client.as_fd()).unwrap();
     assert_eq!(served_by.pid.as_raw(), balboad.child.id() as i32);
     assert_eq!(balboad.signal(Signal::SIGTERM).code(), Some(0));

@@ -179,7 +179,7 @@ fn what_a_client_has_under_way_has_an_end_and_every_queue_pair_goes_on() {
 #[test]
 fn pages_for_hardware_that_sees_no_key_are_those_that_peers_may_reach() {
     const PAGE: u64 = 4096;
-    // The second page, of which nobody else has a part.
+    // The second page, of which no other region has a part.
     let inside = |at: u64| (at + PAGE) & !(PAGE - 1);
     let mut bench = Bench::new();
     let cq = bench.create_cq(4);

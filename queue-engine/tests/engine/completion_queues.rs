@@ -285,7 +285,7 @@ fn an_arming_for_solicited_ones_undoes_none_for_any_that_has_not_fired() {
             assert_eq!(fixture.fired(), [0; 0]);
             fixture.complete_send();
             assert_eq!(fixture.fired(), [sequence], "once, by the last; {seen}");
-            // That arming has fired, and no longer counts, though nobody polled.
+            // That arming has fired, and no longer counts, though the program has not polled.
             fixture.cq.poll();
             let sequence = fixture.arm(ArmKind::Solicited);
             fixture.complete_send();

@@ -204,7 +204,7 @@ fn a_consumer_index_that_lies_hurts_its_own_queue_only() {
     });
 }
 
-/// A world in which nobody plays by the rules.
+/// A world in which no party keeps the rules.
 struct Chaos {
     bench: Bench<Manual>,
     random: Seeded,
@@ -369,7 +369,7 @@ fn clients_transports_and_peers_out_of_control_break_nothing() {
                 }
             }
         }
-        // Everything comes to rest once nobody writes any more, and the QPs are of use again.
+        // The engine comes to rest once all writers stop, and the QPs work again.
         chaos.bench.transport.refusal = None;
         for i in 0..QPS {
             chaos.bench.transport.enter_error(chaos.qps[i].qpn);

@@ -390,7 +390,7 @@ fn the_end_of_a_qps_sending_waits_for_its_turn_to_send_but_not_for_ever() {
             calls += 1;
         }
         assert_eq!(calls, leaves_after.unwrap_or(4) + 1, "{to:?}");
-        // The next one that has nothing to say waits for nobody.
+        // The next one without payload waits for no other.
         bench.transport.keeps_in_line = true;
         assert_eq!(end(bench, other.qpn, to), AdminStatus::Success);
     }

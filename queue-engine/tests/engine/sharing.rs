@@ -230,7 +230,7 @@ fn of_queue_pairs_on_one_queue_each_fails_by_the_completion_that_it_loses() {
     assert_eq!(arrives(&qps[1]), (vec![], [rts, rts]));
     assert_eq!(arrives(&qps[0]), (vec![qps[0].qpn], [err, rts]));
     assert_eq!(arrives(&qps[1]), (vec![qps[1].qpn], [err, err]));
-    // The receives that nobody took are there for others.
+    // The receives that no QP took are there for others.
     fixture.take(0);
     fixture.bench.handle(received(fixture.qps[0].qpn, 0));
     assert_eq!(fixture.outcome(0), [(4, Status::Success)]);

@@ -229,7 +229,7 @@ fn what_cannot_be_bound_fails_and_with_it_the_queue_pair() {
         },
         bad,
     );
-    // A region that takes no windows, one that nobody writes to, one of another domain.
+    // A region that takes no windows, one without remote writes, one of another domain.
     for (access, pdn) in [
         (ALL - Access::WINDOW_BIND, PDN),
         (Access::WINDOW_BIND | Access::REMOTE_READ, PDN),

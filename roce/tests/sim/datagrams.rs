@@ -242,7 +242,7 @@ fn where_nobody_answers_messages_are_dropped_after_a_while_and_do_not_hang() {
     let [sent, _] = pair.run(1_000);
     assert_eq!(sent.last(), Some(&completed(qpn, 1002)));
     assert_eq!(pair.counter(0, "drop_no_neighbour"), 1001);
-    // A handle that is gone is as good as nobody.
+    // A handle that is gone counts as a missing peer.
     let stack = &mut pair.network.sim.hosts[0].stack;
     stack.destroy_ah(7);
     pair.post(DatagramRequest { ah: 7, ..request(peer, 9) });

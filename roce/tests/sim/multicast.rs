@@ -449,7 +449,7 @@ fn the_first_member_and_the_end_of_the_last_are_told_of_twice() {
         }
     }
     assert_eq!(it.node.stack.counters().sent_group_reports, 8);
-    // The groups that nobody tells of.
+    // The groups that no report names.
     for silent in ["::ffff:224.0.0.1", "ff02::1", "ff01::5", "ff00::5"] {
         it.attach(0x11, Gid::from_ipv6(silent.parse().unwrap())).unwrap();
     }
@@ -521,7 +521,7 @@ fn who_asks_is_answered_within_the_time_given_and_floods_are_not() {
     let records: Vec<_> = sent.iter().flat_map(|it| report(&it.1).unwrap().2).collect();
     assert_eq!((sent.len(), records.len()), (3, 400), "of IPv4's alone");
     assert!(records.iter().all(|record| record.0 == RecordType::IsMember as u8));
-    // For one, and for one that nobody here is in.
+    // For one group, and for one without members here.
     let one = Ipv4Addr::from(0xe800_0007);
     it.hears(query(Some(one), 10));
     it.hears(query(Some(Ipv4Addr::new(239, 9, 9, 9)), 10));

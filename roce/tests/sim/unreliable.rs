@@ -475,7 +475,7 @@ fn where_nobody_answers_messages_are_dropped_after_a_while_and_do_not_hang() {
     let [sent, _] = run(&mut network, MILLISECOND);
     assert_eq!(sent.last(), Some(&completed(a.qpn, 1000)));
     assert_eq!(counter(&network, 0, "drop_no_neighbour"), 1001);
-    // Once somebody does, they arrive.
+    // Once a host answers, they arrive.
     network.sim.hosts[1].off = false;
     bring_up(&mut network, b, a, &Options::default());
     run(&mut network, 20 * SECOND);

@@ -160,7 +160,7 @@ fn a_queue_pair_that_is_paused_sends_nothing_until_it_goes_on() {
     assert_eq!(puppet.drain().len(), 2, "its answer, and its request");
 }
 
-/// RC-75: nobody is silent but the layer above.
+/// RC-75: only the layer above is silent.
 #[test]
 fn a_queue_pair_that_is_paused_has_no_fewer_retries() {
     let mut puppet = puppet();

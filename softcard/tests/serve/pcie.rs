@@ -1,8 +1,8 @@
-//! What each verb costs on the bus between a card and its host, counted where the card asks for every access, beside
-//! what the sources of other cards' drivers tell of theirs.
+//! The cost of each verb on the bus between a card and its host, counted at a client that the card asks for every
+//! access, beside that of other cards by their drivers' sources.
 //!
-//! `docs/pcie-cost.md` has the tables, between its two marks; the test here fails unless they are what it counts, and
-//! writes them where `PCIE_COST=write` is in its environment.
+//! `docs/pcie-cost.md` has the tables, between its two marks; the test here fails unless they agree with its counts,
+//! and writes them if `PCIE_COST=write` is in its environment.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -216,7 +216,7 @@ fn request(verb: Verb, from: Region, to: Region) -> Vec<Block> {
     entry
 }
 
-/// A verb, and what it costs: ours, as it was counted, and other cards', as their drivers tell.
+/// A verb, and its cost: the counted one of our cards, and that of other cards by their drivers.
 type Rows = Vec<(&'static str, [Moves; 2], [[Option<Moves>; 2]; 2])>;
 
 const fn verb(name: &'static str, opcode: SendOpcode, bytes: u32) -> Verb {

@@ -333,7 +333,7 @@ fn the_msix_table_is_kept_and_what_waits_shows_in_the_pending_bits() {
     let mut client = VfioUserClient::enabled(&served.socket());
     client.write(BAR2, 0x8010, &[0x11; 16]).unwrap();
     assert_eq!(client.read(BAR2, 0x8010, 16).unwrap(), [0x11; 16]);
-    // Masked, triggered, unmasked where nobody waits, and then somebody does.
+    // Masked, triggered, unmasked without a waiting descriptor, and then with one.
     client.call(SET_IRQS, &u32s(&[20, 0x09, 2, 0, 32])).unwrap();
     client.call(SET_IRQS, &u32s(&[20, 0x21, 2, 7, 2])).unwrap();
     assert_eq!(client.read(BAR2, 0x8fe0, 8).unwrap(), [0x80, 1, 0, 0, 0, 0, 0, 0]);

@@ -92,7 +92,7 @@ fn a_read_behind_a_write_that_waits_gets_its_answer_at_the_cost_of_the_cards_req
     let event_size = 0x16_0000 + window::EVENT_SIZE;
     driver.client.write64(BAR4, event_size, 9);
     assert_eq!(driver.client.read64(BAR4, event_size), 9);
-    // The late answer is for nobody; the card goes on.
+    // The late answer belongs to no question; the card goes on.
     driver.attend_to(&request);
     driver.client.call(RESET, &[]).unwrap();
     drop(driver);

@@ -152,7 +152,7 @@ fn what_nobody_takes_is_dropped_and_counted_and_its_sender_goes_on() {
         let other_key = Datagram { ah, qpn: dest, qkey: QKEY ^ 1 };
         let own_key = Datagram { ah, qpn: dest, qkey: 1 << 31 };
         let send = |datagram| WqeOperation::Datagram { datagram, immediate: None };
-        // Without a receive, with another Q_Key, to numbers that nobody has; then one that arrives.
+        // Without a receive, with another Q_Key, to numbers without a queue pair; then one that arrives.
         net.submit(0, from, to(ah, dest), &[1; 8]).unwrap();
         net.run(50 * MS);
         net.program(side, dest).posted.extend([GRH + 7, GRH + 9, GRH + 9]);
@@ -242,7 +242,7 @@ fn a_card_in_whose_place_another_one_answers_is_offered_no_link() {
     net.run(300 * MS);
     let refused = |net: &Net| net.nodes[0].carrier.posts.tally().refused;
     assert_eq!(refused(&net), 0);
-    // A handle of before leads nowhere, and holds nobody up.
+    // An earlier handle leads nowhere, and delays no other.
     for _ in 0..MESSAGES {
         net.submit(0, a, to(3, third), &[1; 8]).unwrap();
     }
@@ -386,7 +386,7 @@ fn a_link_of_which_a_slot_was_overwritten_is_made_anew() {
     net.program(1, b).posted.extend([GRH + 8; 4]);
     net.submit(0, a, to(1, b), &[1; 8]).unwrap();
     net.run(50 * MS);
-    // Both cards have acknowledged, and nobody has looked; 2 is the first number that there is.
+    // Both cards have acknowledged, and neither engine has looked; 2 is the first number that there is.
     net.nodes[1].stands = true;
     net.submit(0, a, to(1, b), &[2; 8]).unwrap();
     net.run(50 * MS);

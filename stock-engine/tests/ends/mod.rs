@@ -38,7 +38,7 @@ const STAGING: usize = STAGED as usize * SLOT_BYTES;
 #[derive(Debug, Default)]
 struct Slots {
     of: BTreeMap<u8, (Vec<u8>, Vec<u8>)>,
-    /// Address spaces that lead to nobody's memory, until the card asks for their pages anew.
+    /// Address spaces that lead to the spare page, until the card asks for their pages anew.
     sunk: BTreeSet<u8>,
     sink: Vec<u8>,
 }

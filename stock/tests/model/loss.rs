@@ -40,8 +40,8 @@ fn a_nak_parks_reception_of_the_whole_card_until_some_answer_frees_an_element_fo
     pair.nodes[0].card.receive(&strange);
     assert_eq!(opcode(&pair.nodes[0].frames(0)[0]), Some(0x11));
     assert_ne!(pair.nodes[0].memory.space(2)[0x100..0x104], [1; 4]);
-    // The ACK for the first packet frees its element: the NAK gets that, completes the WRITE, and has what there is
-    // repeated; the ACK itself is parked now.
+    // The ACK for the first packet frees its element: the NAK gets that element, completes the WRITE, and causes a
+    // repetition of all entries; the ACK itself is parked now.
     pair.nodes[0].card.receive(&ack_frame(0, 1, psn(&sent[0]), 0x1f));
     let _ = pair.nodes[0].frames(0);
     assert_eq!(pair.nodes[0].completed(1)[3], 1);

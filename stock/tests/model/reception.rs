@@ -123,7 +123,7 @@ fn a_read_that_is_refused_takes_the_next_payload_along_and_all_that_follow_land_
     assert_eq!(node.frames(0).len(), 1);
     assert_eq!(node.memory.space(1)[0x100..0x108], [2, 2, 2, 2, 0, 0, 0, 0]);
     assert_eq!((node.completed(1)[1], node.completed(2)[1]), (1, 0));
-    // As many bytes as a WRITE's first header has are taken off what is a SEND.
+    // The card removes as many bytes as a WRITE's first header has from a SEND.
     node.card.receive(&frame(1, 0x04, 2, OTHER + 1, &pattern(24, 0)));
     let _ = node.frames(0);
     assert_eq!(node.memory.space(2)[0x200..0x204], pattern(24, 0)[16..20]);

@@ -283,7 +283,7 @@ pub fn asks(frame: &[u8]) -> bool {
     frame[50] & 0x80 != 0
 }
 
-/// A frame made by hand, to the card of that number. The source, and the invariant CRC, are nobody's.
+/// A frame made by hand, to the card of that number. The source, and the invariant CRC, are invalid.
 pub fn frame(to: usize, opcode: u8, qpn: u32, psn: u32, rest: &[u8]) -> Vec<u8> {
     let udp = 8 + 12 + rest.len() + 4;
     let mut header = vec![0x45, 0];

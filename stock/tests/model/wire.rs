@@ -48,7 +48,7 @@ fn a_new_context_starts_the_numbers_anew_but_not_the_windows_or_the_lists() {
     pair.nodes[0].context(1, 5, 6, RKEY);
     pair.nodes[0].write(1, 0, 0x8000, 64);
     assert!(pair.nodes[0].frames(0).is_empty());
-    // What is repeated is what was out before, with the numbers of before.
+    // The card repeats the outstanding packets, with their numbers.
     let due = pair.nodes[0].card.next_timeout().unwrap();
     let again = pair.nodes[0].frames(due);
     assert_eq!((again.len(), psn(&again[0])), (16, 1200));
@@ -147,7 +147,7 @@ fn a_packet_to_an_address_that_is_not_known_is_lost_and_another_may_be_taken_for
         (1, &[&[0xff; 6][..], &MAC[0], &[8, 6]].concat()[..])
     );
     assert_eq!(node.card.tally().unresolved, 1);
-    // The answer of somebody whose address ends in the same byte will do; requests of others do not.
+    // The answer of a host whose address ends in the same byte counts; requests of others do not.
     let reply = |operation: u8, ipv4: u32| {
         let mut frame =
             [&MAC[0][..], &[2, 7, 7, 7, 7, 7], &[8, 6, 0, 1, 8, 0, 6, 4, 0, operation]].concat();

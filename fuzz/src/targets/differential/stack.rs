@@ -144,7 +144,7 @@ impl Stack {
 impl Drop for Stack {
     fn drop(&mut self) {
         PROCESS.with_borrow_mut(|process| {
-            // Where it is dead somebody has already said so.
+            // If it is dead, an earlier call has already reported it.
             if process.as_mut().is_some_and(|process| process.to.write_all(b"e").is_err()) {
                 *process = None;
             }

@@ -199,7 +199,7 @@ fn a_peer_that_does_not_answer_is_unreachable() {
 #[test]
 fn a_client_that_dies_ends_its_connections_and_listeners() {
     let (mut bench, mut alice, bob, [ours, _]) = Bench::pair();
-    // A request that nobody took up, too.
+    // A request that no program took up, too.
     let other = bench.ask(&mut alice, 0xc, "10.77.0.2:7174", 19);
     bench.end(&bob);
     let told: Vec<_> = [(); 2].map(|()| bench.event(&mut alice)).into();
@@ -282,7 +282,7 @@ fn a_listener_is_asked_by_as_many_as_wait_for_it() {
     ask(&mut bench, &mut alice, 24);
     assert_eq!(bench.event(&mut bob).qpn(), 24);
     assert_eq!(counted(&bench), (5, 2), "it found a full backlog first");
-    // With the listener go those that nobody took up; the others stay.
+    // With the listener go the requests that no program took up; the others stay.
     ask(&mut bench, &mut alice, 25);
     assert_eq!(bench.server.census().identifiers, 6 + 1 + 4);
     bench.destroy(&mut bob, listener);
@@ -381,7 +381,7 @@ fn a_card_that_many_had_is_told_of_some_at_a_time() {
     assert!((2..=1000 / 2 / ENDED_PER_TURN + 1).contains(&turns), "{turns} turns");
     assert_eq!(told(&mut bench, &mut alice), 500 - ENDED_PER_TURN);
     assert_eq!(told(&mut bench, &mut bob), 1);
-    // Once more there is nobody to be told.
+    // Once more there is no program to tell.
     bench.lose(0);
     bench.no_event(&mut alice);
 }
@@ -620,7 +620,7 @@ fn what_processes_hold_stays_theirs_whatever_others_read_until_they_end() {
     bench.end(&carol);
     assert_eq!(bench.destroy(&mut alice, ids[1]), 1);
     assert_eq!(bench.destroy(&mut alice, ids[2]), 1);
-    // Of a channel that goes nobody holds anything.
+    // When a channel goes, no process holds an event of it.
     bob.held = alice.look(MsgFlags::empty()).unwrap().number;
     bench.tell_read(&mut bob);
     assert_eq!(bench.server.holders.len(), 1);
@@ -655,7 +655,7 @@ fn a_request_to_a_full_listener_finds_room_and_leaves_to_processes_what_they_hol
     assert_eq!(bob.look(MsgFlags::empty()).unwrap_err(), Errno::EAGAIN);
     assert_eq!(bench.destroy(&mut bob, other), 0);
     assert_eq!(bob.void, BTreeSet::from([told.number]), "nobody is given what Carol holds");
-    // The first is Bob's still, and ends with its listener. The second was taken, and nobody says to hold it.
+    // The first is Bob's still, and ends with its listener. The second was taken, and no process claims to hold it.
     let before = bench.server.census().identifiers;
     bench.destroy(&mut bob, listener);
     assert!(bob.void.contains(&request.number));

@@ -67,7 +67,7 @@ fn an_answer_of_other_bytes_is_none_of_a_balboads() {
     bench.server.arrived(&mut bench.wire, card, &answer);
     let (_, pinged) = bench.server.pinged().unwrap();
     assert_eq!(pinged.who, Who::Other { status: 0 });
-    // It was answered: a second answer is nobody's.
+    // It was answered: a second answer belongs to no question.
     bench.server.arrived(&mut bench.wire, card, &answer);
     assert!(bench.server.pinged().is_none());
 }

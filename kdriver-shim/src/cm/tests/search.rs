@@ -159,7 +159,7 @@ fn a_card_that_goes_ends_a_search_by_its_address() {
     assert_eq!((usage(&bench), bench.server.next_search()), (0, None));
     assert_eq!(bench.destroy(&mut alice, id), 1);
 
-    // One that has no card yet is told by its time, as nobody is found by a card that is gone.
+    // A search without a card ends by its timeout, because a card that is gone finds no peer.
     let mut bench = Bench::new();
     let (mut alice, id, second) = searching(&mut bench, None);
     bench.lose(0);

@@ -46,7 +46,7 @@ fn a_tool_resets_a_card_whose_programs_are_told_and_which_is_back_at_once() {
     let (cqn, _) = bench.cq(&peer, again.context, None);
     bench.ask(&peer, Request::DestroyCq { cqn });
     bench.ask(&peer, Request::CloseContext { context: again.context });
-    // Where nobody has it open it is back at once.
+    // If no program has it open it is back at once.
     assert_eq!(bench.ask(&tool, reset).0, Response::Reset { programs: 0 });
     assert!(!bench.server.cards[0].device.is_dead());
     let refusal = bench.refused(&tool, Request::ResetCard { card: 7 });

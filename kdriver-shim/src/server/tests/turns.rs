@@ -109,7 +109,7 @@ fn what_a_client_that_ends_still_has_is_waited_for_and_nobody_elses() {
         }
     };
     assert!(matches!(first, Ok(Response::Context(_))), "{first:?}");
-    // It is heard again, and where nobody ends a shortage is told at once.
+    // balboad serves it again, and if no client is ending it reports a shortage at once.
     bench.refused(&late, Request::DestroyQp { qpn: 1 });
     let later = bench.provider();
     let refusal = bench.refused(&later, Request::OpenContext { card: 0 });
@@ -311,7 +311,7 @@ fn queues_of_which_events_were_lost_are_looked_at_in_turns() {
     bench.fail(0, qpns[7]);
     let asked = |bench: &Bench| asked(bench, 0);
     let events = |fd: &OwnedFd| bench::records(fd).len();
-    // More than its ring holds, of a queue that nobody has.
+    // More than its ring holds, of a queue without an owner.
     let event = Event { kind: EventType::Completion, number: u32::MAX, ..Event::default() };
     (0..5000).for_each(|_| bench.cards[0].raise(0, event));
     bench.server.cards[0].device.shell.attend().unwrap();

@@ -181,7 +181,7 @@ pub fn skip(need: Need) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     let line = format!("{}::{test}: {need}\n", env!("CARGO_CRATE_NAME"));
-    // Past the runner's capture, which nobody sees of a test that ends well.
+    // Past the runner's capture, which is not shown for a test that passes.
     let _ = write!(std::io::stderr(), "SKIPPED {line}");
     if let Some(path) = std::env::var_os("SKIPPED_TESTS") {
         let mut file = std::fs::File::options().append(true).create(true).open(path).unwrap();

@@ -21,7 +21,7 @@ enum RequestKind {
     Read,
 }
 
-/// The hardware's counters of one QP: they wrap, and nobody resets them.
+/// The hardware's counters of one QP: they wrap, and are never reset.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     writes: u32,

@@ -236,7 +236,7 @@ fn what_a_reacting_window_paces_may_be_marked_and_what_answers_may_not() {
 fn notifications_slow_down_whom_they_are_for_and_the_others_are_counted() {
     for service in services() {
         let [mut from, mut to] = pair_with(service, react);
-        // A notification that nobody can have had a reason for.
+        // A notification for which no host can have had a reason.
         let cnp = {
             let [mut from, mut to] = pair(service);
             deliver(&mut to, Instant(1), marked(request(&mut from, Instant(1))));

@@ -118,7 +118,7 @@ fn with_flow_control_the_sender_pauses_and_nothing_is_lost() {
     assert_eq!((on.dropped, on.sent_again), (0, 0), "{on:?}");
     assert!(on.pauses[0] > 10 && on.pauses[0] == on.pauses[1], "{on:?}");
     assert!(on.nanoseconds < LEAST * 11 / 10, "{on:?}");
-    // Of another priority nobody is paused.
+    // No host is paused in another priority.
     let other = outcome_with(SendOpcode::Write, "off", &Qos { pfc: 2, ..Qos::default() });
     assert!(other.pauses == [0, 0] && other.dropped > 100, "{other:?}");
 }

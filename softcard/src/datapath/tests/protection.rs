@@ -1,4 +1,4 @@
-//! Cards that protect what they send and take.
+//! Cards that seal their frames, and take only sealed ones.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::congestion::{Congestion, Reaction};
 use crate::port::{FaultSource, Faults};
 use crate::protection::Protection;
 
-/// A cable on which somebody records frames, and puts others.
+/// A cable on which a stranger records frames, and inserts others.
 #[derive(Clone, Default)]
 struct Cable {
     seen: Rc<RefCell<Vec<Vec<u8>>>>,
@@ -208,7 +208,7 @@ fn a_wrong_key_carries_nothing() {
     assert_eq!(counter(&pair.other, "psp_rx_packets"), 0);
 }
 
-/// Whatever somebody on the cable puts there: recorded frames, changed ones, and such as were never sealed.
+/// A stranger on the cable inserts recorded frames, changed ones, and frames that were never sealed.
 #[test]
 fn what_an_injector_sends_changes_nothing() {
     let (mut pair, cable) = pair(Version::AesGcm128, [7, 7]);
@@ -223,7 +223,7 @@ fn what_an_injector_sends_changes_nothing() {
         pair.work();
     };
     inject(&request);
-    // The header, the index of the key, the vector, the cookie, what is encrypted, the check value.
+    // The header, the index of the key, the vector, the cookie, the encrypted bytes, the check value.
     for at in [PACKET + 1, PACKET + 7, PACKET + 15, PACKET + 23, PACKET + 40, request.len() - 1] {
         let mut changed = request.clone();
         // A vector that has not come.
@@ -279,7 +279,7 @@ fn a_queue_pair_beside_the_peers_does_not_speak_for_it() {
     }
 }
 
-/// A card itself is none: what it sends to itself is sealed, by a key that nobody else has.
+/// A card is no such peer of its own: its frames to itself are sealed by a key that no other card has.
 #[test]
 fn peers_without_a_key_and_groups_are_refused() {
     let (mut pair, _) = pair(Version::AesGcm128, [7, 7]);
@@ -298,7 +298,7 @@ fn peers_without_a_key_and_groups_are_refused() {
     assert_eq!(group, Err(roce::Error::Unprotected { dgid: gid("ff0e::1") }));
 }
 
-/// A RoCE packet that somebody without the card's key sends with the first card's addresses.
+/// A RoCE packet that a host without the card's key sends with the first card's addresses.
 fn forged(transport: &bth::Repr, rest: &[u8]) -> Frame {
     let payload = [&transport.to_bytes()[..], rest, &[0; icrc::LENGTH]].concat();
     let udp = udp::Repr {
@@ -356,8 +356,8 @@ fn a_forged_notification_of_congestion_is_heard_in_the_clear_alone() {
     }
 }
 
-/// ReDMArk's first attacks, by somebody who has read all numbers on the cable: a WRITE with the peer's key, and one whose
-/// key is wrong, which ends the connection.
+/// ReDMArk's first attacks, by a stranger who has read all numbers on the cable: a WRITE with the peer's key, and one
+/// whose key is wrong, which ends the connection.
 #[test]
 fn a_forged_write_is_taken_in_the_clear_alone() {
     for protected in [false, true] {

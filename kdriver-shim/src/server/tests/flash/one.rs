@@ -22,7 +22,7 @@ fn one_vfpga_is_flashed_and_the_programs_of_the_others_are_left_alone() {
     let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
     assert_eq!(refusal.errno, Errno::EBUSY as i32);
     assert!(refusal.reason.contains(&format!("vFPGA {mine} of balboa0")), "{}", refusal.reason);
-    // One that nobody has is flashed without a word to anybody.
+    // A vFPGA without programs is flashed without a word to any program.
     let free = (0..4).find(|vfpga| ![mine, theirs].contains(vfpga)).unwrap();
     assert_eq!(world.flash_with(&tool, &one(free)), FlashState::Done);
     assert!(records(&fds[0]).is_empty() && records(&others[0]).is_empty());

@@ -153,7 +153,7 @@ fn what_is_not_for_the_card_is_refused_before_anything_happens_to_it() {
     assert!(world.bench.refused(&tool, open).reason.contains("a manifest has"));
     drop(tool);
     let root = world.end();
-    // Which part it has nobody has said.
+    // No manifest names its part.
     let card = SoftCard { plays_fpga: true, ..SoftCard::default() };
     let mut world = World::of(root, card, None);
     let tool = world.tool();

@@ -27,7 +27,7 @@ fn frame(pool: &FramePool, [to, from]: [u8; 2], priority: u8) -> Frame {
     frame
 }
 
-/// Cards on a switch, each with frames that it sends without end, and what each has received.
+/// Cards on a switch, each with frames that it sends without end, and each card's received bytes.
 struct Cards {
     ports: Vec<Box<dyn Port>>,
     pool: FramePool,
@@ -134,7 +134,7 @@ fn senders_to_a_full_cable_pause_and_nothing_is_lost() {
     // 100 Mb/s for 0.4 s: 5 MB, which both share.
     let full = 5_000_000;
     assert!(cards.received[2][3] > full * 95 / 100, "{:?}", cards.received);
-    // The one that goes elsewhere has what the pauses leave of its card's cable: half, and not less.
+    // The flow to another card gets the part of its card's cable that the pauses leave: half, and not less.
     assert!(cards.received[3][4] > full * 48 / 100, "{:?}", cards.received);
 }
 

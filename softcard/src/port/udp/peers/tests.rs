@@ -347,7 +347,7 @@ fn a_balboad_that_answered_has_the_numbers_of_segments_alone() {
     let (mut one, mut two) = acquainted();
     assert!(one.get(OTHER).unwrap().admits_number(63, false));
     assert!(!one.get(OTHER).unwrap().admits_number(64, false));
-    // A question alone, which anybody may have asked, silences no host that counts.
+    // A question alone, which any host may have asked, silences no host that counts.
     assert!(two.get(OTHER).unwrap().admits_number(700, false));
 }
 
