@@ -215,7 +215,7 @@ impl AdminEngine {
         if let Some(why) = &self.death {
             return Err(self.dead(why));
         }
-        // The detail of an earlier command, whose answer nobody took, does not belong to this one.
+        // The detail of an earlier command, whose answer stayed unread, does not belong to this one.
         drop(self.detail());
         self.tag = self.tag.wrapping_add(1);
         let blocks = u8::try_from(N).unwrap_or(u8::MAX);

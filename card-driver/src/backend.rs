@@ -141,7 +141,7 @@ pub trait CardBackend: Send + Sync {
     /// card never waits for the reader.
     ///
     /// # Errors
-    /// [`Error::NoRecord`] where it cannot be, [`Error::Recorded`] where it is for somebody else.
+    /// [`Error::NoRecord`] if the card cannot record, [`Error::Recorded`] if it records for another reader.
     fn record(&self, _filter: WatchFilter, _reader: UnixStream) -> Result<(), Error> {
         Err(Error::NoRecord(
             "frames of a card behind VFIO do not pass balboad; capture at its peer, or at the switch between"

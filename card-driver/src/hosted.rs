@@ -582,7 +582,8 @@ impl Hosted {
     /// The grant of a page that the engine looks at.
     fn grant_opened(&self, window: u8, page: u8, file: OwnedFd) -> Result<DoorbellGrant, Error> {
         if self.grant_kind() == GrantKind::Device {
-            // It maps its memory by itself; the page is not the function's, and nobody is woken: the thread looks.
+            // The client maps its memory by itself. The page is not the function's, and needs no wake-up: the thread
+            // looks.
             let granted = self.shared.below.grant_page(window, page)?;
             let DoorbellGrant::Device { iommu, ioas, life, .. } = granted else {
                 return Err(Error::Backend("a card behind VFIO grants itself".into()));

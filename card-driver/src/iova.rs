@@ -3,8 +3,7 @@
 //! One compact arena below 2^44, the shell's limit. A range of 2 MiB or more is congruent to the
 //! virtual address it maps modulo 2 MiB, so that large TLB entries fit. Between two ranges lies a
 //! page that is never mapped, so that a read or write past the end of one faults. A range that was
-//! given back rests before it is used again, unless its addresses are needed before: a late access
-//! meets nothing, not somebody's memory.
+//! given back rests before it is used again, unless its addresses are needed before: a late access meets no memory.
 //!
 //! Every client with a place on the card has a guaranteed share of the addresses. Addresses beyond all
 //! shares go to the first that asks.

@@ -21,8 +21,8 @@ pub enum Recall {
 
 /// The pages of memory in the address spaces of a card's vFPGAs.
 pub trait Spaces: Send + Sync {
-    /// The entries of the small-page TLB with which a transfer goes on that met no page. There always are some: where
-    /// there is no memory they lead to memory that is nobody's.
+    /// The entries of the small-page TLB with which a transfer without a page goes on. There always are some: without
+    /// memory they lead to the spare page.
     fn mend(&self, vfpga: u8, ctid: u8, vaddr: u64) -> Vec<[u64; 2]>;
 
     /// Entries, so many at most, for the place of those whose memory on the bus lies in these ranges, each by its first

@@ -59,8 +59,8 @@ impl Liveness {
         }
         let mutex: *mut libc::pthread_mutex_t = at.as_ptr().cast();
         let attributes = Attributes::new()?;
-        // SAFETY: `mutex` is aligned and within the mapping, which lives as long as the lock; no
-        // lock is held there, so initialising it anew disturbs nobody.
+        // SAFETY: `mutex` is aligned and within the mapping, which lives as long as the lock; no lock is held there, so
+        // initialising it anew disturbs no thread.
         check("pthread_mutex_init", unsafe { libc::pthread_mutex_init(mutex, &attributes.0) })?;
         // SAFETY: the mutex was just initialised.
         check("pthread_mutex_lock", unsafe { libc::pthread_mutex_lock(mutex) })?;
@@ -97,8 +97,8 @@ impl Drop for Liveness {
             // Unlocking also takes the lock off this thread's robust list, before the page goes.
             let unlocked = unsafe { libc::pthread_mutex_unlock(self.mutex) };
             debug_assert_eq!(unlocked, 0);
-            // SAFETY: the first word of the mutex is a futex word in a page that is still mapped; the
-            // lock is nobody's, and only holders write it.
+            // SAFETY: the first word of the mutex is a futex word in a page that is still mapped; no thread holds the
+            // lock, and only holders write the word.
             let word = unsafe { AtomicU32::from_ptr(self.mutex.cast()) };
             word.store(OWNER_DIED.to_le(), Ordering::Release);
         }

@@ -348,7 +348,7 @@ fn head_bytes(offset: usize, bytes: usize) -> usize {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // Before the address can be somebody else's.
+        // Before another mapping can have the address.
         self.watch = None;
         #[cfg(miri)]
         // SAFETY: `in_heap` made it with this layout; files cannot be mapped there.

@@ -88,7 +88,7 @@ impl<T> FutexMutex<T> {
         })
     }
 
-    /// Takes the mutex if it is free; if not, its holder will find that somebody may wait.
+    /// Takes the mutex if it is free; if not, its holder will find that another thread may wait.
     pub(crate) fn lock_or_be_waited_for(&self) -> Option<FutexGuard<'_, T>> {
         let was_free = self.state.swap(WAITED_FOR, Ordering::Acquire) == FREE;
         was_free.then(|| FutexGuard { mutex: self })

@@ -193,8 +193,8 @@ pub fn allow_ptracer(pid: Pid) -> Result<bool> {
 /// may not read the program's file (mode 0711).
 ///
 /// The kernel then makes the process not dumpable when it begins. A user that runs the program could read its text
-/// by any library that it loads, so nothing is revealed that was hidden. A program that may be read, and has made
-/// itself not dumpable, stays so; of one that may not, nobody can tell the two apart.
+/// by any library that it loads, so nothing is revealed that was hidden. A readable program that has made itself not
+/// dumpable stays so; for an unreadable one the two cases look alike.
 pub fn allow_reach_of_unreadable() {
     if access("/proc/self/exe", AccessFlags::R_OK) == Err(Errno::EACCES) {
         // If it is refused, the later access to the memory reports it.

@@ -44,7 +44,7 @@ impl OwnershipWord for AtomicU64 {
     }
 }
 
-/// The word once nobody works with the value any more.
+/// The word once no thread works with the value any more.
 const ENDED: u64 = u64::MAX;
 
 /// The holder of `turn` goes into a call; answers the number of the call.

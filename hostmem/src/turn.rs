@@ -26,7 +26,7 @@ use std::time::Duration;
 use crate::barrier::{self, STORED, fence_of_all};
 use crate::mutex::{FutexGuard, FutexMutex, Waiters, wait_while, wake_all};
 
-/// In *changes*: somebody changes the value, or is about to.
+/// In *changes*: a thread changes the value, or is about to.
 const CHANGES: u32 = 1;
 /// In *changes*, for good: a holder that goes on needs a fence of its own.
 const FENCES: u32 = 2;
@@ -200,7 +200,7 @@ impl<T> Turn<T> {
         waiters.wake();
     }
 
-    /// Rests until nobody changes the value; the caller has the turn.
+    /// Rests until no thread changes the value; the caller has the turn.
     #[cold]
     #[inline(never)]
     fn let_change(&self) {
@@ -244,7 +244,7 @@ impl<T> Turn<T> {
     fn order(&self) {
         barrier::store_then_load();
         if self.changes.load(Ordering::Relaxed) & FENCES == 0 && !fence_of_all::put() {
-            // It was offered once; somebody forbade it since.
+            // The kernel offered it once; a filter has forbidden it since.
             self.changes.fetch_or(FENCES, Ordering::SeqCst);
             std::thread::sleep(STORED);
         }

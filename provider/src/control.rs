@@ -2,8 +2,8 @@
 //!
 //! A call that balboad does not answer within [`shim_abi::CONTROL_SECONDS`] fails with ETIMEDOUT, and
 //! balboad is given up: nothing more is asked of it, because an answer that came late could be taken
-//! for that to a later question. Should it only have been stopped, then it answers, finds that nobody
-//! will ask again, and ends this client; that is the moment when the process's cards are dead, and
+//! for that to a later question. If it was only stopped, it then answers, finds that the connection is closed, and ends
+//! this client; that is the moment when the process's cards are dead, and
 //! not before: until then they may still move data.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -244,7 +244,7 @@ impl ControlConnection {
     /// The era of answers that were given ahead ([`shim_abi::CmAhead`]); `None` where none hold: in a forked child,
     /// and once one of the process's cards is dead.
     pub(crate) fn cm_era(&self) -> Option<u32> {
-        // In a child the lock may have been copied while somebody held it.
+        // In a child the lock may have been copied while a thread of the parent held it.
         if self.is_forked() {
             return None;
         }

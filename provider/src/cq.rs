@@ -128,8 +128,8 @@ impl EntryRing {
     }
 }
 
-/// The entry behind those that were left when a queue was resized. It is nobody's, so a poll that comes there
-/// looks further, as it would not where nothing is written.
+/// The entry behind those that were left when a queue was resized. It belongs to no queue pair, so a poll that comes
+/// there looks further, as it would not at an unwritten entry.
 fn behind_left() -> Block {
     let [entry] = Cqe { qpn: u32::MAX, phase: 1, ..Cqe::default() }.encode();
     entry
@@ -334,8 +334,8 @@ impl CompletionQueue {
         self.slot.ring(slot_value(self.cqn, resized, sequence));
     }
 
-    /// Gives back the receives that a QP took from its shared receive queue and has completed here: as it is about to
-    /// be reset or to go, nobody will poll them.
+    /// Gives back the receives that a QP took from its shared receive queue and has completed here: it is about to be
+    /// reset or to go, so no poll will return them.
     fn give_back_shared(&self, state: &CqState, queues: &Queues) {
         let Some(shared) = &queues.shared else { return };
         for cqe in state.outstanding().map(|block| Cqe::decode(&[block])) {

@@ -44,7 +44,7 @@ impl Life {
 }
 
 impl CardPath {
-    /// Joins what a grant brought.
+    /// Joins the parts of a grant.
     pub(crate) fn new(page: DoorbellPage, waker: Waker, life: Life, canary: ForkCanary) -> Self {
         Self { page, waker, life, iommu: None, shared_cores: None, canary }
     }
@@ -102,8 +102,8 @@ impl CardPath {
         let _ = self.waker.signal();
     }
 
-    /// Leaves the core to who waits for it, in a loop of polls that find nothing, where the card or
-    /// another program of its may be who waits; whether it did.
+    /// Hands the core over to a waiting thread, in a loop of polls that find nothing, because the card or another
+    /// program of its may wait for the core. Returns whether it did.
     #[cold]
     pub(crate) fn hand_over(&self) -> bool {
         self.shared_cores.as_ref().is_some_and(|SharedCores { hand_over, worked }| {

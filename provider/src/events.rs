@@ -54,7 +54,7 @@ pub(crate) struct EventSource {
 #[derive(Debug, Default)]
 struct State {
     objects: Vec<Object>,
-    /// Records of destroyed objects that balboad sent and nobody has taken off the socket yet.
+    /// Records of destroyed objects that balboad sent and that are still in the socket.
     stale: u32,
     /// balboad has gone; objects that are still to be told.
     ended: Option<Vec<u64>>,

@@ -33,7 +33,7 @@ impl<'a> QueueGuard<'a> {
         }
     }
 
-    /// Gives the queue back, as dropping does; who waits for it is not woken yet.
+    /// Gives the queue back, as dropping does, but wakes no waiting thread yet.
     #[inline(always)]
     pub(crate) fn release(self) -> Option<Waiters<'a, ()>> {
         self.held.and_then(FutexGuard::release)
@@ -80,22 +80,23 @@ const NO_LOCK: u32 = 0;
 /// A value of *end*: a list is not posted.
 const OVERTAKEN: u32 = 2;
 
-/// Who waits for somebody to have posted looks again so soon whether it was a list that has begun since.
+/// The time after which a thread that waits for a post looks again whether a list has begun since.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// The lock of a send queue, which a list that is built call by call holds from the first call to the last.
 ///
-/// Between two calls nothing is done, for as long as the program likes, and it may never go on. So who resets the queue
-/// waits for no list, which may be of the very thread that resets, but *overtakes* it: nothing of it is posted when it ends.
+/// Between two calls nothing is done, for as long as the program likes, and it may never go on. So a thread that resets
+/// the queue waits for no list, which may be its own, but *overtakes* it: none of it is posted when it ends.
 ///
-/// | word | who writes it | what it says |
+/// | word | writer | meaning |
 /// |---|---|---|
-/// | *list* | who has the lock | whether a list is open |
-/// | *end* | who overtakes; the end of a list that was overtaken | how a list ends |
+/// | *list* | the holder of the lock | whether a list is open |
+/// | *end* | the overtaking thread; the end of a list that was overtaken | how a list ends |
 ///
-/// Whoever posts a list takes back that it is open, *then* looks how it ends; who overtakes it says so, *then* looks whether
-/// one is open. With a full fence between on both sides one of them sees the other. The first side is on the data path, so
-/// the other has the kernel put its fence there. Where no list is open, somebody posts at this moment, and is waited for.
+/// The posting thread marks its list as closed, *then* looks how it ends; the overtaking thread marks the end, *then*
+/// looks whether a list is open. With a full fence between on both sides one of them sees the other. The first side is
+/// on the data path, so the other has the kernel put its fence there. If no list is open, another thread is posting at
+/// this moment, and the overtaking one waits for it.
 #[derive(Debug)]
 pub(crate) struct SendLock {
     queue: QueueLock,
@@ -105,7 +106,7 @@ pub(crate) struct SendLock {
     overtaking: FutexMutex<()>,
 }
 
-/// The end of a list, with the lock that it held; nobody overtakes it any more.
+/// The end of a list, with the lock that it held; no thread can overtake it any more.
 pub(crate) struct ListEnd<'a> {
     /// Whether it was overtaken: then nothing of it may be posted.
     pub is_overtaken: bool,
@@ -161,7 +162,7 @@ impl SendLock {
         ListEnd { is_overtaken, guard: self.queue.kept(), _one: one }
     }
 
-    /// Changes the queue while nobody posts to it, and overtakes a list that is open.
+    /// Changes the queue while no thread posts to it, and overtakes a list that is open.
     pub(crate) fn overtake(&self, change: impl FnOnce()) {
         let mut taken = self.queue.try_lock();
         while taken.is_none() {

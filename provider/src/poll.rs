@@ -29,11 +29,11 @@ const SRQN: usize = 4;
 pub(crate) const SENT: bool = false;
 pub(crate) const RECEIVED: bool = true;
 
-/// Polls of a queue that find nothing until the core is handed over: what that costs where nobody waits
-/// for it is then small beside them.
+/// Polls of a queue that find nothing until the core is handed over: the cost, if no thread waits for the core, is then
+/// small beside them.
 const EMPTY_POLLS: u32 = 16;
 
-/// When the card wrote an entry, in nanoseconds of its clock, where somebody wants to know; else 0.
+/// When the card wrote an entry, in nanoseconds of its clock, if the caller wants it; otherwise 0.
 #[inline(always)]
 fn time<const TIMED: bool>(block: WrittenBlock<'_>) -> u64 {
     if TIMED { block.load_word(TIMESTAMP) } else { 0 }
@@ -96,8 +96,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Begins to take completions one by one: nobody else polls until the guard is dropped. It fails where
-    /// another thread polls, and in a forked child.
+    /// Begins to take completions one by one: nobody else polls until the guard is dropped. It fails if another thread
+    /// polls, and in a forked child.
     #[inline(always)]
     pub(crate) fn hold_at_once(&self) -> Option<TurnGuard<'_, CqState>> {
         if self.canary.is_unmarked() { self.state.try_lock() } else { None }
@@ -379,7 +379,7 @@ fn ended(qpn: u32, cqe: &Cqe, wr_id: Option<u64>, receive: bool) -> ibv_wc {
 }
 
 /// The completion of an entry of a shared receive queue of an XRC domain; `None` where it is of none that
-/// completes here. Its QP, the target, may be anybody's.
+/// completes here. Its QP, the target, may be any program's.
 #[cold]
 #[inline(never)]
 fn of_srq(srqs: &[Arc<SharedReceiveQueue>], block: WrittenBlock<'_>) -> Option<ibv_wc> {

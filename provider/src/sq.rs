@@ -172,7 +172,7 @@ impl SendQueue {
         Ok((SendBatch::new(self, guard), errno))
     }
 
-    /// As [`Self::begin`], where nothing is in the way and nobody else is posting.
+    /// As [`Self::begin`], if no other thread posts and no list is open.
     #[inline(always)]
     pub(crate) fn begin_at_once(&self) -> Option<SendBatch<'_>> {
         Some(SendBatch::new(self, self.lock_at_once()?))

@@ -81,7 +81,7 @@ pub(crate) struct CmChannel {
     ahead: Option<BTreeMap<u32, CmAhead>>,
     /// The number of the last event that was read.
     read: u64,
-    /// Numbers of events that are in the socket and for nobody.
+    /// Numbers of void events that are still in the socket.
     void: BTreeSet<u64>,
     /// An event that was taken in the place of one of those, which another process took meanwhile. It is the next.
     held: Option<CmEvent>,
@@ -188,7 +188,7 @@ pub(crate) fn known(fd: RawFd) -> Option<Known> {
 /// Forgets the channel that a descriptor is.
 pub(crate) fn forget(fd: RawFd) {
     let channel = file(fd).and_then(|file| CHANNELS.with(|all| all.remove(&file)));
-    // The connection may end with it, for which nobody else must wait.
+    // The connection may end with it, and no other thread must wait for that.
     drop(channel);
 }
 

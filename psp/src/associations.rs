@@ -31,7 +31,7 @@ pub enum Refusal {
     Stale,
     /// It has come before, or is too old to know.
     Replayed,
-    /// It is not as somebody with the key has sealed it.
+    /// No holder of the key has sealed it as it is.
     NotAuthentic,
 }
 
@@ -120,7 +120,7 @@ pub struct Associations {
     version: Version,
     peers: Vec<Known>,
     by_address: HashMap<IpAddr, usize>,
-    /// For packets to the host itself, under a key that nobody else has.
+    /// For packets to the host itself, under a key that no other host has.
     itself: Known,
     epochs: Epochs,
     counters: Counters,
@@ -207,8 +207,8 @@ impl Associations {
         sending.cipher.seal(&header, packet).then_some(())
     }
 
-    /// Opens a packet: what it encloses stands behind its header and before its integrity check value then. The number of
-    /// the queue pair that has sent it.
+    /// Opens a packet: the enclosed datagram then stands behind its header and before its integrity check value.
+    /// Returns the number of the queue pair that has sent it.
     ///
     /// # Errors
     /// [`Refusal`]; nothing is changed but its counter.

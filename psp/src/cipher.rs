@@ -38,8 +38,8 @@ impl Cipher {
         Self { version, algorithm }
     }
 
-    /// Seals what stands behind the room for a header and before the room for an integrity check value, and fills both;
-    /// `false`, and nothing is changed, where there is no such room.
+    /// Seals the bytes between the room for a header and the room for an integrity check value, and fills both;
+    /// `false`, and no change, if there is no such room.
     pub fn seal(&self, header: &Header, packet: &mut [u8]) -> bool {
         let Some((packet, icv)) = packet.split_last_chunk_mut::<ICV>() else { return false };
         let Some(place) = packet.first_chunk_mut::<HEADER>() else { return false };
@@ -68,7 +68,7 @@ impl Cipher {
         .is_ok()
     }
 
-    /// What is only authenticated, and what is encrypted as well.
+    /// The bytes that are only authenticated, and those that are encrypted as well.
     fn split<'a>(&self, packet: &'a mut [u8]) -> Option<(&'a [u8], &'a mut [u8])> {
         let clear = if self.version.encrypts() { HEADER } else { packet.len() };
         let (clear, text) = packet.split_at_mut_checked(clear)?;

@@ -10,7 +10,7 @@ pub trait Source: fmt::Debug {
     /// The time since the beginning of 1970.
     fn time(&mut self) -> Duration;
 
-    /// Fills bytes with random numbers that nobody can guess.
+    /// Fills bytes with random numbers that cannot be guessed.
     fn fill(&mut self, bytes: &mut [u8]);
 }
 

@@ -3,7 +3,7 @@
 use crate::param::{EPOCH_BITS, HEADER};
 use crate::version::Version;
 
-/// The protocol of what is enclosed: UDP, for PSP stands between an IP header and that of UDP (transport mode).
+/// The protocol of the enclosed bytes: UDP, because PSP stands between an IP header and that of UDP (transport mode).
 const NEXT_HEADER: u8 = 17;
 /// Units of 8 bytes behind the first 8.
 const EXTENSION_LENGTH: u8 = 2;

@@ -2,8 +2,8 @@
 //! threads.
 //!
 //! An [`Associations`] is what a host knows of its peers. It seals datagrams and opens those that come: the payload of UDP
-//! is encrypted and authenticated, and the number of the queue pair that sends it is authenticated in the clear. What of
-//! the specification is used, and why no initialization vector comes twice, is in `docs/services-psp.md`.
+//! is encrypted and authenticated, and the number of the queue pair that sends it is authenticated in the clear.
+//! `docs/services-psp.md` says which parts of the specification it uses, and why no initialization vector comes twice.
 
 #![forbid(unsafe_code)]
 #![deny(

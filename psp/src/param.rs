@@ -6,7 +6,7 @@ pub const UDP_PORT: u16 = 1000;
 pub const HEADER: usize = 24;
 /// Bytes of the integrity check value behind a packet.
 pub const ICV: usize = 16;
-/// Bytes that a packet is longer than what it encloses.
+/// Bytes that a packet has beside the enclosed datagram.
 pub const LONGER: usize = HEADER + ICV;
 /// Bytes of a key that two hosts share.
 pub const SECRET: usize = 32;

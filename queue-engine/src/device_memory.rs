@@ -90,7 +90,7 @@ impl<M: Rings> DeviceMemory<M> {
         Ok(number)
     }
 
-    /// The first of so many blocks that nobody has.
+    /// The first of so many free blocks.
     fn find(&self, blocks: u32, alignment: u32) -> Option<u32> {
         let mut first = 0u32;
         for (&taken, &behind) in &self.places {

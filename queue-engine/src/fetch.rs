@@ -85,8 +85,7 @@ impl<M: Rings> SendRing<M> {
 
     /// Reads the header of the entry at the fetch index.
     ///
-    /// An entry that makes no sense has no header, and takes all `posted` blocks: nobody can tell
-    /// where the next one begins.
+    /// An invalid entry has no header, and takes all `posted` blocks: the place of the next one is unknown.
     pub(crate) fn peek(&self, posted: u32) -> Peeked {
         let first = self.read(self.fetch);
         let header = SendHeader::decode(&[first]);
@@ -355,7 +354,7 @@ fn step<M: Rings>(
     if qp.sq.stopped { FetchOutcome::Stopped } else { FetchOutcome::Submitted }
 }
 
-/// Whether an entry is executed by the engine, and by nobody else.
+/// Whether the engine alone executes an entry.
 fn is_local(opcode: SendOpcode, kind: QpType) -> bool {
     !kind.is_datagram() && matches!(opcode, SendOpcode::BindWindow | SendOpcode::LocalInvalidate)
 }

@@ -12,7 +12,7 @@ pub trait Random {
 /// A table by object number.
 pub(crate) type ByNumber<T> = HashMap<u32, T, BuildHasherDefault<NumberHasher>>;
 
-/// Spreads numbers that are random already; nobody outside can choose them.
+/// Spreads numbers that are random already; no other side can choose them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NumberHasher(u64);
 

@@ -91,7 +91,7 @@ impl XrcQueue {
 }
 
 impl<M: Rings> Rq<M> {
-    /// A queue that serves nobody yet, as `command` describes it.
+    /// A queue without QPs, as `command` describes it.
     pub(crate) fn new(memory: QueueMemory<M>, command: &CreateRq) -> Self {
         let CreateRq { log2_entries, log2_stride, page, pdn, kind, cqn, xrcdn, .. } = *command;
         let users = match kind {

@@ -4,7 +4,7 @@
 //! comes out of its client's share, which all QPs of one client have together; so programs can make a
 //! card keep a bounded amount, with any number of QPs. Where half of a share is used,
 //! room is halved as messages become fewer. A QP that gets no more goes on with the room it has: it
-//! fetches when one of its own messages is complete, and waits for nobody else's.
+//! fetches when one of its own messages is complete, and waits for no other QP's.
 
 use std::collections::VecDeque;
 
@@ -59,7 +59,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// A share that nobody uses.
+    /// An unused share.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, used: 0 }
     }
@@ -80,7 +80,7 @@ impl Share {
         to <= from || self.used.saturating_sub(from).saturating_add(to) <= self.limit
     }
 
-    /// Notes that somebody goes from one use to another.
+    /// Notes that a QP's use changes.
     fn change(&mut self, from: usize, to: usize) {
         self.used = self.used.saturating_sub(from).saturating_add(to);
     }
@@ -91,7 +91,7 @@ impl Share {
 pub(crate) struct Shares([Share; u8::MAX as usize + 1]);
 
 impl Shares {
-    /// Shares of so many bytes that nobody uses.
+    /// Unused shares of so many bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self(std::array::from_fn(|_| Share::new(limit)))
     }

@@ -175,13 +175,13 @@ pub fn state_dir(given: Option<&Path>, uid: u32) -> PathBuf {
     if is_served(&own.join(SOCKET_NAME)) { own } else { users }
 }
 
-/// Whether somebody has a socket open at a path: one that was killed leaves the path, and the kernel gives the numbers of
-/// namespaces that have ended to others.
+/// Whether a process has a socket open at a path: one that was killed leaves the path, and the kernel gives the numbers
+/// of namespaces that have ended to others.
 fn is_served(path: &Path) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     use std::os::unix::net::UnixDatagram;
-    // Of another type than balboad's: a socket that is there is said to be of the wrong one. Datagrams' sockets wait for
-    // nobody, and nobody hears of them.
+    // Of another type than balboad's: a socket that is there is said to be of the wrong one. A datagram socket does not
+    // wait, and its connecting disturbs no process.
     let met = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
     met.map_or_else(|error| ![ConnectionRefused, NotFound].contains(&error.kind()), |()| true)
 }

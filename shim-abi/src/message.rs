@@ -424,7 +424,7 @@ pub enum Request {
         /// From [`Response::Target`].
         target: u32,
     },
-    /// Gives an XRC target up, which ends once nobody has it. → [`Response::Destroyed`]
+    /// Gives an XRC target up, which ends once no client has it. → [`Response::Destroyed`]
     DestroyTarget {
         /// From [`Response::Target`].
         target: u32,

@@ -304,7 +304,7 @@ impl<R: Registers> Carrier<R> {
         did | self.sockets.send(now, (exchange, vfpga, watchdog), memory, &mut self.events)
     }
 
-    /// Takes note of the ends of slots, which are nobody else's business.
+    /// Takes note of the ends of slots, which concern the carrier alone.
     fn route(&mut self, event: TransportEvent) {
         let Some(it) = self.end_mut(event.qpn()) else { return self.events.push_back(event) };
         match event {
@@ -337,7 +337,7 @@ impl<R: Registers> Carrier<R> {
         tally.astray = tally.astray.wrapping_add(it.end.take_astray());
         it.end.advance(now, it.acknowledged == it.staged);
         let peer = it.end.peer();
-        // Until its peer is ready nothing is sent, as a card's packets would be answered by nobody.
+        // Until its peer is ready the engine sends nothing: no peer would answer the card's packets.
         let may_send = it.local.as_ref().is_none_or(|local| local.reaches(qpn));
         while may_send && it.staged.wrapping_sub(it.acknowledged) < STAGED.into() {
             let replies = it.end.has_replies();

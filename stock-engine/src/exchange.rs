@@ -29,7 +29,7 @@ pub(crate) enum Departure {
     Open,
     /// Full; it moves.
     Full,
-    /// It does not move, or nobody is at its other end.
+    /// It does not move, or has no peer.
     None,
 }
 

@@ -68,7 +68,7 @@ impl<R: Registers> Carrier<R> {
         // The reason why a link is refused concerns no program; an earlier reason for a program stays.
         let reason = self.posts.reason.take();
         let peers = std::sync::Arc::clone(&self.posts.settings.peers);
-        // Time in which nobody looked is nobody's silence.
+        // Time in which the engine did not look does not count as a peer's silence.
         let passed = now.saturating_sub(self.posts.looked).min(GAP);
         for &peer in peers.keys() {
             let is_present = exchange.meetings.is_present(peer);

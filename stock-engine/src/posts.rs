@@ -565,7 +565,8 @@ impl<R: Registers> Posts<R> {
         }
     }
 
-    /// Takes time in which nobody looked for nobody's silence: this process may have been stopped, and its peers with it.
+    /// Does not count time in which the engine did not look as silence: this process may have been stopped, and its
+    /// peers with it.
     fn pardon(&mut self, now: u64) {
         let missed = now.saturating_sub(self.looked).saturating_sub(GAP);
         self.looked = now;
@@ -667,9 +668,9 @@ impl<R: Registers> Posts<R> {
         true
     }
 
-    /// Gives up a QP that has nothing out, and could post nothing for twice as long as a peer may be silent, though nobody
-    /// else was given up in that time: then nobody else is in its way, and the card stands. One whose peer is not ready is
-    /// given up as if that were silent.
+    /// Gives up a QP that has nothing out, and could post nothing for twice as long as a peer may be silent, though no
+    /// other QP was given up in that time: then no other QP is in its way, and the card stands. A QP whose peer is not
+    /// ready is given up as if the peer were silent.
     fn fail_waiting(&mut self, now: u64, ctid: u8) -> bool {
         let watchdog = self.settings.watchdog;
         let late = |space: &Space, limit| now.saturating_sub(space.progress) >= limit;
@@ -799,7 +800,7 @@ impl<R: Registers> Posts<R> {
         did
     }
 
-    /// Posts the next part of a QP's messages, if that blocks nobody.
+    /// Posts the next part of a QP's messages, if that blocks no other QP.
     fn post_one(
         &mut self,
         now: u64,

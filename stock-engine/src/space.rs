@@ -41,7 +41,7 @@ pub(crate) struct Queued {
 /// How far a QP has come that meets a peer of the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meeting {
-    /// Pages of its address space may lead to nobody's memory.
+    /// Pages of its address space may lead to the spare page.
     Connected,
     /// The card is being told to ask for them anew.
     Surfacing,

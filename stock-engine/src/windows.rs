@@ -98,7 +98,7 @@ impl Windows {
             return None;
         }
         let next = self.next.get_mut(usize::from(ctid))?;
-        // A page between two is nobody's.
+        // A page between two windows belongs to neither.
         let length = pages.saturating_add(1).saturating_mul(PAGE);
         if next.saturating_add(length) > WINDOWS_OF_SPACE {
             *next = 0;

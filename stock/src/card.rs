@@ -297,8 +297,8 @@ impl Card {
         Progress::Did
     }
 
-    /// Lets the next request of the vFPGAs past the windows. There is one way for all: where the request in front finds
-    /// its window full, nobody's goes on.
+    /// Lets the next request of the vFPGAs past the windows. There is one way for all: if the request in front finds
+    /// its window full, no request goes on.
     // STOCK-8
     fn admit(&mut self, host: &mut impl Host) -> Progress {
         let count = self.vfpgas.len();

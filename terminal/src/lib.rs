@@ -80,7 +80,7 @@ pub fn say_line(sentence: &str) -> io::Result<()> {
     say(format_args!("{}\n", one_line(sentence)))
 }
 
-/// Prints a line of a long run's report, as `println!`, but the run goes on when nobody reads it.
+/// Prints a line of a long run's report, as `println!`, but the run goes on when its reader has gone.
 #[macro_export]
 macro_rules! report {
     ($($text:tt)*) => { $crate::report_line(::core::format_args!($($text)*)) };

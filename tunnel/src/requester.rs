@@ -112,7 +112,7 @@ impl Requester {
         self.not_before
     }
 
-    /// Atomics of which nobody knows whether they were executed.
+    /// Atomics of which it is unknown whether they were executed.
     pub(crate) fn unknown(&self) -> usize {
         let begun = self.requests.iter().filter(|request| request.begun);
         let atomic = |it: &&Request| matches!(it.message.operation, WqeOperation::Atomic { .. });

@@ -2,8 +2,8 @@
 //!
 //! The private interface between libibverbs and its plug-ins moves from release to release, even
 //! under one ABI number, so a plug-in is built against exactly one module of this crate. Sizes and
-//! offsets are asserted when the crate is compiled. There are types and constants only: whoever
-//! calls into libibverbs declares the functions it calls.
+//! offsets are asserted when the crate is compiled. There are types and constants only: a crate that calls into
+//! libibverbs declares the functions it calls.
 //!
 //! A plug-in registers from an ELF constructor with
 //! `verbs_register_driver_NN(ops: *const verbs_device_ops)`, where NN is the private ABI's number.

@@ -79,10 +79,10 @@ pub fn gateware(task: &Gateware) -> Result<ExitCode> {
     }
 }
 
-/// The names of what [`check`] counts.
+/// The names of the steps that [`check`] counts.
 pub const NAMES: [&str; 2] = ["gateware: lint", "gateware: simulation"];
 
-/// Tries the RTL with a few seeds; what has no tools is skipped.
+/// Tries the RTL with a few seeds; skips steps without tools.
 ///
 /// # Errors
 /// When the simulation cannot be run.

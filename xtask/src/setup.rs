@@ -93,7 +93,7 @@ pub const CRATES: &[&str] = &[
 ];
 /// The packages that fetching and compiling the published card's stack needs.
 pub const STACK: &[&str] = &["g++", "git"];
-/// The packages that the gateware's tools need, and what they make.
+/// The packages that the gateware's tools and their products need.
 pub const GATEWARE: &[&str] = &["g++", "python3-venv"];
 /// The packages that building the guest's own kernel needs.
 pub const KERNEL: &[&str] =

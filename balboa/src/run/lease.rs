@@ -26,7 +26,7 @@ impl Lease {
     /// has made it.
     ///
     /// # Errors
-    /// [`Ending`] when nobody can have it any more, or yet.
+    /// [`Ending`] when no program can have it any more, or yet.
     pub fn take(dir: &Path) -> Result<Option<Self>, Ending> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let opened =

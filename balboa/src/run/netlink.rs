@@ -52,7 +52,7 @@ pub fn install(class: &Path) -> hostmem::Result<()> {
     };
     match seccomp::install_with_listener(&filter::answering(&numbers)) {
         Ok(listener) => {
-            // Should it have ended since: the kernel lets calls fail whose listener nobody has.
+            // If the supervisor has ended since, the kernel lets calls without a listener fail.
             let _ = fdpass::send(supervisor.as_fd(), LISTENER, &[listener.as_fd()], Wait::AsSocket);
             Ok(())
         }

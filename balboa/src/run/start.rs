@@ -189,7 +189,7 @@ fn meet(dir: &Path, patience: Duration) -> Result<Met, ClientError> {
         Err(error @ (ClientError::NoBalboad { .. } | ClientError::Stale { .. })) => {
             return Ok(Met::Nobody(error));
         }
-        // One that ends answers nobody any more. The directory is the user's own by now.
+        // A balboad that ends answers no client any more. The directory is the user's own by now.
         Err(ClientError::Silent { .. }) if Lease::take(dir).is_err() => return Ok(Met::Ending),
         Err(error) => return Err(error),
     };

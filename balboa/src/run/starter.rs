@@ -35,8 +35,8 @@ const READY: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_secs(90);
 /// balboad's exit code when another serves the directory.
 const RUNNING: i32 = 3;
-/// The name in the state directory of the file whose lock is the turn to start one. It is never removed: a lock on a
-/// removed file would be nobody's. That of a directory is none on NFS.
+/// The name in the state directory of the file whose lock is the turn to start one. It is never removed: other
+/// processes would not see a lock on a removed file. A directory cannot be locked on NFS.
 const STARTING: &str = "balboad.starting";
 /// The log's name in the state directory.
 const LOG: &str = "balboad.log";
@@ -65,7 +65,7 @@ pub fn start(arguments: &args::StartBalboad) -> anyhow::Result<()> {
         let mut child = child.with_context(|| format!("cannot execute {}", balboad.display()))?;
         match wait(&mut child)? {
             Outcome::Ready => return Ok(()),
-            // One that ends, or that somebody starts otherwise.
+            // A balboad ends there, or another process starts one.
             Outcome::Ended(status) if status.code() == Some(RUNNING) && begun.elapsed() < READY => {
                 sleep(RETRY);
             }
@@ -89,7 +89,7 @@ pub(super) fn detach() {
     let names = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<i32> =
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // Nothing was opened in this process yet, so that none of them is anybody's here.
+    // This process has opened no file yet, so none of them is its own.
     for fd in open.into_iter().filter(|fd| *fd > 2) {
         let _ = nix::unistd::close(fd);
     }

@@ -46,7 +46,7 @@ impl Load {
     /// Copies them; they come back, if all were copied.
     fn carry(self) -> Option<Vec<u8>> {
         let Self { process, range, direction, mut bytes } = self;
-        // This thread may come to it late, when the number is somebody else's.
+        // This thread may come to it late, when another process has the number.
         if process.has_ended() {
             return None;
         }
@@ -193,7 +193,7 @@ impl Porter {
             let mut sleep = lock(&self.sleep);
             let limit = *patience.get_or_insert_with(|| sleep.patience.now(now));
             let mut goes_on = now.saturating_duration_since(begun) < LONGEST;
-            // One that has not run yet has slept for nobody.
+            // A thread that has not run yet has not slept.
             let thread = Some(lane.thread.load(Ordering::Acquire)).filter(|thread| *thread != 0);
             let standing = thread.map_or(Standing::Runnable, |it| Standing::of(Pid::from_raw(it)));
             // Nor has one that sleeps because it is done.

@@ -32,7 +32,7 @@ pub(crate) struct Listed {
 unsafe impl Send for Listed {}
 
 /// Makes libibverbs, which is about to list devices, take those for new ones that this process has lost since they were
-/// made: it asks for new ones in their place, and gives them up once nobody has them open.
+/// made: it asks for new ones in their place, and gives them up once no program has them open.
 ///
 /// # Safety
 /// To be called by libibverbs, while it holds the lock of its list.
@@ -80,7 +80,7 @@ fn c_bytes(array: &[c_char]) -> Vec<u8> {
 
 /// Claims the devices named `balboaN`.
 pub(super) unsafe extern "C" fn match_device(found: *mut verbs_sysfs_dev) -> bool {
-    // SAFETY: libibverbs passes the device it has found, which nobody else looks at meanwhile.
+    // SAFETY: libibverbs passes the device it has found, which no other thread uses meanwhile.
     let found = unsafe { &*found };
     card_of(&c_bytes(&found.ibdev_name)).is_some()
 }
@@ -112,7 +112,7 @@ pub(super) unsafe extern "C" fn alloc_device(found: *mut verbs_sysfs_dev) -> *mu
     device.cast()
 }
 
-/// Frees a device that nobody uses any more.
+/// Frees a device that is no longer used.
 pub(super) unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
     LISTED.with(|all| all.retain(|it| it.device != device.cast()));
     // SAFETY: libibverbs passes back, once, the device that `alloc_device` made.
@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
 pub(super) unsafe fn identity(device: *const ibv_device) -> (u32, String) {
     // SAFETY: a `verbs_device` begins with the `ibv_device`, and ours with the `verbs_device`.
     let device = unsafe { &*device.cast::<Device>() };
-    // SAFETY: libibverbs wrote the name, zero-terminated, before anybody could open the device.
+    // SAFETY: libibverbs wrote the name, zero-terminated, before a program could open the device.
     let name = unsafe { CStr::from_ptr(device.verbs.device.name.as_ptr()) };
     (device.card, name.to_string_lossy().into_owned())
 }

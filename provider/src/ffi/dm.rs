@@ -85,7 +85,7 @@ unsafe extern "C" fn memcpy_from_dm(
         if length == 0 {
             return Ok(());
         }
-        // SAFETY: the program passes room for so many bytes, which nobody else uses meanwhile.
+        // SAFETY: the program passes room for so many bytes, which no other thread uses meanwhile.
         let into = unsafe { slice::from_raw_parts_mut(into.cast(), length) };
         device.copy_from_dm(memory, offset, into)
     });

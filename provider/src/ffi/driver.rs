@@ -22,7 +22,7 @@ unsafe extern "C" {
     fn verbs_register_driver(ops: *const verbs_device_ops);
 }
 
-/// A table that C reads and nobody changes.
+/// A table that C reads and that never changes.
 #[repr(transparent)]
 struct Constant<T>(T);
 

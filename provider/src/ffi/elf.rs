@@ -96,7 +96,7 @@ impl Library {
     /// The slots through which the library calls a function.
     ///
     /// # Safety
-    /// The library stays loaded, and nobody changes its relocations.
+    /// The library stays loaded, and its relocations do not change.
     pub(super) unsafe fn slots(&self, function: &CStr) -> Vec<Slot<'_>> {
         let Some(dynamic) = self.segments.iter().find(|segment| segment.p_type == PT_DYNAMIC)
         else {
@@ -222,7 +222,7 @@ impl Slot<'_> {
 
     fn word(&self) -> &AtomicUsize {
         // SAFETY: a slot is an aligned word of the loaded library, which calls through it by one
-        // load; nobody writes it but the dynamic linker when it binds it.
+        // load; only the dynamic linker writes it, when it binds it.
         unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }
     }
 
@@ -231,7 +231,7 @@ impl Slot<'_> {
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         let start = self.address & !page.wrapping_sub(1);
         // SAFETY: the page holds the slot and other words that are written at load time only;
-        // making it writable for a moment takes nothing from anybody.
+        // making it writable for a moment breaks no other code.
         match unsafe { libc::mprotect(start as *mut c_void, page, protection) } {
             0 => Ok(()),
             _ => Err(Error::Hook("a page of a library's call table cannot be made writable")),

@@ -19,7 +19,7 @@ pub(super) fn core_address() -> usize {
 #[repr(C)]
 pub(super) struct OpenDevice {
     pub(super) verbs: verbs_context,
-    /// Written before anybody can use the context.
+    /// Written before the program can use the context.
     pub(super) context: MaybeUninit<Arc<Context>>,
 }
 

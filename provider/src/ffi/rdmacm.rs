@@ -40,7 +40,7 @@ type Fxstat = unsafe extern "C" fn(c_int, c_int, *mut libc::stat) -> c_int;
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 type Close = unsafe extern "C" fn(c_int) -> c_int;
 type Opendir = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
-/// libnl's, whose socket nobody looks into here.
+/// libnl's, whose socket stays opaque here.
 type SendSimple = unsafe extern "C" fn(*mut c_void, c_int, c_int, *mut c_void, usize) -> c_int;
 
 /// Where the calls led before; 0 stands for the C library.

@@ -12,7 +12,7 @@ use super::{LIMIT, sources};
 use crate::cargo::{root, target_directory};
 use crate::setup;
 
-/// The top modules for the simulation, `gateware/sim/NAME_top.sv`, and what the C++ around them is told of their ports.
+/// The top modules for the simulation, `gateware/sim/NAME_top.sv`, and the definitions for the C++ around them.
 const TOPS: [(&str, &str); 2] = [("copy", ""), ("engine", "-DVFPGA_PORT_N")];
 /// Runtime of Verilator's models.
 const RUNTIME: [&str; 2] = ["verilated.cpp", "verilated_threads.cpp"];

@@ -14,7 +14,7 @@ const SLANG: &str = include_str!("slang.py");
 /// Lints all of the RTL, each module as a top of its own.
 ///
 /// # Errors
-/// With what a linter says.
+/// With a linter's output.
 pub fn lint(tools: &Tools) -> Result<String> {
     let gateware = root().join("gateware");
     let (sources, tops) = (sources()?, tops()?);
@@ -50,7 +50,7 @@ pub fn lint(tools: &Tools) -> Result<String> {
 /// Gives all RTL that is written by hand its format.
 ///
 /// # Errors
-/// With what verible says.
+/// With verible's output.
 pub fn format(tools: &Tools) -> Result<()> {
     let flags = format!("--flagfile={}", root().join("gateware/verible.flags").display());
     let ours = sources()?.into_iter().skip(1).chain(tops()?);

@@ -68,7 +68,7 @@ impl Tools {
         task.env("VERILATOR_ROOT", root).limit(LIMIT)
     }
 
-    /// The directory of what Verilator's models are compiled with.
+    /// The directory of the files with which Verilator's models are compiled.
     pub fn verilator_include(&self) -> PathBuf {
         self.site().join("verilator/include")
     }

@@ -39,7 +39,7 @@ const CHAPTERS: [(&str, &str); 10] = [
 /// The document's pages: the path of each from the workspace's root, and its text.
 ///
 /// # Errors
-/// When a template names what does not exist, or when no template shows what does.
+/// When a template names a missing item, or when no template shows an item.
 pub fn generate() -> Result<Vec<(String, String)>> {
     let mut shown = BTreeSet::new();
     let mut pages =

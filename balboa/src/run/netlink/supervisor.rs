@@ -1,6 +1,6 @@
 //! The process that answers the RDMA netlink sockets of one `balboa run`: the filter's listener tells of calls.
 //!
-//! `socket` gets a netlink socket of a protocol on which nobody talks, which can be bound, named and set up as the
+//! `socket` gets a netlink socket of a protocol without traffic, which can be bound, named and set up as the
 //! program likes. At the first `sendmsg` or `sendto` on it, its number is made one end of a pair of Unix sockets, and the
 //! kernel executes the call on that. It neither reads nor writes the program's memory; the data of the program's
 //! descriptors decides on its own calls alone.

@@ -34,7 +34,7 @@ struct CompletionFields {
 }
 
 impl Polling {
-    /// Of a queue that nobody polls.
+    /// Of a queue without a poll.
     pub(super) fn none() -> Self {
         Self { completion: CompletionFields::default(), timestamp: 0 }
     }
@@ -132,7 +132,7 @@ unsafe extern "C" fn start_poll<const TIMED: bool>(
     0
 }
 
-/// As [`start_poll`], where somebody else polls, or nobody can.
+/// As [`start_poll`], if another thread polls, or none can.
 ///
 /// # Safety
 /// As [`start_poll`].
