@@ -272,7 +272,7 @@ impl Card {
             device.manifest.regions = device.manifest.regions.or(found);
         }
         let current = takes_images.then(|| images::initial(&device.manifest)).flatten();
-        // Which bytes a card's bitstream has nobody knows that it came with.
+        // The bytes of a bitstream with which a card came are unknown.
         let record = Record::new(current.map(|(name, _)| name));
         let (unusable, failure) = (None, None);
         Self {
@@ -437,7 +437,7 @@ impl Card {
             (*machine_is_up, *taken_off) = (true, false);
         });
         if let Err(error) = up {
-            // It may hold another image than it had, by somebody else.
+            // Another program may have put another image into it.
             self.device.said = None;
             if self.has_lost_image(&error) {
                 self.record.lose(error.to_string());

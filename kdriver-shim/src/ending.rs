@@ -150,7 +150,7 @@ impl Client {
         if let Some(rings) = rings {
             card.device.release_iova(rings, reach);
         }
-        // Without addresses nobody reaches the memory.
+        // Without addresses no card reaches the memory.
         if let Some(memory) = self.owned.rings.as_mut().filter(|_| unmapped.is_ok()) {
             let bytes = kept.iter().fold(0u64, |sum, ring| sum.saturating_add(ring.length));
             memory.release_all(kept);

@@ -157,7 +157,7 @@ impl HostPorts {
         around.dispatch();
     }
 
-    /// Notes that something has happened that may have changed what the files show.
+    /// Notes that an event may have changed the contents of the files.
     pub fn stir(&mut self) {
         self.stirred = true;
     }
@@ -185,7 +185,7 @@ impl HostPorts {
 /// A card's port and counters, which are read only where they may have changed: a card that only counts time is left
 /// asleep.
 fn look_at(card: &mut Card, shown: &mut BTreeMap<u32, Shown>, stirred: bool) -> CardPort {
-    // Before the counters, so that what changes meanwhile is read the next time.
+    // Before the counters, so that later changes are read the next time.
     let activity = card.device.activity();
     let before = shown.get(&card.device.number).filter(|_| !stirred);
     if let Some(before) = before.filter(|before| Some(before.activity) == activity) {

@@ -1,4 +1,4 @@
-//! Where the keys of a card's peers are, and the UDP port of what is sealed by them.
+//! The source of the keys of a card's peers, and the UDP port of sealed datagrams.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ impl KeySource {
     }
 }
 
-/// A UDP port for what is sealed.
+/// A UDP port for sealed datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "u16")]
 pub struct PspPort(u16);

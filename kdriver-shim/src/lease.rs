@@ -64,7 +64,7 @@ impl Lease {
     }
 
     /// Looks at it, if it is time to: whether it had neither a holder nor a use of balboad for long enough. From then
-    /// on nobody can hold it.
+    /// on no program can hold it.
     pub fn is_over(&mut self, is_used: bool, now: Instant) -> bool {
         if self.over.is_some() {
             return true;

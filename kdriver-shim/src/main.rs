@@ -237,7 +237,7 @@ fn heed(
             return ControlFlow::Continue(());
         }
         Some(number) => log::info!("signal {number}: balboad stops"),
-        // It was read by nobody else, so that there is one; or none has to be.
+        // No other code has read it, so there is one; or none is needed.
         None => return ControlFlow::Continue(()),
     }
     service::stopping();

@@ -20,7 +20,7 @@ pub struct ProtectionError {
     why: String,
 }
 
-/// Has software cards protect what they send and take, where that is asked for.
+/// Makes software cards seal their frames, if the options ask for it.
 ///
 /// # Errors
 /// [`ProtectionError`]: a file is not taken, or a card has an image that cannot.

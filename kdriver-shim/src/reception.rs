@@ -55,7 +55,7 @@ impl Reception {
     pub fn failed(&mut self, error: &std::io::Error) {
         match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EAGAIN | Errno::ECONNABORTED | Errno::EINTR) => {}
-            // Most likely descriptors or memory ran out. A client's end helps, and so may anybody's.
+            // Most likely descriptors or memory ran out. A client's end helps, and so may another process's.
             _ => {
                 log::error!("no connection can be accepted for now: {error}");
                 self.pause();

@@ -3,7 +3,7 @@
 //! The memfd is sparse: pages cost memory from their first use until their ring is freed, when a
 //! hole is punched, a piece at a time where the ring is large. Allocation is in whole pages, which
 //! are zero unless the client has written to them while they were free. The client
-//! maps all of the memfd and may scribble where it likes: that harms its own queues and nobody else's.
+//! maps all of the memfd and may scribble where it likes: that harms its own queues only.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};

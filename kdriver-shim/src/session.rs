@@ -241,7 +241,7 @@ impl Session<'_> {
         for _ in 0..REDRAWS {
             let window = self.client.window(self.cards, card)?;
             let (number, more) = make(window.engine)?;
-            // Not noted: it would be somebody else's that is undone.
+            // Not noted: undoing it would end another client's queue.
             if is_taken(&window.users.listeners, number) {
                 return Err(given_twice(&window, K::NAME, number));
             }

@@ -25,7 +25,7 @@ pub fn read_own(path: &Path) -> Result<String, String> {
     read_text(file, MAX_BYTES).map_err(unreadable)
 }
 
-/// Reads a file whose directory lets nobody else in.
+/// Reads a file whose directory no other user can enter.
 ///
 /// # Errors
 /// A sentence: it cannot be read.

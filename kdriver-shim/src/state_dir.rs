@@ -42,7 +42,7 @@ pub struct StateDir {
 impl StateDir {
     /// Makes the directory where it is missing, checks it, and claims it.
     ///
-    /// It is a directory of `uid`'s own that nobody else can write to, no symbolic link; one that is
+    /// It is a directory of `uid`'s own that no other user can write to, no symbolic link; one that is
     /// made here has mode 0700.
     ///
     /// # Errors
@@ -188,7 +188,7 @@ fn lock(dir: &Path, directory: &Directory) -> Result<Flock<File>, Error> {
             }
             Err((_, errno)) => return Err(fail(&errno)),
         };
-        // A balboad that ends removes the file: a lock on a removed file locks nobody out.
+        // A balboad that ends removes the file: a lock on a removed file locks no other process out.
         let ours = lock.metadata().map(|m| (m.dev(), m.ino())).ok();
         let named = directory.look_at(LOCK_NAME).ok().flatten().map(|m| (m.st_dev, m.st_ino));
         if ours.is_none() || ours != named {

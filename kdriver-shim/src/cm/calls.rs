@@ -206,7 +206,7 @@ impl ConnectionManager {
             self.end_era(it.told_ahead.map(|(client, _)| client));
             self.let_go(id, &mut it);
             for place in std::mem::take(&mut it.unread) {
-                // A request that nobody took up goes with its listener.
+                // A request that the program has not taken up goes with its listener.
                 left.extend(self.forget_event(it.channel, place));
             }
             for join in std::mem::take(&mut it.joins) {

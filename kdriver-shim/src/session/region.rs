@@ -236,7 +236,7 @@ pub(super) fn check_access(access: u32) -> Result<(), Error> {
 }
 
 /// Checks that peers reach a region by the name that it is to have. A card that has nothing but WRITE and READ finds memory by
-/// its address alone: by another one the bytes would lie in a page that is nobody's, or in another region of that name.
+/// its address alone: by another one the bytes would land in the spare page, or in another region of that name.
 fn check_name(card: u32, capabilities: &Capabilities, wanted: &WantedRegion) -> Result<(), Error> {
     let access = Access::from_bits_truncate(wanted.access);
     let peers = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
