@@ -222,7 +222,7 @@ pub trait ReceivedFrame {
     /// [`IcrcPolicy`] says whether the stack trusts that.
     fn is_vouched_for(&self) -> bool;
     /// Whether this port has sent the frame, to itself or to a group that it is in, and no cable carried it.
-    /// Of any other frame the source is somebody else's (RC-105).
+    /// Any other frame has another host's source (RC-105).
     fn is_looped(&self) -> bool {
         false
     }

@@ -1,10 +1,10 @@
 //! Unreliable Datagram: its queue pairs, whose messages each name a destination, and the address handles with the
 //! paths.
 //!
-//! A message is one packet, and nobody answers it. It is complete when its packet was made. One whose
+//! A message is one packet, without an answer. It is complete when its packet was made. One whose
 //! address handle knows no Ethernet address yet waits a while, with those behind it, for they keep their
-//! order; where nobody has answered for [`param::DATAGRAM_PATIENCE`] since the handle was made, messages
-//! are dropped at once until somebody does.
+//! order; if the peer has not answered for [`param::DATAGRAM_PATIENCE`] since the handle was made, messages are dropped
+//! at once until it answers.
 
 use core::ops::Range;
 use core::task::{Poll, ready};

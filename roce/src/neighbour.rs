@@ -1,7 +1,7 @@
 //! The neighbour cache: Ethernet addresses of peers, found by ARP or neighbour discovery.
 //!
 //! An entry lives as long as a queue pair uses it. Answers are believed only while a question is
-//! open, so that nobody can redirect a working connection by an answer that was not asked for.
+//! open, so that no unsolicited answer can redirect a working connection.
 //!
 //! Clients of a port share no question: each has its own, also for an address for which another client
 //! asks, and its own part of the requests that the port sends. An answer returns its request to that

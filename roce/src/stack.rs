@@ -519,7 +519,7 @@ impl Stack {
     ///
     /// A message of ours fails with [`SendStatus::LocalProtection`](crate::api::SendStatus::LocalProtection), after those before it are
     /// complete; a READ of the peer gets a NAK "remote operational error". Either way the QP
-    /// enters the error state. A QP whose messages nobody answers enters SQE, and the caller also drops its
+    /// enters the error state. A QP whose messages have no answers enters SQE, and the caller also drops its
     /// frames behind that one.
     pub fn payload_failed(&mut self, _now: Instant, qpn: Qpn, payload: &FramePayload) {
         let Some(slot) = self.slot(qpn) else { return };

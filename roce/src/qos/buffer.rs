@@ -93,7 +93,7 @@ impl Buffer {
         self.left() >> LOSSLESS_SHIFT
     }
 
-    /// Bytes of the pool that nobody has.
+    /// Free bytes of the pool.
     const fn left(&self) -> u64 {
         self.pool.saturating_sub(self.used)
     }

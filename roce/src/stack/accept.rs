@@ -308,7 +308,7 @@ impl Stack {
         Poll::Ready(())
     }
 
-    /// Takes note of a mark on a packet that a queue pair has taken. Of a datagram, nobody is notified.
+    /// Takes note of a mark on a packet that a queue pair has taken. A marked datagram causes no notification.
     // RC-17, RC-94
     #[cold]
     fn take_mark(&mut self, slot: u32, class: Class, now: Instant) {

@@ -75,8 +75,8 @@ impl Stack {
     /// Whether a peer may take a frame that the host sends for one of a queue pair of this stack's.
     ///
     /// A packet does not name the queue pair that it comes from: the peer knows it by the addresses
-    /// and by its own queue pair's number. And every user of the host may send to the RoCE port. A
-    /// fragment that leaves the peer's queue pair to another one is nobody's honest packet.
+    /// and by its own queue pair's number. And every user of the host may send to the RoCE port. A fragment that leaves
+    /// the peer's queue pair to another fragment is no honest packet.
     #[must_use]
     pub fn is_forged(&self, frame: &[u8]) -> bool {
         match claim_of(frame) {

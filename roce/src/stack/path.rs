@@ -119,7 +119,7 @@ impl Stack {
             let Some(qp) = occupant.core_mut() else { continue };
             let Some(path) = qp.path.as_mut() else { continue };
             path.resolve(mac);
-            // Messages that nobody answers wait no longer; the timer of others is for their answers, too.
+            // Messages without answers wait no longer; the timer of others is for their answers, too.
             if !qp.service.kind().is_reliable() {
                 qp.set_timer(&mut self.shared, None);
             }

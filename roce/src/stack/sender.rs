@@ -1,4 +1,4 @@
-//! From which queue pair a packet may come, where somebody vouches for the one that has sent it.
+//! Checks the queue pair from which a packet comes, if the port vouches for its number.
 
 use super::Stack;
 use super::input::Protocol;
@@ -11,8 +11,8 @@ impl Stack {
     /// Whether a RoCE packet to this port can come from the queue pair `sender` of its host: the peer of the connection that
     /// it is for, or the one that its datagram header names.
     ///
-    /// A packet does not name the queue pair that it comes from. Where its host can be trusted to say so, nobody there can
-    /// send along another's connection. True of packets that no queue pair takes.
+    /// A packet does not name the queue pair that it comes from. If its host names the queue pair truthfully, no
+    /// program there can send on another's connection. True of packets that no queue pair takes.
     #[must_use]
     pub fn may_be_from(&self, frame: &[u8], sender: u32) -> bool {
         let Ok((_, Protocol::Roce(envelope))) = self.classify(frame) else { return true };

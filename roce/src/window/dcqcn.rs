@@ -127,7 +127,7 @@ impl Dcqcn {
     }
 
     /// Windows for [`Stack::set_windows`](crate::Stack::set_windows): connections have one as this, which has not begun.
-    /// Datagrams, of which nobody is notified, have the stack's own.
+    /// Datagrams, which cause no notifications, have the stack's own.
     pub fn windows(self) -> impl Fn(Qpn, Service) -> AnyWindow + Clone + Send + 'static {
         move |_, service| match service {
             Service::Ud => AnyWindow::of(service),
