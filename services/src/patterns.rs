@@ -8,7 +8,7 @@ pub enum PatternsError {
     /// There is none.
     #[error("there is no pattern in the file; write one on each line")]
     None,
-    /// A line of text has a byte that nobody sees.
+    /// A line of text has an invisible byte.
     #[error(
         "line {line} of the patterns has the control character {byte:#04x}; write the whole line as hexadecimal digits behind 0x"
     )]
