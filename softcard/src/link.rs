@@ -48,7 +48,7 @@ pub struct UdpOptions {
     pub is_strict: bool,
     /// Bytes of receive buffer that are asked for at most, for each address.
     pub room: Option<usize>,
-    /// The UDP port by which datagrams come and go, where that is not RoCE's: that of what is sealed.
+    /// The UDP port by which datagrams come and go, if that is not RoCE's: the port of sealed datagrams.
     pub port: Option<u16>,
 }
 

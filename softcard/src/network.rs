@@ -199,8 +199,8 @@ impl Network {
         self.port.most_groups()
     }
 
-    /// Takes a QP of datagrams into a multicast group, or out of it. The port hears the group before anybody is told that
-    /// the QP is in it.
+    /// Takes a QP of datagrams into a multicast group, or out of it. The port joins the group before balboad learns
+    /// that the QP is in it.
     pub(crate) fn set_member(
         &mut self,
         now: u64,

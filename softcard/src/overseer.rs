@@ -42,7 +42,8 @@ impl Locked {
 
 /// Starts the thread that runs the cards, looks after it, and returns when it has ended.
 ///
-/// This thread holds the object that clients watch to see that the cards live, for it waits for nobody.
+/// This thread holds the object that clients watch to see that the cards live, because it never waits for another
+/// thread.
 pub(crate) fn run_cards(
     make: impl FnOnce() -> Result<CardThread, Error> + Send + 'static,
     page: Arc<SharedMapping>,

@@ -30,12 +30,12 @@ const V6_LENGTH: usize = 4;
 /// Identification and flags of an IPv4 packet as the stack makes it: 0, and "don't fragment".
 const UNFRAGMENTED: [u8; 4] = [0, 0, 0x40, 0];
 
-/// How a card protects what it sends and takes.
+/// How a card seals its frames, and opens its peers'.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protection {
     /// The algorithm.
     pub version: Version,
-    /// The UDP port of what is sealed.
+    /// The UDP port of sealed datagrams.
     pub port: u16,
     /// The hosts with which keys are shared; the card neither sends RoCE to others, nor takes it from them.
     pub peers: Vec<Peer>,
@@ -150,7 +150,7 @@ impl Place {
     }
 }
 
-/// Seals what leaves.
+/// Seals frames that leave.
 #[derive(Debug)]
 struct SealingStep {
     port: u16,
@@ -194,7 +194,7 @@ impl Sealing for SealingStep {
     }
 }
 
-/// Opens what comes, and refuses RoCE in the clear.
+/// Opens frames that come, and refuses RoCE in the clear.
 #[derive(Debug)]
 struct OpeningStep {
     port: u16,

@@ -3,7 +3,7 @@
 //! Copies from and to programs' memory are made without the cards, which another thread may take over
 //! meanwhile (`overseer.rs`).
 //!
-//! It does all the work that there is, looks again for a moment while nobody else keeps its core (`spin.rs`),
+//! It does all waiting work, looks again for a moment while no other thread keeps its core (`spin.rs`),
 //! and sleeps. Before it sleeps it says so in the asleep word, issues a full fence, and
 //! looks once more.
 //!
@@ -332,7 +332,7 @@ impl CardThread {
 
     fn execute(&mut self, now: u64, Command { card: number, action }: Command) {
         let Some(card) = self.cards.get_mut(number) else { return };
-        // A driver that no longer waits for its answer is gone; nobody else is concerned.
+        // A driver that no longer waits for its answer is gone; no other side is concerned.
         match action {
             Action::Write { bar, offset, bytes, value } => {
                 card.write(now, bar, offset, bytes, value);

@@ -30,7 +30,7 @@ pub struct Bound {
 impl Bound {
     /// Binds a path to a new socket, which never waits and which only its owner can reach.
     ///
-    /// A socket of our own there that nobody has open any more is replaced.
+    /// A socket of our own there that no process has open is replaced.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] when anything else is there, [`io::ErrorKind::InvalidInput`] when

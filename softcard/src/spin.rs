@@ -1,8 +1,8 @@
 //! Whether to look once more before sleeping.
 //!
-//! A card thread that finds nothing looks again for a moment: whoever rings meanwhile is spared the
-//! system call that wakes it, and waits for no wake-up. At each turn it hands its core to whoever waits
-//! for it; where that keeps it, being woken is quicker than having it back by turns.
+//! A card thread that finds nothing looks again for a moment: a program that rings meanwhile is spared the system call
+//! that wakes the thread, and waits for no wake-up. At each turn the thread hands its core to a waiting thread; if that
+//! thread keeps the core, a wake-up is quicker than getting the core back by turns.
 
 use hostmem::HandOver;
 

@@ -1,9 +1,9 @@
 //! Rings and doorbell records, wherever on the bus they lie.
 //!
-//! A view remembers where its memory is until its latch says that this may not hold any more: the
-//! end of somebody else's memory costs it nothing. Memory that is one piece here is reached directly.
-//! What is scattered, or must be asked for, is looked up at every access. What is not there any more
-//! reads as all ones and swallows what is written, as on PCIe.
+//! A view remembers where its memory is until its latch says that this may not hold any more: the end of another
+//! program's memory costs it nothing. Memory that is one piece here is reached directly.
+//! Scattered memory, and memory that must be asked for, is looked up at every access. Memory that is gone reads as all
+//! ones and swallows writes, as on PCIe.
 
 use std::cell::RefCell;
 use std::rc::Rc;

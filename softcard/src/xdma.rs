@@ -10,8 +10,7 @@ const TABLE_WORDS: usize = 128;
 
 /// The registers of the core.
 ///
-/// The MSI-X table only keeps what is written: vectors are delivered by eventfd, and masking them is
-/// the business of whoever owns the function.
+/// The MSI-X table only keeps the written values: eventfds deliver vectors, and the owner of the function masks them.
 #[derive(Debug)]
 pub(crate) struct Xdma {
     engine_control: [[u32; x::CHANNELS as usize]; 2],

@@ -67,7 +67,7 @@ impl Writer<File> {
     pub fn create<'a>(path: &Path, names: impl IntoIterator<Item = &'a str>) -> io::Result<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        // A FIFO that nobody reads is refused, and one that is full ends the capture: no reader makes the card wait.
+        // A FIFO without a reader is refused, and a full one ends the capture: no reader makes the card wait.
         Self::new(open_anew(path, geteuid().as_raw())?, epoch, names)
     }
 }

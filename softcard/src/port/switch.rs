@@ -97,7 +97,7 @@ impl Switch {
     fn look_up(&mut self, from: usize, addresses: [u8; ADDRESSES]) -> Option<usize> {
         let (destination, source) = addresses.split_first_chunk::<6>()?;
         let source = *source.first_chunk()?;
-        // A group address is nobody's own.
+        // A group address belongs to no port.
         if !is_group(source) {
             self.learn(source, from);
         }

@@ -63,7 +63,7 @@ enum WaitsFor {
 impl UnixPort {
     /// Binds `local` and sends to `remote`, which need not exist yet.
     ///
-    /// A socket file at `local` that nobody listens to any more is replaced.
+    /// A socket file at `local` without a listener is replaced.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] when a process listens at `local`, or the file there is not a

@@ -110,7 +110,7 @@ impl Control {
             v::COUNT_NOTIFICATIONS => self.isr.counts[2],
             v::OFFL_STAT => u64::from(self.migrations[0]),
             v::SYNC_STAT => u64::from(self.migrations[1]),
-            // The ports to the stack, which the queue engine does not use, always take what comes.
+            // The ports to the stack, which the queue engine does not use, always take all commands.
             v::NET_ARP | v::RDMA_CTX_0 | v::RDMA_CONN_0 => 1,
             _ => {
                 let kept = |array: fpga_regs::Array, words: &[u64; 4]| {

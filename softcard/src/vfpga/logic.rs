@@ -1,6 +1,6 @@
 //! The logic of a vFPGA: the seam between the shell and its logic.
 //!
-//! The shell knows of logic what [`Logic`] says, and logic of the shell what [`Ports`] offers. Both have
+//! The shell knows logic by [`Logic`] alone, and logic knows the shell by [`Ports`]. Both have
 //! the shape of the published wrapper, so that RTL behind an adaptor reads the same:
 //!
 //! | published port | here |
@@ -17,16 +17,16 @@
 //! What the shell asks is split in two phases: it has a [`Tag`], and logic answers at once
 //! ([`Poll::Ready`]) or, by the tag, from `poll_answer` whenever it likes and in any order. All waiting is by QP: of one, at
 //! most one packet waits for a decision, with the later ones behind it in the shell, and at most one burst each way for its
-//! payload; other QPs go on. A question that has no answer after 5 seconds is refused, and its QP fails. [`Logic::locate`]
-//! alone is answered at once: who does not know where payload lies has it pass through.
+//! payload; other QPs go on. A question that has no answer after 5 seconds is refused, and its QP fails.
+//! [`Logic::locate`] alone is answered at once: logic that does not know the payload's place lets it pass through.
 //!
-//! The shell turns what is said into the transport's commit: a packet is acknowledged, and its message ends, once all its
+//! The shell turns verdicts into the transport's commit: a packet is acknowledged, and its message ends, once all its
 //! payload was placed. Until then the QP takes no later packet, and sends nothing.
 //!
-//! [`Logic::is_ready`] is the ready of all that the shell asks and tells: what
-//! meets logic that is not ready stays with the shell. Ready towards the shell is [`Ports::send_room`].
-//! Logic has no thread and no clock: it does in `work` what it can, and says by `next_wake` when it has
-//! something to do though nobody rings, writes or sends. A cycle is whatever time it takes it to be.
+//! [`Logic::is_ready`] is the ready of all questions and messages of the shell: they stay with the shell while logic is
+//! not ready. Ready towards the shell is [`Ports::send_room`]. Logic has no thread and no clock: it does its work in
+//! `work`, and says by `next_wake` when it has work though no driver rings or writes and no peer sends. A cycle is
+//! whatever time it takes it to be.
 //!
 //! For the queue engine all of this is a function call: [`super::Occupant`] dispatches
 //! statically, nothing is stored, and no request of before is looked for.

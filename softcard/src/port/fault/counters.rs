@@ -59,8 +59,8 @@ pub(super) fn of(tx: &Line, rx: &Line) -> Vec<(&'static str, u64)> {
     counters
 }
 
-/// Appends the counters of a direction. Its pauses are those of the queues at the other end: what comes to the card is
-/// heeded before what it sends.
+/// Appends the counters of a direction. Its pauses are those of the queues at the other end: the card heeds pauses that
+/// come to it, for the frames that it sends.
 fn append(
     counters: &mut Vec<(&'static str, u64)>,
     names: &[Names; PRIORITIES],

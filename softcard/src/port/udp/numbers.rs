@@ -48,7 +48,7 @@ impl Numbers {
     pub(super) fn admit(&mut self, id: u16) -> bool {
         let is_empty = self.last.iter().all(Option::is_none);
         let from = self.take(id);
-        // Of datagrams that nobody sends again the first counts, too.
+        // Datagrams that are never sent again count from the first one on.
         let is_count = from.is_some() || is_empty && !self.is_zero;
         let number = from.filter(|seen| seen.overtook(id)).map_or(id, |seen| seen.number);
         self.put(Some(Seen { number, is_count }));

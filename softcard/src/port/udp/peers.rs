@@ -29,11 +29,11 @@ const ASK_FULL_NS: u64 = 2_000_000;
 const PATIENCE_NS: u64 = 3_000_000_000;
 /// The same, while its window is full: meanwhile others may have to wait.
 const FULL_PATIENCE_NS: u64 = 100_000_000;
-/// How long frames for a host without room may wait while somebody sends to others, before those come first: for a host
-/// that has not answered yet, and for a balboad.
+/// The time for which frames for a host without room may wait while the card sends to others, before those come first:
+/// for a host that has not answered yet, and for a balboad.
 const SLOW_UNKNOWN_NS: u64 = 10 * ASK_FULL_NS;
 const SLOW_NS: u64 = FULL_PATIENCE_NS;
-/// How long somebody counts as sending to a host; and how long it may wait where nobody does.
+/// The time for which the card counts as sending to a host; and the wait of a host to which no program sends.
 const SENDS_NS: u64 = 1_000_000_000;
 /// How long datagrams sent before a question that was answered may still be on their way.
 const ON_ITS_WAY_NS: u64 = 2 * ASK_FULL_NS;
@@ -57,7 +57,7 @@ fn share(room: u64, hosts: usize) -> u32 {
     u32::try_from(share.max(LEAST_WINDOW)).unwrap_or(u32::MAX)
 }
 
-/// Whether somebody sends to another host, as far as the last two tell.
+/// Whether the card sends to another host, judged by the last two.
 fn others_send(recent: &[Option<(Pair, u64)>; 2], now: u64, pair: Pair) -> bool {
     let sends = |(it, at): &(Pair, u64)| *it != pair && now.saturating_sub(*at) < SENDS_NS;
     recent.iter().flatten().any(sends)
@@ -187,8 +187,8 @@ impl Peer {
         }
     }
 
-    /// Whether others come first: it has no room, and its frames have waited for long; for longer where nobody seems to send
-    /// to others, as is so while it has all places.
+    /// Whether others come first: it has no room, and its frames have waited for long; for longer if the card seems not
+    /// to send to others, as while this host has all places.
     fn gives_way(&self, now: u64, others_send: bool) -> bool {
         let long = match (others_send, self.answers()) {
             (true, true) => SLOW_NS,
@@ -218,7 +218,7 @@ impl Peer {
     }
 
     /// Whether a datagram of its can have had that IPv4 identification, which is not 0; of a host that counts them up not
-    /// where that is `strict`. A balboad that has answered does not count; anybody can ask in a host's name.
+    /// where that is `strict`. A balboad that has answered does not count; any host can ask in another's name.
     pub(super) fn admits_number(&mut self, id: u16, strict: bool) -> bool {
         self.manner().numbers(id) || !strict && !self.answers() && self.numbers.admit(id)
     }
@@ -264,7 +264,7 @@ pub(super) struct Peers {
     /// When it was last found out.
     counted: Option<u64>,
     strangers: usize,
-    /// The last two hosts to which somebody here sent, and when.
+    /// The last two hosts to which the card sent, and the times.
     recent: [Option<(Pair, u64)>; 2],
     /// Those with frames that wait, in their turn.
     pub(super) waiting: VecDeque<Pair>,
@@ -392,7 +392,7 @@ impl Peers {
         }
     }
 
-    /// Takes note that somebody sends to a host.
+    /// Takes note that the card sends to a host.
     fn note_sent(&mut self, now: u64, pair: Pair) {
         let [last, before] = self.recent;
         let is_last = last.is_some_and(|(it, _)| it == pair);

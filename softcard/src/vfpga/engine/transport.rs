@@ -181,7 +181,7 @@ fn request(message: &Message) -> Option<SendRequest> {
 /// The status that the driver gets of a refused change.
 fn refused(error: roce::Error) -> AdminStatus {
     match error {
-        // What mends it is up to the person who started balboad.
+        // The remedy is up to the user who started balboad.
         roce::Error::Unprotected { .. } => log::warn!("{error}"),
         _ => log::debug!("{error}"),
     }
